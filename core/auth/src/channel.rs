@@ -27,23 +27,23 @@ pub const RECORDS_PER_KEY: u64 = 1 << 16;
 
 /// Authentication failed: the bytes are not those that the peer sent next, or the peer has another key. Close the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Altered;
+pub struct NotAuthentic;
 
-impl fmt::Display for Altered {
+impl fmt::Display for NotAuthentic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("bytes were altered, inserted, lost or repeated on the way")
     }
 }
 
-impl core::error::Error for Altered {}
+impl core::error::Error for NotAuthentic {}
 
-fn begin(
+fn new_handshake(
     key: &Key,
     prologue: &[u8],
-    fresh: &LinkRandomness,
+    randomness: &LinkRandomness,
     is_initiator: bool,
-) -> Result<HandshakeState, Altered> {
-    let primitives = Primitives { ephemeral: Zeroizing::new(*fresh.ephemeral()) };
+) -> Result<HandshakeState, NotAuthentic> {
+    let primitives = Primitives { ephemeral: Zeroizing::new(*randomness.ephemeral()) };
     let shared = key.derive(b"spillway link 4 exchange\0", b"");
     let build = || -> Result<HandshakeState, snow::Error> {
         let builder = Builder::with_resolver(PATTERN.parse()?, Box::new(primitives))
@@ -53,7 +53,7 @@ fn begin(
     };
     build().map_err(|error| {
         debug_assert!(false, "the Noise pattern and its primitives are supported: {error}");
-        Altered
+        NotAuthentic
     })
 }
 
@@ -68,13 +68,13 @@ impl Exchange {
     pub fn offer(
         key: &Key,
         prologue: &[u8],
-        fresh: &LinkRandomness,
-    ) -> Result<(Exchange, [u8; EXCHANGE_BYTES]), Altered> {
-        let mut state = begin(key, prologue, fresh, true)?;
+        randomness: &LinkRandomness,
+    ) -> Result<(Exchange, [u8; EXCHANGE_BYTES]), NotAuthentic> {
+        let mut state = new_handshake(key, prologue, randomness, true)?;
         let mut message = [0; EXCHANGE_BYTES];
         match state.write_message(&[], &mut message) {
             Ok(EXCHANGE_BYTES) => Ok((Exchange(Box::new(state)), message)),
-            _ => Err(Altered),
+            _ => Err(NotAuthentic),
         }
     }
 
@@ -85,15 +85,15 @@ impl Exchange {
     pub fn answer(
         key: &Key,
         prologue: &[u8],
-        fresh: &LinkRandomness,
+        randomness: &LinkRandomness,
         offer: &[u8; EXCHANGE_BYTES],
-    ) -> Result<(Channel, [u8; EXCHANGE_BYTES]), Altered> {
-        let mut state = begin(key, prologue, fresh, false)?;
-        state.read_message(offer, &mut []).map_err(|_| Altered)?;
+    ) -> Result<(Channel, [u8; EXCHANGE_BYTES]), NotAuthentic> {
+        let mut state = new_handshake(key, prologue, randomness, false)?;
+        state.read_message(offer, &mut []).map_err(|_| NotAuthentic)?;
         let mut message = [0; EXCHANGE_BYTES];
         match state.write_message(&[], &mut message) {
             Ok(EXCHANGE_BYTES) => Ok((Channel::new(state)?, message)),
-            _ => Err(Altered),
+            _ => Err(NotAuthentic),
         }
     }
 
@@ -101,8 +101,8 @@ impl Exchange {
     ///
     /// # Errors
     /// The opener's message was altered, or the opener has another key or another preamble.
-    pub fn finish(mut self, answer: &[u8; EXCHANGE_BYTES]) -> Result<Channel, Altered> {
-        self.0.read_message(answer, &mut []).map_err(|_| Altered)?;
+    pub fn finish(mut self, answer: &[u8; EXCHANGE_BYTES]) -> Result<Channel, NotAuthentic> {
+        self.0.read_message(answer, &mut []).map_err(|_| NotAuthentic)?;
         Channel::new(*self.0)
     }
 }
@@ -117,15 +117,15 @@ impl fmt::Debug for Exchange {
 pub struct Channel(TransportState);
 
 impl Channel {
-    fn new(state: HandshakeState) -> Result<Channel, Altered> {
-        state.into_transport_mode().map(Channel).map_err(|_| Altered)
+    fn new(state: HandshakeState) -> Result<Channel, NotAuthentic> {
+        state.into_transport_mode().map(Channel).map_err(|_| NotAuthentic)
     }
 
-    /// Appends `plain` to `out` as records.
-    pub fn seal(&mut self, plain: &[u8], out: &mut Vec<u8>) {
-        let records = plain.len().div_ceil(RECORD_PLAIN_BYTES_MAX);
-        out.reserve(plain.len() + records * (RECORD_HEADER_BYTES + RECORD_TAG_BYTES));
-        for chunk in plain.chunks(RECORD_PLAIN_BYTES_MAX) {
+    /// Appends `plaintext` to `out` as records.
+    pub fn seal(&mut self, plaintext: &[u8], out: &mut Vec<u8>) {
+        let records = plaintext.len().div_ceil(RECORD_PLAIN_BYTES_MAX);
+        out.reserve(plaintext.len() + records * (RECORD_HEADER_BYTES + RECORD_TAG_BYTES));
+        for chunk in plaintext.chunks(RECORD_PLAIN_BYTES_MAX) {
             if is_rekey_due(self.0.sending_nonce()) {
                 self.0.rekey_outgoing();
             }
@@ -134,12 +134,16 @@ impl Channel {
         }
     }
 
-    fn seal_message(&mut self, plain: &[u8], out: &mut Vec<u8>) {
+    fn seal_message(&mut self, plaintext: &[u8], out: &mut Vec<u8>) {
         let start = out.len();
-        out.resize(start + plain.len() + RECORD_TAG_BYTES, 0);
-        let sealed = self.0.write_message(plain, &mut out[start..]);
+        out.resize(start + plaintext.len() + RECORD_TAG_BYTES, 0);
+        let sealed = self.0.write_message(plaintext, &mut out[start..]);
         // Sealing fails only after 2^64 messages. The peer would then reject the bytes and close the link.
-        debug_assert_eq!(sealed, Ok(plain.len() + RECORD_TAG_BYTES), "fewer than 2^64 messages were sealed");
+        debug_assert_eq!(
+            sealed,
+            Ok(plaintext.len() + RECORD_TAG_BYTES),
+            "fewer than 2^64 messages were sealed"
+        );
     }
 
     /// Opens the length of the next record.
@@ -149,7 +153,7 @@ impl Channel {
     pub fn open_length(
         &mut self,
         sealed: &[u8; RECORD_HEADER_BYTES],
-    ) -> Result<[u8; RECORD_LENGTH_BYTES], Altered> {
+    ) -> Result<[u8; RECORD_LENGTH_BYTES], NotAuthentic> {
         if is_rekey_due(self.0.receiving_nonce()) {
             self.0.rekey_incoming();
         }
@@ -162,10 +166,10 @@ impl Channel {
     ///
     /// # Errors
     /// The bytes are not the next ones that the peer sealed. Close the link.
-    pub fn open(&mut self, sealed: &[u8], out: &mut [u8]) -> Result<(), Altered> {
+    pub fn open(&mut self, sealed: &[u8], out: &mut [u8]) -> Result<(), NotAuthentic> {
         match self.0.read_message(sealed, out) {
             Ok(length) if length == out.len() => Ok(()),
-            _ => Err(Altered),
+            _ => Err(NotAuthentic),
         }
     }
 }
@@ -187,18 +191,18 @@ mod tests {
 
     use super::*;
 
-    fn fresh(first: u8) -> LinkRandomness {
-        LinkRandomness::from_random([first; LinkRandomness::BYTES])
+    fn randomness(byte: u8) -> LinkRandomness {
+        LinkRandomness::from_random([byte; LinkRandomness::BYTES])
     }
 
-    fn channels() -> (Channel, Channel) {
+    fn server_and_opener_channels() -> (Channel, Channel) {
         let key = Key::from_secret([3; 32]);
-        let (exchange, offer) = Exchange::offer(&key, b"beginning", &fresh(1)).unwrap();
-        let (opener, answer) = Exchange::answer(&key, b"beginning", &fresh(2), &offer).unwrap();
+        let (exchange, offer) = Exchange::offer(&key, b"preamble", &randomness(1)).unwrap();
+        let (opener, answer) = Exchange::answer(&key, b"preamble", &randomness(2), &offer).unwrap();
         (exchange.finish(&answer).unwrap(), opener)
     }
 
-    fn open(channel: &mut Channel, sealed: &[u8]) -> Result<Vec<u8>, Altered> {
+    fn open(channel: &mut Channel, sealed: &[u8]) -> Result<Vec<u8>, NotAuthentic> {
         let (header, rest) = sealed.split_first_chunk().unwrap();
         let length = u16::from_be_bytes(channel.open_length(header)?);
         assert_eq!(usize::from(length) + RECORD_TAG_BYTES, rest.len());
@@ -209,7 +213,7 @@ mod tests {
 
     #[test]
     fn records_sealed_at_one_end_open_at_the_other() {
-        let (mut server, mut opener) = channels();
+        let (mut server, mut opener) = server_and_opener_channels();
         for (from, to) in [(0, 1), (1, 0), (0, 1)] {
             let ends = [&mut server, &mut opener];
             let mut sealed = Vec::new();
@@ -221,45 +225,45 @@ mod tests {
     }
 
     #[test]
-    fn a_record_opens_once_in_order_and_unaltered() {
-        let (mut server, mut opener) = channels();
+    fn record_opens_only_once_in_order_and_unaltered() {
+        let (mut server, mut opener) = server_and_opener_channels();
         let (mut first, mut second) = (Vec::new(), Vec::new());
         server.seal(b"first", &mut first);
         server.seal(b"second", &mut second);
-        assert_eq!(open(&mut opener, &second), Err(Altered), "the first record is missing");
+        assert_eq!(open(&mut opener, &second), Err(NotAuthentic), "the first record is missing");
         for bit in 0..first.len() * 8 {
-            let (mut server, mut opener) = channels();
+            let (mut server, mut opener) = server_and_opener_channels();
             let mut altered = Vec::new();
             server.seal(b"first", &mut altered);
             altered[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(open(&mut opener, &altered), Err(Altered), "bit {bit}");
+            assert_eq!(open(&mut opener, &altered), Err(NotAuthentic), "bit {bit}");
         }
-        assert_eq!(open(&mut server, &first), Err(Altered), "sent back to its sender");
+        assert_eq!(open(&mut server, &first), Err(NotAuthentic), "reflected to the sender");
         assert_eq!(open(&mut opener, &first), Ok(b"first".to_vec()));
-        assert_eq!(open(&mut opener, &first), Err(Altered), "repeated");
+        assert_eq!(open(&mut opener, &first), Err(NotAuthentic), "repeated");
         assert_eq!(open(&mut opener, &second), Ok(b"second".to_vec()));
     }
 
     #[test]
-    fn the_exchange_fails_with_another_key_another_preamble_or_altered_bytes() {
+    fn exchange_fails_with_another_key_another_preamble_or_altered_bytes() {
         let (key, other) = (Key::from_secret([3; 32]), Key::from_secret([4; 32]));
-        let (_, offer) = Exchange::offer(&key, b"beginning", &fresh(1)).unwrap();
-        assert!(Exchange::answer(&other, b"beginning", &fresh(2), &offer).is_err());
-        assert!(Exchange::answer(&key, b"another", &fresh(2), &offer).is_err());
-        let (_, answer) = Exchange::answer(&key, b"beginning", &fresh(2), &offer).unwrap();
+        let (_, offer) = Exchange::offer(&key, b"preamble", &randomness(1)).unwrap();
+        assert!(Exchange::answer(&other, b"preamble", &randomness(2), &offer).is_err());
+        assert!(Exchange::answer(&key, b"another preamble", &randomness(2), &offer).is_err());
+        let (_, answer) = Exchange::answer(&key, b"preamble", &randomness(2), &offer).unwrap();
         for bit in 0..EXCHANGE_BYTES * 8 {
             let (mut offered, mut answered) = (offer, answer);
             offered[bit / 8] ^= 1 << (bit % 8);
             answered[bit / 8] ^= 1 << (bit % 8);
-            assert!(Exchange::answer(&key, b"beginning", &fresh(2), &offered).is_err(), "bit {bit}");
-            let (exchange, _) = Exchange::offer(&key, b"beginning", &fresh(1)).unwrap();
+            assert!(Exchange::answer(&key, b"preamble", &randomness(2), &offered).is_err(), "bit {bit}");
+            let (exchange, _) = Exchange::offer(&key, b"preamble", &randomness(1)).unwrap();
             assert!(exchange.finish(&answered).is_err(), "bit {bit}");
         }
     }
 
     #[test]
     fn keys_change_after_a_fixed_number_of_records_at_both_ends() {
-        let (mut server, mut opener) = channels();
+        let (mut server, mut opener) = server_and_opener_channels();
         let mut sealed = Vec::new();
         for record in 0..RECORDS_PER_KEY * 2 + 10 {
             sealed.clear();
@@ -267,7 +271,7 @@ mod tests {
             assert_eq!(open(&mut opener, &sealed).as_deref(), Ok(&b"x"[..]), "record {record}");
         }
         // An end that keeps the old key can open no further record.
-        let (mut server, mut opener) = channels();
+        let (mut server, mut opener) = server_and_opener_channels();
         for _ in 0..RECORDS_PER_KEY {
             sealed.clear();
             server.seal(b"x", &mut sealed);

@@ -16,21 +16,21 @@ impl LinkRandomness {
 
     /// `bytes` must come from a cryptographic random generator and must not have been used before.
     pub fn from_random(bytes: [u8; LinkRandomness::BYTES]) -> LinkRandomness {
-        let mut fresh = LinkRandomness { nonce: [0; NONCE_BYTES], ephemeral: [0; EPHEMERAL_BYTES] };
-        fresh.nonce.copy_from_slice(&bytes[..NONCE_BYTES]);
-        fresh.ephemeral.copy_from_slice(&bytes[NONCE_BYTES..]);
-        fresh
+        let mut randomness = LinkRandomness { nonce: [0; NONCE_BYTES], ephemeral: [0; EPHEMERAL_BYTES] };
+        randomness.nonce.copy_from_slice(&bytes[..NONCE_BYTES]);
+        randomness.ephemeral.copy_from_slice(&bytes[NONCE_BYTES..]);
+        randomness
     }
 
-    /// Calls `random`, a cryptographic random generator, to fill the nonce and the secret.
-    pub fn filled(mut random: impl FnMut(&mut [u8])) -> LinkRandomness {
-        let mut fresh = LinkRandomness { nonce: [0; NONCE_BYTES], ephemeral: [0; EPHEMERAL_BYTES] };
-        random(&mut fresh.nonce);
-        random(&mut fresh.ephemeral);
-        fresh
+    /// Fills the nonce and the secret by `random`, a cryptographic random generator.
+    pub fn generate(mut random: impl FnMut(&mut [u8])) -> LinkRandomness {
+        let mut randomness = LinkRandomness { nonce: [0; NONCE_BYTES], ephemeral: [0; EPHEMERAL_BYTES] };
+        random(&mut randomness.nonce);
+        random(&mut randomness.ephemeral);
+        randomness
     }
 
-    /// The nonce, which is sent in clear.
+    /// The nonce, which is sent unencrypted.
     pub fn nonce(&self) -> [u8; NONCE_BYTES] {
         self.nonce
     }

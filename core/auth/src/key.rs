@@ -15,7 +15,7 @@ pub const SECRET_BYTES: usize = 32;
 
 const PREFIX: &str = "spillway-key-1 ";
 
-/// A shared secret and the identifier derived from it. The secret is wiped when dropped and never printed.
+/// A shared secret and its identifier. The secret is wiped when dropped and never printed.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct Key {
     #[zeroize(skip)]
@@ -70,7 +70,7 @@ impl Key {
         self.id == Key::loopback_only().id
     }
 
-    /// A key for one purpose: the keyed hash of the purpose's `label`, which ends with a zero byte, and `context`.
+    /// A key for one purpose: the keyed hash of `label`, the purpose's name with a zero byte at the end, and `context`.
     pub fn derive(&self, label: &[u8], context: &[u8]) -> Key {
         Key::from_secret(*Zeroizing::new(
             keyed_hash(&self.secret, label, context).finalize().into_bytes().into(),
@@ -103,7 +103,7 @@ impl Key {
         text
     }
 
-    /// The key's identifier: a hash of the secret, which may be logged and sent in clear.
+    /// The key's identifier: a hash of the secret, which may be logged and sent unencrypted.
     pub fn id(&self) -> KeyId {
         self.id
     }
@@ -131,15 +131,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_round_trip() {
+    fn text_of_a_key_parses_to_the_same_key() {
         let key = Key::from_secret(core::array::from_fn(|i| (i * 7) as u8));
-        let read = Key::parse(&key.to_text()).unwrap();
-        assert_eq!(read.secret, key.secret);
-        assert_eq!(read.id(), key.id());
+        let parsed = Key::parse(&key.to_text()).unwrap();
+        assert_eq!(parsed.secret, key.secret);
+        assert_eq!(parsed.id(), key.id());
     }
 
     #[test]
-    fn malformed_texts_are_rejected_with_their_cause() {
+    fn malformed_texts_are_rejected_with_the_cause() {
         assert_eq!(Key::parse("").unwrap_err(), KeyError::Prefix);
         assert_eq!(Key::parse("spillway-key-1 abc").unwrap_err(), KeyError::Length(3));
         let text = format!("spillway-key-1 {}", "zz".repeat(32));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_never_printed() {
+    fn debug_output_contains_no_secret() {
         let key = Key::from_secret([0xab; 32]);
         assert_eq!(format!("{key:?}"), format!("Key({})", key.id()));
         assert!(!format!("{key:?}").contains("abab"));

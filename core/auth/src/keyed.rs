@@ -3,7 +3,7 @@
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
-/// HMAC-SHA256 of `label` followed by `bytes`. `label` must end with a zero byte, so that labels cannot run into bytes.
+/// HMAC-SHA256 of `label` followed by `bytes`. `label` must end with a zero byte, which separates it from `bytes`.
 pub(crate) fn keyed_hash(secret: &[u8; 32], label: &[u8], bytes: &[u8]) -> Hmac<Sha256> {
     // RFC 2104 §2: HMAC pads a short key with zeros to a block, so the padded secret is the same key.
     let mut block = zeroize::Zeroizing::new([0; 64]);

@@ -1,9 +1,9 @@
 //! Authentication and encryption of links: keys and key files, proofs, sealed records.
 //!
-//! A link is authenticated when it is opened: each end proves its knowledge of the key with a keyed hash of the
-//! handshake messages (the preamble), which contain both nonces and the role. Since link version 4, batches are then
-//! [sealed](Channel) with keys that are derived for this link only. Each load query and each load reply carries its own
-//! proof.
+//! A link is authenticated when it is opened: each end proves its knowledge of the key with a keyed hash of
+//! all handshake messages (together: the preamble), which contain both nonces and the role of the end that opens the
+//! link. Since link version 4, batches are then [sealed](Channel) with keys that are derived for this link only. Each
+//! load query and each load reply carries its own proof.
 #![no_std]
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -22,9 +22,9 @@ mod primitives;
 mod proof;
 mod ring;
 
-pub use channel::{Altered, Channel, Exchange, RECORDS_PER_KEY};
+pub use channel::{Channel, Exchange, NotAuthentic, RECORDS_PER_KEY};
 pub use fresh::LinkRandomness;
 pub use key::{Key, KeyError, SECRET_BYTES};
-pub use load::{LoadRejection, prove_ask, prove_load, verify_ask, verify_load};
+pub use load::{LoadRejection, prove_load, prove_query, verify_load, verify_query};
 pub use proof::{Prover, prove, verify};
 pub use ring::KeyRing;

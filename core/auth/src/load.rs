@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use spillway_wire::load::{ASK_BYTES, Ask, LOAD_BYTES, Load, LoadError, exactly};
+use spillway_wire::load::{LOAD_BYTES, LOAD_QUERY_BYTES, LoadError, LoadQuery, LoadReport, exactly};
 use spillway_wire::preamble::{KeyId, NONCE_BYTES, PROOF_BYTES, Role};
 
 use crate::key::Key;
@@ -14,7 +14,7 @@ use crate::ring::KeyRing;
 pub enum LoadRejection {
     /// The datagram is not a load query or a load reply.
     Malformed(LoadError),
-    /// The query names a key that is not accepted of clients.
+    /// The query names a key that is not accepted from clients.
     UnknownKey(KeyId),
     /// The sender does not have the key, or the datagram was altered.
     Proof,
@@ -26,7 +26,7 @@ impl fmt::Display for LoadRejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LoadRejection::Malformed(error) => error.fmt(f),
-            LoadRejection::UnknownKey(key) => write!(f, "key {key} is not accepted of clients"),
+            LoadRejection::UnknownKey(key) => write!(f, "key {key} is not accepted from clients"),
             LoadRejection::Proof => {
                 f.write_str("wrong proof: the sender has another key, or bytes were altered")
             }
@@ -44,41 +44,41 @@ impl From<LoadError> for LoadRejection {
 }
 
 /// Emits a load query with its proof. The query's key identifier is replaced by that of `key`.
-pub fn prove_ask(key: &Key, ask: Ask) -> [u8; ASK_BYTES] {
-    let ask = Ask { key: key.id(), ..ask };
-    let proof = prove(key, Prover::Asker, Ask::proven(&ask.emit(&[0; PROOF_BYTES])));
-    ask.emit(&proof)
+pub fn prove_query(key: &Key, query: LoadQuery) -> [u8; LOAD_QUERY_BYTES] {
+    let query = LoadQuery { key: key.id(), ..query };
+    let proof = prove(key, Prover::QuerySender, LoadQuery::proven(&query.emit(&[0; PROOF_BYTES])));
+    query.emit(&proof)
 }
 
 /// Parses and verifies a load query. Returns the query and the client key with which to prove the reply.
 ///
 /// # Errors
-/// Send no reply, so that a sender without a key learns nothing about the load.
-pub fn verify_ask<'a>(ring: &'a KeyRing, bytes: &[u8]) -> Result<(Ask, &'a Key), LoadRejection> {
+/// The query is not authentic. Send no reply, which would reveal the load to a sender without a key.
+pub fn verify_query<'a>(ring: &'a KeyRing, bytes: &[u8]) -> Result<(LoadQuery, &'a Key), LoadRejection> {
     let bytes = exactly(bytes)?;
-    let (ask, proof) = Ask::parse(bytes)?;
-    let key = ring.find(Role::Client, ask.key).ok_or(LoadRejection::UnknownKey(ask.key))?;
-    let is_proven = verify(key, Prover::Asker, Ask::proven(bytes), &proof);
-    if is_proven { Ok((ask, key)) } else { Err(LoadRejection::Proof) }
+    let (query, proof) = LoadQuery::parse(bytes)?;
+    let key = ring.find(Role::Client, query.key).ok_or(LoadRejection::UnknownKey(query.key))?;
+    let is_proven = verify(key, Prover::QuerySender, LoadQuery::proven(bytes), &proof);
+    if is_proven { Ok((query, key)) } else { Err(LoadRejection::Proof) }
 }
 
 /// Emits a load reply with its proof. `load.nonce` must be the nonce of the query.
-pub fn prove_load(key: &Key, load: &Load) -> [u8; LOAD_BYTES] {
-    let proof = prove(key, Prover::Answerer, Load::proven(&load.emit(&[0; PROOF_BYTES])));
+pub fn prove_load(key: &Key, load: &LoadReport) -> [u8; LOAD_BYTES] {
+    let proof = prove(key, Prover::ReplySender, LoadReport::proven(&load.emit(&[0; PROOF_BYTES])));
     load.emit(&proof)
 }
 
 /// Parses and verifies the load reply to the query with this nonce and key.
 ///
 /// # Errors
-/// Ignore the datagram and keep waiting: it may be forged, and the genuine reply may still arrive.
-pub fn verify_load(key: &Key, nonce: &[u8; NONCE_BYTES], bytes: &[u8]) -> Result<Load, LoadRejection> {
+/// The reply is not authentic. Ignore the datagram and keep waiting: the genuine reply may still arrive.
+pub fn verify_load(key: &Key, nonce: &[u8; NONCE_BYTES], bytes: &[u8]) -> Result<LoadReport, LoadRejection> {
     let bytes = exactly(bytes)?;
-    let (load, proof) = Load::parse(bytes)?;
+    let (load, proof) = LoadReport::parse(bytes)?;
     if load.nonce != *nonce {
         return Err(LoadRejection::Stale);
     }
-    let is_proven = verify(key, Prover::Answerer, Load::proven(bytes), &proof);
+    let is_proven = verify(key, Prover::ReplySender, LoadReport::proven(bytes), &proof);
     if is_proven { Ok(load) } else { Err(LoadRejection::Proof) }
 }
 
@@ -86,8 +86,8 @@ pub fn verify_load(key: &Key, nonce: &[u8; NONCE_BYTES], bytes: &[u8]) -> Result
 mod tests {
     use super::*;
 
-    fn ask(nonce: u8) -> Ask {
-        Ask { asked: 2, key: KeyId([0; 8]), nonce: [nonce; 16], server: None }
+    fn unproven_query(nonce: u8) -> LoadQuery {
+        LoadQuery { helpers_asked: 2, key: KeyId([0; 8]), nonce: [nonce; 16], server: None }
     }
 
     #[test]
@@ -96,38 +96,38 @@ mod tests {
         let mut ring = KeyRing::new();
         ring.accept(Role::Client, key.clone());
         ring.accept(Role::Helper, other.clone());
-        let question = prove_ask(&key, ask(7));
-        let (read, with) = verify_ask(&ring, &question).unwrap();
-        assert_eq!((read.nonce, with.id()), ([7; 16], key.id()));
-        let from_helper = prove_ask(&other, ask(7));
-        assert_eq!(verify_ask(&ring, &from_helper).unwrap_err(), LoadRejection::UnknownKey(other.id()));
-        for bit in 0..question.len() * 8 {
-            let mut altered = question;
+        let query = prove_query(&key, unproven_query(7));
+        let (parsed, accepted_key) = verify_query(&ring, &query).unwrap();
+        assert_eq!((parsed.nonce, accepted_key.id()), ([7; 16], key.id()));
+        let from_helper = prove_query(&other, unproven_query(7));
+        assert_eq!(verify_query(&ring, &from_helper).unwrap_err(), LoadRejection::UnknownKey(other.id()));
+        for bit in 0..query.len() * 8 {
+            let mut altered = query;
             altered[bit / 8] ^= 1 << (bit % 8);
-            assert!(verify_ask(&ring, &altered).is_err(), "bit {bit}");
+            assert!(verify_query(&ring, &altered).is_err(), "bit {bit}");
         }
         assert_eq!(
-            verify_ask(&ring, &question[1..]).unwrap_err(),
-            LoadRejection::Malformed(LoadError::Length(ASK_BYTES - 1))
+            verify_query(&ring, &query[1..]).unwrap_err(),
+            LoadRejection::Malformed(LoadError::Length(LOAD_QUERY_BYTES - 1))
         );
     }
 
     #[test]
-    fn a_reply_is_accepted_for_its_own_query_only() {
+    fn reply_is_accepted_for_its_own_query_only() {
         let key = Key::from_secret([1; 32]);
-        let load = Load { nonce: [7; 16], cpu: 500, ..Load::default() };
-        let answer = prove_load(&key, &load);
-        assert_eq!(verify_load(&key, &[7; 16], &answer), Ok(load));
-        assert_eq!(verify_load(&key, &[8; 16], &answer), Err(LoadRejection::Stale), "replayed");
+        let load = LoadReport { nonce: [7; 16], cpu: 500, ..LoadReport::default() };
+        let reply = prove_load(&key, &load);
+        assert_eq!(verify_load(&key, &[7; 16], &reply), Ok(load));
+        assert_eq!(verify_load(&key, &[8; 16], &reply), Err(LoadRejection::Stale), "replayed");
         let forged = prove_load(&Key::from_secret([2; 32]), &load);
         assert_eq!(verify_load(&key, &[7; 16], &forged), Err(LoadRejection::Proof));
-        for bit in 0..answer.len() * 8 {
-            let mut altered = answer;
+        for bit in 0..reply.len() * 8 {
+            let mut altered = reply;
             altered[bit / 8] ^= 1 << (bit % 8);
             assert!(verify_load(&key, &[7; 16], &altered).is_err(), "bit {bit}");
         }
-        // A query that is reflected to its sender is not accepted as a reply.
-        let question = prove_ask(&key, ask(7));
-        assert!(verify_load(&key, &[7; 16], &question[..LOAD_BYTES]).is_err());
+        // A query that an attacker reflects to its sender is not accepted as a reply.
+        let query = prove_query(&key, unproven_query(7));
+        assert!(verify_load(&key, &[7; 16], &query[..LOAD_BYTES]).is_err());
     }
 }

@@ -28,20 +28,20 @@ impl CryptoResolver for Primitives {
         Some(Box::new(OneSecret { bytes: Some(self.ephemeral.clone()) }))
     }
 
-    fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
-        matches!(choice, DHChoice::Curve25519).then(|| Box::new(X25519::default()) as Box<dyn Dh>)
+    fn resolve_dh(&self, requested: &DHChoice) -> Option<Box<dyn Dh>> {
+        matches!(requested, DHChoice::Curve25519).then(|| Box::new(X25519::default()) as Box<dyn Dh>)
     }
 
-    fn resolve_hash(&self, choice: &HashChoice) -> Option<Box<dyn Hash>> {
-        matches!(choice, HashChoice::SHA256).then(|| Box::new(Hasher::default()) as Box<dyn Hash>)
+    fn resolve_hash(&self, requested: &HashChoice) -> Option<Box<dyn Hash>> {
+        matches!(requested, HashChoice::SHA256).then(|| Box::new(Hasher::default()) as Box<dyn Hash>)
     }
 
-    fn resolve_cipher(&self, choice: &CipherChoice) -> Option<Box<dyn Cipher>> {
-        matches!(choice, CipherChoice::AESGCM).then(|| Box::new(AesGcm::default()) as Box<dyn Cipher>)
+    fn resolve_cipher(&self, requested: &CipherChoice) -> Option<Box<dyn Cipher>> {
+        matches!(requested, CipherChoice::AESGCM).then(|| Box::new(AesGcm::default()) as Box<dyn Cipher>)
     }
 }
 
-/// Returns the ephemeral secret once and then an error, because an ephemeral secret must not be used twice.
+/// Returns the ephemeral secret once, and an error after that, because an ephemeral secret must not be used twice.
 struct OneSecret {
     bytes: Option<Zeroizing<[u8; KEY_BYTES]>>,
 }
@@ -107,7 +107,7 @@ impl Dh for X25519 {
         let public: [u8; KEY_BYTES] =
             public.get(..KEY_BYTES).and_then(|key| key.try_into().ok()).ok_or(Error::Dh)?;
         let shared = Zeroizing::new(MontgomeryPoint(public).mul_clamped(*self.secret).to_bytes());
-        if shared.iter().fold(0, |all, byte| all | byte) == 0 {
+        if shared.iter().fold(0, |bits, byte| bits | byte) == 0 {
             return Err(Error::Dh);
         }
         out[..KEY_BYTES].copy_from_slice(&*shared);
@@ -149,7 +149,7 @@ struct AesGcm {
     key: LessSafeKey,
 }
 
-fn expanded(key: &[u8; KEY_BYTES]) -> LessSafeKey {
+fn expanded_key(key: &[u8; KEY_BYTES]) -> LessSafeKey {
     let key = UnboundKey::new(&AES_256_GCM, key).expect("AES-256 has keys of 32 bytes");
     LessSafeKey::new(key)
 }
@@ -163,14 +163,14 @@ fn nonce(counter: u64) -> Nonce {
 
 impl Default for AesGcm {
     fn default() -> AesGcm {
-        AesGcm { key: expanded(&[0; KEY_BYTES]) }
+        AesGcm { key: expanded_key(&[0; KEY_BYTES]) }
     }
 }
 
 impl Drop for AesGcm {
     /// Overwrites the key with a constant one, because ring does not wipe keys.
     fn drop(&mut self) {
-        self.key = expanded(&[0; KEY_BYTES]);
+        self.key = expanded_key(&[0; KEY_BYTES]);
         black_box(&mut self.key);
     }
 }
@@ -181,7 +181,7 @@ impl Cipher for AesGcm {
     }
 
     fn set(&mut self, key: &[u8; KEY_BYTES]) {
-        self.key = expanded(key);
+        self.key = expanded_key(key);
     }
 
     fn encrypt(&self, counter: u64, associated: &[u8], plain: &[u8], out: &mut [u8]) -> usize {

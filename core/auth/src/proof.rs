@@ -7,7 +7,7 @@ use spillway_wire::preamble::PROOF_BYTES;
 use crate::key::Key;
 use crate::keyed::keyed_hash;
 
-/// The role of the end that proves. Each role has its own label, so one end's proof is not valid as the other's.
+/// The role of the sender of a proof. Each role has its own label, so that a reflected proof is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prover {
     /// The end that opened the link.
@@ -15,17 +15,17 @@ pub enum Prover {
     /// The server's end of a link.
     Server,
     /// A client that sends a load query.
-    Asker,
+    QuerySender,
     /// A helper that sends a load reply.
-    Answerer,
+    ReplySender,
 }
 
 fn mac(key: &Key, prover: Prover, transcript: &[u8]) -> Hmac<Sha256> {
     let label: &[u8] = match prover {
         Prover::Opener => b"spillway link 1 opener\0",
         Prover::Server => b"spillway link 1 server\0",
-        Prover::Asker => b"spillway load 1 ask\0",
-        Prover::Answerer => b"spillway load 1 answer\0",
+        Prover::QuerySender => b"spillway load 1 ask\0",
+        Prover::ReplySender => b"spillway load 1 answer\0",
     };
     keyed_hash(key.secret(), label, transcript)
 }
@@ -35,7 +35,7 @@ pub fn prove(key: &Key, prover: Prover, transcript: &[u8]) -> [u8; PROOF_BYTES] 
     mac(key, prover, transcript).finalize().into_bytes().into()
 }
 
-/// Whether a proof is right. Takes constant time.
+/// Whether a proof is valid. Takes constant time.
 pub fn verify(key: &Key, prover: Prover, transcript: &[u8], proof: &[u8; PROOF_BYTES]) -> bool {
     mac(key, prover, transcript).verify_slice(proof).is_ok()
 }
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_right_key_prover_and_transcript_verify() {
+    fn proof_is_valid_only_for_its_key_prover_and_transcript() {
         let key = Key::from_secret([1; 32]);
         let proof = prove(&key, Prover::Opener, b"hello");
         assert!(verify(&key, Prover::Opener, b"hello", &proof));
@@ -59,12 +59,12 @@ mod tests {
         }
     }
 
-    /// RFC 2104 §2: padding a key that is shorter than a block with zeros does not change the key.
+    /// RFC 2104 §2: a key that is padded with zeros to the block length gives the same hash.
     #[test]
-    fn padding_a_key_is_the_same_key() {
-        let mut plain = <Hmac<Sha256> as Mac>::new_from_slice(&[5; 32]).unwrap();
-        plain.update(b"spillway link 1 opener\0data");
-        let expected: [u8; 32] = plain.finalize().into_bytes().into();
+    fn proof_equals_that_of_the_unpadded_key() {
+        let mut unpadded = <Hmac<Sha256> as Mac>::new_from_slice(&[5; 32]).unwrap();
+        unpadded.update(b"spillway link 1 opener\0data");
+        let expected: [u8; 32] = unpadded.finalize().into_bytes().into();
         assert_eq!(prove(&Key::from_secret([5; 32]), Prover::Opener, b"data"), expected);
     }
 }

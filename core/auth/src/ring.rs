@@ -1,4 +1,4 @@
-//! The keys that a server's end accepts, by role.
+//! The keys that the accepting end of links accepts, by role.
 
 use alloc::vec::Vec;
 
@@ -6,7 +6,7 @@ use spillway_wire::preamble::{KeyId, Role};
 
 use crate::key::Key;
 
-/// The keys that are accepted of helpers and of clients. A role may have several keys, so that keys can be rotated.
+/// The keys that are accepted from helpers and from clients. A role may have several keys, so that keys can be rotated.
 #[derive(Clone, Debug, Default)]
 pub struct KeyRing {
     helpers: Vec<Key>,
@@ -19,8 +19,8 @@ impl KeyRing {
         KeyRing::default()
     }
 
-    /// A ring for loopback links without a configured key. Every process of this machine is accepted, in either role,
-    /// so the caller must listen on loopback addresses only.
+    /// A ring for loopback links without a configured key. It accepts every process of this machine, in either role, so
+    /// the caller must listen on loopback addresses only.
     pub fn loopback_only() -> KeyRing {
         let key = Key::loopback_only();
         KeyRing { helpers: Vec::from([key.clone()]), clients: Vec::from([key]) }
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_serves_only_its_role() {
+    fn key_is_found_for_its_role_only() {
         let (helper, client) = (Key::from_secret([1; 32]), Key::from_secret([2; 32]));
         let mut ring = KeyRing::new();
         assert!(ring.is_empty());

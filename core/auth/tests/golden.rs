@@ -3,12 +3,14 @@
 #[path = "../../wire/tests/vectors/mod.rs"]
 mod vectors;
 
-use spillway_auth::{Key, KeyRing, Prover, prove, prove_ask, prove_load, verify, verify_ask, verify_load};
+use spillway_auth::{
+    Key, KeyRing, Prover, prove, prove_load, prove_query, verify, verify_load, verify_query,
+};
 use spillway_wire::preamble::Role;
 use vectors::{Vectors, hex};
 
 #[test]
-fn keys_and_proofs_are_these_bytes() {
+fn keys_and_proofs_match_the_vectors() {
     let vectors = Vectors::read(include_str!("../../wire/golden/keys.hex"));
     let key = Key::from_secret(vectors.array("secret"));
     assert_eq!(key.id().0, vectors.array("its name"));
@@ -22,11 +24,11 @@ fn keys_and_proofs_are_these_bytes() {
     assert_eq!(derived.id().0, vectors.array("name of the session's key"));
     let expected = Key::from_secret(vectors.array("session's key"));
     assert_eq!(prove(&derived, Prover::Opener, b""), prove(&expected, Prover::Opener, b""));
-    assert_eq!(vectors.iter().count(), 8, "this test reads every vector");
+    assert_eq!(vectors.iter().count(), 8, "each vector should be tested here");
 }
 
 #[test]
-fn a_key_file_is_this_text() {
+fn text_of_a_key_file_matches_the_vector() {
     let vectors = Vectors::read(include_str!("../../wire/golden/keys.hex"));
     let text = format!("spillway-key-1 {}\n", hex(vectors.bytes("secret")));
     let key = Key::parse(&text).unwrap();
@@ -35,7 +37,7 @@ fn a_key_file_is_this_text() {
 }
 
 #[test]
-fn load_datagrams_are_proven_like_this() {
+fn load_queries_and_replies_match_the_vectors() {
     let vectors = Vectors::read(include_str!("../../wire/golden/load.hex"));
     let key = Key::from_secret(std::array::from_fn(|at| 0x20 + at as u8));
     let nonce = std::array::from_fn(|at| 0x10 + at as u8);
@@ -43,8 +45,8 @@ fn load_datagrams_are_proven_like_this() {
     ring.accept(Role::Client, key.clone());
     for (name, bytes) in vectors.iter() {
         if name.starts_with("ask") {
-            let (ask, _) = verify_ask(&ring, bytes).unwrap_or_else(|why| panic!("{name}: {why}"));
-            assert_eq!(prove_ask(&key, ask).as_slice(), bytes, "{name}");
+            let (ask, _) = verify_query(&ring, bytes).unwrap_or_else(|why| panic!("{name}: {why}"));
+            assert_eq!(prove_query(&key, ask).as_slice(), bytes, "{name}");
         } else {
             let load = verify_load(&key, &nonce, bytes).unwrap_or_else(|why| panic!("{name}: {why}"));
             assert_eq!(prove_load(&key, &load).as_slice(), bytes, "{name}");

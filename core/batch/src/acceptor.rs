@@ -1,5 +1,5 @@
-//! A helper's end of a link from a library client: authenticates the client, then hands out its frames unchanged. The
-//! caller that forwards them keeps the table of connections; credit is end to end.
+//! A helper's end of a link from a library client: authenticates the client, then returns the client's frames
+//! unchanged. The caller forwards the frames and keeps the table of connections; credit is end to end.
 
 use alloc::boxed::Box;
 
@@ -10,12 +10,12 @@ use spillway_wire::{Control, Disassembler, HEADER_BYTES, Id, Kind, Piece};
 
 use crate::assembler::Assembler;
 use crate::error::LinkError;
-use crate::handshake::{Accepted, Accepting};
+use crate::handshake::{AcceptorHandshake, AcceptorProgress};
 use crate::limits::CONTROL_BYTES_MAX;
 use crate::overhead::Overhead;
 use crate::records::{Encryption, Records, Scratch};
 
-/// Capacity of empty buffers that are kept, in bytes: a helper has thousands of library clients, most of them idle.
+/// Capacity of empty buffers that are kept, in bytes. Small, because a helper has thousands of idle library clients.
 const SPARE_BYTES_MAX: usize = 1024;
 
 /// An event of an accepted link.
@@ -55,8 +55,8 @@ pub struct Acceptor {
     /// `None`: the link is not encrypted.
     records: Option<Box<Records>>,
     /// Result of [`unseal`](Self::unseal) that [`decompose`](Self::decompose) has yet to return.
-    found_established: Option<(Role, KeyId)>,
-    found_error: Option<LinkError>,
+    pending_established: Option<(Role, KeyId)>,
+    pending_error: Option<LinkError>,
     overhead: Overhead,
     /// Time of the last [`unseal`](Self::unseal).
     now: Time,
@@ -64,14 +64,14 @@ pub struct Acceptor {
 
 #[derive(Debug)]
 enum Stage {
-    Accepting { handshake: Box<Accepting>, deadline: Time },
+    Handshake { handshake: Box<AcceptorHandshake>, deadline: Time },
     Established { version: u8 },
     Failed,
 }
 
 impl Acceptor {
-    /// A link that was just accepted. `deadline`: of its authentication. `credit`: bytes of requests that may follow
-    /// each *connect*.
+    /// A link that was just accepted. `deadline`: when the peer must have authenticated. `credit`: bytes of requests
+    /// that may follow each *connect*.
     pub fn new(
         encryption: Encryption,
         credit: u32,
@@ -79,16 +79,16 @@ impl Acceptor {
         deadline: Time,
         fresh: LinkRandomness,
     ) -> Acceptor {
-        let handshake = Box::new(Accepting::new(encryption, fresh, credit, connections_max));
+        let handshake = Box::new(AcceptorHandshake::new(encryption, fresh, credit, connections_max));
         let mut assembler = Assembler::new();
-        assembler.keep_at_most(SPARE_BYTES_MAX);
+        assembler.set_spare_bytes_max(SPARE_BYTES_MAX);
         Acceptor {
-            stage: Stage::Accepting { handshake, deadline },
+            stage: Stage::Handshake { handshake, deadline },
             assembler,
             disassembler: Disassembler::new(),
             records: None,
-            found_established: None,
-            found_error: None,
+            pending_established: None,
+            pending_error: None,
             overhead: Overhead::default(),
             now: Time::ZERO,
         }
@@ -107,7 +107,7 @@ impl Acceptor {
     /// Whether the peer has named an accepted key. Its proof may still be missing.
     pub fn has_named_key(&self) -> bool {
         match &self.stage {
-            Stage::Accepting { handshake, .. } => handshake.has_named_key(),
+            Stage::Handshake { handshake, .. } => handshake.has_named_key(),
             Stage::Established { .. } => true,
             Stage::Failed => false,
         }
@@ -117,7 +117,7 @@ impl Acceptor {
         matches!(self.stage, Stage::Established { version } if version >= SESSIONS_SINCE)
     }
 
-    /// Opens received bytes for [`decompose`](Self::decompose), as [`ServerLink::unseal`](crate::ServerLink::unseal)
+    /// Decrypts received bytes for [`decompose`](Self::decompose), as [`ServerLink::unseal`](crate::ServerLink::unseal)
     /// does. Until the peer has authenticated, `ring` must hold its key.
     pub fn unseal<'a>(
         &mut self,
@@ -130,15 +130,15 @@ impl Acceptor {
         scratch.clear();
         self.now = now;
         match self.handshake(now, ring, &mut rest) {
-            Ok(established) => self.found_established = self.found_established.or(established),
-            Err(error) => self.found_error = Some(error),
+            Ok(established) => self.pending_established = self.pending_established.or(established),
+            Err(error) => self.pending_error = Some(error),
         }
-        if self.found_error.is_some() || matches!(self.stage, Stage::Failed) {
+        if self.pending_error.is_some() || matches!(self.stage, Stage::Failed) {
             return &[];
         }
         let Some(records) = &mut self.records else { return rest };
         let (opened, outcome) = records.unseal(now, rest, scratch);
-        self.found_error = outcome.err();
+        self.pending_error = outcome.err();
         opened
     }
 
@@ -158,19 +158,19 @@ impl Acceptor {
         ring: &KeyRing,
         input: &mut &[u8],
     ) -> Result<Option<(Role, KeyId)>, LinkError> {
-        while let Stage::Accepting { handshake, deadline } = &mut self.stage {
+        while let Stage::Handshake { handshake, deadline } = &mut self.stage {
             if *deadline <= now {
                 return Err(LinkError::HandshakeTimeout);
             }
             match handshake.advance(ring, input) {
-                Ok(Accepted::NeedsInput) => return Ok(None),
-                Ok(Accepted::Send(welcome, offer)) => {
+                Ok(AcceptorProgress::NeedsInput) => return Ok(None),
+                Ok(AcceptorProgress::Send(welcome, offer)) => {
                     self.assembler.preamble(&welcome);
                     if let Some(offer) = offer {
                         self.assembler.preamble(&offer);
                     }
                 }
-                Ok(Accepted::Done { role, key, version, channel }) => {
+                Ok(AcceptorProgress::Done { role, key, version, channel }) => {
                     self.stage = Stage::Established { version };
                     self.records = channel.map(Records::new);
                     return Ok(Some((role, key)));
@@ -187,26 +187,26 @@ impl Acceptor {
     }
 
     fn next_event<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<AcceptorEvent<'a>>, LinkError> {
-        if let Some((role, key)) = self.found_established.take() {
+        if let Some((role, key)) = self.pending_established.take() {
             return Ok(Some(AcceptorEvent::Established { role, key }));
         }
         let before = input.len();
         if let Some(records) = &self.records {
-            records.are_opened(input)?;
+            records.check_opened(input)?;
         }
         let event = if self.is_established() { self.next_frame(input)? } else { None };
         let taken = before - input.len();
         if let Some(records) = &mut self.records {
-            records.took(taken);
+            records.consumed_opened(taken);
         }
         match &event {
             Some(AcceptorEvent::Data { bytes, .. }) => {
-                self.overhead.carried(bytes.len());
+                self.overhead.earn(bytes.len());
                 self.overhead.spend(self.now, taken.saturating_sub(HEADER_BYTES + bytes.len()));
             }
             _ => self.overhead.spend(self.now, taken),
         }
-        if event.is_none() { self.found_error.take().map_or(Ok(None), Err) } else { Ok(event) }
+        if event.is_none() { self.pending_error.take().map_or(Ok(None), Err) } else { Ok(event) }
     }
 
     fn next_frame<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<AcceptorEvent<'a>>, LinkError> {
@@ -225,7 +225,7 @@ impl Acceptor {
             Some(Piece::Control { control: Control::Resumed(_), .. }) => {
                 Err(LinkError::Direction(Kind::Resumed))
             }
-            // The server would take a client's *drain* for one of the helper's link.
+            // The server would interpret a forwarded *drain* of a client as a drain of the helper.
             Some(Piece::Control { control: Control::Drain { .. }, .. }) => {
                 Err(LinkError::Direction(Kind::Drain))
             }
@@ -238,7 +238,7 @@ impl Acceptor {
 
     /// Forwards a piece of a reply. Consecutive pieces share a frame, so that few headers wait for a slow client.
     pub fn data(&mut self, id: Id, bytes: &[u8]) {
-        self.overhead.carried(bytes.len());
+        self.overhead.earn(bytes.len());
         self.assembler.data(Kind::Reply, id, bytes);
     }
 
@@ -253,13 +253,13 @@ impl Acceptor {
     }
 
     /// Whether to read from the peer. `false` while more than [`CONTROL_BYTES_MAX`] bytes of control messages wait for
-    /// it: grant no credit and do not read until batches were [taken](Self::flush) and sent.
+    /// it: do not grant credit and do not read until batches were [taken](Self::flush) and sent.
     pub fn may_read(&self) -> bool {
         self.assembler.control_bytes() <= CONTROL_BYTES_MAX
     }
 
-    /// When reading may go on. `None`: now. The peer has sent far more bytes without data of an open connection than
-    /// its allowance; do not read until then.
+    /// When reading may continue; `None`: now. Otherwise do not read until then: the peer has sent far more bytes
+    /// without data of an open connection than its allowance.
     pub fn throttled_until(&self, now: Time) -> Option<Time> {
         self.overhead.throttled_until(now)
     }
@@ -269,12 +269,12 @@ impl Acceptor {
         self.overhead.spend(self.now, HEADER_BYTES + bytes);
     }
 
-    /// Bytes of memory that the link takes: output that waits, and an incomplete record.
+    /// Bytes of memory that the link holds: waiting output, and an incomplete record.
     pub fn held(&self) -> usize {
         self.assembler.held() + self.held_incomplete()
     }
 
-    /// Bytes of memory that an incomplete record takes.
+    /// Bytes of memory that hold an incomplete record.
     pub fn held_incomplete(&self) -> usize {
         self.records.as_ref().map_or(0, |records| records.held())
     }
@@ -291,7 +291,7 @@ impl Acceptor {
         self.records.as_mut().map_or(Ok(()), |records| records.handle_timeout(now, may_read))
     }
 
-    /// Takes all that waits as one batch.
+    /// Takes all waiting output as one batch.
     pub fn flush(&mut self) -> Option<Chunk> {
         (!self.assembler.is_empty()).then(|| self.assembler.take_for(self.records.as_deref_mut()))
     }
@@ -322,7 +322,7 @@ mod tests {
             role: Role::Client,
             key,
             limits: Limits::default(),
-            policy: PolicyKind::Fixed { delay: core::time::Duration::ZERO, bytes: 0 },
+            policy: PolicyKind::Fixed { interval: core::time::Duration::ZERO, size_bytes: 0 },
             encryption: Encryption::Preferred,
         };
         let acceptor = Acceptor::new(Encryption::Preferred, 1000, 1, Time(5), fresh(2));
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn authenticates_and_passes_frames_on() {
+    fn an_authenticated_clients_frames_are_returned_unchanged() {
         let key = Key::from_secret([3; 32]);
         let mut ring = KeyRing::new();
         ring.accept(Role::Client, key.clone());
@@ -405,7 +405,7 @@ mod tests {
         assert!(opener.decompose(Time(0), &mut acceptor.flush().unwrap().as_slice()).is_err());
         let (_, mut acceptor) = pair(Key::from_secret([3; 32]));
         let mut input = acceptor.unseal(Time(5), &KeyRing::new(), hello.as_slice(), &mut scratch);
-        let late = acceptor.decompose(&mut input);
-        assert_eq!(late, Err(LinkError::HandshakeTimeout));
+        let expired = acceptor.decompose(&mut input);
+        assert_eq!(expired, Err(LinkError::HandshakeTimeout));
     }
 }

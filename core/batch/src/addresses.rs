@@ -2,7 +2,7 @@
 //!
 //! A helper states its clients' addresses, so a server that trusts addresses (redis's protected mode, access lists)
 //! trusts the helper. The rules bound that trust: only addresses inside the allowed ranges, never the server's own,
-//! loopback only over a loopback link; a library client carries only its own address.
+//! loopback only over a loopback link. A library client may state only its own address.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -10,6 +10,9 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::str::FromStr;
 
 use spillway_wire::preamble::Role;
+
+/// Prefix length of `::ffff:0:0/96`, the IPv4-mapped addresses (RFC 4291 §2.5.5.2).
+const MAPPED_PREFIX: u8 = 96;
 
 /// A range of addresses in CIDR notation. IPv4 addresses mapped into IPv6 count as IPv4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +30,8 @@ pub enum RangeError {
     Prefix,
     /// Bits are set after the prefix: probably a typing error.
     HostBits,
+    /// The address is IPv4-mapped, but the prefix is shorter than that of all mapped addresses.
+    MappedPrefix,
 }
 
 impl fmt::Display for RangeError {
@@ -35,6 +40,9 @@ impl fmt::Display for RangeError {
             RangeError::Address => "not an address range such as 10.0.0.0/8 or 2001:db8::/32",
             RangeError::Prefix => "the number after the slash must be 0 to 32 for IPv4, 0 to 128 for IPv6",
             RangeError::HostBits => "address bits are set after the prefix; zero them or lengthen the prefix",
+            RangeError::MappedPrefix => {
+                "an IPv4-mapped range needs a prefix of 96 to 128; better write it as IPv4, such as 10.0.0.0/8"
+            }
         })
     }
 }
@@ -51,10 +59,15 @@ impl FromStr for AddressRange {
         };
         let network: IpAddr = address.parse().map_err(|_| RangeError::Address)?;
         let width = if network.is_ipv4() { 32 } else { 128 };
-        let prefix = match prefix {
+        let mut prefix = match prefix {
             None => width,
             Some(digits) => digits.parse().ok().filter(|p| *p <= width).ok_or(RangeError::Prefix)?,
         };
+        // `contains` compares IPv4 addresses in their IPv4 form, so a mapped range must have that form, too.
+        let network = network.to_canonical();
+        if network.is_ipv4() && width == 128 {
+            prefix = u8::checked_sub(prefix, MAPPED_PREFIX).ok_or(RangeError::MappedPrefix)?;
+        }
         let range = AddressRange { network, prefix };
         if range.masked(network) == network { Ok(range) } else { Err(RangeError::HostBits) }
     }
@@ -104,26 +117,26 @@ impl AddressRange {
     }
 }
 
-/// Why a client address is not carried.
+/// Why a link may not carry a client address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Forbidden {
+pub enum ForbiddenAddress {
     /// Not inside the allowed ranges.
     OutsideRanges,
     /// The server's own address.
     ServersOwn,
     /// A loopback address over a link that is not loopback.
     Loopback,
-    /// A library client gave another address than the one that its link comes from.
+    /// A library client stated another address than that of its link.
     NotPeersAddress,
 }
 
-impl fmt::Display for Forbidden {
+impl fmt::Display for ForbiddenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Forbidden::OutsideRanges => "outside the allowed ranges (--allow-clients)",
-            Forbidden::ServersOwn => "the server's own address",
-            Forbidden::Loopback => "a loopback address over a link that is not loopback",
-            Forbidden::NotPeersAddress => "not the address of the client that opened the link",
+            ForbiddenAddress::OutsideRanges => "outside the allowed ranges (--allow-clients)",
+            ForbiddenAddress::ServersOwn => "the server's own address",
+            ForbiddenAddress::Loopback => "a loopback address over a link that is not loopback",
+            ForbiddenAddress::NotPeersAddress => "not the address of the client that opened the link",
         })
     }
 }
@@ -149,21 +162,21 @@ impl AddressRules {
         peer: SocketAddr,
         local: SocketAddr,
         client: SocketAddr,
-    ) -> Result<(), Forbidden> {
+    ) -> Result<(), ForbiddenAddress> {
         let (link_peer, link_local, ip) = (peer.ip().to_canonical(), local.ip().to_canonical(), client.ip());
         let ip = ip.to_canonical();
         if role == Role::Client && (ip != link_peer || client.port() != peer.port()) {
-            return Err(Forbidden::NotPeersAddress);
+            return Err(ForbiddenAddress::NotPeersAddress);
         }
         let loopback_link = link_peer.is_loopback() && link_local.is_loopback();
         if ip.is_loopback() && !loopback_link {
-            return Err(Forbidden::Loopback);
+            return Err(ForbiddenAddress::Loopback);
         }
         if ip == link_local && !loopback_link {
-            return Err(Forbidden::ServersOwn);
+            return Err(ForbiddenAddress::ServersOwn);
         }
         if role == Role::Helper && !self.allow.iter().any(|range| range.contains(ip)) {
-            return Err(Forbidden::OutsideRanges);
+            return Err(ForbiddenAddress::OutsideRanges);
         }
         Ok(())
     }
@@ -176,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_parse_contain_and_print() {
+    fn ranges_parse_and_contain_their_addresses() {
         for (text, inside, outside) in [
             ("10.0.0.0/8", "10.255.0.1", "11.0.0.1"),
             ("0.0.0.0/0", "203.0.113.9", "::1"),
@@ -197,6 +210,22 @@ mod tests {
     }
 
     #[test]
+    fn a_range_in_ipv4_mapped_notation_is_the_ipv4_range() {
+        for (text, ipv4) in [
+            ("::ffff:10.0.0.0/104", "10.0.0.0/8"),
+            ("::ffff:192.0.2.7", "192.0.2.7/32"),
+            ("::ffff:0:0/96", "0.0.0.0/0"),
+        ] {
+            let range: AddressRange = text.parse().unwrap();
+            assert_eq!(range, ipv4.parse().unwrap(), "{text}");
+            assert_eq!(range.to_string(), ipv4);
+        }
+        assert!("::ffff:10.0.0.0/104".parse::<AddressRange>().unwrap().contains([10, 9, 9, 9].into()));
+        assert_eq!("::ffff:10.0.0.1/104".parse::<AddressRange>(), Err(RangeError::HostBits));
+        assert_eq!("::ffff:10.0.0.0/95".parse::<AddressRange>(), Err(RangeError::MappedPrefix));
+    }
+
+    #[test]
     fn a_link_carries_only_allowed_addresses() {
         let rules = AddressRules::default();
         let check = |role, peer: &str, local: &str, client: &str| {
@@ -204,14 +233,23 @@ mod tests {
         };
         let (helper, server) = ("10.0.0.2:4000", "10.0.0.5:11411");
         assert_eq!(check(Role::Helper, helper, server, "10.9.9.9:1"), Ok(()));
-        assert_eq!(check(Role::Helper, helper, server, "8.8.8.8:1"), Err(Forbidden::OutsideRanges));
-        assert_eq!(check(Role::Helper, helper, server, "10.0.0.5:1"), Err(Forbidden::ServersOwn));
-        assert_eq!(check(Role::Helper, helper, server, "[::ffff:10.0.0.5]:1"), Err(Forbidden::ServersOwn));
-        assert_eq!(check(Role::Helper, helper, server, "127.0.0.1:1"), Err(Forbidden::Loopback));
-        assert_eq!(check(Role::Helper, helper, server, "[::1]:1"), Err(Forbidden::Loopback));
+        assert_eq!(check(Role::Helper, helper, server, "8.8.8.8:1"), Err(ForbiddenAddress::OutsideRanges));
+        assert_eq!(check(Role::Helper, helper, server, "10.0.0.5:1"), Err(ForbiddenAddress::ServersOwn));
+        assert_eq!(
+            check(Role::Helper, helper, server, "[::ffff:10.0.0.5]:1"),
+            Err(ForbiddenAddress::ServersOwn)
+        );
+        assert_eq!(check(Role::Helper, helper, server, "127.0.0.1:1"), Err(ForbiddenAddress::Loopback));
+        assert_eq!(check(Role::Helper, helper, server, "[::1]:1"), Err(ForbiddenAddress::Loopback));
         assert_eq!(check(Role::Helper, "127.0.0.1:7", "127.0.0.1:8", "127.0.0.1:1"), Ok(()));
         assert_eq!(check(Role::Client, "8.8.8.8:7", server, "8.8.8.8:7"), Ok(()));
-        assert_eq!(check(Role::Client, "8.8.8.8:7", server, "8.8.8.8:8"), Err(Forbidden::NotPeersAddress));
-        assert_eq!(check(Role::Client, "10.0.0.2:7", server, "10.0.0.3:7"), Err(Forbidden::NotPeersAddress));
+        assert_eq!(
+            check(Role::Client, "8.8.8.8:7", server, "8.8.8.8:8"),
+            Err(ForbiddenAddress::NotPeersAddress)
+        );
+        assert_eq!(
+            check(Role::Client, "10.0.0.2:7", server, "10.0.0.3:7"),
+            Err(ForbiddenAddress::NotPeersAddress)
+        );
     }
 }

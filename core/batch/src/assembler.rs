@@ -16,9 +16,9 @@ pub struct Assembler {
     open: Option<OpenFrame>,
     messages: u64,
     control_bytes: usize,
-    taken: u64,
+    batches_taken: u64,
     /// Bytes of the preamble at the front. They are never sealed.
-    preamble: usize,
+    preamble_bytes: usize,
 }
 
 /// Offset and content of one connection's latest *credit* and *acknowledge* in a batch.
@@ -38,7 +38,7 @@ struct OpenFrame {
     length: usize,
 }
 
-/// Default of [`Assembler::keep_at_most`]: a link of many connections fills buffers of this size again at once.
+/// Default of [`Assembler::set_spare_bytes_max`]: a link of many connections soon fills buffers of this size again.
 const SPARE_BYTES_MAX: usize = 256 * 1024;
 
 impl Default for Assembler {
@@ -57,14 +57,14 @@ impl Assembler {
             open: None,
             messages: 0,
             control_bytes: 0,
-            taken: 0,
-            preamble: 0,
+            batches_taken: 0,
+            preamble_bytes: 0,
         }
     }
 
-    /// Sets the capacity, in bytes, up to which each of the two buffers is kept for reuse while empty; 256 KiB by
-    /// default. Larger ones are freed, so that one large reply does not hold memory for the life of its link.
-    pub(crate) fn keep_at_most(&mut self, bytes: usize) {
+    /// Sets the capacity, in bytes, up to which each of the two empty buffers is kept for reuse; 256 KiB by default.
+    /// Larger ones are freed, so that one large reply does not hold memory until its link ends.
+    pub(crate) fn set_spare_bytes_max(&mut self, bytes: usize) {
         self.spare_bytes_max = bytes;
     }
 
@@ -96,7 +96,7 @@ impl Assembler {
         self.open = None;
         self.messages += u64::from(!more);
         let length = bytes.len().min(PAYLOAD_BYTES_MAX);
-        debug_assert_eq!(length, bytes.len(), "a piece is part of one frame");
+        debug_assert_eq!(length, bytes.len(), "a piece should fit into one frame");
         let buffer = self.batch.buffer();
         #[expect(clippy::cast_possible_truncation, reason = "at most PAYLOAD_BYTES_MAX")]
         let header = Header { kind, more, length: length as u16, id };
@@ -115,27 +115,27 @@ impl Assembler {
     /// Appends a relayed control message, in place of an older *credit* or *acknowledge* of the same connection: a peer
     /// that repeats them adds at most one *credit* and two *acknowledge* to a batch.
     pub(crate) fn update(&mut self, id: Id, control: Control, updates: &mut Updates) {
-        if updates.batch != self.taken + 1 {
-            *updates = Updates { batch: self.taken + 1, ..Updates::default() };
+        if updates.batch != self.batches_taken + 1 {
+            *updates = Updates { batch: self.batches_taken + 1, ..Updates::default() };
         }
         let offset = self.batch.len();
         match (control, updates.credit, updates.acknowledge) {
-            (Control::Credit(limit), Some((at, before)), _) => {
+            (Control::Credit(limit), Some((older_offset, before)), _) => {
                 let limit = limit.max(before);
-                updates.credit = Some((at, limit));
-                self.replace(at, id, Control::Credit(limit));
+                updates.credit = Some((older_offset, limit));
+                self.replace(older_offset, id, Control::Credit(limit));
             }
-            // A request for an answer must stay behind the data that was sent before it.
-            (Control::Acknowledge(acknowledge), _, Some((at, before)))
-                if before.answer || !acknowledge.answer =>
+            // An *acknowledge* that requests an answer must stay behind the data that was sent before it.
+            (Control::Acknowledge(acknowledge), _, Some((older_offset, before)))
+                if before.requests_answer || !acknowledge.requests_answer =>
             {
                 let acknowledge = Acknowledge {
                     received: acknowledge.received.max(before.received),
                     finish_received: acknowledge.finish_received || before.finish_received,
-                    answer: before.answer,
+                    requests_answer: before.requests_answer,
                 };
-                updates.acknowledge = Some((at, acknowledge));
-                self.replace(at, id, Control::Acknowledge(acknowledge));
+                updates.acknowledge = Some((older_offset, acknowledge));
+                self.replace(older_offset, id, Control::Acknowledge(acknowledge));
             }
             _ => {
                 match control {
@@ -148,11 +148,11 @@ impl Assembler {
         }
     }
 
-    fn replace(&mut self, at: usize, id: Id, control: Control) {
+    fn replace(&mut self, offset: usize, id: Id, control: Control) {
         let buffer = self.batch.buffer();
         let end = buffer.len();
         control.emit(id, buffer);
-        buffer.copy_within(end.., at);
+        buffer.copy_within(end.., offset);
         buffer.truncate(end);
     }
 
@@ -163,9 +163,13 @@ impl Assembler {
     /// Appends a part of the link's preamble, before all frames.
     pub fn preamble(&mut self, bytes: &[u8]) {
         self.open = None;
-        debug_assert_eq!(self.preamble, self.batch.len(), "the preamble comes before the first frame");
+        debug_assert_eq!(
+            self.preamble_bytes,
+            self.batch.len(),
+            "the preamble should be sent before the first frame"
+        );
         self.batch.buffer().extend_from_slice(bytes);
-        self.preamble = self.batch.len();
+        self.preamble_bytes = self.batch.len();
     }
 
     /// Length of the batch in bytes.
@@ -173,7 +177,7 @@ impl Assembler {
         self.batch.len()
     }
 
-    /// Bytes of memory that the two buffers take.
+    /// Bytes of memory of the two buffers.
     pub fn held(&self) -> usize {
         self.batch.capacity() + self.spare.as_ref().map_or(0, Chunk::capacity)
     }
@@ -190,8 +194,8 @@ impl Assembler {
 
     /// Takes the batch.
     pub fn take(&mut self) -> Chunk {
-        (self.open, self.preamble, self.control_bytes) = (None, 0, 0);
-        self.taken += 1;
+        (self.open, self.preamble_bytes, self.control_bytes) = (None, 0, 0);
+        self.batches_taken += 1;
         core::mem::replace(&mut self.batch, self.spare.take().unwrap_or_default())
     }
 
@@ -199,11 +203,11 @@ impl Assembler {
     pub(crate) fn take_for(&mut self, records: Option<&mut Records>) -> Chunk {
         let Some(records) = records else { return self.take() };
         let mut sealed = self.spare.take().unwrap_or_default();
-        let (preamble, frames) = self.batch.as_slice().split_at(self.preamble);
+        let (preamble, frames) = self.batch.as_slice().split_at(self.preamble_bytes);
         sealed.buffer().extend_from_slice(preamble);
         records.seal(frames, &mut sealed);
-        (self.open, self.preamble, self.control_bytes) = (None, 0, 0);
-        self.taken += 1;
+        (self.open, self.preamble_bytes, self.control_bytes) = (None, 0, 0);
+        self.batches_taken += 1;
         if self.batch.capacity() > self.spare_bytes_max {
             self.batch = Chunk::default();
         }
@@ -261,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn consecutive_bytes_of_one_connection_share_a_frame() {
+    fn consecutive_data_of_one_connection_shares_a_frame() {
         let mut assembler = Assembler::new();
         assembler.data(Kind::Reply, Id(1), b"VALUE ");
         assembler.data(Kind::Reply, Id(1), b"x\r\n");
@@ -274,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_control_message_between_data_keeps_its_place() {
+    fn control_messages_and_data_keep_their_order() {
         let mut assembler = Assembler::new();
         assembler.data(Kind::Request, Id(1), b"a");
         assembler.control(Id(1), Control::Finish(1));
@@ -284,11 +288,12 @@ mod tests {
     }
 
     #[test]
-    fn repeated_updates_replace_older_ones() {
+    fn repeated_updates_replace_earlier_ones_in_a_batch() {
         let (mut assembler, mut updates, mut other) =
             (Assembler::new(), Updates::default(), Updates::default());
-        let acknowledge =
-            |received, answer| Control::Acknowledge(Acknowledge { received, finish_received: false, answer });
+        let acknowledge = |received, answer| {
+            Control::Acknowledge(Acknowledge { received, finish_received: false, requests_answer: answer })
+        };
         for round in 0..1000 {
             assembler.update(Id(1), Control::Credit(round), &mut updates);
             assembler.update(Id(1), acknowledge(round, round % 2 == 0), &mut updates);
@@ -306,7 +311,7 @@ mod tests {
             }
         }
         assert_eq!(updates_sent, [Control::Credit(999), acknowledge(999, true)]);
-        // Updates of the previous batch do not count in the next one.
+        // Updates of the previous batch are not replaced.
         assembler.update(Id(1), Control::Credit(7), &mut updates);
         assert_eq!(frames(&assembler.take()).len(), 1);
     }
@@ -314,12 +319,12 @@ mod tests {
     #[test]
     fn an_acknowledge_that_asks_for_an_answer_stays_behind_earlier_data() {
         let (mut assembler, mut updates) = (Assembler::new(), Updates::default());
-        let acknowledge = Acknowledge { received: 5, finish_received: false, answer: false };
+        let acknowledge = Acknowledge { received: 5, finish_received: false, requests_answer: false };
         assembler.update(Id(1), Control::Acknowledge(acknowledge), &mut updates);
         assembler.data(Kind::Request, Id(1), b"x");
         assembler.update(
             Id(1),
-            Control::Acknowledge(Acknowledge { answer: true, ..acknowledge }),
+            Control::Acknowledge(Acknowledge { requests_answer: true, ..acknowledge }),
             &mut updates,
         );
         let kinds: Vec<Kind> = frames(&assembler.take()).iter().map(|(header, _)| header.kind).collect();
@@ -333,8 +338,9 @@ mod tests {
         assembler.data(Kind::Request, Id(3), &bytes[..100]);
         assembler.data(Kind::Request, Id(3), &bytes[100..]);
         let chunk = assembler.take();
-        let shape: Vec<(bool, usize)> = frames(&chunk).iter().map(|(h, length)| (h.more, *length)).collect();
-        assert_eq!(shape, [(true, PAYLOAD_BYTES_MAX), (true, PAYLOAD_BYTES_MAX), (false, 10)]);
+        let flags_and_lengths: Vec<(bool, usize)> =
+            frames(&chunk).iter().map(|(header, length)| (header.more, *length)).collect();
+        assert_eq!(flags_and_lengths, [(true, PAYLOAD_BYTES_MAX), (true, PAYLOAD_BYTES_MAX), (false, 10)]);
         let (mut joined, mut input) = (Vec::new(), chunk.as_slice());
         let mut disassembler = Disassembler::new();
         while let Some(Piece::Data { bytes, .. }) = disassembler.next(&mut input).unwrap() {
@@ -344,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_buffer_is_not_kept() {
+    fn a_large_buffer_is_not_kept_for_reuse() {
         let mut assembler = Assembler::new();
         assembler.recycle(Chunk::with_capacity(SPARE_BYTES_MAX + 1));
         assert!(assembler.spare.is_none());

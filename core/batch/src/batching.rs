@@ -1,4 +1,4 @@
-//! Sending half of a link's end: gathers messages into batches and decides when a batch leaves.
+//! Sending half of a link's end: gathers messages into batches and sends them when the policy requires it.
 
 use alloc::boxed::Box;
 use core::time::Duration;
@@ -9,7 +9,7 @@ use spillway_wire::{Control, Id, Kind};
 use crate::assembler::{Assembler, Updates};
 use crate::histogram::Batches;
 use crate::limits::LinkCounters;
-use crate::policy::{GatheredMessages, Policy, Sent};
+use crate::policy::{GatheredMessages, Policy, SentBatch};
 use crate::records::Records;
 use crate::round_trips::RoundTrips;
 
@@ -28,7 +28,7 @@ pub(crate) struct Batching {
     batches_sent: u64,
     messages_sent: u64,
     bytes_sent: u64,
-    /// `None` at a server's ends: a server has one for each library client, and does not read them.
+    /// `None` at a server's ends: a server has an end for each library client, and does not use statistics.
     statistics: Option<Box<Batches>>,
 }
 
@@ -53,8 +53,8 @@ impl Batching {
         self.statistics.get_or_insert_default();
     }
 
-    pub(crate) fn keep_at_most(&mut self, bytes: usize) {
-        self.assembler.keep_at_most(bytes);
+    pub(crate) fn set_spare_bytes_max(&mut self, bytes: usize) {
+        self.assembler.set_spare_bytes_max(bytes);
     }
 
     /// Replaces the policy. The new one starts without the old one's state.
@@ -69,18 +69,18 @@ impl Batching {
     pub(crate) fn data(&mut self, id: Id, bytes: &[u8]) {
         let before = self.assembler.messages();
         self.assembler.data(self.kind, id, bytes);
-        self.asked(id, before);
+        self.count_request_messages(id, before);
     }
 
     pub(crate) fn frame(&mut self, id: Id, bytes: &[u8], last: bool) {
         let before = self.assembler.messages();
         self.assembler.frame(self.kind, id, bytes, !last);
-        self.asked(id, before);
+        self.count_request_messages(id, before);
     }
 
-    fn asked(&mut self, id: Id, messages_before: u64) {
+    fn count_request_messages(&mut self, id: Id, messages_before: u64) {
         if self.kind == Kind::Request {
-            self.round_trips.asked(id, self.assembler.messages() - messages_before);
+            self.round_trips.add_request(id, self.assembler.messages() - messages_before);
         }
     }
 
@@ -96,12 +96,12 @@ impl Batching {
         self.assembler.len()
     }
 
-    pub(crate) fn free(&self) -> usize {
+    pub(crate) fn free_bytes(&self) -> usize {
         self.pending_bytes_max.saturating_sub(self.assembler.len())
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.free() == 0
+        self.free_bytes() == 0
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -127,13 +127,13 @@ impl Batching {
         }
     }
 
-    /// Takes a batch if the policy says that one is due.
+    /// Takes a batch if it is due according to the policy.
     #[must_use]
     pub(crate) fn poll_transmit(&mut self, now: Time, records: Option<&mut Records>) -> Option<Chunk> {
         if self.assembler.is_empty() {
             return None;
         }
-        self.waits(now);
+        self.start_waiting(now);
         let messages = self.assembler.messages() - self.messages_sent;
         let (fresh, unanswered) = (self.round_trips.fresh(), self.round_trips.unanswered());
         self.policy.gathered(now, GatheredMessages { messages, fresh, unanswered });
@@ -143,8 +143,8 @@ impl Batching {
         self.flush(now, records)
     }
 
-    /// The batch cannot be sent yet: starts its waiting time unless that is running.
-    pub(crate) fn waits(&mut self, now: Time) {
+    /// The batch cannot be sent yet: starts its waiting time unless it has started.
+    pub(crate) fn start_waiting(&mut self, now: Time) {
         if !self.assembler.is_empty() {
             self.waiting_since.get_or_insert(now);
         }
@@ -163,14 +163,14 @@ impl Batching {
         (!self.assembler.is_empty()).then(|| self.due_at().unwrap_or(Time::ZERO))
     }
 
-    /// Takes all that is gathered as one batch, sealed if the link is encrypted.
+    /// Takes all gathered messages as one batch, encrypted if the link is.
     pub(crate) fn flush(&mut self, now: Time, records: Option<&mut Records>) -> Option<Chunk> {
         if self.assembler.is_empty() {
             return None;
         }
         let batch = self.assembler.take_for(records);
         let elapsed = self.last_batch.replace(now).map(|last| now.since(last));
-        self.policy.sent(Sent { at: now, bytes: batch.len(), elapsed });
+        self.policy.sent(SentBatch { at: now, bytes: batch.len(), elapsed });
         self.round_trips.sent(now);
         let waited = self.waiting_since.take().map_or(Duration::ZERO, |since| now.since(since));
         if let Some(batches) = &mut self.statistics {
@@ -188,7 +188,7 @@ impl Batching {
         self.assembler.recycle(chunk);
     }
 
-    pub(crate) fn count_in(&self, counters: LinkCounters) -> LinkCounters {
+    pub(crate) fn with_sent_counters(&self, counters: LinkCounters) -> LinkCounters {
         LinkCounters {
             batches_sent: self.batches_sent,
             messages_sent: self.messages_sent,
@@ -209,20 +209,24 @@ mod tests {
     use crate::policy::PolicyKind;
 
     #[test]
-    fn a_batch_waits_from_the_turn_that_left_its_first_message() {
-        let policy = PolicyKind::Fixed { delay: Duration::from_micros(200), bytes: 1 << 20 };
+    fn the_delay_of_a_batch_counts_from_the_turn_of_its_first_message() {
+        let policy = PolicyKind::Fixed { interval: Duration::from_micros(200), size_bytes: 1 << 20 };
         let mut batching = Batching::new(Kind::Request, policy.build(), 1 << 20);
         batching.keep_statistics();
         batching.data(Id(1), b"first");
-        assert!(batching.poll_transmit(Time(5_000), None).is_some(), "a link's first batch is due at once");
-        for at in [65_000, 125_000] {
-            batching.control(Id(1), Control::Credit(at));
+        assert!(
+            batching.poll_transmit(Time(5_000), None).is_some(),
+            "a link's first batch should be due at once"
+        );
+        for nanos in [65_000, 125_000] {
+            batching.control(Id(1), Control::Credit(nanos));
             batching.data(Id(1), b"get x");
-            assert!(batching.poll_transmit(Time(at), None).is_none());
+            assert!(batching.poll_transmit(Time(nanos), None).is_none());
         }
         assert_eq!(batching.poll_timeout(), Some(Time(205_000)));
         assert!(batching.poll_transmit(Time(205_000), None).is_some());
-        let (batches, counters) = (batching.statistics(), batching.count_in(LinkCounters::default()));
+        let (batches, counters) =
+            (batching.statistics(), batching.with_sent_counters(LinkCounters::default()));
         assert_eq!((batches.delay_ns.count(), batches.delay_ns.sum()), (2, 140_000));
         assert_eq!((batches.messages.sum(), batches.bytes.sum()), (3, counters.bytes_sent));
     }

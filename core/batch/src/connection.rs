@@ -15,19 +15,19 @@ pub(crate) struct Connection {
     pub(crate) outgoing: Outgoing,
     pub(crate) incoming: Incoming,
     closed: Closed,
-    /// The peer broke a rule: nothing more is delivered. The reason goes into our *close*.
-    broken: Option<CloseReason>,
+    /// The peer violated the protocol: nothing more is delivered. Our *close* has this reason.
+    violation: Option<CloseReason>,
     /// At a server's end: the client's address.
     client: Option<SocketAddr>,
-    /// The connection carries a session, which keeps credit and offsets itself.
+    /// The connection carries a session, which has its own credit and offsets.
     is_carrier: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Closed {
-    Nobody,
-    Here,
-    There,
+    Neither,
+    ThisEnd,
+    Peer,
     /// The id may be used again.
     Both,
 }
@@ -41,34 +41,37 @@ pub(crate) struct ClosedHere {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ClosedThere {
-    /// The connection was open until now: the application needs an event.
+pub(crate) struct ClosedByPeer {
+    /// The connection was open before: the application needs an event.
     pub(crate) was_open: bool,
     pub(crate) is_over: bool,
 }
 
 impl Connection {
-    /// `limit`: bytes that the peer lets us send at first. `window`: bytes that it may send ahead of consumption.
+    /// `limit`: initial credit from the peer, in bytes. `window`: bytes that the peer may send ahead of consumption.
     pub(crate) fn new(limit: u64, window: u32) -> Connection {
-        Connection::with(Outgoing::new(limit), Incoming::new(u64::from(window)))
+        Connection::with_directions(Outgoing::new(limit), Incoming::new(u64::from(window)))
     }
 
     pub(crate) fn carrier() -> Connection {
-        Connection { is_carrier: true, ..Connection::with(Outgoing::new(u64::MAX), Incoming::unlimited()) }
+        Connection {
+            is_carrier: true,
+            ..Connection::with_directions(Outgoing::new(u64::MAX), Incoming::unlimited())
+        }
     }
 
-    fn with(outgoing: Outgoing, incoming: Incoming) -> Connection {
+    fn with_directions(outgoing: Outgoing, incoming: Incoming) -> Connection {
         Connection {
             outgoing,
             incoming,
-            closed: Closed::Nobody,
-            broken: None,
+            closed: Closed::Neither,
+            violation: None,
             client: None,
             is_carrier: false,
         }
     }
 
-    pub(crate) fn of(self, client: SocketAddr) -> Connection {
+    pub(crate) fn with_client(self, client: SocketAddr) -> Connection {
         Connection { client: Some(client), ..self }
     }
 
@@ -80,51 +83,51 @@ impl Connection {
         self.is_carrier
     }
 
-    /// Whether neither end has closed and the peer has broken no rule.
+    /// Whether neither end has closed and the peer has not violated the protocol.
     pub(crate) fn is_open(&self) -> bool {
-        self.closed == Closed::Nobody && self.broken.is_none()
+        self.closed == Closed::Neither && self.violation.is_none()
     }
 
     pub(crate) fn may_send(&self) -> bool {
         self.is_open() && !self.outgoing.is_finished()
     }
 
-    /// Whether control messages may still be sent: this end has not closed, and the peer has broken no rule.
-    pub(crate) fn may_control(&self) -> bool {
-        !self.is_closed_here() && self.broken.is_none()
+    /// Whether control messages may be sent: this end has not closed, and the peer has not violated the protocol.
+    pub(crate) fn may_send_control(&self) -> bool {
+        !self.is_closed_here() && self.violation.is_none()
     }
 
     fn is_closed_here(&self) -> bool {
-        matches!(self.closed, Closed::Here | Closed::Both)
+        matches!(self.closed, Closed::ThisEnd | Closed::Both)
     }
 
-    pub(crate) fn is_closed_there(&self) -> bool {
-        matches!(self.closed, Closed::There | Closed::Both)
+    pub(crate) fn is_closed_by_peer(&self) -> bool {
+        matches!(self.closed, Closed::Peer | Closed::Both)
     }
 
-    /// After our own close, kept replies remain until the helper closes, so acknowledgements still count.
-    pub(crate) fn takes_acknowledgements(&self) -> bool {
-        self.is_open() || (self.outgoing.is_keeping() && self.broken.is_none())
+    /// Kept replies remain after our own close until the helper closes, so acknowledgements are accepted until then.
+    pub(crate) fn accepts_acknowledgements(&self) -> bool {
+        self.is_open() || (self.outgoing.is_keeping() && self.violation.is_none())
     }
 
-    pub(crate) fn break_off(&mut self, reason: CloseReason) {
-        self.broken = Some(reason);
+    pub(crate) fn record_violation(&mut self, reason: CloseReason) {
+        self.violation = Some(reason);
     }
 
-    /// The application closes. `None`: it has closed before.
+    /// The application closes the connection. `None`: it is closed already.
     pub(crate) fn close(&mut self, reason: CloseReason) -> Option<ClosedHere> {
         self.closed = match self.closed {
-            Closed::Nobody => Closed::Here,
-            Closed::There => Closed::Both,
-            Closed::Here | Closed::Both => return None,
+            Closed::Neither => Closed::ThisEnd,
+            Closed::Peer => Closed::Both,
+            Closed::ThisEnd | Closed::Both => return None,
         };
-        Some(ClosedHere { reason: self.broken.unwrap_or(reason), is_over: self.closed == Closed::Both })
+        Some(ClosedHere { reason: self.violation.unwrap_or(reason), is_over: self.closed == Closed::Both })
     }
 
-    pub(crate) fn closed_there(&mut self) -> ClosedThere {
+    pub(crate) fn closed_by_peer(&mut self) -> ClosedByPeer {
         let was_open = self.is_open();
-        self.closed = if self.is_closed_here() { Closed::Both } else { Closed::There };
-        ClosedThere { was_open, is_over: self.closed == Closed::Both }
+        self.closed = if self.is_closed_here() { Closed::Both } else { Closed::Peer };
+        ClosedByPeer { was_open, is_over: self.closed == Closed::Both }
     }
 }
 
@@ -133,25 +136,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_is_free_when_both_have_closed() {
-        let mut ours = Connection::new(0, 0);
+    fn a_connection_is_over_when_both_ends_have_closed() {
+        let mut closed_here_first = Connection::new(0, 0);
         let closed = ClosedHere { reason: CloseReason::Normal, is_over: false };
-        assert_eq!(ours.close(CloseReason::Normal), Some(closed));
-        assert_eq!(ours.close(CloseReason::Normal), None, "a second close sends nothing");
-        assert_eq!(ours.closed_there(), ClosedThere { was_open: false, is_over: true });
+        assert_eq!(closed_here_first.close(CloseReason::Normal), Some(closed));
+        assert_eq!(closed_here_first.close(CloseReason::Normal), None, "a second close must not be sent");
+        assert_eq!(closed_here_first.closed_by_peer(), ClosedByPeer { was_open: false, is_over: true });
 
-        let mut theirs = Connection::new(0, 0);
-        assert_eq!(theirs.closed_there(), ClosedThere { was_open: true, is_over: false });
-        assert_eq!(theirs.closed_there(), ClosedThere { was_open: false, is_over: false });
+        let mut closed_by_peer_first = Connection::new(0, 0);
+        assert_eq!(closed_by_peer_first.closed_by_peer(), ClosedByPeer { was_open: true, is_over: false });
+        assert_eq!(closed_by_peer_first.closed_by_peer(), ClosedByPeer { was_open: false, is_over: false });
         let closed = ClosedHere { reason: CloseReason::Normal, is_over: true };
-        assert_eq!(theirs.close(CloseReason::Normal), Some(closed));
+        assert_eq!(closed_by_peer_first.close(CloseReason::Normal), Some(closed));
     }
 
     #[test]
-    fn close_carries_the_reason_after_a_broken_rule() {
+    fn close_after_a_violation_has_the_violations_reason() {
         let mut connection = Connection::new(0, 0);
-        connection.break_off(CloseReason::OverCredit);
-        assert!(!connection.is_open() && !connection.may_control());
+        connection.record_violation(CloseReason::OverCredit);
+        assert!(!connection.is_open() && !connection.may_send_control());
         let closed = ClosedHere { reason: CloseReason::OverCredit, is_over: false };
         assert_eq!(connection.close(CloseReason::Normal), Some(closed));
     }

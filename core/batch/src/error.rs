@@ -1,18 +1,18 @@
 use core::fmt;
 
-use spillway_auth::Altered;
+use spillway_auth::NotAuthentic;
 use spillway_wire::preamble::{KeyId, PreambleError, Role, Verdict};
-use spillway_wire::record::RecordLength;
+use spillway_wire::record::InvalidRecordLength;
 use spillway_wire::{DisassembleError, Id, Kind};
 
-/// A fatal error of a link. Send what still waits, which may inform the peer; then close the connection.
+/// A fatal error of a link. Send the waiting output, which may inform the peer; then close the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkError {
     /// The peer's first bytes are not a link's preamble.
     Preamble(PreambleError),
     /// The peer's stream is not a sequence of frames.
     Frame(DisassembleError),
-    /// No link version in common. The peer's range:
+    /// The two ends have no link version in common.
     Version {
         /// Lowest link version of the peer.
         min: u8,
@@ -21,7 +21,7 @@ pub enum LinkError {
     },
     /// The peer named a key that is not accepted for its role.
     UnknownKey {
-        /// The role that the peer asked for.
+        /// The role that the peer stated.
         role: Role,
         /// The key that the peer named.
         key: KeyId,
@@ -41,7 +41,7 @@ pub enum LinkError {
     /// A message of sessions on a link whose version cannot carry them.
     Sessions,
     /// The peer's stream is not a sequence of records.
-    Record(RecordLength),
+    Record(InvalidRecordLength),
     /// Bytes of an encrypted link, or of its key exchange, were altered on the path.
     Altered,
     /// The rest of a record did not arrive in time.
@@ -64,12 +64,12 @@ impl fmt::Display for LinkError {
                 spillway_wire::preamble::VERSIONS.end()
             ),
             LinkError::UnknownKey { role, key } => {
-                write!(f, "key {key} is not accepted of a {role}: give both sides the same key file")
+                write!(f, "key {key} is not accepted for a {role}: give both sides the same key file")
             }
             LinkError::WrongProof => f.write_str("the peer does not have the key that it named"),
             LinkError::RefusedByServer(verdict) => f.write_str(match verdict {
                 Verdict::Key => "the server does not accept our key for this role",
-                Verdict::Version => "the server speaks none of our link versions",
+                Verdict::Version => "the server supports none of our link versions",
                 Verdict::Full => "the server has no room for another link",
                 Verdict::Proceed => "the server closed the link while it was set up",
             }),
@@ -79,10 +79,10 @@ impl fmt::Display for LinkError {
             ),
             LinkError::HandshakeTimeout => f.write_str("the peer did not authenticate in time"),
             LinkError::Id(id) => write!(f, "connect for {id}, which is in use or out of range"),
-            LinkError::Record(error) => write!(f, "{error}: altered on the way, or not a Spillway peer"),
-            LinkError::Altered => Altered.fmt(f),
+            LinkError::Record(error) => write!(f, "{error}: altered in transit, or not a Spillway peer"),
+            LinkError::Altered => NotAuthentic.fmt(f),
             LinkError::RecordTimeout => {
-                f.write_str("the rest of a record did not arrive within 10 s: held back on the path, or the peer hangs")
+                f.write_str("the rest of a record did not arrive within 10 s: delayed on the path, or the peer hangs")
             }
             LinkError::Unencrypted => f.write_str(
                 "the link would not be encrypted, which is required here: update the peer to link version 4, and \
@@ -97,7 +97,7 @@ impl fmt::Display for LinkError {
 
 impl core::error::Error for LinkError {}
 
-/// An application reported more bytes consumed than the connection has received. The report changed nothing.
+/// An application reported more bytes consumed than the connection has received. The report was ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConsumedTooMuch {
     /// Bytes reported as consumed.
@@ -125,14 +125,14 @@ impl From<PreambleError> for LinkError {
     }
 }
 
-impl From<RecordLength> for LinkError {
-    fn from(error: RecordLength) -> LinkError {
+impl From<InvalidRecordLength> for LinkError {
+    fn from(error: InvalidRecordLength) -> LinkError {
         LinkError::Record(error)
     }
 }
 
-impl From<Altered> for LinkError {
-    fn from(_: Altered) -> LinkError {
+impl From<NotAuthentic> for LinkError {
+    fn from(_: NotAuthentic) -> LinkError {
         LinkError::Altered
     }
 }

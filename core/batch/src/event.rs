@@ -6,7 +6,7 @@ use spillway_wire::{CloseReason, Control, Id, Kind};
 
 #[cfg(doc)]
 use crate::ServerLink;
-use crate::addresses::Forbidden;
+use crate::addresses::ForbiddenAddress;
 
 /// An event of a server's link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,15 +24,15 @@ pub enum ServerEvent<'a> {
         id: Id,
         /// The client's address.
         client: SocketAddr,
-        /// The server that the client asks for, if the helper states one.
+        /// The server that the client requests, if the helper states one.
         server: Option<SocketAddr>,
     },
-    /// A client address was not allowed; the connection has been refused. For the log.
+    /// A client address is not allowed, and the connection was refused. The event is for the log.
     Forbidden {
         /// The client address that was refused.
         client: SocketAddr,
-        /// The rule that the address breaks.
-        why: Forbidden,
+        /// Why the address is not allowed.
+        why: ForbiddenAddress,
     },
     /// Bytes from a client, within its window. Call [`ServerLink::consumed`] when the application has read them.
     Data {
@@ -46,16 +46,16 @@ pub enum ServerEvent<'a> {
         /// The virtual connection.
         id: Id,
     },
-    /// The peer has closed the connection, or broken a rule. The connection receives nothing more. Call
-    /// [`ServerLink::close`] when the application has closed it too: only that frees the id.
+    /// The peer has closed the connection, or violated the protocol. The connection receives nothing more. Call
+    /// [`ServerLink::close`] when the application has closed it too: that frees the id.
     Closed {
         /// The virtual connection.
         id: Id,
-        /// The peer's reason, or the rule that it broke.
+        /// The peer's reason, or the kind of violation.
         reason: CloseReason,
     },
-    /// A session begins or resumes on a new connection. Pass this to the table of sessions and send its answer by
-    /// [`ServerLink::say`], or call [`ServerLink::refuse`].
+    /// A session begins or resumes on a new connection. Pass the event to the table of sessions and send its answer by
+    /// [`ServerLink::send_control`], or call [`ServerLink::refuse`].
     Session {
         /// The new virtual connection.
         id: Id,
@@ -73,21 +73,21 @@ pub enum ServerEvent<'a> {
         /// The bytes, never empty.
         bytes: &'a [u8],
     },
-    /// A control message of a session. *close* is the last one; the id is free when our own *close* is sent too.
+    /// A control message of a session. *close* is the last message; the id is free when our own *close* is sent too.
     CarriedControl {
         /// The connection that carries the session.
         id: Id,
         /// The message.
         control: Control,
     },
-    /// The helper drains: its connections are to be moved or ended before the deadline.
+    /// The helper drains: move or end its connections before the deadline.
     Drain {
         /// Time left, in milliseconds.
         deadline_ms: u32,
     },
 }
 
-/// What is known about a virtual connection: the paper's *get_info*.
+/// Information about a virtual connection: the paper's *get_info*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Info {
     /// The client's address.

@@ -14,7 +14,7 @@ use crate::event::ServerEvent;
 use crate::run::{RunOutcome, frames};
 use crate::server::ServerLink;
 
-/// What a server that forwards requests receives on a link.
+/// Input of a server that forwards requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received<'a> {
     /// Complete, unchanged data frames, headers included; not empty. Call [`ServerLink::forwarded`] after forwarding.
@@ -24,21 +24,21 @@ pub enum Received<'a> {
 }
 
 impl ServerLink {
-    /// Charges `taken` bytes of input to the allowance; `found` may hold a run that is part of them.
-    pub(crate) fn account_run(&mut self, now: Time, taken: usize, found: &RunOutcome<'_>) {
+    /// Charges `taken` bytes of input to the allowance; `outcome` may contain a run that is part of these bytes.
+    pub(crate) fn account_run(&mut self, now: Time, taken: usize, outcome: &RunOutcome<'_>) {
         let Some(allowance) = &mut self.allowance else { return };
-        let run = if let RunOutcome::Run(run) = found { *run } else { &[] };
+        let run = if let RunOutcome::Run(run) = outcome { *run } else { &[] };
         allowance.spend(now, taken - run.len());
         for (_, payload) in frames(run) {
             match payload.len() {
                 0 => allowance.spend(now, HEADER_BYTES),
-                bytes => allowance.carried(bytes),
+                bytes => allowance.earn(bytes),
             }
         }
     }
 
     /// As [`decompose`](Self::decompose), but with [`Received::Run`] instead of [`ServerEvent::Data`]. An incomplete
-    /// frame stays in `input`: put it in front of the next bytes received. Then both methods may be mixed on one link.
+    /// frame stays in `input`: put it in front of the next received bytes. Both methods may then be mixed on a link.
     pub fn decompose_run<'a>(
         &mut self,
         now: Time,
@@ -49,20 +49,20 @@ impl ServerLink {
         Ok(if run.is_empty() { event.map(Received::Event) } else { Some(Received::Run(run)) })
     }
 
-    /// A run, or complete frames of it, was forwarded: as [`consumed`](Self::consumed) for each of its frames.
+    /// A run, or complete frames of it, was forwarded: counts as [`consumed`](Self::consumed) for each frame.
     pub fn forwarded(&mut self, run: &[u8]) {
         for (header, payload) in frames(run) {
-            self.ends.consumed_at_most(header.id, payload.len());
+            self.link_end.consumed_at_most(header.id, payload.len());
         }
     }
 
     /// Takes a run of reply frames. Bytes beyond a connection's credit or the batch's bound are appended to `rest` as
-    /// frames, in order: pass them again, before later replies, when [`poll_room`](Self::poll_room) names a connection.
-    /// Replies to connections that have ended are dropped.
+    /// frames, in order: pass them again, before later replies, when [`poll_room`](Self::poll_room) returns a
+    /// connection. Replies to connections that have ended are dropped.
     pub fn compose_run(&mut self, run: &[u8], rest: &mut Vec<u8>) {
         for (header, payload) in frames(run) {
             let id = header.id;
-            if !self.ends.get(id).is_some_and(Connection::may_send) {
+            if !self.link_end.get(id).is_some_and(Connection::may_send) {
                 continue;
             }
             let taken = self.compose(id, payload);

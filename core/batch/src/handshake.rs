@@ -18,8 +18,8 @@ use crate::records::Encryption;
 const PROLOGUE_BYTES: usize = HELLO_BYTES + WELCOME_BYTES;
 
 impl Encryption {
-    /// Link versions of this end. `Required` needs a check of the key besides: a link with the loopback-only key is not
-    /// encrypted in any version.
+    /// Link versions of this end. With `Required` the caller must also check the key: a link with the loopback-only key
+    /// is not encrypted in any version.
     fn versions(self) -> RangeInclusive<u8> {
         match self {
             Encryption::Preferred => VERSIONS,
@@ -40,7 +40,7 @@ fn prologue(hello: &Hello, welcome: &[u8; WELCOME_BYTES]) -> [u8; PROLOGUE_BYTES
     out
 }
 
-/// Gathers a message of fixed length from a stream cut anywhere.
+/// Gathers a message of fixed length from a stream that arrives in pieces.
 #[derive(Debug, Default)]
 struct Gather {
     held: Vec<u8>,
@@ -56,15 +56,16 @@ impl Gather {
         Some(message)
     }
 
-    /// Rejects a peer that is not a link by its first bytes, because such a peer may never send a whole message.
+    /// Rejects a peer of another protocol by its first bytes, because such a peer may never send a whole message.
     fn check_magic(&self) -> Result<(), PreambleError> {
         let length = self.held.len().min(MAGIC.len());
         if self.held[..length] == MAGIC[..length] { Ok(()) } else { Err(PreambleError::Magic) }
     }
 }
 
+/// The values of the welcome that hold for the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Settled {
+pub(crate) struct LinkTerms {
     pub(crate) version: u8,
     pub(crate) credit: u32,
     pub(crate) connections_max: u32,
@@ -72,39 +73,39 @@ pub(crate) struct Settled {
 
 /// The opener's side: sends hello; receives welcome and key exchange; sends proof and key exchange.
 #[derive(Debug)]
-pub(crate) struct Opening {
+pub(crate) struct OpenerHandshake {
     hello: Hello,
     key: Key,
     fresh: LinkRandomness,
     is_encryption_required: bool,
     gather: Gather,
     /// The server's welcome, while its part of the key exchange is missing.
-    welcomed: Option<Welcomed>,
+    checked_welcome: Option<CheckedWelcome>,
 }
 
 #[derive(Debug)]
-struct Welcomed {
-    settled: Settled,
+struct CheckedWelcome {
+    terms: LinkTerms,
     proof: [u8; PROOF_BYTES],
     prologue: [u8; PROLOGUE_BYTES],
 }
 
 #[derive(Debug)]
-pub(crate) struct Opened {
-    pub(crate) settled: Settled,
+pub(crate) struct OpenerOutcome {
+    pub(crate) terms: LinkTerms,
     pub(crate) proof: [u8; PROOF_BYTES],
     /// On an encrypted link: our part of the key exchange, to be sent, and the channel.
     pub(crate) encrypted: Option<([u8; EXCHANGE_BYTES], Channel)>,
 }
 
-impl Opening {
-    /// Also returns the first bytes to send.
+impl OpenerHandshake {
+    /// Also returns the hello to send.
     pub(crate) fn new(
         role: Role,
         key: Key,
         encryption: Encryption,
         fresh: LinkRandomness,
-    ) -> (Opening, [u8; HELLO_BYTES]) {
+    ) -> (OpenerHandshake, [u8; HELLO_BYTES]) {
         let versions = encryption.versions();
         let hello = Hello {
             version_min: *versions.start(),
@@ -114,35 +115,43 @@ impl Opening {
             nonce: fresh.nonce(),
         };
         let is_encryption_required = encryption == Encryption::Required;
-        let opening =
-            Opening { hello, key, fresh, is_encryption_required, gather: Gather::default(), welcomed: None };
+        let opening = OpenerHandshake {
+            hello,
+            key,
+            fresh,
+            is_encryption_required,
+            gather: Gather::default(),
+            checked_welcome: None,
+        };
         (opening, hello.emit())
     }
 
-    /// Consumes input. `None`: more is needed.
-    pub(crate) fn advance(&mut self, input: &mut &[u8]) -> Result<Option<Opened>, LinkError> {
-        if self.welcomed.is_none() {
+    /// Consumes input. `None`: more input is needed.
+    pub(crate) fn advance(&mut self, input: &mut &[u8]) -> Result<Option<OpenerOutcome>, LinkError> {
+        if self.checked_welcome.is_none() {
             let Some(bytes) = self.gather.take::<WELCOME_BYTES>(input) else {
                 self.gather.check_magic()?;
                 return Ok(None);
             };
-            let welcomed = self.welcomed(&bytes)?;
-            if !is_encrypted(welcomed.settled.version, &self.key) {
+            let checked_welcome = self.check_welcome(&bytes)?;
+            if !is_encrypted(checked_welcome.terms.version, &self.key) {
                 if self.is_encryption_required {
                     return Err(LinkError::Unencrypted);
                 }
-                let Welcomed { settled, proof, .. } = welcomed;
-                return Ok(Some(Opened { settled, proof, encrypted: None }));
+                let CheckedWelcome { terms, proof, .. } = checked_welcome;
+                return Ok(Some(OpenerOutcome { terms, proof, encrypted: None }));
             }
-            self.welcomed = Some(welcomed);
+            self.checked_welcome = Some(checked_welcome);
         }
         let Some(offer) = self.gather.take::<EXCHANGE_BYTES>(input) else { return Ok(None) };
-        let Some(Welcomed { settled, proof, prologue }) = self.welcomed.take() else { return Ok(None) };
+        let Some(CheckedWelcome { terms, proof, prologue }) = self.checked_welcome.take() else {
+            return Ok(None);
+        };
         let (channel, answer) = Exchange::answer(&self.key, &prologue, &self.fresh, &offer)?;
-        Ok(Some(Opened { settled, proof, encrypted: Some((answer, channel)) }))
+        Ok(Some(OpenerOutcome { terms, proof, encrypted: Some((answer, channel)) }))
     }
 
-    fn welcomed(&self, bytes: &[u8; WELCOME_BYTES]) -> Result<Welcomed, LinkError> {
+    fn check_welcome(&self, bytes: &[u8; WELCOME_BYTES]) -> Result<CheckedWelcome, LinkError> {
         let welcome = Welcome::parse(bytes)?;
         if welcome.verdict == Verdict::Version && self.is_encryption_required {
             return Err(LinkError::Unencrypted);
@@ -161,8 +170,8 @@ impl Opening {
             return Err(LinkError::WrongProof);
         }
         let Welcome { version, credit, connections_max, .. } = welcome;
-        Ok(Welcomed {
-            settled: Settled { version, credit, connections_max },
+        Ok(CheckedWelcome {
+            terms: LinkTerms { version, credit, connections_max },
             proof: prove(&self.key, Prover::Opener, &transcript),
             prologue: prologue(&self.hello, bytes),
         })
@@ -171,17 +180,17 @@ impl Opening {
 
 /// The server's side: receives hello; sends welcome and key exchange; receives proof and key exchange.
 #[derive(Debug)]
-pub(crate) struct Accepting {
+pub(crate) struct AcceptorHandshake {
     gather: Gather,
     fresh: LinkRandomness,
     encryption: Encryption,
     credit: u32,
     connections_max: u32,
-    proving: Option<Proving>,
+    awaited_proof: Option<AwaitedProof>,
 }
 
 #[derive(Debug)]
-struct Proving {
+struct AwaitedProof {
     role: Role,
     key: Key,
     version: u8,
@@ -191,13 +200,13 @@ struct Proving {
 }
 
 #[derive(Debug)]
-pub(crate) enum Accepted {
+pub(crate) enum AcceptorProgress {
     NeedsInput,
     Send([u8; WELCOME_BYTES], Option<[u8; EXCHANGE_BYTES]>),
     Done { role: Role, key: KeyId, version: u8, channel: Option<Channel> },
 }
 
-/// The server's side failed. `reply` is sent to the peer, if there is one.
+/// The server's side failed. `reply`, if any, is to be sent to the peer.
 #[derive(Debug)]
 pub(crate) struct Rejected {
     pub(crate) reply: Option<[u8; WELCOME_BYTES]>,
@@ -214,68 +223,80 @@ impl Rejected {
     }
 }
 
-impl Accepting {
+impl AcceptorHandshake {
     pub(crate) fn new(
         encryption: Encryption,
         fresh: LinkRandomness,
         credit: u32,
         connections_max: u32,
-    ) -> Accepting {
-        Accepting { gather: Gather::default(), fresh, encryption, credit, connections_max, proving: None }
+    ) -> AcceptorHandshake {
+        AcceptorHandshake {
+            gather: Gather::default(),
+            fresh,
+            encryption,
+            credit,
+            connections_max,
+            awaited_proof: None,
+        }
     }
 
     /// Bytes that the opener must still send before this side can answer.
-    pub(crate) fn wanted(&self) -> usize {
-        let message = match &self.proving {
+    pub(crate) fn bytes_needed(&self) -> usize {
+        let message = match &self.awaited_proof {
             None => HELLO_BYTES,
-            Some(Proving { exchange: None, .. }) => PROOF_BYTES,
-            Some(Proving { exchange: Some(_), .. }) => PROOF_BYTES + EXCHANGE_BYTES,
+            Some(AwaitedProof { exchange: None, .. }) => PROOF_BYTES,
+            Some(AwaitedProof { exchange: Some(_), .. }) => PROOF_BYTES + EXCHANGE_BYTES,
         };
         message - self.gather.held.len()
     }
 
     pub(crate) fn has_named_key(&self) -> bool {
-        self.proving.is_some()
+        self.awaited_proof.is_some()
     }
 
-    pub(crate) fn advance(&mut self, ring: &KeyRing, input: &mut &[u8]) -> Result<Accepted, Rejected> {
-        if let Some(proving) = &mut self.proving {
-            let (proof, answer) = if proving.exchange.is_some() {
+    pub(crate) fn advance(
+        &mut self,
+        ring: &KeyRing,
+        input: &mut &[u8],
+    ) -> Result<AcceptorProgress, Rejected> {
+        if let Some(awaited_proof) = &mut self.awaited_proof {
+            let (proof, answer) = if awaited_proof.exchange.is_some() {
                 match self.gather.take::<{ PROOF_BYTES + EXCHANGE_BYTES }>(input) {
-                    Some(both) => split(&both),
-                    None => return Ok(Accepted::NeedsInput),
+                    Some(proof_and_exchange) => split_proof_and_exchange(&proof_and_exchange),
+                    None => return Ok(AcceptorProgress::NeedsInput),
                 }
             } else {
                 match self.gather.take::<PROOF_BYTES>(input) {
                     Some(proof) => (proof, [0; EXCHANGE_BYTES]),
-                    None => return Ok(Accepted::NeedsInput),
+                    None => return Ok(AcceptorProgress::NeedsInput),
                 }
             };
-            if !verify(&proving.key, Prover::Opener, &proving.transcript, &proof) {
+            if !verify(&awaited_proof.key, Prover::Opener, &awaited_proof.transcript, &proof) {
                 return Err(Rejected::with_verdict(Verdict::Key, LinkError::WrongProof));
             }
-            let channel = proving.exchange.take().map(|exchange| exchange.finish(&answer)).transpose();
+            let channel = awaited_proof.exchange.take().map(|exchange| exchange.finish(&answer)).transpose();
             let channel = channel.map_err(Rejected::without_reply)?;
-            let Proving { role, version, .. } = *proving;
-            return Ok(Accepted::Done { role, key: proving.key.id(), version, channel });
+            let AwaitedProof { role, version, .. } = *awaited_proof;
+            return Ok(AcceptorProgress::Done { role, key: awaited_proof.key.id(), version, channel });
         }
         let Some(bytes) = self.gather.take::<HELLO_BYTES>(input) else {
             self.gather.check_magic().map_err(Rejected::without_reply)?;
-            return Ok(Accepted::NeedsInput);
+            return Ok(AcceptorProgress::NeedsInput);
         };
         let hello = Hello::parse(&bytes).map_err(Rejected::without_reply)?;
         let Some(version) = hello.common_version_of(&self.encryption.versions()) else {
-            let is_old = hello.common_version().is_some() && self.encryption == Encryption::Required;
+            let is_too_old_to_encrypt =
+                hello.common_version().is_some() && self.encryption == Encryption::Required;
             let error = LinkError::Version { min: hello.version_min, max: hello.version_max };
-            let error = if is_old { LinkError::Unencrypted } else { error };
+            let error = if is_too_old_to_encrypt { LinkError::Unencrypted } else { error };
             return Err(Rejected::with_verdict(Verdict::Version, error));
         };
         let Some(key) = ring.find(hello.role, hello.key) else {
             let error = LinkError::UnknownKey { role: hello.role, key: hello.key };
             return Err(Rejected::with_verdict(Verdict::Key, error));
         };
-        let encrypts = is_encrypted(version, key);
-        if !encrypts && self.encryption == Encryption::Required {
+        let will_encrypt = is_encrypted(version, key);
+        if !will_encrypt && self.encryption == Encryption::Required {
             return Err(Rejected::with_verdict(Verdict::Key, LinkError::Unencrypted));
         }
         let mut welcome = Welcome {
@@ -289,19 +310,22 @@ impl Accepting {
         let transcript = transcript(&hello, &welcome);
         welcome.proof = prove(key, Prover::Server, &transcript);
         let welcome_bytes = welcome.emit();
-        let (exchange, offer) = if encrypts {
-            let begun = Exchange::offer(key, &prologue(&hello, &welcome_bytes), &self.fresh);
-            let (exchange, offer) = begun.map_err(Rejected::without_reply)?;
+        let (exchange, offer) = if will_encrypt {
+            let offered = Exchange::offer(key, &prologue(&hello, &welcome_bytes), &self.fresh);
+            let (exchange, offer) = offered.map_err(Rejected::without_reply)?;
             (Some(exchange), Some(offer))
         } else {
             (None, None)
         };
-        self.proving = Some(Proving { role: hello.role, key: key.clone(), version, transcript, exchange });
-        Ok(Accepted::Send(welcome_bytes, offer))
+        self.awaited_proof =
+            Some(AwaitedProof { role: hello.role, key: key.clone(), version, transcript, exchange });
+        Ok(AcceptorProgress::Send(welcome_bytes, offer))
     }
 }
 
-fn split(both: &[u8; PROOF_BYTES + EXCHANGE_BYTES]) -> ([u8; PROOF_BYTES], [u8; EXCHANGE_BYTES]) {
+fn split_proof_and_exchange(
+    both: &[u8; PROOF_BYTES + EXCHANGE_BYTES],
+) -> ([u8; PROOF_BYTES], [u8; EXCHANGE_BYTES]) {
     let (mut proof, mut answer) = ([0; PROOF_BYTES], [0; EXCHANGE_BYTES]);
     proof.copy_from_slice(&both[..PROOF_BYTES]);
     answer.copy_from_slice(&both[PROOF_BYTES..]);

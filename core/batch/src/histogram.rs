@@ -1,4 +1,4 @@
-/// Buckets with an upper bound; one more counts the values beyond the last bound.
+/// Maximum number of buckets with an upper bound. One more bucket counts the values beyond the last bound.
 const BOUNDS_MAX: usize = 16;
 
 /// A histogram with fixed bounds: 160 bytes, at most 16 comparisons for each value.
@@ -10,7 +10,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// An empty histogram. `bounds` must rise; bounds after the sixteenth are ignored.
+    /// An empty histogram. `bounds` must be in ascending order; bounds after the sixteenth are ignored.
     pub const fn new(bounds: &'static [u64]) -> Histogram {
         let bounds = if bounds.len() > BOUNDS_MAX { bounds.split_at(BOUNDS_MAX).0 } else { bounds };
         Histogram { bounds, counts: [0; BOUNDS_MAX + 1], sum: 0 }
@@ -25,7 +25,7 @@ impl Histogram {
 
     /// Adds the counts of another histogram with the same bounds.
     pub fn add(&mut self, other: &Histogram) {
-        debug_assert_eq!(self.bounds, other.bounds, "histograms with different bounds");
+        debug_assert_eq!(self.bounds, other.bounds, "histograms to add should have the same bounds");
         self.counts.iter_mut().zip(other.counts).for_each(|(count, more)| *count += more);
         self.sum = self.sum.saturating_add(other.sum);
     }
@@ -35,7 +35,7 @@ impl Histogram {
         self.bounds
     }
 
-    /// Values in each bucket; the last bucket holds those beyond all bounds.
+    /// Number of values in each bucket; the last bucket counts those beyond all bounds.
     pub fn counts(&self) -> &[u64] {
         &self.counts[..=self.bounds.len()]
     }
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_values_up_to_and_beyond_the_bounds() {
+    fn values_are_counted_up_to_and_beyond_the_bounds() {
         let mut histogram = Histogram::new(&[1, 10]);
         for value in [0, 1, 2, 10, 11, u64::MAX] {
             histogram.record(value);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_rise_and_are_all_used() {
+    fn bounds_are_ascending_and_at_most_sixteen() {
         let batches = Batches::default();
         for (bounds, histogram) in
             [(MESSAGES, batches.messages), (BYTES, batches.bytes), (DELAY_NS, batches.delay_ns)]

@@ -8,24 +8,24 @@ use alloc::vec::Vec;
 
 use spillway_wire::Id;
 
-const PAGE: usize = 64;
+const PAGE_IDS: usize = 64;
 
 #[derive(Clone, Debug)]
 struct Page<T> {
-    entries: [Option<T>; PAGE],
+    entries: [Option<T>; PAGE_IDS],
     open: usize,
 }
 
 impl<T> Page<T> {
     fn new() -> Box<Page<T>> {
-        Box::new(Page { entries: [const { None }; PAGE], open: 0 })
+        Box::new(Page { entries: [const { None }; PAGE_IDS], open: 0 })
     }
 }
 
 /// Values by [`Id`].
 #[derive(Clone, Debug)]
 pub struct IdTable<T> {
-    /// The last element is `Some`. 8 bytes for each 64 ids up to the highest open one.
+    /// The last element is always `Some`. Takes 8 bytes for each 64 ids up to the highest open one.
     pages: Vec<Option<Box<Page<T>>>>,
     len: usize,
 }
@@ -36,9 +36,9 @@ impl<T> Default for IdTable<T> {
     }
 }
 
-fn place(id: Id) -> (usize, usize) {
+fn page_and_entry(id: Id) -> (usize, usize) {
     let index = id.0 as usize;
-    (index / PAGE, index % PAGE)
+    (index / PAGE_IDS, index % PAGE_IDS)
 }
 
 impl<T> IdTable<T> {
@@ -60,20 +60,20 @@ impl<T> IdTable<T> {
     /// The value of an id.
     #[inline]
     pub fn get(&self, id: Id) -> Option<&T> {
-        let (page, entry) = place(id);
+        let (page, entry) = page_and_entry(id);
         self.pages.get(page)?.as_ref()?.entries[entry].as_ref()
     }
 
-    /// The value of an id, to be changed.
+    /// The value of an id, mutable.
     #[inline]
     pub fn get_mut(&mut self, id: Id) -> Option<&mut T> {
-        let (page, entry) = place(id);
+        let (page, entry) = page_and_entry(id);
         self.pages.get_mut(page)?.as_mut()?.entries[entry].as_mut()
     }
 
-    /// Sets a value and returns the previous one. Bound ids before: the table grows by 8 bytes for each 64 ids below.
+    /// Sets a value and returns the previous one. Callers must bound ids: the table takes 8 bytes per 64 lower ids.
     pub fn insert(&mut self, id: Id, value: T) -> Option<T> {
-        let (page, entry) = place(id);
+        let (page, entry) = page_and_entry(id);
         if self.pages.len() <= page {
             self.pages.resize_with(page + 1, || None);
         }
@@ -88,13 +88,13 @@ impl<T> IdTable<T> {
 
     /// Removes an id's value. A page without values is freed.
     pub fn remove(&mut self, id: Id) -> Option<T> {
-        let (index, entry) = place(id);
+        let (index, entry) = page_and_entry(id);
         let slot = self.pages.get_mut(index)?;
         let page = slot.as_mut()?;
         let value = page.entries[entry].take()?;
         page.open -= 1;
         self.len -= 1;
-        // Keep the page with the lowest ids: most links have few connections, which open and close often.
+        // Keep the page with the lowest ids: most links have few connections, and these open and close often.
         if page.open == 0 && index > 0 {
             *slot = None;
             while self.pages.last().is_some_and(Option::is_none) {
@@ -111,8 +111,8 @@ impl<T> IdTable<T> {
     pub fn iter(&self) -> impl Iterator<Item = (Id, &T)> + '_ {
         let pages = (0_u32..).zip(&self.pages);
         pages.filter_map(|(number, page)| Some((number, page.as_deref()?))).flat_map(|(number, page)| {
-            #[expect(clippy::cast_possible_truncation, reason = "PAGE is 64")]
-            let first = number * PAGE as u32;
+            #[expect(clippy::cast_possible_truncation, reason = "PAGE_IDS is 64")]
+            let first = number * PAGE_IDS as u32;
             (first..).zip(&page.entries).filter_map(|(id, entry)| Some((Id(id), entry.as_ref()?)))
         })
     }
@@ -145,12 +145,12 @@ mod tests {
             table.remove(Id(id));
         }
         assert!(table.is_empty());
-        assert!(table.allocated() < 10_000, "the first page: {}", table.allocated());
+        assert!(table.allocated() < 10_000, "only the first page should remain: {}", table.allocated());
     }
 
     proptest::proptest! {
         #[test]
-        fn behaves_as_a_map(steps in proptest::collection::vec((0_u8..3, 0_u32..400), 0..400)) {
+        fn behaves_like_a_map(steps in proptest::collection::vec((0_u8..3, 0_u32..400), 0..400)) {
             let (mut table, mut model) = (IdTable::new(), BTreeMap::new());
             for (turn, (step, id)) in (0_u32..).zip(steps) {
                 match step {

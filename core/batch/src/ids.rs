@@ -4,13 +4,13 @@ use alloc::collections::VecDeque;
 
 use spillway_wire::Id;
 
-/// While fewer ids than this are free, unused ids are assigned first, so that an id is not reused at once.
-const RESTING_MIN: usize = 256;
+/// While fewer released ids than this are free, unused ids are assigned first, so that an id is not reused at once.
+const FREE_MIN: usize = 256;
 
 /// Assigns ids from 1 to a maximum, and reuses released ids in the order of their release.
 #[derive(Debug)]
 pub struct IdPool {
-    fresh: u32,
+    next_unused: u32,
     max: u32,
     free: VecDeque<Id>,
 }
@@ -18,16 +18,16 @@ pub struct IdPool {
 impl IdPool {
     /// A pool of the ids from 1 to `max`.
     pub fn new(max: u32) -> IdPool {
-        IdPool { fresh: 1, max, free: VecDeque::new() }
+        IdPool { next_unused: 1, max, free: VecDeque::new() }
     }
 
     /// Assigns an id. `None`: all are in use.
     pub fn assign(&mut self) -> Option<Id> {
-        if self.free.len() >= RESTING_MIN || self.fresh > self.max {
+        if self.free.len() >= FREE_MIN || self.next_unused > self.max {
             return self.free.pop_front();
         }
-        let id = Id(self.fresh);
-        self.fresh += 1;
+        let id = Id(self.next_unused);
+        self.next_unused += 1;
         Some(id)
     }
 
@@ -38,7 +38,7 @@ impl IdPool {
 
     /// Releases an id. Call once, when both ends have closed the connection.
     pub fn release(&mut self, id: Id) {
-        debug_assert!(id.0 >= 1 && id.0 < self.fresh, "{id} was assigned");
+        debug_assert!(id.0 >= 1 && id.0 < self.next_unused, "{id} should have been assigned");
         self.free.push_back(id);
     }
 }
@@ -60,11 +60,11 @@ mod tests {
     #[test]
     fn unused_ids_are_assigned_before_recently_released_ones() {
         let mut pool = IdPool::new(u32::MAX - 1);
-        for _ in 0..RESTING_MIN {
+        for _ in 0..FREE_MIN {
             let id = pool.assign().unwrap();
             pool.release(id);
         }
-        assert_eq!(pool.assign(), Some(Id(1)), "enough ids are free");
-        assert_eq!(pool.assign(), Some(Id(RESTING_MIN as u32 + 1)));
+        assert_eq!(pool.assign(), Some(Id(1)), "released ids are reused once FREE_MIN are free");
+        assert_eq!(pool.assign(), Some(Id(FREE_MIN as u32 + 1)));
     }
 }

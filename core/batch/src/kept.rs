@@ -1,5 +1,5 @@
 //! Replies to plain clients, kept until the client's TCP has acknowledged them to the helper. A plain client has no
-//! session: replies that only its helper has received are lost if the helper fails. If a helper asks for it, the server
+//! session: replies that only its helper has received are lost if the helper fails. On the helper's request the server
 //! keeps them, so that another helper could continue from the client's offset.
 
 use alloc::collections::VecDeque;
@@ -21,7 +21,7 @@ pub(crate) struct NeverSent;
 /// Kept replies of a plain connection, see [`ServerLink::unacknowledged`](crate::ServerLink::unacknowledged).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unacknowledged<'a> {
-    /// Offset up to which the client's TCP has acknowledged replies, or at which keeping began.
+    /// Offset up to which the client's TCP has acknowledged replies, or from which on replies are kept.
     pub acknowledged: u64,
     /// The replies after `acknowledged`, in two pieces.
     pub bytes: (&'a [u8], &'a [u8]),
@@ -41,7 +41,7 @@ impl Kept {
         self.bytes.extend(bytes);
     }
 
-    /// The client has all bytes up to `through`. An acknowledgement older than the last one changes nothing.
+    /// The client has all bytes up to `through`. Outdated acknowledgements are ignored.
     pub(crate) fn acknowledge(&mut self, through: u64) -> Result<(), NeverSent> {
         let newly_acknowledged = through.saturating_sub(self.acknowledged);
         if newly_acknowledged > self.bytes.len() as u64 {

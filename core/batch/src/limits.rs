@@ -2,11 +2,11 @@ use core::time::Duration;
 
 use spillway_wire::preamble::Role;
 
-/// Capacity of empty buffers that a client's link keeps, in bytes: servers and sidecars have thousands of these links.
+/// Capacity in bytes of empty buffers that a client's link keeps. Small, as servers have thousands of such links.
 pub(crate) const CLIENT_SPARE_BYTES_MAX: usize = 8 * 1024;
 
-/// Bytes of control messages that may wait for transmission before a link is read no more. A peer that causes answers
-/// and does not read them thus stalls only itself.
+/// A link is not read while more bytes of control messages wait for transmission. A peer that causes answers and does
+/// not read them thus stalls only itself.
 pub const CONTROL_BYTES_MAX: usize = 64 * 1024;
 
 /// Maximal number of virtual connections on a client's link.
@@ -17,7 +17,7 @@ pub const CLIENT_CONNECTIONS_MAX: u32 = 16;
 pub struct Limits {
     /// Bytes of each connection that may be received and not yet consumed.
     pub window_bytes: u32,
-    /// Bytes that may wait for transmission; control messages come on top, see [`CONTROL_BYTES_MAX`].
+    /// Bytes of data that may wait for transmission; control messages have their own bound, [`CONTROL_BYTES_MAX`].
     pub pending_bytes_max: usize,
     /// Maximal number of virtual connections on a helper's link; [`CLIENT_CONNECTIONS_MAX`] on a client's.
     pub connections_max: u32,
@@ -34,7 +34,7 @@ impl Limits {
     }
 }
 
-/// A client uses one virtual connection after the other, so its link needs few; a helper's link serves many clients.
+/// A client uses one virtual connection after another, so its link needs few; a helper's link serves many clients.
 pub(crate) fn connections_max_of(role: Role, helpers_max: u32) -> u32 {
     match role {
         Role::Helper => helpers_max,
@@ -68,7 +68,7 @@ pub struct LinkCounters {
     /// Bytes of data received.
     pub bytes_received: u64,
     /// Frames of unknown or ended connections, which were ignored.
-    pub strays: u64,
-    /// Calls of `compose` that took less than they were given.
+    pub unknown_frames: u64,
+    /// Calls of `compose` that took fewer bytes than they were given.
     pub stalls: u64,
 }

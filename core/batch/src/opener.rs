@@ -13,12 +13,12 @@ use spillway_wire::{CloseReason, Connect, Control, Id, Kind, Piece};
 use crate::assembler::Updates;
 use crate::batching::Batching;
 use crate::connection::Connection;
-use crate::ends::{Disposition, Ends};
 use crate::error::LinkError;
-use crate::handshake::{Opened, Opening, Settled};
+use crate::handshake::{LinkTerms, OpenerHandshake, OpenerOutcome};
 use crate::histogram::Batches;
 use crate::ids::IdPool;
 use crate::limits::{CLIENT_SPARE_BYTES_MAX, LinkCounters};
+use crate::link_end::{Disposition, LinkEnd};
 use crate::opener_event::{OpenError, OpenerConfig, OpenerEvent};
 use crate::policy::PolicyKind;
 use crate::records::Scratch;
@@ -32,47 +32,48 @@ pub struct OpenerLink {
     window_bytes: u32,
     connections_max: u32,
     handshake_deadline: Time,
-    ends: Ends,
+    link_end: LinkEnd,
     ids: IdPool,
-    /// Relayed connections by id. Ids are dense: the table is as long as the most connections at one time.
+    /// Relayed connections by id. Ids are dense, so the table is about as long as the largest number of connections.
     relayed: Vec<Option<Updates>>,
     /// [`unseal`](Self::unseal) completed the handshake; [`decompose`](Self::decompose) has yet to return the event.
-    found_established: bool,
+    pending_established: bool,
 }
 
 #[derive(Debug)]
 enum Stage {
-    Opening(Box<Opening>),
-    Established(Settled),
+    Handshake(Box<OpenerHandshake>),
+    Established(LinkTerms),
     Failed,
 }
 
 impl OpenerLink {
     /// A link over a connection that was just opened. The first batch is due at once.
     pub fn new(config: &OpenerConfig, now: Time, fresh: LinkRandomness) -> OpenerLink {
-        let (opening, hello) = Opening::new(config.role, config.key.clone(), config.encryption, fresh);
+        let (opening, hello) =
+            OpenerHandshake::new(config.role, config.key.clone(), config.encryption, fresh);
         let limits = config.limits;
         let mut batching = Batching::new(Kind::Request, config.policy.build(), limits.pending_bytes_max);
         batching.keep_statistics();
         if config.role == Role::Client {
-            batching.keep_at_most(CLIENT_SPARE_BYTES_MAX);
+            batching.set_spare_bytes_max(CLIENT_SPARE_BYTES_MAX);
         }
         batching.preamble(&hello);
         OpenerLink {
-            stage: Stage::Opening(Box::new(opening)),
+            stage: Stage::Handshake(Box::new(opening)),
             window_bytes: limits.window_bytes,
             connections_max: limits.connections_max,
             handshake_deadline: now + limits.handshake_timeout,
-            ends: Ends::new(batching),
+            link_end: LinkEnd::new(batching),
             ids: IdPool::new(0),
             relayed: Vec::new(),
-            found_established: false,
+            pending_established: false,
         }
     }
 
     /// Whether batches are encrypted, once both ends have authenticated.
     pub fn is_encrypted(&self) -> bool {
-        self.ends.receiving.is_encrypted()
+        self.link_end.receiving.is_encrypted()
     }
 
     /// Whether both ends have authenticated.
@@ -82,7 +83,7 @@ impl OpenerLink {
 
     /// Replaces the batch policy.
     pub fn set_policy(&mut self, policy: PolicyKind) {
-        self.ends.batching.set_policy(policy.build());
+        self.link_end.batching.set_policy(policy.build());
     }
 
     /// Opens a connection for a client. Requests may follow at once.
@@ -90,29 +91,29 @@ impl OpenerLink {
         self.open_own(client, server, self.window_bytes, false)
     }
 
-    /// As [`open`](Self::open), and asks the server to keep replies until they are [acknowledged](Self::acknowledge):
-    /// by an *acknowledge* before *connect*, so that the first reply is kept too. Not sent to versions without
-    /// sessions.
+    /// As [`open`](Self::open), and requests the server to keep replies until they are
+    /// [acknowledged](Self::acknowledge). The request is an *acknowledge* before *connect*, so that the first reply is
+    /// kept too. Not sent to versions without sessions.
     pub fn open_kept(&mut self, client: SocketAddr, server: Option<SocketAddr>) -> Result<Id, OpenError> {
         self.open_own(client, server, self.window_bytes, self.carries_sessions())
     }
 
     /// Reports that the client's TCP has acknowledged replies up to this offset; also after the server has closed,
-    /// until this end closes. Without [`open_kept`](Self::open_kept) the first call asks the server to keep replies
+    /// until this end closes. Without [`open_kept`](Self::open_kept) the first call requests the server to keep replies
     /// from now on. Not sent to versions without sessions.
     pub fn acknowledge(&mut self, id: Id, through: u64) {
-        if self.carries_sessions() && self.ends.get(id).is_some_and(Connection::may_control) {
+        if self.carries_sessions() && self.link_end.get(id).is_some_and(Connection::may_send_control) {
             self.send_acknowledge(id, through);
         }
     }
 
     fn send_acknowledge(&mut self, id: Id, through: u64) {
-        let acknowledge = Acknowledge { received: through, finish_received: false, answer: false };
-        self.ends.batching.control(id, Control::Acknowledge(acknowledge));
+        let acknowledge = Acknowledge { received: through, finish_received: false, requests_answer: false };
+        self.link_end.batching.control(id, Control::Acknowledge(acknowledge));
     }
 
-    /// Opens a connection whose server may send `window` bytes ahead of what was [consumed](Self::consumed), until
-    /// [`widen`](Self::widen). `is_kept`: as with [`open_kept`](Self::open_kept).
+    /// Opens a connection whose server may send `window` bytes ahead of the [consumed](Self::consumed) bytes, until
+    /// [`raise_window`](Self::raise_window). `is_kept`: as with [`open_kept`](Self::open_kept).
     pub fn open_with_window(
         &mut self,
         client: SocketAddr,
@@ -129,13 +130,15 @@ impl OpenerLink {
         window: u32,
         is_kept: bool,
     ) -> Result<Id, OpenError> {
-        let (id, settled) = self.assign(false)?;
-        self.ends.insert(id, Connection::new(u64::from(settled.credit), window));
+        let (id, terms) = self.assign(false)?;
+        self.link_end.insert(id, Connection::new(u64::from(terms.credit), window));
         let credit = u64::from(window);
         if is_kept {
             self.send_acknowledge(id, 0);
         }
-        self.ends.batching.control(id, Control::Connect(Connect { client, server, credit, session: None }));
+        self.link_end
+            .batching
+            .control(id, Control::Connect(Connect { client, server, credit, session: None }));
         Ok(id)
     }
 
@@ -145,46 +148,46 @@ impl OpenerLink {
             return Err(OpenError::Sessions);
         }
         let (id, _) = self.assign(true)?;
-        self.ends.batching.control(id, opening);
+        self.link_end.batching.control(id, opening);
         Ok(id)
     }
 
     /// Whether the link's version can carry sessions.
     pub fn carries_sessions(&self) -> bool {
-        matches!(&self.stage, Stage::Established(settled) if settled.version >= SESSIONS_SINCE)
+        matches!(&self.stage, Stage::Established(terms) if terms.version >= SESSIONS_SINCE)
     }
 
     /// Whether the server acknowledges requests of connections that were [opened](Self::open_kept) with replies kept.
-    pub fn reports_taken_requests(&self) -> bool {
-        matches!(&self.stage, Stage::Established(settled) if settled.version >= REQUESTS_ACKNOWLEDGED_SINCE)
+    pub fn acknowledges_requests(&self) -> bool {
+        matches!(&self.stage, Stage::Established(terms) if terms.version >= REQUESTS_ACKNOWLEDGED_SINCE)
     }
 
-    fn assign(&mut self, relayed: bool) -> Result<(Id, Settled), OpenError> {
-        let Stage::Established(settled) = self.stage else { return Err(OpenError::NotEstablished) };
+    fn assign(&mut self, relayed: bool) -> Result<(Id, LinkTerms), OpenError> {
+        let Stage::Established(terms) = self.stage else { return Err(OpenError::NotEstablished) };
         let id = self.ids.assign().ok_or(OpenError::Full)?;
         let index = id.0 as usize;
         if self.relayed.len() <= index {
             self.relayed.resize(index + 1, None);
         }
         self.relayed[index] = relayed.then(Updates::default);
-        Ok((id, settled))
+        Ok((id, terms))
     }
 
     /// Bytes of requests that a new connection may send at once, before it is accepted.
     pub fn initial_credit(&self) -> u32 {
         match self.stage {
-            Stage::Established(settled) => settled.credit,
+            Stage::Established(terms) => terms.credit,
             _ => 0,
         }
     }
 
     /// Forwards a piece of a relayed connection's request.
     pub fn relay_data(&mut self, id: Id, bytes: &[u8], last: bool) {
-        self.ends.batching.frame(id, bytes, last);
+        self.link_end.batching.frame(id, bytes, last);
     }
 
     /// Forwards a control message of a relayed connection. A batch carries only its latest *credit* and *acknowledge*.
-    /// A server of a version without sessions gets no message of sessions, because it would end the whole link.
+    /// Messages of sessions are not sent to a version without sessions, which would end the whole link.
     pub fn relay_control(&mut self, id: Id, control: Control) {
         let control = match control {
             _ if !control.is_of_sessions() || self.carries_sessions() => control,
@@ -192,8 +195,8 @@ impl OpenerLink {
             _ => return,
         };
         match self.relayed.get_mut(id.0 as usize) {
-            Some(Some(updates)) => self.ends.batching.update(id, control, updates),
-            _ => self.ends.batching.control(id, control),
+            Some(Some(updates)) => self.link_end.batching.update(id, control, updates),
+            _ => self.link_end.batching.control(id, control),
         }
     }
 
@@ -204,24 +207,24 @@ impl OpenerLink {
         }
     }
 
-    /// Opens received bytes for [`decompose`](Self::decompose): see [`ServerLink::unseal`](crate::ServerLink::unseal).
+    /// Decrypts bytes for [`decompose`](Self::decompose), as [`ServerLink::unseal`](crate::ServerLink::unseal) does.
     pub fn unseal<'a>(&mut self, now: Time, wire: &'a [u8], scratch: &'a mut Scratch) -> &'a [u8] {
         let mut rest = wire;
         scratch.clear();
-        if let Stage::Opening(_) = &self.stage {
+        if let Stage::Handshake(_) = &self.stage {
             if self.handshake_deadline <= now {
                 return rest; // `decompose` reports the timeout.
             }
             match self.handshake(&mut rest) {
-                Ok(is_established) => self.found_established = is_established,
+                Ok(is_established) => self.pending_established = is_established,
                 Err(error) => {
-                    self.ends.receiving.fail(error);
+                    self.link_end.receiving.fail(error);
                     return &[];
                 }
             }
         }
         let is_failed = matches!(self.stage, Stage::Failed);
-        self.ends.receiving.unseal(now, rest, scratch, is_failed)
+        self.link_end.receiving.unseal(now, rest, scratch, is_failed)
     }
 
     /// Takes the next event off the front of `input`, which [`unseal`](Self::unseal) returned; a link that is not
@@ -232,27 +235,27 @@ impl OpenerLink {
         now: Time,
         input: &mut &'a [u8],
     ) -> Result<Option<OpenerEvent<'a>>, LinkError> {
-        let event = self.next_opened(now, input);
+        let event = self.next_checked_event(now, input);
         if event.is_err() {
             self.stage = Stage::Failed;
         }
         event
     }
 
-    fn next_opened<'a>(
+    fn next_checked_event<'a>(
         &mut self,
         now: Time,
         input: &mut &'a [u8],
     ) -> Result<Option<OpenerEvent<'a>>, LinkError> {
-        if core::mem::take(&mut self.found_established) {
+        if core::mem::take(&mut self.pending_established) {
             return Ok(Some(OpenerEvent::Established { connections_max: self.ids.max() }));
         }
         let before = input.len();
-        self.ends.receiving.check_opened(input)?;
+        self.link_end.receiving.check_opened(input)?;
         let event = self.next_event(now, input)?;
-        self.ends.receiving.took(before - input.len());
+        self.link_end.receiving.consumed_opened(before - input.len());
         if event.is_none() {
-            self.ends.receiving.end()?;
+            self.link_end.receiving.take_error()?;
         }
         Ok(event)
     }
@@ -264,16 +267,16 @@ impl OpenerLink {
     ) -> Result<Option<OpenerEvent<'a>>, LinkError> {
         match &mut self.stage {
             Stage::Failed => return Ok(None),
-            Stage::Opening(_) if self.handshake_deadline <= now => return Err(LinkError::HandshakeTimeout),
-            Stage::Opening(_) => {
+            Stage::Handshake(_) if self.handshake_deadline <= now => return Err(LinkError::HandshakeTimeout),
+            Stage::Handshake(_) => {
                 let is_established = self.handshake(input)?;
                 let connections_max = self.ids.max();
                 return Ok(is_established.then_some(OpenerEvent::Established { connections_max }));
             }
             Stage::Established(_) => {}
         }
-        while let Some(piece) = self.ends.receiving.next(input)? {
-            if let Some(event) = self.piece(now, piece)? {
+        while let Some(piece) = self.link_end.receiving.next(input)? {
+            if let Some(event) = self.handle_piece(now, piece)? {
                 return Ok(Some(event));
             }
         }
@@ -282,27 +285,33 @@ impl OpenerLink {
 
     /// Consumes input of the handshake. Returns whether it is complete.
     fn handshake(&mut self, input: &mut &[u8]) -> Result<bool, LinkError> {
-        let Stage::Opening(opening) = &mut self.stage else { return Ok(false) };
-        let Some(Opened { settled, proof, encrypted }) = opening.advance(input)? else { return Ok(false) };
-        self.ends.batching.preamble(&proof);
+        let Stage::Handshake(opening) = &mut self.stage else { return Ok(false) };
+        let Some(OpenerOutcome { terms, proof, encrypted }) = opening.advance(input)? else {
+            return Ok(false);
+        };
+        self.link_end.batching.preamble(&proof);
         if let Some((answer, channel)) = encrypted {
-            self.ends.batching.preamble(&answer);
-            self.ends.receiving.encrypt(channel);
+            self.link_end.batching.preamble(&answer);
+            self.link_end.receiving.encrypt(channel);
         }
-        self.ids = IdPool::new(settled.connections_max.min(self.connections_max));
-        self.stage = Stage::Established(settled);
+        self.ids = IdPool::new(terms.connections_max.min(self.connections_max));
+        self.stage = Stage::Established(terms);
         Ok(true)
     }
 
-    fn piece<'a>(&mut self, now: Time, piece: Piece<'a>) -> Result<Option<OpenerEvent<'a>>, LinkError> {
+    fn handle_piece<'a>(
+        &mut self,
+        now: Time,
+        piece: Piece<'a>,
+    ) -> Result<Option<OpenerEvent<'a>>, LinkError> {
         match piece {
             Piece::Data { kind: Kind::Reply, id, bytes, last } => {
-                self.ends.batching.answered(now, id);
+                self.link_end.batching.answered(now, id);
                 if self.is_relayed(id) {
-                    self.ends.relayed(bytes.len(), last);
+                    self.link_end.count_received(bytes.len(), last);
                     return Ok(Some(OpenerEvent::RelayedData { id, bytes, last }));
                 }
-                let disposition = self.ends.incoming_data(id, bytes.len(), last);
+                let disposition = self.link_end.incoming_data(id, bytes.len(), last);
                 Ok(event_of(id, disposition, OpenerEvent::Data { id, bytes }))
             }
             Piece::Data { kind, .. } => Err(LinkError::Direction(kind)),
@@ -316,42 +325,42 @@ impl OpenerLink {
             Piece::Control { id, control } if self.is_relayed(id) => {
                 Ok(Some(OpenerEvent::RelayedControl { id, control }))
             }
-            Piece::Control { id, control } => Ok(self.control(id, control)),
+            Piece::Control { id, control } => Ok(self.handle_control(id, control)),
         }
     }
 
-    fn control<'a>(&mut self, id: Id, control: Control) -> Option<OpenerEvent<'a>> {
+    fn handle_control<'a>(&mut self, id: Id, control: Control) -> Option<OpenerEvent<'a>> {
         match control {
-            Control::Accepted => self.ends.get(id).is_some().then_some(OpenerEvent::Accepted { id }),
+            Control::Accepted => self.link_end.get(id).is_some().then_some(OpenerEvent::Accepted { id }),
             Control::Refused(reason) => {
                 // The server ignores what this end has sent on the connection since, so the id is free at once.
-                let known = self.ends.get(id).is_some();
-                if known {
-                    self.ends.remove(id);
+                let is_known = self.link_end.get(id).is_some();
+                if is_known {
+                    self.link_end.remove(id);
                     self.ids.release(id);
                 }
-                known.then_some(OpenerEvent::Refused { id, reason })
+                is_known.then_some(OpenerEvent::Refused { id, reason })
             }
             Control::Credit(limit) => {
-                self.ends.incoming_credit(id, limit);
+                self.link_end.incoming_credit(id, limit);
                 None
             }
             Control::Finish(offset) => {
-                let disposition = self.ends.incoming_finish(id, offset);
+                let disposition = self.link_end.incoming_finish(id, offset);
                 event_of(id, disposition, OpenerEvent::Finished { id })
             }
             Control::Close(reason) => {
-                let known = self.ends.get(id).is_some();
-                let disposition = self.ends.incoming_close(id);
-                if known && self.ends.get(id).is_none() {
+                let is_known = self.link_end.get(id).is_some();
+                let disposition = self.link_end.incoming_close(id);
+                if is_known && self.link_end.get(id).is_none() {
                     self.ids.release(id);
                 }
                 event_of(id, disposition, OpenerEvent::Closed { id, reason })
             }
-            Control::Acknowledge(acknowledge) if self.reports_taken_requests() => {
+            Control::Acknowledge(acknowledge) if self.acknowledges_requests() => {
                 let is_finished = acknowledge.finish_received;
-                match self.ends.check_acknowledge(id, acknowledge) {
-                    Some(through) => Some(OpenerEvent::Taken { id, through, is_finished }),
+                match self.link_end.check_acknowledge(id, acknowledge) {
+                    Some(through) => Some(OpenerEvent::Acknowledged { id, through, is_finished }),
                     None => self.disallowed(id, control),
                 }
             }
@@ -361,7 +370,7 @@ impl OpenerLink {
     }
 
     fn disallowed<'a>(&mut self, id: Id, control: Control) -> Option<OpenerEvent<'a>> {
-        event_of(id, self.ends.incoming_disallowed(id), OpenerEvent::RelayedControl { id, control })
+        event_of(id, self.link_end.incoming_disallowed(id), OpenerEvent::RelayedControl { id, control })
     }
 
     fn is_relayed(&self, id: Id) -> bool {
@@ -370,53 +379,56 @@ impl OpenerLink {
 
     /// Number of own connections that have not ended.
     pub fn connections(&self) -> usize {
-        self.ends.connections()
+        self.link_end.connections()
     }
 
-    /// Takes a batch if the policy says that one is due. The preamble is due at once.
+    /// Takes a batch if it is due according to the policy. The preamble is due at once.
     #[must_use]
     pub fn poll_transmit(&mut self, now: Time) -> Option<Chunk> {
-        if self.is_established() { self.ends.poll_transmit(now) } else { self.ends.flush(now) }
+        if self.is_established() { self.link_end.poll_transmit(now) } else { self.link_end.flush(now) }
     }
 
-    /// Takes all that waits as one batch.
+    /// Takes all waiting output as one batch.
     pub fn flush(&mut self, now: Time) -> Option<Chunk> {
-        self.ends.flush(now)
+        self.link_end.flush(now)
     }
 
     /// Bytes that wait to be sent.
     pub fn pending(&self) -> usize {
-        self.ends.batching.pending()
+        self.link_end.batching.pending()
     }
 
-    /// Bytes of memory that the link takes: output that waits, and an incomplete record.
+    /// Bytes of memory that the link holds: waiting output, and an incomplete record.
     pub fn held(&self) -> usize {
-        self.ends.held()
+        self.link_end.held()
     }
 
-    /// Bytes of memory that an incomplete record takes.
+    /// Bytes of memory that hold an incomplete record.
     pub fn held_incomplete(&self) -> usize {
-        self.ends.receiving.held()
+        self.link_end.receiving.held()
     }
 
-    /// Whether too much waits: [`compose`](Self::compose) takes nothing, and the caller must hold relayed frames back.
+    /// Whether too many bytes are pending: [`compose`](Self::compose) takes none, and the caller must hold back frames.
     pub fn is_full(&self) -> bool {
-        self.ends.batching.is_full()
+        self.link_end.batching.is_full()
     }
 
     /// Gives a sent batch's buffer back for reuse.
     pub fn recycle(&mut self, chunk: Chunk) {
-        self.ends.batching.recycle(chunk);
+        self.link_end.batching.recycle(chunk);
     }
 
     /// When to call [`handle_timeout`](Self::handle_timeout) and [`poll_transmit`](Self::poll_transmit) next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         match &self.stage {
-            Stage::Opening(_) if self.ends.batching.is_empty() => Some(self.handshake_deadline),
-            Stage::Opening(_) => Some(Time::ZERO),
+            Stage::Handshake(_) if self.link_end.batching.is_empty() => Some(self.handshake_deadline),
+            Stage::Handshake(_) => Some(Time::ZERO),
             Stage::Failed => None,
-            _ => [self.ends.batching.poll_timeout(), self.poll_record_timeout()].into_iter().flatten().min(),
+            _ => [self.link_end.batching.poll_timeout(), self.poll_record_timeout()]
+                .into_iter()
+                .flatten()
+                .min(),
         }
     }
 
@@ -424,9 +436,9 @@ impl OpenerLink {
     #[must_use]
     pub fn poll_record_timeout(&self) -> Option<Time> {
         match &self.stage {
-            Stage::Opening(_) => Some(self.handshake_deadline),
+            Stage::Handshake(_) => Some(self.handshake_deadline),
             Stage::Failed => None,
-            _ => self.ends.receiving.poll_timeout(),
+            _ => self.link_end.receiving.poll_timeout(),
         }
     }
 
@@ -434,8 +446,8 @@ impl OpenerLink {
     /// of a record did not arrive.
     pub fn handle_timeout(&mut self, now: Time) -> Result<(), LinkError> {
         let outcome = match &self.stage {
-            Stage::Opening(_) if self.handshake_deadline <= now => Err(LinkError::HandshakeTimeout),
-            Stage::Established(_) => self.ends.receiving.handle_timeout(now, true),
+            Stage::Handshake(_) if self.handshake_deadline <= now => Err(LinkError::HandshakeTimeout),
+            Stage::Established(_) => self.link_end.receiving.handle_timeout(now, true),
             _ => Ok(()),
         };
         if outcome.is_err() {
@@ -444,19 +456,19 @@ impl OpenerLink {
         outcome
     }
 
-    /// The batch cannot be sent now although it may be due: starts its waiting time unless that is running.
-    pub fn waits(&mut self, now: Time) {
-        self.ends.batching.waits(now);
+    /// The batch cannot be sent now although it may be due: starts its waiting time unless it has started.
+    pub fn start_waiting(&mut self, now: Time) {
+        self.link_end.batching.start_waiting(now);
     }
 
     /// Counters since the link began.
     pub fn counters(&self) -> LinkCounters {
-        self.ends.counters()
+        self.link_end.counters()
     }
 
     /// Distributions of the batches sent.
     pub fn batches(&self) -> Batches {
-        self.ends.batching.statistics()
+        self.link_end.batching.statistics()
     }
 }
 

@@ -17,7 +17,7 @@ pub struct OpenerConfig {
     pub key: Key,
     /// Bounds. The server's bound on connections applies too.
     pub limits: Limits,
-    /// When batches leave.
+    /// The batch policy.
     pub policy: PolicyKind,
     /// Whether the link is encrypted.
     pub encryption: Encryption,
@@ -50,9 +50,9 @@ pub enum OpenerEvent<'a> {
         /// The bytes, never empty.
         bytes: &'a [u8],
     },
-    /// The server has acknowledged requests up to this offset: they survive a failure of this end. Only where
-    /// [`OpenerLink::reports_taken_requests`].
-    Taken {
+    /// The server has acknowledged requests up to this offset: they survive a failure of this end. Only if
+    /// [`OpenerLink::acknowledges_requests`].
+    Acknowledged {
         /// The virtual connection.
         id: Id,
         /// Stream offset of requests.
@@ -65,11 +65,11 @@ pub enum OpenerEvent<'a> {
         /// The virtual connection.
         id: Id,
     },
-    /// The server has closed the connection, or broken a rule: answer with [`OpenerLink::close`], which frees the id.
+    /// The server has closed the connection, or violated the protocol. [`OpenerLink::close`] answers and frees the id.
     Closed {
         /// The virtual connection.
         id: Id,
-        /// The server's reason, or the rule that it broke.
+        /// The server's reason, or the kind of violation.
         reason: CloseReason,
     },
     /// The server drains: move the link's connections away before the deadline.

@@ -1,48 +1,48 @@
-//! Limits how much a link's peer sends without data: control messages, empty frames, bytes of connections that have
-//! ended. These take their receiver as much time as data does, and credit does not bound them.
+//! Limits the bytes that a link's peer sends without data: control messages, empty frames, bytes of ended connections.
+//! They cost the receiver as much time as data, and credit does not bound them.
 
 use core::time::Duration;
 
 use spillway_transport::Time;
 
-/// Cost of one byte. 16 KiB are allowed each second, which is about a thousand *credit* frames.
-const PER_BYTE: Duration = Duration::from_nanos(1_000_000_000 / (16 * 1024));
-/// How far a peer may exceed its allowance: 16 KiB.
-const AHEAD_MAX: Duration = Duration::from_secs(1);
-/// Longest pause of a peer.
-const WAIT_MAX: Duration = Duration::from_secs(1);
+/// Cost of one byte in time of allowance. 16 KiB are allowed each second, about a thousand *credit* frames.
+const COST_PER_BYTE: Duration = Duration::from_nanos(1_000_000_000 / (16 * 1024));
+/// Maximum excess over the allowance without a pause: 16 KiB.
+const EXCESS_MAX: Duration = Duration::from_secs(1);
+/// Longest pause in reading a peer.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Bytes of data, in either direction, that allow one byte more. A session sends *credit* and *acknowledge*, 31 bytes
 /// together, once for 64 KB.
 const DATA_BYTES: u64 = 16;
 
-#[expect(clippy::cast_possible_truncation, reason = "of one second at most")]
+#[expect(clippy::cast_possible_truncation, reason = "at most one second")]
 const fn nanoseconds(time: Duration) -> u64 {
     time.as_nanos() as u64
 }
 
-/// What one peer has sent beyond its allowance. Above the limit it is not read, so TCP slows this peer alone.
+/// The bytes that one peer has sent beyond its allowance. Above the limit the peer is not read, so TCP slows it down.
 #[derive(Debug, Default)]
 pub(crate) struct Overhead {
-    /// When the allowance covers all bytes received. Lies in the past for nearly all peers.
+    /// When the allowance covers all received bytes. This time is in the past for nearly all peers.
     paid_at: Time,
 }
 
 impl Overhead {
     /// The peer has sent bytes that are not data of an open connection.
     pub(crate) fn spend(&mut self, now: Time, bytes: usize) {
-        let cost = PER_BYTE.saturating_mul(u32::try_from(bytes).unwrap_or(u32::MAX));
-        self.paid_at = (self.paid_at.max(now) + cost).min(now + AHEAD_MAX + WAIT_MAX);
+        let cost = COST_PER_BYTE.saturating_mul(u32::try_from(bytes).unwrap_or(u32::MAX));
+        self.paid_at = (self.paid_at.max(now) + cost).min(now + EXCESS_MAX + PAUSE_MAX);
     }
 
     /// Bytes of data were received from the peer, or sent to it.
-    pub(crate) fn carried(&mut self, bytes: usize) {
-        let earned = nanoseconds(PER_BYTE) * (bytes as u64) / DATA_BYTES;
+    pub(crate) fn earn(&mut self, bytes: usize) {
+        let earned = nanoseconds(COST_PER_BYTE) * (bytes as u64) / DATA_BYTES;
         self.paid_at = Time(self.paid_at.0.saturating_sub(earned));
     }
 
     /// When the peer may be read again. `None`: now.
     pub(crate) fn throttled_until(&self, now: Time) -> Option<Time> {
-        (self.paid_at > now + AHEAD_MAX).then(|| Time(self.paid_at.0 - nanoseconds(AHEAD_MAX)))
+        (self.paid_at > now + EXCESS_MAX).then(|| Time(self.paid_at.0 - nanoseconds(EXCESS_MAX)))
     }
 }
 
@@ -58,8 +58,8 @@ impl Allowance {
         self.overhead.spend(now, bytes);
     }
 
-    pub(crate) fn carried(&mut self, bytes: usize) {
-        self.overhead.carried(bytes);
+    pub(crate) fn earn(&mut self, bytes: usize) {
+        self.overhead.earn(bytes);
     }
 
     /// Call when all input is decomposed: decides whether reading pauses.
@@ -81,41 +81,41 @@ impl Allowance {
 mod tests {
     use super::*;
 
-    const S: u64 = 1_000_000_000;
+    const SECOND: u64 = 1_000_000_000;
 
     #[test]
-    fn a_burst_is_allowed_and_more_than_that_pauses_reading() {
+    fn reading_pauses_only_beyond_a_burst_of_16_kib() {
         let mut overhead = Overhead::default();
-        overhead.spend(Time(5 * S), 16 * 1024);
-        assert_eq!(overhead.throttled_until(Time(5 * S)), None);
-        overhead.spend(Time(5 * S), 8 * 1024);
-        let until = overhead.throttled_until(Time(5 * S)).unwrap();
-        assert!((5 * S + S / 2 - 10_000..=5 * S + S / 2).contains(&until.0), "{until:?}");
+        overhead.spend(Time(5 * SECOND), 16 * 1024);
+        assert_eq!(overhead.throttled_until(Time(5 * SECOND)), None);
+        overhead.spend(Time(5 * SECOND), 8 * 1024);
+        let until = overhead.throttled_until(Time(5 * SECOND)).unwrap();
+        assert!((5 * SECOND + SECOND / 2 - 10_000..=5 * SECOND + SECOND / 2).contains(&until.0), "{until:?}");
         assert_eq!(overhead.throttled_until(until), None);
         overhead.spend(until, 1);
-        assert!(overhead.throttled_until(until).is_some(), "the allowance is used up");
+        assert!(overhead.throttled_until(until).is_some(), "the allowance should be used up");
     }
 
     #[test]
     fn a_pause_lasts_at_most_one_second() {
         let mut overhead = Overhead::default();
-        (0..1000).for_each(|_| overhead.spend(Time(S), usize::MAX));
-        assert_eq!(overhead.throttled_until(Time(S)), Some(Time(2 * S)));
+        (0..1000).for_each(|_| overhead.spend(Time(SECOND), usize::MAX));
+        assert_eq!(overhead.throttled_until(Time(SECOND)), Some(Time(2 * SECOND)));
     }
 
     #[test]
-    fn data_allows_a_share_of_control_messages() {
+    fn data_earns_allowance_for_control_messages() {
         let mut overhead = Overhead::default();
         for _ in 0..100_000 {
-            overhead.carried(64 * 1024);
-            overhead.spend(Time(S), 1000);
+            overhead.earn(64 * 1024);
+            overhead.spend(Time(SECOND), 1000);
         }
-        assert_eq!(overhead.throttled_until(Time(S)), None);
-        overhead.carried(usize::MAX / 100_000_000);
-        overhead.spend(Time(S), 17 * 1024);
+        assert_eq!(overhead.throttled_until(Time(SECOND)), None);
+        overhead.earn(usize::MAX / 100_000_000); // far more than a burst, without overflow
+        overhead.spend(Time(SECOND), 17 * 1024);
         assert!(
-            overhead.throttled_until(Time(S)).is_some(),
-            "data allows at most the burst of 16 KiB in advance"
+            overhead.throttled_until(Time(SECOND)).is_some(),
+            "data must not earn more than a burst of 16 KiB in advance"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Receiving half of a link's end: opens records and takes batches apart.
+//! Receiving half of a link's end: decrypts records and disassembles batches.
 
 use alloc::boxed::Box;
 
@@ -36,7 +36,7 @@ impl Receiving {
         self.error = Some(error);
     }
 
-    /// Opens bytes received after the handshake; plain bytes are returned unchanged. `is_failed`: returns nothing.
+    /// Decrypts bytes received after the handshake, if the link is encrypted. `is_failed`: returns no bytes.
     pub(crate) fn unseal<'a>(
         &mut self,
         now: Time,
@@ -54,13 +54,13 @@ impl Receiving {
     }
 
     pub(crate) fn check_opened(&self, input: &[u8]) -> Result<(), LinkError> {
-        self.records.as_ref().map_or(Ok(()), |records| records.are_opened(input))
+        self.records.as_ref().map_or(Ok(()), |records| records.check_opened(input))
     }
 
     #[inline]
-    pub(crate) fn took(&mut self, bytes: usize) {
+    pub(crate) fn consumed_opened(&mut self, bytes: usize) {
         if let Some(records) = &mut self.records {
-            records.took(bytes);
+            records.consumed_opened(bytes);
         }
     }
 
@@ -75,7 +75,7 @@ impl Receiving {
     }
 
     /// Call when all received bytes are decomposed: returns the error that `unseal` or the handshake found.
-    pub(crate) fn end(&mut self) -> Result<(), LinkError> {
+    pub(crate) fn take_error(&mut self) -> Result<(), LinkError> {
         self.error.take().map_or(Ok(()), Err)
     }
 

@@ -1,4 +1,4 @@
-//! An encrypted link's records: received ones are opened before they are taken apart, and a complete batch is sealed.
+//! Records of an encrypted link: *opened* (decrypted) before disassembly, and *sealed* (encrypted) as complete batches.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -19,13 +19,13 @@ pub enum Encryption {
     Preferred,
     /// Refuses a link that would not be encrypted: of an older peer, or without a secret key.
     Required,
-    /// Never encrypted: this end offers link versions without encryption only. For measuring what encryption costs, and
-    /// for tests.
+    /// Never encrypted: this end offers only link versions without encryption. For tests, and to measure the cost of
+    /// encryption.
     Off,
 }
 
-/// The buffer for opened records. One for each thread serves all its links; it grows to the most bytes received at a
-/// time, plus one record.
+/// The buffer for opened records. One buffer of a thread serves all its links; it grows to the largest number of bytes
+/// received at once, plus one record.
 #[derive(Debug, Default)]
 pub struct Scratch {
     opened: Vec<u8>,
@@ -44,7 +44,7 @@ impl Scratch {
         self.filled = 0;
     }
 
-    /// Contents of the records opened last.
+    /// Contents of the last opened records.
     pub fn opened(&self) -> &[u8] {
         &self.opened[..self.filled]
     }
@@ -60,12 +60,12 @@ impl Scratch {
     }
 }
 
-/// Longest time for a record to arrive. A sender gives a record of at most 16 KiB to its TCP as a whole, so a slower
-/// one was held back. Without a limit the receiver would hold its memory for ever.
+/// Maximum time for a record to arrive. A sender passes a record of at most 16 KiB to its TCP as a whole, so a slower
+/// record was held back. Without a limit the receiver would hold its memory for ever.
 const RECORD_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// An incomplete record. It ends the link only if two checks, half of [`RECORD_TIME_MAX`] apart, find it incomplete:
-/// after a pause of the whole process the rest is in its socket, and is read between the two.
+/// An incomplete record. The link ends only if two checks, half of [`RECORD_TIME_MAX`] apart, find it incomplete: after
+/// a pause of the whole process the rest is in the socket, and is read between the two checks.
 #[derive(Clone, Copy, Debug)]
 struct Incomplete {
     since: Time,
@@ -88,10 +88,10 @@ pub(crate) struct Records {
     channel: Channel,
     /// The part of a record that is expected next.
     next: Part,
-    /// Bytes of that part that have arrived, while it is incomplete.
-    cut: Vec<u8>,
+    /// Bytes of that part that have arrived, while the part is incomplete.
+    partial: Vec<u8>,
     incomplete: Option<Incomplete>,
-    /// Opened bytes that were handed out and are not decomposed yet.
+    /// Opened bytes that were returned and are not decomposed yet.
     unread: usize,
 }
 
@@ -104,7 +104,7 @@ enum Part {
 
 impl Records {
     pub(crate) fn new(channel: Channel) -> Box<Records> {
-        Box::new(Records { channel, next: Part::Length, cut: Vec::new(), incomplete: None, unread: 0 })
+        Box::new(Records { channel, next: Part::Length, partial: Vec::new(), incomplete: None, unread: 0 })
     }
 
     /// Opens all complete records. Records opened before an error are returned too.
@@ -118,7 +118,7 @@ impl Records {
         let outcome = self.open_all(wire, scratch);
         self.incomplete = match self.incomplete {
             _ if !self.is_incomplete() => None,
-            // Still the same record: its time runs on.
+            // Still the same record: its time limit remains.
             Some(incomplete) if scratch.filled == 0 => Some(incomplete),
             _ => Some(Incomplete::since(now)),
         };
@@ -128,22 +128,22 @@ impl Records {
 
     fn open_all(&mut self, mut wire: &[u8], scratch: &mut Scratch) -> Result<(), LinkError> {
         loop {
-            let wanted = match self.next {
+            let part_bytes = match self.next {
                 Part::Length => RECORD_HEADER_BYTES,
                 Part::Bytes(plain) => plain + RECORD_TAG_BYTES,
             };
-            let (more, rest) = wire.split_at((wanted - self.cut.len()).min(wire.len()));
+            let (more, rest) = wire.split_at((part_bytes - self.partial.len()).min(wire.len()));
             wire = rest;
-            if self.cut.is_empty() && more.len() == wanted {
+            if self.partial.is_empty() && more.len() == part_bytes {
                 self.open_part(more, scratch)?;
             } else {
-                self.hold(more, wanted, scratch);
-                if self.cut.len() < wanted {
+                self.hold(more, part_bytes, scratch);
+                if self.partial.len() < part_bytes {
                     return Ok(());
                 }
-                let cut = core::mem::take(&mut self.cut);
-                self.open_part(&cut, scratch)?;
-                scratch.spare = cut;
+                let partial = core::mem::take(&mut self.partial);
+                self.open_part(&partial, scratch)?;
+                scratch.spare = partial;
             }
         }
     }
@@ -162,27 +162,27 @@ impl Records {
     }
 
     /// Keeps bytes of an incomplete part: at most one record.
-    fn hold(&mut self, bytes: &[u8], wanted: usize, scratch: &mut Scratch) {
+    fn hold(&mut self, bytes: &[u8], part_bytes: usize, scratch: &mut Scratch) {
         if bytes.is_empty() {
             return;
         }
-        if self.cut.capacity() == 0 {
-            self.cut = core::mem::take(&mut scratch.spare);
-            self.cut.clear();
+        if self.partial.capacity() == 0 {
+            self.partial = core::mem::take(&mut scratch.spare);
+            self.partial.clear();
         }
-        if self.cut.capacity() < wanted {
-            self.cut.reserve_exact(wanted - self.cut.len());
+        if self.partial.capacity() < part_bytes {
+            self.partial.reserve_exact(part_bytes - self.partial.len());
         }
-        self.cut.extend_from_slice(bytes);
-        debug_assert!(self.cut.len() <= RECORD_BYTES_MAX, "more than one record is held");
+        self.partial.extend_from_slice(bytes);
+        debug_assert!(self.partial.len() <= RECORD_BYTES_MAX, "at most one record should be held");
     }
 
     fn is_incomplete(&self) -> bool {
-        !self.cut.is_empty() || matches!(self.next, Part::Bytes(_))
+        !self.partial.is_empty() || matches!(self.next, Part::Bytes(_))
     }
 
     pub(crate) fn held(&self) -> usize {
-        self.cut.capacity()
+        self.partial.capacity()
     }
 
     #[must_use]
@@ -207,11 +207,11 @@ impl Records {
     }
 
     /// Fails unless [`unseal`](Self::unseal) returned these bytes: a driver must not decompose sealed bytes.
-    pub(crate) fn are_opened(&self, input: &[u8]) -> Result<(), LinkError> {
+    pub(crate) fn check_opened(&self, input: &[u8]) -> Result<(), LinkError> {
         if input.len() > self.unread { Err(LinkError::Sealed) } else { Ok(()) }
     }
 
-    pub(crate) fn took(&mut self, bytes: usize) {
+    pub(crate) fn consumed_opened(&mut self, bytes: usize) {
         self.unread -= bytes.min(self.unread);
     }
 

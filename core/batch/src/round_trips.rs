@@ -5,12 +5,12 @@ use core::time::Duration;
 use spillway_transport::Time;
 use spillway_wire::Id;
 
-/// Maximal number of batches whose reply is awaited. Replies to older ones are not measured.
+/// Maximum number of batches whose reply is awaited. Replies to older batches are not measured.
 const BATCHES_MAX: usize = 1024;
 
 #[derive(Debug, Default)]
 pub(crate) struct RoundTrips {
-    /// By id, up to the highest id that has sent a request.
+    /// Indexed by id, up to the highest id that has sent a request.
     clients: Vec<Client>,
     /// Number of batches sent.
     sent: u64,
@@ -19,7 +19,7 @@ pub(crate) struct RoundTrips {
     /// Whether a reply to the present batch could be recognised.
     is_recognisable: bool,
     /// The latest batch that may have been answered.
-    perhaps_answered: u64,
+    maybe_answered: u64,
     /// Messages of the present batch from clients that were not answered since the last batch was sent.
     fresh: u64,
 }
@@ -28,18 +28,20 @@ pub(crate) struct RoundTrips {
 struct Client {
     /// Number of batches sent before the client's last reply.
     answered_after: u64,
-    waits: Waits,
+    awaited_reply: AwaitedReply,
 }
 
 /// The reply that a client waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Waits {
-    /// All its requests are answered.
+enum AwaitedReply {
+    /// All requests of the client are answered.
     #[default]
     Nothing,
-    /// Its last request is in this batch, and is the only unanswered one.
+    /// All unanswered requests of the client are in this batch; several count as one, because a large request may also
+    /// arrive in pieces. The first reply is the batch's. A second one is ignored, or, if the client has sent a request
+    /// meanwhile, taken for the reply to that: the measured time is then too short, and a batch is held for less time.
     Batch(u64),
-    /// It has sent several requests ahead. From now on the requests to which its replies belong are unknown.
+    /// The client has sent several requests ahead, so its replies can no longer be matched to requests.
     Unknown,
 }
 
@@ -47,12 +49,12 @@ impl RoundTrips {
     /// The id is reused for another client.
     pub(crate) fn opened(&mut self, id: Id) {
         if let Some(client) = self.clients.get_mut(id.0 as usize) {
-            client.waits = Waits::Nothing;
+            client.awaited_reply = AwaitedReply::Nothing;
         }
     }
 
     /// Adds messages of a client to the present batch: 0 if the bytes continue its last message.
-    pub(crate) fn asked(&mut self, id: Id, messages: u64) {
+    pub(crate) fn add_request(&mut self, id: Id, messages: u64) {
         let index = id.0 as usize;
         if self.clients.len() <= index {
             self.clients.resize(index + 1, Client::default());
@@ -62,13 +64,13 @@ impl RoundTrips {
             self.fresh += messages;
         }
         let batch = self.sent + 1;
-        client.waits = match client.waits {
-            Waits::Nothing => {
+        client.awaited_reply = match client.awaited_reply {
+            AwaitedReply::Nothing => {
                 self.is_recognisable = true;
-                Waits::Batch(batch)
+                AwaitedReply::Batch(batch)
             }
-            Waits::Batch(before) if before == batch => Waits::Batch(batch),
-            Waits::Batch(_) | Waits::Unknown => Waits::Unknown,
+            AwaitedReply::Batch(before) if before == batch => AwaitedReply::Batch(batch),
+            AwaitedReply::Batch(_) | AwaitedReply::Unknown => AwaitedReply::Unknown,
         };
     }
 
@@ -78,7 +80,7 @@ impl RoundTrips {
 
     /// Batches sent after the latest one that may have been answered.
     pub(crate) fn unanswered(&self) -> u64 {
-        self.sent - self.perhaps_answered
+        self.sent - self.maybe_answered
     }
 
     pub(crate) fn sent(&mut self, now: Time) {
@@ -98,19 +100,19 @@ impl RoundTrips {
     pub(crate) fn answered(&mut self, now: Time, id: Id) -> Option<Duration> {
         let client = self.clients.get_mut(id.0 as usize)?;
         client.answered_after = self.sent;
-        let batch = match client.waits {
-            Waits::Batch(batch) => batch,
-            Waits::Unknown => {
-                self.perhaps_answered = self.sent;
+        let batch = match client.awaited_reply {
+            AwaitedReply::Batch(batch) => batch,
+            AwaitedReply::Unknown => {
+                self.maybe_answered = self.sent;
                 return None;
             }
-            Waits::Nothing => return None,
+            AwaitedReply::Nothing => return None,
         };
         if batch > self.sent {
-            return None; // The server sent data before it has the request, which is not sent yet.
+            return None; // data of the server before the request, which is not sent yet
         }
-        client.waits = Waits::Nothing;
-        self.perhaps_answered = self.perhaps_answered.max(batch);
+        client.awaited_reply = AwaitedReply::Nothing;
+        self.maybe_answered = self.maybe_answered.max(batch);
         let before = self.awaited.partition_point(|(sent, _)| *sent < batch);
         let (_, sent_at) = *self.awaited.get(before).filter(|(sent, _)| *sent == batch)?;
         self.awaited.drain(..=before);
@@ -131,51 +133,65 @@ mod tests {
     #[test]
     fn the_first_reply_to_a_batch_gives_its_round_trip_time() {
         let mut trips = RoundTrips::default();
-        trips.asked(Id(1), 1);
-        trips.asked(Id(2), 1);
+        trips.add_request(Id(1), 1);
+        trips.add_request(Id(2), 1);
         trips.sent(at(100));
-        trips.asked(Id(3), 1);
+        trips.add_request(Id(3), 1);
         trips.sent(at(150));
         assert_eq!(trips.answered(at(180), Id(1)), Some(US * 80));
-        assert_eq!(trips.answered(at(185), Id(2)), None, "the second reply to the batch");
+        assert_eq!(trips.answered(at(185), Id(2)), None, "only the first reply to a batch counts");
         assert_eq!(trips.answered(at(190), Id(3)), Some(US * 40));
     }
 
     #[test]
     fn a_blocking_request_is_not_measured_after_a_later_batch_was_answered() {
         let mut trips = RoundTrips::default();
-        trips.asked(Id(1), 1);
+        trips.add_request(Id(1), 1);
         trips.sent(at(0));
-        trips.asked(Id(2), 1);
+        trips.add_request(Id(2), 1);
         trips.sent(at(100));
         assert_eq!(trips.answered(at(180), Id(2)), Some(US * 80));
         assert_eq!(trips.answered(at(5_000_000), Id(1)), None);
     }
 
     #[test]
-    fn a_client_that_sends_requests_ahead_is_not_measured_until_its_id_is_reused() {
+    fn a_client_that_pipelines_is_not_measured_until_its_id_is_reused() {
         let mut trips = RoundTrips::default();
-        for n in 1..=3 {
-            trips.asked(Id(1), 1);
-            trips.sent(at(n));
+        for round in 1..=3 {
+            trips.add_request(Id(1), 1);
+            trips.sent(at(round));
         }
         assert_eq!(trips.answered(at(10), Id(1)), None);
-        trips.asked(Id(1), 1);
+        trips.add_request(Id(1), 1);
         trips.sent(at(20));
-        assert_eq!(trips.answered(at(21), Id(1)), None, "this may be the reply to the second request");
+        assert_eq!(trips.answered(at(21), Id(1)), None, "the reply may belong to the second request");
         trips.opened(Id(1));
-        trips.asked(Id(1), 1);
-        trips.asked(Id(1), 0);
+        trips.add_request(Id(1), 1);
+        trips.add_request(Id(1), 0);
         trips.sent(at(30));
         assert_eq!(trips.answered(at(35), Id(1)), Some(US * 5));
     }
 
     #[test]
-    fn replies_without_a_request_are_ignored_and_take_no_memory() {
+    fn several_requests_of_a_client_in_one_batch_count_as_one() {
+        let mut trips = RoundTrips::default();
+        trips.add_request(Id(1), 1);
+        trips.add_request(Id(2), 1);
+        trips.add_request(Id(1), 1);
+        trips.sent(at(0));
+        assert_eq!(trips.answered(at(40), Id(1)), Some(US * 40));
+        assert_eq!(trips.answered(at(41), Id(1)), None);
+        trips.add_request(Id(1), 1);
+        trips.sent(at(50));
+        assert_eq!(trips.answered(at(90), Id(1)), Some(US * 40));
+    }
+
+    #[test]
+    fn replies_without_a_request_are_ignored_and_allocate_nothing() {
         let mut trips = RoundTrips::default();
         assert_eq!(trips.answered(at(1), Id(u32::MAX)), None);
         assert!(trips.clients.is_empty());
-        trips.asked(Id(3), 1);
+        trips.add_request(Id(3), 1);
         assert_eq!(trips.answered(at(2), Id(3)), None, "the request is not sent yet");
         trips.sent(at(3));
         assert_eq!(trips.answered(at(4), Id(3)), Some(US));
@@ -183,10 +199,10 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_after_more_than_the_maximal_number_of_batches_is_not_measured() {
+    fn a_reply_to_a_batch_older_than_the_last_1024_is_not_measured() {
         let mut trips = RoundTrips::default();
         for id in 1..=BATCHES_MAX as u32 + 1 {
-            trips.asked(Id(id), 1);
+            trips.add_request(Id(id), 1);
             trips.sent(at(id.into()));
         }
         assert_eq!(trips.answered(at(5_000), Id(1)), None);
@@ -197,12 +213,12 @@ mod tests {
     #[test]
     fn messages_of_clients_answered_since_the_last_batch_are_not_fresh() {
         let mut trips = RoundTrips::default();
-        trips.asked(Id(1), 1);
+        trips.add_request(Id(1), 1);
         trips.sent(at(1));
-        trips.asked(Id(2), 2);
+        trips.add_request(Id(2), 2);
         assert_eq!(trips.fresh(), 2);
         trips.answered(at(2), Id(1));
-        trips.asked(Id(1), 1);
+        trips.add_request(Id(1), 1);
         assert_eq!(trips.fresh(), 2);
         trips.sent(at(3));
         assert_eq!(trips.fresh(), 0);

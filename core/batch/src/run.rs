@@ -38,6 +38,7 @@ pub(crate) enum RunOutcome<'a> {
     Run(&'a [u8]),
     /// No input, or an incomplete frame.
     Incomplete,
-    /// The input starts with a frame that cannot be part of a run: disassemble it.
+    /// The input starts with a frame that cannot be part of a run, such as control or an invalid frame: the caller
+    /// passes the input to the disassembler.
     Disassemble,
 }

@@ -15,11 +15,11 @@ use spillway_wire::{Connect, Control, HEADER_BYTES, Id, Kind, Piece, RefuseReaso
 use crate::addresses::AddressRules;
 use crate::batching::Batching;
 use crate::connection::Connection;
-use crate::ends::{Disposition, Ends};
 use crate::error::LinkError;
 use crate::event::ServerEvent;
-use crate::handshake::{Accepted, Accepting};
+use crate::handshake::{AcceptorHandshake, AcceptorProgress};
 use crate::limits::{CLIENT_SPARE_BYTES_MAX, CONTROL_BYTES_MAX, Limits, LinkCounters};
+use crate::link_end::{Disposition, LinkEnd};
 use crate::overhead::Allowance;
 use crate::policy::{Fixed, Policy};
 use crate::records::{Encryption, Scratch};
@@ -28,9 +28,9 @@ use crate::run::RunOutcome;
 /// Configuration of a server's link port.
 #[derive(Clone, Debug, Default)]
 pub struct ServerConfig {
-    /// Keys of helpers and clients.
+    /// Accepted keys of helpers and clients.
     pub ring: KeyRing,
-    /// Which client addresses may be carried.
+    /// Client addresses that links may carry.
     pub rules: AddressRules,
     /// Bounds.
     pub limits: Limits,
@@ -50,20 +50,20 @@ pub struct ServerLink {
     peer: SocketAddr,
     local: SocketAddr,
     stage: Stage,
-    pub(crate) ends: Ends,
+    pub(crate) link_end: LinkEnd,
     /// The helper has announced that it drains.
     is_drained: bool,
-    /// Keep the replies of this connection if it is the next one to be opened; cleared by any *connect*.
+    /// The replies of this connection are to be kept if it is opened next; cleared by any *connect*.
     keep_next: Option<Id>,
     /// [`unseal`](Self::unseal) completed the handshake; [`decompose`](Self::decompose) has yet to return the event.
-    found_established: Option<(Role, KeyId)>,
-    /// `None` on a helper's link, which carries many clients' control messages: the helper has their allowances.
+    pending_established: Option<(Role, KeyId)>,
+    /// `None` on a helper's link, which carries many clients' control messages: the helper limits each client.
     pub(crate) allowance: Option<Allowance>,
 }
 
 #[derive(Debug)]
 enum Stage {
-    Accepting { handshake: Box<Accepting>, deadline: Time },
+    Handshake { handshake: Box<AcceptorHandshake>, deadline: Time },
     Established { role: Role, version: u8 },
     Failed,
 }
@@ -90,16 +90,17 @@ impl ServerLink {
         policy: Box<dyn Policy>,
     ) -> ServerLink {
         let limits = config.limits;
-        let handshake = Accepting::new(config.encryption, fresh, limits.window_bytes, limits.connections_max);
+        let handshake =
+            AcceptorHandshake::new(config.encryption, fresh, limits.window_bytes, limits.connections_max);
         ServerLink {
-            stage: Stage::Accepting {
+            stage: Stage::Handshake {
                 handshake: Box::new(handshake),
                 deadline: now + limits.handshake_timeout,
             },
-            ends: Ends::new(Batching::new(Kind::Reply, policy, limits.pending_bytes_max)),
+            link_end: LinkEnd::new(Batching::new(Kind::Reply, policy, limits.pending_bytes_max)),
             is_drained: false,
             keep_next: None,
-            found_established: None,
+            pending_established: None,
             allowance: None,
             config,
             peer,
@@ -107,40 +108,40 @@ impl ServerLink {
         }
     }
 
-    /// Opens received bytes for [`decompose`](Self::decompose), which must use up the result before the next call. An
-    /// encrypted link's records are opened into `scratch`; other links get the same bytes back. `decompose` reports
-    /// errors of the bytes after the events that came before them.
+    /// Decrypts received bytes for [`decompose`](Self::decompose), which must use up the result before the next call.
+    /// An encrypted link's records are opened into `scratch`; for other links the result is `wire` itself. `decompose`
+    /// reports errors in the bytes after the events that precede them.
     pub fn unseal<'a>(&mut self, now: Time, wire: &'a [u8], scratch: &'a mut Scratch) -> &'a [u8] {
         let mut rest = wire;
         scratch.clear();
-        while let Stage::Accepting { deadline, .. } = &self.stage {
+        while let Stage::Handshake { deadline, .. } = &self.stage {
             if *deadline <= now {
                 return rest; // `decompose` reports the timeout.
             }
             match self.handshake(&mut rest) {
-                Ok(Some(established)) => self.found_established = Some(established),
+                Ok(Some(established)) => self.pending_established = Some(established),
                 Ok(None) if rest.is_empty() => return rest,
                 Ok(None) => {}
                 Err(error) => {
-                    self.ends.receiving.fail(error);
+                    self.link_end.receiving.fail(error);
                     return &[];
                 }
             }
         }
         let is_failed = matches!(self.stage, Stage::Failed);
-        self.ends.receiving.unseal(now, rest, scratch, is_failed)
+        self.link_end.receiving.unseal(now, rest, scratch, is_failed)
     }
 
     /// Whether batches are encrypted, once the peer has authenticated.
     pub fn is_encrypted(&self) -> bool {
-        self.ends.receiving.is_encrypted()
+        self.link_end.receiving.is_encrypted()
     }
 
     /// Bytes that the peer must send before this end can answer; pass more than that through [`unseal`](Self::unseal).
     /// 0 once the peer has authenticated.
     pub fn handshake_bytes_needed(&self) -> usize {
         match &self.stage {
-            Stage::Accepting { handshake, .. } => handshake.wanted(),
+            Stage::Handshake { handshake, .. } => handshake.bytes_needed(),
             _ => 0,
         }
     }
@@ -163,7 +164,7 @@ impl ServerLink {
         input: &mut &'a [u8],
         run: Option<&mut &'a [u8]>,
     ) -> Result<Option<ServerEvent<'a>>, LinkError> {
-        let event = self.next_opened(now, input, run);
+        let event = self.next_checked_event(now, input, run);
         if event.is_err() {
             self.stage = Stage::Failed;
         }
@@ -171,28 +172,28 @@ impl ServerLink {
     }
 
     #[inline]
-    fn next_opened<'a>(
+    fn next_checked_event<'a>(
         &mut self,
         now: Time,
         input: &mut &'a [u8],
         mut run: Option<&mut &'a [u8]>,
     ) -> Result<Option<ServerEvent<'a>>, LinkError> {
-        if let Some((role, key)) = self.found_established.take() {
+        if let Some((role, key)) = self.pending_established.take() {
             return Ok(Some(ServerEvent::Established { role, key }));
         }
         let before = input.len();
-        self.ends.receiving.check_opened(input)?;
+        self.link_end.receiving.check_opened(input)?;
         let event = self.next_event(now, input, run.as_deref_mut())?;
-        self.ends.receiving.took(before - input.len());
-        let is_all_told = event.is_none() && run.is_none_or(|run| run.is_empty());
-        if is_all_told {
+        self.link_end.receiving.consumed_opened(before - input.len());
+        let is_input_used_up = event.is_none() && run.is_none_or(|run| run.is_empty());
+        if is_input_used_up {
             self.allowance.iter_mut().for_each(|allowance| allowance.end_of_input(now));
-            self.ends.receiving.end()?;
+            self.link_end.receiving.take_error()?;
         }
         Ok(event)
     }
 
-    /// `run`: where to put requests unchanged; if it is filled, the result is `None`.
+    /// `run` receives unchanged requests, if given; if it is filled, the result is `None`.
     fn next_event<'a>(
         &mut self,
         now: Time,
@@ -203,20 +204,20 @@ impl ServerLink {
             let (role, version) = match &self.stage {
                 Stage::Established { role, version } => (*role, *version),
                 Stage::Failed => return Ok(None),
-                Stage::Accepting { deadline, .. } if *deadline <= now => {
+                Stage::Handshake { deadline, .. } if *deadline <= now => {
                     return Err(LinkError::HandshakeTimeout);
                 }
-                Stage::Accepting { .. } => match self.handshake(input)? {
+                Stage::Handshake { .. } => match self.handshake(input)? {
                     Some((role, key)) => return Ok(Some(ServerEvent::Established { role, key })),
                     None if input.is_empty() => return Ok(None),
                     None => continue,
                 },
             };
             if let Some(run) = run.as_deref_mut()
-                && self.ends.receiving.is_between_frames()
+                && self.link_end.receiving.is_between_frames()
             {
                 let before = input.len();
-                let taken = self.ends.incoming_run(input);
+                let taken = self.link_end.incoming_run(input);
                 self.account_run(now, before - input.len(), &taken);
                 match taken {
                     RunOutcome::Run(bytes) => {
@@ -224,18 +225,18 @@ impl ServerLink {
                         return Ok(None);
                     }
                     RunOutcome::Incomplete => {
-                        self.ends.send_acknowledges();
+                        self.link_end.send_acknowledges();
                         return Ok(None);
                     }
                     RunOutcome::Disassemble => {}
                 }
             }
             let before = input.len();
-            let piece = self.ends.receiving.next(input)?;
+            let piece = self.link_end.receiving.next(input)?;
             let taken = before - input.len();
             let Some(piece) = piece else {
                 self.account(now, taken, None);
-                self.ends.send_acknowledges();
+                self.link_end.send_acknowledges();
                 return Ok(None);
             };
             if version < SESSIONS_SINCE
@@ -243,7 +244,7 @@ impl ServerLink {
             {
                 return Err(LinkError::Sessions);
             }
-            let event = self.piece(role, version, piece)?;
+            let event = self.handle_piece(role, version, piece)?;
             self.account(now, taken, event.as_ref());
             if event.is_some() {
                 return Ok(event);
@@ -257,7 +258,7 @@ impl ServerLink {
         let Some(allowance) = &mut self.allowance else { return };
         match event {
             Some(ServerEvent::Data { bytes, .. } | ServerEvent::Carried { bytes, .. }) => {
-                allowance.carried(bytes.len());
+                allowance.earn(bytes.len());
                 // Empty frames before this one.
                 allowance.spend(now, taken.saturating_sub(HEADER_BYTES + bytes.len()));
             }
@@ -266,37 +267,37 @@ impl ServerLink {
     }
 
     fn handshake(&mut self, input: &mut &[u8]) -> Result<Option<(Role, KeyId)>, LinkError> {
-        let Stage::Accepting { handshake, .. } = &mut self.stage else { return Ok(None) };
+        let Stage::Handshake { handshake, .. } = &mut self.stage else { return Ok(None) };
         match handshake.advance(&self.config.ring, input) {
-            Ok(Accepted::NeedsInput) => Ok(None),
-            Ok(Accepted::Send(welcome, offer)) => {
-                self.ends.batching.preamble(&welcome);
+            Ok(AcceptorProgress::NeedsInput) => Ok(None),
+            Ok(AcceptorProgress::Send(welcome, offer)) => {
+                self.link_end.batching.preamble(&welcome);
                 if let Some(offer) = offer {
-                    self.ends.batching.preamble(&offer);
+                    self.link_end.batching.preamble(&offer);
                 }
                 Ok(None)
             }
-            Ok(Accepted::Done { role, key, version, channel }) => {
+            Ok(AcceptorProgress::Done { role, key, version, channel }) => {
                 self.stage = Stage::Established { role, version };
                 if role == Role::Client {
-                    self.ends.batching.keep_at_most(CLIENT_SPARE_BYTES_MAX);
+                    self.link_end.batching.set_spare_bytes_max(CLIENT_SPARE_BYTES_MAX);
                     self.allowance = Some(Allowance::default());
                 }
                 if let Some(channel) = channel {
-                    self.ends.receiving.encrypt(channel);
+                    self.link_end.receiving.encrypt(channel);
                 }
                 Ok(Some((role, key)))
             }
             Err(rejected) => {
                 if let Some(welcome) = rejected.reply {
-                    self.ends.batching.preamble(&welcome);
+                    self.link_end.batching.preamble(&welcome);
                 }
                 Err(rejected.error)
             }
         }
     }
 
-    fn piece<'a>(
+    fn handle_piece<'a>(
         &mut self,
         role: Role,
         version: u8,
@@ -304,7 +305,7 @@ impl ServerLink {
     ) -> Result<Option<ServerEvent<'a>>, LinkError> {
         let (id, disposition, event) = match piece {
             Piece::Data { kind: Kind::Request, id, bytes, last } => {
-                match self.ends.incoming_data(id, bytes.len(), last) {
+                match self.link_end.incoming_data(id, bytes.len(), last) {
                     Disposition::Carry => return Ok(Some(ServerEvent::Carried { id, bytes })),
                     disposition => (id, disposition, ServerEvent::Data { id, bytes }),
                 }
@@ -317,32 +318,32 @@ impl ServerLink {
                     let event = ServerEvent::Session { id, kind: Kind::Reconnect, client, opening };
                     return self.admit(role, id, client, connection, event).map(Some);
                 }
-                Control::Drain { deadline_ms } => return Ok(self.drained(role, id, deadline_ms)),
-                control if self.ends.is_carrier(id) => {
+                Control::Drain { deadline_ms } => return Ok(self.handle_drain(role, id, deadline_ms)),
+                control if self.link_end.is_carrier(id) => {
                     if matches!(control, Control::Close(_)) {
-                        self.ends.incoming_close(id);
+                        self.link_end.incoming_close(id);
                     }
-                    // Also after our own *close*: the session waits for the peer's answer.
+                    // Returned after our own *close*, too: the session waits for the peer's answer.
                     return Ok(Some(ServerEvent::CarriedControl { id, control }));
                 }
-                Control::Acknowledge(Acknowledge { received: 0, .. }) if self.ends.get(id).is_none() => {
+                Control::Acknowledge(Acknowledge { received: 0, .. }) if self.link_end.get(id).is_none() => {
                     self.keep_next = Some(id);
                     return Ok(None);
                 }
                 Control::Acknowledge(acknowledge) => {
                     let bytes_max = self.config.limits.kept_bytes_max;
-                    let disposition = self.ends.incoming_acknowledge(id, acknowledge.received, bytes_max);
+                    let disposition = self.link_end.incoming_acknowledge(id, acknowledge.received, bytes_max);
                     (id, disposition, ServerEvent::CarriedControl { id, control })
                 }
                 Control::Credit(limit) => {
-                    self.ends.incoming_credit(id, limit);
+                    self.link_end.incoming_credit(id, limit);
                     return Ok(None);
                 }
                 Control::Finish(offset) => {
-                    (id, self.ends.incoming_finish(id, offset), ServerEvent::Finished { id })
+                    (id, self.link_end.incoming_finish(id, offset), ServerEvent::Finished { id })
                 }
                 Control::Close(reason) => {
-                    (id, self.ends.incoming_close(id), ServerEvent::Closed { id, reason })
+                    (id, self.link_end.incoming_close(id), ServerEvent::Closed { id, reason })
                 }
                 Control::Accepted | Control::Refused(_) | Control::Resumed(_) => {
                     return Err(LinkError::Direction(control.kind()));
@@ -352,7 +353,7 @@ impl ServerLink {
         if matches!(disposition, Disposition::Deliver)
             && matches!(event, ServerEvent::Data { .. } | ServerEvent::Finished { .. })
         {
-            self.ends.acknowledge_later(id);
+            self.link_end.acknowledge_later(id);
         }
         Ok(match disposition {
             Disposition::Deliver | Disposition::Carry => Some(event),
@@ -361,10 +362,10 @@ impl ServerLink {
         })
     }
 
-    /// A helper announces once, for its whole link, that it drains. Clients may not.
-    fn drained<'a>(&mut self, role: Role, id: Id, deadline_ms: u32) -> Option<ServerEvent<'a>> {
+    /// A helper announces once, for its whole link, that it drains. Other *drain* messages are ignored.
+    fn handle_drain<'a>(&mut self, role: Role, id: Id, deadline_ms: u32) -> Option<ServerEvent<'a>> {
         if role != Role::Helper || id != Id::LINK || core::mem::replace(&mut self.is_drained, true) {
-            self.ends.stray();
+            self.link_end.count_stray();
             return None;
         }
         Some(ServerEvent::Drain { deadline_ms })
@@ -409,14 +410,14 @@ impl ServerLink {
     ) -> Result<ServerEvent<'a>, LinkError> {
         self.keep_next = None;
         let connections_max = self.config.limits.connections_max_of(role);
-        if id == Id::LINK || id.0 > connections_max || self.ends.get(id).is_some() {
+        if id == Id::LINK || id.0 > connections_max || self.link_end.get(id).is_some() {
             return Err(LinkError::Id(id));
         }
         if let Err(why) = self.config.rules.check(role, self.peer, self.local, client) {
-            self.ends.batching.control(id, Control::Refused(RefuseReason::Forbidden));
+            self.link_end.batching.control(id, Control::Refused(RefuseReason::Forbidden));
             return Ok(ServerEvent::Forbidden { client, why });
         }
-        self.ends.insert(id, connection.of(client));
+        self.link_end.insert(id, connection.with_client(client));
         Ok(event)
     }
 
@@ -436,7 +437,7 @@ impl ServerLink {
     /// Whether the peer has named an accepted key. Its proof may still be missing.
     pub fn has_named_key(&self) -> bool {
         match &self.stage {
-            Stage::Accepting { handshake, .. } => handshake.has_named_key(),
+            Stage::Handshake { handshake, .. } => handshake.has_named_key(),
             Stage::Established { .. } => true,
             Stage::Failed => false,
         }
@@ -444,28 +445,28 @@ impl ServerLink {
 
     /// All connections that have not ended.
     pub fn ids(&self) -> impl Iterator<Item = Id> + '_ {
-        self.ends.ids()
+        self.link_end.ids()
     }
 
     /// Number of connections that have not ended.
     pub fn connections(&self) -> usize {
-        self.ends.connections()
+        self.link_end.connections()
     }
 
-    /// Takes a batch if the policy says that one is due.
+    /// Takes a batch if it is due according to the policy.
     #[must_use]
     pub fn poll_transmit(&mut self, now: Time) -> Option<Chunk> {
-        self.ends.poll_transmit(now)
+        self.link_end.poll_transmit(now)
     }
 
-    /// Takes all that waits as one batch.
+    /// Takes all waiting output as one batch.
     pub fn flush(&mut self, now: Time) -> Option<Chunk> {
-        self.ends.flush(now)
+        self.link_end.flush(now)
     }
 
     /// Bytes that wait to be sent.
     pub fn pending(&self) -> usize {
-        self.ends.batching.pending()
+        self.link_end.batching.pending()
     }
 
     /// Whether to read the peer's bytes; otherwise leave them in the socket. Reading stops while more than
@@ -473,7 +474,7 @@ impl ServerLink {
     /// bytes without data than its allowance, until [`poll_read_timeout`](Self::poll_read_timeout). Call again after
     /// each input, batch and timeout.
     pub fn may_read(&self) -> bool {
-        self.paused_until().is_none() && self.ends.batching.control_bytes() <= CONTROL_BYTES_MAX
+        self.paused_until().is_none() && self.link_end.batching.control_bytes() <= CONTROL_BYTES_MAX
     }
 
     fn paused_until(&self) -> Option<Time> {
@@ -482,18 +483,18 @@ impl ServerLink {
 
     /// Gives a sent batch's buffer back for reuse.
     pub fn recycle(&mut self, chunk: Chunk) {
-        self.ends.batching.recycle(chunk);
+        self.link_end.batching.recycle(chunk);
     }
 
     /// When to call [`handle_timeout`](Self::handle_timeout) and [`poll_transmit`](Self::poll_transmit) next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        let waited_for = match &self.stage {
+        let stage_timeout = match &self.stage {
             Stage::Failed => return None,
-            Stage::Accepting { deadline, .. } => Some(*deadline),
+            Stage::Handshake { deadline, .. } => Some(*deadline),
             _ => self.poll_read_timeout(),
         };
-        [self.ends.batching.poll_timeout(), waited_for].into_iter().flatten().min()
+        [self.link_end.batching.poll_timeout(), stage_timeout].into_iter().flatten().min()
     }
 
     /// When to call [`handle_timeout`](Self::handle_timeout) for an incomplete record or a pause in reading.
@@ -502,7 +503,7 @@ impl ServerLink {
         if matches!(self.stage, Stage::Failed) {
             return None;
         }
-        let record = self.ends.receiving.poll_timeout();
+        let record = self.link_end.receiving.poll_timeout();
         [record, self.paused_until()].into_iter().flatten().min()
     }
 
@@ -519,8 +520,8 @@ impl ServerLink {
         }
         let may_read = self.may_read();
         let outcome = match &self.stage {
-            Stage::Accepting { deadline, .. } if *deadline <= now => Err(LinkError::HandshakeTimeout),
-            Stage::Established { .. } => self.ends.receiving.handle_timeout(now, may_read),
+            Stage::Handshake { deadline, .. } if *deadline <= now => Err(LinkError::HandshakeTimeout),
+            Stage::Established { .. } => self.link_end.receiving.handle_timeout(now, may_read),
             _ => Ok(()),
         };
         if outcome.is_err() {
@@ -531,7 +532,7 @@ impl ServerLink {
 
     /// Counters since the link began.
     pub fn counters(&self) -> LinkCounters {
-        self.ends.counters()
+        self.link_end.counters()
     }
 
     /// The peer's address.

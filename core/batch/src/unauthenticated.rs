@@ -1,16 +1,16 @@
-//! Which connections to a link port may wait for authentication, and which one is dropped when there are too many.
+//! Bounds the connections to a link port that have yet to authenticate, and chooses which one to drop.
 //!
-//! Opening a connection takes no key, and its peer may send nothing. Such connections must not use up a server's
-//! descriptors, and must not keep peers with a key away. So there is a bound for each source address and one in total,
-//! and a new connection is always accepted: it replaces another one, chosen so that the peers which are about to
-//! authenticate survive.
+//! A connection can be opened without a key, and its peer may send nothing. Such connections must not use up a server's
+//! descriptors, and must not exclude peers that have a key. So there is a bound for each source address and one in
+//! total, and a new connection is always accepted: it replaces another one, chosen so that peers that are about to
+//! authenticate remain.
 //!
 //! - Connections that have not named an accepted key are dropped first. A peer with a key names it in its first packet,
-//!   so it is past that stage when its connection is accepted, or one round trip later.
+//!   so it has named it when its connection is accepted, or one round trip later.
 //! - Among those, the source with the most connections loses its oldest one. A flood from one address replaces its own
-//!   connections; so does a flood from many addresses, as long as each of them holds as many as an honest source.
-//! - Only when all have named a key is one of these dropped, again the oldest of the source with the most connections.
-//! - Many honest peers of one host connect at the same moment when their helper fails. So the two bounds ignore a
+//!   connections; so does a flood from many addresses, if each of them has as many connections as a legitimate source.
+//! - When all have named a key, one of these is dropped: again the oldest of the source with the most connections.
+//! - Many legitimate peers of one host connect at the same moment when their helper fails. So the two bounds ignore a
 //!   connection's first second ([`GRACE`]); until then only a third, higher bound counts it.
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -20,16 +20,16 @@ use core::time::Duration;
 
 use spillway_transport::Time;
 
-/// Handshakes in progress from one source address that are older than [`GRACE`].
+/// Maximum number of handshakes in progress from one source address that are older than [`GRACE`].
 pub const PER_SOURCE_MAX: usize = 16;
-/// Handshakes in progress in total that are older than [`GRACE`].
+/// Maximum number of handshakes in progress that are older than [`GRACE`].
 pub const TOTAL_MAX: usize = 128;
-/// Handshakes in progress in total, whatever their age.
+/// Maximum number of handshakes in progress of any age.
 pub const YOUNG_MAX: usize = 1024;
-/// How long a peer may take to authenticate before it can be dropped for a newer one, while there is room.
+/// Time for a peer to authenticate during which it is not dropped for a newer one, unless [`YOUNG_MAX`] is reached.
 pub const GRACE: Duration = Duration::from_secs(1);
 
-/// A network that one peer can use freely: an IPv4 address, or an IPv6 network of 64 bits.
+/// A network whose addresses one peer can choose freely: an IPv4 address, or an IPv6 network of 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Source {
     V4([u8; 4]),
@@ -132,7 +132,7 @@ impl<K> Unauthenticated<K> {
 }
 
 impl<K: Copy + Ord> Unauthenticated<K> {
-    /// Adds a connection. If there is no room, removes and returns the one that must be closed for it.
+    /// Adds a connection. If there is no room, removes another connection and returns it: the caller must close it.
     #[must_use = "the connection that is returned must be closed"]
     pub fn begin(&mut self, now: Time, peer: IpAddr, name: K) -> Option<K> {
         let source = Source::of(peer);
@@ -140,7 +140,7 @@ impl<K: Copy + Ord> Unauthenticated<K> {
         self.evicted += u64::from(victim.is_some());
         let number = self.next;
         self.next += 1;
-        debug_assert!(!self.by_name.contains_key(&name), "each connection begins once");
+        debug_assert!(!self.by_name.contains_key(&name), "a connection must not begin twice");
         self.by_name.insert(name, number);
         self.insert(number, Entry { group: (source, Stage::Silent), name, since: now });
         victim
@@ -148,19 +148,19 @@ impl<K: Copy + Ord> Unauthenticated<K> {
 
     /// Whether [`evict`](Self::evict) would return a connection.
     pub fn can_evict(&self, now: Time) -> bool {
-        self.first_to_go(now).is_some()
+        self.eviction_candidate(now).is_some()
     }
 
-    /// Makes room when another table with these connections is full: removes and returns the one that must be closed. A
-    /// peer that has named a key is safe for [`GRACE`], so that peers with a key do not replace each other.
+    /// Makes room if another table with these connections is full: removes and returns a connection; the caller must
+    /// close it. A peer that has named a key stays for [`GRACE`], so that peers with a key do not replace each other.
     #[must_use = "the connection that is returned must be closed"]
     pub fn evict(&mut self, now: Time) -> Option<K> {
-        let victim = self.first_to_go(now).and_then(|number| self.remove(number));
+        let victim = self.eviction_candidate(now).and_then(|number| self.remove(number));
         self.evicted += u64::from(victim.is_some());
         victim
     }
 
-    fn first_to_go(&self, now: Time) -> Option<u64> {
+    fn eviction_candidate(&self, now: Time) -> Option<u64> {
         let (stage, _, Reverse(number), _) = self.ranks.last()?;
         (*stage == Stage::Silent || self.is_old(now, *number)).then_some(*number)
     }
@@ -192,9 +192,9 @@ impl<K: Copy + Ord> Unauthenticated<K> {
         {
             return Some(*oldest);
         }
-        let (_, _, Reverse(worst), _) = self.ranks.last()?;
-        let is_full = self.entries.len() >= self.bounds.total.max(1) && self.is_old(now, *worst);
-        (is_full || self.entries.len() >= self.bounds.young.max(1)).then_some(*worst)
+        let (_, _, Reverse(candidate), _) = self.ranks.last()?;
+        let is_full = self.entries.len() >= self.bounds.total.max(1) && self.is_old(now, *candidate);
+        (is_full || self.entries.len() >= self.bounds.young.max(1)).then_some(*candidate)
     }
 
     fn group(&self, group: Group) -> Option<&BTreeSet<u64>> {
@@ -202,7 +202,7 @@ impl<K: Copy + Ord> Unauthenticated<K> {
     }
 
     fn insert(&mut self, number: u64, entry: Entry<K>) {
-        self.ranks_change(entry.group, |members| {
+        self.update_group(entry.group, |members| {
             members.insert(number);
         });
         self.entries.insert(number, entry);
@@ -210,7 +210,7 @@ impl<K: Copy + Ord> Unauthenticated<K> {
 
     fn take(&mut self, number: u64) -> Option<Entry<K>> {
         let entry = self.entries.remove(&number)?;
-        self.ranks_change(entry.group, |members| {
+        self.update_group(entry.group, |members| {
             members.remove(&number);
         });
         Some(entry)
@@ -222,7 +222,7 @@ impl<K: Copy + Ord> Unauthenticated<K> {
         Some(entry.name)
     }
 
-    fn ranks_change(&mut self, group: Group, change: impl FnOnce(&mut BTreeSet<u64>)) {
+    fn update_group(&mut self, group: Group, change: impl FnOnce(&mut BTreeSet<u64>)) {
         let members = self.groups.entry(group).or_default();
         if let Some(rank) = rank(group, members) {
             self.ranks.remove(&rank);
@@ -285,8 +285,12 @@ mod tests {
             for (name, source) in [(0, 1), (1, 2), (2, 3), (3, 3), (4, 2), (5, 3)] {
                 assert_eq!(table.begin(Time(0), v4(source), name), None);
             }
-            assert_eq!(table.begin(now, v4(4), 6), Some(2), "the oldest of the source with three");
-            assert_eq!(table.begin(now, v4(5), 7), Some(1), "the oldest of the two sources with two");
+            assert_eq!(table.begin(now, v4(4), 6), Some(2), "the oldest of the source with 3 connections");
+            assert_eq!(
+                table.begin(now, v4(5), 7),
+                Some(1),
+                "the oldest of the two sources with 2 connections"
+            );
         }
     }
 
@@ -296,7 +300,7 @@ mod tests {
         for name in 0..YOUNG_MAX as u32 {
             assert_eq!(table.begin(Time(5), v4(1), name), None);
         }
-        assert_eq!(table.begin(Time(5), v4(1), 5000), Some(0), "the third bound");
+        assert_eq!(table.begin(Time(5), v4(1), 5000), Some(0), "YOUNG_MAX bounds connections of any age");
         for name in 1..YOUNG_MAX as u32 {
             assert!(table.end(name));
         }
@@ -304,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn evict_drops_silent_peers_first_and_then_slow_ones() {
+    fn evict_drops_silent_peers_first_and_then_old_ones() {
         let mut table = table(9, 9, 9);
         assert_eq!(table.evict(LATER), None);
         for (name, source) in [(0, 1), (1, 2), (2, 2)] {
@@ -312,7 +316,7 @@ mod tests {
         }
         table.named_key(0);
         assert_eq!((table.evict(Time(0)), table.evict(Time(0))), (Some(1), Some(2)));
-        assert!(!table.can_evict(Time(0)), "the peer with a key is within its grace");
+        assert!(!table.can_evict(Time(0)), "a peer that named a key should stay for GRACE");
         assert_eq!((table.evict(Time(0)), table.evict(LATER)), (None, Some(0)));
         assert_eq!((table.len(), table.evicted()), (0, 3));
     }
@@ -323,9 +327,9 @@ mod tests {
         assert_eq!(flooded.begin(Time(0), v4(1), 0), None);
         flooded.named_key(0);
         let evicted: Vec<Option<u32>> = (1..1000).map(|name| flooded.begin(LATER, v4(1), name)).collect();
-        assert!(!evicted.contains(&Some(0)), "a flood of silent connections from the same address");
+        assert!(!evicted.contains(&Some(0)), "a flood of silent connections must not evict the peer");
         assert!(flooded.end(0));
-        assert!(!flooded.end(0), "only once");
+        assert!(!flooded.end(0), "a second end should report that the peer does not wait");
 
         let mut flooded = table(4, 128, 256);
         for name in 0..4 {
@@ -337,7 +341,7 @@ mod tests {
             let victim = flooded.begin(LATER, Ipv4Addr::new(10, 1, high, low).into(), name);
             assert!(
                 victim.is_none_or(|victim| victim >= 4),
-                "silent connections, each with an address of its own: {name}"
+                "silent connections from many addresses must not evict the peer: {name}"
             );
         }
         for name in 0..4 {
@@ -353,7 +357,7 @@ mod tests {
             table.named_key(name);
         }
         assert_eq!(table.begin(LATER, v4(3), 3), Some(1));
-        assert_eq!(table.begin(LATER, v4(4), 4), Some(3), "the silent one");
+        assert_eq!(table.begin(LATER, v4(4), 4), Some(3), "the silent peer should be dropped first");
     }
 
     #[test]
@@ -368,14 +372,14 @@ mod tests {
     }
 
     #[test]
-    fn bounds_of_zero_leave_room_for_one() {
+    fn bounds_of_zero_allow_one_connection() {
         let mut table = table(0, 0, 0);
         assert_eq!(table.begin(Time(0), v4(1), 0), None);
         assert_eq!(table.begin(Time(0), v4(2), 1), Some(0));
         assert_eq!(names(&table), vec![1]);
     }
 
-    /// Reference model of the choice, by searching all connections: (name, source, named a key, since), oldest first.
+    /// Reference model: searches all connections, given as (name, source, has named a key, since), oldest first.
     fn expected(alive: &[(u32, u8, bool, Time)], bounds: Bounds, now: Time, source: u8) -> Option<u32> {
         let is_old = |since: Time| now.since(since) >= GRACE;
         let own: Vec<_> = alive.iter().filter(|(_, of, ..)| *of == source).collect();
@@ -390,15 +394,15 @@ mod tests {
         let stage = alive.iter().any(|(_, _, named, _)| !named);
         let candidates: Vec<_> = alive.iter().filter(|(_, _, named, _)| *named != stage).collect();
         let held = |source: u8| candidates.iter().filter(|(_, of, ..)| *of == source).count();
-        let most = candidates.iter().map(|(_, of, ..)| held(*of)).max()?;
-        let (name, _, _, since) = candidates.iter().find(|(_, of, ..)| held(*of) == most)?;
+        let held_max = candidates.iter().map(|(_, of, ..)| held(*of)).max()?;
+        let (name, _, _, since) = candidates.iter().find(|(_, of, ..)| held(*of) == held_max)?;
         let is_full = alive.len() >= bounds.total && is_old(*since);
         (is_full || alive.len() >= bounds.young).then_some(*name)
     }
 
     proptest::proptest! {
         #[test]
-        fn chooses_as_the_reference_model_does(
+        fn drops_the_same_connections_as_the_reference_model(
             steps in proptest::collection::vec((0_u8..5, 0_u8..6, 0_u32..40), 0..300),
             bounds in (1_usize..5, 1_usize..12, 1_usize..20),
         ) {
@@ -426,7 +430,7 @@ mod tests {
                     _ => now = now + GRACE / 3,
                 }
                 let expected: Vec<u32> = alive.iter().map(|(name, ..)| *name).collect();
-                assert_eq!(names(&table), expected, "oldest first");
+                assert_eq!(names(&table), expected, "connections should be listed oldest first");
                 assert!(table.len() <= bounds.young.max(1));
                 assert_eq!((table.by_name.len(), table.ranks.len()), (table.len(), table.groups.len()));
             }

@@ -1,4 +1,4 @@
-//! Allowances of clients: control messages and empty frames are free in proportion to data; more pauses reading.
+//! Allowances of clients: control messages and empty frames are allowed in proportion to data; more pauses reading.
 
 #[allow(dead_code, reason = "other test programs use the rest")]
 mod pair;
@@ -41,7 +41,7 @@ fn data(id: Id, bytes: &[u8]) -> Vec<u8> {
     [&header.emit(), bytes].concat()
 }
 
-/// Gives a link this input, and answers each close event.
+/// Passes input to a link, and answers each close event.
 fn feed(server: &mut ServerLink, now: Time, bytes: &[u8]) {
     let mut scratch = Scratch::new();
     let mut input = server.unseal(now, bytes, &mut scratch);
@@ -53,7 +53,7 @@ fn feed(server: &mut ServerLink, now: Time, bytes: &[u8]) {
     while server.flush(now).is_some() {}
 }
 
-/// Floods of at least 17 KB each: more than the burst that is allowed.
+/// Floods of at least 17 KB each: more than the allowed burst of 16 KiB.
 fn floods() -> Vec<(&'static str, Vec<u8>)> {
     let credit = |id| move |step| (Id(id), Control::Credit(step));
     let connect = [(Id(3), connect_control(HELPER)), (Id(3), Control::Close(CloseReason::Normal))];
@@ -68,26 +68,26 @@ fn floods() -> Vec<(&'static str, Vec<u8>)> {
 
 #[test]
 fn a_flood_without_data_pauses_reading() {
-    for (what, flood) in floods() {
+    for (flood_name, flood) in floods() {
         let (mut server, now) = server_of(Role::Client);
         feed(&mut server, now, &frames([(Id(1), connect_control(HELPER))]));
         feed(&mut server, now, &flood);
-        assert!(!server.may_read(), "{what}");
-        let until = server.poll_read_timeout().expect(what);
-        assert!(now < until && until <= now + SECOND, "{what}: {until:?}");
-        assert_eq!(server.poll_timeout(), Some(until), "{what}");
+        assert!(!server.may_read(), "{flood_name}");
+        let until = server.poll_read_timeout().unwrap();
+        assert!(now < until && until <= now + SECOND, "{flood_name}: {until:?}");
+        assert_eq!(server.poll_timeout(), Some(until), "{flood_name}");
         server.handle_timeout(Time(until.0 - 1)).unwrap();
-        assert!(!server.may_read(), "{what}");
+        assert!(!server.may_read(), "{flood_name}");
         server.handle_timeout(until).unwrap();
-        assert!(server.may_read() && !server.has_read_timeout(), "{what}");
+        assert!(server.may_read() && !server.has_read_timeout(), "{flood_name}");
         feed(&mut server, until, &flood);
-        assert!(!server.may_read(), "{what}, again");
+        assert!(!server.may_read(), "{flood_name}, second time");
     }
 }
 
 #[test]
-fn runs_of_frames_have_the_same_allowance() {
-    for (what, flood) in floods() {
+fn a_flood_in_runs_pauses_reading() {
+    for (flood_name, flood) in floods() {
         let (mut server, now) = server_of(Role::Client);
         feed(&mut server, now, &frames([(Id(1), connect_control(HELPER))]));
         let mut input = flood.as_slice();
@@ -98,27 +98,27 @@ fn runs_of_frames_have_the_same_allowance() {
                 Received::Run(run) => server.forwarded(run),
             }
         }
-        assert!(!server.may_read(), "{what}");
+        assert!(!server.may_read(), "{flood_name}");
     }
 }
 
-/// A helper's link carries the control messages of thousands of clients, each with an allowance at the helper.
+/// A helper's link carries the control messages of thousands of clients, and the helper limits each of them.
 #[test]
-fn a_helper_is_always_read() {
-    for (what, flood) in floods() {
+fn a_flood_of_a_helper_does_not_pause_reading() {
+    for (flood_name, flood) in floods() {
         let (mut server, now) = server_of(Role::Helper);
         feed(&mut server, now, &flood);
-        assert!(server.may_read() && !server.has_read_timeout(), "{what}");
+        assert!(server.may_read() && !server.has_read_timeout(), "{flood_name}");
     }
 }
 
-/// The *credit* and *acknowledge* that a session sends with its data stay within the allowance at any rate.
+/// The *credit* and *acknowledge* messages that a session sends with its data stay within the allowance at any rate.
 #[test]
-fn control_messages_in_proportion_to_data_never_pause_reading() {
+fn control_messages_in_proportion_to_data_do_not_pause_reading() {
     let (mut server, now) = server_of(Role::Client);
     feed(&mut server, now, &frames([(Id(1), reconnect_control(HELPER))]));
     let acknowledgements = |received| {
-        let acknowledge = Acknowledge { received, finish_received: false, answer: false };
+        let acknowledge = Acknowledge { received, finish_received: false, requests_answer: false };
         frames([(Id(1), Control::Credit(received)), (Id(1), Control::Acknowledge(acknowledge))])
     };
     for step in 0..10_000 {

@@ -1,4 +1,4 @@
-//! Encrypted links: an attacker on the path can neither disable encryption nor alter a byte unnoticed.
+//! Encrypted links: an attacker on the path cannot disable encryption, and cannot alter a byte without being detected.
 
 #[allow(dead_code, reason = "its pair is for other test programs")]
 mod pair;
@@ -19,7 +19,7 @@ const NOW: Time = Time(1);
 const CLIENT: &str = "10.0.0.3:5000";
 
 fn opener(key: Key, encryption: Encryption) -> OpenerLink {
-    let policy = PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 };
+    let policy = PolicyKind::Fixed { interval: Duration::ZERO, size_bytes: 0 };
     let config = OpenerConfig { role: Role::Helper, key, limits: Limits::default(), policy, encryption };
     OpenerLink::new(&config, NOW, pair::fresh(7))
 }
@@ -82,21 +82,23 @@ fn established() -> (OpenerLink, ServerLink, Id) {
 }
 
 /// Flips each bit of each byte of the handshake, and sets each byte to the value of other link versions. The outcome is
-/// a failed link, or an encrypted one: never one that is not encrypted.
+/// a failed link, or an encrypted one, but not an unencrypted one.
 #[test]
 fn no_alteration_of_the_handshake_disables_encryption() {
-    let lengths = [36, 68 + 48, 32 + 48];
+    let lengths = [36, 68 + 48, 32 + 48]; // *hello*; *welcome* and *exchange*; proof and *exchange*
     let masks = (0..8).map(|bit| 1 << bit).chain([4 ^ 1, 4 ^ 2, 4 ^ 3, 0xff]);
-    let cases =
-        lengths.iter().enumerate().flat_map(|(message, length)| (0..*length).map(move |at| (message, at)));
+    let cases = lengths
+        .iter()
+        .enumerate()
+        .flat_map(|(message, length)| (0..*length).map(move |offset| (message, offset)));
     let mut refused = 0;
-    for ((message, at), mask) in cases.flat_map(|case| masks.clone().map(move |mask| (case, mask))) {
+    for ((message, offset), mask) in cases.flat_map(|case| masks.clone().map(move |mask| (case, mask))) {
         let mut opener = opener(pair::helper_key(), Encryption::Preferred);
         let mut server = server(ring(), Encryption::Preferred);
         let altered = |number: usize, mut bytes: Vec<u8>| {
             assert!(number != 2 || bytes.is_empty() || bytes.len() == lengths[2]);
             if number == message && !bytes.is_empty() {
-                bytes[at] ^= mask;
+                bytes[offset] ^= mask;
             }
             bytes
         };
@@ -104,18 +106,18 @@ fn no_alteration_of_the_handshake_disables_encryption() {
             .1
             .and_then(|()| receive_at_opener(&mut opener, &altered(1, server_output(&mut server))).1)
             .and_then(|()| receive_at_server(&mut server, &altered(2, opener_output(&mut opener))).1);
-        let case = format!("byte {at} of message {message}, mask {mask:#04x}: {outcome:?}");
+        let case = format!("byte {offset} of message {message}, mask {mask:#04x}: {outcome:?}");
         assert!(!opener.is_established() || opener.is_encrypted(), "{case}");
         assert!(!server.is_established() || server.is_encrypted(), "{case}");
         assert!(!(opener.is_established() && server.is_established()), "{case}");
         refused += usize::from(outcome.is_err());
     }
-    // The other cases wait for bytes that never arrive, like a truncated hello.
+    // In the other cases an end waits for bytes that never arrive, as after a truncated hello.
     assert!(refused > 2500, "{refused}");
 }
 
 #[test]
-fn sealed_or_foreign_bytes_are_not_decomposed() {
+fn bytes_that_unseal_did_not_return_are_not_decomposed() {
     let (mut opener, mut server, id) = established();
     opener.compose(id, b"get x");
     let batch = opener_output(&mut opener);
@@ -140,23 +142,23 @@ fn the_longest_record_is_held_until_it_is_complete() {
     assert_eq!(receive_at_server(&mut server, rest), (request, Ok(())));
 }
 
-/// Both ends fail when the rest of a record is withheld, but not after a pause of the process itself.
+/// Both ends fail when the rest of a record is withheld, but not after a pause of their own process.
 #[test]
 fn a_record_that_stays_incomplete_ends_the_link() {
     let at = |seconds: u64| Time(NOW.0 + seconds * 1_000_000_000);
-    let reads = |link: &mut ServerLink, now, wire: &[u8]| {
+    let receive = |link: &mut ServerLink, now, wire: &[u8]| {
         let mut scratch = Scratch::new();
         let mut input = link.unseal(now, wire, &mut scratch);
         while link.decompose(now, &mut input).unwrap().is_some() {}
     };
     // A length alone, and a length with a part of the bytes.
-    for cut in [5, 30] {
+    for piece_bytes in [5, 30] {
         let (mut opener, mut server, id) = established();
         assert_eq!(server.poll_timeout(), None);
         opener.compose(id, b"get x");
         let batch = opener_output(&mut opener);
-        let (first, rest) = batch.split_at(cut);
-        reads(&mut server, at(0), first);
+        let (first, rest) = batch.split_at(piece_bytes);
+        receive(&mut server, at(0), first);
         assert_eq!(server.poll_timeout(), Some(at(5)));
         assert_eq!(server.handle_timeout(at(4)), Ok(()));
         // The process paused for a minute: the rest may be in its socket.
@@ -164,25 +166,25 @@ fn a_record_that_stays_incomplete_ends_the_link() {
         assert_eq!(server.poll_timeout(), Some(at(65)));
         let mut other = established().1;
         std::mem::swap(&mut other, &mut server);
-        reads(&mut other, at(64), rest);
+        receive(&mut other, at(64), rest);
         assert_eq!((other.poll_timeout(), other.handle_timeout(at(90))), (None, Ok(())));
 
         let (mut opener, mut server, id) = established();
         opener.compose(id, b"get x");
-        reads(&mut server, at(0), &opener_output(&mut opener)[..cut]);
+        receive(&mut server, at(0), &opener_output(&mut opener)[..piece_bytes]);
         assert_eq!((server.handle_timeout(at(5)), server.poll_timeout()), (Ok(()), Some(at(10))));
         assert_eq!(server.handle_timeout(at(10)), Err(LinkError::RecordTimeout));
-        assert_eq!(server.handle_timeout(at(20)), Ok(()), "the error is reported once");
+        assert_eq!(server.handle_timeout(at(20)), Ok(()), "the error should be reported once");
         assert_eq!(
             (server.poll_timeout(), server.poll_read_timeout()),
             (None, None),
-            "a failed link waits for nothing"
+            "a failed link should have no timeout"
         );
 
         let (mut opener, mut server, id) = established();
         server.compose(id, b"STORED");
         let batch = server_output(&mut server);
-        assert_eq!(receive_at_opener(&mut opener, &batch[..cut]), (Vec::new(), Ok(())));
+        assert_eq!(receive_at_opener(&mut opener, &batch[..piece_bytes]), (Vec::new(), Ok(())));
         assert_eq!(opener.poll_timeout(), Some(at(5)));
         assert_eq!(opener.handle_timeout(at(5)), Ok(()));
         assert_eq!(opener.handle_timeout(at(10)), Err(LinkError::RecordTimeout));
@@ -190,7 +192,7 @@ fn a_record_that_stays_incomplete_ends_the_link() {
     }
 }
 
-/// A record that arrives slowly holds memory as long as an incomplete one does.
+/// A record that arrives slowly holds memory like an incomplete one.
 #[test]
 fn a_record_that_arrives_too_slowly_ends_the_link() {
     let at = |seconds: u64| Time(NOW.0 + seconds * 1_000_000_000);
@@ -198,17 +200,17 @@ fn a_record_that_arrives_too_slowly_ends_the_link() {
     opener.compose(id, &[7; 1_000]);
     let batch = opener_output(&mut opener);
     let mut scratch = Scratch::new();
-    let mut ended = None;
+    let mut ended_after_seconds = None;
     for (seconds, byte) in batch.chunks(1).enumerate() {
         let now = at(seconds as u64);
         let mut input = server.unseal(now, byte, &mut scratch);
         while server.decompose(now, &mut input).unwrap().is_some() {}
         if server.handle_timeout(now) == Err(LinkError::RecordTimeout) {
-            ended = Some(seconds);
+            ended_after_seconds = Some(seconds);
             break;
         }
     }
-    assert_eq!(ended, Some(10));
+    assert_eq!(ended_after_seconds, Some(10));
 
     // Consecutive records each have their own time limit.
     let (mut opener, mut server, id) = established();
@@ -225,10 +227,10 @@ fn a_record_that_arrives_too_slowly_ends_the_link() {
 }
 
 #[test]
-fn an_incomplete_record_does_not_end_a_link_that_is_not_read() {
+fn an_incomplete_record_does_not_end_a_link_while_reading_is_paused() {
     let at = |seconds: u64| Time(NOW.0 + seconds * 1_000_000_000);
     let (mut opener, mut server, id) = established();
-    // Answers wait for the peer until the server stops reading.
+    // The server stops reading when too many answers wait for the peer.
     while server.may_read() {
         for _ in 0..1000 {
             server.accept(id);
@@ -287,7 +289,7 @@ fn required_encryption_rejects_older_peers_and_peers_without_a_key() {
 }
 
 #[test]
-fn a_link_with_the_loopback_only_key_has_the_same_version_and_is_plain() {
+fn a_link_with_the_loopback_only_key_has_version_4_and_is_not_encrypted() {
     let mut opener = opener(Key::loopback_only(), Encryption::Preferred);
     let mut server = server(KeyRing::loopback_only(), Encryption::Preferred);
     receive_at_server(&mut server, &opener_output(&mut opener)).1.unwrap();
@@ -307,23 +309,23 @@ enum Alteration {
 }
 
 impl Alteration {
-    fn of(&self, stream: &[u8]) -> Vec<u8> {
+    fn apply(&self, stream: &[u8]) -> Vec<u8> {
         let mut out = stream.to_vec();
         match self {
-            Alteration::Flip(at, mask) => out[at.index(stream.len())] ^= mask,
-            Alteration::Insert(at, bytes) => {
-                let at = at.index(stream.len());
-                out.splice(at..at, bytes.iter().copied());
+            Alteration::Flip(offset, mask) => out[offset.index(stream.len())] ^= mask,
+            Alteration::Insert(offset, bytes) => {
+                let offset = offset.index(stream.len());
+                out.splice(offset..offset, bytes.iter().copied());
             }
-            Alteration::Delete(at, count) => {
-                let at = at.index(stream.len());
-                out.drain(at..(at + count).min(stream.len()));
+            Alteration::Delete(offset, count) => {
+                let offset = offset.index(stream.len());
+                out.drain(offset..(offset + count).min(stream.len()));
             }
-            Alteration::Repeat(at, count) => {
-                let at = at.index(stream.len());
-                let again = stream[at..(at + count).min(stream.len())].to_vec();
-                let end = at + again.len();
-                out.splice(end..end, again);
+            Alteration::Repeat(offset, count) => {
+                let offset = offset.index(stream.len());
+                let repeated = stream[offset..(offset + count).min(stream.len())].to_vec();
+                let end = offset + repeated.len();
+                out.splice(end..end, repeated);
             }
         }
         out
@@ -331,41 +333,42 @@ impl Alteration {
 }
 
 fn alteration() -> impl Strategy<Value = Alteration> {
-    let at = any::<prop::sample::Index>;
+    let offset = any::<prop::sample::Index>;
     prop_oneof![
-        (at(), 1..=u8::MAX).prop_map(|(at, mask)| Alteration::Flip(at, mask)),
-        (at(), prop::collection::vec(any::<u8>(), 1..40))
-            .prop_map(|(at, bytes)| Alteration::Insert(at, bytes)),
-        (at(), 1..200_usize).prop_map(|(at, count)| Alteration::Delete(at, count)),
-        (at(), 1..200_usize).prop_map(|(at, count)| Alteration::Repeat(at, count)),
+        (offset(), 1..=u8::MAX).prop_map(|(offset, mask)| Alteration::Flip(offset, mask)),
+        (offset(), prop::collection::vec(any::<u8>(), 1..40))
+            .prop_map(|(offset, bytes)| Alteration::Insert(offset, bytes)),
+        (offset(), 1..200_usize).prop_map(|(offset, count)| Alteration::Delete(offset, count)),
+        (offset(), 1..200_usize).prop_map(|(offset, count)| Alteration::Repeat(offset, count)),
     ]
 }
 
 proptest! {
-    /// The server receives a prefix of an altered stream and then, at the latest with the next bytes, an error.
+    /// The server receives a prefix of the altered stream and then an error, at the latest with the following bytes.
     #[test]
     fn altered_streams_end_the_link_after_a_prefix(
         sizes in prop::collection::vec(1..3000_usize, 1..8),
         alteration in alteration(),
-        cut in 1..5000_usize,
+        piece_bytes in 1..5000_usize,
     ) {
         let (mut opener, mut server, id) = established();
         let (mut stream, mut sent) = (Vec::new(), Vec::new());
         for (number, size) in sizes.iter().enumerate() {
-            let request: Vec<u8> = (0..*size).map(|at| (at * 31 + number) as u8).collect();
+            let request: Vec<u8> = (0..*size).map(|offset| (offset * 31 + number) as u8).collect();
             prop_assert_eq!(opener.compose(id, &request), request.len());
             sent.extend(request);
             stream.extend(opener_output(&mut opener));
         }
-        let altered = alteration.of(&stream);
+        let altered = alteration.apply(&stream);
         let (mut received, mut outcome) = (Vec::new(), Ok(()));
-        // The bytes that follow are unaltered, and long enough for any record that was begun.
+        // Unaltered bytes follow, which are long enough to complete any record that has begun.
         for _ in 0..6 {
             prop_assert_eq!(opener.compose(id, &[9; 4000]), 4000);
             stream.extend(opener_output(&mut opener));
         }
-        let rest = stream.split_off(stream.len() - 6 * (4000 + 7 + 18 + 16));
-        for piece in altered.chunks(cut).chain([&rest[..]]) {
+        let sealed_bytes = 4000 + 7 + 18 + 16; // with the frame's header, and the record's header and tag
+        let rest = stream.split_off(stream.len() - 6 * sealed_bytes);
+        for piece in altered.chunks(piece_bytes).chain([&rest[..]]) {
             let (more, result) = receive_at_server(&mut server, piece);
             received.extend(more);
             outcome = result;
@@ -374,7 +377,7 @@ proptest! {
             }
         }
         if altered == stream {
-            return Ok(()); // The alteration repeated equal bytes.
+            return Ok(()); // the alteration repeated equal bytes
         }
         prop_assert!(outcome.is_err());
         prop_assert!(sent.starts_with(&received), "{} of {} bytes", received.len(), sent.len());
@@ -382,25 +385,25 @@ proptest! {
 
     #[test]
     fn arbitrary_bytes_after_the_handshake_do_not_panic(
-        junk in prop::collection::vec(any::<u8>(), 18..3000),
-        cut in 1..100_usize,
+        random_bytes in prop::collection::vec(any::<u8>(), 18..3000),
+        piece_bytes in 1..100_usize,
     ) {
         let (mut opener, mut server, _) = established();
-        for piece in junk.chunks(cut) {
+        for piece in random_bytes.chunks(piece_bytes) {
             if !receive_at_server(&mut server, piece).0.is_empty() || !receive_at_opener(&mut opener, piece).0.is_empty() {
-                panic!("junk was taken for data");
+                panic!("random bytes must not be delivered as data");
             }
         }
     }
 
     #[test]
-    fn a_stream_arrives_however_it_is_split(cut in 1..40_000_usize, size in 1..100_000_usize) {
+    fn a_stream_arrives_when_it_is_split_anywhere(piece_bytes in 1..40_000_usize, size in 1..100_000_usize) {
         let (mut opener, mut server, id) = established();
-        let reply: Vec<u8> = (0..size).map(|at| (at * 7) as u8).collect();
+        let reply: Vec<u8> = (0..size).map(|offset| (offset * 7) as u8).collect();
         prop_assert_eq!(server.compose(id, &reply), size);
         let stream = server_output(&mut server);
         let mut received = Vec::new();
-        for piece in stream.chunks(cut) {
+        for piece in stream.chunks(piece_bytes) {
             let (more, outcome) = receive_at_opener(&mut opener, piece);
             received.extend(more);
             prop_assert_eq!(outcome, Ok(()));

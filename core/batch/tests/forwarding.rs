@@ -1,4 +1,4 @@
-//! Requests that are forwarded unchanged.
+//! Runs: requests that a server forwards unchanged, and the replies that it returns.
 
 #[allow(dead_code, reason = "its events are for other test programs")]
 mod pair;
@@ -33,7 +33,7 @@ fn server(limits: Limits) -> spillway_batch::ServerLink {
     for id in 1..=3 {
         let event = server.decompose_run(NOW, &mut input).unwrap();
         assert!(
-            matches!(event, Some(Received::Event(ServerEvent::Connect { id: Id(it), .. })) if it == id),
+            matches!(event, Some(Received::Event(ServerEvent::Connect { id: Id(opened), .. })) if opened == id),
             "{event:?}"
         );
     }
@@ -42,7 +42,7 @@ fn server(limits: Limits) -> spillway_batch::ServerLink {
 }
 
 #[test]
-fn a_run_holds_the_received_bytes_and_control_comes_as_events() {
+fn a_run_contains_the_received_bytes_and_control_messages_are_events() {
     let mut server = server(Limits::default());
     let run = [frame(1, b"a"), frame(2, b"bb"), frame(1, b"ccc")].concat();
     let bytes = [run.clone(), control(2, Control::Finish(2)), frame(3, b"d")].concat();
@@ -50,7 +50,7 @@ fn a_run_holds_the_received_bytes_and_control_comes_as_events() {
     let event = server.decompose_run(NOW, &mut input).unwrap();
     let Some(Received::Run(taken)) = event else { panic!("{event:?}") };
     assert_eq!(taken, run);
-    assert!(std::ptr::eq(taken.as_ptr(), bytes.as_ptr()), "the run is in the caller's own buffer");
+    assert!(std::ptr::eq(taken.as_ptr(), bytes.as_ptr()), "the run should borrow from the caller's buffer");
     assert_eq!(
         server.decompose_run(NOW, &mut input),
         Ok(Some(Received::Event(ServerEvent::Finished { id: Id(2) })))
@@ -63,18 +63,18 @@ fn a_run_holds_the_received_bytes_and_control_comes_as_events() {
 
 #[test]
 fn an_incomplete_frame_stays_in_the_input() {
-    let whole = [frame(1, b"first"), frame(2, b"second")].concat();
+    let frames = [frame(1, b"first"), frame(2, b"second")].concat();
     let first = frame(1, b"first").len();
-    for cut in first..whole.len() {
+    for cut in first..frames.len() {
         let mut server = server(Limits::default());
-        let mut input = &whole[..cut];
+        let mut input = &frames[..cut];
         let event = server.decompose_run(NOW, &mut input).unwrap();
-        assert_eq!(event, Some(Received::Run(&whole[..first])), "cut at {cut}");
+        assert_eq!(event, Some(Received::Run(&frames[..first])), "cut at {cut}");
         assert_eq!(server.decompose_run(NOW, &mut input), Ok(None));
-        assert_eq!(input, &whole[first..cut], "the caller keeps the incomplete frame");
-        let mut input = &whole[first..];
+        assert_eq!(input, &frames[first..cut], "the incomplete frame should stay in the input");
+        let mut input = &frames[first..];
         let event = server.decompose_run(NOW, &mut input).unwrap();
-        assert_eq!(event, Some(Received::Run(&whole[first..])));
+        assert_eq!(event, Some(Received::Run(&frames[first..])));
     }
 }
 
@@ -85,13 +85,19 @@ fn forwarded_bytes_count_as_consumed() {
     server.flush(NOW);
     let bytes = [frame(1, &[b'x'; 60]), frame(2, &[b'y'; 10])].concat();
     let mut input = bytes.as_slice();
-    let Some(Received::Run(run)) = server.decompose_run(NOW, &mut input).unwrap() else { panic!() };
-    assert_eq!(server.pending(), 0, "no credit before the run is forwarded");
+    let Some(Received::Run(run)) = server.decompose_run(NOW, &mut input).unwrap() else {
+        panic!("the frames should form a run")
+    };
+    assert_eq!(server.pending(), 0, "credit must not be sent before the run is forwarded");
     server.forwarded(run);
     let batch = server.flush(NOW).unwrap();
-    assert_eq!(batch.as_slice(), control(1, Control::Credit(160)), "one credit after half the window");
-    // Forwarding more than was received grants no credit.
-    server.forwarded(&[frame(1, &[0; 5000]), frame(9, b"nobody")].concat());
+    assert_eq!(
+        batch.as_slice(),
+        control(1, Control::Credit(160)),
+        "one credit should be sent after half the window"
+    );
+    // Forwarding more than was received does not grant credit.
+    server.forwarded(&[frame(1, &[0; 5000]), frame(9, b"unknown")].concat());
     assert!(server.flush(NOW).is_none());
 }
 
@@ -100,7 +106,7 @@ fn credit_and_direction_are_checked_in_runs() {
     let limits = Limits { window_bytes: 10, ..Limits::default() };
     let mut server = server(limits);
     let bytes =
-        [frame(1, b"0123456789"), frame(1, b"x"), frame(7, b"nobody"), frame(2, b""), frame(2, b"fine")]
+        [frame(1, b"0123456789"), frame(1, b"x"), frame(7, b"unknown"), frame(2, b""), frame(2, b"fine")]
             .concat();
     let mut input = bytes.as_slice();
     let mut next = || server.decompose_run(NOW, &mut input).unwrap();
@@ -110,14 +116,14 @@ fn credit_and_direction_are_checked_in_runs() {
         Some(Received::Event(ServerEvent::Closed { id: Id(1), reason: CloseReason::OverCredit }))
     );
     assert_eq!(next(), Some(Received::Run(&[frame(2, b""), frame(2, b"fine")].concat())));
-    assert_eq!((next(), server.counters().strays), (None, 1));
+    assert_eq!((next(), server.counters().unknown_frames), (None, 1));
     let reply = Header { kind: Kind::Reply, more: false, length: 1, id: Id(1) };
     let bytes = [&reply.emit()[..], b"x"].concat();
     assert_eq!(server.decompose_run(NOW, &mut bytes.as_slice()), Err(LinkError::Direction(Kind::Reply)));
 }
 
 #[test]
-fn sessions_come_as_events() {
+fn messages_of_sessions_are_events() {
     let mut server = server(Limits::default());
     let reconnect = pair::reconnect_control("10.0.0.3:5009".parse().unwrap());
     let bytes = [control(4, reconnect), frame(1, b"plain"), frame(4, b"session")].concat();
@@ -137,27 +143,27 @@ fn replies_without_credit_are_returned_in_order() {
         let header = Header { kind: Kind::Reply, more: false, length: payload.len() as u16, id: Id(id) };
         [&header.emit()[..], payload].concat()
     };
-    // Each client gives 1000 bytes of credit.
-    let (most, more) = ([b'a'; 990], [b'b'; 30]);
-    let run =
-        [reply(1, &most), reply(2, b"x"), reply(1, &more), reply(1, b"last"), reply(9, b"nobody")].concat();
+    // Each client grants 1000 bytes of credit.
+    let (first, second) = ([b'a'; 990], [b'b'; 30]);
+    let run = [reply(1, &first), reply(2, b"x"), reply(1, &second), reply(1, b"last"), reply(9, b"unknown")]
+        .concat();
     let mut rest = Vec::new();
     server.compose_run(&run, &mut rest);
-    assert_eq!(rest, [reply(1, &more[10..]), reply(1, b"last")].concat());
+    assert_eq!(rest, [reply(1, &second[10..]), reply(1, b"last")].concat());
     let batch = server.flush(NOW).unwrap();
-    assert_eq!(batch.as_slice(), [reply(1, &most), reply(2, b"x"), reply(1, &more[..10])].concat());
+    assert_eq!(batch.as_slice(), [reply(1, &first), reply(2, b"x"), reply(1, &second[..10])].concat());
     server.decompose_run(NOW, &mut control(1, Control::Credit(5000)).as_slice()).unwrap();
     assert_eq!(server.poll_room(), Some(Id(1)));
     let waiting = std::mem::take(&mut rest);
     server.compose_run(&waiting, &mut rest);
     assert!(rest.is_empty());
     // Consecutive frames of one connection are merged.
-    assert_eq!(server.flush(NOW).unwrap().as_slice(), reply(1, &[&more[10..], b"last"].concat()));
+    assert_eq!(server.flush(NOW).unwrap().as_slice(), reply(1, &[&second[10..], b"last"].concat()));
 }
 
 proptest! {
     #[test]
-    fn an_authenticated_peer_may_send_any_bytes(
+    fn arbitrary_bytes_do_not_panic(
         parts in proptest::collection::vec(
             prop_oneof![
                 proptest::collection::vec(any::<u8>(), 0..40),
@@ -181,9 +187,9 @@ proptest! {
         server.forwarded(&bytes);
     }
 
-    /// However the bytes are split, runs hold what `decompose` would return.
+    /// Runs contain the bytes that `decompose` would return, however the input is split.
     #[test]
-    fn decompose_and_decompose_run_agree(
+    fn runs_contain_the_bytes_that_decompose_returns(
         messages in proptest::collection::vec((1_u32..=5, 0_usize..300, any::<bool>()), 1..60),
         cuts in proptest::collection::vec(1_usize..700, 1..20),
     ) {
@@ -195,34 +201,34 @@ proptest! {
                 bytes.extend(frame(id, &vec![number as u8; length]));
             }
         }
-        let (mut apart, mut whole) = (server(Limits::default()), server(Limits::default()));
+        let (mut by_frame, mut by_run) = (server(Limits::default()), server(Limits::default()));
         let mut expected = vec![Vec::new(); 6];
         let mut input = bytes.as_slice();
-        while let Some(event) = apart.decompose(NOW, &mut input).unwrap() {
+        while let Some(event) = by_frame.decompose(NOW, &mut input).unwrap() {
             if let ServerEvent::Data { id, bytes } = event {
                 expected[id.0 as usize].extend_from_slice(bytes);
             }
         }
-        let mut got = vec![Vec::new(); 6];
-        let (mut held, mut at, mut cuts) = (Vec::new(), 0, cuts.into_iter().cycle());
-        while at < bytes.len() {
-            let end = bytes.len().min(at + cuts.next().unwrap());
-            held.extend_from_slice(&bytes[at..end]);
-            at = end;
-            let mut input = held.as_slice();
-            while let Some(event) = whole.decompose_run(NOW, &mut input).unwrap() {
+        let mut received = vec![Vec::new(); 6];
+        let (mut input_bytes, mut offset, mut cuts) = (Vec::new(), 0, cuts.into_iter().cycle());
+        while offset < bytes.len() {
+            let end = bytes.len().min(offset + cuts.next().unwrap());
+            input_bytes.extend_from_slice(&bytes[offset..end]);
+            offset = end;
+            let mut input = input_bytes.as_slice();
+            while let Some(event) = by_run.decompose_run(NOW, &mut input).unwrap() {
                 let Received::Run(mut run) = event else { continue };
                 let mut disassembler = Disassembler::new();
                 while let Some(piece) = disassembler.next(&mut run).unwrap() {
                     let Piece::Data { id, bytes, .. } = piece else { panic!("{piece:?}") };
-                    got[id.0 as usize].extend_from_slice(bytes);
+                    received[id.0 as usize].extend_from_slice(bytes);
                 }
-                prop_assert!(disassembler.is_between_frames(), "a run ends with a complete frame");
+                prop_assert!(disassembler.is_between_frames(), "a run should end with a complete frame");
             }
-            held = input.to_vec();
+            input_bytes = input.to_vec();
         }
-        prop_assert!(held.is_empty() || held.len() < HEADER_BYTES);
-        prop_assert_eq!(got, expected);
-        prop_assert_eq!(whole.counters(), apart.counters());
+        prop_assert!(input_bytes.is_empty() || input_bytes.len() < HEADER_BYTES);
+        prop_assert_eq!(received, expected);
+        prop_assert_eq!(by_run.counters(), by_frame.counters());
     }
 }

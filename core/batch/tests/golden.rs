@@ -1,4 +1,4 @@
-//! Complete links, both ends, with fixed keys and nonces: exactly the bytes of `core/wire/golden/link.hex`.
+//! Complete links with fixed keys and nonces: both ends send exactly the bytes of `core/wire/golden/link.hex`.
 
 #[path = "../../wire/tests/vectors/mod.rs"]
 mod vectors;
@@ -23,17 +23,17 @@ fn vectors() -> Vectors {
 
 fn key(role: Role) -> Key {
     let first = if role == Role::Helper { 0x00 } else { 0x20 };
-    Key::from_secret(std::array::from_fn(|at| first + at as u8))
+    Key::from_secret(std::array::from_fn(|index| first + index as u8))
 }
 
 /// Random bytes of a link: a nonce that counts from `nonce`, and an ephemeral secret that counts from `ephemeral`.
 fn fresh(nonce: u8, ephemeral: u8) -> LinkRandomness {
-    let byte = |at: usize| if at < 16 { nonce + at as u8 } else { ephemeral + (at - 16) as u8 };
+    let byte = |index: usize| if index < 16 { nonce + index as u8 } else { ephemeral + (index - 16) as u8 };
     LinkRandomness::from_random(std::array::from_fn(byte))
 }
 
 fn opener(role: Role, encryption: Encryption) -> OpenerLink {
-    let policy = PolicyKind::Fixed { delay: std::time::Duration::ZERO, bytes: 0 };
+    let policy = PolicyKind::Fixed { interval: std::time::Duration::ZERO, size_bytes: 0 };
     let config = OpenerConfig { role, key: key(role), limits: Limits::default(), policy, encryption };
     OpenerLink::new(&config, NOW, fresh(0x10, 0x40))
 }
@@ -48,13 +48,13 @@ fn server() -> ServerLink {
 }
 
 fn assert_sends(batch: Option<spillway_transport::Chunk>, expected: &[u8], name: &str) {
-    let batch = batch.unwrap_or_else(|| panic!("{name}: nothing is sent"));
+    let batch = batch.unwrap_or_else(|| panic!("{name} should be sent"));
     let sent = batch.as_slice();
     assert!(sent == expected, "{name} is\n{}\ninstead of\n{}", hex(sent), hex(expected));
 }
 
 #[test]
-fn a_link_of_version_3_is_these_bytes() {
+fn a_link_of_version_3_equals_its_vectors() {
     let vectors = vectors();
     let (mut opener, mut server) = (opener(Role::Helper, Encryption::Off), server());
     let bytes_of = |name: &str| vectors.bytes(name);
@@ -96,7 +96,7 @@ fn a_link_of_version_3_is_these_bytes() {
 }
 
 #[test]
-fn a_link_of_version_4_is_these_bytes() {
+fn a_link_of_version_4_equals_its_vectors() {
     let vectors = vectors();
     let (mut opener, mut server) = (opener(Role::Helper, Encryption::Preferred), server());
     let (mut scratch, mut opener_scratch) = (Scratch::new(), Scratch::new());
@@ -109,7 +109,7 @@ fn a_link_of_version_4_is_these_bytes() {
     let mut input = opener.unseal(NOW, bytes_of("version 4: welcome"), &mut opener_scratch);
     let established = opener.decompose(NOW, &mut input).unwrap();
     assert!(matches!(established, Some(OpenerEvent::Established { .. })));
-    // What follows the proof is sealed: the batch of version 3.
+    // The proof is followed by the sealed batch of version 3.
     let (id, client) = (Id(1), CLIENT.parse().unwrap());
     assert_eq!(opener.open(client, None), Ok(id));
     assert_eq!(opener.compose(id, b"get a\r\n"), 7);
@@ -139,7 +139,7 @@ fn a_link_of_version_4_is_these_bytes() {
 }
 
 #[test]
-fn openers_of_older_versions_are_answered_with_these_bytes() {
+fn answers_to_openers_of_older_versions_equal_their_vectors() {
     let vectors = vectors();
     for version in [1, 2] {
         let bytes_of = |what: &str| vectors.bytes(&format!("opener of version {version}: {what}"));
@@ -152,7 +152,7 @@ fn openers_of_older_versions_are_answered_with_these_bytes() {
 }
 
 #[test]
-fn a_server_of_version_1_is_answered_with_these_bytes() {
+fn answers_to_a_server_of_version_1_equal_their_vectors() {
     let vectors = vectors();
     let mut opener = opener(Role::Client, Encryption::Off);
     assert_sends(opener.flush(NOW), vectors.bytes("server of version 1: hello"), "hello");

@@ -26,7 +26,7 @@ fn open(pair: &mut Pair) -> Id {
 }
 
 #[test]
-fn nothing_is_kept_unless_the_helper_asks() {
+fn replies_are_kept_only_if_the_helper_requests_it() {
     let mut pair = Pair::established();
     let id = pair.open(5_000);
     assert_eq!(pair.server.compose(id, b"before"), 6);
@@ -34,13 +34,13 @@ fn nothing_is_kept_unless_the_helper_asks() {
     assert_eq!(kept(&pair, id), None);
     pair.opener.acknowledge(id, 2);
     pair.exchange();
-    assert_eq!(kept(&pair, id), Some((6, Vec::new())), "earlier replies are not kept");
+    assert_eq!(kept(&pair, id), Some((6, Vec::new())), "earlier replies must not be kept");
     pair.server.compose(id, b"after");
     assert_eq!(kept(&pair, id), Some((6, b"after".to_vec())));
 }
 
 #[test]
-fn the_first_reply_is_kept_if_connect_asks_for_it() {
+fn the_first_reply_is_kept_after_an_acknowledge_before_connect() {
     let mut pair = Pair::established();
     let id = pair.opener.open_kept("10.0.0.9:7".parse().unwrap(), None).unwrap();
     let other = pair.opener.open("10.0.0.9:8".parse().unwrap(), None).unwrap();
@@ -52,19 +52,20 @@ fn the_first_reply_is_kept_if_connect_asks_for_it() {
 }
 
 #[test]
-fn an_acknowledge_before_connect_concerns_the_next_connection_only() {
+fn an_acknowledge_before_connect_applies_to_the_next_connection_only() {
     let client = "10.0.0.9:7".parse().unwrap();
-    let asks =
-        |received| Control::Acknowledge(Acknowledge { received, finish_received: false, answer: false });
+    let request_to_keep = |received| {
+        Control::Acknowledge(Acknowledge { received, finish_received: false, requests_answer: false })
+    };
     let (plain, session) = (pair::connect_control(client), pair::reconnect_control(client));
     let cases: [(&[(u32, Control)], bool); 6] = [
-        (&[(5, asks(0)), (5, plain)], true),
-        (&[(6, asks(0)), (5, asks(0)), (5, plain)], true),
-        (&[(5, asks(0)), (6, asks(0)), (5, plain)], false),
-        (&[(5, asks(0)), (6, plain), (5, plain)], false),
-        (&[(5, asks(0)), (5, session), (5, plain)], false),
-        // A late acknowledge of a connection that has ended.
-        (&[(5, asks(9)), (5, plain)], false),
+        (&[(5, request_to_keep(0)), (5, plain)], true),
+        (&[(6, request_to_keep(0)), (5, request_to_keep(0)), (5, plain)], true),
+        (&[(5, request_to_keep(0)), (6, request_to_keep(0)), (5, plain)], false),
+        (&[(5, request_to_keep(0)), (6, plain), (5, plain)], false),
+        (&[(5, request_to_keep(0)), (5, session), (5, plain)], false),
+        // A late *acknowledge* of a connection that has ended: its offset is not 0.
+        (&[(5, request_to_keep(9)), (5, plain)], false),
     ];
     for (messages, is_kept) in cases {
         let mut pair = Pair::plain(Limits::default());
@@ -98,7 +99,7 @@ fn replies_are_kept_after_the_servers_close_until_the_helper_closes() {
 }
 
 #[test]
-fn a_server_with_a_bound_of_zero_ignores_acknowledgements() {
+fn a_server_that_keeps_no_replies_ignores_acknowledgements() {
     let mut pair = with_kept_max(0);
     let id = open(&mut pair);
     pair.server.compose(id, b"reply");
@@ -109,16 +110,16 @@ fn a_server_with_a_bound_of_zero_ignores_acknowledgements() {
 }
 
 #[test]
-fn bytes_are_kept_until_acknowledged_and_older_acknowledgements_change_nothing() {
+fn bytes_are_kept_until_acknowledged_and_outdated_acknowledgements_are_ignored() {
     let mut pair = Pair::established();
     let id = open(&mut pair);
     pair.server.compose(id, b"abcdef");
     pair.exchange();
-    for (through, left) in [(2, "cdef"), (1, "cdef"), (2, "cdef"), (5, "f"), (6, "")] {
+    for (through, kept_text) in [(2, "cdef"), (1, "cdef"), (2, "cdef"), (5, "f"), (6, "")] {
         pair.opener.acknowledge(id, through);
         pair.exchange();
-        let left = left.as_bytes();
-        assert_eq!(kept(&pair, id), Some((6 - left.len() as u64, left.to_vec())));
+        let expected = kept_text.as_bytes();
+        assert_eq!(kept(&pair, id), Some((6 - expected.len() as u64, expected.to_vec())));
     }
 }
 
@@ -137,7 +138,7 @@ fn a_full_buffer_stops_compose_until_an_acknowledgement() {
 }
 
 #[test]
-fn an_acknowledgement_beyond_what_was_sent_breaks_the_connection() {
+fn an_acknowledgement_of_unsent_replies_closes_the_connection() {
     let mut pair = Pair::established();
     let (id, other) = (open(&mut pair), pair.open(6_000));
     pair.server.compose(id, b"abc");

@@ -10,20 +10,20 @@ use pair::{CLIENT, Pair, Seen, helper_key, server_config};
 use proptest::prelude::*;
 use spillway_auth::Key;
 use spillway_batch::{
-    CLIENT_CONNECTIONS_MAX, CONTROL_BYTES_MAX, CloseReason, Control, Encryption, Forbidden, Id, Limits,
-    LinkError, OpenError, RefuseReason, Role, ServerConfig,
+    CLIENT_CONNECTIONS_MAX, CONTROL_BYTES_MAX, CloseReason, Control, Encryption, ForbiddenAddress, Id,
+    Limits, LinkError, OpenError, RefuseReason, Role, ServerConfig,
 };
 use spillway_wire::preamble::Verdict;
 
-fn client(n: u16) -> SocketAddr {
-    SocketAddr::new(CLIENT, n)
+fn client(port: u16) -> SocketAddr {
+    SocketAddr::new(CLIENT, port)
 }
 
 #[test]
 fn a_link_authenticates_and_carries_a_request_and_its_reply() {
     let mut pair = Pair::established();
     let id = pair.opener.open(client(5), None).unwrap();
-    assert_eq!(pair.opener.compose(id, b"get x\r\n"), 7, "requests may follow connect at once");
+    assert_eq!(pair.opener.compose(id, b"get x\r\n"), 7, "requests should be able to follow connect at once");
     pair.exchange();
     assert_eq!(
         pair.take_server_events(),
@@ -47,16 +47,16 @@ fn an_id_is_free_only_after_both_ends_have_closed() {
     pair.exchange();
     assert_eq!(pair.take_server_events(), [Seen::Finished(id), Seen::Closed(id, CloseReason::Normal)]);
     assert_eq!((pair.opener.connections(), pair.server.connections()), (1, 1));
-    assert_eq!(pair.server.compose(id, b"late"), 0, "the opener has closed");
+    assert_eq!(pair.server.compose(id, b"late"), 0, "no reply may be sent after the opener has closed");
     pair.server.close(id, CloseReason::Normal);
     pair.server.close(id, CloseReason::Normal);
     pair.exchange();
     assert_eq!((pair.opener.connections(), pair.server.connections()), (0, 0));
-    assert_eq!(pair.take_opener_events(), [], "the end that closed first gets no close event");
+    assert_eq!(pair.take_opener_events(), [], "the end that closed first must not get a close event");
 }
 
 #[test]
-fn both_ends_may_close_at_once() {
+fn both_ends_may_close_at_the_same_time() {
     let mut pair = Pair::established();
     let id = pair.open(5);
     pair.opener.close(id, CloseReason::Reset);
@@ -68,7 +68,7 @@ fn both_ends_may_close_at_once() {
 }
 
 #[test]
-fn replies_under_way_arrive_before_the_close() {
+fn replies_in_flight_arrive_before_the_close() {
     let mut pair = Pair::established();
     let id = pair.open(5);
     pair.server.compose(id, b"bye");
@@ -94,14 +94,18 @@ fn a_refused_connection_frees_its_id() {
     assert_eq!(pair.take_opener_events(), [Seen::Refused(id, RefuseReason::Full)]);
     assert_eq!((pair.opener.connections(), pair.server.connections()), (0, 0));
     pair.take_server_events();
-    let again = pair.open(6);
-    pair.opener.compose(again, b"y");
+    let reopened = pair.open(6);
+    pair.opener.compose(reopened, b"y");
     pair.exchange();
-    assert_eq!(pair.take_server_events(), [Seen::Data(again, b"y".to_vec())], "no data of the refused one");
+    assert_eq!(
+        pair.take_server_events(),
+        [Seen::Data(reopened, b"y".to_vec())],
+        "data of the refused connection must not be delivered"
+    );
 }
 
 #[test]
-fn credit_stops_one_connection_and_no_other() {
+fn a_connection_without_credit_does_not_stop_others() {
     let limits = Limits { window_bytes: 1000, ..Limits::default() };
     let mut pair = Pair::with_limits(limits, limits);
     let (slow, quick) = (pair.open(1), pair.open(2));
@@ -113,7 +117,7 @@ fn credit_stops_one_connection_and_no_other() {
     assert_eq!(pair.opener.poll_room(), None);
     pair.server.consumed(slow, 499).unwrap();
     pair.exchange();
-    assert_eq!(pair.opener.poll_room(), None, "credit is sent after half the window");
+    assert_eq!(pair.opener.poll_room(), None, "credit should be sent after half the window");
     pair.server.consumed(slow, 1).unwrap();
     pair.exchange();
     assert_eq!(pair.opener.poll_room(), Some(slow));
@@ -122,7 +126,7 @@ fn credit_stops_one_connection_and_no_other() {
 }
 
 #[test]
-fn data_over_credit_closes_that_connection_only() {
+fn data_beyond_the_credit_closes_only_its_connection() {
     let mut pair = Pair::established();
     let id = pair.opener.open(client(1), None).unwrap();
     let other = pair.open(2);
@@ -145,7 +149,7 @@ fn data_over_credit_closes_that_connection_only() {
 }
 
 #[test]
-fn a_finish_with_a_wrong_offset_breaks_the_connection() {
+fn finish_with_a_wrong_offset_closes_the_connection() {
     let mut pair = Pair::established();
     let id = pair.open(1);
     pair.opener.compose(id, b"abc");
@@ -156,7 +160,7 @@ fn a_finish_with_a_wrong_offset_breaks_the_connection() {
 }
 
 #[test]
-fn data_after_finish_breaks_the_connection() {
+fn data_after_finish_closes_the_connection() {
     let mut pair = Pair::established();
     let id = pair.open(1);
     pair.opener.finish(id);
@@ -166,28 +170,28 @@ fn data_after_finish_breaks_the_connection() {
 }
 
 #[test]
-fn too_much_pending_stops_compose_until_a_batch_is_sent() {
+fn compose_takes_no_bytes_at_the_bound_of_pending_bytes_until_a_batch_is_sent() {
     let limits = Limits { pending_bytes_max: 1000, ..Limits::default() };
     let mut pair = Pair::with_limits(limits, limits);
-    let (a, b) = (pair.open(1), pair.open(2));
-    assert_eq!(pair.server.compose(a, &[1; 2000]), 1000);
-    assert_eq!(pair.server.compose(b, &[2; 10]), 0);
+    let (first, second) = (pair.open(1), pair.open(2));
+    assert_eq!(pair.server.compose(first, &[1; 2000]), 1000);
+    assert_eq!(pair.server.compose(second, &[2; 10]), 0);
     assert_eq!(pair.server.poll_room(), None);
     pair.exchange();
-    let woken = [pair.server.poll_room(), pair.server.poll_room(), pair.server.poll_room()];
-    assert_eq!(woken, [Some(a), Some(b), None]);
+    let with_room = [pair.server.poll_room(), pair.server.poll_room(), pair.server.poll_room()];
+    assert_eq!(with_room, [Some(first), Some(second), None]);
 }
 
 #[test]
-fn the_servers_bound_limits_ids() {
+fn ids_above_the_servers_bound_fail_the_link() {
     let limits = Limits { connections_max: 3, ..Limits::default() };
     let mut pair = Pair::with_limits(Limits::default(), limits);
-    for n in 1..=3 {
-        pair.open(n);
+    for port in 1..=3 {
+        pair.open(port);
     }
     assert_eq!(pair.opener.open(client(4), None), Err(OpenError::Full));
     pair.opener.relay_control(Id(4), pair::connect_control(client(4)));
-    assert_eq!(pair.try_exchange(), Err(LinkError::Id(Id(4))), "beyond the bound in the welcome");
+    assert_eq!(pair.try_exchange(), Err(LinkError::Id(Id(4))), "the id exceeds the bound in the welcome");
 }
 
 #[test]
@@ -205,16 +209,16 @@ fn a_forged_client_address_is_refused_and_reported() {
     let id = pair.opener.open(forged, None).unwrap();
     pair.opener.compose(id, b"flush_all\r\n");
     pair.exchange();
-    assert_eq!(pair.take_server_events(), [Seen::Forbidden(forged, Forbidden::OutsideRanges)]);
+    assert_eq!(pair.take_server_events(), [Seen::Forbidden(forged, ForbiddenAddress::OutsideRanges)]);
     assert_eq!(pair.take_opener_events(), [Seen::Refused(id, RefuseReason::Forbidden)]);
 }
 
 #[test]
-fn wrong_keys_are_refused_by_name() {
-    let stranger = Key::from_secret([9; 32]);
-    let mut pair = Pair::new(Role::Helper, stranger.clone(), server_config(Limits::default()));
+fn unknown_keys_are_rejected_with_their_id() {
+    let unknown_key = Key::from_secret([9; 32]);
+    let mut pair = Pair::new(Role::Helper, unknown_key.clone(), server_config(Limits::default()));
     let error = pair.try_exchange().unwrap_err();
-    assert_eq!(error, LinkError::UnknownKey { role: Role::Helper, key: stranger.id() });
+    assert_eq!(error, LinkError::UnknownKey { role: Role::Helper, key: unknown_key.id() });
     assert_eq!(pair.deliver_to_opener(), Err(LinkError::RefusedByServer(Verdict::Key)));
 
     let mut pair = Pair::new(Role::Client, helper_key(), server_config(Limits::default()));
@@ -226,26 +230,30 @@ fn wrong_keys_are_refused_by_name() {
 fn a_server_without_the_key_is_rejected() {
     // The altered byte stands for a proof with another key.
     let mut pair = Pair::new(Role::Helper, helper_key(), server_config(Limits::default()));
-    pair.alter_to_opener = Some(40);
+    pair.alter_to_opener = Some(40); // a byte of the proof in *welcome*
     assert_eq!(pair.try_exchange(), Err(LinkError::WrongProof));
 }
 
 #[test]
 fn an_altered_proof_of_the_opener_is_refused() {
     let mut pair = Pair::new(Role::Helper, helper_key(), server_config(Limits::default()));
-    pair.alter_to_server = Some(36 + 31);
+    pair.alter_to_server = Some(36 + 31); // the last byte of the proof, which follows *hello*
     assert_eq!(pair.try_exchange(), Err(LinkError::WrongProof));
 }
 
 #[test]
-fn a_silent_peer_and_garbage_end_a_link() {
+fn a_silent_peer_or_another_protocol_fails_the_link() {
     let mut pair = Pair::new(Role::Helper, helper_key(), server_config(Limits::default()));
     let deadline = pair.server.poll_timeout().unwrap();
     assert_eq!(pair.server.handle_timeout(deadline), Err(LinkError::HandshakeTimeout));
     let mut pair = Pair::new(Role::Helper, helper_key(), server_config(Limits::default()));
-    let mut garbage = &b"GET / HTTP/1.1\r\nHost: cache.example.com\r\n\r\n"[..];
-    assert!(matches!(pair.server.decompose(pair.now, &mut garbage), Err(LinkError::Preamble(_))));
-    assert_eq!(pair.server.decompose(pair.now, &mut garbage), Ok(None), "a failed link yields nothing");
+    let mut other_protocol = &b"GET / HTTP/1.1\r\nHost: cache.example.com\r\n\r\n"[..];
+    assert!(matches!(pair.server.decompose(pair.now, &mut other_protocol), Err(LinkError::Preamble(_))));
+    assert_eq!(
+        pair.server.decompose(pair.now, &mut other_protocol),
+        Ok(None),
+        "a failed link must not return events"
+    );
 }
 
 #[test]
@@ -262,17 +270,17 @@ fn batches_wait_for_their_interval() {
     let id = pair.open(1);
     let first = pair.now;
     pair.opener.compose(id, b"a");
-    assert!(pair.opener.poll_transmit(first).is_none(), "a batch was sent just now");
+    assert!(pair.opener.poll_transmit(first).is_none(), "a batch was sent just before");
     let due = pair.opener.poll_timeout().unwrap();
     assert!(due > first);
     assert!(pair.opener.poll_transmit(due).is_some());
     assert_eq!(pair.opener.poll_timeout(), None);
     pair.opener.compose(id, &[b'x'; 40_000]);
-    assert!(pair.opener.poll_transmit(due).is_some(), "a full batch leaves at once");
+    assert!(pair.opener.poll_transmit(due).is_some(), "a full batch should leave at once");
 }
 
 #[test]
-fn a_drain_reaches_the_opener() {
+fn a_drain_of_the_server_is_reported_at_the_opener() {
     let mut pair = Pair::established();
     pair.server.drain(1500);
     pair.exchange();
@@ -293,21 +301,21 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let which = 0..8usize;
+    let index = 0..8usize;
     prop_oneof![
         2 => Just(Step::Open),
-        6 => (which.clone(), 1..3000u16).prop_map(|(i, n)| Step::Request(i, n)),
-        6 => (which.clone(), 1..3000u16).prop_map(|(i, n)| Step::Reply(i, n)),
-        3 => which.clone().prop_map(Step::Read),
-        3 => which.clone().prop_map(Step::ReadReply),
-        1 => which.clone().prop_map(Step::FinishRequest),
-        1 => which.clone().prop_map(Step::CloseByClient),
-        1 => which.clone().prop_map(Step::CloseByServer),
+        6 => (index.clone(), 1..3000u16).prop_map(|(index, bytes)| Step::Request(index, bytes)),
+        6 => (index.clone(), 1..3000u16).prop_map(|(index, bytes)| Step::Reply(index, bytes)),
+        3 => index.clone().prop_map(Step::Read),
+        3 => index.clone().prop_map(Step::ReadReply),
+        1 => index.clone().prop_map(Step::FinishRequest),
+        1 => index.clone().prop_map(Step::CloseByClient),
+        1 => index.clone().prop_map(Step::CloseByServer),
         6 => (1..5000usize).prop_map(Step::Exchange),
     ]
 }
 
-/// Oracle for one direction of one connection: byte k of stream s always has the same value.
+/// One direction of one connection. The byte at an offset of a stream always has the same value.
 #[derive(Default)]
 struct Stream {
     sent: usize,
@@ -325,76 +333,76 @@ fn bytes(stream: u32, from: usize, count: usize) -> Vec<u8> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
-    /// Whatever the operations, and however the link's bytes are split, each stream arrives as it was sent.
+    /// Each stream arrives as it was sent, for any sequence of operations and any split of the link's bytes.
     #[test]
-    fn streams_keep_every_byte(steps in proptest::collection::vec(step(), 1..200)) {
+    fn streams_arrive_complete_and_in_order(steps in proptest::collection::vec(step(), 1..200)) {
         let limits = Limits { window_bytes: 4000, pending_bytes_max: 6000, ..Limits::default() };
         let mut pair = Pair::with_limits(limits, limits);
-        // Names of streams: requests of the n-th connection 2n, its replies 2n + 1.
+        // The requests of the n-th connection are stream 2n, its replies are stream 2n + 1.
         let mut open: Vec<(Id, u32)> = Vec::new();
-        let mut names: HashMap<Id, u32> = HashMap::new();
+        let mut numbers: HashMap<Id, u32> = HashMap::new();
         let mut streams: HashMap<u32, Stream> = HashMap::new();
         let mut opened = 0u32;
         for step in steps {
             match step {
                 Step::Open if open.len() < 8 => {
                     let id = pair.opener.open(client(opened as u16), None).unwrap();
-                    names.insert(id, opened);
+                    numbers.insert(id, opened);
                     open.push((id, opened));
                     opened += 1;
                 }
-                Step::Request(i, count) if i < open.len() => {
-                    let (id, name) = open[i];
-                    let stream = streams.entry(2 * name).or_default();
-                    stream.sent += pair.opener.compose(id, &bytes(2 * name, stream.sent, count.into()));
+                Step::Request(index, count) if index < open.len() => {
+                    let (id, number) = open[index];
+                    let stream = streams.entry(2 * number).or_default();
+                    stream.sent += pair.opener.compose(id, &bytes(2 * number, stream.sent, count.into()));
                 }
-                Step::Reply(i, count) if i < open.len() => {
-                    let (id, name) = open[i];
-                    let stream = streams.entry(2 * name + 1).or_default();
-                    stream.sent += pair.server.compose(id, &bytes(2 * name + 1, stream.sent, count.into()));
+                Step::Reply(index, count) if index < open.len() => {
+                    let (id, number) = open[index];
+                    let stream = streams.entry(2 * number + 1).or_default();
+                    stream.sent += pair.server.compose(id, &bytes(2 * number + 1, stream.sent, count.into()));
                 }
-                Step::Read(i) if i < open.len() => {
-                    let (id, name) = open[i];
-                    let unread = std::mem::take(&mut streams.entry(2 * name).or_default().unread);
+                Step::Read(index) if index < open.len() => {
+                    let (id, number) = open[index];
+                    let unread = std::mem::take(&mut streams.entry(2 * number).or_default().unread);
                     pair.server.consumed(id, unread).unwrap();
                 }
-                Step::ReadReply(i) if i < open.len() => {
-                    let (id, name) = open[i];
-                    let unread = std::mem::take(&mut streams.entry(2 * name + 1).or_default().unread);
+                Step::ReadReply(index) if index < open.len() => {
+                    let (id, number) = open[index];
+                    let unread = std::mem::take(&mut streams.entry(2 * number + 1).or_default().unread);
                     pair.opener.consumed(id, unread).unwrap();
                 }
-                Step::FinishRequest(i) if i < open.len() => pair.opener.finish(open[i].0),
-                Step::CloseByClient(i) if i < open.len() => {
-                    let (id, _) = open.remove(i);
+                Step::FinishRequest(index) if index < open.len() => pair.opener.finish(open[index].0),
+                Step::CloseByClient(index) if index < open.len() => {
+                    let (id, _) = open.remove(index);
                     pair.opener.close(id, CloseReason::Normal);
                     pair.server_closes.insert(id);
                 }
-                Step::CloseByServer(i) if i < open.len() && pair.server.info(open[i].0).is_some() => {
-                    let (id, _) = open.remove(i);
+                Step::CloseByServer(index) if index < open.len() && pair.server.info(open[index].0).is_some() => {
+                    let (id, _) = open.remove(index);
                     pair.server.close(id, CloseReason::Normal);
                     pair.opener_closes.insert(id);
                 }
-                Step::Exchange(cut) => pair.exchange_cut(cut),
+                Step::Exchange(piece_bytes) => pair.exchange_in_pieces(piece_bytes),
                 _ => {}
             }
             for (side, events) in [(0, pair.take_server_events()), (1, pair.take_opener_events())] {
                 for event in events {
                     match event {
                         Seen::Data(id, data) => {
-                            let name = 2 * names[&id] + side;
-                            let stream = streams.entry(name).or_default();
-                            prop_assert_eq!(&data, &bytes(name, stream.received, data.len()));
+                            let number = 2 * numbers[&id] + side;
+                            let stream = streams.entry(number).or_default();
+                            prop_assert_eq!(&data, &bytes(number, stream.received, data.len()));
                             stream.received += data.len();
                             stream.unread += data.len();
                             prop_assert!(stream.received <= stream.sent);
-                            prop_assert!(stream.unread <= 4000, "never more than the window is unread");
+                            prop_assert!(stream.unread <= 4000, "unread bytes must not exceed the window");
                         }
                         Seen::Closed(_, reason) => prop_assert_eq!(reason, CloseReason::Normal),
                         _ => {}
                     }
                 }
             }
-            prop_assert!(pair.opener.pending() <= 6000 + 8 * 100 + 400 * 30);
+            prop_assert!(pair.opener.pending() <= 6000 + 8 * 100 + 400 * 30); // data and control messages
         }
         pair.exchange();
         pair.take_server_events();
@@ -403,27 +411,29 @@ proptest! {
         prop_assert_eq!(pair.opener.connections(), open.len());
     }
 
-    /// Any bytes after a valid preamble yield an error or a bounded number of events, and never a panic.
+    /// Arbitrary bytes after a valid preamble cause an error or a bounded number of events, but no panic.
     #[test]
-    fn an_authenticated_peer_may_send_anything(junk in proptest::collection::vec(any::<u8>(), 0..3000)) {
+    fn arbitrary_bytes_of_an_authenticated_peer_do_not_panic(
+        random_bytes in proptest::collection::vec(any::<u8>(), 0..3000),
+    ) {
         let mut pair = Pair::plain(Limits::default());
         pair.open(1);
-        let mut input = &junk[..];
+        let mut input = &random_bytes[..];
         let mut events = 0;
         while let Ok(Some(_)) = pair.server.decompose(pair.now, &mut input) {
             events += 1;
-            prop_assert!(events <= junk.len());
+            prop_assert!(events <= random_bytes.len());
         }
-        let mut input = &junk[..];
+        let mut input = &random_bytes[..];
         while let Ok(Some(_)) = pair.opener.decompose(pair.now, &mut input) {
             events += 1;
-            prop_assert!(events <= 2 * junk.len());
+            prop_assert!(events <= 2 * random_bytes.len());
         }
     }
 }
 
 #[test]
-fn the_default_configuration_accepts_no_key() {
+fn the_default_configuration_rejects_all_keys() {
     let mut pair = Pair::new(Role::Helper, Key::loopback_only(), ServerConfig::default().into());
     assert!(matches!(pair.try_exchange(), Err(LinkError::UnknownKey { .. })));
 }
@@ -436,9 +446,9 @@ fn frames(controls: impl IntoIterator<Item = (Id, Control)>) -> Vec<u8> {
     bytes
 }
 
-/// The peer sends connects that are refused, and does not read the answers.
+/// The peer sends *connect* messages that are refused, and does not read the answers.
 #[test]
-fn waiting_answers_stop_reading_their_link() {
+fn a_link_is_not_read_while_too_many_answers_wait() {
     let mut pair = Pair::plain(Limits::default());
     let connect = pair::connect_control("203.0.113.7:1".parse().unwrap());
     let batch = frames((0..1000).map(|_| (Id(1), connect)));
@@ -447,15 +457,15 @@ fn waiting_answers_stop_reading_their_link() {
         let mut input = batch.as_slice();
         while pair.server.decompose(pair.now, &mut input).unwrap().is_some() {}
         rounds += 1;
-        assert!(rounds < 100, "reading never stops");
+        assert!(rounds < 100, "reading should stop within 100 rounds");
     }
     assert!(pair.server.pending() < CONTROL_BYTES_MAX + batch.len());
     assert!(pair.server.flush(pair.now).is_some());
-    assert!(pair.server.may_read(), "the answers are sent");
+    assert!(pair.server.may_read(), "reading should continue when the answers are sent");
 }
 
 #[test]
-fn a_drain_counts_once_and_only_for_the_whole_link() {
+fn only_the_first_drain_of_the_whole_link_is_reported() {
     let mut pair = Pair::plain(Limits::default());
     let id = pair.open(5);
     pair.take_server_events();
@@ -469,10 +479,10 @@ fn a_drain_counts_once_and_only_for_the_whole_link() {
 }
 
 #[test]
-fn a_client_has_few_connections_on_its_link() {
+fn a_clients_link_has_at_most_16_connections() {
     let client_key = Key::from_secret([77; 32]);
     let mut config = (*server_config(Limits::default())).clone();
-    config.encryption = Encryption::Off; // The test sends a frame of its own.
+    config.encryption = Encryption::Off; // the test sends its own frame
     config.ring.accept(Role::Client, client_key.clone());
     let mut pair = Pair::new(Role::Client, client_key, std::sync::Arc::new(config));
     pair.exchange();

@@ -1,4 +1,4 @@
-//! A server acknowledges requests to a helper that has asked for it.
+//! A server acknowledges requests to a helper that has requested it.
 
 #[allow(dead_code, reason = "its events are for other test programs")]
 mod pair;
@@ -19,32 +19,35 @@ fn open(pair: &mut Pair, port: u16) -> Id {
 #[test]
 fn requests_are_acknowledged_once_for_each_input() {
     let mut pair = Pair::established();
-    assert!(pair.opener.reports_taken_requests());
-    let (one, two) = (open(&mut pair, 1), open(&mut pair, 2));
+    assert!(pair.opener.acknowledges_requests());
+    let (first, second) = (open(&mut pair, 1), open(&mut pair, 2));
     for bytes in [b"abc".as_slice(), b"defgh"] {
-        pair.opener.compose(one, bytes);
-        pair.opener.compose(two, b"x");
+        pair.opener.compose(first, bytes);
+        pair.opener.compose(second, b"x");
     }
     pair.exchange();
     let mut events = pair.take_opener_events();
-    events.sort_by_key(|seen| matches!(seen, Seen::Taken(id, ..) if *id == two));
-    assert_eq!(events, [Seen::Taken(one, 8, false), Seen::Taken(two, 2, false)]);
+    events.sort_by_key(|seen| matches!(seen, Seen::Acknowledged(id, ..) if *id == second));
+    assert_eq!(events, [Seen::Acknowledged(first, 8, false), Seen::Acknowledged(second, 2, false)]);
     pair.exchange();
-    assert!(pair.take_opener_events().is_empty(), "there were no more requests");
+    assert!(
+        pair.take_opener_events().is_empty(),
+        "an acknowledgement must not be repeated without new requests"
+    );
 }
 
 #[test]
-fn the_finish_is_acknowledged_too() {
+fn finish_is_acknowledged() {
     let mut pair = Pair::established();
     let id = open(&mut pair, 1);
     pair.opener.compose(id, b"abc");
     pair.opener.finish(id);
     pair.exchange();
-    assert_eq!(pair.take_opener_events(), [Seen::Taken(id, 3, true)]);
+    assert_eq!(pair.take_opener_events(), [Seen::Acknowledged(id, 3, true)]);
 }
 
 #[test]
-fn requests_are_acknowledged_only_if_the_helper_asks() {
+fn requests_are_acknowledged_only_if_the_helper_requests_it() {
     let mut pair = Pair::established();
     let id = pair.open(5);
     pair.opener.compose(id, b"abc");
@@ -58,19 +61,19 @@ fn bytes_that_have_not_arrived_are_not_acknowledged() {
     let id = open(&mut pair, 1);
     pair.opener.compose(id, &[7; 100]);
     let mut batch = pair.opener.flush(pair.now).unwrap();
-    let mut input = &batch.as_slice()[..57];
+    let mut input = &batch.as_slice()[..57]; // the frame header of 7 bytes, 50 bytes of data
     while pair.server.decompose(pair.now, &mut input).unwrap().is_some() {}
     pair.deliver_to_opener().unwrap();
-    assert_eq!(pair.take_opener_events(), [Seen::Taken(id, 50, false)]);
+    assert_eq!(pair.take_opener_events(), [Seen::Acknowledged(id, 50, false)]);
     batch.advance(57);
     let mut input = batch.as_slice();
     while pair.server.decompose(pair.now, &mut input).unwrap().is_some() {}
     pair.deliver_to_opener().unwrap();
-    assert_eq!(pair.take_opener_events(), [Seen::Taken(id, 100, false)]);
+    assert_eq!(pair.take_opener_events(), [Seen::Acknowledged(id, 100, false)]);
 }
 
 #[test]
-fn runs_are_acknowledged_too() {
+fn runs_are_acknowledged() {
     let mut pair = Pair::plain(Limits::default());
     let id = open(&mut pair, 1);
     pair.opener.compose(id, b"abc");
@@ -80,17 +83,17 @@ fn runs_are_acknowledged_too() {
     assert!(matches!(pair.server.decompose_run(pair.now, &mut input), Ok(Some(Received::Run(_)))));
     assert_eq!(pair.server.decompose_run(pair.now, &mut input), Ok(None));
     pair.deliver_to_opener().unwrap();
-    assert_eq!(pair.take_opener_events(), [Seen::Taken(id, 5, false)]);
+    assert_eq!(pair.take_opener_events(), [Seen::Acknowledged(id, 5, false)]);
 }
 
 #[test]
-fn an_acknowledgement_beyond_the_requests_sent_breaks_the_connection() {
+fn an_acknowledgement_of_unsent_requests_closes_the_connection() {
     for (received, finish_received) in [(4, false), (3, true)] {
         let mut pair = Pair::established();
         let id = open(&mut pair, 1);
         pair.opener.compose(id, b"abc");
-        let acknowledge = Acknowledge { received, finish_received, answer: false };
-        pair.server.say(id, Control::Acknowledge(acknowledge));
+        let acknowledge = Acknowledge { received, finish_received, requests_answer: false };
+        pair.server.send_control(id, Control::Acknowledge(acknowledge));
         pair.deliver_to_opener().unwrap();
         assert_eq!(pair.take_opener_events(), [Seen::Closed(id, CloseReason::Protocol)]);
     }

@@ -25,7 +25,7 @@ fn emitted(control: Control) -> Vec<u8> {
     bytes
 }
 
-fn server_of_an_old_opener() -> ServerLink {
+fn server_with_an_opener_of_version_1() -> ServerLink {
     let key = pair::helper_key();
     let (peer, local) = ("10.0.0.2:40000".parse().unwrap(), "10.0.0.5:11411".parse().unwrap());
     let config = pair::server_config(Limits::default());
@@ -42,10 +42,10 @@ fn server_of_an_old_opener() -> ServerLink {
 }
 
 #[test]
-fn an_old_opener_is_served_and_may_not_send_messages_of_sessions() {
+fn an_opener_of_version_1_is_served_and_must_not_send_messages_of_sessions() {
     let client = CLIENT.parse().unwrap();
     for message in [session(), Control::Close(CloseReason::Lost)] {
-        let mut server = server_of_an_old_opener();
+        let mut server = server_with_an_opener_of_version_1();
         let bytes = emitted(pair::connect_control(client));
         let event = server.decompose(Time(2), &mut &bytes[..]).unwrap();
         assert_eq!(event, Some(ServerEvent::Connect { id: Id(1), client, server: None }));
@@ -54,13 +54,13 @@ fn an_old_opener_is_served_and_may_not_send_messages_of_sessions() {
     }
 }
 
-fn opener_of_an_old_server() -> OpenerLink {
+fn opener_with_a_server_of_version_1() -> OpenerLink {
     let key = Key::from_secret([2; 32]);
     let config = OpenerConfig {
         role: Role::Client,
         key: key.clone(),
         limits: Limits::default(),
-        policy: PolicyKind::Fixed { delay: core::time::Duration::ZERO, bytes: 0 },
+        policy: PolicyKind::Fixed { interval: core::time::Duration::ZERO, size_bytes: 0 },
         encryption: Encryption::Preferred,
     };
     let mut opener = OpenerLink::new(&config, Time(0), pair::fresh(5));
@@ -83,18 +83,18 @@ fn opener_of_an_old_server() -> OpenerLink {
 }
 
 #[test]
-fn an_old_server_is_used_without_sessions() {
-    let mut opener = opener_of_an_old_server();
+fn a_server_of_version_1_is_used_without_sessions() {
+    let mut opener = opener_with_a_server_of_version_1();
     assert_eq!(opener.open_relayed(session()), Err(OpenError::Sessions));
     assert_eq!(opener.open(CLIENT.parse().unwrap(), None), Ok(Id(1)));
 }
 
 #[test]
-fn messages_of_sessions_are_not_relayed_to_an_old_server() {
-    let mut opener = opener_of_an_old_server();
+fn messages_of_sessions_are_not_relayed_to_a_server_of_version_1() {
+    let mut opener = opener_with_a_server_of_version_1();
     let connect = pair::connect_control(CLIENT.parse().unwrap());
     let id = opener.open_relayed(connect).unwrap();
-    let acknowledge = Acknowledge { received: 0, finish_received: false, answer: false };
+    let acknowledge = Acknowledge { received: 0, finish_received: false, requests_answer: false };
     for message in [Control::Acknowledge(acknowledge), Control::Finish(0), Control::Close(CloseReason::Lost)]
     {
         opener.relay_control(id, message);

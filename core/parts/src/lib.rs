@@ -10,10 +10,10 @@
 
 extern crate alloc;
 
-mod delays;
 mod random;
 mod slots;
+mod timer_queue;
 
-pub use delays::Delays;
 pub use random::{Random, mix};
 pub use slots::{SlotKey, Slots};
+pub use timer_queue::TimerQueue;

@@ -5,7 +5,7 @@
 use core::time::Duration;
 
 /// The generator's increment: 2^64 divided by the golden ratio.
-const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
+const INCREMENT: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A generator whose sequence depends on the seed alone. Its period is 2^64.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ impl Random {
     /// The next 64 bits.
     #[inline]
     pub fn word(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(GAMMA);
+        self.0 = self.0.wrapping_add(INCREMENT);
         mix(self.0)
     }
 
@@ -46,12 +46,12 @@ impl Random {
         (self.word() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// A time from zero inclusive to `longest` exclusive; zero if `longest` is zero.
+    /// A random time from zero inclusive to `longest` exclusive; zero if `longest` is zero.
     pub fn time(&mut self, longest: Duration) -> Duration {
         Duration::from_nanos(self.below(u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX)))
     }
 
-    /// A time from three quarters of `time` to five quarters.
+    /// A random time from 3/4 to 5/4 of `time`.
     pub fn about(&mut self, time: Duration) -> Duration {
         time.saturating_sub(time / 4).saturating_add(self.time(time / 2))
     }
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gives_the_published_sequence() {
+    fn sequence_of_a_seed_is_the_published_one() {
         let mut random = Random::new(1_234_567);
         let words: Vec<u64> = (0..5).map(|_| random.word()).collect();
         let published = [
@@ -88,7 +88,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn bounds_hold(seed: u64, limit: u64, millis: u32, length in 0..50_usize) {
+        fn random_values_are_within_their_bounds(seed: u64, limit: u64, millis: u32, length in 0..50_usize) {
             let mut random = Random::new(seed);
             assert!(random.below(limit) < limit.max(1));
             assert!((0.0..1.0).contains(&random.unit()));

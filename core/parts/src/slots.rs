@@ -3,7 +3,7 @@ use alloc::vec::Vec;
 
 use spillway_transport::Conn;
 
-/// Key of an entry: a slot, and the generation of its use. A table never reuses a key.
+/// Key of an entry: a slot, and the generation, which counts the uses of the slot. A table never reuses a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotKey {
     slot: u32,
@@ -11,21 +11,21 @@ pub struct SlotKey {
 }
 
 impl SlotKey {
-    /// A key of these numbers. The table need not have such an entry.
+    /// A key of these numbers, with or without an entry in the table.
     #[inline]
     #[must_use]
     pub const fn new(slot: u32, generation: u32) -> SlotKey {
         SlotKey { slot, generation }
     }
 
-    /// The slot: small, dense and reused, as an index into other tables.
+    /// The slot: a small number that is reused, for use as an index into other tables.
     #[inline]
     #[must_use]
     pub const fn slot(self) -> u32 {
         self.slot
     }
 
-    /// The use of the slot, counted from 1. 0 is never assigned.
+    /// The number of this use of the slot, from 1. 0 is never assigned.
     #[inline]
     #[must_use]
     pub const fn generation(self) -> u32 {
@@ -48,8 +48,8 @@ impl From<SlotKey> for Conn {
 }
 
 /// A bounded table. A key contains its slot, so a look-up is one index operation; the key of a removed entry finds
-/// nothing. Keys are never reused: a slot whose 2^32 − 1 generations are used up stays empty, and a new slot replaces
-/// it. Methods take constant time, except iterators and the growth of the table, which never shrinks.
+/// nothing. Keys are never reused: a slot stays empty after 2^32 − 1 uses, and a new slot replaces it. Methods take
+/// constant time, except iterators and the growth of the table, which never shrinks.
 #[derive(Debug)]
 pub struct Slots<T> {
     slots: Vec<Slot<T>>,
@@ -72,7 +72,7 @@ impl<T> Slots<T> {
     }
 
     /// As [`new`](Self::new), but reuses the slot freed first: for callers that keep slots without generations for a
-    /// moment.
+    /// short time.
     pub const fn oldest_first(max: usize) -> Slots<T> {
         Slots { slots: Vec::new(), free: VecDeque::new(), len: 0, max, is_oldest_first: true }
     }
@@ -153,30 +153,30 @@ impl<T> Slots<T> {
     /// The present entry of a slot.
     #[inline]
     #[must_use]
-    pub fn at(&self, slot: u32) -> Option<(SlotKey, &T)> {
-        let place = self.slots.get(slot as usize)?;
-        Some((SlotKey { slot, generation: place.generation }, place.entry.as_ref()?))
+    pub fn entry_in(&self, slot: u32) -> Option<(SlotKey, &T)> {
+        let found = self.slots.get(slot as usize)?;
+        Some((SlotKey { slot, generation: found.generation }, found.entry.as_ref()?))
     }
 
     /// The present entry of a slot, to be changed.
     #[inline]
     #[must_use]
-    pub fn at_mut(&mut self, slot: u32) -> Option<(SlotKey, &mut T)> {
-        let place = self.slots.get_mut(slot as usize)?;
-        Some((SlotKey { slot, generation: place.generation }, place.entry.as_mut()?))
+    pub fn entry_in_mut(&mut self, slot: u32) -> Option<(SlotKey, &mut T)> {
+        let found = self.slots.get_mut(slot as usize)?;
+        Some((SlotKey { slot, generation: found.generation }, found.entry.as_mut()?))
     }
 
     /// All entries, in the order of their slots.
     pub fn iter(&self) -> impl Iterator<Item = (SlotKey, &T)> {
-        (0..).zip(&self.slots).filter_map(|(slot, place)| {
-            Some((SlotKey { slot, generation: place.generation }, place.entry.as_ref()?))
+        (0..).zip(&self.slots).filter_map(|(slot, found)| {
+            Some((SlotKey { slot, generation: found.generation }, found.entry.as_ref()?))
         })
     }
 
     /// All entries, to be changed, in the order of their slots.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (SlotKey, &mut T)> {
-        (0..).zip(&mut self.slots).filter_map(|(slot, place)| {
-            Some((SlotKey { slot, generation: place.generation }, place.entry.as_mut()?))
+        (0..).zip(&mut self.slots).filter_map(|(slot, found)| {
+            Some((SlotKey { slot, generation: found.generation }, found.entry.as_mut()?))
         })
     }
 }
@@ -192,13 +192,13 @@ mod tests {
             assert_eq!(table.insert(3), None, "the table is full");
             table.remove(keys[0]);
             table.remove(keys[1]);
-            let again = [4, 5].map(|n| table.insert(n).unwrap());
-            assert_eq!((again.map(SlotKey::slot), again.map(SlotKey::generation)), (expected, [2, 2]));
+            let reused = [4, 5].map(|n| table.insert(n).unwrap());
+            assert_eq!((reused.map(SlotKey::slot), reused.map(SlotKey::generation)), (expected, [2, 2]));
         }
     }
 
     #[test]
-    fn a_slot_whose_generations_are_used_up_is_replaced() {
+    fn slot_with_the_last_generation_is_replaced() {
         let mut table = Slots::new(1);
         let first = table.insert('a').unwrap();
         table.slots[0].generation = u32::MAX;
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!((table.remove(last), table.len()), (Some('a'), 0));
         let next = table.insert('b').unwrap();
         assert_eq!((next, table.insert('c')), (SlotKey::new(1, 1), None));
-        assert_eq!((table.get(last), table.at(0), table.get(next)), (None, None, Some(&'b')));
+        assert_eq!((table.get(last), table.entry_in(0), table.get(next)), (None, None, Some(&'b')));
     }
 
     #[test]
@@ -223,29 +223,30 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn behaves_as_a_list_of_all_keys_ever_assigned(
+        fn table_behaves_as_a_list_of_all_keys_ever_assigned(
             steps in proptest::collection::vec((0..3_u8, 0..1_000_usize), 0..400),
             is_oldest_first: bool,
         ) {
             const MAX: usize = 20;
             let mut table = if is_oldest_first { Slots::oldest_first(MAX) } else { Slots::new(MAX) };
-            let mut named: Vec<(SlotKey, Option<usize>)> = Vec::new();
+            let mut assigned: Vec<(SlotKey, Option<usize>)> = Vec::new();
             for (step, drawn) in steps {
                 if step > 0 {
                     let expected = table.next_key();
+                    let has_room = assigned.iter().flat_map(|(_, entry)| entry).count() < MAX;
                     let key = table.insert(drawn);
-                    assert_eq!((key, key.is_some()), (expected, named.iter().flat_map(|(_, entry)| entry).count() < MAX));
+                    assert_eq!((key, key.is_some()), (expected, has_room));
                     if let Some(key) = key {
-                        assert!(named.iter().all(|(before, _)| *before != key), "keys are never reused");
+                        assert!(assigned.iter().all(|(before, _)| *before != key), "keys are never reused");
                         assert!(key.slot() < MAX as u32 && key.generation() > 0);
-                        named.push((key, Some(drawn)));
+                        assigned.push((key, Some(drawn)));
                     }
-                } else if !named.is_empty() {
-                    let place = drawn % named.len();
-                    let (key, entry) = &mut named[place];
+                } else if !assigned.is_empty() {
+                    let index = drawn % assigned.len();
+                    let (key, entry) = &mut assigned[index];
                     assert_eq!(table.remove(*key), entry.take());
                 }
-                for (key, entry) in &named {
+                for (key, entry) in &assigned {
                     assert_eq!(table.get(*key), entry.as_ref());
                 }
                 assert_eq!(table.len(), table.iter().count());

@@ -1,21 +1,21 @@
-//! How a client chooses a helper (PostMan §5.2): it asks a few at random and takes the least loaded one.
+//! How a client chooses a helper (PostMan §5.2): it queries a few random helpers and takes the least loaded one.
 
-use spillway_wire::load::Load;
+use spillway_wire::load::LoadReport;
 
-/// The most helpers to ask at a time. More than a few gain nothing (Mitzenmacher 2001, "The power of two choices in
-/// randomized load balancing").
+/// Maximum number of helpers to ask at a time. More than a few gain nothing (Mitzenmacher 2001, "The power of two
+/// choices in randomized load balancing").
 pub const ASKED_MAX: usize = 8;
 
 /// The default number of helpers to ask.
 pub const ASKED_DEFAULT: usize = 2;
 
-/// The outcome of asking.
+/// The outcome of the load queries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// The helper in this place of those asked is the least loaded.
+    /// The helper at this place among those asked is the least loaded.
     Lowest(usize),
-    /// No helper has answered, perhaps because datagrams are filtered: a random one of those asked, by place.
-    Unheard(usize),
+    /// No helper has answered, perhaps because datagrams are filtered: the place of a random one of those asked.
+    Unanswered(usize),
     /// All answers refuse clients; a helper without an answer counts as full (§5.2).
     AllFull,
     /// No helper is known.
@@ -32,20 +32,20 @@ pub struct Choice {
 #[derive(Clone, Copy, Debug, Default)]
 struct Asked {
     helper: usize,
-    answer: Option<Load>,
+    answer: Option<LoadReport>,
 }
 
 impl Choice {
-    /// Chooses `d` (1 to [`ASKED_MAX`]) different helpers of `helpers`, uniformly at random; all if there are not more.
-    /// `random` returns numbers of at least 0 and less than 1.
+    /// Chooses `d` (1 to [`ASKED_MAX`]) different helpers of `helpers`, uniformly at random; all of them if `helpers` <
+    /// `d`. `random` returns numbers of at least 0 and less than 1.
     pub fn new(helpers: usize, d: usize, random: &mut impl FnMut() -> f64) -> Choice {
         let count = d.clamp(1, ASKED_MAX).min(helpers);
         let mut choice = Choice { asked: [Asked::default(); ASKED_MAX], count: 0 };
         // Floyd's sampling without a list: a helper that is drawn twice is replaced by the newest candidate.
         for newest in helpers - count..helpers {
             let drawn = below(newest + 1, random());
-            let is_taken = choice.asked().any(|helper| helper == drawn);
-            choice.asked[choice.count].helper = if is_taken { newest } else { drawn };
+            let is_duplicate = choice.asked().any(|helper| helper == drawn);
+            choice.asked[choice.count].helper = if is_duplicate { newest } else { drawn };
             choice.count += 1;
         }
         choice
@@ -56,13 +56,13 @@ impl Choice {
         self.asked[..self.count].iter().map(|asked| asked.helper)
     }
 
-    /// The helper in this place.
+    /// The helper at this place, as an index of all helpers.
     pub fn helper(&self, place: usize) -> Option<usize> {
         self.asked().nth(place)
     }
 
-    /// The helper in this place has answered. Only its first answer counts.
-    pub fn answered(&mut self, place: usize, load: Load) {
+    /// The helper at this place has answered. Only a helper's first answer counts.
+    pub fn answered(&mut self, place: usize, load: LoadReport) {
         if let Some(asked) = self.asked[..self.count].get_mut(place) {
             asked.answer.get_or_insert(load);
         }
@@ -70,11 +70,11 @@ impl Choice {
 
     /// Whether all helpers have answered, so that waiting gains nothing.
     pub fn is_complete(&self) -> bool {
-        self.silent() == 0
+        self.unanswered() == 0
     }
 
     /// The number of helpers that have not answered.
-    pub fn silent(&self) -> usize {
+    pub fn unanswered(&self) -> usize {
         self.asked[..self.count].iter().filter(|asked| asked.answer.is_none()).count()
     }
 
@@ -85,13 +85,13 @@ impl Choice {
         }
         let asked = &self.asked[..self.count];
         if asked.iter().all(|asked| asked.answer.is_none()) {
-            return Decision::Unheard(below(self.count, random()));
+            return Decision::Unanswered(below(self.count, random()));
         }
         let mut lowest: Option<(usize, f64)> = None;
         let mut ties = 1;
         for (place, asked) in asked.iter().enumerate() {
-            let Some(load) = asked.answer.filter(Load::takes_clients) else { continue };
-            let weight = guess(&load);
+            let Some(load) = asked.answer.filter(LoadReport::accepts_clients) else { continue };
+            let weight = estimated_load(&load);
             match lowest {
                 Some((_, least)) if weight > least => {}
                 Some((_, least)) if weight == least => {
@@ -110,13 +110,13 @@ impl Choice {
     }
 }
 
-/// Estimate of a helper's load including clients that have asked and not connected yet. If all clients that ask at the same
-/// moment compared exact figures, all would choose the same, slightly less loaded helper. So the tentative load counts with
-/// a random factor from −1.5 to 3.5: its mean is the expected load, its range 2.5 times that between no client and all
-/// clients coming (with two helpers asked).
-fn guess(load: &Load) -> f64 {
-    let lot = f64::from(load.lot) / f64::from(u16::MAX);
-    f64::from(load.load) + f64::from(load.tentative) * (5.0 * lot - 1.5)
+/// Estimate of a helper's load including clients that have asked and not connected yet. If all clients that ask at the
+/// same moment compared exact figures, all would choose the same, slightly less loaded helper. So the tentative load
+/// counts with a random factor from −1.5 to 3.5, with mean 1. The factor's range, 5, is 2.5 times the range of the
+/// arrivals: between 0 and 2 times the tentative load with two helpers asked.
+fn estimated_load(load: &LoadReport) -> f64 {
+    let random = f64::from(load.random) / f64::from(u16::MAX);
+    f64::from(load.load) + f64::from(load.tentative) * (5.0 * random - 1.5)
 }
 
 /// An index from 0 to `count - 1`. A random number of 1 or more counts as just less than 1.
@@ -134,14 +134,14 @@ mod tests {
 
     use super::*;
 
-    /// These numbers, repeated.
-    fn script(numbers: &[f64]) -> impl FnMut() -> f64 + '_ {
+    /// Returns these numbers again and again.
+    fn repeating(numbers: &[f64]) -> impl FnMut() -> f64 + '_ {
         let mut all = numbers.iter().cycle();
         move || *all.next().unwrap()
     }
 
-    /// A pseudo-random sequence of numbers.
-    fn sequence() -> impl FnMut() -> f64 {
+    /// Returns a pseudo-random sequence of numbers.
+    fn pseudo_random() -> impl FnMut() -> f64 {
         let mut state = 1_u64;
         move || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -149,11 +149,11 @@ mod tests {
         }
     }
 
-    fn load(load: u32) -> Load {
-        Load { load, ..Load::default() }
+    fn load(load: u32) -> LoadReport {
+        LoadReport { load, ..LoadReport::default() }
     }
 
-    fn two(first: Option<Load>, second: Option<Load>) -> Choice {
+    fn choice_of_two(first: Option<LoadReport>, second: Option<LoadReport>) -> Choice {
         let mut choice = Choice::new(2, 2, &mut || 0.0);
         for (place, answer) in [first, second].into_iter().enumerate() {
             answer.into_iter().for_each(|answer| choice.answered(place, answer));
@@ -162,8 +162,8 @@ mod tests {
     }
 
     #[test]
-    fn asks_different_helpers_each_as_often_as_the_others() {
-        let mut random = sequence();
+    fn different_helpers_are_asked_with_equal_probability() {
+        let mut random = pseudo_random();
         let mut times = [0; 5];
         for _ in 0..5000 {
             let asked: Vec<usize> = Choice::new(5, 2, &mut random).asked().collect();
@@ -184,59 +184,66 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_that_takes_clients_wins() {
-        let decide = |choice: &Choice| choice.decide(&mut script(&[0.5]));
-        assert_eq!(decide(&two(Some(load(10)), Some(load(9)))), Decision::Lowest(1));
-        assert_eq!(decide(&two(Some(load(900_000)), None)), Decision::Lowest(0), "silent is full");
-        for idle_but in [
-            Load { full: true, ..load(0) },
-            Load { draining: true, ..load(0) },
-            Load { down: true, ..load(0) },
+    fn least_loaded_helper_that_accepts_clients_is_chosen() {
+        let decide = |choice: &Choice| choice.decide(&mut repeating(&[0.5]));
+        assert_eq!(decide(&choice_of_two(Some(load(10)), Some(load(9)))), Decision::Lowest(1));
+        assert_eq!(
+            decide(&choice_of_two(Some(load(900_000)), None)),
+            Decision::Lowest(0),
+            "a silent helper counts as full"
+        );
+        for unavailable in [
+            LoadReport { full: true, ..load(0) },
+            LoadReport { draining: true, ..load(0) },
+            LoadReport { down: true, ..load(0) },
         ] {
-            assert_eq!(decide(&two(Some(idle_but), Some(load(999_999)))), Decision::Lowest(1));
-            assert_eq!(decide(&two(Some(idle_but), None)), Decision::AllFull);
-            assert_eq!(decide(&two(Some(idle_but), Some(idle_but))), Decision::AllFull);
+            assert_eq!(decide(&choice_of_two(Some(unavailable), Some(load(999_999)))), Decision::Lowest(1));
+            assert_eq!(decide(&choice_of_two(Some(unavailable), None)), Decision::AllFull);
+            assert_eq!(decide(&choice_of_two(Some(unavailable), Some(unavailable))), Decision::AllFull);
         }
         assert_eq!(decide(&Choice::new(0, 2, &mut || 0.0)), Decision::NoHelpers);
     }
 
     #[test]
-    fn where_nobody_answers_it_is_one_of_those_asked() {
-        let choice = two(None, None);
+    fn without_answers_a_random_helper_is_chosen() {
+        let choice = choice_of_two(None, None);
         assert!(!choice.is_complete());
-        assert_eq!(choice.decide(&mut || 0.2), Decision::Unheard(0));
-        assert_eq!(choice.decide(&mut || 0.8), Decision::Unheard(1));
+        assert_eq!(choice.decide(&mut || 0.2), Decision::Unanswered(0));
+        assert_eq!(choice.decide(&mut || 0.8), Decision::Unanswered(1));
     }
 
     #[test]
-    fn ties_are_decided_at_random_and_a_second_answer_does_not_count() {
-        let mut choice = two(Some(load(5)), Some(load(5)));
+    fn ties_are_broken_at_random_and_second_answers_are_ignored() {
+        let mut choice = choice_of_two(Some(load(5)), Some(load(5)));
         choice.answered(1, load(0));
         choice.answered(7, load(0));
         assert!(choice.is_complete());
-        let (mut random, mut times) = (sequence(), [0; 2]);
+        let (mut random, mut times) = (pseudo_random(), [0; 2]);
         for _ in 0..1000 {
             match choice.decide(&mut random) {
                 Decision::Lowest(place) => times[place] += 1,
-                other => panic!("{other:?}"),
+                decision => panic!("two answers lead to {decision:?}"),
             }
         }
         assert!(times.iter().all(|times| (430..570).contains(times)), "{times:?}");
     }
 
-    /// While clients are expected, a helper with slightly less load is hardly preferred; one with much less load is.
+    /// While clients are expected, a slightly lower load is hardly preferred, and a much lower load always.
     #[test]
-    fn what_is_not_known_is_not_taken_at_its_word() {
-        let mut random = sequence();
+    fn preference_grows_with_the_difference_of_loads() {
+        let mut random = pseudo_random();
         let mut share = |ahead: u32| {
             let mut lot = || (random() * f64::from(u16::MAX)) as u16;
-            let mut wins = 0;
+            let mut first_chosen = 0;
             for _ in 0..1000 {
-                let second = Load { load: 10_000, tentative: 1_000, lot: lot(), ..Load::default() };
-                let first = Load { load: 10_000 - ahead, lot: lot(), ..second };
-                wins += u32::from(two(Some(first), Some(second)).decide(&mut || 0.5) == Decision::Lowest(0));
+                let second =
+                    LoadReport { load: 10_000, tentative: 1_000, random: lot(), ..LoadReport::default() };
+                let first = LoadReport { load: 10_000 - ahead, random: lot(), ..second };
+                first_chosen += u32::from(
+                    choice_of_two(Some(first), Some(second)).decide(&mut || 0.5) == Decision::Lowest(0),
+                );
             }
-            wins
+            first_chosen
         };
         assert!((450..560).contains(&share(10)));
         assert!((610..760).contains(&share(1_000)));

@@ -2,14 +2,14 @@
 
 use core::time::Duration;
 
-/// Buckets of 1 µs up to this value, then this many for each doubling: a bucket's width is at most 1/16 of its values.
+/// Buckets of 1 µs up to this value, then this number of buckets for each doubling, at most 1/16 of their values wide.
 const LINEAR: usize = 16;
 const LINEAR_BITS: u32 = LINEAR.ilog2();
 /// The last doubling ends at 2^26 µs (67 s); longer latencies count in the last bucket.
 const DOUBLINGS: usize = 22;
 pub(crate) const BUCKETS: usize = LINEAR * (DOUBLINGS + 1);
 
-/// Counts latencies; quantiles are accurate to 7 % or 1 µs.
+/// Counts latencies. Quantiles are accurate to 7 % or 1 µs, whichever is more.
 #[derive(Clone, Debug)]
 pub struct Histogram {
     counts: [u32; BUCKETS],
@@ -26,7 +26,7 @@ impl Default for Histogram {
 pub(crate) fn bucket(latency: Duration) -> usize {
     let us = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX).min((1 << 26) - 1);
     let doublings = (us.max(1).ilog2() + 1).saturating_sub(LINEAR_BITS + 1);
-    let within = us >> doublings; // below 32; from 16 up unless linear
+    let within = us >> doublings; // below 32; at least 16 beyond the linear part
     (doublings as usize * LINEAR) + within as usize
 }
 
@@ -42,16 +42,16 @@ impl Histogram {
         self.add(bucket(latency), 1);
     }
 
-    pub(crate) fn add(&mut self, bucket: usize, more: u32) {
-        self.counts[bucket] = self.counts[bucket].saturating_add(more);
-        self.count += u64::from(more);
+    pub(crate) fn add(&mut self, bucket: usize, added: u32) {
+        self.counts[bucket] = self.counts[bucket].saturating_add(added);
+        self.count += u64::from(added);
     }
 
     /// Subtracts counts that were added before.
     pub(crate) fn subtract(&mut self, counts: &[u32; BUCKETS]) {
-        for (count, less) in self.counts.iter_mut().zip(counts) {
-            self.count -= u64::from((*count).min(*less));
-            *count = count.saturating_sub(*less);
+        for (count, subtracted) in self.counts.iter_mut().zip(counts) {
+            self.count -= u64::from((*count).min(*subtracted));
+            *count = count.saturating_sub(*subtracted);
         }
     }
 
@@ -60,7 +60,7 @@ impl Histogram {
         self.count
     }
 
-    /// The latency that `permille` of a thousand do not exceed, interpolated linearly within its bucket. `None` without
+    /// The latency that `permille` of a thousand do not exceed, interpolated linearly within a bucket. `None` without
     /// samples.
     pub fn quantile(&self, permille: u32) -> Option<Duration> {
         let rank = (self.count * u64::from(permille.min(1000))).div_ceil(1000).max(1);
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_close() {
+    fn quantiles_are_accurate_to_7_percent() {
         let mut histogram = Histogram::default();
         assert_eq!(histogram.quantile(990), None);
         for us in 1..=10_000 {
@@ -103,7 +103,10 @@ mod tests {
         for permille in [1, 10, 500, 900, 990, 999, 1000] {
             let exact = f64::from(permille) * 10.0;
             let found = histogram.quantile(permille).unwrap().as_nanos() as f64 / 1000.0;
-            assert!((found - exact).abs() <= exact * 0.07 + 1.0, "{permille}: {found} for {exact}");
+            assert!(
+                (found - exact).abs() <= exact * 0.07 + 1.0,
+                "quantile {permille}: {found} us instead of {exact}"
+            );
         }
     }
 }

@@ -1,6 +1,6 @@
 //! When to help, and which helper (PostMan §5.2, §5.3): decisions without I/O.
 //!
-//! The caller supplies the time and the random seeds, so the same events give the same decisions in production, in the
+//! The caller supplies the time and the random seeds: the same events give the same decisions in production, in the
 //! simulator and in tests.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -26,7 +26,7 @@ mod shedding;
 
 pub use activation::{Activation, ActivationSettings, Carrier, Member, Order};
 pub use choice::{ASKED_DEFAULT, ASKED_MAX, Choice, Decision};
-pub use gauge::{Capacity, Gauge, Used};
+pub use gauge::{Capacity, Gauge, Usage};
 pub use release::{Release, ReleaseSettings, Sample};
 pub use relief_override::{CurrentOverride, Override};
 pub use shedding::{Shedding, SheddingSettings};

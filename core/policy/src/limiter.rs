@@ -8,15 +8,15 @@ use core::time::Duration;
 use spillway_parts::Random;
 use spillway_transport::Time;
 
-/// Default time that a late caller may catch up on, because timers are coarse. Time before that is forgotten, so that no
-/// burst follows an idle time.
+/// Default time for which a late caller may make up moves, because timers are coarse. Moves of earlier times are lost,
+/// so that no burst follows an idle time.
 const CATCH_UP: Duration = Duration::from_millis(10);
 
 /// Bounds the number of moves in any second.
 #[derive(Clone, Debug)]
 pub struct Limiter {
-    /// Interval of two moves, before jitter.
-    distance: Duration,
+    /// Time between two moves, without jitter.
+    interval: Duration,
     catch_up: Duration,
     next_at: Time,
 }
@@ -24,24 +24,24 @@ pub struct Limiter {
 impl Limiter {
     /// At most `per_s_max` moves a second; 0 counts as 1.
     pub fn new(per_s_max: u32) -> Limiter {
-        // 2 % longer than necessary, because moves that are caught up on add to those of a second.
-        let distance = Duration::from_nanos(1_020_000_000 / u64::from(per_s_max.max(1)) + 1);
-        Limiter { distance, catch_up: CATCH_UP, next_at: Time::ZERO }
+        // 2 % longer than necessary, because moves that a late caller makes up add to those of a second.
+        let interval = Duration::from_nanos(1_020_000_000 / u64::from(per_s_max.max(1)) + 1);
+        Limiter { interval, catch_up: CATCH_UP, next_at: Time::ZERO }
     }
 
-    /// For a caller that polls seldom and makes several moves at once.
-    pub(crate) fn catching_up_on(self, catch_up: Duration) -> Limiter {
+    /// Sets for how long a late caller may make up moves; for callers that poll seldom.
+    pub(crate) fn with_catch_up(self, catch_up: Duration) -> Limiter {
         Limiter { catch_up, ..self }
     }
 
-    /// Returns whether a move may happen now, and counts it if so. `random`: from 0 to 65,535, makes the next interval up to
-    /// a tenth longer.
+    /// Returns whether a move may happen now, and counts the move if so. `random` makes the next interval up to a tenth
+    /// longer.
     pub fn take(&mut self, now: Time, random: u16) -> bool {
         if now < self.next_at {
             return false;
         }
         let due = if now.since(self.next_at) > self.catch_up { now } else { self.next_at };
-        self.next_at = due + self.distance + self.distance / 10 * u32::from(random) / u32::from(u16::MAX);
+        self.next_at = due + self.interval + self.interval / 10 * u32::from(random) / u32::from(u16::MAX);
         true
     }
 
@@ -64,11 +64,11 @@ mod tests {
 
     use super::*;
 
-    /// The times of moves of a caller that takes as many as allowed at each of these times.
-    fn passed(per_s_max: u32, asked_at_us: impl Iterator<Item = u64>) -> Vec<u64> {
+    /// The times of moves, in µs, of a caller that makes as many moves as allowed at each of these times.
+    fn passed(per_s_max: u32, called_at_us: impl Iterator<Item = u64>) -> Vec<u64> {
         let (mut limiter, mut random) = (Limiter::new(per_s_max), Random::new(7));
         let mut passed = Vec::new();
-        for us in asked_at_us {
+        for us in called_at_us {
             while limiter.take_at_random(Time(us * 1000), &mut random) {
                 passed.push(us);
             }
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cap_holds_in_any_second_and_is_nearly_reached() {
+    fn rate_in_any_second_is_within_the_limit_and_near_it() {
         for per_s in [1, 3, 10, 100, 5_000] {
             let fine = passed(per_s, (0..3_000_000).step_by(50));
             let most = most_in_a_second(&fine);
@@ -92,10 +92,10 @@ mod tests {
     }
 
     #[test]
-    fn coarse_timers_catch_up_but_idle_time_is_forgotten() {
+    fn late_caller_makes_up_moves_but_not_those_of_an_idle_time() {
         let coarse = passed(5_000, (0..1_000_000).step_by(4_000));
         assert!((4_400..=5_000).contains(&coarse.len()), "{}", coarse.len());
         let after_idle = passed(5_000, [0, 60_000_000].into_iter());
-        assert_eq!(after_idle, [0, 60_000_000], "one move, and the next in its time");
+        assert_eq!(after_idle, [0, 60_000_000], "one move after the idle time");
     }
 }

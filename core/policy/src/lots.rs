@@ -1,9 +1,9 @@
-//! Random numbers that are spread evenly even over few draws.
+//! Random numbers that are evenly distributed even among few draws.
 
 use spillway_parts::Random;
 
-/// Each block of 16 draws has one number in each sixteenth of the range, in random order. So the number of clients that
-/// choose a helper deviates less from its expectation than with independent numbers.
+/// Each block of 16 draws has one number in each sixteenth of the range, in random order. Thus the number of clients
+/// that choose a helper deviates less from the mean than with independent numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct Lots {
     random: Random,
@@ -23,11 +23,11 @@ impl Lots {
             self.drawn = 0;
             self.random.shuffle(&mut self.order);
         }
-        let part = self.order[self.drawn];
+        let sixteenth = self.order[self.drawn];
         self.drawn += 1;
         #[expect(clippy::cast_possible_truncation, reason = "any 12 bits of a random word are random")]
-        let rest = self.random.word() as u16 & 0xfff;
-        u16::from(part) << 12 | rest
+        let low_bits = self.random.word() as u16 & 0xfff;
+        u16::from(sixteenth) << 12 | low_bits
     }
 }
 
@@ -36,18 +36,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lots_are_spread_evenly_and_differ_between_helpers() {
-        let (mut one, mut other) = (Lots::new(1), Lots::new(2));
-        let mut wins = 0;
+    fn each_block_covers_all_sixteenths_and_helpers_draw_differently() {
+        let (mut first, mut second) = (Lots::new(1), Lots::new(2));
+        let mut first_lower = 0;
         for _ in 0..100 {
-            let mut parts = [0; 16];
+            let mut counts = [0; 16];
             for _ in 0..16 {
-                let lot = one.draw();
-                parts[usize::from(lot >> 12)] += 1;
-                wins += u32::from(lot < other.draw());
+                let lot = first.draw();
+                counts[usize::from(lot >> 12)] += 1;
+                first_lower += u32::from(lot < second.draw());
             }
-            assert_eq!(parts, [1; 16]);
+            assert_eq!(counts, [1; 16]);
         }
-        assert!((740..860).contains(&wins), "{wins} of 1600");
+        assert!((740..860).contains(&first_lower), "{first_lower} of 1600");
     }
 }

@@ -10,7 +10,7 @@ use spillway_transport::Time;
 /// While memory is scarce, a client that has not read for this time is closed.
 pub const UNREAD_MAX: Duration = Duration::from_secs(10);
 
-/// A bound on bytes of memory. Memory becomes *scarce* above three quarters of the bound, until use falls to five eighths.
+/// A bound on bytes of memory. Memory is *scarce* from three quarters of the bound until use falls to five eighths.
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryBound {
     max: usize,
@@ -18,7 +18,7 @@ pub struct MemoryBound {
 }
 
 impl MemoryBound {
-    /// `max`: bytes.
+    /// A bound of `max` bytes, with sufficient memory.
     pub fn new(max: usize) -> MemoryBound {
         MemoryBound { max, is_scarce: false }
     }
@@ -50,24 +50,24 @@ impl MemoryBound {
         total > self.max
     }
 
-    /// Whether an eighth of the bound is free, so that enough clients were closed.
+    /// Whether an eighth of the bound is free: no further client need be closed.
     pub fn is_relieved(&self, total: usize) -> bool {
         total <= self.max / 8 * 7
     }
 
-    /// Whether use is low enough to end scarcity.
+    /// Whether use is low enough for memory to be no longer scarce.
     pub fn is_calm(&self, total: usize) -> bool {
         total <= self.max / 8 * 5
     }
 
-    /// Whether to stop closing before a client whose bytes have waited for `age`. Clients whose bytes have waited are closed
-    /// until an eighth is free, others only until the bound holds.
+    /// Whether enough clients are closed, if the next one to close has bytes that have waited for `age`. Clients whose
+    /// bytes have waited are closed until an eighth of the bound is free, others only until the bound holds.
     pub fn is_enough_closed(&self, total: usize, age: Duration) -> bool {
         if age.is_zero() { !self.is_exceeded(total) } else { self.is_relieved(total) }
     }
 }
 
-/// Measures how long a client has not read its bytes.
+/// Measures for how long a client has not read the bytes that wait for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Unread {
     /// When the client has read up to this stream offset, it has read all bytes that waited at `since`.
@@ -81,8 +81,8 @@ impl Unread {
         Unread { mark: 0, since: now }
     }
 
-    /// `sent`: stream offset of all bytes for the client, of which its host has taken all but `waiting`. The age stays small
-    /// for a client that keeps up, and grows for one that reads only a little now and then.
+    /// `sent`: stream offset of all bytes for the client. Its host has taken all but `waiting` of them. The age stays
+    /// small for a client that keeps up, and grows for one that reads too slowly.
     pub fn note(&mut self, now: Time, sent: u64, waiting: usize) {
         if sent.saturating_sub(waiting as u64) >= self.mark {
             *self = Unread { mark: sent, since: now };
@@ -95,8 +95,8 @@ impl Unread {
     }
 }
 
-/// Rank of a client for closing, highest first: held bytes × age of unread bytes, then held bytes. Ages above 2 s count as
-/// 2 s.
+/// Rank of a client for closing, highest first: held bytes × age of unread bytes; where equal, held bytes. Ages above 2
+/// s count as 2 s.
 pub fn closing_rank(bytes: usize, age: Duration) -> (u128, usize) {
     const AGE_MAX: Duration = Duration::from_secs(2);
     (bytes as u128 * age.min(AGE_MAX).as_micros(), bytes)
@@ -131,42 +131,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scarce_from_three_quarters_to_five_eighths() {
+    fn memory_becomes_scarce_at_three_quarters_and_sufficient_at_five_eighths() {
         let mut bound = MemoryBound::new(800);
         assert!(!bound.judge(600) && !bound.is_scarce());
         assert!(bound.judge(601) && bound.is_scarce() && !bound.is_exceeded(601));
-        assert!(!bound.judge(501) && bound.is_scarce(), "one byte above five eighths");
+        assert!(!bound.judge(501) && bound.is_scarce(), "501 is above five eighths");
         assert!(bound.judge(500) && !bound.is_scarce());
     }
 
     #[test]
-    fn an_eighth_is_freed_and_of_those_that_keep_up_only_what_the_bound_asks() {
+    fn closing_stops_at_the_bound_or_an_eighth_below_by_age() {
         let bound = MemoryBound::new(800);
-        let (waiting, just_now) = (Duration::from_millis(1), Duration::ZERO);
-        assert!(!bound.is_enough_closed(801, waiting) && !bound.is_enough_closed(801, just_now));
-        assert!(!bound.is_enough_closed(701, waiting) && bound.is_enough_closed(800, just_now));
-        assert!(bound.is_enough_closed(700, waiting));
+        let (old, new) = (Duration::from_millis(1), Duration::ZERO);
+        assert!(!bound.is_enough_closed(801, old) && !bound.is_enough_closed(801, new));
+        assert!(!bound.is_enough_closed(701, old) && bound.is_enough_closed(800, new));
+        assert!(bound.is_enough_closed(700, old));
     }
 
     #[test]
-    fn one_that_keeps_up_is_young_and_one_that_reads_a_little_is_not() {
+    fn age_stays_small_for_a_client_that_keeps_up_and_grows_for_a_slow_one() {
         let at = |ms: u64| Time(ms * 1_000_000);
-        let (mut reader, mut trickler) = (Unread::new(at(0)), Unread::new(at(0)));
+        let (mut reader, mut slow_reader) = (Unread::new(at(0)), Unread::new(at(0)));
         for turn in 1..100_u64 {
-            // Each client is sent 1,000 bytes in a turn of 10 ms. `reader` has 2,000 waiting; `trickler` reads only 10 in
-            // a turn.
+            // Each turn of 10 ms sends each client 1,000 bytes. 2,000 bytes wait for `reader`; `slow_reader` reads only
+            // 10 bytes a turn.
             reader.note(at(turn * 10), turn * 1_000, 2_000.min(turn as usize * 1_000));
-            trickler.note(at(turn * 10), turn * 1_000, turn as usize * 990);
+            slow_reader.note(at(turn * 10), turn * 1_000, turn as usize * 990);
         }
         assert!(reader.age(at(1_000)) <= Duration::from_millis(30), "{reader:?}");
-        assert!(trickler.age(at(1_000)) >= Duration::from_millis(900), "{trickler:?}");
+        assert!(slow_reader.age(at(1_000)) >= Duration::from_millis(900), "{slow_reader:?}");
     }
 
     #[test]
-    fn much_for_long_is_first_and_then_the_most() {
+    fn rank_is_held_bytes_times_age_then_held_bytes() {
         let rank = |bytes, ms| closing_rank(bytes, Duration::from_millis(ms));
-        assert!(rank(100_000, 500) > rank(500_000, 5), "the large one has just been sent this");
-        assert!(rank(500_000, 3_000) > rank(100_000, 60_000), "neither reads: the larger one");
-        assert!(rank(2, 0) > rank(1, 0), "nobody has waited: the larger one");
+        assert!(rank(100_000, 500) > rank(500_000, 5), "a large reply that was just sent ranks below");
+        assert!(rank(500_000, 3_000) > rank(100_000, 60_000), "beyond 2 s only bytes count");
+        assert!(rank(2, 0) > rank(1, 0), "with age 0 only bytes count");
     }
 }

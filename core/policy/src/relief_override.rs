@@ -63,30 +63,30 @@ impl FromStr for Override {
     fn from_str(text: &str) -> Result<Override, UnknownOverride> {
         [Override::Auto, Override::On, Override::Off]
             .into_iter()
-            .find(|word| word.name() == text)
+            .find(|known| known.name() == text)
             .ok_or(UnknownOverride)
     }
 }
 
-/// The override in force. One given for a limited time falls back to [`Override::Auto`].
+/// The override in force. An override for a limited time falls back to [`Override::Auto`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CurrentOverride {
-    word: Override,
+    relief_override: Override,
     until: Option<Time>,
 }
 
 impl CurrentOverride {
     /// Sets the override, for the time `lasts` or without limit.
-    pub fn say(&mut self, now: Time, word: Override, lasts: Option<Duration>) {
+    pub fn set(&mut self, now: Time, relief_override: Override, lasts: Option<Duration>) {
         *self = CurrentOverride {
-            word,
-            until: lasts.filter(|_| word != Override::Auto).map(|lasts| now + lasts),
+            relief_override,
+            until: lasts.filter(|_| relief_override != Override::Auto).map(|lasts| now + lasts),
         };
     }
 
     /// The override in force at this time.
     pub fn at(&self, now: Time) -> Override {
-        if self.until.is_some_and(|until| until <= now) { Override::Auto } else { self.word }
+        if self.until.is_some_and(|until| until <= now) { Override::Auto } else { self.relief_override }
     }
 
     /// When the override falls back to [`Override::Auto`]; `None` without a limit.
@@ -106,23 +106,23 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn words_are_read_as_they_are_written() {
-        for word in [Override::Auto, Override::On, Override::Off] {
-            assert_eq!(word.to_string().parse(), Ok(word));
+    fn names_of_overrides_parse() {
+        for relief_override in [Override::Auto, Override::On, Override::Off] {
+            assert_eq!(relief_override.to_string().parse(), Ok(relief_override));
         }
         assert_eq!("maybe".parse::<Override>(), Err(UnknownOverride));
     }
 
     #[test]
-    fn a_word_for_a_time_falls_back_to_auto() {
-        let mut standing = CurrentOverride::default();
-        assert_eq!((standing.at(Time::ZERO), standing.until()), (Override::Auto, None));
-        standing.say(Time::ZERO, Override::Off, Some(SECOND));
-        assert_eq!(standing.at(Time::ZERO + SECOND / 2), Override::Off);
-        assert_eq!(standing.at(Time::ZERO + SECOND), Override::Auto);
-        standing.say(Time::ZERO + SECOND, Override::On, None);
-        assert_eq!(standing.at(Time::ZERO + SECOND * 9999), Override::On);
-        standing.say(Time::ZERO, Override::Auto, Some(SECOND));
-        assert_eq!(standing.until(), None, "auto needs no end");
+    fn override_for_a_limited_time_falls_back_to_auto() {
+        let mut current = CurrentOverride::default();
+        assert_eq!((current.at(Time::ZERO), current.until()), (Override::Auto, None));
+        current.set(Time::ZERO, Override::Off, Some(SECOND));
+        assert_eq!(current.at(Time::ZERO + SECOND / 2), Override::Off);
+        assert_eq!(current.at(Time::ZERO + SECOND), Override::Auto);
+        current.set(Time::ZERO + SECOND, Override::On, None);
+        assert_eq!(current.at(Time::ZERO + SECOND * 9999), Override::On);
+        current.set(Time::ZERO, Override::Auto, Some(SECOND));
+        assert_eq!(current.until(), None, "auto has no time limit");
     }
 }

@@ -1,8 +1,8 @@
 //! A sliding window of reply latencies.
 //!
-//! Late replies are counted exactly, not read from buckets: p99 is over the SLA if more than one in a hundred replies was
-//! late. The user of the window also counts requests that have waited for longer than the SLA; otherwise a server that
-//! answers nothing would look calm.
+//! Late replies are counted exactly, not estimated from buckets: p99 is over the SLA if more than one in a hundred
+//! replies was late. The caller must also count requests that have waited for longer than the SLA; otherwise a server
+//! that does not reply would look calm.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -21,8 +21,8 @@ struct Slice {
 
 const EMPTY: Slice = Slice { counts: [0; BUCKETS], counted: 0, late: 0 };
 
-/// Recent replies, in slices. The present, incomplete slice is one of them, so the window covers its length, or up to one
-/// slice less.
+/// Recent replies, in slices. The present slice is one of them and incomplete, so the window covers its length, or up
+/// to one slice less.
 #[derive(Clone, Debug)]
 pub struct Window {
     sla: Duration,
@@ -34,12 +34,12 @@ pub struct Window {
     late: u64,
 }
 
-/// The most slices of a window.
+/// Maximum number of slices of a window.
 pub const SLICES_MAX: usize = 100;
 
 impl Window {
-    /// A window of this length in slices of length `slice`, at least 1 ms; at most [`SLICES_MAX`] slices. Replies with a
-    /// latency above `sla` are late.
+    /// A window of this length in slices of length `slice`, at least 1 ms; at most [`SLICES_MAX`] slices. Replies with
+    /// a latency above `sla` are late.
     pub fn new(sla: Duration, length: Duration, slice: Duration) -> Window {
         let slice = slice.max(Duration::from_millis(1));
         let slices = usize::try_from(length.as_nanos() / slice.as_nanos()).unwrap_or(usize::MAX);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_a_window_old_is_forgotten_slice_by_slice() {
+    fn replies_leave_the_window_slice_by_slice() {
         let mut window = window();
         window.record(at(0), 5 * MS);
         window.record(at(150), MS);
@@ -148,11 +148,11 @@ mod tests {
         window.advance(at(900_000));
         assert_eq!((window.count(), window.merged().quantile(990)), (0, None));
         window.record(at(3), MS);
-        assert_eq!(window.count(), 1, "time that goes back is the present");
+        assert_eq!(window.count(), 1, "a time before the present counts as the present");
     }
 
     #[test]
-    fn late_is_exact_however_close_to_the_sla() {
+    fn reply_later_than_the_sla_by_a_nanosecond_is_late() {
         let mut window = window();
         for _ in 0..99 {
             window.record(at(5), MS);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn recent_slices_and_length() {
+    fn recent_slices_are_counted_and_the_length_is_bounded() {
         let mut window = window();
         window.record(at(10), 2 * MS);
         window.record(at(110), MS);
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(window.length(), 1000 * MS);
         window.clear();
         assert_eq!((window.count(), window.late(), window.recent(9)), (0, 0, (0, 0)));
-        let most = Window::new(MS, Duration::MAX, Duration::ZERO);
-        assert_eq!(most.length(), MS * 100, "fixed memory");
+        let longest = Window::new(MS, Duration::MAX, Duration::ZERO);
+        assert_eq!(longest.length(), MS * 100, "at most 100 slices");
     }
 }

@@ -1,5 +1,5 @@
-//! Many clients that choose at the same moment must spread evenly, although each has only the answers of two helpers, which
-//! are slightly old. A simulation: gauges answer delayed questions, and clients decide and connect.
+//! Many clients that choose at the same moment must spread evenly, although each has only two helpers' load replies,
+//! which are slightly old. A simulation: load queries and replies are delayed, and clients decide and connect.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,9 +7,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use spillway_parts::Random;
-use spillway_policy::{Capacity, Choice, Decision, Gauge, Used};
+use spillway_policy::{Capacity, Choice, Decision, Gauge, Usage};
 use spillway_transport::Time;
-use spillway_wire::load::Load;
+use spillway_wire::load::LoadReport;
 
 /// CPU cost of each client, as a share of a core.
 const COST: f64 = 1.0 / 1_500.0;
@@ -17,8 +17,8 @@ const COST: f64 = 1.0 / 1_500.0;
 const CAPACITY: Capacity = Capacity { cpu: 1.0, network: None, clients: 50_000, memory: 1 << 30 };
 
 /// A random time from `min_us` to `max_us`.
-fn delay(rng: &mut Random, min_us: u64, max_us: u64) -> Duration {
-    Duration::from_micros(min_us + rng.word() % (max_us - min_us + 1))
+fn delay(random: &mut Random, min_us: u64, max_us: u64) -> Duration {
+    Duration::from_micros(min_us + random.word() % (max_us - min_us + 1))
 }
 
 struct Helper {
@@ -31,7 +31,7 @@ struct Helper {
 
 impl Helper {
     /// A helper that has served these clients for five seconds.
-    fn with(clients: u32, seed: u64) -> Helper {
+    fn serving(clients: u32, seed: u64) -> Helper {
         let mut helper = Helper { gauge: Gauge::new(CAPACITY, seed), clients, cpu: 0.0, until: Time::ZERO };
         (0..50).for_each(|window| helper.run(Time::ZERO + Duration::from_millis(100 * window)));
         helper
@@ -42,54 +42,54 @@ impl Helper {
         self.until = now;
         if self.gauge.is_measurement_due(now) {
             let cpu = Duration::from_secs_f64(self.cpu);
-            self.gauge.measured(now, Used { cpu, clients: self.clients, ..Used::default() });
+            self.gauge.measured(now, Usage { cpu, clients: self.clients, ..Usage::default() });
         }
     }
 }
 
-/// How clients use the load in an answer.
+/// How clients use the tentative load in a reply.
 #[derive(Clone, Copy, PartialEq)]
-enum Hearing {
-    AsMeant,
-    /// Clients ignore the tentative load.
-    NothingExpected,
-    /// Clients add the tentative load to the load, without randomness.
-    AtItsWord,
+enum TentativeUse {
+    /// With a random factor, as [`Choice`] does.
+    RandomFactor,
+    Ignored,
+    /// Added to the load, without randomness.
+    Added,
 }
 
-impl Hearing {
-    fn of(self, load: Load) -> Load {
+impl TentativeUse {
+    fn apply(self, load: LoadReport) -> LoadReport {
         match self {
-            Hearing::AsMeant => load,
-            Hearing::NothingExpected => Load { tentative: 0, ..load },
-            Hearing::AtItsWord => Load { load: load.load + load.tentative, tentative: 0, ..load },
+            TentativeUse::RandomFactor => load,
+            TentativeUse::Ignored => LoadReport { tentative: 0, ..load },
+            TentativeUse::Added => LoadReport { load: load.load + load.tentative, tentative: 0, ..load },
         }
     }
 }
 
-enum What {
-    Asks(usize),
-    Question { client: usize, place: usize },
-    Answer { client: usize, place: usize, load: Box<Load> },
-    Comes { client: usize, helper: usize },
+enum Event {
+    Ask(usize),
+    Query { client: usize, place: usize },
+    Reply { client: usize, place: usize, load: Box<LoadReport> },
+    Connect { client: usize, helper: usize },
 }
 
-/// Events in the order of time, then of insertion.
+/// Events ordered by time, then by insertion.
 #[derive(Default)]
-struct Agenda {
+struct EventQueue {
     times: BinaryHeap<Reverse<(Time, usize)>>,
-    all: Vec<Option<What>>,
+    events: Vec<Option<Event>>,
 }
 
-impl Agenda {
-    fn put(&mut self, at: Time, what: What) {
-        self.times.push(Reverse((at, self.all.len())));
-        self.all.push(Some(what));
+impl EventQueue {
+    fn push(&mut self, at: Time, event: Event) {
+        self.times.push(Reverse((at, self.events.len())));
+        self.events.push(Some(event));
     }
 
-    fn take(&mut self) -> Option<(Time, What)> {
+    fn pop(&mut self) -> Option<(Time, Event)> {
         let Reverse((at, index)) = self.times.pop()?;
-        Some((at, self.all[index].take().expect("each once")))
+        Some((at, self.events[index].take().expect("each event is taken once")))
     }
 }
 
@@ -98,93 +98,107 @@ fn address(client: usize) -> SocketAddr {
 }
 
 /// Clients of the fullest helper divided by the mean, after `clients` clients, each asking two helpers, have connected.
-fn max_over_mean(seed: u64, before: &[u32], clients: usize, within: Duration, hearing: Hearing) -> f64 {
-    let mut rng = Random::new(seed);
-    let mut helpers: Vec<Helper> = before.iter().map(|clients| Helper::with(*clients, rng.word())).collect();
+fn max_over_mean(
+    seed: u64,
+    initial_clients: &[u32],
+    clients: usize,
+    arrival_time: Duration,
+    tentative_use: TentativeUse,
+) -> f64 {
+    let mut random = Random::new(seed);
+    let mut helpers: Vec<Helper> =
+        initial_clients.iter().map(|clients| Helper::serving(*clients, random.word())).collect();
     let start = Time::ZERO + Duration::from_secs(5);
-    let mut agenda = Agenda::default();
+    let mut events = EventQueue::default();
     let mut choices: Vec<Option<Choice>> = (0..clients).map(|_| None).collect();
     for client in 0..clients {
-        agenda.put(start + within.mul_f64(rng.unit()), What::Asks(client));
+        events.push(start + arrival_time.mul_f64(random.unit()), Event::Ask(client));
     }
-    while let Some((now, what)) = agenda.take() {
-        match what {
-            What::Asks(client) => {
-                let choice = Choice::new(helpers.len(), 2, &mut || rng.unit());
+    while let Some((now, event)) = events.pop() {
+        match event {
+            Event::Ask(client) => {
+                let choice = Choice::new(helpers.len(), 2, &mut || random.unit());
                 for place in 0..choice.asked().len() {
-                    agenda.put(now + delay(&mut rng, 50, 400), What::Question { client, place });
+                    events.push(now + delay(&mut random, 50, 400), Event::Query { client, place });
                 }
                 choices[client] = Some(choice);
             }
-            What::Question { client, place } => {
-                let choice = choices[client].as_ref().expect("it asked");
-                let helper = &mut helpers[choice.helper(place).expect("a place")];
+            Event::Query { client, place } => {
+                let choice = choices[client].as_ref().expect("choice of a client that has asked");
+                let helper = &mut helpers[choice.helper(place).expect("helper at a valid place")];
                 helper.run(now);
-                helper.gauge.asked(now, address(client), choice.asked().len() as u8);
-                let load = Box::new(hearing.of(helper.gauge.load(now, helper.clients, 0)));
-                agenda.put(now + delay(&mut rng, 50, 2_000), What::Answer { client, place, load });
+                helper.gauge.client_asked(now, address(client), choice.asked().len() as u8);
+                let load = Box::new(tentative_use.apply(helper.gauge.load(now, helper.clients, 0)));
+                events.push(now + delay(&mut random, 50, 2_000), Event::Reply { client, place, load });
             }
-            What::Answer { client, place, load } => {
-                let choice = choices[client].as_mut().expect("it asked");
+            Event::Reply { client, place, load } => {
+                let choice = choices[client].as_mut().expect("choice of a client that has asked");
                 choice.answered(place, *load);
                 if choice.is_complete() {
-                    let Decision::Lowest(place) = choice.decide(&mut || rng.unit()) else {
-                        panic!("all answered, none is full");
+                    let Decision::Lowest(place) = choice.decide(&mut || random.unit()) else {
+                        panic!("a helper that is not full should be chosen");
                     };
-                    let helper = choice.helper(place).expect("a place");
-                    agenda.put(now + delay(&mut rng, 100, 1_000), What::Comes { client, helper });
+                    let helper = choice.helper(place).expect("helper at a valid place");
+                    events.push(now + delay(&mut random, 100, 1_000), Event::Connect { client, helper });
                 }
             }
-            What::Comes { client, helper } => {
+            Event::Connect { client, helper } => {
                 let helper = &mut helpers[helper];
                 helper.run(now);
-                helper.gauge.came(now, address(client));
+                helper.gauge.client_connected(now, address(client));
                 helper.clients += 1;
             }
         }
     }
     let total: u32 = helpers.iter().map(|helper| helper.clients).sum();
-    let most = helpers.iter().map(|helper| helper.clients).max().expect("there are helpers");
+    let most = helpers.iter().map(|helper| helper.clients).max().unwrap();
     f64::from(most) * helpers.len() as f64 / f64::from(total)
 }
 
 /// Mean and maximum of [`max_over_mean`] over 20 seeds.
-fn over_seeds(before: &[u32], within_ms: u64, hearing: Hearing) -> (f64, f64) {
-    let within = Duration::from_millis(within_ms);
-    let all: Vec<f64> = (0..20).map(|seed| max_over_mean(seed, before, 1000, within, hearing)).collect();
-    let (mean, worst) = (all.iter().sum::<f64>() / 20.0, all.iter().copied().fold(0.0, f64::max));
-    println!("{before:?} within {within_ms} ms: mean {mean:.3}, worst {worst:.3}");
+fn over_seeds(initial_clients: &[u32], arrival_ms: u64, tentative_use: TentativeUse) -> (f64, f64) {
+    let arrival_time = Duration::from_millis(arrival_ms);
+    let ratios: Vec<f64> =
+        (0..20).map(|seed| max_over_mean(seed, initial_clients, 1000, arrival_time, tentative_use)).collect();
+    let (mean, worst) = (ratios.iter().sum::<f64>() / 20.0, ratios.iter().copied().fold(0.0, f64::max));
+    println!("{initial_clients:?} within {arrival_ms} ms: mean {mean:.3}, worst {worst:.3}");
     (mean, worst)
 }
 
 #[test]
-fn a_thousand_that_come_at_once_spread_evenly() {
-    for before in [[0; 4], [100; 4]] {
-        for within_ms in [0, 10, 200, 2_000] {
-            let (mean, worst) = over_seeds(&before, within_ms, Hearing::AsMeant);
-            assert!(mean <= 1.09 && worst <= 1.15, "{before:?} within {within_ms} ms: {mean:.3}, {worst:.3}");
+fn simultaneous_clients_spread_evenly() {
+    for initial_clients in [[0; 4], [100; 4]] {
+        for arrival_ms in [0, 10, 200, 2_000] {
+            let (mean, worst) = over_seeds(&initial_clients, arrival_ms, TentativeUse::RandomFactor);
+            assert!(
+                mean <= 1.09 && worst <= 1.15,
+                "{initial_clients:?} within {arrival_ms} ms: {mean:.3}, {worst:.3}"
+            );
         }
     }
 }
 
 #[test]
-fn one_that_has_just_started_is_not_run_over() {
-    for before in [[0, 40, 40, 40], [0, 10, 20, 30], [200, 0, 0, 0]] {
-        for within_ms in [0, 10, 200] {
-            let (mean, worst) = over_seeds(&before, within_ms, Hearing::AsMeant);
-            assert!(mean <= 1.2 && worst <= 1.3, "{before:?} within {within_ms} ms: {mean:.3}, {worst:.3}");
+fn helper_with_few_clients_is_not_overrun() {
+    for initial_clients in [[0, 40, 40, 40], [0, 10, 20, 30], [200, 0, 0, 0]] {
+        for arrival_ms in [0, 10, 200] {
+            let (mean, worst) = over_seeds(&initial_clients, arrival_ms, TentativeUse::RandomFactor);
+            assert!(
+                mean <= 1.2 && worst <= 1.3,
+                "{initial_clients:?} within {arrival_ms} ms: {mean:.3}, {worst:.3}"
+            );
         }
     }
 }
 
-/// Ignoring tentative load is much worse than a random estimate of it, and so is adding the load without randomness.
+/// The random factor spreads clients much more evenly than ignoring tentative load or adding it does.
 #[test]
-fn without_tentative_arrivals_all_go_to_whoever_is_ahead() {
-    for within_ms in [0, 1] {
-        let (with, _) = over_seeds(&[0, 40, 40, 40], within_ms, Hearing::AsMeant);
-        let (without, _) = over_seeds(&[0, 40, 40, 40], within_ms, Hearing::NothingExpected);
-        assert!(without > with + 0.3, "{without:.3} without, {with:.3} with");
-        let (at_its_word, _) = over_seeds(&[0, 40, 40, 40], within_ms, Hearing::AtItsWord);
-        assert!(at_its_word > with + 0.2, "{at_its_word:.3} at its word, {with:.3} with");
+fn tentative_load_ignored_or_added_overruns_the_least_loaded_helper() {
+    for arrival_ms in [0, 1] {
+        let (random, _) = over_seeds(&[0, 40, 40, 40], arrival_ms, TentativeUse::RandomFactor);
+        let (ignored, _) = over_seeds(&[0, 40, 40, 40], arrival_ms, TentativeUse::Ignored);
+        assert!(ignored > random + 0.3, "{ignored:.3} ignored, {random:.3} with a random factor");
+        let (added, _) = over_seeds(&[0, 40, 40, 40], arrival_ms, TentativeUse::Added);
+        assert!(added > random + 0.2, "{added:.3} added, {random:.3} with a random factor");
     }
 }

@@ -1,4 +1,4 @@
-//! When a server sends its helped sessions back: each test is a series of looks, one a second.
+//! When a server sends its helped sessions back. The server takes a sample each second.
 
 use std::time::Duration;
 
@@ -6,6 +6,7 @@ use spillway_policy::Override;
 use spillway_policy::release::{Release, ReleaseNotice, ReleaseSettings, Sample, Stop};
 use spillway_transport::Time;
 
+/// Latencies below and above the default `service_max` of 500 µs.
 const LOW: Duration = Duration::from_micros(100);
 const HIGH: Duration = Duration::from_millis(3);
 
@@ -21,7 +22,7 @@ struct Server {
 
 impl Server {
     fn new(settings: ReleaseSettings) -> Server {
-        let release = Release::new(Time(0), settings, 7);
+        let release = Release::new(Time(0), settings, 7).unwrap();
         Server { release, now_s: 0, sessions: 200, helped: 0, notices: Vec::new(), drains: Vec::new() }
     }
 
@@ -29,7 +30,7 @@ impl Server {
         Server::new(ReleaseSettings::default())
     }
 
-    /// Runs `seconds` seconds with `requests` requests each.
+    /// Runs for this time with `requests` requests in each second.
     fn run(&mut self, seconds: u64, requests: u64, service: Duration, busy_percent: Option<u32>) {
         for _ in 0..seconds {
             self.now_s += 1;
@@ -37,10 +38,10 @@ impl Server {
             let helped = requests * u64::from(self.helped) / u64::from(self.sessions);
             let service = (requests > 0).then_some(service);
             let helped_sessions = self.helped;
-            self.release.look(now, Sample { requests, helped, service, busy_percent, helped_sessions });
+            self.release.sample(now, Sample { requests, helped, service, busy_percent, helped_sessions });
             for ms in 0..1000 {
                 let now = now + Duration::from_millis(ms);
-                while self.release.poll(now) {
+                while self.release.poll_drain(now) {
                     self.helped = self.helped.saturating_sub(1);
                     self.drains.push(now);
                 }
@@ -49,8 +50,8 @@ impl Server {
         }
     }
 
-    /// A server after a relieved burst: help began at 10,000 requests/s.
-    fn after_a_burst() -> Server {
+    /// A server during a relieved burst: help began at 10,000 requests/s, so throughput is low up to 6,000.
+    fn during_a_relieved_burst() -> Server {
         let mut server = Server::default();
         server.run(20, 6_000, LOW, None);
         server.run(2, 10_000, HIGH, None);
@@ -61,10 +62,10 @@ impl Server {
 }
 
 #[test]
-fn both_low_for_a_while_releases_over_a_while() {
-    let mut server = Server::after_a_burst();
+fn low_throughput_and_latency_release_sessions_gradually() {
+    let mut server = Server::during_a_relieved_burst();
     server.run(10, 5_000, LOW, None);
-    assert!(server.notices.is_empty() && server.helped == 200, "not yet");
+    assert!(server.notices.is_empty() && server.helped == 200, "low for 10 s is not long enough");
     server.run(10, 5_000, LOW, None);
     let [ReleaseNotice::Begins { sessions: 200, per_s: 5_000, low_per_s: 6_000, .. }, ReleaseNotice::Ends] =
         server.notices[..]
@@ -72,13 +73,12 @@ fn both_low_for_a_while_releases_over_a_while() {
         panic!("{:?}", server.notices)
     };
     assert_eq!((server.helped, server.release.counters().drains), (0, 200));
-    let (first, last) = (server.drains[0], server.drains[199]);
-    let took = last.since(first);
-    assert!((4..8).contains(&took.as_secs()), "spread: {took:?}");
+    let took = server.drains[199].since(server.drains[0]);
+    assert!((4..8).contains(&took.as_secs()), "200 drains should take about 5 s: {took:?}");
 }
 
 #[test]
-fn a_burst_that_was_relieved_between_two_looks_counts_with_what_was_direct() {
+fn direct_requests_of_the_look_in_which_help_began_count() {
     let mut server = Server::default();
     server.run(20, 5_000, LOW, None);
     server.helped = server.sessions * 3 / 10;
@@ -89,8 +89,8 @@ fn a_burst_that_was_relieved_between_two_looks_counts_with_what_was_direct() {
 }
 
 #[test]
-fn one_of_the_two_is_not_enough() {
-    let mut server = Server::after_a_burst();
+fn low_throughput_or_low_latency_alone_releases_no_session() {
+    let mut server = Server::during_a_relieved_burst();
     server.run(100, 15_000, LOW, None); // latency is low because helpers help
     server.run(100, 5_000, HIGH, None); // throughput is low because clients have given up
     server.run(100, 6_100, LOW, None);
@@ -99,17 +99,17 @@ fn one_of_the_two_is_not_enough() {
         server.run(9, 5_000, LOW, None);
         server.run(1, 9_000, LOW, None);
     }
-    assert!(server.notices.is_empty(), "never for long enough");
+    assert!(server.notices.is_empty(), "low for 9 s at a time is not long enough");
 }
 
 #[test]
-fn a_release_that_is_too_much_stops_and_the_next_waits_longer() {
-    let mut server = Server::after_a_burst();
+fn high_latency_stops_a_release_and_delays_the_next() {
+    let mut server = Server::during_a_relieved_burst();
     server.run(12, 5_000, LOW, None);
-    assert!((1..200).contains(&server.helped), "half way");
+    assert!((1..200).contains(&server.helped), "the release has begun and not ended");
     server.run(2, 5_000, HIGH, None);
     let helped = server.helped;
-    assert!(helped > 20, "some are left");
+    assert!(helped > 20, "{helped} sessions are left");
     let Some(ReleaseNotice::Stops { why: Stop::Latency, sessions, low_for }) = server.notices.last() else {
         panic!("{:?}", server.notices)
     };
@@ -121,8 +121,8 @@ fn a_release_that_is_too_much_stops_and_the_next_waits_longer() {
 }
 
 #[test]
-fn one_look_alone_stops_no_release_whatever_an_earlier_one_saw() {
-    let mut server = Server::after_a_burst();
+fn single_look_with_high_latency_does_not_stop_a_release() {
+    let mut server = Server::during_a_relieved_burst();
     server.run(12, 5_000, LOW, None);
     server.run(2, 5_000, HIGH, None);
     assert_eq!(server.release.counters().stopped, 1);
@@ -135,86 +135,104 @@ fn one_look_alone_stops_no_release_whatever_an_earlier_one_saw() {
 }
 
 #[test]
-fn load_that_comes_back_soon_makes_the_next_release_wait_longer_and_that_is_forgotten() {
-    let mut server = Server::after_a_burst();
+fn early_release_doubles_the_wait_for_the_next_and_the_wait_decays() {
+    let mut server = Server::during_a_relieved_burst();
     let mut waits = Vec::new();
     for _ in 0..8 {
-        let began = server.now_s;
+        let began_s = server.now_s;
         while server.helped > 0 {
             server.run(1, 5_000, LOW, None);
-            assert!(server.now_s - began < 700);
+            assert!(server.now_s - began_s < 700);
         }
-        waits.push(server.now_s - began);
+        waits.push(server.now_s - began_s);
         server.run(10, 9_900, LOW, None);
         server.helped = server.sessions;
         server.run(2, 15_000, LOW, None);
     }
-    assert!(waits.is_sorted_by(|a, b| a < b || *a > 600), "{waits:?}");
-    assert!(waits[7] > 600, "up to ten minutes: {waits:?}");
+    assert!(waits.is_sorted_by(|earlier, later| earlier < later || *earlier > 600), "{waits:?}");
+    assert!(waits[7] > 600, "the wait should reach ten minutes: {waits:?}");
     assert_eq!(server.release.counters().too_soon, 8);
     server.run(6_000, 15_000, LOW, None);
     server.run(22, 5_000, LOW, None);
-    assert_eq!(server.helped, 0, "an hour and a half later it is as at first");
+    assert_eq!(server.helped, 0, "after 100 minutes the wait is the first one again");
 }
 
 #[test]
-fn what_direct_load_would_cost_counts_not_what_helped_load_does() {
+fn cpu_use_is_estimated_for_direct_load() {
     // 10,000 direct requests/s use 98 % of the CPU; 8,000 helped ones use 10 %.
     let mut server = Server::new(ReleaseSettings { low_percent: 90, ..Default::default() });
     server.run(20, 10_000, LOW, Some(98));
     server.helped = server.sessions;
     server.run(60, 8_000, LOW, Some(10));
-    assert!(server.notices.is_empty(), "80 % busy, it would be");
+    assert!(server.notices.is_empty(), "direct load would use 80 % of the CPU");
     server.run(12, 5_000, LOW, Some(7));
-    assert!(server.helped < 200, "half as busy is low");
+    assert!(server.helped < 200, "direct load would use half of the CPU");
 }
 
 #[test]
-fn a_capacity_may_be_given_and_without_any_measure_only_quiet_is_low() {
-    let mut known = Server::new(ReleaseSettings { capacity_per_s: Some(20_000), ..Default::default() });
-    known.helped = known.sessions;
-    known.run(20, 11_000, LOW, None);
-    assert_eq!(known.helped, 0);
-    let mut unknown = Server::default();
-    unknown.helped = unknown.sessions;
-    unknown.run(60, 11_000, LOW, None);
-    unknown.run(60, 1_200, LOW, None);
-    assert_eq!(unknown.helped, 200);
-    unknown.run(20, 1_000, LOW, None);
-    assert_eq!(unknown.helped, 0);
-    let mut idle = Server::after_a_burst();
+fn low_throughput_is_relative_to_capacity_or_highest_helped_rate() {
+    let mut with_capacity =
+        Server::new(ReleaseSettings { capacity_per_s: Some(20_000), ..Default::default() });
+    with_capacity.helped = with_capacity.sessions;
+    with_capacity.run(20, 11_000, LOW, None);
+    assert_eq!(with_capacity.helped, 0);
+    let mut without_reference = Server::default();
+    without_reference.helped = without_reference.sessions;
+    without_reference.run(60, 11_000, LOW, None);
+    without_reference.run(60, 1_200, LOW, None);
+    assert_eq!(without_reference.helped, 200);
+    without_reference.run(20, 1_000, LOW, None);
+    assert_eq!(without_reference.helped, 0);
+    let mut idle = Server::during_a_relieved_burst();
     idle.run(20, 0, LOW, None);
     assert_eq!(idle.helped, 0);
 }
 
 #[test]
-fn the_operators_word_overrides_it() {
-    let mut server = Server::after_a_burst();
-    server.release.say(Override::On);
+fn override_replaces_the_release_policy() {
+    let mut server = Server::during_a_relieved_burst();
+    server.release.set_override(Override::On);
     server.run(100, 100, LOW, None);
     assert_eq!(server.helped, 200);
-    server.release.say(Override::Off);
+    server.release.set_override(Override::Off);
     server.run(10, 15_000, HIGH, Some(100));
     assert_eq!(server.helped, 0);
     server.helped = 5;
     server.run(10, 15_000, HIGH, Some(100));
-    assert_eq!(server.helped, 0, "whoever comes later too");
+    assert_eq!(server.helped, 0, "off: sessions that are helped later return, too");
 }
 
 #[test]
-fn any_samples_at_any_time_are_taken() {
-    let mut release = Release::new(Time(5), ReleaseSettings::default(), 1);
-    let odd = [0, 1, 77, u64::MAX];
-    for (n, ns) in odd.into_iter().cycle().take(64).enumerate() {
+fn extreme_samples_and_times_do_not_panic() {
+    let mut release = Release::new(Time(5), ReleaseSettings::default(), 1).unwrap();
+    let values = [0, 1, 77, u64::MAX];
+    for (step, ns) in values.into_iter().cycle().take(64).enumerate() {
         let sample = Sample {
-            requests: odd[n % 3],
-            helped: odd[(n / 3) % 4],
-            service: Some(Duration::from_nanos(odd[(n / 5) % 4])),
-            busy_percent: Some(if n % 2 == 0 { u32::MAX } else { 0 }),
-            helped_sessions: if n % 7 == 0 { 0 } else { u32::MAX },
+            requests: values[step % 3],
+            helped: values[(step / 3) % 4],
+            service: Some(Duration::from_nanos(values[(step / 5) % 4])),
+            busy_percent: Some(if step % 2 == 0 { u32::MAX } else { 0 }),
+            helped_sessions: if step % 7 == 0 { 0 } else { u32::MAX },
         };
-        release.look(Time(ns), sample);
-        release.poll(Time(ns));
+        release.sample(Time(ns), sample);
+        release.poll_drain(Time(ns));
         let _ = (release.poll_timeout(), release.poll_notice().map(|notice| notice.to_string()));
     }
+}
+
+#[test]
+fn settings_out_of_their_bounds_are_rejected_by_name() {
+    let error = |change: fn(&mut ReleaseSettings)| {
+        let mut settings = ReleaseSettings::default();
+        change(&mut settings);
+        Release::new(Time(0), settings, 1).unwrap_err().to_string()
+    };
+    assert_eq!(error(|s| s.low_percent = 0), "low_percent must be 1 to 95");
+    assert_eq!(error(|s| s.low_percent = 96), "low_percent must be 1 to 95");
+    assert_eq!(error(|s| s.busy_percent_max = 101), "busy_percent_max must be 1 to 100");
+    assert_eq!(error(|s| s.low_for = Duration::ZERO), "low_for must be 1ms to 50 days");
+    assert_eq!(error(|s| s.spread = Duration::from_secs(601)), "spread must be up to 10min");
+    // `spillway run --release-after` accepts times up to 2^32 - 1 ms.
+    let low_for = Duration::from_millis(u32::MAX.into());
+    assert_eq!(ReleaseSettings { low_for, ..Default::default() }.check(), Ok(()));
 }

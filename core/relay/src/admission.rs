@@ -1,4 +1,4 @@
-//! Admission of new clients: the bound on clients, and eviction of library clients that have not authenticated.
+//! Admission of new clients: the limit on clients, and eviction of library clients that have not authenticated.
 
 use core::net::IpAddr;
 
@@ -9,7 +9,7 @@ use spillway_transport::{Conn, Time};
 use crate::memory::Memory;
 use crate::reasons::Refusal;
 
-/// The bound on clients, and the library clients that have not authenticated yet.
+/// The limit on clients, and the library clients that have not authenticated yet.
 #[derive(Debug)]
 pub(crate) struct Admission {
     clients_max: u32,
@@ -31,21 +31,21 @@ impl Admission {
         if clients >= self.clients_max && !self.unauthenticated.can_evict(now) {
             return Err(Refusal::ClientsMax);
         }
-        // The clients that hold most memory were closed before this check, so links or the transport hold the rest.
+        // The clients that hold most memory were closed before this check: links or the transport hold the rest.
         if memory.is_exceeded() {
             return Err(Refusal::Memory);
         }
         Ok(())
     }
 
-    /// Call it when a client was admitted. Returns an unauthenticated client to close, if the bound on clients is
+    /// Call this when a client was admitted. Returns an unauthenticated client to close, if the limit on clients is
     /// reached.
     #[must_use]
     pub(crate) fn make_room(&mut self, now: Time, clients: u32) -> Option<Conn> {
         if clients >= self.clients_max { self.unauthenticated.evict(now) } else { None }
     }
 
-    /// Adds a library client that begins to authenticate. Returns an older one to close, if too many are waiting.
+    /// Adds a library client that begins to authenticate. Returns an older one to close, if there are too many.
     #[must_use]
     pub(crate) fn begin(&mut self, now: Time, peer: IpAddr, conn: Conn) -> Option<Conn> {
         self.unauthenticated.begin(now, peer, conn)
@@ -67,19 +67,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unauthenticated_client_is_evicted_for_a_new_one() {
+    fn unauthenticated_client_is_evicted_for_a_new_one() {
         let mut admission = Admission::new(2, Bounds::DEFAULT);
         let mut memory = Memory::new(800);
         let unauthenticated = Conn { slot: 1, generation: 1 };
-        let late = Time(0) + core::time::Duration::from_secs(60);
+        let after_a_minute = Time(0) + core::time::Duration::from_secs(60);
         assert_eq!(admission.check(Time(0), 1, &memory), Ok(()));
         assert_eq!(admission.make_room(Time(0), 1), None);
         assert_eq!(admission.check(Time(0), 2, &memory), Err(Refusal::ClientsMax));
         assert_eq!(admission.begin(Time(0), "10.0.0.1".parse().unwrap(), unauthenticated), None);
-        assert_eq!(admission.check(late, 2, &memory), Ok(()));
-        assert_eq!(admission.make_room(late, 2), Some(unauthenticated));
-        assert_eq!(admission.check(late, 2, &memory), Err(Refusal::ClientsMax));
+        assert_eq!(admission.check(after_a_minute, 2, &memory), Ok(()));
+        assert_eq!(admission.make_room(after_a_minute, 2), Some(unauthenticated));
+        assert_eq!(admission.check(after_a_minute, 2, &memory), Err(Refusal::ClientsMax));
         memory.changed(0, 801);
-        assert_eq!(admission.check(late, 1, &memory), Err(Refusal::Memory));
+        assert_eq!(admission.check(after_a_minute, 1, &memory), Err(Refusal::Memory));
     }
 }

@@ -25,7 +25,7 @@ pub(crate) const SERVICES_MAX: usize = 1024;
 /// Configuration of one relay: its services, and the limits that they share.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// At least one.
+    /// The services; at least one.
     pub services: Vec<ServiceConfig>,
     /// Limit on clients of all services together. Clients beyond it are reset.
     pub clients_max: u32,
@@ -38,7 +38,7 @@ pub struct Config {
     /// Limit on bytes that wait for one library client. A client that grants its server more credit and does not read
     /// is reset. Bytes that wait for a plain client are bounded by [`Limits::window_bytes`].
     pub connection_buffer_bytes: usize,
-    /// Fixed when the relay starts.
+    /// Time limits. Fixed when the relay starts.
     pub timeouts: Timeouts,
     /// Load queries and shedding of clients.
     pub load: LoadConfig,
@@ -49,9 +49,9 @@ pub struct Config {
 /// Capacity of the relay's thread, answers to load queries, and shedding of clients.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadConfig {
-    /// Load queries of library clients are answered.
+    /// Whether load queries of library clients are answered.
     pub answers: bool,
-    /// Share of a core that the relay's thread can have.
+    /// Share of a core that the relay's thread may use.
     pub cpu: f64,
     /// Network capacity in bytes per second, headers included, for requests and replies together. `None`: unknown.
     pub network_bytes: Option<u64>,
@@ -155,7 +155,7 @@ pub struct ServiceConfig {
     pub client_encryption: Encryption,
     /// Limits of each link and of its connections.
     pub limits: Limits,
-    /// How requests of plain clients are measured. `None`: they are not.
+    /// How requests of plain clients are measured. `None`: no measurement.
     pub measurement: Option<Measurement>,
     /// Time limit for opening a link's connection. [`Limits::handshake_timeout`] limits the authentication after it.
     pub connect_timeout: Duration,
@@ -239,7 +239,7 @@ pub enum ConfigError {
     /// More than 1,024 services since the relay's start, removed ones included.
     TooManyServices,
     /// The relay is draining, and a new configuration would start its services again.
-    GoingAway,
+    Draining,
 }
 
 impl fmt::Display for ConfigError {
@@ -258,7 +258,7 @@ impl fmt::Display for ConfigError {
                 f,
                 "more than {SERVICES_MAX} services since the helper's start, removed ones included: restart the helper"
             ),
-            ConfigError::GoingAway => f.write_str("the helper is draining: start another one"),
+            ConfigError::Draining => f.write_str("the helper is draining: start another one"),
             ConfigError::ListenerTwice(index) => {
                 write!(f, "listener {index} has two uses: give each service its own listeners")
             }
@@ -275,20 +275,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn invalid_configurations_are_rejected_with_their_cause() {
+    fn invalid_configurations_are_rejected_with_the_cause() {
         let service = |server: &str| ServiceConfig::new("cache", server.parse().unwrap());
         assert_eq!(Config::new(vec![]).check(), Err(ConfigError::NoServices));
         let local = service("127.0.0.1:11411");
         assert_eq!(Config::new(vec![local.clone()]).check(), Ok(()));
         let remote = service("10.0.0.5:11411");
         assert_eq!(Config::new(vec![remote.clone()]).check(), Err(ConfigError::NoKey("cache".into())));
-        let keyed = ServiceConfig { keys: vec![Key::from_secret([1; 32])], ..remote };
-        assert_eq!(Config::new(vec![keyed]).check(), Ok(()));
-        let namesakes = vec![local.clone(), local.clone()];
-        assert_eq!(Config::new(namesakes).check(), Err(ConfigError::NameTwice("cache".into())));
+        let with_key = ServiceConfig { keys: vec![Key::from_secret([1; 32])], ..remote };
+        assert_eq!(Config::new(vec![with_key]).check(), Ok(()));
+        let same_names = vec![local.clone(), local.clone()];
+        assert_eq!(Config::new(same_names).check(), Err(ConfigError::NameTwice("cache".into())));
         let twice = ServiceConfig { plain_listeners: vec![0, 1], link_listeners: vec![1], ..local.clone() };
         assert_eq!(Config::new(vec![twice]).check(), Err(ConfigError::ListenerTwice(1)));
-        let linkless = ServiceConfig { links: 0, ..local };
-        assert_eq!(Config::new(vec![linkless]).check(), Err(ConfigError::NoLinks("cache".into())));
+        let without_links = ServiceConfig { links: 0, ..local };
+        assert_eq!(Config::new(vec![without_links]).check(), Err(ConfigError::NoLinks("cache".into())));
     }
 }

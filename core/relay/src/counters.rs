@@ -2,7 +2,7 @@ use spillway_batch::{Batches, LinkCounters};
 use spillway_transport::HostLimit;
 
 use crate::measurement::RequestMetrics;
-use crate::reasons::{Cut, LinkDown, Refusal};
+use crate::reasons::{LinkDown, Refusal, ResetReason};
 
 /// Counters of a service since the relay's start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub struct ServiceCounters {
     /// Clients rejected, by reason.
     pub refused: Refusals,
     /// Clients reset by the relay, by reason.
-    pub cut: Cuts,
+    pub reset: Resets,
     /// Bytes and segments of requests.
     pub requests: Flow,
     /// Bytes and segments of replies.
@@ -34,7 +34,7 @@ pub struct ServiceCounters {
     /// Clients accepted with the address of a PROXY header.
     pub announced: u64,
     /// Load queries, by outcome.
-    pub questions: Questions,
+    pub load_queries: LoadQueries,
     /// Library clients sent to other helpers because the load was too high.
     pub shed: u64,
     /// Latency of the requests of sampled plain clients.
@@ -43,7 +43,7 @@ pub struct ServiceCounters {
 
 /// Load queries, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Questions {
+pub struct LoadQueries {
     /// Queries with a reply.
     pub answered: u64,
     /// Queries while answers are switched off.
@@ -52,13 +52,13 @@ pub struct Questions {
     pub address: u64,
     /// Datagrams that are not load queries.
     pub malformed: u64,
-    /// Queries with a key that is not accepted of clients.
+    /// Queries with a key that is not accepted from clients.
     pub key: u64,
     /// Queries with a wrong proof.
     pub proof: u64,
 }
 
-impl Questions {
+impl LoadQueries {
     /// Rejected queries, with the reason's name in status and metrics.
     pub fn refused_by_reason(&self) -> [(&'static str, u64); 5] {
         [
@@ -76,7 +76,7 @@ impl Questions {
 pub struct Flow {
     /// Bytes without headers.
     pub bytes: u64,
-    /// Number of reads from the transport, or of frames in batches: about one per small message.
+    /// Number of reads from the transport (requests of plain clients) or of frames: about one per small message.
     pub segments: u64,
 }
 
@@ -87,11 +87,11 @@ impl Flow {
     }
 }
 
-/// Stalls: times during which a plain client was granted nothing to send. The number is counted when a stall begins,
-/// its duration when it ends.
+/// Stalls: periods in which a plain client was granted nothing to send. A stall's number is counted at its beginning,
+/// the duration at its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stalls {
-    /// Stalls because the server gave no credit: its application does not read.
+    /// Stalls because the server gave no credit, for example because its application does not read.
     pub credit: u64,
     /// Duration of stalls for credit, in nanoseconds.
     pub credit_ns: u64,
@@ -145,8 +145,8 @@ pub struct Refusals {
     pub draining: u64,
     pub off: u64,
     pub handshake: u64,
-    pub crowded: u64,
-    pub not_its_own_address: u64,
+    pub evicted: u64,
+    pub foreign_address: u64,
     pub other_server: u64,
     pub old_server: u64,
     pub proxy_header: u64,
@@ -167,8 +167,8 @@ impl Refusals {
             Refusal::Draining => &mut self.draining,
             Refusal::Off => &mut self.off,
             Refusal::Handshake(_) => &mut self.handshake,
-            Refusal::Evicted => &mut self.crowded,
-            Refusal::ForeignAddress => &mut self.not_its_own_address,
+            Refusal::Evicted => &mut self.evicted,
+            Refusal::ForeignAddress => &mut self.foreign_address,
             Refusal::OtherServer => &mut self.other_server,
             Refusal::OldServer => &mut self.old_server,
             Refusal::ProxyHeader(_) => &mut self.proxy_header,
@@ -197,8 +197,8 @@ impl Refusals {
             ("draining", self.draining),
             ("off", self.off),
             ("handshake", self.handshake),
-            ("crowded", self.crowded),
-            ("not_its_own_address", self.not_its_own_address),
+            ("crowded", self.evicted),
+            ("not_its_own_address", self.foreign_address),
             ("other_server", self.other_server),
             ("old_server", self.old_server),
             ("proxy_header", self.proxy_header),
@@ -215,21 +215,21 @@ impl Refusals {
     }
 }
 
-/// Clients reset, by reason; see [`Cut`].
+/// Clients reset, by reason; see [`ResetReason`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each is a reason of `Cut`")]
-pub struct Cuts {
+pub struct Resets {
     pub buffer: u64,
     pub memory: u64,
     pub protocol: u64,
 }
 
-impl Cuts {
-    pub(crate) fn count(&mut self, why: Cut) {
+impl Resets {
+    pub(crate) fn count(&mut self, why: ResetReason) {
         match why {
-            Cut::Buffer => self.buffer += 1,
-            Cut::Memory(_) => self.memory += 1,
-            Cut::Protocol(_) => self.protocol += 1,
+            ResetReason::Buffer => self.buffer += 1,
+            ResetReason::Memory(_) => self.memory += 1,
+            ResetReason::Protocol(_) => self.protocol += 1,
         }
     }
 }
@@ -240,7 +240,7 @@ fn add(total: &mut LinkCounters, link: LinkCounters) {
     total.bytes_sent += link.bytes_sent;
     total.messages_received += link.messages_received;
     total.bytes_received += link.bytes_received;
-    total.strays += link.strays;
+    total.unknown_frames += link.unknown_frames;
     total.stalls += link.stalls;
 }
 

@@ -55,11 +55,11 @@ mod status;
 mod timers;
 
 pub use config::{Config, ConfigError, LoadConfig, Random, ServiceConfig, Timeouts};
-pub use counters::{Cuts, Flow, LinkFailures, Questions, Refusals, ServiceCounters, Stalls};
+pub use counters::{Flow, LinkFailures, LoadQueries, Refusals, Resets, ServiceCounters, Stalls};
 pub use measurement::{Measurement, RequestMetrics};
 pub use notice::Notice;
-pub use reasons::{Cut, LinkDown, MemoryReset, ProxyFault, Refusal};
+pub use reasons::{LinkDown, MemoryReset, ProxyFault, Refusal, ResetReason};
 pub use relay::Relay;
 pub use spillway_policy::SheddingSettings;
-pub use spillway_wire::load::Load;
+pub use spillway_wire::load::LoadReport;
 pub use status::{ClientKind, ClientStatus, Drained, LinkState, LinkStatus, ServiceStatus, Status};

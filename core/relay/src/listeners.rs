@@ -23,14 +23,14 @@ impl Listeners {
         self.listeners.get(usize::from(listener)).and_then(|listener| listener.user)
     }
 
-    /// Assigns listeners to services, which must be in the order of their indexes. Listeners stay open or closed,
-    /// because a reload may move a listener from one service to another.
+    /// Assigns listeners to services, which must be in the order of their indexes. Does not open or close
+    /// listeners, because a reload may move an open listener from one service to another.
     pub(crate) fn assign<'a>(&mut self, services: impl Iterator<Item = &'a ServiceConfig>) {
         self.listeners.iter_mut().for_each(|listener| listener.user = None);
         for (service, config) in (0_u16..).zip(services) {
-            let raw = config.plain_listeners.iter().map(|listener| (*listener, ClientType::Plain));
+            let plain = config.plain_listeners.iter().map(|listener| (*listener, ClientType::Plain));
             let library = config.link_listeners.iter().map(|listener| (*listener, ClientType::Library));
-            for (listener, client_type) in raw.chain(library) {
+            for (listener, client_type) in plain.chain(library) {
                 let index = usize::from(listener);
                 if self.listeners.len() <= index {
                     self.listeners.resize(index + 1, Listener::default());
@@ -68,10 +68,10 @@ mod tests {
 
     use super::*;
 
-    fn service(raw: &[u16], library: &[u16]) -> ServiceConfig {
+    fn service(plain: &[u16], library: &[u16]) -> ServiceConfig {
         let server = "127.0.0.1:11411".parse().unwrap();
         let config = ServiceConfig::new("cache", server);
-        ServiceConfig { plain_listeners: raw.to_vec(), link_listeners: library.to_vec(), ..config }
+        ServiceConfig { plain_listeners: plain.to_vec(), link_listeners: library.to_vec(), ..config }
     }
 
     #[test]
@@ -81,7 +81,7 @@ mod tests {
         listeners.assign([&first, &second].into_iter());
         assert_eq!(listeners.user(3), Some((0, ClientType::Library)));
         assert_eq!((listeners.user(1), listeners.user(2)), (Some((1, ClientType::Plain)), None));
-        assert_eq!(listeners.user(9), None, "no such listener");
+        assert_eq!(listeners.user(9), None, "listener 9 is not assigned");
         let mut changes = vec![];
         listeners.set_open(&first, true, |index, open| changes.push((index, open)));
         listeners.set_open(&first, true, |index, open| changes.push((index, open)));

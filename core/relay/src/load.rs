@@ -3,13 +3,13 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use spillway_auth::{KeyRing, LoadRejection, prove_load, verify_ask};
-use spillway_policy::{Capacity, Gauge, Shedding, Used};
+use spillway_auth::{KeyRing, LoadRejection, prove_load, verify_query};
+use spillway_policy::{Capacity, Gauge, Shedding, Usage};
 use spillway_transport::Time;
-use spillway_wire::load::{LOAD_BYTES, Load};
+use spillway_wire::load::{LOAD_BYTES, LoadReport};
 
 use crate::config::{Config, ServiceConfig};
-use crate::counters::{Flow, Questions};
+use crate::counters::{Flow, LoadQueries};
 use crate::memory::Memory;
 use crate::reasons::Refusal;
 
@@ -57,13 +57,13 @@ pub(crate) enum Unanswered {
 }
 
 impl Unanswered {
-    pub(crate) fn count(self, questions: &mut Questions) {
+    pub(crate) fn count(self, counters: &mut LoadQueries) {
         *match self {
-            Unanswered::Off => &mut questions.off,
-            Unanswered::Address => &mut questions.address,
-            Unanswered::Malformed => &mut questions.malformed,
-            Unanswered::Key => &mut questions.key,
-            Unanswered::Proof => &mut questions.proof,
+            Unanswered::Off => &mut counters.off,
+            Unanswered::Address => &mut counters.address,
+            Unanswered::Malformed => &mut counters.malformed,
+            Unanswered::Key => &mut counters.key,
+            Unanswered::Proof => &mut counters.proof,
         } += 1;
     }
 }
@@ -102,7 +102,7 @@ impl LoadControl {
         self.gauge.is_measurement_due(now)
     }
 
-    /// Adds a measurement: the thread's total CPU time and total traffic since its start.
+    /// Adds a measurement: total CPU time and total traffic of the thread since its start.
     pub(crate) fn measured(
         &mut self,
         now: Time,
@@ -112,16 +112,16 @@ impl LoadControl {
         memory: &Memory,
     ) {
         let bytes = flows.map(|flow| flow.bytes + HEADER_BYTES * flow.segments).sum();
-        self.gauge.measured(now, Used { cpu, bytes, clients, memory: memory.total() });
+        self.gauge.measured(now, Usage { cpu, bytes, clients, memory: memory.total() });
     }
 
-    /// The clients to shed now, given the number of library clients.
+    /// The clients to shed now. `clients`: counts the authenticated library clients; called only during an overload.
     #[must_use]
-    pub(crate) fn shed(&mut self, now: Time, memory: &Memory, library_clients: u32) -> Option<Shed> {
+    pub(crate) fn shed(&mut self, now: Time, memory: &Memory, clients: impl FnOnce() -> u32) -> Option<Shed> {
         let load = self.gauge.measured_load(memory.total());
         let shedding = self.shedding.as_mut()?;
-        let count = shedding.look(now, load, library_clients);
-        (count > 0).then(|| Shed { count, age_min: shedding.settings().young, load })
+        let count = shedding.look(now, load, clients);
+        (count > 0).then(|| Shed { count, age_min: shedding.settings().age_min, load })
     }
 
     pub(crate) fn next_slot(&self) -> u32 {
@@ -140,11 +140,11 @@ impl LoadControl {
     }
 
     pub(crate) fn client_connected(&mut self, now: Time, client: SocketAddr) {
-        self.gauge.came(now, client);
+        self.gauge.client_connected(now, client);
     }
 
-    pub(crate) fn load(&self, now: Time, clients: u32, memory: &Memory) -> Load {
-        Load { full: self.is_full(now, memory), ..self.gauge.figures(clients, memory.total()) }
+    pub(crate) fn load(&self, now: Time, clients: u32, memory: &Memory) -> LoadReport {
+        LoadReport { full: self.is_full(now, memory), ..self.gauge.load_for_display(clients, memory.total()) }
     }
 
     /// Answers a load query. Calls `availability` only after the query was verified, so that other datagrams cost
@@ -152,7 +152,7 @@ impl LoadControl {
     pub(crate) fn answer(
         &mut self,
         now: Time,
-        (from, question): (SocketAddr, &[u8]),
+        (from, query): (SocketAddr, &[u8]),
         service: &ServiceConfig,
         availability: impl FnOnce() -> Availability,
         (clients, memory): (u32, &Memory),
@@ -167,26 +167,26 @@ impl LoadControl {
             return Err(Unanswered::Address);
         }
         let ring = service.client_keys.as_ref().unwrap_or(&self.loopback_ring);
-        let (ask, key) = verify_ask(ring, question).map_err(|why| match why {
+        let (parsed, key) = verify_query(ring, query).map_err(|why| match why {
             LoadRejection::UnknownKey(_) => Unanswered::Key,
             LoadRejection::Proof | LoadRejection::Stale => Unanswered::Proof,
             LoadRejection::Malformed(_) => Unanswered::Malformed,
         })?;
         let availability = availability();
-        let load = Load {
+        let load = LoadReport {
             full: matches!(availability.room, Err(Refusal::ClientsMax | Refusal::Memory))
                 || self.is_full(now, memory),
             draining: availability.is_closed,
-            down: !availability.has_link || !service.serves(ask.server),
-            nonce: ask.nonce,
-            ..Load::default()
+            down: !availability.has_link || !service.serves(parsed.server),
+            nonce: parsed.nonce,
+            ..LoadReport::default()
         };
-        if load.takes_clients() {
-            self.gauge.asked(now, peer, ask.asked);
+        if load.accepts_clients() {
+            self.gauge.client_asked(now, peer, parsed.helpers_asked);
         }
         let figures = self.gauge.load(now, clients, memory.total());
         let (full, draining, down, nonce) = (load.full, load.draining, load.down, load.nonce);
-        Ok(prove_load(key, &Load { full, draining, down, nonce, ..figures }))
+        Ok(prove_load(key, &LoadReport { full, draining, down, nonce, ..figures }))
     }
 }
 
@@ -205,15 +205,20 @@ mod tests {
         let config = Config::new(vec![service()]);
         let mut load = LoadControl::new(&config, 1);
         let memory = Memory::new(1 << 20);
-        let ask = |load: &mut LoadControl, from: &str, question: &[u8]| {
-            let from = (from.parse().unwrap(), question);
+        let answer_query = |load: &mut LoadControl, from: &str, query: &[u8]| {
+            let from = (from.parse().unwrap(), query);
             load.answer(Time(0), from, &service(), || panic!("availability was checked"), (0, &memory))
         };
-        assert_eq!(ask(&mut load, "127.0.0.1:9", b"what"), Err(Unanswered::Malformed));
-        assert_eq!(ask(&mut load, "10.0.0.1:9", b"what"), Err(Unanswered::Address), "keyless: loopback only");
-        let silent = Config { load: crate::LoadConfig { answers: false, ..config.load.clone() }, ..config };
-        load.change(&silent);
-        assert_eq!(ask(&mut load, "127.0.0.1:9", b"what"), Err(Unanswered::Off));
+        assert_eq!(answer_query(&mut load, "127.0.0.1:9", b"no query"), Err(Unanswered::Malformed));
+        assert_eq!(
+            answer_query(&mut load, "10.0.0.1:9", b"no query"),
+            Err(Unanswered::Address),
+            "without keys only loopback is allowed"
+        );
+        let without_answers =
+            Config { load: crate::LoadConfig { answers: false, ..config.load.clone() }, ..config };
+        load.change(&without_answers);
+        assert_eq!(answer_query(&mut load, "127.0.0.1:9", b"no query"), Err(Unanswered::Off));
     }
 
     #[test]
@@ -226,9 +231,9 @@ mod tests {
         load.measured(Time(0), Duration::ZERO, [].into_iter(), 0, &memory);
         let flow = Flow { bytes: 340, segments: 10 };
         load.measured(Time(60_000_000_000), Duration::ZERO, [flow].into_iter(), 0, &memory);
-        // 1,000 bytes in 60 s of 1,000 bytes a second.
+        // 340 + 10 × 66 = 1,000 bytes in 60 s, with a capacity of 1,000 bytes a second.
         assert!(!load.is_measurement_due(Time(60_000_000_001)));
         assert!((0.015..0.018).contains(&load.gauge.measured_load(0)), "{}", load.gauge.measured_load(0));
-        assert_eq!(load.shed(Time(60_000_000_000), &memory, 100), None);
+        assert_eq!(load.shed(Time(60_000_000_000), &memory, || 100), None);
     }
 }

@@ -1,5 +1,5 @@
-//! A list whose turns process only items that may have changed or whose deadline has passed, so that a turn with a
-//! thousand services, one of which is used, takes as long as with one service. Mutable access marks an item.
+//! A list whose turns process only items that may have changed or whose deadline has passed: a turn with a thousand
+//! services, one of which is used, takes as long as a turn with one service. Mutable access marks an item.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -12,7 +12,7 @@ pub(crate) trait Turns {
     /// When the item must be processed although nothing changed.
     fn deadline(&self) -> Option<Time>;
 
-    /// Whether the item must be processed in the next turn too.
+    /// Whether the item must be processed in the next turn, too.
     fn is_unfinished(&self) -> bool;
 
     /// Whether a turn before the deadline would do nothing. Used by assertions only.
@@ -64,7 +64,7 @@ impl<T> MarkedList<T> {
         self.entries.push(Entry { item, is_marked: true, deadline: None });
     }
 
-    /// All items. Do not use it in a turn, because its cost grows with the number of items.
+    /// All items. Not for use in a turn, because the cost grows with the number of items.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> + '_ {
         self.entries.iter().map(|entry| {
             self.count_access();
@@ -127,7 +127,7 @@ impl<T: Turns> MarkedList<T> {
         self.deadlines.extend(entry.deadline.map(|deadline| (deadline, index)));
     }
 
-    /// Call it when all items of [`begin_turn`](Self::begin_turn) are settled.
+    /// Call this when all items of [`begin_turn`](Self::begin_turn) are settled.
     pub(crate) fn end_turn(&mut self, mut settled: Vec<usize>) {
         settled.clear();
         self.spare = settled;
@@ -173,12 +173,12 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Default)]
-    struct Thing {
+    struct TestItem {
         deadline: Option<Time>,
         work: u32,
     }
 
-    impl Turns for Thing {
+    impl Turns for TestItem {
         fn deadline(&self) -> Option<Time> {
             self.deadline
         }
@@ -192,22 +192,22 @@ mod tests {
         }
     }
 
-    fn turn(list: &mut MarkedList<Thing>, now: Time) -> Vec<usize> {
+    fn turn(list: &mut MarkedList<TestItem>, now: Time) -> Vec<usize> {
         let marked = list.begin_turn(now);
         for index in &marked {
-            let thing = &mut list[*index];
-            thing.deadline = thing.deadline.filter(|at| *at > now);
-            thing.work = thing.work.saturating_sub(1);
+            let item = &mut list[*index];
+            item.deadline = item.deadline.filter(|at| *at > now);
+            item.work = item.work.saturating_sub(1);
             list.settle(*index);
         }
-        let had = marked.clone();
+        let processed = marked.clone();
         list.end_turn(marked);
-        had
+        processed
     }
 
-    fn things() -> MarkedList<Thing> {
+    fn settled_list() -> MarkedList<TestItem> {
         let mut list = MarkedList::default();
-        (0..100).for_each(|_| list.push(Thing::default()));
+        (0..100).for_each(|_| list.push(TestItem::default()));
         assert_eq!(turn(&mut list, Time(0)).len(), 100, "new items are marked");
         assert!(turn(&mut list, Time(0)).is_empty());
         list
@@ -215,25 +215,25 @@ mod tests {
 
     #[test]
     fn only_changed_items_have_a_turn() {
-        let mut list = things();
+        let mut list = settled_list();
         assert_eq!(list[3].work, 0, "reading does not mark an item");
         list[7].work = 1;
         list[2].work = 2;
         assert_eq!(turn(&mut list, Time(1)), [2, 7]);
-        assert_eq!(turn(&mut list, Time(1)), [2], "not finished");
-        list[7] = Thing::default();
+        assert_eq!(turn(&mut list, Time(1)), [2], "item 2 should need a second turn");
+        list[7] = TestItem::default();
         let before = list.accesses();
         assert_eq!(turn(&mut list, Time(1)), [7]);
         assert_eq!(list.accesses() - before, 2);
     }
 
     #[test]
-    fn deadlines_are_exact_whether_an_item_is_marked_or_not() {
-        let mut list = things();
+    fn next_deadline_is_exact_for_marked_and_unmarked_items() {
+        let mut list = settled_list();
         let at = |ns| Some(Time(ns));
         list[5].deadline = at(50);
         list[6].deadline = at(60);
-        assert_eq!(list.next_deadline(), at(50), "still marked");
+        assert_eq!(list.next_deadline(), at(50), "the deadline of a marked item");
         turn(&mut list, Time(1));
         assert_eq!(list.next_deadline(), at(50));
         list[5].deadline = at(70);
@@ -247,16 +247,16 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "item 9 needs a turn and is not marked")]
-    fn a_missing_mark_fails_the_check() {
-        let mut list = things();
+    fn change_without_a_mark_fails_the_check() {
+        let mut list = settled_list();
         list.entries[9].item.work = 1;
         turn(&mut list, Time(0));
     }
 
     #[test]
     #[should_panic(expected = "deadline of item 9")]
-    fn a_deadline_changed_without_a_mark_fails_the_check() {
-        let mut list = things();
+    fn deadline_change_without_a_mark_fails_the_check() {
+        let mut list = settled_list();
         list.entries[9].item.deadline = Some(Time(5));
         turn(&mut list, Time(0));
     }

@@ -1,7 +1,7 @@
 //! Latency of the requests of sampled plain clients.
 
 use spillway_batch::Histogram;
-use spillway_requests::{GaveUp, Protocol, Reply, Tracker};
+use spillway_requests::{Protocol, Reply, StopReason, Tracker};
 use spillway_transport::Time;
 
 /// How requests of a service are measured.
@@ -10,7 +10,7 @@ pub struct Measurement {
     /// Protocol of the service's clients and server.
     pub protocol: Protocol,
     /// One of this many plain clients is measured; at least 1.
-    pub one_in: u32,
+    pub sample_one_in: u32,
 }
 
 const LATENCY_NS: &[u64] = &[
@@ -32,17 +32,17 @@ const LATENCY_NS: &[u64] = &[
     10_000_000_000,
 ];
 
-/// What was measured at the sampled clients of a service.
+/// Measurements at the sampled clients of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestMetrics {
     /// Time from the last byte of a request to the last byte of its reply, at the helper, in nanoseconds. The delay of
     /// batching is part of it.
     pub latency_ns: Histogram,
-    /// Replies whose latency says nothing about the server: those of blocking commands, and those that waited until the
-    /// client read earlier ones.
+    /// Replies whose latency does not depend on the server alone: those of blocking commands, and those that waited
+    /// until the client read earlier ones.
     pub unmeasured: u64,
-    /// Clients whose requests could not be followed any more, by [`GaveUp::index`].
-    pub given_up: [u64; GaveUp::LABELS.len()],
+    /// Clients whose requests could not be followed any more, by [`StopReason::index`].
+    pub given_up: [u64; StopReason::LABELS.len()],
 }
 
 impl Default for RequestMetrics {
@@ -52,10 +52,10 @@ impl Default for RequestMetrics {
 }
 
 impl RequestMetrics {
-    /// The next of the service's plain clients, of which `before` were accepted earlier: its tracker if it is sampled.
-    pub(crate) fn sample(measurement: Option<Measurement>, before: u64) -> Option<Tracker> {
-        let Measurement { protocol, one_in } = measurement?;
-        before.is_multiple_of(u64::from(one_in.max(1))).then(|| Tracker::new(protocol))
+    /// The tracker of a new plain client if it is sampled. `accepted_before`: the number of earlier plain clients.
+    pub(crate) fn sample(measurement: Option<Measurement>, accepted_before: u64) -> Option<Tracker> {
+        let Measurement { protocol, sample_one_in } = measurement?;
+        accepted_before.is_multiple_of(u64::from(sample_one_in.max(1))).then(|| Tracker::new(protocol))
     }
 
     /// Follows requests of a sampled client. Call this before the bytes are forwarded.
@@ -74,14 +74,14 @@ impl RequestMetrics {
     }
 
     fn count_given_up(&mut self, tracker: &mut Tracker) {
-        if let Some(reason) = tracker.poll_gave_up() {
+        if let Some(reason) = tracker.poll_stop_reason() {
             self.given_up[reason.index()] += 1;
         }
     }
 
     /// Clients that could not be followed any more, with the reason's name in status and metrics.
-    pub fn given_up_by_reason(&self) -> [(&'static str, u64); GaveUp::LABELS.len()] {
-        core::array::from_fn(|index| (GaveUp::LABELS[index], self.given_up[index]))
+    pub fn given_up_by_reason(&self) -> [(&'static str, u64); StopReason::LABELS.len()] {
+        core::array::from_fn(|index| (StopReason::LABELS[index], self.given_up[index]))
     }
 }
 
@@ -90,17 +90,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_in_many_is_sampled_and_none_without_a_protocol() {
-        let measurement = Measurement { protocol: Protocol::Memcached, one_in: 3 };
+    fn one_in_three_is_sampled_and_none_without_a_protocol() {
+        let measurement = Measurement { protocol: Protocol::Memcached, sample_one_in: 3 };
         let sampled = (0..9).filter(|n| RequestMetrics::sample(Some(measurement), *n).is_some());
         assert_eq!(sampled.collect::<alloc::vec::Vec<_>>(), [0, 3, 6]);
         assert!(RequestMetrics::sample(None, 0).is_none());
-        let zero = Measurement { one_in: 0, ..measurement };
-        assert!(RequestMetrics::sample(Some(zero), 5).is_some(), "0 is taken as 1");
+        let zero = Measurement { sample_one_in: 0, ..measurement };
+        assert!(RequestMetrics::sample(Some(zero), 5).is_some(), "0 counts as 1");
     }
 
     #[test]
-    fn latency_is_that_of_whole_requests_and_replies() {
+    fn latency_counts_from_the_end_of_a_request_to_the_end_of_its_reply() {
         let mut tracker = Tracker::new(Protocol::Memcached);
         let mut metrics = RequestMetrics::default();
         metrics.requests(&mut tracker, Time(0), b"get a");

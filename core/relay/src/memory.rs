@@ -17,7 +17,7 @@ pub(crate) struct Memory {
     clients: usize,
     /// Bytes of batches to servers beyond the size of one turn's batch.
     links: usize,
-    /// Bytes in the transport's queues when the turn began, less those that were freed since.
+    /// Bytes in the transport's queues at the beginning of the turn, less those that were freed since then.
     transport: usize,
     /// Bytes by which plain clients' windows have grown.
     windows: usize,
@@ -48,13 +48,13 @@ impl Memory {
         self.clients + self.links + self.transport
     }
 
-    /// Call it at the beginning of a turn, when the host has taken what it could from the transport's queues.
+    /// Call this at the beginning of a turn, when the host has taken what it could from the transport's queues.
     pub(crate) fn begin_turn<T: Transport>(&mut self, out: &T) {
         self.transport = out.held_by_all();
     }
 
-    /// Call it at the end of a turn, which may be the last one for a long time: subtracts what the transport has freed
-    /// in the turn. Bytes that were queued in this turn are counted at the beginning of the next.
+    /// Call this at the end of a turn, which may be the last one for a long time: subtracts what the transport has
+    /// freed in the turn. Bytes that were queued in this turn are counted at the beginning of the next.
     pub(crate) fn end_turn<T: Transport>(&mut self, out: &T) {
         self.transport = self.transport.min(out.held_by_all());
     }
@@ -159,7 +159,7 @@ mod tests {
         assert!(memory.update_scarcity() && memory.is_scarce() && !memory.is_exceeded());
         assert_eq!(memory.grant_bytes(), SCARCE_GRANT_BYTES);
         memory.changed(600, 500);
-        assert!(!memory.update_scarcity() && memory.is_scarce(), "one byte above five eighths");
+        assert!(!memory.update_scarcity() && memory.is_scarce(), "501 is above five eighths");
         memory.link_changed(1, 0);
         assert!(memory.update_scarcity() && !memory.is_scarce());
     }

@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use spillway_batch::KeyId;
 
-use crate::reasons::{Cut, LinkDown, Refusal};
+use crate::reasons::{LinkDown, Refusal, ResetReason};
 
 /// A decision of the relay for the log. `service` is the service's index in this relay; `link` is the link's number
 /// among the links of its service.
@@ -37,7 +37,7 @@ pub enum Notice {
     /// A client was rejected.
     ClientRefused { service: u16, client: SocketAddr, why: Refusal },
     /// A client was reset.
-    ClientReset { service: u16, client: SocketAddr, why: Cut },
+    ClientReset { service: u16, client: SocketAddr, why: ResetReason },
     /// The server drains this link: it gets no new clients.
     ServerDrains {
         service: u16,

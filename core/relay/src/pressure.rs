@@ -12,8 +12,8 @@ use crate::notice::Notice;
 
 /// Interval between scans for clients that do not read, while memory is scarce.
 const SCAN_INTERVAL: Duration = Duration::from_secs(1);
-/// Delay before the next scan at the bound after a scan that freed too little: links and the turn's own bytes hold the
-/// rest.
+/// Delay of the next scan at the bound after a scan that freed too little, because links or the turn's own bytes hold
+/// the rest.
 const RESCAN_DELAY: Duration = Duration::from_millis(10);
 
 /// Memory pressure: the next scans, and the counters of the present shortage.
@@ -21,11 +21,11 @@ const RESCAN_DELAY: Duration = Duration::from_millis(10);
 pub(crate) struct Pressure {
     /// Next scan for clients that do not read.
     next_scan: Option<Time>,
-    /// A scan for the largest clients would free too little before this time.
+    /// No scan for the largest clients before this time, because it would free too little.
     no_rescan_before: Time,
     /// Clients closed for memory since the start.
     closed: u64,
-    /// Pauses and closed clients since the start, when memory became scarce.
+    /// Number of pauses and of closed clients since the start, at the time when memory became scarce.
     counts_before: (u64, u64),
 }
 
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scans_once_a_second_while_memory_is_scarce_and_reports_its_counts() {
+    fn scans_run_once_a_second_while_memory_is_scarce() {
         let mut memory = Memory::new(800);
         let mut pressure = Pressure::default();
         memory.count_pause();
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_scan_is_delayed_after_one_that_freed_too_little() {
+    fn next_scan_is_delayed_after_one_that_freed_too_little() {
         let mut memory = Memory::new(800);
         let mut pressure = Pressure::default();
         memory.link_changed(0, 900);
@@ -109,6 +109,9 @@ mod tests {
         assert!(!pressure.may_close_largest(Time(1), &memory));
         assert!(pressure.may_close_largest(Time(0) + RESCAN_DELAY, &memory));
         memory.changed(0, 801);
-        assert!(pressure.may_close_largest(Time(1), &memory), "clients hold more than the bound");
+        assert!(
+            pressure.may_close_largest(Time(1), &memory),
+            "a scan is allowed when clients alone exceed the bound"
+        );
     }
 }

@@ -165,7 +165,7 @@ impl fmt::Display for Refusal {
 
 /// Why the relay reset a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cut {
+pub enum ResetReason {
     /// More than [`Config::connection_buffer_bytes`](crate::Config) of unread replies wait for the client.
     Buffer,
     /// Memory is scarce, and this client holds more unread bytes, or older ones, than others.
@@ -174,23 +174,23 @@ pub enum Cut {
     Protocol(LinkError),
 }
 
-impl Cut {
+impl ResetReason {
     /// The reason's name in logs and metrics.
     pub fn label(&self) -> &'static str {
         match self {
-            Cut::Buffer => "buffer",
-            Cut::Memory(_) => "memory",
-            Cut::Protocol(_) => "protocol",
+            ResetReason::Buffer => "buffer",
+            ResetReason::Memory(_) => "memory",
+            ResetReason::Protocol(_) => "protocol",
         }
     }
 }
 
-impl fmt::Display for Cut {
+impl fmt::Display for ResetReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Cut::Buffer => f.write_str("it does not read its replies"),
-            Cut::Memory(cut) => cut.fmt(f),
-            Cut::Protocol(error) => error.fmt(f),
+            ResetReason::Buffer => f.write_str("it does not read its replies"),
+            ResetReason::Memory(cut) => cut.fmt(f),
+            ResetReason::Protocol(error) => error.fmt(f),
         }
     }
 }

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use spillway_batch::{Batches, KeyId, LinkCounters};
-use spillway_wire::load::Load;
+use spillway_wire::load::LoadReport;
 
 use crate::counters::ServiceCounters;
 
@@ -16,7 +16,7 @@ pub struct Status {
     pub services: Vec<ServiceStatus>,
     /// Clients of all services.
     pub clients: u32,
-    /// Memory for waiting bytes, in bytes: in the relay, its links and the transport.
+    /// Bytes of memory for waiting bytes in the relay, its links and the transport.
     pub buffered_bytes: usize,
     /// Memory is scarce: clients that do not read are paused.
     pub memory_is_scarce: bool,
@@ -25,7 +25,7 @@ pub struct Status {
     /// The relay drains.
     pub draining: bool,
     /// The load, as in replies to load queries.
-    pub load: Load,
+    pub load: LoadReport,
     /// Notices that were dropped because the host did not take them in time.
     pub notices_dropped: u64,
 }
@@ -153,7 +153,7 @@ pub enum ClientKind {
     /// Library client, with or without a virtual connection.
     Library,
     /// Connection of a load balancer whose PROXY header is not complete.
-    Announcing,
+    AwaitingHeader,
     /// Client whose server has closed, and which has not received all replies.
-    Leaving,
+    Lingering,
 }

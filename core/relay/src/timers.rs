@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use spillway_parts::Delays;
+use spillway_parts::TimerQueue;
 use spillway_transport::{Conn, Time};
 
 use crate::config::Timeouts;
@@ -58,23 +58,23 @@ impl Timer {
 #[derive(Debug)]
 pub(crate) struct Timers {
     /// Queues in the order of [`Timer::ALL`].
-    queues: [Delays<Conn>; Timer::ALL.len()],
+    queues: [TimerQueue<Conn>; Timer::ALL.len()],
 }
 
 impl Timers {
     pub(crate) fn new(timeouts: &Timeouts) -> Timers {
-        Timers { queues: Timer::ALL.map(|timer| Delays::new(timer.delay(timeouts))) }
+        Timers { queues: Timer::ALL.map(|timer| TimerQueue::new(timer.delay(timeouts))) }
     }
 
-    /// Starts a timer. `is_needed` is called for other connections of this queue, and returns whether their timers are
-    /// still needed; the queue drops those that are not.
+    /// Starts a timer. The queue calls `is_needed` for its other connections, and drops timers that are not needed any
+    /// more.
     pub(crate) fn start(&mut self, timer: Timer, now: Time, conn: Conn, is_needed: impl Fn(Conn) -> bool) {
         self.queues[timer as usize].start(now, conn, |conn| is_needed(*conn));
     }
 
     #[must_use]
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
-        self.queues.iter().filter_map(Delays::poll_timeout).min()
+        self.queues.iter().filter_map(TimerQueue::poll_timeout).min()
     }
 
     /// Removes an expired timer of this kind. The caller must check whether the timer is still needed.
@@ -90,19 +90,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_has_its_own_duration() {
+    fn each_kind_of_timer_has_its_own_duration() {
         let mut timers = Timers::new(&Timeouts::default());
         assert_eq!(timers.poll_timeout(), None);
         let conn = |slot| Conn { slot, generation: 1 };
         for (slot, timer) in (0..).zip(Timer::ALL) {
             timers.start(timer, Time(0), conn(slot), |_| true);
         }
-        let at = |time: Duration| Time(0) + time;
-        assert_eq!(timers.poll_timeout(), Some(at(ACKNOWLEDGE_DELAY)));
-        let second = at(Duration::from_secs(1));
+        let after = |time: Duration| Time(0) + time;
+        assert_eq!(timers.poll_timeout(), Some(after(ACKNOWLEDGE_DELAY)));
+        let second = after(Duration::from_secs(1));
         let due: Vec<Option<Conn>> = Timer::ALL.map(|timer| timers.pop(timer, second)).into();
         assert_eq!(due, [Some(conn(0)), None, None, None, Some(conn(4)), None]);
-        assert_eq!(timers.poll_timeout(), Some(at(Timeouts::default().handshake)));
-        assert_eq!(timers.pop(Timer::Linger, at(Timeouts::default().linger)), Some(conn(1)));
+        assert_eq!(timers.poll_timeout(), Some(after(Timeouts::default().handshake)));
+        assert_eq!(timers.pop(Timer::Linger, after(Timeouts::default().linger)), Some(conn(1)));
     }
 }

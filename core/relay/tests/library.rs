@@ -1,23 +1,23 @@
 //! Library clients: a real client's end of a link, the relay, and a real server's end of a link.
 
-mod world;
+mod harness;
 
 use core::time::Duration;
 
+use harness::{Harness, Observed, client_key, config};
 use spillway_auth::Key;
 use spillway_batch::{
     CloseReason, Connect, Control, Encryption, Id, KeyId, Kind, Limits, LinkError, LinkRandomness,
     OpenerConfig, OpenerEvent, OpenerLink, Opening, PolicyKind, Reconnect, RefuseReason, Role, Scratch,
 };
 use spillway_policy::Override;
-use spillway_relay::{Config, Cut, Notice};
+use spillway_relay::{Config, Notice, ResetReason};
 use spillway_transport::{Application, Conn, Event, LostReason};
 use spillway_wire::session::{Position, SessionId};
-use world::{Observed, World, client_key, config};
 
 const CLIENT: &str = "10.9.0.1:5000";
 
-/// The client's end of its link, with the events and the data that it received.
+/// The client's end of its link, and the events and data that the client has received.
 struct Client {
     conn: Conn,
     link: OpenerLink,
@@ -26,41 +26,42 @@ struct Client {
 }
 
 impl Client {
-    fn connecting(world: &mut World, key: Key, role: Role, limits: Limits) -> Client {
-        Client::connecting_as(world, key, role, limits, Encryption::Preferred)
+    fn connecting(harness: &mut Harness, key: Key, role: Role, limits: Limits) -> Client {
+        Client::connecting_with_encryption(harness, key, role, limits, Encryption::Preferred)
     }
 
-    fn connecting_as(
-        world: &mut World,
+    fn connecting_with_encryption(
+        harness: &mut Harness,
         key: Key,
         role: Role,
         limits: Limits,
         encryption: Encryption,
     ) -> Client {
-        let conn = world.client(1, CLIENT);
-        let policy = PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 };
+        let conn = harness.client(1, CLIENT);
+        let policy = PolicyKind::Fixed { interval: Duration::ZERO, size_bytes: 0 };
         let link = OpenerLink::new(
             &OpenerConfig { role, key, limits, policy, encryption },
-            world.now,
+            harness.now,
             LinkRandomness::from_random([3; LinkRandomness::BYTES]),
         );
         Client { conn, link, observed: Vec::new(), data: Vec::new() }
     }
 
     /// A client whose link is up.
-    fn new(world: &mut World) -> Client {
-        let mut client = Client::connecting(world, client_key(), Role::Client, Limits::default());
-        client.exchange(world).unwrap();
+    fn new(harness: &mut Harness) -> Client {
+        let mut client = Client::connecting(harness, client_key(), Role::Client, Limits::default());
+        client.exchange(harness).unwrap();
         assert_eq!(client.observed, ["established 1"]);
         client.observed.clear();
         client
     }
 
     /// A client without encryption, for tests that send their own frames.
-    fn unencrypted(world: &mut World) -> Client {
+    fn unencrypted(harness: &mut Harness) -> Client {
         let (key, limits) = (client_key(), Limits::default());
-        let mut client = Client::connecting_as(world, key, Role::Client, limits, Encryption::Off);
-        client.exchange(world).unwrap();
+        let mut client =
+            Client::connecting_with_encryption(harness, key, Role::Client, limits, Encryption::Off);
+        client.exchange(harness).unwrap();
         client.observed.clear();
         client
     }
@@ -70,19 +71,19 @@ impl Client {
     }
 
     /// Exchanges bytes between the client and the relay until neither has output.
-    fn exchange(&mut self, world: &mut World) -> Result<(), LinkError> {
+    fn exchange(&mut self, harness: &mut Harness) -> Result<(), LinkError> {
         loop {
-            let batch = self.link.flush(world.now);
+            let batch = self.link.flush(harness.now);
             if let Some(batch) = &batch {
-                world.data(self.conn, batch.as_slice());
+                harness.data(self.conn, batch.as_slice());
             }
-            let bytes = world.transport.take(self.conn);
+            let bytes = harness.transport.take(self.conn);
             if bytes.is_empty() && batch.is_none() {
                 return Ok(());
             }
             let mut scratch = Scratch::new();
-            let mut input = self.link.unseal(world.now, &bytes, &mut scratch);
-            while let Some(event) = self.link.decompose(world.now, &mut input)? {
+            let mut input = self.link.unseal(harness.now, &bytes, &mut scratch);
+            while let Some(event) = self.link.decompose(harness.now, &mut input)? {
                 let event = match event {
                     OpenerEvent::Established { connections_max } => format!("established {connections_max}"),
                     OpenerEvent::Accepted { .. } => "accepted".into(),
@@ -91,7 +92,7 @@ impl Client {
                         self.data.extend_from_slice(bytes);
                         continue;
                     }
-                    OpenerEvent::Taken { through, .. } => format!("taken {through}"),
+                    OpenerEvent::Acknowledged { through, .. } => format!("taken {through}"),
                     OpenerEvent::Finished { .. } => "finished".into(),
                     OpenerEvent::Closed { reason, .. } => format!("closed {reason:?}"),
                     OpenerEvent::Drain { deadline_ms } => format!("drain {deadline_ms}"),
@@ -107,217 +108,221 @@ impl Client {
     }
 }
 
-fn later(world: &mut World, time: Duration) {
-    world.now = world.now + time;
-    world.relay.handle_timeout(world.now, &mut world.transport);
-    world.relay.end_of_turn(world.now, &mut world.transport);
+/// Advances the time in one step, and handles all timeouts at its end.
+fn jump_ahead(harness: &mut Harness, time: Duration) {
+    harness.now = harness.now + time;
+    harness.relay.handle_timeout(harness.now, &mut harness.transport);
+    harness.relay.end_of_turn(harness.now, &mut harness.transport);
 }
 
-fn connections(world: &World) -> u32 {
-    world.relay.status().services[0].links[0].connections
+fn connections(harness: &Harness) -> u32 {
+    harness.relay.status().services[0].links[0].connections
 }
 
 #[test]
 fn frames_are_relayed_with_the_id_rewritten() {
-    let mut world = World::new(config());
+    let mut harness = Harness::new(config());
     // A plain client uses id 1.
-    let raw = world.client(0, "10.9.0.2:1");
-    let mut client = Client::new(&mut world);
+    let plain = harness.client(0, "10.9.0.2:1");
+    let mut client = Client::new(&mut harness);
     for round in 0..3_u32 {
         let id = client.open();
         assert_eq!(id, Id(1));
         assert_eq!(client.link.compose(id, b"get x"), 5);
-        client.exchange(&mut world).unwrap();
-        let observed: Vec<Observed> = world.exchange();
+        client.exchange(&mut harness).unwrap();
+        let observed: Vec<Observed> = harness.exchange();
         let server_id = 2 + round;
         let connect = Observed::Connect(server_id, CLIENT.parse().unwrap());
         assert_eq!(observed[observed.len() - 2..], [connect, Observed::Data(server_id, b"get x".to_vec())]);
-        world.server.accept(Id(server_id));
-        world.server.compose(Id(server_id), b"END");
-        world.server.finish(Id(server_id));
-        world.exchange();
-        client.exchange(&mut world).unwrap();
+        harness.server.accept(Id(server_id));
+        harness.server.compose(Id(server_id), b"END");
+        harness.server.finish(Id(server_id));
+        harness.exchange();
+        client.exchange(&mut harness).unwrap();
         assert_eq!(client.observed, ["accepted", "finished"]);
         assert_eq!(client.data, b"END");
         client.link.finish(id);
         client.link.close(id, CloseReason::Normal);
-        client.exchange(&mut world).unwrap();
+        client.exchange(&mut harness).unwrap();
         let ends = [Observed::Finished(server_id), Observed::Closed(server_id, CloseReason::Normal)];
-        assert_eq!(world.exchange(), ends);
-        assert_eq!(connections(&world), 2, "the id is in use until the server has closed");
-        world.server.close(Id(server_id), CloseReason::Normal);
-        world.exchange();
-        client.exchange(&mut world).unwrap();
-        assert_eq!((connections(&world), client.link.connections()), (1, 0));
+        assert_eq!(harness.exchange(), ends);
+        assert_eq!(connections(&harness), 2, "the id is in use until the server has closed");
+        harness.server.close(Id(server_id), CloseReason::Normal);
+        harness.exchange();
+        client.exchange(&mut harness).unwrap();
+        assert_eq!((connections(&harness), client.link.connections()), (1, 0));
         client.observed.clear();
         client.data.clear();
     }
-    assert!(!world.transport.record(raw).aborted);
-    assert_eq!(world.relay.status().services[0].counters.library_connections, 3);
+    assert!(!harness.transport.record(plain).aborted);
+    assert_eq!(harness.relay.status().services[0].counters.library_connections, 3);
 }
 
 #[test]
-fn credit_is_end_to_end() {
+fn credit_is_forwarded_end_to_end() {
     let limits = Limits { window_bytes: 1000, ..Limits::default() };
-    let mut world = World::with_server(config(), limits);
-    let mut client = Client::new(&mut world);
+    let mut harness = Harness::with_server(config(), limits);
+    let mut client = Client::new(&mut harness);
     let id = client.open();
     assert_eq!(client.link.compose(id, &[7; 5000]), 1000, "the server's credit, from the relay's welcome");
-    client.exchange(&mut world).unwrap();
-    world.exchange();
-    world.server.consumed(Id(1), 600).unwrap();
-    world.exchange();
-    client.exchange(&mut world).unwrap();
+    client.exchange(&mut harness).unwrap();
+    harness.exchange();
+    harness.server.consumed(Id(1), 600).unwrap();
+    harness.exchange();
+    client.exchange(&mut harness).unwrap();
     assert_eq!(client.link.compose(id, &[7; 5000]), 600);
     // In the other direction, the client's window applies and not the relay's.
     let window = Limits::default().window_bytes as usize;
-    assert_eq!(world.server.compose(Id(1), &vec![1; 2 * window]), window);
-    world.exchange();
-    client.exchange(&mut world).unwrap();
+    assert_eq!(harness.server.compose(Id(1), &vec![1; 2 * window]), window);
+    harness.exchange();
+    client.exchange(&mut harness).unwrap();
     assert_eq!(client.data.len(), window);
     client.link.consumed(id, window).unwrap();
-    client.exchange(&mut world).unwrap();
-    world.exchange();
-    assert_eq!(world.server.room(Id(1)), window);
+    client.exchange(&mut harness).unwrap();
+    harness.exchange();
+    assert_eq!(harness.server.room(Id(1)), window);
 }
 
 #[test]
-fn clients_that_do_not_authenticate_are_rejected_and_closed() {
+fn unauthenticated_clients_are_rejected_and_closed() {
     let wrong = Key::from_secret([9; 32]);
     for (key, role) in
-        [(wrong, Role::Client), (client_key(), Role::Helper), (world::helper_key(), Role::Helper)]
+        [(wrong, Role::Client), (client_key(), Role::Helper), (harness::helper_key(), Role::Helper)]
     {
-        let mut world = World::new(config());
-        let mut client = Client::connecting(&mut world, key, role, Limits::default());
-        let error = client.exchange(&mut world).unwrap_err();
+        let mut harness = Harness::new(config());
+        let mut client = Client::connecting(&mut harness, key, role, Limits::default());
+        let error = client.exchange(&mut harness).unwrap_err();
         assert!(matches!(error, LinkError::RefusedByServer(_)), "{error}");
-        assert!(world.transport.record(client.conn).finished);
-        assert_eq!(world.relay.status().services[0].counters.refused.handshake, 1);
-        world.now = world.now + Duration::from_secs(10);
-        world.relay.handle_timeout(world.now, &mut world.transport);
-        assert_eq!(world.relay.clients(), 0);
+        assert!(harness.transport.record(client.conn).finished);
+        assert_eq!(harness.relay.status().services[0].counters.refused.handshake, 1);
+        harness.now = harness.now + Duration::from_secs(10);
+        harness.relay.handle_timeout(harness.now, &mut harness.transport);
+        assert_eq!(harness.relay.clients(), 0);
     }
     // A client that sends nothing.
-    let mut world = World::new(config());
-    let silent = world.client(1, CLIENT);
-    assert_eq!(world.relay.poll_timeout(), Some(world.now + Duration::from_secs(5)));
-    world.now = world.now + Duration::from_secs(5);
-    world.relay.handle_timeout(world.now, &mut world.transport);
-    assert!(world.transport.record(silent).aborted);
+    let mut harness = Harness::new(config());
+    let silent = harness.client(1, CLIENT);
+    assert_eq!(harness.relay.poll_timeout(), Some(harness.now + Duration::from_secs(5)));
+    harness.now = harness.now + Duration::from_secs(5);
+    harness.relay.handle_timeout(harness.now, &mut harness.transport);
+    assert!(harness.transport.record(silent).aborted);
     // Without keys, only loopback clients are accepted.
     let mut open = config();
     open.services[0].client_keys = None;
-    let mut world = World::new(open);
-    let foreign = world.client(1, CLIENT);
-    assert!(world.transport.record(foreign).aborted);
-    let local = world.client(1, "127.0.0.1:5");
-    assert!(!world.transport.record(local).aborted);
+    let mut harness = Harness::new(open);
+    let foreign = harness.client(1, CLIENT);
+    assert!(harness.transport.record(foreign).aborted);
+    let local = harness.client(1, "127.0.0.1:5");
+    assert!(!harness.transport.record(local).aborted);
 }
 
-/// Peers without a key that open connections and send nothing evict each other, but neither authenticated clients nor
+/// Peers without a key that open connections and send nothing evict each other, but neither an authenticated client nor
 /// one that has named its key.
 #[test]
-fn strangers_replace_each_other_only() {
-    let mut world = World::new(config());
-    let mut established = Client::new(&mut world);
-    let mut beginning = Client::connecting(&mut world, client_key(), Role::Client, Limits::default());
-    let hello = beginning.link.flush(world.now).unwrap();
-    world.data(beginning.conn, hello.as_slice());
-    let stranger =
-        |world: &mut World, host: usize, port: usize| world.client(1, &format!("10.9.{host}.1:{port}"));
-    let mut strangers: Vec<Conn> = (0..1100).map(|port| stranger(&mut world, 0, 6000 + port)).collect();
-    let waiting = |world: &mut World, strangers: &[Conn]| {
-        strangers.iter().filter(|conn| !world.transport.record(**conn).aborted).count()
+fn unauthenticated_peers_evict_only_each_other() {
+    let mut harness = Harness::new(config());
+    let mut established = Client::new(&mut harness);
+    let mut beginning = Client::connecting(&mut harness, client_key(), Role::Client, Limits::default());
+    let hello = beginning.link.flush(harness.now).unwrap();
+    harness.data(beginning.conn, hello.as_slice());
+    let open_unauthenticated =
+        |harness: &mut Harness, host: usize, port: usize| harness.client(1, &format!("10.9.{host}.1:{port}"));
+    let mut unauthenticated: Vec<Conn> =
+        (0..1100).map(|port| open_unauthenticated(&mut harness, 0, 6000 + port)).collect();
+    let waiting = |harness: &mut Harness, unauthenticated: &[Conn]| {
+        unauthenticated.iter().filter(|conn| !harness.transport.record(**conn).aborted).count()
     };
-    assert_eq!(waiting(&mut world, &strangers), 1023, "and the client that has named its key");
-    world.now = world.now + Duration::from_secs(1);
-    strangers.extend((0..200).map(|host| stranger(&mut world, host, 5)));
-    assert_eq!(waiting(&mut world, &strangers), 1023);
-    assert_eq!(world.relay.status().services[0].counters.refused.crowded, 277);
-    beginning.exchange(&mut world).unwrap();
+    assert_eq!(waiting(&mut harness, &unauthenticated), 1023, "1,024 less the client that has named its key");
+    harness.now = harness.now + Duration::from_secs(1);
+    unauthenticated.extend((0..200).map(|host| open_unauthenticated(&mut harness, host, 5)));
+    assert_eq!(waiting(&mut harness, &unauthenticated), 1023);
+    assert_eq!(harness.relay.status().services[0].counters.refused.evicted, 277);
+    beginning.exchange(&mut harness).unwrap();
     assert_eq!(beginning.observed, ["established 1"]);
     let id = established.open();
     established.link.compose(id, b"get x");
-    established.exchange(&mut world).unwrap();
-    assert!(!world.exchange().is_empty());
+    established.exchange(&mut harness).unwrap();
+    assert!(!harness.exchange().is_empty());
 }
 
-/// Silent peers without a key are evicted when clients reach the helper's bound.
+/// Silent peers without a key are evicted when clients reach the helper's limit.
 #[test]
-fn strangers_are_evicted_for_clients_at_the_bound() {
-    let mut world = World::new(Config { clients_max: 20, ..config() });
-    let strangers: Vec<Conn> = (0..20).map(|port| world.client(1, &format!("10.9.7.1:{port}"))).collect();
-    let waiting =
-        |world: &mut World| strangers.iter().filter(|conn| !world.transport.record(**conn).aborted).count();
-    assert_eq!((waiting(&mut world), world.relay.clients()), (20, 20));
-    let client = Client::new(&mut world);
-    let plain = world.client(0, "10.9.0.2:7");
-    assert!(!world.transport.record(plain).aborted && !world.transport.record(client.conn).aborted);
-    assert_eq!((waiting(&mut world), world.relay.clients()), (18, 20));
-    let clients: Vec<Conn> = (0..19).map(|port| world.client(0, &format!("10.9.0.3:{port}"))).collect();
-    let refused = clients.iter().filter(|conn| world.transport.record(**conn).aborted).count();
+fn unauthenticated_peers_are_evicted_for_clients_at_the_limit() {
+    let mut harness = Harness::new(Config { clients_max: 20, ..config() });
+    let unauthenticated: Vec<Conn> =
+        (0..20).map(|port| harness.client(1, &format!("10.9.7.1:{port}"))).collect();
+    let waiting = |harness: &mut Harness| {
+        unauthenticated.iter().filter(|conn| !harness.transport.record(**conn).aborted).count()
+    };
+    assert_eq!((waiting(&mut harness), harness.relay.clients()), (20, 20));
+    let client = Client::new(&mut harness);
+    let plain = harness.client(0, "10.9.0.2:7");
+    assert!(!harness.transport.record(plain).aborted && !harness.transport.record(client.conn).aborted);
+    assert_eq!((waiting(&mut harness), harness.relay.clients()), (18, 20));
+    let clients: Vec<Conn> = (0..19).map(|port| harness.client(0, &format!("10.9.0.3:{port}"))).collect();
+    let refused = clients.iter().filter(|conn| harness.transport.record(**conn).aborted).count();
     assert_eq!(
-        (waiting(&mut world), refused, world.relay.clients()),
+        (waiting(&mut harness), refused, harness.relay.clients()),
         (0, 1, 20),
-        "no stranger is left to evict"
+        "20 unauthenticated peers should be evicted, and the next client refused"
     );
 }
 
 /// A peer that connected while keys were configured cannot use the well-known loopback key after a reload removes them.
 #[test]
 fn removed_keys_give_no_access() {
-    let mut world = World::new(config());
-    let mut client = Client::connecting(&mut world, Key::loopback_only(), Role::Client, Limits::default());
+    let mut harness = Harness::new(config());
+    let mut client = Client::connecting(&mut harness, Key::loopback_only(), Role::Client, Limits::default());
     let mut keyless = config();
     keyless.services[0].client_keys = None;
-    world.relay.reconfigure(world.now, keyless, Duration::ZERO, &mut world.transport).unwrap();
-    assert!(client.exchange(&mut world).is_err());
-    assert_eq!(world.relay.status().services[0].counters.refused.handshake, 1);
+    harness.relay.reconfigure(harness.now, keyless, Duration::ZERO, &mut harness.transport).unwrap();
+    assert!(client.exchange(&mut harness).is_err());
+    assert_eq!(harness.relay.status().services[0].counters.refused.handshake, 1);
 }
 
 #[test]
-fn a_client_connects_with_its_own_address_and_to_this_server_only() {
-    let mut world = World::new(config());
+fn connects_with_a_foreign_address_or_server_are_refused() {
+    let mut harness = Harness::new(config());
     for (client_address, server, reason) in [
         ("10.9.0.1:5001", None, "refused Forbidden"),
         ("10.9.0.9:5000", None, "refused Forbidden"),
         (CLIENT, Some("10.0.0.6:11411"), "refused UnknownServer"),
-        (CLIENT, Some(world::SERVER), "accepted"),
+        (CLIENT, Some(harness::SERVER), "accepted"),
     ] {
-        let mut client = Client::new(&mut world);
+        let mut client = Client::new(&mut harness);
         let server = server.map(|text: &str| text.parse().unwrap());
         client.link.open(client_address.parse().unwrap(), server).unwrap();
-        client.exchange(&mut world).unwrap();
-        for observed in world.exchange() {
+        client.exchange(&mut harness).unwrap();
+        for observed in harness.exchange() {
             if let Observed::Connect(id, _) = observed {
-                world.server.accept(Id(id));
+                harness.server.accept(Id(id));
             }
         }
-        world.exchange();
-        client.exchange(&mut world).unwrap();
+        harness.exchange();
+        client.exchange(&mut harness).unwrap();
         assert_eq!(client.observed, [reason]);
     }
-    let refused = world.relay.status().services[0].counters.refused;
-    assert_eq!((refused.not_its_own_address, refused.other_server), (2, 1));
+    let refused = harness.relay.status().services[0].counters.refused;
+    assert_eq!((refused.foreign_address, refused.other_server), (2, 1));
 }
 
 #[test]
-fn a_lost_client_leaves_its_id_until_the_server_has_closed() {
-    let mut world = World::new(config());
-    let mut client = Client::new(&mut world);
+fn id_of_a_lost_client_is_in_use_until_the_server_has_closed() {
+    let mut harness = Harness::new(config());
+    let mut client = Client::new(&mut harness);
     client.open();
-    client.exchange(&mut world).unwrap();
-    world.exchange();
-    world.event(client.conn, Event::Lost(LostReason::Reset));
-    assert_eq!(world.exchange(), [Observed::Closed(1, CloseReason::Reset)]);
-    assert_eq!((connections(&world), world.relay.clients()), (1, 0));
-    world.server.compose(Id(1), b"ignored");
-    world.server.close(Id(1), CloseReason::Reset);
-    world.exchange();
-    assert_eq!(connections(&world), 0);
+    client.exchange(&mut harness).unwrap();
+    harness.exchange();
+    harness.event(client.conn, Event::Lost(LostReason::Reset));
+    assert_eq!(harness.exchange(), [Observed::Closed(1, CloseReason::Reset)]);
+    assert_eq!((connections(&harness), harness.relay.clients()), (1, 0));
+    harness.server.compose(Id(1), b"ignored");
+    harness.server.close(Id(1), CloseReason::Reset);
+    harness.exchange();
+    assert_eq!(connections(&harness), 0);
 }
 
-/// The *reconnect* of a session. A relay reads its addresses only.
+/// The *reconnect* of a session. A relay reads only the addresses in it.
 fn reconnect(client: &str) -> Control {
     let opening = Opening {
         session: SessionId([1; 16]),
@@ -331,282 +336,288 @@ fn reconnect(client: &str) -> Control {
 }
 
 #[test]
-fn a_session_is_relayed_and_not_closed_when_its_client_is_lost() {
-    let mut world = World::new(config());
-    let mut client = Client::new(&mut world);
+fn session_is_relayed_and_not_reset_when_its_client_is_lost() {
+    let mut harness = Harness::new(config());
+    let mut client = Client::new(&mut harness);
     let id = client.link.open_relayed(reconnect(CLIENT)).unwrap();
-    client.exchange(&mut world).unwrap();
-    assert_eq!(world.exchange(), [Observed::Session(1, Kind::Reconnect, CLIENT.parse().unwrap())]);
-    world.server.say(Id(1), Control::Credit(1 << 40));
-    world.server.compose(Id(1), b"a reply");
-    world.exchange();
-    client.exchange(&mut world).unwrap();
+    client.exchange(&mut harness).unwrap();
+    assert_eq!(harness.exchange(), [Observed::Session(1, Kind::Reconnect, CLIENT.parse().unwrap())]);
+    harness.server.send_control(Id(1), Control::Credit(1 << 40));
+    harness.server.compose(Id(1), b"a reply");
+    harness.exchange();
+    client.exchange(&mut harness).unwrap();
     assert_eq!((&client.observed[..], &client.data[..]), (&["Credit".to_owned()][..], &b"a reply"[..]));
     client.link.relay_data(id, b"a request", true);
-    client.exchange(&mut world).unwrap();
-    assert_eq!(world.exchange(), [Observed::Data(1, b"a request".to_vec())]);
-    world.event(client.conn, Event::Lost(LostReason::Reset));
+    client.exchange(&mut harness).unwrap();
+    assert_eq!(harness.exchange(), [Observed::Data(1, b"a request".to_vec())]);
+    harness.event(client.conn, Event::Lost(LostReason::Reset));
     // Not a reset, because the session may resume on another carrier.
-    assert_eq!(world.exchange(), [Observed::Control(1, Control::Close(CloseReason::Lost))]);
-    assert_eq!(connections(&world), 1);
-    world.server.close(Id(1), CloseReason::Moved);
-    world.exchange();
-    assert_eq!(connections(&world), 0);
+    assert_eq!(harness.exchange(), [Observed::Control(1, Control::Close(CloseReason::Lost))]);
+    assert_eq!(connections(&harness), 1);
+    harness.server.close(Id(1), CloseReason::Moved);
+    harness.exchange();
+    assert_eq!(connections(&harness), 0);
 }
 
 #[test]
-fn a_session_comes_from_its_clients_own_address() {
-    let mut world = World::new(config());
-    let mut client = Client::new(&mut world);
+fn session_with_a_foreign_address_is_refused() {
+    let mut harness = Harness::new(config());
+    let mut client = Client::new(&mut harness);
     client.link.open_relayed(reconnect("10.9.0.9:5000")).unwrap();
-    client.exchange(&mut world).unwrap();
+    client.exchange(&mut harness).unwrap();
     assert_eq!(client.observed, ["Refused"]);
-    assert!(world.exchange().is_empty());
+    assert!(harness.exchange().is_empty());
 }
 
 #[test]
-fn a_refusal_by_the_server_frees_the_id() {
-    let mut world = World::new(config());
-    let mut client = Client::new(&mut world);
+fn refusal_by_the_server_frees_the_id() {
+    let mut harness = Harness::new(config());
+    let mut client = Client::new(&mut harness);
     client.open();
-    client.exchange(&mut world).unwrap();
-    world.exchange();
-    world.server.refuse(Id(1), RefuseReason::Full);
-    world.exchange();
-    client.exchange(&mut world).unwrap();
+    client.exchange(&mut harness).unwrap();
+    harness.exchange();
+    harness.server.refuse(Id(1), RefuseReason::Full);
+    harness.exchange();
+    client.exchange(&mut harness).unwrap();
     assert_eq!(client.observed, ["refused Full"]);
-    assert_eq!(connections(&world), 0);
+    assert_eq!(connections(&harness), 0);
     client.open();
-    client.exchange(&mut world).unwrap();
-    assert_eq!(world.exchange(), [Observed::Connect(2, CLIENT.parse().unwrap())], "on the same link");
+    client.exchange(&mut harness).unwrap();
+    assert_eq!(harness.exchange(), [Observed::Connect(2, CLIENT.parse().unwrap())], "on the same link");
 }
 
 #[test]
-fn a_lost_server_link_resets_library_clients_too() {
-    let mut world = World::new(config());
-    let mut client = Client::new(&mut world);
+fn lost_link_resets_library_clients_with_a_connection() {
+    let mut harness = Harness::new(config());
+    let mut client = Client::new(&mut harness);
     client.open();
-    client.exchange(&mut world).unwrap();
-    let idle = Client::new(&mut world);
-    world.event(world.link, Event::Lost(LostReason::Reset));
-    assert!(world.transport.record(client.conn).aborted);
-    assert!(!world.transport.record(idle.conn).aborted, "the client has no connection on the lost link");
-    assert_eq!(world.relay.clients(), 1);
+    client.exchange(&mut harness).unwrap();
+    let idle = Client::new(&mut harness);
+    harness.event(harness.link, Event::Lost(LostReason::Reset));
+    assert!(harness.transport.record(client.conn).aborted);
+    assert!(!harness.transport.record(idle.conn).aborted, "the client has no connection on the lost link");
+    assert_eq!(harness.relay.clients(), 1);
 }
 
 #[test]
-fn absurd_credit_is_bounded_by_the_connection_buffer() {
-    let mut world = World::new(Config { connection_buffer_bytes: 100_000, ..config() });
-    let greedy = Limits { window_bytes: u32::MAX, ..Limits::default() };
-    let mut client = Client::connecting(&mut world, client_key(), Role::Client, greedy);
-    client.exchange(&mut world).unwrap();
+fn client_whose_unread_replies_exceed_the_buffer_is_reset() {
+    let mut harness = Harness::new(Config { connection_buffer_bytes: 100_000, ..config() });
+    let endless_window = Limits { window_bytes: u32::MAX, ..Limits::default() };
+    let mut client = Client::connecting(&mut harness, client_key(), Role::Client, endless_window);
+    client.exchange(&mut harness).unwrap();
     client.open();
-    client.exchange(&mut world).unwrap();
-    world.exchange();
-    world.transport.record(client.conn).room = 0;
+    client.exchange(&mut harness).unwrap();
+    harness.exchange();
+    harness.transport.record(client.conn).room = 0;
     let mut steps = 0;
-    while !world.transport.record(client.conn).aborted {
-        assert!(world.relay.buffered_bytes() <= 100_000);
-        world.server.compose(Id(1), &[1; 10_000]);
-        world.exchange();
+    while !harness.transport.record(client.conn).aborted {
+        assert!(harness.relay.buffered_bytes() <= 100_000);
+        harness.server.compose(Id(1), &[1; 10_000]);
+        harness.exchange();
         steps += 1;
-        assert!(steps < 20, "the client should have been cut");
+        assert!(steps < 20, "the client should be reset within 20 steps");
     }
-    assert_eq!(world.relay.buffered_bytes(), 0);
-    let notices: Vec<Notice> = std::iter::from_fn(|| world.relay.poll_notice()).collect();
-    assert!(matches!(notices.last(), Some(Notice::ClientReset { why: Cut::Buffer, .. })), "{notices:?}");
+    assert_eq!(harness.relay.buffered_bytes(), 0);
+    let notices: Vec<Notice> = std::iter::from_fn(|| harness.relay.poll_notice()).collect();
+    assert!(
+        matches!(notices.last(), Some(Notice::ClientReset { why: ResetReason::Buffer, .. })),
+        "{notices:?}"
+    );
 }
 
 #[test]
-fn broken_frames_cut_only_their_client() {
-    let mut world = World::new(config());
-    let mut good = Client::new(&mut world);
-    good.open();
-    let bad = Client::new(&mut world);
-    world.data(bad.conn, &[0x7f; 50]);
-    assert!(world.transport.record(bad.conn).aborted);
-    good.exchange(&mut world).unwrap();
-    assert_eq!(world.exchange().len(), 1);
-    assert_eq!(world.relay.status().services[0].counters.cut.protocol, 1);
+fn malformed_frames_reset_only_their_client() {
+    let mut harness = Harness::new(config());
+    let mut other = Client::new(&mut harness);
+    other.open();
+    let malformed = Client::new(&mut harness);
+    harness.data(malformed.conn, &[0x7f; 50]);
+    assert!(harness.transport.record(malformed.conn).aborted);
+    other.exchange(&mut harness).unwrap();
+    assert_eq!(harness.exchange().len(), 1);
+    assert_eq!(harness.relay.status().services[0].counters.reset.protocol, 1);
 }
 
 #[test]
-fn a_drain_is_sent_and_new_connections_are_refused() {
-    let mut world = World::new(config());
-    let mut client = Client::new(&mut world);
-    world.relay.drain(world.now, Duration::from_secs(30), &mut world.transport);
+fn drain_is_sent_to_clients_and_new_connections_are_refused() {
+    let mut harness = Harness::new(config());
+    let mut client = Client::new(&mut harness);
+    harness.relay.drain(harness.now, Duration::from_secs(30), &mut harness.transport);
     client.open();
-    client.exchange(&mut world).unwrap();
+    client.exchange(&mut harness).unwrap();
     assert_eq!(client.observed, ["drain 30000", "refused Unavailable"]);
-    assert_eq!(world.relay.status().services[0].counters.refused.draining, 1);
-    world.event(client.conn, Event::Finished);
-    world.event(client.conn, Event::Lost(LostReason::Closed));
-    assert!(world.relay.is_drained());
+    assert_eq!(harness.relay.status().services[0].counters.refused.draining, 1);
+    harness.event(client.conn, Event::Finished);
+    harness.event(client.conn, Event::Lost(LostReason::Closed));
+    assert!(harness.relay.is_drained());
 }
 
 #[test]
-fn without_relief_library_clients_go_and_plain_ones_stay_until_the_override_ends() {
-    let mut world = World::new(config());
-    let (mut client, mut late) = (Client::new(&mut world), Client::new(&mut world));
+fn override_off_drains_library_clients_and_keeps_plain_ones() {
+    let mut harness = Harness::new(config());
+    let (mut client, mut late) = (Client::new(&mut harness), Client::new(&mut harness));
     client.open();
-    client.exchange(&mut world).unwrap();
+    client.exchange(&mut harness).unwrap();
     let (second, off) = (Duration::from_secs(1), (Override::Off, Some(Duration::from_secs(60))));
-    assert!(!world.relay.say(world.now, "no such service", off, second, &mut world.transport));
-    assert!(world.relay.say(world.now, "cache", off, second, &mut world.transport));
+    assert!(!harness.relay.set_override(harness.now, "no such service", off, second, &mut harness.transport));
+    assert!(harness.relay.set_override(harness.now, "cache", off, second, &mut harness.transport));
     late.open();
-    late.exchange(&mut world).unwrap();
-    client.exchange(&mut world).unwrap();
+    late.exchange(&mut harness).unwrap();
+    client.exchange(&mut harness).unwrap();
     assert_eq!(client.observed, ["drain 1000"]);
     assert_eq!(late.observed, ["drain 1000", "refused Unavailable"]);
-    let status = world.relay.status();
+    let status = harness.relay.status();
     assert_eq!((status.services[0].counters.refused.off, status.services[0].listening), (1, false));
-    assert!(!world.relay.is_draining() && world.relay.poll_timeout() <= Some(world.now + 60 * second));
+    assert!(!harness.relay.is_draining() && harness.relay.poll_timeout() <= Some(harness.now + 60 * second));
 
-    world.now = world.now + 60 * second;
-    world.relay.handle_timeout(world.now, &mut world.transport);
-    assert!(world.relay.status().services[0].listening, "links stay open");
+    harness.now = harness.now + 60 * second;
+    harness.relay.handle_timeout(harness.now, &mut harness.transport);
+    assert!(
+        harness.relay.status().services[0].listening,
+        "the service should listen again when the override ends"
+    );
     late.open();
-    late.exchange(&mut world).unwrap();
-    assert_eq!(world.relay.status().services[0].counters.refused.off, 1);
+    late.exchange(&mut harness).unwrap();
+    assert_eq!(harness.relay.status().services[0].counters.refused.off, 1);
 }
 
 /// A library client gets no grants while the server's link is stalled, and no byte is lost.
 #[test]
-fn a_stalled_link_stops_a_library_clients_grants() {
-    let mut world = World::with_server(config(), Limits { window_bytes: 1 << 20, ..Limits::default() });
-    let mut client = Client::new(&mut world);
+fn stalled_link_stops_grants_of_library_clients() {
+    let mut harness = Harness::with_server(config(), Limits { window_bytes: 1 << 20, ..Limits::default() });
+    let mut client = Client::new(&mut harness);
     let id = client.open();
-    client.exchange(&mut world).unwrap();
-    world.exchange();
-    world.transport.record(world.link).room = 0;
+    client.exchange(&mut harness).unwrap();
+    harness.exchange();
+    harness.transport.record(harness.link).room = 0;
     assert_eq!(client.link.compose(id, &[5; 5_000]), 5_000);
-    client.exchange(&mut world).unwrap();
-    let granted = world.transport.record(client.conn).granted;
+    client.exchange(&mut harness).unwrap();
+    let granted = harness.transport.record(client.conn).granted;
     assert_eq!(client.link.compose(id, &[5; 50_000]), 50_000);
-    client.exchange(&mut world).unwrap();
-    assert_eq!(world.transport.record(client.conn).granted, granted);
-    world.transport.record(world.link).room = 1 << 20;
-    world.event(world.link, Event::Room);
-    let received: usize = world
+    client.exchange(&mut harness).unwrap();
+    assert_eq!(harness.transport.record(client.conn).granted, granted);
+    harness.transport.record(harness.link).room = 1 << 20;
+    harness.event(harness.link, Event::Room);
+    let received: usize = harness
         .exchange()
         .iter()
         .map(|observed| if let Observed::Data(_, bytes) = observed { bytes.len() } else { 0 })
         .sum();
     assert_eq!(received, 55_000);
-    assert!(world.transport.record(client.conn).granted > granted);
+    assert!(harness.transport.record(client.conn).granted > granted);
 }
 
 /// When the server refuses a connection, later bytes of the same turn wait behind those that could not be forwarded,
 /// because the records of an encrypted link must be opened in order.
 #[test]
-fn bytes_after_a_refusal_do_not_overtake_those_that_wait() {
-    let mut world = World::with_server(config(), Limits { window_bytes: 8 << 20, ..Limits::default() });
-    let mut client = Client::new(&mut world);
+fn bytes_after_a_refusal_are_handled_after_stored_ones() {
+    let mut harness = Harness::with_server(config(), Limits { window_bytes: 8 << 20, ..Limits::default() });
+    let mut client = Client::new(&mut harness);
     let id = client.open();
-    client.exchange(&mut world).unwrap();
-    world.exchange();
-    world.transport.record(world.link).room = 0;
+    client.exchange(&mut harness).unwrap();
+    harness.exchange();
+    harness.transport.record(harness.link).room = 0;
     for _ in 0..60 {
         assert_eq!(client.link.compose(id, &[5; 100_000]), 100_000);
-        client.exchange(&mut world).unwrap();
+        client.exchange(&mut harness).unwrap();
     }
-    let held = world.relay.buffered_bytes();
-    assert!(held > 1_000_000, "bytes beyond the link's batch wait: {held}");
-    world.server.refuse(Id(1), RefuseReason::Full);
-    let refusal = world.server.flush(world.now).unwrap();
+    let held = harness.relay.buffered_bytes();
+    assert!(held > 1_000_000, "only {held} bytes wait behind the link's batch");
+    harness.server.refuse(Id(1), RefuseReason::Full);
+    let refusal = harness.server.flush(harness.now).unwrap();
     assert_eq!(client.link.compose(id, &[5; 1_000]), 1_000);
-    let later = client.link.flush(world.now).unwrap();
-    world.relay.handle(
-        world.now,
-        world.link,
+    let latest = client.link.flush(harness.now).unwrap();
+    harness.relay.handle(
+        harness.now,
+        harness.link,
         Event::Data { end: 0, bytes: refusal.as_slice() },
-        &mut world.transport,
+        &mut harness.transport,
     );
-    world.data(client.conn, later.as_slice());
-    client.exchange(&mut world).unwrap();
+    harness.data(client.conn, latest.as_slice());
+    client.exchange(&mut harness).unwrap();
     assert_eq!(client.observed, ["refused Full"]);
-    assert!(!world.transport.record(client.conn).aborted, "the client's records were opened in order");
+    assert!(!harness.transport.record(client.conn).aborted, "the client's records were opened in order");
 }
 
 /// The first part of an incomplete record counts as memory of its client, which can be closed for it.
 #[test]
-fn an_incomplete_record_counts_as_its_clients_memory() {
-    let mut world = World::new(Config { memory_bytes_max: 20_000, ..config() });
-    let begin = |world: &mut World, bytes: usize| {
-        let mut client = Client::new(world);
+fn client_with_the_largest_incomplete_record_is_closed_at_the_memory_limit() {
+    let mut harness = Harness::new(Config { memory_bytes_max: 20_000, ..config() });
+    let send_part_of_record = |harness: &mut Harness, bytes: usize| {
+        let mut client = Client::new(harness);
         let id = client.open();
         assert_eq!(client.link.compose(id, &vec![5; bytes]), bytes);
-        let batch = client.link.flush(world.now).unwrap();
+        let batch = client.link.flush(harness.now).unwrap();
         let (first, rest) = batch.as_slice().split_at(bytes - 100);
-        world.data(client.conn, first);
+        harness.data(client.conn, first);
         (client.conn, rest.to_vec())
     };
-    let (honest, rest) = begin(&mut world, 9_000);
-    begin(&mut world, 5_000);
-    let held = world.relay.buffered_bytes();
+    let (complete, rest) = send_part_of_record(&mut harness, 9_000);
+    send_part_of_record(&mut harness, 5_000);
+    let held = harness.relay.buffered_bytes();
     assert!((14_000..18_000).contains(&held), "{held} bytes are counted");
-    world.data(honest, &rest);
-    world.exchange();
-    let held = world.relay.buffered_bytes();
+    harness.data(complete, &rest);
+    harness.exchange();
+    let held = harness.relay.buffered_bytes();
     assert!((5_000..7_000).contains(&held), "a complete record is forwarded: {held}");
-    let (largest, _) = begin(&mut world, 15_000);
-    assert!(world.transport.record(largest).aborted && !world.transport.record(honest).aborted);
-    assert_eq!(world.relay.status().services[0].counters.cut.memory, 1);
+    let (largest, _) = send_part_of_record(&mut harness, 15_000);
+    assert!(harness.transport.record(largest).aborted && !harness.transport.record(complete).aborted);
+    assert_eq!(harness.relay.status().services[0].counters.reset.memory, 1);
 }
 
 /// Clients that withhold the ends of their records are closed before a client whose reply has waited for a short time.
 #[test]
-fn withheld_records_are_closed_before_replies_that_are_being_read() {
-    let mut world =
-        World::new(Config { memory_bytes_max: 100_000, first_window_bytes: 64 * 1024, ..config() });
-    let honest = world.client(0, "10.9.0.2:6000");
-    world.exchange();
-    let begin = |world: &mut World| {
-        let mut client = Client::new(world);
+fn clients_that_withhold_records_are_closed_before_readers() {
+    let mut harness =
+        Harness::new(Config { memory_bytes_max: 100_000, first_window_bytes: 64 * 1024, ..config() });
+    let reader = harness.client(0, "10.9.0.2:6000");
+    harness.exchange();
+    let send_part_of_record = |harness: &mut Harness| {
+        let mut client = Client::new(harness);
         let id = client.open();
         assert_eq!(client.link.compose(id, &[5; 15_000]), 15_000);
-        let batch = client.link.flush(world.now).unwrap();
-        world.data(client.conn, &batch.as_slice()[..14_000]);
+        let batch = client.link.flush(harness.now).unwrap();
+        harness.data(client.conn, &batch.as_slice()[..14_000]);
         client.conn
     };
-    let withholding: Vec<Conn> = (0..5).map(|_| begin(&mut world)).collect();
-    world.pass(Duration::from_millis(10));
+    let withholding: Vec<Conn> = (0..5).map(|_| send_part_of_record(&mut harness)).collect();
+    harness.advance(Duration::from_millis(10));
     // This client holds most memory, but for the shortest time.
-    world.transport.record(honest).room = 0;
-    assert_eq!(world.server.compose(Id(1), &[b'v'; 30_000]), 30_000);
-    world.exchange();
-    assert!(!world.transport.record(honest).aborted);
-    assert!(withholding.iter().any(|conn| world.transport.record(*conn).aborted));
+    harness.transport.record(reader).room = 0;
+    assert_eq!(harness.server.compose(Id(1), &[b'v'; 30_000]), 30_000);
+    harness.exchange();
+    assert!(!harness.transport.record(reader).aborted);
+    assert!(withholding.iter().any(|conn| harness.transport.record(*conn).aborted));
 }
 
 /// A client that withholds the end of a record is closed even while memory is sufficient.
 #[test]
-fn a_client_that_withholds_the_end_of_a_record_is_closed() {
-    let mut world = World::new(config());
-    let mut client = Client::new(&mut world);
+fn client_that_withholds_the_end_of_a_record_is_closed() {
+    let mut harness = Harness::new(config());
+    let mut client = Client::new(&mut harness);
     let id = client.open();
     assert_eq!(client.link.compose(id, &[5; 15_000]), 15_000);
-    let batch = client.link.flush(world.now).unwrap();
+    let batch = client.link.flush(harness.now).unwrap();
     let (first, rest) = batch.as_slice().split_at(14_000);
-    world.data(client.conn, &first[..13_999]);
-    world.pass(Duration::from_secs(6));
-    world.data(client.conn, &first[13_999..]);
-    assert!(!world.transport.record(client.conn).aborted);
-    world.pass(Duration::from_secs(5));
-    assert!(world.transport.record(client.conn).aborted, "{} bytes were withheld", rest.len());
-    assert_eq!(world.relay.buffered_bytes(), 0);
+    harness.data(client.conn, &first[..13_999]);
+    harness.advance(Duration::from_secs(6));
+    harness.data(client.conn, &first[13_999..]);
+    assert!(!harness.transport.record(client.conn).aborted);
+    harness.advance(Duration::from_secs(5));
+    assert!(harness.transport.record(client.conn).aborted, "{} bytes were withheld", rest.len());
+    assert_eq!(harness.relay.buffered_bytes(), 0);
     // A client that completes its records stays.
-    let mut client = Client::new(&mut world);
+    let mut client = Client::new(&mut harness);
     let id = client.open();
     for _ in 0..5 {
         assert_eq!(client.link.compose(id, &[5; 15_000]), 15_000);
-        let batch = client.link.flush(world.now).unwrap();
+        let batch = client.link.flush(harness.now).unwrap();
         let (first, rest) = batch.as_slice().split_at(14_000);
-        world.data(client.conn, first);
-        world.pass(Duration::from_secs(4));
-        world.data(client.conn, rest);
+        harness.data(client.conn, first);
+        harness.advance(Duration::from_secs(4));
+        harness.data(client.conn, rest);
     }
-    assert!(!world.transport.record(client.conn).aborted);
+    assert!(!harness.transport.record(client.conn).aborted);
 }
 
 fn frames(controls: impl IntoIterator<Item = Control>) -> Vec<u8> {
@@ -619,179 +630,179 @@ fn frames(controls: impl IntoIterator<Item = Control>) -> Vec<u8> {
 
 /// A client that requests refused connections without end and does not read the refusals is not read any more.
 #[test]
-fn refusals_that_nobody_reads_stop_their_client_only() {
-    let mut world = World::new(config());
-    let mut good = Client::new(&mut world);
-    let mut flooder = Client::unencrypted(&mut world);
+fn client_that_does_not_read_refusals_is_no_longer_read() {
+    let mut harness = Harness::new(config());
+    let mut other = Client::new(&mut harness);
+    let mut flooder = Client::unencrypted(&mut harness);
     let id = flooder.open();
     flooder.link.close(id, CloseReason::Reset);
-    drop(flooder.link.flush(world.now));
-    world.transport.record(flooder.conn).room = 0;
-    let elsewhere = Connect { client: "10.1.1.1:1".parse().unwrap(), server: None, credit: 0, session: None };
-    let batch = frames((0..1000).map(|_| Control::Connect(elsewhere)));
+    drop(flooder.link.flush(harness.now));
+    harness.transport.record(flooder.conn).room = 0;
+    let foreign = Connect { client: "10.1.1.1:1".parse().unwrap(), server: None, credit: 0, session: None };
+    let batch = frames((0..1000).map(|_| Control::Connect(foreign)));
     let (mut sent, mut rounds) = (0, 0);
     for _ in 0..1000 {
-        while sent + batch.len() as u64 <= world.transport.record(flooder.conn).granted {
-            world.data(flooder.conn, &batch);
+        while sent + batch.len() as u64 <= harness.transport.record(flooder.conn).granted {
+            harness.data(flooder.conn, &batch);
             sent += batch.len() as u64;
             rounds += 1;
-            assert!(rounds < 100, "the flooder is still read");
+            assert!(rounds < 100, "the flooder is read without limit");
         }
-        // A flood of control messages is throttled: give it time.
-        later(&mut world, Duration::from_secs(2));
+        // The relay throttles a flood of control messages: let the allowance recover.
+        jump_ahead(&mut harness, Duration::from_secs(2));
     }
-    let held = world.relay.buffered_bytes();
-    assert!(held < 256 * 1024, "{held}");
-    let id = good.open();
-    good.link.compose(id, b"get x");
-    good.exchange(&mut world).unwrap();
+    let held = harness.relay.buffered_bytes();
+    assert!(held < 256 * 1024, "{held} bytes are buffered");
+    let id = other.open();
+    other.link.compose(id, b"get x");
+    other.exchange(&mut harness).unwrap();
     assert!(
-        world
+        harness
             .exchange()
             .iter()
             .any(|observed| matches!(observed, Observed::Data(_, bytes) if bytes == b"get x"))
     );
-    // When the client reads, it is read again.
-    let granted = world.transport.record(flooder.conn).granted;
-    world.transport.record(flooder.conn).room = 1 << 20;
-    world.event(flooder.conn, Event::Room);
-    assert!(world.transport.record(flooder.conn).granted > granted);
-    assert_eq!(world.relay.buffered_bytes(), 0);
+    // When the client reads its refusals, the relay reads its requests again.
+    let granted = harness.transport.record(flooder.conn).granted;
+    harness.transport.record(flooder.conn).room = 1 << 20;
+    harness.event(flooder.conn, Event::Room);
+    assert!(harness.transport.record(flooder.conn).granted > granted);
+    assert_eq!(harness.relay.buffered_bytes(), 0);
 }
 
 #[test]
 fn repeated_credit_is_forwarded_once_in_a_batch() {
-    let mut world = World::new(config());
-    let mut client = Client::unencrypted(&mut world);
+    let mut harness = Harness::new(config());
+    let mut client = Client::unencrypted(&mut harness);
     client.open();
-    client.exchange(&mut world).unwrap();
-    world.exchange();
-    let before = world.relay.status().services[0].traffic.bytes_sent;
+    client.exchange(&mut harness).unwrap();
+    harness.exchange();
+    let before = harness.relay.status().services[0].traffic.bytes_sent;
     for round in 0..50 {
         let batch = frames((0..1000).map(|step| Control::Credit((1 << 20) + round * 1000 + step)));
-        world.transport.record(client.conn).granted += batch.len() as u64;
-        world.data(client.conn, &batch);
+        harness.transport.record(client.conn).granted += batch.len() as u64;
+        harness.data(client.conn, &batch);
     }
-    world.exchange();
-    let sent = world.relay.status().services[0].traffic.bytes_sent - before;
-    // Each message is in a record of its own, with a sealed length and a tag.
-    assert!(sent <= 50 * (15 + 18 + 16), "{sent} bytes of credit");
-    assert_eq!(world.server.room(Id(1)), (1 << 20) + 49_999);
+    harness.exchange();
+    let sent = harness.relay.status().services[0].traffic.bytes_sent - before;
+    // One message of 15 bytes for each batch, in a record with a sealed length of 18 bytes and a tag of 16.
+    assert!(sent <= 50 * (15 + 18 + 16), "{sent} bytes of credit messages");
+    assert_eq!(harness.server.room(Id(1)), (1 << 20) + 49_999);
 }
 
 /// A flood of control messages is read at the pace of its client's allowance, and another client's requests at once.
 #[test]
 fn a_flood_of_control_messages_is_read_slowly_and_other_clients_at_once() {
-    let mut world = World::new(config());
-    let mut flooder = Client::unencrypted(&mut world);
+    let mut harness = Harness::new(config());
+    let mut flooder = Client::unencrypted(&mut harness);
     flooder.open();
-    flooder.exchange(&mut world).unwrap();
-    let other = world.client(0, "10.9.0.1:4000");
-    world.exchange();
+    flooder.exchange(&mut harness).unwrap();
+    let other = harness.client(0, "10.9.0.1:4000");
+    harness.exchange();
     let empty = [1, 0, 0, 0, 0, 0, 1].repeat(512);
     let unknown = [1, 0, 1, 0, 0, 0, 9, b'x'].repeat(512);
     let credit = frames((0..512).map(|_| Control::Credit(1 << 20)));
-    let mut sent = world.transport.record(flooder.conn).granted - 64 * 1024;
+    let mut sent = harness.transport.record(flooder.conn).granted - 64 * 1024;
     for flood in [empty, unknown, credit] {
-        let (begun, before) = (world.now, sent);
-        while world.now < begun + Duration::from_secs(10) {
-            while world.transport.record(flooder.conn).granted >= sent + flood.len() as u64 {
-                world.data(flooder.conn, &flood);
+        let (began_at, before) = (harness.now, sent);
+        while harness.now < began_at + Duration::from_secs(10) {
+            while harness.transport.record(flooder.conn).granted >= sent + flood.len() as u64 {
+                harness.data(flooder.conn, &flood);
                 sent += flood.len() as u64;
                 assert!(sent - before < 1 << 20, "the flooder is not throttled");
             }
-            later(&mut world, Duration::from_millis(20));
-            world.data(other, b"get x\r\n");
-            let observed = world.exchange();
+            jump_ahead(&mut harness, Duration::from_millis(20));
+            harness.data(other, b"get x\r\n");
+            let observed = harness.exchange();
             assert!(observed.contains(&Observed::Data(2, b"get x\r\n".to_vec())), "{observed:?}");
         }
-        // A grant larger than the allowance is read once in a second.
+        // The allowance is 64 KiB a second, and a grant may exceed it once.
         let read = sent - before;
         assert!((100_000..11 * 65_536).contains(&read), "{read} bytes in ten seconds");
-        assert!(!world.transport.record(flooder.conn).aborted);
+        assert!(!harness.transport.record(flooder.conn).aborted);
     }
     // Data is not throttled.
-    later(&mut world, Duration::from_secs(2));
+    jump_ahead(&mut harness, Duration::from_secs(2));
     let bytes = [7; 60_000];
     let id = Id(1);
     for _ in 0..20 {
         assert_eq!(flooder.link.compose(id, &bytes), bytes.len());
-        flooder.exchange(&mut world).unwrap();
-        world.exchange();
-        world.server.consumed(Id(1), bytes.len()).unwrap();
-        world.exchange();
-        flooder.exchange(&mut world).unwrap();
+        flooder.exchange(&mut harness).unwrap();
+        harness.exchange();
+        harness.server.consumed(Id(1), bytes.len()).unwrap();
+        harness.exchange();
+        flooder.exchange(&mut harness).unwrap();
     }
-    assert_eq!(world.relay.poll_timeout(), None, "no throttle timer runs");
+    assert_eq!(harness.relay.poll_timeout(), None, "the throttle timer should not run");
 }
 
 /// Data beyond the server's credit closes the connection at the helper, and is not relayed.
 #[test]
 fn data_over_credit_ends_at_the_helper() {
-    let mut world = World::with_server(config(), Limits { window_bytes: 1000, ..Limits::default() });
-    let mut client = Client::unencrypted(&mut world);
+    let mut harness = Harness::with_server(config(), Limits { window_bytes: 1000, ..Limits::default() });
+    let mut client = Client::unencrypted(&mut harness);
     let id = client.open();
     assert_eq!(client.link.compose(id, &[1; 1000]), 1000);
-    client.exchange(&mut world).unwrap();
-    world.exchange();
+    client.exchange(&mut harness).unwrap();
+    harness.exchange();
     let mut frame = vec![1, 0, 1];
     frame.extend_from_slice(&1_u32.to_be_bytes());
     frame.push(b'x');
     for _ in 0..100 {
-        world.data(client.conn, &frame);
+        harness.data(client.conn, &frame);
     }
-    let observed = world.exchange();
+    let observed = harness.exchange();
     assert_eq!(observed, [Observed::Closed(1, CloseReason::OverCredit)]);
-    client.exchange(&mut world).unwrap();
+    client.exchange(&mut harness).unwrap();
     assert_eq!(client.observed.last().map(String::as_str), Some("closed OverCredit"));
-    assert_eq!(world.relay.status().services[0].counters.connections_broken, 1);
+    assert_eq!(harness.relay.status().services[0].counters.connections_broken, 1);
     // The ids are free when both ends have closed.
     client.link.close(id, CloseReason::Normal);
-    world.server.close(Id(1), CloseReason::Normal);
-    world.exchange();
-    assert_eq!(connections(&world), 0);
+    harness.server.close(Id(1), CloseReason::Normal);
+    harness.exchange();
+    assert_eq!(connections(&harness), 0);
     client.open();
-    client.exchange(&mut world).unwrap();
-    assert!(matches!(world.exchange()[..], [Observed::Connect(..)]));
+    client.exchange(&mut harness).unwrap();
+    assert!(matches!(harness.exchange()[..], [Observed::Connect(..)]));
 }
 
 #[test]
-fn a_drain_from_a_client_is_a_protocol_error() {
-    let mut world = World::new(config());
-    let mut client = Client::unencrypted(&mut world);
+fn drain_from_a_client_is_a_protocol_error() {
+    let mut harness = Harness::new(config());
+    let mut client = Client::unencrypted(&mut harness);
     client.open();
-    client.exchange(&mut world).unwrap();
-    world.exchange();
-    world.data(client.conn, &frames([Control::Drain { deadline_ms: 0 }]));
-    assert!(world.transport.record(client.conn).aborted);
-    assert_eq!(world.exchange(), [Observed::Closed(1, CloseReason::Reset)]);
+    client.exchange(&mut harness).unwrap();
+    harness.exchange();
+    harness.data(client.conn, &frames([Control::Drain { deadline_ms: 0 }]));
+    assert!(harness.transport.record(client.conn).aborted);
+    assert_eq!(harness.exchange(), [Observed::Closed(1, CloseReason::Reset)]);
 }
 
 /// Library clients that send only parts of long records are closed at the memory bound.
 #[test]
-fn records_of_which_the_rest_does_not_come_count_against_the_memory() {
+fn incomplete_records_count_against_the_memory_limit() {
     let limit = 200_000;
-    let mut world = World::new(Config { memory_bytes_max: limit, ..config() });
-    let mut honest = Client::new(&mut world);
-    let id = honest.open();
+    let mut harness = Harness::new(Config { memory_bytes_max: limit, ..config() });
+    let mut complete = Client::new(&mut harness);
+    let id = complete.open();
     let mut withholding = Vec::new();
     for _ in 0..40 {
-        let mut client = Client::new(&mut world);
+        let mut client = Client::new(&mut harness);
         let id = client.open();
         client.link.compose(id, &[b'x'; 16_000]);
-        let batch = client.link.flush(world.now).unwrap();
+        let batch = client.link.flush(harness.now).unwrap();
         // The record's length and half of its bytes.
-        world.data(client.conn, &batch.as_slice()[..8_000]);
-        assert!(world.relay.status().buffered_bytes <= limit, "{}", world.relay.status().buffered_bytes);
+        harness.data(client.conn, &batch.as_slice()[..8_000]);
+        assert!(harness.relay.status().buffered_bytes <= limit, "{}", harness.relay.status().buffered_bytes);
         withholding.push(client.conn);
     }
-    let closed = withholding.iter().filter(|conn| world.transport.record(**conn).aborted).count();
+    let closed = withholding.iter().filter(|conn| harness.transport.record(**conn).aborted).count();
     assert!((25..=30).contains(&closed), "{closed} of 40 were closed");
-    assert_eq!(world.relay.status().services[0].counters.cut.memory, closed as u64);
-    honest.link.compose(id, b"get x");
-    honest.exchange(&mut world).unwrap();
+    assert_eq!(harness.relay.status().services[0].counters.reset.memory, closed as u64);
+    complete.link.compose(id, b"get x");
+    complete.exchange(&mut harness).unwrap();
     assert!(
-        world
+        harness
             .exchange()
             .iter()
             .any(|observed| matches!(observed, Observed::Data(_, bytes) if bytes == b"get x"))

@@ -1,126 +1,127 @@
 //! Load queries and shedding.
 
-mod world;
+mod harness;
 
 use core::time::Duration;
 use std::net::SocketAddr;
 
-use spillway_auth::{Key, prove_ask, verify_load};
+use harness::{Harness, client_key, config, helper_key};
+use spillway_auth::{Key, prove_query, verify_load};
 use spillway_batch::{
     Encryption, Id, LinkRandomness, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, Role, Scratch,
 };
-use spillway_relay::{Config, Load, Notice, Questions};
+use spillway_relay::{Config, LoadQueries, LoadReport, Notice};
 use spillway_transport::{Application, Conn};
-use spillway_wire::load::{ASK_BYTES, Ask};
+use spillway_wire::load::{LOAD_QUERY_BYTES, LoadQuery};
 use spillway_wire::preamble::KeyId;
-use world::{World, client_key, config, helper_key};
 
 const CLIENT: &str = "10.9.0.1:5000";
 
-fn ask(server: Option<&str>) -> Ask {
+fn query_for(server: Option<&str>) -> LoadQuery {
     let server = server.map(|address| address.parse().unwrap());
-    Ask { asked: 2, key: KeyId([0; 8]), nonce: [7; 16], server }
+    LoadQuery { helpers_asked: 2, key: KeyId([0; 8]), nonce: [7; 16], server }
 }
 
 /// The relay's reply to these bytes at a listener.
-fn answer(world: &mut World, listener: u16, from: &str, question: &[u8]) -> Option<Vec<u8>> {
-    let mut room = vec![0; question.len()];
-    let now = world.now;
-    let length = world.relay.handle_datagram(now, listener, from.parse().unwrap(), question, &mut room);
-    room.truncate(length);
-    (length > 0).then_some(room)
+fn send_datagram(harness: &mut Harness, listener: u16, from: &str, query: &[u8]) -> Option<Vec<u8>> {
+    let mut reply = vec![0; query.len()];
+    let now = harness.now;
+    let length = harness.relay.handle_datagram(now, listener, from.parse().unwrap(), query, &mut reply);
+    reply.truncate(length);
+    (length > 0).then_some(reply)
 }
 
-fn load(world: &mut World, server: Option<&str>) -> Load {
-    let question = prove_ask(&client_key(), ask(server));
-    let bytes = answer(world, 1, CLIENT, &question).expect("an answer");
-    assert!(bytes.len() <= question.len());
-    verify_load(&client_key(), &[7; 16], &bytes).expect("a reply to this query")
+fn query_load(harness: &mut Harness, server: Option<&str>) -> LoadReport {
+    let query = prove_query(&client_key(), query_for(server));
+    let bytes = send_datagram(harness, 1, CLIENT, &query).expect("reply to a valid query");
+    assert!(bytes.len() <= query.len());
+    verify_load(&client_key(), &[7; 16], &bytes).expect("authentic reply")
 }
 
-fn questions(world: &World) -> Questions {
-    world.relay.status().services[0].counters.questions
+fn query_counts(harness: &Harness) -> LoadQueries {
+    harness.relay.status().services[0].counters.load_queries
 }
 
 #[test]
-fn clients_with_a_key_get_a_reply() {
-    let mut world = World::new(config());
-    let load_before = load(&mut world, None);
-    assert!(load_before.takes_clients() && load_before.tentative > 0, "{load_before:?}");
-    assert!(load(&mut world, Some(world::SERVER)).takes_clients());
-    assert!(load(&mut world, Some("10.0.0.6:1")).down, "another server is not served here");
-    assert_eq!(questions(&world), Questions { answered: 3, ..Questions::default() });
+fn valid_queries_get_a_reply() {
+    let mut harness = Harness::new(config());
+    let idle_load = query_load(&mut harness, None);
+    assert!(idle_load.accepts_clients() && idle_load.tentative > 0, "{idle_load:?}");
+    assert!(query_load(&mut harness, Some(harness::SERVER)).accepts_clients());
+    assert!(query_load(&mut harness, Some("10.0.0.6:1")).down, "another server should be reported as down");
+    assert_eq!(query_counts(&harness), LoadQueries { answered: 3, ..LoadQueries::default() });
 }
 
 #[test]
 fn invalid_queries_get_no_reply_and_are_counted_by_reason() {
-    let mut world = World::new(config());
-    let good = prove_ask(&client_key(), ask(None));
-    let mut altered = good;
+    let mut harness = Harness::new(config());
+    let valid = prove_query(&client_key(), query_for(None));
+    let mut altered = valid;
     altered[10] = 3;
     for (from, bytes) in [
-        ("198.51.100.1:5000", good.as_slice()),
-        (CLIENT, &prove_ask(&helper_key(), ask(None))),
-        (CLIENT, &prove_ask(&Key::from_secret([9; 32]), ask(None))),
+        ("198.51.100.1:5000", valid.as_slice()),
+        (CLIENT, &prove_query(&helper_key(), query_for(None))),
+        (CLIENT, &prove_query(&Key::from_secret([9; 32]), query_for(None))),
         (CLIENT, &altered),
-        (CLIENT, &good[1..]),
-        (CLIENT, &[0; ASK_BYTES]),
+        (CLIENT, &valid[1..]),
+        (CLIENT, &[0; LOAD_QUERY_BYTES]),
         (CLIENT, b""),
     ] {
-        assert_eq!(answer(&mut world, 1, from, bytes), None);
+        assert_eq!(send_datagram(&mut harness, 1, from, bytes), None);
     }
-    let counted = Questions { address: 1, key: 2, proof: 1, malformed: 3, ..Questions::default() };
-    assert_eq!(questions(&world), counted);
-    // A listener of plain clients, and one that no service uses.
-    assert_eq!(answer(&mut world, 0, CLIENT, &good), None);
-    assert_eq!(answer(&mut world, 77, CLIENT, &good), None);
-    assert_eq!(questions(&world), counted);
-    // A reply buffer that is too small.
-    let now = world.now;
-    assert_eq!(world.relay.handle_datagram(now, 1, CLIENT.parse().unwrap(), &good, &mut [0; 10]), 0);
+    let counted = LoadQueries { address: 1, key: 2, proof: 1, malformed: 3, ..LoadQueries::default() };
+    assert_eq!(query_counts(&harness), counted);
+    // Queries at a listener of plain clients, and at one that no service uses.
+    assert_eq!(send_datagram(&mut harness, 0, CLIENT, &valid), None);
+    assert_eq!(send_datagram(&mut harness, 77, CLIENT, &valid), None);
+    assert_eq!(query_counts(&harness), counted);
+    // A query with a reply buffer that is too small.
+    let now = harness.now;
+    assert_eq!(harness.relay.handle_datagram(now, 1, CLIENT.parse().unwrap(), &valid, &mut [0; 10]), 0);
 }
 
 #[test]
 fn replies_can_be_switched_off() {
     let mut config = config();
     config.load.answers = false;
-    let mut world = World::new(config);
-    let question = prove_ask(&client_key(), ask(None));
-    assert_eq!(answer(&mut world, 1, CLIENT, &question), None);
-    assert_eq!(questions(&world).off, 1);
+    let mut harness = Harness::new(config);
+    let query = prove_query(&client_key(), query_for(None));
+    assert_eq!(send_datagram(&mut harness, 1, CLIENT, &query), None);
+    assert_eq!(query_counts(&harness).off, 1);
 }
 
 #[test]
-fn without_keys_only_loopback_is_answered() {
+fn queries_without_keys_are_answered_on_loopback_only() {
     let mut config = config();
     config.services[0].client_keys = None;
-    let mut world = World::new(config);
-    let question = prove_ask(&Key::loopback_only(), ask(None));
-    assert_eq!(answer(&mut world, 1, CLIENT, &question), None);
-    let bytes = answer(&mut world, 1, "127.0.0.1:5000", &question).expect("an answer");
+    let mut harness = Harness::new(config);
+    let query = prove_query(&Key::loopback_only(), query_for(None));
+    assert_eq!(send_datagram(&mut harness, 1, CLIENT, &query), None);
+    let bytes =
+        send_datagram(&mut harness, 1, "127.0.0.1:5000", &query).expect("reply to a query from loopback");
     assert!(verify_load(&Key::loopback_only(), &[7; 16], &bytes).is_ok());
 }
 
 #[test]
-fn the_reply_says_why_no_clients_are_accepted() {
-    let mut world = World::new(Config { clients_max: 1, ..config() });
-    world.client(0, "10.9.0.2:1");
-    let load_at_bound = load(&mut world, None);
+fn reply_contains_the_reason_for_accepting_no_clients() {
+    let mut harness = Harness::new(Config { clients_max: 1, ..config() });
+    harness.client(0, "10.9.0.2:1");
+    let load_at_bound = query_load(&mut harness, None);
     assert!(load_at_bound.full && !load_at_bound.down && !load_at_bound.draining, "{load_at_bound:?}");
     assert_eq!(load_at_bound.connections, 1000);
-    let now = world.now;
-    world.relay.drain(now, Duration::from_secs(9), &mut world.transport);
-    assert!(load(&mut world, None).draining);
+    let now = harness.now;
+    harness.relay.drain(now, Duration::from_secs(9), &mut harness.transport);
+    assert!(query_load(&mut harness, None).draining);
 
-    let mut world = World::new(config());
-    let (now, off) = (world.now, (spillway_policy::Override::Off, None));
-    world.relay.say(now, "cache", off, Duration::ZERO, &mut world.transport);
-    assert!(load(&mut world, None).draining, "the override is off");
+    let mut harness = Harness::new(config());
+    let (now, off) = (harness.now, (spillway_policy::Override::Off, None));
+    harness.relay.set_override(now, "cache", off, Duration::ZERO, &mut harness.transport);
+    assert!(query_load(&mut harness, None).draining, "override off should be reported as draining");
 
-    let mut world = World::new(config());
-    let link = world.link;
-    world.event(link, spillway_transport::Event::Lost(spillway_transport::LostReason::Reset));
-    assert!(load(&mut world, None).down, "without a link no client is served");
+    let mut harness = Harness::new(config());
+    let link = harness.link;
+    harness.event(link, spillway_transport::Event::Lost(spillway_transport::LostReason::Reset));
+    assert!(query_load(&mut harness, None).down, "a service without a link should be reported as down");
 }
 
 /// The client's end of its link, with an open connection.
@@ -132,10 +133,10 @@ struct Client {
 }
 
 impl Client {
-    fn new(world: &mut World, number: u16) -> Client {
+    fn new(harness: &mut Harness, number: u16) -> Client {
         let address = SocketAddr::from(([10, 9, 0, 1], 5000 + number));
-        let conn = world.client(1, &address.to_string());
-        let policy = PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 };
+        let conn = harness.client(1, &address.to_string());
+        let policy = PolicyKind::Fixed { interval: Duration::ZERO, size_bytes: 0 };
         let config = OpenerConfig {
             role: Role::Client,
             key: client_key(),
@@ -147,30 +148,30 @@ impl Client {
             conn,
             link: OpenerLink::new(
                 &config,
-                world.now,
+                harness.now,
                 LinkRandomness::from_random([3; LinkRandomness::BYTES]),
             ),
             drains: Vec::new(),
         };
-        client.exchange(world);
+        client.exchange(harness);
         client.link.open(address, None).unwrap();
-        client.exchange(world);
+        client.exchange(harness);
         client
     }
 
-    fn exchange(&mut self, world: &mut World) {
+    fn exchange(&mut self, harness: &mut Harness) {
         loop {
-            let batch = self.link.flush(world.now);
+            let batch = self.link.flush(harness.now);
             if let Some(batch) = &batch {
-                world.data(self.conn, batch.as_slice());
+                harness.data(self.conn, batch.as_slice());
             }
-            let bytes = world.transport.take(self.conn);
+            let bytes = harness.transport.take(self.conn);
             if bytes.is_empty() && batch.is_none() {
                 return;
             }
             let mut scratch = Scratch::new();
-            let mut input = self.link.unseal(world.now, &bytes, &mut scratch);
-            while let Some(event) = self.link.decompose(world.now, &mut input).unwrap() {
+            let mut input = self.link.unseal(harness.now, &bytes, &mut scratch);
+            while let Some(event) = self.link.decompose(harness.now, &mut input).unwrap() {
                 if let OpenerEvent::Drain { deadline_ms } = event {
                     self.drains.push(deadline_ms);
                 }
@@ -179,91 +180,120 @@ impl Client {
     }
 }
 
-/// Advances the time by one second, in which the thread uses `share` of its core.
-fn second(world: &mut World, cpu: &mut Duration, share: f64) {
+/// Advances the time by one second, in which the thread uses this share of its core.
+fn run_second(harness: &mut Harness, cpu: &mut Duration, share: f64) {
     for _ in 0..10 {
-        world.now = world.now + Duration::from_millis(100);
+        harness.now = harness.now + Duration::from_millis(100);
         *cpu += Duration::from_secs_f64(share / 10.0);
-        assert!(world.relay.is_measurement_due(world.now));
-        world.relay.measured(world.now, *cpu);
-        let now = world.now;
-        world.relay.end_of_turn(now, &mut world.transport);
+        assert!(harness.relay.is_measurement_due(harness.now));
+        harness.relay.measured(harness.now, *cpu);
+        let now = harness.now;
+        harness.relay.end_of_turn(now, &mut harness.transport);
     }
 }
 
 #[test]
-fn overload_sheds_library_clients_a_few_at_a_time_and_no_plain_ones() {
-    let mut world = World::new(config());
-    let plain = world.client(0, "10.9.0.2:1");
-    let mut clients: Vec<Client> = (0..100).map(|number| Client::new(&mut world, number)).collect();
+fn overload_sheds_a_few_library_clients_at_a_time_and_no_plain_ones() {
+    let mut harness = Harness::new(config());
+    let plain = harness.client(0, "10.9.0.2:1");
+    let mut clients: Vec<Client> = (0..100).map(|number| Client::new(&mut harness, number)).collect();
     let mut cpu = Duration::ZERO;
-    world.relay.measured(world.now, cpu);
+    harness.relay.measured(harness.now, cpu);
     for _ in 0..12 {
-        second(&mut world, &mut cpu, 0.3);
+        run_second(&mut harness, &mut cpu, 0.3);
     }
-    // These clients are too young to be shed.
-    clients.extend((100..110).map(|number| Client::new(&mut world, number)));
-    while world.relay.poll_notice().is_some() {}
+    // These clients have not been connected for `SheddingSettings::young`, 10 s.
+    clients.extend((100..110).map(|number| Client::new(&mut harness, number)));
+    while harness.relay.poll_notice().is_some() {}
     let mut shed = Vec::new();
     for _ in 0..8 {
-        second(&mut world, &mut cpu, 1.0);
-        clients.iter_mut().for_each(|client| client.exchange(&mut world));
+        run_second(&mut harness, &mut cpu, 1.0);
+        clients.iter_mut().for_each(|client| client.exchange(&mut harness));
         shed.push(clients.iter().filter(|client| !client.drains.is_empty()).count());
     }
-    assert_eq!(shed[..3], [0, 0, 0], "a short peak is not an overload");
-    assert!(shed.windows(2).all(|pair| pair[1] - pair[0] <= 4), "a few at a time: {shed:?}");
-    assert!((9..=16).contains(&shed[7]), "{shed:?}");
-    assert!(clients.iter().all(|client| client.drains.is_empty() || client.drains == [10_000]), "once");
-    assert!(clients[100..].iter().all(|client| client.drains.is_empty()), "young clients stay");
-    assert!(!world.transport.record(plain).aborted && !world.transport.record(plain).finished);
-    let status = world.relay.status();
+    assert_eq!(shed[..3], [0, 0, 0], "3 s of high load should shed no client");
+    assert!(
+        shed.windows(2).all(|pair| pair[1] - pair[0] <= 4),
+        "more than four clients shed at a time: {shed:?}"
+    );
+    assert!((9..=16).contains(&shed[7]), "clients shed after each second: {shed:?}");
+    assert!(
+        clients.iter().all(|client| client.drains.is_empty() || client.drains == [10_000]),
+        "each client should be shed once"
+    );
+    assert!(clients[100..].iter().all(|client| client.drains.is_empty()), "young clients should not be shed");
+    assert!(!harness.transport.record(plain).aborted && !harness.transport.record(plain).finished);
+    let status = harness.relay.status();
     assert_eq!(status.services[0].counters.shed, shed[7] as u64);
     assert!(status.load.full && status.load.cpu > 950, "{:?}", status.load);
-    let notice = std::iter::from_fn(|| world.relay.poll_notice()).find(|n| matches!(n, Notice::Shed { .. }));
+    let notice = std::iter::from_fn(|| harness.relay.poll_notice())
+        .find(|notice| matches!(notice, Notice::Shed { .. }));
     assert!(matches!(notice, Some(Notice::Shed { clients: 3, load_percent: 95.. })), "{notice:?}");
 
-    // After the overload, clients are not accepted again at once.
-    second(&mut world, &mut cpu, 0.2);
-    assert!(load(&mut world, None).full);
+    // After the overload the relay reports *full* for `SheddingSettings::hold`, 10 s.
+    run_second(&mut harness, &mut cpu, 0.2);
+    assert!(query_load(&mut harness, None).full);
     for _ in 0..12 {
-        second(&mut world, &mut cpu, 0.2);
+        run_second(&mut harness, &mut cpu, 0.2);
     }
-    assert!(load(&mut world, None).takes_clients());
-    assert_eq!(world.relay.status().services[0].counters.shed, shed[7] as u64);
+    assert!(query_load(&mut harness, None).accepts_clients());
+    assert_eq!(harness.relay.status().services[0].counters.shed, shed[7] as u64);
+}
+
+/// Connections that do not authenticate must not make a helper shed more of its clients.
+#[test]
+fn share_of_clients_to_shed_counts_authenticated_clients_only() {
+    let mut harness = Harness::new(config());
+    let mut clients: Vec<Client> = (0..30).map(|number| Client::new(&mut harness, number)).collect();
+    let mut cpu = Duration::ZERO;
+    harness.relay.measured(harness.now, cpu);
+    for _ in 0..12 {
+        run_second(&mut harness, &mut cpu, 0.3);
+    }
+    for number in 0..200 {
+        harness.client(1, &format!("10.9.{number}.2:1"));
+    }
+    let mut shed = Vec::new();
+    for _ in 0..8 {
+        run_second(&mut harness, &mut cpu, 1.0);
+        clients.iter_mut().for_each(|client| client.exchange(&mut harness));
+        shed.push(clients.iter().filter(|client| !client.drains.is_empty()).count());
+    }
+    assert!(shed[7] > 0 && shed.windows(2).all(|pair| pair[1] - pair[0] <= 1), "{shed:?}");
 }
 
 #[test]
 fn shedding_can_be_switched_off() {
     let mut config = config();
     config.load.shedding = None;
-    let mut world = World::new(config);
-    let mut client = Client::new(&mut world, 0);
+    let mut harness = Harness::new(config);
+    let mut client = Client::new(&mut harness, 0);
     let mut cpu = Duration::ZERO;
     for _ in 0..20 {
-        second(&mut world, &mut cpu, 1.0);
+        run_second(&mut harness, &mut cpu, 1.0);
     }
-    client.exchange(&mut world);
-    assert!(client.drains.is_empty() && load(&mut world, None).takes_clients());
+    client.exchange(&mut harness);
+    assert!(client.drains.is_empty() && query_load(&mut harness, None).accepts_clients());
 }
 
 #[test]
-fn a_client_that_was_shed_is_served_until_it_leaves() {
-    let mut world = World::new(config());
-    let mut client = Client::new(&mut world, 0);
-    world.exchange();
+fn shed_client_is_served_until_it_leaves() {
+    let mut harness = Harness::new(config());
+    let mut client = Client::new(&mut harness, 0);
+    harness.exchange();
     let mut cpu = Duration::ZERO;
-    world.relay.measured(world.now, cpu);
+    harness.relay.measured(harness.now, cpu);
     for _ in 0..16 {
-        second(&mut world, &mut cpu, 1.0);
+        run_second(&mut harness, &mut cpu, 1.0);
     }
-    client.exchange(&mut world);
+    client.exchange(&mut harness);
     assert_eq!(client.drains, [10_000]);
     assert_eq!(client.link.compose(Id(1), b"get x"), 5);
-    client.exchange(&mut world);
-    let observed = world.exchange();
+    client.exchange(&mut harness);
+    let observed = harness.exchange();
     assert!(
         observed
             .iter()
-            .any(|observed| matches!(observed, world::Observed::Data(_, bytes) if bytes == b"get x"))
+            .any(|observed| matches!(observed, harness::Observed::Data(_, bytes) if bytes == b"get x"))
     );
 }

@@ -1,10 +1,11 @@
 //! Reconfiguration of a running relay.
 
-mod world;
+mod harness;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use harness::{Harness, Observed, SERVER, client_key, config, helper_key};
 use spillway_auth::{Key, KeyRing};
 use spillway_batch::{
     AddressRules, CloseReason, Encryption, Id, Limits, LinkRandomness, OpenerConfig, OpenerLink, PolicyKind,
@@ -12,30 +13,29 @@ use spillway_batch::{
 };
 use spillway_relay::{Config, ConfigError, Drained, LinkState, Notice, ServiceConfig};
 use spillway_transport::{Application, Event, LostReason, Time};
-use world::{Observed, SERVER, World, client_key, config, helper_key};
 
 const CLIENT: &str = "10.9.0.1:5000";
-const WITHIN: Duration = Duration::from_secs(30);
+const DRAIN_TIME: Duration = Duration::from_secs(30);
 
-fn change(world: &mut World, config: Config) -> Result<(), ConfigError> {
-    let changed = world.relay.reconfigure(world.now, config, WITHIN, &mut world.transport);
-    world.relay.end_of_turn(world.now, &mut world.transport);
-    changed
+fn reconfigure(harness: &mut Harness, config: Config) -> Result<(), ConfigError> {
+    let outcome = harness.relay.reconfigure(harness.now, config, DRAIN_TIME, &mut harness.transport);
+    harness.relay.end_of_turn(harness.now, &mut harness.transport);
+    outcome
 }
 
-fn with(change: impl FnOnce(&mut ServiceConfig)) -> Config {
+fn config_with(change: impl FnOnce(&mut ServiceConfig)) -> Config {
     let mut config = config();
     change(&mut config.services[0]);
     config
 }
 
-fn notices(world: &mut World) -> Vec<Notice> {
-    std::iter::from_fn(|| world.relay.poll_notice()).collect()
+fn notices(harness: &mut Harness) -> Vec<Notice> {
+    std::iter::from_fn(|| harness.relay.poll_notice()).collect()
 }
 
-fn turn(world: &mut World) {
-    world.relay.handle_timeout(world.now, &mut world.transport);
-    world.relay.end_of_turn(world.now, &mut world.transport);
+fn run_turn(harness: &mut Harness) {
+    harness.relay.handle_timeout(harness.now, &mut harness.transport);
+    harness.relay.end_of_turn(harness.now, &mut harness.transport);
 }
 
 /// The server's end of a link, which accepts these keys.
@@ -59,324 +59,407 @@ fn server_with(now: Time, keys: &[Key]) -> ServerLink {
 }
 
 /// Lets the relay open a new link, and returns the old link with its server's end.
-fn open_another(world: &mut World, keys: &[Key]) -> (spillway_transport::Conn, ServerLink) {
-    turn(world);
-    let (link, target) = world.transport.connects.remove(0);
-    let old = std::mem::replace(&mut world.link, link);
-    let server = std::mem::replace(&mut world.server, server_with(world.now, keys));
-    world.event(link, Event::Opened { peer: target, listener: None });
+fn open_another(harness: &mut Harness, keys: &[Key]) -> (spillway_transport::Conn, ServerLink) {
+    run_turn(harness);
+    let (link, target) = harness.transport.connects.remove(0);
+    let old = std::mem::replace(&mut harness.link, link);
+    let server = std::mem::replace(&mut harness.server, server_with(harness.now, keys));
+    harness.event(link, Event::Opened { peer: target, listener: None });
     (old, server)
 }
 
-fn link_states(world: &World) -> Vec<(LinkState, bool)> {
-    world.relay.status().services[0].links.iter().map(|link| (link.state, link.replaced)).collect()
+fn link_states(harness: &Harness) -> Vec<(LinkState, bool)> {
+    harness.relay.status().services[0].links.iter().map(|link| (link.state, link.replaced)).collect()
 }
 
 #[test]
 fn an_unchanged_configuration_has_no_effect() {
-    let mut world = World::new(config());
-    let client = world.client(0, CLIENT);
-    world.exchange();
-    notices(&mut world);
-    change(&mut world, config()).unwrap();
-    turn(&mut world);
-    assert!(world.transport.connects.is_empty() && notices(&mut world).is_empty());
-    world.data(client, b"get x");
-    assert_eq!(world.exchange(), [Observed::Data(1, b"get x".to_vec())]);
+    let mut harness = Harness::new(config());
+    let client = harness.client(0, CLIENT);
+    harness.exchange();
+    notices(&mut harness);
+    reconfigure(&mut harness, config()).unwrap();
+    run_turn(&mut harness);
+    assert!(harness.transport.connects.is_empty() && notices(&mut harness).is_empty());
+    harness.data(client, b"get x");
+    assert_eq!(harness.exchange(), [Observed::Data(1, b"get x".to_vec())]);
 }
 
 #[test]
-fn ranges_and_policies_change_in_place() {
-    let mut world = World::new(config());
-    let client = world.client(0, CLIENT);
-    world.exchange();
-    let slow = PolicyKind::Fixed { delay: Duration::from_secs(1), bytes: 1000 };
-    change(
-        &mut world,
-        with(|service| {
+fn address_ranges_and_batch_policy_change_without_new_links() {
+    let mut harness = Harness::new(config());
+    let client = harness.client(0, CLIENT);
+    harness.exchange();
+    let one_second = PolicyKind::Fixed { interval: Duration::from_secs(1), size_bytes: 1000 };
+    reconfigure(
+        &mut harness,
+        config_with(|service| {
             service.clients = vec!["10.8.0.0/16".parse().unwrap()];
-            service.policy = slow;
+            service.policy = one_second;
         }),
     )
     .unwrap();
     // The new ranges apply to new clients only.
-    let late = world.client(0, "10.9.0.1:5001");
-    assert!(world.transport.record(late).aborted && !world.transport.record(client).aborted);
-    world.data(client, b"get x");
-    assert!(world.exchange().is_empty(), "the batch waits now");
-    world.now = world.now + Duration::from_secs(1);
-    turn(&mut world);
-    assert_eq!(world.exchange(), [Observed::Data(1, b"get x".to_vec())]);
-    assert!(world.transport.connects.is_empty(), "no new link is opened");
+    let late = harness.client(0, "10.9.0.1:5001");
+    assert!(harness.transport.record(late).aborted && !harness.transport.record(client).aborted);
+    harness.data(client, b"get x");
+    assert!(harness.exchange().is_empty(), "the batch should wait for the new delay");
+    harness.now = harness.now + Duration::from_secs(1);
+    run_turn(&mut harness);
+    assert_eq!(harness.exchange(), [Observed::Data(1, b"get x".to_vec())]);
+    assert!(harness.transport.connects.is_empty(), "no new link is opened");
 }
 
 #[test]
-fn another_key_gets_a_new_link_before_the_old_one_ends() {
-    let mut world = World::new(config());
-    let client = world.client(0, CLIENT);
-    world.exchange();
+fn new_key_gets_a_new_link_before_the_old_one_ends() {
+    let mut harness = Harness::new(config());
+    let client = harness.client(0, CLIENT);
+    harness.exchange();
     let new_key = Key::from_secret([7; 32]);
     let keys = vec![new_key.clone(), helper_key()];
-    change(&mut world, with(|service| service.keys = keys)).unwrap();
-    assert!(world.transport.listening[&0], "the old link accepts clients");
-    let during = world.client(0, "10.9.0.1:5001");
-    assert!(!world.transport.record(during).aborted);
-    let (old, mut old_server) = open_another(&mut world, std::slice::from_ref(&new_key));
-    assert_eq!(link_states(&world), [(LinkState::Up, true), (LinkState::Connecting, false)]);
-    world.exchange();
-    assert_eq!(link_states(&world), [(LinkState::Draining, true), (LinkState::Up, false)]);
-    let links = world.relay.status().services[0].links.clone();
+    reconfigure(&mut harness, config_with(|service| service.keys = keys)).unwrap();
+    assert!(harness.transport.listening[&0], "the old link should accept clients");
+    let second_client = harness.client(0, "10.9.0.1:5001");
+    assert!(!harness.transport.record(second_client).aborted);
+    let (old, mut old_server) = open_another(&mut harness, std::slice::from_ref(&new_key));
+    assert_eq!(link_states(&harness), [(LinkState::Up, true), (LinkState::Connecting, false)]);
+    harness.exchange();
+    assert_eq!(link_states(&harness), [(LinkState::Draining, true), (LinkState::Up, false)]);
+    let links = harness.relay.status().services[0].links.clone();
     assert_eq!((links[0].key, links[1].key), (Some(helper_key().id()), Some(new_key.id())));
 
     // New clients use the new link; those of the old link are served as before.
-    world.client(0, "10.9.0.1:5002");
-    assert!(matches!(world.exchange()[..], [Observed::Connect(1, _)]));
-    world.data(client, b"get x");
-    let bytes = world.transport.take(old);
+    harness.client(0, "10.9.0.1:5002");
+    assert!(matches!(harness.exchange()[..], [Observed::Connect(1, _)]));
+    harness.data(client, b"get x");
+    let bytes = harness.transport.take(old);
     let mut scratch = Scratch::new();
-    let mut input = old_server.unseal(world.now, &bytes, &mut scratch);
+    let mut input = old_server.unseal(harness.now, &bytes, &mut scratch);
     let mut events = Vec::new();
-    while let Some(event) = old_server.decompose(world.now, &mut input).unwrap() {
+    while let Some(event) = old_server.decompose(harness.now, &mut input).unwrap() {
         events.push(format!("{event:?}"));
     }
     assert!(events.iter().any(|event| event.starts_with("Data")), "{events:?}");
 
     // The old link is closed after its last client has left.
-    for (conn, id) in [(client, 1), (during, 2)] {
-        world.event(conn, Event::Lost(LostReason::Closed));
+    for (conn, id) in [(client, 1), (second_client, 2)] {
+        harness.event(conn, Event::Lost(LostReason::Closed));
         old_server.close(Id(id), CloseReason::Normal);
     }
-    let bytes = world.transport.take(old);
+    let bytes = harness.transport.take(old);
     let mut scratch = Scratch::new();
-    let mut input = old_server.unseal(world.now, &bytes, &mut scratch);
-    while old_server.decompose(world.now, &mut input).unwrap().is_some() {}
-    let batch = old_server.flush(world.now).unwrap();
-    assert!(!world.transport.record(old).finished);
-    world.data(old, batch.as_slice());
-    assert!(world.transport.record(old).finished && !world.transport.record(old).aborted);
-    assert_eq!(link_states(&world), [(LinkState::Up, false)]);
-    assert!(notices(&mut world).contains(&Notice::LinkRetired { service: 0, link: 0 }));
-    let counters = world.relay.status().services[0].counters;
+    let mut input = old_server.unseal(harness.now, &bytes, &mut scratch);
+    while old_server.decompose(harness.now, &mut input).unwrap().is_some() {}
+    let batch = old_server.flush(harness.now).unwrap();
+    assert!(!harness.transport.record(old).finished);
+    harness.data(old, batch.as_slice());
+    assert!(harness.transport.record(old).finished && !harness.transport.record(old).aborted);
+    assert_eq!(link_states(&harness), [(LinkState::Up, false)]);
+    assert!(notices(&mut harness).contains(&Notice::LinkRetired { service: 0, link: 0 }));
+    let counters = harness.relay.status().services[0].counters;
     assert_eq!((counters.links_up, counters.links_lost, counters.lost_with_link), (2, 0, 0));
 }
 
 #[test]
-fn an_older_key_is_tried_where_the_newest_is_not_accepted() {
-    let mut world = World::new(config());
-    world.exchange();
+fn older_key_is_tried_when_the_server_rejects_the_newest() {
+    let mut harness = Harness::new(config());
+    harness.exchange();
     let (new, newer) = (Key::from_secret([7; 32]), Key::from_secret([8; 32]));
-    change(&mut world, with(|service| service.keys = vec![newer.clone(), new.clone(), helper_key()]))
-        .unwrap();
-    for (tried, expected) in [(&newer, 1), (&new, 1)] {
-        let (_, _) = open_another(&mut world, &[helper_key()]);
+    reconfigure(
+        &mut harness,
+        config_with(|service| service.keys = vec![newer.clone(), new.clone(), helper_key()]),
+    )
+    .unwrap();
+    for rejected in [&newer, &new] {
+        let (_, _) = open_another(&mut harness, &[helper_key()]);
         // The server rejects the key.
-        let hello = world.transport.take(world.link);
-        let refused = world.server.decompose(world.now, &mut hello.as_slice());
-        assert!(refused.is_err());
-        let rejection = world.server.flush(world.now).unwrap();
-        let (link, now) = (world.link, world.now);
-        world.data(link, rejection.as_slice());
-        let notices = notices(&mut world);
-        let key = tried.id();
+        let hello = harness.transport.take(harness.link);
+        let outcome = harness.server.decompose(harness.now, &mut hello.as_slice());
+        assert!(outcome.is_err());
+        let rejection = harness.server.flush(harness.now).unwrap();
+        let (link, now) = (harness.link, harness.now);
+        harness.data(link, rejection.as_slice());
+        let notices = notices(&mut harness);
+        let key = rejected.id();
         let count = notices.iter().filter(|n| **n == Notice::KeyRefused { service: 0, link: 0, key }).count();
-        assert_eq!(count, expected, "{notices:?}");
-        assert_eq!(world.relay.poll_timeout(), Some(now), "the next key is tried at once");
+        assert_eq!(count, 1, "{notices:?}");
+        assert_eq!(harness.relay.poll_timeout(), Some(now), "the next key should be tried at once");
     }
-    open_another(&mut world, &[helper_key()]);
-    world.exchange();
-    let links = world.relay.status().services[0].links.clone();
+    open_another(&mut harness, &[helper_key()]);
+    harness.exchange();
+    let links = harness.relay.status().services[0].links.clone();
     let link = links.iter().find(|link| !link.replaced).unwrap();
     assert_eq!((link.state, link.key), (LinkState::Up, Some(helper_key().id())));
+}
+
+/// A library client that offers no encryption.
+struct UnencryptedClient {
+    conn: spillway_transport::Conn,
+    link: OpenerLink,
+    observed: Vec<String>,
+}
+
+impl UnencryptedClient {
+    fn new(harness: &mut Harness, listener: u16) -> UnencryptedClient {
+        let policy = PolicyKind::Fixed { interval: Duration::ZERO, size_bytes: 0 };
+        let (role, limits, encryption) = (Role::Client, Limits::default(), Encryption::Off);
+        let opener = OpenerConfig { role, key: client_key(), limits, policy, encryption };
+        let random = LinkRandomness::from_random([3; LinkRandomness::BYTES]);
+        let conn = harness.client(listener, "10.9.0.1:5003");
+        UnencryptedClient { conn, link: OpenerLink::new(&opener, harness.now, random), observed: Vec::new() }
+    }
+
+    /// Sends the client's output and handles the relay's. Returns all events so far.
+    fn exchange(&mut self, harness: &mut Harness) -> String {
+        if let Some(batch) = self.link.flush(harness.now) {
+            harness.data(self.conn, batch.as_slice());
+        }
+        let bytes = harness.transport.take(self.conn);
+        let mut scratch = Scratch::new();
+        let mut input = self.link.unseal(harness.now, &bytes, &mut scratch);
+        while let Some(event) = self.link.decompose(harness.now, &mut input).unwrap() {
+            self.observed.push(format!("{event:?}"));
+        }
+        self.observed.join(" ")
+    }
 }
 
 /// Encryption becomes required while the link to the server and a library client's link are unencrypted: they get no
 /// new clients, and end at the deadline.
 #[test]
-fn links_without_encryption_end_when_it_becomes_required() {
-    let mut world = World::new(with(|service| service.encryption = Encryption::Off));
-    let plain = world.client(0, CLIENT);
-    let library = world.client(1, "10.9.0.1:5003");
-    let policy = PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 };
-    let (role, limits, encryption) = (Role::Client, Limits::default(), Encryption::Off);
-    let opener = OpenerConfig { role, key: client_key(), limits, policy, encryption };
-    let mut client =
-        OpenerLink::new(&opener, world.now, LinkRandomness::from_random([3; LinkRandomness::BYTES]));
-    let mut observed = Vec::new();
-    let mut exchange = |world: &mut World| {
-        if let Some(batch) = client.flush(world.now) {
-            world.data(library, batch.as_slice());
-        }
-        let bytes = world.transport.take(library);
-        let mut scratch = Scratch::new();
-        let mut input = client.unseal(world.now, &bytes, &mut scratch);
-        while let Some(event) = client.decompose(world.now, &mut input).unwrap() {
-            observed.push(format!("{event:?}"));
-        }
-        observed.join(" ")
-    };
+fn unencrypted_links_end_when_encryption_becomes_required() {
+    let mut harness = Harness::new(config_with(|service| service.encryption = Encryption::Off));
+    let plain = harness.client(0, CLIENT);
+    let mut library = UnencryptedClient::new(&mut harness, 1);
     for _ in 0..3 {
-        exchange(&mut world);
+        library.exchange(&mut harness);
     }
-    world.exchange();
-    assert!(!world.relay.status().services[0].links[0].encrypted);
-    change(
-        &mut world,
-        with(|service| {
+    harness.exchange();
+    assert!(!harness.relay.status().services[0].links[0].encrypted);
+    reconfigure(
+        &mut harness,
+        config_with(|service| {
             (service.encryption, service.client_encryption) = (Encryption::Required, Encryption::Required)
         }),
     )
     .unwrap();
-    assert!(exchange(&mut world).contains("Drain"), "the library client is sent a drain");
-    let refused = world.client(0, "10.9.0.1:5004");
-    assert!(world.transport.record(refused).aborted, "no new client on the old link");
-    let (old, _) = open_another(&mut world, &[helper_key()]);
-    world.exchange();
-    assert_eq!(link_states(&world), [(LinkState::Draining, true), (LinkState::Up, false)]);
-    assert!(world.relay.status().services[0].links[1].encrypted);
-    world.client(0, "10.9.0.1:5005");
-    assert!(matches!(world.exchange()[..], [Observed::Connect(1, _)]), "on the new link");
+    assert!(library.exchange(&mut harness).contains("Drain"), "the library client should get *drain*");
+    let refused = harness.client(0, "10.9.0.1:5004");
+    assert!(harness.transport.record(refused).aborted, "the old link should accept no new client");
+    let (old, _) = open_another(&mut harness, &[helper_key()]);
+    harness.exchange();
+    assert_eq!(link_states(&harness), [(LinkState::Draining, true), (LinkState::Up, false)]);
+    assert!(harness.relay.status().services[0].links[1].encrypted);
+    harness.client(0, "10.9.0.1:5005");
     assert!(
-        !world.transport.record(plain).aborted && !world.transport.record(library).aborted,
-        "before the deadline"
+        matches!(harness.exchange()[..], [Observed::Connect(1, _)]),
+        "the client should be on the new link"
     );
-    world.now = world.now + WITHIN;
-    turn(&mut world);
-    assert!(world.transport.record(plain).aborted && world.transport.record(library).aborted);
-    assert!(world.transport.record(old).finished);
-    assert_eq!(link_states(&world), [(LinkState::Up, false)]);
-    assert_eq!(world.relay.status().services[0].counters.cut.protocol, 1);
+    assert!(
+        !harness.transport.record(plain).aborted && !harness.transport.record(library.conn).aborted,
+        "clients should stay until the deadline"
+    );
+    harness.now = harness.now + DRAIN_TIME;
+    run_turn(&mut harness);
+    assert!(harness.transport.record(plain).aborted && harness.transport.record(library.conn).aborted);
+    assert!(harness.transport.record(old).finished);
+    assert_eq!(link_states(&harness), [(LinkState::Up, false)]);
+    assert_eq!(harness.relay.status().services[0].counters.reset.protocol, 1);
+}
+
+/// Handshakes that began before encryption was required end without encryption, before and after the deadline.
+#[test]
+fn handshakes_begun_before_encryption_was_required_are_cut_at_the_deadline() {
+    let mut harness = Harness::new(config());
+    let mut early = UnencryptedClient::new(&mut harness, 1);
+    let mut late = UnencryptedClient::new(&mut harness, 1);
+    early.exchange(&mut harness);
+    late.exchange(&mut harness);
+    let required = config_with(|service| service.client_encryption = Encryption::Required);
+    let within = Duration::from_secs(2);
+    harness.relay.reconfigure(harness.now, required, within, &mut harness.transport).unwrap();
+    harness.now = harness.now + within / 2;
+    for _ in 0..3 {
+        early.exchange(&mut harness);
+    }
+    assert!(early.observed.join(" ").contains("Drain { deadline_ms: 1000 }"), "{:?}", early.observed);
+    harness.now = harness.now + within / 2;
+    run_turn(&mut harness);
+    assert!(harness.transport.record(early.conn).aborted, "the deadline has passed");
+    assert!(!harness.transport.record(late.conn).aborted, "its handshake has not ended yet");
+    late.exchange(&mut harness);
+    assert!(harness.transport.record(late.conn).aborted, "established without encryption after the deadline");
+    assert_eq!(harness.relay.status().services[0].counters.reset.protocol, 2);
 }
 
 #[test]
-fn clients_must_leave_the_old_server_within_their_time() {
-    let mut world = World::new(config());
-    let client = world.client(0, CLIENT);
-    world.exchange();
+fn each_service_has_its_own_deadline_for_encryption() {
+    let mut config = config();
+    config.services.push(ServiceConfig {
+        name: "other".into(),
+        plain_listeners: vec![2],
+        link_listeners: vec![3],
+        ..config.services[0].clone()
+    });
+    let mut harness = Harness::new(config.clone());
+    // The second service's link.
+    open_another(&mut harness, &[helper_key()]);
+    harness.exchange();
+    let mut clients = [1, 3].map(|listener| UnencryptedClient::new(&mut harness, listener));
+    for client in &mut clients {
+        (0..3).for_each(|_| drop(client.exchange(&mut harness)));
+    }
+    for (service, within) in [(0, 2), (1, 20)] {
+        config.services[service].client_encryption = Encryption::Required;
+        let within = Duration::from_secs(within);
+        harness.relay.reconfigure(harness.now, config.clone(), within, &mut harness.transport).unwrap();
+    }
+    let aborted = |harness: &mut Harness| {
+        clients.each_ref().map(|client| harness.transport.record(client.conn).aborted)
+    };
+    for (seconds, expected) in [(2, [true, false]), (17, [true, false]), (1, [true, true])] {
+        harness.now = harness.now + Duration::from_secs(seconds);
+        run_turn(&mut harness);
+        assert_eq!(aborted(&mut harness), expected);
+    }
+}
+
+#[test]
+fn clients_must_leave_the_old_server_before_the_deadline() {
+    let mut harness = Harness::new(config());
+    let client = harness.client(0, CLIENT);
+    harness.exchange();
     let other = "10.0.0.6:11411".parse().unwrap();
-    change(&mut world, with(|service| service.server = other)).unwrap();
-    let (old, _) = open_another(&mut world, &[helper_key()]);
-    world.exchange();
-    assert_eq!(world.relay.status().services[0].server, other);
-    world.client(0, "10.9.0.1:5002");
-    assert!(matches!(world.exchange()[..], [Observed::Connect(1, _)]), "at the new server");
-    assert_eq!(world.relay.poll_timeout(), Some(world.now + WITHIN));
-    assert!(!world.transport.record(client).aborted);
-    world.now = world.now + WITHIN;
-    turn(&mut world);
-    assert!(world.transport.record(client).aborted && world.transport.record(old).finished);
-    assert_eq!((world.relay.clients(), link_states(&world)), (1, vec![(LinkState::Up, false)]));
+    reconfigure(&mut harness, config_with(|service| service.server = other)).unwrap();
+    let (old, _) = open_another(&mut harness, &[helper_key()]);
+    harness.exchange();
+    assert_eq!(harness.relay.status().services[0].server, other);
+    harness.client(0, "10.9.0.1:5002");
+    assert!(
+        matches!(harness.exchange()[..], [Observed::Connect(1, _)]),
+        "the client should be at the new server"
+    );
+    assert_eq!(harness.relay.poll_timeout(), Some(harness.now + DRAIN_TIME));
+    assert!(!harness.transport.record(client).aborted);
+    harness.now = harness.now + DRAIN_TIME;
+    run_turn(&mut harness);
+    assert!(harness.transport.record(client).aborted && harness.transport.record(old).finished);
+    assert_eq!((harness.relay.clients(), link_states(&harness)), (1, vec![(LinkState::Up, false)]));
 }
 
 #[test]
-fn a_removed_service_is_drained_and_can_start_again() {
+fn removed_service_is_drained_and_can_start_again() {
     let other =
         ServiceConfig { plain_listeners: vec![2], ..ServiceConfig::new("other", SERVER.parse().unwrap()) };
     let other = ServiceConfig { keys: vec![helper_key()], ..other };
     let only_other = Config::new(vec![other]);
-    let mut world = World::new(config());
-    let client = world.client(0, CLIENT);
-    world.exchange();
-    change(&mut world, only_other.clone()).unwrap();
-    assert!(!world.transport.listening[&0] && !world.transport.listening[&1]);
-    let late = world.client(0, "10.9.0.1:5001");
-    assert!(world.transport.record(late).aborted, "accepted by the host before the listener closed");
-    world.data(client, b"get x");
-    assert_eq!(world.exchange(), [Observed::Data(1, b"get x".to_vec())]);
-    let status = world.relay.status();
+    let mut harness = Harness::new(config());
+    let client = harness.client(0, CLIENT);
+    harness.exchange();
+    reconfigure(&mut harness, only_other.clone()).unwrap();
+    assert!(!harness.transport.listening[&0] && !harness.transport.listening[&1]);
+    let late = harness.client(0, "10.9.0.1:5001");
+    assert!(
+        harness.transport.record(late).aborted,
+        "a client that the host accepted before the listener closed"
+    );
+    harness.data(client, b"get x");
+    assert_eq!(harness.exchange(), [Observed::Data(1, b"get x".to_vec())]);
+    let status = harness.relay.status();
     assert!(status.services[0].removed && status.services[1].name == "other");
-    world.event(client, Event::Lost(LostReason::Closed));
-    assert!(world.transport.record(world.link).finished);
-    assert_eq!(world.relay.status().services.len(), 1, "the service ends with its last client");
+    harness.event(client, Event::Lost(LostReason::Closed));
+    assert!(harness.transport.record(harness.link).finished);
+    assert_eq!(harness.relay.status().services.len(), 1, "the service should end with its last client");
 
     // A service with the same name continues its counters.
     let mut both = config();
     both.services.extend(only_other.services);
-    change(&mut world, both).unwrap();
-    turn(&mut world);
-    let (link, _) = world.transport.connects[0];
-    assert_eq!(world.transport.connects.len(), 2, "one link for each service");
-    assert_ne!(link, world.link);
-    assert_eq!(world.relay.status().services[0].counters.plain_clients, 1);
+    reconfigure(&mut harness, both).unwrap();
+    run_turn(&mut harness);
+    let (link, _) = harness.transport.connects[0];
+    assert_eq!(harness.transport.connects.len(), 2, "each service should open one link");
+    assert_ne!(link, harness.link);
+    assert_eq!(harness.relay.status().services[0].counters.plain_clients, 1);
 }
 
 #[test]
-fn one_service_can_be_drained() {
-    let mut world = World::new(config());
-    let (leaves, stays) = (world.client(0, CLIENT), world.client(0, "10.9.0.1:5001"));
-    world.exchange();
-    assert!(!world.relay.drain_service(world.now, "other", WITHIN, &mut world.transport));
-    assert!(world.relay.drain_service(world.now, "cache", WITHIN, &mut world.transport));
-    assert!(!world.transport.listening[&0] && !world.relay.is_draining());
-    world.event(leaves, Event::Lost(LostReason::Closed));
-    world.now = world.now + WITHIN;
-    turn(&mut world);
-    assert!(world.transport.record(stays).aborted && world.transport.record(world.link).finished);
-    let status = world.relay.status();
+fn single_service_is_drained() {
+    let mut harness = Harness::new(config());
+    let (leaving, staying) = (harness.client(0, CLIENT), harness.client(0, "10.9.0.1:5001"));
+    harness.exchange();
+    assert!(!harness.relay.drain_service(harness.now, "other", DRAIN_TIME, &mut harness.transport));
+    assert!(harness.relay.drain_service(harness.now, "cache", DRAIN_TIME, &mut harness.transport));
+    assert!(!harness.transport.listening[&0] && !harness.relay.is_draining());
+    harness.event(leaving, Event::Lost(LostReason::Closed));
+    harness.now = harness.now + DRAIN_TIME;
+    run_turn(&mut harness);
+    assert!(harness.transport.record(staying).aborted && harness.transport.record(harness.link).finished);
+    let status = harness.relay.status();
     assert_eq!(status.services[0].drained, Some(Drained { moved: 0, left: 1, failed: 1 }));
-    assert!(notices(&mut world).contains(&Notice::DrainDeadline { service: 0, clients: 1 }));
+    assert!(notices(&mut harness).contains(&Notice::DrainDeadline { service: 0, clients: 1 }));
     // A reconfiguration ends the drain.
-    change(&mut world, config()).unwrap();
-    open_another(&mut world, &[helper_key()]);
-    world.exchange();
-    assert_eq!(world.relay.status().services[0].drained, None);
-    let client = world.client(0, CLIENT);
-    assert!(!world.transport.record(client).aborted);
+    reconfigure(&mut harness, config()).unwrap();
+    open_another(&mut harness, &[helper_key()]);
+    harness.exchange();
+    assert_eq!(harness.relay.status().services[0].drained, None);
+    let client = harness.client(0, CLIENT);
+    assert!(!harness.transport.record(client).aborted);
 }
 
 /// A new configuration would start the services again, so that the relay would never be drained.
 #[test]
-fn a_draining_relay_rejects_new_configurations() {
-    let mut world = World::new(config());
-    let client = world.client(0, CLIENT);
-    world.exchange();
-    world.relay.drain(world.now, WITHIN, &mut world.transport);
-    assert_eq!(world.relay.check_change(&config()), Err(ConfigError::GoingAway));
-    assert_eq!(change(&mut world, config()), Err(ConfigError::GoingAway));
-    assert!(!world.transport.listening[&0]);
-    world.event(client, Event::Lost(LostReason::Closed));
-    assert!(world.relay.is_drained());
+fn draining_relay_rejects_new_configurations() {
+    let mut harness = Harness::new(config());
+    let client = harness.client(0, CLIENT);
+    harness.exchange();
+    harness.relay.drain(harness.now, DRAIN_TIME, &mut harness.transport);
+    assert_eq!(harness.relay.check_change(&config()), Err(ConfigError::Draining));
+    assert_eq!(reconfigure(&mut harness, config()), Err(ConfigError::Draining));
+    assert!(!harness.transport.listening[&0]);
+    harness.event(client, Event::Lost(LostReason::Closed));
+    assert!(harness.relay.is_drained());
 }
 
 #[test]
-fn a_listener_may_change_its_service_without_closing() {
-    let mut world = World::new(config());
-    let second = |raw: Vec<u16>| ServiceConfig {
-        plain_listeners: raw,
+fn listener_stays_open_when_it_moves_to_another_service() {
+    let mut harness = Harness::new(config());
+    let second = |plain_listeners: Vec<u16>| ServiceConfig {
+        plain_listeners,
         keys: vec![helper_key()],
-        policy: PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 },
+        policy: PolicyKind::Fixed { interval: Duration::ZERO, size_bytes: 0 },
         ..ServiceConfig::new("second", SERVER.parse().unwrap())
     };
     let mut both = config();
     both.services.push(second(vec![5]));
-    change(&mut world, both).unwrap();
-    world.link_comes_up(Limits::default());
-    assert!(world.transport.listening[&0] && world.transport.listening[&5]);
+    reconfigure(&mut harness, both).unwrap();
+    harness.bring_link_up(Limits::default());
+    assert!(harness.transport.listening[&0] && harness.transport.listening[&5]);
     let mut swapped = config();
     swapped.services[0].plain_listeners = vec![5];
     swapped.services.push(second(vec![0]));
-    change(&mut world, swapped).unwrap();
-    assert!(world.transport.listening[&0] && world.transport.listening[&5]);
-    world.client(0, CLIENT);
-    assert_eq!(world.relay.status().services[1].plain_clients, 1);
+    reconfigure(&mut harness, swapped).unwrap();
+    assert!(harness.transport.listening[&0] && harness.transport.listening[&5]);
+    harness.client(0, CLIENT);
+    assert_eq!(harness.relay.status().services[1].plain_clients, 1);
 }
 
 #[test]
 fn an_invalid_configuration_changes_nothing() {
-    let mut world = World::new(config());
-    assert_eq!(change(&mut world, Config::new(Vec::new())), Err(ConfigError::NoServices));
-    let keyless = with(|service| service.keys.clear());
-    assert_eq!(change(&mut world, keyless), Err(ConfigError::NoKey("cache".into())));
+    let mut harness = Harness::new(config());
+    assert_eq!(reconfigure(&mut harness, Config::new(Vec::new())), Err(ConfigError::NoServices));
+    let keyless = config_with(|service| service.keys.clear());
+    assert_eq!(reconfigure(&mut harness, keyless), Err(ConfigError::NoKey("cache".into())));
     let mut count = 0;
-    let many = loop {
+    let error = loop {
         let service = ServiceConfig {
             keys: vec![helper_key()],
             ..ServiceConfig::new(format!("s{count}"), SERVER.parse().unwrap())
         };
         count += 1;
-        if let Err(error) = change(&mut world, Config::new(vec![service])) {
+        if let Err(error) = reconfigure(&mut harness, Config::new(vec![service])) {
             break error;
         }
-        world.transport.connects.clear();
+        harness.transport.connects.clear();
     };
-    assert_eq!((many, count), (ConfigError::TooManyServices, 1024));
+    assert_eq!((error, count), (ConfigError::TooManyServices, 1024));
 }

@@ -1,104 +1,108 @@
 //! Windows of plain clients: small at first, larger for clients that read, and bounded in total.
 
-mod world;
+mod harness;
 
+use harness::{Harness, config};
 use spillway_batch::Id;
 use spillway_relay::Config;
 use spillway_transport::{Conn, Event};
-use world::{World, config};
 
-const FIRST: usize = 16 * 1024;
-const MOST: usize = 256 * 1024;
-/// Bytes after which the relay sends new credit.
-const RESTATED: usize = 64 * 1024;
+const WINDOW_MIN: usize = 16 * 1024;
+const WINDOW_MAX: usize = 256 * 1024;
+/// The relay sends new credit after this number of bytes.
+const CREDIT_STEP: usize = 64 * 1024;
 
-/// Lets the server send an endless reply until its credit is used up. Returns the number of bytes.
-fn send_until_out_of_credit(world: &mut World, id: u32) -> usize {
+/// Lets the server send a long reply until its credit is used up. Returns the number of bytes.
+fn send_until_out_of_credit(harness: &mut Harness, id: u32) -> usize {
     let mut sent = 0;
     loop {
-        let bytes: Vec<u8> = (sent..sent + (1 << 20)).map(|at| (at % 251) as u8).collect();
-        let taken = world.server.compose(Id(id), &bytes);
-        if taken == 0 {
+        let bytes: Vec<u8> = (sent..sent + (1 << 20)).map(|offset| (offset % 251) as u8).collect();
+        let composed = harness.server.compose(Id(id), &bytes);
+        if composed == 0 {
             return sent;
         }
-        sent += taken;
-        world.exchange();
+        sent += composed;
+        harness.exchange();
     }
 }
 
 /// Lets the client read all waiting bytes.
-fn take(world: &mut World, conn: Conn) -> Vec<u8> {
-    let mut received = world.transport.take(conn);
-    while std::mem::take(&mut world.transport.record(conn).wants_room) {
-        world.event(conn, Event::Room);
-        received.extend(world.transport.take(conn));
+fn read_all(harness: &mut Harness, conn: Conn) -> Vec<u8> {
+    let mut received = harness.transport.take(conn);
+    while std::mem::take(&mut harness.transport.record(conn).wants_room) {
+        harness.event(conn, Event::Room);
+        received.extend(harness.transport.take(conn));
     }
-    world.exchange();
+    harness.exchange();
     received
 }
 
 /// Clients that request long replies and never read hold little memory. They are not closed, because they would
 /// reconnect and request the same replies again.
 #[test]
-fn clients_that_never_read_hold_little_and_are_not_closed() {
+fn clients_that_never_read_hold_little_memory_and_are_not_closed() {
     let limit = 64 << 20;
-    let mut world = World::new(Config { memory_bytes_max: limit, ..config() });
-    let clients: Vec<Conn> = (1..=600).map(|number| world.client(0, &format!("10.9.0.1:{number}"))).collect();
-    world.exchange();
+    let mut harness = Harness::new(Config { memory_bytes_max: limit, ..config() });
+    let clients: Vec<Conn> =
+        (1..=600).map(|number| harness.client(0, &format!("10.9.0.1:{number}"))).collect();
+    harness.exchange();
     for (id, client) in (1..).zip(&clients) {
-        world.transport.record(*client).stuck = true;
-        let sent = send_until_out_of_credit(&mut world, id);
-        assert!(sent >= FIRST, "{sent}");
+        harness.transport.record(*client).stuck = true;
+        let sent = send_until_out_of_credit(&mut harness, id);
+        assert!(sent >= WINDOW_MIN, "{sent} bytes");
     }
-    assert!(world.relay.status().buffered_bytes >= clients.len() * FIRST);
-    assert!(!world.relay.status().memory_is_scarce, "{:?}", world.relay.status().buffered_bytes);
-    assert!(clients.iter().all(|client| !world.transport.record(*client).aborted));
-    // A client that reads is served at the same time, whatever the length of its reply.
-    let reader = world.client(0, "10.9.0.2:1");
-    world.exchange();
-    let (mut sent, mut got) = (0, 0);
-    while got < 2_000_000 {
-        sent += world.server.compose(Id(601), &vec![b'v'; 1 << 20]);
-        world.exchange();
-        let more = take(&mut world, reader).len();
-        assert!(more > 0, "no progress after {got} bytes");
-        got += more;
+    assert!(harness.relay.status().buffered_bytes >= clients.len() * WINDOW_MIN);
+    assert!(!harness.relay.status().memory_is_scarce, "{} bytes", harness.relay.status().buffered_bytes);
+    assert!(clients.iter().all(|client| !harness.transport.record(*client).aborted));
+    // Meanwhile a client that reads gets a reply of any length.
+    let reader = harness.client(0, "10.9.0.2:1");
+    harness.exchange();
+    let (mut sent, mut received) = (0, 0);
+    while received < 2_000_000 {
+        sent += harness.server.compose(Id(601), &vec![b'v'; 1 << 20]);
+        harness.exchange();
+        let more = read_all(&mut harness, reader).len();
+        assert!(more > 0, "no progress after {received} bytes");
+        received += more;
     }
-    assert_eq!(sent, got);
-    // When they disconnect, other clients can use their windows.
+    assert_eq!(sent, received);
+    // When the other clients disconnect, their share of the windows' memory is free again.
     for client in clients {
-        world.event(client, Event::Lost(spillway_transport::LostReason::Reset));
+        harness.event(client, Event::Lost(spillway_transport::LostReason::Reset));
     }
     for _ in 0..10 {
-        assert!(world.server.compose(Id(601), &vec![b'v'; MOST]) > 0);
-        world.exchange();
-        take(&mut world, reader);
+        assert!(harness.server.compose(Id(601), &vec![b'v'; WINDOW_MAX]) > 0);
+        harness.exchange();
+        read_all(&mut harness, reader);
     }
-    assert!(world.server.compose(Id(601), &vec![b'v'; 2 * MOST]) >= MOST - RESTATED);
+    assert!(harness.server.compose(Id(601), &vec![b'v'; 2 * WINDOW_MAX]) >= WINDOW_MAX - CREDIT_STEP);
 }
 
 #[test]
-fn the_window_of_a_client_that_reads_grows_and_every_byte_comes_once() {
-    let mut world = World::new(config());
-    let client = world.client(0, "10.9.0.1:1");
-    world.exchange();
-    let mut at_once = Vec::new();
+fn window_of_a_client_that_reads_grows_and_each_byte_arrives_once() {
+    let mut harness = Harness::new(config());
+    let client = harness.client(0, "10.9.0.1:1");
+    harness.exchange();
+    let mut composed = Vec::new();
     for _ in 0..8 {
-        at_once.push(world.server.compose(Id(1), &vec![b'v'; 1 << 20]));
-        world.exchange();
-        world.transport.take(client);
-        world.exchange();
+        composed.push(harness.server.compose(Id(1), &vec![b'v'; 1 << 20]));
+        harness.exchange();
+        harness.transport.take(client);
+        harness.exchange();
     }
-    assert_eq!(at_once[0], FIRST);
-    assert_eq!(at_once.iter().max(), Some(&MOST), "{at_once:?}");
-    // When the client stops reading, at most twice its window waits for it, and nothing is lost.
-    world.transport.record(client).stuck = true;
-    let sent = send_until_out_of_credit(&mut world, 1);
-    assert!((MOST - RESTATED..=2 * MOST).contains(&sent), "{sent}");
-    assert!(world.transport.record(client).sent.len() <= MOST, "the transport gets at most one window");
-    assert!(world.transport.record(client).wants_room);
-    let got = take(&mut world, client);
-    assert_eq!(got.len(), sent);
-    assert!(got.iter().zip(0..sent).all(|(byte, at)| usize::from(*byte) == at % 251));
-    assert!(world.server.room(Id(1)) >= MOST - RESTATED, "credit came back");
+    assert_eq!(composed[0], WINDOW_MIN);
+    assert_eq!(composed.iter().max(), Some(&WINDOW_MAX), "{composed:?}");
+    // When the client stops reading, at most twice its window waits for it, and no byte is lost.
+    harness.transport.record(client).stuck = true;
+    let sent = send_until_out_of_credit(&mut harness, 1);
+    assert!((WINDOW_MAX - CREDIT_STEP..=2 * WINDOW_MAX).contains(&sent), "{sent}");
+    assert!(
+        harness.transport.record(client).sent.len() <= WINDOW_MAX,
+        "the transport should hold at most one window"
+    );
+    assert!(harness.transport.record(client).wants_room);
+    let received = read_all(&mut harness, client);
+    assert_eq!(received.len(), sent);
+    assert!(received.iter().zip(0..sent).all(|(byte, offset)| usize::from(*byte) == offset % 251));
+    assert!(harness.server.room(Id(1)) >= WINDOW_MAX - CREDIT_STEP, "the server should have new credit");
 }

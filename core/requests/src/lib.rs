@@ -1,6 +1,6 @@
 //! Finds requests and replies in the two byte streams of a connection, so that a proxy can measure their latency.
 //!
-//! A [`Tracker`] reads the bytes of both directions, in pieces of any size. It does not store or change them, and its
+//! A [`Tracker`] reads the bytes of both directions, in pieces of any size, without storing or changing them. Its
 //! memory per connection is bounded for any input.
 //!
 //! When a tracker cannot match replies to requests (an unknown command, broken syntax, a subscription), it stops
@@ -14,15 +14,15 @@
 
 extern crate alloc;
 
-mod gave_up;
 mod memcached;
 mod number;
 mod outstanding;
 mod redis;
+mod stop_reason;
 mod tcp;
 mod tracker;
 mod words;
 
-pub use gave_up::GaveUp;
 pub use outstanding::OUTSTANDING_MAX;
+pub use stop_reason::StopReason;
 pub use tracker::{Protocol, Reply, Tracker};

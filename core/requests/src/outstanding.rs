@@ -4,7 +4,7 @@ use alloc::collections::VecDeque;
 
 use spillway_transport::Time;
 
-use crate::gave_up::GaveUp;
+use crate::stop_reason::StopReason;
 
 /// Limit on groups of requests that wait for replies; tracking of a connection stops beyond it. Requests of one kind
 /// that arrive at the same time form one group, so that deep pipelines stay below the limit.
@@ -14,7 +14,7 @@ pub const OUTSTANDING_MAX: usize = 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kind {
     /// Format of the reply, numbered by the protocol's parser.
-    pub shape: u8,
+    pub reply_format: u8,
     /// The server may send no reply.
     pub is_quiet: bool,
     /// The reply's latency counts as latency of the server.
@@ -25,21 +25,21 @@ pub(crate) struct Kind {
 
 impl Kind {
     /// A request that the server answers at once.
-    pub fn prompt(shape: u8) -> Kind {
-        Kind { shape, is_quiet: false, is_measured: true, may_block: false }
+    pub fn prompt(reply_format: u8) -> Kind {
+        Kind { reply_format, is_quiet: false, is_measured: true, may_block: false }
     }
 
     /// A request whose latency does not reflect the server's load: an operator's command, a long scan.
-    pub fn unmeasured(shape: u8) -> Kind {
-        Kind { is_measured: false, ..Kind::prompt(shape) }
+    pub fn unmeasured(reply_format: u8) -> Kind {
+        Kind { is_measured: false, ..Kind::prompt(reply_format) }
     }
 
-    pub fn blocking(shape: u8) -> Kind {
-        Kind { may_block: true, ..Kind::unmeasured(shape) }
+    pub fn blocking(reply_format: u8) -> Kind {
+        Kind { may_block: true, ..Kind::unmeasured(reply_format) }
     }
 
-    pub fn quiet(shape: u8) -> Kind {
-        Kind { is_quiet: true, ..Kind::unmeasured(shape) }
+    pub fn quiet(reply_format: u8) -> Kind {
+        Kind { is_quiet: true, ..Kind::unmeasured(reply_format) }
     }
 }
 
@@ -59,8 +59,8 @@ pub(crate) struct Outstanding {
 }
 
 impl Outstanding {
-    pub fn push(&mut self, now: Time, mut kind: Kind) -> Result<(), GaveUp> {
-        // Behind a blocking request, the delay is that request's and not the server's.
+    pub fn push(&mut self, now: Time, mut kind: Kind) -> Result<(), StopReason> {
+        // The server delays a request that follows a blocking one until the blocking one is answered.
         kind.is_measured &= self.blocking == 0;
         self.blocking += u32::from(kind.may_block);
         if let Some(last) = self.groups.back_mut()
@@ -72,7 +72,7 @@ impl Outstanding {
             return Ok(());
         }
         if self.groups.len() >= OUTSTANDING_MAX {
-            return Err(GaveUp::TooManyOutstanding);
+            return Err(StopReason::TooManyOutstanding);
         }
         self.groups.push_back(Group { since: now, count: 1, kind });
         Ok(())
@@ -88,7 +88,7 @@ impl Outstanding {
     }
 
     /// Removes the oldest request, whose reply is complete. Returns when it was sent, if its latency is measured.
-    pub fn answered(&mut self) -> Option<Time> {
+    pub fn take_answered(&mut self) -> Option<Time> {
         let group = self.groups.front_mut()?;
         let Group { since, kind, .. } = *group;
         group.count -= 1;
@@ -99,8 +99,8 @@ impl Outstanding {
         kind.is_measured.then_some(since)
     }
 
-    /// Removes the oldest group. Call it when its requests are quiet and a later request was answered.
-    pub fn forget_first(&mut self) {
+    /// Removes the oldest group: call when its requests are quiet and a later request was answered.
+    pub fn drop_first_group(&mut self) {
         if let Some(group) = self.groups.pop_front().filter(|group| group.kind.may_block) {
             self.blocking -= group.count;
         }
@@ -112,11 +112,11 @@ impl Outstanding {
     }
 
     /// When the oldest measured request was sent.
-    pub fn since(&self) -> Option<Time> {
+    pub fn oldest_measured_since(&self) -> Option<Time> {
         self.groups.iter().find(|group| group.kind.is_measured).map(|group| group.since)
     }
 
-    /// Whether no waiting request must have a reply.
+    /// Whether no request waits for a reply, apart from quiet ones.
     pub fn is_idle(&self) -> bool {
         self.groups.iter().all(|group| group.kind.is_quiet)
     }
@@ -128,43 +128,51 @@ mod tests {
 
     #[test]
     fn requests_that_arrive_together_form_one_group() {
-        let mut all = Outstanding::default();
-        for at in 0..OUTSTANDING_MAX {
-            all.push(Time(at as u64), Kind::prompt(0)).unwrap();
+        let mut outstanding = Outstanding::default();
+        for nanos in 0..OUTSTANDING_MAX {
+            outstanding.push(Time(nanos as u64), Kind::prompt(0)).unwrap();
         }
-        assert_eq!(all.push(Time(0), Kind::prompt(0)), Err(GaveUp::TooManyOutstanding), "at the bound");
-        let mut all = Outstanding::default();
+        assert_eq!(
+            outstanding.push(Time(0), Kind::prompt(0)),
+            Err(StopReason::TooManyOutstanding),
+            "OUTSTANDING_MAX groups are the bound"
+        );
+        let mut outstanding = Outstanding::default();
         for _ in 0..10 * OUTSTANDING_MAX {
-            all.push(Time(5), Kind::prompt(0)).unwrap();
+            outstanding.push(Time(5), Kind::prompt(0)).unwrap();
         }
-        assert_eq!(all.groups.len(), 1);
+        assert_eq!(outstanding.groups.len(), 1);
         for _ in 0..10 * OUTSTANDING_MAX {
-            assert_eq!(all.answered(), Some(Time(5)));
+            assert_eq!(outstanding.take_answered(), Some(Time(5)));
         }
-        assert!(all.is_idle() && all.answered().is_none());
+        assert!(outstanding.is_idle() && outstanding.take_answered().is_none());
     }
 
     #[test]
     fn requests_behind_a_blocking_one_are_not_measured() {
-        let mut all = Outstanding::default();
-        all.push(Time(1), Kind::prompt(0)).unwrap();
-        all.push(Time(2), Kind::blocking(0)).unwrap();
-        all.push(Time(3), Kind::prompt(0)).unwrap();
-        assert_eq!(all.since(), Some(Time(1)));
-        assert_eq!(all.answered(), Some(Time(1)));
-        assert_eq!((all.since(), all.answered()), (None, None), "the blocking request");
-        all.push(Time(4), Kind::prompt(0)).unwrap();
-        assert_eq!(all.answered(), None, "sent while the blocking request waited");
-        assert_eq!(all.answered(), Some(Time(4)));
+        let mut outstanding = Outstanding::default();
+        outstanding.push(Time(1), Kind::prompt(0)).unwrap();
+        outstanding.push(Time(2), Kind::blocking(0)).unwrap();
+        outstanding.push(Time(3), Kind::prompt(0)).unwrap();
+        assert_eq!(outstanding.oldest_measured_since(), Some(Time(1)));
+        assert_eq!(outstanding.take_answered(), Some(Time(1)));
+        assert_eq!(
+            (outstanding.oldest_measured_since(), outstanding.take_answered()),
+            (None, None),
+            "the blocking request should not be measured"
+        );
+        outstanding.push(Time(4), Kind::prompt(0)).unwrap();
+        assert_eq!(outstanding.take_answered(), None, "sent while the blocking request waited");
+        assert_eq!(outstanding.take_answered(), Some(Time(4)));
     }
 
     #[test]
     fn stop_measuring_affects_waiting_requests_only() {
-        let mut all = Outstanding::default();
-        all.push(Time(1), Kind::prompt(0)).unwrap();
-        all.stop_measuring();
-        all.push(Time(1), Kind::prompt(0)).unwrap();
-        assert_eq!(all.since(), Some(Time(1)));
-        assert_eq!((all.answered(), all.answered()), (None, Some(Time(1))));
+        let mut outstanding = Outstanding::default();
+        outstanding.push(Time(1), Kind::prompt(0)).unwrap();
+        outstanding.stop_measuring();
+        outstanding.push(Time(1), Kind::prompt(0)).unwrap();
+        assert_eq!(outstanding.oldest_measured_since(), Some(Time(1)));
+        assert_eq!((outstanding.take_answered(), outstanding.take_answered()), (None, Some(Time(1))));
     }
 }

@@ -3,10 +3,10 @@
 
 use spillway_transport::Time;
 
-use crate::gave_up::GaveUp;
 use crate::outstanding::{Kind, Outstanding};
+use crate::stop_reason::StopReason;
 
-pub(crate) fn requests(now: Time, bytes: &[u8], outstanding: &mut Outstanding) -> Result<(), GaveUp> {
+pub(crate) fn requests(now: Time, bytes: &[u8], outstanding: &mut Outstanding) -> Result<(), StopReason> {
     if !bytes.is_empty() && outstanding.first().is_none() {
         outstanding.push(now, Kind::prompt(0))?;
     }
@@ -16,6 +16,6 @@ pub(crate) fn requests(now: Time, bytes: &[u8], outstanding: &mut Outstanding) -
 pub(crate) fn replies(bytes: &[u8], outstanding: &mut Outstanding, mut answered: impl FnMut(Option<Time>)) {
     // Bytes from the server while no request waits are a greeting or the rest of a reply.
     if !bytes.is_empty() && outstanding.first().is_some() {
-        answered(outstanding.answered());
+        answered(outstanding.take_answered());
     }
 }

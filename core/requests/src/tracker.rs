@@ -2,10 +2,10 @@ use core::time::Duration;
 
 use spillway_transport::Time;
 
-use crate::gave_up::GaveUp;
 use crate::memcached::Memcached;
 use crate::outstanding::Outstanding;
 use crate::redis::Redis;
+use crate::stop_reason::StopReason;
 use crate::tcp;
 
 /// The application protocol of a connection.
@@ -23,8 +23,8 @@ pub enum Protocol {
 /// The complete reply to one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// Time from the request's last byte to the reply's last byte. `None` if it does not reflect the server's speed,
-    /// because the command may block or the client did not read.
+    /// Time from the request's last byte to the reply's last byte. `None` if that time does not reflect the server's
+    /// load, because the command may block or the client did not read.
     pub latency: Option<Duration>,
 }
 
@@ -36,7 +36,7 @@ pub struct Reply {
 pub struct Tracker {
     parser: Parser,
     outstanding: Outstanding,
-    gave_up: Option<GaveUp>,
+    stop_reason: Option<StopReason>,
     is_reported: bool,
 }
 
@@ -56,7 +56,7 @@ impl Tracker {
             Protocol::Redis => Parser::Redis(Redis::default()),
             Protocol::Tcp => Parser::Tcp,
         };
-        Tracker { parser, outstanding: Outstanding::default(), gave_up: None, is_reported: false }
+        Tracker { parser, outstanding: Outstanding::default(), stop_reason: None, is_reported: false }
     }
 
     /// Reads bytes from the client. Call it before the bytes are forwarded to the server.
@@ -87,40 +87,40 @@ impl Tracker {
         self.check(outcome);
     }
 
-    fn check(&mut self, outcome: Result<(), GaveUp>) {
+    fn check(&mut self, outcome: Result<(), StopReason>) {
         if let Err(reason) = outcome {
-            self.gave_up = Some(reason);
+            self.stop_reason = Some(reason);
             self.parser = Parser::Stopped;
             self.outstanding = Outstanding::default();
         }
     }
 
     /// Excludes the outstanding requests from measurement. Call it when replies wait because the client does not read.
-    pub fn excuse(&mut self) {
+    pub fn exclude_outstanding(&mut self) {
         self.outstanding.stop_measuring();
     }
 
     /// When the oldest outstanding request that is measured was sent.
     pub fn pending_since(&self) -> Option<Time> {
-        self.outstanding.since()
+        self.outstanding.oldest_measured_since()
     }
 
     /// Whether no request waits for its reply, and neither direction is inside a message. `None` after tracking
     /// stopped.
     pub fn is_idle(&self) -> Option<bool> {
-        let is_between = match &self.parser {
-            Parser::Memcached(memcached) => memcached.is_between(),
-            Parser::Redis(redis) => redis.is_between(),
+        let is_between_messages = match &self.parser {
+            Parser::Memcached(memcached) => memcached.is_between_messages(),
+            Parser::Redis(redis) => redis.is_between_messages(),
             Parser::Tcp => true,
             Parser::Stopped => return None,
         };
-        Some(is_between && self.outstanding.is_idle())
+        Some(is_between_messages && self.outstanding.is_idle())
     }
 
-    /// Why tracking of this connection stopped. Reported once. Call it after each `requests` and `replies`.
+    /// Why tracking of this connection stopped, returned once. Call after each `requests` and `replies`.
     #[must_use]
-    pub fn poll_gave_up(&mut self) -> Option<GaveUp> {
-        let reason = self.gave_up.filter(|_| !self.is_reported);
+    pub fn poll_stop_reason(&mut self) -> Option<StopReason> {
+        let reason = self.stop_reason.filter(|_| !self.is_reported);
         self.is_reported |= reason.is_some();
         reason
     }
@@ -131,29 +131,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_tcp_is_measured_from_first_byte_to_first_byte() {
+    fn tcp_is_measured_from_first_byte_to_first_byte() {
         let mut tracker = Tracker::new(Protocol::Tcp);
         let mut latency = None;
-        tracker.replies(Time(1), b"greeting", |_| panic!("a greeting is not a reply"));
+        tracker.replies(Time(1), b"greeting", |_| panic!("a greeting must not be reported as a reply"));
         tracker.requests(Time(10), b"he");
         tracker.requests(Time(20), b"llo");
         assert_eq!((tracker.pending_since(), tracker.is_idle()), (Some(Time(10)), Some(false)));
         tracker.replies(Time(25), b"wo", |reply| latency = reply.latency);
         assert_eq!(latency, Some(Duration::from_nanos(15)));
-        tracker.replies(Time(30), b"rld", |_| panic!("the rest of the same reply"));
+        tracker.replies(Time(30), b"rld", |_| panic!("a reply must be reported only once"));
         assert_eq!((tracker.pending_since(), tracker.is_idle()), (None, Some(true)));
     }
 
     #[test]
-    fn tracking_stops_for_good_and_reports_it_once() {
+    fn tracking_stops_permanently_and_the_reason_is_reported_once() {
         let mut tracker = Tracker::new(Protocol::Redis);
-        assert_eq!(tracker.poll_gave_up(), None);
+        assert_eq!(tracker.poll_stop_reason(), None);
         tracker.requests(Time(1), b"PING\r\n");
         tracker.requests(Time(1), b"*x\r\n");
-        assert_eq!(tracker.poll_gave_up(), Some(GaveUp::Syntax));
-        assert_eq!((tracker.poll_gave_up(), tracker.pending_since(), tracker.is_idle()), (None, None, None));
+        assert_eq!(tracker.poll_stop_reason(), Some(StopReason::Syntax));
+        assert_eq!(
+            (tracker.poll_stop_reason(), tracker.pending_since(), tracker.is_idle()),
+            (None, None, None)
+        );
         tracker.requests(Time(2), b"PING\r\n");
-        tracker.replies(Time(3), b"+PONG\r\n", |_| panic!("nothing is measured any more"));
+        tracker.replies(Time(3), b"+PONG\r\n", |_| panic!("a stopped tracker must not report replies"));
         assert_eq!(tracker.pending_since(), None);
     }
 }

@@ -1,9 +1,9 @@
 //! Incremental parser for lines of words.
 
-use crate::gave_up::GaveUp;
+use crate::stop_reason::StopReason;
 
-/// Bytes of a word that are stored. No command, number or option that is recognised is longer.
-const KEPT_BYTES: usize = 24;
+/// Maximum stored bytes of a word. All commands, numbers and options that the parsers recognise are shorter.
+const STORED_BYTES_MAX: usize = 24;
 
 /// One word of a line. Only its first bytes are stored.
 #[derive(Clone, Copy, Debug)]
@@ -11,27 +11,29 @@ pub(crate) struct Word {
     pub index: u32,
     /// Length of the complete word in bytes.
     pub length: u64,
-    kept: [u8; KEPT_BYTES],
+    stored: [u8; STORED_BYTES_MAX],
 }
 
 impl Word {
     pub const fn new(index: u32) -> Word {
-        Word { index, length: 0, kept: [0; KEPT_BYTES] }
+        Word { index, length: 0, stored: [0; STORED_BYTES_MAX] }
     }
 
     /// The word, or an empty slice if the word is longer than the stored bytes.
     pub fn text(&self) -> &[u8] {
-        usize::try_from(self.length).ok().and_then(|length| self.kept.get(..length)).unwrap_or_default()
+        usize::try_from(self.length).ok().and_then(|length| self.stored.get(..length)).unwrap_or_default()
     }
 
     pub fn to_uppercase(self) -> Word {
-        Word { kept: self.kept.map(|byte| byte.to_ascii_uppercase()), ..self }
+        Word { stored: self.stored.map(|byte| byte.to_ascii_uppercase()), ..self }
     }
 
     pub fn push(&mut self, bytes: &[u8]) {
-        if let Some(space) = usize::try_from(self.length).ok().and_then(|at| self.kept.get_mut(at..)) {
-            let kept = bytes.len().min(space.len());
-            space[..kept].copy_from_slice(&bytes[..kept]);
+        if let Some(space) =
+            usize::try_from(self.length).ok().and_then(|offset| self.stored.get_mut(offset..))
+        {
+            let stored = bytes.len().min(space.len());
+            space[..stored].copy_from_slice(&bytes[..stored]);
         }
         self.length = self.length.saturating_add(bytes.len() as u64);
     }
@@ -67,18 +69,18 @@ impl Line {
     }
 
     /// Consumes input up to the end of a word or of the line. `None`: the word is incomplete.
-    pub fn next(&mut self, input: &mut &[u8]) -> Result<Option<Piece>, GaveUp> {
+    pub fn next(&mut self, input: &mut &[u8]) -> Result<Option<Piece>, StopReason> {
         loop {
             if self.is_ending {
                 *self = Line::new();
                 return Ok(Some(Piece::End));
             }
             let end = input.iter().position(|byte| matches!(byte, b' ' | b'\r' | b'\n'));
-            let (of_word, rest) = input.split_at(end.unwrap_or(input.len()));
-            if self.has_return && !(of_word.is_empty() && rest.first().is_none_or(|byte| *byte == b'\n')) {
-                return Err(GaveUp::Syntax);
+            let (word_bytes, rest) = input.split_at(end.unwrap_or(input.len()));
+            if self.has_return && !(word_bytes.is_empty() && rest.first().is_none_or(|byte| *byte == b'\n')) {
+                return Err(StopReason::Syntax);
             }
-            self.word.push(of_word);
+            self.word.push(word_bytes);
             let Some((separator, rest)) = rest.split_first() else {
                 *input = rest;
                 return Ok(None);
@@ -107,9 +109,9 @@ mod tests {
     use super::*;
 
     /// Words with their indices; `None` is the end of a line.
-    type Found = Vec<Option<(u32, Vec<u8>)>>;
+    type Pieces = Vec<Option<(u32, Vec<u8>)>>;
 
-    fn words(text: &[u8], cut: usize) -> Result<Found, GaveUp> {
+    fn words(text: &[u8], cut: usize) -> Result<Pieces, StopReason> {
         let (mut line, mut all) = (Line::new(), Vec::new());
         for mut piece in [&text[..cut], &text[cut..]] {
             while let Some(piece) = line.next(&mut piece)? {
@@ -124,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_lines_cut_anywhere() {
+    fn words_are_independent_of_how_the_input_is_split() {
         let text = b"get  a b\r\n\r\nlong aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\nx \r\n";
         let word = |index, text: &[u8]| Some((index, text.to_vec()));
         let expected = [
@@ -143,7 +145,7 @@ mod tests {
             assert_eq!(words(text, cut).unwrap(), expected, "cut at {cut}");
         }
         for cut in 0..3 {
-            assert_eq!(words(b"a\rb\n", cut), Err(GaveUp::Syntax));
+            assert_eq!(words(b"a\rb\n", cut), Err(StopReason::Syntax));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Trackers do not panic on any bytes, and their results do not depend on how the streams are cut into pieces.
+//! Trackers do not panic on arbitrary bytes, and their results do not depend on how the streams are split into pieces.
 
 mod world;
 
@@ -6,15 +6,15 @@ use proptest::prelude::*;
 use spillway_requests::Protocol;
 use world::{Outcome, Step, play};
 
-/// Plays a conversation three times, whole and cut in two ways, and returns the common outcome.
-fn play_with_all_cuts(protocol: Protocol, steps: &[Step], mut seed: u64) -> Outcome {
-    let whole = play(protocol, steps, |all| all);
+/// Plays a conversation three times: unsplit, in single bytes and in random pieces. Returns the common outcome.
+fn play_in_all_splits(protocol: Protocol, steps: &[Step], mut seed: u64) -> Outcome {
+    let whole = play(protocol, steps, |remaining| remaining);
     assert_eq!(play(protocol, steps, |_| 1), whole);
-    let cut = play(protocol, steps, |all| {
+    let random_pieces = play(protocol, steps, |remaining| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (seed >> 33) as usize % (all + 1)
+        (seed >> 33) as usize % (remaining + 1)
     });
-    assert_eq!(cut, whole);
+    assert_eq!(random_pieces, whole);
     whole
 }
 
@@ -76,33 +76,37 @@ fn fragment() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn conversation() -> impl Strategy<Value = Vec<Step>> {
-    let step = (any::<bool>(), prop::collection::vec(fragment(), 1..5)).prop_map(|(asks, fragments)| {
-        let bytes = fragments.concat();
-        if asks { Step::Asks(bytes) } else { Step::Answers(bytes) }
-    });
+    let step =
+        (any::<bool>(), prop::collection::vec(fragment(), 1..5)).prop_map(|(is_request, fragments)| {
+            let bytes = fragments.concat();
+            if is_request { Step::FromClient(bytes) } else { Step::FromServer(bytes) }
+        });
     prop::collection::vec(step, 0..12)
 }
 
 proptest! {
     #[test]
-    fn any_conversation(protocol in protocol(), steps in conversation(), seed in any::<u64>()) {
-        let outcome = play_with_all_cuts(protocol, &steps, seed);
+    fn results_are_independent_of_how_arbitrary_streams_are_split(
+        protocol in protocol(), steps in conversation(), seed in any::<u64>(),
+    ) {
+        let outcome = play_in_all_splits(protocol, &steps, seed);
         prop_assert_eq!(outcome.gave_up.is_some(), outcome.is_idle.is_none());
     }
 
-    /// Every reply of a valid conversation is reported with its latency.
     #[test]
-    fn valid_memcached(sizes in prop::collection::vec((0..2000_usize, any::<bool>()), 1..30), seed in any::<u64>()) {
+    fn every_reply_of_a_valid_memcached_conversation_is_measured(
+        sizes in prop::collection::vec((0..2000_usize, any::<bool>()), 1..30), seed in any::<u64>(),
+    ) {
         let (mut steps, mut expected) = (Vec::new(), 0);
         for (size, is_quiet) in sizes {
             let value = "\r\nEND\r\n".repeat(size / 7 + 1)[..size].to_owned();
             let noreply = if is_quiet { " noreply" } else { "" };
-            steps.push(Step::Asks(format!("set k 0 0 {size}{noreply}\r\n{value}\r\nget k\r\n").into_bytes()));
+            steps.push(Step::FromClient(format!("set k 0 0 {size}{noreply}\r\n{value}\r\nget k\r\n").into_bytes()));
             let stored = if is_quiet { "" } else { "STORED\r\n" };
-            steps.push(Step::Answers(format!("{stored}VALUE k 0 {size}\r\n{value}\r\nEND\r\n").into_bytes()));
+            steps.push(Step::FromServer(format!("{stored}VALUE k 0 {size}\r\n{value}\r\nEND\r\n").into_bytes()));
             expected += 2 - usize::from(is_quiet);
         }
-        let outcome = play_with_all_cuts(Protocol::Memcached, &steps, seed);
+        let outcome = play_in_all_splits(Protocol::Memcached, &steps, seed);
         prop_assert_eq!((outcome.gave_up, outcome.is_idle), (None, Some(true)));
         prop_assert_eq!(outcome.latencies.len(), expected);
         prop_assert!(outcome.latencies.iter().all(|latency| latency.is_some_and(|time| time.as_nanos() == 10)));

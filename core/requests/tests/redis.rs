@@ -2,19 +2,19 @@
 
 mod world;
 
-use spillway_requests::{GaveUp, OUTSTANDING_MAX, Protocol};
+use spillway_requests::{OUTSTANDING_MAX, Protocol, StopReason};
 use spillway_transport::Time;
-use world::{answers, asks, expect, expect_gave_up, outcome};
+use world::{expect_gave_up, expect_latencies, from_client, from_server, outcome};
 
-const R: Protocol = Protocol::Redis;
+const REDIS: Protocol = Protocol::Redis;
 
 fn command(words: &[&str]) -> String {
-    let each: String = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
-    format!("*{}\r\n{each}", words.len())
+    let bulk_strings: String = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+    format!("*{}\r\n{bulk_strings}", words.len())
 }
 
 #[test]
-fn requests_in_arrays_and_in_lines() {
+fn requests_as_arrays_and_as_lines_are_measured() {
     for request in [
         command(&["GET", "a"]),
         command(&["SET", "a", "line\r\nline\r\n"]),
@@ -25,15 +25,15 @@ fn requests_in_arrays_and_in_lines() {
         "\r\n\r\n*0\r\n*-1\r\nPING\r\n".to_owned(),
         command(&["NO.SUCH.MODULE.COMMAND.AT.ALL", "x"]),
     ] {
-        expect(R, &[asks(&request), answers("+OK\r\n")], &[10]);
-        let part = outcome(R, &[asks(&request[..request.len() - 1])]);
-        assert_eq!((part.pending_since, part.is_idle), (None, Some(false)), "{request:?}");
+        expect_latencies(REDIS, &[from_client(&request), from_server("+OK\r\n")], &[10]);
+        let incomplete = outcome(REDIS, &[from_client(&request[..request.len() - 1])]);
+        assert_eq!((incomplete.pending_since, incomplete.is_idle), (None, Some(false)), "{request:?}");
     }
-    expect(R, &[asks("\r\n*0\r\n")], &[]);
+    expect_latencies(REDIS, &[from_client("\r\n*0\r\n")], &[]);
 }
 
 #[test]
-fn blocking_commands_and_those_behind_them_are_not_measured() {
+fn blocking_commands_and_requests_after_them_are_not_measured() {
     for words in [
         &["BLPOP", "a", "0"][..],
         &["brpop", "a", "1"],
@@ -48,37 +48,51 @@ fn blocking_commands_and_those_behind_them_are_not_measured() {
         &["CLIENT", "PAUSE", "100"],
         &["DEBUG", "SLEEP", "1"],
     ] {
-        let blocks = command(words);
-        let lone = outcome(R, &[asks(&blocks)]);
-        assert_eq!((lone.pending_since, lone.is_idle), (None, Some(false)), "{words:?}");
-        let steps =
-            [asks("PING\r\n".to_owned() + &blocks + "PING\r\n"), answers("+PONG\r\n*-1\r\n+PONG\r\n")];
-        expect(R, &steps, &[10, 0, 0]);
-        expect(R, &[asks(words.join(" ") + "\r\n"), answers("*-1\r\n")], &[0]);
+        let blocking = command(words);
+        let unanswered = outcome(REDIS, &[from_client(&blocking)]);
+        assert_eq!((unanswered.pending_since, unanswered.is_idle), (None, Some(false)), "{words:?}");
+        let steps = [
+            from_client("PING\r\n".to_owned() + &blocking + "PING\r\n"),
+            from_server("+PONG\r\n*-1\r\n+PONG\r\n"),
+        ];
+        expect_latencies(REDIS, &steps, &[10, 0, 0]);
+        expect_latencies(REDIS, &[from_client(words.join(" ") + "\r\n"), from_server("*-1\r\n")], &[0]);
     }
-    expect(R, &[asks(command(&["XREAD", "STREAMS", "BLOCK", "0"])), answers("*-1\r\n")], &[10]);
-    expect(R, &[asks(command(&["CLIENT", "LIST"])), answers("$0\r\n\r\n")], &[10]);
-    expect(R, &[asks(command(&["SET", "BLPOP", "PAUSE"])), answers("+OK\r\n")], &[10]);
-    expect(R, &[asks(command(&["FLUSHALL"])), answers("+OK\r\n")], &[0]);
+    expect_latencies(
+        REDIS,
+        &[from_client(command(&["XREAD", "STREAMS", "BLOCK", "0"])), from_server("*-1\r\n")],
+        &[10],
+    );
+    expect_latencies(REDIS, &[from_client(command(&["CLIENT", "LIST"])), from_server("$0\r\n\r\n")], &[10]);
+    expect_latencies(
+        REDIS,
+        &[from_client(command(&["SET", "BLPOP", "PAUSE"])), from_server("+OK\r\n")],
+        &[10],
+    );
+    expect_latencies(REDIS, &[from_client(command(&["FLUSHALL"])), from_server("+OK\r\n")], &[0]);
 }
 
 #[test]
-fn transactions_and_nested_replies() {
+fn transactions_and_nested_replies_are_measured() {
     let steps = [
-        asks(command(&["MULTI"]) + &command(&["INCR", "a"]) + &command(&["EXEC"])),
-        answers("+OK\r\n+QUEUED\r\n"),
-        answers("*2\r\n:1\r\n%1\r\n+a\r\n*2\r\n$-1\r\n_\r\n"),
+        from_client(command(&["MULTI"]) + &command(&["INCR", "a"]) + &command(&["EXEC"])),
+        from_server("+OK\r\n+QUEUED\r\n"),
+        from_server("*2\r\n:1\r\n%1\r\n+a\r\n*2\r\n$-1\r\n_\r\n"),
     ];
-    expect(R, &steps, &[10, 10, 20]);
+    expect_latencies(REDIS, &steps, &[10, 10, 20]);
     // Push messages are not replies.
     let push = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\na\r\n";
-    expect(
-        R,
-        &[asks("GET a\r\nGET b\r\n"), answers(format!("{push}$-1\r\n{push}{push}$-1\r\n{push}"))],
+    expect_latencies(
+        REDIS,
+        &[from_client("GET a\r\nGET b\r\n"), from_server(format!("{push}$-1\r\n{push}{push}$-1\r\n{push}"))],
         &[10, 10],
     );
-    let pipe = command(&["GET", "a"]).repeat(5000);
-    expect(R, &[asks(pipe), answers("$1\r\nx\r\n".repeat(5000))], &vec![10; 5000]);
+    let pipeline = command(&["GET", "a"]).repeat(5000);
+    expect_latencies(
+        REDIS,
+        &[from_client(pipeline), from_server("$1\r\nx\r\n".repeat(5000))],
+        &vec![10; 5000],
+    );
 }
 
 #[test]
@@ -90,22 +104,26 @@ fn subscriptions_and_disabled_replies_stop_the_tracking() {
         &["MONITOR"],
         &["PSYNC", "?", "-1"],
     ] {
-        expect_gave_up(R, &[asks(command(words)), answers("+OK\r\n")], GaveUp::Stream);
+        expect_gave_up(REDIS, &[from_client(command(words)), from_server("+OK\r\n")], StopReason::Stream);
     }
     for mode in ["OFF", "SKIP", "ON"] {
-        expect_gave_up(R, &[asks(command(&["CLIENT", "reply", mode]))], GaveUp::RepliesOff);
+        expect_gave_up(REDIS, &[from_client(command(&["CLIENT", "reply", mode]))], StopReason::RepliesOff);
     }
 }
 
 #[test]
 fn malformed_streams_stop_the_tracking() {
     for request in ["*x\r\n", "*1\r\nGET\r\n", "*1\r\n$x\r\n", "*1\r\n$-1\r\n", "*1\rx", "a\rb\r\n"] {
-        expect_gave_up(R, &[asks(request)], GaveUp::Syntax);
+        expect_gave_up(REDIS, &[from_client(request)], StopReason::Syntax);
     }
-    expect_gave_up(R, &[answers("-DENIED Redis is running in protected mode\r\n")], GaveUp::UnsolicitedReply);
-    expect_gave_up(R, &[asks("PING\r\n"), answers("PONG\r\n")], GaveUp::Syntax);
-    let mut steps: Vec<_> = (0..OUTSTANDING_MAX).map(|_| asks("PING\r\n")).collect();
-    assert_eq!(outcome(R, &steps).pending_since, Some(Time(0)));
-    steps.push(asks("PING\r\n"));
-    expect_gave_up(R, &steps, GaveUp::TooManyOutstanding);
+    expect_gave_up(
+        REDIS,
+        &[from_server("-DENIED Redis is running in protected mode\r\n")],
+        StopReason::UnsolicitedReply,
+    );
+    expect_gave_up(REDIS, &[from_client("PING\r\n"), from_server("PONG\r\n")], StopReason::Syntax);
+    let mut steps: Vec<_> = (0..OUTSTANDING_MAX).map(|_| from_client("PING\r\n")).collect();
+    assert_eq!(outcome(REDIS, &steps).pending_since, Some(Time(0)));
+    steps.push(from_client("PING\r\n"));
+    expect_gave_up(REDIS, &steps, StopReason::TooManyOutstanding);
 }

@@ -10,7 +10,7 @@ use spillway_wire::session::{Reconnect, SessionId};
 use spillway_wire::{CloseReason, Connect, Control, Kind, RefuseReason};
 
 use crate::identity::Identity;
-use crate::stream::{Carrier, Stream, StreamEvent, StreamLimits, question};
+use crate::stream::{Carrier, Stream, StreamEvent, StreamLimits, probe};
 
 /// An event of a client's session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,9 +55,13 @@ pub enum CarrierError {
 impl fmt::Display for CarrierError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            CarrierError::Forged => f.write_str("the answer to reconnect does not prove the session's key"),
-            CarrierError::Position => f.write_str("the server claims to stand where it cannot"),
-            CarrierError::Unexpected(kind) => write!(f, "{kind:?} is not expected here"),
+            CarrierError::Forged => {
+                f.write_str("the answer to the opening message does not prove the session's key")
+            }
+            CarrierError::Position => {
+                f.write_str("the server's position contradicts what was sent or acknowledged before")
+            }
+            CarrierError::Unexpected(kind) => write!(f, "unexpected {kind:?} message from the server"),
         }
     }
 }
@@ -76,7 +80,7 @@ pub struct ClientSession {
     client_key: Key,
     epoch: u32,
     stage: Stage,
-    /// The session's life at the server, as its first *resumed* named it; `None` before.
+    /// The session's life at the server, from the first *resumed*; `None` before that message.
     life: Option<u64>,
     /// The server's application has accepted the session.
     is_accepted: bool,
@@ -109,7 +113,7 @@ impl ClientSession {
         }
     }
 
-    /// The opening message for a new carrier, on which the client has the address `client`. It replaces the carrier before.
+    /// The opening message for a new carrier, which replaces the present one. `client`: the client's address on it.
     ///
     /// Until the server has answered once, the message is *connect*, which creates the session unless it exists. No data is
     /// sent before that answer, so a repeated *connect* is harmless.
@@ -117,8 +121,8 @@ impl ClientSession {
         self.stage = Stage::Opening;
         self.epoch = self.epoch.saturating_add(1);
         let position = self.stream.position(now);
-        let words = (self.epoch, self.life.unwrap_or(0));
-        let opening = |kind| self.identity.opening(kind, &self.client_key, client, words, position);
+        let epoch_and_life = (self.epoch, self.life.unwrap_or(0));
+        let opening = |kind| self.identity.opening(kind, &self.client_key, client, epoch_and_life, position);
         if self.life.is_some() {
             Control::Reconnect(Reconnect { client, server, opening: opening(Kind::Reconnect) })
         } else {
@@ -151,9 +155,9 @@ impl ClientSession {
                 Ok((!core::mem::replace(&mut self.is_accepted, true)).then_some(ClientEvent::Accepted))
             }
             (Stage::Opening, Control::Resumed(resumed)) => {
-                let is_ours =
+                let is_expected =
                     resumed.epoch == self.epoch && self.life.is_none_or(|life| life == resumed.life);
-                if !is_ours || !self.identity.is_proven(resumed) {
+                if !is_expected || !self.identity.is_proven(resumed) {
                     return Err(CarrierError::Forged);
                 }
                 let room = self.stream.resume(&resumed.position).map_err(|_| CarrierError::Position)?;
@@ -207,8 +211,8 @@ impl ClientSession {
         self.stream.receive(now, bytes).map_err(ClientEvent::Stream)
     }
 
-    /// Takes a prefix of `bytes` and returns its length. After a length of less than all, [`StreamEvent::Room`] follows when
-    /// there is room again.
+    /// Takes a prefix of `bytes` and returns its length. If it took fewer bytes than it was given,
+    /// [`StreamEvent::Room`] follows when there is room again.
     pub fn write(&mut self, bytes: &[u8]) -> usize {
         if self.stage == Stage::Ended { 0 } else { self.stream.write(bytes) }
     }
@@ -236,12 +240,12 @@ impl ClientSession {
     pub fn close(&mut self, reason: CloseReason) {
         self.stream.close_and_discard(reason);
         // Kept bytes are delivered on the first carrier even if the session has never had one.
-        if self.life.is_none() && self.stage != Stage::Opening && self.stream.kept() == 0 {
+        if self.life.is_none() && self.stage != Stage::Opening && self.stream.unacknowledged_bytes() == 0 {
             self.stage = Stage::Ended;
         }
     }
 
-    /// Sends on the present carrier what is due.
+    /// Sends all due data and control messages on the present carrier.
     pub fn transmit(&mut self, now: Time, carrier: &mut impl Carrier) {
         if self.stage == Stage::Attached {
             self.stream.transmit(now, carrier);
@@ -249,13 +253,13 @@ impl ClientSession {
     }
 
     /// Probes the server through the present carrier: asks for an acknowledgement at once.
-    pub fn ask(&mut self, carrier: &mut impl Carrier) {
+    pub fn probe(&mut self, carrier: &mut impl Carrier) {
         if self.stage == Stage::Attached {
-            carrier.control(question(&self.stream));
+            carrier.control(probe(&self.stream));
         }
     }
 
-    /// When to call [`transmit`](Self::transmit) next unless something happens before.
+    /// When to call [`transmit`](Self::transmit) next, if no event requires it before.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         if self.stage == Stage::Attached { self.stream.poll_timeout() } else { None }
@@ -282,10 +286,10 @@ impl ClientSession {
     }
 
     /// Whether an answer to the opening message, or an acknowledgement, is outstanding.
-    pub fn awaits(&self) -> bool {
+    pub fn awaits_answer(&self) -> bool {
         match self.stage {
             Stage::Opening => true,
-            Stage::Attached => self.stream.awaits(),
+            Stage::Attached => self.stream.awaits_answer(),
             Stage::Detached | Stage::Ended => false,
         }
     }
@@ -305,12 +309,12 @@ impl ClientSession {
         self.stream.written()
     }
 
-    /// Bytes written and not acknowledged; they are in memory.
-    pub fn kept(&self) -> usize {
-        self.stream.kept()
+    /// Bytes written and not acknowledged, which are kept in memory.
+    pub fn unacknowledged_bytes(&self) -> usize {
+        self.stream.unacknowledged_bytes()
     }
 
-    /// Bytes of memory that [`kept`](Self::kept) bytes take; 0 if none are kept.
+    /// Bytes of memory that hold the [unacknowledged](Self::unacknowledged_bytes) bytes; 0 if all are acknowledged.
     pub fn kept_held(&self) -> usize {
         self.stream.kept_held()
     }

@@ -1,11 +1,11 @@
-//! Sessions that a server's table ends: their time is over, or they hold too much memory.
+//! Sessions that a server's table ends because they timed out or hold too much memory.
 
 use spillway_transport::Time;
 
 use crate::slots::SessionHandle;
 use crate::table::Sessions;
 
-/// A session that the table has ended, and what the driver must do.
+/// A session that the table has ended, and the action of the driver.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Expired<C> {
     /// The client did not return in time: reset the application's connection.
@@ -27,12 +27,12 @@ impl<C: Copy + PartialEq> Sessions<C> {
         self.detached.poll_timeout().into_iter().chain(self.closed.poll_timeout()).min()
     }
 
-    /// Ends a session whose time is over, or that holds too much memory. Call until `None`.
+    /// Ends a session that timed out or holds too much memory. Call until `None`.
     #[must_use]
     pub fn poll_expired(&mut self, now: Time) -> Option<Expired<C>> {
-        self.pass(now);
+        self.advance_time(now);
         if let Some((session, carrier)) = self.poll_overflow() {
-            let was_closed = self.slots.get(session).is_some_and(|known| known.stream.is_closed_here());
+            let was_closed = self.slots.get(session).is_some_and(|entry| entry.stream.is_closed_here());
             self.end(now, session, None);
             return Some(if was_closed {
                 Expired::Lingered(session, carrier)
@@ -41,17 +41,17 @@ impl<C: Copy + PartialEq> Sessions<C> {
             });
         }
         while let Some(session) = self.closed.pop(now) {
-            if let Some(known) = self.slots.get(session) {
-                let carrier = known.carrier;
+            if let Some(entry) = self.slots.get(session) {
+                let carrier = entry.carrier;
                 self.end(now, session, None);
                 return Some(Expired::Lingered(session, carrier));
             }
         }
         while let Some((session, epoch)) = self.detached.pop(now) {
-            let Some(known) = self.slots.get(session) else { continue };
+            let Some(entry) = self.slots.get(session) else { continue };
             // The session may have had another carrier since then, whose loss has a timer of its own.
-            if known.is_detached_since(epoch) {
-                let was_closed = known.stream.is_closed_here();
+            if entry.is_detached_since(epoch) {
+                let was_closed = entry.stream.is_closed_here();
                 self.end(now, session, None);
                 return Some(if was_closed {
                     Expired::Lingered(session, None)

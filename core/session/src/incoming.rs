@@ -7,12 +7,12 @@ use spillway_transport::Time;
 use spillway_wire::session::Acknowledge;
 
 /// Acknowledgements and credit are sent after at most this many bytes (or half the window, if that is less).
-const TELL_BYTES: u64 = 64 * 1024;
-/// Minimum interval of acknowledgements that go along with data, because each costs both ends as much as a small message.
-/// Shorter than half of [`Patience::floor`](crate::Patience), after which the other end would ask for an acknowledgement.
-const TELL_INTERVAL: Duration = Duration::from_millis(40);
-/// Delay of an acknowledgement without data in the other direction: only the sender's memory waits for it.
-const TELL_ALONE_AFTER: Duration = Duration::from_millis(100);
+const ACKNOWLEDGE_BYTES: u64 = 64 * 1024;
+/// Minimum interval of acknowledgements sent together with data, because each costs both ends as much as a small
+/// message. Shorter than half of [`Patience::floor`](crate::Patience), after which the other end would send a probe.
+const ACKNOWLEDGE_INTERVAL_MIN: Duration = Duration::from_millis(40);
+/// Delay of an acknowledgement without data in the other direction: it only frees memory of the sender.
+const ACKNOWLEDGE_DELAY: Duration = Duration::from_millis(100);
 
 /// One direction of a session at its receiver. All offsets count bytes since the session began.
 #[derive(Clone, Debug)]
@@ -23,15 +23,15 @@ pub(crate) struct Incoming {
     /// The last credit sent: the other end may send up to this offset.
     limit: u64,
     /// The last offset acknowledged to the other end.
-    told: u64,
-    told_at: Option<Time>,
+    acknowledged: u64,
+    acknowledged_at: Option<Time>,
     /// The offset of the stream's end, once a *finish* has arrived.
     end: Option<u64>,
-    end_told: bool,
+    is_end_acknowledged: bool,
     /// When the first byte or *finish* arrived that is not acknowledged yet.
     owed_since: Option<Time>,
-    /// The other end asked for an acknowledgement at once.
-    asked: bool,
+    /// The other end requested an acknowledgement at once.
+    acknowledgement_requested: bool,
     /// The application reads no more: received bytes count as consumed.
     is_discarded: bool,
 }
@@ -54,12 +54,12 @@ impl Incoming {
             consumed: 0,
             window,
             limit: window,
-            told: 0,
-            told_at: None,
+            acknowledged: 0,
+            acknowledged_at: None,
             end: None,
-            end_told: false,
+            is_end_acknowledged: false,
             owed_since: None,
-            asked: false,
+            acknowledgement_requested: false,
             is_discarded: false,
         }
     }
@@ -79,7 +79,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// The application reads no more: neither unread bytes nor later ones.
+    /// Discards unread bytes and later ones: the application does not read any more.
     pub(crate) fn discard(&mut self) {
         self.is_discarded = true;
         self.consumed = self.received;
@@ -89,16 +89,16 @@ impl Incoming {
         self.is_discarded
     }
 
-    /// The stream ends at this offset. Returns whether the end was unknown.
+    /// Records that the stream ends at this offset. Returns whether the end was unknown before.
     pub(crate) fn finish(&mut self, now: Time, offset: u64) -> Result<bool, Violation> {
         if offset != self.received || self.end.is_some_and(|end| end != offset) {
             return Err(Violation::AfterEnd);
         }
-        let news = self.end.replace(offset).is_none();
-        if news {
+        let is_new = self.end.replace(offset).is_none();
+        if is_new {
             self.owed_since.get_or_insert(now);
         }
-        Ok(news)
+        Ok(is_new)
     }
 
     /// The application has read this many bytes.
@@ -114,70 +114,76 @@ impl Incoming {
         Ok(())
     }
 
-    /// The new credit, when it is time to send it.
+    /// The new credit, if it is due.
     #[must_use]
     pub(crate) fn poll_credit(&mut self) -> Option<u64> {
-        let limit = self.wanted_limit();
-        if self.end.is_some() || limit - self.limit < self.tell_bytes() {
+        let limit = self.new_limit();
+        if self.end.is_some() || limit - self.limit < self.acknowledge_bytes() {
             return None;
         }
         self.limit = limit;
         Some(limit)
     }
 
-    fn wanted_limit(&self) -> u64 {
+    fn new_limit(&self) -> u64 {
         self.consumed.saturating_add(self.window).max(self.limit)
     }
 
-    /// The acknowledgement, when it is time to send it. `along`: data leaves in the other direction now.
+    /// The acknowledgement, if it is due. `with_data`: data is sent in the other direction now.
     #[must_use]
-    pub(crate) fn poll_acknowledge(&mut self, now: Time, along: bool) -> Option<Acknowledge> {
-        let is_due =
-            self.asked || self.owed_since.is_some_and(|since| self.is_worth_telling(now, since, along));
+    pub(crate) fn poll_acknowledge(&mut self, now: Time, with_data: bool) -> Option<Acknowledge> {
+        let is_due = self.acknowledgement_requested
+            || self.owed_since.is_some_and(|since| self.is_acknowledgement_due(now, since, with_data));
         if !is_due {
             return None;
         }
-        self.tell(now);
-        Some(Acknowledge { received: self.received, finish_received: self.end.is_some(), answer: false })
+        self.mark_acknowledged(now);
+        Some(Acknowledge {
+            received: self.received,
+            finish_received: self.end.is_some(),
+            requests_answer: false,
+        })
     }
 
-    fn is_worth_telling(&self, now: Time, since: Time, along: bool) -> bool {
-        let seldom = self.told_at.is_none_or(|told| now.since(told) >= TELL_INTERVAL);
-        self.received - self.told >= self.tell_bytes()
-            || self.end.is_some() != self.end_told
-            || (along && seldom)
-            || now.since(since) >= TELL_ALONE_AFTER
+    fn is_acknowledgement_due(&self, now: Time, since: Time, with_data: bool) -> bool {
+        let interval_passed = self
+            .acknowledged_at
+            .is_none_or(|acknowledged| now.since(acknowledged) >= ACKNOWLEDGE_INTERVAL_MIN);
+        self.received - self.acknowledged >= self.acknowledge_bytes()
+            || self.end.is_some() != self.is_end_acknowledged
+            || (with_data && interval_passed)
+            || now.since(since) >= ACKNOWLEDGE_DELAY
     }
 
-    fn tell_bytes(&self) -> u64 {
-        TELL_BYTES.min(self.window / 2).max(1)
+    fn acknowledge_bytes(&self) -> u64 {
+        ACKNOWLEDGE_BYTES.min(self.window / 2).max(1)
     }
 
-    /// When [`poll_acknowledge`](Self::poll_acknowledge) yields an acknowledgement even without data in the other direction.
+    /// When [`poll_acknowledge`](Self::poll_acknowledge) returns an acknowledgement even without data to send.
     #[must_use]
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
-        self.owed_since.map(|since| since + TELL_ALONE_AFTER)
+        self.owed_since.map(|since| since + ACKNOWLEDGE_DELAY)
     }
 
-    /// The other end wants an acknowledgement at once.
-    pub(crate) fn ask(&mut self) {
-        self.asked = true;
+    /// Records that the other end requested an acknowledgement at once.
+    pub(crate) fn request_acknowledgement(&mut self) {
+        self.acknowledgement_requested = true;
     }
 
-    /// The position for a new carrier: `(received, credit, finish received)`. The caller sends it, so it counts as
-    /// acknowledged.
-    pub(crate) fn restate(&mut self, now: Time) -> (u64, u64, bool) {
-        self.tell(now);
-        self.limit = self.wanted_limit();
+    /// The position for a new carrier: `(received, credit, finish received)`. Counts as an acknowledgement, because the
+    /// caller sends the position.
+    pub(crate) fn position(&mut self, now: Time) -> (u64, u64, bool) {
+        self.mark_acknowledged(now);
+        self.limit = self.new_limit();
         (self.received, self.limit, self.end.is_some())
     }
 
-    fn tell(&mut self, now: Time) {
-        self.told = self.received;
-        self.told_at = Some(now);
-        self.end_told = self.end.is_some();
+    fn mark_acknowledged(&mut self, now: Time) {
+        self.acknowledged = self.received;
+        self.acknowledged_at = Some(now);
+        self.is_end_acknowledged = self.end.is_some();
         self.owed_since = None;
-        self.asked = false;
+        self.acknowledgement_requested = false;
     }
 
     pub(crate) fn unconsumed(&self) -> u64 {

@@ -24,27 +24,27 @@ mod driver;
 mod expired;
 mod identity;
 mod incoming;
-mod last;
 mod memory;
 mod monitor;
 mod opened;
 mod outgoing;
 mod port;
+mod remembered_end;
 mod routes;
 mod slots;
 mod stream;
 mod table;
 
-pub use carriers::{OnOpenerLink, OnServerLink};
+pub use carriers::{OpenerLinkCarrier, ServerLinkCarrier};
 pub use client::{CarrierError, ClientEvent, ClientSession};
 pub use driver::{
     Action, CarrierLoss, Driver, Gone, Jitter, LinkTarget, Observer, SessionEnd, SessionEvent,
     SessionSettings,
 };
 pub use expired::Expired;
-pub use monitor::{CarrierMonitor, Doubt, Patience};
-pub use opened::{Opened, Order};
-pub use port::{Heard, Placement, Port};
+pub use monitor::{CarrierMonitor, Patience, SilenceAction};
+pub use opened::{CarrierAction, Opened};
+pub use port::{ControlEffects, Placement, Port};
 pub use routes::{Attempt, Pace, Routes};
 pub use slots::SessionHandle;
 pub use stream::{Carrier, StreamEvent, StreamLimits};

@@ -7,20 +7,20 @@ use core::time::Duration;
 use crate::slots::SessionHandle;
 use crate::table::Sessions;
 
-/// Sessions end in the order of held bytes × age of unread bytes, largest first. Greater ages count as this one.
+/// Sessions end in the order of held bytes × age of unread bytes, largest product first. This is the maximum age.
 const AGE_MAX: Duration = Duration::from_secs(2);
 
 impl<C: Copy + PartialEq> Sessions<C> {
     /// Updates the table's memory count; called after each change to a session's streams.
     pub(crate) fn count(&mut self, session: SessionHandle) {
         let now = self.now;
-        let Some(known) = self.slots.get_mut(session) else { return };
-        let held = known.stream.held();
-        if known.stream.acknowledged() >= known.unread_mark {
-            (known.unread_mark, known.unread_since) = (known.stream.written(), now);
+        let Some(entry) = self.slots.get_mut(session) else { return };
+        let held = entry.stream.held();
+        if entry.stream.acknowledged() >= entry.unread_mark {
+            (entry.unread_mark, entry.unread_since) = (entry.stream.written(), now);
         }
-        self.held = self.held - known.counted + held;
-        known.counted = held;
+        self.held = self.held - entry.counted + held;
+        entry.counted = held;
     }
 
     /// The bound of [`TableLimits::memory_bytes_max`](crate::TableLimits::memory_bytes_max).
@@ -30,8 +30,8 @@ impl<C: Copy + PartialEq> Sessions<C> {
 
     /// Removes a session that is about to end from the memory count.
     pub(crate) fn uncount(&mut self, session: SessionHandle) {
-        if let Some(known) = self.slots.get_mut(session) {
-            self.held -= core::mem::take(&mut known.counted);
+        if let Some(entry) = self.slots.get_mut(session) {
+            self.held -= core::mem::take(&mut entry.counted);
         }
     }
 
@@ -40,34 +40,34 @@ impl<C: Copy + PartialEq> Sessions<C> {
     #[must_use]
     pub(crate) fn poll_overflow(&mut self) -> Option<(SessionHandle, Option<C>)> {
         if self.overflowing.is_empty() && self.held > self.limits.memory_bytes_max {
-            self.overflowing = self.who_overflows();
+            self.overflowing = self.sessions_to_end();
         }
         while let Some(session) = self.overflowing.pop() {
-            if let Some(known) = self.slots.get(session) {
-                return Some((session, known.carrier));
+            if let Some(entry) = self.slots.get(session) {
+                return Some((session, entry.carrier));
             }
         }
         None
     }
 
-    fn who_overflows(&self) -> Vec<SessionHandle> {
+    fn sessions_to_end(&self) -> Vec<SessionHandle> {
         let mut holders: Vec<_> = self
             .slots
             .iter()
-            .filter(|(_, known)| known.counted > 0)
-            .map(|(session, known)| {
-                let age = self.now.since(known.unread_since).min(AGE_MAX).as_micros();
-                ((known.counted as u128 * age, known.counted), session)
+            .filter(|(_, entry)| entry.counted > 0)
+            .map(|(session, entry)| {
+                let age = self.now.since(entry.unread_since).min(AGE_MAX).as_micros();
+                ((entry.counted as u128 * age, entry.counted), session)
             })
             .collect();
         holders.sort_unstable_by_key(|(rank, _)| Reverse(*rank));
-        let (bound, enough) = (self.limits.memory_bytes_max, self.limits.memory_bytes_max / 8 * 7);
-        let (mut left, mut chosen) = (self.held, Vec::new());
-        for ((age_and_bytes, bytes), session) in holders {
-            if left <= if age_and_bytes > 0 { enough } else { bound } {
+        let (bound, target) = (self.limits.memory_bytes_max, self.limits.memory_bytes_max / 8 * 7);
+        let (mut held_bytes, mut chosen) = (self.held, Vec::new());
+        for ((bytes_times_age, bytes), session) in holders {
+            if held_bytes <= if bytes_times_age > 0 { target } else { bound } {
                 break;
             }
-            left -= bytes;
+            held_bytes -= bytes;
             chosen.push(session);
         }
         chosen.reverse();

@@ -1,7 +1,7 @@
 //! Detects dead carriers: a helper may crash, hang, or be disconnected without a close.
 //!
-//! A wrong verdict costs a move, never a byte (PostMan §6.4), so the timeout may be short: it follows the measured round
-//! trips as TCP's retransmission timeout does (RFC 6298 §2), between a floor and a ceiling.
+//! Leaving a working carrier costs a move and loses no byte (PostMan §6.4), so the timeout may be short: it follows the
+//! measured round trips as TCP's retransmission timeout does (RFC 6298 §2), between a floor and a ceiling.
 
 use core::time::Duration;
 
@@ -10,7 +10,7 @@ use spillway_transport::Time;
 /// How long a client waits for a carrier's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// Minimum of the timeout, so that a server which is busy for a moment is not left.
+    /// Minimum of the timeout, so that the client does not leave a server that is busy for a moment.
     pub floor: Duration,
     /// Maximum of the timeout, and its value before the first round trip is measured.
     pub ceiling: Duration,
@@ -31,29 +31,29 @@ impl Default for Patience {
 /// Bound on doublings of the timeout: 2^16 times any practical floor exceeds the ceiling.
 const DOUBLINGS_MAX: u32 = 16;
 
-/// What to do about a silent carrier.
+/// The action on a silent carrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Doubt {
-    /// Probe it.
-    Ask,
-    /// Leave it.
+pub enum SilenceAction {
+    /// Probe the carrier.
+    Probe,
+    /// Leave the carrier.
     Leave,
 }
 
-/// Watches one carrier. Round trips that were measured on one carrier are the first estimate for the next.
+/// Watches one carrier. Round trips measured on one carrier are the first estimate for the next carrier.
 #[derive(Clone, Debug)]
 pub struct CarrierMonitor {
     patience: Patience,
     /// RFC 6298's SRTT and RTTVAR.
     smoothed: Option<(Duration, Duration)>,
-    /// When the carrier was last heard, or the watch began.
+    /// When the last bytes arrived on the carrier, or the watch began.
     heard_at: Time,
-    /// Since when an answer is outstanding, counted from `heard_at` at the earliest.
-    awaits_since: Option<Time>,
-    has_asked: bool,
-    /// Carriers left since a round trip was measured. Each doubles the timeout (RFC 6298 §5.5): a carrier that many clients
-    /// move to at once is slow at first.
-    left: u32,
+    /// Since when an answer is outstanding, if one is; not before `heard_at`.
+    waits_since: Option<Time>,
+    is_probed: bool,
+    /// Carriers left since a round trip was last measured. Each doubles the timeout (RFC 6298 §5.5), because a carrier
+    /// that many clients move to at once is slow at first.
+    carriers_left: u32,
 }
 
 impl CarrierMonitor {
@@ -63,46 +63,50 @@ impl CarrierMonitor {
             patience,
             smoothed: None,
             heard_at: now,
-            awaits_since: None,
-            has_asked: false,
-            left: 0,
+            waits_since: None,
+            is_probed: false,
+            carriers_left: 0,
         }
     }
 
-    /// Watches another carrier from now on. `attached_in`: how long its handshake took. The handshake counts as its first
-    /// round trip, as in TCP (RFC 6298 §2.2), if that gives a longer timeout than the round trips of the carrier before: a
-    /// helper that many clients move to at once answers slowly for a while, and must not be left for that.
+    /// Watches another carrier from now on. `attached_in`: duration of the carrier's handshake, which counts as the
+    /// first round trip (RFC 6298 §2.2) if that gives a longer timeout than the previous carrier's round trips: a
+    /// helper that many clients move to at once answers slowly for a while, and the clients must not leave it for that.
     pub fn restart(&mut self, now: Time, attached_in: Duration) {
         let first = (attached_in, attached_in / 2);
-        let smoothed = self.smoothed.map(|before| core::cmp::max_by_key(before, first, until_doubt));
-        *self = CarrierMonitor { smoothed, left: self.left, ..CarrierMonitor::new(self.patience, now) };
+        let smoothed = self.smoothed.map(|before| core::cmp::max_by_key(before, first, rto));
+        *self = CarrierMonitor {
+            smoothed,
+            carriers_left: self.carriers_left,
+            ..CarrierMonitor::new(self.patience, now)
+        };
     }
 
-    /// The carrier was heard. `awaits`: an answer is still outstanding.
-    pub fn heard(&mut self, now: Time, awaits: bool) {
-        if let Some(since) = self.awaits_since.take()
-            && !awaits
+    /// Bytes arrived on the carrier. `awaits_answer`: an answer is still outstanding.
+    pub fn heard(&mut self, now: Time, awaits_answer: bool) {
+        if let Some(since) = self.waits_since.take()
+            && !awaits_answer
         {
-            self.measured(now.since(since));
+            self.measure(now.since(since));
         }
         self.heard_at = now;
-        self.has_asked = false;
-        self.awaits_since = awaits.then_some(now);
+        self.is_probed = false;
+        self.waits_since = awaits_answer.then_some(now);
     }
 
-    /// A message was sent that requires an answer.
-    pub fn awaits(&mut self, now: Time) {
-        self.awaits_since.get_or_insert(now);
+    /// The session sent a message that requires an answer.
+    pub fn expect_answer(&mut self, now: Time) {
+        self.waits_since.get_or_insert(now);
     }
 
     /// Updates SRTT and RTTVAR (RFC 6298 §2.2, §2.3).
-    fn measured(&mut self, round_trip: Duration) {
-        self.left = 0;
+    fn measure(&mut self, round_trip: Duration) {
+        self.carriers_left = 0;
         self.smoothed = Some(match self.smoothed {
             None => (round_trip, round_trip / 2),
             Some((mean, deviation)) => {
-                let off = mean.abs_diff(round_trip);
-                ((mean * 7 + round_trip) / 8, (deviation * 3 + off) / 4)
+                let error = mean.abs_diff(round_trip);
+                ((mean * 7 + round_trip) / 8, (deviation * 3 + error) / 4)
             }
         });
     }
@@ -110,24 +114,24 @@ impl CarrierMonitor {
     /// The present timeout for an answer.
     pub fn timeout(&self) -> Duration {
         let Patience { floor, ceiling, .. } = self.patience;
-        let once = self.smoothed.as_ref().map_or(ceiling, |smoothed| until_doubt(smoothed).max(floor));
-        once.saturating_mul(1 << self.left.min(DOUBLINGS_MAX)).min(ceiling)
+        let timeout = self.smoothed.as_ref().map_or(ceiling, |smoothed| rto(smoothed).max(floor));
+        timeout.saturating_mul(1 << self.carriers_left.min(DOUBLINGS_MAX)).min(ceiling)
     }
 
-    /// What to do now, if anything. After [`Doubt::Ask`] an answer is outstanding.
-    pub fn poll(&mut self, now: Time) -> Option<Doubt> {
+    /// The action that is due now, if any. After [`SilenceAction::Probe`] an answer is outstanding.
+    pub fn poll(&mut self, now: Time) -> Option<SilenceAction> {
         if self.poll_timeout() > now {
             return None;
         }
-        match self.awaits_since {
+        match self.waits_since {
             Some(since) if now.since(since) >= self.timeout() => {
-                self.left = self.left.saturating_add(1);
-                Some(Doubt::Leave)
+                self.carriers_left = self.carriers_left.saturating_add(1);
+                Some(SilenceAction::Leave)
             }
             _ => {
-                self.has_asked = true;
-                self.awaits_since.get_or_insert(now);
-                Some(Doubt::Ask)
+                self.is_probed = true;
+                self.waits_since.get_or_insert(now);
+                Some(SilenceAction::Probe)
             }
         }
     }
@@ -135,9 +139,9 @@ impl CarrierMonitor {
     /// When to call [`poll`](Self::poll) next.
     #[must_use]
     pub fn poll_timeout(&self) -> Time {
-        match self.awaits_since {
-            // The probe at half the timeout tells a server that is slow to answer from a dead carrier.
-            Some(since) if !self.has_asked => since + self.timeout() / 2,
+        match self.waits_since {
+            // The answer to a probe at half the timeout distinguishes a slow server from a dead carrier.
+            Some(since) if !self.is_probed => since + self.timeout() / 2,
             Some(since) => since + self.timeout(),
             None => self.heard_at + self.patience.idle,
         }
@@ -145,7 +149,7 @@ impl CarrierMonitor {
 }
 
 /// RFC 6298's RTO, from SRTT and RTTVAR.
-fn until_doubt((mean, deviation): &(Duration, Duration)) -> Duration {
+fn rto((mean, deviation): &(Duration, Duration)) -> Duration {
     *mean + *deviation * 4
 }
 
@@ -163,14 +167,14 @@ mod tests {
     fn measured(ms: u64) -> CarrierMonitor {
         let mut monitor = CarrierMonitor::new(Patience::default(), at(0));
         for round in 0..50 {
-            monitor.awaits(at(round * 1000));
+            monitor.expect_answer(at(round * 1000));
             monitor.heard(at(round * 1000 + ms), false);
         }
         monitor
     }
 
     #[test]
-    fn patience_follows_round_trips_between_floor_and_ceiling() {
+    fn the_timeout_follows_round_trips_between_floor_and_ceiling() {
         let first = CarrierMonitor::new(Patience::default(), at(0));
         assert_eq!(first.timeout(), 1000 * MS);
         assert_eq!(measured(1).timeout(), 100 * MS);
@@ -179,60 +183,60 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_carrier_is_asked_half_way_and_then_left() {
+    fn a_silent_carrier_is_probed_at_half_the_timeout_and_left_at_the_timeout() {
         let mut monitor = measured(1);
-        monitor.awaits(at(60_000));
+        monitor.expect_answer(at(60_000));
         assert_eq!((monitor.poll(at(60_049)), monitor.poll_timeout()), (None, at(60_050)));
-        assert_eq!(monitor.poll(at(60_050)), Some(Doubt::Ask));
+        assert_eq!(monitor.poll(at(60_050)), Some(SilenceAction::Probe));
         assert_eq!((monitor.poll(at(60_099)), monitor.poll_timeout()), (None, at(60_100)));
-        assert_eq!(monitor.poll(at(60_100)), Some(Doubt::Leave));
+        assert_eq!(monitor.poll(at(60_100)), Some(SilenceAction::Leave));
     }
 
     #[test]
-    fn a_sign_of_life_is_enough_while_an_answer_is_awaited() {
+    fn any_received_bytes_restart_the_timeout_for_an_answer() {
         let mut monitor = measured(1);
-        monitor.awaits(at(60_000));
+        monitor.expect_answer(at(60_000));
         for ms in (60_040..70_000).step_by(40) {
             monitor.heard(at(ms), true);
             assert_eq!(monitor.poll(at(ms + 39)), None);
         }
-        assert_eq!(monitor.timeout(), 100 * MS, "a slow answer is no round trip until it is there");
+        assert_eq!(monitor.timeout(), 100 * MS, "bytes before the answer must not count as a round trip");
     }
 
     #[test]
-    fn an_idle_carrier_is_asked_and_left_if_it_does_not_answer() {
+    fn an_idle_carrier_is_probed_and_left_if_it_does_not_answer() {
         let mut monitor = measured(1);
         let idle = 49_001 + 5_000;
         assert_eq!((monitor.poll(at(idle - 1)), monitor.poll_timeout()), (None, at(idle)));
-        assert_eq!(monitor.poll(at(idle)), Some(Doubt::Ask));
+        assert_eq!(monitor.poll(at(idle)), Some(SilenceAction::Probe));
         monitor.heard(at(idle + 2), false);
         assert_eq!(monitor.poll_timeout(), at(idle + 2 + 5_000));
-        assert_eq!(monitor.poll(at(idle + 5_002)), Some(Doubt::Ask));
-        assert_eq!(monitor.poll(at(idle + 5_102)), Some(Doubt::Leave));
+        assert_eq!(monitor.poll(at(idle + 5_002)), Some(SilenceAction::Probe));
+        assert_eq!(monitor.poll(at(idle + 5_102)), Some(SilenceAction::Leave));
     }
 
     #[test]
-    fn another_carrier_begins_with_what_was_measured() {
+    fn the_next_carrier_begins_with_the_measured_timeout() {
         let mut monitor = measured(1);
-        monitor.awaits(at(60_000));
+        monitor.expect_answer(at(60_000));
         monitor.restart(at(60_200), MS);
         assert_eq!((monitor.timeout(), monitor.poll(at(60_300))), (100 * MS, None));
     }
 
     #[test]
-    fn a_carrier_whose_handshake_was_slow_gets_more_time() {
+    fn a_slow_handshake_lengthens_the_timeout() {
         let mut monitor = measured(1);
         monitor.restart(at(60_000), 100 * MS);
         assert_eq!(monitor.timeout(), 300 * MS);
         for round in 1..20 {
-            monitor.awaits(at(60_000 + round));
+            monitor.expect_answer(at(60_000 + round));
             monitor.heard(at(60_001 + round), false);
         }
-        assert_eq!(monitor.timeout(), 100 * MS, "round trips of this carrier count from now on");
+        assert_eq!(monitor.timeout(), 100 * MS, "later round trips should replace the handshake's");
     }
 
     #[test]
-    fn a_quick_handshake_does_not_shorten_what_was_measured() {
+    fn a_quick_handshake_does_not_shorten_the_timeout() {
         let mut monitor = measured(250);
         let before = monitor.timeout();
         monitor.restart(at(60_000), MS);
@@ -240,25 +244,25 @@ mod tests {
     }
 
     #[test]
-    fn a_handshake_alone_measures_nothing() {
+    fn a_handshake_alone_does_not_change_the_first_timeout() {
         let mut monitor = CarrierMonitor::new(Patience::default(), at(0));
         monitor.restart(at(2), 2 * MS);
         assert_eq!(monitor.timeout(), 1000 * MS);
     }
 
     #[test]
-    fn the_next_carrier_gets_more_time_until_it_has_answered() {
+    fn each_carrier_left_doubles_the_timeout_until_an_answer() {
         let mut monitor = measured(1);
         for (round, patience_ms) in [(0, 100), (1, 200), (2, 400), (3, 800), (4, 1000), (5, 1000)] {
-            let begin = 60_000 + round * 10_000;
-            monitor.restart(at(begin), MS);
-            monitor.awaits(at(begin));
+            let start_ms = 60_000 + round * 10_000;
+            monitor.restart(at(start_ms), MS);
+            monitor.expect_answer(at(start_ms));
             assert_eq!(monitor.timeout(), patience_ms * MS);
-            assert_eq!(monitor.poll(at(begin + u64::from(patience_ms) / 2)), Some(Doubt::Ask));
-            assert_eq!(monitor.poll(at(begin + u64::from(patience_ms))), Some(Doubt::Leave));
+            assert_eq!(monitor.poll(at(start_ms + u64::from(patience_ms) / 2)), Some(SilenceAction::Probe));
+            assert_eq!(monitor.poll(at(start_ms + u64::from(patience_ms))), Some(SilenceAction::Leave));
         }
         monitor.restart(at(200_000), MS);
-        monitor.awaits(at(200_000));
+        monitor.expect_answer(at(200_000));
         monitor.heard(at(200_001), false);
         assert_eq!(monitor.timeout(), 100 * MS);
     }

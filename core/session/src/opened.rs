@@ -6,12 +6,12 @@ use crate::slots::SessionHandle;
 #[cfg(doc)]
 use crate::{Sessions, StreamEvent};
 
-/// The outcome of a session's opening message on a carrier. The driver records it and carries out its
-/// [orders](Opened::orders).
+/// The outcome of a session's opening message on a carrier. The driver records it and performs its
+/// [actions](Opened::actions).
 #[derive(Debug)]
 pub enum Opened<C> {
     /// A new session for the application to [accept](Sessions::accept) or [refuse](Sessions::refuse). A driver without room
-    /// for it [takes it back](Sessions::take_back) and refuses it on its carrier.
+    /// for the session [withdraws it](Sessions::withdraw) and refuses it on its carrier.
     New {
         /// The session.
         session: SessionHandle,
@@ -32,7 +32,7 @@ pub enum Opened<C> {
         replaced: Option<C>,
     },
     /// Both ends have closed the session, but the client has not received the *close*. The carrier belongs to no session.
-    Over {
+    AlreadyClosed {
         /// The server's *resumed*.
         answer: Control,
         /// Why the session was closed.
@@ -44,9 +44,9 @@ pub enum Opened<C> {
 
 /// An action of the driver on the carrier that brought the opening message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum CarrierAction {
     /// Send this message.
-    Say(Control),
+    Send(Control),
     /// Send *accepted*, and then *drain* if the session is on the wrong carrier ([`Placement`](crate::Placement)).
     Accept,
     /// Close the carrier, which belongs to no session.
@@ -57,14 +57,16 @@ pub enum Order {
 
 impl<C> Opened<C> {
     /// The actions on the carrier, in this order.
-    pub fn orders(&self) -> impl Iterator<Item = Order> + use<C> {
+    pub fn actions(&self) -> impl Iterator<Item = CarrierAction> + use<C> {
         let (first, second) = match *self {
             Opened::New { answer, .. } | Opened::Resumed { answer, is_accepted: false, .. } => {
-                (Order::Say(answer), None)
+                (CarrierAction::Send(answer), None)
             }
-            Opened::Resumed { answer, .. } => (Order::Say(answer), Some(Order::Accept)),
-            Opened::Over { answer, reason } => (Order::Say(answer), Some(Order::Close(reason))),
-            Opened::Refused(reason) => (Order::Refuse(reason), None),
+            Opened::Resumed { answer, .. } => (CarrierAction::Send(answer), Some(CarrierAction::Accept)),
+            Opened::AlreadyClosed { answer, reason } => {
+                (CarrierAction::Send(answer), Some(CarrierAction::Close(reason)))
+            }
+            Opened::Refused(reason) => (CarrierAction::Refuse(reason), None),
         };
         core::iter::once(first).chain(second)
     }

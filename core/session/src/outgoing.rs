@@ -2,24 +2,24 @@
 
 use alloc::collections::VecDeque;
 
-/// Buffers above this size shrink when they are less than a quarter full, so that an idle session needs little memory.
-const QUIET_BYTES: usize = 2 * 1024;
+/// Buffers above this size shrink when they are less than a quarter full, so that idle sessions hold little memory.
+const SHRINK_ABOVE_BYTES: usize = 2 * 1024;
 
 /// The other end reported an offset that is impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OutOfRange;
 
 /// One direction of a session at its sender. All offsets count bytes since the session began:
-/// `acknowledged ≤ passed ≤ sent ≤ written`.
+/// `acknowledged ≤ carried ≤ sent ≤ written`.
 #[derive(Clone, Debug)]
 pub(crate) struct Outgoing {
     /// Bytes from `acknowledged` to `written`.
     kept: VecDeque<u8>,
     kept_max: usize,
     acknowledged: u64,
-    /// The present carrier has the bytes up to this offset, or need not carry them.
-    passed: u64,
-    /// The highest offset that any carrier has had.
+    /// The present carrier has taken the bytes up to this offset, or need not carry them.
+    carried: u64,
+    /// The highest offset that any carrier has taken.
     sent: u64,
     /// The other end's credit.
     limit: u64,
@@ -31,29 +31,29 @@ pub(crate) struct Outgoing {
 enum Finish {
     /// More may be written.
     Open,
-    /// Nothing more is written; *finish* is not sent on the present carrier.
-    Wanted,
+    /// The application has finished; *finish* is not sent on the present carrier.
+    Pending,
     /// *finish* is sent on the present carrier.
-    Passed,
+    Carried,
     Acknowledged,
     /// Unacknowledged bytes were dropped: the other end never gets them.
-    Forgotten,
+    Discarded,
 }
 
 impl Outgoing {
     /// `limit`: the other end's initial credit. `kept_max`: bound on unacknowledged bytes.
     pub(crate) fn new(limit: u64, kept_max: usize) -> Outgoing {
         let kept = VecDeque::new();
-        Outgoing { kept, kept_max, acknowledged: 0, passed: 0, sent: 0, limit, finish: Finish::Open }
+        Outgoing { kept, kept_max, acknowledged: 0, carried: 0, sent: 0, limit, finish: Finish::Open }
     }
 
-    /// Takes as long a prefix as there is room for, and returns its length.
+    /// Takes the longest prefix that fits and returns its length.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> usize {
         let taken = bytes.len().min(self.room());
-        let wanted = self.kept.len() + taken;
-        if wanted > self.kept.capacity() {
+        let needed = self.kept.len() + taken;
+        if needed > self.kept.capacity() {
             // Doubles the capacity, up to the bound.
-            let capacity = (self.kept.capacity() * 2).clamp(wanted, self.kept_max);
+            let capacity = (self.kept.capacity() * 2).clamp(needed, self.kept_max);
             self.kept.reserve_exact(capacity - self.kept.len());
         }
         self.kept.extend(&bytes[..taken]);
@@ -65,11 +65,11 @@ impl Outgoing {
         if self.finish == Finish::Open { self.kept_max - self.kept.len().min(self.kept_max) } else { 0 }
     }
 
-    /// The next bytes for the carrier, contiguous; empty without bytes or credit.
+    /// The next bytes for the carrier, contiguous; empty without unsent bytes or without credit.
     pub(crate) fn next(&self) -> &[u8] {
-        let credit = usize::try_from(self.limit.saturating_sub(self.passed)).unwrap_or(usize::MAX);
+        let credit = usize::try_from(self.limit.saturating_sub(self.carried)).unwrap_or(usize::MAX);
         #[expect(clippy::cast_possible_truncation, reason = "at most the length of `kept`")]
-        let start = (self.passed - self.acknowledged) as usize;
+        let start = (self.carried - self.acknowledged) as usize;
         let (front, back) = self.kept.as_slices();
         let rest = match front.get(start..) {
             Some(rest) if !rest.is_empty() => rest,
@@ -79,18 +79,18 @@ impl Outgoing {
     }
 
     /// The carrier has taken this many bytes of [`next`](Self::next).
-    pub(crate) fn pass(&mut self, bytes: usize) {
-        self.passed += bytes as u64;
-        debug_assert!(self.passed <= self.written(), "only what was written is passed");
-        self.sent = self.sent.max(self.passed);
+    pub(crate) fn advance_carried(&mut self, bytes: usize) {
+        self.carried += bytes as u64;
+        debug_assert!(self.carried <= self.written(), "a carrier must not take more than was written");
+        self.sent = self.sent.max(self.carried);
     }
 
-    /// The offset of the end, when *finish* is to be sent now.
+    /// The offset of the stream's end, if *finish* is due.
     #[must_use]
     pub(crate) fn poll_finish(&mut self) -> Option<u64> {
-        if self.finish == Finish::Wanted && self.passed == self.written() {
-            self.finish = Finish::Passed;
-            return Some(self.passed);
+        if self.finish == Finish::Pending && self.carried == self.written() {
+            self.finish = Finish::Carried;
+            return Some(self.carried);
         }
         None
     }
@@ -103,14 +103,14 @@ impl Outgoing {
     /// Ends the stream after the bytes that were written.
     pub(crate) fn finish(&mut self) {
         if self.finish == Finish::Open {
-            self.finish = Finish::Wanted;
+            self.finish = Finish::Pending;
         }
     }
 
-    /// The other end has all bytes up to `received`, and *finish* too if `finish`. An old acknowledgement changes nothing.
-    /// Returns whether there is room after there was none.
+    /// The other end has all bytes up to `received`, and *finish* too if `finish`. Outdated acknowledgements are
+    /// ignored. Returns whether a full buffer has room again.
     pub(crate) fn acknowledge(&mut self, received: u64, finish: bool) -> Result<bool, OutOfRange> {
-        if self.finish == Finish::Forgotten {
+        if self.finish == Finish::Discarded {
             return Ok(false);
         }
         let finish_is_possible = self.finish != Finish::Open && received == self.written();
@@ -123,8 +123,8 @@ impl Outgoing {
             self.kept.drain(..(received - self.acknowledged) as usize);
             self.acknowledged = received;
             // An old carrier may have delivered more than the new one has carried.
-            self.passed = self.passed.max(received);
-            if self.kept.capacity() > QUIET_BYTES && self.kept.len() < self.kept.capacity() / 4 {
+            self.carried = self.carried.max(received);
+            if self.kept.capacity() > SHRINK_ABOVE_BYTES && self.kept.len() < self.kept.capacity() / 4 {
                 self.kept.shrink_to(self.kept.len() * 2);
             }
         }
@@ -135,42 +135,42 @@ impl Outgoing {
     }
 
     /// The other end's credit. A lower value than before is outdated and ignored.
-    pub(crate) fn raise_limit(&mut self, limit: u64) {
+    pub(crate) fn raise_credit_limit(&mut self, limit: u64) {
         self.limit = self.limit.max(limit);
     }
 
-    /// Continues on a new carrier: bytes that the other end lacks are retransmitted. Returns whether there is room after
-    /// there was none.
+    /// Continues on a new carrier: bytes that the other end lacks are retransmitted. Returns whether a full buffer
+    /// has room again.
     pub(crate) fn resume(&mut self, received: u64, finish: bool, limit: u64) -> Result<bool, OutOfRange> {
-        if self.finish == Finish::Forgotten {
+        if self.finish == Finish::Discarded {
             return Ok(false);
         }
-        // Less than was acknowledged before: the position is of another stream, or false.
+        // A position below an acknowledged offset belongs to another stream, or is false.
         if received < self.acknowledged {
             return Err(OutOfRange);
         }
         let room = self.acknowledge(received, finish)?;
-        self.passed = self.acknowledged;
-        if self.finish == Finish::Passed {
-            self.finish = Finish::Wanted;
+        self.carried = self.acknowledged;
+        if self.finish == Finish::Carried {
+            self.finish = Finish::Pending;
         }
-        self.raise_limit(limit);
+        self.raise_credit_limit(limit);
         Ok(room)
     }
 
-    /// Drops unacknowledged bytes: they are not sent any more.
-    pub(crate) fn forget(&mut self) {
+    /// Drops unacknowledged bytes, which are not sent any more.
+    pub(crate) fn discard(&mut self) {
         self.kept = VecDeque::new();
         self.acknowledged = self.sent;
-        self.passed = self.sent;
-        self.finish = Finish::Forgotten;
+        self.carried = self.sent;
+        self.finish = Finish::Discarded;
     }
 
     pub(crate) fn written(&self) -> u64 {
         self.acknowledged + self.kept.len() as u64
     }
 
-    /// The highest offset that any carrier has had.
+    /// The highest offset that any carrier has taken.
     pub(crate) fn sent(&self) -> u64 {
         self.sent
     }
@@ -179,22 +179,23 @@ impl Outgoing {
         self.acknowledged
     }
 
-    /// Whether bytes on the carrier, or *finish*, are not acknowledged.
-    pub(crate) fn awaits(&self) -> bool {
-        self.acknowledged < self.passed || self.finish == Finish::Passed
+    /// Whether an acknowledgement of bytes on the carrier, or of *finish*, is outstanding.
+    pub(crate) fn awaits_answer(&self) -> bool {
+        self.acknowledged < self.carried || self.finish == Finish::Carried
     }
 
-    /// Whether the carrier has all that was written.
-    pub(crate) fn is_passed(&self) -> bool {
-        self.passed == self.written()
+    /// Whether the carrier has taken all written bytes.
+    pub(crate) fn is_all_carried(&self) -> bool {
+        self.carried == self.written()
     }
 
     /// Bytes written and not acknowledged.
-    pub(crate) fn kept(&self) -> usize {
+    pub(crate) fn unacknowledged_bytes(&self) -> usize {
         self.kept.len()
     }
 
-    /// Bytes of memory that [`kept`](Self::kept) bytes take; the capacity of an empty buffer does not count.
+    /// Bytes of memory that hold the [unacknowledged](Self::unacknowledged_bytes) bytes; the capacity of an empty buffer
+    /// does not count.
     pub(crate) fn held(&self) -> usize {
         if self.kept.is_empty() { 0 } else { self.kept.capacity() }
     }
@@ -206,106 +207,108 @@ mod tests {
 
     use super::*;
 
-    fn pass_all(outgoing: &mut Outgoing) -> Vec<u8> {
+    fn carry_all(outgoing: &mut Outgoing) -> Vec<u8> {
         let mut all = Vec::new();
         while !outgoing.next().is_empty() {
             let bytes = outgoing.next().to_vec();
-            outgoing.pass(bytes.len());
+            outgoing.advance_carried(bytes.len());
             all.extend(bytes);
         }
         all
     }
 
     #[test]
-    fn what_is_not_acknowledged_is_passed_again_and_nothing_else() {
+    fn a_new_carrier_gets_exactly_the_unacknowledged_bytes() {
         let mut outgoing = Outgoing::new(100, 16);
         assert_eq!(outgoing.write(b"abcdefgh"), 8);
-        assert_eq!(pass_all(&mut outgoing), b"abcdefgh");
+        assert_eq!(carry_all(&mut outgoing), b"abcdefgh");
         assert_eq!(outgoing.acknowledge(3, false), Ok(false));
-        assert_eq!(outgoing.write(b"ijklmnopqrstuvw"), 11, "16 may be kept, and 5 are");
-        assert_eq!(pass_all(&mut outgoing), b"ijklmnopqrs");
+        assert_eq!(outgoing.write(b"ijklmnopqrstuvw"), 11, "16 may be kept, 5 are kept already");
+        assert_eq!(carry_all(&mut outgoing), b"ijklmnopqrs");
         assert_eq!(outgoing.resume(5, false, 0), Ok(true));
-        assert_eq!(pass_all(&mut outgoing), b"fghijklmnopqrs");
+        assert_eq!(carry_all(&mut outgoing), b"fghijklmnopqrs");
         assert_eq!(outgoing.acknowledge(19, false), Ok(false));
-        assert!(outgoing.next().is_empty() && outgoing.kept() == 0);
+        assert!(outgoing.next().is_empty() && outgoing.unacknowledged_bytes() == 0);
     }
 
     #[test]
-    fn memory_follows_what_is_kept_and_stays_within_the_bound() {
+    fn memory_is_proportional_to_kept_bytes_and_bounded() {
         let mut outgoing = Outgoing::new(u64::MAX, 200_000);
         for _ in 0..300 {
             outgoing.write(&[7; 1_000]);
-            assert!(outgoing.held() <= 200_000 && outgoing.held() <= 2 * outgoing.kept().max(500));
+            assert!(
+                outgoing.held() <= 200_000 && outgoing.held() <= 2 * outgoing.unacknowledged_bytes().max(500)
+            );
         }
-        pass_all(&mut outgoing);
+        carry_all(&mut outgoing);
         for received in (0..200_000).step_by(1_000) {
             outgoing.acknowledge(received, false).unwrap();
-            assert!(outgoing.held() <= (4 * outgoing.kept() + 4).max(QUIET_BYTES));
+            assert!(outgoing.held() <= (4 * outgoing.unacknowledged_bytes() + 4).max(SHRINK_ABOVE_BYTES));
         }
     }
 
     #[test]
-    fn credit_holds_back_and_a_lower_one_is_an_old_one() {
+    fn credit_limits_sending_and_a_lower_credit_is_ignored() {
         let mut outgoing = Outgoing::new(3, 16);
         outgoing.write(b"abcdef");
-        assert_eq!(pass_all(&mut outgoing), b"abc");
-        outgoing.raise_limit(2);
+        assert_eq!(carry_all(&mut outgoing), b"abc");
+        outgoing.raise_credit_limit(2);
         assert!(outgoing.next().is_empty());
-        outgoing.raise_limit(5);
-        assert_eq!(pass_all(&mut outgoing), b"de");
+        outgoing.raise_credit_limit(5);
+        assert_eq!(carry_all(&mut outgoing), b"de");
     }
 
     #[test]
-    fn a_full_buffer_takes_nothing_and_tells_of_room() {
+    fn a_full_buffer_takes_no_bytes_and_reports_room_after_an_acknowledgement() {
         let mut outgoing = Outgoing::new(100, 4);
         assert_eq!(outgoing.write(b"abcdef"), 4);
         assert_eq!(outgoing.write(b"ef"), 0);
-        pass_all(&mut outgoing);
+        carry_all(&mut outgoing);
         assert_eq!(outgoing.acknowledge(0, false), Ok(false));
         assert_eq!(outgoing.acknowledge(2, false), Ok(true));
         assert_eq!(outgoing.write(b"ef"), 2);
     }
 
     #[test]
-    fn acknowledgements_of_what_was_never_sent_are_refused() {
+    fn acknowledgements_of_unsent_bytes_are_rejected() {
         let mut outgoing = Outgoing::new(2, 16);
         outgoing.write(b"abc");
-        pass_all(&mut outgoing);
-        assert_eq!(outgoing.acknowledge(3, false), Err(OutOfRange), "only two were sent");
-        assert_eq!(outgoing.acknowledge(2, true), Err(OutOfRange), "there was no finish");
+        carry_all(&mut outgoing);
+        assert_eq!(outgoing.acknowledge(3, false), Err(OutOfRange), "only 2 bytes were sent");
+        assert_eq!(outgoing.acknowledge(2, true), Err(OutOfRange), "no finish was sent");
         assert_eq!(outgoing.acknowledge(2, false), Ok(false));
-        assert_eq!(outgoing.resume(1, false, 9), Err(OutOfRange), "two were acknowledged before");
+        assert_eq!(outgoing.resume(1, false, 9), Err(OutOfRange), "2 bytes were acknowledged before");
     }
 
     #[test]
-    fn the_finish_follows_the_last_byte_and_is_repeated_until_acknowledged() {
+    fn finish_follows_the_last_byte_and_is_repeated_until_acknowledged() {
         let mut outgoing = Outgoing::new(2, 16);
         outgoing.write(b"abc");
         outgoing.finish();
         assert_eq!(outgoing.write(b"d"), 0);
-        pass_all(&mut outgoing);
+        carry_all(&mut outgoing);
         assert_eq!(outgoing.poll_finish(), None, "a byte waits for credit");
-        outgoing.raise_limit(9);
-        pass_all(&mut outgoing);
+        outgoing.raise_credit_limit(9);
+        carry_all(&mut outgoing);
         assert_eq!((outgoing.poll_finish(), outgoing.poll_finish()), (Some(3), None));
         outgoing.resume(3, false, 9).unwrap();
         assert_eq!(outgoing.poll_finish(), Some(3));
-        assert!(outgoing.awaits());
+        assert!(outgoing.awaits_answer());
         outgoing.acknowledge(3, true).unwrap();
-        assert!(!outgoing.awaits());
+        assert!(!outgoing.awaits_answer());
         outgoing.resume(3, true, 9).unwrap();
         assert_eq!(outgoing.poll_finish(), None);
     }
 
     #[test]
-    fn a_carrier_behind_what_an_old_one_delivered_catches_up() {
+    fn bytes_that_an_old_carrier_delivered_are_skipped() {
         let mut outgoing = Outgoing::new(100, 100);
         outgoing.write(b"abcdef");
-        pass_all(&mut outgoing);
+        carry_all(&mut outgoing);
         outgoing.resume(1, false, 0).unwrap();
-        outgoing.pass(1);
-        // More than this carrier has had is valid, because another one delivered the bytes.
+        outgoing.advance_carried(1);
+        // An acknowledgement beyond the bytes of this carrier is valid: another carrier delivered them.
         outgoing.acknowledge(5, false).unwrap();
-        assert_eq!(pass_all(&mut outgoing), b"f");
+        assert_eq!(carry_all(&mut outgoing), b"f");
     }
 }

@@ -1,12 +1,12 @@
-//! A server's port with sessions, without sockets: the table of sessions; which sessions have something to send; when
-//! acknowledgements are due that do not go along with data; which sessions are on the wrong carrier under the operator's
-//! override; and which return to the server first.
+//! A server's port with sessions, without sockets: the table of sessions; which sessions have data or messages to send;
+//! when acknowledgements without data are due; which sessions are on the wrong carrier under the operator's override;
+//! and which return to the server first.
 //!
 //! The driver moves bytes: it passes events of links to [`Port::handle_data`] and [`Port::handle_control`], and calls
 //! [`Port::transmit`] for each session that [`Port::poll_dirty`] returns.
 
-mod owing;
 mod placement;
+mod send_schedule;
 
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -18,8 +18,8 @@ use spillway_wire::preamble::Role;
 use spillway_wire::session::SessionId;
 use spillway_wire::{CloseReason, Control};
 
-use self::owing::Owing;
 pub use self::placement::Placement;
+use self::send_schedule::SendSchedule;
 use crate::expired::Expired;
 use crate::opened::Opened;
 use crate::slots::SessionHandle;
@@ -28,23 +28,23 @@ use crate::table::{OpeningMessage, SessionInfo, Sessions, TableLimits};
 
 /// The effects of a session's control message on the driver.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Heard {
+pub struct ControlEffects {
     /// An event for the application.
     pub event: Option<StreamEvent>,
-    /// The session may have something to send: it is [dirty](Port::poll_dirty).
-    pub gives: bool,
+    /// The session may have data or messages to send: it is [dirty](Port::poll_dirty).
+    pub is_dirty: bool,
     /// The client has closed this carrier, and the session is detached or over: close the carrier, as
     /// [moved](CloseReason::Moved).
-    pub leaves: bool,
+    pub closes_carrier: bool,
 }
 
-/// A server's sessions. `C` names a carrier: a link and a virtual connection on it.
+/// A server's sessions. `C` identifies a carrier: a link and a virtual connection on it.
 #[derive(Debug)]
 pub struct Port<C> {
     table: Sessions<C>,
     /// Indexed by slot.
     records: Vec<Option<Record>>,
-    owing: Owing,
+    sending: SendSchedule,
 }
 
 /// What a port records of a session besides its stream.
@@ -55,25 +55,25 @@ struct Record {
     client: SocketAddr,
     /// Role of the link that carries the session, or carried it last.
     role: Role,
-    /// How often the session was asked to return to the server since it was attached to this carrier.
-    asked_home: u32,
+    /// Number of requests to return to the server since the session was attached to this carrier.
+    return_requests: u32,
 }
 
 impl<C: Copy + PartialEq> Port<C> {
     /// A port without sessions. `random`: a number that differs between two starts of a server.
     pub fn new(limits: TableLimits, random: u64) -> Port<C> {
-        Port { table: Sessions::new(limits, random), records: Vec::new(), owing: Owing::default() }
+        Port { table: Sessions::new(limits, random), records: Vec::new(), sending: SendSchedule::default() }
     }
 
     // Input from links.
 
     /// A session begins or continues on a carrier on a link of this role: see [`Sessions::open`]. A session that continues
     /// is [dirty](Self::poll_dirty) afterwards.
-    pub fn open(&mut self, now: Time, ring: &KeyRing, words: &OpeningMessage<C>, role: Role) -> Opened<C> {
-        let opened = self.table.open(now, ring, words);
+    pub fn open(&mut self, now: Time, ring: &KeyRing, message: &OpeningMessage<C>, role: Role) -> Opened<C> {
+        let opened = self.table.open(now, ring, message);
         match &opened {
             Opened::New { session, .. } => {
-                let record = Record { session: *session, client: words.client, role, asked_home: 0 };
+                let record = Record { session: *session, client: message.client, role, return_requests: 0 };
                 let slot = session.slot() as usize;
                 if self.records.len() <= slot {
                     self.records.resize_with(slot + 1, || None);
@@ -82,12 +82,12 @@ impl<C: Copy + PartialEq> Port<C> {
             }
             Opened::Resumed { session, .. } => {
                 if let Some(record) = self.record_mut(*session) {
-                    (record.role, record.asked_home) = (role, 0);
+                    (record.role, record.return_requests) = (role, 0);
                 }
-                self.mark(*session);
-                self.owe(*session);
+                self.mark_dirty(*session);
+                self.schedule_acknowledgement(*session);
             }
-            Opened::Over { .. } | Opened::Refused(_) => {}
+            Opened::AlreadyClosed { .. } | Opened::Refused(_) => {}
         }
         opened
     }
@@ -102,7 +102,7 @@ impl<C: Copy + PartialEq> Port<C> {
     ) -> Result<bool, StreamEvent> {
         let outcome = self.table.handle_data(now, session, carrier, bytes);
         if outcome == Ok(true) {
-            self.owe(session);
+            self.schedule_acknowledgement(session);
         }
         outcome
     }
@@ -114,24 +114,25 @@ impl<C: Copy + PartialEq> Port<C> {
         session: SessionHandle,
         carrier: C,
         control: &Control,
-    ) -> Heard {
+    ) -> ControlEffects {
         let event = self.table.handle_control(now, session, carrier, control);
-        // A plain acknowledgement comes with nearly every request and only frees memory: only an ending session has
-        // something to send after it.
-        let is_plain = matches!(control, Control::Acknowledge(acknowledge) if !acknowledge.answer);
-        let gives = !is_plain || self.table.is_ending(session);
-        if gives {
-            self.owe(session);
-            self.mark(session);
+        // A plain acknowledgement comes with nearly every request and only frees memory: afterwards only an ending
+        // session can have a message to send.
+        let is_plain = matches!(control, Control::Acknowledge(acknowledge) if !acknowledge.requests_answer);
+        let is_dirty = !is_plain || self.table.is_ending(session);
+        if is_dirty {
+            self.schedule_acknowledgement(session);
+            self.mark_dirty(session);
         }
-        self.forget_if_over(session);
-        let leaves = matches!(control, Control::Close(_)) && self.table.carrier(session) != Some(carrier);
-        Heard { event, gives, leaves }
+        self.remove_if_over(session);
+        let closes_carrier =
+            matches!(control, Control::Close(_)) && self.table.carrier(session) != Some(carrier);
+        ControlEffects { event, is_dirty, closes_carrier }
     }
 
     /// The session's carrier has room again.
-    pub fn has_room(&mut self, session: SessionHandle) {
-        self.mark(session);
+    pub fn carrier_has_room(&mut self, session: SessionHandle) {
+        self.mark_dirty(session);
     }
 
     /// A carrier is lost. Its session waits for another one.
@@ -139,32 +140,32 @@ impl<C: Copy + PartialEq> Port<C> {
         self.table.detach(now, session, carrier);
     }
 
-    // The application's verbs.
+    // Calls of the application.
 
     /// See [`Sessions::accept`].
     pub fn accept(&mut self, session: SessionHandle) -> Option<C> {
-        self.mark(session);
+        self.mark_dirty(session);
         self.table.accept(session)
     }
 
     /// See [`Sessions::refuse`].
     pub fn refuse(&mut self, session: SessionHandle) -> Option<C> {
         let carrier = self.table.refuse(session);
-        self.forget_if_over(session);
+        self.remove_if_over(session);
         carrier
     }
 
-    /// See [`Sessions::take_back`].
-    pub fn take_back(&mut self, session: SessionHandle) {
-        self.table.take_back(session);
-        self.forget_if_over(session);
+    /// See [`Sessions::withdraw`].
+    pub fn withdraw(&mut self, session: SessionHandle) {
+        self.table.withdraw(session);
+        self.remove_if_over(session);
     }
 
     /// See [`Sessions::write`].
     pub fn write(&mut self, session: SessionHandle, bytes: &[u8]) -> usize {
         let taken = self.table.write(session, bytes);
         if taken > 0 {
-            self.mark(session);
+            self.mark_dirty(session);
         }
         taken
     }
@@ -175,30 +176,30 @@ impl<C: Copy + PartialEq> Port<C> {
     /// `bytes` exceeds the unread bytes; nothing has changed.
     pub fn consumed(&mut self, session: SessionHandle, bytes: usize) -> Result<(), ConsumedTooMuch> {
         self.table.consumed(session, bytes)?;
-        self.mark(session);
+        self.mark_dirty(session);
         Ok(())
     }
 
     /// See [`Sessions::finish`].
     pub fn finish(&mut self, session: SessionHandle) {
         self.table.finish(session);
-        self.mark(session);
+        self.mark_dirty(session);
     }
 
     /// See [`Sessions::close`].
     pub fn close(&mut self, now: Time, session: SessionHandle, reason: CloseReason) {
         self.table.close(now, session, reason);
-        self.mark(session);
+        self.mark_dirty(session);
     }
 
     // Output to carriers.
 
-    /// A session that may have something to send, and its carrier: call [`transmit`](Self::transmit). Call until `None` at
-    /// the end of a turn.
+    /// A session that may have data or messages to send, and its carrier: call [`transmit`](Self::transmit). Call until
+    /// `None` at the end of a turn.
     #[must_use]
     pub fn poll_dirty(&mut self) -> Option<(SessionHandle, C)> {
         loop {
-            let session = self.owing.poll_dirty()?;
+            let session = self.sending.poll_dirty()?;
             if let Some(carrier) = self.table.carrier(session) {
                 return Some((session, carrier));
             }
@@ -207,44 +208,44 @@ impl<C: Copy + PartialEq> Port<C> {
 
     /// Whether [`poll_dirty`](Self::poll_dirty) must be called.
     pub fn is_dirty(&self) -> bool {
-        self.owing.is_dirty()
+        self.sending.is_dirty()
     }
 
-    /// Sends on a session's carrier what is due. Returns whether the session is over, and the carrier's connection free.
+    /// Sends a session's due data and messages. Returns whether the session is over, and its carrier free.
     pub fn transmit(&mut self, now: Time, session: SessionHandle, on: &mut impl Carrier) -> bool {
-        self.owing.clean(session);
+        self.sending.mark_clean(session);
         self.table.transmit(now, session, on);
-        self.forget_if_over(session)
+        self.remove_if_over(session)
     }
 
     // Placement of clients.
 
     /// The *drain* to send after *accepted* if the session is on the wrong carrier.
-    pub fn drains(&self, session: SessionHandle, placement: Placement) -> Option<Control> {
-        placement.drains(self.role(session)?)
+    pub fn drain_for(&self, session: SessionHandle, placement: Placement) -> Option<Control> {
+        placement.drain_for(self.role(session)?)
     }
 
     /// The sessions on the wrong carriers, their carriers, and the *drain* to send there.
-    pub fn misplaced(&self, placement: Placement) -> Vec<(SessionHandle, C, Control)> {
-        let of = |(session, role, carrier)| Some((session, carrier, placement.drains(role)?));
-        self.carried().filter_map(of).collect()
+    pub fn misplaced_sessions(&self, placement: Placement) -> Vec<(SessionHandle, C, Control)> {
+        let with_drain = |(session, role, carrier)| Some((session, carrier, placement.drain_for(role)?));
+        self.carried().filter_map(with_drain).collect()
     }
 
     /// Asks `count` helped sessions to return to the server's own port: the sessions, their carriers, and the *drain* to
-    /// send there. Sessions that were asked least often on their present carrier come first.
-    pub fn return_home(&mut self, count: usize) -> Vec<(SessionHandle, C, Control)> {
+    /// send there. Sessions with the fewest requests on their present carrier come first.
+    pub fn ask_to_return(&mut self, count: usize) -> Vec<(SessionHandle, C, Control)> {
         if count == 0 {
             return Vec::new();
         }
         let helped = self.carried().filter(|(_, role, _)| *role == Role::Helper);
-        let asked = |session| self.record(session).map_or(0, |record| record.asked_home);
+        let requests = |session| self.record(session).map_or(0, |record| record.return_requests);
         let mut helped: Vec<_> =
-            helped.map(|(session, _, carrier)| (asked(session), session, carrier)).collect();
-        helped.sort_by_key(|(asked, ..)| *asked);
+            helped.map(|(session, _, carrier)| (requests(session), session, carrier)).collect();
+        helped.sort_by_key(|(requests, ..)| *requests);
         helped.truncate(count);
         for (_, session, _) in &helped {
             if let Some(record) = self.record_mut(*session) {
-                record.asked_home += 1;
+                record.return_requests += 1;
             }
         }
         let drain = Control::Drain { deadline_ms: 0 };
@@ -253,7 +254,7 @@ impl<C: Copy + PartialEq> Port<C> {
 
     /// The number of sessions on links of this role.
     pub fn carried_by(&self, role: Role) -> usize {
-        self.carried().filter(|(_, by, _)| *by == role).count()
+        self.carried().filter(|(_, carried_by, _)| *carried_by == role).count()
     }
 
     // Time.
@@ -261,16 +262,16 @@ impl<C: Copy + PartialEq> Port<C> {
     /// When to call [`handle_timeout`](Self::handle_timeout) and [`poll_expired`](Self::poll_expired) next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.owing.next().into_iter().chain(self.table.poll_timeout()).min()
+        self.sending.next().into_iter().chain(self.table.poll_timeout()).min()
     }
 
-    /// Makes sessions [dirty](Self::poll_dirty) whose acknowledgements are due.
+    /// Marks the sessions whose acknowledgements are due as [dirty](Self::poll_dirty).
     pub fn handle_timeout(&mut self, now: Time) {
-        while let Some(session) = self.owing.pop_due(now) {
+        while let Some(session) = self.sending.pop_due(now) {
             match self.table.poll_transmit_timeout(session) {
-                Some(at) if at <= now => self.mark(session),
-                // An acknowledgement was sent meanwhile; one for later bytes is due at `at`.
-                Some(at) => self.owing.owe(at, session),
+                Some(at) if at <= now => self.mark_dirty(session),
+                // An acknowledgement was sent meanwhile; the one for later bytes is due at `at`.
+                Some(at) => self.sending.schedule_acknowledgement(at, session),
                 None => {}
             }
         }
@@ -282,7 +283,7 @@ impl<C: Copy + PartialEq> Port<C> {
         let expired = self.table.poll_expired(now)?;
         let (Expired::Abandoned(session) | Expired::Lingered(session, _) | Expired::Overflowed(session, _)) =
             expired;
-        self.forget_if_over(session);
+        self.remove_if_over(session);
         Some(expired)
     }
 
@@ -313,9 +314,9 @@ impl<C: Copy + PartialEq> Port<C> {
         self.table.contains(session)
     }
 
-    /// See [`Sessions::knows`].
-    pub fn knows(&self, id: SessionId) -> bool {
-        self.table.knows(id)
+    /// See [`Sessions::has_id`].
+    pub fn has_id(&self, id: SessionId) -> bool {
+        self.table.has_id(id)
     }
 
     /// How many bytes [`write`](Self::write) would take now.
@@ -357,24 +358,24 @@ impl<C: Copy + PartialEq> Port<C> {
     }
 
     /// Marks a session as dirty. A session without a carrier is marked by [`open`](Self::open) when it gets one.
-    fn mark(&mut self, session: SessionHandle) {
+    fn mark_dirty(&mut self, session: SessionHandle) {
         if self.table.carrier(session).is_some() {
-            self.owing.mark(session);
+            self.sending.mark_dirty(session);
         }
     }
 
-    /// Schedules the session's acknowledgement, in case no data goes along with it before.
-    fn owe(&mut self, session: SessionHandle) {
+    /// Schedules the session's acknowledgement for the case that no data is sent before.
+    fn schedule_acknowledgement(&mut self, session: SessionHandle) {
         if let Some(at) = self.table.poll_transmit_timeout(session) {
-            self.owing.owe(at, session);
+            self.sending.schedule_acknowledgement(at, session);
         }
     }
 
-    fn forget_if_over(&mut self, session: SessionHandle) -> bool {
+    fn remove_if_over(&mut self, session: SessionHandle) -> bool {
         let is_over = !self.table.contains(session);
         if is_over && self.record(session).is_some() {
             self.records[session.slot() as usize] = None;
-            self.owing.clean(session);
+            self.sending.mark_clean(session);
         }
         is_over
     }

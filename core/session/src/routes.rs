@@ -1,19 +1,19 @@
 //! Which route a session tries after the loss of its carrier, and when.
 //!
 //! Another helper is tried at once. Only when all helpers have failed does the session return to its server's own link
-//! port. The sessions that lost the same helper spread their return: each picks a random time within a window, which grows
-//! when the server does not accept the session. Helpers are tried meanwhile, because any helper relieves the hot server.
+//! port. Sessions that lost the same helper spread their return: each picks a random time within a window, which grows
+//! when the server does not accept the session. Until then they try helpers, because any helper relieves the server.
 
 use core::time::Duration;
 
 use spillway_transport::Time;
 
-/// The longest interval between two attempts. It doubles with each round of all routes, up to [`AGAIN_MAX`]. The interval is
-/// random up to this bound, because many sessions lose the same helper at once.
-const AGAIN_MIN: Duration = Duration::from_millis(2);
-const AGAIN_MAX: Duration = Duration::from_millis(500);
+/// The interval between two attempts is random, because many sessions lose the same helper at once. Its bound is this
+/// one at first, and doubles with each round of all routes, up to [`RETRY_INTERVAL_MAX`].
+const RETRY_INTERVAL_MIN: Duration = Duration::from_millis(2);
+const RETRY_INTERVAL_MAX: Duration = Duration::from_millis(500);
 
-/// How sessions spread their return to the server's own link port: `n` sessions arrive at an average rate of `n / window`.
+/// How sessions spread their return to the server's own link port. `n` sessions arrive at the mean rate `n / window`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// A session returns within this time after the attempts at all helpers have failed.
@@ -53,35 +53,35 @@ pub struct Attempt {
 pub struct Routes {
     count: usize,
     /// Index of the server's own port, if it is known.
-    own: Option<usize>,
+    own_port: Option<usize>,
     pace: Pace,
     /// The route that is tried, or carries the session; `count` if the next attempt goes to the first route.
     at: usize,
-    /// Failures since a route last carried the session, its loss included; `helpers_failed` counts those of helpers.
+    /// Failures since a route last carried the session, including its loss. `helpers_failed`: those of helpers.
     failed: u32,
     helpers_failed: usize,
     /// The route that last carried the session was a helper's.
     was_helped: bool,
     /// When the session may return to the server's own port.
-    turn: Option<Time>,
+    return_at: Option<Time>,
     /// Attempts at the server's own port in a row that failed.
     refused: u32,
 }
 
 impl Routes {
-    /// `count` routes; the first is tried first. `own`: index of the server's own port; if it is unknown, all routes are
-    /// treated alike and none is paced.
-    pub fn new(count: usize, own: Option<usize>, pace: Pace) -> Routes {
-        let own = own.filter(|own| *own < count);
+    /// `count` routes; the first is tried first. `own_port`: index of the server's own port; if it is unknown, all
+    /// routes are treated alike and attempts are not paced.
+    pub fn new(count: usize, own_port: Option<usize>, pace: Pace) -> Routes {
+        let own_port = own_port.filter(|own_port| *own_port < count);
         Routes {
             count: count.max(1),
-            own,
+            own_port,
             pace,
             at: 0,
             failed: 0,
             helpers_failed: 0,
             was_helped: false,
-            turn: None,
+            return_at: None,
             refused: 0,
         }
     }
@@ -91,22 +91,27 @@ impl Routes {
         self.at
     }
 
-    /// The route to try now: the first one if [`replace`](Self::replace) removed the route that was due.
-    pub fn attempt(&mut self) -> usize {
+    /// The attempt that is due now. If [`replace`](Self::replace) removed its route, the first route is tried instead; a
+    /// session that was helped waits for its return when only the server's own port is left.
+    pub fn attempt(&mut self, now: Time, random: impl FnOnce() -> f64) -> Attempt {
         if self.at >= self.count {
-            self.at = match self.own.filter(|_| self.was_helped) {
-                Some(own) => self.helper_after(self.at, own),
-                None => self.after(self.at),
+            self.at = match self.own_port.filter(|_| self.was_helped) {
+                Some(own_port) if self.count == 1 => {
+                    let return_at = self.return_at.unwrap_or_else(|| self.draw_return(now, random()));
+                    return self.go_to_own_port(own_port, return_at);
+                }
+                Some(own_port) => self.next_helper(self.at, own_port),
+                None => self.next_route(self.at),
             };
         }
-        self.at
+        Attempt { route: self.at, at: now }
     }
 
     /// Replaces the routes. `at`: the new index of the present route, if it is still among them. The present route stays in
     /// use in any case until it is lost.
-    pub fn replace(&mut self, count: usize, own: Option<usize>, at: Option<usize>) {
+    pub fn replace(&mut self, count: usize, own_port: Option<usize>, at: Option<usize>) {
         self.count = count.max(1);
-        self.own = own.filter(|own| *own < self.count);
+        self.own_port = own_port.filter(|own_port| *own_port < self.count);
         // `count` is one beyond the last index: the next route is the first.
         self.at = at.filter(|at| *at < self.count).unwrap_or(self.count);
         (self.failed, self.helpers_failed) = (0, 0);
@@ -114,96 +119,99 @@ impl Routes {
 
     /// The application or the server chose this route.
     pub fn choose(&mut self, route: usize) {
-        (self.at, self.turn) = (route.min(self.count - 1), None);
+        (self.at, self.return_at) = (route.min(self.count - 1), None);
     }
 
     /// The present route carries the session.
     pub fn attached(&mut self) {
-        (self.failed, self.helpers_failed, self.refused, self.turn) = (0, 0, 0, None);
-        self.was_helped = self.own != Some(self.at);
+        (self.failed, self.helpers_failed, self.refused, self.return_at) = (0, 0, 0, None);
+        self.was_helped = self.own_port != Some(self.at);
     }
 
-    /// The present route failed, or its carrier is lost. Returns the next attempt; see [`turn`](Self::turn), too.
+    /// The present route failed, or its carrier is lost. Returns the next attempt; see [`return_at`](Self::return_at), too.
     pub fn lost(&mut self, now: Time, mut random: impl FnMut() -> f64) -> Attempt {
-        // The first round of routes is quick; the interval doubles with each further round.
+        // The bound of the interval doubles with each round of all routes.
         let rounds = self.failed / u32::try_from(self.count).unwrap_or(u32::MAX);
-        let longest = (AGAIN_MIN * 2u32.saturating_pow(rounds.min(16))).min(AGAIN_MAX);
-        let at = now + longest.mul_f64(random());
-        let was_carried = self.failed == 0;
+        let interval_max = (RETRY_INTERVAL_MIN * 2u32.saturating_pow(rounds.min(16))).min(RETRY_INTERVAL_MAX);
+        let at = now + interval_max.mul_f64(random());
+        let was_attached = self.failed == 0;
         self.failed = self.failed.saturating_add(1);
-        let Some(own) = self.own.filter(|_| self.was_helped) else {
-            self.at = self.after(self.at);
+        let Some(own_port) = self.own_port.filter(|_| self.was_helped) else {
+            self.at = self.next_route(self.at);
             return Attempt { route: self.at, at };
         };
-        if self.at == own {
+        if self.at == own_port {
             self.refused = self.refused.saturating_add(1);
         } else {
             self.helpers_failed += 1;
         }
         if self.helpers_failed >= self.count - 1 {
-            match self.turn {
-                // The helper was lost before the deadline of its drain: the shorter window suffices.
-                Some(turn) if was_carried => self.turn = Some(turn.min(self.draw(now, random()))),
+            match self.return_at {
+                // The helper was lost before the deadline of its drain: the shorter of the two waits suffices.
+                Some(at) if was_attached => self.return_at = Some(at.min(self.draw_return(now, random()))),
                 Some(_) => {}
-                None => self.turn = Some(self.draw(now, random())),
+                None => self.return_at = Some(self.draw_return(now, random())),
             }
         }
-        match self.turn.filter(|turn| *turn <= at) {
-            Some(turn) => self.take(own, turn),
+        // Without a helper to try until then, the next attempt is the return itself.
+        match self.return_at.filter(|return_at| *return_at <= at || self.count == 1) {
+            Some(return_at) => self.go_to_own_port(own_port, return_at),
             None => {
-                self.at = self.helper_after(self.at, own);
+                self.at = self.next_helper(self.at, own_port);
                 Attempt { route: self.at, at }
             }
         }
     }
 
-    fn after(&self, route: usize) -> usize {
+    fn next_route(&self, route: usize) -> usize {
         if route + 1 >= self.count { 0 } else { route + 1 }
     }
 
-    fn helper_after(&self, route: usize, own: usize) -> usize {
-        let next = self.after(route);
-        if next == own { self.after(next) } else { next }
+    fn next_helper(&self, route: usize, own_port: usize) -> usize {
+        let next = self.next_route(route);
+        if next == own_port { self.next_route(next) } else { next }
     }
 
     /// The server asks the session to move within this time: from its own port to a helper, or from a helper to its own
-    /// port. Returns when to go and where; `None` without such a route.
-    pub fn sent_away(&mut self, now: Time, deadline: Duration, random: f64) -> Option<Attempt> {
-        let own = self.own?;
-        let route = if self.at == own { self.helper_after(own, own) } else { own };
+    /// port. Returns the attempt at that route; `None` without such a route.
+    pub fn asked_to_move(&mut self, now: Time, deadline: Duration, random: f64) -> Option<Attempt> {
+        let own_port = self.own_port?;
+        let route = if self.at == own_port { self.next_helper(own_port, own_port) } else { own_port };
         // The last quarter of the deadline is a margin for late clients.
         (route != self.at).then(|| Attempt { route, at: now + deadline.mul_f64(random * 0.75) })
     }
 
-    fn draw(&self, now: Time, random: f64) -> Time {
+    fn draw_return(&self, now: Time, random: f64) -> Time {
         now + self.pace.wait(self.refused, random)
     }
 
-    /// The helper that carries the session drains within this time. Returns until when the session stays, if the server's
+    /// The helper that carries the session drains within this time. Returns how long the session stays, if the server's
     /// own port is the only other route; `None`: leave the helper at once.
     pub fn drained(&mut self, now: Time, deadline: Duration, random: f64) -> Option<Time> {
-        let is_last = self.count == 2 && self.own.is_some_and(|own| own != self.at);
+        // `at` is beyond the last index if `replace` removed the present route.
+        let other_routes = self.count - usize::from(self.at < self.count);
+        let is_last = other_routes == 1 && self.own_port.is_some_and(|own_port| own_port != self.at);
         if is_last && self.was_helped && !deadline.is_zero() {
             // The last quarter of the deadline is a margin for late clients.
-            self.turn.get_or_insert(now + deadline.mul_f64(random * 0.75));
+            self.return_at.get_or_insert(now + deadline.mul_f64(random * 0.75));
         }
-        self.turn
+        self.return_at
     }
 
     /// When the session may return to the server's own port. Helpers may be tried until then.
-    pub fn turn(&self) -> Option<Time> {
-        self.turn
+    pub fn return_at(&self) -> Option<Time> {
+        self.return_at
     }
 
-    /// The attempt at the server's own port, if its time has come. It replaces any other attempt.
-    pub fn take_turn(&mut self, now: Time) -> Option<Attempt> {
-        let (own, turn) = (self.own?, self.turn.filter(|turn| *turn <= now)?);
-        Some(self.take(own, turn))
+    /// The attempt at the server's own port, if the return is due. It replaces any other attempt.
+    pub fn take_return(&mut self, now: Time) -> Option<Attempt> {
+        let (own_port, at) = (self.own_port?, self.return_at.filter(|at| *at <= now)?);
+        Some(self.go_to_own_port(own_port, at))
     }
 
-    fn take(&mut self, own: usize, at: Time) -> Attempt {
-        (self.turn, self.at) = (None, own);
-        Attempt { route: own, at }
+    fn go_to_own_port(&mut self, own_port: usize, at: Time) -> Attempt {
+        (self.return_at, self.at) = (None, own_port);
+        Attempt { route: own_port, at }
     }
 }
 
@@ -227,20 +235,24 @@ mod tests {
     }
 
     #[test]
-    fn another_helper_is_tried_at_once() {
+    fn another_helper_is_tried_before_the_server() {
         let mut routes = helped(3);
         assert_eq!(routes.lost(at(0), || 1.0), Attempt { route: 1, at: at(2) });
-        assert_eq!(routes.turn(), None);
+        assert_eq!(routes.return_at(), None);
         routes.attached();
-        assert_eq!(routes.lost(at(0), || 1.0), Attempt { route: 0, at: at(2) }, "and not the server");
+        assert_eq!(
+            routes.lost(at(0), || 1.0),
+            Attempt { route: 0, at: at(2) },
+            "the other helper, not the server's own port"
+        );
     }
 
     #[test]
-    fn without_a_helper_the_server_has_its_window_and_helpers_are_tried_meanwhile() {
+    fn without_a_helper_the_session_returns_within_the_window_and_tries_helpers_until_then() {
         let mut routes = helped(3);
         routes.lost(at(0), || 0.5);
         assert_eq!(routes.lost(at(0), || 0.5).route, 0);
-        assert_eq!(routes.turn(), Some(at(500)));
+        assert_eq!(routes.return_at(), Some(at(500)));
         let (mut now, mut tried) = (at(0), 0);
         loop {
             let next = routes.lost(now, || 0.5);
@@ -250,115 +262,145 @@ mod tests {
             }
             tried += 1;
         }
-        assert_eq!(now, at(500), "then it is its turn");
+        assert_eq!(now, at(500), "the session should return at the drawn time");
         assert!((4..40).contains(&tried), "{tried} attempts at helpers");
     }
 
     #[test]
-    fn a_helper_that_does_not_answer_does_not_hold_the_turn_up() {
+    fn a_silent_helper_does_not_delay_the_return() {
         let mut routes = helped(2);
         assert_eq!(routes.lost(at(0), || 0.5).route, 0);
-        assert_eq!((routes.take_turn(at(499)), routes.at()), (None, 0));
-        assert_eq!(routes.take_turn(at(500)), Some(Attempt { route: 1, at: at(500) }));
+        assert_eq!((routes.take_return(at(499)), routes.at()), (None, 0));
+        assert_eq!(routes.take_return(at(500)), Some(Attempt { route: 1, at: at(500) }));
     }
 
     #[test]
-    fn the_window_grows_up_to_its_bound_while_the_server_refuses() {
+    fn the_window_doubles_up_to_its_bound_while_the_server_refuses() {
         let mut routes = helped(2);
-        let mut waited = Vec::new();
+        let mut waits_s = Vec::new();
         let mut now = at(0);
         for _ in 0..6 {
             routes.lost(now, || 0.999_999);
-            let turn = routes.turn().unwrap();
-            waited.push((turn.since(now).as_secs_f64()).round() as u64);
-            now = turn;
-            routes.take_turn(now).unwrap();
+            let return_at = routes.return_at().unwrap();
+            waits_s.push((return_at.since(now).as_secs_f64()).round() as u64);
+            now = return_at;
+            routes.take_return(now).unwrap();
         }
-        assert_eq!(waited, [1, 2, 4, 8, 8, 8]);
+        assert_eq!(waits_s, [1, 2, 4, 8, 8, 8]);
         routes.attached();
         assert!(!routes.was_helped);
     }
 
     #[test]
-    fn whoever_was_not_helped_is_not_paced() {
+    fn a_session_that_was_not_helped_returns_without_pacing() {
         let mut routes = Routes::new(2, Some(1), Pace::default());
-        assert_eq!(routes.lost(at(0), || 1.0), Attempt { route: 1, at: at(2) }, "at the beginning");
+        assert_eq!(routes.lost(at(0), || 1.0), Attempt { route: 1, at: at(2) }, "the first attempts");
         routes.attached();
         assert_eq!(routes.lost(at(0), || 1.0), Attempt { route: 0, at: at(2) });
         assert_eq!(
             routes.lost(at(2), || 1.0),
             Attempt { route: 1, at: at(4) },
-            "a server that was restarted"
+            "after the loss of the server's own port"
         );
-        assert_eq!(routes.lost(at(4), || 1.0), Attempt { route: 0, at: at(8) }, "ever more slowly");
+        assert_eq!(
+            routes.lost(at(4), || 1.0),
+            Attempt { route: 0, at: at(8) },
+            "the interval should double in the second round"
+        );
         let mut unknown = Routes::new(2, None, Pace::default());
         unknown.attached();
         assert_eq!((unknown.lost(at(0), || 1.0).route, unknown.lost(at(0), || 1.0).route), (1, 0));
-        assert_eq!(unknown.turn(), None);
+        assert_eq!(unknown.return_at(), None);
     }
 
     #[test]
-    fn a_helper_that_goes_is_left_within_its_deadline() {
+    fn a_draining_helper_is_left_within_its_deadline() {
         let mut routes = helped(2);
         assert_eq!(routes.drained(at(0), Duration::from_secs(20), 0.5), Some(at(7_500)));
-        assert_eq!(routes.drained(at(1), Duration::from_secs(20), 0.9), Some(at(7_500)), "once");
+        assert_eq!(routes.drained(at(1), Duration::from_secs(20), 0.9), Some(at(7_500)), "drawn only once");
         assert_eq!(routes.lost(at(7_500), || 0.5), Attempt { route: 1, at: at(7_500) });
         // The helper is lost before its deadline: the session returns within a window.
         let mut routes = helped(2);
         routes.drained(at(0), Duration::from_secs(20), 0.5);
         routes.lost(at(100), || 0.5);
-        assert_eq!(routes.turn(), Some(at(600)));
-        // At once, if the deadline is 0 or there is another helper.
+        assert_eq!(routes.return_at(), Some(at(600)));
+        // The session leaves at once if the deadline is 0 or there is another helper.
         assert_eq!(helped(2).drained(at(0), Duration::ZERO, 0.5), None);
         assert_eq!(helped(3).drained(at(0), Duration::from_secs(9), 0.5), None);
     }
 
     #[test]
-    fn a_server_sends_sessions_to_helpers_and_back() {
+    fn a_session_moves_from_helpers_to_the_server_and_back_on_request() {
         let mut routes = helped(3);
-        let back = routes.sent_away(at(0), Duration::from_secs(20), 0.5).unwrap();
+        let back = routes.asked_to_move(at(0), Duration::from_secs(20), 0.5).unwrap();
         assert_eq!(back, Attempt { route: 2, at: at(7_500) });
         routes.choose(back.route);
         routes.attached();
-        let helper = routes.sent_away(at(8_000), Duration::ZERO, 0.5).unwrap();
+        let helper = routes.asked_to_move(at(8_000), Duration::ZERO, 0.5).unwrap();
         assert_eq!(helper, Attempt { route: 0, at: at(8_000) });
-        assert_eq!(Routes::new(1, Some(0), Pace::default()).sent_away(at(0), Duration::ZERO, 0.5), None);
-        assert_eq!(Routes::new(2, None, Pace::default()).sent_away(at(0), Duration::ZERO, 0.5), None);
+        assert_eq!(Routes::new(1, Some(0), Pace::default()).asked_to_move(at(0), Duration::ZERO, 0.5), None);
+        assert_eq!(Routes::new(2, None, Pace::default()).asked_to_move(at(0), Duration::ZERO, 0.5), None);
     }
 
     #[test]
-    fn other_routes_leave_the_present_one_in_use() {
+    fn replacing_the_routes_keeps_the_present_one_in_use() {
         let mut routes = helped(3);
         routes.replace(4, Some(0), Some(2));
         assert_eq!(routes.at(), 2);
-        assert_eq!(routes.lost(at(0), || 1.0).route, 3, "the next of the new ones");
+        assert_eq!(routes.lost(at(0), || 1.0).route, 3, "the next of the new routes");
         routes.attached();
         routes.replace(2, Some(0), None);
-        assert_eq!(routes.lost(at(0), || 1.0).route, 1, "one that is no longer among them: the first helper");
+        assert_eq!(routes.lost(at(0), || 1.0).route, 1, "a removed route is followed by the first helper");
         routes.replace(0, None, None);
         assert_eq!(routes.lost(at(0), || 1.0).route, 0);
     }
 
     #[test]
-    fn an_attempt_at_a_route_that_is_gone_goes_to_the_first_of_the_new_ones() {
+    fn an_attempt_at_a_removed_route_goes_to_the_first_new_route() {
         let mut routes = helped(3);
         routes.lost(at(0), || 1.0);
         routes.replace(2, Some(0), None);
-        assert_eq!(routes.attempt(), 1, "a helper");
+        assert_eq!(routes.attempt(at(1), || 1.0), Attempt { route: 1, at: at(1) }, "the first helper");
         let mut routes = Routes::new(2, None, Pace::default());
         routes.replace(1, None, None);
-        assert_eq!((routes.attempt(), routes.at()), (0, 0));
+        assert_eq!((routes.attempt(at(1), || 1.0).route, routes.at()), (0, 0));
         routes.replace(1, None, Some(0));
-        assert_eq!(routes.attempt(), 0);
+        assert_eq!(routes.attempt(at(1), || 1.0).route, 0);
     }
 
     #[test]
-    fn the_only_route_is_tried_again() {
-        for own in [None, Some(0), Some(7)] {
-            let mut routes = Routes::new(1, own, Pace::default());
+    fn a_helped_session_returns_within_the_window_after_all_helpers_were_removed() {
+        let back_at_500 = Attempt { route: 0, at: at(500) };
+        // The helper is removed, and then lost.
+        let mut routes = helped(3);
+        routes.replace(1, Some(0), None);
+        assert_eq!(routes.lost(at(0), || 0.5), back_at_500);
+        assert_eq!(routes.attempt(at(500), || 1.0), back_at_500);
+        assert_eq!(routes.lost(at(500), || 0.5).at, at(1_500), "the window should double after a refusal");
+        // The helper is lost, and then removed with the one that would be tried next.
+        let mut routes = helped(3);
+        routes.lost(at(0), || 0.5);
+        routes.replace(1, Some(0), None);
+        assert_eq!(routes.attempt(at(0), || 0.5), back_at_500);
+        assert_eq!(routes.attempt(at(500), || 1.0), back_at_500);
+        // The helper is removed, and then drains.
+        let mut routes = helped(2);
+        routes.replace(1, Some(0), None);
+        assert_eq!(routes.drained(at(0), Duration::from_secs(20), 0.5), Some(at(7_500)));
+        assert_eq!(routes.lost(at(7_500), || 0.5), Attempt { route: 0, at: at(7_500) });
+        // Another helper is left: the session goes there at once.
+        let mut routes = helped(3);
+        routes.replace(2, Some(0), None);
+        assert_eq!(routes.drained(at(0), Duration::from_secs(20), 0.5), None);
+    }
+
+    #[test]
+    fn a_single_route_is_tried_again() {
+        for own_port in [None, Some(0), Some(7)] {
+            let mut routes = Routes::new(1, own_port, Pace::default());
             routes.attached();
             assert_eq!(routes.lost(at(0), || 1.0).route, 0);
-            assert_eq!(routes.turn(), None);
+            assert_eq!(routes.return_at(), None);
         }
     }
 }

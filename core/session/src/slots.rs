@@ -1,4 +1,4 @@
-//! Storage of a server's sessions: in reused slots, indexed by id, and remembered for a while after their end.
+//! Storage of a server's sessions in reused slots, with an index by id. Ended sessions are remembered for a while.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use core::time::Duration;
@@ -7,46 +7,46 @@ use spillway_parts::{SlotKey, Slots};
 use spillway_transport::Time;
 use spillway_wire::session::SessionId;
 
-use crate::last::Last;
+use crate::remembered_end::RememberedEnd;
 
-/// Names a session in its table. Not reused.
+/// Identifies a session in its table. Handles are not reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionHandle(SlotKey);
 
 impl SessionHandle {
-    /// The session's slot, an index for tables beside this one: less than the bound on sessions. Reused.
+    /// The session's slot, an index for other tables: less than the bound on sessions. Slots are reused.
     pub fn slot(self) -> u32 {
         self.0.slot()
     }
 }
 
-/// An entry of [`Places`].
+/// An entry of [`SessionSlots`].
 pub(crate) trait Identified {
     fn id(&self) -> SessionId;
 }
 
 /// The state of a session id.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Place {
-    Here(SessionHandle),
-    /// The session has ended. [`Last`] answers its client once more, if both ends had closed the session.
-    Ended(Option<Last>),
+pub(crate) enum IdState {
+    Live(SessionHandle),
+    /// The session has ended. With [`RememberedEnd`], which exists if both ends had closed, the answer is repeated.
+    Ended(Option<RememberedEnd>),
 }
 
 #[derive(Debug)]
-pub(crate) struct Places<S> {
+pub(crate) struct SessionSlots<S> {
     sessions_max: usize,
     remembered_for: Duration,
     /// Reuses the slot that was freed first, because the application may hold slot numbers for a moment after an end.
     slots: Slots<S>,
-    by_id: BTreeMap<SessionId, Place>,
-    /// Sessions that have ended and when to forget them, oldest first: a late *connect* must not begin one again.
+    by_id: BTreeMap<SessionId, IdState>,
+    /// Ended sessions and when to forget them, oldest first. Remembered, as a late *connect* must not begin one again.
     ended: VecDeque<(Time, SessionId)>,
 }
 
-impl<S: Identified> Places<S> {
-    pub(crate) fn new(sessions_max: usize, remembered_for: Duration) -> Places<S> {
-        Places {
+impl<S: Identified> SessionSlots<S> {
+    pub(crate) fn new(sessions_max: usize, remembered_for: Duration) -> SessionSlots<S> {
+        SessionSlots {
             sessions_max,
             remembered_for,
             slots: Slots::oldest_first(sessions_max),
@@ -55,7 +55,7 @@ impl<S: Identified> Places<S> {
         }
     }
 
-    pub(crate) fn place(&self, id: SessionId) -> Option<Place> {
+    pub(crate) fn id_state(&self, id: SessionId) -> Option<IdState> {
         self.by_id.get(&id).copied()
     }
 
@@ -63,7 +63,7 @@ impl<S: Identified> Places<S> {
     pub(crate) fn insert(&mut self, session: S) -> Option<SessionHandle> {
         let id = session.id();
         let handle = SessionHandle(self.slots.insert(session)?);
-        self.by_id.insert(id, Place::Here(handle));
+        self.by_id.insert(id, IdState::Live(handle));
         Some(handle)
     }
 
@@ -80,23 +80,23 @@ impl<S: Identified> Places<S> {
     }
 
     /// The remembered end of a session that both ends had closed.
-    pub(crate) fn last_mut(&mut self, id: SessionId) -> Option<&mut Last> {
+    pub(crate) fn remembered_end_mut(&mut self, id: SessionId) -> Option<&mut RememberedEnd> {
         match self.by_id.get_mut(&id)? {
-            Place::Ended(last) => last.as_mut(),
-            Place::Here(_) => None,
+            IdState::Ended(remembered_end) => remembered_end.as_mut(),
+            IdState::Live(_) => None,
         }
     }
 
     /// Ends a session and remembers its id.
-    pub(crate) fn end(&mut self, now: Time, session: SessionHandle, last: Option<Last>) {
+    pub(crate) fn end(&mut self, now: Time, session: SessionHandle, remembered_end: Option<RememberedEnd>) {
         if let Some(id) = self.remove(session) {
-            self.by_id.insert(id, Place::Ended(last));
+            self.by_id.insert(id, IdState::Ended(remembered_end));
             self.ended.push_back((now + self.remembered_for, id));
         }
     }
 
     /// Removes a session without remembering its id.
-    pub(crate) fn take_back(&mut self, session: SessionHandle) {
+    pub(crate) fn withdraw(&mut self, session: SessionHandle) {
         if let Some(id) = self.remove(session) {
             self.by_id.remove(&id);
         }
@@ -104,7 +104,7 @@ impl<S: Identified> Places<S> {
 
     /// Frees the session's slot. The entry in `by_id` stays.
     fn remove(&mut self, session: SessionHandle) -> Option<SessionId> {
-        self.slots.remove(session.0).map(|known| known.id())
+        self.slots.remove(session.0).map(|entry| entry.id())
     }
 
     /// Forgets ended sessions after `remembered_for`, and the oldest ones beyond `sessions_max`.

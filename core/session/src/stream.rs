@@ -48,10 +48,10 @@ pub(crate) struct Stream {
     incoming: Incoming,
     closed_here: Option<CloseReason>,
     /// Our *close* is sent on the present carrier.
-    close_passed: bool,
+    close_sent: bool,
     closed_there: bool,
     /// The other end violated the protocol: the reason of our *close*.
-    broken: Option<CloseReason>,
+    violation: Option<CloseReason>,
 }
 
 impl Stream {
@@ -61,13 +61,13 @@ impl Stream {
             outgoing: Outgoing::new(credit, limits.kept_bytes_max),
             incoming: Incoming::new(limits.window_bytes),
             closed_here: None,
-            close_passed: false,
+            close_sent: false,
             closed_there: false,
-            broken: None,
+            violation: None,
         }
     }
 
-    // The application's side.
+    // Called for the application.
 
     pub(crate) fn write(&mut self, bytes: &[u8]) -> usize {
         if self.is_open() { self.outgoing.write(bytes) } else { 0 }
@@ -85,106 +85,106 @@ impl Stream {
         if self.closed_here.is_some() {
             return;
         }
-        let reason = self.broken.unwrap_or(reason);
+        let reason = self.violation.unwrap_or(reason);
         self.closed_here = Some(reason);
         if reason != CloseReason::Normal || self.closed_there {
-            self.outgoing.forget();
+            self.outgoing.discard();
         }
     }
 
-    /// Closes, and drops received bytes until our *close* is sent: otherwise an application at the other end that writes
-    /// before it reads could block and never read what this end wrote before it closed.
+    /// Closes, and drops received bytes until our *close* is sent. Otherwise an application at the other end that
+    /// writes before it reads could block, and never read the bytes that this end wrote before it closed.
     pub(crate) fn close_and_discard(&mut self, reason: CloseReason) {
         self.close(reason);
         self.incoming.discard();
     }
 
-    // The other end's side.
+    // Input from the other end.
 
     /// Handles received data. `Ok(false)`: drop the bytes, as one end has closed.
     pub(crate) fn receive(&mut self, now: Time, bytes: usize) -> Result<bool, StreamEvent> {
         if self.discards() {
-            // Credit violations do not matter any more.
+            // The bytes are dropped, so credit violations are ignored.
             let _ = self.incoming.receive(now, bytes);
         }
         if !self.is_open() {
             return Ok(false);
         }
-        self.incoming.receive(now, bytes).map(|()| true).map_err(|violation| self.break_with(violation))
+        self.incoming.receive(now, bytes).map(|()| true).map_err(|violation| self.fail_for(violation))
     }
 
     /// Handles a control message of the present carrier. Messages that do not concern the stream are ignored.
     pub(crate) fn handle(&mut self, now: Time, control: &Control) -> Option<StreamEvent> {
-        if self.closed_there || self.broken.is_some() {
+        if self.closed_there || self.violation.is_some() {
             return None;
         }
         match *control {
             Control::Credit(limit) => {
-                self.outgoing.raise_limit(limit);
+                self.outgoing.raise_credit_limit(limit);
                 None
             }
             Control::Acknowledge(acknowledge) => {
-                if acknowledge.answer {
-                    self.incoming.ask();
+                if acknowledge.requests_answer {
+                    self.incoming.request_acknowledgement();
                 }
                 match self.outgoing.acknowledge(acknowledge.received, acknowledge.finish_received) {
                     Ok(room) => (room && self.is_open()).then_some(StreamEvent::Room),
-                    Err(OutOfRange) => Some(self.break_for(CloseReason::Protocol)),
+                    Err(OutOfRange) => Some(self.fail(CloseReason::Protocol)),
                 }
             }
             Control::Finish(offset) if self.closed_here.is_none() => {
                 match self.incoming.finish(now, offset) {
-                    Ok(news) => news.then_some(StreamEvent::Finished),
-                    Err(violation) => Some(self.break_with(violation)),
+                    Ok(is_new) => is_new.then_some(StreamEvent::Finished),
+                    Err(violation) => Some(self.fail_for(violation)),
                 }
             }
             Control::Close(reason) => {
                 self.closed_there = true;
                 // The other end discards further bytes.
-                self.outgoing.forget();
+                self.outgoing.discard();
                 self.closed_here.is_none().then_some(StreamEvent::Closed(reason))
             }
             _ => None,
         }
     }
 
-    fn break_with(&mut self, violation: Violation) -> StreamEvent {
-        self.break_for(match violation {
+    fn fail_for(&mut self, violation: Violation) -> StreamEvent {
+        self.fail(match violation {
             Violation::OverCredit => CloseReason::OverCredit,
             Violation::AfterEnd => CloseReason::Protocol,
         })
     }
 
-    fn break_for(&mut self, reason: CloseReason) -> StreamEvent {
-        self.broken = Some(reason);
+    fn fail(&mut self, reason: CloseReason) -> StreamEvent {
+        self.violation = Some(reason);
         StreamEvent::Closed(reason)
     }
 
-    // The carrier's side.
+    // Output to the carrier.
 
-    /// Sends on the carrier what is due.
+    /// Sends all due data and messages on the carrier.
     pub(crate) fn transmit(&mut self, now: Time, carrier: &mut impl Carrier) {
-        if self.is_said_and_done() {
+        if self.is_over_and_close_sent() {
             return;
         }
         if self.is_open() || self.discards() {
             if let Some(limit) = self.incoming.poll_credit() {
                 carrier.control(Control::Credit(limit));
             }
-            let along = !self.outgoing.next().is_empty();
-            if let Some(acknowledge) = self.incoming.poll_acknowledge(now, along) {
+            let with_data = !self.outgoing.next().is_empty();
+            if let Some(acknowledge) = self.incoming.poll_acknowledge(now, with_data) {
                 carrier.control(Control::Acknowledge(acknowledge));
             }
         }
         loop {
             let next = self.outgoing.next();
-            let wanted = next.len();
-            if wanted == 0 {
+            let offered = next.len();
+            if offered == 0 {
                 break;
             }
             let taken = carrier.data(next);
-            self.outgoing.pass(taken);
-            if taken < wanted {
+            self.outgoing.advance_carried(taken);
+            if taken < offered {
                 break;
             }
         }
@@ -194,11 +194,11 @@ impl Stream {
             carrier.control(Control::Finish(offset));
         }
         if let Some(reason) = self.closed_here
-            && !self.close_passed
+            && !self.close_sent
             && self.outgoing.next().is_empty()
-            && self.outgoing.is_passed()
+            && self.outgoing.is_all_carried()
         {
-            self.close_passed = true;
+            self.close_sent = true;
             carrier.control(Control::Close(reason));
         }
     }
@@ -211,33 +211,33 @@ impl Stream {
 
     /// This end's position, for a new carrier.
     pub(crate) fn position(&mut self, now: Time) -> Position {
-        let (received, credit, finish_received) = self.incoming.restate(now);
+        let (received, credit, finish_received) = self.incoming.position(now);
         Position { sent: self.outgoing.sent(), received, credit, finish_received }
     }
 
-    /// Continues on a new carrier from the other end's position: bytes that it lacks are retransmitted. Returns whether
-    /// there is room to write after there was none.
-    pub(crate) fn resume(&mut self, there: &Position) -> Result<bool, OutOfRange> {
+    /// Continues on a new carrier from the other end's position: bytes that the other end lacks are retransmitted.
+    /// Returns whether a full buffer has room again.
+    pub(crate) fn resume(&mut self, peer: &Position) -> Result<bool, OutOfRange> {
         // The other end must have sent at least what this end has received.
-        if there.sent < self.incoming.received() {
+        if peer.sent < self.incoming.received() {
             return Err(OutOfRange);
         }
-        let room = self.outgoing.resume(there.received, there.finish_received, there.credit)?;
-        self.close_passed = false;
+        let room = self.outgoing.resume(peer.received, peer.finish_received, peer.credit)?;
+        self.close_sent = false;
         Ok(room && self.is_open())
     }
 
     // State.
 
-    /// Whether bytes still pass to and from the application.
+    /// Whether the application can still write, and receive bytes.
     pub(crate) fn is_open(&self) -> bool {
-        self.closed_here.is_none() && !self.closed_there && self.broken.is_none()
+        self.closed_here.is_none() && !self.closed_there && self.violation.is_none()
     }
 
     /// Whether received bytes are accepted and dropped.
     fn discards(&self) -> bool {
-        let is_closing = self.closed_here.is_some() && !self.close_passed && !self.closed_there;
-        is_closing && self.incoming.is_discarded() && self.broken.is_none()
+        let is_closing = self.closed_here.is_some() && !self.close_sent && !self.closed_there;
+        is_closing && self.incoming.is_discarded() && self.violation.is_none()
     }
 
     /// Whether both ends have closed.
@@ -246,8 +246,8 @@ impl Stream {
     }
 
     /// Whether both ends have closed, and our *close* is sent on the present carrier.
-    pub(crate) fn is_said_and_done(&self) -> bool {
-        self.is_over() && self.close_passed
+    pub(crate) fn is_over_and_close_sent(&self) -> bool {
+        self.is_over() && self.close_sent
     }
 
     /// Whether this end sends no more: it has finished or closed.
@@ -281,8 +281,8 @@ impl Stream {
     }
 
     /// Whether an acknowledgement is outstanding.
-    pub(crate) fn awaits(&self) -> bool {
-        self.outgoing.awaits()
+    pub(crate) fn awaits_answer(&self) -> bool {
+        self.outgoing.awaits_answer()
     }
 
     pub(crate) fn written(&self) -> u64 {
@@ -293,13 +293,13 @@ impl Stream {
         self.incoming.received()
     }
 
-    pub(crate) fn kept(&self) -> usize {
-        self.outgoing.kept()
+    pub(crate) fn unacknowledged_bytes(&self) -> usize {
+        self.outgoing.unacknowledged_bytes()
     }
 
     /// Bytes of memory that hold unacknowledged bytes; 0 if all are acknowledged.
     pub(crate) fn kept_held(&self) -> usize {
-        if self.outgoing.kept() == 0 { 0 } else { self.outgoing.held() }
+        if self.outgoing.unacknowledged_bytes() == 0 { 0 } else { self.outgoing.held() }
     }
 
     /// Bytes of memory that hold unacknowledged and unread bytes. After this end has closed, unread bytes do not count.
@@ -310,10 +310,10 @@ impl Stream {
 }
 
 /// A probe: asks the other end for an acknowledgement at once.
-pub(crate) fn question(stream: &Stream) -> Control {
+pub(crate) fn probe(stream: &Stream) -> Control {
     Control::Acknowledge(Acknowledge {
         received: stream.incoming.received(),
         finish_received: stream.incoming.is_finished(),
-        answer: true,
+        requests_answer: true,
     })
 }

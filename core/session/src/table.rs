@@ -6,16 +6,16 @@ use core::time::Duration;
 
 use spillway_auth::{Key, KeyRing};
 use spillway_batch::ConsumedTooMuch;
-use spillway_parts::Delays;
+use spillway_parts::TimerQueue;
 use spillway_transport::Time;
 use spillway_wire::preamble::{KeyId, Role};
 use spillway_wire::session::{Opening, SessionId};
 use spillway_wire::{CloseReason, Control, Kind, RefuseReason};
 
 use crate::identity::Identity;
-use crate::last::Last;
 use crate::opened::Opened;
-use crate::slots::{Identified, Place, Places, SessionHandle};
+use crate::remembered_end::RememberedEnd;
+use crate::slots::{IdState, Identified, SessionHandle, SessionSlots};
 use crate::stream::{Carrier, Stream, StreamEvent, StreamLimits};
 
 /// Bounds of a server's sessions. The table needs at most `memory_bytes_max`, about 450 bytes for each session, and about
@@ -26,8 +26,8 @@ pub struct TableLimits {
     pub sessions_max: usize,
     /// Bounds of each session's two directions.
     pub stream: StreamLimits,
-    /// Bytes of memory that hold unacknowledged and unread bytes of all sessions. Beyond this bound the sessions end that
-    /// hold most and do not read.
+    /// Bytes of memory that hold unacknowledged and unread bytes of all sessions. Beyond this bound, sessions that hold
+    /// most and whose clients do not read are ended.
     pub memory_bytes_max: usize,
     /// How long a session without a carrier waits for its client.
     pub detached_max: Duration,
@@ -47,38 +47,38 @@ impl Default for TableLimits {
     }
 }
 
-/// What is known about a session: the paper's *get_info*.
+/// Information about a session: the paper's *get_info*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionInfo<C> {
     /// The session's id.
     pub id: SessionId,
     /// The session's carrier, if any.
     pub carrier: Option<C>,
-    /// The number of the session's present carrier, as its client counts.
+    /// The number of the session's present carrier, counted by its client.
     pub epoch: u32,
     /// Bytes received from the client.
     pub bytes_received: u64,
     /// Bytes that the application has written.
     pub bytes_sent: u64,
-    /// Written bytes that the client has not acknowledged; they are in memory.
+    /// Written bytes that the client has not acknowledged, which are kept in memory.
     pub bytes_kept: usize,
 }
 
-/// A server's table of sessions. `C` names a carrier: a link and a virtual connection on it.
+/// A server's table of sessions. `C` identifies a carrier: a link and a virtual connection on it.
 #[derive(Debug)]
 pub struct Sessions<C> {
     pub(crate) limits: TableLimits,
     /// The life of the latest session.
-    next_life: u64,
-    pub(crate) slots: Places<Session<C>>,
-    /// Time of the latest call that passed the time.
+    latest_life: u64,
+    pub(crate) slots: SessionSlots<Session<C>>,
+    /// Time of the latest call that had a time.
     pub(crate) now: Time,
     /// Detached sessions, each with the epoch of the carrier that it lost, so that no entry occurs twice.
-    pub(crate) detached: Delays<(SessionHandle, u32)>,
-    pub(crate) closed: Delays<SessionHandle>,
+    pub(crate) detached: TimerQueue<(SessionHandle, u32)>,
+    pub(crate) closed: TimerQueue<SessionHandle>,
     /// Bytes of memory that all sessions hold.
     pub(crate) held: usize,
-    /// Sessions that must end because memory is used up, in reverse order.
+    /// Sessions that must end because memory is used up; the last one ends first.
     pub(crate) overflowing: Vec<SessionHandle>,
 }
 
@@ -112,11 +112,11 @@ impl<C> Session<C> {
         Control::Resumed(self.identity.resumed((self.epoch, self.life), position))
     }
 
-    /// The end to remember, once this end has closed.
-    fn last(&mut self, now: Time) -> Option<Last> {
+    /// The end to remember; `None` until this end has closed.
+    fn end_to_remember(&mut self, now: Time) -> Option<RememberedEnd> {
         let (key, life, epoch) = (self.key, self.life, self.epoch);
         let reason = self.stream.closed_here()?;
-        Some(Last { key, life, epoch, position: self.stream.position(now), reason })
+        Some(RememberedEnd { key, life, epoch, position: self.stream.position(now), reason })
     }
 
     /// Whether the session has had no carrier since it lost the one of this epoch.
@@ -142,11 +142,11 @@ impl<C: Copy + PartialEq> Sessions<C> {
     /// An empty table. `random`: a number that differs between two starts of a server.
     pub fn new(limits: TableLimits, random: u64) -> Sessions<C> {
         Sessions {
-            next_life: random,
-            slots: Places::new(limits.sessions_max, limits.linger),
+            latest_life: random,
+            slots: SessionSlots::new(limits.sessions_max, limits.linger),
             now: Time::ZERO,
-            detached: Delays::new(limits.detached_max),
-            closed: Delays::new(limits.linger),
+            detached: TimerQueue::new(limits.detached_max),
+            closed: TimerQueue::new(limits.linger),
             held: 0,
             overflowing: Vec::new(),
             limits,
@@ -154,35 +154,35 @@ impl<C: Copy + PartialEq> Sessions<C> {
     }
 
     /// A session begins or continues on a carrier. The caller has checked that the link may carry this client's address.
-    pub fn open(&mut self, now: Time, ring: &KeyRing, words: &OpeningMessage<C>) -> Opened<C> {
-        self.pass(now);
-        let Some(key) = ring.find(Role::Client, words.opening.key) else {
+    pub fn open(&mut self, now: Time, ring: &KeyRing, message: &OpeningMessage<C>) -> Opened<C> {
+        self.advance_time(now);
+        let Some(key) = ring.find(Role::Client, message.opening.key) else {
             return Opened::Refused(RefuseReason::Forbidden);
         };
-        match self.slots.place(words.opening.session) {
-            Some(Place::Here(session)) => self.resume(now, session, words),
-            Some(Place::Ended(_)) => self.repeat_end(key, words),
-            None => self.begin(now, key, words),
+        match self.slots.id_state(message.opening.session) {
+            Some(IdState::Live(session)) => self.resume(now, session, message),
+            Some(IdState::Ended(_)) => self.repeat_end(key, message),
+            None => self.begin(now, key, message),
         }
     }
 
-    fn begin(&mut self, now: Time, key: &Key, words: &OpeningMessage<C>) -> Opened<C> {
-        let opening = &words.opening;
+    fn begin(&mut self, now: Time, key: &Key, message: &OpeningMessage<C>) -> Opened<C> {
+        let opening = &message.opening;
         let identity = Identity::new(key, opening.session);
-        if !identity.proves(opening, words.kind, words.client) {
+        if !identity.proves(opening, message.kind, message.client) {
             return Opened::Refused(RefuseReason::Forbidden);
         }
-        // A session that has sent or received data began in an earlier life of this server.
-        if words.kind == Kind::Reconnect || opening.position.sent > 0 || opening.position.received > 0 {
+        // A session that has sent or received data began before this server was restarted.
+        if message.kind == Kind::Reconnect || opening.position.sent > 0 || opening.position.received > 0 {
             return Opened::Refused(RefuseReason::Gone);
         }
-        self.next_life = self.next_life.checked_add(1).unwrap_or(1);
+        self.latest_life = self.latest_life.checked_add(1).unwrap_or(1);
         let mut session = Session {
             identity,
             key: opening.key,
             epoch: opening.epoch,
-            life: self.next_life,
-            carrier: Some(words.carrier),
+            life: self.latest_life,
+            carrier: Some(message.carrier),
             is_accepted: false,
             stream: Stream::new(self.limits.stream, opening.position.credit),
             counted: 0,
@@ -196,44 +196,44 @@ impl<C: Copy + PartialEq> Sessions<C> {
         }
     }
 
-    fn repeat_end(&mut self, key: &Key, words: &OpeningMessage<C>) -> Opened<C> {
-        let Some(last) = self.slots.last_mut(words.opening.session) else {
+    fn repeat_end(&mut self, key: &Key, message: &OpeningMessage<C>) -> Opened<C> {
+        let Some(remembered_end) = self.slots.remembered_end_mut(message.opening.session) else {
             return Opened::Refused(RefuseReason::Gone);
         };
-        match last.answer(key, (words.kind, words.client, &words.opening)) {
-            Ok(answer) => Opened::Over { answer, reason: last.reason },
+        match remembered_end.answer(key, (message.kind, message.client, &message.opening)) {
+            Ok(answer) => Opened::AlreadyClosed { answer, reason: remembered_end.reason },
             Err(reason) => Opened::Refused(reason),
         }
     }
 
-    fn resume(&mut self, now: Time, session: SessionHandle, words: &OpeningMessage<C>) -> Opened<C> {
-        let Some(known) = self.slots.get_mut(session) else { return Opened::Refused(RefuseReason::Gone) };
-        let opening = &words.opening;
-        if !known.identity.proves(opening, words.kind, words.client) {
+    fn resume(&mut self, now: Time, session: SessionHandle, message: &OpeningMessage<C>) -> Opened<C> {
+        let Some(entry) = self.slots.get_mut(session) else { return Opened::Refused(RefuseReason::Gone) };
+        let opening = &message.opening;
+        if !entry.identity.proves(opening, message.kind, message.client) {
             return Opened::Refused(RefuseReason::Forbidden);
         }
-        if words.kind == Kind::Reconnect && opening.life != known.life {
+        if message.kind == Kind::Reconnect && opening.life != entry.life {
             return Opened::Refused(RefuseReason::Gone);
         }
-        if opening.epoch <= known.epoch {
+        if opening.epoch <= entry.epoch {
             return Opened::Refused(RefuseReason::Stale);
         }
-        let Ok(room) = known.stream.resume(&opening.position) else {
+        let Ok(room) = entry.stream.resume(&opening.position) else {
             return Opened::Refused(RefuseReason::Mismatch);
         };
-        known.epoch = opening.epoch;
-        let replaced = known.carrier.replace(words.carrier);
-        let is_accepted = known.is_accepted;
-        let answer = known.answer(now);
+        entry.epoch = opening.epoch;
+        let replaced = entry.carrier.replace(message.carrier);
+        let is_accepted = entry.is_accepted;
+        let answer = entry.answer(now);
         self.count(session);
         Opened::Resumed { session, answer, is_accepted, room, replaced }
     }
 
     /// The application accepts a session. Returns the carrier on which to send *accepted*, if any.
     pub fn accept(&mut self, session: SessionHandle) -> Option<C> {
-        let known = self.slots.get_mut(session)?;
-        known.is_accepted = true;
-        known.carrier
+        let entry = self.slots.get_mut(session)?;
+        entry.is_accepted = true;
+        entry.carrier
     }
 
     /// The application refuses a session that it has not accepted, which ends it. Returns the carrier on which to send
@@ -246,9 +246,9 @@ impl<C: Copy + PartialEq> Sessions<C> {
 
     /// Removes a session that has just begun and whose answer is not sent: send *refused* on its carrier instead. Unlike an
     /// ended session it is not remembered: its client's next *connect* may begin it again when there is room.
-    pub fn take_back(&mut self, session: SessionHandle) {
+    pub fn withdraw(&mut self, session: SessionHandle) {
         self.uncount(session);
-        self.slots.take_back(session);
+        self.slots.withdraw(session);
     }
 
     /// Handles data of a carrier. Returns whether to pass the bytes to the application: those of a replaced carrier are
@@ -261,8 +261,8 @@ impl<C: Copy + PartialEq> Sessions<C> {
         bytes: usize,
     ) -> Result<bool, StreamEvent> {
         self.now = now;
-        let received = match self.on(session, carrier) {
-            Some(known) => known.stream.receive(now, bytes),
+        let received = match self.session_on(session, carrier) {
+            Some(entry) => entry.stream.receive(now, bytes),
             None => Ok(false),
         };
         self.count(session);
@@ -283,28 +283,28 @@ impl<C: Copy + PartialEq> Sessions<C> {
             return None;
         }
         self.now = now;
-        let event = self.on(session, carrier)?.stream.handle(now, control);
+        let event = self.session_on(session, carrier)?.stream.handle(now, control);
         self.count(session);
-        self.reap(now, session);
+        self.end_if_over(now, session);
         event
     }
 
     /// A carrier is lost. Its session waits for another one.
     pub fn detach(&mut self, now: Time, session: SessionHandle, carrier: C) {
-        if let Some(known) = self.on(session, carrier) {
-            known.carrier = None;
-            let epoch = known.epoch;
+        if let Some(entry) = self.session_on(session, carrier) {
+            entry.carrier = None;
+            let epoch = entry.epoch;
             let slots = &self.slots;
             self.detached.start(now, (session, epoch), |(session, epoch)| {
-                slots.get(*session).is_some_and(|known| known.is_detached_since(*epoch))
+                slots.get(*session).is_some_and(|entry| entry.is_detached_since(*epoch))
             });
         }
     }
 
-    /// Takes a prefix of `bytes` and returns its length. After a length of less than all, [`StreamEvent::Room`] follows when
-    /// there is room again.
+    /// Takes a prefix of `bytes` and returns its length. If it took fewer bytes than it was given,
+    /// [`StreamEvent::Room`] follows when there is room again.
     pub fn write(&mut self, session: SessionHandle, bytes: &[u8]) -> usize {
-        let taken = self.slots.get_mut(session).map_or(0, |known| known.stream.write(bytes));
+        let taken = self.slots.get_mut(session).map_or(0, |entry| entry.stream.write(bytes));
         self.count(session);
         taken
     }
@@ -322,7 +322,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
 
     /// How many bytes [`write`](Self::write) would take now.
     pub fn room(&self, session: SessionHandle) -> usize {
-        self.slots.get(session).map_or(0, |known| known.stream.room())
+        self.slots.get(session).map_or(0, |entry| entry.stream.room())
     }
 
     /// The application has read this many bytes.
@@ -330,8 +330,8 @@ impl<C: Copy + PartialEq> Sessions<C> {
     /// # Errors
     /// `bytes` exceeds the unread bytes; nothing has changed.
     pub fn consumed(&mut self, session: SessionHandle, bytes: usize) -> Result<(), ConsumedTooMuch> {
-        if let Some(known) = self.slots.get_mut(session) {
-            known.stream.consume(bytes)?;
+        if let Some(entry) = self.slots.get_mut(session) {
+            entry.stream.consume(bytes)?;
             self.count(session);
         }
         Ok(())
@@ -339,40 +339,40 @@ impl<C: Copy + PartialEq> Sessions<C> {
 
     /// The application sends no more, but still reads.
     pub fn finish(&mut self, session: SessionHandle) {
-        if let Some(known) = self.slots.get_mut(session) {
-            known.stream.finish();
+        if let Some(entry) = self.slots.get_mut(session) {
+            entry.stream.finish();
         }
     }
 
     /// The application has closed. The session lingers until its client has closed, too, for at most
     /// [`TableLimits::linger`].
     pub fn close(&mut self, now: Time, session: SessionHandle, reason: CloseReason) {
-        if let Some(known) = self.slots.get_mut(session).filter(|known| !known.stream.is_closed_here()) {
-            known.stream.close(reason);
+        if let Some(entry) = self.slots.get_mut(session).filter(|entry| !entry.stream.is_closed_here()) {
+            entry.stream.close(reason);
             self.count(session);
             let slots = &self.slots;
             self.closed.start(now, session, |session| slots.get(*session).is_some());
         }
     }
 
-    /// Sends on a session's carrier what is due.
+    /// Sends all due data and messages on a session's carrier.
     pub fn transmit(&mut self, now: Time, session: SessionHandle, carrier: &mut impl Carrier) {
-        if let Some(known) = self.slots.get_mut(session) {
-            known.stream.transmit(now, carrier);
+        if let Some(entry) = self.slots.get_mut(session) {
+            entry.stream.transmit(now, carrier);
         }
-        self.reap(now, session);
+        self.end_if_over(now, session);
     }
 
     /// Information about a session.
     pub fn info(&self, session: SessionHandle) -> Option<SessionInfo<C>> {
-        let known = self.slots.get(session)?;
+        let entry = self.slots.get(session)?;
         Some(SessionInfo {
-            id: known.identity.id,
-            carrier: known.carrier,
-            epoch: known.epoch,
-            bytes_received: known.stream.received(),
-            bytes_sent: known.stream.written(),
-            bytes_kept: known.stream.kept(),
+            id: entry.identity.id,
+            carrier: entry.carrier,
+            epoch: entry.epoch,
+            bytes_received: entry.stream.received(),
+            bytes_sent: entry.stream.written(),
+            bytes_kept: entry.stream.unacknowledged_bytes(),
         })
     }
 
@@ -388,19 +388,19 @@ impl<C: Copy + PartialEq> Sessions<C> {
 
     /// Whether this end sends no more: the application has finished or closed.
     pub fn is_ending(&self, session: SessionHandle) -> bool {
-        self.slots.get(session).is_some_and(|known| known.stream.is_ending())
+        self.slots.get(session).is_some_and(|entry| entry.stream.is_ending())
     }
 
-    /// When [`transmit`](Self::transmit) has an acknowledgement to send for this session unless something happens before.
+    /// When [`transmit`](Self::transmit) has an acknowledgement to send for this session, if it is not called before.
     /// `None` while the session has no carrier.
     #[must_use]
     pub fn poll_transmit_timeout(&self, session: SessionHandle) -> Option<Time> {
-        self.slots.get(session).filter(|known| known.carrier.is_some())?.stream.poll_timeout()
+        self.slots.get(session).filter(|entry| entry.carrier.is_some())?.stream.poll_timeout()
     }
 
     /// Whether a session with this id exists, or has ended and is remembered.
-    pub fn knows(&self, id: SessionId) -> bool {
-        self.slots.place(id).is_some()
+    pub fn has_id(&self, id: SessionId) -> bool {
+        self.slots.id_state(id).is_some()
     }
 
     /// The number of sessions, including closed ones that linger.
@@ -413,27 +413,28 @@ impl<C: Copy + PartialEq> Sessions<C> {
         self.len() == 0
     }
 
-    pub(crate) fn pass(&mut self, now: Time) {
+    pub(crate) fn advance_time(&mut self, now: Time) {
         self.now = now;
         self.slots.forget(now);
     }
 
     /// Ends a session that both ends have closed, once our *close* is sent on its carrier.
-    fn reap(&mut self, now: Time, session: SessionHandle) {
+    fn end_if_over(&mut self, now: Time, session: SessionHandle) {
         self.now = now;
-        if let Some(known) = self.slots.get_mut(session).filter(|known| known.stream.is_said_and_done()) {
-            let last = known.last(now);
-            self.end(now, session, last);
+        if let Some(entry) = self.slots.get_mut(session).filter(|entry| entry.stream.is_over_and_close_sent())
+        {
+            let remembered_end = entry.end_to_remember(now);
+            self.end(now, session, remembered_end);
         }
     }
 
-    pub(crate) fn end(&mut self, now: Time, session: SessionHandle, last: Option<Last>) {
+    pub(crate) fn end(&mut self, now: Time, session: SessionHandle, remembered_end: Option<RememberedEnd>) {
         self.uncount(session);
-        self.slots.end(now, session, last);
+        self.slots.end(now, session, remembered_end);
     }
 
     /// The session, if this is its present carrier.
-    fn on(&mut self, session: SessionHandle, carrier: C) -> Option<&mut Session<C>> {
-        self.slots.get_mut(session).filter(|known| known.carrier == Some(carrier))
+    fn session_on(&mut self, session: SessionHandle, carrier: C) -> Option<&mut Session<C>> {
+        self.slots.get_mut(session).filter(|entry| entry.carrier == Some(carrier))
     }
 }

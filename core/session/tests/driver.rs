@@ -13,42 +13,42 @@ use spillway_wire::session::SessionId;
 
 const SEED: u64 = 7;
 
-fn address(last: u8) -> SocketAddr {
-    SocketAddr::from(([10, 0, 0, last], 11411))
+fn address(last_byte: u8) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, last_byte], 11411))
 }
 
-fn target(last: u8) -> LinkTarget {
+fn target(last_byte: u8) -> LinkTarget {
     let key = Key::from_secret([1; 32]);
-    LinkTarget { address: address(last), key, server: None, encryption: Encryption::Off }
+    LinkTarget { address: address(last_byte), key, server: None, encryption: Encryption::Off }
 }
 
-fn targets(of: &[u8]) -> Vec<LinkTarget> {
-    of.iter().map(|last| target(*last)).collect()
+fn targets(last_bytes: &[u8]) -> Vec<LinkTarget> {
+    last_bytes.iter().map(|last_byte| target(*last_byte)).collect()
 }
 
 /// A driver with these link ports that has begun its attempt at the first one.
-fn open(of: &[u8], settings: SessionSettings) -> Driver<&'static str> {
-    let mut driver =
-        Driver::new(Time(0), targets(of), &settings, SessionId([3; 16]), SEED).expect("a link port");
+fn open(last_bytes: &[u8], settings: SessionSettings) -> Driver<&'static str> {
+    let mut driver = Driver::new(Time(0), targets(last_bytes), &settings, SessionId([3; 16]), SEED)
+        .expect("there should be a link port");
     driver.handle_timeout(Time(0));
     driver
 }
 
-/// The address that the driver asks its host to connect to.
-fn opened(driver: &mut Driver<&'static str>) -> Option<SocketAddr> {
+/// The link port that the driver opens now, if any.
+fn poll_open(driver: &mut Driver<&'static str>) -> Option<SocketAddr> {
     let mut opened = None;
     while let Some(action) = driver.poll_action() {
         match action {
             Action::Open(target) => opened = Some(target.address),
-            Action::Close => assert_eq!(opened, None, "the old socket is closed before the next is opened"),
+            Action::Close => assert_eq!(opened, None, "the old socket should be closed first"),
         }
     }
     opened
 }
 
 /// Waits for the next timeout and handles it.
-fn wait(driver: &mut Driver<&'static str>) -> Time {
-    let at = driver.poll_timeout().expect("something is due");
+fn handle_next_timeout(driver: &mut Driver<&'static str>) -> Time {
+    let at = driver.poll_timeout().expect("a timeout should be due");
     driver.handle_timeout(at);
     at
 }
@@ -57,9 +57,9 @@ fn wait(driver: &mut Driver<&'static str>) -> Time {
 fn link_ports_are_tried_in_turn() {
     let mut driver = open(&[1, 2, 3], SessionSettings::default());
     let mut now = Time(0);
-    for last in [1, 2, 3, 1] {
-        assert_eq!(opened(&mut driver), Some(address(last)));
-        assert_eq!(opened(&mut driver), None, "once");
+    for last_byte in [1, 2, 3, 1] {
+        assert_eq!(poll_open(&mut driver), Some(address(last_byte)));
+        assert_eq!(poll_open(&mut driver), None, "a link port should be opened once");
         driver.handle_failed(now, "unreachable", false);
         let event = driver.poll_event();
         let Some(SessionEvent::CarrierLost { address: lost, why: CarrierLoss::Socket("unreachable") }) =
@@ -67,45 +67,45 @@ fn link_ports_are_tried_in_turn() {
         else {
             panic!("{event:?}")
         };
-        assert_eq!(lost, address(last));
-        now = wait(&mut driver);
+        assert_eq!(lost, address(last_byte));
+        now = handle_next_timeout(&mut driver);
     }
 }
 
 #[test]
-fn a_silent_link_port_is_left_after_the_attach_timeout() {
+fn the_next_link_port_is_tried_after_the_attach_timeout() {
     let settings =
         SessionSettings { attach_timeout: Duration::from_millis(30), ..SessionSettings::default() };
     let mut driver = open(&[1, 2], settings);
-    assert_eq!(opened(&mut driver), Some(address(1)));
-    assert_eq!(wait(&mut driver), Time(30_000_000));
+    assert_eq!(poll_open(&mut driver), Some(address(1)));
+    assert_eq!(handle_next_timeout(&mut driver), Time(30_000_000));
     assert!(matches!(driver.poll_action(), Some(Action::Close)));
-    wait(&mut driver);
-    assert_eq!(opened(&mut driver), Some(address(2)));
+    handle_next_timeout(&mut driver);
+    assert_eq!(poll_open(&mut driver), Some(address(2)));
 }
 
-/// The link port that is due next may have been removed meanwhile, for example by service discovery.
+/// The next link port may have been removed since the last attempt, for example by service discovery.
 #[test]
-fn an_attempt_goes_to_the_new_link_ports() {
+fn the_next_attempt_uses_the_replaced_link_ports() {
     let mut driver = open(&[1, 2, 3], SessionSettings::default());
-    assert_eq!(opened(&mut driver), Some(address(1)));
+    assert_eq!(poll_open(&mut driver), Some(address(1)));
     driver.handle_failed(Time(0), "reset", false);
-    assert!(driver.set_targets(targets(&[4])), "none of the old ones");
-    wait(&mut driver);
-    assert_eq!(opened(&mut driver), Some(address(4)));
-    assert!(!driver.set_targets(Vec::new()), "one is needed");
+    assert!(driver.set_targets(targets(&[4])), "new link ports should be accepted");
+    handle_next_timeout(&mut driver);
+    assert_eq!(poll_open(&mut driver), Some(address(4)));
+    assert!(!driver.set_targets(Vec::new()), "an empty list should be rejected");
 }
 
 #[test]
-fn without_a_carrier_a_session_is_given_up() {
+fn a_session_without_a_carrier_is_given_up_after_the_time_limit() {
     let settings = SessionSettings { give_up_after: Duration::from_secs(2), ..SessionSettings::default() };
     let mut driver = open(&[1], settings);
     let mut now = Time(0);
     while !driver.is_over() {
-        if opened(&mut driver).is_some() {
+        if poll_open(&mut driver).is_some() {
             driver.handle_failed(now, "unreachable", false);
         }
-        now = wait(&mut driver);
+        now = handle_next_timeout(&mut driver);
     }
     assert_eq!(now, Time(2_000_000_000));
     assert_eq!((driver.end(), driver.poll_timeout()), (Some(SessionEnd::GivenUp), None));
@@ -113,7 +113,7 @@ fn without_a_carrier_a_session_is_given_up() {
 }
 
 #[test]
-fn a_server_port_that_refuses_ends_a_session_that_never_began() {
+fn refusals_at_the_server_port_end_a_session_that_never_began() {
     let settings = SessionSettings {
         server_port: Some(address(9)),
         refused_patience: Duration::from_millis(100),
@@ -122,22 +122,25 @@ fn a_server_port_that_refuses_ends_a_session_that_never_began() {
     let mut driver = open(&[9], settings);
     let mut now = Time(0);
     while !driver.is_over() {
-        if opened(&mut driver).is_some() {
+        if poll_open(&mut driver).is_some() {
             driver.handle_failed(now, "refused", true);
         }
-        now = wait(&mut driver);
+        now = handle_next_timeout(&mut driver);
     }
     assert_eq!(now, Time(100_000_000));
     assert_eq!(driver.end(), Some(SessionEnd::Absent(None::<Gone>)));
 }
 
 #[test]
-fn the_application_chooses_among_the_link_ports_that_there_are() {
+fn move_to_opens_an_existing_link_port_and_rejects_others() {
     let mut driver = open(&[1, 2], SessionSettings::default());
-    assert_eq!(opened(&mut driver), Some(address(1)));
+    assert_eq!(poll_open(&mut driver), Some(address(1)));
     assert!(!driver.move_to(Time(5), 2));
     assert!(driver.move_to(Time(5), 1));
     assert!(matches!(driver.poll_action(), Some(Action::Close)));
-    assert_eq!(opened(&mut driver), Some(address(2)));
-    assert!(matches!(driver.poll_event(), Some(SessionEvent::CarrierLost { why: CarrierLoss::Asked, .. })));
+    assert_eq!(poll_open(&mut driver), Some(address(2)));
+    assert!(matches!(
+        driver.poll_event(),
+        Some(SessionEvent::CarrierLost { why: CarrierLoss::LeftOnRequest, .. })
+    ));
 }

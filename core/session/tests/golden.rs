@@ -34,17 +34,17 @@ impl Carrier for Frames {
     }
 }
 
-fn assert_is(control: Control, expected: &[u8], name: &str) -> Control {
-    let mut said = Frames::default();
-    said.control(control);
-    assert!(said.0 == expected, "{name} is\n{}\ninstead of\n{}", hex(&said.0), hex(expected));
+fn assert_bytes(control: Control, expected: &[u8], name: &str) -> Control {
+    let mut emitted = Frames::default();
+    emitted.control(control);
+    assert!(emitted.0 == expected, "{name} is\n{}\ninstead of\n{}", hex(&emitted.0), hex(expected));
     Control::parse(control.kind(), &expected[HEADER_BYTES..]).unwrap()
 }
 
-fn first_words(carrier: u32, control: Control) -> OpeningMessage<u32> {
+fn opening_message(carrier: u32, control: Control) -> OpeningMessage<u32> {
     match control {
         Control::Connect(connect) => {
-            let opening = connect.session.expect("a session");
+            let opening = connect.session.expect("connect should begin a session");
             OpeningMessage { carrier, kind: Kind::Connect, client: connect.client, opening }
         }
         Control::Reconnect(reconnect) => {
@@ -56,22 +56,22 @@ fn first_words(carrier: u32, control: Control) -> OpeningMessage<u32> {
 }
 
 #[test]
-fn a_session_begins_and_moves_with_these_bytes() {
+fn opening_messages_and_answers_equal_their_vectors() {
     let vectors = Vectors::read(include_str!("../../wire/golden/session.hex"));
-    let key = Key::from_secret(std::array::from_fn(|at| 0x20 + at as u8));
+    let key = Key::from_secret(std::array::from_fn(|index| 0x20 + index as u8));
     let mut ring = KeyRing::new();
     ring.accept(Role::Client, key.clone());
-    let id = SessionId(std::array::from_fn(|at| 0xa0 + at as u8));
+    let id = SessionId(std::array::from_fn(|index| 0xa0 + index as u8));
     let mut client = ClientSession::new(key, id, StreamLimits::default());
     let mut table = Sessions::new(TableLimits::default(), 0x0102_0304_0506_0707);
     let address = |text: &str| text.parse::<SocketAddr>().unwrap();
 
     let connect = client.open(NOW, address("192.0.2.7:40000"), None);
-    let connect = assert_is(connect, vectors.bytes("connect"), "connect");
-    let Opened::New { session, answer } = table.open(NOW, &ring, &first_words(1, connect)) else {
-        panic!("it is new")
+    let connect = assert_bytes(connect, vectors.bytes("connect"), "connect");
+    let Opened::New { session, answer } = table.open(NOW, &ring, &opening_message(1, connect)) else {
+        panic!("the session should be new")
     };
-    let resumed = assert_is(answer, vectors.bytes("resumed"), "resumed");
+    let resumed = assert_bytes(answer, vectors.bytes("resumed"), "resumed");
     assert_eq!(client.handle_control(NOW, &resumed), Ok(Some(ClientEvent::Attached { room: false })));
 
     assert_eq!(client.write(b"0123456789"), 10);
@@ -80,12 +80,13 @@ fn a_session_begins_and_moves_with_these_bytes() {
     client.detach();
 
     let reconnect = client.open(NOW, address("[2001:db8::9]:4711"), None);
-    let reconnect = assert_is(reconnect, vectors.bytes("reconnect"), "reconnect");
-    let Opened::Resumed { answer, replaced, .. } = table.open(NOW, &ring, &first_words(2, reconnect)) else {
-        panic!("it goes on")
+    let reconnect = assert_bytes(reconnect, vectors.bytes("reconnect"), "reconnect");
+    let Opened::Resumed { answer, replaced, .. } = table.open(NOW, &ring, &opening_message(2, reconnect))
+    else {
+        panic!("the session should be resumed")
     };
     assert_eq!(replaced, Some(1));
-    let resumed = assert_is(answer, vectors.bytes("resumed again"), "resumed again");
+    let resumed = assert_bytes(answer, vectors.bytes("resumed again"), "resumed again");
     assert_eq!(client.handle_control(NOW, &resumed), Ok(Some(ClientEvent::Attached { room: false })));
     let mut rest = Frames::default();
     client.transmit(NOW, &mut rest);

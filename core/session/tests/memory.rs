@@ -12,13 +12,13 @@ use spillway_wire::preamble::Role;
 use spillway_wire::session::{Acknowledge, SessionId};
 use spillway_wire::{CloseReason, Control, Kind};
 
-const KEPT: usize = 10_000;
-const BOUND: usize = 100_000;
+const KEPT_BYTES_MAX: usize = 10_000;
+const MEMORY_BYTES_MAX: usize = 100_000;
 
 /// A carrier that accepts and drops all bytes.
-struct Wire;
+struct DroppingCarrier;
 
-impl Carrier for Wire {
+impl Carrier for DroppingCarrier {
     fn data(&mut self, bytes: &[u8]) -> usize {
         bytes.len()
     }
@@ -36,8 +36,8 @@ impl World {
     fn new() -> World {
         let mut ring = KeyRing::new();
         ring.accept(Role::Client, key());
-        let stream = StreamLimits { window_bytes: 10_000, kept_bytes_max: KEPT };
-        let limits = TableLimits { memory_bytes_max: BOUND, stream, ..TableLimits::default() };
+        let stream = StreamLimits { window_bytes: 10_000, kept_bytes_max: KEPT_BYTES_MAX };
+        let limits = TableLimits { memory_bytes_max: MEMORY_BYTES_MAX, stream, ..TableLimits::default() };
         World { table: Sessions::new(limits, 9), now: Time(1_000_000), ring }
     }
 
@@ -45,10 +45,13 @@ impl World {
         let limits = StreamLimits { window_bytes: 1 << 30, ..StreamLimits::default() };
         let mut client = ClientSession::new(key(), SessionId([number as u8; 16]), limits);
         let address = "10.0.0.9:999".parse().unwrap();
-        let Control::Connect(connect) = client.open(self.now, address, None) else { panic!("first words") };
-        let opening = connect.session.expect("a session");
-        let words = OpeningMessage { carrier: number, kind: Kind::Connect, client: connect.client, opening };
-        match self.table.open(self.now, &self.ring, &words) {
+        let Control::Connect(connect) = client.open(self.now, address, None) else {
+            panic!("open should return connect")
+        };
+        let opening = connect.session.expect("connect should begin a session");
+        let message =
+            OpeningMessage { carrier: number, kind: Kind::Connect, client: connect.client, opening };
+        match self.table.open(self.now, &self.ring, &message) {
             Opened::New { session, .. } => session,
             other => panic!("{other:?}"),
         }
@@ -56,16 +59,17 @@ impl World {
 
     fn write(&mut self, session: SessionHandle, bytes: usize) {
         assert_eq!(self.table.write(session, &vec![7; bytes]), bytes);
-        self.table.transmit(self.now, session, &mut Wire);
+        self.table.transmit(self.now, session, &mut DroppingCarrier);
     }
 
-    fn read(&mut self, session: SessionHandle, carrier: u32, received: u64) {
-        let control = Control::Acknowledge(Acknowledge { received, finish_received: false, answer: false });
+    fn acknowledge(&mut self, session: SessionHandle, carrier: u32, received: u64) {
+        let control =
+            Control::Acknowledge(Acknowledge { received, finish_received: false, requests_answer: false });
         self.table.handle_control(self.now, session, carrier, &control);
     }
 
-    /// Ended sessions that the application had closed, so that it gets no event.
-    fn lingered(&mut self) -> Vec<SessionHandle> {
+    /// The closed sessions that ended; the application gets no event for them.
+    fn poll_lingered(&mut self) -> Vec<SessionHandle> {
         let expired = std::iter::from_fn(|| self.table.poll_expired(self.now));
         expired
             .map(|expired| match expired {
@@ -75,7 +79,7 @@ impl World {
             .collect()
     }
 
-    fn overflowed(&mut self) -> Vec<SessionHandle> {
+    fn poll_overflowed(&mut self) -> Vec<SessionHandle> {
         let expired = std::iter::from_fn(|| self.table.poll_expired(self.now));
         expired
             .map(|expired| match expired {
@@ -91,92 +95,99 @@ fn key() -> Key {
 }
 
 #[test]
-fn at_the_bound_who_does_not_read_goes_first_and_the_others_stay() {
+fn at_the_bound_sessions_that_do_not_read_end_first() {
     let mut world = World::new();
     let sessions: Vec<SessionHandle> = (0..12).map(|number| world.open(number)).collect();
     // Session 0 holds less than the others; session 11 has read everything.
     world.write(sessions[0], 4_000);
-    world.write(sessions[11], KEPT);
-    world.read(sessions[11], 11, KEPT as u64);
-    for deaf in &sessions[1..10] {
-        world.write(*deaf, KEPT);
+    world.write(sessions[11], KEPT_BYTES_MAX);
+    world.acknowledge(sessions[11], 11, KEPT_BYTES_MAX as u64);
+    for session in &sessions[1..10] {
+        world.write(*session, KEPT_BYTES_MAX);
     }
-    assert!(world.table.held_bytes() <= BOUND && !world.table.is_overflowing());
-    assert_eq!(world.overflowed(), []);
+    assert!(world.table.held_bytes() <= MEMORY_BYTES_MAX && !world.table.is_overflowing());
+    assert_eq!(world.poll_overflowed(), []);
     world.now = world.now + Duration::from_secs(3);
-    world.read(sessions[0], 0, 0);
+    world.acknowledge(sessions[0], 0, 0);
     // The bytes of an active session exceed the bound; others end, not this one.
-    world.write(sessions[11], KEPT);
+    world.write(sessions[11], KEPT_BYTES_MAX);
     assert!(world.table.is_overflowing());
-    assert!(world.table.poll_timeout().is_some_and(|at| at <= world.now), "at once");
-    let ended = world.overflowed();
     assert!(
-        (1..=3).contains(&ended.len()) && ended.iter().all(|one| sessions[1..10].contains(one)),
+        world.table.poll_timeout().is_some_and(|at| at <= world.now),
+        "an overflow should be due at once"
+    );
+    let ended = world.poll_overflowed();
+    assert!(
+        (1..=3).contains(&ended.len()) && ended.iter().all(|ended| sessions[1..10].contains(ended)),
         "{ended:?}"
     );
-    assert!(world.table.held_bytes() <= BOUND / 8 * 7);
-    for stays in [sessions[0], sessions[10], sessions[11]] {
-        assert!(world.table.contains(stays));
+    assert!(world.table.held_bytes() <= MEMORY_BYTES_MAX / 8 * 7);
+    for session in [sessions[0], sessions[10], sessions[11]] {
+        assert!(world.table.contains(session));
     }
     assert!(!world.table.is_overflowing() && world.table.poll_timeout().is_none());
 }
 
 /// Sessions that the application has closed hold unacknowledged bytes; when they overflow, it gets no event.
 #[test]
-fn closed_sessions_that_overflow_end_untold() {
+fn closed_sessions_that_overflow_end_without_an_event() {
     let mut world = World::new();
     let closed: Vec<SessionHandle> = (0..10).map(|number| world.open(number)).collect();
     for session in &closed {
-        world.write(*session, KEPT);
+        world.write(*session, KEPT_BYTES_MAX);
         world.table.close(world.now, *session, CloseReason::Normal);
     }
     world.now = world.now + Duration::from_secs(3);
     let open = world.open(10);
-    world.write(open, KEPT);
+    world.write(open, KEPT_BYTES_MAX);
     assert!(world.table.is_overflowing());
-    let ended = world.lingered();
+    let ended = world.poll_lingered();
     assert!(!ended.is_empty() && ended.iter().all(|session| closed.contains(session)), "{ended:?}");
-    assert!(world.table.held_bytes() <= BOUND && world.table.contains(open));
+    assert!(world.table.held_bytes() <= MEMORY_BYTES_MAX && world.table.contains(open));
 }
 
 /// After the application has closed, its unread bytes are in no buffer and do not count.
 #[test]
-fn requests_to_a_closed_session_do_not_count() {
+fn unread_bytes_of_a_closed_session_do_not_count() {
     let mut world = World::new();
     let session = world.open(0);
-    assert_eq!(world.table.handle_data(world.now, session, 0, KEPT), Ok(true));
-    assert_eq!(world.table.held_bytes(), KEPT);
+    assert_eq!(world.table.handle_data(world.now, session, 0, KEPT_BYTES_MAX), Ok(true));
+    assert_eq!(world.table.held_bytes(), KEPT_BYTES_MAX);
     world.table.close(world.now, session, CloseReason::Normal);
     assert_eq!(world.table.held_bytes(), 0);
     // The application may report late that it read bytes before it closed.
-    world.table.consumed(session, KEPT).unwrap();
+    world.table.consumed(session, KEPT_BYTES_MAX).unwrap();
     assert_eq!(world.table.held_bytes(), 0);
 }
 
 /// Bytes that the application has not read count, too.
 #[test]
-fn requests_that_nobody_reads_count() {
+fn unread_bytes_count_as_held_memory() {
     let mut world = World::new();
     let sessions: Vec<SessionHandle> = (0..11).map(|number| world.open(number)).collect();
     for (carrier, session) in (0..).zip(&sessions) {
-        assert_eq!(world.table.handle_data(world.now, *session, carrier, KEPT), Ok(true));
+        assert_eq!(world.table.handle_data(world.now, *session, carrier, KEPT_BYTES_MAX), Ok(true));
     }
     assert!(world.table.is_overflowing());
-    assert_eq!(world.overflowed().len(), 1, "nobody has kept it waiting: only as many as must go");
-    assert!(world.table.held_bytes() <= BOUND);
-    world.table.consumed(sessions[10], KEPT).unwrap();
-    world.table.consumed(sessions[9], KEPT).unwrap();
-    assert!(world.table.held_bytes() <= BOUND - KEPT);
+    assert_eq!(
+        world.poll_overflowed().len(),
+        1,
+        "without old unread bytes only as many sessions end as necessary"
+    );
+    assert!(world.table.held_bytes() <= MEMORY_BYTES_MAX);
+    world.table.consumed(sessions[10], KEPT_BYTES_MAX).unwrap();
+    world.table.consumed(sessions[9], KEPT_BYTES_MAX).unwrap();
+    assert!(world.table.held_bytes() <= MEMORY_BYTES_MAX - KEPT_BYTES_MAX);
 }
 
 #[test]
-fn who_opens_sessions_without_end_and_reads_none_stays_within_the_bound() {
+fn any_number_of_unread_sessions_stays_within_the_memory_bound() {
     let mut world = World::new();
     for number in 0..200 {
         let session = world.open(number);
-        world.write(session, KEPT);
-        world.overflowed();
-        assert!(world.table.held_bytes() <= BOUND);
+        world.write(session, KEPT_BYTES_MAX);
+        world.poll_overflowed();
+        assert!(world.table.held_bytes() <= MEMORY_BYTES_MAX);
     }
-    assert!(world.table.len() <= BOUND / KEPT);
+    assert!(world.table.len() <= MEMORY_BYTES_MAX / KEPT_BYTES_MAX);
 }

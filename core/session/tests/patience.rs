@@ -9,14 +9,14 @@ use spillway_batch::{
     AddressRules, CloseReason, Encryption, Id, Limits, Scratch, ServerConfig, ServerEvent, ServerLink,
 };
 use spillway_session::{
-    Action, CarrierLoss, Driver, LinkTarget, OnServerLink, Opened, OpeningMessage, Port, SessionEnd,
+    Action, CarrierLoss, Driver, LinkTarget, Opened, OpeningMessage, Port, ServerLinkCarrier, SessionEnd,
     SessionEvent, SessionHandle, SessionSettings, TableLimits,
 };
 use spillway_transport::Time;
 use spillway_wire::preamble::Role;
 use spillway_wire::session::SessionId;
 
-const BEGIN: Time = Time(1_000_000);
+const START: Time = Time(1_000_000);
 /// Longer than the 40 ms between a server's acknowledgements, of which *resumed* was the last one.
 const ROUND_TRIP: Duration = Duration::from_millis(50);
 const GIVE_UP_AFTER: Duration = Duration::from_secs(2);
@@ -49,7 +49,7 @@ impl Server {
         ring.accept(Role::Client, key());
         let (rules, limits) = (AddressRules::default(), Limits::default());
         let config = Arc::new(ServerConfig { ring, rules, limits, encryption: Encryption::Off });
-        let link = Server::link(&config, BEGIN);
+        let link = Server::link(&config, START);
         Server { config, port: Port::new(TableLimits::default(), 9), session: None, link, links: 0 }
     }
 
@@ -67,29 +67,31 @@ impl Server {
     fn receive(&mut self, now: Time, wire: &[u8]) {
         let mut scratch = Scratch::new();
         let mut input = self.link.unseal(now, wire, &mut scratch);
-        while let Some(event) = self.link.decompose(now, &mut input).expect("a link that works") {
+        while let Some(event) =
+            self.link.decompose(now, &mut input).expect("the link should accept the driver's bytes")
+        {
             match event {
                 ServerEvent::Session { id, kind, client, opening } => {
-                    let words = OpeningMessage { carrier: (self.links, id), kind, client, opening };
-                    match self.port.open(now, &self.config.ring, &words, Role::Client) {
+                    let message = OpeningMessage { carrier: (self.links, id), kind, client, opening };
+                    match self.port.open(now, &self.config.ring, &message, Role::Client) {
                         Opened::New { session, answer } => {
                             self.session = Some(session);
-                            self.link.say(id, answer);
+                            self.link.send_control(id, answer);
                             assert_eq!(self.port.accept(session), Some((self.links, id)));
                         }
-                        Opened::Resumed { answer, .. } => self.link.say(id, answer),
+                        Opened::Resumed { answer, .. } => self.link.send_control(id, answer),
                         other => panic!("{other:?}"),
                     }
                     self.link.accept(id);
                 }
                 ServerEvent::Carried { id, bytes } => {
-                    let session = self.session.expect("a session");
+                    let session = self.session.expect("the session should be open");
                     let taken = self.port.handle_data(now, session, (self.links, id), bytes.len());
                     assert_eq!(taken, Ok(true));
-                    self.port.consumed(session, bytes.len()).expect("bytes that were received");
+                    self.port.consumed(session, bytes.len()).expect("the bytes were received");
                 }
                 ServerEvent::CarriedControl { id, control } => {
-                    let session = self.session.expect("a session");
+                    let session = self.session.expect("the session should be open");
                     let _ = self.port.handle_control(now, session, (self.links, id), &control);
                 }
                 _ => {}
@@ -99,7 +101,7 @@ impl Server {
 
     fn transmit(&mut self, now: Time) -> Vec<u8> {
         while let Some((session, (_, id))) = self.port.poll_dirty() {
-            self.port.transmit(now, session, &mut OnServerLink { link: &mut self.link, id });
+            self.port.transmit(now, session, &mut ServerLinkCarrier { link: &mut self.link, id });
         }
         let mut wire = Vec::new();
         while let Some(batch) = self.link.flush(now) {
@@ -110,7 +112,7 @@ impl Server {
 }
 
 /// The bytes that the driver sends now.
-fn sent(driver: &mut Driver<&'static str>, now: Time) -> Vec<u8> {
+fn transmitted(driver: &mut Driver<&'static str>, now: Time) -> Vec<u8> {
     let mut wire = Vec::new();
     while let Some(bytes) = driver.poll_transmit(now).map(<[u8]>::to_vec) {
         driver.sent(bytes.len());
@@ -124,26 +126,26 @@ fn receive(driver: &mut Driver<&'static str>, now: Time, wire: &[u8]) {
     let mut input = driver.unseal(now, wire, &mut scratch);
     while let Some(event) = driver.decompose(now, &mut input) {
         if let Some(bytes) = driver.handle(now, event) {
-            driver.consumed(bytes.len()).expect("bytes that were received");
+            driver.consumed(bytes.len()).expect("the bytes were received");
         }
     }
 }
 
-fn is_told_to_connect(driver: &mut Driver<&'static str>) -> bool {
+fn is_asked_to_connect(driver: &mut Driver<&'static str>) -> bool {
     std::iter::from_fn(|| driver.poll_action().map(|action| matches!(action, Action::Open(_))))
         .any(|opens| opens)
 }
 
 /// Waits until the driver asks for a connection, and connects. The server's bytes arrive one at a time.
 fn attach(driver: &mut Driver<&'static str>, server: &mut Server, mut now: Time) -> Time {
-    while !is_told_to_connect(driver) {
-        now = driver.poll_timeout().expect("another attempt is due");
+    while !is_asked_to_connect(driver) {
+        now = driver.poll_timeout().expect("another attempt should be due");
         driver.handle_timeout(now);
     }
     driver.handle_connected(now, client(), LinkRandomness::from_random([7; LinkRandomness::BYTES]));
     server.connected(now);
     for _ in 0..10 {
-        server.receive(now, &sent(driver, now));
+        server.receive(now, &transmitted(driver, now));
         for byte in server.transmit(now) {
             receive(driver, now, &[byte]);
         }
@@ -151,32 +153,32 @@ fn attach(driver: &mut Driver<&'static str>, server: &mut Server, mut now: Time)
             return now;
         }
     }
-    panic!("the handshake does not end")
+    panic!("the handshake should end within 10 rounds")
 }
 
 /// One request and its reply, which acknowledges the request.
 fn exchange(driver: &mut Driver<&'static str>, server: &mut Server, now: Time) -> Time {
     assert_eq!(driver.write(b"request"), Ok(7));
-    let request = sent(driver, now);
+    let request = transmitted(driver, now);
     let now = now + ROUND_TRIP;
     server.receive(now, &request);
-    assert_eq!(server.port.write(server.session.expect("a session"), b"reply"), 5);
+    assert_eq!(server.port.write(server.session.expect("the session should be open"), b"reply"), 5);
     receive(driver, now, &server.transmit(now));
-    assert_eq!(driver.kept(), 0, "the request is acknowledged");
+    assert_eq!(driver.unacknowledged_bytes(), 0, "the reply should acknowledge the request");
     now
 }
 
 /// The server is silent from now on. Returns when the carrier is left, and after how much silence.
-fn silence(driver: &mut Driver<&'static str>, mut now: Time) -> (Time, Duration) {
+fn wait_until_left(driver: &mut Driver<&'static str>, mut now: Time) -> (Time, Duration) {
     loop {
-        let _ = sent(driver, now);
+        let _ = transmitted(driver, now);
         while let Some(event) = driver.poll_event() {
             if let SessionEvent::CarrierLost { why, .. } = event {
                 let CarrierLoss::Silent(silent) = why else { panic!("{why:?}") };
                 return (now, silent);
             }
         }
-        now = driver.poll_timeout().expect("patience ends");
+        now = driver.poll_timeout().expect("a timeout should be due");
         driver.handle_timeout(now);
     }
 }
@@ -184,22 +186,26 @@ fn silence(driver: &mut Driver<&'static str>, mut now: Time) -> (Time, Duration)
 fn open() -> (Driver<&'static str>, Server) {
     let settings = SessionSettings { give_up_after: GIVE_UP_AFTER, ..SessionSettings::default() };
     let targets = vec![target(1), target(2)];
-    let mut driver = Driver::new(BEGIN, targets, &settings, SessionId([3; 16]), 7).expect("link ports");
-    driver.handle_timeout(BEGIN);
+    let mut driver =
+        Driver::new(START, targets, &settings, SessionId([3; 16]), 7).expect("there should be link ports");
+    driver.handle_timeout(START);
     (driver, Server::new())
 }
 
-/// Bytes of a handshake do not answer the session's messages, so they do not measure a round trip.
+/// Bytes of a handshake do not answer the session's messages, so they must not count as a round trip.
 #[test]
-fn a_handshake_in_pieces_does_not_reset_the_back_off() {
+fn a_handshake_in_single_bytes_does_not_reset_the_back_off() {
     let (mut driver, mut server) = open();
-    let now = attach(&mut driver, &mut server, BEGIN);
+    let now = attach(&mut driver, &mut server, START);
     let now = exchange(&mut driver, &mut server, now);
     assert_eq!(driver.write(b"request"), Ok(7));
-    let (now, first) = silence(&mut driver, now);
-    assert!(first < SessionSettings::default().patience.ceiling / 2, "a round trip was measured: {first:?}");
+    let (now, first) = wait_until_left(&mut driver, now);
+    assert!(
+        first < SessionSettings::default().patience.ceiling / 2,
+        "the measured round trip should shorten the timeout: {first:?}"
+    );
     let now = attach(&mut driver, &mut server, now);
-    let (_, second) = silence(&mut driver, now);
+    let (_, second) = wait_until_left(&mut driver, now);
     assert_eq!(second, first * 2);
 }
 
@@ -208,10 +214,10 @@ fn give_up(driver: &mut Driver<&'static str>, lost_at: Time) -> Option<SessionEn
     driver.handle_closed(lost_at);
     let mut now = lost_at;
     while !driver.is_over() {
-        if is_told_to_connect(driver) {
+        if is_asked_to_connect(driver) {
             driver.handle_failed(now, "unreachable", false);
         }
-        now = driver.poll_timeout().expect("something is due");
+        now = driver.poll_timeout().expect("a timeout should be due");
         driver.handle_timeout(now);
     }
     assert_eq!(now, lost_at + GIVE_UP_AFTER);
@@ -219,18 +225,18 @@ fn give_up(driver: &mut Driver<&'static str>, lost_at: Time) -> Option<SessionEn
 }
 
 #[test]
-fn a_closed_session_with_everything_acknowledged_ends_in_order_when_it_is_given_up() {
+fn a_closed_session_with_all_bytes_acknowledged_is_given_up_in_order() {
     let (mut driver, mut server) = open();
-    let now = attach(&mut driver, &mut server, BEGIN);
+    let now = attach(&mut driver, &mut server, START);
     let now = exchange(&mut driver, &mut server, now);
     driver.close(CloseReason::Normal);
     assert_eq!(give_up(&mut driver, now), Some(SessionEnd::InOrder));
 }
 
 #[test]
-fn a_closed_session_with_bytes_on_the_way_does_not_end_in_order_when_it_is_given_up() {
+fn a_closed_session_with_unacknowledged_bytes_is_not_given_up_in_order() {
     let (mut driver, mut server) = open();
-    let now = attach(&mut driver, &mut server, BEGIN);
+    let now = attach(&mut driver, &mut server, START);
     let now = exchange(&mut driver, &mut server, now);
     assert_eq!(driver.write(b"request"), Ok(7));
     driver.close(CloseReason::Normal);

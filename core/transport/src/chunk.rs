@@ -42,7 +42,7 @@ impl Chunk {
 
     /// The whole buffer, for filling. Use only before a part was sent.
     pub fn buffer(&mut self) -> &mut Vec<u8> {
-        debug_assert_eq!(self.start, 0, "part of this chunk is sent already");
+        debug_assert_eq!(self.start, 0, "a partly sent chunk must not be refilled");
         &mut self.bytes
     }
 
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn advances_at_most_to_its_end() {
+    fn advance_stops_at_the_end_of_the_chunk() {
         let mut chunk = Chunk::from(Vec::from(*b"abcdef"));
         chunk.advance(2);
         assert_eq!(chunk.as_slice(), b"cdef");

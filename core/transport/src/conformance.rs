@@ -1,12 +1,12 @@
 //! The contract of [`Transport`] as test scenarios, for the tests of its implementations.
 //!
 //! An implementation provides a [`Rig`]: two connected transports, each owned by a driver that runs a [`Probe`]; one of
-//! them listens. [`SCENARIOS`] are functions on a new rig; they panic where a promise is broken. In all scenarios the
+//! them listens. [`SCENARIOS`] are functions on a new rig; they panic when a promise is broken. In all scenarios the
 //! probe checks every event: the order of events, the bytes, the grants and the turns.
 //!
 //! # Delays
-//! Scenarios wait for a condition for at most [`Rig::patience`], and for [`Rig::quiet`] for what must *not* happen,
-//! both in the rig's own time. The contract leaves these delays to the transport:
+//! Scenarios wait at most [`Rig::patience`] for a condition, and [`Rig::quiet`] before they conclude that an event does
+//! *not* happen, both in the rig's own time. The contract leaves these delays to the transport:
 //!
 //! | what | kernel sockets | exact transports (a stack, a simulator) |
 //! |---|---|---|

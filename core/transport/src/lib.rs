@@ -5,17 +5,17 @@
 //! clock: `now` is always a parameter.
 //!
 //! # Contract
-//! A driver (the code that owns both) keeps these promises, which the conformance scenarios check:
+//! A driver (the code that owns application and transport) keeps these promises, which the conformance scenarios check:
 //!
 //! 1. Every connection's first event is [`Event::Opened`] or [`Event::Lost`]; nothing follows `Lost`.
-//! 2. At most as many bytes are delivered as were [granted](Transport::grant). A new connection has no grant.
+//! 2. The driver delivers at most the [granted](Transport::grant) number of bytes. A new connection has no grant.
 //! 3. [`Event::Finished`] comes after the last byte and needs no grant. The other direction stays open.
 //! 4. [`Transport::send`] takes between 0 and [`Transport::room`] bytes. [`Event::Room`] follows when there is room
 //!    again after `send` took fewer bytes than it was offered, or after [`Transport::want_room`].
 //! 5. After [`Transport::finish`], bytes already taken are still delivered. When both directions have finished
 //!    and everything was delivered, the connection is freed with `Lost(Closed)`.
 //! 6. After [`Transport::abort`], no further event of this connection arrives, `Lost` included.
-//! 7. A stale [`Conn`] (freed, slot reused) is ignored by every method.
+//! 7. Every method ignores a stale [`Conn`] (connection freed, slot perhaps reused).
 //! 8. [`Application::end_of_turn`] follows each group of events; [`Application::handle_timeout`] is called at or after
 //!    the instant of [`Application::poll_timeout`], which is called after every turn.
 //! 9. Methods of [`Transport`] never call back into the application.
@@ -72,9 +72,9 @@ pub enum Event<'a> {
         /// Stream offset.
         through: u64,
     },
-    /// There is room again after `send` took less than it was offered, or after [`Transport::want_room`].
+    /// There is room again after `send` took fewer bytes than it was offered, or after [`Transport::want_room`].
     Room,
-    /// The peer has finished its direction; ours stays open.
+    /// The peer has finished its sending direction; ours stays open.
     Finished,
     /// The connection has ended, and its slot is free.
     Lost(LostReason),
@@ -91,7 +91,7 @@ pub enum LostReason {
     Refused,
     /// The peer did not answer in time.
     TimedOut,
-    /// Another error of the host, such as an unreachable network.
+    /// Another error, such as an unreachable network.
     Failed,
 }
 
@@ -107,14 +107,14 @@ impl core::fmt::Display for Full {
 
 impl core::error::Error for Full {}
 
-/// The resource that was used up when peers of a listener were refused.
+/// The exhausted resource because of which a listener's peers were refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostLimit {
     /// Places in the transport's table of connections.
     Connections,
     /// File descriptors.
     Descriptors,
-    /// The host's memory, or its places to watch connections.
+    /// The host's memory, or its limit of watched descriptors.
     Memory,
 }
 
@@ -133,39 +133,39 @@ pub trait Transport {
     /// its end.
     fn send(&mut self, conn: Conn, bytes: &[u8]) -> usize;
 
-    /// Requests [`Event::Room`] when some of the [queued](Self::queued) bytes have left, if there are any.
+    /// Requests [`Event::Room`] when some [queued](Self::queued) bytes have left. No effect if none are queued.
     fn want_room(&mut self, conn: Conn);
 
     /// Takes a whole chunk without copying it, or returns it when there is no room for all of it. A connection with
     /// nothing queued takes a chunk of any length, so that no chunk is too large to be sent.
     fn send_chunk(&mut self, conn: Conn, chunk: Chunk) -> Result<(), Chunk>;
 
-    /// An empty buffer for reuse, if there is one, to be filled for `send_chunk`.
+    /// An empty buffer for reuse with `send_chunk`, if the transport has one.
     fn take_recycled_chunk(&mut self) -> Option<Chunk>;
 
-    /// Bytes that the transport has taken and not sent.
+    /// Number of bytes that the transport has taken and not yet sent.
     fn queued(&self, conn: Conn) -> usize;
 
-    /// Bytes of memory that [queued](Self::queued) data of a connection takes: the capacity of its buffers.
+    /// Bytes of memory that hold a connection's [queued](Self::queued) data: the capacity of the buffers.
     fn held(&self, conn: Conn) -> usize {
         self.queued(conn)
     }
 
-    /// Bytes of memory of all queued data; 0 if buffers have a fixed size that is not counted here.
+    /// Bytes of memory that hold the queued data of all connections; 0 if the transport's buffers have a fixed size.
     fn held_by_all(&self) -> usize {
         0
     }
 
-    /// Allows `bytes` more to be delivered. Grants add up.
+    /// Permits the transport to deliver `bytes` more bytes. Grants add up.
     fn grant(&mut self, conn: Conn, bytes: u32);
 
-    /// Opens an acknowledgement gate up to a stream offset; no effect without a gate.
+    /// Permits TCP to acknowledge received bytes up to a stream offset; no effect without an acknowledgement gate.
     fn release(&mut self, conn: Conn, through: u64);
 
     /// Turns `Acknowledged` events of a connection on or off; initially off.
     fn watch_acknowledged(&mut self, conn: Conn, on: bool);
 
-    /// Finishes our direction: no more bytes are sent.
+    /// Finishes the sending direction: no more bytes are sent.
     fn finish(&mut self, conn: Conn);
 
     /// Ends the connection at once with a reset (RST); undelivered bytes are lost.
@@ -192,7 +192,7 @@ pub trait Application {
     ) -> usize {
         0
     }
-    /// All waiting events are handled: send what was gathered.
+    /// Called when all waiting events are handled: send the gathered output.
     fn end_of_turn<T: Transport>(&mut self, now: Time, out: &mut T);
     /// When to call `handle_timeout` next. Call again after each turn.
     #[must_use]

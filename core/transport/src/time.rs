@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn saturates_at_both_ends() {
+    fn sums_and_differences_saturate() {
         assert_eq!(Time(5) - Time(9), Duration::ZERO);
         assert_eq!(Time(u64::MAX - 1) + Duration::from_secs(1), Time(u64::MAX));
         assert_eq!(Time(7) + Duration::MAX, Time(u64::MAX));

@@ -1,16 +1,16 @@
 use crate::Chunk;
 
-/// The chunk that is being sent. The next chunk follows when all of it is taken.
+/// The unsent rest of a chunk. The next chunk follows when all of this one is sent.
 #[derive(Debug, Default)]
 pub struct Unsent(Chunk);
 
 impl Unsent {
-    /// Whether no bytes wait.
+    /// Whether no unsent bytes are left.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Number of bytes that wait.
+    /// Number of unsent bytes.
     pub fn len(&self) -> usize {
         self.0.len()
     }
@@ -20,9 +20,9 @@ impl Unsent {
         self.0.capacity()
     }
 
-    /// Sends chunks until a socket takes no more. `next` takes back a spent chunk (at first an empty one) and returns
-    /// the next one. `send` returns how many bytes the socket took, and is called again even after `Some(0)` (a
-    /// signal); `None`: the socket takes no more for now. On an error of `send`, unsent bytes are kept.
+    /// Sends chunks until a socket takes no more. `next` takes back a sent chunk (at first an empty one) and returns
+    /// the next one. `send` returns the number of bytes that the socket took: `Some(0)` after EINTR, and then
+    /// it is called again; `None` if the socket takes no more for now. On an error of `send`, unsent bytes are kept.
     pub fn send_all<E>(
         &mut self,
         mut next: impl FnMut(Chunk) -> Option<Chunk>,
@@ -42,7 +42,7 @@ impl Unsent {
         }
     }
 
-    /// As [`send_all`](Self::send_all) for a transport, whose `send` returns how many bytes it took.
+    /// As [`send_all`](Self::send_all) for a transport, whose `send` returns the number of bytes that it took.
     pub fn send_all_to(
         &mut self,
         next: impl FnMut(Chunk) -> Option<Chunk>,
@@ -59,7 +59,7 @@ impl Unsent {
         });
         match outcome {
             Ok(()) => {}
-            Err(never) => match never {},
+            Err(error) => match error {},
         }
     }
 }
@@ -71,30 +71,30 @@ mod tests {
     use super::*;
 
     fn chunks() -> impl FnMut(Chunk) -> Option<Chunk> {
-        let mut left = [b"abcdef".as_slice(), b"ghi"].into_iter();
-        move |spent| {
-            assert!(spent.is_empty());
-            left.next().map(|bytes| Chunk::from(Vec::from(bytes)))
+        let mut chunks = [b"abcdef".as_slice(), b"ghi"].into_iter();
+        move |sent| {
+            assert!(sent.is_empty());
+            chunks.next().map(|bytes| Chunk::from(Vec::from(bytes)))
         }
     }
 
     #[test]
-    fn chunks_leave_in_order_however_few_bytes_the_socket_takes() {
-        for most in 1..=10 {
-            let (mut unsent, mut next, mut got) = (Unsent::default(), chunks(), Vec::new());
+    fn chunks_are_sent_in_order_when_the_socket_takes_few_bytes() {
+        for send_bytes_max in 1..=10 {
+            let (mut unsent, mut next, mut sent_bytes) = (Unsent::default(), chunks(), Vec::new());
             for room in 0..30 {
                 let mut room = room % 5;
                 unsent.send_all_to(&mut next, |bytes| {
-                    let taken = bytes.len().min(most).min(room);
+                    let taken = bytes.len().min(send_bytes_max).min(room);
                     room -= taken;
-                    got.extend_from_slice(&bytes[..taken]);
+                    sent_bytes.extend_from_slice(&bytes[..taken]);
                     taken
                 });
             }
             assert_eq!(
-                (got.as_slice(), unsent.is_empty(), unsent.len()),
+                (sent_bytes.as_slice(), unsent.is_empty(), unsent.len()),
                 (b"abcdefghi".as_slice(), true, 0),
-                "{most}"
+                "at most {send_bytes_max} bytes in one send"
             );
         }
     }

@@ -115,12 +115,12 @@ impl fmt::Display for RefuseReason {
             RefuseReason::Full => "the server has no room for another connection",
             RefuseReason::Forbidden => "the client address is not allowed on this link",
             RefuseReason::Unavailable => "the server does not accept connections",
-            RefuseReason::UnknownServer => "the wanted server is not served here",
+            RefuseReason::UnknownServer => "the requested server is not served here",
             RefuseReason::Gone => {
                 "the server does not know the session: it was restarted, or the session expired"
             }
             RefuseReason::Stale => "the session has moved to a newer carrier",
-            RefuseReason::Mismatch => "the session's ends do not fit together",
+            RefuseReason::Mismatch => "the positions of the session's two ends contradict each other",
         })
     }
 }
@@ -261,8 +261,12 @@ mod tests {
             Control::Reconnect(Reconnect { client: v6, server: Some(v6), opening }),
             Control::Reconnect(Reconnect { client: v4, server: None, opening }),
             Control::Resumed(Resumed { epoch: 7, life: 8, position: opening.position, proof: [6; 32] }),
-            Control::Acknowledge(Acknowledge { received: 1 << 33, finish_received: true, answer: false }),
-            Control::Acknowledge(Acknowledge { received: 0, finish_received: false, answer: true }),
+            Control::Acknowledge(Acknowledge {
+                received: 1 << 33,
+                finish_received: true,
+                requests_answer: false,
+            }),
+            Control::Acknowledge(Acknowledge { received: 0, finish_received: false, requests_answer: true }),
             Control::Accepted,
             Control::Refused(RefuseReason::Full),
             Control::Refused(RefuseReason::Unavailable),
@@ -281,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn round_trip() {
+    fn every_control_message_survives_a_round_trip() {
         for control in examples() {
             let bytes = emitted(control);
             assert_eq!(Control::parse(control.kind(), &bytes[HEADER_BYTES..]), Ok(control));
@@ -290,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_or_padded_message_is_an_error() {
+    fn truncated_or_padded_messages_are_rejected() {
         for control in examples() {
             let mut bytes = emitted(control).split_off(HEADER_BYTES);
             for cut in 0..bytes.len() {
@@ -303,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn lies_are_named() {
+    fn invalid_fields_are_rejected_with_their_values() {
         assert_eq!(Control::parse(Kind::Refused, &[77]), Err(ControlError::Reason(77)));
         assert_eq!(Control::parse(Kind::Close, &[0]), Err(ControlError::Reason(0)));
         assert_eq!(Control::parse(Kind::Connect, &[9]), Err(ControlError::Version(9)));

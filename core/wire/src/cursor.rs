@@ -1,4 +1,4 @@
-//! Reading fixed layouts out of a byte slice.
+//! Reads integers and byte arrays from the front of a byte slice.
 
 /// The input is shorter than its layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
-//! Takes batches apart, piece by piece, however the stream was cut.
+//! Splits a link's stream into pieces of data and control messages. The stream may arrive in segments of any size.
 //!
-//! Data is returned in pieces that borrow from the input. Only a header or a control message that was cut is buffered:
-//! at most [`CONTROL_BYTES_MAX`] bytes.
+//! Data is returned in pieces that borrow from the input. Only an incomplete header or control message is buffered: at
+//! most [`CONTROL_BYTES_MAX`] bytes.
 
 use core::fmt;
 
@@ -20,7 +20,7 @@ pub enum Piece<'a> {
         id: Id,
         /// Payload of one frame or part of it, never empty.
         bytes: &'a [u8],
-        /// The message ends with this piece: it is the end of a frame without the *more* bit.
+        /// Whether the message ends with this piece: the piece ends a frame without the *more* bit.
         last: bool,
     },
     /// A control message.
@@ -47,7 +47,9 @@ impl fmt::Display for DisassembleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             DisassembleError::UnknownKind(code) => write!(f, "unknown frame kind {code:#04x}"),
-            DisassembleError::DataOnLink => f.write_str("a data frame names no connection"),
+            DisassembleError::DataOnLink => {
+                f.write_str("a data frame has connection id 0, which denotes the link")
+            }
             DisassembleError::Control(error) => error.fmt(f),
         }
     }
@@ -61,11 +63,11 @@ impl From<ControlError> for DisassembleError {
     }
 }
 
-/// Takes batches apart. Each direction of a link needs its own.
+/// Splits one direction of a link into pieces.
 #[derive(Clone, Debug)]
 pub struct Disassembler {
     state: State,
-    /// The first `held` bytes of a header or control message that was cut.
+    /// The first `held` bytes of an incomplete header or control message.
     buffer: [u8; CONTROL_BYTES_MAX],
     held: usize,
 }
@@ -104,7 +106,7 @@ impl Disassembler {
                     self.state = self.after_header(header)?;
                 }
                 State::Data { header, left: 0 } => {
-                    debug_assert_eq!(header.length, 0, "an empty frame carries nothing");
+                    debug_assert_eq!(header.length, 0, "only an empty frame has 0 bytes left here");
                     self.state = State::Header;
                 }
                 State::Data { header, left } => {
@@ -186,13 +188,13 @@ impl Disassembler {
         Ok(State::Control { header })
     }
 
-    /// Moves input to the buffer; returns the buffer's content when it has `wanted` bytes.
-    fn gather(&mut self, input: &mut &[u8], wanted: usize) -> Option<&[u8]> {
-        let (bytes, rest) = input.split_at((wanted - self.held).min(input.len()));
+    /// Moves input to the buffer; returns the buffer's content when it has `length` bytes.
+    fn gather(&mut self, input: &mut &[u8], length: usize) -> Option<&[u8]> {
+        let (bytes, rest) = input.split_at((length - self.held).min(input.len()));
         self.buffer[self.held..self.held + bytes.len()].copy_from_slice(bytes);
         self.held += bytes.len();
         *input = rest;
-        (self.held == wanted).then(|| &self.buffer[..wanted])
+        (self.held == length).then(|| &self.buffer[..length])
     }
 }
 
@@ -205,7 +207,7 @@ mod tests {
     use super::*;
     use crate::control::{CloseReason, RefuseReason};
 
-    /// A message before or after its way through a stream. The pieces of a data message are joined.
+    /// A message to send, or a received one with its pieces joined.
     #[derive(Clone, Debug, PartialEq)]
     enum Message {
         Data(Kind, Id, Vec<u8>),
@@ -227,8 +229,8 @@ mod tests {
         out
     }
 
-    /// Feeds the stream in parts that end at `cuts`, and joins the pieces of each message.
-    fn take_apart(stream: &[u8], cuts: &[usize]) -> Result<Vec<Message>, DisassembleError> {
+    /// Disassembles the stream in parts that end at `cuts`, and joins the pieces of each message.
+    fn disassemble(stream: &[u8], cuts: &[usize]) -> Result<Vec<Message>, DisassembleError> {
         let mut disassembler = Disassembler::new();
         let mut messages = Vec::new();
         let mut open: Option<(Kind, Id, Vec<u8>)> = None;
@@ -249,7 +251,7 @@ mod tests {
                     Piece::Control { id, control } => messages.push(Message::Control(id, control)),
                 }
             }
-            assert!(input.is_empty(), "all input is used up");
+            assert!(input.is_empty(), "the disassembler should use up its input");
         }
         Ok(messages)
     }
@@ -276,18 +278,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn messages_survive_any_cuts(
+        fn messages_are_independent_of_how_the_stream_is_split(
             messages in proptest::collection::vec(message(), 0..20),
             mut cuts in proptest::collection::vec(any::<usize>(), 0..40),
         ) {
             let stream = emit(&messages);
             cuts.iter_mut().for_each(|cut| *cut %= stream.len() + 1);
             cuts.sort_unstable();
-            prop_assert_eq!(take_apart(&stream, &cuts), Ok(messages));
+            prop_assert_eq!(disassemble(&stream, &cuts), Ok(messages));
         }
 
         #[test]
-        fn any_bytes_are_taken_without_panic_or_endless_loop(
+        fn arbitrary_bytes_cause_no_panic_and_no_endless_loop(
             stream in proptest::collection::vec(any::<u8>(), 0..2000),
         ) {
             let mut disassembler = Disassembler::new();
@@ -301,11 +303,11 @@ mod tests {
     }
 
     fn error_of(stream: &[u8]) -> DisassembleError {
-        take_apart(stream, &[]).unwrap_err()
+        disassemble(stream, &[]).unwrap_err()
     }
 
     #[test]
-    fn lying_headers_are_errors() {
+    fn malformed_headers_are_rejected() {
         assert_eq!(error_of(&[0, 0, 0, 0, 0, 0, 1]), DisassembleError::UnknownKind(0));
         assert_eq!(error_of(&[13, 0, 0, 0, 0, 0, 1]), DisassembleError::UnknownKind(13));
         assert_eq!(error_of(&[1, 0, 1, 0, 0, 0, 0]), DisassembleError::DataOnLink);
@@ -315,16 +317,16 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_data_frame_is_passed_over() {
+    fn empty_data_frames_are_skipped() {
         let stream = [&[1, 0, 0, 0, 0, 0, 7][..], &[1, 0, 1, 0, 0, 0, 7, b'x']].concat();
         let expected = Message::Data(Kind::Request, Id(7), Vec::from(*b"x"));
-        assert_eq!(take_apart(&stream, &[]), Ok(Vec::from([expected])));
+        assert_eq!(disassemble(&stream, &[]), Ok(Vec::from([expected])));
     }
 
     #[test]
     fn a_continued_message_ends_with_its_last_frame() {
         let stream = [&[0x81, 0, 2, 0, 0, 0, 7, b'a', b'b'][..], &[1, 0, 1, 0, 0, 0, 7, b'c']].concat();
         let expected = Message::Data(Kind::Request, Id(7), Vec::from(*b"abc"));
-        assert_eq!(take_apart(&stream, &[]), Ok(Vec::from([expected])));
+        assert_eq!(disassemble(&stream, &[]), Ok(Vec::from([expected])));
     }
 }

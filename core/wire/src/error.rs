@@ -33,18 +33,20 @@ pub enum ControlError {
 impl fmt::Display for ControlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ControlError::Truncated(kind) => write!(f, "control message {kind:?} ends too early"),
+            ControlError::Truncated(kind) => write!(f, "control message {kind:?} is truncated"),
             ControlError::Trailing(kind) => write!(f, "bytes follow the end of control message {kind:?}"),
             ControlError::TooLong(length) => {
-                write!(f, "control message of {length} bytes; the longest is {CONTROL_BYTES_MAX}")
+                write!(f, "control message of {length} bytes; the maximum is {CONTROL_BYTES_MAX}")
             }
-            ControlError::Continued(kind) => write!(f, "control message {kind:?} claims to be continued"),
+            ControlError::Continued(kind) => write!(f, "control message {kind:?} has the more bit"),
             ControlError::AddressFamily(family) => write!(f, "address family {family} is neither 4 nor 6"),
             ControlError::NoClient => f.write_str("connect carries no client address"),
             ControlError::Version(version) => write!(f, "connect of unknown version {version}"),
-            ControlError::Reason(code) => write!(f, "unknown reason {code}"),
+            ControlError::Reason(code) => write!(f, "unknown reason code {code}"),
             ControlError::Flags(byte) => write!(f, "unknown flags {byte:#04x}"),
-            ControlError::Data(kind) => write!(f, "{kind:?} carries no control message"),
+            ControlError::Data(kind) => {
+                write!(f, "a frame of kind {kind:?} carries data, not a control message")
+            }
         }
     }
 }

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_of_five_bytes_looks_like_this() {
+    fn a_request_header_has_the_documented_bytes() {
         let header = Header { kind: Kind::Request, more: false, length: 5, id: Id(0x0102_0304) };
         assert_eq!(header.emit(), [1, 0, 5, 1, 2, 3, 4]);
     }

@@ -2,11 +2,11 @@
 //!
 //! - [`frame`]: the seven-byte header of messages inside a batch (PostMan §4.1, Table 2)
 //! - [`control`]: control messages
-//! - [`disassemble`]: takes a batch apart, piece by piece
+//! - [`disassemble`]: splits a link's stream into pieces of data and control messages
 //! - [`preamble`]: the handshake at the start of a link
 //! - [`record`]: the records of an encrypted link
-//! - [`session`]: the messages by which sessions begin and move
-//! - [`load`]: the datagrams by which a client asks a helper for its load
+//! - [`session`]: the messages that begin, move and acknowledge sessions
+//! - [`load`]: the datagrams with which a client asks a helper for its load
 //! - [`state`]: the state of a live TCP connection that moves to another host
 //! - [`proxy`]: the PROXY protocol of load balancers
 //! - [`packet`]: Ethernet, IP, TCP and related packets

@@ -1,13 +1,13 @@
-//! The datagrams by which a client asks a helper for its load (PostMan §5.2): one question, one answer.
+//! The datagrams with which a client asks a helper for its load (PostMan §5.2): one query, one reply.
 //!
 //! ```text
 //! client                                                    helper
-//!   ask: magic, version, key's name, nonce, server, proof     ->
-//!   <-  load: magic, version, nonce, flags, figures, proof
+//!   query: magic, version, key id, nonce, server, proof         ->
+//!   <-  reply: magic, version, nonce, flags, figures, proof
 //! ```
 //!
-//! Both proofs are keyed hashes over everything before them; `spillway-auth` computes them. Both datagrams have a fixed
-//! length. The answer is shorter than the question, so that helpers cannot be used for amplification attacks.
+//! Each proof is a keyed hash over all bytes before it; `spillway-auth` computes both. Both datagrams have a fixed
+//! length. The reply is shorter than the query, so that helpers cannot be used for amplification attacks.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -17,31 +17,31 @@ use crate::preamble::{KeyId, NONCE_BYTES, PROOF_BYTES};
 /// The first bytes of both datagrams.
 pub const LOAD_MAGIC: [u8; 8] = *b"\xf5SPWLOAD";
 
-/// The version of both datagrams. An answer has the version of its question.
+/// The version of both datagrams. A reply has the version of its query.
 pub const LOAD_VERSION: u8 = 1;
 
-/// Bytes of [`Ask`].
-pub const ASK_BYTES: usize = 88;
-/// Bytes of [`Load`].
+/// Bytes of [`LoadQuery`].
+pub const LOAD_QUERY_BYTES: usize = 88;
+/// Bytes of [`LoadReport`].
 pub const LOAD_BYTES: usize = 80;
 
-// An answer longer than its question would permit amplification.
-const _: () = assert!(LOAD_BYTES <= ASK_BYTES);
+// A reply longer than its query would permit amplification.
+const _: () = assert!(LOAD_BYTES <= LOAD_QUERY_BYTES);
 
-/// The share of a resource that is used up.
+/// The value of a share that means that the resource is used up.
 pub const SHARE_MAX: u16 = 1_000;
-/// The value of [`Load::load`] and [`Load::tentative`] that means the full capacity.
+/// The value of [`LoadReport::load`] and [`LoadReport::tentative`] that means the full capacity.
 pub const WEIGHT_MAX: u32 = 1_000_000;
 
-const ASK: u8 = 1;
+const LOAD_QUERY: u8 = 1;
 const LOAD: u8 = 2;
 const KIND: usize = 9;
 
-/// A client's question.
+/// A client's load query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ask {
-    /// How many helpers the client asks at the same time, this one included; at least 1. It will choose one of them.
-    pub asked: u8,
+pub struct LoadQuery {
+    /// How many helpers the client asks at the same time, this one included; at least 1. It chooses one of them.
+    pub helpers_asked: u8,
     /// The client key of the proof.
     pub key: KeyId,
     /// Fresh random bytes, different for each helper.
@@ -50,16 +50,16 @@ pub struct Ask {
     pub server: Option<SocketAddr>,
 }
 
-/// A helper's answer: the load of the thread that would serve the client.
+/// A helper's reply to a load query: the load of the thread that would serve the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Load {
-    /// The thread accepts no clients at present: a limit is reached, or it sheds load or has just done so.
+pub struct LoadReport {
+    /// The thread accepts no clients at present: a limit is reached, or the thread sheds load or has just done so.
     pub full: bool,
     /// The service accepts no clients: the helper drains, or an override has switched relief off.
     pub draining: bool,
     /// The helper has no link to the server, or does not serve the requested one.
     pub down: bool,
-    /// The nonce of the question.
+    /// The nonce of the query.
     pub nonce: [u8; NONCE_BYTES],
     /// Share of the thread's CPU capacity in use, in 1/1000.
     pub cpu: u16,
@@ -69,19 +69,19 @@ pub struct Load {
     pub connections: u16,
     /// Share of the memory for clients in use, in 1/1000.
     pub memory: u16,
-    /// The known load in millionths: the largest share of the resources, including clients that have just connected.
+    /// The known load in millionths: the largest of the four shares, including clients that have just connected.
     pub load: u32,
-    /// Expected load of clients that have asked and not connected, in millionths. Each counts with probability
-    /// 1 / [`asked`](Ask::asked).
+    /// Expected load of clients that have asked and not yet connected, in millionths. Each counts with probability
+    /// 1 / [`helpers_asked`](LoadQuery::helpers_asked).
     pub tentative: u32,
-    /// Random number, drawn for each question such that consecutive numbers are spread evenly. It randomizes how much
+    /// Random number, drawn for each query such that consecutive numbers are spread evenly. It randomizes how much
     /// `tentative` counts, so that clients that ask at the same time do not all choose the same helper.
-    pub lot: u16,
+    pub random: u16,
 }
 
-impl Load {
+impl LoadReport {
     /// Whether a client may choose this helper.
-    pub fn takes_clients(&self) -> bool {
+    pub fn accepts_clients(&self) -> bool {
         !(self.full || self.draining || self.down)
     }
 }
@@ -95,10 +95,10 @@ pub enum LoadError {
     Magic,
     /// The version is unknown.
     Version(u8),
-    /// The kind is not the expected one of question and answer.
+    /// The datagram is a reply where a query is expected, or the reverse, or of an unknown kind.
     Kind(u8),
-    /// [`Ask::asked`] is 0.
-    NobodyAsked,
+    /// [`LoadQuery::helpers_asked`] is 0.
+    NoHelperAsked,
     /// The address family is unknown.
     AddressFamily(u8),
     /// Unknown flags are set.
@@ -112,14 +112,16 @@ pub enum LoadError {
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            LoadError::Length(bytes) => write!(f, "{bytes} bytes are no question of load, nor an answer"),
+            LoadError::Length(bytes) => {
+                write!(f, "a load datagram has {LOAD_QUERY_BYTES} or {LOAD_BYTES} bytes, not {bytes}")
+            }
             LoadError::Magic => f.write_str("this is not a Spillway datagram (wrong port, or not Spillway)"),
             LoadError::Version(version) => write!(f, "unknown version {version} of load datagrams"),
             LoadError::Kind(kind) => write!(f, "unexpected kind {kind} of load datagram"),
-            LoadError::NobodyAsked => f.write_str("a question to no helper"),
+            LoadError::NoHelperAsked => f.write_str("the query counts 0 asked helpers; at least 1 is asked"),
             LoadError::AddressFamily(family) => write!(f, "unknown address family {family}"),
             LoadError::Flags(flags) => write!(f, "unknown flags {flags:#04x}"),
-            LoadError::Figure(figure) => write!(f, "a load of {figure} is more than there is"),
+            LoadError::Figure(figure) => write!(f, "a share or load of {figure} is above its maximum"),
             LoadError::Reserved => f.write_str("reserved bytes are not zero"),
         }
     }
@@ -127,12 +129,12 @@ impl fmt::Display for LoadError {
 
 impl core::error::Error for LoadError {}
 
-impl Ask {
-    /// Emits the question with this proof.
-    pub fn emit(&self, proof: &[u8; PROOF_BYTES]) -> [u8; ASK_BYTES] {
-        let mut out = [0; ASK_BYTES];
-        begin(&mut out, ASK);
-        out[10] = self.asked;
+impl LoadQuery {
+    /// Emits the query with this proof.
+    pub fn emit(&self, proof: &[u8; PROOF_BYTES]) -> [u8; LOAD_QUERY_BYTES] {
+        let mut out = [0; LOAD_QUERY_BYTES];
+        begin(&mut out, LOAD_QUERY);
+        out[10] = self.helpers_asked;
         // 11: reserved
         out[12..20].copy_from_slice(&self.key.0);
         out[20..36].copy_from_slice(&self.nonce);
@@ -150,20 +152,20 @@ impl Ask {
                 }
             }
         }
-        out[ASK_BYTES - PROOF_BYTES..].copy_from_slice(proof);
+        out[LOAD_QUERY_BYTES - PROOF_BYTES..].copy_from_slice(proof);
         out
     }
 
     /// The bytes that the proof covers.
-    pub fn proven(bytes: &[u8; ASK_BYTES]) -> &[u8] {
-        &bytes[..ASK_BYTES - PROOF_BYTES]
+    pub fn proven(bytes: &[u8; LOAD_QUERY_BYTES]) -> &[u8] {
+        &bytes[..LOAD_QUERY_BYTES - PROOF_BYTES]
     }
 
-    /// Parses a question and its proof, which the caller must verify.
-    pub fn parse(bytes: &[u8; ASK_BYTES]) -> Result<(Ask, [u8; PROOF_BYTES]), LoadError> {
-        check(bytes, ASK)?;
+    /// Parses a query and its proof, which the caller must verify.
+    pub fn parse(bytes: &[u8; LOAD_QUERY_BYTES]) -> Result<(LoadQuery, [u8; PROOF_BYTES]), LoadError> {
+        check(bytes, LOAD_QUERY)?;
         if bytes[10] == 0 {
-            return Err(LoadError::NobodyAsked);
+            return Err(LoadError::NoHelperAsked);
         }
         let (family, port) = (bytes[36], u16::from_be_bytes(array(bytes, 38)));
         let used = match family {
@@ -185,17 +187,17 @@ impl Ask {
             6 => Some(Ipv6Addr::from(array::<16>(bytes, 40)).into()),
             _ => None,
         };
-        let ask = Ask {
-            asked: bytes[10],
+        let query = LoadQuery {
+            helpers_asked: bytes[10],
             key: KeyId(array(bytes, 12)),
             nonce: array(bytes, 20),
             server: ip.map(|ip| SocketAddr::new(ip, port)),
         };
-        Ok((ask, array(bytes, ASK_BYTES - PROOF_BYTES)))
+        Ok((query, array(bytes, LOAD_QUERY_BYTES - PROOF_BYTES)))
     }
 }
 
-impl Load {
+impl LoadReport {
     /// Emits the answer with this proof.
     pub fn emit(&self, proof: &[u8; PROOF_BYTES]) -> [u8; LOAD_BYTES] {
         let mut out = [0; LOAD_BYTES];
@@ -208,7 +210,7 @@ impl Load {
         }
         out[36..40].copy_from_slice(&self.load.to_be_bytes());
         out[40..44].copy_from_slice(&self.tentative.to_be_bytes());
-        out[44..46].copy_from_slice(&self.lot.to_be_bytes());
+        out[44..46].copy_from_slice(&self.random.to_be_bytes());
         // 46, 47: reserved
         out[LOAD_BYTES - PROOF_BYTES..].copy_from_slice(proof);
         out
@@ -220,7 +222,7 @@ impl Load {
     }
 
     /// Parses an answer and its proof, which the caller must verify.
-    pub fn parse(bytes: &[u8; LOAD_BYTES]) -> Result<(Load, [u8; PROOF_BYTES]), LoadError> {
+    pub fn parse(bytes: &[u8; LOAD_BYTES]) -> Result<(LoadReport, [u8; PROOF_BYTES]), LoadError> {
         check(bytes, LOAD)?;
         let flags = bytes[10];
         if flags & !7 != 0 {
@@ -229,9 +231,9 @@ impl Load {
         if bytes[11] != 0 || bytes[46..48] != [0, 0] {
             return Err(LoadError::Reserved);
         }
-        let share = |at| u16::from_be_bytes(array(bytes, at));
-        let weight = |at| u32::from_be_bytes(array(bytes, at));
-        let load = Load {
+        let share = |offset| u16::from_be_bytes(array(bytes, offset));
+        let weight = |offset| u32::from_be_bytes(array(bytes, offset));
+        let load = LoadReport {
             full: flags & 1 != 0,
             draining: flags & 2 != 0,
             down: flags & 4 != 0,
@@ -242,7 +244,7 @@ impl Load {
             memory: share(34),
             load: weight(36),
             tentative: weight(40),
-            lot: share(44),
+            random: share(44),
         };
         if let Some(share) = load.shares().into_iter().find(|share| *share > SHARE_MAX) {
             return Err(LoadError::Figure(share.into()));
@@ -294,56 +296,58 @@ mod tests {
 
     use super::*;
 
-    fn ask() -> Ask {
+    fn query() -> LoadQuery {
         let server = Some("192.0.2.1:11211".parse().unwrap());
-        Ask { asked: 2, key: KeyId([7; 8]), nonce: [9; 16], server }
+        LoadQuery { helpers_asked: 2, key: KeyId([7; 8]), nonce: [9; 16], server }
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
-        let good = ask().emit(&[1; 32]);
-        let wrong = |at: usize, byte: u8| {
-            let mut bytes = good;
-            bytes[at] = byte;
-            Ask::parse(&bytes).unwrap_err()
+    fn invalid_datagrams_are_rejected_with_their_cause() {
+        let valid = query().emit(&[1; 32]);
+        let error_with = |offset: usize, byte: u8| {
+            let mut bytes = valid;
+            bytes[offset] = byte;
+            LoadQuery::parse(&bytes).unwrap_err()
         };
-        assert_eq!(wrong(0, b'G'), LoadError::Magic);
-        assert_eq!(wrong(8, 2), LoadError::Version(2));
-        assert_eq!(wrong(9, 2), LoadError::Kind(2), "an answer is no question");
-        assert_eq!(wrong(10, 0), LoadError::NobodyAsked);
-        assert_eq!(wrong(36, 5), LoadError::AddressFamily(5));
+        assert_eq!(error_with(0, b'G'), LoadError::Magic);
+        assert_eq!(error_with(8, 2), LoadError::Version(2));
+        assert_eq!(error_with(9, 2), LoadError::Kind(2), "the kind of an answer");
+        assert_eq!(error_with(10, 0), LoadError::NoHelperAsked);
+        assert_eq!(error_with(36, 5), LoadError::AddressFamily(5));
         for reserved in [11, 37, 44, 55] {
-            assert_eq!(wrong(reserved, 1), LoadError::Reserved, "{reserved}");
+            assert_eq!(error_with(reserved, 1), LoadError::Reserved, "{reserved}");
         }
-        let mut bytes = Load::default().emit(&[0; 32]);
+        let mut bytes = LoadReport::default().emit(&[0; 32]);
         bytes[10] = 8;
-        assert_eq!(Load::parse(&bytes), Err(LoadError::Flags(8)));
-        let over = Load { cpu: 1001, ..Load::default() }.emit(&[0; 32]);
-        assert_eq!(Load::parse(&over), Err(LoadError::Figure(1001)));
-        let over = Load { tentative: WEIGHT_MAX + 1, ..Load::default() }.emit(&[0; 32]);
-        assert_eq!(Load::parse(&over), Err(LoadError::Figure(WEIGHT_MAX + 1)));
-        assert_eq!(exactly::<ASK_BYTES>(&[0; 87]), Err(LoadError::Length(87)));
+        assert_eq!(LoadReport::parse(&bytes), Err(LoadError::Flags(8)));
+        let over = LoadReport { cpu: 1001, ..LoadReport::default() }.emit(&[0; 32]);
+        assert_eq!(LoadReport::parse(&over), Err(LoadError::Figure(1001)));
+        let over = LoadReport { tentative: WEIGHT_MAX + 1, ..LoadReport::default() }.emit(&[0; 32]);
+        assert_eq!(LoadReport::parse(&over), Err(LoadError::Figure(WEIGHT_MAX + 1)));
+        assert_eq!(exactly::<LOAD_QUERY_BYTES>(&[0; 87]), Err(LoadError::Length(87)));
     }
 
     proptest! {
-        /// A datagram that parses is emitted unchanged, so no byte of it is ignored; and no datagram panics.
+        /// A datagram that parses is emitted unchanged, so no byte of it is ignored.
         #[test]
-        fn any_bytes(bytes in proptest::array::uniform32(any::<u8>()), at in 8_usize..60, noise in any::<u8>()) {
-            let mut question = ask().emit(&bytes);
-            question[at] = noise;
-            if let Ok((ask, proof)) = Ask::parse(&question) {
-                prop_assert_eq!(ask.emit(&proof), question);
+        fn an_altered_datagram_is_rejected_or_emitted_unchanged(
+            proof in proptest::array::uniform32(any::<u8>()), offset in 8_usize..60, byte in any::<u8>(),
+        ) {
+            let mut datagram = query().emit(&proof);
+            datagram[offset] = byte;
+            if let Ok((query, proof)) = LoadQuery::parse(&datagram) {
+                prop_assert_eq!(query.emit(&proof), datagram);
             }
-            let load = Load { nonce: [3; 16], cpu: 999, load: 123_456, ..Load::default() };
-            let mut answer = load.emit(&bytes);
-            answer[at] = noise;
-            if let Ok((load, proof)) = Load::parse(&answer) {
+            let load = LoadReport { nonce: [3; 16], cpu: 999, load: 123_456, ..LoadReport::default() };
+            let mut answer = load.emit(&proof);
+            answer[offset] = byte;
+            if let Ok((load, proof)) = LoadReport::parse(&answer) {
                 prop_assert_eq!(load.emit(&proof), answer);
             }
         }
 
         #[test]
-        fn any_question(
+        fn every_query_survives_a_round_trip(
             asked in 1_u8..,
             key in any::<[u8; 8]>(),
             nonce in any::<[u8; 16]>(),
@@ -351,8 +355,8 @@ mod tests {
             proof in any::<[u8; 32]>(),
         ) {
             let server = server.map(|(ip, port)| SocketAddr::new(ip, port));
-            let ask = Ask { asked, key: KeyId(key), nonce, server };
-            prop_assert_eq!(Ask::parse(&ask.emit(&proof)), Ok((ask, proof)));
+            let query = LoadQuery { helpers_asked: asked, key: KeyId(key), nonce, server };
+            prop_assert_eq!(LoadQuery::parse(&query.emit(&proof)), Ok((query, proof)));
         }
     }
 }

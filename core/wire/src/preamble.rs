@@ -9,11 +9,11 @@
 //! ```
 //!
 //! Both proofs are keyed hashes over [`transcript`]; `spillway-auth` computes them. Every message has a fixed
-//! length, so a receiver can read it into an array.
+//! length, so a receiver can parse it from an array.
 
 use core::fmt;
 
-/// The first bytes of every link; no text protocol starts with 0xf5.
+/// The first bytes of every link. Byte 0xf5 never occurs in UTF-8, so a link cannot be mistaken for a text protocol.
 pub const MAGIC: [u8; 8] = *b"\xf5SPILLWY";
 
 /// The link versions that this code supports.
@@ -140,7 +140,9 @@ impl fmt::Display for PreambleError {
             PreambleError::Magic => f.write_str("this is not a Spillway link (wrong port, or not Spillway)"),
             PreambleError::Role(code) => write!(f, "unknown link role {code}"),
             PreambleError::Verdict(code) => write!(f, "unknown verdict {code}"),
-            PreambleError::Versions { min, max } => write!(f, "link versions {min} to {max} make no range"),
+            PreambleError::Versions { min, max } => {
+                write!(f, "link versions {min} to {max} are not a valid range")
+            }
             PreambleError::Reserved => f.write_str("reserved bytes of the preamble are not zero"),
         }
     }
@@ -276,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn round_trip() {
+    fn hello_and_welcome_survive_a_round_trip() {
         assert_eq!(Hello::parse(&hello().emit()), Ok(hello()));
         assert_eq!(Welcome::parse(&welcome().emit()), Ok(welcome()));
         let refusal = Welcome::refusal(Verdict::Key);
@@ -292,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_messages_are_rejected_with_their_cause() {
         let mut bytes = hello().emit();
         bytes[10] = 9;
         assert_eq!(Hello::parse(&bytes), Err(PreambleError::Role(9)));
@@ -309,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn the_transcript_covers_every_field_but_the_proof() {
+    fn the_transcript_covers_all_fields_except_the_proof() {
         let base = transcript(&hello(), &welcome());
         assert_eq!(base, transcript(&hello(), &Welcome { proof: [0; 32], ..welcome() }));
         assert_ne!(base, transcript(&Hello { role: Role::Client, ..hello() }, &welcome()));

@@ -80,24 +80,24 @@ impl From<Truncated> for ProxyError {
 /// Parses the header at the beginning of a connection. Returns `None` while the header is incomplete: call again with
 /// all bytes from the beginning. Never returns `None` for [`PROXY_BYTES_MAX`] bytes or more.
 pub fn parse_proxy(bytes: &[u8]) -> Result<Option<ProxyHeader>, ProxyError> {
-    if begins_like(bytes, TEXT_SIGNATURE) {
+    if is_prefix_compatible(bytes, TEXT_SIGNATURE) {
         return parse_text(bytes);
     }
-    if begins_like(bytes, BINARY_SIGNATURE) {
+    if is_prefix_compatible(bytes, BINARY_SIGNATURE) {
         return parse_binary(bytes);
     }
     Err(ProxyError::Signature)
 }
 
-/// Whether `bytes` starts with `signature` or is a part of its beginning.
-fn begins_like(bytes: &[u8], signature: &[u8]) -> bool {
+/// Whether `bytes` starts with `signature`, or may do so when more bytes have arrived.
+fn is_prefix_compatible(bytes: &[u8], signature: &[u8]) -> bool {
     let common = bytes.len().min(signature.len());
     bytes[..common] == signature[..common]
 }
 
 fn parse_text(bytes: &[u8]) -> Result<Option<ProxyHeader>, ProxyError> {
-    let searched = &bytes[..bytes.len().min(TEXT_BYTES_MAX)];
-    let Some(end) = searched.windows(2).position(|pair| pair == b"\r\n") else {
+    let line_range = &bytes[..bytes.len().min(TEXT_BYTES_MAX)];
+    let Some(end) = line_range.windows(2).position(|pair| pair == b"\r\n") else {
         return if bytes.len() < TEXT_BYTES_MAX { Ok(None) } else { Err(ProxyError::TooLong) };
     };
     let line = str::from_utf8(&bytes[..end]).map_err(|_| ProxyError::Line)?;
@@ -179,10 +179,10 @@ fn check_tlvs(cursor: &mut Cursor<'_>, header: &[u8]) -> Result<(), ProxyError> 
         let value_at = header.len() - cursor.len();
         let value = cursor.bytes(length)?;
         if kind == TLV_CRC32C {
-            let told = u32::from_be_bytes(value.try_into().map_err(|_| ProxyError::Length)?);
+            let expected = u32::from_be_bytes(value.try_into().map_err(|_| ProxyError::Length)?);
             let zeroed = [0; 4];
             let parts = [&header[..value_at], &zeroed, &header[value_at + length..]];
-            if told != crc32c(parts.into_iter().flatten().copied()) {
+            if expected != crc32c(parts.into_iter().flatten().copied()) {
                 return Err(ProxyError::Checksum);
             }
         }
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_version_1() {
+    fn valid_lines_of_version_1_give_the_client() {
         for (line, client) in [
             ("PROXY TCP4 192.168.0.1 192.168.0.11 56324 443\r\n", address("192.168.0.1:56324")),
             ("PROXY TCP4 255.255.255.255 255.255.255.255 65535 65535\r\n", address("255.255.255.255:65535")),
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_not_version_1() {
+    fn malformed_lines_of_version_1_are_rejected() {
         for line in [
             "PROXY \r\n",
             "PROXY TCP4\r\n",
@@ -266,12 +266,12 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_does_not_end_is_too_long() {
+    fn a_line_above_the_maximum_is_rejected() {
         let mut line = Vec::from(*b"PROXY UNKNOWN ");
         line.resize(TEXT_BYTES_MAX - 2, b'x');
         assert_eq!(parse_proxy(&line), Ok(None));
-        let ended = [line.as_slice(), b"\r\n"].concat();
-        assert_eq!(parse_proxy(&ended).unwrap().unwrap().bytes, TEXT_BYTES_MAX);
+        let complete = [line.as_slice(), b"\r\n"].concat();
+        assert_eq!(parse_proxy(&complete).unwrap().unwrap().bytes, TEXT_BYTES_MAX);
         let longer = [line.as_slice(), b"x\r\n"].concat();
         assert_eq!(parse_proxy(&longer), Err(ProxyError::TooLong));
     }
@@ -285,7 +285,7 @@ mod tests {
     const V4: &[u8] = &[192, 0, 2, 7, 198, 51, 100, 1, 0xdc, 0x04, 0x01, 0xbb];
 
     #[test]
-    fn headers_of_version_2() {
+    fn valid_headers_of_version_2_give_the_client() {
         let mut v6 = [0_u8; 36];
         v6[..2].copy_from_slice(&[0x20, 0x01]);
         v6[15] = 9;
@@ -299,9 +299,9 @@ mod tests {
             ("IPv6, TLVs", binary(0x21, 0x21, &[&v6, tlv]), address("[2001::9]:4711")),
             ("UNIX", binary(0x21, 0x31, &[&unix, tlv]), None),
             ("unspecified", binary(0x21, 0x00, &[]), None),
-            ("unspecified, with something", binary(0x21, 0x00, &[b"something"]), None),
+            ("unspecified, with more bytes", binary(0x21, 0x00, &[b"something"]), None),
             ("LOCAL", binary(0x20, 0x00, &[]), None),
-            ("LOCAL with addresses that do not count", binary(0x20, 0x11, &[V4]), None),
+            ("LOCAL with ignored addresses", binary(0x20, 0x11, &[V4]), None),
             ("LOCAL of any family", binary(0x20, 0xff, &[b"x"]), None),
         ] {
             let expected = ProxyHeader { client, bytes: header.len() };
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_are_not_version_2() {
+    fn malformed_headers_of_version_2_are_rejected() {
         use ProxyError::{FamilyOrTransport, Length, TooLong, VersionOrCommand};
         let long = [0; PROXY_BYTES_MAX];
         for (header, error) in [
@@ -337,29 +337,32 @@ mod tests {
             assert_eq!(parse_proxy(&header), Err(error), "{header:02x?}");
         }
         let beginning = &binary(0x21, 0x11, &[&long])[..BINARY_HEAD_BYTES];
-        assert_eq!(parse_proxy(beginning), Err(TooLong), "told before it comes");
+        assert_eq!(parse_proxy(beginning), Err(TooLong), "the length field alone is enough to reject");
     }
 
     #[test]
-    fn a_checksum_is_checked() {
+    fn a_wrong_checksum_is_rejected() {
         // The check value of CRC-32C.
         assert_eq!(crc32c(b"123456789".iter().copied()), 0xe306_9283);
         let mut header = binary(0x21, 0x11, &[V4, &[TLV_CRC32C, 0, 4, 0, 0, 0, 0], &[0x04, 0, 1, 0]]);
         let sum = crc32c(header.iter().copied());
         header[31..35].copy_from_slice(&sum.to_be_bytes());
         assert_eq!(parse_proxy(&header).unwrap().unwrap().client, address("192.0.2.7:56324"));
-        let kind_at = 28; // with another type the TLV is not a checksum
-        for position in (16..header.len()).filter(|position| *position != kind_at) {
+        let kind_offset = 28; // an altered type makes the TLV another one, without a checksum
+        for offset in (16..header.len()).filter(|offset| *offset != kind_offset) {
             let mut altered = header.clone();
-            altered[position] ^= 1;
-            assert!(parse_proxy(&altered) != parse_proxy(&header), "byte {position} is altered");
+            altered[offset] ^= 1;
+            assert!(
+                parse_proxy(&altered) != parse_proxy(&header),
+                "altered byte {offset} should be detected"
+            );
         }
     }
 
     proptest! {
         #[test]
-        fn any_bytes_are_taken(bytes in proptest::collection::vec(any::<u8>(), 0..200), signed in 0..3) {
-            let bytes = match signed {
+        fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), signature in 0..3) {
+            let bytes = match signature {
                 0 => bytes,
                 1 => [TEXT_SIGNATURE, &bytes].concat(),
                 _ => [BINARY_SIGNATURE.as_slice(), &bytes].concat(),
@@ -371,7 +374,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_never_complete_is_bounded(byte in any::<u8>(), text in any::<bool>()) {
+        fn a_header_never_stays_incomplete_beyond_the_maximum(byte in any::<u8>(), text in any::<bool>()) {
             let signature = if text { TEXT_SIGNATURE } else { BINARY_SIGNATURE.as_slice() };
             let mut bytes = signature.to_vec();
             bytes.resize(PROXY_BYTES_MAX, byte);

@@ -22,21 +22,28 @@ pub const RECORD_BYTES_MAX: usize = RECORD_HEADER_BYTES + RECORD_PLAIN_BYTES_MAX
 
 /// The length field of a record is 0 or above [`RECORD_PLAIN_BYTES_MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RecordLength(pub u16);
+pub struct InvalidRecordLength(pub u16);
 
-impl fmt::Display for RecordLength {
+impl fmt::Display for InvalidRecordLength {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a record of {} bytes, which no record has", self.0)
+        write!(
+            f,
+            "invalid record length {}: a record has 1 to {RECORD_PLAIN_BYTES_MAX} plaintext bytes",
+            self.0
+        )
     }
 }
 
-impl core::error::Error for RecordLength {}
+impl core::error::Error for InvalidRecordLength {}
 
-/// The length field of a record with `plain` bytes of a batch, from 1 to [`RECORD_PLAIN_BYTES_MAX`].
-pub fn emit_record_length(plain: usize) -> [u8; RECORD_LENGTH_BYTES] {
-    debug_assert!((1..=RECORD_PLAIN_BYTES_MAX).contains(&plain), "batches are cut before they are sealed");
+/// The length field of a record with `plain_bytes` bytes of a batch, from 1 to [`RECORD_PLAIN_BYTES_MAX`].
+pub fn emit_record_length(plain_bytes: usize) -> [u8; RECORD_LENGTH_BYTES] {
+    debug_assert!(
+        (1..=RECORD_PLAIN_BYTES_MAX).contains(&plain_bytes),
+        "a record should hold 1 to 16,384 bytes"
+    );
     #[expect(clippy::cast_possible_truncation, reason = "at most RECORD_PLAIN_BYTES_MAX, 16 KiB")]
-    let length = plain as u16;
+    let length = plain_bytes as u16;
     length.to_be_bytes()
 }
 
@@ -44,11 +51,11 @@ pub fn emit_record_length(plain: usize) -> [u8; RECORD_LENGTH_BYTES] {
 ///
 /// # Errors
 /// The length is 0 or too large. The rest of the stream cannot be parsed.
-pub fn parse_record_length(bytes: [u8; RECORD_LENGTH_BYTES]) -> Result<usize, RecordLength> {
+pub fn parse_record_length(bytes: [u8; RECORD_LENGTH_BYTES]) -> Result<usize, InvalidRecordLength> {
     let length = u16::from_be_bytes(bytes);
     match usize::from(length) {
         plain @ 1..=RECORD_PLAIN_BYTES_MAX => Ok(plain),
-        _ => Err(RecordLength(length)),
+        _ => Err(InvalidRecordLength(length)),
     }
 }
 
@@ -57,12 +64,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_lengths_that_a_record_can_have_are_read() {
+    fn only_lengths_within_the_bounds_are_accepted() {
         for plain in [1, 2, 255, RECORD_PLAIN_BYTES_MAX] {
             assert_eq!(parse_record_length(emit_record_length(plain)), Ok(plain));
         }
         let lengths = (0..=u16::MAX).filter(|length| parse_record_length(length.to_be_bytes()).is_ok());
-        assert_eq!(lengths.clone().next(), Some(1), "an empty record would say nothing");
+        assert_eq!(lengths.clone().next(), Some(1), "the shortest record has 1 byte");
         assert_eq!(lengths.max().map(usize::from), Some(RECORD_PLAIN_BYTES_MAX));
     }
 }

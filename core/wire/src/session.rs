@@ -15,6 +15,7 @@ use crate::preamble::{KeyId, PROOF_BYTES};
 pub const SESSION_ID_BYTES: usize = 16;
 
 const FINISH_RECEIVED: u8 = 1;
+const ANSWER: u8 = 2;
 
 /// The id of a session: random bytes chosen by the client, so that it cannot be guessed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,7 +47,7 @@ pub struct Opening {
     pub session: SessionId,
     /// The client key from which the session's key is derived.
     pub key: KeyId,
-    /// The number of the carrier. The server refuses a number that is not above that of the carrier before.
+    /// The number of the carrier. The server refuses a number that is not above that of the previous carrier.
     pub epoch: u32,
     /// The session's life as in [`Resumed::life`]; 0 in *connect*.
     pub life: u64,
@@ -89,7 +90,7 @@ pub struct Acknowledge {
     /// The other end's *finish* has arrived.
     pub finish_received: bool,
     /// Asks the other end to acknowledge at once: a probe of a carrier that has been silent.
-    pub answer: bool,
+    pub requests_answer: bool,
 }
 
 impl Position {
@@ -102,7 +103,7 @@ impl Position {
 
     pub(crate) fn parse(cursor: &mut Cursor<'_>) -> Result<Position, ControlError> {
         let (sent, received, credit) = (cursor.u64()?, cursor.u64()?, cursor.u64()?);
-        let [finish_received, _] = flags(cursor.u8()?, FINISH_RECEIVED)?;
+        let [finish_received, _] = parse_flags(cursor.u8()?, FINISH_RECEIVED)?;
         Ok(Position { sent, received, credit, finish_received })
     }
 }
@@ -182,23 +183,21 @@ impl Resumed {
 }
 
 impl Acknowledge {
-    const ANSWER: u8 = 2;
-
     pub(crate) fn emit(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.received.to_be_bytes());
         let finish = if self.finish_received { FINISH_RECEIVED } else { 0 };
-        out.push(finish | if self.answer { Acknowledge::ANSWER } else { 0 });
+        out.push(finish | if self.requests_answer { ANSWER } else { 0 });
     }
 
     pub(crate) fn parse(cursor: &mut Cursor<'_>) -> Result<Acknowledge, ControlError> {
         let received = cursor.u64()?;
-        let [finish_received, answer] = flags(cursor.u8()?, FINISH_RECEIVED | Acknowledge::ANSWER)?;
-        Ok(Acknowledge { received, finish_received, answer })
+        let [finish_received, requests_answer] = parse_flags(cursor.u8()?, FINISH_RECEIVED | ANSWER)?;
+        Ok(Acknowledge { received, finish_received, requests_answer })
     }
 }
 
 /// The two lowest bits of `byte`, if no bits outside `known` are set.
-fn flags(byte: u8, known: u8) -> Result<[bool; 2], ControlError> {
+fn parse_flags(byte: u8, known: u8) -> Result<[bool; 2], ControlError> {
     if byte & !known != 0 {
         return Err(ControlError::Flags(byte));
     }

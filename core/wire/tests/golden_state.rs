@@ -1,4 +1,4 @@
-//! Connection states are emitted as their vectors, and parsed from them.
+//! Connection states are emitted as the bytes of their test vectors, and parsed from them.
 
 mod vectors;
 
@@ -141,38 +141,38 @@ fn full() -> ConnectionState {
     }
 }
 
-fn written(state: &ConnectionState) -> Vec<u8> {
+fn emitted(state: &ConnectionState) -> Vec<u8> {
     let mut bytes = Vec::new();
     state.emit(&mut bytes);
     bytes
 }
 
 #[test]
-fn states_are_written_as_their_vectors() {
+fn states_equal_their_vectors() {
     let vectors = Vectors::read(include_str!("../golden/state.hex"));
     for (name, state) in [("plain", plain()), ("everything", full())] {
-        let bytes = written(&state);
+        let bytes = emitted(&state);
         assert_eq!(hex(&bytes), hex(vectors.bytes(name)), "{name}");
         assert_eq!(ConnectionState::parse(&bytes), Ok(state), "{name}");
     }
 }
 
 #[test]
-fn faults_are_named() {
-    let bytes = written(&full());
-    let altered = |at: usize, to: u8| {
+fn altered_states_are_rejected_with_their_cause() {
+    let bytes = emitted(&full());
+    let parse_altered = |offset: usize, value: u8| {
         let mut bytes = bytes.clone();
-        bytes[at] = to;
+        bytes[offset] = value;
         ConnectionState::parse(&bytes)
     };
-    assert_eq!(altered(0, 0), Err(StateError::Magic));
-    assert_eq!(altered(8, 9), Err(StateError::Version(9)));
-    assert_eq!(altered(12, 1), Err(StateError::Length));
-    assert_eq!(altered(40, 1), Err(StateError::Checksum));
+    assert_eq!(parse_altered(0, 0), Err(StateError::Magic));
+    assert_eq!(parse_altered(8, 9), Err(StateError::Version(9)));
+    assert_eq!(parse_altered(12, 1), Err(StateError::Length));
+    assert_eq!(parse_altered(40, 1), Err(StateError::Checksum));
 }
 
-/// Corrects length and checksum, so that the fields behind them are parsed.
-fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+/// Corrects length and checksum, so that `parse` reaches the fields.
+fn with_correct_length_and_checksum(mut bytes: Vec<u8>) -> Vec<u8> {
     let end = bytes.len() - 8;
     let length = (end - 16) as u32;
     bytes[12..16].copy_from_slice(&length.to_be_bytes());
@@ -183,26 +183,26 @@ fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+    fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
         let _ = ConnectionState::parse(&bytes);
     }
 
     #[test]
-    fn altered_fields_are_read_or_refused_and_what_is_read_is_written_again(
+    fn altered_fields_are_rejected_or_survive_a_round_trip(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
-        cut in prop::option::of(any::<prop::sample::Index>()),
+        removed in prop::option::of(any::<prop::sample::Index>()),
     ) {
-        let mut bytes = written(&full());
-        let many = bytes.len() - 24;
-        for (at, to) in changes {
-            bytes[16 + at.index(many)] = to;
+        let mut bytes = emitted(&full());
+        let fields_bytes = bytes.len() - 24; // without 16 bytes of head and 8 of checksum
+        for (offset, value) in changes {
+            bytes[16 + offset.index(fields_bytes)] = value;
         }
-        if let Some(cut) = cut {
-            bytes.remove(16 + cut.index(many));
+        if let Some(removed) = removed {
+            bytes.remove(16 + removed.index(fields_bytes));
         }
-        let bytes = sealed(bytes);
+        let bytes = with_correct_length_and_checksum(bytes);
         if let Ok(state) = ConnectionState::parse(&bytes) {
-            prop_assert_eq!(written(&state), bytes);
+            prop_assert_eq!(emitted(&state), bytes);
         }
     }
 }

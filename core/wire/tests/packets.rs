@@ -1,4 +1,4 @@
-//! Parses damaged frames: no parser panics, and damage to bytes that a checksum covers is detected.
+//! Parses damaged frames: parsers do not panic, and detect damage to bytes that a checksum covers.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -9,17 +9,17 @@ use spillway_wire::packet::icmp::{v4, v6};
 use spillway_wire::packet::tcp::{self, Flags, Options, SackBlocks, Timestamps};
 use spillway_wire::packet::{PacketError, arp, ipv4, ipv6, udp};
 
-const HERE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
-const THERE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
-const HERE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
-const THERE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);
+const SOURCE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const DESTINATION: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
+const SOURCE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+const DESTINATION_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);
 
 /// Offset of the IP header in a frame.
-const IP: usize = ethernet::HEADER_BYTES;
+const IP_OFFSET: usize = ethernet::HEADER_BYTES;
 
 /// The content of a frame, parsed as far as a stack needs it.
 #[derive(Debug, PartialEq)]
-enum Said {
+enum Content {
     Arp(arp::Packet),
     Tcp(tcp::Header, Vec<u8>),
     Udp(udp::Header, Vec<u8>),
@@ -27,19 +27,19 @@ enum Said {
     Unknown,
 }
 
-/// Parses a frame as a stack does.
-fn take(frame: &[u8]) -> Result<Said, PacketError> {
+/// Parses a frame as a TCP/IP stack does.
+fn parse_frame(frame: &[u8]) -> Result<Content, PacketError> {
     let (frame, packet) = ethernet::Header::parse(frame)?;
     match frame.kind {
-        ethernet::KIND_ARP => Ok(Said::Arp(arp::Packet::parse(packet)?)),
+        ethernet::KIND_ARP => Ok(Content::Arp(arp::Packet::parse(packet)?)),
         ethernet::KIND_IPV4 => {
             let (ip, _, payload) = ipv4::Header::parse(packet)?;
             let pseudo = pseudo_v4(ip.source, ip.target, ip.protocol, u32::from(ip.payload_bytes));
             match ip.protocol {
-                ipv4::PROTOCOL_TCP => take_tcp(payload, pseudo),
+                ipv4::PROTOCOL_TCP => parse_tcp(payload, pseudo),
                 ipv4::PROTOCOL_UDP => {
                     let (header, bytes) = udp::Header::parse_v4(payload, ip.source, ip.target)?;
-                    Ok(Said::Udp(header, bytes.to_vec()))
+                    Ok(Content::Udp(header, bytes.to_vec()))
                 }
                 ipv4::PROTOCOL_ICMP => {
                     let message = v4::Message::parse(payload)?;
@@ -48,40 +48,42 @@ fn take(frame: &[u8]) -> Result<Said, PacketError> {
                     {
                         let _ = tcp::Quoted::parse(segment);
                     }
-                    Ok(Said::Icmp(format!("{message:?}")))
+                    Ok(Content::Icmp(format!("{message:?}")))
                 }
-                _ => Ok(Said::Unknown),
+                _ => Ok(Content::Unknown),
             }
         }
         ethernet::KIND_IPV6 => {
             let (ip, _, payload) = ipv6::Header::parse(packet)?;
             let pseudo = pseudo_v6(ip.source, ip.target, ip.protocol, u32::from(ip.payload_bytes));
             match ip.protocol {
-                ipv4::PROTOCOL_TCP => take_tcp(payload, pseudo),
-                ipv6::PROTOCOL_ICMP => Ok(Said::Icmp(format!("{:?}", v6::Message::parse(payload, pseudo)?))),
-                _ => Ok(Said::Unknown),
+                ipv4::PROTOCOL_TCP => parse_tcp(payload, pseudo),
+                ipv6::PROTOCOL_ICMP => {
+                    Ok(Content::Icmp(format!("{:?}", v6::Message::parse(payload, pseudo)?)))
+                }
+                _ => Ok(Content::Unknown),
             }
         }
-        _ => Ok(Said::Unknown),
+        _ => Ok(Content::Unknown),
     }
 }
 
-fn take_tcp(segment: &[u8], pseudo: Sum) -> Result<Said, PacketError> {
+fn parse_tcp(segment: &[u8], pseudo: Sum) -> Result<Content, PacketError> {
     let (header, _, payload) = tcp::Header::parse(segment, pseudo)?;
-    Ok(Said::Tcp(header, payload.to_vec()))
+    Ok(Content::Tcp(header, payload.to_vec()))
 }
 
-fn framed(kind: u16, packet: &[u8]) -> Vec<u8> {
+fn ethernet_frame(kind: u16, packet: &[u8]) -> Vec<u8> {
     let header = ethernet::Header { target: Mac([2, 0, 0, 0, 0, 2]), source: Mac([2, 0, 0, 0, 0, 1]), kind };
     let mut out = [0; ethernet::HEADER_BYTES];
     header.emit(&mut out);
     [&out, packet].concat()
 }
 
-fn framed_v4(protocol: u8, payload: &[u8]) -> Vec<u8> {
+fn ipv4_frame(protocol: u8, payload: &[u8]) -> Vec<u8> {
     let header = ipv4::Header {
-        source: HERE,
-        target: THERE,
+        source: SOURCE,
+        target: DESTINATION,
         protocol,
         ttl: 64,
         dscp_ecn: 0,
@@ -91,13 +93,13 @@ fn framed_v4(protocol: u8, payload: &[u8]) -> Vec<u8> {
     };
     let mut out = [0; ipv4::HEADER_BYTES];
     header.emit(&mut out);
-    framed(ethernet::KIND_IPV4, &[&out, payload].concat())
+    ethernet_frame(ethernet::KIND_IPV4, &[&out, payload].concat())
 }
 
-fn framed_v6(protocol: u8, payload: &[u8]) -> Vec<u8> {
+fn ipv6_frame(protocol: u8, payload: &[u8]) -> Vec<u8> {
     let header = ipv6::Header {
-        source: HERE_V6,
-        target: THERE_V6,
+        source: SOURCE_V6,
+        target: DESTINATION_V6,
         protocol,
         hop_limit: 255,
         dscp_ecn: 0,
@@ -106,7 +108,7 @@ fn framed_v6(protocol: u8, payload: &[u8]) -> Vec<u8> {
     };
     let mut out = [0; ipv6::HEADER_BYTES];
     header.emit(&mut out);
-    framed(ethernet::KIND_IPV6, &[&out, payload].concat())
+    ethernet_frame(ethernet::KIND_IPV6, &[&out, payload].concat())
 }
 
 fn segment(flags: Flags, options: Options, payload: &[u8], pseudo: impl FnOnce(u32) -> Sum) -> Vec<u8> {
@@ -139,8 +141,8 @@ fn frames() -> Vec<Vec<u8>> {
     };
     let mut sack = SackBlocks::default();
     [(1, 2), (5, 9), (100, 200)].into_iter().for_each(|(left, right)| sack.push(left, right));
-    let v4_sum = |bytes| pseudo_v4(HERE, THERE, ipv4::PROTOCOL_TCP, bytes);
-    let v6_sum = |bytes| pseudo_v6(HERE_V6, THERE_V6, ipv4::PROTOCOL_TCP, bytes);
+    let v4_sum = |bytes| pseudo_v4(SOURCE, DESTINATION, ipv4::PROTOCOL_TCP, bytes);
+    let v6_sum = |bytes| pseudo_v6(SOURCE_V6, DESTINATION_V6, ipv4::PROTOCOL_TCP, bytes);
     let data = Options { timestamps, ..Options::default() };
     let mut frames = Vec::new();
     for (flags, options, payload) in [
@@ -148,63 +150,64 @@ fn frames() -> Vec<Vec<u8>> {
         (Flags::ACK | Flags::PSH, data, b"some bytes that are odd"),
         (Flags::ACK, Options { timestamps, sack, ..Options::default() }, b""),
     ] {
-        frames.push(framed_v4(ipv4::PROTOCOL_TCP, &segment(flags, options, payload, v4_sum)));
-        frames.push(framed_v6(ipv4::PROTOCOL_TCP, &segment(flags, options, payload, v6_sum)));
+        frames.push(ipv4_frame(ipv4::PROTOCOL_TCP, &segment(flags, options, payload, v4_sum)));
+        frames.push(ipv6_frame(ipv4::PROTOCOL_TCP, &segment(flags, options, payload, v6_sum)));
     }
 
     let mut datagram = [&[0; udp::HEADER_BYTES][..], b"what?"].concat();
     let header = udp::Header { source: 4711, target: 53, payload_bytes: 5 };
-    header.emit(&mut datagram, pseudo_v4(HERE, THERE, ipv4::PROTOCOL_UDP, 13));
-    frames.push(framed_v4(ipv4::PROTOCOL_UDP, &datagram));
+    header.emit(&mut datagram, pseudo_v4(SOURCE, DESTINATION, ipv4::PROTOCOL_UDP, 13));
+    frames.push(ipv4_frame(ipv4::PROTOCOL_UDP, &datagram));
 
-    let quoted = frames[2][IP..IP + 28].to_vec();
+    let quoted = frames[2][IP_OFFSET..IP_OFFSET + 28].to_vec();
     for message in [
         v4::Message::EchoRequest { ident: 1, sequence: 2, payload: b"abcde" },
         v4::Message::Unreachable { code: v4::CODE_FRAGMENTATION_NEEDED, next_hop_mtu: 1400, inner: &quoted },
     ] {
         let mut out = vec![0; message.bytes()];
         message.emit(&mut out);
-        frames.push(framed_v4(ipv4::PROTOCOL_ICMP, &out));
+        frames.push(ipv4_frame(ipv4::PROTOCOL_ICMP, &out));
     }
     for message in [
         v6::Message::PacketTooBig { mtu: 1280, inner: &quoted },
-        v6::Message::NeighbourSolicitation { target: THERE_V6, source_mac: Some(Mac([2; 6])) },
+        v6::Message::NeighbourSolicitation { target: DESTINATION_V6, source_mac: Some(Mac([2; 6])) },
     ] {
         let mut out = vec![0; message.bytes()];
-        let pseudo = pseudo_v6(HERE_V6, THERE_V6, ipv6::PROTOCOL_ICMP, message.bytes() as u32);
+        let pseudo = pseudo_v6(SOURCE_V6, DESTINATION_V6, ipv6::PROTOCOL_ICMP, message.bytes() as u32);
         message.emit(&mut out, pseudo);
-        frames.push(framed_v6(ipv6::PROTOCOL_ICMP, &out));
+        frames.push(ipv6_frame(ipv6::PROTOCOL_ICMP, &out));
     }
 
     let request = arp::Packet {
         operation: arp::Operation::Request,
         sender_mac: Mac([2, 0, 0, 0, 0, 1]),
-        sender_ip: HERE,
+        sender_ip: SOURCE,
         target_mac: Mac::ZERO,
-        target_ip: THERE,
+        target_ip: DESTINATION,
     };
     let mut out = [0; arp::BYTES];
     request.emit(&mut out);
-    frames.push(framed(ethernet::KIND_ARP, &out));
+    frames.push(ethernet_frame(ethernet::KIND_ARP, &out));
     frames
 }
 
-/// Corrects the checksums of a damaged IPv4 frame if its length permits it, so that the code behind the checks is reached.
-fn sum_again(frame: &mut [u8]) {
-    let Some((head, payload)) = frame.get_mut(IP..).and_then(|packet| packet.split_at_mut_checked(20)) else {
+/// Corrects the checksums of a damaged IPv4 frame if its length permits, so that parsing continues after them.
+fn correct_checksums(frame: &mut [u8]) {
+    let Some((head, payload)) = frame.get_mut(IP_OFFSET..).and_then(|packet| packet.split_at_mut_checked(20))
+    else {
         return;
     };
     head[10..12].fill(0);
     let check = Sum::ZERO.add_bytes(head).finish();
     head[10..12].copy_from_slice(&check.to_be_bytes());
-    let (place, pseudo) = match head[9] {
+    let (checksum_offset, pseudo) = match head[9] {
         ipv4::PROTOCOL_ICMP => (2, Sum::ZERO),
-        protocol => (16, pseudo_v4(HERE, THERE, protocol, payload.len() as u32)),
+        protocol => (16, pseudo_v4(SOURCE, DESTINATION, protocol, payload.len() as u32)),
     };
-    if payload.len() >= place + 2 {
-        payload[place..place + 2].fill(0);
+    if payload.len() >= checksum_offset + 2 {
+        payload[checksum_offset..checksum_offset + 2].fill(0);
         let check = pseudo.add_bytes(payload).finish();
-        payload[place..place + 2].copy_from_slice(&check.to_be_bytes());
+        payload[checksum_offset..checksum_offset + 2].copy_from_slice(&check.to_be_bytes());
     }
 }
 
@@ -215,53 +218,57 @@ fn below(random: &mut Random, limit: usize) -> usize {
 
 /// Damages a frame in one random way. Also suitable for a coverage-guided fuzzer.
 fn mutate(frame: &mut Vec<u8>, random: &mut Random) {
-    let place = below(random, frame.len().max(1));
+    let offset = below(random, frame.len().max(1));
     match below(random, 6) {
         _ if frame.is_empty() => frame.push(0x45),
-        0 => frame[place] ^= 1 << below(random, 8),
-        1 => frame[place] = [0, 1, 0x7f, 0x80, 0xff, 0x45][below(random, 6)],
-        2 => frame.truncate(place),
-        3 => drop(frame.splice(place..place, (0..below(random, 9)).map(|byte| byte as u8))),
-        4 => drop(frame.drain(place..(place + below(random, 9)).min(frame.len()))),
+        0 => frame[offset] ^= 1 << below(random, 8),
+        1 => frame[offset] = [0, 1, 0x7f, 0x80, 0xff, 0x45][below(random, 6)],
+        2 => frame.truncate(offset),
+        3 => drop(frame.splice(offset..offset, (0..below(random, 9)).map(|byte| byte as u8))),
+        4 => drop(frame.drain(offset..(offset + below(random, 9)).min(frame.len()))),
         _ => {
             let other = below(random, frame.len());
-            frame.swap(place, other);
+            frame.swap(offset, other);
         }
     }
 }
 
 #[test]
-fn frames_of_every_kind_are_understood() {
+fn valid_frames_of_every_kind_are_parsed_and_padding_is_ignored() {
     for frame in frames() {
-        assert!(!matches!(take(&frame), Err(_) | Ok(Said::Unknown)), "{frame:02x?}: {:?}", take(&frame));
+        assert!(
+            !matches!(parse_frame(&frame), Err(_) | Ok(Content::Unknown)),
+            "{frame:02x?}: {:?}",
+            parse_frame(&frame)
+        );
         let padded = [frame.as_slice(), &[0xa5; 20]].concat();
-        assert_eq!(take(&padded), take(&frame), "what the network adds behind it says nothing");
+        assert_eq!(parse_frame(&padded), parse_frame(&frame), "padding should be ignored");
     }
 }
 
 #[test]
-fn damage_to_what_is_summed_is_seen() {
+fn damage_to_bytes_under_a_checksum_is_detected() {
     // Each bit of the IP payload and of the IPv4 header. No checksum covers all of the IPv6 header.
     for frame in frames().into_iter().filter(|frame| frame[12..14] != [0x08, 0x06]) {
-        let from = if frame[12..14] == [0x86, 0xdd] { IP + ipv6::HEADER_BYTES } else { IP };
-        for place in from..frame.len() {
+        let from = if frame[12..14] == [0x86, 0xdd] { IP_OFFSET + ipv6::HEADER_BYTES } else { IP_OFFSET };
+        for offset in from..frame.len() {
             for bit in 0..8 {
                 let mut damaged = frame.clone();
-                damaged[place] ^= 1 << bit;
-                assert!(take(&damaged).is_err(), "byte {place}, bit {bit} of {frame:02x?}");
+                damaged[offset] ^= 1 << bit;
+                assert!(parse_frame(&damaged).is_err(), "byte {offset}, bit {bit} of {frame:02x?}");
             }
         }
     }
 }
 
 #[test]
-fn damaged_frames_do_no_harm() {
+fn damaged_frames_do_not_panic() {
     // For a long search, SPILLWAY_SEED sets the first seed and SPILLWAY_SEEDS the number of seeds.
     let number_of = |name| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
     let (first, seeds) =
         (number_of("SPILLWAY_SEED").unwrap_or(0), number_of("SPILLWAY_SEEDS").unwrap_or(100_000));
     let frames = frames();
-    let (mut believed, mut refused) = (0_u64, 0_u64);
+    let (mut accepted, mut rejected) = (0_u64, 0_u64);
     for seed in first..first.saturating_add(seeds) {
         let mut random = Random::new(seed);
         let mut frame = frames[below(&mut random, frames.len())].clone();
@@ -269,13 +276,13 @@ fn damaged_frames_do_no_harm() {
             mutate(&mut frame, &mut random);
         }
         if below(&mut random, 2) == 0 {
-            sum_again(&mut frame);
+            correct_checksums(&mut frame);
         }
-        match take(&frame) {
-            Ok(_) => believed += 1,
-            Err(_) => refused += 1,
+        match parse_frame(&frame) {
+            Ok(_) => accepted += 1,
+            Err(_) => rejected += 1,
         }
     }
     // Valid and invalid frames both occur often.
-    assert!(believed > seeds / 20 && refused > seeds / 4, "{believed} believed, {refused} refused");
+    assert!(accepted > seeds / 20 && rejected > seeds / 4, "{accepted} accepted, {rejected} rejected");
 }

@@ -163,7 +163,7 @@ static void relieve(struct client *client) {
     char notice[256];
     int waits = client->received < client->sent;
     int64_t waited_us = waits ? now_us() - client->sent_at_us[client->received % UNDER_WAY] : -1;
-    check("spw_waiting", spw_waiting(client->session, waited_us));
+    check("spw_oldest_wait", spw_oldest_wait(client->session, waited_us));
     check("spw_relief_handle", spw_relief_handle(client->relief));
     while (spw_relief_next_notice(client->relief, notice, sizeof notice) == 1)
         fprintf(stderr, "client: relief: %s\n", notice);

@@ -142,7 +142,7 @@ static void handle_event(struct server *server, const spw_event *event) {
         }
         break;
     }
-    case SPW_ROOM:
+    case SPW_CAN_COMPOSE:
         reply(server, client);
         break;
     case SPW_FINISHED:

@@ -131,7 +131,7 @@ typedef enum spw_event_kind {
     // the client's `context`: free its target. `reason` is 0 if the client closed the connection; otherwise it was reset.
     SPW_CLOSED_BY_CLIENT = 4,
     // `spw_compose` took less than all bytes before, and would take more now.
-    SPW_ROOM = 5,
+    SPW_CAN_COMPOSE = 5,
     // A helper or a library client has opened a link. For the log.
     SPW_LINK_OPENED = 6,
     // A link is lost, after `SPW_CLOSED_BY_CLIENT` for each of its connections; its sessions continue. For the log.
@@ -146,7 +146,7 @@ typedef enum spw_event_kind {
 typedef enum spw_session_event_kind {
     // A route carries the session: the first one, or another one than before.
     SPW_SESSION_MOVED = 1,
-    // A route does not carry the session any more, or the attempt at it failed; `why` tells the cause. Another is tried.
+    // A route does not carry the session any more, or the attempt at it failed; `why` is the cause. Another is tried.
     SPW_SESSION_CARRIER_LOST = 2,
     // The server's application accepted the session.
     SPW_SESSION_ACCEPTED = 3,
@@ -219,16 +219,16 @@ typedef struct spw_relief_figures {
     // The stage, such as "direct", "late", "moving", "helped" or "backed off".
     char stage[16];
     // The present override, a `spw_override`.
-    int32_t word;
+    int32_t manual_override;
     // Number of sessions.
     uint32_t sessions;
     // Number of helped sessions.
     uint32_t helped;
     // p99 of recent latencies, in microseconds. 0 without replies.
     uint64_t p99_us;
-    // How often the sessions moved to helpers together.
+    // Number of times that the sessions moved to helpers together.
     uint64_t activations;
-    // How often helpers were found to be of no use.
+    // Number of times that helpers did not make the replies faster.
     uint64_t back_offs;
     // Moves of single sessions that succeeded.
     uint64_t moves;
@@ -379,8 +379,8 @@ int spw_measured(struct spw_session *session,
 
 // Reports to the session's relief for how long the oldest request without a reply has waited, in microseconds; negative
 // without such a request. Call it when that request changes. No effect for sessions of `spw_connect`.
-int spw_waiting(struct spw_session *session,
-                int64_t waited_us);
+int spw_oldest_wait(struct spw_session *session,
+                    int64_t waited_us);
 
 // Ends the outgoing stream; replies still arrive.
 int spw_finish(struct spw_session *session);
@@ -494,7 +494,7 @@ int spw_refuse(struct spw_port *port,
                int reason);
 
 // Copies a prefix of a reply into the link's next batch, as far as the client's window and the batch allow, and returns
-// its length. If that is less than the whole reply, try again after `SPW_ROOM`.
+// its length. If that is less than the whole reply, try again after `SPW_CAN_COMPOSE`.
 ptrdiff_t spw_compose(struct spw_port *port,
                       spw_client client,
                       const void *reply,
@@ -535,10 +535,10 @@ int spw_drain(struct spw_port *port,
               uint32_t deadline_ms);
 
 // Sets the override of relief, a `spw_override`. Present sessions on the wrong carrier are asked to move at random times
-// within `within_ms`, and so are later ones after they are accepted. A session whose client knows no such route stays.
+// within `within_ms`, and so are later ones after they are accepted. A session whose client has no such route stays.
 // Returns the number of sessions asked to move; `spw_flush` sends the requests.
 int spw_port_relief(struct spw_port *port,
-                    int word,
+                    int manual_override,
                     uint32_t within_ms);
 
 // Sends the sessions that are helped now back to the server's own port, once, at random times within `within_ms`. Later
@@ -566,7 +566,7 @@ int spw_relief_new(const struct spw_settings *settings,
 
 // Opens a session, as `spw_connect` does, on the carrier that the relief chooses; the relief also moves it later. While
 // sessions are helped, this call asks helpers for their load, which blocks for some milliseconds. `SPW_AGAIN` when there
-// are too many sessions. Report each reply by `spw_measured`, and the oldest request without a reply by `spw_waiting`.
+// are too many sessions. Report each reply by `spw_measured`, and the oldest request without a reply by `spw_oldest_wait`.
 int spw_relief_connect(struct spw_relief *relief,
                        struct spw_session **session);
 
@@ -582,7 +582,7 @@ int spw_relief_next_timeout_ms(const struct spw_relief *relief);
 int spw_relief_handle(struct spw_relief *relief);
 
 // Sets the operator's override, a `spw_override`, for `lasts_ms` milliseconds; 0 is without limit.
-int spw_relief_say(struct spw_relief *relief, int manual_override, uint32_t lasts_ms);
+int spw_relief_override(struct spw_relief *relief, int manual_override, uint32_t lasts_ms);
 
 // Replaces the helpers by those of these settings, which must name the same server; other settings have no effect. A
 // session on a helper outside the new list stays there until it moves.

@@ -30,27 +30,27 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, name: &str) -> Result<&'a str
 /// # Safety
 /// The pointer is null, or points to `length` bytes that do not change during the call.
 pub(crate) unsafe fn bytes<'a>(data: *const c_void, length: usize) -> Result<&'a [u8], Fault> {
-    match check(data, length)? {
+    match check_range(data, length)? {
         // SAFETY: not null, at most `isize::MAX` bytes, and the caller guarantees the rest.
         true => Ok(unsafe { std::slice::from_raw_parts(data.cast(), length) }),
         false => Ok(&[]),
     }
 }
 
-/// Bytes to write. C's memory may be uninitialised for C; here it has some value.
+/// Bytes to write. Memory that C has not initialised holds arbitrary bytes.
 ///
 /// # Safety
 /// The pointer is null, or points to `length` bytes that are used by nothing else during the call.
-pub(crate) unsafe fn room<'a>(data: *mut c_void, length: usize) -> Result<&'a mut [u8], Fault> {
-    if !check(data, length)? {
+pub(crate) unsafe fn bytes_mut<'a>(data: *mut c_void, length: usize) -> Result<&'a mut [u8], Fault> {
+    if !check_range(data, length)? {
         return Ok(&mut []);
     }
     // SAFETY: not null, at most `isize::MAX` bytes, and the caller guarantees the rest.
     Ok(unsafe { std::slice::from_raw_parts_mut(data.cast(), length) })
 }
 
-/// Whether there are any bytes.
-fn check(data: *const c_void, length: usize) -> Result<bool, Fault> {
+/// Checks the pointer and the length, and returns whether the length is above 0.
+fn check_range(data: *const c_void, length: usize) -> Result<bool, Fault> {
     if length == 0 {
         return Ok(false);
     }
@@ -58,7 +58,7 @@ fn check(data: *const c_void, length: usize) -> Result<bool, Fault> {
         return Err(Fault::invalid("data is null, and its length is not 0"));
     }
     if isize::try_from(length).is_err() {
-        return Err(Fault::invalid(format!("nothing is {length} bytes long: is it a negative number?")));
+        return Err(Fault::invalid(format!("the length {length} is too large: is it a negative number?")));
     }
     Ok(true)
 }
@@ -66,17 +66,17 @@ fn check(data: *const c_void, length: usize) -> Result<bool, Fault> {
 /// Writes an address as a text with its final zero; does nothing if `size` is 0.
 ///
 /// # Safety
-/// As for [`room`].
+/// As for [`bytes_mut`].
 pub(crate) unsafe fn write_address(
     address: SocketAddr,
     buffer: *mut c_char,
     size: usize,
 ) -> Result<(), Fault> {
     // SAFETY: the caller guarantees what the callee requires.
-    let buffer = unsafe { room(buffer.cast(), size) }?;
+    let buffer = unsafe { bytes_mut(buffer.cast(), size) }?;
     let text = address.to_string();
     if !buffer.is_empty() && buffer.len() <= text.len() {
-        return Err(Fault::invalid("the buffer is too short for an address: SPW_ADDRESS_BYTES are enough"));
+        return Err(Fault::invalid("the buffer is too short for an address: SPW_ADDRESS_BYTES is enough"));
     }
     write_text(&text, buffer);
     Ok(())
@@ -84,11 +84,11 @@ pub(crate) unsafe fn write_address(
 
 /// Parses `HOST:PORT`. A host's name is looked up, which may block; its first address is taken.
 pub(crate) fn address(text: &str) -> Result<SocketAddr, Fault> {
-    let wrong = |why: &dyn std::fmt::Display| {
-        Fault::invalid(format!("{text:?} is no address: {why}; write HOST:PORT, as in 10.0.0.5:11411"))
+    let invalid = |why: &dyn std::fmt::Display| {
+        Fault::invalid(format!("{text:?} is not an address: {why}; write HOST:PORT, as in 10.0.0.5:11411"))
     };
-    let mut addresses = text.to_socket_addrs().map_err(|error| wrong(&error))?;
-    addresses.next().ok_or_else(|| wrong(&"the name has no address"))
+    let mut addresses = text.to_socket_addrs().map_err(|error| invalid(&error))?;
+    addresses.next().ok_or_else(|| invalid(&"the name has no address"))
 }
 
 pub(crate) fn key_file(path: &str) -> Result<Key, Fault> {
@@ -114,12 +114,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_and_bytes_are_checked() {
+    fn invalid_texts_and_bytes_are_refused() {
         // SAFETY: null, or literals.
         unsafe {
-            assert!(text(null(), "it").is_err());
-            assert!(text(c"\xff".as_ptr(), "it").is_err());
-            assert_eq!(text(c"word".as_ptr(), "it").unwrap(), "word");
+            assert!(text(null(), "name").is_err());
+            assert!(text(c"\xff".as_ptr(), "name").is_err());
+            assert_eq!(text(c"word".as_ptr(), "name").unwrap(), "word");
             assert_eq!(bytes(null(), 0).unwrap(), b"");
             assert!(bytes(null(), 1).is_err());
             assert!(bytes(c"x".as_ptr().cast(), usize::MAX).is_err());
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_key_is_not_repeated() {
+    fn error_does_not_contain_a_mistyped_key() {
         let fault = key_text("spillway-key-1 secret").unwrap_err();
         assert!(!format!("{fault:?}").contains("secret"));
     }

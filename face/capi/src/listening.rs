@@ -7,7 +7,7 @@ use spillway_server::{AddressRange, Encryption, Key, RangeError, Role, Settings,
 use crate::argument::{self, milliseconds};
 use crate::object::{self, Handle};
 use crate::settings::stream_limits;
-use crate::status::{Fault, call, done};
+use crate::status::{Fault, guarded, guarded_status};
 
 /// Settings of link ports: keys, bounds and timeouts. Owned by the caller; ports keep a copy.
 pub struct spw_port_settings {
@@ -46,8 +46,8 @@ pub enum spw_role {
     SPW_CLIENT = 2,
 }
 
-fn role(role: c_int) -> Result<Role, Fault> {
-    match role {
+fn role(number: c_int) -> Result<Role, Fault> {
+    match number {
         1 => Ok(Role::Helper),
         2 => Ok(Role::Client),
         _ => Err(Fault::invalid("a role is SPW_HELPER or SPW_CLIENT")),
@@ -57,7 +57,7 @@ fn role(role: c_int) -> Result<Role, Fault> {
 /// Makes settings with default values. Null after a fault inside the library.
 #[unsafe(no_mangle)]
 pub extern "C" fn spw_port_settings_new() -> *mut spw_port_settings {
-    call(|| Ok(object::give(PortSettings::default())))
+    guarded(|| Ok(object::new_handle(PortSettings::default())))
 }
 
 /// Adds a key of helpers (`SPW_HELPER`) or clients (`SPW_CLIENT`), from a key file that only its owner can read. The port
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn spw_port_settings_key_file(
     path: *const c_char,
 ) -> c_int {
     // SAFETY: the caller passes valid or null pointers.
-    unsafe { accept(settings, role, || argument::key_file(argument::text(path, "path")?)) }
+    unsafe { add_key(settings, role, || argument::key_file(argument::text(path, "path")?)) }
 }
 
 /// If `require` is not 0 (default 0), refuses unencrypted links, which helpers and clients of older versions open, and
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn spw_port_settings_require_encryption(
     settings: *mut spw_port_settings,
     require: c_int,
 ) -> c_int {
-    done(|| {
+    guarded_status(|| {
         // SAFETY: the caller passes a valid or null pointer.
         unsafe {
             object::with(settings, |settings| {
@@ -100,23 +100,23 @@ pub unsafe extern "C" fn spw_port_settings_key_text(
     text: *const c_char,
 ) -> c_int {
     // SAFETY: the caller passes valid or null pointers.
-    unsafe { accept(settings, role, || argument::key_text(argument::text(text, "text")?)) }
+    unsafe { add_key(settings, role, || argument::key_text(argument::text(text, "text")?)) }
 }
 
 /// # Safety
 /// As for [`object::with`].
-unsafe fn accept(
+unsafe fn add_key(
     settings: *mut spw_port_settings,
-    of: c_int,
+    role_number: c_int,
     key: impl FnOnce() -> Result<Key, Fault>,
 ) -> c_int {
-    let accept_it = |settings: &mut PortSettings| {
-        let role = role(of)?;
-        settings.settings.ring.accept(role, key()?);
+    let add = |settings: &mut PortSettings| {
+        let role = role(role_number)?;
+        settings.settings.keys.accept(role, key()?);
         Ok(())
     };
     // SAFETY: the caller passes a valid or null pointer.
-    done(|| unsafe { object::with(settings, accept_it) })
+    guarded_status(|| unsafe { object::with(settings, add) })
 }
 
 /// Sets the client addresses that helpers may carry: ranges as in `10.0.0.0/8`, separated by commas or white space. They
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn spw_port_settings_allow_clients(
     settings: *mut spw_port_settings,
     ranges: *const c_char,
 ) -> c_int {
-    done(|| {
+    guarded_status(|| {
         // SAFETY: the caller passes valid or null pointers.
         unsafe {
             let list = argument::text(ranges, "ranges")?.split(|c: char| c == ',' || c.is_whitespace());
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn spw_port_settings_allow_clients(
             let allow =
                 list.filter(|text| !text.is_empty()).map(read).collect::<Result<Vec<AddressRange>, _>>()?;
             if allow.is_empty() {
-                return Err(Fault::invalid("no range is given, so that no helper could carry anybody"));
+                return Err(Fault::invalid("no range is given: helpers could not carry any client"));
             }
             object::with(settings, |settings| {
                 settings.allow = allow;
@@ -160,10 +160,10 @@ pub unsafe extern "C" fn spw_port_settings_links(
             settings.settings.limits.connections_max = connections_max;
             Ok(())
         }
-        _ => Err(Fault::invalid("links, and connections on each: 1 at least")),
+        _ => Err(Fault::invalid("the maxima of links and of connections on each must be at least 1")),
     };
     // SAFETY: the caller passes a valid or null pointer.
-    done(|| unsafe { object::with(settings, change) })
+    guarded_status(|| unsafe { object::with(settings, change) })
 }
 
 /// Sets the maximum of sessions (default 65536), how long a session without a carrier waits for its client (60000 ms), and
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn spw_port_settings_sessions(
         Ok(())
     };
     // SAFETY: the caller passes a valid or null pointer.
-    done(|| unsafe { object::with(settings, change) })
+    guarded_status(|| unsafe { object::with(settings, change) })
 }
 
 /// Sets the maximum of memory that all sessions may hold, in bytes (default 256 MiB, at least 64 KiB). Beyond it, sessions
@@ -198,10 +198,10 @@ pub unsafe extern "C" fn spw_port_settings_sessions_memory(
             settings.settings.sessions.memory_bytes_max = bytes;
             Ok(())
         }
-        _ => Err(Fault::invalid("memory of sessions: 65536 bytes at least")),
+        _ => Err(Fault::invalid("the sessions' memory must be at least 65536 bytes")),
     };
     // SAFETY: the caller passes a valid or null pointer.
-    done(|| unsafe { object::with(settings, change) })
+    guarded_status(|| unsafe { object::with(settings, change) })
 }
 
 /// Sets the bounds of each client: request bytes that have arrived and were not consumed (default 256 KiB), and reply bytes
@@ -220,7 +220,7 @@ pub unsafe extern "C" fn spw_port_settings_limits(
         Ok(())
     };
     // SAFETY: the caller passes a valid or null pointer.
-    done(|| unsafe { object::with(settings, change) })
+    guarded_status(|| unsafe { object::with(settings, change) })
 }
 
 /// Lets several threads share the address: each calls `spw_listen` with these settings, and has its own port and event loop.
@@ -232,12 +232,12 @@ pub unsafe extern "C" fn spw_port_settings_share(settings: *mut spw_port_setting
         Ok(())
     };
     // SAFETY: the caller passes a valid or null pointer.
-    done(|| unsafe { object::with(settings, share) })
+    guarded_status(|| unsafe { object::with(settings, share) })
 }
 
 /// Frees settings. Ports made with them stay open. Null is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_port_settings_free(settings: *mut spw_port_settings) {
     // SAFETY: the caller passes a valid or null pointer.
-    call(|| unsafe { object::free(settings) });
+    guarded(|| unsafe { object::free(settings) });
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::status::{Fault, spw_status};
 
-/// The target of a C handle. All kinds begin with the [`Head`], whose tag tells the kind.
+/// The target of a C handle. All kinds begin with the [`Head`], whose tag identifies the kind.
 #[repr(C)]
 struct Object<T> {
     head: Head,
@@ -38,15 +38,15 @@ pub(crate) trait Handle {
 }
 
 /// Makes an object for C; C must free it.
-pub(crate) fn give<H: Handle>(value: H::Value) -> *mut H {
+pub(crate) fn new_handle<H: Handle>(value: H::Value) -> *mut H {
     let head = Head { tag: AtomicU32::new(H::TAG), state: AtomicU32::new(FREE) };
     Box::into_raw(Box::new(Object { head, value: UnsafeCell::new(value) })).cast()
 }
 
 /// Exclusive use of an object by one call.
-struct Taken<T: 'static>(&'static Object<T>);
+struct Exclusive<T: 'static>(&'static Object<T>);
 
-impl<T> Drop for Taken<T> {
+impl<T> Drop for Exclusive<T> {
     fn drop(&mut self) {
         let state = if std::thread::panicking() { BROKEN } else { FREE };
         self.0.head.state.store(state, Ordering::Release);
@@ -56,20 +56,20 @@ impl<T> Drop for Taken<T> {
 /// Checks that a pointer points to an object of the right kind.
 ///
 /// # Safety
-/// The pointer is null, or was made by [`give`] and is not freed.
+/// The pointer is null, or was made by [`new_handle`] and is not freed.
 unsafe fn find<H: Handle>(handle: *const H) -> Result<&'static Object<H::Value>, Fault> {
     let object = handle.cast::<Object<H::Value>>();
-    let wrong = |why: &str| Fault::invalid(format!("{why} instead of a {}", H::NAME));
+    let refused = |why: &str| Fault::invalid(format!("{why} instead of a {}", H::NAME));
     if object.is_null() {
-        return Err(wrong("a null pointer"));
+        return Err(refused("a null pointer"));
     }
     if !object.is_aligned() {
-        return Err(wrong("a pointer to something else"));
+        return Err(refused("a pointer to something else"));
     }
     // SAFETY: aligned, and the caller guarantees an `Object` of any kind: all kinds begin with a head.
     let head = unsafe { &*object.cast::<Head>() };
     if head.tag.load(Ordering::Relaxed) != H::TAG {
-        return Err(wrong("an object of another kind, or one that was freed,"));
+        return Err(refused("an object of another kind, or one that was freed,"));
     }
     // SAFETY: the tag proves the kind. The reference is used within one call only.
     Ok(unsafe { &*object })
@@ -79,13 +79,13 @@ unsafe fn find<H: Handle>(handle: *const H) -> Result<&'static Object<H::Value>,
 ///
 /// # Safety
 /// As for [`find`].
-unsafe fn take<H: Handle>(handle: *const H, to_free: bool) -> Result<Taken<H::Value>, Fault> {
+unsafe fn take<H: Handle>(handle: *const H, to_free: bool) -> Result<Exclusive<H::Value>, Fault> {
     // SAFETY: the caller guarantees what the callee requires.
     let object = unsafe { find(handle) }?;
     let swap = |from| object.head.state.compare_exchange(from, BUSY, Ordering::Acquire, Ordering::Relaxed);
     match swap(FREE) {
-        Ok(_) => Ok(Taken(object)),
-        Err(BROKEN) if to_free && swap(BROKEN).is_ok() => Ok(Taken(object)),
+        Ok(_) => Ok(Exclusive(object)),
+        Err(BROKEN) if to_free && swap(BROKEN).is_ok() => Ok(Exclusive(object)),
         Err(state) => Err(in_use::<H>(state)),
     }
 }
@@ -94,7 +94,7 @@ fn in_use<H: Handle>(state: u32) -> Fault {
     match state {
         BROKEN => Fault::new(
             spw_status::SPW_INTERNAL,
-            format!("this {} was left by a fault inside the library: free it", H::NAME),
+            format!("a fault inside the library has interrupted a call with this {}: free it", H::NAME),
         ),
         _ => Fault::invalid(format!("this {} is used by another thread at this moment", H::NAME)),
     }
@@ -122,8 +122,8 @@ where
 {
     // SAFETY: the caller guarantees what the callee requires.
     let object = unsafe { find(handle) }?;
-    let one_more = |readers: u32| (readers < BROKEN - 1).then(|| readers + 1);
-    let _reading = match object.head.state.fetch_update(Ordering::Acquire, Ordering::Relaxed, one_more) {
+    let count_reader = |readers: u32| (readers < BROKEN - 1).then(|| readers + 1);
+    let _reading = match object.head.state.fetch_update(Ordering::Acquire, Ordering::Relaxed, count_reader) {
         Ok(_) => Reading(&object.head.state),
         Err(state) => return Err(in_use::<H>(state)),
     };
@@ -140,9 +140,9 @@ pub(crate) unsafe fn with<H: Handle, R>(
     body: impl FnOnce(&mut H::Value) -> Result<R, Fault>,
 ) -> Result<R, Fault> {
     // SAFETY: the caller guarantees what the callee requires.
-    let taken = unsafe { take(handle, false) }?;
-    // SAFETY: `take` grants exclusive use, until `taken` is dropped.
-    body(unsafe { &mut *taken.0.value.get() })
+    let exclusive = unsafe { take(handle, false) }?;
+    // SAFETY: `take` grants exclusive use, until `exclusive` is dropped.
+    body(unsafe { &mut *exclusive.0.value.get() })
 }
 
 /// Frees an object. Null is allowed.
@@ -154,28 +154,28 @@ pub(crate) unsafe fn free<H: Handle>(handle: *mut H) -> Result<(), Fault> {
         return Ok(());
     }
     // SAFETY: the caller guarantees what the callee requires.
-    let taken = unsafe { take(handle, true) }?;
-    taken.0.head.tag.store(0, Ordering::Relaxed);
-    // The state stays BUSY: `Taken::drop` must not write to freed memory.
-    std::mem::forget(taken);
-    // SAFETY: `give` made it with a box. This call has exclusive use, and the cleared tag prevents another.
+    let exclusive = unsafe { take(handle, true) }?;
+    exclusive.0.head.tag.store(0, Ordering::Relaxed);
+    // The state stays BUSY: `Exclusive::drop` must not write to freed memory.
+    std::mem::forget(exclusive);
+    // SAFETY: `new_handle` made it with a box. This call has exclusive use, and the cleared tag prevents another.
     drop(unsafe { Box::from_raw(handle.cast::<Object<H::Value>>()) });
     Ok(())
 }
 
-/// Writes a result to a place of the caller's.
+/// Writes a result to the caller's memory.
 ///
 /// # Safety
 /// The pointer is null, or valid for writing a `T`.
-pub(crate) unsafe fn answer<T>(place: *mut T, name: &str, value: T) -> Result<(), Fault> {
-    if place.is_null() || !place.is_aligned() {
+pub(crate) unsafe fn write_result<T>(target: *mut T, name: &str, value: T) -> Result<(), Fault> {
+    if target.is_null() || !target.is_aligned() {
         return Err(Fault::new(
             spw_status::SPW_INVALID,
             format!("{name} is null, or points to something else"),
         ));
     }
     // SAFETY: not null, aligned, and the caller guarantees that it is valid for writing.
-    unsafe { place.write(value) };
+    unsafe { target.write(value) };
     Ok(())
 }
 
@@ -212,8 +212,8 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_used_and_freed() {
-        let handle = give::<Number>(1);
+    fn object_keeps_its_value_until_freed() {
+        let handle = new_handle::<Number>(1);
         assert_eq!(increase(handle).unwrap(), 2);
         assert_eq!(increase(handle).unwrap(), 3);
         // SAFETY: the object is not used again.
@@ -221,9 +221,9 @@ mod tests {
     }
 
     #[test]
-    fn wrong_pointers_are_told() {
+    fn wrong_pointers_are_refused() {
         assert!(increase(null()).is_err());
-        let other = give::<Other>(1);
+        let other = new_handle::<Other>(1);
         assert!(increase(other.cast()).is_err());
         assert!(increase(other.wrapping_byte_add(1).cast()).is_err());
         // SAFETY: the object is not used again; null is allowed.
@@ -234,11 +234,11 @@ mod tests {
     }
 
     #[test]
-    fn whoever_comes_while_another_uses_it_is_told() {
-        let handle = give::<Number>(1);
+    fn concurrent_exclusive_use_is_refused() {
+        let handle = new_handle::<Number>(1);
         // SAFETY: the object is freed below.
-        let inner = unsafe { with(handle, |_| Ok(increase(handle).is_err())) };
-        assert!(inner.unwrap());
+        let is_refused = unsafe { with(handle, |_| Ok(increase(handle).is_err())) };
+        assert!(is_refused.unwrap());
         // SAFETY: `free` fails while the object is in use.
         let freed = unsafe { with(handle, |_| Ok(free(handle).is_ok())) };
         assert!(!freed.unwrap());
@@ -248,24 +248,24 @@ mod tests {
     }
 
     #[test]
-    fn several_read_it_and_nobody_changes_it_meanwhile() {
-        let handle = give::<Number>(1);
-        let read_by = |body: &dyn Fn() -> bool| {
+    fn concurrent_reads_are_allowed_and_exclude_changes() {
+        let handle = new_handle::<Number>(1);
+        let read_during = |body: &dyn Fn() -> bool| {
             // SAFETY: the object is freed below.
             unsafe { read(handle.cast_const(), |number| Ok(*number == 1 && body())) }.unwrap()
         };
-        assert!(read_by(&|| read_by(&|| increase(handle).is_err()) && increase(handle).is_err()));
+        assert!(read_during(&|| read_during(&|| increase(handle).is_err()) && increase(handle).is_err()));
         assert_eq!(increase(handle).unwrap(), 2);
         // SAFETY: the object is freed below; `read` fails while another call has exclusive use.
-        let inner = unsafe { with(handle, |_| Ok(read(handle.cast_const(), |_| Ok(())).is_err())) };
-        assert!(inner.unwrap());
+        let is_refused = unsafe { with(handle, |_| Ok(read(handle.cast_const(), |_| Ok(())).is_err())) };
+        assert!(is_refused.unwrap());
         // SAFETY: the object is not used again.
         unsafe { free(handle) }.unwrap();
     }
 
     #[test]
-    fn after_a_fault_nobody_uses_it() {
-        let handle = give::<Number>(1);
+    fn object_is_unusable_after_a_panic() {
+        let handle = new_handle::<Number>(1);
         // SAFETY: the object is freed below.
         let outcome = catch_unwind(AssertUnwindSafe(|| unsafe {
             with(handle, |_| -> Result<(), Fault> { panic!("a fault") })

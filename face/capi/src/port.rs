@@ -7,7 +7,7 @@ mod turn;
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::AsRawFd;
 
-use spillway_server::{BindError, Client, CloseReason, Override, RefuseReason, Role};
+use spillway_server::{BindError, ClientId, CloseReason, Override, RefuseReason, Role};
 
 pub use self::event::{spw_client, spw_event, spw_event_kind, spw_info};
 pub(crate) use self::turn::Port;
@@ -16,10 +16,10 @@ use crate::argument::{self, SPW_ADDRESS_BYTES, milliseconds};
 use crate::listening::{spw_port_settings, spw_role};
 use crate::object::{self, Handle};
 use crate::port::clients::Context;
-use crate::status::{Fault, call, done, spw_status, write_text};
+use crate::status::{Fault, guarded, guarded_status, spw_status, write_text};
 use crate::waiting::timeout_ms;
 
-const CONSUMED_TOO_MUCH: &str = "more is said to be consumed than has come";
+const CONSUMED_MORE_THAN_RECEIVED: &str = "more bytes are consumed than were received";
 
 /// A link port, to which helpers and library clients open links.
 pub struct spw_port {
@@ -39,13 +39,15 @@ impl Handle for spw_port {
 unsafe fn with_client<R>(
     port: *const spw_port,
     client: spw_client,
-    body: impl FnOnce(&mut Port, Client) -> Result<R, Fault>,
+    body: impl FnOnce(&mut Port, ClientId) -> Result<R, Fault>,
 ) -> Result<R, Fault> {
     let unknown =
         || Fault::new(spw_status::SPW_UNKNOWN_CLIENT, "the client's connection has ended, or was closed");
     // SAFETY: the caller passes a valid or null pointer.
     unsafe {
-        object::with(port, |port| port.client(client).ok_or_else(unknown).and_then(|it| body(port, it)))
+        object::with(port, |port| {
+            port.client(client).ok_or_else(unknown).and_then(|connection| body(port, connection))
+        })
     }
 }
 
@@ -56,10 +58,10 @@ unsafe fn with_client<R>(
 unsafe fn with_accepted<R>(
     port: *const spw_port,
     client: spw_client,
-    body: impl FnOnce(&mut Port, Client) -> Result<R, Fault>,
+    body: impl FnOnce(&mut Port, ClientId) -> Result<R, Fault>,
 ) -> Result<R, Fault> {
-    let accepted = |port: &mut Port, it| match port.clients.is_accepted(client) {
-        true => body(port, it),
+    let accepted = |port: &mut Port, connection| match port.clients.is_accepted(client) {
+        true => body(port, connection),
         false => Err(Fault::invalid("the client was not accepted yet: spw_accept, or spw_refuse")),
     };
     // SAFETY: the caller passes a valid or null pointer.
@@ -74,17 +76,18 @@ pub unsafe extern "C" fn spw_listen(
     address: *const c_char,
     port: *mut *mut spw_port,
 ) -> c_int {
-    done(|| {
+    guarded_status(|| {
         // SAFETY: the caller passes valid or null pointers.
         unsafe {
-            object::answer(port, "port", std::ptr::null_mut())?;
+            object::write_result(port, "port", std::ptr::null_mut())?;
             let settings = object::read(settings, |settings| Ok(settings.resolve()))?;
             let address = argument::address(argument::text(address, "address")?)?;
             let opened = Port::listen(address, settings).map_err(|error| match error {
                 BindError::NeedsKey(_) => Fault::new(spw_status::SPW_KEY, error.to_string()),
+                BindError::Release(_) => Fault::new(spw_status::SPW_INVALID, error.to_string()),
                 BindError::Listen(..) => Fault::new(spw_status::SPW_SYSTEM, error.to_string()),
             })?;
-            object::answer(port, "port", object::give(opened))
+            object::write_result(port, "port", object::new_handle(opened))
         }
     })
 }
@@ -92,7 +95,7 @@ pub unsafe extern "C" fn spw_listen(
 /// Writes the port's address into a buffer of `SPW_ADDRESS_BYTES`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_port_address(port: *const spw_port, buffer: *mut c_char, size: usize) -> c_int {
-    done(|| {
+    guarded_status(|| {
         // SAFETY: the caller passes valid or null pointers.
         unsafe {
             let address = object::with(port, |port| Ok(port.links.address()))?;
@@ -106,7 +109,7 @@ pub unsafe extern "C" fn spw_port_address(port: *const spw_port, buffer: *mut c_
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_port_descriptor(port: *const spw_port) -> c_int {
     // SAFETY: the caller passes a valid or null pointer.
-    call(|| unsafe { object::with(port, |port| Ok(port.epoll().as_raw_fd())) })
+    guarded(|| unsafe { object::with(port, |port| Ok(port.epoll().as_raw_fd())) })
 }
 
 /// The timeout for `poll`: how long to wait for the descriptor before `spw_port_handle` is due, in milliseconds, rounded up;
@@ -114,7 +117,7 @@ pub unsafe extern "C" fn spw_port_descriptor(port: *const spw_port) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_port_next_timeout_ms(port: *const spw_port) -> c_int {
     // SAFETY: the caller passes a valid or null pointer.
-    call(|| unsafe { object::with(port, |port| Ok(timeout_ms(port.poll_timeout()))) })
+    guarded(|| unsafe { object::with(port, |port| Ok(timeout_ms(port.poll_timeout()))) })
 }
 
 /// Begins a turn. Call it when the descriptor is ready and when the timeout has passed, then `spw_decompose` until it
@@ -123,19 +126,19 @@ pub unsafe extern "C" fn spw_port_next_timeout_ms(port: *const spw_port) -> c_in
 pub unsafe extern "C" fn spw_port_handle(port: *mut spw_port) -> c_int {
     let handle = |port: &mut Port| port.handle().map_err(|error| Fault::system("epoll", &error));
     // SAFETY: the caller passes a valid or null pointer.
-    done(|| unsafe { object::with(port, handle) })
+    guarded_status(|| unsafe { object::with(port, handle) })
 }
 
 /// Returns 1 and the next event, or 0 when this turn has no more events. Bytes and text of the previous event are not
 /// valid any more. This call also accepts links and receives from them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_decompose(port: *mut spw_port, event: *mut spw_event) -> c_int {
-    call(|| {
+    guarded(|| {
         // SAFETY: the caller passes valid or null pointers.
         unsafe {
-            object::answer(event, "event", spw_event::nothing())?;
+            object::write_result(event, "event", spw_event::empty())?;
             object::with(port, |port| match port.decompose() {
-                Some(next) => object::answer(event, "event", next).map(|()| 1),
+                Some(next) => object::write_result(event, "event", next).map(|()| 1),
                 None => Ok(0),
             })
         }
@@ -145,14 +148,14 @@ pub unsafe extern "C" fn spw_decompose(port: *mut spw_port, event: *mut spw_even
 /// Accepts a client that connects. No effect for a client that was accepted before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_accept(port: *mut spw_port, client: spw_client) -> c_int {
-    let accept = |port: &mut Port, it| {
+    let accept = |port: &mut Port, connection| {
         if port.clients.accept(client) {
-            port.links.accept(it);
+            port.links.accept(connection);
         }
         Ok(())
     };
     // SAFETY: the caller passes a valid or null pointer.
-    done(|| unsafe { with_client(port, client, accept) })
+    guarded_status(|| unsafe { with_client(port, client, accept) })
 }
 
 /// Reasons for `spw_refuse`.
@@ -171,7 +174,7 @@ pub enum spw_refusal {
 /// requests count as undelivered.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_refuse(port: *mut spw_port, client: spw_client, reason: c_int) -> c_int {
-    let refuse = |port: &mut Port, it| {
+    let refuse = |port: &mut Port, connection| {
         let reason = match reason {
             1 => RefuseReason::Full,
             2 => RefuseReason::Forbidden,
@@ -181,16 +184,16 @@ pub unsafe extern "C" fn spw_refuse(port: *mut spw_port, client: spw_client, rea
         if port.clients.is_accepted(client) {
             return Err(Fault::invalid("the client was accepted: spw_close_connection ends it"));
         }
-        port.links.refuse(it, reason);
+        port.links.refuse(connection, reason);
         port.clients.remove(client);
         Ok(())
     };
     // SAFETY: the caller passes a valid or null pointer.
-    done(|| unsafe { with_client(port, client, refuse) })
+    guarded_status(|| unsafe { with_client(port, client, refuse) })
 }
 
 /// Copies a prefix of a reply into the link's next batch, as far as the client's window and the batch allow, and returns
-/// its length. If that is less than the whole reply, try again after `SPW_ROOM`.
+/// its length. If that is less than the whole reply, try again after `SPW_CAN_COMPOSE`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_compose(
     port: *mut spw_port,
@@ -198,7 +201,7 @@ pub unsafe extern "C" fn spw_compose(
     reply: *const c_void,
     length: usize,
 ) -> isize {
-    call(|| {
+    guarded(|| {
         // SAFETY: the caller passes valid or null pointers.
         unsafe {
             let reply = argument::bytes(reply, length)?;
@@ -211,14 +214,14 @@ pub unsafe extern "C" fn spw_compose(
 /// `SPW_INVALID` if that is more than were received.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_consumed(port: *mut spw_port, client: spw_client, length: usize) -> c_int {
-    let consumed = |port: &mut Port, it| {
+    let consumed = |port: &mut Port, connection| {
         if !port.clients.consumed(client, length) {
-            return Err(Fault::invalid(CONSUMED_TOO_MUCH));
+            return Err(Fault::invalid(CONSUMED_MORE_THAN_RECEIVED));
         }
-        port.links.consumed(it, length).map_err(|_| Fault::invalid(CONSUMED_TOO_MUCH))
+        port.links.consumed(connection, length).map_err(|_| Fault::invalid(CONSUMED_MORE_THAN_RECEIVED))
     };
     // SAFETY: the caller passes a valid or null pointer.
-    done(|| unsafe { with_client(port, client, consumed) })
+    guarded_status(|| unsafe { with_client(port, client, consumed) })
 }
 
 /// A client's role, address and byte counts: the paper's *get_info*.
@@ -228,26 +231,26 @@ pub unsafe extern "C" fn spw_get_info(
     client: spw_client,
     info: *mut spw_info,
 ) -> c_int {
-    done(|| {
-        let mut known =
+    guarded_status(|| {
+        let mut output =
             spw_info { role: 0, address: [0; SPW_ADDRESS_BYTES], bytes_received: 0, bytes_sent: 0 };
         // SAFETY: the caller passes valid or null pointers.
         unsafe {
-            let found = with_client(port, client, |port, client| {
+            let client_info = with_client(port, client, |port, client| {
                 let ended =
                     || Fault::new(spw_status::SPW_UNKNOWN_CLIENT, "the client's connection has ended");
                 port.links.info(client).ok_or_else(ended)
             })?;
-            known.role = match found.role {
+            output.role = match client_info.role {
                 Role::Helper => spw_role::SPW_HELPER as i32,
                 Role::Client => spw_role::SPW_CLIENT as i32,
             };
-            known.bytes_received = found.bytes_received;
-            known.bytes_sent = found.bytes_sent;
+            output.bytes_received = client_info.bytes_received;
+            output.bytes_sent = client_info.bytes_sent;
             let mut address = [0_u8; SPW_ADDRESS_BYTES];
-            write_text(&found.client.to_string(), &mut address);
-            known.address = address.map(|byte| byte as c_char);
-            object::answer(info, "info", known)
+            write_text(&client_info.client.to_string(), &mut address);
+            output.address = address.map(|byte| byte as c_char);
+            object::write_result(info, "info", output)
         }
     })
 }
@@ -266,7 +269,7 @@ pub unsafe extern "C" fn spw_set_context(
         Ok(())
     };
     // SAFETY: the caller passes a valid or null pointer.
-    done(|| unsafe { with_client(port, client, set) })
+    guarded_status(|| unsafe { with_client(port, client, set) })
 }
 
 /// Ends the stream of replies to a client, which may still send. Replies composed before still reach the client.
@@ -277,7 +280,7 @@ pub unsafe extern "C" fn spw_finish_reply(port: *mut spw_port, client: spw_clien
         Ok(())
     };
     // SAFETY: the caller passes a valid or null pointer.
-    done(|| unsafe { with_accepted(port, client, finish) })
+    guarded_status(|| unsafe { with_accepted(port, client, finish) })
 }
 
 /// Closes the connection of a client that was accepted; the number is not valid any more. Replies composed before still
@@ -288,14 +291,14 @@ pub unsafe extern "C" fn spw_close_connection(
     client: spw_client,
     reset: c_int,
 ) -> c_int {
-    let close = |port: &mut Port, it| {
+    let close = |port: &mut Port, connection| {
         let reason = if reset == 0 { CloseReason::Normal } else { CloseReason::Reset };
-        port.links.close(it, reason);
+        port.links.close(connection, reason);
         port.clients.remove(client);
         Ok(())
     };
     // SAFETY: the caller passes a valid or null pointer.
-    done(|| unsafe { with_accepted(port, client, close) })
+    guarded_status(|| unsafe { with_accepted(port, client, close) })
 }
 
 /// Ends a turn: sends everything that was composed, in one batch for each link. Call it also after composing outside of a
@@ -304,7 +307,7 @@ pub unsafe extern "C" fn spw_close_connection(
 pub unsafe extern "C" fn spw_flush(port: *mut spw_port) -> c_int {
     let flush = |port: &mut Port| port.flush().map_err(|error| Fault::system("epoll", &error));
     // SAFETY: the caller passes a valid or null pointer.
-    done(|| unsafe { object::with(port, flush) })
+    guarded_status(|| unsafe { object::with(port, flush) })
 }
 
 /// Asks helpers and library clients to move all connections away within `deadline_ms`, before the server ends. `spw_flush`
@@ -317,7 +320,7 @@ pub unsafe extern "C" fn spw_drain(port: *mut spw_port, deadline_ms: u32) -> c_i
         Ok(())
     };
     // SAFETY: the caller passes a valid or null pointer.
-    done(|| unsafe { object::with(port, drain) })
+    guarded_status(|| unsafe { object::with(port, drain) })
 }
 
 /// An operator's override of relief.
@@ -333,17 +336,21 @@ pub enum spw_override {
 }
 
 /// Sets the override of relief, a `spw_override`. Present sessions on the wrong carrier are asked to move at random times
-/// within `within_ms`, and so are later ones after they are accepted. A session whose client knows no such route stays.
+/// within `within_ms`, and so are later ones after they are accepted. A session whose client has no such route stays.
 /// Returns the number of sessions asked to move; `spw_flush` sends the requests.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn spw_port_relief(port: *mut spw_port, word: c_int, within_ms: u32) -> c_int {
-    let say = |port: &mut Port| {
-        let said = self::word(word)?;
+pub unsafe extern "C" fn spw_port_relief(
+    port: *mut spw_port,
+    manual_override: c_int,
+    within_ms: u32,
+) -> c_int {
+    let set_override = |port: &mut Port| {
+        let manual_override = override_from_c(manual_override)?;
         port.is_touched = true;
-        Ok(count(port.links.say(said, milliseconds(within_ms))))
+        Ok(count(port.links.set_override(manual_override, milliseconds(within_ms))))
     };
     // SAFETY: the caller passes a valid or null pointer.
-    call(|| unsafe { object::with(port, say) })
+    guarded(|| unsafe { object::with(port, set_override) })
 }
 
 /// Sends the sessions that are helped now back to the server's own port, once, at random times within `within_ms`. Later
@@ -355,27 +362,27 @@ pub unsafe extern "C" fn spw_port_release(port: *mut spw_port, within_ms: u32) -
         Ok(count(port.links.release(milliseconds(within_ms))))
     };
     // SAFETY: the caller passes a valid or null pointer.
-    call(|| unsafe { object::with(port, release) })
+    guarded(|| unsafe { object::with(port, release) })
 }
 
 /// Converts a `spw_override` from C.
-pub(crate) fn word(word: c_int) -> Result<Override, Fault> {
-    match word {
+pub(crate) fn override_from_c(number: c_int) -> Result<Override, Fault> {
+    match number {
         0 => Ok(Override::Auto),
         1 => Ok(Override::On),
         2 => Ok(Override::Off),
-        _ => Err(Fault::invalid("a word is SPW_OVERRIDE_AUTO, _ON or _OFF")),
+        _ => Err(Fault::invalid("an override is SPW_OVERRIDE_AUTO, _ON or _OFF")),
     }
 }
 
 /// Converts an override to a `spw_override` for C.
-pub(crate) fn number(word: Override) -> i32 {
-    let word = match word {
+pub(crate) fn override_to_c(manual_override: Override) -> i32 {
+    let number = match manual_override {
         Override::Auto => spw_override::SPW_OVERRIDE_AUTO,
         Override::On => spw_override::SPW_OVERRIDE_ON,
         Override::Off => spw_override::SPW_OVERRIDE_OFF,
     };
-    word as i32
+    number as i32
 }
 
 fn count(sessions: usize) -> c_int {
@@ -391,14 +398,14 @@ pub unsafe extern "C" fn spw_port_counts(
     clients: *mut usize,
     sessions: *mut usize,
 ) -> c_int {
-    done(|| {
+    guarded_status(|| {
         // SAFETY: the caller passes valid or null pointers.
         unsafe {
             let counts =
                 object::with(port, |port| Ok([port.links.len(), port.clients.len(), port.links.sessions()]))?;
-            for (place, count) in [links, clients, sessions].into_iter().zip(counts) {
-                if !place.is_null() {
-                    object::answer(place, "a count's place", count)?;
+            for (target, count) in [links, clients, sessions].into_iter().zip(counts) {
+                if !target.is_null() {
+                    object::write_result(target, "a count", count)?;
                 }
             }
             Ok(())
@@ -411,5 +418,5 @@ pub unsafe extern "C" fn spw_port_counts(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_port_free(port: *mut spw_port) {
     // SAFETY: the caller passes a valid or null pointer.
-    call(|| unsafe { object::free(port) });
+    guarded(|| unsafe { object::free(port) });
 }

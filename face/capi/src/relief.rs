@@ -1,6 +1,6 @@
 //! Automatic relief (PostMan §5.2, §5.3) for all sessions of a program at one service.
 
-pub(crate) mod side;
+pub(crate) mod state;
 
 use std::ffi::{c_char, c_int};
 use std::os::fd::{AsFd, AsRawFd};
@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use spillway_client::relief::ActivationSettings;
 
-use self::side::{Owner, ReliefSide};
+use self::state::{ReliefState, SharedRelief};
 
 use crate::argument::{self, milliseconds};
 use crate::object::{self, Handle};
-use crate::port::word;
+use crate::port::override_from_c;
 use crate::session::spw_session;
 use crate::settings::spw_settings;
-use crate::status::{call, done, write_text};
+use crate::status::{guarded, guarded_status, write_text};
 use crate::waiting::timeout_ms;
 
 /// Automatic relief of one service for this program: moves its sessions to helpers while replies are late, and back.
@@ -24,7 +24,7 @@ pub struct spw_relief {
 }
 
 impl Handle for spw_relief {
-    type Value = Owner;
+    type Value = SharedRelief;
     const TAG: u32 = 0x7370_726c;
     const NAME: &'static str = "spw_relief";
 }
@@ -35,16 +35,16 @@ pub struct spw_relief_figures {
     /// The stage, such as "direct", "late", "moving", "helped" or "backed off".
     pub stage: [c_char; 16],
     /// The present override, a `spw_override`.
-    pub word: i32,
+    pub manual_override: i32,
     /// Number of sessions.
     pub sessions: u32,
     /// Number of helped sessions.
     pub helped: u32,
     /// p99 of recent latencies, in microseconds. 0 without replies.
     pub p99_us: u64,
-    /// How often the sessions moved to helpers together.
+    /// Number of times that the sessions moved to helpers together.
     pub activations: u64,
-    /// How often helpers were found to be of no use.
+    /// Number of times that helpers did not make the replies faster.
     pub back_offs: u64,
     /// Moves of single sessions that succeeded.
     pub moves: u64,
@@ -59,33 +59,33 @@ pub unsafe extern "C" fn spw_relief_new(
     sla_us: u32,
     relief: *mut *mut spw_relief,
 ) -> c_int {
-    done(|| {
+    guarded_status(|| {
         // SAFETY: the caller passes valid or null pointers.
         unsafe {
-            object::answer(relief, "relief", std::ptr::null_mut())?;
-            let (routes, bounds) = object::read(settings, |settings| settings.resolve())?;
+            object::write_result(relief, "relief", std::ptr::null_mut())?;
+            let (routes, session_settings) = object::read(settings, |settings| settings.resolve())?;
             let sla = Duration::from_micros(sla_us.into());
             let activation = ActivationSettings { sla, ..ActivationSettings::default() };
-            let side = ReliefSide::new(routes, bounds, activation)?;
-            object::answer(relief, "relief", object::give(Owner::new(side)))
+            let state = ReliefState::new(routes, session_settings, activation)?;
+            object::write_result(relief, "relief", object::new_handle(SharedRelief::new(state)))
         }
     })
 }
 
 /// Opens a session, as `spw_connect` does, on the carrier that the relief chooses; the relief also moves it later. While
 /// sessions are helped, this call asks helpers for their load, which blocks for some milliseconds. `SPW_AGAIN` when there
-/// are too many sessions. Report each reply by `spw_measured`, and the oldest request without a reply by `spw_waiting`.
+/// are too many sessions. Report each reply by `spw_measured`, and the oldest request without a reply by `spw_oldest_wait`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_relief_connect(
     relief: *mut spw_relief,
     session: *mut *mut spw_session,
 ) -> c_int {
-    done(|| {
+    guarded_status(|| {
         // SAFETY: the caller passes valid or null pointers.
         unsafe {
-            object::answer(session, "session", std::ptr::null_mut())?;
-            let opened = object::with(relief, |owner| side::open(owner.shared()))?;
-            object::answer(session, "session", object::give(opened))
+            object::write_result(session, "session", std::ptr::null_mut())?;
+            let opened = object::with(relief, |shared| state::open(shared.inner()))?;
+            object::write_result(session, "session", object::new_handle(opened))
         }
     })
 }
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn spw_relief_connect(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_relief_descriptor(relief: *const spw_relief) -> c_int {
     // SAFETY: the caller passes a valid or null pointer.
-    call(|| unsafe { object::with(relief, |owner| Ok(owner.lock()?.relief.as_fd().as_raw_fd())) })
+    guarded(|| unsafe { object::with(relief, |shared| Ok(shared.lock()?.relief.as_fd().as_raw_fd())) })
 }
 
 /// The timeout for `poll`: how long to wait before `spw_relief_handle` is due, in milliseconds, rounded up; -1: without
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn spw_relief_descriptor(relief: *const spw_relief) -> c_i
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_relief_next_timeout_ms(relief: *const spw_relief) -> c_int {
     // SAFETY: the caller passes a valid or null pointer.
-    call(|| unsafe { object::with(relief, |owner| Ok(timeout_ms(owner.lock()?.due()))) })
+    guarded(|| unsafe { object::with(relief, |shared| Ok(timeout_ms(shared.lock()?.due()))) })
 }
 
 /// Applies the policy and moves sessions. Call it when the descriptor is ready and when the timeout has passed. Returns the
@@ -110,23 +110,23 @@ pub unsafe extern "C" fn spw_relief_next_timeout_ms(relief: *const spw_relief) -
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_relief_handle(relief: *mut spw_relief) -> c_int {
     // SAFETY: the caller passes a valid or null pointer.
-    call(|| unsafe { object::with(relief, |owner| side::handle(owner.shared())) })
+    guarded(|| unsafe { object::with(relief, |shared| state::handle(shared.inner())) })
 }
 
 /// Sets the operator's override, a `spw_override`, for `lasts_ms` milliseconds; 0 is without limit.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn spw_relief_say(
+pub unsafe extern "C" fn spw_relief_override(
     relief: *mut spw_relief,
     manual_override: c_int,
     lasts_ms: u32,
 ) -> c_int {
-    done(|| {
+    guarded_status(|| {
         // SAFETY: the caller passes a valid or null pointer.
         unsafe {
-            object::with(relief, |owner| {
-                let manual_override = word(manual_override)?;
+            object::with(relief, |shared| {
+                let manual_override = override_from_c(manual_override)?;
                 let lasts = (lasts_ms > 0).then(|| milliseconds(lasts_ms));
-                owner.lock()?.change(|relief, now| relief.say(now, manual_override, lasts));
+                shared.lock()?.change(|relief, now| relief.set_override(now, manual_override, lasts));
                 Ok(())
             })
         }
@@ -140,11 +140,11 @@ pub unsafe extern "C" fn spw_relief_set_helpers(
     relief: *mut spw_relief,
     settings: *const spw_settings,
 ) -> c_int {
-    done(|| {
+    guarded_status(|| {
         // SAFETY: the caller passes valid or null pointers.
         unsafe {
             let (routes, _) = object::read(settings, |settings| settings.resolve())?;
-            object::with(relief, |owner| owner.lock()?.set_helpers(routes))
+            object::with(relief, |shared| shared.lock()?.set_helpers(routes))
         }
     })
 }
@@ -156,13 +156,13 @@ pub unsafe extern "C" fn spw_relief_next_notice(
     buffer: *mut c_char,
     size: usize,
 ) -> c_int {
-    call(|| {
+    guarded(|| {
         // SAFETY: the caller passes valid or null pointers.
         unsafe {
-            let room = argument::room(buffer.cast(), size)?;
-            object::with(relief, |owner| match owner.lock()?.relief.poll_notice() {
+            let buffer = argument::bytes_mut(buffer.cast(), size)?;
+            object::with(relief, |shared| match shared.lock()?.relief.poll_notice() {
                 Some(notice) => {
-                    write_text(&notice.to_string(), room);
+                    write_text(&notice.to_string(), buffer);
                     Ok(1)
                 }
                 None => Ok(0),
@@ -177,17 +177,17 @@ pub unsafe extern "C" fn spw_relief_status(
     relief: *const spw_relief,
     figures: *mut spw_relief_figures,
 ) -> c_int {
-    done(|| {
+    guarded_status(|| {
         // SAFETY: the caller passes valid or null pointers.
         unsafe {
-            let output = object::with(relief, |owner| {
-                let side = owner.lock()?;
-                let (status, counters) = (side.relief.status(Instant::now()), side.relief.counters());
+            let output = object::with(relief, |shared| {
+                let state = shared.lock()?;
+                let (status, counters) = (state.relief.status(Instant::now()), state.relief.counters());
                 let mut stage = [0_u8; 16];
                 write_text(status.stage, &mut stage);
                 Ok(spw_relief_figures {
                     stage: stage.map(|byte| byte as c_char),
-                    word: crate::port::number(status.word),
+                    manual_override: crate::port::override_to_c(status.manual_override),
                     sessions: status.members,
                     helped: status.helped,
                     p99_us: status
@@ -199,7 +199,7 @@ pub unsafe extern "C" fn spw_relief_status(
                     moves: counters.orders_done,
                 })
             })?;
-            object::answer(figures, "figures", output)
+            object::write_result(figures, "figures", output)
         }
     })
 }
@@ -208,5 +208,5 @@ pub unsafe extern "C" fn spw_relief_status(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_relief_free(relief: *mut spw_relief) {
     // SAFETY: the caller passes a valid or null pointer.
-    call(|| unsafe { object::free(relief) });
+    guarded(|| unsafe { object::free(relief) });
 }

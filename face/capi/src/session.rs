@@ -1,7 +1,7 @@
 //! A client's session (PostMan §4.2): one stream of bytes in each direction, direct or through helpers.
 
 mod event;
-pub(crate) mod side;
+pub(crate) mod state;
 
 use std::ffi::{c_char, c_int, c_void};
 use std::net::SocketAddr;
@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 pub use self::event::{spw_session_event, spw_session_event_kind};
-use self::side::{ClientSide, Shared};
+use self::state::{SessionState, SharedSession};
 
 use crate::argument;
 use crate::object::{self, Handle};
 use crate::settings::spw_settings;
-use crate::status::{Fault, call, done, lock, of_stream};
+use crate::status::{Fault, guarded, guarded_status, lock, stream_fault};
 use crate::waiting::timeout_ms;
 
 /// A session: one ordered stream of bytes in each direction. It continues on another route when its carrier is lost.
@@ -25,7 +25,7 @@ pub struct spw_session {
 }
 
 impl Handle for spw_session {
-    type Value = Shared;
+    type Value = SharedSession;
     const TAG: u32 = 0x7370_7373;
     const NAME: &'static str = "spw_session";
 }
@@ -34,9 +34,9 @@ impl Handle for spw_session {
 ///
 /// # Safety
 /// As for [`object::with`].
-unsafe fn with_side<R>(
+unsafe fn with_state<R>(
     session: *const spw_session,
-    body: impl FnOnce(&mut ClientSide) -> Result<R, Fault>,
+    body: impl FnOnce(&mut SessionState) -> Result<R, Fault>,
 ) -> Result<R, Fault> {
     // SAFETY: the caller passes a valid or null pointer.
     unsafe { object::with(session, |shared| body(&mut *lock(shared)?)) }
@@ -46,13 +46,13 @@ unsafe fn with_side<R>(
 /// wait. `*session` becomes the new session, for the caller to free, or null on an error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_connect(settings: *const spw_settings, session: *mut *mut spw_session) -> c_int {
-    done(|| {
+    guarded_status(|| {
         // SAFETY: the caller passes valid or null pointers.
         unsafe {
-            object::answer(session, "session", std::ptr::null_mut())?;
-            let (routes, bounds) = object::read(settings, |settings| settings.resolve())?;
-            let side = ClientSide::open(routes, bounds)?;
-            object::answer(session, "session", object::give(Arc::new(Mutex::new(side))))
+            object::write_result(session, "session", std::ptr::null_mut())?;
+            let (routes, session_settings) = object::read(settings, |settings| settings.resolve())?;
+            let state = SessionState::open(routes, session_settings)?;
+            object::write_result(session, "session", object::new_handle(Arc::new(Mutex::new(state))))
         }
     })
 }
@@ -62,13 +62,13 @@ pub unsafe extern "C" fn spw_connect(settings: *const spw_settings, session: *mu
 /// `SPW_SESSION_ROOM`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_send(session: *mut spw_session, data: *const c_void, length: usize) -> isize {
-    call(|| {
+    guarded(|| {
         // SAFETY: the caller passes valid or null pointers.
         unsafe {
             let bytes = argument::bytes(data, length)?;
-            with_side(session, |side| match side.session.send(Instant::now(), bytes) {
+            with_state(session, |state| match state.session.send(Instant::now(), bytes) {
                 Ok(taken) => Ok(taken.cast_signed()),
-                Err(error) => Err(side.failed(&error)),
+                Err(error) => Err(state.fault(&error)),
             })
         }
     })
@@ -78,16 +78,18 @@ pub unsafe extern "C" fn spw_send(session: *mut spw_session, data: *const c_void
 /// other errors of the stream are final.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_receive(session: *mut spw_session, buffer: *mut c_void, size: usize) -> isize {
-    call(|| {
+    guarded(|| {
         // SAFETY: the caller passes valid or null pointers.
         unsafe {
-            let room = argument::room(buffer, size)?;
-            if room.is_empty() {
-                return Err(Fault::invalid("a buffer of no size: 0 would look like the end"));
+            let buffer = argument::bytes_mut(buffer, size)?;
+            if buffer.is_empty() {
+                return Err(Fault::invalid(
+                    "the buffer's size is 0, and a result of 0 means the end of the stream",
+                ));
             }
-            with_side(session, |side| match side.session.receive(Instant::now(), room) {
+            with_state(session, |state| match state.session.receive(Instant::now(), buffer) {
                 Ok(received) => Ok(received.cast_signed()),
-                Err(error) => Err(side.failed(&error)),
+                Err(error) => Err(state.fault(&error)),
             })
         }
     })
@@ -98,7 +100,7 @@ pub unsafe extern "C" fn spw_receive(session: *mut spw_session, buffer: *mut c_v
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_poll_descriptor(session: *const spw_session) -> c_int {
     // SAFETY: the caller passes a valid or null pointer.
-    call(|| unsafe { with_side(session, |side| Ok(side.session.as_fd().as_raw_fd())) })
+    guarded(|| unsafe { with_state(session, |state| Ok(state.session.as_fd().as_raw_fd())) })
 }
 
 /// The timeout for `poll`: how long to wait for the descriptor before `spw_handle` is due, in milliseconds, rounded up; -1:
@@ -106,7 +108,7 @@ pub unsafe extern "C" fn spw_poll_descriptor(session: *const spw_session) -> c_i
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_next_timeout_ms(session: *const spw_session) -> c_int {
     // SAFETY: the caller passes a valid or null pointer.
-    call(|| unsafe { with_side(session, |side| Ok(timeout_ms(side.session.poll_timeout()))) })
+    guarded(|| unsafe { with_state(session, |state| Ok(timeout_ms(state.session.poll_timeout()))) })
 }
 
 /// Sends, receives and handles timeouts. Call it when the descriptor is ready and when the timeout has passed; spurious
@@ -114,7 +116,7 @@ pub unsafe extern "C" fn spw_next_timeout_ms(session: *const spw_session) -> c_i
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_handle(session: *mut spw_session) -> c_int {
     // SAFETY: the caller passes a valid or null pointer.
-    call(|| unsafe { with_side(session, |side| Ok(side.handle())) })
+    guarded(|| unsafe { with_state(session, |state| Ok(state.handle())) })
 }
 
 /// For programs without an event loop: waits for input or a timer, at most `timeout_ms` (-1: without limit), and then does
@@ -123,20 +125,20 @@ pub unsafe extern "C" fn spw_handle(session: *mut spw_session) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_wait(session: *mut spw_session, timeout_ms: c_int) -> c_int {
     // SAFETY: the caller passes a valid or null pointer.
-    call(|| unsafe { object::with(session, |shared| side::wait(shared, timeout_ms)) })
+    guarded(|| unsafe { object::with(session, |shared| state::wait(shared, timeout_ms)) })
 }
 
 /// Returns 1 and the next event, or 0 without an event. Call it after `spw_handle` until it returns 0; only the latest 32
 /// events are kept.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_next_event(session: *mut spw_session, event: *mut spw_session_event) -> c_int {
-    call(|| {
+    guarded(|| {
         // SAFETY: the caller passes valid or null pointers.
         unsafe {
-            let nothing = spw_session_event { kind: 0, route: 0, address: null(), why: null() };
-            object::answer(event, "event", nothing)?;
-            with_side(session, |side| match side.next_event() {
-                Some(next) => object::answer(event, "event", next).map(|()| 1),
+            let empty = spw_session_event { kind: 0, route: 0, address: null(), why: null() };
+            object::write_result(event, "event", empty)?;
+            with_state(session, |state| match state.next_event() {
+                Some(next) => object::write_result(event, "event", next).map(|()| 1),
                 None => Ok(0),
             })
         }
@@ -152,16 +154,18 @@ pub unsafe extern "C" fn spw_carrier(
     address: *mut c_char,
     size: usize,
 ) -> c_int {
-    done(|| {
+    guarded_status(|| {
         // SAFETY: the caller passes valid or null pointers.
         unsafe {
-            let (number, carrier) = with_side(session, |side| {
-                let carrier: SocketAddr =
-                    side.session.carrier().ok_or_else(|| Fault::again("no route carries the session now"))?;
-                Ok((side.route(carrier), carrier))
+            let (number, carrier) = with_state(session, |state| {
+                let carrier: SocketAddr = state
+                    .session
+                    .carrier()
+                    .ok_or_else(|| Fault::again("no route carries the session now"))?;
+                Ok((state.route(carrier), carrier))
             })?;
             if !route.is_null() {
-                object::answer(route, "route", number)?;
+                object::write_result(route, "route", number)?;
             }
             argument::write_address(carrier, address, size)
         }
@@ -171,14 +175,14 @@ pub unsafe extern "C" fn spw_carrier(
 /// Moves the session at once to a route, a helper's number or `SPW_DIRECT`. Requests may be in flight: no byte is lost.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_move(session: *mut spw_session, route: u32) -> c_int {
-    done(|| {
-        let move_it = |side: &mut ClientSide| {
-            side.check_is_free()?;
-            let place = side.place(route)?;
-            side.session.move_to(Instant::now(), place).map_err(|error| of_stream(&error))
+    guarded_status(|| {
+        let move_to_route = |state: &mut SessionState| {
+            state.check_has_no_relief()?;
+            let index = state.route_index(route)?;
+            state.session.move_to(Instant::now(), index).map_err(|error| stream_fault(&error))
         };
         // SAFETY: the caller passes a valid or null pointer.
-        unsafe { with_side(session, move_it) }
+        unsafe { with_state(session, move_to_route) }
     })
 }
 
@@ -186,11 +190,11 @@ pub unsafe extern "C" fn spw_move(session: *mut spw_session, route: u32) -> c_in
 /// it is not among them (`SPW_FORMER_ROUTE`). The key must be the same as before; other settings have no effect.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_set_routes(session: *mut spw_session, settings: *const spw_settings) -> c_int {
-    done(|| {
+    guarded_status(|| {
         // SAFETY: the caller passes valid or null pointers.
         unsafe {
             let (routes, _) = object::read(settings, |settings| settings.resolve())?;
-            with_side(session, |side| side.set_routes(routes))
+            with_state(session, |state| state.set_routes(routes))
         }
     })
 }
@@ -199,46 +203,46 @@ pub unsafe extern "C" fn spw_set_routes(session: *mut spw_session, settings: *co
 /// blocking commands, which wait on purpose. No effect for sessions of `spw_connect`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_measured(session: *mut spw_session, latency_us: u64) -> c_int {
-    let tell = |side: &mut ClientSide| match side.relief() {
+    let report = |state: &mut SessionState| match state.relief() {
         Some(membership) => membership.measured(Duration::from_micros(latency_us)),
         None => Ok(()),
     };
     // SAFETY: the caller passes a valid or null pointer.
-    done(|| unsafe { with_side(session, tell) })
+    guarded_status(|| unsafe { with_state(session, report) })
 }
 
 /// Reports to the session's relief for how long the oldest request without a reply has waited, in microseconds; negative
 /// without such a request. Call it when that request changes. No effect for sessions of `spw_connect`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn spw_waiting(session: *mut spw_session, waited_us: i64) -> c_int {
-    let tell = |side: &mut ClientSide| match side.relief() {
+pub unsafe extern "C" fn spw_oldest_wait(session: *mut spw_session, waited_us: i64) -> c_int {
+    let report = |state: &mut SessionState| match state.relief() {
         Some(membership) => membership.waiting(u64::try_from(waited_us).ok().map(Duration::from_micros)),
         None => Ok(()),
     };
     // SAFETY: the caller passes a valid or null pointer.
-    done(|| unsafe { with_side(session, tell) })
+    guarded_status(|| unsafe { with_state(session, report) })
 }
 
 /// Ends the outgoing stream; replies still arrive.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_finish(session: *mut spw_session) -> c_int {
-    let finish = |side: &mut ClientSide| {
-        side.session.finish(Instant::now());
+    let finish = |state: &mut SessionState| {
+        state.session.finish(Instant::now());
         Ok(())
     };
     // SAFETY: the caller passes a valid or null pointer.
-    done(|| unsafe { with_side(session, finish) })
+    guarded_status(|| unsafe { with_state(session, finish) })
 }
 
 /// Closes the session. Sent bytes still reach the server if the session is handled until it is over (`spw_is_over`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_close(session: *mut spw_session) -> c_int {
-    let close = |side: &mut ClientSide| {
-        side.session.close(Instant::now());
+    let close = |state: &mut SessionState| {
+        state.session.close(Instant::now());
         Ok(())
     };
     // SAFETY: the caller passes a valid or null pointer.
-    done(|| unsafe { with_side(session, close) })
+    guarded_status(|| unsafe { with_state(session, close) })
 }
 
 /// 1 if the session has ended: it was closed and the server has received everything, or it failed, with the error that
@@ -246,7 +250,7 @@ pub unsafe extern "C" fn spw_close(session: *mut spw_session) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_is_over(session: *const spw_session) -> c_int {
     // SAFETY: the caller passes a valid or null pointer.
-    call(|| unsafe { with_side(session, |side| Ok(c_int::from(side.session.is_over()))) })
+    guarded(|| unsafe { with_state(session, |state| Ok(c_int::from(state.session.is_over()))) })
 }
 
 /// After `SPW_GONE`: the server is known to have received `*acknowledged` of the `*written` bytes that were sent. Both may
@@ -257,17 +261,17 @@ pub unsafe extern "C" fn spw_gone(
     acknowledged: *mut u64,
     written: *mut u64,
 ) -> c_int {
-    done(|| {
+    guarded_status(|| {
         // SAFETY: the caller passes valid or null pointers.
         unsafe {
-            let gone = with_side(session, |side| {
-                side.gone.ok_or_else(|| Fault::again("the session is not known to be gone"))
+            let gone = with_state(session, |state| {
+                state.gone.ok_or_else(|| Fault::again("no call has returned SPW_GONE"))
             })?;
-            for (place, name, value) in
+            for (target, name, value) in
                 [(acknowledged, "acknowledged", gone.acknowledged), (written, "written", gone.written)]
             {
-                if !place.is_null() {
-                    object::answer(place, name, value)?;
+                if !target.is_null() {
+                    object::write_result(target, name, value)?;
                 }
             }
             Ok(())
@@ -280,5 +284,5 @@ pub unsafe extern "C" fn spw_gone(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_free(session: *mut spw_session) {
     // SAFETY: the caller passes a valid or null pointer.
-    call(|| unsafe { object::free(session) });
+    guarded(|| unsafe { object::free(session) });
 }

@@ -8,7 +8,7 @@ use spillway_client::{Encryption, Key, LinkTarget, SessionSettings};
 
 use crate::argument::{self, milliseconds};
 use crate::object::{self, Handle};
-use crate::status::{Fault, call, done};
+use crate::status::{Fault, guarded, guarded_status};
 
 /// The route to the server's own link port: direct. Helpers have the numbers 0, 1, 2 and so on, in the order of the list.
 pub const SPW_DIRECT: u32 = u32::MAX;
@@ -59,10 +59,10 @@ impl Routes {
     }
 
     /// The index of a route in the list.
-    pub(crate) fn place(&self, route: u32) -> Result<usize, Fault> {
+    pub(crate) fn index(&self, route: u32) -> Result<usize, Fault> {
         self.0.iter().position(|(number, _)| *number == route).ok_or_else(|| match route {
             SPW_DIRECT => {
-                Fault::invalid("no server is given, so that nothing is direct: spw_settings_server")
+                Fault::invalid("without a server there is no direct route: call spw_settings_server")
             }
             _ => Fault::invalid(format!("there is no helper {route}; the first one is 0")),
         })
@@ -76,7 +76,7 @@ impl Routes {
 }
 
 impl Settings {
-    /// The routes of a session with these settings, and its bounds.
+    /// The routes of a session with these settings, and the settings of the session itself.
     pub(crate) fn resolve(&self) -> Result<(Routes, SessionSettings), Fault> {
         if self.server.is_none() && self.helpers.is_empty() {
             return Err(Fault::invalid(
@@ -84,11 +84,11 @@ impl Settings {
             ));
         }
         let addresses = || self.helpers.iter().chain(&self.server);
-        if let Some(far) = addresses().find(|address| !address.ip().to_canonical().is_loopback())
+        if let Some(remote) = addresses().find(|address| !address.ip().to_canonical().is_loopback())
             && self.key.is_none()
         {
             return Err(Fault::invalid(format!(
-                "{far} is on another machine, which needs a key: spw_settings_key_file"
+                "{remote} is on another machine, which needs a key: spw_settings_key_file"
             )));
         }
         let key = self.key.clone().unwrap_or_else(Key::loopback_only);
@@ -102,8 +102,8 @@ impl Settings {
         let direct = self.server.map(|server| (SPW_DIRECT, target(server, None)));
         let mut routes = Routes(helpers.chain(direct).collect());
         if let Some(begin) = self.begin {
-            let place = routes.place(begin)?;
-            routes.0[..=place].rotate_right(1);
+            let index = routes.index(begin)?;
+            routes.0[..=index].rotate_right(1);
         }
         Ok((routes, SessionSettings { server_port: self.server, ..self.session }))
     }
@@ -112,13 +112,13 @@ impl Settings {
 /// Makes settings with default values and without addresses. Null after a fault inside the library.
 #[unsafe(no_mangle)]
 pub extern "C" fn spw_settings_new() -> *mut spw_settings {
-    call(|| Ok(object::give(Settings::default())))
+    guarded(|| Ok(object::new_handle(Settings::default())))
 }
 
 /// Sets the server's own link port, `HOST:PORT`: the direct route. A host's name is looked up at once, which may block.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_settings_server(settings: *mut spw_settings, address: *const c_char) -> c_int {
-    done(|| {
+    guarded_status(|| {
         // SAFETY: the caller passes valid or null pointers.
         unsafe {
             let address = argument::address(argument::text(address, "address")?)?;
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn spw_settings_server(settings: *mut spw_settings, addres
 /// helpers, give them lists in different orders.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_settings_helpers(settings: *mut spw_settings, list: *const c_char) -> c_int {
-    done(|| {
+    guarded_status(|| {
         // SAFETY: the caller passes valid or null pointers.
         unsafe {
             let list = argument::text(list, "list")?.split(|c: char| c == ',' || c.is_whitespace());
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn spw_settings_helpers(settings: *mut spw_settings, list:
 /// if neither server nor helpers have keys.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_settings_key_file(settings: *mut spw_settings, path: *const c_char) -> c_int {
-    done(|| {
+    guarded_status(|| {
         // SAFETY: the caller passes valid or null pointers.
         unsafe {
             let key = argument::key_file(argument::text(path, "path")?)?;
@@ -172,7 +172,7 @@ pub unsafe extern "C" fn spw_settings_key_file(settings: *mut spw_settings, path
 /// erase its own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_settings_key_text(settings: *mut spw_settings, text: *const c_char) -> c_int {
-    done(|| {
+    guarded_status(|| {
         // SAFETY: the caller passes valid or null pointers.
         unsafe {
             let key = argument::key_text(argument::text(text, "text")?)?;
@@ -193,7 +193,7 @@ pub unsafe extern "C" fn spw_settings_require_encryption(
 ) -> c_int {
     // SAFETY: the caller passes a valid or null pointer.
     unsafe {
-        change(settings, |settings| {
+        change_settings(settings, |settings| {
             settings.encryption = if require == 0 { Encryption::Preferred } else { Encryption::Required };
             Ok(())
         })
@@ -204,7 +204,7 @@ pub unsafe extern "C" fn spw_settings_require_encryption(
 /// for helpers of one server.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_settings_service(settings: *mut spw_settings, address: *const c_char) -> c_int {
-    done(|| {
+    guarded_status(|| {
         // SAFETY: the caller passes valid or null pointers.
         unsafe {
             let address = argument::address(argument::text(address, "address")?)?;
@@ -222,7 +222,7 @@ pub unsafe extern "C" fn spw_settings_service(settings: *mut spw_settings, addre
 pub unsafe extern "C" fn spw_settings_begin(settings: *mut spw_settings, route: u32) -> c_int {
     // SAFETY: the caller passes a valid or null pointer.
     unsafe {
-        change(settings, |settings| {
+        change_settings(settings, |settings| {
             settings.begin = Some(route);
             Ok(())
         })
@@ -239,7 +239,7 @@ pub unsafe extern "C" fn spw_settings_patience_ms(
     ceiling: u32,
     idle: u32,
 ) -> c_int {
-    let change_it = |settings: &mut Settings| {
+    let change = |settings: &mut Settings| {
         if floor == 0 || ceiling < floor || idle == 0 {
             return Err(Fault::invalid("patience: 0 < floor <= ceiling, and 0 < idle"));
         }
@@ -248,7 +248,7 @@ pub unsafe extern "C" fn spw_settings_patience_ms(
         Ok(())
     };
     // SAFETY: the caller passes a valid or null pointer.
-    unsafe { change(settings, change_it) }
+    unsafe { change_settings(settings, change) }
 }
 
 /// Spreads the return of sessions to the server when no helper is left, in milliseconds: each session returns at a random
@@ -259,7 +259,7 @@ pub unsafe extern "C" fn spw_settings_pace_ms(
     window: u32,
     window_max: u32,
 ) -> c_int {
-    let change_it = |settings: &mut Settings| {
+    let change = |settings: &mut Settings| {
         if window_max < window {
             return Err(Fault::invalid("pace: window <= window_max"));
         }
@@ -267,7 +267,7 @@ pub unsafe extern "C" fn spw_settings_pace_ms(
         Ok(())
     };
     // SAFETY: the caller passes a valid or null pointer.
-    unsafe { change(settings, change_it) }
+    unsafe { change_settings(settings, change) }
 }
 
 /// Timeouts in milliseconds: for the server's answer on a new `route` (default 1000), and for a `session` without an
@@ -278,7 +278,7 @@ pub unsafe extern "C" fn spw_settings_give_up_ms(
     route: u32,
     session: u32,
 ) -> c_int {
-    let change_it = |settings: &mut Settings| {
+    let change = |settings: &mut Settings| {
         if route == 0 || session < route {
             return Err(Fault::invalid("times to give up: 0 < route <= session"));
         }
@@ -287,7 +287,7 @@ pub unsafe extern "C" fn spw_settings_give_up_ms(
         Ok(())
     };
     // SAFETY: the caller passes a valid or null pointer.
-    unsafe { change(settings, change_it) }
+    unsafe { change_settings(settings, change) }
 }
 
 /// Bounds of a session's memory: bytes that have arrived and were not received (default 256 KiB), and bytes that were
@@ -298,12 +298,12 @@ pub unsafe extern "C" fn spw_settings_limits(
     window_bytes: u32,
     kept_bytes: u32,
 ) -> c_int {
-    let change_it = |settings: &mut Settings| {
+    let change = |settings: &mut Settings| {
         settings.session.stream = stream_limits(window_bytes, kept_bytes)?;
         Ok(())
     };
     // SAFETY: the caller passes a valid or null pointer.
-    unsafe { change(settings, change_it) }
+    unsafe { change_settings(settings, change) }
 }
 
 pub(crate) fn stream_limits(window_bytes: u32, kept_bytes: u32) -> Result<StreamLimits, Fault> {
@@ -318,17 +318,17 @@ pub(crate) fn stream_limits(window_bytes: u32, kept_bytes: u32) -> Result<Stream
 
 /// # Safety
 /// As for [`object::with`].
-unsafe fn change(
+unsafe fn change_settings(
     settings: *mut spw_settings,
     change: impl FnOnce(&mut Settings) -> Result<(), Fault>,
 ) -> c_int {
     // SAFETY: the caller passes a valid or null pointer.
-    done(|| unsafe { object::with(settings, change) })
+    guarded_status(|| unsafe { object::with(settings, change) })
 }
 
 /// Frees settings. Sessions made with them continue. Null is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_settings_free(settings: *mut spw_settings) {
     // SAFETY: the caller passes a valid or null pointer.
-    call(|| unsafe { object::free(settings) });
+    guarded(|| unsafe { object::free(settings) });
 }

@@ -64,60 +64,68 @@ impl Fault {
     }
 }
 
-/// A type that functions return, with its value for a failure.
-pub(crate) trait Answer {
+/// A return type of the functions that C calls, with its value for a failure.
+pub(crate) trait ReturnValue {
     fn failed(status: spw_status) -> Self;
 }
 
-impl Answer for c_int {
+impl ReturnValue for c_int {
     fn failed(status: spw_status) -> c_int {
         status as c_int
     }
 }
 
-impl Answer for isize {
+impl ReturnValue for isize {
     fn failed(status: spw_status) -> isize {
         status as isize
     }
 }
 
-impl<T> Answer for *const T {
+impl<T> ReturnValue for *const T {
     fn failed(_: spw_status) -> *const T {
         std::ptr::null()
     }
 }
 
-impl<T> Answer for *mut T {
+impl<T> ReturnValue for *mut T {
     fn failed(_: spw_status) -> *mut T {
         std::ptr::null_mut()
     }
 }
 
-impl Answer for () {
+impl ReturnValue for () {
     fn failed(_: spw_status) {}
 }
 
 /// Locks data that several objects share. `Err`: a panic has poisoned the lock.
 pub(crate) fn lock<T>(shared: &Mutex<T>) -> Result<MutexGuard<'_, T>, Fault> {
-    let broken = |_| Fault::new(spw_status::SPW_INTERNAL, "left by a fault inside the library: free it");
-    shared.lock().map_err(broken)
+    let poisoned = |_| {
+        Fault::new(
+            spw_status::SPW_INTERNAL,
+            "a fault inside the library has interrupted a call: free the object",
+        )
+    };
+    shared.lock().map_err(poisoned)
 }
 
 /// Runs the body of a function that C calls. A failure or a panic becomes a status and a text.
-pub(crate) fn call<A: Answer>(body: impl FnOnce() -> Result<A, Fault>) -> A {
+pub(crate) fn guarded<A: ReturnValue>(body: impl FnOnce() -> Result<A, Fault>) -> A {
     // Unwind-safe: `object` marks an object that a panic has left inconsistent, and it is not used again.
     let fault = match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(answer)) => return answer,
+        Ok(Ok(value)) => return value,
         Ok(Err(fault)) => fault,
-        Err(_) => Fault::new(spw_status::SPW_INTERNAL, "a fault inside the library, told on standard error"),
+        Err(_) => Fault::new(
+            spw_status::SPW_INTERNAL,
+            "a fault inside the library; its message is on standard error",
+        ),
     };
-    keep(&fault.text);
+    set_last_error(&fault.text);
     A::failed(fault.status)
 }
 
-/// [`call`] for functions without a result besides their status.
-pub(crate) fn done(body: impl FnOnce() -> Result<(), Fault>) -> c_int {
-    call(|| body().map(|()| spw_status::SPW_OK as c_int))
+/// [`guarded`] for functions without a result besides their status.
+pub(crate) fn guarded_status(body: impl FnOnce() -> Result<(), Fault>) -> c_int {
+    guarded(|| body().map(|()| spw_status::SPW_OK as c_int))
 }
 
 /// Maximum size of an error's text, with its final zero. Longer texts are cut.
@@ -125,12 +133,12 @@ const TEXT_BYTES_MAX: usize = 512;
 
 thread_local! {
     /// The last error's text. Not on the heap, so that nothing must be freed when a thread ends.
-    static LAST: RefCell<[u8; TEXT_BYTES_MAX]> = const { RefCell::new([0; TEXT_BYTES_MAX]) };
+    static LAST_ERROR: RefCell<[u8; TEXT_BYTES_MAX]> = const { RefCell::new([0; TEXT_BYTES_MAX]) };
 }
 
-fn keep(text: &str) {
+fn set_last_error(text: &str) {
     // Fails only while the thread ends, or in a recursive call.
-    let _ = LAST.try_with(|last| {
+    let _ = LAST_ERROR.try_with(|last| {
         if let Ok(mut last) = last.try_borrow_mut() {
             write_text(text, &mut *last);
         }
@@ -139,8 +147,8 @@ fn keep(text: &str) {
 
 /// Copies a text and a final zero; a text that is too long is cut between two characters.
 pub(crate) fn write_text(text: &str, buffer: &mut [u8]) {
-    let Some(room) = buffer.len().checked_sub(1) else { return };
-    let mut length = room.min(text.len());
+    let Some(available) = buffer.len().checked_sub(1) else { return };
+    let mut length = available.min(text.len());
     while !text.is_char_boundary(length) {
         length -= 1;
     }
@@ -152,7 +160,7 @@ pub(crate) fn write_text(text: &str, buffer: &mut [u8]) {
 /// Valid until the next call in this thread that fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn spw_last_error() -> *const c_char {
-    LAST.try_with(|last| last.as_ptr().cast::<c_char>().cast_const()).unwrap_or(c"".as_ptr())
+    LAST_ERROR.try_with(|text| text.as_ptr().cast::<c_char>().cast_const()).unwrap_or(c"".as_ptr())
 }
 
 /// A short text for a status. Never null, and always valid.
@@ -183,8 +191,8 @@ pub extern "C" fn spw_version() -> *const c_char {
     const { concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast() }
 }
 
-/// The fault of a session's call for an error of its stream.
-pub(crate) fn of_stream(error: &io::Error) -> Fault {
+/// Converts an error of a session's stream.
+pub(crate) fn stream_fault(error: &io::Error) -> Fault {
     let status = match error.kind() {
         io::ErrorKind::WouldBlock => return Fault::again("not now: spw_handle or spw_wait, then again"),
         io::ErrorKind::BrokenPipe => spw_status::SPW_CLOSED,
@@ -202,23 +210,23 @@ pub(crate) fn of_stream(error: &io::Error) -> Fault {
 mod tests {
     use super::*;
 
-    fn last() -> String {
+    fn last_error() -> String {
         // SAFETY: the text ends with a zero, and is valid until a call fails.
         unsafe { CStr::from_ptr(spw_last_error()) }.to_str().unwrap().to_owned()
     }
 
     #[test]
-    fn what_fails_is_a_status_and_a_text() {
-        assert_eq!(last(), "");
-        assert_eq!(done(|| Err(Fault::invalid("no"))), -22);
-        assert_eq!(last(), "no");
-        assert_eq!(done(|| Ok(())), 0);
-        assert_eq!(last(), "no", "what succeeds changes no text");
+    fn failure_returns_a_status_and_sets_the_error_text() {
+        assert_eq!(last_error(), "");
+        assert_eq!(guarded_status(|| Err(Fault::invalid("no"))), -22);
+        assert_eq!(last_error(), "no");
+        assert_eq!(guarded_status(|| Ok(())), 0);
+        assert_eq!(last_error(), "no", "success should not change the last error's text");
     }
 
     #[test]
-    fn a_panic_goes_no_further() {
-        let status: isize = call(|| panic!("a fault"));
+    fn panic_becomes_the_internal_status() {
+        let status: isize = guarded(|| panic!("a fault"));
         assert_eq!(status, -131);
     }
 
@@ -232,8 +240,8 @@ mod tests {
         write_text("", &mut buffer[..1]);
         write_text("x", &mut []);
         assert_eq!(&buffer, b"\0bcde\0");
-        keep(&"x".repeat(2 * TEXT_BYTES_MAX));
-        assert_eq!(last().len(), TEXT_BYTES_MAX - 1);
+        set_last_error(&"x".repeat(2 * TEXT_BYTES_MAX));
+        assert_eq!(last_error().len(), TEXT_BYTES_MAX - 1);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use crate::status::Fault;
 
-/// Milliseconds for `poll`, rounded up; -1 without a time.
+/// Milliseconds for `poll`, rounded up; -1 for `None`.
 pub(crate) fn timeout_ms(due: Option<Instant>) -> c_int {
     let Some(due) = due else { return -1 };
     let left = due.saturating_duration_since(Instant::now()).as_nanos().div_ceil(1_000_000);
@@ -22,8 +22,9 @@ pub(crate) fn wait_for(descriptors: [Option<RawFd>; 2], timeout: Option<Duration
     let timeout = timeout
         .map(|left| Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() });
     // SAFETY: the descriptor of a session or relief stays open with its object, which the caller holds.
-    let lent = descriptors.into_iter().flatten().map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
-    let mut watched: Vec<PollFd<'_>> = lent.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+    let borrowed = descriptors.into_iter().flatten().map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
+    let mut watched: Vec<PollFd<'_>> =
+        borrowed.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
     match poll(&mut watched, timeout.as_ref()) {
         Ok(_) => Ok(true),
         Err(Errno::INTR) => Ok(false),

@@ -5,9 +5,9 @@ use std::path::Path;
 /// `SPILLWAY_WRITE_HEADER=1 cargo test -p spillway-capi --test header` writes the header.
 const WRITE: &str = "SPILLWAY_WRITE_HEADER";
 
-fn make() -> String {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut config = cbindgen::Config::from_file(here.join("cbindgen.toml")).unwrap();
+fn generate_header() -> String {
+    let crate_directory = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut config = cbindgen::Config::from_file(crate_directory.join("cbindgen.toml")).unwrap();
     // The order of the header's parts.
     let files = [
         "status",
@@ -32,7 +32,7 @@ fn make() -> String {
     ));
     let mut builder = cbindgen::Builder::new().with_config(config);
     for file in files {
-        builder = builder.with_src(here.join("src").join(file).with_extension("rs"));
+        builder = builder.with_src(crate_directory.join("src").join(file).with_extension("rs"));
     }
     let mut bytes = Vec::new();
     builder.generate().unwrap().write(&mut bytes);
@@ -40,16 +40,16 @@ fn make() -> String {
 }
 
 #[test]
-fn the_header_is_what_the_source_makes_of_it() {
+fn header_matches_the_sources() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("include/spillway.h");
-    let made = make();
+    let generated = generate_header();
     if std::env::var_os(WRITE).is_some() {
-        std::fs::write(&path, &made).unwrap();
+        std::fs::write(&path, &generated).unwrap();
     }
-    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+    let committed = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
-        kept == made,
-        "include/spillway.h is not what the source makes of it; write it again with\n\
+        committed == generated,
+        "include/spillway.h differs from the header that the sources generate; write it again with\n\
          {WRITE}=1 cargo test --release -p spillway-capi --test header"
     );
 }

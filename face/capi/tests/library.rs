@@ -4,11 +4,11 @@ mod support;
 
 use std::process::Command;
 
-use support::{Workbench, here, succeed};
+use support::{Workbench, crate_directory, succeed};
 
 /// The functions that the header declares.
-fn declared() -> Vec<String> {
-    let header = std::fs::read_to_string(here().join("include/spillway.h")).unwrap();
+fn declared_functions() -> Vec<String> {
+    let header = std::fs::read_to_string(crate_directory().join("include/spillway.h")).unwrap();
     let code: String = header
         .lines()
         .filter(|line| {
@@ -16,13 +16,13 @@ fn declared() -> Vec<String> {
         })
         .collect::<Vec<_>>()
         .join("\n");
-    let words = code.split_inclusive('(').filter_map(|piece| {
+    let names = code.split_inclusive('(').filter_map(|piece| {
         let name = piece.strip_suffix('(')?.rsplit(|c: char| !c.is_alphanumeric() && c != '_').next()?;
         name.starts_with("spw_").then(|| name.to_owned())
     });
-    let mut words: Vec<String> = words.collect();
-    words.sort();
-    words
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
 }
 
 #[test]
@@ -31,36 +31,36 @@ fn the_shared_library_exports_what_the_header_declares_and_nothing_else() {
     let names = succeed(Command::new("nm").args(["-D", "--defined-only", "-j"]).arg(bench.library()));
     let mut exported: Vec<&str> = names.lines().collect();
     exported.sort_unstable();
-    assert_eq!(exported, declared());
-    assert!(exported.len() > 50, "{exported:?}");
+    assert_eq!(exported, declared_functions());
+    assert!(exported.len() > 50, "only {} exported functions: {exported:?}", exported.len());
 }
 
 #[test]
-fn the_static_library_defines_all_of_it() {
+fn static_library_defines_all_declared_functions() {
     let bench = Workbench::get();
     let archive = bench.prefix().join("lib/libspillway.a");
     let names = succeed(Command::new("nm").args(["--defined-only", "--extern-only", "-j"]).arg(archive));
-    for name in declared() {
+    for name in declared_functions() {
         assert!(names.lines().any(|line| line == name), "{name}");
     }
 }
 
 #[test]
-fn the_library_has_its_name_and_needs_few_others() {
+fn shared_library_has_its_soname_and_few_dependencies() {
     let bench = Workbench::get();
-    let told = succeed(Command::new("objdump").arg("-p").arg(bench.library()));
-    let named = |kind: &str| -> Vec<&str> {
-        told.lines().filter_map(|line| line.trim().strip_prefix(kind)).map(str::trim).collect()
+    let headers = succeed(Command::new("objdump").arg("-p").arg(bench.library()));
+    let entries = |kind: &str| -> Vec<&str> {
+        headers.lines().filter_map(|line| line.trim().strip_prefix(kind)).map(str::trim).collect()
     };
-    assert_eq!(named("SONAME"), ["libspillway.so.0"]);
-    for needed in named("NEEDED") {
-        let known = ["libgcc_s.so.1", "libc.so.6", "ld-linux"];
-        assert!(known.iter().any(|known| needed.starts_with(known)), "{needed}");
+    assert_eq!(entries("SONAME"), ["libspillway.so.0"]);
+    for needed in entries("NEEDED") {
+        let allowed = ["libgcc_s.so.1", "libc.so.6", "ld-linux"];
+        assert!(allowed.iter().any(|allowed| needed.starts_with(allowed)), "{needed}");
     }
 }
 
 #[test]
-fn pkg_config_knows_it() {
+fn pkg_config_reports_version_and_flags() {
     let bench = Workbench::get();
     let prefix = bench.prefix().display().to_string();
     assert_eq!(bench.pkg_config(&["--modversion"]), [env!("CARGO_PKG_VERSION")]);
@@ -69,25 +69,25 @@ fn pkg_config_knows_it() {
 }
 
 #[test]
-fn a_package_is_installed_into_a_directory_of_its_own() {
+fn destdir_does_not_appear_in_the_installed_pc_file() {
     let bench = Workbench::get();
-    let (stage, tests) = (bench.directory().join("stage"), std::env::current_exe().unwrap());
-    let mut install = Command::new(here().join("../../tools/install-capi"));
-    install.arg("--from").arg(tests.parent().unwrap()).arg("--destdir").arg(&stage);
+    let (destdir, tests) = (bench.directory().join("destdir"), std::env::current_exe().unwrap());
+    let mut install = Command::new(crate_directory().join("../../tools/install-capi"));
+    install.arg("--from").arg(tests.parent().unwrap()).arg("--destdir").arg(&destdir);
     succeed(install.args(["--prefix", "/usr", "--libdir", "/usr/lib/of-this-machine"]));
-    let pc = std::fs::read_to_string(stage.join("usr/lib/of-this-machine/pkgconfig/spillway.pc")).unwrap();
+    let pc = std::fs::read_to_string(destdir.join("usr/lib/of-this-machine/pkgconfig/spillway.pc")).unwrap();
     assert!(
         pc.contains("libdir=/usr/lib/of-this-machine\n") && pc.contains("includedir=/usr/include\n"),
         "{pc}"
     );
-    assert!(!pc.contains('@') && !pc.contains(stage.to_str().unwrap()), "{pc}");
-    assert!(stage.join("usr/lib/of-this-machine/libspillway.so.0").exists());
+    assert!(!pc.contains('@') && !pc.contains(destdir.to_str().unwrap()), "{pc}");
+    assert!(destdir.join("usr/lib/of-this-machine/libspillway.so.0").exists());
 }
 
 #[test]
-fn cpp_compilers_take_the_header() {
+fn header_compiles_as_cpp() {
     if Command::new("g++").arg("--version").output().is_err() {
-        println!("skipped: there is no g++ here");
+        println!("skipped: g++ is not installed");
         return;
     }
     let bench = Workbench::get();

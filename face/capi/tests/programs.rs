@@ -10,22 +10,22 @@ use support::process::Process;
 use support::{Flavour, Workbench};
 
 #[test]
-#[ignore = "the other tests run it, as a process of its own"]
-fn a_helper_of_its_own() {
-    support::helper::be_one();
+#[ignore = "entry point of the helper process that the other tests start"]
+fn helper_process() {
+    support::helper::run_helper();
 }
 
-/// A session at the first helper, which is killed; then at the second one, which is killed; then at the server.
-fn a_session_outlives_its_helpers(flavour: Flavour) {
+/// Kills the first helper, then the second: the session moves to the second helper, then to the server.
+fn session_survives_killed_helpers(flavour: Flavour) {
     let bench = Workbench::get();
     let echo = bench.echo_server(flavour);
     let helpers = [0; 2].map(|_| HelperProcess::start(&bench, &echo.links));
     let list = format!("{}, {}", helpers[0].links, helpers[1].links);
     let mut client = bench.client(flavour, &echo.links, &list, "0");
-    // Usually the first helper's; on a slow machine the session may have left it already.
+    // The line that names the present carrier. On a slow machine the session may have left the first helper already.
     let mut carried = client.line_with("carried by ");
     // The client sends messages without a pause.
-    let mut messages = |client: &mut Process| {
+    let mut carrier_after_messages = |client: &mut Process| {
         client.line("messages", |line| {
             if line.starts_with("carried by ") {
                 carried = line.to_owned();
@@ -34,14 +34,14 @@ fn a_session_outlives_its_helpers(flavour: Flavour) {
         });
         carried.clone()
     };
-    messages(&mut client);
+    carrier_after_messages(&mut client);
     let [first, second] = helpers;
     for helper in [first, second] {
-        let gone = helper.links.clone();
+        let killed = helper.links.clone();
         helper.kill();
-        while messages(&mut client).ends_with(&gone) {}
+        while carrier_after_messages(&mut client).ends_with(&killed) {}
     }
-    while !messages(&mut client).contains("by the server") {}
+    while !carrier_after_messages(&mut client).contains("by the server") {}
     client.close_input();
     let lines = client.succeed();
     assert!(lines.iter().any(|line| line.contains("every byte right")), "{lines:?}");
@@ -49,27 +49,27 @@ fn a_session_outlives_its_helpers(flavour: Flavour) {
 }
 
 #[test]
-fn a_session_outlives_its_helpers_with_the_shared_library() {
-    a_session_outlives_its_helpers(Flavour::Shared);
+fn session_survives_killed_helpers_with_the_shared_library() {
+    session_survives_killed_helpers(Flavour::Shared);
 }
 
 #[test]
-fn a_session_outlives_its_helpers_with_the_static_library() {
-    a_session_outlives_its_helpers(Flavour::Static);
+fn session_survives_killed_helpers_with_the_static_library() {
+    session_survives_killed_helpers(Flavour::Static);
 }
 
 #[test]
-fn a_session_outlives_its_helpers_under_sanitizers() {
-    a_session_outlives_its_helpers(Flavour::Sanitized);
+fn session_survives_killed_helpers_under_sanitizers() {
+    session_survives_killed_helpers(Flavour::Sanitized);
 }
 
 #[test]
-fn a_session_outlives_its_helpers_under_valgrind() {
-    a_session_outlives_its_helpers(Flavour::Valgrind);
+fn session_survives_killed_helpers_under_valgrind() {
+    session_survives_killed_helpers(Flavour::Valgrind);
 }
 
 #[test]
-fn lines_come_back_through_a_helper_and_directly() {
+fn lines_are_echoed_directly_and_through_a_helper() {
     let bench = Workbench::get();
     let echo = bench.echo_server(Flavour::Shared);
     let helper = HelperProcess::start(&bench, &echo.links);
@@ -103,7 +103,7 @@ fn plain_clients_are_served_directly_and_through_a_helper() {
             });
             stream.read_to_end(&mut received).unwrap();
         });
-        assert!(received == sent, "{} of {} bytes, or others", received.len(), sent.len());
+        assert!(received == sent, "{} of {} bytes, or other bytes than sent", received.len(), sent.len());
         // A client that closes its connection without reading the reply.
         TcpStream::connect(address).unwrap().write_all(b"not read").unwrap();
     }
@@ -111,13 +111,13 @@ fn plain_clients_are_served_directly_and_through_a_helper() {
 }
 
 #[test]
-fn the_program_of_the_readme_runs() {
+fn readme_program_runs() {
     let bench = Workbench::get();
     let echo = bench.echo_server_with(Flavour::Shared, &[]);
     let readme = include_str!("../README.md");
     let program = readme.split("```c\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
-    let nobody = spillway_ports::free_address().to_string();
-    let program = program.replace("127.0.0.1:7400", &echo.links).replace("127.0.0.1:7411", &nobody);
+    let unused = spillway_ports::free_address().to_string();
+    let program = program.replace("127.0.0.1:7400", &echo.links).replace("127.0.0.1:7411", &unused);
     bench.write_program("hello", &program);
     for flavour in [Flavour::Shared, Flavour::Static, Flavour::Sanitized] {
         assert_eq!(support::succeed(&mut bench.command("hello", flavour)), "hello\n");
@@ -126,19 +126,19 @@ fn the_program_of_the_readme_runs() {
 }
 
 #[test]
-fn a_key_that_is_not_there_is_told() {
+fn missing_key_file_is_reported() {
     let bench = Workbench::get();
     let port = spillway_ports::free_address().to_string();
     let mut command = bench.command("client", Flavour::Sanitized);
     command.args(["--server", &port, "--key", "/nonexistent"]);
     let output = command.output().unwrap();
     assert!(!output.status.success());
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(told.contains("does not exist; make one with: spillway key new"), "{told}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(stderr.contains("does not exist; make one with: spillway key new"), "{stderr}");
 }
 
 /// Runs a program that is server and client, with a helper between the two.
-fn with_a_helper_between(program: &str, last: &str) {
+fn run_with_helper_between(program: &str, last_line: &str) {
     let bench = Workbench::get();
     for flavour in [Flavour::Shared, Flavour::Sanitized, Flavour::Valgrind] {
         let mut command = bench.command(program, flavour);
@@ -147,28 +147,28 @@ fn with_a_helper_between(program: &str, last: &str) {
         let server = process.line_with("127.0.0.1:");
         let helper = HelperProcess::start(&bench, &server);
         process.write(&format!("{}\n", helper.links));
-        assert_eq!(process.succeed().last().unwrap(), last);
+        assert_eq!(process.succeed().last().unwrap(), last_line);
     }
 }
 
 #[test]
-fn both_ends_in_one_loop_with_a_helper_between_them() {
-    with_a_helper_between("both_ends", "both ends are right");
+fn client_and_server_in_one_loop_use_a_helper_between_them() {
+    run_with_helper_between("both_ends", "both ends are right");
 }
 
 #[test]
-fn relief_moves_sessions_when_replies_are_late_and_as_it_is_told() {
-    with_a_helper_between("relief", "relief is right");
+fn relief_moves_sessions_on_late_replies_and_by_override() {
+    run_with_helper_between("relief", "relief is right");
 }
 
 #[test]
-fn the_client_is_helped_when_its_replies_are_late() {
+fn client_moves_to_a_helper_when_replies_are_late() {
     let bench = Workbench::get();
     let echo = bench.echo_server(Flavour::Shared);
     let helper = HelperProcess::start(&bench, &echo.links);
     // Every reply takes longer than this SLA.
-    let late = ["--sla-us", "10"];
-    let mut client = bench.client_with(Flavour::Sanitized, &echo.links, &helper.links, "0", &late);
+    let sla = ["--sla-us", "10"];
+    let mut client = bench.client_with(Flavour::Sanitized, &echo.links, &helper.links, "0", &sla);
     let first = client.line_with("carried by ");
     assert!(first.contains("by the server"), "{first}");
     client.line_with("carried by helper 0");
@@ -179,7 +179,7 @@ fn the_client_is_helped_when_its_replies_are_late() {
 }
 
 #[test]
-fn two_threads_share_a_port() {
+fn two_threads_share_one_link_port() {
     let bench = Workbench::get();
     for flavour in [Flavour::Shared, Flavour::Sanitized, Flavour::Valgrind] {
         let mut command = bench.command("shared_port", flavour);
@@ -188,10 +188,10 @@ fn two_threads_share_a_port() {
 }
 
 #[test]
-fn every_mistake_is_told() {
+fn misuse_is_reported_as_errors() {
     let bench = Workbench::get();
     for flavour in [Flavour::Shared, Flavour::Static, Flavour::Sanitized, Flavour::Valgrind] {
         let mut command = bench.command("misuse", flavour);
-        assert_eq!(support::succeed(&mut command), "every mistake was told\n");
+        assert_eq!(support::succeed(&mut command), "every mistake was reported\n");
     }
 }

@@ -20,9 +20,9 @@ use support::process::Process;
 use support::{Flavour, Workbench};
 
 #[test]
-#[ignore = "the other tests run it, as a process of its own"]
-fn a_helper_of_its_own() {
-    support::helper::be_one();
+#[ignore = "entry point of the helper process that the other tests start"]
+fn helper_process() {
+    support::helper::run_helper();
 }
 
 /// Serves until it is stopped. Ignores back-pressure, because the clients of these tests read all replies.
@@ -63,14 +63,14 @@ fn serve(mut links: Links, is_stopped: &AtomicBool) {
 }
 
 #[test]
-fn the_c_client_at_a_rust_server() {
+fn c_client_exchanges_messages_with_a_rust_server() {
     let bench = Workbench::get();
     let mut ring = KeyRing::new();
     ring.accept(Role::Helper, read_key_file(bench.key("helper.key")).unwrap());
     ring.accept(Role::Client, read_key_file(bench.key("client.key")).unwrap());
-    let settings = spillway_server::Settings { ring, ..spillway_server::Settings::default() };
-    let any = SocketAddr::from(([127, 0, 0, 1], 0));
-    let links = Links::bind(Instant::now(), any, settings).unwrap();
+    let settings = spillway_server::Settings { keys: ring, ..spillway_server::Settings::default() };
+    let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+    let links = Links::bind(Instant::now(), loopback, settings).unwrap();
     let address = links.address().to_string();
     let is_stopped = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -96,7 +96,7 @@ fn round_trips(client: &mut (impl Read + Write), rounds: usize) {
 }
 
 #[test]
-fn rust_clients_at_the_c_server() {
+fn rust_clients_exchange_messages_with_a_c_server() {
     let bench = Workbench::get();
     let echo = bench.echo_server(Flavour::Sanitized);
     let helper = HelperProcess::start(&bench, &echo.links);
@@ -132,30 +132,29 @@ fn rust_clients_at_the_c_server() {
 }
 
 #[test]
-fn c_programs_that_require_encryption_refuse_older_peers() {
+fn c_programs_that_require_encryption_refuse_unencrypted_peers() {
     let bench = Workbench::get();
     let key = read_key_file(bench.key("client.key")).unwrap();
     let mut ring = KeyRing::new();
     ring.accept(Role::Client, key.clone());
-    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
     let is_stopped = AtomicBool::new(false);
-    let why = "the link would not be encrypted, which is required here";
+    let refusal = "the link would not be encrypted, which is required here";
     std::thread::scope(|scope| {
         for flavour in [Flavour::Shared, Flavour::Sanitized] {
             let encryption = Encryption::Off;
             let settings = spillway_server::Settings {
-                ring: ring.clone(),
+                keys: ring.clone(),
                 encryption,
                 ..spillway_server::Settings::default()
             };
-            let links = Links::bind(Instant::now(), any, settings).unwrap();
+            let links = Links::bind(Instant::now(), loopback, settings).unwrap();
             let mut command = bench.command("encryption", flavour);
             command.args([bench.key("client.key"), links.address().to_string()]);
             let is_stopped = &is_stopped;
             scope.spawn(move || serve(links, is_stopped));
             let mut program = Process::start(command);
-            program
-                .line("its session is refused", |line| line.starts_with("session: ") && line.contains(why));
+            program.line("refused session", |line| line.starts_with("session: ") && line.contains(refusal));
             let address = program.line_with("127.0.0.1:").parse().unwrap();
             let target = LinkTarget { address, key: key.clone(), server: None, encryption };
             // The session finds no carrier: the port refuses it, and is closed later.
@@ -164,7 +163,7 @@ fn c_programs_that_require_encryption_refuse_older_peers() {
             assert!(BlockingSession::open(vec![target], settings).is_err());
             let lines = program.succeed();
             let last = lines.last().unwrap();
-            assert!(last.starts_with("port: ") && last.contains(why), "{lines:?}");
+            assert!(last.starts_with("port: ") && last.contains(refusal), "{lines:?}");
         }
         is_stopped.store(true, Ordering::Relaxed);
     });

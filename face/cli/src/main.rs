@@ -59,7 +59,7 @@ fn main() -> ExitCode {
         }
     };
     if let Err(error) = log {
-        spillway_daemon::say(&format!("spillway: cannot start the thread that writes the log: {error}"));
+        spillway_daemon::log_line(&format!("spillway: cannot start the thread that writes the log: {error}"));
         return ExitCode::FAILURE;
     }
     // A guard: flushes the log also when this thread panics.

@@ -27,11 +27,11 @@ fn as_nobody(groups: &[&str], args: &[&str]) -> Output {
 #[test]
 fn members_operate_and_other_users_read() {
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: needs root, to ask as other users");
+        return eprintln!("skipped: needs root, to run commands as other users");
     }
     let place = Place::local().unwrap();
     let scratch = Scratch::new();
-    // The command and the socket are to be reached by every user.
+    // Every user must reach the command and the socket.
     fs::set_permissions(scratch.path(""), fs::Permissions::from_mode(0o755)).unwrap();
     let socket = scratch.path("helper.sock");
     let [server, listen] = [(); 2].map(|()| loopback(free_port()).to_string());
@@ -39,15 +39,17 @@ fn members_operate_and_other_users_read() {
     let args = ["helper", "--service", &service, "--listen", &listen, "--status-socket", &socket];
     let launch = Launch::new(SPILLWAY).name("helper").args(args).args(["--admin-group", OPERATORS]);
     let _helper = place.spawn(&launch).unwrap();
-    eventually("the helper answers", || as_nobody(&[], &["status", "--socket", &socket]).status.success());
+    eventually("a status of the helper", || {
+        as_nobody(&[], &["status", "--socket", &socket]).status.success()
+    });
 
-    let others: [&[&str]; 2] = [&[], &["61233", "61235"]];
+    let unprivileged_groups: [&[&str]; 2] = [&[], &["61233", "61235"]];
     let changes: [&[&str]; 3] = [
         &["relief", "cache", "off", "--socket", &socket],
         &["drain", "cache", "--socket", &socket],
         &["reload", "--socket", &socket],
     ];
-    for groups in others {
+    for groups in unprivileged_groups {
         for change in changes {
             let refused = as_nobody(groups, change);
             let error = String::from_utf8_lossy(&refused.stderr).into_owned();
@@ -55,8 +57,8 @@ fn members_operate_and_other_users_read() {
         }
     }
     let status = || {
-        let shown = as_nobody(&[], &["status", "--socket", &socket]);
-        String::from_utf8_lossy(&shown.stdout).into_owned()
+        let output = as_nobody(&[], &["status", "--socket", &socket]);
+        String::from_utf8_lossy(&output.stdout).into_owned()
     };
     assert!(!status().contains("relief off"), "{}", status());
     let accepted = as_nobody(&["61233", OPERATORS], changes[0]);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use spillway_lab::Place;
 use spillway_lab::peers::Memcached;
-use support::{Client, Ending, SPILLWAY, Scene, eventually, loopback};
+use support::{Client, SPILLWAY, Scene, SetOnDrop, eventually, loopback};
 
 fn spillway(arguments: &[&str]) -> (Option<i32>, String, String) {
     let output = Command::new(SPILLWAY).args(arguments).output().unwrap();
@@ -33,7 +33,7 @@ impl Drop for Program {
 }
 
 #[test]
-fn a_memcached_under_load_would_be_helped() {
+fn memcached_under_load_gets_the_verdict_yes() {
     let server = Memcached::default().start(&Place::local().unwrap()).unwrap();
     Client::new(server.address()).set("key", &[b'v'; 64]);
     let done = AtomicBool::new(false);
@@ -46,14 +46,14 @@ fn a_memcached_under_load_would_be_helped() {
                 }
             });
         }
-        let ending = Ending(&done);
+        let ending = SetOnDrop(&done);
         let mut last = Value::Null;
-        let mut looks = 0;
-        eventually("the verdict is that batching helps", || {
+        let mut attempts = 0;
+        eventually("the verdict that batching helps", || {
             last = assess(server.pid());
-            looks += 1;
+            attempts += 1;
             // On a busy machine a client may connect late, and the connection that set the key may still be closing.
-            (last["verdict"] == "yes" && last["connections"] == 16) || looks > 20
+            (last["verdict"] == "yes" && last["connections"] == 16) || attempts > 20
         });
         assert_eq!(last["verdict"], "yes", "{last:#}");
         assert!(last["gain_overloaded"].as_f64().unwrap() >= 1.5, "{last:#}");
@@ -68,10 +68,10 @@ fn a_memcached_under_load_would_be_helped() {
 }
 
 #[test]
-fn a_program_that_only_computes_would_not_be_helped() {
+fn computing_program_gets_the_verdict_no_application() {
     let busy = Command::new("sh").args(["-c", "while :; do :; done"]).stdin(Stdio::null()).spawn().unwrap();
     let busy = Program(busy);
-    eventually("the verdict is that the application is busy", || {
+    eventually("the verdict that the application is busy", || {
         assess(busy.0.id())["verdict"] == "no_application"
     });
     let (_, text, _) = spillway(&["assess", &busy.0.id().to_string(), "--seconds", "0.5"]);
@@ -82,15 +82,15 @@ fn a_program_that_only_computes_would_not_be_helped() {
 fn several_processes_are_measured_at_the_same_time() {
     let idle = || Program(Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap());
     let programs = [idle(), idle(), idle()];
-    let pids = programs.each_ref().map(|one| one.0.id().to_string());
+    let pids = programs.each_ref().map(|program| program.0.id().to_string());
     let [first, second, third] = pids.each_ref().map(String::as_str);
     let began = Instant::now();
     let (code, text, error) = spillway(&["assess", first, second, third, "--seconds", "3", "--json"]);
-    let took = began.elapsed();
-    assert!(took < Duration::from_secs(6), "{took:?}");
+    let elapsed = began.elapsed();
+    assert!(elapsed < Duration::from_secs(6), "{elapsed:?}");
     let list: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text} {error}"));
     let found: Vec<String> =
-        list["result"].as_array().unwrap().iter().map(|one| one["pid"].to_string()).collect();
+        list["result"].as_array().unwrap().iter().map(|report| report["pid"].to_string()).collect();
     assert_eq!((code, found), (Some(0), pids.to_vec()));
     let (code, text, error) = spillway(&["assess", "4194305", second, "--seconds", "0.1"]);
     assert!(code == Some(1) && error.contains("no process 4194305"), "{error}");
@@ -115,7 +115,7 @@ fn doctor(arguments: &[&str]) -> (Option<i32>, Value) {
 }
 
 fn finding<'a>(report: &'a Value, what: &str) -> &'a Value {
-    report["findings"].as_array().unwrap().iter().rfind(|one| one["what"] == what).expect(what)
+    report["findings"].as_array().unwrap().iter().rfind(|finding| finding["what"] == what).expect(what)
 }
 
 #[test]
@@ -140,8 +140,8 @@ fn doctor_finds_the_host_fit_and_probes_a_link_port() {
     let (code, report) = doctor(&["--link", &direct, "--key", &key]);
     assert_eq!(code, Some(1));
     assert!(finding(&report, "server")["found"].as_str().unwrap().contains("not a link port"), "{report:#}");
-    let nobody = loopback(spillway_ports::free_port()).to_string();
-    assert_eq!(doctor(&["--link", &nobody]).0, Some(1));
+    let unused = loopback(spillway_ports::free_port()).to_string();
+    assert_eq!(doctor(&["--link", &unused]).0, Some(1));
     scene.await_helped();
 }
 

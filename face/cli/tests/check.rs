@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const SPILLWAY: &str = env!("CARGO_BIN_EXE_spillway");
-const FINE: &str = "[service.cache]\nserver = \"127.0.0.1:11411\"\nlisten = [\"127.0.0.1:11211\"]\n";
+const VALID: &str = "[service.cache]\nserver = \"127.0.0.1:11411\"\nlisten = [\"127.0.0.1:11211\"]\n";
 
 struct File(PathBuf);
 
@@ -38,8 +38,8 @@ fn project(path: &str) -> PathBuf {
 }
 
 #[test]
-fn a_correct_file_is_shown_and_mistakes_have_positions() {
-    let file = File::new("fine.toml", FINE);
+fn valid_file_is_shown_and_mistakes_have_positions() {
+    let file = File::new("fine.toml", VALID);
     let (code, stdout, _) = spillway(&["check", file.path()]);
     assert!(code == Some(0) && stdout.contains("fine, 1 services"), "{stdout}");
     let (code, shown, _) = spillway(&["check", file.path(), "--show"]);
@@ -49,26 +49,26 @@ fn a_correct_file_is_shown_and_mistakes_have_positions() {
         assert!(shown.contains(line), "{shown}");
     }
     // The output is a valid configuration file with the same values.
-    let again = File::new("again.toml", &shown);
-    assert_eq!(spillway(&["check", again.path(), "--show"]).1, shown);
+    let second = File::new("again.toml", &shown);
+    assert_eq!(spillway(&["check", second.path(), "--show"]).1, shown);
 
-    let wrong = File::new("wrong.toml", &format!("{FINE}protocol = \"http\"\nlinks_per_thread = 0\n"));
-    let (code, stdout, stderr) = spillway(&["check", wrong.path()]);
+    let invalid = File::new("invalid.toml", &format!("{VALID}protocol = \"http\"\nlinks_per_thread = 0\n"));
+    let (code, stdout, stderr) = spillway(&["check", invalid.path()]);
     assert_eq!((code, stdout.as_str()), (Some(1), ""));
     let lines: Vec<&str> = stderr.lines().collect();
-    assert!(lines[0].starts_with(&format!("{}:4:12: give \"tcp\"", wrong.path())), "{stderr}");
-    assert!(lines[1].starts_with(&format!("{}:5:20: give a whole number", wrong.path())), "{stderr}");
-    let (code, _, helper) = spillway(&["helper", "--config", wrong.path()]);
+    assert!(lines[0].starts_with(&format!("{}:4:12: give \"tcp\"", invalid.path())), "{stderr}");
+    assert!(lines[1].starts_with(&format!("{}:5:20: give a whole number", invalid.path())), "{stderr}");
+    let (code, _, helper) = spillway(&["helper", "--config", invalid.path()]);
     assert!(code == Some(1) && helper.contains(lines[0]) && helper.contains(lines[1]), "{helper}");
     let (code, _, stderr) = spillway(&["check", "/no/such/file"]);
     assert!(code == Some(1) && stderr.contains("cannot be read"), "{stderr}");
-    let (code, _, stderr) = spillway(&["helper", "--config", wrong.path(), "--threads", "2"]);
+    let (code, _, stderr) = spillway(&["helper", "--config", invalid.path(), "--threads", "2"]);
     assert!(code == Some(2) && stderr.contains("--threads"), "{stderr}");
 }
 
 #[test]
-fn keys_may_be_left_unread() {
-    let remote = FINE.replace("127.0.0.1:11411", "10.0.0.5:11411");
+fn check_without_keys_reads_no_key_files() {
+    let remote = VALID.replace("127.0.0.1:11411", "10.0.0.5:11411");
     let file = File::new("keys.toml", &format!("{remote}key_files = [\"/no/such/key\"]\n"));
     let (code, _, stderr) = spillway(&["check", file.path()]);
     assert!(code == Some(1) && stderr.contains(":4:14: ") && stderr.contains("spillway key new"), "{stderr}");
@@ -76,13 +76,13 @@ fn keys_may_be_left_unread() {
 }
 
 #[test]
-fn the_reference_is_the_page() {
+fn reference_equals_the_configuration_page() {
     let (code, reference, _) = spillway(&["check", "--reference"]);
     assert_eq!(code, Some(0));
     let page = fs::read_to_string(project("docs/configuration.md")).unwrap();
     assert!(
         page == reference,
-        "docs/configuration.md is not what the code says: spillway check --reference > docs/configuration.md"
+        "docs/configuration.md differs from the reference; write it with: spillway check --reference > docs/configuration.md"
     );
 }
 
@@ -110,22 +110,22 @@ fn is_valid_and_hardened(name: &str, user: &str) {
     let directory = std::env::temp_dir().join(format!("spillway-unit-{}-{name}", std::process::id()));
     fs::create_dir(&directory).unwrap();
     let path = directory.join(name);
-    let here = unit.replace("/usr/bin/spillway", SPILLWAY).replace("=spillway\n", "=daemon\n");
-    fs::write(&path, here.replace("RuntimeDirectory=daemon", "RuntimeDirectory=spillway")).unwrap();
+    let runnable = unit.replace("/usr/bin/spillway", SPILLWAY).replace("=spillway\n", "=daemon\n");
+    fs::write(&path, runnable.replace("RuntimeDirectory=daemon", "RuntimeDirectory=spillway")).unwrap();
     let analyze = |arguments: &[&str]| {
         let output = Command::new("systemd-analyze").args(arguments).arg(&path).output().unwrap();
         let text =
             String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
         (output.status.success(), text)
     };
-    let (valid, stdout) = analyze(&["verify", "--man=no"]);
+    let (is_valid, stdout) = analyze(&["verify", "--man=no"]);
     // `verify` may report problems of other units on this host.
-    let about_it: Vec<&str> = stdout.lines().filter(|line| line.contains("spillway")).collect();
+    let problems: Vec<&str> = stdout.lines().filter(|line| line.contains("spillway")).collect();
     let security = analyze(&["security", "--no-pager", "--offline=true", "--threshold=15"]);
     fs::remove_dir_all(&directory).unwrap();
-    assert!(about_it.is_empty(), "{stdout}");
-    if !valid {
-        println!("systemd-analyze verify cannot look at units here: {stdout}");
+    assert!(problems.is_empty(), "{stdout}");
+    if !is_valid {
+        println!("systemd-analyze verify cannot check units on this host: {stdout}");
     }
     assert!(security.0, "the unit's exposure is above 1.5: {}", security.1);
 }

@@ -3,6 +3,7 @@
 //! Each block runs on one host, unless a comment above it names another place. Hosts are network namespaces inside the
 //! test's own namespace, which has its own ports, `/etc/spillway` and `/run`.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -31,7 +32,7 @@ fn pages() -> Vec<PathBuf> {
     let listed = Command::new("git").args(["ls-files", "*.md"]).current_dir(ROOT).output().unwrap();
     let names = String::from_utf8(listed.stdout).unwrap();
     let pages: Vec<PathBuf> = names.lines().map(|name| Path::new(ROOT).join(name)).collect();
-    assert!(pages.len() > 20, "the pages are found: {names}");
+    assert!(pages.len() > 20, "more than 20 pages should be found: {names}");
     pages
 }
 
@@ -130,15 +131,15 @@ fn blocks_for_one_host_run_as_printed() {
     }
     let mut pages_run = 0;
     for page in pages() {
-        let here: Vec<Block> =
+        let one_host_blocks: Vec<Block> =
             blocks(&page).into_iter().filter(|block| block.place == Place::OneHost).collect();
-        if here.is_empty() {
+        if one_host_blocks.is_empty() {
             continue;
         }
         pages_run += 1;
-        let lines: Vec<usize> = here.iter().map(|block| block.line).collect();
+        let lines: Vec<usize> = one_host_blocks.iter().map(|block| block.line).collect();
         println!("{}: blocks at lines {lines:?}", page.display());
-        let script: String = here.iter().map(|block| block.text.as_str()).collect();
+        let script: String = one_host_blocks.iter().map(|block| block.text.as_str()).collect();
         let run = Run::new(&format!("one-{pages_run}"));
         let output_text = run.script(&format!("one_host\nset -e -o pipefail\n{script}")).unwrap();
         assert!(!output_text.contains("panicked"), "{output_text}");
@@ -171,16 +172,16 @@ fn blocks_for_several_hosts_run_as_printed() {
         script += &paragraphs(&block.text);
     }
     script += "check_deployment\n";
-    let mut run = 0;
+    let mut blocks_run = 0;
     for page in pages() {
         for block in blocks(&page) {
             let Place::Host(host) = &block.place else { continue };
             println!("{}: the block at line {} on {host}", page.display(), block.line);
             script += &format!("on {host} <<'PARAGRAPH'\n{}PARAGRAPH\n", block.text);
-            run += 1;
+            blocks_run += 1;
         }
     }
-    assert!(run >= 4, "{run}");
+    assert!(blocks_run >= 4, "only {blocks_run} blocks run");
     let output_text = Run::new("three").script(&script).unwrap();
     assert!(
         output_text.contains("the deployment answers") && !output_text.contains("panicked"),
@@ -190,7 +191,7 @@ fn blocks_for_several_hosts_run_as_printed() {
 
 #[test]
 fn links_between_pages_are_valid() {
-    let mut dead = Vec::new();
+    let mut broken = Vec::new();
     for page in pages() {
         let text = fs::read_to_string(&page).unwrap();
         for rest in text.split("](").skip(1) {
@@ -198,11 +199,11 @@ fn links_between_pages_are_valid() {
             let file = target.split('#').next().unwrap_or_default();
             let is_file = !file.is_empty() && !target.contains("://");
             if is_file && !page.parent().unwrap().join(file).exists() {
-                dead.push(format!("{}: {target}", page.display()));
+                broken.push(format!("{}: {target}", page.display()));
             }
         }
     }
-    assert!(dead.is_empty(), "{dead:#?}");
+    assert!(broken.is_empty(), "{broken:#?}");
 }
 
 fn sources() -> Vec<PathBuf> {
@@ -224,14 +225,65 @@ fn old_names_do_not_come_back() {
     for file in sources() {
         let text = fs::read_to_string(&file).unwrap();
         for name in &names {
-            for (at, _) in text.match_indices(name) {
-                let before = text[..at].chars().next_back().is_some_and(is_part);
-                let after = text[at + name.len()..].chars().next().is_some_and(is_part);
-                if !before && !after {
+            for (offset, _) in text.match_indices(name) {
+                let continues_before = text[..offset].chars().next_back().is_some_and(is_part);
+                let continues_after = text[offset + name.len()..].chars().next().is_some_and(is_part);
+                if !continues_before && !continues_after {
                     found.push(format!("{}: {name}", file.display()));
                 }
             }
         }
     }
     assert!(names.len() > 5 && found.is_empty(), "{found:#?}");
+}
+
+/// The words of letters, digits and `_` in a text.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_')
+        .filter(|word| !word.is_empty())
+}
+
+/// The part of a name before a `…` or `*`, and the part after it. `None` for a whole name.
+fn abbreviated(name: &str) -> Option<(&str, &str)> {
+    let at = name.find(['…', '*'])?;
+    Some((&name[..at], name[at..].trim_start_matches(['…', '*'])))
+}
+
+/// Names in code spans of the specification are names of tests, unless they are settings or figures: those occur in the
+/// sources, or the row names an experiment that composes them. Names with `…` are always names of tests.
+#[test]
+fn tests_that_the_specification_names_exist() {
+    let (mut functions, mut known) = (BTreeSet::new(), BTreeSet::new());
+    for file in sources() {
+        let text = fs::read_to_string(&file).unwrap();
+        let mut words = words(&text);
+        while let Some(word) = words.next() {
+            known.insert(word.to_owned());
+            if word == "fn" {
+                functions.extend(words.next().map(str::to_owned));
+            }
+        }
+    }
+    let is_function = |name: &str| match abbreviated(name) {
+        None => functions.contains(name),
+        Some((before, after)) => {
+            functions.iter().any(|function| function.starts_with(before) && function.ends_with(after))
+        }
+    };
+    let is_name = |span: &str| {
+        let is_part = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit();
+        span.contains('_') && span.chars().all(|letter| is_part(letter) || "_…*".contains(letter))
+    };
+    let specification = fs::read_to_string(Path::new(ROOT).join("SPECIFICATION.md")).unwrap();
+    let (mut found, mut missing) = (0, Vec::new());
+    for (line, text) in (1..).zip(specification.lines()) {
+        for name in text.split('`').skip(1).step_by(2).filter(|span| is_name(span)) {
+            let is_other = !name.contains('…') && (known.contains(name) || text.contains("`spillway-lab "));
+            found += usize::from(is_function(name));
+            if !is_function(name) && !is_other {
+                missing.push(format!("SPECIFICATION.md:{line}: {name}"));
+            }
+        }
+    }
+    assert!(found > 100 && missing.is_empty(), "{found} tests exist; these do not: {missing:#?}");
 }

@@ -11,14 +11,14 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use spillway_auth::{Key, KeyRing};
-use spillway_batch::{Encryption, Role, Scratch as Opened, ServerConfig, ServerLink};
+use spillway_batch::{Encryption, Role, Scratch as Plaintext, ServerConfig, ServerLink};
 use spillway_lab::{Launch, Place};
 use spillway_ports::free_port;
 use spillway_transport::Time;
 use support::link::{End, LinkPeer};
 use support::{Client, Options, SPILLWAY, Scene, Scratch, eventually, loopback};
 
-const WHY: &str = "the link would not be encrypted, which is required here";
+const REFUSAL: &str = "the link would not be encrypted, which is required here";
 
 fn spillway(arguments: &[&str]) -> (bool, String) {
     let output = Command::new(SPILLWAY).args(arguments).output().unwrap();
@@ -31,8 +31,11 @@ fn servers_links(scene: &Scene) -> Vec<Value> {
     assert!(ok, "{text}");
     let status: Value = serde_json::from_str(&text).unwrap();
     let servers = status["servers"].as_array().unwrap();
-    let ours = servers.iter().find(|server| server["link_port"] == scene.link.port()).expect("it has a page");
-    ours["links"].as_array().unwrap().clone()
+    let server = servers
+        .iter()
+        .find(|server| server["link_port"] == scene.link.port())
+        .expect("the server's status page");
+    server["links"].as_array().unwrap().clone()
 }
 
 /// The lines of `spillway status` about the scene's server and its links.
@@ -47,7 +50,7 @@ fn servers_text(scene: &Scene) -> String {
 }
 
 #[test]
-fn a_server_and_a_helper_that_require_encryption_work_together_and_status_shows_it() {
+fn encryption_required_by_server_and_helper_gives_encrypted_links_in_status() {
     let scene = Scene::with(Options {
         run_arguments: vec!["--require-encryption"],
         helper_arguments: vec!["--require-encryption"],
@@ -69,9 +72,9 @@ fn links_of_older_peers_are_accepted_and_shown_where_encryption_is_not_required(
         LinkPeer::open_as(scene.link, Role::Helper, &scene.helper_key, Encryption::Off).ok().unwrap();
     old.connect("127.0.0.1:999".parse().unwrap()).unwrap();
     let encrypted = |links: Vec<Value>| {
-        let mut all: Vec<bool> = links.iter().map(|link| link["encrypted"] == true).collect();
-        all.sort_unstable();
-        all
+        let mut flags: Vec<bool> = links.iter().map(|link| link["encrypted"] == true).collect();
+        flags.sort_unstable();
+        flags
     };
     assert_eq!(encrypted(servers_links(&scene)), [false, true]);
     let text = servers_text(&scene);
@@ -88,11 +91,13 @@ fn a_server_that_requires_encryption_refuses_older_peers() {
         ..Options::default()
     });
     for (role, key) in [(Role::Helper, &scene.helper_key), (Role::Client, &scene.client_key)] {
-        let old = LinkPeer::open_as(scene.link, role, key, Encryption::Off).err().expect("refused");
-        assert_eq!(old, End::Refused("the server speaks none of our link versions".into()), "{role}");
-        assert!(LinkPeer::open(scene.link, role, key).is_ok(), "a newer {role} is not");
+        let old = LinkPeer::open_as(scene.link, role, key, Encryption::Off)
+            .err()
+            .expect("refusal of an unencrypted link");
+        assert_eq!(old, End::Refused("the server supports none of our link versions".into()), "{role}");
+        assert!(LinkPeer::open(scene.link, role, key).is_ok(), "an encrypting {role} should be accepted");
     }
-    eventually("the log has the reason", || fs::read_to_string(&log).unwrap().contains(WHY));
+    eventually("the reason in the log", || fs::read_to_string(&log).unwrap().contains(REFUSAL));
 }
 
 #[test]
@@ -111,11 +116,11 @@ fn a_helper_that_requires_encryption_by_file_refuses_older_clients() {
     fs::write(file("required.toml"), text).unwrap();
     let launch = Launch::new(SPILLWAY).name("required").args(["helper", "--config", &file("required.toml")]);
     let _helper = scene.place.spawn(&launch).unwrap();
-    eventually("the helper serves", || {
+    eventually("a reply through the helper", || {
         Client::try_new(plain_port).is_some_and(|mut client| client.version().is_some())
     });
     let old = LinkPeer::open_as(links, Role::Client, &scene.client_key, Encryption::Off).err();
-    assert_eq!(old, Some(End::Refused("the server speaks none of our link versions".into())));
+    assert_eq!(old, Some(End::Refused("the server supports none of our link versions".into())));
     assert!(LinkPeer::open(links, Role::Client, &scene.client_key).is_ok());
 }
 
@@ -138,8 +143,9 @@ fn older_server(role: Role, key: &Key) -> SocketAddr {
 /// Serves one link until its peer closes it, which may be before the link is accepted.
 fn serve_older(mut stream: TcpStream, config: Arc<ServerConfig>) {
     let (Ok(peer), Ok(address)) = (stream.peer_addr(), stream.local_addr()) else { return };
-    let mut link = ServerLink::new(config, Time::ZERO, peer, address, spillway_keys::fresh().unwrap());
-    let (mut buffer, mut opened) = ([0; 4096], Opened::new());
+    let mut link =
+        ServerLink::new(config, Time::ZERO, peer, address, spillway_keys::fresh_link_randomness().unwrap());
+    let (mut buffer, mut opened) = ([0; 4096], Plaintext::new());
     while let Ok(count @ 1..) = stream.read(&mut buffer) {
         let mut input = link.unseal(Time::ZERO, &buffer[..count], &mut opened);
         while let Ok(Some(_)) = link.decompose(Time::ZERO, &mut input) {}
@@ -174,21 +180,21 @@ fn a_helper_that_requires_encryption_refuses_an_older_server() {
                 &scratch.path(&format!("{log}.sock")),
             ])
             .args(required)
-            .wrapper(support::logs::to(Some(&scratch.path(log))));
+            .wrapper(support::logs::redirect_stderr(Some(&scratch.path(log))));
         place.spawn(&launch).unwrap()
     };
     let (_required, _preferred) = (start(&["--require-encryption"], "required"), start(&[], "preferred"));
     let log_text = |log: &str| fs::read_to_string(scratch.path(log)).unwrap_or_default();
-    eventually("the log has the reason", || log_text("required").contains(WHY));
+    eventually("the reason in the log", || log_text("required").contains(REFUSAL));
     let status = |log: &str| spillway(&["status", "--socket", &scratch.path(&format!("{log}.sock"))]).1;
-    eventually("a helper that does not require encryption accepts the link", || {
+    eventually("an unencrypted link of the helper that does not require encryption", || {
         status("preferred").contains("1 of 1 links up (not encrypted)")
     });
     assert!(status("required").contains("0 of 1 links up"), "{}", status("required"));
 }
 
 #[test]
-fn a_sidecar_that_requires_encryption_carries_nothing_to_an_older_server() {
+fn sidecar_that_requires_encryption_opens_no_link_to_an_older_server() {
     let (place, scratch) = (Place::local().unwrap(), Scratch::new());
     let (key_file, key) = scratch.key("client.key");
     let server = older_server(Role::Client, &key);
@@ -199,15 +205,15 @@ fn a_sidecar_that_requires_encryption_carries_nothing_to_an_older_server() {
         .args(["sidecar", "--link", &server.to_string(), "--listen", &address.to_string()])
         .args(["--client-key", &key_file, "--protocol", "memcached", "--require-encryption"])
         .args(["--status-socket", &scratch.path("sidecar.sock")])
-        .wrapper(support::logs::to(Some(&log)));
+        .wrapper(support::logs::redirect_stderr(Some(&log)));
     let _sidecar = place.spawn(&launch).unwrap();
     let mut client = None;
-    eventually("the sidecar accepts a client", || {
+    eventually("a client that the sidecar accepts", || {
         client = Client::try_new(address);
         client.is_some()
     });
     let _ = client.as_mut().map(|client| client.stream().try_clone().unwrap().write_all(b"version\r\n"));
-    eventually("the log has the reason", || fs::read_to_string(&log).unwrap_or_default().contains(WHY));
+    eventually("the reason in the log", || fs::read_to_string(&log).unwrap_or_default().contains(REFUSAL));
 }
 
 #[test]
@@ -215,7 +221,7 @@ fn requiring_encryption_needs_a_key() {
     let scratch = Scratch::new();
     let listen = loopback(free_port()).to_string();
     let server = loopback(free_port()).to_string();
-    let needs = "links without a key are not encrypted";
+    let refusal = "links without a key are not encrypted";
     for arguments in [
         &["run", "--require-encryption", "--", "true"][..],
         &["sidecar", "--link", &server, "--listen", &listen, "--require-encryption"],
@@ -223,7 +229,7 @@ fn requiring_encryption_needs_a_key() {
         &["load", "--server", &server, "--require-encryption"],
     ] {
         let (ok, text) = spillway(arguments);
-        assert!(!ok && (text.contains(needs) || text.contains("--client-key")), "{arguments:?}: {text}");
+        assert!(!ok && (text.contains(refusal) || text.contains("--client-key")), "{arguments:?}: {text}");
     }
     let config = scratch.path("keyless.toml");
     let text = format!(
@@ -231,5 +237,5 @@ fn requiring_encryption_needs_a_key() {
     );
     fs::write(&config, text).unwrap();
     let (ok, text) = spillway(&["check", &config]);
-    assert!(!ok && text.contains(needs) && text.contains(":5:"), "{text}");
+    assert!(!ok && text.contains(refusal) && text.contains(":5:"), "{text}");
 }

@@ -1,4 +1,4 @@
-//! `--json` prints one envelope, whatever a command did.
+//! `--json` prints one envelope for each outcome of a command.
 
 mod support;
 
@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use support::{SPILLWAY, Scratch};
 
-/// The exit code and the envelope of a command, asked where no daemon and no server of this host is seen.
+/// The exit code and the envelope of a command that sees no daemon and no server of this host.
 fn run(scratch: &Scratch, args: &[&str]) -> (Option<i32>, Value) {
     let output = Command::new(SPILLWAY)
         .args(args)
@@ -22,10 +22,10 @@ fn run(scratch: &Scratch, args: &[&str]) -> (Option<i32>, Value) {
 }
 
 #[test]
-fn a_failure_is_an_envelope_with_its_error() {
+fn failure_prints_an_envelope_with_errors() {
     let scratch = Scratch::new();
     let (socket, file) = (scratch.path("none.sock"), scratch.path("none.toml"));
-    let commands: [(&str, &[&str]); 9] = [
+    let commands: [(&str, &[&str]); 10] = [
         ("status", &["status", "--json", "--socket", &socket]),
         ("connections", &["connections", "--json"]),
         ("relief", &["relief", "cache", "on", "--json", "--socket", &socket]),
@@ -35,6 +35,20 @@ fn a_failure_is_an_envelope_with_its_error() {
         ("server off", &["server", "off", "nothing", "--json"]),
         ("assess", &["assess", "4194305", "--duration", "0.1", "--json"]),
         ("key new", &["key", "new", "/no/such/directory/a.key", "--json"]),
+        (
+            "sidecar",
+            &[
+                "sidecar",
+                "--check",
+                "--json",
+                "--protocol",
+                "tcp",
+                "--listen",
+                "no-address",
+                "--link",
+                "127.0.0.1:1",
+            ],
+        ),
     ];
     for (name, args) in commands {
         let (code, envelope) = run(&scratch, args);
@@ -52,7 +66,7 @@ fn a_failure_is_an_envelope_with_its_error() {
 }
 
 #[test]
-fn a_success_is_an_envelope_with_its_result() {
+fn success_prints_an_envelope_with_a_result() {
     let scratch = Scratch::new();
     let key = scratch.path("a.key");
     let (code, envelope) = run(&scratch, &["key", "new", &key, "--json"]);
@@ -62,10 +76,15 @@ fn a_success_is_an_envelope_with_its_result() {
         .unwrap();
     let (code, envelope) = run(&scratch, &["check", &config, "--json"]);
     assert_eq!((code, &envelope["result"]["services"]), (Some(0), &json!(["cache"])));
-    let own = std::process::id().to_string();
-    let (code, envelope) = run(&scratch, &["assess", &own, "--duration", "0.1", "--json"]);
+    let own_pid = std::process::id().to_string();
+    let (code, envelope) = run(&scratch, &["assess", &own_pid, "--duration", "0.1", "--json"]);
     assert_eq!((code, &envelope["ok"]), (Some(0), &json!(true)), "{envelope}");
-    assert_eq!(envelope["result"]["pid"].to_string(), own);
+    assert_eq!(envelope["result"]["pid"].to_string(), own_pid);
+    let sidecar =
+        ["sidecar", "--check", "--json", "--protocol", "tcp", "--listen", "11211", "--link", "127.0.0.1:1"];
+    let (code, envelope) = run(&scratch, &sidecar);
+    assert_eq!((code, &envelope["result"]["listen"]), (Some(0), &json!(["127.0.0.1:11211"])), "{envelope}");
+
     let (_, envelope) = run(&scratch, &["doctor", "--json"]);
     assert_eq!(envelope["ok"], envelope["result"]["is_fit"], "{envelope}");
 }

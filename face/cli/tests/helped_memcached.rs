@@ -15,7 +15,7 @@ fn memccapable(address: SocketAddr) {
     let output = std::process::Command::new("memccapable")
         .args(["-h", &address.ip().to_string(), "-p", &address.port().to_string(), "-t", "20"])
         .output()
-        .expect("libmemcached-tools is installed (make setup)");
+        .expect("run memccapable of libmemcached-tools (make setup)");
     let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let passed = text.matches("[pass]").count() + errors.matches("[pass]").count();
     assert!(output.status.success(), "{text}{errors}");
@@ -61,7 +61,7 @@ fn direct_and_helped_clients_see_the_same_data() {
 }
 
 #[test]
-fn five_thousand_helped_connections() {
+fn five_thousand_helped_connections_get_right_values() {
     let memcached = Memcached::default().threads(4).connections(12_000);
     let scene = Scene::with(Options { memcached, ..Options::default() });
     let keys: Vec<String> = (0..100).map(|i| format!("key-{i}")).collect();
@@ -78,9 +78,9 @@ fn five_thousand_helped_connections() {
             assert_eq!(client.value(key), Some(value_of(key, 64)), "connection {i}");
         }
     }
-    assert!(scene.stat("curr_connections") >= 5_000, "memcached counts virtual connections");
+    assert!(scene.stat("curr_connections") >= 5_000, "memcached should count virtual connections");
     drop(clients);
-    eventually("memcached closed them all", || scene.stat("curr_connections") < 50);
+    eventually("memcached has closed the connections", || scene.stat("curr_connections") < 50);
     assert_eq!(Client::new(scene.plain_port).get(&keys[0]), Some(value_of(&keys[0], 64)));
 }
 
@@ -92,7 +92,7 @@ fn raise_descriptor_limit() {
 
 /// A client that requests much data and reads nothing uses bounded memory and does not slow other clients down.
 #[test]
-fn a_client_that_never_reads_is_bounded() {
+fn client_that_never_reads_uses_bounded_memory() {
     let mut scene = Scene::start();
     let mut other = Client::new(scene.plain_port);
     let key = "large";
@@ -100,34 +100,34 @@ fn a_client_that_never_reads_is_bounded() {
     let (server, helper) = (scene.server.pid(), scene.helper.pid());
     let before = (resident(server), resident(helper));
 
-    let mut greedy = Client::new(scene.plain_port).stream().try_clone().unwrap();
-    greedy.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
+    let mut never_reading = Client::new(scene.plain_port).stream().try_clone().unwrap();
+    never_reading.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
     let request = format!("get {key}\r\n").repeat(100);
     // At least 500 MB requested, if everything were accepted.
-    let mut taken = 0;
-    while taken < 10_000 && greedy.write_all(request.as_bytes()).is_ok() {
-        taken += 1;
+    let mut batches_sent = 0;
+    while batches_sent < 10_000 && never_reading.write_all(request.as_bytes()).is_ok() {
+        batches_sent += 1;
     }
     for _ in 0..200 {
-        assert_eq!(other.get(key), Some(value_of(key, 500_000)), "others are served meanwhile");
+        assert_eq!(other.get(key), Some(value_of(key, 500_000)), "other clients should be served");
     }
     let grown = (resident(server).saturating_sub(before.0), resident(helper).saturating_sub(before.1));
     let bound = 64 << 20;
     assert!(grown.0 < bound && grown.1 < bound, "server and helper grew by {grown:?} bytes");
 
-    greedy.set_read_timeout(Some(support::PATIENCE)).unwrap();
+    never_reading.set_read_timeout(Some(support::PATIENCE)).unwrap();
     let expected =
         format!("VALUE {key} 0 500000\r\n{}\r\nEND\r\n", String::from_utf8(value_of(key, 500_000)).unwrap());
     let mut reply = vec![0; expected.len()];
     for _ in 0..100 {
-        greedy.read_exact(&mut reply).unwrap();
-        assert!(reply == expected.as_bytes(), "a reply is not what was stored");
+        never_reading.read_exact(&mut reply).unwrap();
+        assert!(reply == expected.as_bytes(), "a reply should be the stored value");
     }
-    assert!(scene.helper.exit().is_none());
+    assert!(scene.helper.exit_status().is_none());
 }
 
 #[test]
-fn a_client_that_ends_inside_a_message_does_not_affect_others() {
+fn client_that_ends_within_a_message_does_not_affect_others() {
     let scene = Scene::start();
     let mut other = Client::new(scene.plain_port);
     other.set("k", b"before");
@@ -140,9 +140,9 @@ fn a_client_that_ends_inside_a_message_does_not_affect_others() {
         reset.send(b"\r\n");
         rustix::net::sockopt::set_socket_linger(reset.stream(), Some(Duration::ZERO)).unwrap();
     }
-    eventually("memcached closed them all", || scene.stat("curr_connections") < 20);
+    eventually("memcached has closed the connections", || scene.stat("curr_connections") < 20);
     let value = other.get("k").unwrap();
-    assert!(value == b"before" || value == b"after", "a whole value: {value:?}");
+    assert!(value == b"before" || value == b"after", "the value should be whole: {value:?}");
 }
 
 #[test]
@@ -162,12 +162,12 @@ fn memcached_killed_and_restarted_is_helped_again() {
     let mut client = Client::new(scene.plain_port);
     client.set("k", b"v");
     scene.server.kill();
-    assert!(client.ended(), "the client's connection ends");
+    assert!(client.ended(), "the client's connection should end");
     eventually("the helper refuses while its link is down", || TcpStream::connect(scene.plain_port).is_err());
     scene.server.restart().unwrap();
     scene.await_helped();
     let mut client = Client::new(scene.plain_port);
-    assert_eq!(client.get("k"), None, "a cache restarts empty");
+    assert_eq!(client.get("k"), None, "a restarted memcached should be empty");
     client.set("k", b"w");
     assert_eq!(Client::new(scene.direct()).get("k"), Some(b"w".to_vec()));
 }
@@ -179,7 +179,7 @@ fn a_killed_helper_does_not_affect_direct_clients() {
     direct.set("k", b"v");
     assert_eq!(helped.get("k"), Some(b"v".to_vec()));
     scene.helper.kill();
-    assert!(helped.ended(), "a plain client is reset, as with any proxy");
+    assert!(helped.ended(), "a plain client should be reset, as with any proxy");
     assert_eq!(direct.get("k"), Some(b"v".to_vec()));
     eventually("the server closed the helper's connections", || scene.stat("curr_connections") < 10);
 }
@@ -189,11 +189,12 @@ fn a_helper_out_of_descriptors_serves_its_present_clients() {
     let scene = Scene::with(Options { helper_files: 128, ..Options::default() });
     let mut first = Client::new(scene.plain_port);
     first.set("k", b"v");
-    let crowd: Vec<Option<TcpStream>> = (0..300).map(|_| TcpStream::connect(scene.plain_port).ok()).collect();
+    let more_clients: Vec<Option<TcpStream>> =
+        (0..300).map(|_| TcpStream::connect(scene.plain_port).ok()).collect();
     for _ in 0..50 {
         assert_eq!(first.get("k"), Some(b"v".to_vec()));
     }
-    drop(crowd);
+    drop(more_clients);
     scene.await_helped();
     assert_eq!(first.get("k"), Some(b"v".to_vec()));
 }
@@ -204,11 +205,11 @@ fn a_server_out_of_connections_refuses_new_and_serves_present_clients() {
     let scene = Scene::with(Options { memcached, ..Options::default() });
     let mut first = Client::new(scene.plain_port);
     first.set("k", b"v");
-    let crowd: Vec<Option<Client>> = (0..100).map(|_| Client::try_new(scene.plain_port)).collect();
+    let more_clients: Vec<Option<Client>> = (0..100).map(|_| Client::try_new(scene.plain_port)).collect();
     for _ in 0..50 {
         assert_eq!(first.get("k"), Some(b"v".to_vec()));
     }
-    drop(crowd);
+    drop(more_clients);
     scene.await_helped();
     assert_eq!(first.get("k"), Some(b"v".to_vec()));
 }

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use support::{EchoServer, connect, echo, helper_key, wait};
 
 fn spillway(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_spillway")).args(arguments).output().expect("the command runs")
+    Command::new(env!("CARGO_BIN_EXE_spillway")).args(arguments).output().expect("run spillway")
 }
 
 /// A directory of one test, removed when dropped.
@@ -24,17 +24,17 @@ struct Directory(PathBuf);
 impl Directory {
     fn new(name: &str) -> Directory {
         let path = std::env::temp_dir().join(format!("spillway-cli-helper-{}-{name}", std::process::id()));
-        std::fs::create_dir(&path).expect("a directory");
+        std::fs::create_dir(&path).expect("create directory");
         Directory(path)
     }
 
     fn file(&self, name: &str) -> String {
-        self.0.join(name).to_str().expect("text").to_owned()
+        self.0.join(name).to_str().expect("UTF-8").to_owned()
     }
 
     fn key(&self) -> String {
         let path = self.file("server.key");
-        std::fs::write(&path, helper_key().to_text().as_bytes()).expect("a file");
+        std::fs::write(&path, helper_key().to_text().as_bytes()).expect("file");
         set_mode(&path, 0o600);
         path
     }
@@ -47,7 +47,7 @@ impl Drop for Directory {
 }
 
 fn set_mode(path: &str, mode: u32) {
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("our file");
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("set permissions");
 }
 
 struct HelperProcess {
@@ -57,8 +57,8 @@ struct HelperProcess {
 }
 
 impl HelperProcess {
-    fn start(directory: &Directory, server: SocketAddr, more: &[&str]) -> HelperProcess {
-        HelperProcess::start_as(|program| Command::new(program), directory, server, more)
+    fn start(directory: &Directory, server: SocketAddr, extra: &[&str]) -> HelperProcess {
+        HelperProcess::start_as(|program| Command::new(program), directory, server, extra)
     }
 
     /// `command` returns the command that runs the given program.
@@ -66,19 +66,19 @@ impl HelperProcess {
         command: impl Fn(&str) -> Command,
         directory: &Directory,
         server: SocketAddr,
-        more: &[&str],
+        extra: &[&str],
     ) -> HelperProcess {
         let socket = directory.file("helper.sock");
         let service = format!("cache={server}");
         let mut child = command(env!("CARGO_BIN_EXE_spillway"))
             .args(["helper", "--service", &service, "--listen", "127.0.0.1:0", "--threads", "2"])
             .args(["--key", &directory.key(), "--status-socket", &socket])
-            .args(more)
+            .args(extra)
             .stderr(Stdio::piped())
             .spawn()
-            .expect("the command runs");
+            .expect("run spillway");
         let (send, lines) = channel();
-        let stderr = BufReader::new(child.stderr.take().expect("piped"));
+        let stderr = BufReader::new(child.stderr.take().expect("piped standard error"));
         std::thread::spawn(move || {
             stderr
                 .lines()
@@ -103,18 +103,18 @@ impl HelperProcess {
             port = service["listen"][0].as_str().and_then(|address| address.parse().ok());
             service["threads_listening"] == 2
         });
-        port.expect("a port")
+        port.expect("address for clients")
     }
 
     fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).expect("it runs");
+        kill_process(Pid::from_child(&self.child), signal).expect("signal the helper");
     }
 
-    fn line(&self, words: &str) -> String {
+    fn line(&self, text: &str) -> String {
         loop {
             let line = self.lines.recv_timeout(Duration::from_secs(30));
-            let line = line.unwrap_or_else(|_| panic!("no log line contains {words:?}"));
-            if line.contains(words) {
+            let line = line.unwrap_or_else(|_| panic!("no log line contains {text:?}"));
+            if line.contains(text) {
                 return line;
             }
         }
@@ -122,11 +122,11 @@ impl HelperProcess {
 
     fn end(&mut self) -> ExitStatus {
         let mut status = None;
-        wait("its end", || {
-            status = self.child.try_wait().expect("our child");
+        wait("the end of the helper", || {
+            status = self.child.try_wait().expect("status of the child");
             status.is_some()
         });
-        status.expect("it ended")
+        status.expect("exit status")
     }
 }
 
@@ -138,7 +138,7 @@ impl Drop for HelperProcess {
 }
 
 #[test]
-fn helps_reports_and_drains() {
+fn helper_serves_clients_and_drains_after_sigterm() {
     let (directory, server) = (Directory::new("life"), EchoServer::start());
     let mut helper = HelperProcess::start(&directory, server.address, &[]);
     helper.line("opening links");
@@ -151,19 +151,19 @@ fn helps_reports_and_drains() {
     let line = helper.line("cache at");
     assert!(line.contains("2 of 2 links up") && line.contains("1 plain"), "{line}");
     let text = spillway(&["status", "--socket", &helper.socket]);
-    let text = String::from_utf8(text.stdout).expect("text");
+    let text = String::from_utf8(text.stdout).expect("UTF-8");
     assert!(text.contains("cache at") && text.contains("2 of 2 links up"), "{text}");
 
     helper.signal(Signal::TERM);
     helper.line("draining: no new");
     wait("no new clients", || TcpStream::connect(port).is_err());
     echo(&mut client, 2, 10_000);
-    client.shutdown(std::net::Shutdown::Write).expect("a live connection");
-    assert_eq!(client.read(&mut [0; 1]).expect("an end"), 0);
+    client.shutdown(std::net::Shutdown::Write).expect("shut down the open connection");
+    assert_eq!(client.read(&mut [0; 1]).expect("end of stream"), 0);
     assert!(helper.end().success());
     assert!(!Path::new(&helper.socket).exists());
     let text = spillway(&["status", "--socket", &helper.socket]);
-    let error = String::from_utf8(text.stderr).expect("text");
+    let error = String::from_utf8(text.stderr).expect("UTF-8");
     assert!(!text.status.success() && error.contains("--status-socket"), "{error}");
 }
 
@@ -195,7 +195,7 @@ fn a_restarted_server_gets_links_again() {
     let port = helper.port();
     drop(server);
     helper.line("link down");
-    wait("refused by the host", || TcpStream::connect(port).is_err());
+    wait("refused connections", || TcpStream::connect(port).is_err());
     let _server = EchoServer::start_at(address);
     helper.line("link up");
     echo(&mut connect(helper.port()), 1, 100);
@@ -227,32 +227,32 @@ fn running_out_of_descriptors_is_logged_and_does_not_affect_present_clients() {
         echo(stream, index, 500);
     }
     served.truncate(10);
-    wait("room again", || support::is_served(port));
+    wait("a free descriptor", || support::is_served(port));
 
-    let counted = helper.status().expect("it answers again")["services"][0]["refused"].clone();
-    let descriptors = counted["descriptors"].as_u64().expect("a number");
+    let counted = helper.status().expect("status of the helper")["services"][0]["refused"].clone();
+    let descriptors = counted["descriptors"].as_u64().expect("number");
     assert!(descriptors > 0 && counted["total"] == descriptors, "{counted}");
-    let (_, metrics) = metrics.split_once("http://").expect("just read");
-    let mut stream = connect(metrics.trim_end_matches('/').parse().expect("an address"));
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").expect("it listens");
+    let (_, metrics) = metrics.split_once("http://").expect("metrics address in the log line");
+    let mut stream = connect(metrics.trim_end_matches('/').parse().expect("address"));
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").expect("send the request");
     let mut text = String::new();
-    stream.read_to_string(&mut text).expect("text");
-    let told: u64 = text
+    stream.read_to_string(&mut text).expect("UTF-8");
+    let reported: u64 = text
         .lines()
         .filter(|line| line.starts_with("spillway_helper_clients_refused_total{"))
         .filter_map(|line| line.split_once("reason=\"descriptors\"} "))
-        .map(|(_, number)| number.parse::<u64>().expect("a number"))
+        .map(|(_, number)| number.parse::<u64>().expect("number"))
         .sum();
-    assert_eq!(told, descriptors);
+    assert_eq!(reported, descriptors);
 }
 
 /// Connects a client: `Some` if it is served, `None` if it is refused. Panics if the client is left waiting.
 fn served_or_refused(port: SocketAddr) -> Option<TcpStream> {
     let mut stream = TcpStream::connect(port).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
+    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("set timeout");
     let answer = stream.write_all(b"hi").and_then(|()| stream.read_exact(&mut [0; 2]));
     if let Err(error) = &answer {
-        assert_ne!(error.kind(), ErrorKind::WouldBlock, "a client is neither served nor refused");
+        assert_ne!(error.kind(), ErrorKind::WouldBlock, "a client should be served or refused");
     }
     answer.is_ok().then_some(stream)
 }
@@ -261,16 +261,16 @@ fn served_or_refused(port: SocketAddr) -> Option<TcpStream> {
 fn errors_at_the_start_name_their_cause() {
     let directory = Directory::new("errors");
     let key = directory.key();
-    let open = directory.file("open.key");
-    std::fs::copy(&key, &open).expect("a copy");
-    set_mode(&open, 0o644);
-    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
-    let taken = listener.local_addr().expect("bound").to_string();
-    let any = ["--listen", "127.0.0.1:0"];
-    for (arguments, words) in [
-        (&["--key", &open][..], "chmod"),
+    let readable_by_all = directory.file("open.key");
+    std::fs::copy(&key, &readable_by_all).expect("copy the key");
+    set_mode(&readable_by_all, 0o644);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listen on loopback");
+    let used_address = listener.local_addr().expect("local address").to_string();
+    let listen = ["--listen", "127.0.0.1:0"];
+    for (arguments, text) in [
+        (&["--key", &readable_by_all][..], "chmod"),
         (&["--key", "/no/such/file"], "/no/such/file"),
-        (&["--listen", &taken], "another program listens there"),
+        (&["--listen", &used_address], "another program listens there"),
         (&["--link-listen", "0.0.0.0:0"], "--client-key"),
         (&["--listen", "b=1"], "no --service b="),
         (&["--max-delay", "5"], "with its unit"),
@@ -279,9 +279,10 @@ fn errors_at_the_start_name_their_cause() {
         (&["--service", "far=192.0.2.5:11411", "--listen", "far=0"], "no key"),
         (&["--service", "mute=127.0.0.1:1"], "has no port for clients"),
     ] {
-        let output = spillway(&[&["helper", "--service", "cache=127.0.0.1:1"], &any[..], arguments].concat());
-        let error = String::from_utf8(output.stderr).expect("text");
-        assert!(!output.status.success() && error.contains(words), "{arguments:?} says: {error}");
+        let output =
+            spillway(&[&["helper", "--service", "cache=127.0.0.1:1"], &listen[..], arguments].concat());
+        let error = String::from_utf8(output.stderr).expect("UTF-8");
+        assert!(!output.status.success() && error.contains(text), "{arguments:?}: {error}");
     }
 }
 
@@ -290,10 +291,10 @@ fn new_keys_are_readable_for_their_owner_only_and_never_overwritten() {
     let directory = Directory::new("keys");
     let path = directory.file("new.key");
     assert!(spillway(&["key", "new", &path]).status.success());
-    let made = std::fs::read(&path).expect("a key file");
-    assert_eq!(std::fs::metadata(&path).expect("a file").permissions().mode() & 0o777, 0o600);
+    let key = std::fs::read(&path).expect("key file");
+    assert_eq!(std::fs::metadata(&path).expect("file").permissions().mode() & 0o777, 0o600);
     let again = spillway(&["key", "new", &path]);
-    let error = String::from_utf8(again.stderr).expect("text");
+    let error = String::from_utf8(again.stderr).expect("UTF-8");
     assert!(!again.status.success() && error.contains("exists"), "{error}");
-    assert_eq!(std::fs::read(&path).expect("a key file"), made);
+    assert_eq!(std::fs::read(&path).expect("key file"), key);
 }

@@ -55,42 +55,42 @@ fn check(document: &Value) -> Result<(), String> {
 /// Parses and prints with the types of Kubernetes' API description, which ignore unknown fields, and compares the
 /// result.
 fn check_as<T: DeserializeOwned + serde::Serialize>(document: &Value) -> Result<(), String> {
-    let known: T = T::deserialize(document).map_err(|error| error.to_string())?;
-    let back = serde_json::to_value(known).map_err(|error| error.to_string())?;
-    same(document, &back, "")
+    let parsed: T = T::deserialize(document).map_err(|error| error.to_string())?;
+    let printed = serde_json::to_value(parsed).map_err(|error| error.to_string())?;
+    compare(document, &printed, "")
 }
 
-fn same(given: &Value, back: &Value, place: &str) -> Result<(), String> {
-    match (given, back) {
-        (Value::Object(given), Value::Object(back)) => given.iter().try_for_each(|(key, value)| {
-            let place = format!("{place}.{key}");
-            same(value, back.get(key).ok_or_else(|| format!("{place} is not known"))?, &place)
+fn compare(given: &Value, printed: &Value, path: &str) -> Result<(), String> {
+    match (given, printed) {
+        (Value::Object(given), Value::Object(printed)) => given.iter().try_for_each(|(key, value)| {
+            let path = format!("{path}.{key}");
+            compare(value, printed.get(key).ok_or_else(|| format!("{path} is not known"))?, &path)
         }),
-        (Value::Array(given), Value::Array(back)) if given.len() == back.len() => {
-            let mut pairs = given.iter().zip(back).enumerate();
-            pairs.try_for_each(|(n, (given, back))| same(given, back, &format!("{place}[{n}]")))
+        (Value::Array(given), Value::Array(printed)) if given.len() == printed.len() => {
+            let mut pairs = given.iter().zip(printed).enumerate();
+            pairs.try_for_each(|(n, (given, printed))| compare(given, printed, &format!("{path}[{n}]")))
         }
-        _ if given == back => Ok(()),
-        _ => Err(format!("{place} is {given}, and understood as {back}")),
+        _ if given == printed => Ok(()),
+        _ => Err(format!("{path} is {given}, and understood as {printed}")),
     }
 }
 
 #[test]
-fn every_field_is_known() {
+fn every_field_of_the_manifests_is_known() {
     for document in documents() {
         check(&document).unwrap_or_else(|error| panic!("{}: {error}", document["metadata"]["name"]));
     }
 }
 
 #[test]
-fn mistakes_are_found() {
+fn misspelt_fields_and_wrong_types_are_reported() {
     let text = fs::read_to_string(folder().join("helper.yaml")).unwrap();
-    let wrong = |from: &str, to: &str| {
+    let error_after_change = |from: &str, to: &str| {
         assert!(text.contains(from), "{from}");
         let found = parse(&text.replacen(from, to, 1)).and_then(|all| all.iter().try_for_each(check));
         found.expect_err(to)
     };
-    for (from, to, told) in [
+    for (from, to, expected) in [
         ("readOnlyRootFilesystem:", "readOnlyRootFileSystem:", "readOnlyRootFileSystem is not known"),
         ("topologySpreadConstraints:", "topologySpreadConstraint:", ".topologySpreadConstraint is not known"),
         ("  minAvailable:", "  minAvailble:", ".spec.minAvailble is not known"),
@@ -100,8 +100,8 @@ fn mistakes_are_found() {
         ("apiVersion: apps/v1", "apiVersion: apps/v2", "apps/v2"),
         ("  name: spillway-helper", "  name: spillway-helper\n  name: twice", "duplicate"),
     ] {
-        let error = wrong(from, to);
-        assert!(error.contains(told), "{to}: {error}");
+        let error = error_after_change(from, to);
+        assert!(error.contains(expected), "{to}: {error}");
     }
 }
 
@@ -125,7 +125,7 @@ impl Pods {
             .collect()
     }
 
-    fn is_chosen(&self, selector: &Value) -> bool {
+    fn is_selected(&self, selector: &Value) -> bool {
         let selector = selector.as_object().expect("labels");
         !selector.is_empty()
             && selector.iter().all(|(key, value)| self.labels.get(key).map(String::as_str) == value.as_str())
@@ -148,7 +148,7 @@ fn pods(documents: &[Value]) -> Vec<Pods> {
             let labels = serde_json::from_value(template["metadata"]["labels"].clone()).unwrap();
             let name = text(&document["metadata"]["name"]).to_owned();
             let pods = Pods { name, labels, spec: template["spec"].clone() };
-            assert!(pods.is_chosen(&document["spec"]["selector"]["matchLabels"]), "{}", pods.name);
+            assert!(pods.is_selected(&document["spec"]["selector"]["matchLabels"]), "{}", pods.name);
             pods
         })
         .collect();
@@ -175,11 +175,11 @@ fn no_pod_has_privileges() {
             assert!(spec[shared].is_null(), "{name}");
         }
         for container in ["initContainers", "containers"].into_iter().flat_map(|list| items(&spec[list])) {
-            let own = &container["securityContext"];
-            assert_eq!(own["allowPrivilegeEscalation"], false, "{name}");
-            assert_eq!(own["readOnlyRootFilesystem"], true, "{name}");
-            assert_eq!(own["capabilities"], serde_json::json!({ "drop": ["ALL"] }), "{name}");
-            assert!(own["privileged"].is_null() && own["runAsUser"].is_null(), "{name}");
+            let context = &container["securityContext"];
+            assert_eq!(context["allowPrivilegeEscalation"], false, "{name}");
+            assert_eq!(context["readOnlyRootFilesystem"], true, "{name}");
+            assert_eq!(context["capabilities"], serde_json::json!({ "drop": ["ALL"] }), "{name}");
+            assert!(context["privileged"].is_null() && context["runAsUser"].is_null(), "{name}");
             assert!(container["resources"]["limits"]["memory"].is_string(), "{name}");
         }
         let volumes = items(&spec["volumes"]);
@@ -193,16 +193,16 @@ fn ports_labels_and_secrets_agree() {
     let pods = pods(&documents);
     for service in of_kind(&documents, "Service") {
         let name = &service["metadata"]["name"];
-        let chosen: Vec<&Pods> =
-            pods.iter().filter(|pods| pods.is_chosen(&service["spec"]["selector"])).collect();
-        let [of] = chosen[..] else { panic!("{name} chooses {} kinds of pods", chosen.len()) };
+        let selection: Vec<&Pods> =
+            pods.iter().filter(|pods| pods.is_selected(&service["spec"]["selector"])).collect();
+        let [selected] = selection[..] else { panic!("{name} selects {} kinds of pods", selection.len()) };
         for port in items(&service["spec"]["ports"]) {
-            let target = of.ports()[text(&port["targetPort"])];
+            let target = selected.ports()[text(&port["targetPort"])];
             assert_eq!(target, (port["port"].as_u64().unwrap(), text(&port["protocol"])), "{name}");
         }
     }
     for budget in of_kind(&documents, "PodDisruptionBudget") {
-        assert!(pods.iter().any(|pods| pods.is_chosen(&budget["spec"]["selector"]["matchLabels"])));
+        assert!(pods.iter().any(|pods| pods.is_selected(&budget["spec"]["selector"]["matchLabels"])));
     }
     let secrets: BTreeSet<&str> = pods.iter().flat_map(mounted_secrets).collect();
     let page = fs::read_to_string(folder().join("README.md")).unwrap();
@@ -237,28 +237,35 @@ fn mounted_secrets(pods: &Pods) -> impl Iterator<Item = &str> {
 fn network_policies_name_existing_pods_and_ports() {
     let documents = documents();
     let all = pods(&documents);
-    let mut open = BTreeSet::new();
+    let mut opened_ports = BTreeSet::new();
     for policy in of_kind(&documents, "NetworkPolicy") {
         let name = text(&policy["metadata"]["name"]);
-        let about: Vec<&Pods> =
-            all.iter().filter(|pods| pods.is_chosen(&policy["spec"]["podSelector"]["matchLabels"])).collect();
-        let [about] = about[..] else { panic!("{name} is about {} kinds of pods", about.len()) };
+        let selection: Vec<&Pods> = all
+            .iter()
+            .filter(|pods| pods.is_selected(&policy["spec"]["podSelector"]["matchLabels"]))
+            .collect();
+        let [selected] = selection[..] else { panic!("{name} selects {} kinds of pods", selection.len()) };
         for rule in items(&policy["spec"]["ingress"]) {
             let peers: Vec<&Value> = items(&rule["from"]).collect();
-            assert!(!peers.is_empty(), "{name} lets everybody in");
+            assert!(!peers.is_empty(), "{name} allows every source");
             for port in items(&rule["ports"]) {
-                let wanted = (port["port"].as_u64().unwrap(), text(&port["protocol"]));
-                assert!(about.ports().values().any(|port| *port == wanted), "{name}: {wanted:?}");
+                let target = (port["port"].as_u64().unwrap(), text(&port["protocol"]));
+                assert!(selected.ports().values().any(|port| *port == target), "{name}: {target:?}");
                 for peer in &peers {
                     let labels = &peer["podSelector"]["matchLabels"];
                     let prometheus = peer["namespaceSelector"].is_object();
-                    let who = if prometheus {
+                    let peer_name = if prometheus {
                         "prometheus"
                     } else {
-                        let who = all.iter().find(|pods| pods.is_chosen(labels));
-                        &who.unwrap_or_else(|| panic!("{name}: no pod has the labels {labels}")).name
+                        let peer_name = all.iter().find(|pods| pods.is_selected(labels));
+                        &peer_name.unwrap_or_else(|| panic!("{name}: no pod has the labels {labels}")).name
                     };
-                    open.insert((about.name.clone(), wanted.0, wanted.1.to_owned(), who.to_owned()));
+                    opened_ports.insert((
+                        selected.name.clone(),
+                        target.0,
+                        target.1.to_owned(),
+                        peer_name.to_owned(),
+                    ));
                 }
             }
         }
@@ -272,8 +279,11 @@ fn network_policies_name_existing_pods_and_ports() {
         ("spillway-helper", 11411, "TCP", "app"),
         ("spillway-helper", 11411, "UDP", "app"),
     ];
-    let open: Vec<_> = open.iter().map(|(to, port, kind, who)| (&**to, *port, &**kind, &**who)).collect();
-    assert_eq!(open, expected);
+    let opened_ports: Vec<_> = opened_ports
+        .iter()
+        .map(|(to, port, kind, peer_name)| (&**to, *port, &**kind, &**peer_name))
+        .collect();
+    assert_eq!(opened_ports, expected);
 }
 
 #[test]
@@ -287,16 +297,16 @@ fn the_helpers_configuration_is_valid_and_matches_the_other_manifests() {
         })
         .collect();
     // Host names of the cluster cannot be resolved here; check instead that they are Services.
-    let (mut known, mut names) = (toml.to_owned(), 0);
+    let (mut parsed, mut names) = (toml.to_owned(), 0);
     for (name, port) in &services {
         let target = format!("\"{name}:{port}\"");
         names += toml.matches(&target).count();
-        known = known.replace(&target, &format!("\"10.0.0.5:{port}\""));
+        parsed = parsed.replace(&target, &format!("\"10.0.0.5:{port}\""));
     }
     assert_eq!(names, 1);
     let file =
         PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("kubernetes-{}.toml", std::process::id()));
-    fs::write(&file, &known).unwrap();
+    fs::write(&file, &parsed).unwrap();
     let checked = Command::new(env!("CARGO_BIN_EXE_spillway"))
         .args(["check", "--without-keys", "--show"])
         .arg(&file)
@@ -310,7 +320,7 @@ fn the_helpers_configuration_is_valid_and_matches_the_other_manifests() {
     let ports = helper.ports();
     assert!(shown.contains(&format!("metrics = \"0.0.0.0:{}\"", ports["metrics"].0)), "{shown}");
     assert!(shown.contains(&format!("link_listen = [\"0.0.0.0:{}\"", ports["link"].0)), "{shown}");
-    for key in known.split('"').filter(|word| word.starts_with("/keys/")) {
+    for key in parsed.split('"').filter(|word| word.starts_with("/keys/")) {
         let mounts = helper.containers().flat_map(|container| items(&container["volumeMounts"]));
         assert!(mounts.into_iter().any(|mount| key.starts_with(text(&mount["mountPath"]))), "{key}");
     }
@@ -321,7 +331,7 @@ fn the_helpers_configuration_is_valid_and_matches_the_other_manifests() {
     let app = all.iter().find(|pods| pods.name == "app").unwrap();
     let sidecar = app.containers().find(|container| container["name"] == "spillway-sidecar").unwrap();
     let variable = |name: &str| {
-        let found = items(&sidecar["env"]).find(|one| one["name"] == format!("SPILLWAY_SIDECAR_{name}"));
+        let found = items(&sidecar["env"]).find(|entry| entry["name"] == format!("SPILLWAY_SIDECAR_{name}"));
         text(&found.unwrap_or_else(|| panic!("no {name}"))["value"])
     };
     let target = |text: &str| {

@@ -8,7 +8,7 @@ use std::thread;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-fn echo(alter: fn(&mut [u8])) -> SocketAddr {
+fn echo_server(alter: fn(&mut [u8])) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
@@ -27,25 +27,25 @@ fn echo(alter: fn(&mut [u8])) -> SocketAddr {
     address
 }
 
-fn load(server: SocketAddr, more: &[&str]) -> Command {
+fn load(server: SocketAddr, extra: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_spillway"));
     command.args(["load", "--protocol", "echo", "-c", "5", "--rate", "500", "--server", &server.to_string()]);
-    command.args(more);
+    command.args(extra);
     command
 }
 
-fn run(server: SocketAddr, more: &[&str]) -> (Option<i32>, String, String) {
-    let Output { status, stdout, stderr } = load(server, more).output().unwrap();
+fn run(server: SocketAddr, extra: &[&str]) -> (Option<i32>, String, String) {
+    let Output { status, stdout, stderr } = load(server, extra).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (status.code(), text(stdout), text(stderr))
 }
 
 #[test]
-fn a_good_run_ends_with_a_table_and_a_document() {
+fn successful_run_prints_a_table_and_writes_a_json_report() {
     let file = std::env::temp_dir().join(format!("spillway-cli-load-{}.json", std::process::id()));
     let path = file.to_str().unwrap();
     let (status, table, progress) =
-        run(echo(|_| {}), &["-d", "1500ms", "--json", path, "--progress", "--at", "100ms=mark:now"]);
+        run(echo_server(|_| {}), &["-d", "1500ms", "--json", path, "--progress", "--at", "100ms=mark:now"]);
     let document: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     std::fs::remove_file(&file).unwrap();
     assert_eq!(status, Some(0), "{table}{progress}");
@@ -58,27 +58,27 @@ fn a_good_run_ends_with_a_table_and_a_document() {
 
 #[test]
 fn the_exit_status_distinguishes_wrong_replies_from_runs_that_failed() {
-    let (status, table, _) = run(echo(|bytes| bytes[0] ^= 1), &["-d", "300ms"]);
+    let (status, table, _) = run(echo_server(|bytes| bytes[0] ^= 1), &["-d", "300ms"]);
     assert_eq!(status, Some(1), "{table}");
     assert!(table.contains("wrong reply"), "{table}");
-    let nobody = spillway_ports::free_address();
-    for (more, word) in [
+    let unused = spillway_ports::free_address();
+    for (extra, word) in [
         (&["-d", "300ms"][..], "refused"),
         (&["--at", "1s=move:helper"], "--helper"),
         (&["--at", "1s=jump"], "jump"),
         (&["--duration", "10"], "duration"),
         (&["--helper", "127.0.0.1:1", "--client-key", "/no/such/key"], "/no/such/key"),
     ] {
-        let (status, _, complaint) = run(nobody, more);
-        assert_eq!(status, Some(2), "{complaint}");
-        assert!(complaint.contains(word), "{complaint}");
+        let (status, _, error) = run(unused, extra);
+        assert_eq!(status, Some(2), "{error}");
+        assert!(error.contains(word), "{error}");
     }
 }
 
 #[test]
 fn descriptor_limits_are_raised_or_explained() {
-    let server = echo(|_| {});
-    let limited = |limit: &str, connections: &str| {
+    let server = echo_server(|_| {});
+    let run_with_limit = |limit: &str, connections: &str| {
         let command = format!("ulimit {limit} && exec \"$0\" \"$@\"");
         let mut shell = Command::new("sh");
         shell.args([
@@ -93,17 +93,17 @@ fn descriptor_limits_are_raised_or_explained() {
         ]);
         shell.args(["--rate", "500", "--server", &server.to_string(), "-c", connections]).output().unwrap()
     };
-    let raised = limited("-S -n 50", "100");
+    let raised = run_with_limit("-S -n 50", "100");
     assert_eq!(raised.status.code(), Some(0), "{raised:?}");
-    let refused = limited("-n 50", "100");
+    let refused = run_with_limit("-n 50", "100");
     assert_eq!(refused.status.code(), Some(2));
-    let complaint = String::from_utf8(refused.stderr).unwrap();
-    assert!(complaint.contains("164 file descriptors") && complaint.contains("limit is 50"), "{complaint}");
+    let error = String::from_utf8(refused.stderr).unwrap();
+    assert!(error.contains("164 file descriptors") && error.contains("limit is 50"), "{error}");
 }
 
-fn start(more: &[&str]) -> (Child, BufReader<ChildStdout>) {
-    let mut command = load(echo(|_| {}), &["-d", "0s", "--events"]);
-    let mut child = command.args(more).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+fn start(extra: &[&str]) -> (Child, BufReader<ChildStdout>) {
+    let mut command = load(echo_server(|_| {}), &["-d", "0s", "--events"]);
+    let mut child = command.args(extra).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap());
     (child, lines)
 }
@@ -120,8 +120,8 @@ fn wait_for(lines: &mut impl BufRead, event: &str) -> Value {
 }
 
 #[test]
-fn signals_move_and_stop() {
-    for last in [Signal::INT, Signal::TERM] {
+fn signals_move_connections_and_stop_the_run() {
+    for stop_signal in [Signal::INT, Signal::TERM] {
         let (mut child, mut lines) = start(&[]);
         let send = |signal| kill_process(Pid::from_child(&child), signal).unwrap();
         wait_for(&mut lines, "bins");
@@ -130,8 +130,11 @@ fn signals_move_and_stop() {
         assert!(trouble["what"].as_str().unwrap().contains("no --helper"), "{trouble}");
         send(Signal::USR2);
         let moved = wait_for(&mut lines, "moved");
-        assert_eq!(moved["move"]["connections"], 0, "all are direct already: {moved}");
-        send(last);
+        assert_eq!(
+            moved["move"]["connections"], 0,
+            "no connection should move, because all are direct: {moved}"
+        );
+        send(stop_signal);
         let end = wait_for(&mut lines, "end");
         assert!(end["report"]["total"]["answered"].as_u64().unwrap() > 0);
         assert_eq!(child.wait().unwrap().code(), Some(0));
@@ -139,7 +142,7 @@ fn signals_move_and_stop() {
 }
 
 #[test]
-fn a_program_controls_the_load_on_standard_input() {
+fn commands_on_standard_input_control_the_load() {
     let (mut child, mut lines) = start(&["--control", "stdin", "--hold"]);
     let mut input = child.stdin.take().unwrap();
     wait_for(&mut lines, "ready");
@@ -152,19 +155,19 @@ fn a_program_controls_the_load_on_standard_input() {
 }
 
 #[test]
-fn a_run_that_nothing_can_start_ends() {
+fn held_run_ends_at_the_end_of_standard_input_or_at_stop() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    for server in [echo(|_| {}), silent.local_addr().unwrap()] {
+    for server in [echo_server(|_| {}), silent.local_addr().unwrap()] {
         let mut held = load(server, &["--hold", "--control", "stdin", "-d", "10s"]);
         let mut child =
             held.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         drop(child.stdin.take());
-        // Without an end of its own this waits for ever, and the test with it.
+        // Waits for ever if the run does not end.
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     }
     // A stop that arrives while connections are being opened.
-    let mut held = load(echo(|_| {}), &["--hold", "--control", "stdin", "-d", "10s"]);
+    let mut held = load(echo_server(|_| {}), &["--hold", "--control", "stdin", "-d", "10s"]);
     let mut child = held.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     child.stdin.as_mut().unwrap().write_all(b"stop\n").unwrap();
     assert!(child.wait_with_output().unwrap().status.success());

@@ -12,19 +12,19 @@ use spillway_lab::peers::Memcached;
 use spillway_lab::{Launch, Place};
 use spillway_ports::free_port;
 use support::logs::{self, FullPipe, Reader, Terminal};
-use support::sidecar::Served;
-use support::{Client, Ending, Options, PATIENCE, SPILLWAY, Scene, Scratch, eventually, loopback};
+use support::sidecar::Deployment;
+use support::{Client, Options, PATIENCE, SPILLWAY, Scene, Scratch, SetOnDrop, eventually, loopback};
 
 const TERM: i32 = 15;
 
 /// Runs `work` while clients send requests; each request must be answered. Returns the number of replies.
-fn while_clients_ask(address: SocketAddr, work: impl FnOnce()) -> u64 {
+fn while_clients_send_requests(address: SocketAddr, work: impl FnOnce()) -> u64 {
     let (is_over, replies) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
-        for me in 0..6 {
+        for number in 0..6 {
             let (is_over, replies) = (&is_over, &replies);
             scope.spawn(move || {
-                let (mut client, key) = (Client::new(address), format!("busy{me}"));
+                let (mut client, key) = (Client::new(address), format!("busy{number}"));
                 client.set(&key, b"value");
                 loop {
                     assert_eq!(client.get(&key), Some(b"value".to_vec()));
@@ -36,7 +36,7 @@ fn while_clients_ask(address: SocketAddr, work: impl FnOnce()) -> u64 {
                 }
             });
         }
-        let _ending = Ending(&is_over);
+        let _ending = SetOnDrop(&is_over);
         work();
     });
     replies.into_inner()
@@ -49,17 +49,17 @@ fn spillway(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Checks a sidecar with this log: clients lose no request, and admin commands are answered. `break_it` is called once
+/// Checks a sidecar with this log: clients lose no request, and admin commands are answered. `break_log` is called once
 /// the sidecar has started. Returns the number of dropped log lines.
-fn sidecar_goes_on(served: &Served, log: &str, break_it: impl FnOnce()) -> u64 {
+fn check_sidecar_with_log(deployment: &Deployment, log: &str, break_log: impl FnOnce()) -> u64 {
     let arguments = ["--protocol", "memcached", "--sla", "10s", "--name", "cache", "--threads", "2"];
-    let mut sidecar = served.sidecar_logging_to(Some(log), &arguments);
-    break_it();
-    let replies = while_clients_ask(sidecar.address, || {
+    let mut sidecar = deployment.sidecar_logging_to(Some(log), &arguments);
+    break_log();
+    let replies = while_clients_send_requests(sidecar.address, || {
         eventually("all are carried", || sidecar.number("/direct") == 6);
         // Each override and each move is a line of the log.
-        for word in ["on", "off", "on", "auto"] {
-            spillway(&["relief", "cache", word, "--wait", "--socket", &sidecar.status_socket]);
+        for relief_override in ["on", "off", "on", "auto"] {
+            spillway(&["relief", "cache", relief_override, "--wait", "--socket", &sidecar.status_socket]);
         }
         // A status line on standard error.
         sidecar.process.signal(rustix::process::Signal::USR1.as_raw()).unwrap();
@@ -69,26 +69,33 @@ fn sidecar_goes_on(served: &Served, log: &str, break_it: impl FnOnce()) -> u64 {
     let dropped = sidecar.number("/log_lines_dropped");
     let mut last = Client::new(sidecar.address);
     assert!(last.version().is_some());
-    assert_eq!(sidecar.stop(), Some(0), "an orderly end");
+    assert_eq!(sidecar.stop(), Some(0), "the process should end in order");
     assert!(last.ended());
     dropped
 }
 
 #[test]
 fn a_sidecar_works_without_a_writable_log() {
-    let served = Served::start(1, |place, run| Memcached::default().wrapper(run).start(place).unwrap());
-    let reader = Reader::new(&served.scratch, "closed");
+    let deployment =
+        Deployment::start(1, |place, run| Memcached::default().wrapper(run).start(place).unwrap());
+    let reader = Reader::new(&deployment.scratch, "closed");
     let path = reader.path.clone();
-    assert!(sidecar_goes_on(&served, &path, || drop(reader)) > 0, "lines without a reader are counted");
-    let full = FullPipe::new(&served.scratch, "full");
-    sidecar_goes_on(&served, &full.path, || ());
-    assert!(sidecar_goes_on(&served, "/dev/full", || ()) > 0, "lines without room are counted");
+    assert!(
+        check_sidecar_with_log(&deployment, &path, || drop(reader)) > 0,
+        "lines for a closed pipe should be counted as dropped"
+    );
+    let full = FullPipe::new(&deployment.scratch, "full");
+    check_sidecar_with_log(&deployment, &full.path, || ());
+    assert!(
+        check_sidecar_with_log(&deployment, "/dev/full", || ()) > 0,
+        "lines for a full disk should be counted as dropped"
+    );
 }
 
-fn helper_goes_on(scene: &mut Scene, is_counted: bool) {
+fn check_helper_with_log(scene: &mut Scene, is_counted: bool) {
     let socket = scene.status_socket.clone();
     let (plain_port, direct) = (scene.plain_port, scene.direct());
-    while_clients_ask(plain_port, || {
+    while_clients_send_requests(plain_port, || {
         spillway(&["reload", "--socket", &socket]);
         spillway(&["relief", "cache", "on", "--socket", &socket]);
         // `off` closes the port; present clients stay.
@@ -108,10 +115,10 @@ fn helper_goes_on(scene: &mut Scene, is_counted: bool) {
     last.set("last", b"value");
     scene.helper.signal(TERM).unwrap();
     eventually("no new clients", || TcpStream::connect(plain_port).is_err());
-    assert_eq!(last.get("last"), Some(b"value".to_vec()), "present clients are served while draining");
+    assert_eq!(last.get("last"), Some(b"value".to_vec()), "present clients should be served while draining");
     drop(last);
-    let ended = scene.helper.wait(PATIENCE).expect("it ends");
-    assert_eq!(ended.code(), Some(0), "an orderly end");
+    let ended = scene.helper.wait(PATIENCE).expect("exit status of the helper");
+    assert_eq!(ended.code(), Some(0), "the process should end in order");
 }
 
 #[test]
@@ -122,9 +129,9 @@ fn a_helper_works_without_a_writable_log() {
     let start = |log: &str| Scene::with(Options { helper_log: Some(log.to_owned()), ..Options::default() });
     let mut scene = start(&reader.path);
     drop(reader);
-    helper_goes_on(&mut scene, true);
-    helper_goes_on(&mut start(&full.path), false);
-    helper_goes_on(&mut start("/dev/full"), true);
+    check_helper_with_log(&mut scene, true);
+    check_helper_with_log(&mut start(&full.path), false);
+    check_helper_with_log(&mut start("/dev/full"), true);
 }
 
 #[test]
@@ -140,7 +147,7 @@ fn dropped_lines_are_logged_when_the_log_works_again() {
         .name("helper")
         .args(&arguments)
         .args(["--threads", "1", "--status-socket", &socket])
-        .wrapper(logs::to(Some(&log)))
+        .wrapper(logs::redirect_stderr(Some(&log)))
         // SIGXFSZ is ignored, so that writing fails instead of killing the process.
         .wrapper(["sh", "-c", r#"trap "" XFSZ; ulimit -S -f 0; exec "$@""#, "sh"]);
     let place = Place::local().unwrap();
@@ -159,7 +166,7 @@ fn dropped_lines_are_logged_when_the_log_works_again() {
     eventually("the number of dropped lines is logged", || log_text().contains(" log lines dropped"));
     eventually("later lines are logged", || log_text().contains("reload: in force"));
     helper.signal(TERM).unwrap();
-    assert!(helper.wait(PATIENCE).expect("it ends").success());
+    assert!(helper.wait(PATIENCE).expect("exit status of the helper").success());
 }
 
 #[test]
@@ -169,30 +176,30 @@ fn a_server_with_a_full_log_pipe_serves_direct_and_helped_clients() {
     // The preload library logs the helper's link.
     let scene = Scene::with(Options { server_log: Some(full.path.clone()), ..Options::default() });
     for address in [scene.direct(), scene.plain_port] {
-        assert!(while_clients_ask(address, || scene.await_helped()) >= 6);
+        assert!(while_clients_send_requests(address, || scene.await_helped()) >= 6);
     }
-    (0..3).for_each(|_| connect_a_stranger(scene.link));
+    (0..3).for_each(|_| send_garbage(scene.link));
     assert!(Client::new(scene.direct()).version().is_some());
     assert!(Client::new(scene.plain_port).version().is_some());
 }
 
 /// Sends garbage to the link port; the preload library logs it.
-fn connect_a_stranger(link: SocketAddr) {
-    let mut stranger = TcpStream::connect(link).unwrap();
-    stranger.set_read_timeout(Some(PATIENCE)).unwrap();
-    std::io::Write::write_all(&mut stranger, &[b'x'; 100]).unwrap();
-    std::io::copy(&mut stranger, &mut std::io::sink()).ok();
+fn send_garbage(link: SocketAddr) {
+    let mut stream = TcpStream::connect(link).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    std::io::Write::write_all(&mut stream, &[b'x'; 100]).unwrap();
+    std::io::copy(&mut stream, &mut std::io::sink()).ok();
 }
 
 #[test]
 fn a_server_on_an_unread_terminal_serves_direct_and_helped_clients() {
     let mut terminal = Terminal::new();
     let scene = Scene::with(Options { server_log: Some(terminal.path.clone()), ..Options::default() });
-    let mut read = String::new();
-    eventually("lines are written to it", || {
-        connect_a_stranger(scene.link);
-        read.push_str(&terminal.read(4096));
-        read.contains("spillway: link of ") && read.contains(" refused: ")
+    let mut output = String::new();
+    eventually("log lines appear on the terminal", || {
+        send_garbage(scene.link);
+        output.push_str(&terminal.read(4096));
+        output.contains("spillway: link of ") && output.contains(" refused: ")
     });
     // A terminal reports room for writing even if a line does not fit: read a part of what was written, then stop
     // reading.
@@ -200,12 +207,12 @@ fn a_server_on_an_unread_terminal_serves_direct_and_helped_clients() {
     terminal.read(1024);
     eventually("there is some room", || terminal.has_room());
     eventually("log lines fill the room", || {
-        connect_a_stranger(scene.link);
+        send_garbage(scene.link);
         !terminal.has_room()
     });
-    (0..3).for_each(|_| connect_a_stranger(scene.link));
+    (0..3).for_each(|_| send_garbage(scene.link));
     for address in [scene.direct(), scene.plain_port] {
-        assert!(while_clients_ask(address, || scene.await_helped()) >= 6);
+        assert!(while_clients_send_requests(address, || scene.await_helped()) >= 6);
     }
 }
 
@@ -252,7 +259,7 @@ while True:
 "#;
 
 #[test]
-fn nothing_is_logged_to_what_a_server_opens_as_descriptor_2() {
+fn library_does_not_log_to_a_file_that_the_server_opens_as_descriptor_2() {
     let (scratch, place) = (Scratch::new(), Place::local().unwrap());
     let script = scratch.path("server.py");
     fs::write(&script, SERVER).unwrap();
@@ -313,22 +320,24 @@ fn a_thread_that_panics_ends_the_process_even_if_its_log_is_blocked() {
         Command::new("cc").args(["-shared", "-fPIC", "-o", &library, &source]).status().unwrap().success()
     );
     let (full, file) = (FullPipe::new(&scratch, "full"), scratch.path("log"));
-    for (turn, log) in [&full.path, &file].into_iter().enumerate() {
-        let broken = scratch.path(&format!("broken{turn}"));
+    for (index, log) in [&full.path, &file].into_iter().enumerate() {
+        let broken = scratch.path(&format!("broken{index}"));
         let listen = loopback(free_port()).to_string();
-        let socket = scratch.path(&format!("{turn}.sock"));
+        let socket = scratch.path(&format!("{index}.sock"));
         // No server listens: the helper retries its link, each time with a new nonce.
         let launch = Launch::new(SPILLWAY)
             .args(["helper", "--service", "cache=127.0.0.1:1", "--listen", &listen, "--threads", "2"])
             .args(["--status-socket", &socket])
             .env("LD_PRELOAD", &library)
             .env("BROKEN", &broken)
-            .wrapper(logs::to(Some(log)));
+            .wrapper(logs::redirect_stderr(Some(log)));
         let mut helper = place.spawn(&launch).unwrap();
-        let asks = ["status", "--socket", &socket];
-        eventually("it runs", || Command::new(SPILLWAY).args(asks).output().unwrap().status.success());
+        let status = ["status", "--socket", &socket];
+        eventually("the helper answers", || {
+            Command::new(SPILLWAY).args(status).output().unwrap().status.success()
+        });
         fs::write(&broken, "").unwrap();
-        assert_eq!(helper.wait(PATIENCE).expect("it ends").code(), Some(1));
+        assert_eq!(helper.wait(PATIENCE).expect("exit status of the helper").code(), Some(1));
     }
     let log_text = fs::read_to_string(&file).unwrap();
     assert!(log_text.contains("panicked at face/helper/src/contexts.rs"), "{log_text}");

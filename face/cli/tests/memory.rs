@@ -16,32 +16,32 @@ use spillway_lab::peers::Memcached;
 use spillway_lab::{Launch, Process};
 use spillway_ports::free_port;
 use support::link::LinkPeer;
-use support::sidecar::Served;
-use support::{Client, Ending, SPILLWAY, Scene, eventually, loopback, resident};
+use support::sidecar::Deployment;
+use support::{Client, SPILLWAY, Scene, SetOnDrop, eventually, loopback, resident};
 
 const MIB: u64 = 1 << 20;
 const VALUE_BYTES: usize = 1_000_000;
 /// More than the kernel buffers for a client: up to `net.ipv4.tcp_wmem`, 4 MiB.
 const MANY_VALUES: usize = 8;
-/// How long clients that never read stay at least.
-const ATTACK: Duration = Duration::from_secs(6);
+/// Minimum duration of an attack by clients that never read.
+const ATTACK_MIN: Duration = Duration::from_secs(6);
 
 /// A second helper of the scene, with a limit on its memory.
-struct Bounded<'a> {
+struct LimitedHelper<'a> {
     helper: Process,
     scene: &'a Scene,
     plain_port: SocketAddr,
     client_link: SocketAddr,
 }
 
-impl<'a> Bounded<'a> {
-    fn start(scene: &'a Scene, max_memory: &str) -> Bounded<'a> {
+impl<'a> LimitedHelper<'a> {
+    fn start(scene: &'a Scene, max_memory: &str) -> LimitedHelper<'a> {
         let [plain_port, client_link] = [(); 2].map(|()| loopback(free_port()));
         write_config(scene, plain_port, client_link, max_memory);
         let launch =
             Launch::new(SPILLWAY).name("bounded").args(["helper", "--config", &scene.scratch.path("b.toml")]);
         let helper = scene.place.spawn(&launch.open_files(65_536)).unwrap();
-        let bounded = Bounded { helper, scene, plain_port, client_link };
+        let bounded = LimitedHelper { helper, scene, plain_port, client_link };
         eventually("the helper serves", || {
             Client::try_new(plain_port).is_some_and(|mut client| client.version().is_some())
         });
@@ -88,11 +88,11 @@ fn is_reset(stream: &TcpStream) -> bool {
         || matches!(stream.take_error(), Ok(Some(_)))
 }
 
-/// Sends requests over one connection until `over`; each must be answered. Returns their number.
-fn request_until(address: SocketAddr, key: &str, bytes: usize, over: &AtomicBool) -> u64 {
+/// Sends requests over one connection until `is_over`; each must be answered. Returns their number.
+fn request_until(address: SocketAddr, key: &str, bytes: usize, is_over: &AtomicBool) -> u64 {
     let (mut client, mut answered) = (Client::new(address), 0);
-    while !over.load(Ordering::Relaxed) {
-        let value = client.get(key).expect("the value");
+    while !is_over.load(Ordering::Relaxed) {
+        let value = client.get(key).expect("value of the key");
         assert_eq!(value.len(), bytes);
         answered += 1;
         std::thread::sleep(Duration::from_millis(2));
@@ -115,34 +115,34 @@ struct Attacked {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Until {
-    /// After [`ATTACK`], once an attacker was closed and an honest client served; later on a slow machine.
-    Closed,
-    /// After [`ATTACK`], once an honest client was served.
-    Over,
+enum AttackEnd {
+    /// After [`ATTACK_MIN`], once an attacker was closed and an honest client served; later on a slow machine.
+    ClosedAttacker,
+    /// After [`ATTACK_MIN`], once an honest client was served.
+    Duration,
 }
 
-/// Runs clients that request large values and never read, and honest clients of which no request may fail.
-fn attack(address: SocketAddr, pid: u32, (attackers, values): (usize, usize), until: Until) -> Attacked {
-    let (over, new_clients, peak) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+/// Runs clients that request large values and never read, and honest clients, whose requests must not fail.
+fn attack(address: SocketAddr, pid: u32, (attackers, values): (usize, usize), end: AttackEnd) -> Attacked {
+    let (is_over, new_clients, peak) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let mut closed = 0;
     std::thread::scope(|scope| {
-        let ending = Ending(&over);
+        let ending = SetOnDrop(&is_over);
         let honest = [("small", 5), ("small", 5), ("big", VALUE_BYTES)].map(|(key, bytes)| {
             scope.spawn({
-                let over = &over;
-                move || request_until(address, key, bytes, over)
+                let is_over = &is_over;
+                move || request_until(address, key, bytes, is_over)
             })
         });
         scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) {
-                let mut client = Client::try_new(address).expect("a new client is accepted");
-                assert!(client.version().is_some(), "a new client is served");
+            while !is_over.load(Ordering::Relaxed) {
+                let mut client = Client::try_new(address).expect("connection of a new client");
+                assert!(client.version().is_some(), "a new client should be served");
                 new_clients.fetch_add(1, Ordering::Relaxed);
             }
         });
         scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) {
+            while !is_over.load(Ordering::Relaxed) {
                 peak.fetch_max(resident(pid), Ordering::Relaxed);
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -151,8 +151,9 @@ fn attack(address: SocketAddr, pid: u32, (attackers, values): (usize, usize), un
             (0..attackers).filter_map(|_| never_reading_client(address, values)).collect();
         let began = Instant::now();
         let is_enough = |closed| {
-            let (is_served, is_over) = (new_clients.load(Ordering::Relaxed) > 0, began.elapsed() >= ATTACK);
-            is_served && is_over && (closed > 0 || until == Until::Over)
+            let (is_served, is_long_enough) =
+                (new_clients.load(Ordering::Relaxed) > 0, began.elapsed() >= ATTACK_MIN);
+            is_served && is_long_enough && (closed > 0 || end == AttackEnd::Duration)
         };
         while !is_enough(closed) && began.elapsed() < support::PATIENCE {
             for attacker in attackers.iter_mut().filter(|attacker| is_reset(attacker)) {
@@ -164,7 +165,7 @@ fn attack(address: SocketAddr, pid: u32, (attackers, values): (usize, usize), un
             std::thread::sleep(Duration::from_millis(10));
         }
         drop(ending);
-        let answered = honest.map(|client| client.join().expect("no request failed"));
+        let answered = honest.map(|client| client.join().expect("join honest client"));
         println!("answered {answered:?}, attackers closed {closed}, new clients {new_clients:?}");
         assert!(answered.iter().all(|count| *count > 0), "{answered:?}");
     });
@@ -175,7 +176,7 @@ fn attack(address: SocketAddr, pid: u32, (attackers, values): (usize, usize), un
 }
 
 #[track_caller]
-fn is_within(peak_bytes: u64, max_memory: u64) {
+fn assert_within_limit(peak_bytes: u64, max_memory: u64) {
     assert!(peak_bytes <= max_memory * 5 / 4 + 32 * MIB, "{} MiB resident", peak_bytes / MIB);
 }
 
@@ -183,9 +184,9 @@ fn is_within(peak_bytes: u64, max_memory: u64) {
 fn slow_readers_of_large_values_do_not_affect_other_clients() {
     let scene = Scene::start();
     fill(scene.direct());
-    let bounded = Bounded::start(&scene, "8MiB");
-    let attacked = attack(bounded.plain_port, bounded.helper.pid(), (300, 1), Until::Closed);
-    is_within(attacked.peak_bytes, 8 * MIB);
+    let bounded = LimitedHelper::start(&scene, "8MiB");
+    let attacked = attack(bounded.plain_port, bounded.helper.pid(), (300, 1), AttackEnd::ClosedAttacker);
+    assert_within_limit(attacked.peak_bytes, 8 * MIB);
     assert!(attacked.closed > 0 && bounded.closed_for_memory() > 0);
     let log = bounded.helper.stderr().unwrap();
     assert!(log.contains("memory is scarce"), "{log}");
@@ -198,33 +199,35 @@ fn slow_readers_of_large_values_do_not_affect_other_clients() {
 fn many_slow_readers_of_large_values_are_within_the_bound_and_not_closed() {
     let scene = Scene::start();
     fill(scene.direct());
-    let bounded = Bounded::start(&scene, "64MiB");
-    let attacked = attack(bounded.plain_port, bounded.helper.pid(), (300, MANY_VALUES), Until::Over);
-    is_within(attacked.peak_bytes, 64 * MIB);
+    let bounded = LimitedHelper::start(&scene, "64MiB");
+    let attacked = attack(bounded.plain_port, bounded.helper.pid(), (300, MANY_VALUES), AttackEnd::Duration);
+    assert_within_limit(attacked.peak_bytes, 64 * MIB);
     assert_eq!((attacked.closed, bounded.closed_for_memory()), (0, 0));
 }
 
 #[test]
 fn slow_readers_of_large_values_do_not_affect_other_clients_of_a_sidecar() {
-    let served = Served::start(0, |place, run| Memcached::default().wrapper(run).start(place).unwrap());
-    fill(served.server.address());
-    let sidecar = served.sidecar(&["--protocol", "memcached", "--max-memory", "64MiB"]);
+    let deployment =
+        Deployment::start(0, |place, run| Memcached::default().wrapper(run).start(place).unwrap());
+    fill(deployment.server.address());
+    let sidecar = deployment.sidecar(&["--protocol", "memcached", "--max-memory", "64MiB"]);
     let mut idle = Client::new(sidecar.address);
     assert!(idle.version().is_some());
-    let attacked = attack(sidecar.address, sidecar.process.pid(), (300, MANY_VALUES), Until::Closed);
-    is_within(attacked.peak_bytes, 64 * MIB);
+    let attacked =
+        attack(sidecar.address, sidecar.process.pid(), (300, MANY_VALUES), AttackEnd::ClosedAttacker);
+    assert_within_limit(attacked.peak_bytes, 64 * MIB);
     assert!(attacked.closed > 0);
     assert!(sidecar.number("/ended/memory") >= attacked.closed, "{:#}", sidecar.status());
     assert_eq!(sidecar.number("/refused/memory"), 0, "{} new clients", attacked.new_clients);
-    assert!(idle.version().is_some(), "a client that holds no memory is not closed");
+    assert!(idle.version().is_some(), "a client that holds no memory should not be closed");
     let log = sidecar.process.stderr().unwrap();
     assert!(log.contains("memory is scarce"), "{log}");
     assert!(log.contains("client reset: memory is short") && log.contains("or raise max_memory"), "{log}");
     eventually("enough memory", || sidecar.number("/threads_scarce") == 0);
 }
 
-/// A client that requests more than the kernel buffers, and does not read.
-fn session_that_never_reads(address: SocketAddr) -> TcpStream {
+/// A client that requests more than the kernel buffers, and does not read at first.
+fn paused_reader(address: SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(support::PATIENCE)).unwrap();
     stream.write_all(&b"get big\r\n".repeat(MANY_VALUES)).unwrap();
@@ -232,22 +235,27 @@ fn session_that_never_reads(address: SocketAddr) -> TcpStream {
 }
 
 #[test]
-fn clients_of_a_sidecar_that_do_not_read_are_paused_before_they_are_closed_and_go_on() {
-    let served = Served::start(0, |place, run| Memcached::default().wrapper(run).start(place).unwrap());
-    fill(served.server.address());
-    let sidecar = served.sidecar(&["--protocol", "memcached", "--max-memory", "8MiB"]);
+fn sidecar_pauses_clients_that_do_not_read_and_continues_when_they_read() {
+    let deployment =
+        Deployment::start(0, |place, run| Memcached::default().wrapper(run).start(place).unwrap());
+    fill(deployment.server.address());
+    let sidecar = deployment.sidecar(&["--protocol", "memcached", "--max-memory", "8MiB"]);
     // A client that does not read holds 256 KiB (a session's window) to 320 KiB (plus the bytes moved at a time). So 25
     // clients hold more than three quarters of the limit, where memory becomes scarce, and less than the limit.
-    let slow: Vec<TcpStream> = (0..25).map(|_| session_that_never_reads(sidecar.address)).collect();
+    let slow: Vec<TcpStream> = (0..25).map(|_| paused_reader(sidecar.address)).collect();
     eventually("memory is scarce", || sidecar.number("/threads_scarce") > 0);
-    let asked = sidecar.number("/request_bytes");
+    let bytes_before = sidecar.number("/request_bytes");
     let mut stream = &slow[0];
     stream.write_all(b"version\r\n").unwrap();
     eventually("the client is paused", || sidecar.number("/connections_paused") > 0);
-    assert_eq!(sidecar.number("/request_bytes"), asked, "a paused client's requests are not read");
+    assert_eq!(
+        sidecar.number("/request_bytes"),
+        bytes_before,
+        "a paused client's requests should not be read"
+    );
     let mut idle = Client::new(sidecar.address);
-    assert_eq!(idle.get("small").as_deref(), Some(&b"12345"[..]), "other clients are served");
-    // All clients read at the same time: one that waited for its turn would be closed.
+    assert_eq!(idle.get("small").as_deref(), Some(&b"12345"[..]), "other clients should be served");
+    // All clients read at the same time: a client that reads later would be closed.
     let mut expected = format!("VALUE big 0 {VALUE_BYTES}\r\n").into_bytes();
     expected.resize(expected.len() + VALUE_BYTES, b'v');
     expected.extend(b"\r\nEND\r\n");
@@ -271,15 +279,16 @@ fn clients_of_a_sidecar_that_do_not_read_are_paused_before_they_are_closed_and_g
 }
 
 #[test]
-fn requests_that_a_server_does_not_accept_close_no_client_of_a_sidecar() {
-    let mut served = Served::start(0, |place, run| Memcached::default().wrapper(run).start(place).unwrap());
-    let sidecar = served.sidecar(&["--protocol", "memcached", "--max-memory", "4MiB"]);
+fn requests_to_a_paused_server_close_no_client_of_a_sidecar() {
+    let mut deployment =
+        Deployment::start(0, |place, run| Memcached::default().wrapper(run).start(place).unwrap());
+    let sidecar = deployment.sidecar(&["--protocol", "memcached", "--max-memory", "4MiB"]);
     let mut idle = Client::new(sidecar.address);
     assert!(idle.version().is_some());
     let mut writers: Vec<Client> = (0..40).map(|_| Client::new(sidecar.address)).collect();
     writers.iter_mut().for_each(|client| assert!(client.version().is_some()));
-    eventually("the server has all", || sidecar.number("/buffered_bytes") == 0);
-    support::pause(served.server.process());
+    eventually("the server has received all requests", || sidecar.number("/buffered_bytes") == 0);
+    support::pause(deployment.server.process());
     let value = vec![b'v'; 200_000];
     for client in &mut writers {
         client.send(b"set written 0 0 200000\r\n");
@@ -292,16 +301,16 @@ fn requests_that_a_server_does_not_accept_close_no_client_of_a_sidecar() {
     });
     let held = sidecar.number("/buffered_bytes");
     assert!(held <= 5 * MIB, "{held} bytes");
-    let asked = sidecar.number("/request_bytes");
+    let bytes_before = sidecar.number("/request_bytes");
     idle.send(b"version\r\n");
     eventually("the request of a client that holds no memory is read", || {
-        sidecar.number("/request_bytes") >= asked + 9
+        sidecar.number("/request_bytes") >= bytes_before + 9
     });
-    served.server.process().signal(Signal::CONT.as_raw()).unwrap();
+    deployment.server.process().signal(Signal::CONT.as_raw()).unwrap();
     writers.iter_mut().for_each(|client| assert_eq!(client.line(), "STORED"));
     assert!(idle.line().starts_with("VERSION "));
     assert_eq!(sidecar.not_ended_in_order(), sidecar.number("/ended/client_reset"), "{:#}", sidecar.status());
-    assert!(Client::new(sidecar.address).version().is_some(), "new clients are accepted again");
+    assert!(Client::new(sidecar.address).version().is_some(), "new clients should be accepted again");
 }
 
 /// A library client opens virtual connections for a forbidden address again and again, and never reads the refusals.
@@ -309,18 +318,18 @@ fn requests_that_a_server_does_not_accept_close_no_client_of_a_sidecar() {
 fn a_library_client_that_does_not_read_uses_bounded_memory() {
     let scene = Scene::start();
     fill(scene.direct());
-    let bounded = Bounded::start(&scene, "8MiB");
+    let bounded = LimitedHelper::start(&scene, "8MiB");
     let mut idle = Client::new(bounded.plain_port);
     assert!(idle.version().is_some());
     let mut peer = LinkPeer::open(bounded.client_link, Role::Client, &scene.client_key).unwrap();
-    let stranger: SocketAddr = "127.0.0.1:1".parse().unwrap();
+    let forbidden: SocketAddr = "127.0.0.1:1".parse().unwrap();
     let connect =
-        Control::Connect(Connect { client: stranger, server: None, credit: 1 << 20, session: None });
+        Control::Connect(Connect { client: forbidden, server: None, credit: 1 << 20, session: None });
     let (until, mut sent, mut peak) = (Instant::now() + Duration::from_secs(5), 0, 0);
     while sent < 256 * MIB && Instant::now() < until {
         // The same id each time: the helper refuses every connect.
         while peer.link().pending() < 1 << 20 {
-            let id = peer.link().open_relayed(connect).expect("one id is free");
+            let id = peer.link().open_relayed(connect).expect("a free id");
             peer.link().release_relayed(id);
         }
         match peer.send_only() {
@@ -329,18 +338,18 @@ fn a_library_client_that_does_not_read_uses_bounded_memory() {
         }
         peak = peak.max(resident(bounded.helper.pid()));
         let value = idle.get("small");
-        assert_eq!(value.as_deref(), Some(&b"12345"[..]), "a client that holds no memory is served");
+        assert_eq!(value.as_deref(), Some(&b"12345"[..]), "a client that holds no memory should be served");
     }
     println!("{} MiB sent, {} MiB resident at most", sent / MIB, peak / MIB);
     assert!(peak <= 8 * MIB * 5 / 4 + 32 * MIB, "{} MiB resident", peak / MIB);
-    assert!(Client::new(bounded.plain_port).version().is_some(), "new clients are accepted");
+    assert!(Client::new(bounded.plain_port).version().is_some(), "new clients should be accepted");
 }
 
 #[test]
-fn a_lower_limit_closes_the_largest_and_no_active_client() {
+fn lower_memory_limit_closes_the_largest_clients_and_no_active_one() {
     let scene = Scene::start();
     fill(scene.direct());
-    let bounded = Bounded::start(&scene, "256MiB");
+    let bounded = LimitedHelper::start(&scene, "256MiB");
     let attackers: Vec<TcpStream> =
         (0..200).filter_map(|_| never_reading_client(bounded.plain_port, MANY_VALUES)).collect();
     eventually("the attackers hold much memory", || {
@@ -353,9 +362,9 @@ fn a_lower_limit_closes_the_largest_and_no_active_client() {
     let message = bounded.command(&["reload"]);
     assert!(message.contains("max_memory"), "{message}");
     assert!(bounded.status()["buffered_bytes"].as_u64().unwrap() <= 4 * MIB);
-    active
-        .iter_mut()
-        .for_each(|client| assert!(client.get("small").is_some(), "a client that holds no memory stays"));
+    active.iter_mut().for_each(|client| {
+        assert!(client.get("small").is_some(), "a client that holds no memory should stay")
+    });
     let reset = attackers.iter().filter(|attacker| is_reset(attacker)).count();
     assert!(reset > 100, "{reset}");
     drop(attackers);
@@ -363,18 +372,18 @@ fn a_lower_limit_closes_the_largest_and_no_active_client() {
 
 /// A write after the server's close must fail soon, as with a kernel's connection, not only after 10 s.
 #[track_caller]
-fn writes_fail_soon_after(address: SocketAddr, quit: &[u8], answer: &[u8], more: &[u8]) {
+fn writes_fail_soon_after(address: SocketAddr, quit: &[u8], expected: &[u8], late: &[u8]) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(support::PATIENCE)).unwrap();
     stream.write_all(quit).unwrap();
-    let mut got = Vec::new();
-    stream.read_to_end(&mut got).expect("an end in order");
-    assert_eq!(got, answer);
-    let mut swallowed = 0;
-    while stream.write_all(more).is_ok() {
-        swallowed += 1;
+    let mut reply = Vec::new();
+    stream.read_to_end(&mut reply).expect("an orderly end of the stream");
+    assert_eq!(reply, expected);
+    let mut accepted_writes = 0;
+    while stream.write_all(late).is_ok() {
+        accepted_writes += 1;
         // Without a reset a timer ends the connection, after 197 writes.
-        assert!(swallowed < 60, "writes are swallowed");
+        assert!(accepted_writes < 60, "writes should fail soon after the close");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

@@ -22,7 +22,7 @@ fn error(output: &Output) -> String {
 }
 
 #[test]
-fn a_key_in_a_directory_that_does_not_exist() {
+fn missing_directory_of_a_key_file_is_reported() {
     let directory = Scratch::new();
     let file = directory.path("etc/cache.key");
     let message = error(&run(&["key", "new", &file]));
@@ -32,7 +32,7 @@ fn a_key_in_a_directory_that_does_not_exist() {
 }
 
 #[test]
-fn a_key_is_made_although_nobody_reads_what_is_printed() {
+fn key_new_writes_the_key_even_if_printing_fails() {
     let directory = Scratch::new();
     let new = |file: &str, stdout: Stdio| {
         let mut command = Command::new(SPILLWAY);
@@ -40,15 +40,15 @@ fn a_key_is_made_although_nobody_reads_what_is_printed() {
         command.spawn().unwrap().wait_with_output().unwrap()
     };
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let told = error(&new("a.key", full.into()));
-    assert!(told.contains("cannot print") && !told.contains("panicked"), "{told}");
+    let message = error(&new("a.key", full.into()));
+    assert!(message.contains("cannot print") && !message.contains("panicked"), "{message}");
     let (_, closed) = std::io::pipe().unwrap();
     assert!(new("b.key", closed.into()).status.success());
     assert!(Path::new(&directory.path("a.key")).exists() && Path::new(&directory.path("b.key")).exists());
 }
 
 #[test]
-fn addresses_without_brackets_or_with_a_wrong_port() {
+fn addresses_without_brackets_or_with_a_wrong_port_are_explained() {
     let message = error(&run(&["helper", "--service", "cache=::1:11411", "--listen", "0"]));
     assert!(message.contains("an IPv6 address needs brackets: [::1]:11411"), "{message}");
     let message = error(&run(&["helper", "--service", "cache=127.0.0.1:1", "--listen", "99999"]));
@@ -87,18 +87,18 @@ fn log_of(arguments: &[&str], until: &str) -> String {
 }
 
 #[test]
-fn a_load_whose_report_cannot_be_printed_or_whose_exponent_is_none_fails() {
+fn load_fails_on_an_invalid_exponent_and_on_a_report_that_cannot_be_printed() {
     let server = Memcached::default().start(&Place::local().unwrap()).unwrap();
     let address = server.address().to_string();
     for exponent in ["--zipf=-1", "--zipf=nan"] {
-        let told = error(&run(&["load", "--server", &address, "--duration", "200ms", exponent]));
-        assert!(told.contains("--zipf") && told.contains("from 0 to 10"), "{told}");
+        let message = error(&run(&["load", "--server", &address, "--duration", "200ms", exponent]));
+        assert!(message.contains("--zipf") && message.contains("from 0 to 10"), "{message}");
     }
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let mut command = Command::new(SPILLWAY);
     command.args(["load", "--server", &address, "--duration", "200ms", "--keys", "10"]).stdout(full);
-    let told = error(&command.stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap());
-    assert!(told.contains("cannot print"), "{told}");
+    let message = error(&command.stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap());
+    assert!(message.contains("cannot print"), "{message}");
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn a_sidecar_warns_if_its_link_port_is_an_ordinary_port() {
 }
 
 #[test]
-fn a_program_that_never_waits_for_clients_gets_a_warning_at_its_end() {
+fn run_warns_about_a_program_that_never_waits_for_clients() {
     // Perl: programs of coreutils close standard error before they end, and shells end without calling `exit`.
     let output = run(&["run", "--", "perl", "-e", "1"]);
     let message = String::from_utf8_lossy(&output.stderr);
@@ -127,7 +127,7 @@ fn a_program_that_never_waits_for_clients_gets_a_warning_at_its_end() {
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(!message.contains("without waiting"), "{message}");
     // A daemon that leaves its child behind, as redis does: the child outlives this process.
-    // Or starts it by a child in between, of whose end the kernel tells nothing.
+    // The second daemon starts its child through another child, whose end the kernel does not report.
     for daemon in [
         "select(undef, undef, undef, 0.5) if fork() == 0",
         "$SIG{CHLD} = 'IGNORE'; if (fork() == 0) { fork(); exit } select(undef, undef, undef, 0.5)",
@@ -139,7 +139,7 @@ fn a_program_that_never_waits_for_clients_gets_a_warning_at_its_end() {
 }
 
 #[test]
-fn a_users_helper_is_found_without_a_socket_being_named() {
+fn commands_find_a_users_helper_without_a_socket_option() {
     let directory = Scratch::new();
     let (server, port) = (free_port(), free_port());
     let (service, listen) = (format!("cache=127.0.0.1:{server}"), format!("127.0.0.1:{port}"));
@@ -168,7 +168,7 @@ fn a_users_helper_is_found_without_a_socket_being_named() {
 
 /// Another daemon has chosen the usual socket, and makes it while this one starts.
 #[test]
-fn a_daemon_that_starts_beside_another_one_runs_without_the_usual_socket() {
+fn daemon_runs_without_the_usual_socket_while_another_daemon_makes_it() {
     let directory = Scratch::new();
     if spillway_daemon::default_socket("sidecar").starts_with("/run/spillway")
         && fs::exists("/run/spillway").unwrap()
@@ -187,32 +187,32 @@ fn a_daemon_that_starts_beside_another_one_runs_without_the_usual_socket() {
         .spawn()
         .unwrap();
     std::thread::sleep(Duration::from_millis(500));
-    let made = std::os::unix::net::UnixListener::bind(directory.path("spillway/sidecar.sock"));
+    let bound = std::os::unix::net::UnixListener::bind(directory.path("spillway/sidecar.sock"));
     drop(other);
     while std::net::TcpStream::connect(("127.0.0.1", listen)).is_err() {
-        assert_eq!(sidecar.try_wait().unwrap(), None, "it runs without an admin socket");
+        assert_eq!(sidecar.try_wait().unwrap(), None, "the sidecar should run without an admin socket");
         std::thread::sleep(Duration::from_millis(10));
     }
     sidecar.kill().unwrap();
     sidecar.wait().unwrap();
-    assert!(made.is_ok(), "{made:?}");
+    assert!(bound.is_ok(), "{bound:?}");
 }
 
 #[test]
-fn a_sidecars_options_are_checked_without_starting_it() {
+fn sidecar_check_refuses_invalid_options_without_starting() {
     let output = run(&["sidecar", "--link", "127.0.0.1:11411", "--listen", "11211", "--check"]);
     let message = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && message.contains("OK: clients at 127.0.0.1:11211"), "{output:?}");
     let message = error(&run(&["sidecar", "--link", "10.0.0.1:11411", "--listen", "11211", "--check"]));
     assert!(message.contains("--client-key"), "{message}");
-    // What a sidecar would refuse at its start.
-    for (wrong, option) in [
+    // Options that a sidecar would refuse at its start.
+    for (invalid, option) in [
         (["--listen", ":11211"], "--allow-clients"),
         (["--threads", "0"], "--threads"),
         (["--sla", "1h"], "--sla"),
     ] {
-        let usual = ["sidecar", "--link", "127.0.0.1:11411", "--listen", "11211", "--check"];
-        let message = error(&run(&[&usual[..], &wrong].concat()));
+        let valid = ["sidecar", "--link", "127.0.0.1:11411", "--listen", "11211", "--check"];
+        let message = error(&run(&[&valid[..], &invalid].concat()));
         assert!(message.contains(option), "{message}");
     }
 }

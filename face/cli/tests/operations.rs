@@ -39,12 +39,12 @@ impl Scene {
         let [link, plain_port, client_link] = [(); 3].map(|()| loopback(free_port()));
         let wrapper =
             ["run", "--link", &link.to_string(), "--key", &scratch.path("a.key")].map(str::to_owned);
-        let more =
+        let extra =
             ["--key", &scratch.path("b.key"), "--client-key", &scratch.path("client.key"), "--require", "--"];
-        let wrapper = [SPILLWAY.to_owned()].into_iter().chain(wrapper).chain(more.map(str::to_owned));
+        let wrapper = [SPILLWAY.to_owned()].into_iter().chain(wrapper).chain(extra.map(str::to_owned));
         let server = Memcached::default().wrapper(wrapper).start(&place).unwrap();
         let config = scratch.path("helper.toml");
-        fs::write(&config, text(&scratch, link, &Settings::new(plain_port, client_link))).unwrap();
+        fs::write(&config, config_text(&scratch, link, &Settings::new(plain_port, client_link))).unwrap();
         let launch = Launch::new(SPILLWAY).name("helper").args(["helper", "--config", &config]);
         let helper = place.spawn(&launch.open_files(65_536)).unwrap();
         let scene = Scene { helper, server, place, link, plain_port, client_link, scratch };
@@ -54,13 +54,13 @@ impl Scene {
 
     fn await_served(&self) {
         eventually("the helper serves", || {
-            Client::try_new(self.plain_port).is_some_and(|mut c| c.version().is_some())
+            Client::try_new(self.plain_port).is_some_and(|mut client| client.version().is_some())
         });
     }
 
     fn write(&self, settings: &Settings) {
         let path = self.scratch.path("helper.toml");
-        fs::write(path, text(&self.scratch, self.link, settings)).unwrap();
+        fs::write(path, config_text(&self.scratch, self.link, settings)).unwrap();
     }
 
     fn settings(&self) -> Settings {
@@ -79,14 +79,14 @@ impl Scene {
     #[track_caller]
     fn reload(&self, settings: &Settings) -> String {
         self.write(settings);
-        let (fine, message) = self.command(&["reload"]);
-        assert!(fine, "{message}");
+        let (is_ok, message) = self.command(&["reload"]);
+        assert!(is_ok, "{message}");
         message
     }
 
     fn status(&self) -> Value {
-        let (fine, message) = self.command(&["status", "--json"]);
-        assert!(fine, "{message}");
+        let (is_ok, message) = self.command(&["status", "--json"]);
+        assert!(is_ok, "{message}");
         serde_json::from_str(&message).unwrap()
     }
 
@@ -99,12 +99,12 @@ impl Scene {
     }
 
     /// Starts a load that runs until it is stopped.
-    fn load(&self, name: &str, more: &[&str]) -> Load {
+    fn load(&self, name: &str, extra: &[&str]) -> Load {
         let report = self.scratch.path(&format!("{name}.json"));
         let launch = Launch::new(SPILLWAY)
             .name(name)
             .args(["load", "-d", "0s", "--rate", "800", "--keys", "500", "--sla", "1s", "--json", &report])
-            .args(more);
+            .args(extra);
         Load { process: self.place.spawn(&launch).unwrap(), report }
     }
 
@@ -151,9 +151,9 @@ impl Load {
 
     /// Stops the load and checks that no request was lost, answered wrongly or reset.
     #[track_caller]
-    fn end_well(mut self) -> Value {
+    fn stop_and_check(mut self) -> Value {
         self.process.signal(INT).unwrap();
-        let status = self.process.wait(PATIENCE).expect("it ends");
+        let status = self.process.wait(PATIENCE).expect("exit status");
         assert!(status.success(), "{}\n{}", self.process.stdout().unwrap(), self.process.stderr().unwrap());
         let report: Value = serde_json::from_slice(&fs::read(&self.report).unwrap()).unwrap();
         for failure in ["wrong", "lost", "resets"] {
@@ -177,24 +177,24 @@ struct Settings {
     helper: String,
     service: String,
     batch: String,
-    more: String,
+    extra: String,
 }
 
 impl Settings {
     fn new(plain_port: SocketAddr, client_link: SocketAddr) -> Settings {
-        let text = String::new;
         let (listen, keys) = (vec![plain_port], vec!["a.key"]);
-        Settings { listen, client_link, keys, helper: text(), service: text(), batch: text(), more: text() }
+        let [helper, service, batch, extra] = [(); 4].map(|()| String::new());
+        Settings { listen, client_link, keys, helper, service, batch, extra }
     }
 }
 
-fn text(scratch: &Scratch, link: SocketAddr, settings: &Settings) -> String {
-    let Settings { listen, client_link, keys, helper, service, batch, more } = settings;
+fn config_text(scratch: &Scratch, link: SocketAddr, settings: &Settings) -> String {
+    let Settings { listen, client_link, keys, helper, service, batch, extra } = settings;
     let listen: Vec<String> = listen.iter().map(ToString::to_string).collect();
     format!(
         "[helper]\nname = \"here\"\nthreads = 1\nsocket = \"{}\"\n{helper}\n[service.cache]\nserver = \"{link}\"\n\
          listen = {listen:?}\nlink_listen = [\"{client_link}\"]\nkey_files = {keys:?}\n\
-         client_key_files = [\"client.key\"]\n{service}\n[service.cache.batch]\n{batch}\n{more}\n",
+         client_key_files = [\"client.key\"]\n{service}\n[service.cache.batch]\n{batch}\n{extra}\n",
         scratch.path("h.sock")
     )
 }
@@ -212,10 +212,10 @@ fn settings_change_under_load_without_a_failed_request() {
         helper: "max_connections = 2000\nmax_memory = \"64MiB\"".into(),
         ..scene.settings()
     });
-    for words in
+    for expected in
         ["cache: policy = \"fixed\"", "cache: client_keepalive = \"10s\"", "helper: max_connections = 2000"]
     {
-        assert!(message.contains(words), "{message}");
+        assert!(message.contains(expected), "{message}");
     }
 
     // A changed number of links: new links are opened, and clients stay on the old one.
@@ -224,34 +224,34 @@ fn settings_change_under_load_without_a_failed_request() {
     assert_eq!((scene.clients("plain_clients"), scene.clients("library_clients")), (15, 30));
 
     let (added_port, second) = (loopback(free_port()), loopback(free_port()));
-    let more = format!(
+    let extra = format!(
         "[service.second]\nserver = \"{}\"\nlisten = [\"{second}\"]\nkey_files = [\"b.key\"]",
         scene.link
     );
-    let grown = Settings { listen: vec![scene.plain_port, added_port], more, ..scene.settings() };
-    let message = scene.reload(&grown);
+    let with_added = Settings { listen: vec![scene.plain_port, added_port], extra, ..scene.settings() };
+    let message = scene.reload(&with_added);
     assert!(message.contains("second: added"), "{message}");
     for address in [added_port, second] {
         eventually("a new listener serves", || {
             Client::try_new(address).is_some_and(|mut client| client.version().is_some())
         });
     }
-    let mut stays = Client::new(second);
-    assert!(stays.version().is_some());
+    let mut staying = Client::new(second);
+    assert!(staying.version().is_some());
     let message = scene.reload(&scene.settings());
     assert!(message.contains("second: removed"), "{message}");
     eventually("removed listeners refuse", || {
         [added_port, second].iter().all(|address| Client::try_new(*address).is_none())
     });
-    assert!(stays.version().is_some(), "clients of a removed service are served until they close");
+    assert!(staying.version().is_some(), "clients of a removed service should be served until they close");
     assert_eq!(scene.status()["services"][1]["removed"], true);
-    drop(stays);
+    drop(staying);
     eventually("the service is removed", || scene.status()["services"].as_array().unwrap().len() == 1);
 
     // Wrong settings change nothing; the command, or for a signal the log, shows the mistake.
     scene.write(&Settings { batch: "max_delay = \"5\"".into(), ..scene.settings() });
-    let (fine, message) = scene.command(&["reload"]);
-    assert!(!fine && message.contains("the previous settings stay in force"), "{message}");
+    let (is_ok, message) = scene.command(&["reload"]);
+    assert!(!is_ok && message.contains("the previous settings stay in force"), "{message}");
     assert!(message.contains("helper.toml:"), "{message}");
     assert!(message.contains("give a time with its unit"), "{message}");
     let mut scene = scene;
@@ -260,18 +260,18 @@ fn settings_change_under_load_without_a_failed_request() {
         scene.helper.stderr().unwrap().contains("refused, everything stays as it was")
     });
     // With an address that is in use, the other settings are not applied either.
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let listen = vec![scene.plain_port, taken.local_addr().unwrap()];
+    let occupied = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = vec![scene.plain_port, occupied.local_addr().unwrap()];
     scene.write(&Settings { listen, batch: "max_delay = \"2ms\"".into(), ..scene.settings() });
-    let (fine, message) = scene.command(&["reload"]);
-    assert!(!fine && message.contains("another program listens there"), "{message}");
+    let (is_ok, message) = scene.command(&["reload"]);
+    assert!(!is_ok && message.contains("another program listens there"), "{message}");
     let message = scene.reload(&Settings { helper: "engine = \"auto\"".into(), ..scene.settings() });
     assert!(message.contains("helper.engine: its new value needs a restart"), "{message}");
     assert!(message.contains("reloaded, 0 changes"), "{message}");
 
     assert_eq!((scene.clients("plain_clients"), scene.clients("library_clients")), (15, 30));
-    library.end_well();
-    plain.end_well();
+    library.stop_and_check();
+    plain.stop_and_check();
 }
 
 #[test]
@@ -303,15 +303,15 @@ fn keys_are_rotated_under_load_without_a_failed_request() {
     assert!(log.contains(&format!("does not accept key {}", id("unknown.key"))), "{log}");
 
     assert_eq!((scene.clients("plain_clients"), scene.clients("library_clients")), (15, 30));
-    library.end_well();
-    plain.end_well();
+    library.stop_and_check();
+    plain.stop_and_check();
 
-    // With no key that the server knows, the old links stay, and the log has the reason.
+    // With no key that the server accepts, the old links stay, and the log has the reason.
     scene.reload(&Settings { keys: vec!["unknown.key"], ..scene.settings() });
     eventually("the log has the reason", || {
         scene.helper.stderr().unwrap().contains("the server does not accept our key for this role")
     });
-    assert!(Client::new(scene.plain_port).version().is_some(), "the old link still carries clients");
+    assert!(Client::new(scene.plain_port).version().is_some(), "the old link should still carry clients");
 }
 
 #[test]
@@ -319,8 +319,8 @@ fn a_service_is_drained_under_load_without_a_failed_request() {
     let scene = Scene::start();
     let mut library = scene.library_load();
     eventually("library clients are moved", || scene.clients("library_clients") == 30);
-    let (mut leaves, mut stays) = (Client::new(scene.plain_port), Client::new(scene.plain_port));
-    assert!(leaves.version().is_some() && stays.version().is_some());
+    let (mut leaving, mut staying) = (Client::new(scene.plain_port), Client::new(scene.plain_port));
+    assert!(leaving.version().is_some() && staying.version().is_some());
 
     let mut waiting = Command::new(SPILLWAY)
         .args(["drain", "cache", "--deadline", "4s", "--wait", "--socket", &scene.scratch.path("h.sock")])
@@ -329,10 +329,10 @@ fn a_service_is_drained_under_load_without_a_failed_request() {
         .spawn()
         .unwrap();
     eventually("health checks fail", || Client::try_new(scene.plain_port).is_none());
-    assert!(stays.version().is_some() && leaves.version().is_some(), "present clients are served");
-    drop(leaves);
+    assert!(staying.version().is_some() && leaving.version().is_some(), "present clients should be served");
+    drop(leaving);
     eventually("library clients have moved", || scene.clients("library_clients") == 0);
-    assert!(stays.ended());
+    assert!(staying.ended());
     let status = waiting.wait().unwrap();
     let (_, message) = outcome(&waiting.wait_with_output().unwrap());
     // More than one client may have left: health checks are clients, too.
@@ -347,15 +347,15 @@ fn a_service_is_drained_under_load_without_a_failed_request() {
         scene.clients("library_clients") == 30
     });
     // Drain the helper as a whole, by its name; no client is reset this time.
-    let (fine, message) = scene.command(&["drain", "here", "--deadline", "20s", "--wait"]);
-    assert!(fine && message.contains("30 moved, ") && message.contains(" 0 failed, 0 to go"), "{message}");
-    library.end_well();
+    let (is_ok, message) = scene.command(&["drain", "here", "--deadline", "20s", "--wait"]);
+    assert!(is_ok && message.contains("30 moved, ") && message.contains(" 0 failed, 0 to go"), "{message}");
+    library.stop_and_check();
 
-    for (target, words) in
+    for (target, expected) in
         [("nobody", "no service nobody here; this is helper here, with cache"), ("", "no service")]
     {
-        let (fine, message) = scene.command(&["drain", target]);
-        assert!(!fine && message.contains(words), "{message}");
+        let (is_ok, message) = scene.command(&["drain", target]);
+        assert!(!is_ok && message.contains(expected), "{message}");
     }
 }
 
@@ -365,9 +365,9 @@ fn refused_clients_are_counted_and_logged() {
     let mut before = Client::new(scene.plain_port);
     assert!(before.version().is_some());
     scene.reload(&Settings { service: "clients = [\"10.0.0.0/8\"]".into(), ..scene.settings() });
-    let mut refused = Client::try_new(scene.plain_port).expect("the host accepts");
+    let mut refused = Client::try_new(scene.plain_port).expect("connection that the host accepts");
     assert!(refused.version().is_none());
-    assert!(before.version().is_some(), "present clients stay");
+    assert!(before.version().is_some(), "present clients should stay");
     let log = || scene.helper.stderr().unwrap();
     eventually("the log has the reason", || {
         log().contains("refused: its address is outside the ranges of clients")
@@ -388,19 +388,19 @@ fn the_admin_socket_is_for_owner_and_group() {
     let scene = Scene::start();
     let path = scene.scratch.path("h.sock");
     assert_eq!(fs::symlink_metadata(&path).unwrap().permissions().mode() & 0o7777, 0o660);
-    let ask = |line: &str| spillway_daemon::ask(path.as_ref(), line, PATIENCE).unwrap();
-    for (line, words) in [
+    let request = |line: &str| spillway_daemon::send_request(path.as_ref(), line, PATIENCE).unwrap();
+    for (line, expected) in [
         ("", "not a request"),
         ("status", "not a request"),
         ("{\"command\":\"stop\"}", "not a request"),
         ("{\"command\":\"drain\",\"target\":\"cache\",\"deadline\":1}", "not a request"),
         (&"x".repeat(100_000), "too long"),
     ] {
-        let answer: Value = serde_json::from_str(&ask(line)).unwrap();
-        assert!(answer["error"].as_str().unwrap().contains(words), "{line} says {answer}");
+        let answer: Value = serde_json::from_str(&request(line)).unwrap();
+        assert!(answer["error"].as_str().unwrap().contains(expected), "{line}: {answer}");
     }
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: another user's attempt needs root to become one");
+        println!("skipped: needs root, to run a command as another user");
         return;
     }
     let output = Command::new("setpriv")
@@ -408,9 +408,9 @@ fn the_admin_socket_is_for_owner_and_group() {
         .output();
     match output {
         Ok(output) => {
-            let (fine, message) = outcome(&output);
+            let (is_ok, message) = outcome(&output);
             // Other users may not be able to run the program where the test has built it.
-            assert!(!fine, "{message}");
+            assert!(!is_ok, "{message}");
             assert!(
                 message.contains("owner and group") || message.contains("failed to execute"),
                 "{message}"
@@ -425,10 +425,10 @@ fn a_second_helper_does_not_take_the_socket() {
     let scene = Scene::start();
     let settings = Settings::new(loopback(free_port()), loopback(free_port()));
     let config = scene.scratch.path("second.toml");
-    fs::write(&config, text(&scene.scratch, scene.link, &settings)).unwrap();
+    fs::write(&config, config_text(&scene.scratch, scene.link, &settings)).unwrap();
     let output = Command::new(SPILLWAY).args(["helper", "--config", &config]).output().unwrap();
-    let (fine, message) = outcome(&output);
-    assert!(!fine && message.contains("another helper answers there"), "{message}");
+    let (is_ok, message) = outcome(&output);
+    assert!(!is_ok && message.contains("another helper answers there"), "{message}");
     assert_eq!(scene.status()["name"], "here");
 }
 
@@ -440,12 +440,12 @@ fn the_service_manager_is_notified() {
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let receive = || {
         let mut buffer = [0; 4096];
-        let length = socket.recv(&mut buffer).expect("a message in time");
+        let length = socket.recv(&mut buffer).expect("notification");
         String::from_utf8(buffer[..length].to_vec()).unwrap()
     };
-    let next = |word: &str| loop {
+    let next = |text: &str| loop {
         let message = receive();
-        if message.contains(word) {
+        if message.contains(text) {
             return message;
         }
     };
@@ -472,11 +472,11 @@ fn the_service_manager_is_notified() {
     next("READY=1");
     helper.signal(15).unwrap();
     next("STOPPING=1");
-    assert!(helper.wait(PATIENCE).expect("it ends").success());
+    assert!(helper.wait(PATIENCE).expect("exit status").success());
 }
 
 #[test]
-fn a_watchdog_for_another_process_is_not_served() {
+fn helper_sends_no_watchdog_messages_for_another_process() {
     let (scratch, place) = (Scratch::new(), Place::local().unwrap());
     let socket = std::os::unix::net::UnixDatagram::bind(scratch.path("notify")).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -486,11 +486,11 @@ fn a_watchdog_for_another_process_is_not_served() {
     let launch = launch.env("NOTIFY_SOCKET", scratch.path("notify"));
     let mut helper = place.spawn(&launch.env("WATCHDOG_USEC", "1000").env("WATCHDOG_PID", "1")).unwrap();
     let mut buffer = [0; 4096];
-    let length = socket.recv(&mut buffer).expect("a message");
+    let length = socket.recv(&mut buffer).expect("notification");
     assert!(buffer[..length].starts_with(b"READY=1"));
     std::thread::sleep(Duration::from_millis(100));
     helper.signal(15).unwrap();
-    let length = socket.recv(&mut buffer).expect("a message");
-    assert!(buffer[..length].starts_with(b"STOPPING=1"), "no watchdog message");
-    assert!(helper.wait(PATIENCE).expect("it ends").success());
+    let length = socket.recv(&mut buffer).expect("notification");
+    assert!(buffer[..length].starts_with(b"STOPPING=1"), "the helper should send no watchdog message");
+    assert!(helper.wait(PATIENCE).expect("exit status").success());
 }

@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
 
-use etcd::{Etcd, next};
+use etcd::{Etcd, wait_for};
 use serde_json::Value;
 use spillway_lab::{Launch, Place};
 use spillway_ports::free_address;
@@ -50,7 +50,7 @@ fn a_helper_registers_over_https_with_a_certificate_and_a_password() {
     // Kept: the place owns the helper's log.
     let place = Place::local().unwrap();
     let mut helper = place.spawn(&launch).unwrap();
-    next("the registration", || {
+    wait_for("the registration", || {
         let output = Command::new(SPILLWAY)
             .args(["status", "--json", "--socket", &scratch.path("h.sock")])
             .output()
@@ -59,7 +59,7 @@ fn a_helper_registers_over_https_with_a_certificate_and_a_password() {
         status["services"][0]["registration"]["registered_ms"].as_u64()
     });
     helper.signal(TERM).unwrap();
-    let ended = helper.wait(PATIENCE).expect("it ends");
+    let ended = helper.wait(PATIENCE).expect("exit status of the helper");
     let log = helper.stderr().unwrap();
     assert!(ended.success() && log.contains("no longer registered") && !log.contains("sesame"), "{log}");
 }
@@ -68,11 +68,11 @@ fn a_helper_registers_over_https_with_a_certificate_and_a_password() {
 fn a_helper_is_registered_while_it_serves() {
     let Some(etcd) = Etcd::start() else { return };
     let scratch = Scratch::new();
-    let (server, link, elsewhere) = (free_address(), free_address(), free_address());
-    let config = |more: &str| {
+    let (server, link, other_address) = (free_address(), free_address(), free_address());
+    let config = |extra: &str| {
         let text = format!(
             "[helper]\nname = \"here\"\nthreads = 1\nsocket = \"{}\"\n[service.cache]\nserver = \"{server}\"\n\
-             link_listen = [\"{link}\"]\nregister = \"{}\"\n{more}\n",
+             link_listen = [\"{link}\"]\nregister = \"{}\"\n{extra}\n",
             scratch.path("h.sock"),
             etcd.source("/spillway/cache/")
         );
@@ -87,8 +87,8 @@ fn a_helper_is_registered_while_it_serves() {
         Launch::new(SPILLWAY).name("helper").args(["helper", "--config", &scratch.path("helper.toml")]);
     let place = Place::local().unwrap();
     let mut helper = place.spawn(&launch).unwrap();
-    next("the registration", || registered().filter(|link_address| *link_address == link.to_string()));
-    let status: Value = next("the registration in the status", || {
+    wait_for("the registration", || registered().filter(|link_address| *link_address == link.to_string()));
+    let status: Value = wait_for("the registration in the status", || {
         let status: Value = serde_json::from_str(&spillway(&["status", "--json"], &scratch)).unwrap();
         let registration = &status["services"][0]["registration"];
         registration["registered_ms"].is_u64().then(|| registration.clone())
@@ -96,21 +96,23 @@ fn a_helper_is_registered_while_it_serves() {
     assert_eq!((&status["registrations"], &status["error"]), (&1.into(), &Value::Null));
     assert!(spillway(&["status"], &scratch).contains(&format!("registered as {link} for")));
 
-    config(&format!("advertise = \"{elsewhere}\""));
+    config(&format!("advertise = \"{other_address}\""));
     let changed = spillway(&["reload"], &scratch);
-    assert!(changed.contains(&format!("advertise = \"{elsewhere}\"")), "{changed}");
-    next("the other address", || registered().filter(|link_address| *link_address == elsewhere.to_string()));
+    assert!(changed.contains(&format!("advertise = \"{other_address}\"")), "{changed}");
+    wait_for("the other address", || {
+        registered().filter(|link_address| *link_address == other_address.to_string())
+    });
 
     // A drain removes the registration, and a reload adds it again.
     spillway(&["drain", "cache"], &scratch);
-    next("no registration", || registered().is_none().then_some(()));
+    wait_for("no registration", || registered().is_none().then_some(()));
     assert!(!spillway(&["status"], &scratch).contains("registered as"));
     spillway(&["reload"], &scratch);
-    next("the registration again", registered);
+    wait_for("the registration again", registered);
 
     // The end of the helper removes the registration at once.
     helper.signal(TERM).unwrap();
-    let ended = helper.wait(PATIENCE).expect("it ends");
+    let ended = helper.wait(PATIENCE).expect("exit status of the helper");
     let log = helper.stderr().unwrap();
     assert!(ended.success() && registered().is_none(), "{log}");
     assert!(log.contains("no longer registered"), "{log}");

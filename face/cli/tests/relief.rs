@@ -34,54 +34,57 @@ impl Sessions {
         Sessions((0..count).map(|_| BlockingSession::open(routes.clone(), settings).unwrap()).collect())
     }
 
-    fn use_all(&mut self) {
+    fn exchange_on_all(&mut self) {
         for (number, session) in self.0.iter_mut().enumerate() {
             let request = format!("set k{number} 0 0 6\r\nv{number:05}\r\nget k{number}\r\n");
             let reply = format!("STORED\r\nVALUE k{number} 0 6\r\nv{number:05}\r\nEND\r\n");
             session.write_all(request.as_bytes()).unwrap();
-            let mut got = vec![0; reply.len()];
-            session.read_exact(&mut got).unwrap();
-            assert_eq!(String::from_utf8_lossy(&got), reply);
+            let mut received = vec![0; reply.len()];
+            session.read_exact(&mut received).unwrap();
+            assert_eq!(String::from_utf8_lossy(&received), reply);
         }
     }
 
     #[track_caller]
-    fn use_until_on(&mut self, port: SocketAddr) {
+    fn exchange_until_carried_by(&mut self, port: SocketAddr) {
         let deadline = Instant::now() + PATIENCE;
         while !self.0.iter_mut().all(|session| session.session().carrier() == Some(port)) {
-            assert!(Instant::now() < deadline, "not all sessions have moved to {port}");
-            self.use_all();
+            assert!(Instant::now() < deadline, "all sessions should move to {port}");
+            self.exchange_on_all();
         }
-        self.use_all();
+        self.exchange_on_all();
     }
 }
 
 #[test]
-fn an_override_moves_sessions_and_replaces_their_choice() {
+fn override_moves_present_and_later_sessions() {
     let scene = Scene::start();
     let pid = scene.server.pid().to_string();
     let mut sessions = Sessions::open(&scene, 20);
-    sessions.use_until_on(scene.link);
+    sessions.exchange_until_carried_by(scene.link);
 
     let (is_fine, text, error) = relief(&scene, &[&pid, "on"]);
     assert!(is_fine, "{error}");
     assert_eq!(text, format!("server {pid} memcached: relief on\n"));
-    sessions.use_until_on(scene.client_link);
+    sessions.exchange_until_carried_by(scene.client_link);
 
     // `off` at the helper: new clients are refused, present plain clients stay, library clients move to the server.
     let mut plain = Client::new(scene.plain_port);
     relief(&scene, &[&pid, "auto"]);
     let (is_fine, text, error) = relief(&scene, &["cache", "off"]);
     assert!(is_fine && text.contains(": relief off, 20 clients still have to move"), "{text} {error}");
-    sessions.use_until_on(scene.link);
-    assert!(plain.version().is_some(), "a plain client is served");
+    sessions.exchange_until_carried_by(scene.link);
+    assert!(plain.version().is_some(), "a plain client should be served");
     eventually("new clients are refused", || {
         Client::try_new(scene.plain_port).is_none_or(|mut client| client.version().is_none())
     });
     let status = scene.status();
     let service = &status["services"][0];
     assert_eq!((service["override"].as_str(), service["override_left_ms"].as_u64()), (Some("off"), None));
-    assert!(service["links"].as_array().unwrap().iter().any(|link| link["state"] == "up"), "links stay");
+    assert!(
+        service["links"].as_array().unwrap().iter().any(|link| link["state"] == "up"),
+        "a link should stay up"
+    );
 
     let (is_fine, text, error) = relief(&scene, &["cache", "auto"]);
     assert!(is_fine && text.contains(": relief auto"), "{text} {error}");
@@ -89,18 +92,18 @@ fn an_override_moves_sessions_and_replaces_their_choice() {
     for session in &mut sessions.0 {
         session.session().move_to(Instant::now(), 1).unwrap();
     }
-    sessions.use_until_on(scene.client_link);
+    sessions.exchange_until_carried_by(scene.client_link);
 
     // `off` at the server sends back all helped sessions, also those that move to helpers later.
     let (is_fine, text, error) = relief(&scene, &[&pid, "off"]);
     assert!(is_fine && text.contains("relief off"), "{text} {error}");
-    sessions.use_until_on(scene.link);
+    sessions.exchange_until_carried_by(scene.link);
     sessions.0[0].session().move_to(Instant::now(), 1).unwrap();
-    sessions.use_until_on(scene.link);
+    sessions.exchange_until_carried_by(scene.link);
 }
 
 #[test]
-fn a_timed_override_ends_by_itself() {
+fn timed_override_ends_after_its_duration() {
     let scene = Scene::start();
     let pid = scene.server.pid().to_string();
     let (is_fine, _, error) = relief(&scene, &["cache", "off", "--for", "1s", "--wait"]);
@@ -110,10 +113,10 @@ fn a_timed_override_ends_by_itself() {
 
     let (is_fine, _, error) = relief(&scene, &[&pid, "on", "--for", "1s"]);
     assert!(is_fine, "{error}");
-    let list = || Command::new(SPILLWAY).args(["status", "--json"]).output().unwrap().stdout;
+    let status_json = || Command::new(SPILLWAY).args(["status", "--json"]).output().unwrap().stdout;
     let server = || {
-        let all: serde_json::Value = serde_json::from_slice(&list()).unwrap();
-        let servers = all["servers"].as_array().unwrap().clone();
+        let status: serde_json::Value = serde_json::from_slice(&status_json()).unwrap();
+        let servers = status["servers"].as_array().unwrap().clone();
         servers.into_iter().find(|server| server["pid"] == scene.server.pid()).unwrap()
     };
     eventually("the override has ended", || server()["override"] == "auto");
@@ -129,26 +132,26 @@ fn unknown_services_are_errors_that_list_the_known_ones() {
 }
 
 #[test]
-fn the_server_sends_sessions_back_when_requests_are_few_and_fast() {
+fn server_releases_sessions_after_low_load() {
     let scene = Scene::with(Options { run_arguments: vec!["--release-after", "2s"], ..Options::default() });
     let mut sessions = Sessions::open(&scene, 10);
     // Full load for long enough that the server measures it as its direct load.
     let busy_until = Instant::now() + Duration::from_secs(3);
     while Instant::now() < busy_until {
-        sessions.use_all();
+        sessions.exchange_on_all();
     }
     for session in &mut sessions.0 {
         session.session().move_to(Instant::now(), 1).unwrap();
     }
-    sessions.use_until_on(scene.client_link);
+    sessions.exchange_until_carried_by(scene.client_link);
     let busy_until = Instant::now() + Duration::from_secs(3);
     while Instant::now() < busy_until {
-        sessions.use_all();
+        sessions.exchange_on_all();
     }
     let deadline = Instant::now() + PATIENCE;
     while !sessions.0.iter_mut().all(|session| session.session().carrier() == Some(scene.link)) {
-        assert!(Instant::now() < deadline, "the sessions stay helped");
-        sessions.use_all();
+        assert!(Instant::now() < deadline, "the server should release all sessions");
+        sessions.exchange_on_all();
         std::thread::sleep(Duration::from_millis(100));
     }
     let status = Command::new(SPILLWAY).args(["status", "--json"]).output().unwrap().stdout;

@@ -11,8 +11,8 @@ use spillway_lab::{Launch, Place};
 use spillway_ports::free_port;
 use support::{Client, SPILLWAY, Scratch, eventually, loopback};
 
-/// What a helper has measured after 100 requests of each of 8 clients, one after the other.
-fn measured(settings: &str) -> Value {
+/// The status of a helper's service after 100 requests of each of 8 clients, one client after the other.
+fn service_after_requests(settings: &str) -> Value {
     let place = Place::local().unwrap();
     let scratch = Scratch::new();
     let [link, listen] = [(); 2].map(|()| loopback(free_port()));
@@ -25,7 +25,9 @@ fn measured(settings: &str) -> Value {
     fs::write(&config, text).unwrap();
     let launch = Launch::new(SPILLWAY).name("helper").args(["helper", "--config", &config]);
     let _helper = place.spawn(&launch).unwrap();
-    eventually("the helper serves", || Client::try_new(listen).is_some_and(|mut c| c.version().is_some()));
+    eventually("the helper serves", || {
+        Client::try_new(listen).is_some_and(|mut client| client.version().is_some())
+    });
     for _ in 0..8 {
         let mut client = Client::new(listen);
         client.set("key", b"value");
@@ -41,21 +43,21 @@ fn requests(service: &Value) -> u64 {
 }
 
 #[test]
-fn every_client_is_measured_if_all_are_wanted() {
-    let service = measured("protocol = \"memcached\"\nmeasure_one_in = 1");
+fn every_request_is_measured_if_each_client_is_chosen() {
+    let service = service_after_requests("protocol = \"memcached\"\nmeasure_one_in = 1");
     // The first client asked for the version.
     assert!(requests(&service) >= 801, "{service:#}");
     assert_eq!(service["replies_unmeasured"], 0);
     let given_up = service["measuring_given_up"].as_object().unwrap();
     assert!(given_up.values().all(|count| *count == 0), "{given_up:?}");
     let latency = service["request_latency_us"]["sum"].as_u64().unwrap() / requests(&service);
-    assert!(latency > 0, "a request takes more than a microsecond: {service:#}");
+    assert!(latency > 0, "a request should take more than a microsecond: {service:#}");
 }
 
 #[test]
-fn a_sample_is_measured_and_none_without_a_protocol() {
-    let service = measured("protocol = \"memcached\"\nmeasure_one_in = 4");
+fn some_clients_are_measured_and_none_without_a_protocol() {
+    let service = service_after_requests("protocol = \"memcached\"\nmeasure_one_in = 4");
     assert!((100..=401).contains(&requests(&service)), "{service:#}");
-    assert_eq!(requests(&measured("")), 0);
-    assert_eq!(requests(&measured("protocol = \"memcached\"\nmeasure_one_in = 0")), 0);
+    assert_eq!(requests(&service_after_requests("")), 0);
+    assert_eq!(requests(&service_after_requests("protocol = \"memcached\"\nmeasure_one_in = 0")), 0);
 }

@@ -57,13 +57,13 @@ impl Drop for File {
 }
 
 #[test]
-fn mistakes_are_named_before_anything_starts() {
+fn invalid_options_are_reported_before_the_command_starts() {
     let (code, _, error) = run(&["--link", ":11411", "--", "true"]);
     assert_eq!(code, Some(2));
     assert!(error.contains("needs a key") && error.contains("spillway key new"), "{error}");
 
-    let open = File::key("open.key", 0o644);
-    let (code, _, error) = run(&["--key", open.path(), "--", "true"]);
+    let readable_by_all = File::key("open.key", 0o644);
+    let (code, _, error) = run(&["--key", readable_by_all.path(), "--", "true"]);
     assert_eq!(code, Some(2));
     assert!(error.contains("chmod 600"), "{error}");
 
@@ -90,17 +90,18 @@ fn the_command_gets_the_preload_library_and_its_settings() {
         .output()
         .unwrap();
     let variables = String::from_utf8_lossy(&output.stdout).into_owned();
-    let has = |line: &str| assert!(variables.lines().any(|one| one == line), "no {line} in {variables}");
-    has("SPILLWAY_LINK=:11411");
-    has(&format!("SPILLWAY_KEYS={}", fs::canonicalize(key.path()).unwrap().display()));
-    has("SPILLWAY_ALLOW_CLIENTS=10.0.0.0/8,fd00::/8");
-    has("SPILLWAY_PORT=11211");
-    has("SPILLWAY_REQUIRE=1");
+    let assert_has =
+        |line: &str| assert!(variables.lines().any(|variable| variable == line), "no {line} in {variables}");
+    assert_has("SPILLWAY_LINK=:11411");
+    assert_has(&format!("SPILLWAY_KEYS={}", fs::canonicalize(key.path()).unwrap().display()));
+    assert_has("SPILLWAY_ALLOW_CLIENTS=10.0.0.0/8,fd00::/8");
+    assert_has("SPILLWAY_PORT=11211");
+    assert_has("SPILLWAY_REQUIRE=1");
     assert!(variables.contains("libspillway_shim.so:/no/such/library.so"), "{variables}");
 }
 
 #[test]
-fn switched_off_the_command_runs_without_spillway() {
+fn command_switched_off_runs_without_spillway() {
     for command in [&mut spillway(), spillway().env("SPILLWAY_OFF", "1")] {
         let is_variable = command.get_envs().any(|(name, _)| name == "SPILLWAY_OFF");
         let off: &[&str] = if is_variable { &[] } else { &["--off"] };
@@ -130,7 +131,7 @@ fn static_program() -> Vec<u8> {
 
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn a_static_program_runs_unhelped_or_not_at_all() {
+fn static_program_runs_without_help_or_is_refused_with_require() {
     let program = File::new("static", &static_program(), 0o755);
     let (code, _, error) = run(&["--", program.path()]);
     assert_eq!(code, Some(7), "{error}");
@@ -165,7 +166,7 @@ fn memcached() -> Server {
             if is_up(plain) && is_up(link) {
                 return server;
             }
-            assert!(Instant::now() < deadline, "memcached does not listen");
+            assert!(Instant::now() < deadline, "memcached should listen within 60 s");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -173,7 +174,7 @@ fn memcached() -> Server {
 }
 
 #[test]
-fn the_process_is_the_server() {
+fn run_executes_the_server_in_its_own_process() {
     let server = memcached();
     let name = fs::read_to_string(format!("/proc/{}/comm", server.0.id())).unwrap();
     assert_eq!(name.trim(), "memcached");
@@ -226,15 +227,15 @@ fn programs_that_ignore_preloads_are_refused() {
 
     let mut bytes = fs::read("/bin/true").unwrap();
     bytes[18..20].copy_from_slice(&[243, 0]); // RISC-V
-    let other = File::new("other", &bytes, 0o755);
-    let (code, _, error) = run(&["--require", "--", other.path()]);
+    let foreign = File::new("other", &bytes, 0o755);
+    let (code, _, error) = run(&["--require", "--", foreign.path()]);
     assert!(code == Some(1) && error.contains("another kind of processor"), "{error}");
 
     // Replace the path of glibc's dynamic linker by that of musl's, which is shorter.
     let mut bytes = fs::read("/bin/true").unwrap();
     let glibc = b"/lib64/ld-linux-x86-64.so.2";
-    if let Some(at) = bytes.windows(glibc.len()).position(|part| part == glibc) {
-        bytes[at..at + glibc.len()].copy_from_slice(b"/lib/ld-musl-x86_64.so.1\0\0\0");
+    if let Some(offset) = bytes.windows(glibc.len()).position(|part| part == glibc) {
+        bytes[offset..offset + glibc.len()].copy_from_slice(b"/lib/ld-musl-x86_64.so.1\0\0\0");
         let musl = File::new("musl", &bytes, 0o755);
         let (code, _, error) = run(&["--require", "--", musl.path()]);
         assert!(

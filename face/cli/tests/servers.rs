@@ -29,7 +29,7 @@ fn json(arguments: &[&str]) -> Value {
 fn server_of(pid: u32) -> Option<Value> {
     let (is_fine, text, _) = spillway(&["status", "--json"]);
     let all: Value = serde_json::from_str(&text).ok().filter(|_| is_fine)?;
-    all["servers"].as_array()?.iter().find(|one| one["pid"] == pid).cloned()
+    all["servers"].as_array()?.iter().find(|server| server["pid"] == pid).cloned()
 }
 
 #[test]
@@ -45,8 +45,11 @@ fn helped_clients_are_listed_with_their_own_addresses() {
     assert_eq!((listed["pid"].as_u64(), &listed["is_fresh"]), (Some(pid.into()), &Value::Bool(true)));
     for client in &clients {
         let address = client.stream().local_addr().unwrap().to_string();
-        let found =
-            listed["connections"].as_array().unwrap().iter().find(|one| one["client"] == address.as_str());
+        let found = listed["connections"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|entry| entry["client"] == address.as_str());
         let found = found.unwrap_or_else(|| panic!("{address} is not in {listed:#}"));
         // "set keyN 0 0 100\r\n", the value, its end; "STORED\r\n".
         assert_eq!((found["bytes_received"].as_u64(), found["bytes_sent"].as_u64()), (Some(120), Some(8)));
@@ -82,19 +85,19 @@ fn refusals_are_counted_by_reason() {
     let scene = Scene::start();
     let refused = |reason: &str| server_of(scene.server.pid()).unwrap()["refused"][reason].as_u64().unwrap();
     assert_eq!(refused("link_key"), 0);
-    let stranger = Key::from_secret([7; 32]);
-    assert!(support::link::LinkPeer::open(scene.link, Role::Helper, &stranger).is_err());
+    let unknown_key = Key::from_secret([7; 32]);
+    assert!(support::link::LinkPeer::open(scene.link, Role::Helper, &unknown_key).is_err());
     eventually("the wrong key is counted", || refused("link_key") == 1);
     let mut stream = std::net::TcpStream::connect(scene.link).unwrap();
     std::io::Write::write_all(&mut stream, b"GET / HTTP/1.1\r\n\r\n").unwrap();
-    eventually("the stranger is counted", || refused("link_malformed") == 1);
+    eventually("the malformed preamble is counted", || refused("link_malformed") == 1);
     let mut peer = support::link::LinkPeer::open(scene.link, Role::Helper, &scene.helper_key).ok().unwrap();
     assert!(peer.connect("203.0.113.9:5".parse().unwrap()).is_err());
     assert_eq!(refused("connection_forbidden"), 1);
 }
 
 #[test]
-fn the_switch_ends_links_and_direct_clients_stay() {
+fn server_off_ends_links_and_direct_clients_stay() {
     let scene = Scene::start();
     let pid = scene.server.pid().to_string();
     let mut direct = Client::new(scene.direct());
@@ -104,7 +107,7 @@ fn the_switch_ends_links_and_direct_clients_stay() {
 
     let (is_fine, text, error) = spillway(&["server", "off", &pid, "--within", "1s", "--wait"]);
     assert!(is_fine && text.contains("off"), "{text} {error}");
-    assert!(helped.ended(), "a plain client of a helper is reset when the time is over");
+    assert!(helped.ended(), "a plain client of a helper should be reset after --within");
     assert_eq!(direct.get("k"), Some(b"v".to_vec()));
     assert_eq!(server_of(scene.server.pid()).unwrap()["connections"], 0);
     eventually("the helper's retry is refused", || {
@@ -112,7 +115,7 @@ fn the_switch_ends_links_and_direct_clients_stay() {
     });
     assert!(
         Client::try_new(scene.plain_port).is_none_or(|mut client| client.version().is_none()),
-        "no client is helped"
+        "a client should not be helped"
     );
 
     let (is_fine, text, error) = spillway(&["server", "on", &pid]);
@@ -135,7 +138,7 @@ fn links_without_clients_end_at_once() {
 }
 
 #[test]
-fn a_reader_that_closes_the_pipe_makes_no_command_fail() {
+fn commands_succeed_if_the_reader_closes_the_pipe() {
     let scene = Scene::start();
     let mut client = Client::new(scene.plain_port);
     client.set("key", b"value");
@@ -192,8 +195,8 @@ impl Run {
             .spawn()
             .unwrap();
         // Servers that change their user must be able to write there.
-        let open = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
-        fs::set_permissions(pages.path("."), open).unwrap();
+        let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
+        fs::set_permissions(pages.path("."), permissions).unwrap();
         Run { child, pages, log }
     }
 
@@ -224,7 +227,7 @@ fn signal(pid: u32, signal: rustix::process::Signal) {
 }
 
 #[test]
-fn a_page_is_removed_at_the_end_and_a_killed_servers_is_recognised() {
+fn status_page_is_removed_by_its_server_or_by_a_later_reader() {
     let (port, link) = (free_port(), free_port());
     let command = format!("exec memcached -u nobody -l 127.0.0.1 -p {port}");
     let mut run = Run::start(&command, link);
@@ -256,12 +259,12 @@ fn a_page_is_removed_at_the_end_and_a_killed_servers_is_recognised() {
 
 /// A reader in another PID namespace, such as another container, cannot see the process but finds that it runs.
 #[test]
-fn a_page_is_read_from_another_pid_namespace_and_stays() {
+fn status_page_is_read_from_another_pid_namespace_and_stays() {
     let (port, link) = (free_port(), free_port());
     let mut run = Run::start(&format!("exec memcached -u nobody -l 127.0.0.1 -p {port}"), link);
     eventually("memcached serves", || is_up(port) && is_up_link(link));
     let pages = run.pages.path(".");
-    let elsewhere = |arguments: &[&str]| {
+    let in_other_namespace = |arguments: &[&str]| {
         let mut command = Command::new("unshare");
         command.args(["--pid", "--fork", "--mount-proc", SPILLWAY]).args(arguments);
         let output = command.env("SPILLWAY_STATUS_DIR", &pages).output().unwrap();
@@ -269,7 +272,7 @@ fn a_page_is_read_from_another_pid_namespace_and_stays() {
         (output.status.success(), text(output.stdout), text(output.stderr))
     };
     for _ in 0..2 {
-        let (is_fine, text, error) = elsewhere(&["status", "--json"]);
+        let (is_fine, text, error) = in_other_namespace(&["status", "--json"]);
         let status: Value =
             serde_json::from_str(&text).unwrap_or_else(|_| panic!("{is_fine} {text} {error}"));
         let server = &status["servers"][0];
@@ -280,14 +283,14 @@ fn a_page_is_read_from_another_pid_namespace_and_stays() {
         );
         assert_eq!((&server["is_visible"], &server["pid"]), (&false.into(), &run.child.id().into()));
         assert!(server["pid_namespace"].as_u64().is_some_and(|inode| inode > 0), "{server:#}");
-        assert_eq!(run.pages().len(), 1, "the page stays");
+        assert_eq!(run.pages().len(), 1, "the page should stay");
     }
-    let (is_fine, text, error) = elsewhere(&["server", "off", &format!("port:{link}"), "--wait"]);
+    let (is_fine, text, error) = in_other_namespace(&["server", "off", &format!("port:{link}"), "--wait"]);
     assert!(is_fine && text.ends_with(": off\n") && error.contains("in PID namespace"), "{text} {error}");
     // After the server's end the same reader removes the page.
     signal(run.child.id(), rustix::process::Signal::KILL);
     run.child.wait().unwrap();
-    elsewhere(&["status"]);
+    in_other_namespace(&["status"]);
     assert!(run.pages().is_empty(), "{:?}", run.pages());
 }
 
@@ -299,9 +302,9 @@ fn a_forged_page_sends_no_escape_sequences_to_terminals_and_blocks_no_command() 
         f = open(path, 'w+b'); f.truncate(words * 8); f.write(b'spilpage' + struct.pack('QQ', 4, os.getpid())); \
         f.flush(); fcntl.lockf(f, fcntl.LOCK_EX); print('held', flush=True); sys.stdin.read()";
     let pages = Scratch::new();
-    let words = 512 + 4096 * 32 + 65_536 * 8;
+    let page_words = 512 + 4096 * 32 + 65_536 * 8;
     let mut forger = Command::new("/usr/bin/python3")
-        .args(["-c", FORGE, &pages.path("spillway-server-f"), &words.to_string()])
+        .args(["-c", FORGE, &pages.path("spillway-server-f"), &page_words.to_string()])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -316,12 +319,12 @@ fn a_forged_page_sends_no_escape_sequences_to_terminals_and_blocks_no_command() 
             .env("SPILLWAY_STATUS_DIR", pages.path("."))
             .output()
             .unwrap();
-        let both = [output.stdout, output.stderr].concat();
+        let printed = [output.stdout, output.stderr].concat();
         assert!(
-            both.iter().all(|byte| *byte == b'\n' || !byte.is_ascii_control()),
-            "{arguments:?}: {both:?}"
+            printed.iter().all(|byte| *byte == b'\n' || !byte.is_ascii_control()),
+            "{arguments:?}: {printed:?}"
         );
-        (output.status.success(), String::from_utf8_lossy(&both).into_owned())
+        (output.status.success(), String::from_utf8_lossy(&printed).into_owned())
     };
     let pid = format!("pid:{}", forger.id());
     let (_, text) = command(&["status"]);
@@ -337,15 +340,15 @@ fn a_forged_page_sends_no_escape_sequences_to_terminals_and_blocks_no_command() 
 }
 
 #[test]
-fn a_server_that_does_not_answer_does_not_keep_others_from_switching_off() {
+fn server_that_does_not_answer_does_not_block_switching_off_others() {
     let [first, second, first_link, second_link] = [(); 4].map(|()| free_port());
     let command = |port: u16| format!("exec memcached -u nobody -l 127.0.0.1 -p {port}");
-    let one = Run::start(&command(first), first_link);
-    let other = one.start_another(&command(second), second_link);
+    let first_run = Run::start(&command(first), first_link);
+    let second_run = first_run.start_another(&command(second), second_link);
     eventually("both serve", || {
         is_up(first) && is_up(second) && is_up_link(first_link) && is_up_link(second_link)
     });
-    let pages = one.pages.path(".");
+    let pages = first_run.pages.path(".");
     let command = |arguments: &[&str]| {
         let output =
             Command::new(SPILLWAY).args(arguments).env("SPILLWAY_STATUS_DIR", &pages).output().unwrap();
@@ -360,22 +363,25 @@ fn a_server_that_does_not_answer_does_not_keep_others_from_switching_off() {
         let listed = |run: &Run, port: u16, link: u16| {
             error.contains(&format!("pid {}, memcached, port {port}, link port {link}", run.child.id()))
         };
-        let both = listed(&one, first, first_link) && listed(&other, second, second_link);
+        let are_listed = listed(&first_run, first, first_link) && listed(&second_run, second, second_link);
         assert!(
-            !is_fine && text.is_empty() && both && error.contains("--all"),
+            !is_fine && text.is_empty() && are_listed && error.contains("--all"),
             "{arguments:?}: {text} {error}"
         );
     }
     let by_port = format!("port:{second_link}");
     let (is_fine, text, error) = command(&["server", "off", &by_port, "--wait"]);
-    assert!(is_fine && text == format!("server {} memcached: off\n", other.child.id()), "{text} {error}");
+    assert!(
+        is_fine && text == format!("server {} memcached: off\n", second_run.child.id()),
+        "{text} {error}"
+    );
     assert!(error.contains("switching off: pid"), "{error}");
-    let (is_fine, text, error) = command(&["server", "on", &format!("pid:{}", other.child.id())]);
+    let (is_fine, text, error) = command(&["server", "on", &format!("pid:{}", second_run.child.id())]);
     assert!(is_fine && text.ends_with(": on\n"), "{text} {error}");
     // Stop the server that is asked first.
-    let (stopped, running) = match (one.child.id(), other.child.id()) {
-        (one, other) if one < other => (one, other),
-        (one, other) => (other, one),
+    let (stopped, running) = match (first_run.child.id(), second_run.child.id()) {
+        (first_pid, second_pid) if first_pid < second_pid => (first_pid, second_pid),
+        (first_pid, second_pid) => (second_pid, first_pid),
     };
     signal(stopped, rustix::process::Signal::STOP);
     let (is_fine, text, error) = command(&["server", "off", "memcached", "--all", "--wait"]);
@@ -385,7 +391,7 @@ fn a_server_that_does_not_answer_does_not_keep_others_from_switching_off() {
     let states = || {
         let status: Value = serde_json::from_str(&command(&["status", "--json"]).1).unwrap();
         let servers = status["servers"].as_array().unwrap().clone();
-        servers.iter().map(|one| one["state"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        servers.iter().map(|server| server["state"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
     eventually("the stopped server acts on the request later", || states() == ["off", "off"]);
     let (is_fine, text, error) = command(&["server", "on", "--all"]);
@@ -427,7 +433,7 @@ fn the_exporter_serves_metrics_of_servers() {
     let exporter =
         Launch::new(SPILLWAY).name("exporter").args(["exporter", "--listen", &address.to_string()]);
     let _exporter = scene.place.spawn(&exporter).unwrap();
-    let scraped = || {
+    let scrape = || {
         let mut stream = std::net::TcpStream::connect(address).ok()?;
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").ok()?;
         let mut text = String::new();
@@ -435,17 +441,17 @@ fn the_exporter_serves_metrics_of_servers() {
         Some(text)
     };
     let labels = format!("pid=\"{}\"", scene.server.pid());
-    let is_there = |text: &String| {
+    let shows_the_link = |text: &String| {
         let links =
             text.lines().find(|line| line.starts_with("spillway_server_links{") && line.contains(&labels));
         links.is_some_and(|line| line.ends_with(" 1"))
     };
-    let until = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + PATIENCE;
     let mut last = None;
-    while !last.as_ref().is_some_and(is_there) {
-        assert!(Instant::now() < until, "{last:?}");
+    while !last.as_ref().is_some_and(shows_the_link) {
+        assert!(Instant::now() < deadline, "{last:?}");
         std::thread::sleep(Duration::from_millis(20));
-        last = scraped();
+        last = scrape();
     }
     let text = last.unwrap();
     assert!(text.contains("spillway_server_helped{program=\"memcached\""), "{text}");

@@ -63,9 +63,9 @@ impl Scene {
     }
 
     /// Kills and restarts, or stops and continues, one helper; the other helper runs.
-    fn fail_one_helper(&mut self, turn: usize) {
-        let helper = turn % 2;
-        if turn % 3 == 2 {
+    fn fail_one_helper(&mut self, fault: usize) {
+        let helper = fault % 2;
+        if fault % 3 == 2 {
             self.helpers[helper].signal(Signal::STOP.as_raw()).unwrap();
             std::thread::sleep(Duration::from_millis(600));
             self.helpers[helper].signal(Signal::CONT.as_raw()).unwrap();
@@ -78,39 +78,40 @@ impl Scene {
         }
     }
 
-    fn loses_no_request(mut self, protocol: &str) {
+    fn check_that_no_request_is_lost(mut self, protocol: &str) {
         let report = self.scratch.path("report.json");
         let load = self.load(protocol, &report);
         std::thread::sleep(Duration::from_secs(1));
-        (0..FAULTS).for_each(|turn| self.fail_one_helper(turn));
+        (0..FAULTS).for_each(|fault| self.fail_one_helper(fault));
         let output = load.wait_with_output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{text}");
         let report: Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
-        let total =
-            |name: &str| report["total"][name].as_u64().unwrap_or_else(|| panic!("{name} is reported"));
-        for none in ["wrong", "lost", "resets", "unasked"] {
-            assert_eq!(total(none), 0, "{none}\n{text}");
+        let total = |name: &str| {
+            report["total"][name].as_u64().unwrap_or_else(|| panic!("{name} should be reported"))
+        };
+        for failure in ["wrong", "lost", "resets", "unasked"] {
+            assert_eq!(total(failure), 0, "{failure}\n{text}");
         }
         assert!(total("answered") > 1_000 && total("answered") == total("helped"), "{text}");
-        assert!(total("carried_on") >= 100, "sessions moved because helpers were killed\n{text}");
+        assert!(total("carried_on") >= 100, "sessions should move when helpers are killed\n{text}");
     }
 }
 
 #[test]
 fn memcached_loses_no_request_while_helpers_are_killed() {
     Scene::start(|place, wrapper| Memcached::default().wrapper(wrapper).start(place).unwrap())
-        .loses_no_request("memcached");
+        .check_that_no_request_is_lost("memcached");
 }
 
 #[test]
 fn memcached_with_four_threads_loses_no_request_while_helpers_are_killed() {
     Scene::start(|place, wrapper| Memcached::default().threads(4).wrapper(wrapper).start(place).unwrap())
-        .loses_no_request("memcached");
+        .check_that_no_request_is_lost("memcached");
 }
 
 #[test]
 fn redis_loses_no_request_while_helpers_are_killed() {
     Scene::start(|place, wrapper| Redis::default().wrapper(wrapper).start(place).unwrap())
-        .loses_no_request("redis");
+        .check_that_no_request_is_lost("redis");
 }

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use spillway_lab::peers::{Memcached, Redis};
 use support::SPILLWAY;
-use support::sidecar::{Served, Sidecar};
+use support::sidecar::{Deployment, Sidecar};
 
 /// Seconds for which each client works.
 const WORK: &str = "6";
@@ -23,7 +23,7 @@ fn run_all(mut clients: Vec<(&str, Command)>) {
         .map(|(name, command)| {
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
             let child = command.spawn().unwrap_or_else(|error| {
-                panic!("{name} does not start ({error}); `make setup` installs what it needs")
+                panic!("{name} should start ({error}); `make setup` installs what it needs")
             });
             (*name, child)
         })
@@ -50,20 +50,21 @@ fn client(program: &str, arguments: &[&str], address: SocketAddr) -> Command {
 fn expect_no_failures(sidecar: &Sidecar, killed: u32) {
     let status = sidecar.status();
     assert!(killed >= 3, "only {killed} helpers were killed");
-    assert!(sidecar.number("/moves/lost") >= 3, "sessions moved: {status:#}");
-    for bad in ["server_reset", "refused", "gone", "no_carrier"] {
-        assert_eq!(status["ended"][bad], 0, "{bad}: {status:#}");
+    assert!(sidecar.number("/moves/lost") >= 3, "sessions should move: {status:#}");
+    for reason in ["server_reset", "refused", "gone", "no_carrier"] {
+        assert_eq!(status["ended"][reason], 0, "{reason}: {status:#}");
     }
-    assert!(sidecar.number("/latency_helped/count") > 0, "latency was measured: {status:#}");
+    assert!(sidecar.number("/latency_helped/count") > 0, "latency should be measured: {status:#}");
 }
 
 #[test]
-fn clients_of_memcached_notice_nothing() {
-    let mut served = Served::start(2, |place, run| Memcached::default().wrapper(run).start(place).unwrap());
-    let sidecar = served.sidecar(&["--protocol", "memcached", "--relief", "on"]);
-    let java = served.scratch.path("Client.java");
+fn memcached_clients_have_no_failures_while_helpers_are_killed() {
+    let mut deployment =
+        Deployment::start(2, |place, run| Memcached::default().wrapper(run).start(place).unwrap());
+    let sidecar = deployment.sidecar(&["--protocol", "memcached", "--relief", "on"]);
+    let java = deployment.scratch.path("Client.java");
     std::fs::write(&java, include_str!("clients/Client.java")).unwrap();
-    let ((), killed) = served.while_helpers_are_killed(|| {
+    let ((), killed) = deployment.while_helpers_are_killed(|| {
         run_all(vec![
             ("pymemcache", client(PYTHON, &["-c", include_str!("clients/memcached.py")], sidecar.address)),
             (
@@ -80,15 +81,16 @@ fn clients_of_memcached_notice_nothing() {
 }
 
 #[test]
-fn memccapable_notices_nothing() {
-    let mut served = Served::start(2, |place, run| Memcached::default().wrapper(run).start(place).unwrap());
-    let sidecar = served.sidecar(&["--protocol", "memcached", "--threads", "2", "--relief", "on"]);
-    let (_, killed) = served.while_helpers_are_killed(|| {
+fn memccapable_passes_while_helpers_are_killed() {
+    let mut deployment =
+        Deployment::start(2, |place, run| Memcached::default().wrapper(run).start(place).unwrap());
+    let sidecar = deployment.sidecar(&["--protocol", "memcached", "--threads", "2", "--relief", "on"]);
+    let (_, killed) = deployment.while_helpers_are_killed(|| {
         for protocol in ["-a", "-b", "-a", "-b"] {
             let port = sidecar.address.port().to_string();
             let output =
                 Command::new("memccapable").args(["-h", "127.0.0.1", "-p", &port, protocol]).output();
-            let output = output.expect("memccapable starts (package libmemcached-tools)");
+            let output = output.expect("run memccapable (package libmemcached-tools)");
             let stdout = String::from_utf8_lossy(&output.stdout);
             assert!(output.status.success() && !stdout.contains("[FAIL]"), "{stdout}");
             // Slow enough that helpers are killed meanwhile.
@@ -105,10 +107,11 @@ fn memccapable_notices_nothing() {
 }
 
 #[test]
-fn clients_of_redis_notice_nothing() {
-    let mut served = Served::start(2, |place, run| Redis::default().wrapper(run).start(place).unwrap());
-    let sidecar = served.sidecar(&["--protocol", "redis", "--relief", "on"]);
-    let ((), killed) = served.while_helpers_are_killed(|| {
+fn redis_clients_have_no_failures_while_helpers_are_killed() {
+    let mut deployment =
+        Deployment::start(2, |place, run| Redis::default().wrapper(run).start(place).unwrap());
+    let sidecar = deployment.sidecar(&["--protocol", "redis", "--relief", "on"]);
+    let ((), killed) = deployment.while_helpers_are_killed(|| {
         let port = sidecar.address.port().to_string();
         let mut cli = Command::new("redis-cli");
         cli.args(["-p", &port, "-r", "400", "-i", "0.012", "INCR", "cli"]);
@@ -129,10 +132,11 @@ fn clients_of_redis_notice_nothing() {
 
 #[test]
 fn two_hundred_connections_lose_no_request() {
-    let mut served = Served::start(2, |place, run| Memcached::default().wrapper(run).start(place).unwrap());
-    let sidecar = served.sidecar(&["--protocol", "memcached", "--relief", "on"]);
-    let report = served.scratch.path("report.json");
-    let (output, killed) = served.while_helpers_are_killed(|| {
+    let mut deployment =
+        Deployment::start(2, |place, run| Memcached::default().wrapper(run).start(place).unwrap());
+    let sidecar = deployment.sidecar(&["--protocol", "memcached", "--relief", "on"]);
+    let report = deployment.scratch.path("report.json");
+    let (output, killed) = deployment.while_helpers_are_killed(|| {
         let mut load = Command::new(SPILLWAY);
         load.args([
             "load",
@@ -149,9 +153,10 @@ fn two_hundred_connections_lose_no_request() {
     let stdout = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stdout}");
     let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
-    let total = |name: &str| report["total"][name].as_u64().unwrap_or_else(|| panic!("{name} is reported"));
-    for none in ["wrong", "lost", "resets", "unasked"] {
-        assert_eq!(total(none), 0, "{none}\n{stdout}");
+    let total =
+        |name: &str| report["total"][name].as_u64().unwrap_or_else(|| panic!("{name} should be reported"));
+    for failure in ["wrong", "lost", "resets", "unasked"] {
+        assert_eq!(total(failure), 0, "{failure}\n{stdout}");
     }
     assert!(total("answered") > 1_000, "{stdout}");
     assert!(sidecar.number("/moves/lost") >= 100, "{:#}", sidecar.status());

@@ -1,4 +1,4 @@
-//! A sidecar counts and measures each reply of the real memcached and redis, whatever the command.
+//! A sidecar counts each reply of the real memcached and redis, and measures the latency of most commands.
 
 mod support;
 
@@ -7,19 +7,19 @@ use std::net::{SocketAddr, TcpStream};
 
 use spillway_lab::peers::{Memcached, Redis};
 use support::PATIENCE;
-use support::sidecar::{Served, Sidecar};
+use support::sidecar::{Deployment, Sidecar};
 
 /// Sends requests in small pieces, and reads up to `end`, the end of the last reply.
-fn converse(address: SocketAddr, requests: &[u8], end: &[u8]) -> Vec<u8> {
+fn exchange(address: SocketAddr, requests: &[u8], end: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_nodelay(true).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut sender = stream.try_clone().unwrap();
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            for (turn, piece) in requests.chunks(61).enumerate() {
+            for (index, piece) in requests.chunks(61).enumerate() {
                 sender.write_all(piece).unwrap();
-                if turn % 8 == 0 {
+                if index % 8 == 0 {
                     std::thread::yield_now();
                 }
             }
@@ -37,19 +37,20 @@ fn converse(address: SocketAddr, requests: &[u8], end: &[u8]) -> Vec<u8> {
 }
 
 #[track_caller]
-fn expect(sidecar: &Sidecar, replies: u64, measured: u64) {
+fn assert_counts(sidecar: &Sidecar, replies: u64, measured: u64) {
     let status = sidecar.status();
-    let gave_up =
+    let given_up =
         status["measuring_given_up"].as_object().unwrap().values().filter_map(|count| count.as_u64());
-    assert_eq!(gave_up.sum::<u64>(), 0, "{status:#}");
+    assert_eq!(given_up.sum::<u64>(), 0, "{status:#}");
     let replies_counted = (sidecar.number("/replies"), sidecar.number("/latency_direct/count"));
     assert_eq!(replies_counted, (replies, measured), "{status:#}");
 }
 
 #[test]
 fn all_replies_of_memcached_are_counted() {
-    let served = Served::start(0, |place, run| Memcached::default().wrapper(run).start(place).unwrap());
-    let sidecar = served.sidecar(&["--protocol", "memcached"]);
+    let deployment =
+        Deployment::start(0, |place, run| Memcached::default().wrapper(run).start(place).unwrap());
+    let sidecar = deployment.sidecar(&["--protocol", "memcached"]);
     let measured = [
         "set a 0 0 5\r\nEND\r\n\r\n",
         "add a 0 0 1\r\nx\r\n",
@@ -130,22 +131,22 @@ fn all_replies_of_memcached_are_counted() {
         "flush_all 1000\r\n",
     ];
     let end = "mn\r\n";
-    let all = [measured.concat(), quiet.concat(), operators.concat(), end.to_owned()].concat();
-    converse(sidecar.address, all.as_bytes(), b"OK\r\nMN\r\n");
-    let prompt = measured.len() as u64 + 2 + 1; // `quiet` has two `mn`, and `end` is one
-    expect(&sidecar, prompt + operators.len() as u64, prompt);
-    let many = "get n\r\n".repeat(30_000) + "mn\r\n";
-    converse(sidecar.address, many.as_bytes(), b"END\r\nMN\r\n");
-    expect(&sidecar, prompt + operators.len() as u64 + 30_001, prompt + 30_001);
+    let requests = [measured.concat(), quiet.concat(), operators.concat(), end.to_owned()].concat();
+    exchange(sidecar.address, requests.as_bytes(), b"OK\r\nMN\r\n");
+    let measured_count = measured.len() as u64 + 2 + 1; // `quiet` has two `mn`, and `end` is one
+    assert_counts(&sidecar, measured_count + operators.len() as u64, measured_count);
+    let pipelined = "get n\r\n".repeat(30_000) + "mn\r\n";
+    exchange(sidecar.address, pipelined.as_bytes(), b"END\r\nMN\r\n");
+    assert_counts(&sidecar, measured_count + operators.len() as u64 + 30_001, measured_count + 30_001);
 }
 
 #[test]
 fn all_replies_of_redis_are_counted() {
-    let served = Served::start(0, |place, run| {
+    let deployment = Deployment::start(0, |place, run| {
         Redis::default().args(["--enable-debug-command", "yes"]).wrapper(run).start(place).unwrap()
     });
-    let sidecar = served.sidecar(&["--protocol", "redis"]);
-    let prompt = [
+    let sidecar = deployment.sidecar(&["--protocol", "redis"]);
+    let measured_commands = [
         "SET a 1",
         "GET a",
         "GET none",
@@ -209,51 +210,57 @@ fn all_replies_of_redis_are_counted() {
         "false", "bignum",
     ];
     let command = |line: &str| {
-        let words: Vec<String> = line
+        let arguments: Vec<String> = line
             .split(' ')
             .map(|word| {
                 word.replace("{eval}", "return {1, {2, {}, 'x'}, {3}}")
                     .replace("{lines}", "+1\r\n$-1\r\n*3\r\n")
             })
             .collect();
-        let each: String = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
-        format!("*{}\r\n{each}", words.len())
+        let bulk_strings: String =
+            arguments.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+        format!("*{}\r\n{bulk_strings}", arguments.len())
     };
-    let half = |hello: &str, end: &str| {
-        let mut all = String::from(hello) + "\r\n";
-        prompt.iter().chain(&unmeasured).for_each(|line| all += &command(line));
+    let requests_of_connection = |hello: &str, end: &str| {
+        let mut requests = String::from(hello) + "\r\n";
+        measured_commands.iter().chain(&unmeasured).for_each(|line| requests += &command(line));
         // Attributes and push messages exist in RESP3 only; with RESP2 redis sends none.
-        kinds.iter().for_each(|kind| all += &command(&format!("DEBUG PROTOCOL {kind}")));
-        all + "PING\r\n" + &command(&format!("ECHO {end}"))
+        kinds.iter().for_each(|kind| requests += &command(&format!("DEBUG PROTOCOL {kind}")));
+        requests + "PING\r\n" + &command(&format!("ECHO {end}"))
     };
-    for (turn, version) in [(1, "HELLO 2"), (2, "HELLO 3")] {
-        let end = format!("end-{turn}");
-        converse(sidecar.address, half(version, &end).as_bytes(), format!("{end}\r\n").as_bytes());
-        let each = 1 + prompt.len() as u64 + 2;
+    for (round, version) in [(1, "HELLO 2"), (2, "HELLO 3")] {
+        let end = format!("end-{round}");
+        exchange(
+            sidecar.address,
+            requests_of_connection(version, &end).as_bytes(),
+            format!("{end}\r\n").as_bytes(),
+        );
+        let measured_replies = 1 + measured_commands.len() as u64 + 2;
         let others = (unmeasured.len() + kinds.len()) as u64;
         let replies_counted = sidecar.number("/replies");
-        assert_eq!(replies_counted, turn * (each + others), "{version}: {:#}", sidecar.status());
+        assert_eq!(replies_counted, round * (measured_replies + others), "{version}: {:#}", sidecar.status());
     }
     // A reply behind a command that may block is measured only if it did not wait for that command, so the number
     // varies.
     let (replies, measured) = (sidecar.number("/replies"), sidecar.number("/latency_direct/count"));
-    expect(&sidecar, replies, measured);
+    assert_counts(&sidecar, replies, measured);
     assert!(
-        (2 * (prompt.len() as u64 + 1)..=2 * (prompt.len() as u64 + 3)).contains(&measured),
+        (2 * (measured_commands.len() as u64 + 1)..=2 * (measured_commands.len() as u64 + 3))
+            .contains(&measured),
         "{measured}"
     );
 }
 
 #[test]
 fn streams_of_messages_are_forwarded_and_not_measured() {
-    let served = Served::start(0, |place, run| Redis::default().wrapper(run).start(place).unwrap());
-    let sidecar = served.sidecar(&["--protocol", "redis"]);
-    let subscribed = converse(sidecar.address, b"SUBSCRIBE news\r\nPING\r\n", b"pong\r\n$0\r\n\r\n");
+    let deployment = Deployment::start(0, |place, run| Redis::default().wrapper(run).start(place).unwrap());
+    let sidecar = deployment.sidecar(&["--protocol", "redis"]);
+    let subscribed = exchange(sidecar.address, b"SUBSCRIBE news\r\nPING\r\n", b"pong\r\n$0\r\n\r\n");
     assert!(subscribed.starts_with(b"*3\r\n$9\r\nsubscribe\r\n"));
-    let monitored = converse(sidecar.address, b"MONITOR\r\n", b"+OK\r\n");
+    let monitored = exchange(sidecar.address, b"MONITOR\r\n", b"+OK\r\n");
     assert_eq!(monitored, b"+OK\r\n");
-    let off = converse(sidecar.address, b"CLIENT REPLY OFF\r\nPING\r\nCLIENT REPLY ON\r\n", b"+OK\r\n");
-    assert_eq!(off, b"+OK\r\n", "bytes are forwarded unchanged");
+    let off = exchange(sidecar.address, b"CLIENT REPLY OFF\r\nPING\r\nCLIENT REPLY ON\r\n", b"+OK\r\n");
+    assert_eq!(off, b"+OK\r\n", "bytes should be forwarded unchanged");
     assert_eq!(
         (sidecar.number("/measuring_given_up/stream"), sidecar.number("/measuring_given_up/replies_off")),
         (2, 1)

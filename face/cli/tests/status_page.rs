@@ -7,18 +7,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use spillway_lab::LabError;
-use spillway_lab::browser::{View, look};
+use spillway_lab::browser::{View, inspect_page};
 use spillway_ports::free_port;
-use support::{Client, Ending, Options, PATIENCE, Scene, loopback};
+use support::{Client, Options, PATIENCE, Scene, SetOnDrop, loopback};
 
 fn curl(address: &str, path: &str) -> String {
     let output =
         Command::new("curl").args(["-s", "--max-time", "10", &format!("http://{address}{path}")]).output();
-    String::from_utf8_lossy(&output.expect("curl is installed").stdout).into_owned()
+    String::from_utf8_lossy(&output.expect("run curl").stdout).into_owned()
 }
 
 #[test]
-fn the_page_shows_two_minutes_and_can_be_read_everywhere() {
+fn status_page_shows_charts_and_has_no_problems_in_any_view() {
     let address = loopback(free_port()).to_string();
     let argument: &'static str = Box::leak(address.clone().into_boxed_str());
     let scene = Scene::with(Options { helper_arguments: vec!["--metrics", argument], ..Options::default() });
@@ -31,11 +31,11 @@ fn the_page_shows_two_minutes_and_can_be_read_everywhere() {
                 client.get("key");
             }
         });
-        let _ending = Ending(&done);
+        let _ending = SetOnDrop(&done);
         let deadline = Instant::now() + PATIENCE;
         loop {
             let page = curl(&address, "/");
-            // Two intervals with requests: the chart has a line.
+            // After two intervals with requests the chart has a line.
             let first = page.split("<polyline points=\"").nth(1).and_then(|rest| rest.split('"').next());
             if first.is_some_and(|points| points.split_whitespace().count() >= 2) {
                 break page;
@@ -55,8 +55,8 @@ fn the_page_shows_two_minutes_and_can_be_read_everywhere() {
         assert!(text.starts_with("# "), "{link}: {text}");
     }
     for view in View::ALL {
-        match look(&page, view) {
-            Ok(seen) => assert_eq!(seen.problems(view), Vec::<String>::new(), "{view:?}"),
+        match inspect_page(&page, view) {
+            Ok(layout) => assert_eq!(layout.problems(view), Vec::<String>::new(), "{view:?}"),
             Err(error @ LabError::MissingTool { .. }) => return eprintln!("skipped: {error}"),
             Err(error) => panic!("{error}"),
         }

@@ -14,7 +14,7 @@ use serde_json::Value;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The exit code of `fresh-root` if this host cannot create a Debian root.
-const NOT_HERE: i32 = 75;
+const ROOT_UNAVAILABLE: i32 = 75;
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -28,17 +28,17 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Creates a fresh Debian with Spillway's packages. The error says why this host cannot.
-fn installed() -> Result<PathBuf, String> {
+/// Creates a fresh Debian with Spillway's packages. The error is the reason why this host cannot.
+fn install_debian() -> Result<PathBuf, String> {
     if !rustix::process::geteuid().is_root() {
-        return Err("a Debian root needs root".into());
+        return Err("a Debian root needs the user root".into());
     }
     let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("debian");
-    let made = tool("fresh-root").arg(&directory).output().unwrap();
-    if made.status.code() == Some(NOT_HERE) {
-        return Err(text(&made));
+    let output = tool("fresh-root").arg(&directory).output().unwrap();
+    if output.status.code() == Some(ROOT_UNAVAILABLE) {
+        return Err(text(&output));
     }
-    assert!(made.status.success(), "{}", text(&made));
+    assert!(output.status.success(), "{}", text(&output));
     let root = directory.join("root");
     packages::install(&root)?;
     for drop_in in DROP_INS {
@@ -52,7 +52,7 @@ fn installed() -> Result<PathBuf, String> {
     Ok(root)
 }
 
-/// The drop-ins for servers, whose comments say how to put them in force.
+/// The drop-ins for servers, whose comments contain the commands that activate them.
 const DROP_INS: [&str; 2] = ["memcached.service.d", "redis-server.service.d"];
 
 /// The commands in the comments of a drop-in: its indented lines.
@@ -71,7 +71,7 @@ fn chroot(root: &Path, command: &[&str]) -> Output {
 
 /// A booted Debian in namespaces of its own. Its processes end when it is dropped.
 struct System {
-    outer: Child,
+    boot_script: Child,
     /// Process id of its systemd; 0 until it is known.
     init: u32,
     name: String,
@@ -80,27 +80,27 @@ struct System {
 impl System {
     fn boot(root: &Path) -> Result<System, String> {
         let name = format!("spillway-units-{}", std::process::id());
-        let outer = tool("boot-root")
+        let boot_script = tool("boot-root")
             .args([Path::new("start"), root, Path::new(&name)])
             .stdin(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut system = System { outer, init: 0, name };
+        let mut system = System { boot_script, init: 0, name };
         let began = Instant::now();
         loop {
             // The script's last child is the system's init; its earlier children are commands.
-            let child = fs::read_to_string(format!("/proc/{0}/task/{0}/children", system.outer.id()));
+            let child = fs::read_to_string(format!("/proc/{0}/task/{0}/children", system.boot_script.id()));
             system.init = child.unwrap_or_default().trim().parse().unwrap_or(0);
             let is_up = |system: &System| text(&system.run(&["systemctl", "is-active", "basic.target"]));
-            if is_apart(system.init) && is_up(&system).starts_with("active") {
+            if is_in_another_namespace(system.init) && is_up(&system).starts_with("active") {
                 return Ok(system);
             }
-            if system.outer.try_wait().unwrap().is_some() || began.elapsed() > PATIENCE {
-                let _ = system.outer.kill();
-                let stderr = system.outer.stderr.take().unwrap();
+            if system.boot_script.try_wait().unwrap().is_some() || began.elapsed() > PATIENCE {
+                let _ = system.boot_script.kill();
+                let stderr = system.boot_script.stderr.take().unwrap();
                 return Err(format!(
-                    "no system can be booted here: {}",
+                    "this host cannot boot the system: {}",
                     std::io::read_to_string(stderr).unwrap()
                 ));
             }
@@ -123,7 +123,7 @@ impl System {
     }
 
     #[track_caller]
-    fn must(&self, command: &[&str]) -> String {
+    fn run_successfully(&self, command: &[&str]) -> String {
         let output = self.run(command);
         if !output.status.success() {
             let journal = text(&self.run(&["journalctl", "--no-pager", "-n", "40"]));
@@ -133,36 +133,39 @@ impl System {
     }
 
     /// Sends a request to a port inside the system; returns the first line of the answer.
-    fn ask(&self, port: u16, request: &str) -> String {
+    fn request(&self, port: u16, request: &str) -> String {
         let script =
             format!("exec 3<>/dev/tcp/127.0.0.1/{port}; printf '{request}\\r\\n' >&3; head -n 1 <&3");
         text(&self.run(&["timeout", "5", "bash", "-c", &script]))
     }
 
     #[track_caller]
-    fn eventually(&self, what: &str, mut condition: impl FnMut(&System) -> bool) {
+    fn eventually(&self, description: &str, mut condition: impl FnMut(&System) -> bool) {
         let began = Instant::now();
         while !condition(self) {
             if began.elapsed() > PATIENCE {
-                panic!("{what}\n{}", text(&self.run(&["journalctl", "--no-pager", "-n", "40"])));
+                panic!(
+                    "{description}: not within {PATIENCE:?}\n{}",
+                    text(&self.run(&["journalctl", "--no-pager", "-n", "40"]))
+                );
             }
             std::thread::sleep(Duration::from_millis(100));
         }
     }
 }
 
-/// Whether this is the systemd of another PID namespace; the host's own systemd must not be touched.
-fn is_apart(pid: u32) -> bool {
-    let space = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+/// Whether the process is the systemd of another PID namespace; the host's own systemd must not be touched.
+fn is_in_another_namespace(pid: u32) -> bool {
+    let pid_namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let inside = space(&pid.to_string());
-    pid > 0 && name.trim_end() == "systemd" && inside.is_some() && inside != space("self")
+    let namespace = pid_namespace(&pid.to_string());
+    pid > 0 && name.trim_end() == "systemd" && namespace.is_some() && namespace != pid_namespace("self")
 }
 
 impl Drop for System {
     fn drop(&mut self) {
-        let _ = self.outer.kill();
-        let _ = self.outer.wait();
+        let _ = self.boot_script.kill();
+        let _ = self.boot_script.wait();
         // The processes end a moment later.
         for _ in 0..100 {
             if clean(&self.name) {
@@ -183,7 +186,7 @@ fn clean(name: &str) -> bool {
 
 #[test]
 fn debians_memcached_and_redis_are_adopted_and_restored() {
-    let system = match installed().and_then(|root| {
+    let system = match install_debian().and_then(|root| {
         let checked = chroot(
             &root,
             &["systemd-analyze", "verify", "--man=no", "memcached.service", "redis-server.service"],
@@ -199,7 +202,7 @@ fn debians_memcached_and_redis_are_adopted_and_restored() {
     };
     for command in DROP_INS.iter().flat_map(|drop_in| commands(drop_in)) {
         if command.starts_with("systemctl") {
-            system.must(&["sh", "-c", &command]);
+            system.run_successfully(&["sh", "-c", &command]);
         }
     }
 
@@ -209,19 +212,20 @@ fn debians_memcached_and_redis_are_adopted_and_restored() {
         let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
         let programs: Vec<&str> = status["servers"]
             .as_array()
-            .map(|servers| servers.iter().filter_map(|one| one["program"].as_str()).collect())
+            .map(|servers| servers.iter().filter_map(|entry| entry["program"].as_str()).collect())
             .unwrap_or_default();
         programs.contains(&"memcached") && programs.contains(&"redis-server")
     });
-    assert!(system.ask(11211, "version").starts_with("VERSION "));
-    assert!(system.ask(6379, "PING").starts_with("+PONG"));
-    let doctor: Value = serde_json::from_str(&system.must(&["spillway", "doctor", "--json"])).unwrap();
+    assert!(system.request(11211, "version").starts_with("VERSION "));
+    assert!(system.request(6379, "PING").starts_with("+PONG"));
+    let doctor: Value =
+        serde_json::from_str(&system.run_successfully(&["spillway", "doctor", "--json"])).unwrap();
     let units: Vec<&str> = doctor["findings"]
         .as_array()
         .unwrap()
         .iter()
-        .filter(|one| one["what"] == "unit")
-        .filter_map(|one| one["found"].as_str())
+        .filter(|entry| entry["what"] == "unit")
+        .filter_map(|entry| entry["found"].as_str())
         .collect();
     assert!(units.len() == 2 && units.iter().all(|found| found.contains("under Spillway")), "{units:?}");
 
@@ -233,7 +237,7 @@ fn debians_memcached_and_redis_are_adopted_and_restored() {
         let (service, listen_on) = (format!("{service}=127.0.0.1:{link}"), format!("127.0.0.1:{listen}"));
         let key = format!("/etc/spillway/{key}");
         let unit = format!("--unit=helper-{listen}");
-        system.must(&[
+        system.run_successfully(&[
             "systemd-run",
             &unit,
             "spillway",
@@ -248,7 +252,7 @@ fn debians_memcached_and_redis_are_adopted_and_restored() {
             "1",
         ]);
         system.eventually("a helped client is answered", |system| {
-            system.ask(listen.parse().unwrap(), request).starts_with(answer)
+            system.request(listen.parse().unwrap(), request).starts_with(answer)
         });
     }
 
@@ -257,63 +261,68 @@ fn debians_memcached_and_redis_are_adopted_and_restored() {
 
     // Without the drop-ins, restarted servers run without Spillway.
     for (unit, port) in [("memcached", 11411), ("redis-server", 6579)] {
-        system.must(&["rm", &format!("/etc/systemd/system/{unit}.service.d/spillway.conf")]);
-        system.must(&["systemctl", "daemon-reload"]);
-        system.must(&["systemctl", "restart", unit]);
-        let pid = system.must(&["systemctl", "show", "-P", "MainPID", unit]);
-        let maps = system.must(&["cat", &format!("/proc/{}/maps", pid.trim())]);
-        assert!(!maps.contains("spillway"), "{unit} still has the preload");
+        system.run_successfully(&["rm", &format!("/etc/systemd/system/{unit}.service.d/spillway.conf")]);
+        system.run_successfully(&["systemctl", "daemon-reload"]);
+        system.run_successfully(&["systemctl", "restart", unit]);
+        let pid = system.run_successfully(&["systemctl", "show", "-P", "MainPID", unit]);
+        let maps = system.run_successfully(&["cat", &format!("/proc/{}/maps", pid.trim())]);
+        assert!(!maps.contains("spillway"), "{unit} should run without the preload library");
         assert!(!system.run(&["bash", "-c", &format!("exec 3<>/dev/tcp/127.0.0.1/{port}")]).status.success());
     }
     system.eventually("memcached serves as before", |system| {
-        system.ask(11211, "version").starts_with("VERSION ")
+        system.request(11211, "version").starts_with("VERSION ")
     });
-    system.eventually("redis serves as before", |system| system.ask(6379, "PING").starts_with("+PONG"));
+    system.eventually("redis serves as before", |system| system.request(6379, "PING").starts_with("+PONG"));
 }
 
 /// The sidecar's unit: a dynamic user without capabilities.
 fn sidecar_unit(system: &System) {
-    system.must(&["spillway", "key", "new", "/etc/spillway/client.key"]);
+    system.run_successfully(&["spillway", "key", "new", "/etc/spillway/client.key"]);
     let server = "systemd-run --unit=other spillway run --link 127.0.0.1:12411 --client-key /etc/spillway/client.key \
                   -- memcached -u memcache -l 127.0.0.1 -p 12211";
-    system.must(&["sh", "-c", server]);
+    system.run_successfully(&["sh", "-c", server]);
     let settings = "SPILLWAY_SIDECAR_SERVER=127.0.0.1:12411\nSPILLWAY_SIDECAR_LISTEN=41211\n\
                     SPILLWAY_SIDECAR_PROTOCOL=memcached\n";
-    system.must(&["sh", "-c", &format!("printf '{settings}' >/etc/spillway/sidecar-a.env")]);
-    system.must(&["systemctl", "-q", "enable", "--now", "spillway-sidecar@a"]);
+    system.run_successfully(&["sh", "-c", &format!("printf '{settings}' >/etc/spillway/sidecar-a.env")]);
+    system.run_successfully(&["systemctl", "-q", "enable", "--now", "spillway-sidecar@a"]);
     system.eventually("a client of the sidecar is answered", |system| {
-        system.ask(41211, "version").starts_with("VERSION ")
+        system.request(41211, "version").starts_with("VERSION ")
     });
-    system.must(&["spillway", "status", "--socket", "/run/spillway-sidecar-a/status.sock"]);
-    let pid = system.must(&["systemctl", "show", "-P", "MainPID", "spillway-sidecar@a"]);
-    let status = system.must(&["cat", &format!("/proc/{}/status", pid.trim())]);
+    system.run_successfully(&["spillway", "status", "--socket", "/run/spillway-sidecar-a/status.sock"]);
+    let pid = system.run_successfully(&["systemctl", "show", "-P", "MainPID", "spillway-sidecar@a"]);
+    let status = system.run_successfully(&["cat", &format!("/proc/{}/status", pid.trim())]);
     let line = |name: &str| status.lines().find(|line| line.starts_with(name)).unwrap_or_default().to_owned();
     assert!(line("CapBnd:").ends_with("0000000000000000") && !line("Uid:").contains("\t0"), "{status}");
 
-    system.must(&["dpkg", "--purge", "spillway-sidecar"]);
+    system.run_successfully(&["dpkg", "--purge", "spillway-sidecar"]);
     assert!(!system.run(&["systemctl", "-q", "is-active", "spillway-sidecar@a"]).status.success());
-    system.must(&["systemctl", "stop", "other"]);
+    system.run_successfully(&["systemctl", "stop", "other"]);
 }
 
 /// The helper's unit: a user without capabilities, reload with its outcome, a stop that drains.
 fn helper_unit(system: &System) {
-    let write = |more: &str| {
+    let write = |extra: &str| {
         let config = format!(
             "[helper]\nthreads = 1\n[service.cache]\nserver = \"127.0.0.1:11411\"\n\
-             listen = [\"127.0.0.1:31211\"]\nkey_files = [\"cache.key\"]\n{more}\n"
+             listen = [\"127.0.0.1:31211\"]\nkey_files = [\"cache.key\"]\n{extra}\n"
         );
-        system.must(&["bash", "-c", &format!("cat >/etc/spillway/helper.toml <<'END'\n{config}END")]);
+        system.run_successfully(&[
+            "bash",
+            "-c",
+            &format!("cat >/etc/spillway/helper.toml <<'END'\n{config}END"),
+        ]);
     };
     write("");
-    system.must(&["spillway", "check", "/etc/spillway/helper.toml"]);
-    system.must(&["systemctl", "start", "spillway-helper"]);
+    system.run_successfully(&["spillway", "check", "/etc/spillway/helper.toml"]);
+    system.run_successfully(&["systemctl", "start", "spillway-helper"]);
     system.eventually("a client of the unit is answered", |system| {
-        system.ask(31211, "version").starts_with("VERSION ")
+        system.request(31211, "version").starts_with("VERSION ")
     });
-    let show =
-        |what: &str| system.must(&["systemctl", "show", "-P", what, "spillway-helper"]).trim().to_owned();
+    let show = |property: &str| {
+        system.run_successfully(&["systemctl", "show", "-P", property, "spillway-helper"]).trim().to_owned()
+    };
     let pid = show("MainPID");
-    let status = system.must(&["cat", &format!("/proc/{pid}/status")]);
+    let status = system.run_successfully(&["cat", &format!("/proc/{pid}/status")]);
     let line = |name: &str| status.lines().find(|line| line.starts_with(name)).unwrap_or_default().to_owned();
     assert!(
         line("CapEff:").ends_with("0000000000000000") && line("CapBnd:").ends_with("0000000000000000"),
@@ -321,29 +330,29 @@ fn helper_unit(system: &System) {
     );
     assert!(line("NoNewPrivs:").ends_with('1') && !line("Uid:").contains("\t0"), "{status}");
     assert_eq!(
-        system.must(&["stat", "-c", "%a %U %G", "/run/spillway/helper.sock"]).trim(),
+        system.run_successfully(&["stat", "-c", "%a %U %G", "/run/spillway/helper.sock"]).trim(),
         "660 spillway spillway"
     );
 
     // A reload reports its outcome; a refused one leaves the previous settings in force.
     write("links_per_thread = 2");
-    system.must(&["systemctl", "reload", "spillway-helper"]);
+    system.run_successfully(&["systemctl", "reload", "spillway-helper"]);
     assert!(show("StatusText").starts_with("1 of 1 services with a link"), "{}", show("StatusText"));
     write("links_per_thread = \"many\"");
     assert!(!system.run(&["systemctl", "reload", "spillway-helper"]).status.success());
     let journal = text(&system.run(&["journalctl", "--no-pager", "-u", "spillway-helper"]));
     assert!(journal.contains("helper.toml:7:20: give a whole number from 1 to 64"), "{journal}");
-    assert!(system.ask(31211, "version").starts_with("VERSION "));
+    assert!(system.request(31211, "version").starts_with("VERSION "));
     assert_eq!(show("MainPID"), pid);
 
-    system.must(&["systemctl", "stop", "spillway-helper"]);
+    system.run_successfully(&["systemctl", "stop", "spillway-helper"]);
     assert_eq!((show("Result").as_str(), show("NRestarts").as_str()), ("success", "0"));
     assert!(!system.run(&["test", "-e", "/run/spillway/helper.sock"]).status.success());
 
     // Removing a package stops its service first.
     write("");
-    system.must(&["systemctl", "-q", "enable", "--now", "spillway-helper"]);
-    system.must(&["dpkg", "--purge", "spillway-helper"]);
+    system.run_successfully(&["systemctl", "-q", "enable", "--now", "spillway-helper"]);
+    system.run_successfully(&["dpkg", "--purge", "spillway-helper"]);
     assert_eq!(show("LoadState"), "not-found");
     assert!(!system.run(&["systemctl", "-q", "is-active", "spillway-helper"]).status.success());
     assert!(!system.run(&["test", "-e", "/etc/spillway/helper.toml"]).status.success());

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::Value;
 use spillway_ports::free_port;
-use support::{Client, Ending, Options, PATIENCE, SPILLWAY, Scene, Scratch, eventually, loopback};
+use support::{Client, Options, PATIENCE, SPILLWAY, Scene, Scratch, SetOnDrop, eventually, loopback};
 
 fn spillway(arguments: &[&str]) -> Output {
     Command::new(SPILLWAY).args(arguments).output().unwrap()
@@ -24,12 +24,12 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-fn kept(text: String) -> &'static str {
+fn leaked(text: String) -> &'static str {
     Box::leak(text.into_boxed_str())
 }
 
 #[test]
-fn top_shows_rates_and_leaves_the_terminal_as_it_was() {
+fn top_shows_rates_and_restores_the_terminal() {
     let scene = Scene::start();
     let mut client = Client::new(scene.plain_port);
     client.set("key", b"value");
@@ -41,7 +41,7 @@ fn top_shows_rates_and_leaves_the_terminal_as_it_was() {
                 client.get("key");
             }
         });
-        let ending = Ending(&done);
+        let ending = SetOnDrop(&done);
         let output = spillway(&[&["top", "--once", "--json", "--interval", "0.5"], &socket[..]].concat());
         assert!(output.status.success(), "{}", text(&output.stderr));
         let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -54,14 +54,14 @@ fn top_shows_rates_and_leaves_the_terminal_as_it_was() {
         let output = spillway(&[&["top", "--once", "--interval", "0.2"], &socket[..]].concat());
         let plain = text(&output.stdout);
         assert!(plain.contains("cache") && plain.contains("1/1") && !plain.contains('\x1b'), "{plain:?}");
-        draws_on_a_terminal(&scene.status_socket);
+        check_top_on_a_terminal(&scene.status_socket);
 
         // Without --socket, `top` shows all of this host, including other tests' servers.
         let output = spillway(&["top", "--once", "--json", "--interval", "0.5"]);
         let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         let pid = scene.server.pid();
         let servers = document["servers"].as_array().unwrap();
-        let server = servers.iter().find(|one| one["pid"] == pid).expect("the server is shown");
+        let server = servers.iter().find(|server| server["pid"] == pid).expect("server in the list");
         assert_eq!((&server["program"], &server["state"]), (&"memcached".into(), &"on".into()), "{server}");
         assert_eq!((&server["links"], &server["connections"]), (&1.into(), &1.into()), "{server}");
         let rates = &server["rates"];
@@ -83,7 +83,7 @@ fn top_shows_rates_and_leaves_the_terminal_as_it_was() {
 }
 
 /// Runs `top` on a terminal of 80 columns until Ctrl-C.
-fn draws_on_a_terminal(status_socket: &str) {
+fn check_top_on_a_terminal(status_socket: &str) {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&master).unwrap();
     unlockpt(&master).unwrap();
@@ -106,7 +106,7 @@ fn draws_on_a_terminal(status_socket: &str) {
     let mut buffer = [0; 4096];
     // Wait for at least two frames.
     while shown.matches("\x1b[H").count() < 3 || !shown.contains("cache") {
-        let length = screen.read(&mut buffer).expect("it draws");
+        let length = screen.read(&mut buffer).expect("read a frame");
         shown.push_str(&text(&buffer[..length]));
     }
     assert!(shown.starts_with("\x1b[?1049h\x1b[?25l"), "{shown:?}");
@@ -128,28 +128,28 @@ fn connections_are_listed_with_their_counts() {
     let scene = Scene::start();
     let mut clients: Vec<_> = (0..3).map(|_| Client::new(scene.plain_port)).collect();
     clients[1].set("key", b"0123456789");
-    let of = |arguments: &[&str]| {
+    let list_connections = |arguments: &[&str]| {
         let output =
             spillway(&[&["connections", "cache", "--socket", &scene.status_socket], arguments].concat());
         assert!(output.status.success(), "{}", text(&output.stderr));
         text(&output.stdout)
     };
     let mut list = Value::Null;
-    eventually("only these are left", || {
-        list = serde_json::from_str(&of(&["--json"])).expect("JSON");
+    eventually("only these clients are listed", || {
+        list = serde_json::from_str(&list_connections(&["--json"])).expect("JSON");
         list["total"] == 3
     });
     let address = clients[1].stream().local_addr().unwrap().to_string();
     let rows = list["connections"].as_array().unwrap();
-    let row = rows.iter().find(|row| row["client"] == *address).expect("the client is listed");
+    let row = rows.iter().find(|row| row["client"] == *address).expect("row of the client");
     assert_eq!((&row["client_kind"], &row["bytes_out"]), (&"plain".into(), &8.into()), "{row}");
     assert_eq!(row["bytes_in"], "set key 0 0 10\r\n0123456789\r\n".len());
     assert_eq!((&row["buffered_bytes"], &row["stalled_ms"]), (&0.into(), &Value::Null));
-    let lines = of(&[]);
+    let lines = list_connections(&[]);
     assert_eq!(lines.lines().count(), 3);
     assert!(lines.contains(&format!("addr={address} ")) && lines.contains("kind=plain"), "{lines}");
-    let few: Value = serde_json::from_str(&of(&["--json", "--limit", "2"])).unwrap();
-    assert_eq!((few["connections"].as_array().unwrap().len(), &few["total"]), (2, &3.into()));
+    let limited: Value = serde_json::from_str(&list_connections(&["--json", "--limit", "2"])).unwrap();
+    assert_eq!((limited["connections"].as_array().unwrap().len(), &limited["total"]), (2, &3.into()));
     let output = spillway(&["connections", "nothing", "--socket", &scene.status_socket]);
     assert!(text(&output.stderr).contains("there are: cache"), "{}", text(&output.stderr));
 }
@@ -157,18 +157,19 @@ fn connections_are_listed_with_their_counts() {
 #[test]
 fn curl_reads_metrics_status_and_health() {
     let metrics = loopback(free_port()).to_string();
-    let helper_arguments = vec!["--metrics", kept(metrics.clone())];
+    let helper_arguments = vec!["--metrics", leaked(metrics.clone())];
     let scene = Scene::with(Options { helper_arguments, ..Options::default() });
-    let curl = |path: &str, more: &[&str]| {
+    let curl = |path: &str, extra: &[&str]| {
         let url = format!("http://{metrics}{path}");
-        let output = Command::new("curl").args(["-sS", "--max-time", "30"]).args(more).arg(url).output();
-        text(&output.expect("curl is installed").stdout)
+        let output = Command::new("curl").args(["-sS", "--max-time", "30"]).args(extra).arg(url).output();
+        text(&output.expect("run curl").stdout)
     };
     Client::new(scene.plain_port).set("key", b"value");
-    let all = curl("/metrics", &[]);
+    let metrics_text = curl("/metrics", &[]);
     assert!(
-        all.contains("spillway_helper_links{service=\"cache\",thread=\"0\",context=\"0\",state=\"up\"} 1\n"),
-        "{all}"
+        metrics_text
+            .contains("spillway_helper_links{service=\"cache\",thread=\"0\",context=\"0\",state=\"up\"} 1\n"),
+        "{metrics_text}"
     );
     assert!(curl("/metrics", &["--head"]).starts_with("HTTP/1.1 200 OK"));
     assert!(curl("/metrics", &["-d", "x", "-o", "/dev/null", "-w", "%{http_code}"]).ends_with("405"));
@@ -177,8 +178,8 @@ fn curl_reads_metrics_status_and_health() {
     assert_eq!(curl("/health", &[]), "healthy\n");
     assert!(curl("/", &[]).contains("<h1>Spillway helper</h1>"));
     // The helper is healthy while it accepts new clients.
-    let set_override = |word: &str| {
-        let arguments = ["relief", "cache", word, "--socket", &scene.status_socket];
+    let set_override = |name: &str| {
+        let arguments = ["relief", "cache", name, "--socket", &scene.status_socket];
         assert!(spillway(&arguments).status.success());
     };
     set_override("off");
@@ -213,14 +214,14 @@ impl HelperWithoutServer {
         HelperWithoutServer { child, log }
     }
 
-    fn line(&mut self, words: &str) -> String {
+    fn line(&mut self, text: &str) -> String {
         let mut lines = self.log.by_ref().lines().map_while(Result::ok);
-        lines.find(|line| line.contains(words)).unwrap_or_else(|| panic!("no log line contains {words:?}"))
+        lines.find(|line| line.contains(text)).unwrap_or_else(|| panic!("no log line contains {text:?}"))
     }
 
     /// The next line with this text of a JSON log.
-    fn fields(&mut self, words: &str) -> Value {
-        serde_json::from_str(&self.line(words)).expect("an object a line")
+    fn fields(&mut self, text: &str) -> Value {
+        serde_json::from_str(&self.line(text)).expect("JSON object on the line")
     }
 }
 
@@ -235,10 +236,10 @@ impl Drop for HelperWithoutServer {
 fn decisions_are_logged_as_text_or_json() {
     for (arguments, is_json) in [(&["--log", "json"][..], true), (&["-v"][..], false)] {
         let server = format!("cache={}", loopback(free_port()));
-        let usual = ["--service", &server, "--listen", "127.0.0.1:0", "--threads", "1"];
-        let line = HelperWithoutServer::start(&[&usual, arguments].concat()).line("link down");
+        let common = ["--service", &server, "--listen", "127.0.0.1:0", "--threads", "1"];
+        let line = HelperWithoutServer::start(&[&common, arguments].concat()).line("link down");
         if is_json {
-            let fields: Value = serde_json::from_str(&line).expect("an object a line");
+            let fields: Value = serde_json::from_str(&line).expect("JSON object on the line");
             assert_eq!((&fields["level"], &fields["service"]), (&"WARN".into(), &"cache".into()), "{line}");
             assert_eq!((&fields["reason"], &fields["link"]), (&"lost".into(), &0.into()), "{line}");
             assert!(fields["message"].as_str().unwrap().contains("the server refused"), "{line}");
@@ -253,7 +254,7 @@ fn decisions_are_logged_as_text_or_json() {
 }
 
 #[test]
-fn reloads_and_drains_are_logged_with_their_facts() {
+fn reloads_and_drains_are_logged_with_fields() {
     let scratch = Scratch::new();
     let (config, socket) = (scratch.path("helper.toml"), scratch.path("h.sock"));
     let (server, listen) = (loopback(free_port()), loopback(free_port()));
@@ -274,8 +275,8 @@ fn reloads_and_drains_are_logged_with_their_facts() {
     assert!(helper.fields("reload: max_connections = 7")["service"].is_null());
     assert_eq!(helper.fields("reload: client_keepalive")["service"], "cache");
     assert_eq!(helper.fields("needs a restart")["setting"], "helper.threads");
-    let done = helper.fields("reload: in force");
-    assert_eq!((&done["changes"], &done["need_restart"]), (&2.into(), &1.into()), "{done}");
+    let reloaded = helper.fields("reload: in force");
+    assert_eq!((&reloaded["changes"], &reloaded["need_restart"]), (&2.into(), &1.into()), "{reloaded}");
 
     write("threads = 1\ndrain_deadline = \"5\"", "client_keepalive = \"10\"");
     assert!(!succeeds(&["reload"]));
@@ -316,7 +317,7 @@ impl Haproxy {
         }
         let path = scene.scratch.path("haproxy.cfg");
         fs::write(&path, config).unwrap();
-        let child = Command::new("haproxy").args(["-db", "-f", &path]).spawn().expect("haproxy is installed");
+        let child = Command::new("haproxy").args(["-db", "-f", &path]).spawn().expect("run haproxy");
         Haproxy { child, fronts }
     }
 }
@@ -338,7 +339,7 @@ fn connect_from(source: &str, target: SocketAddr) -> Option<TcpStream> {
 }
 
 /// Sends a request and reads a line. `None`: the connection has ended.
-fn ask(stream: &mut TcpStream, request: &[u8]) -> Option<String> {
+fn send_line(stream: &mut TcpStream, request: &[u8]) -> Option<String> {
     stream.write_all(request).ok()?;
     let mut line = String::new();
     BufReader::new(stream.try_clone().unwrap()).read_line(&mut line).ok()?;
@@ -353,15 +354,15 @@ fn clients_behind_haproxy_keep_their_addresses() {
     let mut clients = Vec::new();
     for front in haproxy.fronts {
         let mut stream = None;
-        eventually("haproxy passes requests on", || {
+        eventually("a reply through haproxy", || {
             stream = connect_from("127.0.0.3", front);
-            let answer = stream.as_mut().and_then(|stream| ask(stream, b"version\r\n"));
+            let answer = stream.as_mut().and_then(|stream| send_line(stream, b"version\r\n"));
             answer.is_some_and(|line| line.starts_with("VERSION"))
         });
         clients.push(stream.unwrap());
     }
     for client in &mut clients {
-        assert_eq!(ask(client, b"set key 0 0 5\r\nvalue\r\n").as_deref(), Some("STORED\r\n"));
+        assert_eq!(send_line(client, b"set key 0 0 5\r\nvalue\r\n").as_deref(), Some("STORED\r\n"));
         let address = client.local_addr().unwrap();
         // The server and the helper show the client's own address.
         let mut server = Client::new(scene.direct());
@@ -376,21 +377,24 @@ fn clients_behind_haproxy_keep_their_addresses() {
         let list: Value = serde_json::from_slice(&list.stdout).expect("JSON");
         let row =
             list["connections"].as_array().unwrap().iter().find(|row| row["client"] == address.to_string());
-        let via =
-            row.expect("the client is listed")["via"].as_str().expect("an address of haproxy").to_owned();
+        let via = row.expect("row of the client")["via"].as_str().expect("address of haproxy").to_owned();
         assert!(via.starts_with("127.0.0.2:"), "{via}");
     }
     // A load balancer must send the header; headers of other clients are not trusted.
     let mut without_header = connect_from("127.0.0.2", scene.plain_port).unwrap();
-    assert_eq!(ask(&mut without_header, b"version\r\n"), None, "reset");
+    assert_eq!(send_line(&mut without_header, b"version\r\n"), None, "the connection should be reset");
     let mut untrusted = connect_from("127.0.0.4", scene.plain_port).unwrap();
     let line = b"PROXY TCP4 127.0.0.9 127.0.0.1 1 2\r\n";
-    assert_eq!(ask(&mut untrusted, line).as_deref(), Some("ERROR\r\n"), "a request like any other");
-    let mut stranger = connect_from("127.0.0.2", scene.plain_port).unwrap();
     assert_eq!(
-        ask(&mut stranger, b"PROXY TCP4 8.8.8.8 127.0.0.1 1 2\r\nversion\r\n"),
+        send_line(&mut untrusted, line).as_deref(),
+        Some("ERROR\r\n"),
+        "the line should count as a request"
+    );
+    let mut forbidden = connect_from("127.0.0.2", scene.plain_port).unwrap();
+    assert_eq!(
+        send_line(&mut forbidden, b"PROXY TCP4 8.8.8.8 127.0.0.1 1 2\r\nversion\r\n"),
         None,
-        "outside the ranges"
+        "a client outside the ranges should be refused"
     );
     let refused = scene.status()["services"][0]["refused"].clone();
     assert_eq!((&refused["proxy_header"], &refused["address"]), (&1.into(), &1.into()), "{refused}");
@@ -419,7 +423,7 @@ fn status_finds_all_admin_sockets_where_units_put_them() {
         return;
     }
     let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
-    let count = |list: &str| status[list].as_array().expect("a list").len();
+    let count = |list: &str| status[list].as_array().expect("list").len();
     assert_eq!((count("helpers"), count("sidecars")), (1, 1), "{status:#}");
     assert_eq!((&status["helper"], &status["sidecar"]), (&status["helpers"][0], &status["sidecars"][0]));
 }

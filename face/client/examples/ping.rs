@@ -37,7 +37,8 @@ fn run() -> Result<(), Box<dyn Error>> {
     measure(&mut session, count)?;
     for route in [1, 0] {
         session.move_to(route)?;
-        measure(&mut session, 1)?; // waits until the session has moved
+        // The first reply arrives when the session has moved: measured alone, because its latency includes the move.
+        measure(&mut session, 1)?;
         measure(&mut session, count)?;
     }
     Ok(session.close()?)
@@ -51,17 +52,17 @@ fn link_port(address: &str, key: &Key) -> Result<LinkTarget, Box<dyn Error>> {
 fn measure(session: &mut BlockingSession, count: u32) -> Result<(), Box<dyn Error>> {
     let (request, mut reply) = ([b'x'; 64], [0; 64]);
     let mut slowest = Duration::ZERO;
-    let begun = Instant::now();
+    let start = Instant::now();
     for _ in 0..count {
         let sent = Instant::now();
         session.write_all(&request)?;
         session.read_exact(&mut reply)?;
         slowest = slowest.max(sent.elapsed());
         if reply != request {
-            return Err("the reply is not what was sent".into());
+            return Err("the reply differs from the request".into());
         }
     }
-    let mean = begun.elapsed() / count.max(1);
+    let mean = start.elapsed() / count.max(1);
     let carrier = session.session().carrier().map_or("nothing".into(), |port| port.to_string());
     println!("over {carrier}: {count} replies, mean {mean:?}, slowest {slowest:?}");
     Ok(())

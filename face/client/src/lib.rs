@@ -34,14 +34,14 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod ask;
 mod jitter;
+mod load_queries;
 pub mod relief;
 mod scratch;
 pub mod session;
 mod socket;
 
-pub use ask::{ASK_TIMEOUT, Ask, Asked};
+pub use load_queries::{LOAD_QUERY_TIMEOUT, LoadQueries, LoadQueryOutcome};
 pub use relief::{Relief, ReliefSettings};
 pub use session::{Session, SessionSettings};
 pub use spillway_auth::Key;

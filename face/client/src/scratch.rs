@@ -8,11 +8,11 @@ thread_local! {
     static SCRATCH: Cell<Scratch> = Cell::default();
 }
 
-/// Runs `use_it` with the thread's buffer.
-pub(crate) fn with<R>(use_it: impl FnOnce(&mut Scratch) -> R) -> R {
+/// Runs `body` with the thread's buffer.
+pub(crate) fn with<R>(body: impl FnOnce(&mut Scratch) -> R) -> R {
     // A thread that ends has dropped its buffer: use a new one.
     let mut scratch = SCRATCH.try_with(Cell::take).unwrap_or_default();
-    let outcome = use_it(&mut scratch);
-    let _ = SCRATCH.try_with(|place| place.set(scratch));
+    let outcome = body(&mut scratch);
+    let _ = SCRATCH.try_with(|cell| cell.set(scratch));
     outcome
 }

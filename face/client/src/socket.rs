@@ -22,9 +22,9 @@ fn connect(target: SocketAddr, local_port: Option<u16>) -> io::Result<OwnedFd> {
     let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
     sockopt::set_tcp_nodelay(&socket, true)?;
     if let Some(port) = local_port {
-        let any: IpAddr =
+        let unspecified: IpAddr =
             if target.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-        net::bind(&socket, &SocketAddr::new(any, port))?;
+        net::bind(&socket, &SocketAddr::new(unspecified, port))?;
     }
     match net::connect(&socket, &target) {
         Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(socket),
@@ -56,7 +56,7 @@ pub(crate) fn send(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
     }
 }
 
-/// Receives into uninitialised memory. No bytes: the end of the stream.
+/// Receives into uninitialised memory. An empty result is the end of the stream.
 pub(crate) fn receive_into<'a>(
     socket: &OwnedFd,
     space: &'a mut [MaybeUninit<u8>],
@@ -71,20 +71,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_that_is_taken_does_not_keep_anybody_from_connecting() {
-        for any in ["127.0.0.1:0", "[::1]:0"] {
-            let Ok(listener) = TcpListener::bind(any) else {
-                println!("skipped: {any}");
+    fn socket_uses_another_port_if_the_requested_one_is_taken() {
+        for loopback in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(loopback) else {
+                println!("skipped: no socket at {loopback}");
                 continue;
             };
             let target = listener.local_addr().unwrap();
             // A port number that is free for UDP is nearly always free for TCP.
-            let from = (0..20).any(|_| {
-                let port = UdpSocket::bind(any).unwrap().local_addr().unwrap().port();
+            let is_from_requested_port = (0..20).any(|_| {
+                let port = UdpSocket::bind(loopback).unwrap().local_addr().unwrap().port();
                 let socket = start_from(target, Some(port)).unwrap();
                 local_address(&socket).unwrap().port() == port
             });
-            assert!(from, "from the port that was wanted");
+            assert!(is_from_requested_port, "one of 20 sockets should use the requested port");
             let other = start_from(target, Some(target.port())).unwrap();
             assert_ne!(local_address(&other).unwrap().port(), target.port());
         }

@@ -1,8 +1,10 @@
 //! Changes the settings of a running helper.
 
 use std::fmt;
+use std::sync::PoisonError;
 
-use spillway_net::BoundListener;
+use spillway_net::{BoundListener, Sockets};
+use spillway_relay::ConfigError;
 use tracing::info;
 
 use crate::config::{HelperConfig, Service, StartError};
@@ -10,76 +12,82 @@ use crate::contexts::{net_config, relay_config};
 use crate::control::ReloadOutcome;
 use crate::listeners::ListenerTable;
 use crate::relay_app::RelayApp;
-use crate::running::{ANSWER_TIMEOUT, Running, warn_of_useless_settings};
+use crate::running::{Running, Settings, warn_of_ineffective_settings};
 
 impl Running {
-    /// Applies new settings. All steps that can fail come before the first change.
+    /// Applies new settings. All steps that can be refused come before the first change. The present settings can be
+    /// read meanwhile: a silent thread must not delay a drain or the watchdog.
     ///
     /// # Errors
-    /// The settings cannot be applied; the old ones stay in force.
+    /// The settings cannot be applied, and the old ones stay in force; or, with [`StartError::SilentAfterChange`], a
+    /// thread has fallen silent after others had applied them.
     pub fn change(&self, mut config: HelperConfig) -> Result<ReloadOutcome, StartError> {
-        let mut settings = self.settings();
-        let restart = keep_restart_settings(&settings.config, &mut config);
+        let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let Settings { config: before, listeners } = self.settings().clone();
+        let restart = keep_restart_settings(&before, &mut config);
         config.check()?;
         let net = net_config(&config, &self.threads);
-        let plan = settings.listeners.plan(&config, self.threads.count, &net)?;
+        let plan = listeners.plan(&config, self.threads.count, &net)?;
         let relay = relay_config(&config, &plan.table, &self.threads);
         self.check_on_threads(&relay)?;
 
         self.names.add(config.services.iter().map(|service| service.name.as_str()));
-        let mut new = split_by_thread(plan.new, self.remotes.len());
-        for remote in &self.remotes {
+        let new = split_by_thread(plan.new, self.remotes.len());
+        let applied = self.run_on_all(new.into_iter().map(|listeners| {
             let (relay, removed, table) = (relay.clone(), plan.removed.clone(), plan.table.clone());
-            let listeners = new.pop().unwrap_or_default();
             let (connections_max, patience) = (net.connections_max, net.input_patience);
-            let within = config.drain_deadline;
-            let apply = move |now, app: &mut RelayApp, out: &mut spillway_net::Sockets| {
+            let drain_deadline = config.drain_deadline;
+            move |now, app: &mut RelayApp, out: &mut Sockets| {
                 out.set_connections_max(connections_max);
                 out.set_input_patience(patience);
                 listeners.into_iter().for_each(|(index, listener)| out.put_listener(index, listener));
                 set_keep_alive(&table, out);
                 // Fails only if a drain has begun since `check_on_threads`; the settings have no effect then.
-                let _ = app.relay.reconfigure(now, relay, within, out);
+                let _ = app.relay.reconfigure(now, relay, drain_deadline, out);
                 removed.into_iter().for_each(|index| out.drop_listener(index));
-            };
-            // All threads have just answered `check_on_threads`. If one does not answer now, the watchdog restarts the
-            // process.
-            remote.ask_within(ANSWER_TIMEOUT, apply).map_err(|_| StartError::Silent)?;
-        }
-        let changes = differences(&settings.config, &config);
-        warn_of_useless_settings(&config);
-        self.registrars.put_in_force(&config);
-        settings.config = config;
-        settings.listeners = plan.table;
-        for Difference { service, what } in &changes {
-            info!(service = service.as_ref().map(display), "reload: {what}");
+            }
+        }));
+        let changes = differences(&before, &config);
+        warn_of_ineffective_settings(&config);
+        self.registrars.apply(&config);
+        *self.settings() = Settings { config, listeners: plan.table };
+        for Difference { service, text } in &changes {
+            info!(service = service.as_ref().map(display), "reload: {text}");
         }
         for setting in &restart {
             info!(%setting, "reload: the new value needs a restart");
+        }
+        // All threads have answered `check_on_threads` just before. A thread that is silent now will still apply the
+        // settings if it answers again.
+        let silent = (0..).zip(&applied).filter(|(_, answer)| answer.is_none()).map(|(thread, _)| thread);
+        let silent: Vec<usize> = silent.collect();
+        if !silent.is_empty() {
+            return Err(StartError::SilentAfterChange { threads: silent });
         }
         Ok(ReloadOutcome { changes: changes.iter().map(Difference::to_string).collect(), restart })
     }
 
     fn check_on_threads(&self, relay: &spillway_relay::Config) -> Result<(), StartError> {
-        for remote in &self.remotes {
+        let checks = self.remotes.iter().map(|_| {
             let relay = relay.clone();
-            let check = move |_, app: &mut RelayApp, _: &mut _| app.relay.check_change(&relay);
-            let checked = remote.ask_within(ANSWER_TIMEOUT, check).map_err(|_| StartError::Silent)?;
-            checked.map_err(StartError::Relay)?;
-        }
-        Ok(())
+            move |_, app: &mut RelayApp, _: &mut Sockets| app.relay.check_change(&relay)
+        });
+        let refusal = |checked: Option<Result<(), ConfigError>>| {
+            checked.ok_or(StartError::Silent)?.map_err(StartError::Relay)
+        };
+        self.run_on_all(checks).into_iter().try_for_each(refusal)
     }
 }
 
-fn set_keep_alive(table: &ListenerTable, out: &mut spillway_net::Sockets) {
+fn set_keep_alive(table: &ListenerTable, out: &mut Sockets) {
     table.iter().for_each(|(index, listener)| out.set_keep_alive(index, listener.keep_alive));
 }
 
-/// The new listeners of each thread, in reverse order of the threads, for `pop`.
+/// One socket of each new listener for each thread. A thread may take any entry of the list.
 fn split_by_thread(new: Vec<(u16, Vec<BoundListener>)>, threads: usize) -> Vec<Vec<(u16, BoundListener)>> {
     let mut all: Vec<Vec<_>> = (0..threads).map(|_| Vec::new()).collect();
-    for (index, each) in new {
-        all.iter_mut().zip(each).for_each(|(of_thread, listener)| of_thread.push((index, listener)));
+    for (index, listeners) in new {
+        all.iter_mut().zip(listeners).for_each(|(thread, listener)| thread.push((index, listener)));
     }
     all
 }
@@ -106,30 +114,32 @@ fn keep_restart_settings(before: &HelperConfig, config: &mut HelperConfig) -> Ve
 struct Difference {
     /// `None` for a key of the section `[helper]`.
     service: Option<String>,
-    what: String,
+    text: String,
 }
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.service.as_deref().unwrap_or("helper"), self.what)
+        write!(f, "{}: {}", self.service.as_deref().unwrap_or("helper"), self.text)
     }
 }
 
 fn differences(before: &HelperConfig, after: &HelperConfig) -> Vec<Difference> {
-    let helper = |config: &HelperConfig| HelperConfig { services: Vec::new(), ..config.clone() }.to_string();
-    let mut changes = compare(None, &helper(before), &helper(after));
-    let of = |service: &Service, what: String| Difference { service: Some(service.name.clone()), what };
+    let helper_keys =
+        |config: &HelperConfig| HelperConfig { services: Vec::new(), ..config.clone() }.to_string();
+    let mut changes = compare(None, &helper_keys(before), &helper_keys(after));
+    let of_service =
+        |service: &Service, text: String| Difference { service: Some(service.name.clone()), text };
     for service in &before.services {
         match after.services.iter().find(|other| other.name == service.name) {
             Some(other) => {
                 changes.extend(compare(Some(&service.name), &service.to_string(), &other.to_string()));
             }
-            None => changes.push(of(service, "removed; its clients are drained".to_owned())),
+            None => changes.push(of_service(service, "removed; its clients are drained".to_owned())),
         }
     }
     let is_new = |name: &str| before.services.iter().all(|service| service.name != name);
     for service in after.services.iter().filter(|service| is_new(&service.name)) {
-        changes.push(of(service, format!("added, for {}", service.server)));
+        changes.push(of_service(service, format!("added, for {}", service.server)));
     }
     changes
 }
@@ -140,24 +150,26 @@ fn compare(service: Option<&str>, before: &str, after: &str) -> Vec<Difference> 
     let keys: Vec<String> = after.iter().filter_map(|line| key(line)).collect();
     let new = after.iter().filter(|line| !line.is_empty() && !before.contains(line));
     let new = new.map(|line| line.trim_start_matches("# ").to_owned());
-    // A key that is gone, unless a comment about it replaces it ("# no metrics").
-    let is_replaced = |gone: &str| after.contains(&&*format!("# no {gone}"));
-    let gone =
+    // Removed keys, except those that a comment replaces ("# no metrics").
+    let is_replaced = |key: &str| after.contains(&&*format!("# no {key}"));
+    let removed_keys =
         before.iter().filter_map(|line| key(line)).filter(|key| !keys.contains(key) && !is_replaced(key));
-    let gone = gone.map(|key| format!("{key} removed"));
-    let difference = |what| Difference { service: service.map(str::to_owned), what };
-    new.chain(gone).map(difference).collect()
+    let removed_keys = removed_keys.map(|key| format!("{key} removed"));
+    let difference = |text| Difference { service: service.map(str::to_owned), text };
+    new.chain(removed_keys).map(difference).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::sync::mpsc::{Sender, channel};
+    use std::time::{Duration, Instant};
 
     use super::*;
     use crate::config::Engine;
+    use crate::helper::Helper;
 
     #[test]
-    fn differences_are_listed_by_key() {
+    fn differences_are_listed_by_key_and_restart_settings_kept() {
         let service = |name: &str| Service::new(name, "127.0.0.1:1".parse().unwrap());
         let before = HelperConfig::new(vec![service("a"), service("b")]);
         let changed = Service { connect_timeout: Duration::from_millis(5), ..service("a") };
@@ -178,5 +190,80 @@ mod tests {
         after.engine = Engine::Auto;
         assert_eq!(keep_restart_settings(&before, &mut after), ["helper.engine", "helper.threads"]);
         assert_eq!((after.threads, after.engine), (0, Engine::Sockets));
+    }
+
+    fn helper_with_two_threads() -> (Helper, HelperConfig) {
+        let service = Service::new("cache", spillway_ports::free_address());
+        let service = Service { listen: vec![([127, 0, 0, 1], 0).into()], ..service };
+        let config = HelperConfig { threads: 2, ..HelperConfig::new(vec![service]) };
+        (Helper::start(config.clone()).unwrap(), config)
+    }
+
+    /// Keeps a thread busy until the returned sender is dropped.
+    fn block(running: &Running, thread: usize) -> Sender<()> {
+        let (release, released) = channel::<()>();
+        running.remotes[thread].run(move |_, _, _| _ = released.recv()).unwrap();
+        release
+    }
+
+    #[test]
+    fn settings_can_be_read_while_a_change_waits_for_a_silent_thread() {
+        let (helper, config) = helper_with_two_threads();
+        let running = helper.control().running();
+        let release = block(running, 1);
+        let changed = HelperConfig { max_connections: 7, ..config.clone() };
+        std::thread::scope(|scope| {
+            let change = scope.spawn(|| running.change(changed));
+            // Long enough for the change to wait for the thread.
+            std::thread::sleep(Duration::from_millis(500));
+            let began = Instant::now();
+            assert_eq!(running.settings().config.max_connections, config.max_connections);
+            assert!(began.elapsed() < Duration::from_secs(3), "took {:?}", began.elapsed());
+            let error = change.join().unwrap().unwrap_err();
+            assert!(matches!(error, StartError::Silent), "{error}");
+        });
+        assert_eq!(running.settings().config.max_connections, config.max_connections);
+        drop(release);
+    }
+
+    #[test]
+    fn helper_is_not_drained_while_a_thread_is_silent() {
+        let (helper, _) = helper_with_two_threads();
+        let release = block(helper.control().running(), 1);
+        helper.drain(Duration::ZERO);
+        let began = Instant::now();
+        for _ in 0..3 {
+            assert!(!helper.is_drained(), "a silent thread may have clients");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        assert!(began.elapsed() < Duration::from_secs(10), "took {:?}", began.elapsed());
+        drop(release);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !helper.is_drained() {
+            assert!(Instant::now() < deadline, "all threads should drain within 20 s");
+        }
+    }
+
+    #[test]
+    fn thread_that_falls_silent_during_a_change_is_named() {
+        let (helper, config) = helper_with_two_threads();
+        let running = helper.control().running();
+        let first = block(running, 0);
+        let changed = HelperConfig { max_connections: 7, ..config };
+        let second = std::thread::scope(|scope| {
+            let change = scope.spawn(|| running.change(changed));
+            // Long enough for the second thread to answer the check.
+            std::thread::sleep(Duration::from_secs(1));
+            let second = block(running, 1);
+            drop(first);
+            let error = change.join().unwrap().unwrap_err();
+            assert!(
+                matches!(&error, StartError::SilentAfterChange { threads } if *threads == [1]),
+                "{error}"
+            );
+            second
+        });
+        assert_eq!(running.settings().config.max_connections, 7, "the other thread has applied it");
+        drop(second);
     }
 }

@@ -44,12 +44,12 @@ pub struct Connection {
     pub bytes_out: u64,
     /// Bytes that wait in the helper, in both directions.
     pub buffered_bytes: u64,
-    /// How long the client has been unable to send, if it is.
+    /// Time for which the client has been unable to send; `None` if it can send.
     pub stalled_ms: Option<u64>,
 }
 
 impl Connections {
-    /// The JSON form, with the names of the version before.
+    /// The JSON form, which also has the field names of the previous version.
     pub fn to_value(&self) -> Value {
         let mut document = json!(self);
         add_old_fields(&mut document);
@@ -64,11 +64,11 @@ impl Running {
         let mut all = Connections { service: service.to_owned(), ..Connections::default() };
         for (thread, remote) in self.remotes.iter().enumerate() {
             let (name, left) = (service.to_owned(), limit - all.connections.len());
-            let answer = remote.ask_within(ANSWER_TIMEOUT, move |now, app, _| {
+            let answer = remote.run_and_wait_timeout(ANSWER_TIMEOUT, move |now, app, _| {
                 let (clients, total) = app.relay.client_statuses(Some(&name), left);
                 (now, clients, total)
             });
-            // The list is without the clients of a silent thread. Status counts silent threads.
+            // The list lacks the clients of a silent thread; the status counts silent threads.
             let Ok((now, clients, total)) = answer else { continue };
             all.total += u64::from(total);
             all.connections.extend(clients.iter().map(|client| Connection::of(now, thread, client)));
@@ -83,8 +83,8 @@ impl Connection {
         let client_kind = match status.kind {
             ClientKind::Plain => "plain",
             ClientKind::Library => "library",
-            ClientKind::Announcing => "announcing",
-            ClientKind::Leaving => "leaving",
+            ClientKind::AwaitingHeader => "announcing",
+            ClientKind::Lingering => "leaving",
         };
         Connection {
             client: status.client,

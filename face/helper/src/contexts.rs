@@ -22,9 +22,9 @@ use crate::relay_app::RelayApp;
 
 /// Connections of a thread beyond its clients: links, and peers that are about to be refused.
 const OTHER_CONNECTIONS: usize = 64;
-/// Upper bound on the delay of reading clients' requests, by which one wake-up serves several of them.
-const PATIENCE_MAX: Duration = Duration::from_millis(1);
-/// Longer than any `connect_timeout`: the relay applies that one.
+/// Upper bound on the delay of reading clients' requests, so that one wake-up serves several of them.
+const INPUT_PATIENCE_MAX: Duration = Duration::from_millis(1);
+/// Longer than any `connect_timeout`, which the relay applies itself.
 const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(90);
 /// Bytes that may wait for a library client before it is reset. The client's own credit limits its replies.
 const LIBRARY_BUFFER_BYTES: usize = 1 << 20;
@@ -70,18 +70,18 @@ pub fn clients_max_of_thread(config: &HelperConfig, threads: &Threads) -> u32 {
     u32::try_from(threads.share(u64::from(config.max_connections))).unwrap_or(u32::MAX)
 }
 
-/// Delay of reading requests, by which one wake-up reads several: they wait for their batch anyway. Replies have none.
+/// Delay of reading requests, so that one wake-up reads several: requests wait for their batch anyway.
 fn input_patience(config: &HelperConfig) -> Duration {
     let delay = |service: &Service| match service.policy {
-        PolicyKind::Fixed { delay, .. } => delay,
+        PolicyKind::Fixed { interval: delay, .. } => delay,
         PolicyKind::Adaptive { max_delay, .. } => max_delay,
         // The deadline counts from the end of the turn that read a batch's first request, not from the read before it.
         PolicyKind::Deadline { max_delay, .. } | PolicyKind::Following { max_delay, .. } => {
             max_delay.saturating_mul(2)
         }
-        PolicyKind::Algorithm1 => PATIENCE_MAX,
+        PolicyKind::Algorithm1 => INPUT_PATIENCE_MAX,
     };
-    config.services.iter().map(delay).max().unwrap_or_default().min(PATIENCE_MAX)
+    config.services.iter().map(delay).max().unwrap_or_default().min(INPUT_PATIENCE_MAX)
 }
 
 pub fn relay_config(config: &HelperConfig, listeners: &ListenerTable, threads: &Threads) -> RelayConfig {
@@ -103,7 +103,7 @@ pub fn relay_config(config: &HelperConfig, listeners: &ListenerTable, threads: &
         ..ServiceConfig::new(service.name.clone(), service.server)
     });
     let buffers = config.services.iter().map(|service| service.connection_buffer_bytes as usize);
-    // Equal shares: memory that one thread does not use is no excuse for another to exceed the limit of all.
+    // Equal shares: if a thread could use what another leaves, all together could exceed the limit.
     let memory_bytes = config.max_memory_bytes.div_ceil(threads.count);
     RelayConfig {
         clients_max: clients_max_of_thread(config, threads),
@@ -121,7 +121,7 @@ fn measurement(service: &Service) -> Option<Measurement> {
         Protocol::Redis => spillway_requests::Protocol::Redis,
     };
     let one_in = service.measure_one_in;
-    (one_in > 0).then_some(Measurement { protocol, one_in })
+    (one_in > 0).then_some(Measurement { protocol, sample_one_in: one_in })
 }
 
 fn encryption(service: &Service) -> Encryption {
@@ -129,10 +129,10 @@ fn encryption(service: &Service) -> Encryption {
 }
 
 fn load_config(config: &HelperConfig, threads: &Threads) -> LoadConfig {
-    let percent = |percent: u8| f64::from(percent) / 100.0;
+    let fraction = |percent: u8| f64::from(percent) / 100.0;
     let shedding = (config.shed_above > 0).then(|| SheddingSettings {
-        above: percent(config.shed_above),
-        until: percent(config.shed_until),
+        above: fraction(config.shed_above),
+        below: fraction(config.shed_until),
         ..SheddingSettings::default()
     });
     LoadConfig {

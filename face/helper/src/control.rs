@@ -7,12 +7,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use spillway_daemon::{Answers, Manager, Rights, deprecated, unknown_service};
-pub use spillway_daemon::{AskError, OverrideOutcome};
+pub use spillway_daemon::{OverrideOutcome, RequestError};
 use spillway_metrics::{Declared, Exposition};
 use spillway_policy::Override;
 use tracing::{error, info};
 
-use crate::config::HelperConfig;
+use crate::config::{HelperConfig, StartError};
 use crate::connections::Connections;
 use crate::health::health;
 use crate::history::History;
@@ -21,14 +21,14 @@ use crate::page;
 use crate::running::Running;
 use crate::status::HelperStatus;
 
-/// Reads the settings at each reload. Its error texts name the operator's next step.
-pub type Source = Box<dyn FnMut() -> Result<HelperConfig, String> + Send>;
+/// Reads the settings at each reload. Its error texts contain the operator's next step.
+pub type SettingsSource = Box<dyn FnMut() -> Result<HelperConfig, String> + Send>;
 
 /// Timeout of a request: a reload may look up host names.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An override `off` sends clients away at random times within this time, to spread their arrival at the server.
-const SENT_WITHIN: Duration = Duration::from_secs(1);
+const SEND_AWAY_TIME: Duration = Duration::from_secs(1);
 
 /// A request to a helper.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,7 +58,8 @@ pub enum Request {
         /// Name of the service.
         service: String,
         /// The override: `auto`, `on` or `off`.
-        word: String,
+        #[serde(rename = "word")]
+        manual_override: String,
         /// Time after which `auto` returns; without limit if not given.
         #[serde(default)]
         lasts_ms: Option<u64>,
@@ -86,13 +87,13 @@ pub struct Draining {
 pub(crate) struct Control {
     running: Arc<Running>,
     /// Locked during a reload, so that reloads do not overlap.
-    source: Mutex<Option<Source>>,
+    source: Mutex<Option<SettingsSource>>,
     manager: Manager,
     history: Arc<History>,
 }
 
 impl Control {
-    pub(crate) fn new(running: Arc<Running>, source: Option<Source>) -> Control {
+    pub(crate) fn new(running: Arc<Running>, source: Option<SettingsSource>) -> Control {
         // A program that embeds a helper notifies its service manager itself.
         let manager = if source.is_some() { Manager::from_environment() } else { Manager::default() };
         Control { running, source: Mutex::new(source), manager, history: Arc::default() }
@@ -110,15 +111,21 @@ impl Control {
         &self.manager
     }
 
-    /// Reads the configuration again and applies it. On an error the previous one stays. Logs the result.
+    /// Reads the configuration again and applies it. On an error the previous one stays, unless a thread has fallen
+    /// silent after others had applied the new one. Logs the result.
     pub(crate) fn reload(&self) -> Result<ReloadOutcome, String> {
         let mut source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(source) = source.as_mut() else {
             return Err("this helper was not started with settings that can be read again".to_owned());
         };
         self.manager.reloading();
-        let changed =
-            source().and_then(|config| self.running.change(config).map_err(|error| error.to_string()));
+        let mut is_partly_applied = false;
+        let changed = source().and_then(|config| {
+            self.running.change(config).map_err(|error| {
+                is_partly_applied = matches!(error, StartError::SilentAfterChange { .. });
+                error.to_string()
+            })
+        });
         self.manager.ready(&self.summary());
         match &changed {
             Ok(changed) => {
@@ -128,6 +135,7 @@ impl Control {
                     "reload: in force"
                 );
             }
+            Err(problem) if is_partly_applied => error!(%problem, "reload: in force on some threads only"),
             Err(why) => {
                 let problem = why.lines().collect::<Vec<_>>().join("; ");
                 error!(%problem, "reload: refused, everything stays as it was");
@@ -137,10 +145,10 @@ impl Control {
     }
 
     fn connections(&self, service: &str, limit: usize) -> Result<Connections, String> {
-        if self.running.status().services.iter().any(|one| one.name == service) {
+        if self.running.status().services.iter().any(|candidate| candidate.name == service) {
             return Ok(self.running.connections(service, limit));
         }
-        Err(self.unknown(service))
+        Err(self.unknown_service_error(service))
     }
 
     fn set_override(
@@ -149,21 +157,23 @@ impl Control {
         name: &str,
         lasts_ms: Option<u64>,
     ) -> Result<OverrideOutcome, String> {
-        let word: Override = name.parse().map_err(|error| format!("{name}: {error}"))?;
+        let relief_override: Override = name.parse().map_err(|error| format!("{name}: {error}"))?;
         let lasts = lasts_ms.map(Duration::from_millis);
-        if !self.running.set_override(service, (word, lasts), SENT_WITHIN) {
-            return Err(self.unknown(service));
+        if !self.running.set_override(service, (relief_override, lasts), SEND_AWAY_TIME) {
+            return Err(self.unknown_service_error(service));
         }
         let status = self.running.status();
-        let clients = status.services.iter().find(|one| one.name == service);
-        let clients = clients.filter(|_| word == Override::Off).map_or(0, |one| one.library_clients.into());
-        info!(%service, "override" = %word, lasts_ms, clients, "relief: override");
-        Ok(OverrideOutcome { word: word.name().to_owned(), clients })
+        let clients = status.services.iter().find(|candidate| candidate.name == service);
+        let clients = clients
+            .filter(|_| relief_override == Override::Off)
+            .map_or(0, |candidate| candidate.library_clients.into());
+        info!(%service, "override" = %relief_override, lasts_ms, clients, "relief: override");
+        Ok(OverrideOutcome { manual_override: relief_override.name().to_owned(), clients })
     }
 
-    fn unknown(&self, service: &str) -> String {
-        let all = self.running.status().services;
-        let names: Vec<&str> = all.iter().map(|one| one.name.as_str()).collect();
+    fn unknown_service_error(&self, service: &str) -> String {
+        let services = self.running.status().services;
+        let names: Vec<&str> = services.iter().map(|candidate| candidate.name.as_str()).collect();
         unknown_service(service, &format!("there are: {}", names.join(", ")))
     }
 
@@ -171,13 +181,13 @@ impl Control {
         let (services, default) = {
             let settings = self.running.settings();
             let config = &settings.config;
-            let all: Vec<String> = config.services.iter().map(|service| service.name.clone()).collect();
-            let chosen = match all.iter().find(|name| *name == target) {
+            let names: Vec<String> = config.services.iter().map(|service| service.name.clone()).collect();
+            let chosen = match names.iter().find(|name| *name == target) {
                 Some(service) => vec![service.clone()],
-                None if config.name == target => all,
+                None if config.name == target => names,
                 None => {
-                    let (name, all) = (&config.name, all.join(", "));
-                    return Err(unknown_service(target, &format!("this is helper {name}, with {all}")));
+                    let (name, services) = (&config.name, names.join(", "));
+                    return Err(unknown_service(target, &format!("this is helper {name}, with {services}")));
                 }
             };
             (chosen, config.drain_deadline)
@@ -213,14 +223,14 @@ impl Answers for Control {
         match request {
             Request::Status {} => Ok(self.running.status().to_value()),
             Request::Connections { service, limit } => {
-                self.connections(&service, limit).map(|all| all.to_value())
+                self.connections(&service, limit).map(|connections| connections.to_value())
             }
             Request::Reload {} => self.reload().map(|changed| json!(changed)),
             Request::Drain { target, deadline_ms } => {
-                self.drain(&target, deadline_ms).map(|what| json!(what))
+                self.drain(&target, deadline_ms).map(|draining| json!(draining))
             }
-            Request::Relief { service, word, lasts_ms } => {
-                self.set_override(&service, &word, lasts_ms).map(|outcome| json!(outcome))
+            Request::Relief { service, manual_override, lasts_ms } => {
+                self.set_override(&service, &manual_override, lasts_ms).map(|outcome| json!(outcome))
             }
         }
     }
@@ -252,15 +262,18 @@ impl Answers for Control {
 ///
 /// # Errors
 /// The helper does not answer, or refuses.
-pub fn ask<T: serde::de::DeserializeOwned>(path: &Path, request: &Request) -> Result<T, AskError> {
-    spillway_daemon::ask_for(path, request, REQUEST_TIMEOUT)
+pub fn send_request<T: serde::de::DeserializeOwned>(
+    path: &Path,
+    request: &Request,
+) -> Result<T, RequestError> {
+    spillway_daemon::send_json_request(path, request, REQUEST_TIMEOUT)
 }
 
-/// Requests a helper's status, with the errors of [`ask`].
-pub fn query(path: &Path) -> Result<HelperStatus, AskError> {
-    let mut status: Value = ask(path, &Request::Status {})?;
+/// Requests a helper's status, with the errors of [`send_request`].
+pub fn request_status(path: &Path) -> Result<HelperStatus, RequestError> {
+    let mut status: Value = send_request(path, &Request::Status {})?;
     deprecated::read_old_fields(&mut status);
-    serde_json::from_value(status).map_err(|error| AskError::Answer(error.to_string()))
+    serde_json::from_value(status).map_err(|error| RequestError::UnexpectedAnswer(error.to_string()))
 }
 
 #[cfg(test)]
@@ -268,9 +281,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_strict() {
+    fn unknown_and_incomplete_requests_are_refused() {
         let parse = |text: &str| serde_json::from_str::<Request>(text);
         assert_eq!(parse(r#"{"command":"status"}"#).unwrap(), Request::Status {});
+        let relief = Request::Relief { service: "a".into(), manual_override: "on".into(), lasts_ms: None };
+        assert_eq!(parse(r#"{"command":"relief","service":"a","word":"on"}"#).unwrap(), relief);
         let drain = Request::Drain { target: "cache".into(), deadline_ms: Some(5) };
         assert_eq!(parse(&serde_json::to_string(&drain).unwrap()).unwrap(), drain);
         assert!(parse(r#"{"command":"drain","target":"a"}"#).is_ok());

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use spillway_batch::Histogram;
 
-/// A histogram.
+/// Counts of values in buckets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Distribution {
     /// Upper bounds of the buckets, inclusive.
@@ -49,14 +49,14 @@ impl Distribution {
         if total == 0 {
             return None;
         }
-        let (wanted, mut below) = (share * total as f64, 0.0);
+        let (rank, mut below) = (share * total as f64, 0.0);
         for (index, count) in self.counts.iter().enumerate() {
             let count = *count as f64;
-            if count > 0.0 && below + count >= wanted {
+            if count > 0.0 && below + count >= rank {
                 let bound = |index: usize| self.bounds.get(index).map(|bound| *bound as f64);
                 let lower = index.checked_sub(1).and_then(bound).unwrap_or(0.0);
                 let upper = bound(index).unwrap_or(lower);
-                return Some(lower + (upper - lower) * ((wanted - below) / count).clamp(0.0, 1.0));
+                return Some(lower + (upper - lower) * ((rank - below) / count).clamp(0.0, 1.0));
             }
             below += count;
         }
@@ -69,25 +69,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_lie_within_their_bucket() {
-        let of = |counts: &[u64]| Distribution { bounds: vec![10, 20, 40], counts: counts.to_vec(), sum: 0 };
-        assert_eq!(of(&[0, 0, 0, 0]).quantile(0.5), None);
-        assert_eq!(of(&[0, 10, 0, 0]).quantile(0.5), Some(15.0));
-        assert_eq!(of(&[50, 49, 0, 1]).quantile(0.99), Some(20.0));
-        assert_eq!(of(&[0, 0, 0, 3]).quantile(0.5), Some(40.0), "beyond the last bound");
+    fn quantiles_are_interpolated_within_their_bucket() {
+        let distribution =
+            |counts: &[u64]| Distribution { bounds: vec![10, 20, 40], counts: counts.to_vec(), sum: 0 };
+        assert_eq!(distribution(&[0, 0, 0, 0]).quantile(0.5), None);
+        assert_eq!(distribution(&[0, 10, 0, 0]).quantile(0.5), Some(15.0));
+        assert_eq!(distribution(&[50, 49, 0, 1]).quantile(0.99), Some(20.0));
+        assert_eq!(
+            distribution(&[0, 0, 0, 3]).quantile(0.5),
+            Some(40.0),
+            "values beyond the last bound should count as the bound"
+        );
         assert_eq!(Distribution::default().quantile(0.5), None);
     }
 
     #[test]
-    fn values_since_a_snapshot() {
-        let of = |counts: &[u64], sum| Distribution { bounds: vec![1], counts: counts.to_vec(), sum };
-        assert_eq!(of(&[5, 7], 30).since(&of(&[2, 7], 10)), of(&[3, 0], 20));
-        assert_eq!(of(&[1, 0], 3).since(&of(&[2, 7], 10)), of(&[0, 0], 0), "restarted");
-        assert_eq!(of(&[5, 7], 30).since(&Distribution::default()), of(&[5, 7], 30));
+    fn since_subtracts_the_counts_of_a_snapshot() {
+        let distribution =
+            |counts: &[u64], sum| Distribution { bounds: vec![1], counts: counts.to_vec(), sum };
+        assert_eq!(distribution(&[5, 7], 30).since(&distribution(&[2, 7], 10)), distribution(&[3, 0], 20));
+        assert_eq!(
+            distribution(&[1, 0], 3).since(&distribution(&[2, 7], 10)),
+            distribution(&[0, 0], 0),
+            "counts of a restarted helper should not become negative"
+        );
+        assert_eq!(distribution(&[5, 7], 30).since(&Distribution::default()), distribution(&[5, 7], 30));
     }
 
     #[test]
-    fn adds_histograms_in_another_unit() {
+    fn add_converts_histograms_to_the_unit() {
         let mut histogram = Histogram::new(&[1_000, 5_000]);
         [500, 3_000, 9_000].into_iter().for_each(|value| histogram.record(value));
         let mut distribution = Distribution::default();

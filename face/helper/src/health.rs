@@ -28,10 +28,10 @@ pub fn health(status: &HelperStatus) -> Result<(), String> {
             status.clients, status.max_connections
         );
     }
-    // A removed service only waits for its clients to finish.
+    // A removed service may refuse new clients: it waits for its present ones to finish.
     for service in status.services.iter().filter(|service| !service.removed) {
-        if let Some(what) = refuses(service) {
-            let _ = writeln!(why, "{}: {what}", service.name);
+        if let Some(reason) = refusal_reason(service) {
+            let _ = writeln!(why, "{}: {reason}", service.name);
         }
     }
     if why.is_empty() { Ok(()) } else { Err(why) }
@@ -44,7 +44,7 @@ fn is_full(status: &HelperStatus) -> bool {
 }
 
 /// Why a service does not accept new clients on all threads.
-pub(crate) fn refuses(service: &ServiceStatus) -> Option<String> {
+pub(crate) fn refusal_reason(service: &ServiceStatus) -> Option<String> {
     if let Some(drained) = service.drained {
         return Some(format!("draining: no new clients; {} connected", drained.remaining));
     }
@@ -52,8 +52,8 @@ pub(crate) fn refuses(service: &ServiceStatus) -> Option<String> {
         let left = service.override_left_ms.map(|ms| format!(" for {} s more", ms / 1000));
         return Some(format!("relief is off{}: no new clients", left.unwrap_or_default()));
     }
-    let up = service.links.iter().filter(|link| link.state == "up").count();
-    // A replaced link counts as up until the new link is, but is not one of the links that must be up.
+    let up = service.links_up();
+    // A replaced link counts as up until the new link is up. It is not among the links that must be up.
     let links = service.links.iter().filter(|link| !link.replaced).count();
     let up = up.min(links);
     (up < links || links == 0).then(|| format!("{up} of {links} links to {} are up", service.server))
@@ -67,7 +67,7 @@ mod tests {
     #[test]
     fn a_helper_is_full_when_no_thread_accepts_clients() {
         let thread = |clients| ThreadStatus { clients, ..ThreadStatus::default() };
-        let of = |clients: [u32; 2]| {
+        let health_of = |clients: [u32; 2]| {
             health(&HelperStatus {
                 clients: clients.iter().sum(),
                 max_connections: 4,
@@ -76,15 +76,18 @@ mod tests {
                 ..HelperStatus::default()
             })
         };
-        assert_eq!(of([3, 2]), Ok(()), "one thread still accepts some");
-        assert_eq!(of([3, 3]).unwrap_err(), "full: no new clients; 6 connected, max_connections = 4\n");
+        assert_eq!(health_of([3, 2]), Ok(()), "one thread should still accept clients");
+        assert_eq!(
+            health_of([3, 3]).unwrap_err(),
+            "full: no new clients; 6 connected, max_connections = 4\n"
+        );
     }
 
     #[test]
-    fn every_reason_is_reported() {
+    fn each_reason_against_new_clients_is_reported() {
         let link = |state: &str| LinkStatus { state: state.into(), ..LinkStatus::default() };
         let service = |links| ServiceStatus { name: "cache".into(), links, ..ServiceStatus::default() };
-        let of = |services, draining, threads_silent| {
+        let health_of = |services, draining, threads_silent| {
             health(&HelperStatus {
                 services,
                 draining,
@@ -93,45 +96,48 @@ mod tests {
                 ..HelperStatus::default()
             })
         };
-        assert_eq!(of(vec![service(vec![link("up"), link("up")])], false, 0), Ok(()));
-        let why = of(vec![service(vec![link("up"), link("waiting")])], false, 0).unwrap_err();
+        assert_eq!(health_of(vec![service(vec![link("up"), link("up")])], false, 0), Ok(()));
+        let why = health_of(vec![service(vec![link("up"), link("waiting")])], false, 0).unwrap_err();
         assert!(why.contains("cache: 1 of 2 links"), "{why}");
-        assert!(of(vec![service(vec![link("draining")])], false, 0).is_err(), "the server drains");
-        assert!(of(vec![service(vec![])], false, 0).is_err());
+        assert!(
+            health_of(vec![service(vec![link("draining")])], false, 0).is_err(),
+            "a draining link should count as down"
+        );
+        assert!(health_of(vec![service(vec![])], false, 0).is_err());
         let replaced = |state| LinkStatus { replaced: true, ..link(state) };
         assert_eq!(
-            of(vec![service(vec![link("connecting"), replaced("up")])], false, 0),
+            health_of(vec![service(vec![link("connecting"), replaced("up")])], false, 0),
             Ok(()),
-            "the replaced link carries clients until the new one is up"
+            "a replaced link should count as up until the new one is up"
         );
         assert_eq!(
-            of(vec![service(vec![link("up"), replaced("draining")])], false, 0),
+            health_of(vec![service(vec![link("up"), replaced("draining")])], false, 0),
             Ok(()),
-            "the replaced link need not be up"
+            "a replaced link need not be up"
         );
-        assert!(of(vec![service(vec![link("connecting"), replaced("draining")])], false, 0).is_err());
+        assert!(health_of(vec![service(vec![link("connecting"), replaced("draining")])], false, 0).is_err());
         let removed = ServiceStatus { removed: true, ..service(vec![link("closed")]) };
-        assert_eq!(of(vec![service(vec![link("up")]), removed], false, 0), Ok(()));
+        assert_eq!(health_of(vec![service(vec![link("up")]), removed], false, 0), Ok(()));
         let drained = Some(Drained { remaining: 3, ..Drained::default() });
         let drains = ServiceStatus { drained, ..service(vec![link("up")]) };
-        let why = of(vec![drains], false, 0).unwrap_err();
+        let why = health_of(vec![drains], false, 0).unwrap_err();
         assert_eq!(why, "cache: draining: no new clients; 3 connected\n");
         let off = |left| ServiceStatus {
             relief_override: "off".into(),
             override_left_ms: left,
             ..service(vec![link("up")])
         };
-        let why = of(vec![off(None), off(Some(5000))], false, 0).unwrap_err();
+        let why = health_of(vec![off(None), off(Some(5000))], false, 0).unwrap_err();
         assert_eq!(
             why,
             "cache: relief is off: no new clients\ncache: relief is off for 5 s more: no new clients\n"
         );
         let on = ServiceStatus { relief_override: "on".into(), ..service(vec![link("up")]) };
-        assert_eq!(of(vec![on], false, 0), Ok(()));
+        assert_eq!(health_of(vec![on], false, 0), Ok(()));
         let failed =
             HelperStatus { thread_failure: Some("thread net-0 failed".into()), ..HelperStatus::default() };
         assert_eq!(health(&failed).unwrap_err(), "thread net-0 failed\n");
-        assert!(of(vec![], true, 0).unwrap_err().contains("draining"));
-        assert!(of(vec![], false, 1).unwrap_err().contains("1 of 2 threads"));
+        assert!(health_of(vec![], true, 0).unwrap_err().contains("draining"));
+        assert!(health_of(vec![], false, 1).unwrap_err().contains("1 of 2 threads"));
     }
 }

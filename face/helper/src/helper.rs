@@ -7,20 +7,21 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use spillway_daemon::{ControlPorts, ServedPorts, ThreadWatch};
-use spillway_net::{Clock, Context, Remote};
+use spillway_net::{Clock, Context, Remote, Sockets};
+use spillway_transport::Time;
 use tracing::{info, warn};
 
 use crate::config::{Engine, HelperConfig, StartError};
 use crate::contexts::{Threads, context, net_config, relay_config, spawn};
-use crate::control::{Control, Source};
+use crate::control::{Control, SettingsSource};
 use crate::history::Sampler;
 use crate::listeners::{ListenerKind, ListenerTable};
 use crate::log::{Log, Names};
 use crate::relay_app::RelayApp;
-use crate::running::{Running, Settings, warn_of_useless_settings};
+use crate::running::{Running, STATUS_TIMEOUT, Settings, warn_of_ineffective_settings};
 use crate::status::HelperStatus;
 
-/// Maximum wait for withdrawing registrations at the end. Remaining ones expire in etcd.
+/// Maximum wait for withdrawing registrations at the end. Remaining registrations expire in etcd.
 const WITHDRAW_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// A running helper. Dropping it closes links and clients at once; [`Helper::drain`] lets clients finish.
@@ -36,7 +37,7 @@ impl Helper {
     /// Binds the listening ports and starts the threads, which open links and accept clients once a link is up.
     ///
     /// # Errors
-    /// The helper cannot start; nothing is left running.
+    /// The helper cannot start; all its threads have ended.
     pub fn start(config: HelperConfig) -> Result<Helper, StartError> {
         Helper::start_as(config, None, ThreadWatch::new(|| ()))
     }
@@ -44,7 +45,7 @@ impl Helper {
     /// As [`start`](Self::start). `source` reads the settings for a reload; `watch` watches the threads.
     pub(crate) fn start_as(
         config: HelperConfig,
-        source: Option<Source>,
+        source: Option<SettingsSource>,
         watch: ThreadWatch,
     ) -> Result<Helper, StartError> {
         config.check()?;
@@ -56,7 +57,7 @@ impl Helper {
         let ports = ControlPorts::bind(config.socket.as_deref(), config.admin_group.as_ref(), config.metrics)
             .map_err(StartError::Port)?;
 
-        warn_of_useless_settings(&config);
+        warn_of_ineffective_settings(&config);
         if config.engine == Engine::Auto {
             info!("engine auto: sockets, because this version has no other");
         }
@@ -68,8 +69,8 @@ impl Helper {
         for thread in 0..threads.count {
             contexts.push(context(thread, &relay, &net, clock, &log)?);
         }
-        for (index, each) in plan.new {
-            for (context, listener) in contexts.iter_mut().zip(each) {
+        for (index, listeners) in plan.new {
+            for (context, listener) in contexts.iter_mut().zip(listeners) {
                 context.command(|_, _, out| out.put_listener(index, listener));
             }
         }
@@ -93,7 +94,7 @@ impl Helper {
         let ports = ports.serve(&helper.control).map_err(StartError::Host)?;
         ports.metrics_address().iter().for_each(log_metrics_address);
         helper.ports = Some(ports);
-        helper.running().registrars.put_in_force(&helper.running().settings().config);
+        helper.running().registrars.apply(&helper.running().settings().config);
         Ok(helper)
     }
 
@@ -110,7 +111,8 @@ impl Helper {
         self.running().status()
     }
 
-    /// Applies new settings; on an error the old ones stay in force. For the effects on clients see
+    /// Applies new settings. On an error the old ones stay in force, except with [`StartError::SilentAfterChange`]. For
+    /// the effects on clients see
     /// [`Relay::reconfigure`](spillway_relay::Relay::reconfigure).
     pub fn change(&self, config: HelperConfig) -> Result<crate::control::ReloadOutcome, StartError> {
         self.running().change(config)
@@ -121,34 +123,42 @@ impl Helper {
         self.ports.as_ref().and_then(ServedPorts::metrics_address)
     }
 
-    /// Accepts no new clients, and resets remaining ones after `deadline`. Then call [`is_drained`](Self::is_drained).
+    /// Accepts no new clients, and resets remaining ones after `deadline`. Poll [`is_drained`](Self::is_drained) then.
     pub fn drain(&self, deadline: Duration) {
         self.running().registrars.withdraw_all();
         for remote in &self.running().remotes {
-            // Fails for a thread that has ended: it has no clients.
+            // Fails for a thread that has ended, and has no clients.
             let _ = remote.run(move |now, app, out| app.relay.drain(now, deadline, out));
         }
     }
 
-    /// Drains one service until the next [`change`](Self::change). False if the helper does not have the service.
+    /// Drains one service until the next [`change`](Self::change). Returns false for an unknown service.
     pub fn drain_service(&self, name: &str, deadline: Duration) -> bool {
         self.running().drain_service(name, deadline)
     }
 
     /// Whether all clients have left after [`drain`](Self::drain).
     pub fn is_drained(&self) -> bool {
-        let drained = |remote: &Remote<RelayApp>| remote.ask(|_, app, _| app.relay.is_drained());
-        self.running().remotes.iter().all(|remote| drained(remote).unwrap_or(true))
+        self.all_threads(|_, app, _| app.relay.is_drained())
     }
 
     /// Whether all connections are closed: those of clients, and after a drain also the links to servers.
     pub fn is_disconnected(&self) -> bool {
-        let is_closed = |remote: &Remote<RelayApp>| remote.ask(|_, _, out| out.connections() == 0);
-        self.running().remotes.iter().all(|remote| is_closed(remote).unwrap_or(true))
+        self.all_threads(|_, _, out| out.connections() == 0)
+    }
+
+    /// Whether a condition holds on all threads. It holds for a thread that has ended, and not for a silent one. The wait
+    /// is limited, because a drain must end at its deadline.
+    fn all_threads(&self, condition: fn(Time, &mut RelayApp, &mut Sockets) -> bool) -> bool {
+        self.running().remotes.iter().all(|remote| {
+            remote
+                .run_and_wait_timeout(STATUS_TIMEOUT, condition)
+                .unwrap_or_else(|_| remote.run(|_, _, _| ()).is_err())
+        })
     }
 
     /// Whether every network thread runs. If not, see [`failure`](Self::failure).
-    pub fn is_whole(&self) -> bool {
+    pub fn all_threads_run(&self) -> bool {
         !self.threads.iter().any(JoinHandle::is_finished)
     }
 
@@ -191,11 +201,11 @@ fn log_metrics_address(address: &SocketAddr) {
     }
 }
 
-/// Starts the thread that writes the log entries of the network threads. It ends with them.
+/// Starts the thread that writes the log entries of the network threads, and ends with them.
 fn start_log(watch: &ThreadWatch, names: Names) -> Result<Log, StartError> {
-    let (log, lines) = Log::new();
+    let (log, entries) = Log::new();
     let writing = move || {
-        crate::log::write(&lines, &names);
+        crate::log::write(&entries, &names);
         Ok::<(), Infallible>(())
     };
     watch.spawn("notices", writing).map_err(StartError::Host)?;

@@ -1,4 +1,4 @@
-//! The last two minutes of a helper, for its status page.
+//! The rates of a helper in the last two minutes, for its status page.
 
 use std::collections::VecDeque;
 use std::io;
@@ -72,7 +72,7 @@ impl Sampler {
 impl Drop for Sampler {
     fn drop(&mut self) {
         drop(self.stop.take());
-        // A sampler that panicked leaves a history that does not grow any more.
+        // Joining fails if the thread panicked; the history then ends at that time.
         self.thread.take().map(JoinHandle::join);
     }
 }
@@ -86,20 +86,23 @@ mod tests {
     }
 
     #[test]
-    fn two_minutes_are_kept() {
+    fn history_keeps_the_samples_of_two_minutes() {
         let history = History::default();
         history.record(status(0));
         assert!(history.rates().is_empty());
         for sample in 1..=SAMPLES_MAX as u64 + 5 {
-            history.record(status(sample * 1000 + sample));
+            history.record(status(sample * 1001));
         }
         let rates = history.rates();
         assert_eq!(rates.len(), SAMPLES_MAX);
-        assert!(rates.iter().all(|rates| (rates.seconds - 1.001).abs() < 1e-9), "each of its own interval");
+        assert!(
+            rates.iter().all(|rates| (rates.seconds - 1.001).abs() < 1e-9),
+            "each rate should cover its own interval"
+        );
     }
 
     #[test]
-    fn a_status_of_another_time_adds_no_rates() {
+    fn status_of_the_same_time_or_another_process_adds_no_rates() {
         let history = History::default();
         history.record(status(5_000));
         history.record(status(5_000));

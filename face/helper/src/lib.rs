@@ -1,7 +1,7 @@
 //! The helper: one relay per core on kernel sockets.
 //!
 //! [`Helper::start`] binds the listening ports and keeps links to the servers open. The helper accepts clients while a
-//! link is up; otherwise the host refuses them. [`run`] is the `spillway helper` command: a helper that runs until
+//! link is up; otherwise the kernel refuses them. [`run`] is the `spillway helper` command: a helper that runs until
 //! SIGTERM, with signals, a service manager, an admin socket and metrics. [`config`] holds its settings, which may
 //! change while it runs.
 #![forbid(unsafe_code)]
@@ -30,7 +30,7 @@ mod status;
 
 pub use config::{HelperConfig, Service, StartError};
 pub use connections::{CONNECTIONS_MAX, Connection, Connections};
-pub use control::{Source, query};
+pub use control::{SettingsSource, request_status};
 pub use distribution::Distribution;
 pub use health::health;
 pub use helper::Helper;

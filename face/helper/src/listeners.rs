@@ -12,7 +12,7 @@ pub struct Listener {
     /// Service and kind. They distinguish configured addresses with port 0.
     owner: (String, ListenerKind),
     configured: SocketAddr,
-    /// With the port that the kernel chose.
+    /// The configured address with the port that the kernel chose for port 0.
     pub bound: SocketAddr,
     /// TCP keep-alive of accepted clients.
     pub keep_alive: Option<Duration>,
@@ -57,23 +57,23 @@ impl ListenerTable {
         self.iter().filter(move |(_, listener)| listener.owner.0 == service && listener.owner.1 == kind)
     }
 
-    /// Binds the missing listeners of a configuration. A present one stays, even if it changes its service.
+    /// Binds the missing listeners of a configuration. A present listener stays, even if it changes its service.
     ///
     /// # Errors
-    /// An address cannot be bound; then nothing has changed.
+    /// An address cannot be bound. The table has not changed then.
     pub fn plan(&self, config: &HelperConfig, threads: usize, net: &NetConfig) -> Result<Plan, StartError> {
-        let ours: Vec<SocketAddr> = self.iter().map(|(_, listener)| listener.bound).collect();
+        let own_addresses: Vec<SocketAddr> = self.iter().map(|(_, listener)| listener.bound).collect();
         let mut plan = Plan { table: ListenerTable(vec![None; self.0.len()]), ..Plan::default() };
         let mut missing = Vec::new();
         for (owner, configured, keep_alive) in configured_listeners(config) {
             let binding = binding(config, owner.1);
             let is_free = |(index, _): &(u16, &Listener)| plan.table.0[usize::from(*index)].is_none();
-            let fits = |listener: &Listener| {
+            let matches = |listener: &Listener| {
                 listener.configured == configured
                     && listener.binding == binding
                     && (configured.port() != 0 || listener.owner == owner)
             };
-            match self.iter().filter(is_free).find(|(_, listener)| fits(listener)) {
+            match self.iter().filter(is_free).find(|(_, listener)| matches(listener)) {
                 Some((index, listener)) => {
                     let bound = listener.bound;
                     let listener = Listener { owner, configured, bound, keep_alive, binding };
@@ -85,37 +85,39 @@ impl ListenerTable {
         for (owner, configured, keep_alive) in missing {
             let net = NetConfig { keep_alive, ..net.clone() };
             let binding = binding(config, owner.1);
-            let listeners = Listeners::bind_beside(&[configured], threads, &net, binding, &ours)
+            let listeners = Listeners::bind_beside(&[configured], threads, &net, binding, &own_addresses)
                 .map_err(StartError::Bind)?;
             let bound = listeners.addresses()[0]; // the result for the only address
             let index = plan.table.free_index(&self.0)?;
             plan.table.0[usize::from(index)] =
                 Some(Listener { owner, configured, bound, keep_alive, binding });
-            let each = listeners.into_contexts().into_iter().flat_map(|of_thread| of_thread.into_each());
-            plan.new.push((index, each.collect()));
+            let sockets = listeners.into_contexts().into_iter().flat_map(|thread| thread.into_listeners());
+            plan.new.push((index, sockets.collect()));
         }
-        let kept = |index: u16| plan.table.0[usize::from(index)].is_some();
-        plan.removed = self.iter().map(|(index, _)| index).filter(|index| !kept(*index)).collect();
+        let is_kept = |index: u16| plan.table.0[usize::from(index)].is_some();
+        plan.removed = self.iter().map(|(index, _)| index).filter(|index| !is_kept(*index)).collect();
         Ok(plan)
     }
 
-    /// A free index that `before` did not use either: events of a removed listener may still be pending.
-    fn free_index(&mut self, before: &[Option<Listener>]) -> Result<u16, StartError> {
-        let is_free = |at: &usize| self.0[*at].is_none() && before.get(*at).is_none_or(Option::is_none);
-        let at = (0..self.0.len()).find(is_free).unwrap_or(self.0.len());
-        let index = u16::try_from(at).map_err(|_| StartError::Listeners)?;
-        if at == self.0.len() {
+    /// A free index that `previous` did not use either: events of a removed listener may still be pending.
+    fn free_index(&mut self, previous: &[Option<Listener>]) -> Result<u16, StartError> {
+        let is_free = |position: &usize| {
+            self.0[*position].is_none() && previous.get(*position).is_none_or(Option::is_none)
+        };
+        let position = (0..self.0.len()).find(is_free).unwrap_or(self.0.len());
+        let index = u16::try_from(position).map_err(|_| StartError::Listeners)?;
+        if position == self.0.len() {
             self.0.push(None);
         }
         Ok(index)
     }
 }
 
-/// A library client asks for the load from the port from which it connects later, so that one thread gets both.
+/// A library client queries the load from the port from which it will connect, so that one thread serves both.
 fn binding(config: &HelperConfig, kind: ListenerKind) -> Binding {
     match kind {
         ListenerKind::Plain => Binding::Plain,
-        ListenerKind::Library if config.load_answers => Binding::Questions,
+        ListenerKind::Library if config.load_answers => Binding::LoadQueries,
         ListenerKind::Library => Binding::BySourcePort,
     }
 }
@@ -150,32 +152,36 @@ mod tests {
     #[test]
     fn present_listeners_stay_and_removed_indexes_are_not_reused_at_once() {
         let net = NetConfig::default();
-        let any = "127.0.0.1:0";
-        let first =
-            ListenerTable::default().plan(&config(&[("a", &[any, any]), ("b", &[any])]), 2, &net).unwrap();
+        let any_port = "127.0.0.1:0";
+        let first = ListenerTable::default()
+            .plan(&config(&[("a", &[any_port, any_port]), ("b", &[any_port])]), 2, &net)
+            .unwrap();
         assert_eq!((first.new.len(), first.removed.len()), (3, 0));
-        assert!(first.new.iter().all(|(_, each)| each.len() == 2));
+        assert!(first.new.iter().all(|(_, sockets)| sockets.len() == 2));
         let (a, b) = (first.table.of("a", ListenerKind::Plain), first.table.of("b", ListenerKind::Plain));
         assert_eq!((a, b), (vec![0, 1], vec![2]));
 
         let port = first.table.addresses("b", ListenerKind::Plain)[0].to_string();
-        let same = first.table.plan(&config(&[("b", &[any]), ("a", &[any, any])]), 2, &net).unwrap();
+        let same =
+            first.table.plan(&config(&[("b", &[any_port]), ("a", &[any_port, any_port])]), 2, &net).unwrap();
         assert!(same.new.is_empty() && same.removed.is_empty());
 
-        // A listener of a is removed, and service c is added: c does not get the removed listener's index.
-        let second =
-            first.table.plan(&config(&[("a", &[any]), ("b", &[any]), ("c", &[any])]), 2, &net).unwrap();
+        // A listener of a is removed, and service c is added: c must not use the removed listener's index.
+        let second = first
+            .table
+            .plan(&config(&[("a", &[any_port]), ("b", &[any_port]), ("c", &[any_port])]), 2, &net)
+            .unwrap();
         assert_eq!(second.removed, [1]);
         assert_eq!(second.table.of("c", ListenerKind::Plain), [3]);
-        let third = second.table.plan(&config(&[("d", &[any])]), 2, &net).unwrap();
+        let third = second.table.plan(&config(&[("d", &[any_port])]), 2, &net).unwrap();
         assert_eq!(third.table.of("d", ListenerKind::Plain), [1]);
         assert_eq!(third.removed, [0, 2, 3]);
 
-        let error = third.table.plan(&config(&[("e", &[any, &port])]), 2, &net);
+        let result = third.table.plan(&config(&[("e", &[any_port, &port])]), 2, &net);
         drop(first.new);
-        assert!(error.is_ok(), "no socket listens there yet");
-        let taken = std::net::TcpListener::bind(any).unwrap();
-        let port = taken.local_addr().unwrap().to_string();
+        assert!(result.is_ok(), "a port that is bound but does not listen should be accepted");
+        let other_program = std::net::TcpListener::bind(any_port).unwrap();
+        let port = other_program.local_addr().unwrap().to_string();
         assert!(matches!(third.table.plan(&config(&[("e", &[&port])]), 2, &net), Err(StartError::Bind(_))));
     }
 
@@ -183,12 +189,12 @@ mod tests {
     fn an_address_may_change_its_service_and_overlap_with_a_present_listener() {
         let net = NetConfig::default();
         let free = spillway_ports::free_address();
-        let (one, all) = (free.to_string(), format!("0.0.0.0:{}", free.port()));
-        let first = ListenerTable::default().plan(&config(&[("a", &[&one])]), 1, &net).unwrap();
-        let second = first.table.plan(&config(&[("b", &[&one])]), 1, &net).unwrap();
+        let (loopback, wildcard) = (free.to_string(), format!("0.0.0.0:{}", free.port()));
+        let first = ListenerTable::default().plan(&config(&[("a", &[&loopback])]), 1, &net).unwrap();
+        let second = first.table.plan(&config(&[("b", &[&loopback])]), 1, &net).unwrap();
         assert!(second.new.is_empty() && second.removed.is_empty());
         assert_eq!(second.table.of("b", ListenerKind::Plain), [0]);
-        let third = second.table.plan(&config(&[("b", &[&all])]), 1, &net).unwrap();
+        let third = second.table.plan(&config(&[("b", &[&wildcard])]), 1, &net).unwrap();
         assert_eq!((third.new.len(), third.removed), (1, vec![0]));
     }
 }

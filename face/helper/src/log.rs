@@ -32,14 +32,14 @@ pub struct Log {
 }
 
 impl Log {
-    /// Creates a log. The writing thread calls [`write`] with the [`Lines`].
-    pub fn new() -> (Log, Lines) {
+    /// Creates a log. The writing thread calls [`write`] with the [`Entries`].
+    pub fn new() -> (Log, Entries) {
         let (sender, receiver) = sync_channel(WAITING_MAX);
         let dropped = Arc::new(AtomicU64::new(0));
-        (Log { sender, dropped: Arc::clone(&dropped) }, Lines { receiver, dropped })
+        (Log { sender, dropped: Arc::clone(&dropped) }, Entries { receiver, dropped })
     }
 
-    /// Queues an entry, and never blocks. False if the queue is full and the entry is dropped.
+    /// Queues an entry, and never blocks. Returns false if the queue is full and the entry is dropped.
     pub fn put(&self, entry: Entry) -> bool {
         let is_full = matches!(self.sender.try_send(entry), Err(TrySendError::Full(_)));
         if is_full {
@@ -51,7 +51,7 @@ impl Log {
 
 /// The writing thread's end of the log.
 #[derive(Debug)]
-pub struct Lines {
+pub struct Entries {
     receiver: Receiver<Entry>,
     dropped: Arc<AtomicU64>,
 }
@@ -61,7 +61,7 @@ pub struct Lines {
 pub struct Names(Arc<RwLock<Vec<String>>>);
 
 impl Names {
-    /// Numbers services as relays do: a known name keeps its number.
+    /// Numbers services as relays do: a name that has a number keeps it.
     pub fn add<'a>(&self, names: impl IntoIterator<Item = &'a str>) {
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
         for name in names {
@@ -78,10 +78,10 @@ impl Names {
 }
 
 /// Writes entries until every [`Log`] is dropped.
-pub fn write(lines: &Lines, services: &Names) {
+pub fn write(entries: &Entries, services: &Names) {
     let mut limiter = RateLimiter::default();
-    for entry in &lines.receiver {
-        let dropped = lines.dropped.swap(0, Ordering::Relaxed);
+    for entry in &entries.receiver {
+        let dropped = entries.dropped.swap(0, Ordering::Relaxed);
         if dropped > 0 {
             warn!(
                 dropped,
@@ -107,9 +107,10 @@ fn write_relay(thread: usize, notice: &Notice, services: &Names, limiter: &mut R
         Notice::LinkDown { service, link, why, clients, retry_in } => {
             let reason = why.label();
             let interval = if *clients > 0 { Duration::ZERO } else { LINK_INTERVAL };
-            if let Some(more) = limiter.count((*service, "link", thread, *link, reason.into()), now, interval)
+            if let Some(suppressed) =
+                limiter.count((*service, "link", thread, *link, reason.into()), now, interval)
             {
-                let (service, left_out) = (services.of(*service), nonzero(more));
+                let (service, left_out) = (services.of(*service), nonzero(suppressed));
                 let retry_ms = retry_in.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
                 let replaced = retry_in.is_none().then_some(true);
                 warn!(
@@ -120,17 +121,19 @@ fn write_relay(thread: usize, notice: &Notice, services: &Names, limiter: &mut R
         }
         Notice::ClientRefused { service, client, why } => {
             let reason = why.label();
-            if let Some(more) =
+            if let Some(suppressed) =
                 limiter.count((*service, "refused", 0, 0, reason.into()), now, CLIENT_INTERVAL)
             {
-                let (service, left_out) = (services.of(*service), nonzero(more));
+                let (service, left_out) = (services.of(*service), nonzero(suppressed));
                 warn!(%service, thread, %client, reason, left_out, "client refused: {why}");
             }
         }
         Notice::ClientReset { service, client, why } => {
             let reason = why.label();
-            if let Some(more) = limiter.count((*service, "cut", 0, 0, reason.into()), now, CLIENT_INTERVAL) {
-                let (service, left_out) = (services.of(*service), nonzero(more));
+            if let Some(suppressed) =
+                limiter.count((*service, "cut", 0, 0, reason.into()), now, CLIENT_INTERVAL)
+            {
+                let (service, left_out) = (services.of(*service), nonzero(suppressed));
                 warn!(%service, thread, %client, reason, left_out, "client reset: {why}");
             }
         }
@@ -140,8 +143,8 @@ fn write_relay(thread: usize, notice: &Notice, services: &Names, limiter: &mut R
         }
         Notice::KeyRefused { service, link, key } => {
             let kind = (*service, "key", thread, *link, key.to_string());
-            if let Some(more) = limiter.count(kind, now, LINK_INTERVAL) {
-                let (service, left_out) = (services.of(*service), nonzero(more));
+            if let Some(suppressed) = limiter.count(kind, now, LINK_INTERVAL) {
+                let (service, left_out) = (services.of(*service), nonzero(suppressed));
                 warn!(
                     %service, thread, link, %key, left_out,
                     "the server does not accept key {key}: trying an older one"
@@ -153,8 +156,9 @@ fn write_relay(thread: usize, notice: &Notice, services: &Names, limiter: &mut R
             info!(%service, thread, link, "replaced link closed: its last client has left");
         }
         Notice::Shed { clients, load_percent } => {
-            if let Some(more) = limiter.count((0, "shed", thread, 0, String::new()), now, SHED_INTERVAL) {
-                let left_out = nonzero(more);
+            if let Some(suppressed) = limiter.count((0, "shed", thread, 0, String::new()), now, SHED_INTERVAL)
+            {
+                let left_out = nonzero(suppressed);
                 warn!(
                     thread,
                     clients,
@@ -166,8 +170,8 @@ fn write_relay(thread: usize, notice: &Notice, services: &Names, limiter: &mut R
         }
         Notice::MemoryScarce { held, limit, clients } => {
             let kind = (0, "memory", thread, 0, String::new());
-            if let Some(more) = limiter.count(kind, now, MEMORY_INTERVAL) {
-                let left_out = nonzero(more);
+            if let Some(suppressed) = limiter.count(kind, now, MEMORY_INTERVAL) {
+                let left_out = nonzero(suppressed);
                 warn!(
                     thread,
                     buffered_bytes = held,
@@ -181,8 +185,8 @@ fn write_relay(thread: usize, notice: &Notice, services: &Names, limiter: &mut R
         }
         Notice::MemoryEnough { held, limit, paused, closed } => {
             let kind = (0, "memory again", thread, 0, String::new());
-            if let Some(more) = limiter.count(kind, now, MEMORY_INTERVAL) {
-                let left_out = nonzero(more);
+            if let Some(suppressed) = limiter.count(kind, now, MEMORY_INTERVAL) {
+                let left_out = nonzero(suppressed);
                 info!(
                     thread,
                     buffered_bytes = held,
@@ -209,16 +213,21 @@ fn nonzero(left_out: u64) -> Option<u64> {
 /// Service, event, thread and link (0 if not about a link), reason.
 type Kind = (u16, &'static str, usize, u16, String);
 
-/// Limits the rate of lines of each kind. The number of services, links and reasons bounds the kinds.
+/// Bound on remembered kinds. Reloads add services and keys, whose kinds would otherwise be remembered for ever.
+const KINDS_MAX: usize = 4096;
+
+/// Limits the rate of lines of each kind, and remembers at most [`KINDS_MAX`] kinds.
 #[derive(Debug, Default)]
 struct RateLimiter {
+    /// When the last line of a kind was written, and the number of lines suppressed since then.
     kinds: BTreeMap<Kind, (Instant, u64)>,
 }
 
 impl RateLimiter {
-    /// Counts a line. `Some` if it may be written: the number of lines suppressed since the last one.
+    /// Counts a line. If it may be written, returns the number of lines suppressed since the last one.
     fn count(&mut self, kind: Kind, now: Instant, interval: Duration) -> Option<u64> {
         let Some((last, left_out)) = self.kinds.get_mut(&kind) else {
+            self.make_room(now);
             self.kinds.insert(kind, (now, 0));
             return Some(0);
         };
@@ -228,6 +237,18 @@ impl RateLimiter {
         }
         *last = now;
         Some(std::mem::take(left_out))
+    }
+
+    /// Forgets old kinds if there are [`KINDS_MAX`]: those that no interval limits any more, or else the oldest one.
+    fn make_room(&mut self, now: Instant) {
+        if self.kinds.len() < KINDS_MAX {
+            return;
+        }
+        self.kinds.retain(|_, (last, _)| now.saturating_duration_since(*last) < LINK_INTERVAL);
+        if self.kinds.len() == KINDS_MAX {
+            let oldest = self.kinds.iter().min_by_key(|(_, (last, _))| *last).map(|(kind, _)| kind.clone());
+            oldest.and_then(|kind| self.kinds.remove(&kind));
+        }
     }
 
     /// Resets the limits of a link that has come up, so that its next failure is logged at once.
@@ -242,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_has_one_line_in_an_interval() {
+    fn one_line_of_each_kind_is_written_in_an_interval() {
         let mut limiter = RateLimiter::default();
         let start = Instant::now();
         let mut count = |name: &str, millis| {
@@ -257,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_of_a_link_that_was_up_is_logged_at_once() {
+    fn failure_of_a_link_that_was_up_is_logged_at_once() {
         let mut limiter = RateLimiter::default();
         let now = Instant::now();
         let kind = |link| (0, "link", 1, link, "Lost".to_owned());
@@ -269,14 +290,32 @@ mod tests {
     }
 
     #[test]
-    fn a_full_log_drops_and_counts() {
-        let (log, lines) = Log::new();
+    fn remembered_kinds_are_bounded_and_the_oldest_is_forgotten() {
+        let mut limiter = RateLimiter::default();
+        let start = Instant::now();
+        let mut count = |key: u64, millis| {
+            let now = start + Duration::from_millis(millis);
+            let logged = limiter.count((0, "key", 0, 0, key.to_string()), now, LINK_INTERVAL).is_some();
+            (logged, limiter.kinds.len())
+        };
+        let kinds_max = KINDS_MAX as u64;
+        for key in 0..kinds_max + 10 {
+            assert!(count(key, key).0);
+        }
+        assert_eq!(count(10, kinds_max + 10), (false, KINDS_MAX));
+        assert_eq!(count(9, kinds_max + 10), (true, KINDS_MAX), "the oldest kinds should be forgotten");
+        assert_eq!(count(kinds_max + 20, 100_000), (true, 1), "expired kinds should be forgotten");
+    }
+
+    #[test]
+    fn entries_beyond_the_bound_are_dropped_and_counted() {
+        let (log, entries) = Log::new();
         for clients in 0..WAITING_MAX + 5 {
             let notice = Notice::DrainDeadline { service: 0, clients: clients as u32 };
             assert_eq!(log.put(Entry::Relay { thread: 0, notice }), clients < WAITING_MAX);
         }
-        assert_eq!(lines.dropped.load(Ordering::Relaxed), 5);
+        assert_eq!(entries.dropped.load(Ordering::Relaxed), 5);
         drop(log);
-        write(&lines, &Names::default());
+        write(&entries, &Names::default());
     }
 }

@@ -93,21 +93,21 @@ pub(crate) const ALL: [Declared<Scrape>; 50] = [
     Declared::gauge(
         "spillway_helper_full",
         THREAD,
-        "Whether a network thread answers full to clients that ask for its load.",
+        "Whether a network thread answers load queries with full.",
         |scrape, family| scrape.each_thread(family, |thread| flag(thread.status.load.full)),
     ),
     Declared::gauge(
         "spillway_helper_listening",
         BOTH,
         "Whether clients of a service are accepted; otherwise the host refuses them.",
-        |scrape, family| scrape.each(family, |s| s.listening.into()),
+        |scrape, family| scrape.each_service(family, |s| s.listening.into()),
     ),
     Declared::gauge(
         "spillway_helper_links",
         STATE,
         "Links to a service's server by state: waiting, connecting, up, draining, closed.",
         |scrape, family| {
-            scrape.split(family, |s| {
+            scrape.by_label(family, |s| {
                 LINK_STATES.map(|state| {
                     let links = s.links.iter().filter(|link| link.state == state).count();
                     (state_name(state), links as u64)
@@ -120,33 +120,35 @@ pub(crate) const ALL: [Declared<Scrape>; 50] = [
         BOTH,
         "Virtual connections on links, until both ends have ended them.",
         |scrape, family| {
-            scrape.each(family, |s| s.links.iter().map(|link| u64::from(link.connections)).sum())
+            scrape.each_service(family, |s| s.links.iter().map(|link| u64::from(link.connections)).sum())
         },
     ),
     Declared::gauge(
         "spillway_helper_link_pending_bytes",
         BOTH,
         "Bytes for a server that the host's sockets have not taken yet.",
-        |scrape, family| scrape.each(family, |s| s.links.iter().map(|link| link.pending_bytes as u64).sum()),
+        |scrape, family| {
+            scrape.each_service(family, |s| s.links.iter().map(|link| link.pending_bytes as u64).sum())
+        },
     ),
     Declared::counter(
         "spillway_helper_links_established_total",
         BOTH,
         "Links that came up, including again after a loss.",
-        |scrape, family| scrape.each(family, |s| s.counters.links_up),
+        |scrape, family| scrape.each_service(family, |s| s.counters.links_up),
     ),
     Declared::counter(
         "spillway_helper_links_lost_total",
         BOTH,
         "Links that were lost after they had come up; their plain clients were reset.",
-        |scrape, family| scrape.each(family, |s| s.counters.links_lost),
+        |scrape, family| scrape.each_service(family, |s| s.counters.links_lost),
     ),
     Declared::counter(
         "spillway_helper_link_failures_total",
         REASON,
         "Links that were lost or did not come up: lost, closed_by_server, connect_timeout, host_full, protocol.",
         |scrape, family| {
-            scrape.split(family, |s| {
+            scrape.by_label(family, |s| {
                 let failures = s.counters.link_failures;
                 [
                     ("lost", failures.lost),
@@ -181,8 +183,9 @@ pub(crate) const ALL: [Declared<Scrape>; 50] = [
         CLIENT,
         "Clients connected now: plain or library.",
         |scrape, family| {
-            scrape
-                .split(family, |s| [("plain", s.plain_clients.into()), ("library", s.library_clients.into())])
+            scrape.by_label(family, |s| {
+                [("plain", s.plain_clients.into()), ("library", s.library_clients.into())]
+            })
         },
     ),
     Declared::counter(
@@ -190,7 +193,7 @@ pub(crate) const ALL: [Declared<Scrape>; 50] = [
         CLIENT,
         "Plain clients accepted, and virtual connections of library clients forwarded.",
         |scrape, family| {
-            scrape.split(family, |s| {
+            scrape.by_label(family, |s| {
                 [("plain", s.counters.plain_clients), ("library", s.counters.library_connections)]
             })
         },
@@ -199,21 +202,21 @@ pub(crate) const ALL: [Declared<Scrape>; 50] = [
         "spillway_helper_clients_announced_total",
         BOTH,
         "Plain clients announced by a load balancer (PROXY protocol).",
-        |scrape, family| scrape.each(family, |s| s.counters.announced),
+        |scrape, family| scrape.each_service(family, |s| s.counters.announced),
     ),
     Declared::counter(
         "spillway_helper_clients_refused_total",
         REASON,
         "Clients refused.",
-        |scrape, family| scrape.split(family, |s| s.counters.refused.by_reason()),
+        |scrape, family| scrape.by_label(family, |s| s.counters.refused.by_reason()),
     ),
     Declared::counter(
         "spillway_helper_clients_reset_total",
         REASON,
         "Clients reset: buffer, memory (they do not read), protocol, link_lost.",
         |scrape, family| {
-            scrape.split(family, |s| {
-                let cut = s.counters.cut;
+            scrape.by_label(family, |s| {
+                let cut = s.counters.reset;
                 [
                     ("buffer", cut.buffer),
                     ("memory", cut.memory),
@@ -227,73 +230,73 @@ pub(crate) const ALL: [Declared<Scrape>; 50] = [
         "spillway_helper_load_queries_total",
         BOTH,
         "Load queries answered.",
-        |scrape, family| scrape.each(family, |s| s.counters.questions.answered),
+        |scrape, family| scrape.each_service(family, |s| s.counters.load_queries.answered),
     ),
     Declared::counter(
         "spillway_helper_load_queries_refused_total",
         REASON,
         "Load queries that were not answered: off, address, malformed, key, proof.",
-        |scrape, family| scrape.split(family, |s| s.counters.questions.refused_by_reason()),
+        |scrape, family| scrape.by_label(family, |s| s.counters.load_queries.refused_by_reason()),
     ),
     Declared::counter(
         "spillway_helper_clients_shed_total",
         BOTH,
         "Library clients sent to other helpers because the load was too high.",
-        |scrape, family| scrape.each(family, |s| s.counters.shed),
+        |scrape, family| scrape.each_service(family, |s| s.counters.shed),
     ),
     Declared::counter(
         "spillway_helper_request_bytes_total",
         BOTH,
         "Bytes of clients' requests.",
-        |scrape, family| scrape.each(family, |s| s.counters.requests.bytes),
+        |scrape, family| scrape.each_service(family, |s| s.counters.requests.bytes),
     ),
     Declared::counter(
         "spillway_helper_request_segments_total",
         BOTH,
         "Segments of requests received from clients: about one for each small request.",
-        |scrape, family| scrape.each(family, |s| s.counters.requests.segments),
+        |scrape, family| scrape.each_service(family, |s| s.counters.requests.segments),
     ),
     Declared::counter(
         "spillway_helper_reply_bytes_total",
         BOTH,
         "Bytes of replies to clients.",
-        |scrape, family| scrape.each(family, |s| s.counters.replies.bytes),
+        |scrape, family| scrape.each_service(family, |s| s.counters.replies.bytes),
     ),
     Declared::counter(
         "spillway_helper_reply_segments_total",
         BOTH,
         "Segments of replies received from the server: about one for each small reply.",
-        |scrape, family| scrape.each(family, |s| s.counters.replies.segments),
+        |scrape, family| scrape.each_service(family, |s| s.counters.replies.segments),
     ),
     Declared::counter(
         "spillway_helper_batches_sent_total",
         BOTH,
         "Batches sent to the server.",
-        |scrape, family| scrape.each(family, |s| s.traffic.batches_sent),
+        |scrape, family| scrape.each_service(family, |s| s.traffic.batches_sent),
     ),
     Declared::counter(
         "spillway_helper_messages_sent_total",
         BOTH,
         "Data messages sent to the server; consecutive ones of one client count as one.",
-        |scrape, family| scrape.each(family, |s| s.traffic.messages_sent),
+        |scrape, family| scrape.each_service(family, |s| s.traffic.messages_sent),
     ),
     Declared::counter(
         "spillway_helper_link_sent_bytes_total",
         BOTH,
         "Bytes sent to the server, headers and control included.",
-        |scrape, family| scrape.each(family, |s| s.traffic.bytes_sent),
+        |scrape, family| scrape.each_service(family, |s| s.traffic.bytes_sent),
     ),
     Declared::counter(
         "spillway_helper_messages_received_total",
         BOTH,
         "Data messages received from the server.",
-        |scrape, family| scrape.each(family, |s| s.traffic.messages_received),
+        |scrape, family| scrape.each_service(family, |s| s.traffic.messages_received),
     ),
     Declared::counter(
         "spillway_helper_link_received_bytes_total",
         BOTH,
         "Bytes of data received from the server.",
-        |scrape, family| scrape.each(family, |s| s.traffic.bytes_received),
+        |scrape, family| scrape.each_service(family, |s| s.traffic.bytes_received),
     ),
     Declared::histogram(
         "spillway_helper_batch_messages",
@@ -325,20 +328,22 @@ pub(crate) const ALL: [Declared<Scrape>; 50] = [
         BOTH,
         "Replies to measured clients whose latency says nothing about the server: blocking commands, or the client did \
          not read.",
-        |scrape, family| scrape.each(family, |s| s.counters.measured.unmeasured),
+        |scrape, family| scrape.each_service(family, |s| s.counters.measured.unmeasured),
     ),
     Declared::counter(
         "spillway_helper_measuring_given_up_total",
         REASON,
         "Measured clients whose requests could not be followed any more.",
-        |scrape, family| scrape.split(family, |s| s.counters.measured.given_up_by_reason()),
+        |scrape, family| scrape.by_label(family, |s| s.counters.measured.given_up_by_reason()),
     ),
     Declared::counter(
         "spillway_helper_client_stalls_total",
         REASON,
         "Times that a plain client could not send: credit (the server does not read), link (its buffer is full).",
         |scrape, family| {
-            scrape.split(family, |s| [("credit", s.counters.stalls.credit), ("link", s.counters.stalls.link)])
+            scrape.by_label(family, |s| {
+                [("credit", s.counters.stalls.credit), ("link", s.counters.stalls.link)]
+            })
         },
     ),
     Declared::counter(
@@ -346,7 +351,7 @@ pub(crate) const ALL: [Declared<Scrape>; 50] = [
         REASON,
         "Duration of stalls that have ended, all clients together.",
         |scrape, family| {
-            scrape.split_exactly(family, |s| {
+            scrape.fractions_by_label(family, |s| {
                 let stalls = s.counters.stalls;
                 [("credit", stalls.credit_ns as f64 / 1e9), ("link", stalls.link_ns as f64 / 1e9)]
             })
@@ -357,10 +362,10 @@ pub(crate) const ALL: [Declared<Scrape>; 50] = [
         REASON,
         "Protocol errors of a server on its link (link), of a library client (client), on a connection (connection).",
         |scrape, family| {
-            scrape.split(family, |s| {
+            scrape.by_label(family, |s| {
                 [
                     ("link", s.counters.link_failures.protocol),
-                    ("client", s.counters.cut.protocol),
+                    ("client", s.counters.reset.protocol),
                     ("connection", s.counters.connections_broken),
                 ]
             })
@@ -370,6 +375,6 @@ pub(crate) const ALL: [Declared<Scrape>; 50] = [
         "spillway_helper_stray_frames_total",
         BOTH,
         "Frames of connections that have ended, which are ignored.",
-        |scrape, family| scrape.each(family, |s| s.traffic.strays),
+        |scrape, family| scrape.each_service(family, |s| s.traffic.unknown_frames),
     ),
 ];

@@ -4,7 +4,7 @@ mod charts;
 
 use std::fmt::{self, Write as _};
 
-use crate::health::{health, refuses};
+use crate::health::{health, refusal_reason};
 use crate::rates::{Rates, ServiceRates};
 use crate::status::{HelperStatus, ServiceStatus};
 
@@ -31,7 +31,7 @@ const DOCUMENTS: [(&str, &str, &str); 4] = [
 
 /// The page of documentation at a path.
 pub(crate) fn document(path: &str) -> Option<&'static str> {
-    DOCUMENTS.iter().find(|(at, _, _)| *at == path).map(|(_, _, text)| *text)
+    DOCUMENTS.iter().find(|(known, _, _)| *known == path).map(|(_, _, text)| *text)
 }
 
 /// The page. `history` holds the rates of past intervals, the oldest first; the tables show the last ones.
@@ -60,7 +60,7 @@ fn write_page(page: &mut String, status: &HelperStatus, history: &[Rates]) -> fm
         "<p>version {}, process {}, up {}; {} clients of {}, {} KiB buffered</p>",
         Text(&status.version),
         status.pid,
-        Span(status.uptime_ms / 1000),
+        Uptime(status.uptime_ms / 1000),
         status.clients,
         status.max_connections,
         status.buffered_bytes / 1024
@@ -92,9 +92,9 @@ fn write_services(page: &mut String, status: &HelperStatus, rates: Option<&Rates
 }
 
 fn write_service(page: &mut String, service: &ServiceStatus, rates: Option<&ServiceRates>) -> fmt::Result {
-    let (up, links) = (service.links_that_are_up(), service.links.len());
+    let (up, links) = (service.links_up(), service.links.len());
     // The paragraphs above the table name the reason for each red cell.
-    let class = if service.removed || refuses(service).is_none() { "good" } else { "bad" };
+    let class = if service.removed || refusal_reason(service).is_none() { "good" } else { "bad" };
     write!(
         page,
         "<tr><td>{}</td><td>{}</td><td class=\"{class}\">{up} of {links}</td><td>{}</td><td>{}</td>",
@@ -148,7 +148,7 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-/// A number with two decimals below 10, one below 100 and none from there.
+/// A number with two decimals below 10, one below 100, otherwise without decimals.
 struct Figure(f64);
 
 impl fmt::Display for Figure {
@@ -165,9 +165,9 @@ impl fmt::Display for Figure {
 }
 
 /// Seconds, in the largest two units.
-struct Span(u64);
+struct Uptime(u64);
 
-impl fmt::Display for Span {
+impl fmt::Display for Uptime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.0;
         match seconds {
@@ -207,9 +207,9 @@ mod tests {
     }
 
     #[test]
-    fn spans_have_two_units_and_figures_three_digits() {
-        let spans = [59, 61, 3_600 * 5 + 60 * 4, 86_400 * 2 + 3_600].map(|s| Span(s).to_string());
-        assert_eq!(spans, ["59 s", "1 min 1 s", "5 h 4 min", "2 d 1 h"]);
+    fn uptimes_have_two_units_and_figures_three_digits() {
+        let uptimes = [59, 61, 3_600 * 5 + 60 * 4, 86_400 * 2 + 3_600].map(|s| Uptime(s).to_string());
+        assert_eq!(uptimes, ["59 s", "1 min 1 s", "5 h 4 min", "2 d 1 h"]);
         let figures = [0.0, 1.234, 12.34, 123.4].map(|f| Figure(f).to_string());
         assert_eq!(figures, ["0.00", "1.23", "12.3", "123"]);
     }

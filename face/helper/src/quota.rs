@@ -1,4 +1,4 @@
-//! The CPU quota of the process's control group, as containers have it.
+//! The CPU quota of the process's control group, which container runtimes set.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,15 +17,15 @@ fn cores_of(groups: &str, mount: &Path) -> Option<f64> {
     for line in groups.lines() {
         let mut fields = line.splitn(3, ':').skip(1);
         let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
-        let (root, read): (PathBuf, fn(&Path) -> Option<f64>) = match controllers {
+        let (root, read_quota): (PathBuf, fn(&Path) -> Option<f64>) = match controllers {
             "" => (mount.to_owned(), quota_v2),
             _ if controllers.split(',').any(|name| name == "cpu") => (mount.join("cpu"), quota_v1),
             _ => continue,
         };
-        // In a container the path may be the host's, while the mount has the group as its root.
+        // In a container the path may be one of the host, while the root of the mount is the process's own group.
         let own = root.join(path.trim_start_matches('/'));
         let groups = own.ancestors().take_while(|group| group.starts_with(&root));
-        smallest = groups.filter_map(read).chain(smallest).min_by(f64::total_cmp);
+        smallest = groups.filter_map(read_quota).chain(smallest).min_by(f64::total_cmp);
     }
     smallest
 }
@@ -53,31 +53,35 @@ fn ratio(quota: &str, period: &str) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn put(root: &Path, file: &str, text: &str) {
+    fn write_file(root: &Path, file: &str, text: &str) {
         let path = root.join(file);
-        fs::create_dir_all(path.parent().expect("a folder")).unwrap();
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     }
 
     #[test]
-    fn the_smallest_quota_of_the_ancestors_counts() {
+    fn smallest_quota_of_a_group_and_its_ancestors_applies() {
         let root = std::env::temp_dir().join(format!("spillway-quota-{}", std::process::id()));
-        put(&root, "pods/cpu.max", "200000 100000\n");
-        put(&root, "pods/one/cpu.max", "max 100000\n");
-        put(&root, "pods/two/cpu.max", "50000 100000\n");
-        put(&root, "cpu/old/cpu.cfs_quota_us", "25000\n");
-        put(&root, "cpu/old/cpu.cfs_period_us", "10000\n");
-        put(&root, "cpu/free/cpu.cfs_quota_us", "-1\n");
-        put(&root, "cpu/free/cpu.cfs_period_us", "10000\n");
+        write_file(&root, "pods/cpu.max", "200000 100000\n");
+        write_file(&root, "pods/one/cpu.max", "max 100000\n");
+        write_file(&root, "pods/two/cpu.max", "50000 100000\n");
+        write_file(&root, "cpu/old/cpu.cfs_quota_us", "25000\n");
+        write_file(&root, "cpu/old/cpu.cfs_period_us", "10000\n");
+        write_file(&root, "cpu/free/cpu.cfs_quota_us", "-1\n");
+        write_file(&root, "cpu/free/cpu.cfs_period_us", "10000\n");
         let cores = |groups: &str| cores_of(groups, &root);
-        assert_eq!(cores("0::/pods/one\n"), Some(2.0), "the parent's quota");
+        assert_eq!(cores("0::/pods/one\n"), Some(2.0), "the parent's quota should apply");
         assert_eq!(cores("0::/pods/two\n"), Some(0.5));
         assert_eq!(cores("3:memory:/x\n2:cpu,cpuacct:/old\n0::/\n"), Some(2.5));
         assert_eq!(cores("2:cpu,cpuacct:/free\n"), None);
         assert_eq!(cores("0::/elsewhere/on/the/host\n"), None);
         assert_eq!(cores("nonsense\n1:\n"), None);
-        put(&root, "cpu.max", "150000 100000\n");
-        assert_eq!(cores("0::/elsewhere/on/the/host\n"), Some(1.5), "the group is the root of the mount");
+        write_file(&root, "cpu.max", "150000 100000\n");
+        assert_eq!(
+            cores("0::/elsewhere/on/the/host\n"),
+            Some(1.5),
+            "the quota at the root of the mount should apply"
+        );
         fs::remove_dir_all(&root).unwrap();
     }
 }

@@ -49,7 +49,7 @@ pub struct ServiceRates {
 }
 
 impl Rates {
-    /// The JSON form, with the names of the version before.
+    /// The JSON form, which also has the field names of the previous version.
     pub fn to_value(&self) -> Value {
         let mut document = json!({ "rates": self });
         add_old_fields(&mut document);
@@ -67,10 +67,10 @@ impl Rates {
             let earlier = earlier.map_or(thread.cpu_us, |earlier| earlier.cpu_us);
             thread.cpu_us.saturating_sub(earlier) as f64 / (seconds * 1e6) * 100.0
         });
-        let blank = ServiceStatus::default();
+        let zero = ServiceStatus::default();
         let services = after.services.iter().map(|service| {
             let earlier = before.services.iter().find(|earlier| earlier.name == service.name);
-            ServiceRates::between(earlier.unwrap_or(&blank), service, seconds)
+            ServiceRates::between(earlier.unwrap_or(&zero), service, seconds)
         });
         Some(Rates { seconds, thread_cpu_percent: cpu.collect(), services: services.collect() })
     }
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn different_processes_have_no_rates_and_idle_services_no_batches() {
+    fn snapshots_of_different_processes_have_no_rates() {
         let other = HelperStatus { pid: 8, ..status(1_000, 0, 0) };
         assert_eq!(Rates::between(&other, &status(2_000, 0, 0)), None);
         assert_eq!(Rates::between(&status(2_000, 0, 0), &status(2_000, 0, 0)), None);

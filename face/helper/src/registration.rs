@@ -18,11 +18,11 @@ pub struct RegistrationStatus {
     pub place: String,
     /// The registered address, to which clients connect.
     pub link: String,
-    /// Time since the registration, in milliseconds; `None` if not registered as far as the helper knows.
+    /// Time since the registration, in milliseconds; `None` if the helper is not registered.
     pub registered_ms: Option<u64>,
     /// Error of the last attempt, if it failed.
     pub error: Option<String>,
-    /// Times that the registration was written since the helper's start.
+    /// Number of times that the registration was written since the helper's start.
     pub registrations: u64,
     /// Attempts that failed since the helper's start.
     pub failures: u64,
@@ -40,11 +40,11 @@ impl fmt::Display for RegistrationStatus {
 
 #[derive(Debug, Default)]
 pub(crate) struct Registrars {
-    all: Mutex<BTreeMap<String, Registered>>,
+    all: Mutex<BTreeMap<String, ServiceRegistration>>,
 }
 
 #[derive(Debug, Default)]
-struct Registered {
+struct ServiceRegistration {
     current: Option<(Registration, Registrar)>,
     /// Registrars whose withdrawal may not have ended.
     withdrawing: Vec<Registrar>,
@@ -55,14 +55,14 @@ struct Registered {
 
 impl Registrars {
     /// Registers the services of a configuration, and withdraws all others. Unchanged registrations stay.
-    pub(crate) fn put_in_force(&self, config: &HelperConfig) {
-        let mut all = self.all();
+    pub(crate) fn apply(&self, config: &HelperConfig) {
+        let mut all = self.lock();
         let is_configured = |name: &String| config.services.iter().any(|service| service.name == *name);
         all.iter_mut().filter(|(name, _)| !is_configured(name)).for_each(|(_, removed)| removed.withdraw());
         for service in &config.services {
             let registration = service.register.as_ref().map(|register| {
-                let (place, access) = (register.place.clone(), register.access.clone());
-                Registration::new(place, access, config.name.as_str(), register.link)
+                let (prefix, access) = (register.prefix.clone(), register.access.clone());
+                Registration::new(prefix, access, config.name.as_str(), register.link)
             });
             if registration.is_some() || all.contains_key(&service.name) {
                 all.entry(service.name.clone()).or_default().set(&service.name, registration);
@@ -70,41 +70,41 @@ impl Registrars {
         }
     }
 
-    /// Withdraws a service's registration until the next [`put_in_force`](Self::put_in_force).
+    /// Withdraws a service's registration until the next [`apply`](Self::apply).
     pub(crate) fn withdraw(&self, service: &str) {
-        self.all().get_mut(service).into_iter().for_each(Registered::withdraw);
+        self.lock().get_mut(service).into_iter().for_each(ServiceRegistration::withdraw);
     }
 
     pub(crate) fn withdraw_all(&self) {
-        self.all().values_mut().for_each(Registered::withdraw);
+        self.lock().values_mut().for_each(ServiceRegistration::withdraw);
     }
 
     /// Waits until all withdrawals have ended, at most `timeout`.
     pub(crate) fn wait(&self, timeout: Duration) {
         let deadline = Instant::now() + timeout;
-        for registrar in self.all().values().flat_map(|one| &one.withdrawing) {
+        for registrar in self.lock().values().flat_map(|registered| &registered.withdrawing) {
             registrar.wait_withdrawn(deadline.saturating_duration_since(Instant::now()));
         }
     }
 
     /// State of a service's registration; `None` if the service has none.
     pub(crate) fn status(&self, service: &str) -> Option<RegistrationStatus> {
-        self.all().get(service)?.status()
+        self.lock().get(service)?.status()
     }
 
-    fn all(&self) -> MutexGuard<'_, BTreeMap<String, Registered>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, ServiceRegistration>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Registered {
+impl ServiceRegistration {
     fn set(&mut self, service: &str, registration: Option<Registration>) {
         if self.current.as_ref().map(|(current, _)| current) == registration.as_ref() {
             return;
         }
         self.withdraw();
         let Some(registration) = registration else { return };
-        match Registrar::start(registration.clone(), log(service.to_owned(), &registration)) {
+        match Registrar::start(registration.clone(), log_notices(service.to_owned(), &registration)) {
             Ok(registrar) => self.current = Some((registration, registrar)),
             Err(error) => error!(%service, "cannot be registered: {error}; a reload tries it again"),
         }
@@ -124,25 +124,30 @@ impl Registered {
     fn status(&self) -> Option<RegistrationStatus> {
         let (registration, registrar) = self.current.as_ref()?;
         let status = registrar.status();
-        let since = |since| SystemTime::now().duration_since(since).unwrap_or_default();
+        let elapsed = |since| SystemTime::now().duration_since(since).unwrap_or_default();
         Some(RegistrationStatus {
-            place: registration.place.to_string(),
+            place: registration.prefix.to_string(),
             link: registration.link.to_string(),
-            registered_ms: status.since.map(|at| u64::try_from(since(at).as_millis()).unwrap_or(u64::MAX)),
-            error: status.trouble,
+            registered_ms: status.since.map(|at| u64::try_from(elapsed(at).as_millis()).unwrap_or(u64::MAX)),
+            error: status.error,
             registrations: self.registrations + status.registrations,
             failures: self.failures + status.failures,
         })
     }
 }
 
-fn log(service: String, registration: &Registration) -> impl FnMut(&RegistrarNotice) + Send + 'static {
-    let (place, link) = (registration.place.to_string(), registration.link);
+fn log_notices(
+    service: String,
+    registration: &Registration,
+) -> impl FnMut(&RegistrarNotice) + Send + 'static {
+    let (place, link) = (registration.prefix.to_string(), registration.link);
     move |notice| match notice {
         RegistrarNotice::Registered | RegistrarNotice::Withdrawn => {
             info!(%service, %place, %link, "{notice}");
         }
-        RegistrarNotice::Restored { .. } | RegistrarNotice::Failed { .. } | RegistrarNotice::Left { .. } => {
+        RegistrarNotice::Restored { .. }
+        | RegistrarNotice::Failed { .. }
+        | RegistrarNotice::NotWithdrawn { .. } => {
             warn!(%service, %place, %link, "{notice}");
         }
     }

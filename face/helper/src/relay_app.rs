@@ -17,7 +17,7 @@ pub struct RelayApp {
 }
 
 impl RelayApp {
-    /// Gives the relay the CPU time of the calling thread, which must be the relay's.
+    /// Passes the CPU time of the calling thread, which must be the relay's, to the relay if a measurement is due.
     fn measure(&mut self, now: Time) {
         if self.relay.is_measurement_due(now) {
             self.relay.measured(now, thread_cpu());
@@ -46,7 +46,7 @@ impl Application for RelayApp {
         question: &[u8],
         answer: &mut [u8],
     ) -> usize {
-        // The last measurement is old if the thread has slept for long.
+        // The last measurement is outdated if the thread has slept for a long time.
         self.measure(now);
         self.relay.handle_datagram(now, listener, from, question, answer)
     }

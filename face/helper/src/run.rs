@@ -10,10 +10,10 @@ use spillway_daemon::{MainThread, Service};
 use tracing::{error, info};
 
 use crate::config::{HelperConfig, StartError};
-use crate::control::{Control, Source};
+use crate::control::{Control, SettingsSource};
 use crate::helper::Helper;
 
-/// Time for servers to close drained links. If they do not, only their logs differ.
+/// Time for servers to close drained links. The helper closes the others, which only their servers' logs show.
 const LINKS_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The process ends this long after the drain deadline at the latest. The relay applies the deadline itself.
 const DRAIN_SLACK: Duration = Duration::from_secs(5);
@@ -26,7 +26,7 @@ const DRAIN_SLACK: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// See [`Helper::start`].
-pub fn run(config: HelperConfig, source: Source) -> Result<ExitCode, StartError> {
+pub fn run(config: HelperConfig, source: SettingsSource) -> Result<ExitCode, StartError> {
     let main = MainThread::new().map_err(StartError::Host)?;
     let helper = Helper::start_as(config, Some(source), main.watch().clone())?;
     let control = Arc::clone(helper.control());
@@ -47,7 +47,7 @@ fn run_on(main: MainThread, helper: Helper) -> ExitCode {
     main.run(&mut service, control.manager())
 }
 
-/// A thread that reloads, so that slow names in the settings hold up neither the watchdog nor a signal to end.
+/// A thread that reloads, so that slow look-ups of names delay neither the watchdog nor a signal to end.
 struct Reloads(SyncSender<()>);
 
 impl Reloads {
@@ -63,7 +63,7 @@ impl Reloads {
         Ok(Reloads(request))
     }
 
-    /// Requests a reload. One that waits already reads the settings later than this call, so a second is not needed.
+    /// Requests a reload, unless a request waits already: that one will read the settings after this call.
     fn request(&self) {
         let _ = self.0.try_send(());
     }
@@ -71,7 +71,7 @@ impl Reloads {
 
 struct HelperService {
     helper: Helper,
-    /// Latest end of a drain.
+    /// Time at which a drain ends at the latest.
     ends_at: Option<Instant>,
     reloads: Reloads,
 }
@@ -97,7 +97,7 @@ impl Service for HelperService {
         self.ends_at = Some(Instant::now() + within + DRAIN_SLACK);
     }
 
-    fn is_over(&mut self) -> bool {
+    fn is_drained(&mut self) -> bool {
         let Some(ends_at) = &mut self.ends_at else { return false };
         if self.helper.is_drained() {
             *ends_at = (*ends_at).min(Instant::now() + LINKS_CLOSE_TIMEOUT);
@@ -123,7 +123,7 @@ mod tests {
     use crate::health::health;
 
     #[test]
-    fn a_thread_that_panics_ends_the_process_also_while_it_drains() {
+    fn panic_of_a_network_thread_ends_the_process_also_during_a_drain() {
         for is_draining in [false, true] {
             let service = config::Service::new("cache", spillway_ports::free_address());
             let service = config::Service { listen: vec![([127, 0, 0, 1], 0).into()], ..service };

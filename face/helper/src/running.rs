@@ -1,12 +1,14 @@
 //! The network threads of a running helper, and the requests to them.
 
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use spillway_daemon::{ThreadWatch, raise_open_files};
 use spillway_metrics::process::thread_cpu;
-use spillway_net::Remote;
+use spillway_net::{Remote, Sockets};
 use spillway_policy::Override;
+use spillway_transport::Time;
 
 use crate::config::HelperConfig;
 use crate::contexts::{Threads, clients_max_of_thread};
@@ -17,11 +19,11 @@ use crate::relay_app::RelayApp;
 use crate::status::{HelperStatus, ServiceStatus, ThreadSnapshot};
 use tracing::warn;
 
-/// Time for a network thread to answer before it counts as silent. It answers after each turn (microseconds).
+/// Time for a network thread to answer before it counts as silent. A thread answers after each turn, in microseconds.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// As [`ANSWER_TIMEOUT`], for the status, for which operators and programs wait.
-const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
+/// As [`ANSWER_TIMEOUT`], for the status; shorter, because operators and programs wait for it.
+pub const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Descriptors for other uses than clients: links, listeners, epoll sets, files.
 const OTHER_FILES: u64 = 256;
@@ -33,10 +35,13 @@ pub struct Running {
     pub started: Instant,
     pub registrars: Registrars,
     watch: ThreadWatch,
+    /// Locked only to read or replace the settings: the main thread must not wait for a network thread.
     settings: Mutex<Settings>,
+    /// Locked during a change of the settings, so that changes do not overlap.
+    pub changing: Mutex<()>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     pub config: HelperConfig,
     pub listeners: ListenerTable,
@@ -52,7 +57,8 @@ impl Running {
     ) -> Running {
         let registrars = Registrars::default();
         let started = Instant::now();
-        Running { remotes, threads, names, started, registrars, watch, settings: Mutex::new(settings) }
+        let (settings, changing) = (Mutex::new(settings), Mutex::new(()));
+        Running { remotes, threads, names, started, registrars, watch, settings, changing }
     }
 
     pub fn settings(&self) -> MutexGuard<'_, Settings> {
@@ -69,7 +75,7 @@ impl Running {
         let mut status = self.status_without_threads();
         let mut threads = Vec::with_capacity(self.remotes.len());
         for (number, remote) in self.remotes.iter().enumerate() {
-            let answer = remote.ask_within(STATUS_TIMEOUT, |now, app, _| {
+            let answer = remote.run_and_wait_timeout(STATUS_TIMEOUT, |now, app, _| {
                 let mut status = app.relay.status();
                 status.notices_dropped += app.notices_dropped;
                 ThreadSnapshot { status, cpu: thread_cpu(), now }
@@ -110,51 +116,73 @@ impl Running {
         }
     }
 
+    /// Runs one command on each thread. Returns the results in the order of the threads, `None` for a thread that has
+    /// not answered within [`ANSWER_TIMEOUT`], one time for all threads together. The command stays in a
+    /// silent thread's queue and runs later.
+    pub fn run_on_all<C, R>(&self, commands: impl Iterator<Item = C>) -> Vec<Option<R>>
+    where
+        C: FnOnce(Time, &mut RelayApp, &mut Sockets) -> R + Send + 'static,
+        R: Send + 'static,
+    {
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
+        let start = |(remote, command): (&Remote<RelayApp>, C)| {
+            let (sender, answer) = sync_channel(1);
+            // Fails for a thread that has ended: then there is no answer.
+            let _ = remote.run(move |now, app, out| {
+                let _ = sender.send(command(now, app, out));
+            });
+            answer
+        };
+        let answers: Vec<Receiver<R>> = self.remotes.iter().zip(commands).map(start).collect();
+        let left = || deadline.saturating_duration_since(Instant::now());
+        answers.into_iter().map(|answer| answer.recv_timeout(left()).ok()).collect()
+    }
+
     /// Whether every thread answers within `timeout`.
     pub fn answers(&self, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
         self.remotes.iter().all(|remote| {
             let left = deadline.saturating_duration_since(Instant::now());
-            remote.ask_within(left, |_, _, _| ()).is_ok()
+            remote.run_and_wait_timeout(left, |_, _, _| ()).is_ok()
         })
     }
 
     /// Sets the override of a service on every thread, with the time for which it lasts (`None`: without limit). With
-    /// `off` clients are sent away within `within`. False if the helper does not have the service.
+    /// `off` clients are sent away within `within`. Returns false if the helper does not have the service.
     pub fn set_override(
         &self,
         name: &str,
         override_and_time: (Override, Option<Duration>),
         within: Duration,
     ) -> bool {
-        let mut found = false;
+        let mut has_service = false;
         for remote in &self.remotes {
             let name = name.to_owned();
             let set = move |now, app: &mut RelayApp, out: &mut _| {
-                app.relay.say(now, &name, override_and_time, within, out)
+                app.relay.set_override(now, &name, override_and_time, within, out)
             };
-            found |= remote.ask_within(ANSWER_TIMEOUT, set).unwrap_or(false);
+            has_service |= remote.run_and_wait_timeout(ANSWER_TIMEOUT, set).unwrap_or(false);
         }
-        found
+        has_service
     }
 
-    /// Drains a service, and resets remaining clients after `within`. False if the helper does not have the service.
+    /// Drains a service, and resets remaining clients after `within`. Returns false for an unknown service.
     pub fn drain_service(&self, name: &str, within: Duration) -> bool {
-        // First, so that clients that are sent away do not find this helper again.
+        // Before the drain, so that clients that are sent away do not find this helper in etcd.
         self.registrars.withdraw(name);
-        let mut found = false;
+        let mut has_service = false;
         for remote in &self.remotes {
             let name = name.to_owned();
             let drain =
                 move |now, app: &mut RelayApp, out: &mut _| app.relay.drain_service(now, &name, within, out);
-            found |= remote.ask_within(ANSWER_TIMEOUT, drain).unwrap_or(false);
+            has_service |= remote.run_and_wait_timeout(ANSWER_TIMEOUT, drain).unwrap_or(false);
         }
-        found
+        has_service
     }
 }
 
 /// Logs settings that have less effect than an operator expects.
-pub fn warn_of_useless_settings(config: &HelperConfig) {
+pub fn warn_of_ineffective_settings(config: &HelperConfig) {
     if let Some(allowed) = raise_open_files(u64::from(config.max_connections) + OTHER_FILES) {
         warn!(
             "this process may open {allowed} files, which is too few for {} clients: raise the hard limit \
@@ -163,7 +191,7 @@ pub fn warn_of_useless_settings(config: &HelperConfig) {
         );
     }
     for service in &config.services {
-        for address in service.useless_listeners() {
+        for address in service.ineffective_listeners() {
             warn!(
                 "{}: clients at {address} have loopback addresses, which a server on another host does not \
                  accept: listen on an address of this host that clients reach, or allow them with \

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use spillway_daemon::deprecated::add_old_fields;
 use spillway_policy::Override;
-use spillway_relay::{LinkState, Load, Status};
+use spillway_relay::{LinkState, LoadReport, Status};
 use spillway_transport::Time;
 
 use crate::config::Service;
@@ -44,7 +44,7 @@ pub struct HelperStatus {
     pub draining: bool,
     /// Number of network threads.
     pub threads: usize,
-    /// Threads that did not answer; all totals are without them.
+    /// Threads that did not answer; totals do not include them.
     pub threads_silent: usize,
     /// Name and error of a thread that has failed; the process is about to end.
     #[serde(default)]
@@ -88,7 +88,7 @@ pub struct ThreadStatus {
     pub clients: u32,
     /// Bytes of memory for data from and to these clients.
     pub buffered_bytes: u64,
-    /// The load that clients get as an answer.
+    /// The load that the thread reports to clients.
     #[serde(default)]
     pub load: ThreadLoad,
 }
@@ -106,13 +106,13 @@ pub struct ThreadLoad {
     pub memory_permille: u16,
     /// The largest of these, with clients that have just come, in millionths.
     pub load_ppm: u32,
-    /// Whether the thread answers `full` to clients that ask for its load.
+    /// Whether the thread answers load queries with `full`.
     pub full: bool,
 }
 
-impl From<Load> for ThreadLoad {
-    fn from(load: Load) -> ThreadLoad {
-        let Load { cpu, network, connections, memory, load, full, .. } = load;
+impl From<LoadReport> for ThreadLoad {
+    fn from(load: LoadReport) -> ThreadLoad {
+        let LoadReport { cpu, network, connections, memory, load, full, .. } = load;
         ThreadLoad {
             cpu_permille: cpu,
             network_permille: network,
@@ -135,7 +135,7 @@ pub struct ServiceStatus {
     pub listen: Vec<SocketAddr>,
     /// Bound addresses for library clients.
     pub link_listen: Vec<SocketAddr>,
-    /// The operator's override: `auto`, `on`, `off`.
+    /// The operator's override: `auto`, `on` or `off`.
     #[serde(default)]
     #[serde(rename = "override")]
     pub relief_override: String,
@@ -220,10 +220,10 @@ pub struct ServiceStatus {
     pub refused: Refused,
     /// Clients reset for data that they do not read or for protocol errors.
     pub reset: Resets,
-    /// Questions of load that were answered.
+    /// Load queries that were answered.
     #[serde(default)]
     pub load_queries_answered: u64,
-    /// Questions of load that were not answered, by reason.
+    /// Load queries that were not answered, by reason.
     #[serde(default)]
     pub load_queries_refused: BTreeMap<String, u64>,
     /// Library clients sent to other helpers, because the load was too high.
@@ -240,7 +240,7 @@ pub struct LinkStatus {
     pub state: String,
     /// Virtual connections on the link.
     pub connections: u32,
-    /// Bytes for the server that the host's sockets have not taken yet.
+    /// Bytes for the server that wait for the host's sockets.
     pub pending_bytes: u64,
     /// Whether a new link has replaced this one, which then ends with its last client.
     #[serde(default)]
@@ -287,7 +287,7 @@ pub struct Resets {
 }
 
 impl HelperStatus {
-    /// The JSON form, with the names of the version before.
+    /// The JSON form, which also has the field names of the previous version.
     pub fn to_value(&self) -> Value {
         let mut document = json!(self);
         add_old_fields(&mut document);
@@ -317,7 +317,7 @@ impl HelperStatus {
         for service in &status.services {
             match self.services.iter_mut().find(|total| total.name == service.name) {
                 Some(total) => total.add((number, *now), service),
-                // The service was removed and still has clients.
+                // A removed service that still has clients is not in the configuration.
                 None => {
                     let (name, server) = (service.name.clone(), service.server.to_string());
                     let mut total = ServiceStatus { name, server, ..ServiceStatus::default() };
@@ -331,7 +331,7 @@ impl HelperStatus {
     /// One short line for a service manager.
     pub fn summary(&self) -> String {
         let state = if self.draining { "draining, " } else { "" };
-        let up = |service: &&ServiceStatus| service.links_that_are_up() > 0;
+        let up = |service: &&ServiceStatus| service.links_up() > 0;
         let (ready, all) = (self.services.iter().filter(up).count(), self.services.len());
         format!("{state}{ready} of {all} services with a link, {} clients", self.clients)
     }
@@ -347,9 +347,9 @@ impl ServiceStatus {
         ServiceStatus { name, server, listen, link_listen, ..ServiceStatus::default() }
     }
 
-    /// Number of links that carry clients.
-    pub fn links_that_are_up(&self) -> usize {
-        self.links.iter().filter(|link| link.state == "up" || link.state == "draining").count()
+    /// Number of links that accept clients. A draining link carries its clients only until they have left.
+    pub fn links_up(&self) -> usize {
+        self.links.iter().filter(|link| link.state == "up").count()
     }
 
     fn add(&mut self, (thread, now): (usize, Time), service: &spillway_relay::ServiceStatus) {
@@ -364,7 +364,7 @@ impl ServiceStatus {
             encrypted: link.encrypted,
         }));
         self.removed |= service.removed;
-        // The same on every thread.
+        // The override is the same on every thread.
         let (relief, until) = (service.relief.at(now), service.relief.until());
         self.relief_override = relief.name().to_owned();
         let left = until.filter(|_| relief != Override::Auto).map(|until| until.since(now));
@@ -406,9 +406,9 @@ impl ServiceStatus {
         self.links_lost += counters.links_lost;
         self.clients_lost_with_link += counters.lost_with_link;
         self.refused.add(&counters.refused);
-        self.reset.add(&counters.cut);
-        self.load_queries_answered += counters.questions.answered;
-        for (reason, questions) in counters.questions.refused_by_reason() {
+        self.reset.add(&counters.reset);
+        self.load_queries_answered += counters.load_queries.answered;
+        for (reason, questions) in counters.load_queries.refused_by_reason() {
             *self.load_queries_refused.entry(reason.to_owned()).or_default() += questions;
         }
         self.library_clients_sent_away += counters.shed;
@@ -439,7 +439,7 @@ impl fmt::Display for Refused {
 }
 
 impl Resets {
-    fn add(&mut self, cut: &spillway_relay::Cuts) {
+    fn add(&mut self, cut: &spillway_relay::Resets) {
         self.total += cut.buffer + cut.memory + cut.protocol;
         self.buffer += cut.buffer;
         self.memory += cut.memory;

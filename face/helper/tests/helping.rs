@@ -12,13 +12,13 @@ use support::{EchoServer, client_key, connect, echo, helper_key, is_served, wait
 
 fn service(server: SocketAddr) -> Service {
     let mut service = Service::new("cache", server);
-    service.listen.push("127.0.0.1:0".parse().expect("an address"));
+    service.listen.push("127.0.0.1:0".parse().unwrap());
     service.keys = vec![helper_key()];
     service
 }
 
 fn start(service: Service, threads: usize) -> Helper {
-    Helper::start(HelperConfig { threads, ..HelperConfig::new(vec![service]) }).expect("a helper")
+    Helper::start(HelperConfig { threads, ..HelperConfig::new(vec![service]) }).unwrap()
 }
 
 fn port(helper: &Helper) -> SocketAddr {
@@ -26,7 +26,7 @@ fn port(helper: &Helper) -> SocketAddr {
 }
 
 fn links_up(helper: &Helper) -> usize {
-    helper.status().services[0].links_that_are_up()
+    helper.status().services[0].links_up()
 }
 
 #[test]
@@ -43,11 +43,11 @@ fn clients_are_served_on_several_threads() {
     // Larger than any buffer on the way, from several clients at once.
     std::thread::scope(|scope| {
         for (index, client) in clients.iter_mut().take(8).enumerate() {
-            let mut reading = client.try_clone().expect("a descriptor");
-            scope.spawn(move || client.write_all(&vec![index as u8; 3 << 20]).expect("a live connection"));
+            let mut reading = client.try_clone().unwrap();
+            scope.spawn(move || client.write_all(&vec![index as u8; 3 << 20]).unwrap());
             scope.spawn(move || {
                 let mut back = vec![0; 3 << 20];
-                reading.read_exact(&mut back).expect("an answer");
+                reading.read_exact(&mut back).unwrap();
                 assert!(back.iter().all(|byte| *byte == index as u8));
             });
         }
@@ -58,12 +58,12 @@ fn clients_are_served_on_several_threads() {
     assert!(status.services[0].links.iter().all(|link| link.connections > 0), "{status}");
     // The end of a client's stream reaches the server, and the server's end comes back after the last byte.
     for client in &mut clients {
-        client.write_all(b"last").expect("a live connection");
-        client.shutdown(std::net::Shutdown::Write).expect("a live connection");
+        client.write_all(b"last").unwrap();
+        client.shutdown(std::net::Shutdown::Write).unwrap();
     }
     for mut client in clients {
         let mut rest = Vec::new();
-        client.read_to_end(&mut rest).expect("an end");
+        client.read_to_end(&mut rest).unwrap();
         assert_eq!(rest, b"last");
     }
     wait("no client left", || helper.status().clients == 0);
@@ -81,16 +81,16 @@ fn clients_are_refused_while_the_server_is_down_and_accepted_again() {
     let mut client = connect(port);
     echo(&mut client, 1, 100);
     drop(server);
-    // The client is reset, and the host refuses new clients.
+    // The client is reset, and the kernel refuses new clients.
     let end = client.read(&mut [0; 1]);
     assert!(matches!(&end, Err(error) if error.kind() == ErrorKind::ConnectionReset), "{end:?}");
-    wait("both links down", || links_up(&helper) == 0);
-    let refused = TcpStream::connect(port).expect_err("no link is up");
+    wait("the loss of both links", || links_up(&helper) == 0);
+    let refused = TcpStream::connect(port).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
     let status = helper.status();
     assert_eq!((status.services[0].threads_listening, status.services[0].clients_lost_with_link), (0, 1));
     let _server = EchoServer::start_at(address);
-    wait("a client served again", || is_served(port));
+    wait("a client to be served again", || is_served(port));
     wait("both links", || links_up(&helper) == 2);
 }
 
@@ -99,8 +99,8 @@ fn clients_are_refused_while_the_helper_has_a_wrong_key() {
     let server = EchoServer::start();
     for key in [Key::from_secret([9; 32]), client_key()] {
         let helper = start(Service { keys: vec![key], ..service(server.address) }, 1);
-        wait("an attempt", || helper.status().services[0].links[0].state == "waiting");
-        let refused = TcpStream::connect(port(&helper)).expect_err("no link is up");
+        wait("the failed attempt", || helper.status().services[0].links[0].state == "waiting");
+        let refused = TcpStream::connect(port(&helper)).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
         assert_eq!(helper.status().services[0].links_up, 0);
     }
@@ -110,57 +110,57 @@ fn clients_are_refused_while_the_helper_has_a_wrong_key() {
 fn misbehaving_clients_do_not_affect_others() {
     let server = EchoServer::start();
     let mut service = service(server.address);
-    service.link_listen.push("127.0.0.1:0".parse().expect("an address"));
+    service.link_listen.push("127.0.0.1:0".parse().unwrap());
     service.client_keys = vec![client_key()];
     let helper = start(service, 1);
     let (port, link_port) = (port(&helper), helper.status().services[0].link_listen[0]);
     wait("the link", || links_up(&helper) == 1);
-    let mut good = connect(port);
+    let mut reader = connect(port);
 
-    // A client that never reads: its replies fill bounded buffers only.
-    let mut unread = connect(port);
-    unread.set_nonblocking(true).expect("a socket");
-    let (mut sent, mut idle) = (0_usize, 0);
-    while idle < 100 {
-        match unread.write(&[7; 65536]) {
-            Ok(length) => (sent, idle) = (sent + length, 0),
+    // A client that does not read: its replies fill only bounded buffers.
+    let mut non_reader = connect(port);
+    non_reader.set_nonblocking(true).unwrap();
+    let (mut sent, mut blocked_rounds) = (0_usize, 0);
+    while blocked_rounds < 100 {
+        match non_reader.write(&[7; 65536]) {
+            Ok(length) => (sent, blocked_rounds) = (sent + length, 0),
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::WouldBlock);
-                idle += 1;
+                blocked_rounds += 1;
                 std::thread::sleep(Duration::from_millis(2));
             }
         }
-        assert!(sent < 256 << 20, "back-pressure reaches the client");
-        echo(&mut good, idle, 50);
+        assert!(sent < 256 << 20, "back-pressure should stop the client before 256 MiB");
+        echo(&mut reader, blocked_rounds, 50);
     }
     assert!(helper.status().buffered_bytes < 2 << 20, "{}", helper.status());
 
     // Clients that reset their connections while they send.
     for round in 0..50 {
         let mut client = connect(port);
-        client.write_all(&vec![3; 1 + round * 999]).expect("a live connection");
-        rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).expect("a socket");
+        client.write_all(&vec![3; 1 + round * 999]).unwrap();
+        rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
         drop(client);
-        echo(&mut good, round, 70);
+        echo(&mut reader, round, 70);
     }
     // Garbage, and half a handshake, at the link port.
     for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 4000], &[0xff; 1]] {
-        let mut stranger = connect(link_port);
-        stranger.write_all(garbage).expect("a live connection");
-        stranger.shutdown(std::net::Shutdown::Write).expect("a live connection");
+        let mut peer = connect(link_port);
+        peer.write_all(garbage).unwrap();
+        peer.shutdown(std::net::Shutdown::Write).unwrap();
         let mut rest = Vec::new();
         // The helper refuses or resets the connection.
-        let _ = stranger.read_to_end(&mut rest);
-        echo(&mut good, garbage.len(), 90);
+        let _ = peer.read_to_end(&mut rest);
+        echo(&mut reader, garbage.len(), 90);
     }
     wait("only two clients left", || {
         let status = helper.status();
         status.clients == 2 && status.services[0].library_clients == 0
     });
     assert_eq!(links_up(&helper), 1);
-    drop(unread);
+    drop(non_reader);
     wait("one client left", || helper.status().clients == 1);
-    echo(&mut good, 5, 5000);
+    echo(&mut reader, 5, 5000);
 }
 
 #[test]
@@ -171,29 +171,29 @@ fn two_thousand_clients_are_served_and_one_more_is_refused() {
         max_connections: 2000,
         ..HelperConfig::new(vec![service(server.address)])
     };
-    let helper = Helper::start(config).expect("a helper");
+    let helper = Helper::start(config).unwrap();
     wait("the link", || links_up(&helper) == 1);
     let port = port(&helper);
     let mut clients: Vec<TcpStream> = (0..2000).map(|_| connect(port)).collect();
     for client in &mut clients {
-        client.write_all(b"hello, hello").expect("a live connection");
+        client.write_all(b"hello, hello").unwrap();
     }
     for client in &mut clients {
         let mut back = [0; 12];
-        client.read_exact(&mut back).expect("an answer");
+        client.read_exact(&mut back).unwrap();
         assert_eq!(&back, b"hello, hello");
     }
-    assert!(!is_served(port), "one more is refused");
-    wait("the refusal counted", || helper.status().services[0].refused.of("clients_max") == 1);
+    assert!(!is_served(port), "a client beyond max_connections should be refused");
+    wait("the refusal to be counted", || helper.status().services[0].refused.of("clients_max") == 1);
     let status = helper.status();
-    assert!(status.services[0].messages_per_batch > 1.0, "a burst travels in batches: {status}");
+    assert!(status.services[0].messages_per_batch > 1.0, "a burst should be sent in batches: {status}");
     clients.truncate(1000);
-    wait("clients are accepted again", || is_served(port));
+    wait("a client to be accepted again", || is_served(port));
     clients.iter_mut().enumerate().for_each(|(index, client)| echo(client, index, 10));
 }
 
 #[test]
-fn a_drain_lets_clients_finish_until_the_deadline() {
+fn drained_clients_may_finish_until_the_deadline() {
     let server = EchoServer::start();
     let helper = start(service(server.address), 1);
     wait("the link", || links_up(&helper) == 1);
@@ -205,9 +205,9 @@ fn a_drain_lets_clients_finish_until_the_deadline() {
     assert!(helper.status().draining && !helper.is_drained());
     // The connected client continues until it has finished.
     echo(&mut client, 2, 1000);
-    client.shutdown(std::net::Shutdown::Write).expect("a live connection");
+    client.shutdown(std::net::Shutdown::Write).unwrap();
     let mut rest = Vec::new();
-    client.read_to_end(&mut rest).expect("an end");
+    client.read_to_end(&mut rest).unwrap();
     assert!(rest.is_empty());
     wait("drained", || helper.is_drained());
     helper.stop();
@@ -224,23 +224,26 @@ fn a_drain_lets_clients_finish_until_the_deadline() {
 }
 
 #[test]
-fn start_errors_have_their_reason() {
+fn start_error_gives_the_reason() {
     let server = EchoServer::start();
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let other_program = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let mut service = service(server.address);
-    service.listen = vec![taken.local_addr().expect("bound")];
-    let error = Helper::start(HelperConfig::new(vec![service.clone()])).err().expect("the port is taken");
+    service.listen = vec![other_program.local_addr().unwrap()];
+    let error = Helper::start(HelperConfig::new(vec![service.clone()]))
+        .err()
+        .expect("a port in use should be an error");
     assert!(matches!(error, StartError::Bind(_)), "{error}");
     assert!(error.to_string().contains("another program listens there"), "{error}");
-    service.listen = vec!["127.0.0.1:0".parse().expect("an address")];
-    service.server = "192.0.2.5:11411".parse().expect("an address");
+    service.listen = vec!["127.0.0.1:0".parse().unwrap()];
+    service.server = "192.0.2.5:11411".parse().unwrap();
     service.keys.clear();
-    let error = Helper::start(HelperConfig::new(vec![service])).err().expect("no key");
+    let error =
+        Helper::start(HelperConfig::new(vec![service])).err().expect("a missing key should be an error");
     assert!(error.to_string().contains("no key"), "{error}");
 }
 
 #[test]
-fn status_is_the_same_as_json() {
+fn status_over_the_socket_is_that_of_the_helper() {
     let server = EchoServer::start();
     let path = std::env::temp_dir().join(format!("spillway-helper-test-{}.sock", std::process::id()));
     let config = HelperConfig {
@@ -248,16 +251,16 @@ fn status_is_the_same_as_json() {
         socket: Some(path.clone()),
         ..HelperConfig::new(vec![service(server.address)])
     };
-    let helper = Helper::start(config).expect("a helper");
+    let helper = Helper::start(config).unwrap();
     wait("both links", || links_up(&helper) == 2);
-    let mut status = spillway_helper::query(&path).expect("the helper answers");
-    let again: HelperStatus = serde_json::from_str(&status.to_json()).expect("JSON");
-    assert_eq!(again, status);
+    let mut status = spillway_helper::request_status(&path).unwrap();
+    let reread: HelperStatus = serde_json::from_str(&status.to_json()).unwrap();
+    assert_eq!(reread, status);
     assert_eq!(status.per_thread.len(), 2);
     // Uptime and CPU time change between the two snapshots.
     (status.uptime_ms, status.per_thread) = (0, Vec::new());
     assert_eq!(status, HelperStatus { uptime_ms: 0, per_thread: Vec::new(), ..helper.status() });
     assert_eq!((status.threads, status.pid), (2, std::process::id()));
     helper.stop();
-    assert!(!path.exists(), "the socket's file is removed");
+    assert!(!path.exists(), "the socket's file should be removed");
 }

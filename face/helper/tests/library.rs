@@ -19,13 +19,13 @@ use spillway_transport::Time;
 use support::{EchoServer, client_key, helper_key, wait};
 
 fn start(server: SocketAddr, threads: usize) -> (Helper, LinkTarget) {
-    let any: SocketAddr = "127.0.0.1:0".parse().expect("an address");
+    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let mut service = Service::new("cache", server);
     service.link_listen.push(any);
     service.keys = vec![helper_key()];
     service.client_keys = vec![client_key()];
     let config = HelperConfig { threads, ..HelperConfig::new(vec![service]) };
-    let helper = Helper::start(config).expect("a helper");
+    let helper = Helper::start(config).unwrap();
     wait("the links", || helper.status().services[0].threads_listening == threads);
     let address = helper.status().services[0].link_listen[0];
     (helper, LinkTarget { address, key: client_key(), server: None, encryption: Default::default() })
@@ -33,21 +33,21 @@ fn start(server: SocketAddr, threads: usize) -> (Helper, LinkTarget) {
 
 fn round_trip(client: &mut Client, seed: usize, length: usize) {
     let request: Vec<u8> = (0..length).map(|i| ((i * 7 + seed) % 251) as u8).collect();
-    client.write_all(&request).expect("a live connection");
+    client.write_all(&request).unwrap();
     let mut reply = vec![0; length];
-    client.read_exact(&mut reply).expect("an answer");
+    client.read_exact(&mut reply).unwrap();
     assert_eq!(reply, request);
 }
 
 /// Starts an echo server without Spillway, as the server's ordinary port.
-fn plain_echo() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
-    let address = listener.local_addr().expect("bound");
+fn start_ordinary_server() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
             std::thread::spawn(move || {
-                let mut reading = stream.try_clone().expect("a descriptor");
-                // An error ends the copy like the client's end.
+                let mut reading = stream.try_clone().unwrap();
+                // An error ends the copy as the client's end does.
                 let _ = std::io::copy(&mut reading, &mut stream);
             });
         }
@@ -56,10 +56,10 @@ fn plain_echo() -> SocketAddr {
 }
 
 #[test]
-fn many_clients_through_one_helper() {
+fn hundred_library_clients_are_served_by_one_helper() {
     let server = EchoServer::start();
     let (helper, target) = start(server.address, 2);
-    let connect = |_| Client::pm_connect(&target, None, Settings::default()).expect("accepted");
+    let connect = |_| Client::connect_through_link(&target, None, Settings::default()).unwrap();
     let mut clients: Vec<Client> = (0..100).map(connect).collect();
     for round in 0..10 {
         for (index, client) in clients.iter_mut().enumerate() {
@@ -76,15 +76,15 @@ fn many_clients_through_one_helper() {
 
 #[test]
 fn a_client_moves_to_the_helper_and_back() {
-    let (server, plain) = (EchoServer::start(), plain_echo());
+    let (server, ordinary_port) = (EchoServer::start(), start_ordinary_server());
     let (helper, target) = start(server.address, 1);
-    let mut client = Client::connect(plain, Settings::default()).expect("the ordinary port");
+    let mut client = Client::connect(ordinary_port, Settings::default()).unwrap();
     for round in 0..10 {
         round_trip(&mut client, round, 5000);
-        client.move_to(Route::Link(&target)).expect("accepted");
+        client.move_to(Route::Link(&target)).unwrap();
         assert_eq!(client.carrier(), Some(Carrier::Link(target.address)));
         round_trip(&mut client, round, 5000);
-        client.move_to(Route::Direct).expect("the ordinary port is still open");
+        client.move_to(Route::Direct).expect("the ordinary port should still accept the client");
     }
     drop(client);
     wait("no client left", || helper.status().clients == 0);
@@ -94,55 +94,55 @@ fn a_client_moves_to_the_helper_and_back() {
 fn refused_clients_get_an_error_and_do_not_affect_others() {
     let server = EchoServer::start();
     let (helper, target) = start(server.address, 1);
-    let connect = |target: &LinkTarget| Client::pm_connect(target, None, Settings::default());
-    let mut good = connect(&target).expect("accepted");
+    let connect = |target: &LinkTarget| Client::connect_through_link(target, None, Settings::default());
+    let mut accepted = connect(&target).unwrap();
     let refused = |reason| helper.status().services[0].refused.of(reason);
     for (count, key) in [(1, Key::from_secret([9; 32])), (2, helper_key())] {
-        let error = connect(&LinkTarget { key, ..target.clone() }).expect_err("a wrong key");
+        let error = connect(&LinkTarget { key, ..target.clone() }).unwrap_err();
         assert!(matches!(error, MoveError::Link(_) | MoveError::Closed), "{error}");
-        wait("the refusal counted", || refused("handshake") == count);
-        round_trip(&mut good, 1, 100);
+        wait("the refusal to be counted", || refused("handshake") == count);
+        round_trip(&mut accepted, 1, 100);
     }
-    let elsewhere = LinkTarget { server: Some("192.0.2.1:1".parse().expect("an address")), ..target.clone() };
-    let error = connect(&elsewhere).expect_err("another server");
+    let other_server = LinkTarget { server: Some("192.0.2.1:1".parse().unwrap()), ..target.clone() };
+    let error = connect(&other_server).unwrap_err();
     assert!(matches!(error, MoveError::Refused(RefuseReason::UnknownServer)), "{error}");
-    wait("the refusal counted", || refused("other_server") == 1);
-    round_trip(&mut good, 2, 100);
+    wait("the refusal to be counted", || refused("other_server") == 1);
+    round_trip(&mut accepted, 2, 100);
 
-    // The server ends: clients are disconnected, and the host refuses new ones.
+    // The server ends: clients are disconnected, and the kernel refuses new ones.
     drop(server);
-    let end = good.read(&mut [0; 1]);
+    let end = accepted.read(&mut [0; 1]);
     assert!(matches!(end, Ok(0) | Err(_)), "{end:?}");
-    wait("the link down", || helper.status().services[0].threads_listening == 0);
-    let refused = TcpStream::connect(target.address).expect_err("no link is up");
+    wait("the loss of the link", || helper.status().services[0].threads_listening == 0);
+    let refused = TcpStream::connect(target.address).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
 }
 
 /// Peers without a key hold silent connections to the helper's link port, and reopen those that end.
 #[test]
-fn strangers_that_hold_connections_do_not_block_clients() {
+fn silent_peers_without_a_key_do_not_block_clients() {
     let server = EchoServer::start();
     let (_helper, target) = start(server.address, 1);
-    let mut kept = Client::pm_connect(&target, None, Settings::default()).expect("accepted");
+    let mut other_client = Client::connect_through_link(&target, None, Settings::default()).unwrap();
     for sources in [1, 300] {
-        let strangers = spillway_ports::SilentPeers::hold(target.address, 300, sources);
+        let silent_peers = spillway_ports::SilentPeers::hold(target.address, 300, sources);
         for round in 0..20 {
-            let mut client = Client::pm_connect(&target, None, Settings::default()).expect("accepted");
+            let mut client = Client::connect_through_link(&target, None, Settings::default()).unwrap();
             round_trip(&mut client, round, 100);
-            round_trip(&mut kept, round, 100);
+            round_trip(&mut other_client, round, 100);
         }
-        assert!(strangers.opened() >= 300);
+        assert!(silent_peers.opened() >= 300);
     }
 }
 
 /// An authenticated link to the helper, on which the test can write any frames.
 fn authenticated_link(target: &LinkTarget) -> TcpStream {
-    let mut stream = TcpStream::connect(target.address).expect("the helper listens");
+    let mut stream = TcpStream::connect(target.address).expect("connect to the helper");
     let config = OpenerConfig {
         role: Role::Client,
         key: target.key.clone(),
         limits: Limits::default(),
-        policy: PolicyKind::Fixed { delay: std::time::Duration::ZERO, bytes: 0 },
+        policy: PolicyKind::Fixed { interval: std::time::Duration::ZERO, size_bytes: 0 },
         // Off, because the test writes the frames itself.
         encryption: Encryption::Off,
     };
@@ -151,16 +151,16 @@ fn authenticated_link(target: &LinkTarget) -> TcpStream {
     let mut buffer = [0; 4096];
     while !link.is_established() {
         while let Some(batch) = link.flush(Time::ZERO) {
-            stream.write_all(batch.as_slice()).expect("a hello");
+            stream.write_all(batch.as_slice()).unwrap();
         }
-        let received = stream.read(&mut buffer).expect("a welcome");
-        assert!(received > 0, "the helper closed");
+        let received = stream.read(&mut buffer).unwrap();
+        assert!(received > 0, "the helper should not close the link");
         let mut scratch = Scratch::new();
         let mut input = link.unseal(Time::ZERO, &buffer[..received], &mut scratch);
-        link.decompose(Time::ZERO, &mut input).expect("a welcome");
+        link.decompose(Time::ZERO, &mut input).unwrap();
     }
     while let Some(batch) = link.flush(Time::ZERO) {
-        stream.write_all(batch.as_slice()).expect("a proof");
+        stream.write_all(batch.as_slice()).unwrap();
     }
     stream
 }
@@ -168,69 +168,69 @@ fn authenticated_link(target: &LinkTarget) -> TcpStream {
 /// A client that keeps requesting connections that are refused, and does not read the refusals, is no longer read. Its
 /// waiting bytes are bounded, and all requests of other clients succeed.
 #[test]
-fn refusals_that_are_not_read_stop_their_client_only() {
+fn client_that_does_not_read_refusals_is_no_longer_read() {
     const SENT_MAX: usize = 64 << 20;
     let server = EchoServer::start();
     let (helper, target) = start(server.address, 1);
-    let mut kept = Client::pm_connect(&target, None, Settings::default()).expect("accepted");
+    let mut other_client = Client::connect_through_link(&target, None, Settings::default()).unwrap();
     let mut attacker = authenticated_link(&target);
-    attacker.set_nonblocking(true).expect("a socket");
-    let elsewhere =
-        Connect { client: "10.1.1.1:1".parse().expect("an address"), server: None, credit: 0, session: None };
+    attacker.set_nonblocking(true).unwrap();
+    let refused_connect =
+        Connect { client: "10.1.1.1:1".parse().unwrap(), server: None, credit: 0, session: None };
     let mut batch = Vec::new();
-    (0..1000).for_each(|_| Control::Connect(elsewhere).emit(Id(1), &mut batch));
-    let (mut sent, mut stuck, mut round) = (0, 0, 0);
-    // Stuck for 200 rounds: the helper serves another client, and reads nothing from this one.
-    while stuck < 200 && sent < SENT_MAX {
+    (0..1000).for_each(|_| Control::Connect(refused_connect).emit(Id(1), &mut batch));
+    let (mut sent, mut blocked_rounds, mut round) = (0, 0, 0);
+    // Blocked for 200 rounds: the helper serves another client, and reads nothing from this one.
+    while blocked_rounds < 200 && sent < SENT_MAX {
         match attacker.write(&batch[sent % batch.len()..]) {
-            Ok(written) => (sent, stuck) = (sent + written, 0),
+            Ok(written) => (sent, blocked_rounds) = (sent + written, 0),
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::WouldBlock);
-                stuck += 1;
+                blocked_rounds += 1;
                 round += 1;
                 std::thread::sleep(std::time::Duration::from_millis(1));
-                round_trip(&mut kept, round, 100);
+                round_trip(&mut other_client, round, 100);
             }
         }
     }
-    assert!(sent < SENT_MAX, "the client is still read");
+    assert!(sent < SENT_MAX, "the helper should stop reading this client");
     let status: HelperStatus = helper.status();
     assert!(status.buffered_bytes < 1 << 20, "{}", status.buffered_bytes);
     // Once the client reads, the helper reads from it again.
-    attacker.set_nonblocking(false).expect("a socket");
-    let mut reader = attacker.try_clone().expect("a descriptor");
+    attacker.set_nonblocking(false).unwrap();
+    let mut reader = attacker.try_clone().unwrap();
     let reading = std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()));
-    attacker.write_all(&batch[sent % batch.len()..]).expect("the helper reads again");
-    // A few only: the helper reads control messages at a limited pace.
+    attacker.write_all(&batch[sent % batch.len()..]).expect("the helper should read this client again");
+    // Two batches only: the helper reads control messages at a limited rate.
     for _ in 0..2 {
-        attacker.write_all(&batch).expect("the helper reads again");
+        attacker.write_all(&batch).expect("the helper should read this client again");
     }
     drop(helper);
     let _ = reading.join();
 }
 
-/// A client repeats its credit without end: the helper forwards it once in a batch, and all requests of others succeed.
+/// A client repeats its credit endlessly. The helper forwards it once in a batch, and all requests of others succeed.
 #[test]
 fn a_flood_of_credit_does_not_block_clients() {
     let server = EchoServer::start();
     let (helper, target) = start(server.address, 1);
-    let mut kept = Client::pm_connect(&target, None, Settings::default()).expect("accepted");
+    let mut other_client = Client::connect_through_link(&target, None, Settings::default()).unwrap();
     let mut attacker = authenticated_link(&target);
-    let client = attacker.local_addr().expect("an address");
-    let mut first = Vec::new();
-    Control::Connect(Connect { client, server: None, credit: 1000, session: None }).emit(Id(1), &mut first);
-    attacker.write_all(&first).expect("a connection");
+    let client = attacker.local_addr().unwrap();
+    let mut connect = Vec::new();
+    Control::Connect(Connect { client, server: None, credit: 1000, session: None }).emit(Id(1), &mut connect);
+    attacker.write_all(&connect).unwrap();
     let mut batch = Vec::new();
     (0..1000).for_each(|step| Control::Credit(2000 + step).emit(Id(1), &mut batch));
     let bytes_sent = || helper.status().services[0].bytes_sent;
     let before = bytes_sent();
-    attacker.set_nonblocking(true).expect("a socket");
-    let over = Arc::new(AtomicBool::new(false));
+    attacker.set_nonblocking(true).unwrap();
+    let stop_flood = Arc::new(AtomicBool::new(false));
     let flood = std::thread::spawn({
-        let over = over.clone();
+        let stop_flood = stop_flood.clone();
         move || {
             let mut flooded = 0;
-            while !over.load(Ordering::Relaxed) {
+            while !stop_flood.load(Ordering::Relaxed) {
                 match attacker.write(&batch[flooded % batch.len()..]) {
                     Ok(written) => flooded += written,
                     Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
@@ -240,11 +240,11 @@ fn a_flood_of_credit_does_not_block_clients() {
         }
     });
     const ROUNDS: usize = 5_000;
-    (0..ROUNDS).for_each(|round| round_trip(&mut kept, round, 100));
-    over.store(true, Ordering::Relaxed);
-    let flooded = flood.join().expect("the helper has not closed the link");
+    (0..ROUNDS).for_each(|round| round_trip(&mut other_client, round, 100));
+    stop_flood.store(true, Ordering::Relaxed);
+    let flooded = flood.join().expect("the flooded link should stay open");
     let sent = bytes_sent() - before;
-    // A request has 141 bytes with its headers.
+    // A request has 141 bytes with its headers; the rest is a margin.
     let request_bytes = ROUNDS as u64 * 160;
     assert!(
         sent < request_bytes + (1 << 18),

@@ -20,25 +20,25 @@ fn start(server: SocketAddr) -> Helper {
     let service = Service {
         listen: vec!["127.0.0.1:0".parse().unwrap()],
         keys: vec![helper_key()],
-        // No etcd listens there, so the helper keeps trying.
+        // No etcd listens at this address, so each attempt to register fails.
         register: Some(Register {
             access: EtcdAccess::default(),
-            place: format!("etcd:http://{}/cache/", spillway_ports::free_address()).parse().unwrap(),
+            prefix: format!("etcd:http://{}/cache/", spillway_ports::free_address()).parse().unwrap(),
             link: "127.0.0.1:1".parse().unwrap(),
         }),
         ..Service::new("cache \"quoted\\\"", server)
     };
     let metrics = Some("127.0.0.1:0".parse().unwrap());
-    Helper::start(HelperConfig { threads: 2, metrics, ..HelperConfig::new(vec![service]) }).expect("a helper")
+    Helper::start(HelperConfig { threads: 2, metrics, ..HelperConfig::new(vec![service]) }).unwrap()
 }
 
 fn get(helper: &Helper, path: &str) -> (u16, String) {
-    let mut stream = connect(helper.metrics_address().expect("the helper serves metrics"));
+    let mut stream = connect(helper.metrics_address().unwrap());
     write!(stream, "GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
-    let (head, body) = text.split_once("\r\n\r\n").expect("an answer");
-    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap();
     (status, body.to_owned())
 }
 
@@ -59,8 +59,12 @@ fn every_metric_has_samples_and_the_right_values() {
         assert_eq!(found, (metric.kind.name(), true), "{}", metric.name);
     }
     let old = scrape.keys().filter(|name| name.contains("context") || name.contains("questions")).count();
-    assert_eq!(scrape.len() - old, METRICS.len() + process::METRICS.len(), "all are in the registry");
-    assert_eq!(old, 5, "the names of the version before are served, too");
+    assert_eq!(
+        scrape.len() - old,
+        METRICS.len() + process::METRICS.len(),
+        "every metric should be in METRICS"
+    );
+    assert_eq!(old, 5, "the names of the previous version should be served, too");
     assert_eq!(scrape["spillway_helper_contexts"].sum(&[]), scrape["spillway_helper_threads"].sum(&[]));
     assert_eq!(scrape["spillway_helper_clients"].sum(&[("kind", "raw")]), 6.0);
     let sum = |name: &str, labels: &[(&str, &str)]| scrape[name].sum(labels);
@@ -78,16 +82,16 @@ fn every_metric_has_samples_and_the_right_values() {
     assert!(sum("spillway_helper_registration_failures_total", &[service]) > 0.0);
     let reasons = scrape["spillway_helper_clients_refused_total"].samples.iter();
     let reasons: BTreeSet<&str> = reasons.map(|(_, labels, _)| &*labels.last().unwrap().1).collect();
-    assert_eq!(reasons.len(), 17, "{reasons:?}");
+    assert_eq!(reasons.len(), 17, "the relay has 17 reasons of refusals: {reasons:?}");
     let samples = &scrape["spillway_helper_batch_delay_seconds"].samples;
     let count = samples.iter().find(|(name, _, _)| name.ends_with("_count")).unwrap().2;
     assert_eq!(count, sum("spillway_helper_batches_sent_total", &[]));
 
-    let status: HelperStatus = serde_json::from_str(&get(&helper, "/status").1).expect("JSON");
+    let status: HelperStatus = serde_json::from_str(&get(&helper, "/status").1).unwrap();
     assert_eq!((status.clients, status.services[0].request_bytes), (6, 30_000));
     assert!(
         status.services[0].refused.by_reason.keys().map(String::as_str).eq(reasons),
-        "status and metrics have the same reasons"
+        "status and metrics should have the same reasons"
     );
     assert_eq!(status.per_thread.len(), 2);
     let (code, page) = get(&helper, "/");
@@ -99,7 +103,7 @@ fn every_metric_has_samples_and_the_right_values() {
     assert_eq!(get(&helper, "/no").0, 404);
 
     drop(server);
-    wait("unhealthy", || get(&helper, "/health").0 == 503);
+    wait("the helper to be unhealthy", || get(&helper, "/health").0 == 503);
     assert!(get(&helper, "/health").1.contains("links to"));
     let scrape = strict::read(&get(&helper, "/metrics").1);
     assert_eq!(scrape["spillway_helper_clients_reset_total"].sum(&[("reason", "link_lost")]), 6.0);
@@ -115,7 +119,7 @@ fn a_draining_helper_is_not_healthy() {
     let mut client = connect(port);
     echo(&mut client, 1, 10);
     helper.drain(std::time::Duration::from_secs(60));
-    wait("draining", || get(&helper, "/health").0 == 503);
+    wait("the drain", || get(&helper, "/health").0 == 503);
     assert!(get(&helper, "/health").1.contains("draining"));
     assert_eq!(strict::read(&get(&helper, "/metrics").1)["spillway_helper_draining"].sum(&[]), 1.0);
 }
@@ -130,25 +134,25 @@ fn a_full_helper_is_not_healthy() {
     };
     let metrics = Some("127.0.0.1:0".parse().unwrap());
     let config = HelperConfig { threads: 1, max_connections: 2, metrics, ..HelperConfig::new(vec![service]) };
-    let helper = Helper::start(config).expect("a helper");
-    wait("its link", || get(&helper, "/health").0 == 200);
+    let helper = Helper::start(config).unwrap();
+    wait("the link", || get(&helper, "/health").0 == 200);
     let port = helper.status().services[0].listen[0];
     let mut clients = [connect(port), connect(port)];
     clients.iter_mut().for_each(|client| echo(client, 1, 10));
     let (code, why) = get(&helper, "/health");
     assert_eq!((code, why.as_str()), (503, "full: no new clients; 2 connected, max_connections = 2\n"));
     drop(clients);
-    wait("clients are accepted again", || get(&helper, "/health").0 == 200);
+    wait("room for clients", || get(&helper, "/health").0 == 200);
 }
 
 #[test]
 fn a_metrics_address_in_use_is_an_error() {
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let other_program = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let mut service = Service::new("cache", "127.0.0.1:1".parse().unwrap());
     service.listen.push("127.0.0.1:0".parse().unwrap());
-    let metrics = Some(taken.local_addr().unwrap());
+    let metrics = Some(other_program.local_addr().unwrap());
     let error = Helper::start(HelperConfig { metrics, ..HelperConfig::new(vec![service]) }).err();
-    let error = error.expect("the helper does not start").to_string();
+    let error = error.expect("the helper should not start").to_string();
     assert!(error.contains("cannot serve metrics at") && error.contains("--metrics"), "{error}");
 }
 
@@ -161,7 +165,7 @@ fn scrapes_pass_promtool() {
     fs::write(&path, get(&helper, "/metrics").1).unwrap();
     let command =
         format!("command -v promtool >/dev/null || exit 0; promtool check metrics < {}", path.display());
-    let output = std::process::Command::new("sh").args(["-c", &command]).output().expect("a shell");
+    let output = std::process::Command::new("sh").args(["-c", &command]).output().unwrap();
     fs::remove_file(&path).unwrap();
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}");

@@ -12,43 +12,44 @@ use spillway_helper::METRICS;
 use spillway_metrics::{Kind, Metric, process};
 
 #[test]
-fn the_board_queries_only_existing_metrics() {
-    let board = read::json(&file("packaging/grafana/spillway.json"));
+fn board_queries_only_existing_metrics() {
+    let board = read::json(&read_file("packaging/grafana/spillway.json"));
     assert!(board["title"].is_string() && board["uid"].is_string() && board["schemaVersion"].is_number());
     let mut variables = vec!["__rate_interval"];
-    for variable in board["templating"]["list"].as_array().expect("variables") {
-        variables.push(variable["name"].as_str().expect("a name"));
-        if let Some(values) = variable["definition"].as_str().and_then(|it| it.strip_prefix("label_values("))
+    for variable in board["templating"]["list"].as_array().unwrap() {
+        variables.push(variable["name"].as_str().unwrap());
+        if let Some(values) =
+            variable["definition"].as_str().and_then(|definition| definition.strip_prefix("label_values("))
         {
-            let (metric, label) =
-                values.trim_end_matches(')').split_once(", ").expect("a metric and a label");
+            let (metric, label) = values.trim_end_matches(')').split_once(", ").unwrap();
             check_query(metric, "a variable");
             check_labels(&format!(" by ({label})"), "a variable");
         }
     }
-    let panels = board["panels"].as_array().expect("panels");
-    let (mut ids, mut places, mut queries) = (Vec::new(), Vec::new(), 0);
+    let panels = board["panels"].as_array().unwrap();
+    let (mut ids, mut positions, mut queries) = (Vec::new(), Vec::new(), 0);
     for panel in panels {
-        let title = panel["title"].as_str().expect("a title");
-        ids.push(panel["id"].as_u64().expect("an id"));
-        let at = |key: &str| panel["gridPos"][key].as_u64().expect("a place");
-        let (x, y, w, h) = (at("x"), at("y"), at("w"), at("h"));
+        let title = panel["title"].as_str().unwrap();
+        ids.push(panel["id"].as_u64().unwrap());
+        let grid = |key: &str| panel["gridPos"][key].as_u64().unwrap();
+        let (x, y, w, h) = (grid("x"), grid("y"), grid("w"), grid("h"));
         assert!(x + w <= 24 && h > 0, "{title}");
-        let overlaps =
-            |&(x1, y1, w1, h1): &(u64, u64, u64, u64)| x < x1 + w1 && x1 < x + w && y < y1 + h1 && y1 < y + h;
-        assert!(!places.iter().any(overlaps), "{title} lies on another panel");
-        places.push((x, y, w, h));
-        for target in panel["targets"].as_array().expect("targets") {
-            let query = target["expr"].as_str().expect("a query");
+        let overlaps = |&(other_x, other_y, other_w, other_h): &(u64, u64, u64, u64)| {
+            x < other_x + other_w && other_x < x + w && y < other_y + other_h && other_y < y + h
+        };
+        assert!(!positions.iter().any(overlaps), "{title} should not overlap with another panel");
+        positions.push((x, y, w, h));
+        for target in panel["targets"].as_array().unwrap() {
+            let query = target["expr"].as_str().unwrap();
             check_query(query, title);
             for used in query.split('$').skip(1) {
-                let end = used.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').expect("more follows");
+                let end = used.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap();
                 assert!(variables.contains(&&used[..end]), "{title}: no variable {used}");
             }
             assert_eq!(target["datasource"]["uid"], "${datasource}", "{title}");
             queries += 1;
         }
-        assert!(!panel["fieldConfig"]["defaults"]["unit"].is_null(), "{title} has a unit");
+        assert!(!panel["fieldConfig"]["defaults"]["unit"].is_null(), "{title} should have a unit");
     }
     let count = ids.len();
     ids.sort_unstable();
@@ -58,16 +59,16 @@ fn the_board_queries_only_existing_metrics() {
 
 #[test]
 fn alerts_query_only_existing_metrics_and_docs_explain_only_existing_alerts() {
-    let rules = read::yaml(&file("packaging/prometheus/alerts.yml"));
+    let rules = read::yaml(&read_file("packaging/prometheus/alerts.yml"));
     let mut names = Vec::new();
-    has_keys(&rules, &["groups"]);
-    for group in rules["groups"].as_array().expect("groups") {
-        has_keys(group, &["name", "rules"]);
-        for rule in group["rules"].as_array().expect("rules") {
-            has_keys(rule, &["alert", "annotations", "expr", "for", "labels"]);
-            has_keys(&rule["annotations"], &["description", "summary"]);
-            has_keys(&rule["labels"], &["severity"]);
-            let text = |value: &Value| value.as_str().expect("a text").to_owned();
+    assert_keys(&rules, &["groups"]);
+    for group in rules["groups"].as_array().unwrap() {
+        assert_keys(group, &["name", "rules"]);
+        for rule in group["rules"].as_array().unwrap() {
+            assert_keys(rule, &["alert", "annotations", "expr", "for", "labels"]);
+            assert_keys(&rule["annotations"], &["description", "summary"]);
+            assert_keys(&rule["labels"], &["severity"]);
+            let text = |value: &Value| value.as_str().unwrap().to_owned();
             let (name, query) = (text(&rule["alert"]), text(&rule["expr"]));
             assert!(name.starts_with("Spillway") && !name.contains(' '), "{name}");
             check_query(&query, &name);
@@ -78,12 +79,12 @@ fn alerts_query_only_existing_metrics_and_docs_explain_only_existing_alerts() {
             for key in ["summary", "description"] {
                 check_template(&text(&rule["annotations"][key]), &query, &name);
             }
-            assert!(!names.contains(&name), "{name} twice");
+            assert!(!names.contains(&name), "{name} should appear once");
             names.push(name);
         }
     }
     assert!(names.len() >= 8, "{names:?}");
-    for word in file("docs/monitoring.md").split('`').filter(|word| word.starts_with("Spillway")) {
+    for word in read_file("docs/monitoring.md").split('`').filter(|word| word.starts_with("Spillway")) {
         assert!(
             names.iter().any(|name| name == word),
             "docs/monitoring.md explains {word}, which is not an alert"
@@ -93,16 +94,16 @@ fn alerts_query_only_existing_metrics_and_docs_explain_only_existing_alerts() {
 }
 
 #[test]
-fn readers_are_strict() {
+fn json_and_yaml_readers_refuse_ambiguous_texts() {
     assert_eq!(
-        read::yaml("# so\na:\n  - b: 'it''s'\n    c: \"d\\\"\"\n"),
+        read::yaml("# a comment\na:\n  - b: 'it''s'\n    c: \"d\\\"\"\n"),
         read::json(r#"{"a":[{"b":"it's","c":"d\""}]}"#)
     );
-    let refused = |reads: fn(&str) -> Value, text: &'static str| {
+    let assert_refused = |reads: fn(&str) -> Value, text: &'static str| {
         assert!(std::panic::catch_unwind(|| reads(text)).is_err(), "{text}");
     };
     for text in ["{\"a\":1,\"a\":1}", "{\"a\":{\"b\":1,\"b\":2}}", "[1,]", "{} {}"] {
-        refused(read::json, text);
+        assert_refused(read::json, text);
     }
     for text in [
         "a: b\na: c",
@@ -119,39 +120,39 @@ fn readers_are_strict() {
         "a:\tb",
         "a",
     ] {
-        refused(read::yaml, text);
+        assert_refused(read::yaml, text);
     }
 }
 
-fn has_keys(map: &Value, keys: &[&str]) {
-    let found: Vec<&str> = map.as_object().expect("a map").keys().map(String::as_str).collect();
+fn assert_keys(map: &Value, keys: &[&str]) {
+    let found: Vec<&str> = map.as_object().unwrap().keys().map(String::as_str).collect();
     assert_eq!(found, keys);
 }
 
-/// The texts of an alert use only labels that the result of its query has.
-fn check_template(text: &str, query: &str, place: &str) {
-    assert!(!text.is_empty(), "{place}");
+/// Checks that the texts of an alert use only labels of the result of its query.
+fn check_template(text: &str, query: &str, subject: &str) {
+    assert!(!text.is_empty(), "{subject}");
     for rest in text.split("{{").skip(1) {
-        let (inside, _) = rest.split_once("}}").unwrap_or_else(|| panic!("{place}: {text}"));
-        let label = inside.trim().strip_prefix("$labels.").unwrap_or_else(|| panic!("{place}: {inside}"));
+        let (inside, _) = rest.split_once("}}").unwrap_or_else(|| panic!("{subject}: {text}"));
+        let label = inside.trim().strip_prefix("$labels.").unwrap_or_else(|| panic!("{subject}: {inside}"));
         // A query without aggregation keeps all labels, among them Prometheus's `instance`.
-        let kept = query.contains(" by (") || label == "instance";
-        let listed = query.split(" by (").skip(1).all(|rest| {
+        let is_kept = query.contains(" by (") || label == "instance";
+        let is_listed = query.split(" by (").skip(1).all(|rest| {
             rest.split(')').next().is_some_and(|labels| labels.split(", ").any(|other| other == label))
         });
-        assert!(kept && listed, "{place}: {query} leaves no label {label}");
+        assert!(is_kept && is_listed, "{subject}: {query} leaves no label {label}");
     }
 }
 
 #[test]
 fn every_metric_is_documented() {
-    let text = file("docs/monitoring.md");
-    let mut known = registry();
+    let text = read_file("docs/monitoring.md");
+    let mut known = metrics_by_name();
     for line in
         text.lines().filter(|line| line.starts_with("| `spillway_") || line.starts_with("| `process_"))
     {
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
-        let [name, kind, labels, help] = cells[..] else { panic!("four columns: {line}") };
+        let [name, kind, labels, help] = cells[..] else { panic!("a row should have four columns: {line}") };
         let metric =
             known.remove(name.trim_matches('`')).unwrap_or_else(|| panic!("no metric has the name {name}"));
         assert_eq!(
@@ -168,18 +169,18 @@ fn row(metric: &Metric) -> String {
     format!("| `{}` | {} | {} | {} |", metric.name, metric.kind.name(), metric.labels.join(", "), metric.help)
 }
 
-fn registry() -> BTreeMap<&'static str, Metric> {
+fn metrics_by_name() -> BTreeMap<&'static str, Metric> {
     METRICS.iter().chain(process::METRICS).map(|metric| (metric.name, *metric)).collect()
 }
 
-fn file(path: &str) -> String {
+fn read_file(path: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// A query names existing metrics only, and has a rate for each counter.
-fn check_query(query: &str, place: &str) {
-    let known = registry();
+/// Checks that a query names only existing metrics, and has a rate for each counter.
+fn check_query(query: &str, subject: &str) {
+    let known = metrics_by_name();
     let mut found = 0;
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
     for word in
@@ -188,36 +189,36 @@ fn check_query(query: &str, place: &str) {
         let of_histogram = ["_bucket", "_sum", "_count"].iter().find_map(|end| word.strip_suffix(end));
         let is_histogram =
             of_histogram.is_some_and(|name| known.get(name).is_some_and(|m| m.kind == Kind::Histogram));
-        let plain = known.get(word).is_some_and(|metric| metric.kind != Kind::Histogram);
-        assert!(is_histogram || plain, "{place}: no metric has the name {word}");
+        let is_simple = known.get(word).is_some_and(|metric| metric.kind != Kind::Histogram);
+        assert!(is_histogram || is_simple, "{subject}: no metric has the name {word}");
         let metric = known[if is_histogram { of_histogram.unwrap() } else { word }];
         if metric.kind == Kind::Counter {
-            let ranged =
+            let has_rate =
                 query.contains(&format!("rate({word}")) || query.contains(&format!("increase({word}"));
-            assert!(ranged, "{place}: a counter needs rate or increase: {query}");
+            assert!(has_rate, "{subject}: a counter needs rate or increase: {query}");
         }
         found += 1;
     }
-    assert!(found > 0, "{place}: {query}");
+    assert!(found > 0, "{subject}: {query}");
     for (open, close) in [('(', ')'), ('{', '}'), ('[', ']')] {
-        assert_eq!(query.matches(open).count(), query.matches(close).count(), "{place}: {query}");
+        assert_eq!(query.matches(open).count(), query.matches(close).count(), "{subject}: {query}");
     }
-    check_labels(query, place);
+    check_labels(query, subject);
 }
 
-/// A query groups and selects by existing labels only.
-fn check_labels(query: &str, place: &str) {
-    let known = registry();
+/// Checks that a query groups and selects only by existing labels.
+fn check_labels(query: &str, subject: &str) {
+    let known = metrics_by_name();
     let mut allowed: Vec<&str> = known.values().flat_map(|metric| metric.labels).copied().collect();
     allowed.extend(["le", "instance", "job"]);
     for list in query.split(" by (").skip(1).filter_map(|rest| rest.split(')').next()) {
         for label in list.split(',').map(str::trim) {
-            assert!(allowed.contains(&label), "{place}: no metric has a label {label}: {query}");
+            assert!(allowed.contains(&label), "{subject}: no metric has a label {label}: {query}");
         }
     }
     for selector in query.split('{').skip(1).filter_map(|rest| rest.split('}').next()) {
         for label in selector.split(',').filter_map(|part| part.split(['=', '!']).next()).map(str::trim) {
-            assert!(allowed.contains(&label), "{place}: no metric has a label {label}: {query}");
+            assert!(allowed.contains(&label), "{subject}: no metric has a label {label}: {query}");
         }
     }
 }

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use spillway_server::{Client, CloseReason, Event, LinkId, Links, Role, Settings, read_key_file};
+use spillway_server::{ClientId, CloseReason, Event, LinkId, Links, Role, Settings, read_key_file};
 
 /// Marks of the epoll set's events, in the upper half of their data.
 const MARK_LISTENER: u32 = 0;
@@ -56,7 +56,7 @@ struct Server {
     plain: HashMap<u32, Plain>,
     plain_next: u32,
     links: Links,
-    helped: HashMap<Client, Pending>,
+    helped: HashMap<ClientId, Pending>,
     buffer: Box<[u8]>,
 }
 
@@ -85,7 +85,7 @@ impl Server {
             Ok(epoll)
         });
         let epoll = watched.map_err(|e| format!("cannot make an epoll set: {e}"))?;
-        // With port 0, this line tells the parent process the real ports.
+        // With port 0, this line gives the real ports to the parent process.
         let listen = listener.local_addr().map_err(|e| e.to_string())?;
         println!("listening on {listen}, links on {}", links.address());
         Ok(Server {
@@ -134,7 +134,7 @@ impl Server {
                 self.handle(event);
             }
             // Each link gets one batch with all replies of this turn.
-            // The time of the end, not of the turn's beginning: the difference is the service time.
+            // Pass the time of the turn's end: the difference to `now`, its beginning, is the service time.
             self.links.flush(Instant::now());
         }
     }
@@ -161,11 +161,11 @@ impl Server {
                 let Some(replies) = self.helped.get_mut(&client) else { return };
                 // Copy from the batch of requests into the batch of replies, unless earlier replies wait.
                 let composed = if replies.bytes.is_empty() { self.links.compose(client, bytes) } else { 0 };
-                self.links.consumed(client, composed).expect("consumed at most what was received");
+                self.links.consumed(client, composed).expect("consumed bytes should have been received");
                 // The client's window bounds the rest, because it is not consumed before it is composed.
                 replies.bytes.extend_from_slice(&bytes[composed..]);
             }
-            Event::Room { client } => self.reply(client),
+            Event::CanCompose { client } => self.reply(client),
             Event::Finished { client } => {
                 if let Some(replies) = self.helped.get_mut(&client) {
                     replies.finished = true;
@@ -177,7 +177,7 @@ impl Server {
                 self.links.close(client, reason);
             }
             Event::LinkOpened { peer, role, .. } => eprintln!("echo: {role} at {peer} opened a link"),
-            Event::LinkLost { peer, why, .. } => eprintln!("echo: link of {peer} is gone: {why}"),
+            Event::LinkLost { peer, why, .. } => eprintln!("echo: lost the link of {peer}: {why}"),
             Event::Forbidden { address, why, .. } => eprintln!("echo: refused {address}: {why}"),
             // `Run` comes only from `decompose_run`.
             Event::Drain { .. } | Event::Run { .. } => {}
@@ -185,11 +185,11 @@ impl Server {
     }
 
     /// Composes waiting replies of a helped client, as far as there is room.
-    fn reply(&mut self, client: Client) {
+    fn reply(&mut self, client: ClientId) {
         let Some(replies) = self.helped.get_mut(&client) else { return };
         let composed = self.links.compose(client, &replies.bytes);
         replies.bytes.drain(..composed);
-        self.links.consumed(client, composed).expect("consumed at most what was received");
+        self.links.consumed(client, composed).expect("consumed bytes should have been received");
         if replies.finished && replies.bytes.is_empty() {
             self.links.finish(client);
             self.links.close(client, CloseReason::Normal);
@@ -285,18 +285,20 @@ impl Arguments {
         let mut allow = Vec::new();
         while let Some(name) = arguments.next() {
             let value = arguments.next().ok_or_else(|| format!("{name} needs a value"))?;
-            let wrong = |error: &dyn std::fmt::Display| format!("{name} {value}: {error}");
+            let invalid = |error: &dyn std::fmt::Display| format!("{name} {value}: {error}");
             match name.as_str() {
-                "--listen" => listen = Some(value.parse().map_err(|e: std::net::AddrParseError| wrong(&e))?),
-                "--link" => link = Some(value.parse().map_err(|e: std::net::AddrParseError| wrong(&e))?),
+                "--listen" => {
+                    listen = Some(value.parse().map_err(|e: std::net::AddrParseError| invalid(&e))?)
+                }
+                "--link" => link = Some(value.parse().map_err(|e: std::net::AddrParseError| invalid(&e))?),
                 "--key" => {
-                    settings.ring.accept(Role::Helper, read_key_file(&value).map_err(|e| e.to_string())?)
+                    settings.keys.accept(Role::Helper, read_key_file(&value).map_err(|e| e.to_string())?)
                 }
                 "--client-key" => {
-                    settings.ring.accept(Role::Client, read_key_file(&value).map_err(|e| e.to_string())?);
+                    settings.keys.accept(Role::Client, read_key_file(&value).map_err(|e| e.to_string())?);
                 }
                 "--allow-clients" => {
-                    allow.push(value.parse().map_err(|e: spillway_server::RangeError| wrong(&e))?)
+                    allow.push(value.parse().map_err(|e: spillway_server::RangeError| invalid(&e))?)
                 }
                 _ => return Err(format!("unknown argument {name}")),
             }

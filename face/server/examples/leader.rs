@@ -19,14 +19,14 @@ use std::time::Instant;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use spillway_server::{
-    Client, CloseReason, Event, LinkId, Links, RUN_BUFFER_BYTES, Role, Settings, read_key_file,
+    ClientId, CloseReason, Event, LinkId, Links, RUN_BUFFER_BYTES, Role, Settings, read_key_file,
 };
 use spillway_wire::{Control, Disassembler, HEADER_BYTES, Header, Id, Kind, Piece};
 
 const MARK_LINKS: u32 = 0;
 const MARK_REPLICA: u32 = 1;
 
-/// This bit of a parcel's length: its frames are control messages.
+/// This bit of a parcel's length is set if its frames are control messages.
 const CONTROL: u32 = 1 << 31;
 const PARCEL_HEAD_BYTES: usize = 8;
 /// Maximum of a link's reply bytes that wait for room. Beyond it, the client with most of these bytes is closed.
@@ -34,7 +34,7 @@ const WAITING_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// The link number of all sessions. The leader gives each session a sender of this link.
 const SESSIONS: u32 = 0;
 
-/// Names a client to the replica: the number of its link, and its sender there.
+/// Identifies a client in parcels: the number of its link, and its sender there.
 type Name = (u32, u32);
 
 fn main() -> ExitCode {
@@ -52,21 +52,21 @@ struct Leader {
     epoll: OwnedFd,
     links: Links,
     replica: Replica,
-    numbers: HashMap<LinkId, u32>,
-    by_number: HashMap<u32, LinkId>,
+    number_by_link: HashMap<LinkId, u32>,
+    link_by_number: HashMap<u32, LinkId>,
     /// Numbers of links and sessions are not reused.
     next_link: u32,
     next_session: u32,
-    clients: HashMap<Name, Client>,
-    names: HashMap<Client, Name>,
+    clients: HashMap<Name, ClientId>,
+    names: HashMap<ClientId, Name>,
     /// Clients that are closed. A client's name is free when the replica has echoed the *close*.
-    closing: HashMap<Client, CloseReason>,
+    closing: HashMap<ClientId, CloseReason>,
     /// Clients to which the replica sends no more replies.
-    finishing: HashSet<Client>,
+    finishing: HashSet<ClientId>,
     /// Replies that wait for room: the frames of each link.
     waiting: HashMap<u32, Vec<u8>>,
     /// Replies that wait for room: the bytes of each session.
-    session_waiting: HashMap<Client, Vec<u8>>,
+    session_waiting: HashMap<ClientId, Vec<u8>>,
     buffer: Box<[u8]>,
 }
 
@@ -87,56 +87,56 @@ struct Parcel {
     link: Option<LinkId>,
 }
 
-fn head(link: u32, length: usize, control: bool) -> [u8; PARCEL_HEAD_BYTES] {
-    let mut head = [0; PARCEL_HEAD_BYTES];
-    head[..4].copy_from_slice(&link.to_be_bytes());
+fn parcel_head(link: u32, length: usize, control: bool) -> [u8; PARCEL_HEAD_BYTES] {
+    let mut parcel_head = [0; PARCEL_HEAD_BYTES];
+    parcel_head[..4].copy_from_slice(&link.to_be_bytes());
     // Cannot overflow: a run is at most `RUN_BUFFER_BYTES`.
     let length = length as u32 | if control { CONTROL } else { 0 };
-    head[4..].copy_from_slice(&length.to_be_bytes());
-    head
+    parcel_head[4..].copy_from_slice(&length.to_be_bytes());
+    parcel_head
 }
 
 impl Replica {
     /// Sends a parcel. Returns whether the socket has taken all of it; otherwise a copy waits.
     fn send(
         &mut self,
-        head: [u8; PARCEL_HEAD_BYTES],
+        parcel_head: [u8; PARCEL_HEAD_BYTES],
         frames: &[u8],
         link: Option<LinkId>,
     ) -> io::Result<bool> {
         let mut sent = 0;
         if self.unsent.is_empty() {
             // Send from the receive buffer, without a copy.
-            sent = match self.stream.write_vectored(&[IoSlice::new(&head), IoSlice::new(frames)]) {
+            sent = match self.stream.write_vectored(&[IoSlice::new(&parcel_head), IoSlice::new(frames)]) {
                 Ok(sent) => sent,
-                Err(error) if is_later(&error) => 0,
+                Err(error) if would_block(&error) => 0,
                 Err(error) => return Err(error),
             };
-            if sent == head.len() + frames.len() {
+            if sent == parcel_head.len() + frames.len() {
                 return Ok(true);
             }
             self.sent = sent;
         }
-        debug_assert!(sent == 0 || self.unsent.is_empty(), "only the first one is sent in part");
-        self.unsent.push_back(Parcel { bytes: [&head[..], frames].concat(), link });
+        debug_assert!(sent == 0 || self.unsent.is_empty(), "only the first parcel should be sent in part");
+        self.unsent.push_back(Parcel { bytes: [&parcel_head[..], frames].concat(), link });
         Ok(false)
     }
 
     /// Sends waiting parcels, and returns those that the socket has taken.
     fn push(&mut self) -> io::Result<Vec<Parcel>> {
-        let mut gone = Vec::new();
+        let mut sent_parcels = Vec::new();
         while let Some(first) = self.unsent.front() {
             match self.stream.write(&first.bytes[self.sent..]) {
                 Ok(sent) => self.sent += sent,
-                Err(error) if is_later(&error) => break,
+                Err(error) if would_block(&error) => break,
                 Err(error) => return Err(error),
             }
             if self.sent == first.bytes.len() {
                 self.sent = 0;
-                gone.extend(self.unsent.pop_front());
+                sent_parcels.extend(self.unsent.pop_front());
             }
         }
-        Ok(gone)
+        Ok(sent_parcels)
     }
 }
 
@@ -161,8 +161,8 @@ impl Leader {
             epoll,
             links,
             replica,
-            numbers: HashMap::new(),
-            by_number: HashMap::new(),
+            number_by_link: HashMap::new(),
+            link_by_number: HashMap::new(),
             next_link: SESSIONS + 1,
             next_session: 1,
             clients: HashMap::new(),
@@ -203,7 +203,7 @@ impl Leader {
             while let Some(event) = self.links.poll_event() {
                 self.handle(event)?;
             }
-            // The time of the end, not of the turn's beginning: the difference is the service time.
+            // Pass the time of the turn's end: the difference to `now`, its beginning, is the service time.
             self.links.flush(Instant::now());
         }
     }
@@ -224,8 +224,8 @@ impl Leader {
     fn handle(&mut self, event: Event<'_>) -> io::Result<()> {
         match event {
             Event::Run { link, bytes } => {
-                let Some(number) = self.numbers.get(&link) else { return Ok(()) };
-                if self.replica.send(head(*number, bytes.len(), false), bytes, Some(link))? {
+                let Some(number) = self.number_by_link.get(&link) else { return Ok(()) };
+                if self.replica.send(parcel_head(*number, bytes.len(), false), bytes, Some(link))? {
                     self.links.forwarded(link, bytes);
                 }
             }
@@ -240,12 +240,12 @@ impl Leader {
                         id: Id(sender),
                     };
                     let frame = [&header.emit()[..], bytes].concat();
-                    self.replica.send(head(number, frame.len(), false), &frame, None)?;
+                    self.replica.send(parcel_head(number, frame.len(), false), &frame, None)?;
                 }
             }
             Event::Connected { client, .. } => {
                 let name = match self.links.sender(client) {
-                    Some((link, sender)) => self.numbers.get(&link).map(|number| (*number, sender)),
+                    Some((link, sender)) => self.number_by_link.get(&link).map(|number| (*number, sender)),
                     None => {
                         self.next_session = self.next_session.wrapping_add(1);
                         Some((SESSIONS, self.next_session))
@@ -256,27 +256,31 @@ impl Leader {
                 self.names.insert(client, name);
                 self.links.accept(client);
             }
-            Event::Finished { client } => self.say(client, Control::Finish(0))?,
+            Event::Finished { client } => self.send_control(client, Control::Finish(0))?,
             Event::Closed { client, reason } => {
                 if self.closing.insert(client, reason).is_none() {
-                    self.say(client, Control::Close(reason))?;
+                    self.send_control(client, Control::Close(reason))?;
                 }
             }
-            Event::Room { client } => self.answer_waiting(client)?,
+            Event::CanCompose { client } => self.compose_waiting(client)?,
             Event::LinkOpened { link, peer, role } => {
                 eprintln!("leader: {role} at {peer} opened a link");
-                self.numbers.insert(link, self.next_link);
-                self.by_number.insert(self.next_link, link);
+                self.number_by_link.insert(link, self.next_link);
+                self.link_by_number.insert(self.next_link, link);
                 self.next_link = self.next_link.wrapping_add(1);
             }
             Event::LinkLost { link, peer, why } => {
-                eprintln!("leader: link of {peer} is gone: {why}");
-                if let Some(number) = self.numbers.remove(&link) {
-                    self.by_number.remove(&number);
+                eprintln!("leader: lost the link of {peer}: {why}");
+                if let Some(number) = self.number_by_link.remove(&link) {
+                    self.link_by_number.remove(&number);
                     self.waiting.remove(&number);
-                    let gone: Vec<Client> =
-                        self.clients.iter().filter(|(name, _)| name.0 == number).map(|(_, it)| *it).collect();
-                    gone.into_iter().for_each(|client| self.forget(client));
+                    let lost: Vec<ClientId> = self
+                        .clients
+                        .iter()
+                        .filter(|(name, _)| name.0 == number)
+                        .map(|(_, client)| *client)
+                        .collect();
+                    lost.into_iter().for_each(|client| self.forget(client));
                 }
             }
             Event::Forbidden { address, why, .. } => eprintln!("leader: refused {address}: {why}"),
@@ -286,11 +290,11 @@ impl Leader {
     }
 
     /// Sends a client's control message to the replica, after its requests. The replica echoes it after their replies.
-    fn say(&mut self, client: Client, control: Control) -> io::Result<()> {
+    fn send_control(&mut self, client: ClientId, control: Control) -> io::Result<()> {
         let Some(&(number, sender)) = self.names.get(&client) else { return Ok(()) };
         let mut frame = Vec::new();
         control.emit(Id(sender), &mut frame);
-        self.replica.send(head(number, frame.len(), true), &frame, None)?;
+        self.replica.send(parcel_head(number, frame.len(), true), &frame, None)?;
         Ok(())
     }
 
@@ -307,22 +311,24 @@ impl Leader {
 
     fn receive_replies(&mut self) -> io::Result<()> {
         match self.replica.stream.read(&mut self.buffer) {
-            Ok(0) => return Err(io::Error::new(ErrorKind::UnexpectedEof, "the replica has gone")),
+            Ok(0) => {
+                return Err(io::Error::new(ErrorKind::UnexpectedEof, "the replica closed its connection"));
+            }
             Ok(received) => self.replica.received.extend_from_slice(&self.buffer[..received]),
-            Err(error) if is_later(&error) => return Ok(()),
+            Err(error) if would_block(&error) => return Ok(()),
             Err(error) => return Err(error),
         }
         let received = std::mem::take(&mut self.replica.received);
         let mut rest = received.as_slice();
-        while let Some((head, after)) = rest.split_first_chunk::<PARCEL_HEAD_BYTES>() {
-            let [l0, l1, l2, l3, n0, n1, n2, n3] = *head;
+        while let Some((parcel_head, after)) = rest.split_first_chunk::<PARCEL_HEAD_BYTES>() {
+            let [l0, l1, l2, l3, n0, n1, n2, n3] = *parcel_head;
             let (link, length) = (u32::from_be_bytes([l0, l1, l2, l3]), u32::from_be_bytes([n0, n1, n2, n3]));
             let Some((frames, after)) = after.split_at_checked((length & !CONTROL) as usize) else { break };
             rest = after;
             if length & CONTROL != 0 || link == SESSIONS {
-                self.take_apart(link, frames)?;
+                self.disassemble(link, frames)?;
             } else {
-                self.answer(link, frames)?;
+                self.compose_replies(link, frames)?;
             }
         }
         self.replica.received = rest.to_vec();
@@ -330,8 +336,8 @@ impl Leader {
     }
 
     /// Puts a link's replies unchanged into its next batch.
-    fn answer(&mut self, number: u32, run: &[u8]) -> io::Result<()> {
-        let Some(&link) = self.by_number.get(&number) else { return Ok(()) };
+    fn compose_replies(&mut self, number: u32, run: &[u8]) -> io::Result<()> {
+        let Some(&link) = self.link_by_number.get(&number) else { return Ok(()) };
         let waiting = self.waiting.entry(number).or_default();
         if waiting.is_empty() {
             self.links.compose_run(link, run, waiting);
@@ -343,7 +349,7 @@ impl Leader {
     }
 
     fn retry(&mut self, number: u32) -> io::Result<()> {
-        let (Some(&link), Some(waiting)) = (self.by_number.get(&number), self.waiting.get_mut(&number))
+        let (Some(&link), Some(waiting)) = (self.link_by_number.get(&number), self.waiting.get_mut(&number))
         else {
             return Ok(());
         };
@@ -367,26 +373,26 @@ impl Leader {
         if let Some(&client) = self.clients.get(&(number, sender))
             && self.closing.insert(client, CloseReason::Reset).is_none()
         {
-            self.say(client, Control::Close(CloseReason::Reset))?;
+            self.send_control(client, Control::Close(CloseReason::Reset))?;
         }
         Ok(())
     }
 
-    fn answer_waiting(&mut self, client: Client) -> io::Result<()> {
+    fn compose_waiting(&mut self, client: ClientId) -> io::Result<()> {
         let Some(&(number, _)) = self.names.get(&client) else { return Ok(()) };
         if number != SESSIONS {
             self.retry(number)?;
         } else if let Some(waiting) = self.session_waiting.get_mut(&client) {
             let composed = self.links.compose(client, waiting);
             waiting.drain(..composed);
-            self.links.consumed(client, composed).expect("consumed at most what was received");
+            self.links.consumed(client, composed).expect("consumed bytes should have been received");
         }
-        let finishing: Vec<Client> = self.finishing.iter().copied().collect();
+        let finishing: Vec<ClientId> = self.finishing.iter().copied().collect();
         finishing.into_iter().for_each(|client| self.end_if_answered(client));
         Ok(())
     }
 
-    fn take_apart(&mut self, number: u32, mut frames: &[u8]) -> io::Result<()> {
+    fn disassemble(&mut self, number: u32, mut frames: &[u8]) -> io::Result<()> {
         let mut disassembler = Disassembler::new();
         while let Some(piece) = disassembler.next(&mut frames).map_err(io::Error::other)? {
             let (Piece::Data { id, .. } | Piece::Control { id, .. }) = piece;
@@ -394,7 +400,7 @@ impl Leader {
             match piece {
                 Piece::Data { bytes, .. } => {
                     self.session_waiting.entry(client).or_default().extend_from_slice(bytes);
-                    self.answer_waiting(client)?;
+                    self.compose_waiting(client)?;
                 }
                 Piece::Control { control: Control::Finish(_), .. } => {
                     self.finishing.insert(client);
@@ -412,10 +418,11 @@ impl Leader {
     }
 
     /// Closes a client that has finished, if all its replies are composed.
-    fn end_if_answered(&mut self, client: Client) {
+    fn end_if_answered(&mut self, client: ClientId) {
         let Some(&(number, sender)) = self.names.get(&client) else { return };
-        let waits = self.waiting.get(&number).is_some_and(|run| frames(run).any(|(it, _)| it.id.0 == sender))
-            || self.session_waiting.get(&client).is_some_and(|bytes| !bytes.is_empty());
+        let waits =
+            self.waiting.get(&number).is_some_and(|run| frames(run).any(|(header, _)| header.id.0 == sender))
+                || self.session_waiting.get(&client).is_some_and(|bytes| !bytes.is_empty());
         if !waits && !self.closing.contains_key(&client) {
             self.links.finish(client);
             self.links.close(client, CloseReason::Normal);
@@ -423,7 +430,7 @@ impl Leader {
         }
     }
 
-    fn forget(&mut self, client: Client) {
+    fn forget(&mut self, client: ClientId) {
         if let Some(name) = self.names.remove(&client) {
             self.clients.remove(&name);
         }
@@ -433,10 +440,10 @@ impl Leader {
     }
 
     fn watch_replica(&mut self) -> io::Result<()> {
-        let wants_room = !self.replica.unsent.is_empty();
-        if std::mem::replace(&mut self.replica.watches_room, wants_room) != wants_room {
+        let has_unsent = !self.replica.unsent.is_empty();
+        if std::mem::replace(&mut self.replica.watches_room, has_unsent) != has_unsent {
             let mut interest = EventFlags::IN;
-            interest.set(EventFlags::OUT, wants_room);
+            interest.set(EventFlags::OUT, has_unsent);
             epoll::modify(&self.epoll, &self.replica.stream, data(MARK_REPLICA), interest)?;
         }
         Ok(())
@@ -470,8 +477,8 @@ impl Arguments {
             match name.as_str() {
                 "--link" => link = Some(address()?),
                 "--replica" => replica = Some(address()?),
-                "--key" => settings.ring.accept(Role::Helper, key()?),
-                "--client-key" => settings.ring.accept(Role::Client, key()?),
+                "--key" => settings.keys.accept(Role::Helper, key()?),
+                "--client-key" => settings.keys.accept(Role::Client, key()?),
                 _ => return Err(format!("unknown argument {name}")),
             }
         }
@@ -483,7 +490,7 @@ impl Arguments {
     }
 }
 
-fn is_later(error: &io::Error) -> bool {
+fn would_block(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use spillway_batch::Assembler;
 use spillway_wire::{Control, Disassembler, Kind, Piece};
 
-/// A parcel is a link and a length, four bytes each, and frames. This bit of the length: the frames are control messages.
+/// A parcel is a link and a length, four bytes each, and frames. The length has this bit if they are control messages.
 const CONTROL: u32 = 1 << 31;
 /// Maximum length of a parcel's frames.
 const PARCEL_BYTES_MAX: u32 = 1 << 24;
@@ -25,7 +25,7 @@ static LOG_BYTES: AtomicU64 = AtomicU64::new(0);
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
     let [_, option, listen] = arguments.as_slice() else {
-        eprintln!("replica: say --listen ADDRESS:PORT");
+        eprintln!("usage: replica --listen ADDRESS:PORT");
         return ExitCode::FAILURE;
     };
     let listener = match (option.as_str(), TcpListener::bind(listen)) {
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     for leader in listener.incoming().flatten() {
         std::thread::spawn(move || match serve(&leader) {
             Ok(()) => eprintln!(
-                "replica: a leader has gone; the log has {} bytes",
+                "replica: a leader closed its connection; the log has {} bytes",
                 LOG_BYTES.load(Ordering::Relaxed)
             ),
             Err(error) => eprintln!("replica: {error}"),
@@ -76,9 +76,9 @@ fn serve(leader: &TcpStream) -> io::Result<()> {
         let is_control = apply(&parcel, &mut replies)?;
         let batch = replies.take();
         let length = batch.len() as u32 | if is_control { CONTROL } else { 0 };
-        let mut out = leader;
-        out.write_all(&[link, length.to_be_bytes()].concat())?;
-        out.write_all(batch.as_slice())?;
+        let mut output = leader;
+        output.write_all(&[link, length.to_be_bytes()].concat())?;
+        output.write_all(batch.as_slice())?;
         replies.recycle(batch);
     }
 }

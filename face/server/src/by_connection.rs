@@ -40,7 +40,11 @@ impl<T> ByConnection<T> {
 
     #[inline]
     pub(crate) fn get(&self, link: LinkId, id: Id) -> Option<&T> {
-        self.links.get(link.slot as usize).filter(|on| on.generation == link.generation)?.values.get(id)
+        self.links
+            .get(link.slot as usize)
+            .filter(|on_link| on_link.generation == link.generation)?
+            .values
+            .get(id)
     }
 
     pub(crate) fn remove(&mut self, link: LinkId, id: Id) -> Option<T> {
@@ -58,15 +62,15 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_with_another_link_has_nothing_of_the_one_before() {
-        let mut table = ByConnection::default();
-        assert_eq!(table.get(link(2, 1), Id(5)), None);
-        table.insert(link(2, 1), Id(5), 'a');
-        assert_eq!(table.get(link(2, 1), Id(5)), Some(&'a'));
-        assert_eq!((table.get(link(2, 1), Id(6)), table.get(link(1, 1), Id(5))), (None, None));
-        assert_eq!((table.get(link(2, 2), Id(5)).copied(), table.remove(link(2, 2), Id(5))), (None, None));
-        table.insert(link(2, 2), Id(6), 'b');
-        assert_eq!((table.get(link(2, 1), Id(5)).copied(), table.remove(link(2, 1), Id(5))), (None, None));
-        assert_eq!((table.remove(link(2, 2), Id(6)), table.get(link(2, 2), Id(6))), (Some('b'), None));
+    fn new_link_in_a_slot_has_no_values_of_the_previous_link() {
+        let mut map = ByConnection::default();
+        assert_eq!(map.get(link(2, 1), Id(5)), None);
+        map.insert(link(2, 1), Id(5), 'a');
+        assert_eq!(map.get(link(2, 1), Id(5)), Some(&'a'));
+        assert_eq!((map.get(link(2, 1), Id(6)), map.get(link(1, 1), Id(5))), (None, None));
+        assert_eq!((map.get(link(2, 2), Id(5)).copied(), map.remove(link(2, 2), Id(5))), (None, None));
+        map.insert(link(2, 2), Id(6), 'b');
+        assert_eq!((map.get(link(2, 1), Id(5)).copied(), map.remove(link(2, 1), Id(5))), (None, None));
+        assert_eq!((map.remove(link(2, 2), Id(6)), map.get(link(2, 2), Id(6))), (Some('b'), None));
     }
 }

@@ -4,10 +4,10 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 
-use spillway_batch::{CloseReason, Forbidden, Id, LinkError, Role};
+use spillway_batch::{CloseReason, ForbiddenAddress, Id, LinkError, Role};
 use spillway_session::SessionHandle;
 
-/// Names a link. Slots are reused; the generation tells a slot's links apart.
+/// Identifies a link. Slots are reused; the generation distinguishes a slot's links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkId {
     /// Among the threads that share the port, the thread that owns the link.
@@ -16,10 +16,10 @@ pub struct LinkId {
     pub(crate) generation: u32,
 }
 
-/// Names a client's connection: a virtual connection on a link, or a session, which outlives its link. Unique until the
+/// Identifies a client's connection: a virtual connection on a link, or a session that outlives links. Unique until the
 /// connection is closed by both ends, so it can be a map's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Client(pub(crate) Name);
+pub struct ClientId(pub(crate) Name);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Name {
@@ -34,7 +34,7 @@ pub enum Event<'a> {
     /// or later. Requests may arrive before the answer.
     Connected {
         /// The new connection.
-        client: Client,
+        client: ClientId,
         /// The client's own address.
         address: SocketAddr,
     },
@@ -42,7 +42,7 @@ pub enum Event<'a> {
     /// then they count against the client's window.
     Data {
         /// The client that sent the bytes.
-        client: Client,
+        client: ClientId,
         /// Never empty.
         bytes: &'a [u8],
     },
@@ -58,19 +58,19 @@ pub enum Event<'a> {
     /// The client sends no more bytes, but still receives replies.
     Finished {
         /// The client that has finished.
-        client: Client,
+        client: ClientId,
     },
-    /// The connection has ended. Forget it, and call [`close`](crate::Links::close).
+    /// The connection has ended. Drop the state kept for it, and call [`close`](crate::Links::close).
     Closed {
         /// The connection that has ended.
-        client: Client,
+        client: ClientId,
         /// Why the connection ended.
         reason: CloseReason,
     },
     /// [`compose`](crate::Links::compose) took less than all bytes before, and would take more now.
-    Room {
+    CanCompose {
         /// The client to compose for.
-        client: Client,
+        client: ClientId,
     },
     /// A link has authenticated. For the log.
     LinkOpened {
@@ -88,7 +88,7 @@ pub enum Event<'a> {
         /// The peer's address of the link's TCP connection.
         peer: SocketAddr,
         /// Why the link is lost.
-        why: LinkEnd,
+        why: LinkLoss,
     },
     /// A virtual connection was refused because its link may not carry its client address. For the log.
     Forbidden {
@@ -97,7 +97,7 @@ pub enum Event<'a> {
         /// The client address that the link claimed.
         address: SocketAddr,
         /// The address rule that forbids it.
-        why: Forbidden,
+        why: ForbiddenAddress,
     },
     /// A helper drains; it moves its clients itself. For the log.
     Drain {
@@ -110,25 +110,25 @@ pub enum Event<'a> {
 
 /// Why a link is lost.
 #[derive(Debug)]
-pub enum LinkEnd {
+pub enum LinkLoss {
     /// The peer closed the link.
     Closed,
     /// A system call on the link's socket failed.
     Socket(io::Error),
     /// The peer violated the protocol, or did not authenticate.
-    Broken(LinkError),
+    ProtocolError(LinkError),
     /// Too many links had not authenticated, and this one was dropped for a newer one.
     Evicted,
 }
 
-impl fmt::Display for LinkEnd {
+impl fmt::Display for LinkLoss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            LinkEnd::Closed => f.write_str("closed by the other side"),
-            LinkEnd::Socket(error) => error.fmt(f),
-            LinkEnd::Broken(error) => error.fmt(f),
-            LinkEnd::Evicted => {
-                f.write_str("too many links had not authenticated yet, and it was dropped for a newer one")
+            LinkLoss::Closed => f.write_str("closed by the other side"),
+            LinkLoss::Socket(error) => error.fmt(f),
+            LinkLoss::ProtocolError(error) => error.fmt(f),
+            LinkLoss::Evicted => {
+                f.write_str("too many links had not authenticated yet: this one was dropped for a newer one")
             }
         }
     }

@@ -1,9 +1,9 @@
 //! The server library (PostMan §4.2): serves helped clients on the application's event loop.
 //!
 //! An application keeps its ordinary port and its loop, and adds [`Links`]: a link port, and the links that helpers and
-//! library clients open to it. Each link carries *virtual connections*; a [`Client`] names one. The verbs are the
+//! library clients open to it. Each link carries *virtual connections*; a [`ClientId`] names one. The verbs are the
 //! paper's: [`decompose`](Links::decompose) splits a link's input into events, [`compose`](Links::compose) puts replies
-//! into the next batch, and [`info`](Links::info) is *get_info*. A client with a session stays the same [`Client`] when
+//! into the next batch, and [`info`](Links::info) is *get_info*. A client with a session stays the same [`ClientId`] when
 //! its link is lost and the session resumes on another link.
 //!
 //! # A turn of the loop
@@ -35,18 +35,18 @@ mod table;
 mod threads;
 mod watch;
 
-pub use event::{Client, Event, LinkEnd, LinkId};
+pub use event::{ClientId, Event, LinkId, LinkLoss};
 pub use links::Links;
 pub use links::forwarding::RUN_BUFFER_BYTES;
 pub use settings::{BindError, Settings};
 pub use spillway_auth::{Key, KeyRing};
 pub use spillway_batch::unauthenticated::Bounds as UnauthenticatedBounds;
 pub use spillway_batch::{
-    AddressRange, AddressRules, CloseReason, ConsumedTooMuch, Encryption, Forbidden, Info, Limits,
+    AddressRange, AddressRules, CloseReason, ConsumedTooMuch, Encryption, ForbiddenAddress, Info, Limits,
     LinkCounters, RangeError, RefuseReason, Role, Unacknowledged,
 };
 pub use spillway_keys::{KeyFileError, read_key_file};
 pub use spillway_policy::Override;
-pub use spillway_policy::release::{ReleaseCounters, ReleaseNotice, ReleaseSettings};
+pub use spillway_policy::release::{OutOfBounds, ReleaseCounters, ReleaseNotice, ReleaseSettings};
 pub use spillway_session::{StreamLimits, TableLimits};
 pub use threads::Threads;

@@ -9,7 +9,7 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use spillway_batch::{CloseReason, Id, Scratch, ServerLink};
 use spillway_transport::{Time, Unsent};
 
-use crate::event::LinkEnd;
+use crate::event::LinkLoss;
 use crate::listener::Accepted;
 use crate::watch::Interest;
 
@@ -25,14 +25,14 @@ pub(crate) struct Link {
     pub(crate) has_read_timeout: bool,
     pub(crate) authenticated: bool,
     pub(crate) watched: Option<Interest>,
-    /// Connections of a lost link whose end the application has yet to be told.
+    /// Connections of a lost link whose end was not reported to the application yet.
     pub(crate) orphans: Vec<Id>,
-    pub(crate) lost: Option<LinkEnd>,
+    pub(crate) lost: Option<LinkLoss>,
     /// The beginning of an incomplete frame, for `decompose_run`: at most the longest frame.
-    cut: Vec<u8>,
+    partial_frame: Vec<u8>,
     /// Plaintext of an encrypted link that did not fit the application's buffer: less than that buffer and a record.
-    opened: Vec<u8>,
-    opened_start: usize,
+    plaintext: Vec<u8>,
+    plaintext_start: usize,
 }
 
 impl Link {
@@ -47,9 +47,9 @@ impl Link {
             watched: None,
             orphans: Vec::new(),
             lost: None,
-            cut: Vec::new(),
-            opened: Vec::new(),
-            opened_start: 0,
+            partial_frame: Vec::new(),
+            plaintext: Vec::new(),
+            plaintext_start: 0,
         }
     }
 
@@ -62,10 +62,10 @@ impl Link {
     }
 
     pub(crate) fn interest(&self) -> Interest {
-        // Plaintext in `opened` makes no socket readable. Watching for writability makes epoll report the link at once.
+        // Waiting plaintext makes no socket readable. Watching for writability makes epoll report the link at once.
         let may_read = self.may_read();
-        let wants_turn = !self.unsent.is_empty() || (self.has_opened() && may_read);
-        Interest { readable: may_read, writable: self.lost.is_none() && wants_turn }
+        let has_work = !self.unsent.is_empty() || (self.has_plaintext() && may_read);
+        Interest { readable: may_read, writable: self.lost.is_none() && has_work }
     }
 
     /// Receives into the buffer: the number of bytes, 0 if none are available. `Err`: the link is lost.
@@ -74,85 +74,85 @@ impl Link {
         now: Time,
         buffer: &mut [u8],
         scratch: &mut Scratch,
-    ) -> Result<usize, LinkEnd> {
+    ) -> Result<usize, LinkLoss> {
         if !self.may_read() || buffer.is_empty() {
             return Ok(0);
         }
-        let held = self.cut.len();
+        let held = self.partial_frame.len();
         if held >= buffer.len() {
-            let what = "the buffer is shorter than a frame: see RUN_BUFFER_BYTES";
-            return Err(LinkEnd::Socket(io::Error::new(io::ErrorKind::InvalidInput, what)));
+            let problem = "the buffer is shorter than a frame: see RUN_BUFFER_BYTES";
+            return Err(LinkLoss::Socket(io::Error::new(io::ErrorKind::InvalidInput, problem)));
         }
-        if self.has_opened() {
-            return Ok(self.hand_out(buffer));
+        if self.has_plaintext() {
+            return Ok(self.deliver_plaintext(buffer));
         }
         let is_encrypted = self.end.is_encrypted();
         let room = match self.end.handshake_bytes_needed() {
             0 => buffer.len() - held,
             // Bytes after the handshake may be encrypted: receive them when that is known.
-            wanted => wanted.min(buffer.len() - held),
+            needed => needed.min(buffer.len() - held),
         };
         loop {
             match recv(&self.socket, &mut buffer[held..held + room], RecvFlags::empty()) {
-                Ok((_, 0)) => return Err(LinkEnd::Closed),
-                Ok((_, received)) if is_encrypted => return self.open(now, buffer, received, scratch),
+                Ok((_, 0)) => return Err(LinkLoss::Closed),
+                Ok((_, received)) if is_encrypted => return self.decrypt(now, buffer, received, scratch),
                 Ok((_, received)) => {
-                    buffer[..held].copy_from_slice(&self.cut);
-                    self.cut.clear();
+                    buffer[..held].copy_from_slice(&self.partial_frame);
+                    self.partial_frame.clear();
                     return Ok(held + received);
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(0),
-                Err(error) => return Err(LinkEnd::Socket(error.into())),
+                Err(error) => return Err(LinkLoss::Socket(error.into())),
             }
         }
     }
 
-    /// Decrypts received bytes, which are in the buffer after a place for `cut`.
-    fn open(
+    /// Decrypts received bytes, which are in the buffer after a place for `partial_frame`.
+    fn decrypt(
         &mut self,
         now: Time,
         buffer: &mut [u8],
         received: usize,
         scratch: &mut Scratch,
-    ) -> Result<usize, LinkEnd> {
-        let held = self.cut.len();
+    ) -> Result<usize, LinkLoss> {
+        let held = self.partial_frame.len();
         self.end.unseal(now, &buffer[held..held + received], scratch);
-        let opened = scratch.opened();
-        if opened.is_empty() {
+        let plaintext = scratch.opened();
+        if plaintext.is_empty() {
             // The record is incomplete, or `decompose` returns the error.
-            return self.end.decompose(now, &mut &[][..]).map(|_| 0).map_err(LinkEnd::Broken);
+            return self.end.decompose(now, &mut &[][..]).map(|_| 0).map_err(LinkLoss::ProtocolError);
         }
-        let (now, later) = opened.split_at(opened.len().min(buffer.len() - held));
-        buffer[..held].copy_from_slice(&self.cut);
-        buffer[held..held + now.len()].copy_from_slice(now);
-        self.cut.clear();
-        self.opened.extend_from_slice(later);
-        Ok(held + now.len())
+        let (fitting, later) = plaintext.split_at(plaintext.len().min(buffer.len() - held));
+        buffer[..held].copy_from_slice(&self.partial_frame);
+        buffer[held..held + fitting.len()].copy_from_slice(fitting);
+        self.partial_frame.clear();
+        self.plaintext.extend_from_slice(later);
+        Ok(held + fitting.len())
     }
 
     /// Whether plaintext waits for the application's next buffer.
-    pub(crate) fn has_opened(&self) -> bool {
-        self.opened_start < self.opened.len()
+    pub(crate) fn has_plaintext(&self) -> bool {
+        self.plaintext_start < self.plaintext.len()
     }
 
-    fn hand_out(&mut self, buffer: &mut [u8]) -> usize {
-        let held = self.cut.len();
-        buffer[..held].copy_from_slice(&self.cut);
-        self.cut.clear();
-        let rest = &self.opened[self.opened_start..];
+    fn deliver_plaintext(&mut self, buffer: &mut [u8]) -> usize {
+        let held = self.partial_frame.len();
+        buffer[..held].copy_from_slice(&self.partial_frame);
+        self.partial_frame.clear();
+        let rest = &self.plaintext[self.plaintext_start..];
         let taken = rest.len().min(buffer.len() - held);
         buffer[held..held + taken].copy_from_slice(&rest[..taken]);
-        self.opened_start += taken;
-        if !self.has_opened() {
-            (self.opened, self.opened_start) = (Vec::new(), 0);
+        self.plaintext_start += taken;
+        if !self.has_plaintext() {
+            (self.plaintext, self.plaintext_start) = (Vec::new(), 0);
         }
         held + taken
     }
 
     /// Puts these bytes before those that are received next.
-    pub(crate) fn keep(&mut self, cut: &[u8]) {
-        self.cut.extend_from_slice(cut);
+    pub(crate) fn keep_partial_frame(&mut self, partial_frame: &[u8]) {
+        self.partial_frame.extend_from_slice(partial_frame);
     }
 
     /// Sends batches until the socket's buffer is full or nothing is left.
@@ -170,7 +170,7 @@ impl Link {
     }
 
     /// Marks the link as lost: nothing more is received or sent, and its open connections are orphans.
-    pub(crate) fn lose(&mut self, why: LinkEnd) {
+    pub(crate) fn lose(&mut self, why: LinkLoss) {
         self.orphans = self.end.ids().filter(|id| self.end.is_open(*id)).collect();
         for id in &self.orphans {
             self.end.close(*id, CloseReason::Reset);

@@ -22,7 +22,7 @@ use spillway_transport::Time;
 use self::carriers::Carriers;
 use self::other_threads::Member;
 use self::release::Releasing;
-use crate::event::{Client, LinkId};
+use crate::event::{ClientId, LinkId};
 use crate::link::Link;
 use crate::listener::Listener;
 use crate::settings::{BindError, Settings};
@@ -51,7 +51,7 @@ pub struct Links {
     /// Lost links with events that [`poll_event`](Self::poll_event) has yet to return.
     lost: VecDeque<LinkId>,
     /// Connections that have room again.
-    room: VecDeque<Client>,
+    room: VecDeque<ClientId>,
     sessions: Port<CarrierName>,
     /// The session of each carrier, on links of this thread and of others.
     carriers: Carriers,
@@ -63,7 +63,7 @@ pub struct Links {
     releasing: Option<Releasing>,
     /// See [`Settings::links_max`].
     links_max: usize,
-    /// The port is one of several that do not know of each other, see [`Settings::reuse_port`].
+    /// Other ports of this address do not share their sessions with this one, see [`Settings::reuse_port`].
     shares_port: bool,
     /// The port's threads, see [`Settings::threads`].
     member: Option<Member>,
@@ -79,13 +79,14 @@ impl Links {
     /// Opens a link port.
     ///
     /// # Errors
-    /// The address is not a loopback address, or encryption is required, and there is no key; or a system call failed.
+    /// The address is not a loopback address, or encryption is required, and there is no key; a setting of
+    /// [`Settings::release`] is out of its bounds; or a system call failed.
     pub fn bind(now: Instant, address: SocketAddr, settings: Settings) -> Result<Links, BindError> {
-        let ring = match settings.ring.is_empty() {
+        let ring = match settings.keys.is_empty() {
             true if settings.encryption == Encryption::Required => return Err(BindError::NeedsKey(address)),
             true if !address.ip().to_canonical().is_loopback() => return Err(BindError::NeedsKey(address)),
             true => KeyRing::loopback_only(),
-            false => settings.ring,
+            false => settings.keys,
         };
         let mut random = [0; 8];
         let nonce = spillway_keys::fresh_nonce().map_err(|error| BindError::Listen(address, error))?;
@@ -100,6 +101,9 @@ impl Links {
         let member = settings.threads.map(Member::join).transpose().map_err(failed)?;
         let listener = Listener::bind(address, settings.reuse_port || member.is_some()).map_err(failed)?;
         let address = listener.local_address().map_err(|error| BindError::Listen(address, error))?;
+        // The seed of the jitter between returning sessions: it need not differ between servers.
+        let releasing = |release| Releasing::new(release, u64::from(address.port()));
+        let releasing = settings.release.map(releasing).transpose().map_err(BindError::Release)?;
         let thread = member.as_ref().map_or(0, |member| member.thread);
         Ok(Links {
             epoch: now,
@@ -119,8 +123,7 @@ impl Links {
             carriers: Carriers::new(thread),
             ended: VecDeque::new(),
             placement: Placement::default(),
-            // The seed of the jitter between returning sessions: it need not differ between servers.
-            releasing: settings.release.map(|release| Releasing::new(release, u64::from(address.port()))),
+            releasing,
             shares_port: settings.reuse_port && member.is_none(),
             member,
             window_bytes: settings.sessions.stream.window_bytes,

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_other_end_of_a_silent_link_is_asked_whether_it_lives() {
+    fn accepted_links_use_tcp_keep_alive() {
         let mut listener = Listener::bind("127.0.0.1:0".parse().unwrap(), false).unwrap();
         let _client = TcpStream::connect(listener.local_address().unwrap()).unwrap();
         let accepted = listener.accept(Instant::now()).unwrap();

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use spillway_auth::KeyRing;
 use spillway_batch::unauthenticated::Bounds;
 use spillway_batch::{AddressRules, Encryption, Limits};
-use spillway_policy::release::ReleaseSettings;
+use spillway_policy::release::{OutOfBounds, ReleaseSettings};
 use spillway_session::TableLimits;
 
 use crate::threads::Threads;
@@ -17,7 +17,7 @@ use crate::threads::Threads;
 pub struct Settings {
     /// Keys of helpers and of clients. Empty: only a loopback address can be bound, and every process on this host
     /// is accepted.
-    pub ring: KeyRing,
+    pub keys: KeyRing,
     /// Client addresses that helpers may carry.
     pub rules: AddressRules,
     /// Bounds of each link.
@@ -49,7 +49,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
-            ring: KeyRing::new(),
+            keys: KeyRing::new(),
             rules: AddressRules::default(),
             limits: Limits::default(),
             encryption: Encryption::Preferred,
@@ -68,6 +68,8 @@ impl Default for Settings {
 pub enum BindError {
     /// There is no key, and the address is not a loopback address or encryption is required.
     NeedsKey(SocketAddr),
+    /// A setting of [`Settings::release`] is out of its bounds.
+    Release(OutOfBounds),
     /// A system call failed; most often the address is in use.
     Listen(SocketAddr, io::Error),
 }
@@ -80,6 +82,7 @@ impl fmt::Display for BindError {
                 "link port {address} can be reached from other machines, or encryption is required, so it needs a key: \
                  make one with `spillway key new FILE`, or bind it to 127.0.0.1"
             ),
+            BindError::Release(error) => write!(f, "release settings: {error}"),
             BindError::Listen(address, error) => write!(f, "cannot listen on link port {address}: {error}"),
         }
     }
@@ -89,6 +92,7 @@ impl std::error::Error for BindError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             BindError::NeedsKey(_) => None,
+            BindError::Release(error) => Some(error),
             BindError::Listen(_, error) => Some(error),
         }
     }

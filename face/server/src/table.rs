@@ -13,7 +13,7 @@ pub(crate) struct Table<T> {
 
 impl<T> Table<T> {
     pub(crate) fn new(thread: u32, max: usize) -> Table<T> {
-        // Epoll data has 32 bits for a place; two places are the listener's and the mailbox's, see `watch`.
+        // Epoll data has 32 bits for an index; two indexes are the listener's and the mailbox's, see `watch`.
         Table { slots: Slots::new(max.min(u32::MAX as usize - 2)), thread }
     }
 
@@ -52,7 +52,7 @@ impl<T> Table<T> {
 
     /// The link that is in this slot now.
     pub(crate) fn at(&self, slot: u32) -> Option<LinkId> {
-        self.slots.at(slot).map(|(key, _)| self.id(key))
+        self.slots.entry_in(slot).map(|(key, _)| self.id(key))
     }
 
     pub(crate) fn ids(&self) -> impl Iterator<Item = LinkId> + '_ {
@@ -65,20 +65,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_reused_and_old_names_forgotten() {
+    fn id_of_a_removed_link_does_not_find_the_new_one_in_its_slot() {
         let mut table = Table::new(3, 2);
-        let (a, b) = (table.insert('a').unwrap(), table.insert('b').unwrap());
-        assert_eq!(table.insert('c'), None, "the bound");
-        assert_eq!(table.remove(a), Some('a'));
-        assert_eq!(table.remove(a), None);
-        let c = table.insert('c').unwrap();
-        assert_eq!(c.slot, a.slot);
-        assert_eq!(table.get(a), None);
-        assert_eq!((table.get(b), table.get(c)), (Some(&'b'), Some(&'c')));
-        assert_eq!(table.get_mut(a), None);
-        assert_eq!(table.ids().collect::<Vec<_>>(), [c, b]);
+        let (first, second) = (table.insert('a').unwrap(), table.insert('b').unwrap());
+        assert_eq!(table.insert('c'), None, "a full table should take no entry");
+        assert_eq!(table.remove(first), Some('a'));
+        assert_eq!(table.remove(first), None);
+        let third = table.insert('c').unwrap();
+        assert_eq!(third.slot, first.slot);
+        assert_eq!(table.get(first), None);
+        assert_eq!((table.get(second), table.get(third)), (Some(&'b'), Some(&'c')));
+        assert_eq!(table.get_mut(first), None);
+        assert_eq!(table.ids().collect::<Vec<_>>(), [third, second]);
         assert_eq!(table.len(), 2);
         assert_eq!(table.at(5), None);
-        assert_eq!(table.get(LinkId { thread: 4, ..c }), None, "another thread's");
+        assert_eq!(
+            table.get(LinkId { thread: 4, ..third }),
+            None,
+            "an id of another thread should find no entry"
+        );
     }
 }

@@ -19,7 +19,7 @@ use spillway_wire::session::{Opening, SessionId};
 
 use crate::event::LinkId;
 
-/// Names a carrier: a connection on a link.
+/// Identifies a carrier: a connection on a link.
 pub(crate) type CarrierName = (LinkId, Id);
 
 /// The threads of one process that share a link port: each thread's [`Settings`](crate::Settings) gets a clone. Their
@@ -55,35 +55,35 @@ pub(crate) struct Post {
     pub(crate) carrier: CarrierName,
     /// The carrier's [`Ledger::serial`]: a connection's id may be used again while an old post is in a mailbox.
     pub(crate) serial: u64,
-    pub(crate) what: What,
+    pub(crate) message: Message,
 }
 
 #[derive(Debug)]
-pub(crate) enum What {
+pub(crate) enum Message {
     // From the thread that owns the link.
     /// The client sent a session's opening message.
-    Words(Box<Words>),
+    Opening(Box<PostedOpening>),
     /// The client sent data.
-    Bytes(Vec<u8>),
+    Data(Vec<u8>),
     /// The client sent a control message.
-    Heard(Control),
+    Control(Control),
     /// The carrier is lost.
     Lost,
     /// The link has taken bytes, and the session waits for room.
     Room,
     // From the thread that owns the session.
     /// Send data.
-    Send(Vec<u8>),
+    SendData(Vec<u8>),
     /// Send a control message.
-    Say(Control),
+    SendControl(Control),
     /// Refuse the carrier.
     Refuse(RefuseReason),
     /// Close the carrier, which does not carry its session any more.
-    Leave(CloseReason),
+    Close(CloseReason),
 }
 
 #[derive(Debug)]
-pub(crate) struct Words {
+pub(crate) struct PostedOpening {
     pub(crate) role: Role,
     pub(crate) kind: Kind,
     pub(crate) client: SocketAddr,
@@ -100,7 +100,7 @@ pub(crate) struct Ledger {
     pub(crate) handled: AtomicU64,
     /// Posted bytes that the link has taken.
     pub(crate) sent: AtomicU64,
-    /// The link's thread posts [`What::Room`] when `sent` grows.
+    /// The link's thread posts [`Message::Room`] when `sent` grows.
     pub(crate) wants_room: AtomicBool,
 }
 
@@ -150,7 +150,7 @@ impl Threads {
         *lock(&self.0.owners).entry(session).or_insert(thread)
     }
 
-    /// Removes a session that `thread` does not know, or has forgotten, if `thread` is its owner.
+    /// Removes a session that `thread` does not have any more from the directory, if `thread` is its owner.
     pub(crate) fn release(&self, session: SessionId, thread: u32) {
         let mut owners = lock(&self.0.owners);
         if owners.get(&session) == Some(&thread) {
@@ -163,9 +163,9 @@ impl Mailbox {
     /// Appends posts in this order, and wakes the thread. `posts` is empty afterwards.
     pub(crate) fn put(&self, posts: &mut Vec<Post>) -> Result<(), Absent> {
         {
-            let mut held = lock(&self.posts);
-            let Some(held) = &mut *held else { return Err(Absent) };
-            held.append(posts);
+            let mut queue = lock(&self.posts);
+            let Some(queue) = &mut *queue else { return Err(Absent) };
+            queue.append(posts);
         }
         self.wake();
         Ok(())
@@ -173,7 +173,7 @@ impl Mailbox {
 
     /// Removes and returns all posts.
     pub(crate) fn take(&self) -> Vec<Post> {
-        // Before the posts are taken, so that a post that is put in meanwhile wakes the thread again. EAGAIN is harmless.
+        // Read before posts are taken: a post that is put in meanwhile must wake the thread again. EAGAIN is harmless.
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
         lock(&self.posts).as_mut().map(std::mem::take).unwrap_or_default()
     }
@@ -218,38 +218,38 @@ mod tests {
     }
 
     #[test]
-    fn a_session_has_one_thread_until_that_lets_it_go() {
+    fn session_has_one_owner_until_the_owner_releases_it() {
         let threads = Threads::default();
-        let (one, _) = threads.join().unwrap();
-        let (other, _) = threads.join().unwrap();
-        assert_eq!((threads.claim(id(1), one), threads.claim(id(1), other)), (one, one));
-        threads.release(id(1), other);
-        assert_eq!(threads.owner(id(1)), Some(one));
-        threads.release(id(1), one);
-        assert_eq!((threads.owner(id(1)), threads.claim(id(1), other)), (None, other));
-        threads.leave(other);
+        let (first, _) = threads.join().unwrap();
+        let (second, _) = threads.join().unwrap();
+        assert_eq!((threads.claim(id(1), first), threads.claim(id(1), second)), (first, first));
+        threads.release(id(1), second);
+        assert_eq!(threads.owner(id(1)), Some(first));
+        threads.release(id(1), first);
+        assert_eq!((threads.owner(id(1)), threads.claim(id(1), second)), (None, second));
+        threads.leave(second);
         assert_eq!(threads.owner(id(1)), None);
-        assert_eq!(threads.join().unwrap().0, 2, "numbers are not used again");
+        assert_eq!(threads.join().unwrap().0, 2, "thread numbers should not be reused");
     }
 
     #[test]
-    fn posts_wake_and_a_thread_that_has_gone_takes_none() {
+    fn put_wakes_the_thread_and_fails_after_the_thread_has_left() {
         let threads = Threads::default();
         let (thread, mailbox) = threads.join().unwrap();
         let link = LinkId { thread: 7, slot: 1, generation: 2 };
-        let mut posts = Vec::from([Post { carrier: (link, Id(3)), serial: 4, what: What::Lost }]);
+        let mut posts = Vec::from([Post { carrier: (link, Id(3)), serial: 4, message: Message::Lost }]);
         threads.mailbox(thread).unwrap().put(&mut posts).unwrap();
         assert!(posts.is_empty());
-        assert_eq!(rustix::io::read(&mailbox.wake, &mut [0; 8]), Ok(8), "it is woken");
+        assert_eq!(rustix::io::read(&mailbox.wake, &mut [0; 8]), Ok(8), "the eventfd should be readable");
         assert_eq!((mailbox.take().len(), mailbox.take().len()), (1, 0));
         threads.leave(thread);
         assert!(threads.mailbox(thread).is_none());
-        posts.push(Post { carrier: (link, Id(3)), serial: 4, what: What::Room });
+        posts.push(Post { carrier: (link, Id(3)), serial: 4, message: Message::Room });
         assert!(mailbox.put(&mut posts).is_err());
     }
 
     #[test]
-    fn whoever_waits_for_room_is_told_once() {
+    fn waiting_for_room_is_reported_once() {
         let ledger = Ledger::new(1);
         assert!(!ledger.note_sent(5));
         ledger.wants_room.store(true, Ordering::SeqCst);

@@ -11,13 +11,14 @@ use spillway_moving_client::{Carrier, LinkTarget, MoveError, Route, Settings};
 use support::{Echo, Keys, round_trip};
 
 #[test]
-fn serves_plain_and_helped_clients_at_once() {
+fn echo_example_serves_plain_and_helped_clients_together() {
     let keys = Keys::new();
     for host in ["127.0.0.1", "[::1]"] {
         let echo = Echo::start(&keys, host);
         let mut plain: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(echo.plain).unwrap()).collect();
-        let helped =
-            || Client::pm_connect(&echo.target(&keys), Some(echo.plain), Settings::default()).unwrap();
+        let helped = || {
+            Client::connect_through_link(&echo.target(&keys), Some(echo.plain), Settings::default()).unwrap()
+        };
         let mut helped: Vec<Client> = (0..20).map(|_| helped()).collect();
         for round in 0..20 {
             plain.iter_mut().for_each(|client| round_trip(client, 64 + round, round));
@@ -27,7 +28,7 @@ fn serves_plain_and_helped_clients_at_once() {
 }
 
 #[test]
-fn moves_forth_and_back() {
+fn client_moves_between_plain_port_and_links() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
     let target = echo.target(&keys);
@@ -46,18 +47,18 @@ fn moves_forth_and_back() {
 }
 
 #[test]
-fn much_data_both_ways_keeps_within_windows() {
+fn large_transfers_complete_within_windows() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
-    let client = Client::pm_connect(&echo.target(&keys), None, Settings::default()).unwrap();
-    much_data(client);
+    let client = Client::connect_through_link(&echo.target(&keys), None, Settings::default()).unwrap();
+    echo_8_mib(client);
     let small = Settings { window_bytes: 10, ..Settings::default() };
-    let mut client = Client::pm_connect(&echo.target(&keys), None, small).unwrap();
+    let mut client = Client::connect_through_link(&echo.target(&keys), None, small).unwrap();
     round_trip(&mut client, 5000, 1);
 }
 
 /// Writes far more than all windows and socket buffers hold, before it reads the echoes.
-fn much_data(mut client: Client) {
+fn echo_8_mib(mut client: Client) {
     const BYTES: usize = 8 << 20;
     let request: Vec<u8> = (0..BYTES).map(|i| (i % 251) as u8).collect();
     let (mut sent, mut reply, mut buffer) = (0, Vec::new(), vec![0; 1 << 16]);
@@ -74,7 +75,7 @@ fn much_data(mut client: Client) {
 }
 
 #[test]
-fn a_half_closed_client_gets_its_replies() {
+fn half_closed_client_gets_its_replies() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
     let mut plain = TcpStream::connect(echo.plain).unwrap();
@@ -84,7 +85,7 @@ fn a_half_closed_client_gets_its_replies() {
     plain.read_to_end(&mut reply).unwrap();
     assert_eq!(reply, b"last words");
 
-    let mut helped = Client::pm_connect(&echo.target(&keys), None, Settings::default()).unwrap();
+    let mut helped = Client::connect_through_link(&echo.target(&keys), None, Settings::default()).unwrap();
     helped.write_all(b"last words").unwrap();
     helped.finish().unwrap();
     let mut reply = Vec::new();
@@ -93,7 +94,7 @@ fn a_half_closed_client_gets_its_replies() {
 }
 
 #[test]
-fn a_wrong_key_is_named_and_the_direct_connection_stays() {
+fn wrong_key_is_reported_and_the_direct_connection_stays() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
     let mut client = Client::connect(echo.plain, Settings::default()).unwrap();
@@ -107,7 +108,7 @@ fn a_wrong_key_is_named_and_the_direct_connection_stays() {
 }
 
 #[test]
-fn a_port_that_is_no_link_port_is_an_error() {
+fn moving_to_a_port_other_than_a_link_port_is_an_error() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
     // Another service, which sends fewer bytes than a welcome has, and waits.
@@ -118,17 +119,17 @@ fn a_port_that_is_no_link_port_is_an_error() {
         stream.write_all(b"-ERR what?\r\n").unwrap();
         let _ = stream.read_to_end(&mut Vec::new());
     });
-    let error = Client::pm_connect(&target, None, Settings::default()).unwrap_err();
+    let error = Client::connect_through_link(&target, None, Settings::default()).unwrap_err();
     assert!(matches!(error, MoveError::Link(_)), "{error}");
     service.join().unwrap();
     // The echo server's plain port echoes the client's hello: the beginning of a link, and then nothing.
     let target = LinkTarget { address: echo.plain, ..echo.target(&keys) };
-    let hasty = Settings { accepted_timeout: Duration::from_millis(50), ..Settings::default() };
-    let error = Client::pm_connect(&target, None, hasty).unwrap_err();
+    let short_timeout = Settings { accept_timeout: Duration::from_millis(50), ..Settings::default() };
+    let error = Client::connect_through_link(&target, None, short_timeout).unwrap_err();
     assert!(matches!(error, MoveError::AcceptedTimeout(_)), "{error}");
-    let nobody = spillway_ports::free_address();
-    let target = LinkTarget { address: nobody, ..echo.target(&keys) };
-    let error = Client::pm_connect(&target, None, Settings::default()).unwrap_err();
+    let unused = spillway_ports::free_address();
+    let target = LinkTarget { address: unused, ..echo.target(&keys) };
+    let error = Client::connect_through_link(&target, None, Settings::default()).unwrap_err();
     assert!(
         matches!(&error, MoveError::System(e) if e.kind() == std::io::ErrorKind::ConnectionRefused),
         "{error}"
@@ -136,17 +137,18 @@ fn a_port_that_is_no_link_port_is_an_error() {
 }
 
 #[test]
-fn out_of_descriptors_it_serves_those_it_has_and_others_when_there_is_room() {
+fn out_of_descriptors_further_clients_wait_until_one_is_freed() {
     let keys = Keys::new();
     let echo = Echo::start_limited(&keys, 40);
     let target = echo.target(&keys);
-    let patient = Settings { accepted_timeout: Duration::from_secs(60), ..Settings::default() };
+    let long_timeout = Settings { accept_timeout: Duration::from_secs(60), ..Settings::default() };
     let mut first: Vec<Client> =
-        (0..20).map(|_| Client::pm_connect(&target, None, Settings::default()).unwrap()).collect();
+        (0..20).map(|_| Client::connect_through_link(&target, None, Settings::default()).unwrap()).collect();
     // More clients of both kinds than descriptors: the last ones wait in the kernel's accept queues.
     let mut plain: Vec<TcpStream> = (0..30).map(|_| TcpStream::connect(echo.plain).unwrap()).collect();
     plain.iter_mut().for_each(|client| client.write_all(b"hello").unwrap());
-    let waiting = std::thread::spawn(move || Client::pm_connect(&target, None, patient).unwrap());
+    let waiting =
+        std::thread::spawn(move || Client::connect_through_link(&target, None, long_timeout).unwrap());
     first.iter_mut().for_each(|client| round_trip(client, 1000, 1));
     plain[0].read_exact(&mut [0; 5]).unwrap();
     // A descriptor that is freed lets a waiting client of either kind in.

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use spillway_client::LinkTarget;
 use spillway_client::session::{BlockingSession, SessionSettings};
-use support::helper::Relief;
+use support::helper::TestHelper;
 use support::{Keys, round_trip};
 
 /// A process that is killed when dropped, and the listening address that it printed.
@@ -28,7 +28,10 @@ impl Program {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address = line.trim().rsplit(' ').next().and_then(|address| address.parse().ok());
-        Program(child, address.unwrap_or_else(|| panic!("{name} says {line:?}")))
+        Program(
+            child,
+            address.unwrap_or_else(|| panic!("{name}: the first line should end with an address: {line:?}")),
+        )
     }
 }
 
@@ -39,27 +42,35 @@ impl Drop for Program {
     }
 }
 
-struct World {
+struct Leader {
     keys: Keys,
-    leader: Program,
+    program: Program,
     _replica: Program,
 }
 
-impl World {
-    fn start() -> World {
+impl Leader {
+    fn start() -> Leader {
         let keys = Keys::new();
         let replica = Program::start("replica", &["--listen", "127.0.0.1:0"]);
         let (helper, client) = (keys.helper_file(), keys.client_file());
         let files = [helper.to_str().unwrap(), client.to_str().unwrap()];
-        let at = replica.1.to_string();
-        let arguments =
-            ["--link", "127.0.0.1:0", "--replica", &at, "--key", files[0], "--client-key", files[1]];
-        World { leader: Program::start("leader", &arguments), keys, _replica: replica }
+        let replica_address = replica.1.to_string();
+        let arguments = [
+            "--link",
+            "127.0.0.1:0",
+            "--replica",
+            &replica_address,
+            "--key",
+            files[0],
+            "--client-key",
+            files[1],
+        ];
+        Leader { program: Program::start("leader", &arguments), keys, _replica: replica }
     }
 
     fn target(&self) -> LinkTarget {
         LinkTarget {
-            address: self.leader.1,
+            address: self.program.1,
             key: self.keys.client.clone(),
             server: None,
             encryption: Default::default(),
@@ -67,14 +78,17 @@ impl World {
     }
 }
 
-fn byte(number: usize, at: usize) -> u8 {
-    ((at * 31 + number * 17) % 251) as u8
+fn byte(number: usize, offset: usize) -> u8 {
+    ((offset * 31 + number * 17) % 251) as u8
 }
 
 #[test]
 fn many_clients_of_two_helpers_get_their_own_replies() {
-    let world = World::start();
-    let helpers = [Relief::start(&world.keys, world.leader.1), Relief::start(&world.keys, world.leader.1)];
+    let leader = Leader::start();
+    let helpers = [
+        TestHelper::start(&leader.keys, leader.program.1),
+        TestHelper::start(&leader.keys, leader.program.1),
+    ];
     std::thread::scope(|scope| {
         for number in 0..24 {
             let plain = helpers[number % 2].plain;
@@ -86,7 +100,7 @@ fn many_clients_of_two_helpers_get_their_own_replies() {
                         round_trip(&mut client, 1 + (round * 37 + number * 11) % 700, round + number + turn);
                     }
                     client.shutdown(Shutdown::Write).unwrap();
-                    assert_eq!(client.read(&mut [0; 9]).unwrap(), 0, "the end follows");
+                    assert_eq!(client.read(&mut [0; 9]).unwrap(), 0, "the server should end the stream");
                 }
             });
         }
@@ -94,9 +108,9 @@ fn many_clients_of_two_helpers_get_their_own_replies() {
 }
 
 #[test]
-fn messages_of_many_frames_pass_in_order() {
-    let world = World::start();
-    let helper = Relief::start(&world.keys, world.leader.1);
+fn messages_of_many_frames_arrive_in_order() {
+    let leader = Leader::start();
+    let helper = TestHelper::start(&leader.keys, leader.program.1);
     std::thread::scope(|scope| {
         for number in 0..4 {
             let client = TcpStream::connect(helper.plain).unwrap();
@@ -106,12 +120,15 @@ fn messages_of_many_frames_pass_in_order() {
                 let (mut writer, mut reader) = (&client, &client);
                 std::thread::scope(|scope| {
                     scope.spawn(move || {
-                        let bytes: Vec<u8> = (0..total).map(|at| byte(number, at)).collect();
+                        let bytes: Vec<u8> = (0..total).map(|offset| byte(number, offset)).collect();
                         writer.write_all(&bytes).unwrap();
                     });
-                    let mut got = vec![0; total];
-                    reader.read_exact(&mut got).unwrap();
-                    assert!((0..total).all(|at| got[at] == byte(number, at)), "client {number}");
+                    let mut reply = vec![0; total];
+                    reader.read_exact(&mut reply).unwrap();
+                    assert!(
+                        (0..total).all(|offset| reply[offset] == byte(number, offset)),
+                        "client {number}"
+                    );
                 });
             });
         }
@@ -120,9 +137,12 @@ fn messages_of_many_frames_pass_in_order() {
 
 #[test]
 fn sessions_move_while_others_are_forwarded() {
-    let world = World::start();
-    let helpers = [Relief::start(&world.keys, world.leader.1), Relief::start(&world.keys, world.leader.1)];
-    let routes = [helpers[0].target(&world.keys), helpers[1].target(&world.keys), world.target()];
+    let leader = Leader::start();
+    let helpers = [
+        TestHelper::start(&leader.keys, leader.program.1),
+        TestHelper::start(&leader.keys, leader.program.1),
+    ];
+    let routes = [helpers[0].target(&leader.keys), helpers[1].target(&leader.keys), leader.target()];
     std::thread::scope(|scope| {
         for number in 0..4 {
             let (routes, plain) = (routes.to_vec(), helpers[number % 2].plain);
@@ -131,7 +151,7 @@ fn sessions_move_while_others_are_forwarded() {
                 let mut session = BlockingSession::open(routes, SessionSettings::default()).unwrap();
                 for round in 0..60 {
                     let length = 1 + (round * 997 + number) % 5_000;
-                    let request: Vec<u8> = (0..length).map(|at| byte(round, at)).collect();
+                    let request: Vec<u8> = (0..length).map(|offset| byte(round, offset)).collect();
                     session.write_all(&request).unwrap();
                     if round % 10 == number {
                         session.session().move_to(Instant::now(), round / 10 % 3).unwrap();
@@ -150,22 +170,26 @@ fn sessions_move_while_others_are_forwarded() {
 }
 
 #[test]
-fn a_client_that_never_reads_is_closed_and_others_go_on() {
-    let world = World::start();
-    let helper = Relief::start(&world.keys, world.leader.1);
+fn client_that_never_reads_is_closed_and_others_are_served() {
+    let leader = Leader::start();
+    let helper = TestHelper::start(&leader.keys, leader.program.1);
     let mut other = TcpStream::connect(helper.plain).unwrap();
     round_trip(&mut other, 10, 0);
-    let mut lazy = TcpStream::connect(helper.plain).unwrap();
-    lazy.set_write_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
+    let mut unread = TcpStream::connect(helper.plain).unwrap();
+    unread.set_write_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
     let (bytes, mut sent) = (vec![b'x'; 1 << 16], 0);
     let error = loop {
-        assert!(sent < 200_000_000, "it takes everything");
-        match lazy.write(&bytes) {
+        assert!(sent < 200_000_000, "the connection should be closed before 200 MB are sent");
+        match unread.write(&bytes) {
             Ok(written) => sent += written,
             Err(error) => break error,
         }
     };
-    assert_ne!(error.kind(), std::io::ErrorKind::WouldBlock, "it is closed, not only stopped");
+    assert_ne!(
+        error.kind(),
+        std::io::ErrorKind::WouldBlock,
+        "the connection should be closed, not only stopped"
+    );
     for round in 0..100 {
         round_trip(&mut other, 1 + round * 50, round);
     }

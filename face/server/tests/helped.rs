@@ -15,36 +15,36 @@ use spillway_moving_client::blocking::Client;
 use spillway_moving_client::{
     Carrier, Connection, Event, LinkTarget, MoveError, Route, Settings, split_token,
 };
-use support::helper::Relief;
-use support::raw::{Heard, RawLink, assert_closes};
+use support::helper::TestHelper;
+use support::raw::{LinkEvent, RawLink, assert_closes};
 use support::swarm::Swarm;
 use support::{Echo, Keys, round_trip};
 
-fn helped(relief: &Relief, keys: &Keys, echo: &Echo) -> Client {
-    Client::pm_connect(&relief.target(keys), Some(echo.plain), Settings::default()).unwrap()
+fn helped(helper: &TestHelper, keys: &Keys, echo: &Echo) -> Client {
+    Client::connect_through_link(&helper.target(keys), Some(echo.plain), Settings::default()).unwrap()
 }
 
 #[test]
-fn many_connections_move_under_traffic_and_every_byte_is_right() {
+fn connections_move_under_traffic_without_lost_or_altered_bytes() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
-    let (one, other) = (Relief::start(&keys, echo.link), Relief::start(&keys, echo.link));
+    let (first, second) = (TestHelper::start(&keys, echo.link), TestHelper::start(&keys, echo.link));
     // Routes: the plain port, two helpers, and the server's link port.
-    let routes = vec![None, Some(one.target(&keys)), Some(other.target(&keys)), Some(echo.target(&keys))];
+    let routes = vec![None, Some(first.target(&keys)), Some(second.target(&keys)), Some(echo.target(&keys))];
     let mut swarm = Swarm::new(echo.plain, 120, 60, routes);
     let moves = swarm.run();
     assert!(moves > 120 * 8, "only {moves} moves");
     drop(swarm);
-    one.await_that("the end of all clients", || one.library_clients() == 0);
-    other.await_that("the end of all clients", || other.library_clients() == 0);
+    first.await_condition("the end of all clients", || first.library_clients() == 0);
+    second.await_condition("the end of all clients", || second.library_clients() == 0);
 }
 
 #[test]
-fn there_and_back_over_ipv6() {
+fn connections_move_to_a_helper_and_back_over_ipv6() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "[::1]");
-    let relief = Relief::start(&keys, echo.link);
-    let routes = vec![None, Some(relief.target(&keys))];
+    let helper = TestHelper::start(&keys, echo.link);
+    let routes = vec![None, Some(helper.target(&keys))];
     assert!(Swarm::new(echo.plain, 10, 40, routes).run() > 50);
 }
 
@@ -52,9 +52,9 @@ fn there_and_back_over_ipv6() {
 fn plain_clients_of_the_helper_and_library_clients_share_a_link() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
-    let relief = Relief::start(&keys, echo.link);
-    let mut plain: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(relief.plain).unwrap()).collect();
-    let mut library: Vec<Client> = (0..20).map(|_| helped(&relief, &keys, &echo)).collect();
+    let helper = TestHelper::start(&keys, echo.link);
+    let mut plain: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(helper.plain).unwrap()).collect();
+    let mut library: Vec<Client> = (0..20).map(|_| helped(&helper, &keys, &echo)).collect();
     for round in 0..20 {
         plain.iter_mut().for_each(|client| round_trip(client, 1 + round * 50, round));
         library.iter_mut().for_each(|client| round_trip(client, 1 + round * 50, round));
@@ -69,21 +69,25 @@ fn plain_clients_of_the_helper_and_library_clients_share_a_link() {
 }
 
 #[test]
-fn a_wrong_key_is_refused_and_a_clients_key_is_not_a_helpers() {
+fn unknown_keys_and_keys_of_another_role_are_refused() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
-    let relief = Relief::start(&keys, echo.link);
-    let mut bystander = helped(&relief, &keys, &echo);
+    let helper = TestHelper::start(&keys, echo.link);
+    let mut bystander = helped(&helper, &keys, &echo);
     for key in [Key::from_secret([9; 32]), keys.helper.clone()] {
-        let target = LinkTarget { key, ..relief.target(&keys) };
-        let error = Client::pm_connect(&target, None, Settings::default()).unwrap_err();
+        let target = LinkTarget { key, ..helper.target(&keys) };
+        let error = Client::connect_through_link(&target, None, Settings::default()).unwrap_err();
         assert!(error.to_string().contains("does not accept our key"), "{error}");
     }
     // The link port rejects a helper with a client's key, so that helper accepts no clients.
-    let impostor = RawLink::open(echo.link, Role::Helper, keys.client.clone()).hear();
-    assert!(matches!(&impostor, Heard::Broken(error) if error.to_string().contains("key")), "{impostor:?}");
-    let impostor = Relief::start_with(keys.client.clone(), &keys, echo.link);
-    let error = Client::pm_connect(&impostor.target(&keys), None, Settings::default()).unwrap_err();
+    let wrong_role = RawLink::open(echo.link, Role::Helper, keys.client.clone()).next_event();
+    assert!(
+        matches!(&wrong_role, LinkEvent::Broken(error) if error.to_string().contains("key")),
+        "{wrong_role:?}"
+    );
+    let wrong_role = TestHelper::start_with(keys.client.clone(), &keys, echo.link);
+    let error =
+        Client::connect_through_link(&wrong_role.target(&keys), None, Settings::default()).unwrap_err();
     match &error {
         MoveError::System(error) => assert_eq!(error.kind(), ErrorKind::ConnectionRefused),
         MoveError::Refused(reason) => assert_eq!(*reason, RefuseReason::Unavailable),
@@ -96,41 +100,41 @@ fn a_wrong_key_is_refused_and_a_clients_key_is_not_a_helpers() {
 fn forged_addresses_are_refused() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
-    let relief = Relief::start(&keys, echo.link);
-    let mut bystander = helped(&relief, &keys, &echo);
-    for port in [echo.link, relief.link] {
+    let helper = TestHelper::start(&keys, echo.link);
+    let mut bystander = helped(&helper, &keys, &echo);
+    for port in [echo.link, helper.link] {
         let mut link = RawLink::establish(port, Role::Client, keys.client.clone());
         for forged in ["10.1.2.3:4", "127.0.0.1:9", "8.8.8.8:53"] {
             let id = link.end.open(forged.parse().unwrap(), None).unwrap();
             link.end.compose(id, b"never delivered");
             link.flush();
-            assert_eq!(link.hear(), Heard::Refused(id, RefuseReason::Forbidden), "{forged}");
+            assert_eq!(link.next_event(), LinkEvent::Refused(id, RefuseReason::Forbidden), "{forged}");
         }
         // The client's own address is accepted on the same link.
-        let own = link.stream.local_addr().unwrap();
-        let id = link.end.open(own, None).unwrap();
+        let local = link.stream.local_addr().unwrap();
+        let id = link.end.open(local, None).unwrap();
         link.flush();
-        assert_eq!(link.hear(), Heard::Accepted(id));
+        assert_eq!(link.next_event(), LinkEvent::Accepted(id));
         link.end.compose(id, b"delivered");
         link.flush();
-        assert_eq!(link.hear(), Heard::Data(id, b"delivered".to_vec()));
+        assert_eq!(link.next_event(), LinkEvent::Data(id, b"delivered".to_vec()));
     }
     // A helper may carry addresses of private networks, but not all addresses.
     let mut link = RawLink::establish(echo.link, Role::Helper, keys.helper.clone());
     let id = link.end.open("8.8.8.8:53".parse().unwrap(), None).unwrap();
     link.flush();
-    assert_eq!(link.hear(), Heard::Refused(id, RefuseReason::Forbidden));
+    assert_eq!(link.next_event(), LinkEvent::Refused(id, RefuseReason::Forbidden));
     round_trip(&mut bystander, 1000, 1);
 }
 
 #[test]
-fn truncated_preambles_and_garbage_harm_nobody() {
+fn truncated_preambles_and_garbage_do_not_disturb_others() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
-    let relief = Relief::start(&keys, echo.link);
-    let mut bystander = helped(&relief, &keys, &echo);
-    let mut neighbour = Client::pm_connect(&echo.target(&keys), None, Settings::default()).unwrap();
-    for port in [echo.link, relief.link] {
+    let helper = TestHelper::start(&keys, echo.link);
+    let mut bystander = helped(&helper, &keys, &echo);
+    let mut neighbour = Client::connect_through_link(&echo.target(&keys), None, Settings::default()).unwrap();
+    for port in [echo.link, helper.link] {
         // Bytes that are not a preamble, short and long.
         for garbage in [b"GET / HTTP/1.1\r\n\r\n".to_vec(), vec![0; 10_000], vec![0xff; 10_000]] {
             let mut stream = TcpStream::connect(port).unwrap();
@@ -148,30 +152,30 @@ fn truncated_preambles_and_garbage_harm_nobody() {
         // A complete preamble, and then garbage.
         let mut link = RawLink::establish(port, Role::Client, keys.client.clone());
         link.stream.write_all(&[0xff; 1000]).unwrap();
-        assert_eq!(link.hear(), Heard::End);
+        assert_eq!(link.next_event(), LinkEvent::End);
         round_trip(&mut bystander, 3000, 1);
         round_trip(&mut neighbour, 3000, 1);
         drop(silent);
     }
-    // Plain ports take any bytes as requests.
-    let mut plain = TcpStream::connect(relief.plain).unwrap();
+    // A plain port accepts any bytes as requests.
+    let mut plain = TcpStream::connect(helper.plain).unwrap();
     round_trip(&mut plain, 1000, 2);
 }
 
 #[test]
-fn a_client_cut_in_the_middle_of_a_message_harms_nobody() {
+fn links_cut_within_a_message_do_not_disturb_others() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
-    let relief = Relief::start(&keys, echo.link);
-    let mut bystander = helped(&relief, &keys, &echo);
-    let before = relief.library_clients();
-    for port in [echo.link, relief.link] {
+    let helper = TestHelper::start(&keys, echo.link);
+    let mut bystander = helped(&helper, &keys, &echo);
+    let before = helper.library_clients();
+    for port in [echo.link, helper.link] {
         for cut in [1, 6, 7, 8, 500, 1006] {
             let mut link = RawLink::establish(port, Role::Client, keys.client.clone());
-            let own = link.stream.local_addr().unwrap();
-            let id = link.end.open(own, None).unwrap();
+            let local = link.stream.local_addr().unwrap();
+            let id = link.end.open(local, None).unwrap();
             link.flush();
-            assert_eq!(link.hear(), Heard::Accepted(id));
+            assert_eq!(link.next_event(), LinkEvent::Accepted(id));
             link.end.compose(id, &[7; 1000]);
             let batch = link.end.flush(spillway_transport::Time::ZERO).unwrap();
             link.stream.write_all(&batch.as_slice()[..cut]).unwrap();
@@ -179,19 +183,19 @@ fn a_client_cut_in_the_middle_of_a_message_harms_nobody() {
             round_trip(&mut bystander, 1000, cut);
         }
     }
-    relief.await_that("the end of what was cut", || relief.library_clients() == before);
+    helper.await_condition("the end of the cut links", || helper.library_clients() == before);
     round_trip(&mut bystander, 1000, 1);
 }
 
 #[test]
-fn a_helper_whose_link_is_down_refuses_and_direct_stays() {
+fn move_to_a_helper_without_a_link_fails_and_the_direct_carrier_stays() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
     // No process listens at the server's address.
-    let away = spillway_ports::free_address();
-    let relief = Relief::start_with(keys.helper.clone(), &keys, away);
+    let unused = spillway_ports::free_address();
+    let helper = TestHelper::start_with(keys.helper.clone(), &keys, unused);
     let mut client = Client::connect(echo.plain, Settings::default()).unwrap();
-    let error = client.move_to(Route::Link(&relief.target(&keys))).unwrap_err();
+    let error = client.move_to(Route::Link(&helper.target(&keys))).unwrap_err();
     // The move fails at once, without a timeout.
     match &error {
         MoveError::System(error) => assert_eq!(error.kind(), ErrorKind::ConnectionRefused),
@@ -203,29 +207,29 @@ fn a_helper_whose_link_is_down_refuses_and_direct_stays() {
 }
 
 #[test]
-fn a_server_that_restarts_is_told_to_its_clients_and_serves_again() {
+fn server_restart_closes_connections_and_clients_return() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
-    let relief = Relief::start(&keys, echo.link);
+    let helper = TestHelper::start(&keys, echo.link);
     let (plain, link) = (echo.plain, echo.link);
     let mut client = Client::connect(plain, Settings::default()).unwrap();
     round_trip(&mut client, 100, 1);
-    client.move_to(Route::Link(&relief.target(&keys))).unwrap();
+    client.move_to(Route::Link(&helper.target(&keys))).unwrap();
     round_trip(&mut client, 100, 2);
     drop(echo);
     match client.read(&mut [0; 100]) {
         Ok(received) => assert_eq!(received, 0),
         Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}"),
     }
-    relief.await_links(0);
-    assert!(client.move_to(Route::Direct).is_err(), "nobody listens there");
+    helper.await_links(0);
+    assert!(client.move_to(Route::Direct).is_err(), "a move to a stopped server should fail");
     let _echo = Echo::start_on(&keys, &plain.to_string(), &link.to_string());
-    relief.await_links(1);
+    helper.await_links(1);
     client.move_to(Route::Direct).unwrap();
     round_trip(&mut client, 100, 3);
     // The helper listens again shortly after its link is up.
     let deadline = Instant::now() + Duration::from_secs(60);
-    while let Err(error) = client.move_to(Route::Link(&relief.target(&keys))) {
+    while let Err(error) = client.move_to(Route::Link(&helper.target(&keys))) {
         assert!(Instant::now() < deadline, "{error}");
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -233,14 +237,14 @@ fn a_server_that_restarts_is_told_to_its_clients_and_serves_again() {
 }
 
 #[test]
-fn a_helper_that_goes_away_leaves_direct() {
+fn client_moves_to_the_server_after_its_helper_stops() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
-    let relief = Relief::start(&keys, echo.link);
+    let helper = TestHelper::start(&keys, echo.link);
     let mut client = Client::connect(echo.plain, Settings::default()).unwrap();
-    client.move_to(Route::Link(&relief.target(&keys))).unwrap();
+    client.move_to(Route::Link(&helper.target(&keys))).unwrap();
     round_trip(&mut client, 100, 1);
-    relief.stop();
+    helper.stop();
     match client.read(&mut [0; 100]) {
         Ok(received) => assert_eq!(received, 0),
         Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}"),
@@ -250,19 +254,19 @@ fn a_helper_that_goes_away_leaves_direct() {
 }
 
 #[test]
-fn a_helper_that_drains_tells_its_clients_and_they_leave_in_order() {
+fn draining_helper_reports_drain_and_ends_after_its_clients_move() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
-    let relief = Relief::start(&keys, echo.link);
+    let helper = TestHelper::start(&keys, echo.link);
     let mut connection = Connection::connect(Instant::now(), echo.plain, Settings::default()).unwrap();
     assert!(matches!(await_event(&mut connection), Event::Moved(Carrier::Direct(_))));
-    connection.begin_move(Instant::now(), Route::Link(&relief.target(&keys))).unwrap();
+    connection.begin_move(Instant::now(), Route::Link(&helper.target(&keys))).unwrap();
     assert!(matches!(await_event(&mut connection), Event::Moved(Carrier::Link(_))));
-    relief.drain(Duration::from_secs(60));
+    helper.drain(Duration::from_secs(60));
     assert!(matches!(await_event(&mut connection), Event::Drain { .. }));
     connection.begin_move(Instant::now(), Route::Direct).unwrap();
     assert!(matches!(await_event(&mut connection), Event::Moved(Carrier::Direct(_))));
-    relief.await_that("its end", || relief.is_drained());
+    helper.await_condition("the end of the helper", || helper.is_drained());
 }
 
 fn await_event(connection: &mut Connection) -> Event {
@@ -273,14 +277,14 @@ fn await_event(connection: &mut Connection) -> Event {
         if let Some(event) = connection.poll_event() {
             return event;
         }
-        assert!(Instant::now() < deadline, "nothing happens");
+        assert!(Instant::now() < deadline, "an event should occur within 60 s");
         for watch in connection.sockets() {
             let mut flags = EventFlags::empty();
             flags.set(EventFlags::IN, watch.readable);
             flags.set(EventFlags::OUT, watch.writable);
             let data = EventData::new_u64(watch.slot as u64);
-            let known = epoll::modify(&epoll, watch.descriptor, data, flags);
-            known.or_else(|_| epoll::add(&epoll, watch.descriptor, data, flags)).unwrap();
+            let modified = epoll::modify(&epoll, watch.descriptor, data, flags);
+            modified.or_else(|_| epoll::add(&epoll, watch.descriptor, data, flags)).unwrap();
         }
         let mut space = [MaybeUninit::<epoll::Event>::uninit(); 4];
         let timeout = Timespec { tv_sec: 1, tv_nsec: 0 };

@@ -12,7 +12,7 @@ use spillway_client::session::{BlockingSession, SessionSettings};
 use spillway_client::{LinkTarget, Relief, ReliefSettings, Session};
 
 use spillway_server::{Event, KeyRing, Links, Override, ReleaseSettings, Role, Settings};
-use support::helper::Relief as Helper;
+use support::helper::TestHelper;
 use support::port::{Port, Serve};
 use support::{Keys, round_trip};
 
@@ -55,14 +55,14 @@ impl Server {
         let mut ring = KeyRing::new();
         ring.accept(Role::Client, keys.client.clone());
         ring.accept(Role::Helper, keys.helper.clone());
-        let settings = Settings { ring, release, ..Settings::default() };
+        let settings = Settings { keys: ring, release, ..Settings::default() };
         let mut echo = Echo(Port::bind(Instant::now(), "127.0.0.1:0".parse().unwrap(), settings));
         let link = echo.0.links.address();
-        let (orders, ordered): (Sender<Order>, Receiver<Order>) = channel();
+        let (orders, received): (Sender<Order>, Receiver<Order>) = channel();
         let thread = std::thread::spawn(move || {
             let mut buffer = vec![0; 64 * 1024];
             loop {
-                match ordered.try_recv() {
+                match received.try_recv() {
                     Ok(order) => order(&mut echo.0.links),
                     Err(std::sync::mpsc::TryRecvError::Empty) => {}
                     Err(std::sync::mpsc::TryRecvError::Disconnected) => return,
@@ -83,7 +83,7 @@ impl Server {
     }
 
     /// Runs `order` on the server's thread, and returns its result.
-    fn ask<T: Send + 'static>(&self, order: impl FnOnce(&mut Links) -> T + Send + 'static) -> T {
+    fn run_on_thread<T: Send + 'static>(&self, order: impl FnOnce(&mut Links) -> T + Send + 'static) -> T {
         let (answer, answered) = channel();
         let order = move |links: &mut Links| answer.send(order(links)).unwrap();
         self.orders.as_ref().unwrap().send(Box::new(order)).unwrap();
@@ -100,11 +100,11 @@ impl Drop for Server {
 }
 
 /// Uses the sessions until all of them are carried by links to this port.
-fn use_until_on(sessions: &mut [BlockingSession], port: SocketAddr) {
+fn exchange_until_carried_by(sessions: &mut [BlockingSession], port: SocketAddr) {
     let deadline = Instant::now() + Duration::from_secs(60);
     let mut round = 0;
     while !sessions.iter_mut().all(|session| session.session().carrier() == Some(port)) {
-        assert!(Instant::now() < deadline, "they stay away from {port}");
+        assert!(Instant::now() < deadline, "all sessions should be carried by {port} within 60 s");
         sessions.iter_mut().for_each(|session| round_trip(session, 1 + round % 900, round));
         round += 1;
     }
@@ -116,108 +116,108 @@ fn settings(server: &Server) -> SessionSettings {
 }
 
 #[test]
-fn sessions_go_where_the_operator_wants_them() {
+fn sessions_follow_the_servers_override() {
     let keys = Keys::new();
     let server = Server::start(&keys);
-    let relief = Helper::start(&keys, server.link);
-    let routes = vec![server.target(&keys), relief.target(&keys)];
+    let helper = TestHelper::start(&keys, server.link);
+    let routes = vec![server.target(&keys), helper.target(&keys)];
     let open = || BlockingSession::open(routes.clone(), settings(&server)).unwrap();
     let mut sessions: Vec<BlockingSession> = (0..20).map(|_| open()).collect();
-    use_until_on(&mut sessions, server.link);
+    exchange_until_carried_by(&mut sessions, server.link);
 
     let within = Duration::from_millis(50);
-    assert_eq!(server.ask(move |links| links.say(Override::On, within)), 20);
-    use_until_on(&mut sessions, relief.link);
+    assert_eq!(server.run_on_thread(move |links| links.set_override(Override::On, within)), 20);
+    exchange_until_carried_by(&mut sessions, helper.link);
     // A session that is opened later is asked to move, too.
     sessions.push(open());
-    use_until_on(&mut sessions, relief.link);
-    assert_eq!(relief.library_clients(), 21);
+    exchange_until_carried_by(&mut sessions, helper.link);
+    assert_eq!(helper.library_clients(), 21);
 
-    assert_eq!(server.ask(move |links| links.say(Override::Off, within)), 21);
-    use_until_on(&mut sessions, server.link);
-    assert_eq!(server.ask(move |links| links.say(Override::Auto, within)), 0);
+    assert_eq!(server.run_on_thread(move |links| links.set_override(Override::Off, within)), 21);
+    exchange_until_carried_by(&mut sessions, server.link);
+    assert_eq!(server.run_on_thread(move |links| links.set_override(Override::Auto, within)), 0);
     for session in &mut sessions {
         session.session().move_to(Instant::now(), 1).unwrap();
     }
-    use_until_on(&mut sessions, relief.link);
+    exchange_until_carried_by(&mut sessions, helper.link);
 
     // A release applies once: a session that moves to the helper later may stay there.
-    assert_eq!(server.ask(move |links| links.release(within)), 21);
-    use_until_on(&mut sessions, server.link);
+    assert_eq!(server.run_on_thread(move |links| links.release(within)), 21);
+    exchange_until_carried_by(&mut sessions, server.link);
     sessions[0].session().move_to(Instant::now(), 1).unwrap();
-    use_until_on(&mut sessions[..1], relief.link);
+    exchange_until_carried_by(&mut sessions[..1], helper.link);
     sessions.into_iter().for_each(|session| session.close().unwrap());
 }
 
 #[test]
-fn a_server_sends_sessions_back_when_requests_are_few_and_fast_for_a_while() {
+fn server_releases_sessions_after_low_load() {
     let keys = Keys::new();
     let ms = Duration::from_millis;
     // A high `service_max`, because service is slow on a busy machine.
-    let soon = ReleaseSettings {
+    let quick_release = ReleaseSettings {
         service_max: Duration::from_secs(5),
         low_for: ms(600),
         spread: ms(200),
         ..ReleaseSettings::default()
     };
-    for release in [None, Some(soon)] {
+    for release in [None, Some(quick_release)] {
         let server = Server::start_with(&keys, release);
-        let relief = Helper::start(&keys, server.link);
-        let routes = vec![server.target(&keys), relief.target(&keys)];
+        let helper = TestHelper::start(&keys, server.link);
+        let routes = vec![server.target(&keys), helper.target(&keys)];
         let open = || BlockingSession::open(routes.clone(), settings(&server)).unwrap();
         let mut sessions: Vec<BlockingSession> = (0..10).map(|_| open()).collect();
-        let use_for = |sessions: &mut Vec<BlockingSession>, lasts: Duration, pause: Duration| {
+        let exchange_for = |sessions: &mut Vec<BlockingSession>, duration: Duration, pause: Duration| {
             let began = Instant::now();
-            while began.elapsed() < lasts {
+            while began.elapsed() < duration {
                 sessions.iter_mut().for_each(|session| round_trip(session, 100, 1));
                 std::thread::sleep(pause);
             }
         };
-        use_for(&mut sessions, ms(600), Duration::ZERO);
+        exchange_for(&mut sessions, ms(600), Duration::ZERO);
         sessions.iter_mut().for_each(|session| session.session().move_to(Instant::now(), 1).unwrap());
-        use_until_on(&mut sessions, relief.link);
+        exchange_until_carried_by(&mut sessions, helper.link);
         // Few requests, which are served fast.
-        use_for(&mut sessions, ms(2_500), ms(300));
+        exchange_for(&mut sessions, ms(2_500), ms(300));
         if release.is_some() {
-            use_until_on(&mut sessions, server.link);
-            let counters = server.ask(|links| links.release_counters());
+            exchange_until_carried_by(&mut sessions, server.link);
+            let counters = server.run_on_thread(|links| links.release_counters());
             assert!(counters.releases >= 1 && counters.drains >= 10, "{counters:?}");
-            assert!(server.ask(|links| links.poll_release_notice()).is_some());
+            assert!(server.run_on_thread(|links| links.poll_release_notice()).is_some());
         } else {
-            use_until_on(&mut sessions, relief.link);
+            exchange_until_carried_by(&mut sessions, helper.link);
         }
         sessions.into_iter().for_each(|session| session.close().unwrap());
     }
 }
 
 #[test]
-fn who_knows_no_such_way_stays() {
+fn session_without_a_helper_route_stays_despite_the_override() {
     let keys = Keys::new();
     let server = Server::start(&keys);
-    let mut alone = BlockingSession::open(vec![server.target(&keys)], settings(&server)).unwrap();
-    round_trip(&mut alone, 100, 1);
-    assert_eq!(server.ask(|links| links.say(Override::On, Duration::ZERO)), 1);
-    (0..20).for_each(|round| round_trip(&mut alone, 100, round));
-    assert_eq!(alone.session().carrier(), Some(server.link));
-    alone.close().unwrap();
+    let mut session = BlockingSession::open(vec![server.target(&keys)], settings(&server)).unwrap();
+    round_trip(&mut session, 100, 1);
+    assert_eq!(server.run_on_thread(|links| links.set_override(Override::On, Duration::ZERO)), 1);
+    (0..20).for_each(|round| round_trip(&mut session, 100, round));
+    assert_eq!(session.session().carrier(), Some(server.link));
+    session.close().unwrap();
 }
 
 #[test]
-fn a_session_goes_on_with_other_routes() {
+fn session_continues_on_replaced_routes() {
     let keys = Keys::new();
     let server = Server::start(&keys);
-    let (one, other) = (Helper::start(&keys, server.link), Helper::start(&keys, server.link));
-    let routes = vec![one.target(&keys), server.target(&keys)];
+    let (helper_a, helper_b) = (TestHelper::start(&keys, server.link), TestHelper::start(&keys, server.link));
+    let routes = vec![helper_a.target(&keys), server.target(&keys)];
     let mut session = BlockingSession::open(routes, settings(&server)).unwrap();
     round_trip(&mut session, 100, 1);
     assert!(session.session().set_routes(Vec::new()).is_err());
     // The present carrier is not in the new list: it stays until it is lost.
-    session.session().set_routes(vec![server.target(&keys), other.target(&keys)]).unwrap();
+    session.session().set_routes(vec![server.target(&keys), helper_b.target(&keys)]).unwrap();
     round_trip(&mut session, 100, 2);
-    assert_eq!(session.session().carrier(), Some(one.link));
-    one.stop();
+    assert_eq!(session.session().carrier(), Some(helper_a.link));
+    helper_a.stop();
     round_trip(&mut session, 100, 3);
-    assert_eq!(session.session().carrier(), Some(other.link));
+    assert_eq!(session.session().carrier(), Some(helper_b.link));
     session.close().unwrap();
 }
 
@@ -230,7 +230,7 @@ struct Program {
     server: SocketAddr,
     /// Replies are reported every 10 ms since `began`, however fast the machine is.
     began: Instant,
-    told: u32,
+    reported: u32,
 }
 
 impl Program {
@@ -239,7 +239,7 @@ impl Program {
         let mut relief = Relief::new(now, settings).unwrap();
         let members = (0..connections).map(|_| (relief.join(now).unwrap(), None)).collect();
         let latency = [Duration::from_micros(200); 2];
-        Program { relief, members, latency, server, began: now, told: 0 }
+        Program { relief, members, latency, server, began: now, reported: 0 }
     }
 
     /// Each session makes one round trip. `latency` is only reported, so that the test does not wait for slow replies.
@@ -249,23 +249,23 @@ impl Program {
         self.relief.handle_timeout(now);
         while let Some(order) = self.relief.poll_move() {
             let member = order.member;
-            let (_, session) = self.members.iter_mut().find(|(one, _)| *one == member).unwrap();
+            let (_, session) = self.members.iter_mut().find(|(other, _)| *other == member).unwrap();
             match session {
                 Some(session) => order.apply(now, session).unwrap(),
                 None => *session = Some(order.open(now).unwrap()),
             }
         }
         let due = (self.began.elapsed().as_millis() / 10) as u32;
-        let replies = due - std::mem::replace(&mut self.told, due);
+        let replies = due - std::mem::replace(&mut self.reported, due);
         for (member, session) in &mut self.members {
             let Some(session) = session else { continue };
-            ask(session, b"a request");
+            round_trip_without_blocking(session, b"a request");
             let is_direct = session.carrier() == Some(self.server);
             for _ in 0..replies {
-                self.relief.measured(Instant::now(), *member, self.latency[usize::from(!is_direct)]);
+                self.relief.record_latency(Instant::now(), *member, self.latency[usize::from(!is_direct)]);
             }
             while let Some(event) = session.poll_event() {
-                self.relief.note(Instant::now(), *member, &event);
+                self.relief.handle_event(Instant::now(), *member, &event);
             }
         }
         while let Some(notice) = self.relief.poll_notice() {
@@ -275,13 +275,13 @@ impl Program {
     }
 
     #[track_caller]
-    fn turn_until_helped(&mut self, wanted: usize) {
+    fn turn_until_helped(&mut self, expected: usize) {
         let deadline = Instant::now() + Duration::from_secs(60);
         let helped = |program: &Program| {
             let carriers = program.members.iter().filter_map(|(_, session)| session.as_ref()?.carrier());
             carriers.filter(|carrier| *carrier != program.server).count()
         };
-        while helped(self) != wanted {
+        while helped(self) != expected {
             assert!(
                 Instant::now() < deadline,
                 "{} are helped: {:?}",
@@ -294,7 +294,7 @@ impl Program {
 }
 
 /// Makes a round trip on a session.
-fn ask(session: &mut Session, request: &[u8]) {
+fn round_trip_without_blocking(session: &mut Session, request: &[u8]) {
     let deadline = Instant::now() + Duration::from_secs(60);
     let (mut sent, mut reply) = (0, Vec::new());
     while reply.len() < request.len() {
@@ -313,7 +313,7 @@ fn ask(session: &mut Session, request: &[u8]) {
 }
 
 /// Settings with short times, so that decisions come soon.
-fn soon(server: &Server, helpers: &[&Helper], keys: &Keys) -> ReliefSettings {
+fn quick_settings(server: &Server, helpers: &[&TestHelper], keys: &Keys) -> ReliefSettings {
     let ms = Duration::from_millis;
     let activation = ActivationSettings {
         window: ms(200),
@@ -328,36 +328,43 @@ fn soon(server: &Server, helpers: &[&Helper], keys: &Keys) -> ReliefSettings {
 }
 
 #[test]
-fn slow_replies_call_for_helpers_and_the_server_sends_all_back() {
+fn slow_replies_move_sessions_to_helpers_and_a_release_returns_them() {
     let keys = Keys::new();
     let server = Server::start(&keys);
-    let (one, other) = (Helper::start(&keys, server.link), Helper::start(&keys, server.link));
-    let mut program = Program::start(soon(&server, &[&one, &other], &keys), 30);
+    let (helper_a, helper_b) = (TestHelper::start(&keys, server.link), TestHelper::start(&keys, server.link));
+    let mut program = Program::start(quick_settings(&server, &[&helper_a, &helper_b], &keys), 30);
     program.turn_until_helped(0);
     (0..100).for_each(|_| program.turn());
     program.turn_until_helped(0);
-    assert_eq!(program.relief.counters().activations, 0, "calm");
+    assert_eq!(
+        program.relief.counters().activations,
+        0,
+        "sessions should stay direct while replies are fast"
+    );
 
     program.latency[0] = Duration::from_millis(5);
     program.turn_until_helped(30);
-    assert!(one.library_clients() > 0 && other.library_clients() > 0, "both help");
+    assert!(
+        helper_a.library_clients() > 0 && helper_b.library_clients() > 0,
+        "both helpers should carry sessions"
+    );
     // A session that joins now is helped, too.
-    let late = program.relief.join(Instant::now()).unwrap();
-    program.members.push((late, None));
+    let joined = program.relief.join(Instant::now()).unwrap();
+    program.members.push((joined, None));
     program.turn_until_helped(31);
 
     program.latency[0] = Duration::from_micros(200);
-    server.ask(|links| links.release(Duration::from_millis(50)));
+    server.run_on_thread(|links| links.release(Duration::from_millis(50)));
     program.turn_until_helped(0);
     assert!(program.relief.counters().releases > 0);
 }
 
 #[test]
-fn help_that_does_not_help_is_given_up() {
+fn relief_backs_off_when_helped_replies_are_slow_too() {
     let keys = Keys::new();
     let server = Server::start(&keys);
-    let helper = Helper::start(&keys, server.link);
-    let mut program = Program::start(soon(&server, &[&helper], &keys), 30);
+    let helper = TestHelper::start(&keys, server.link);
+    let mut program = Program::start(quick_settings(&server, &[&helper], &keys), 30);
     program.turn_until_helped(0);
     program.latency = [Duration::from_millis(5); 2];
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -369,26 +376,26 @@ fn help_that_does_not_help_is_given_up() {
 }
 
 #[test]
-fn the_word_and_the_list_of_helpers_are_obeyed() {
+fn override_and_replaced_helpers_take_effect() {
     let keys = Keys::new();
     let server = Server::start(&keys);
-    let (one, other) = (Helper::start(&keys, server.link), Helper::start(&keys, server.link));
-    let mut program = Program::start(soon(&server, &[&one], &keys), 10);
-    program.relief.say(Instant::now(), Override::On, None);
+    let (helper_a, helper_b) = (TestHelper::start(&keys, server.link), TestHelper::start(&keys, server.link));
+    let mut program = Program::start(quick_settings(&server, &[&helper_a], &keys), 10);
+    program.relief.set_override(Instant::now(), Override::On, None);
     program.turn_until_helped(10);
     // The helper stops; the list has a new helper instead.
-    program.relief.set_helpers(Instant::now(), vec![other.target(&keys)]);
-    one.stop();
+    program.relief.set_helpers(Instant::now(), vec![helper_b.target(&keys)]);
+    helper_a.stop();
     program.turn_until_helped(10);
     let deadline = Instant::now() + Duration::from_secs(60);
-    while other.library_clients() < 10 {
+    while helper_b.library_clients() < 10 {
         assert!(Instant::now() < deadline, "{:?}", program.relief.status(Instant::now()));
         program.turn();
     }
-    program.relief.say(Instant::now(), Override::Off, None);
+    program.relief.set_override(Instant::now(), Override::Off, None);
     program.turn_until_helped(0);
     program.relief.set_helpers(Instant::now(), Vec::new());
-    program.relief.say(Instant::now(), Override::On, None);
+    program.relief.set_override(Instant::now(), Override::On, None);
     (0..100).for_each(|_| program.turn());
     program.turn_until_helped(0);
 }

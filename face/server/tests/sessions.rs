@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use spillway_client::session::{BlockingSession, CarrierLoss, Gone, Pace, SessionEvent, SessionSettings};
 use spillway_client::{Key, LinkTarget, Session};
 use spillway_server::{CloseReason, ConsumedTooMuch, Event, KeyRing, Role, Settings};
-use support::helper::Relief;
-use support::port::{Port, Serve, until};
+use support::helper::TestHelper;
+use support::port::{Port, Serve, run_until};
 use support::streams::stream_and_move;
 use support::{Echo, Keys, round_trip};
 
@@ -31,33 +31,33 @@ fn moves(session: &mut BlockingSession) -> Vec<SocketAddr> {
 }
 
 #[test]
-fn a_session_goes_on_when_its_helper_is_gone() {
+fn session_continues_when_its_helper_stops() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
-    let (one, other) = (Relief::start(&keys, echo.link), Relief::start(&keys, echo.link));
-    let (first, second) = (one.link, other.link);
-    let mut session = open(vec![one.target(&keys), other.target(&keys), echo.target(&keys)]);
+    let (helper_a, helper_b) = (TestHelper::start(&keys, echo.link), TestHelper::start(&keys, echo.link));
+    let (first, second) = (helper_a.link, helper_b.link);
+    let mut session = open(vec![helper_a.target(&keys), helper_b.target(&keys), echo.target(&keys)]);
     (0..20).for_each(|round| round_trip(&mut session, 1 + round * 50, round));
     // A request is under way when the helper stops.
     session.write_all(b"under way").unwrap();
-    one.stop();
+    helper_a.stop();
     let mut reply = [0; 9];
     session.read_exact(&mut reply).unwrap();
     assert_eq!(&reply, b"under way");
     (0..20).for_each(|round| round_trip(&mut session, 1 + round * 50, round));
     assert_eq!(moves(&mut session), [first, second]);
-    other.stop();
+    helper_b.stop();
     round_trip(&mut session, 1000, 7);
     assert_eq!(moves(&mut session), [echo.link]);
     session.close().unwrap();
 }
 
 #[test]
-fn sessions_move_under_traffic_and_every_byte_is_right() {
+fn sessions_move_under_traffic_without_lost_or_altered_bytes() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
-    let (one, other) = (Relief::start(&keys, echo.link), Relief::start(&keys, echo.link));
-    let routes = [one.target(&keys), other.target(&keys), echo.target(&keys)];
+    let (helper_a, helper_b) = (TestHelper::start(&keys, echo.link), TestHelper::start(&keys, echo.link));
+    let routes = [helper_a.target(&keys), helper_b.target(&keys), echo.target(&keys)];
     std::thread::scope(|scope| {
         for number in 0..8 {
             let routes = routes.to_vec();
@@ -67,7 +67,7 @@ fn sessions_move_under_traffic_and_every_byte_is_right() {
 }
 
 #[test]
-fn helpers_come_and_go_and_no_session_notices() {
+fn sessions_continue_while_helpers_restart() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
     let ports: Vec<SocketAddr> = (0..2).map(|_| spillway_ports::free_address()).collect();
@@ -80,8 +80,8 @@ fn helpers_come_and_go_and_no_session_notices() {
             encryption: Default::default(),
         })
         .collect();
-    let mut helpers: Vec<Relief> =
-        ports.iter().map(|port| Relief::start_at(&keys, echo.link, *port)).collect();
+    let mut helpers: Vec<TestHelper> =
+        ports.iter().map(|port| TestHelper::start_at(&keys, echo.link, *port)).collect();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let clients: Vec<_> = (0..10)
@@ -101,9 +101,9 @@ fn helpers_come_and_go_and_no_session_notices() {
             .collect();
         for turn in 0..10 {
             std::thread::sleep(Duration::from_millis(100));
-            let at = turn % 2;
-            helpers.remove(at).stop();
-            helpers.insert(at, Relief::start_at(&keys, echo.link, ports[at]));
+            let index = turn % 2;
+            helpers.remove(index).stop();
+            helpers.insert(index, TestHelper::start_at(&keys, echo.link, ports[index]));
         }
         done.store(true, Ordering::Relaxed);
         let rounds: usize = clients.into_iter().map(|client| client.join().unwrap()).sum();
@@ -112,27 +112,27 @@ fn helpers_come_and_go_and_no_session_notices() {
 }
 
 /// Settings of sessions that return to this server within a window.
-fn paced(server: SocketAddr, window: Duration) -> SessionSettings {
+fn settings_with_pace(server: SocketAddr, window: Duration) -> SessionSettings {
     let pace = Pace { window, window_max: window };
     let give_up_after = 2 * window + Duration::from_secs(60);
     SessionSettings { server_port: Some(server), pace, give_up_after, ..SessionSettings::default() }
 }
 
 #[test]
-fn without_a_helper_sessions_return_to_the_server_each_in_its_turn() {
+fn sessions_without_a_helper_return_to_the_server() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
-    let relief = Relief::start(&keys, echo.link);
-    let first = relief.link;
+    let helper = TestHelper::start(&keys, echo.link);
+    let first = helper.link;
     // The server's own port is tried last, although it is the next route in the list.
-    let routes = vec![relief.target(&keys), echo.target(&keys)];
-    let settings = paced(echo.link, Duration::from_millis(200));
+    let routes = vec![helper.target(&keys), echo.target(&keys)];
+    let settings = settings_with_pace(echo.link, Duration::from_millis(200));
     let mut sessions: Vec<BlockingSession> =
         (0..40).map(|_| BlockingSession::open(routes.clone(), settings).unwrap()).collect();
     for (number, session) in sessions.iter_mut().enumerate() {
         round_trip(session, 100, number);
     }
-    relief.stop();
+    helper.stop();
     std::thread::scope(|scope| {
         for (number, session) in sessions.iter_mut().enumerate() {
             scope
@@ -146,64 +146,70 @@ fn without_a_helper_sessions_return_to_the_server_each_in_its_turn() {
 }
 
 #[test]
-fn a_helper_that_comes_back_is_better_than_the_server() {
+fn session_returns_to_a_restarted_helper_before_the_server() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
     let port = spillway_ports::free_address();
-    let relief = Relief::start_at(&keys, echo.link, port);
-    relief.await_links(1);
+    let helper = TestHelper::start_at(&keys, echo.link, port);
+    helper.await_links(1);
     // With this window no session returns to the server during the test.
-    let settings = paced(echo.link, Duration::from_secs(7 * 86_400));
+    let settings = settings_with_pace(echo.link, Duration::from_secs(7 * 86_400));
     let mut session =
-        BlockingSession::open(vec![relief.target(&keys), echo.target(&keys)], settings).unwrap();
+        BlockingSession::open(vec![helper.target(&keys), echo.target(&keys)], settings).unwrap();
     round_trip(&mut session, 100, 1);
-    relief.stop();
+    helper.stop();
     session.write_all(b"under way").unwrap();
-    let relief = Relief::start_at(&keys, echo.link, port);
+    let helper = TestHelper::start_at(&keys, echo.link, port);
     let mut reply = [0; 9];
     session.read_exact(&mut reply).unwrap();
     assert_eq!(&reply, b"under way");
-    assert!(moves(&mut session).iter().all(|address| *address == port), "only to the helper");
+    assert!(
+        moves(&mut session).iter().all(|address| *address == port),
+        "the session should move only to the helper"
+    );
     session.close().unwrap();
-    relief.stop();
+    helper.stop();
 }
 
 #[test]
-fn a_helper_that_goes_is_left_while_it_still_serves() {
+fn sessions_leave_a_draining_helper_while_it_still_serves() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
-    let relief = Relief::start(&keys, echo.link);
-    let routes = vec![relief.target(&keys), echo.target(&keys)];
+    let helper = TestHelper::start(&keys, echo.link);
+    let routes = vec![helper.target(&keys), echo.target(&keys)];
     let mut sessions: Vec<BlockingSession> = (0..40)
-        .map(|_| BlockingSession::open(routes.clone(), paced(echo.link, Duration::from_secs(1))).unwrap())
+        .map(|_| {
+            BlockingSession::open(routes.clone(), settings_with_pace(echo.link, Duration::from_secs(1)))
+                .unwrap()
+        })
         .collect();
     sessions.iter_mut().for_each(|session| round_trip(session, 10, 1));
     // A long deadline, so that sessions on a slow machine still leave in time.
-    relief.drain(Duration::from_secs(20));
+    helper.drain(Duration::from_secs(20));
     let deadline = Instant::now() + Duration::from_secs(60);
     let mut round = 0;
     let has_moved = |session: &mut BlockingSession| session.session().carrier() == Some(echo.link);
     while sessions.iter_mut().map(has_moved).filter(|moved| *moved).count() < 3 {
-        assert!(Instant::now() < deadline, "all of them stay");
+        assert!(Instant::now() < deadline, "three sessions should leave the helper within 60 s");
         // Requests are answered during the drain.
         sessions.iter_mut().for_each(|session| round_trip(session, 10, round));
         round += 1;
     }
     for mut session in sessions {
-        let mut why = Vec::new();
+        let mut losses = Vec::new();
         while let Some(event) = session.poll_event() {
             if let SessionEvent::CarrierLost { why: loss, .. } = event {
-                why.push(loss);
+                losses.push(loss);
             }
         }
-        assert!(matches!(why[..], [] | [CarrierLoss::Drain]), "{why:?}");
+        assert!(matches!(losses[..], [] | [CarrierLoss::Drain]), "{losses:?}");
         session.close().unwrap();
     }
-    relief.stop();
+    helper.stop();
 }
 
 #[test]
-fn a_server_that_was_restarted_is_told_as_gone() {
+fn session_is_gone_after_a_server_restart() {
     let keys = Keys::new();
     let (listen, link) = (spillway_ports::free_address(), spillway_ports::free_address());
     let start = || Echo::start_on(&keys, &listen.to_string(), &link.to_string());
@@ -217,15 +223,15 @@ fn a_server_that_was_restarted_is_told_as_gone() {
     let gone = error.get_ref().and_then(|inner| inner.downcast_ref::<Gone>()).copied();
     assert!(gone.is_some_and(|gone| gone.acknowledged <= 100 && gone.written == 104), "{error}");
     assert!(session.write(b"more").is_err());
-    assert!(session.close().is_err(), "it has not all arrived");
+    assert!(session.close().is_err(), "close should fail: the server has not received all bytes");
 }
 
 #[test]
-fn the_end_of_both_directions_is_told_once() {
+fn finished_session_ends_in_both_directions() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
-    let relief = Relief::start(&keys, echo.link);
-    let mut session = open(vec![relief.target(&keys), echo.target(&keys)]);
+    let helper = TestHelper::start(&keys, echo.link);
+    let mut session = open(vec![helper.target(&keys), echo.target(&keys)]);
     session.write_all(b"last words").unwrap();
     session.finish();
     assert_eq!(session.write(b"more").unwrap_err().kind(), ErrorKind::BrokenPipe);
@@ -234,11 +240,11 @@ fn the_end_of_both_directions_is_told_once() {
     session.read_to_end(&mut reply).unwrap();
     assert_eq!(reply, b"last words");
     session.close().unwrap();
-    relief.await_that("the end of its client", || relief.library_clients() == 0);
+    helper.await_condition("the end of its client", || helper.library_clients() == 0);
 }
 
 #[test]
-fn who_has_closed_is_told_of_the_end() {
+fn closed_session_reads_the_end_and_refuses_writes() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
     let mut session = open(vec![echo.target(&keys)]);
@@ -250,9 +256,9 @@ fn who_has_closed_is_told_of_the_end() {
 }
 
 /// A server that closes a session at its first data. Before, it consumes one byte too many, which is an error.
-struct Curt(Port);
+struct ClosingServer(Port);
 
-impl Serve for Curt {
+impl Serve for ClosingServer {
     fn port(&mut self) -> &mut Port {
         &mut self.0
     }
@@ -274,13 +280,13 @@ impl Serve for Curt {
 
 /// Without the error, the client would wait for room for ever.
 #[test]
-fn who_writes_to_a_server_that_has_closed_is_told_so() {
+fn write_after_the_server_has_closed_is_a_broken_pipe() {
     let keys = Keys::new();
     let mut ring = KeyRing::new();
     ring.accept(Role::Client, keys.client.clone());
     let now = Instant::now();
-    let settings = Settings { ring, ..Settings::default() };
-    let mut server = Curt(Port::bind(now, "127.0.0.1:0".parse().unwrap(), settings));
+    let settings = Settings { keys: ring, ..Settings::default() };
+    let mut server = ClosingServer(Port::bind(now, "127.0.0.1:0".parse().unwrap(), settings));
     let target = LinkTarget {
         address: server.0.links.address(),
         key: keys.client.clone(),
@@ -289,15 +295,15 @@ fn who_writes_to_a_server_that_has_closed_is_told_so() {
     };
     let mut session = Session::open(now, vec![target], SessionSettings::default()).unwrap();
     assert_eq!(session.send(now, b"heard").unwrap(), 5);
-    let turn = |server: &mut Curt| server.turn_at(now, &mut [0; 1000]);
-    until(&mut server, "the end", turn, |_| {
+    let turn = |server: &mut ClosingServer| server.turn_at(now, &mut [0; 1000]);
+    run_until(&mut server, "the end", turn, |_| {
         session.receive(now, &mut [0; 9]).is_ok_and(|received| received == 0)
     });
     assert_eq!(session.send(now, b"more").unwrap_err().kind(), ErrorKind::BrokenPipe);
 }
 
 #[test]
-fn a_wrong_key_opens_no_session() {
+fn wrong_key_is_reported_as_a_carrier_loss() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
     let target = LinkTarget { key: Key::from_secret([9; 32]), ..echo.target(&keys) };
@@ -310,7 +316,7 @@ fn a_wrong_key_opens_no_session() {
             assert!(why.to_string().contains("does not accept our key"), "{why}");
             return;
         }
-        assert!(Instant::now() < deadline, "it is not told why");
+        assert!(Instant::now() < deadline, "the loss of the carrier should be reported within 60 s");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

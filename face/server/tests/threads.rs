@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 use spillway_batch::{CloseReason, Control, Encryption, Id, Role};
 use spillway_client::session::{BlockingSession, Gone, SessionSettings};
 use spillway_client::{Key, LinkTarget};
-use spillway_server::{Client, Event, KeyRing, Settings, Threads};
+use spillway_server::{ClientId, Event, KeyRing, Settings, Threads};
 use spillway_session::{ClientEvent, ClientSession, StreamLimits};
 use spillway_transport::Time;
 use spillway_wire::RefuseReason;
 use spillway_wire::session::SessionId;
-use support::helper::Relief;
-use support::port::{Port, Serve, until};
-use support::raw::{Heard, RawLink};
+use support::helper::TestHelper;
+use support::port::{Port, Serve, run_until};
+use support::raw::{LinkEvent, RawLink};
 use support::streams::stream_and_move;
 use support::{Keys, round_trip};
 
@@ -27,28 +27,28 @@ use support::{Keys, round_trip};
 struct Worker {
     port: Port,
     /// Replies that wait for room, and whether the client has finished.
-    clients: HashMap<Client, (Vec<u8>, bool)>,
+    clients: HashMap<ClientId, (Vec<u8>, bool)>,
     opened: usize,
     closed: usize,
     /// Number of data events that arrived by a link of another thread.
-    far: usize,
+    from_other_threads: usize,
 }
 
 fn settings(keys: &Keys, threads: &Threads) -> Settings {
     let mut ring = KeyRing::new();
     ring.accept(Role::Helper, keys.helper.clone());
     ring.accept(Role::Client, keys.client.clone());
-    Settings { ring, threads: Some(threads.clone()), ..Settings::default() }
+    Settings { keys: ring, threads: Some(threads.clone()), ..Settings::default() }
 }
 
 impl Worker {
     fn bind(address: SocketAddr, settings: Settings) -> Worker {
         let port = Port::bind(Instant::now(), address, settings);
-        Worker { port, clients: HashMap::new(), opened: 0, closed: 0, far: 0 }
+        Worker { port, clients: HashMap::new(), opened: 0, closed: 0, from_other_threads: 0 }
     }
 
     /// Binds a port for this worker only, so that the test chooses which thread gets a link.
-    fn alone(keys: &Keys, threads: &Threads) -> Worker {
+    fn on_own_port(keys: &Keys, threads: &Threads) -> Worker {
         Worker::bind("127.0.0.1:0".parse().unwrap(), settings(keys, threads))
     }
 
@@ -66,7 +66,7 @@ impl Worker {
         self.turn_at(Instant::now(), &mut [0; 1000]);
     }
 
-    fn reply(&mut self, client: Client) {
+    fn reply(&mut self, client: ClientId) {
         let Some((waiting, finished)) = self.clients.get_mut(&client) else { return };
         let composed = self.port.links.compose(client, waiting);
         waiting.drain(..composed);
@@ -90,12 +90,12 @@ impl Serve for Worker {
                 self.port.links.accept(client);
             }
             Event::Data { client, bytes } => {
-                let link = self.port.links.link(client).expect("bytes came by it");
-                self.far += usize::from(self.port.links.counters(link).is_none());
+                let link = self.port.links.link(client).expect("link of received data");
+                self.from_other_threads += usize::from(self.port.links.counters(link).is_none());
                 self.clients.get_mut(&client).unwrap().0.extend_from_slice(bytes);
                 self.reply(client);
             }
-            Event::Room { client } => self.reply(client),
+            Event::CanCompose { client } => self.reply(client),
             Event::Finished { client } => {
                 self.clients.get_mut(&client).unwrap().1 = true;
                 self.reply(client);
@@ -146,13 +146,13 @@ fn run(workers: Vec<Worker>, test: impl FnOnce()) -> Vec<Worker> {
 #[test]
 fn sessions_move_between_the_links_of_all_threads() {
     let (keys, threads) = (Keys::new(), Threads::default());
-    let workers: Vec<Worker> = (0..3).map(|_| Worker::alone(&keys, &threads)).collect();
+    let workers: Vec<Worker> = (0..3).map(|_| Worker::on_own_port(&keys, &threads)).collect();
     let addresses: Vec<SocketAddr> = workers.iter().map(|worker| worker.port.links.address()).collect();
     let mut routes: Vec<LinkTarget> = workers.iter().map(|worker| worker.target(&keys)).collect();
     let moves = AtomicUsize::new(0);
     let workers = run(workers, || {
         // Each helper's link carries sessions of all threads.
-        let helpers = [Relief::start(&keys, addresses[0]), Relief::start(&keys, addresses[1])];
+        let helpers = [TestHelper::start(&keys, addresses[0]), TestHelper::start(&keys, addresses[1])];
         routes.extend(helpers.iter().map(|helper| helper.target(&keys)));
         std::thread::scope(|scope| {
             for number in 0..8 {
@@ -166,21 +166,21 @@ fn sessions_move_between_the_links_of_all_threads() {
             }
         });
     });
-    let sum = |what: fn(&Worker) -> usize| workers.iter().map(what).sum::<usize>();
-    assert!(moves.load(Ordering::Relaxed) > 8, "they move");
+    let sum = |count: fn(&Worker) -> usize| workers.iter().map(count).sum::<usize>();
+    assert!(moves.load(Ordering::Relaxed) > 8, "each session should move");
     assert_eq!(
         (sum(|worker| worker.opened), sum(|worker| worker.closed)),
         (8, 8),
         "one client for each session"
     );
-    assert!(sum(|worker| worker.far) > 0, "some were carried by another thread");
+    assert!(sum(|worker| worker.from_other_threads) > 0, "some were carried by another thread");
     assert!(workers.iter().all(|worker| worker.clients.is_empty()));
 }
 
 #[test]
-fn the_kernel_may_choose_the_thread() {
+fn threads_share_an_address_and_the_kernel_distributes_links() {
     let (keys, threads) = (Keys::new(), Threads::default());
-    let first = Worker::alone(&keys, &threads);
+    let first = Worker::on_own_port(&keys, &threads);
     let address = first.port.links.address();
     let mut workers = vec![first];
     workers.extend((0..3).map(|_| Worker::bind(address, settings(&keys, &threads))));
@@ -193,14 +193,14 @@ fn the_kernel_may_choose_the_thread() {
             }
         });
     });
-    let sum = |what: fn(&Worker) -> usize| workers.iter().map(what).sum::<usize>();
+    let sum = |count: fn(&Worker) -> usize| workers.iter().map(count).sum::<usize>();
     assert_eq!((sum(|worker| worker.opened), sum(|worker| worker.closed)), (6, 6));
 }
 
 #[test]
-fn sessions_of_a_thread_that_has_gone_are_told_so_and_others_go_on() {
+fn sessions_of_an_ended_thread_are_gone_and_others_continue() {
     let (keys, threads) = (Keys::new(), Threads::default());
-    let (gone, stays) = (Worker::alone(&keys, &threads), Worker::alone(&keys, &threads));
+    let (gone, stays) = (Worker::on_own_port(&keys, &threads), Worker::on_own_port(&keys, &threads));
     let (of_gone, of_stays) = (gone.target(&keys), stays.target(&keys));
     let stays = run(vec![stays], || {
         let mut sessions = Vec::new();
@@ -214,11 +214,11 @@ fn sessions_of_a_thread_that_has_gone_are_told_so_and_others_go_on() {
                 sessions.push(session);
             }
         });
-        assert_eq!(gone[0].far, 1, "the first one's second round trip");
+        assert_eq!(gone[0].from_other_threads, 1, "the second round trip of the first session");
         drop(gone);
-        let mut other = sessions.pop().unwrap();
-        round_trip(&mut other, 1000, 3);
-        other.close().unwrap();
+        let mut second = sessions.pop().unwrap();
+        round_trip(&mut second, 1000, 3);
+        second.close().unwrap();
         let mut first = sessions.pop().unwrap();
         first.write_all(b"lost").unwrap();
         let error = first.read(&mut [0; 9]).unwrap_err();
@@ -230,65 +230,69 @@ fn sessions_of_a_thread_that_has_gone_are_told_so_and_others_go_on() {
 
 /// Two threads' ports, which the test drives.
 struct Pair {
-    here: Worker,
-    there: Worker,
+    first_thread: Worker,
+    second_thread: Worker,
     keys: Keys,
 }
 
 impl Pair {
     fn new() -> Pair {
         let (keys, threads) = (Keys::new(), Threads::default());
-        Pair { here: Worker::alone(&keys, &threads), there: Worker::alone(&keys, &threads), keys }
+        Pair {
+            first_thread: Worker::on_own_port(&keys, &threads),
+            second_thread: Worker::on_own_port(&keys, &threads),
+            keys,
+        }
     }
 
     fn turn(&mut self) {
-        self.here.turn();
-        self.there.turn();
+        self.first_thread.turn();
+        self.second_thread.turn();
     }
 
-    fn until(&mut self, what: &str, done: impl FnMut(&mut Pair) -> bool) {
-        until(self, what, Pair::turn, done);
+    fn run_until(&mut self, description: &str, done: impl FnMut(&mut Pair) -> bool) {
+        run_until(self, description, Pair::turn, done);
     }
 
-    fn hear(&mut self, link: &mut RawLink) -> Heard {
-        if link.is_used_up() {
-            self.until("an answer", |_| link.has_something());
+    fn next_event(&mut self, link: &mut RawLink) -> LinkEvent {
+        if link.is_all_decomposed() {
+            self.run_until("an answer", |_| link.has_input());
         }
-        link.hear()
+        link.next_event()
     }
 
     fn establish(&mut self, address: SocketAddr) -> RawLink {
         // No encryption, because one test writes frames itself.
         let mut link = RawLink::open_as(address, Role::Client, self.keys.client.clone(), Encryption::Off);
-        assert_eq!(self.hear(&mut link), Heard::Established);
+        assert_eq!(self.next_event(&mut link), LinkEvent::Established);
         link.flush();
         link
     }
 
     /// Sends an opening message on a link, and returns the answer.
-    fn say(&mut self, link: &mut RawLink, words: Control) -> Control {
-        link.end.open_relayed(words).unwrap();
+    fn send_opening(&mut self, link: &mut RawLink, opening: Control) -> Control {
+        link.end.open_relayed(opening).unwrap();
         link.flush();
-        match self.hear(link) {
-            Heard::Control(_, control) => control,
+        match self.next_event(link) {
+            LinkEvent::Control(_, control) => control,
             other => panic!("{other:?}"),
         }
     }
 
-    /// A session that begins at `here` and resumes on `there`: both links, and the carrier's id on the second one.
-    fn carry_there(&mut self) -> (RawLink, RawLink, Id) {
-        let mut one = self.establish(self.here.port.links.address());
+    /// A session that begins at the first thread and resumes on the second: both links, and the second carrier's id.
+    fn carry_by_second_thread(&mut self) -> (RawLink, RawLink, Id) {
+        let mut first_link = self.establish(self.first_thread.port.links.address());
         let mut session = session(&self.keys.client);
-        let connect = session.open(Time::ZERO, one.stream.local_addr().unwrap(), None);
-        let answer = self.say(&mut one, connect);
+        let connect = session.open(Time::ZERO, first_link.stream.local_addr().unwrap(), None);
+        let answer = self.send_opening(&mut first_link, connect);
         session.handle_control(Time::ZERO, &answer).unwrap();
-        let mut other = self.establish(self.there.port.links.address());
-        let reconnect = session.open(Time::ZERO, other.stream.local_addr().unwrap(), None);
-        let id = other.end.open_relayed(reconnect).unwrap();
-        other.flush();
-        let heard = self.hear(&mut other);
-        assert!(matches!(heard, Heard::Control(_, Control::Resumed(_))), "{heard:?}");
-        (one, other, id)
+        let mut second_link = self.establish(self.second_thread.port.links.address());
+        let reconnect = session.open(Time::ZERO, second_link.stream.local_addr().unwrap(), None);
+        let id = second_link.end.open_relayed(reconnect).unwrap();
+        second_link.flush();
+        let event = self.next_event(&mut second_link);
+        assert!(matches!(event, LinkEvent::Control(_, Control::Resumed(_))), "{event:?}");
+        (first_link, second_link, id)
     }
 }
 
@@ -297,71 +301,77 @@ fn session(key: &Key) -> ClientSession {
 }
 
 #[test]
-fn words_that_two_threads_hear_begin_one_session() {
+fn opening_messages_at_two_threads_begin_one_session() {
     let mut pair = Pair::new();
-    let (mut one, mut other) =
-        (pair.establish(pair.here.port.links.address()), pair.establish(pair.there.port.links.address()));
+    let (mut first_link, mut second_link) = (
+        pair.establish(pair.first_thread.port.links.address()),
+        pair.establish(pair.second_thread.port.links.address()),
+    );
     let mut session = session(&pair.keys.client);
-    let connect = session.open(Time::ZERO, one.stream.local_addr().unwrap(), None);
-    let again = session.open(Time::ZERO, other.stream.local_addr().unwrap(), None);
+    let connect = session.open(Time::ZERO, first_link.stream.local_addr().unwrap(), None);
+    let second_connect = session.open(Time::ZERO, second_link.stream.local_addr().unwrap(), None);
     // The opening message with the higher epoch arrives first; the other one is stale.
-    let answer = pair.say(&mut other, again);
+    let answer = pair.send_opening(&mut second_link, second_connect);
     assert_eq!(session.handle_control(Time::ZERO, &answer), Ok(Some(ClientEvent::Attached { room: false })));
-    assert_eq!(pair.say(&mut one, connect), Control::Refused(RefuseReason::Stale));
-    assert_eq!((pair.here.opened, pair.there.opened), (0, 1));
+    assert_eq!(pair.send_opening(&mut first_link, connect), Control::Refused(RefuseReason::Stale));
+    assert_eq!((pair.first_thread.opened, pair.second_thread.opened), (0, 1));
     // The next carrier reaches the thread where the session did not begin, and the old carrier is closed.
-    drop(one);
-    let mut one = pair.establish(pair.here.port.links.address());
-    let reconnect = session.open(Time::ZERO, one.stream.local_addr().unwrap(), None);
-    let answer = pair.say(&mut one, reconnect);
+    drop(first_link);
+    let mut first_link = pair.establish(pair.first_thread.port.links.address());
+    let reconnect = session.open(Time::ZERO, first_link.stream.local_addr().unwrap(), None);
+    let answer = pair.send_opening(&mut first_link, reconnect);
     assert_eq!(session.handle_control(Time::ZERO, &answer), Ok(Some(ClientEvent::Attached { room: false })));
-    let is_moved = |heard: &Heard| matches!(heard, Heard::Control(_, Control::Close(CloseReason::Moved)));
-    while !is_moved(&pair.hear(&mut other)) {}
-    assert_eq!((pair.here.opened, pair.there.opened, pair.there.closed), (0, 1, 0));
+    let is_moved =
+        |event: &LinkEvent| matches!(event, LinkEvent::Control(_, Control::Close(CloseReason::Moved)));
+    while !is_moved(&pair.next_event(&mut second_link)) {}
+    assert_eq!((pair.first_thread.opened, pair.second_thread.opened, pair.second_thread.closed), (0, 1, 0));
 }
 
 #[test]
-fn a_lost_link_of_another_thread_leaves_the_session_waiting() {
+fn session_waits_after_the_loss_of_a_link_of_another_thread() {
     let mut pair = Pair::new();
-    let (_one, other, _) = pair.carry_there();
-    let client = *pair.here.clients.keys().next().unwrap();
-    assert!(pair.here.port.links.link(client).is_some());
-    drop(other);
-    pair.until("the loss", |pair| pair.here.port.links.link(client).is_none());
-    assert!(pair.here.port.links.info(client).is_some(), "it waits for its client");
-    assert_eq!(pair.here.closed, 0);
+    let (_one, second_link, _) = pair.carry_by_second_thread();
+    let client = *pair.first_thread.clients.keys().next().unwrap();
+    assert!(pair.first_thread.port.links.link(client).is_some());
+    drop(second_link);
+    pair.run_until("the loss of the carrier", |pair| pair.first_thread.port.links.link(client).is_none());
+    assert!(pair.first_thread.port.links.info(client).is_some(), "the session should wait for its client");
+    assert_eq!(pair.first_thread.closed, 0);
 }
 
 /// Data beyond the window does not accumulate in a mailbox while the session's thread is busy.
 #[test]
-fn what_is_posted_is_bounded() {
+fn data_posted_to_another_thread_is_bounded() {
     let mut pair = Pair::new();
-    let (_one, mut other, id) = pair.carry_there();
+    let (_one, mut second_link, id) = pair.carry_by_second_thread();
     let deadline = Instant::now() + Duration::from_secs(60);
     let mut sent = 0;
-    other.stream.set_nonblocking(true).unwrap();
+    second_link.stream.set_nonblocking(true).unwrap();
     loop {
-        assert!(Instant::now() < deadline && sent < 10_000_000, "it takes {sent} bytes");
-        if other.stream.peek(&mut [0]).is_ok() {
+        assert!(
+            Instant::now() < deadline && sent < 10_000_000,
+            "the connection should be closed before 10 MB: {sent} bytes sent"
+        );
+        if second_link.stream.peek(&mut [0]).is_ok() {
             break;
         }
         let mut frame = vec![1, 0x40, 0, 0, 0, 0, id.0 as u8];
         frame.resize(7 + 0x4000, b'x');
-        let mut at = 0;
-        while at < frame.len() {
-            at += other.stream.write(&frame[at..]).unwrap_or(0);
+        let mut offset = 0;
+        while offset < frame.len() {
+            offset += second_link.stream.write(&frame[offset..]).unwrap_or(0);
             // Only the thread that owns the link runs.
-            pair.there.turn();
+            pair.second_thread.turn();
         }
         sent += frame.len();
     }
-    other.stream.set_nonblocking(false).unwrap();
-    let mut heard = other.hear();
-    while heard == Heard::Control(id, Control::Accepted) {
-        heard = other.hear();
+    second_link.stream.set_nonblocking(false).unwrap();
+    let mut event = second_link.next_event();
+    while event == LinkEvent::Control(id, Control::Accepted) {
+        event = second_link.next_event();
     }
-    assert_eq!(heard, Heard::Control(id, Control::Close(CloseReason::OverCredit)));
-    pair.until("the loss", |pair| {
-        pair.here.clients.keys().all(|client| pair.here.port.links.link(*client).is_none())
+    assert_eq!(event, LinkEvent::Control(id, Control::Close(CloseReason::OverCredit)));
+    pair.run_until("the loss of the carrier", |pair| {
+        pair.first_thread.clients.keys().all(|client| pair.first_thread.port.links.link(*client).is_none())
     });
 }

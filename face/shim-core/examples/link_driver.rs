@@ -1,7 +1,7 @@
-//! Measures what a GET costs memcached: over a link in batches, and over plain connections.
+//! Measures memcached's CPU time for a GET: over a link in batches, and over plain connections.
 //!
-//! `link_driver [threads] [batch]... [--helped-only]`; prints CPU time of the server (schedstat) per GET: of plain
-//! connections to a memcached without the shim and with it, and of helped ones. Build with `--profile dist`.
+//! `link_driver [threads] [batch]... [--helped-only]` prints the server's CPU time (schedstat) for each GET: on plain
+//! connections to memcached without and with the preload library, and on helped ones. Build with `--profile dist`.
 //!
 //! `link_driver attach PLAIN LINK BATCH ROUNDS` sends rounds of batches to a server that runs already, for instance
 //! under `valgrind --tool=callgrind` with LD_PRELOAD and SPILLWAY_LINK set: two runs with different numbers of rounds
@@ -37,12 +37,12 @@ fn reply(number: usize) -> Vec<u8> {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let [word, plain, link, batch, rounds] = arguments.as_slice()
-        && word == "attach"
+    if let [command, plain, link, batch, rounds] = arguments.as_slice()
+        && command == "attach"
     {
-        let number = |text: &String| text.parse().expect("a number");
-        fill(plain.parse().expect("an address"));
-        attach(link.parse().expect("an address"), number(batch), number(rounds));
+        let number = |text: &String| text.parse().expect("BATCH and ROUNDS are numbers");
+        fill(plain.parse().expect("PLAIN is an address"));
+        attach(link.parse().expect("LINK is an address"), number(batch), number(rounds));
         return;
     }
     let helped_only = arguments.iter().any(|argument| argument == "--helped-only");
@@ -73,12 +73,12 @@ fn main() {
 }
 
 fn fill(server: SocketAddr) {
-    let mut stream = TcpStream::connect(server).expect("memcached listens");
+    let mut stream = TcpStream::connect(server).expect("connect to memcached");
     for number in 0..KEYS {
         let set = format!("set {} 0 0 64\r\n{}\r\n", key(number), value(number));
-        stream.write_all(set.as_bytes()).expect("it takes a set");
+        stream.write_all(set.as_bytes()).expect("send a set");
         let mut stored = [0; 8];
-        stream.read_exact(&mut stored).expect("it answers");
+        stream.read_exact(&mut stored).expect("receive the reply to a set");
         assert_eq!(&stored, b"STORED\r\n");
     }
 }
@@ -137,18 +137,18 @@ fn helped(server: &Server, batch: usize) -> f64 {
     (server.cpu_ns() - before) as f64 / 1000.0 / gets_done as f64
 }
 
-/// Measures this many clients, each with one GET outstanding, on one epoll loop: a server sees independent clients.
+/// Measures plain clients, each with one GET outstanding. One epoll loop drives them, each independently.
 fn plain(server: &Server, clients: usize) -> f64 {
-    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).expect("a set can be made");
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).expect("create an epoll set");
     let gets: Vec<_> = (0..clients).map(|number| format!("get {}\r\n", key(number))).collect();
     let replies: Vec<_> = (0..clients).map(reply).collect();
     let mut streams = Vec::new();
     for (number, get) in gets.iter().enumerate() {
-        let mut stream = TcpStream::connect(server.plain).expect("memcached listens");
-        stream.set_nodelay(true).expect("an option of TCP");
+        let mut stream = TcpStream::connect(server.plain).expect("connect to memcached");
+        stream.set_nodelay(true).expect("set TCP_NODELAY");
         let data = epoll::EventData::new_u64(number as u64);
-        epoll::add(&epoll, &stream, data, epoll::EventFlags::IN).expect("a socket can be watched");
-        stream.write_all(get.as_bytes()).expect("it takes a get");
+        epoll::add(&epoll, &stream, data, epoll::EventFlags::IN).expect("add a socket to the epoll set");
+        stream.write_all(get.as_bytes()).expect("send a get");
         streams.push(stream);
     }
     let (mut began, mut before, mut gets_done) = (None, 0, 0);
@@ -156,13 +156,13 @@ fn plain(server: &Server, clients: usize) -> f64 {
     let mut buffer = vec![0; 1024];
     loop {
         epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), None)
-            .expect("a set can be waited on");
+            .expect("wait for the epoll set");
         for event in events.drain(..) {
             let number = event.data.u64() as usize;
             let reply = &replies[number];
-            streams[number].read_exact(&mut buffer[..reply.len()]).expect("it answers");
+            streams[number].read_exact(&mut buffer[..reply.len()]).expect("receive the reply to a get");
             assert_eq!(&buffer[..reply.len()], &reply[..]);
-            streams[number].write_all(gets[number].as_bytes()).expect("it takes a get");
+            streams[number].write_all(gets[number].as_bytes()).expect("send a get");
             gets_done += 1;
         }
         match began {

@@ -1,4 +1,4 @@
-//! `accept` on the application's listening sockets: helped clients among direct ones.
+//! `accept` on the application's listening sockets: returns helped and direct clients.
 
 use core::ptr;
 use std::sync::{Mutex, TryLockError};
@@ -11,11 +11,11 @@ use crate::log::{self, Reason};
 use crate::sys::{self, Errno, result};
 use crate::table::{self, Entry};
 use crate::wakes::Wakes;
-use crate::{fork, links, listeners, names, port, prepared, real};
+use crate::{connection_addresses, fork, links, listeners, port, prepared, real};
 
-/// Held while a blocking listener is polled and accepted from: otherwise, of several threads that see the same
-/// client, all but one would block in the kernel, where helped clients cannot wake them. Threads only try this lock:
-/// should its holder block nevertheless, because another process took the client, the others go on.
+/// Held while a thread polls a blocking listener and accepts from it. Otherwise several threads could see the same
+/// client, and all but one would block in the kernel, where helped clients cannot wake them. Threads use `try_lock`: if
+/// the holder blocks nevertheless, because another process has accepted the client, the other threads continue.
 static REAL_ACCEPT: Mutex<()> = Mutex::new(());
 
 /// `accept4` on a listener, with the flags of `accept4`.
@@ -24,8 +24,8 @@ static REAL_ACCEPT: Mutex<()> = Mutex::new(());
 /// Same as for `accept4`.
 pub unsafe fn accept(fd: c_int, out: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int {
     let before = sys::errno();
-    if prepared::is_wanted() && is_blocking(fd) {
-        // A server that does not poll its listener.
+    if prepared::is_link_port_pending() && is_blocking(fd) {
+        // A server with a blocking listener may call `accept` without polling it.
         port::listener_awaited(fd);
     }
     // SAFETY: passes the caller's arguments on unchanged.
@@ -33,19 +33,19 @@ pub unsafe fn accept(fd: c_int, out: *mut sockaddr, length: *mut socklen_t, flag
     if !matches!(table::entry(fd), Entry::Listener(_)) || !fork::is_owner() {
         return pass();
     }
-    // Also at a real connection's turn, if none waits: the listener may be a blocking one. A child between `vfork`
-    // and `exec` gets real connections only: its descriptors are not this process's.
+    // A virtual connection is also accepted when it is a real connection's turn and none waits, because a blocking
+    // listener would block. A child between `vfork` and `exec`, whose descriptors differ, gets real connections only.
     let may_be_virtual = listeners::has_queued() && fork::is_owner_process();
-    if may_be_virtual && (listeners::virtual_turn() || !is_readable(fd)) {
+    if may_be_virtual && (listeners::prefers_virtual() || !is_readable(fd)) {
         // SAFETY: same as for `accept4`.
         if let Some(outcome) = unsafe { accept_virtual(fd, out, length, flags) } {
             return result(before, outcome);
         }
     }
-    if port::own_set().is_none() || !listeners::is_served(fd) || !is_blocking(fd) {
+    if port::library_set().is_none() || !listeners::is_served(fd) || !is_blocking(fd) {
         return pass();
     }
-    let Some(stand_in) = listeners::noted(fd) else { return pass() };
+    let Some(stand_in) = listeners::stand_in_of(fd) else { return pass() };
     // SAFETY: same as for `accept4`.
     result(before, unsafe { wait(fd, stand_in, out, length, flags) })
 }
@@ -72,8 +72,8 @@ unsafe fn wait(
         }
         match REAL_ACCEPT.try_lock() {
             Err(TryLockError::WouldBlock) => std::thread::yield_now(),
-            _alone if is_readable(fd) => {
-                drop(blocked); // another thread leads from now on
+            _guard if is_readable(fd) => {
+                drop(blocked); // another blocked thread becomes the leader
                 // SAFETY: passes the caller's arguments on unchanged.
                 let accepted = unsafe { real::accept4(fd, out, length, flags) };
                 return if accepted < 0 { Err(sys::errno()) } else { Ok(accepted) };
@@ -108,7 +108,7 @@ unsafe fn accept_virtual(
         Ok(Some((new, connection))) => {
             connection.set_nonblocking(flags & libc::SOCK_NONBLOCK != 0);
             // SAFETY: the caller vouches for the address.
-            unsafe { names::fill_client(connection, out, length) };
+            unsafe { connection_addresses::fill_client(connection, out, length) };
             let mut wakes = Wakes::default();
             links::accept(connection, &mut wakes);
             links::settle(&mut wakes);

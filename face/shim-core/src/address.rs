@@ -59,7 +59,7 @@ pub(crate) fn to_c(address: SocketAddr) -> (sockaddr_storage, socklen_t) {
 pub(crate) fn from_c(storage: &sockaddr_storage) -> Option<SocketAddr> {
     match c_int::from(storage.ss_family) {
         libc::AF_INET => {
-            // SAFETY: the family says what it holds, and a sockaddr_storage is larger.
+            // SAFETY: the family names the type, and a sockaddr_storage is larger than that.
             let v4 = unsafe { &*core::ptr::from_ref(storage).cast::<sockaddr_in>() };
             let ip = v4.sin_addr.s_addr.to_ne_bytes().into();
             Some(SocketAddr::V4(SocketAddrV4::new(ip, u16::from_be(v4.sin_port))))
@@ -75,7 +75,7 @@ pub(crate) fn from_c(storage: &sockaddr_storage) -> Option<SocketAddr> {
     }
 }
 
-/// The address as a socket of this family reports it: IPv4-mapped for an IPv6 socket, and plain IPv4 for an IPv4 socket.
+/// The address as a socket of this family reports it: IPv4-mapped for an IPv6 socket, plain IPv4 for an IPv4 socket.
 pub(crate) fn in_family(address: SocketAddr, family: c_int) -> SocketAddr {
     match address {
         SocketAddr::V4(v4) if family == libc::AF_INET6 => {
@@ -89,7 +89,7 @@ pub(crate) fn in_family(address: SocketAddr, family: c_int) -> SocketAddr {
     }
 }
 
-/// Fills the caller's buffer as `accept` and `getpeername` do: truncates to `*length`, and stores the full length.
+/// Fills the caller's buffer like `accept` and `getpeername`: truncates to `*length`, and stores the full length.
 ///
 /// # Safety
 /// `out` is null or has `*length` writable bytes, and `length` is then valid.
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_families_survive_a_round_trip() {
+    fn addresses_of_both_families_survive_a_round_trip() {
         for text in ["192.0.2.1:80", "[2001:db8::1]:65535"] {
             let address: SocketAddr = text.parse().unwrap();
             assert_eq!(from_c(&to_c(address).0), Some(address));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_buffer_is_not_overrun() {
+    fn address_is_truncated_to_a_short_buffer() {
         let mut bytes = [0xaau8; 16];
         let mut length: socklen_t = 4;
         // SAFETY: the buffer has sixteen bytes, of which four are offered.

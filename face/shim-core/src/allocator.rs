@@ -1,9 +1,9 @@
-//! The source of this library's memory: the application's `malloc`, until the process ends.
+//! This library's allocator: the application's `malloc`, until the process ends.
 //!
 //! An application may call `exit` inside a signal handler, and the signal may have come while the thread was inside
-//! `malloc` or `free`. The thread then holds a lock of the heap that it never releases, and would deadlock if it
-//! allocated or freed anything more. So the thread that ends the process gets its memory from the kernel from then
-//! on, and no thread frees anything any more: the process is about to end.
+//! `malloc` or `free`. The thread then holds a lock of the heap that it never releases, and would deadlock at the next
+//! allocation. So from then on the thread that ends the process gets its memory from the kernel, and all threads leave
+//! memory allocated: the process is about to end.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::null_mut;
@@ -15,16 +15,16 @@ use crate::sys::{self, call};
 /// The thread that ends the process: the address of its errno, which differs between threads; 0 for none.
 static ENDING: AtomicUsize = AtomicUsize::new(0);
 
-/// The unused part of the memory that the ending thread got from the kernel. Used by that thread only.
-static NEXT: AtomicUsize = AtomicUsize::new(0);
-static END: AtomicUsize = AtomicUsize::new(0);
+/// Begin and end of the unused memory that the ending thread has got from the kernel. Used by that thread only.
+static UNUSED_BEGIN: AtomicUsize = AtomicUsize::new(0);
+static UNUSED_END: AtomicUsize = AtomicUsize::new(0);
 /// Bytes that the ending thread has got from the kernel.
-static TAKEN: AtomicUsize = AtomicUsize::new(0);
+static MAPPED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Least number of bytes of one request to the kernel.
+/// Minimum size of one request to the kernel.
 const PORTION_BYTES: usize = 1 << 20;
 
-/// Most bytes from the kernel in all. The last batches of all links are smaller; beyond it, memory comes from the heap.
+/// Maximum number of bytes from the kernel: more than the last batches of all links. Beyond it, the heap is used.
 const BYTES_MAX: usize = 256 << 20;
 
 /// The allocator of the preload library.
@@ -39,8 +39,8 @@ fn this_thread() -> usize {
     sys::errno_address() as usize
 }
 
-/// Whether some thread ends the process. Memory that it got from the kernel reaches other threads only through locks,
-/// so that a thread with such memory sees this, too.
+/// Whether some thread ends the process. Other threads get memory of the ending thread only through a lock, so they
+/// also see this as true.
 #[inline]
 fn is_ending() -> bool {
     ENDING.load(Ordering::Relaxed) != 0
@@ -51,12 +51,12 @@ fn is_ending_here() -> bool {
     is_ending() && ENDING.load(Ordering::Relaxed) == this_thread()
 }
 
-// SAFETY: memory is from the system's allocator, or from mappings that stay, are zeroed, and are handed out once.
+// SAFETY: memory is from the system's allocator, or from zeroed mappings that are never unmapped or reused.
 unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if is_ending_here() {
-            return last(layout);
+            return allocate_from_kernel(layout);
         }
         // SAFETY: the caller's promises.
         unsafe { System.alloc(layout) }
@@ -65,7 +65,7 @@ unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if is_ending_here() {
-            return last(layout);
+            return allocate_from_kernel(layout);
         }
         // SAFETY: the caller's promises.
         unsafe { System.alloc_zeroed(layout) }
@@ -99,31 +99,31 @@ unsafe impl GlobalAlloc for Allocator {
 
 /// Memory that is zeroed and never freed.
 #[cold]
-fn last(layout: Layout) -> *mut u8 {
-    let place = |next: usize| next.checked_next_multiple_of(layout.align());
-    let fits = |next: usize| place(next)?.checked_add(layout.size());
-    let next = NEXT.load(Ordering::Relaxed);
-    if let (Some(start), Some(end)) = (place(next), fits(next))
+fn allocate_from_kernel(layout: Layout) -> *mut u8 {
+    let start_at = |next: usize| next.checked_next_multiple_of(layout.align());
+    let end_at = |next: usize| start_at(next)?.checked_add(layout.size());
+    let next = UNUSED_BEGIN.load(Ordering::Relaxed);
+    if let (Some(start), Some(end)) = (start_at(next), end_at(next))
         && next != 0
-        && end <= END.load(Ordering::Relaxed)
+        && end <= UNUSED_END.load(Ordering::Relaxed)
     {
-        NEXT.store(end, Ordering::Relaxed);
+        UNUSED_BEGIN.store(end, Ordering::Relaxed);
         return start as *mut u8;
     }
     let Some(portion) = layout.size().checked_add(layout.align()).map(|bytes| bytes.max(PORTION_BYTES))
     else {
         return null_mut();
     };
-    let taken = TAKEN.load(Ordering::Relaxed).saturating_add(portion);
-    if taken <= BYTES_MAX
+    let mapped_bytes = MAPPED_BYTES.load(Ordering::Relaxed).saturating_add(portion);
+    if mapped_bytes <= BYTES_MAX
         && let Ok(start) = map(portion)
     {
-        TAKEN.store(taken, Ordering::Relaxed);
-        END.store(start + portion, Ordering::Relaxed);
-        NEXT.store(start, Ordering::Relaxed);
-        return last(layout);
+        MAPPED_BYTES.store(mapped_bytes, Ordering::Relaxed);
+        UNUSED_END.store(start + portion, Ordering::Relaxed);
+        UNUSED_BEGIN.store(start, Ordering::Relaxed);
+        return allocate_from_kernel(layout);
     }
-    // SAFETY: as of `alloc`: the layout is the caller's.
+    // SAFETY: the caller's promises for `alloc`.
     unsafe { System.alloc_zeroed(layout) }
 }
 
@@ -137,15 +137,15 @@ fn map(bytes: usize) -> Result<usize, sys::Errno> {
 mod tests {
     use super::*;
 
-    /// One test for everything, because the state is the process's.
+    /// One test for all cases, because the state is global.
     #[test]
-    fn the_thread_that_ends_the_process_has_memory_of_its_own() {
+    fn ending_thread_allocates_from_the_kernel_and_memory_is_not_freed() {
         let layout = |size, align| Layout::from_size_align(size, align).unwrap();
         // SAFETY: each call gets the layout of its memory, and memory is used within its size.
         unsafe {
             let before = Allocator.alloc(layout(100, 8));
             before.write_bytes(7, 100);
-            let (own, heap) = {
+            let (from_kernel, from_heap) = {
                 end();
                 let mut all: Vec<(usize, usize)> = Vec::new();
                 for (size, align) in [(1, 1), (100, 64), (3 << 20, 16), (5, 4096), (700_000, 8), (700_000, 8)]
@@ -160,23 +160,31 @@ mod tests {
                 assert!(all.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "{all:?}");
                 let grown = Allocator.realloc(before, layout(100, 8), 200);
                 assert_eq!(core::slice::from_raw_parts(grown, 100), [7; 100]);
-                assert_eq!(core::slice::from_raw_parts(before, 100), [7; 100], "nothing is freed");
+                assert_eq!(
+                    core::slice::from_raw_parts(before, 100),
+                    [7; 100],
+                    "realloc leaves the old memory"
+                );
                 let shrunk = Allocator.realloc(grown, layout(200, 8), 50);
                 assert_eq!(core::slice::from_raw_parts(shrunk, 50), [7; 50]);
-                let taken = TAKEN.load(Ordering::Relaxed);
+                let mapped_bytes = MAPPED_BYTES.load(Ordering::Relaxed);
                 let other = std::thread::spawn(move || Allocator.alloc(layout(2 << 20, 8)) as usize);
                 let other = other.join().unwrap();
-                assert_eq!(TAKEN.load(Ordering::Relaxed), taken, "others have theirs from the heap");
-                // More than the bound on memory from the kernel.
+                assert_eq!(
+                    MAPPED_BYTES.load(Ordering::Relaxed),
+                    mapped_bytes,
+                    "other threads allocate from the heap"
+                );
+                // Above BYTES_MAX, memory comes from the heap.
                 let large = Allocator.alloc(layout(BYTES_MAX, 8));
                 (shrunk, [other as *mut u8, large])
             };
-            assert!(TAKEN.load(Ordering::Relaxed) <= BYTES_MAX);
-            Allocator.dealloc(own, layout(50, 8));
+            assert!(MAPPED_BYTES.load(Ordering::Relaxed) <= BYTES_MAX);
+            Allocator.dealloc(from_kernel, layout(50, 8));
             ENDING.store(0, Ordering::Relaxed);
             Allocator.dealloc(before, layout(100, 8));
-            Allocator.dealloc(heap[0], layout(2 << 20, 8));
-            Allocator.dealloc(heap[1], layout(BYTES_MAX, 8));
+            Allocator.dealloc(from_heap[0], layout(2 << 20, 8));
+            Allocator.dealloc(from_heap[1], layout(BYTES_MAX, 8));
         }
     }
 }

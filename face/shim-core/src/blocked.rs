@@ -1,9 +1,9 @@
 //! Threads that wait for virtual connections outside epoll: blocked in `read`, `write` or `accept`, or in `poll`
 //! and `select`.
 //!
-//! Each sleeps in the kernel on its own real descriptors and an event counter that is written when one of its virtual
-//! connections changes. One thread, the leader, also receives for all of them from the links that are in no epoll set
-//! of the application. A leader that returns wakes another thread, which takes its place.
+//! Each thread sleeps in the kernel on its own real descriptors and on an event counter, which is written when one of
+//! its virtual connections changes. One thread, the leader, also receives for all of them from the links that are in no
+//! epoll set of the application. A leader that returns wakes another thread, which becomes the leader.
 
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -11,42 +11,42 @@ use core::time::Duration;
 use libc::{c_int, pollfd, sigset_t};
 
 use crate::connections::Connection;
-use crate::ready::Set;
+use crate::epoll_set::Set;
 use crate::sys::{self, Errno};
 use crate::waiters::{self, MANY, Slot};
 use crate::wakes::Wakes;
 use crate::{epoll, links, port, upkeep};
 
-/// The application's event loops receive from the links in its epoll sets. In case none does, a blocked thread
-/// receives, first after this time, then after twice as long each time.
-const FIRST_LOOK: Duration = Duration::from_millis(5);
-const LAST_LOOK: Duration = Duration::from_secs(1);
+/// The application's event loops receive from the links in its epoll sets. In case they do not, a blocked thread checks
+/// these links: first after this time, then after intervals that double up to `CHECK_INTERVAL_MAX`.
+const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(5);
+const CHECK_INTERVAL_MAX: Duration = Duration::from_secs(1);
 
 /// A blocked call, from its first check to its return.
 pub(crate) struct Blocked {
     waits_for: Vec<&'static Connection>,
     slot: Option<&'static Slot>,
-    leads: Option<&'static Set>,
-    look: Duration,
+    led_set: Option<&'static Set>,
+    check_interval: Duration,
 }
 
 impl Blocked {
-    /// Registers the calling thread: from now on a change of these connections wakes it. Check them once more after this.
+    /// Registers the calling thread: from now on a change of these connections wakes it. Check them again afterwards.
     pub(crate) fn new(waits_for: Vec<&'static Connection>) -> Blocked {
         let slot = waiters::take();
         if let Some(slot) = slot {
             slot.begin(&waits_for);
         }
-        Blocked { waits_for, slot, leads: None, look: FIRST_LOOK }
+        Blocked { waits_for, slot, led_set: None, check_interval: CHECK_INTERVAL_MIN }
     }
 
-    /// For a call that does not wait, but receives if no other thread does.
-    pub(crate) fn passing() -> Blocked {
-        Blocked { waits_for: Vec::new(), slot: None, leads: None, look: FIRST_LOOK }
+    /// For a call that does not wait, but receives if there is no leader.
+    pub(crate) fn without_waiting() -> Blocked {
+        Blocked { waits_for: Vec::new(), slot: None, led_set: None, check_interval: CHECK_INTERVAL_MIN }
     }
 
-    /// Sleeps until one of `descriptors`, whose answers are filled in, or one of the connections may have changed, or
-    /// the time is over. May also return early without a change.
+    /// Sleeps until one of `descriptors` or one of the connections may have changed, or until `limit` has passed. May
+    /// also return early. Fills in `revents` of `descriptors`.
     pub(crate) fn sleep(
         &mut self,
         descriptors: &mut Vec<pollfd>,
@@ -57,44 +57,46 @@ impl Blocked {
         links::flush_deferred(&mut wakes);
         links::settle(&mut wakes);
         let count = descriptors.len();
-        self.leads = self.leads.or_else(|| lead(self.slot));
+        self.led_set = self.led_set.or_else(|| become_leader(self.slot));
         let mut limit = limit;
         let mut shorten = |to: Duration| limit = Some(limit.map_or(to, |limit| limit.min(to)));
-        if let Some(set) = self.leads {
-            descriptors.push(watched(set.fd.load(Ordering::Relaxed), libc::POLLIN));
+        if let Some(set) = self.led_set {
+            descriptors.push(to_poll(set.fd.load(Ordering::Relaxed), libc::POLLIN));
             if let Some(within) = upkeep::due_within() {
                 shorten(within);
             }
         }
-        let lead_end = descriptors.len();
-        let orphans = links::outside(&self.waits_for, port::own_set());
-        if orphans.any || self.slot.is_none() {
-            shorten(self.look);
-            self.look = (self.look * 2).min(LAST_LOOK);
+        let led_set_end = descriptors.len();
+        let outside = links::links_outside(&self.waits_for, port::library_set());
+        if outside.any || self.slot.is_none() {
+            shorten(self.check_interval);
+            self.check_interval = (self.check_interval * 2).min(CHECK_INTERVAL_MAX);
         }
-        for &(_, fd, interest) in &orphans.unattended {
-            let of = |wanted: bool, event| if wanted { event } else { 0 };
-            descriptors
-                .push(watched(fd, of(interest.input, libc::POLLIN) | of(interest.room, libc::POLLOUT)));
+        for &(_, fd, interest) in &outside.unattended {
+            let bit_if = |wanted: bool, event| if wanted { event } else { 0 };
+            descriptors.push(to_poll(
+                fd,
+                bit_if(interest.input, libc::POLLIN) | bit_if(interest.room, libc::POLLOUT),
+            ));
         }
         if let Some(slot) = self.slot {
-            descriptors.push(watched(slot.descriptor(), libc::POLLIN));
+            descriptors.push(to_poll(slot.descriptor(), libc::POLLIN));
         }
         let outcome = sys::poll(descriptors, limit, mask);
         if let Some(slot) = self.slot {
-            slot.awake(descriptors.last().is_some_and(|last| last.revents != 0));
+            slot.after_sleep(descriptors.last().is_some_and(|last| last.revents != 0));
         }
-        if let Some(set) = self.leads
-            && (descriptors[lead_end - 1].revents != 0 || upkeep::is_due(sys::now()))
+        if let Some(set) = self.led_set
+            && (descriptors[led_set_end - 1].revents != 0 || upkeep::is_due(sys::now()))
         {
             epoll::receive(set, &mut wakes);
         }
-        for (&(link, ..), seen) in orphans.unattended.iter().zip(&descriptors[lead_end..]) {
+        for (&(link, ..), seen) in outside.unattended.iter().zip(&descriptors[led_set_end..]) {
             if seen.revents != 0 {
                 links::attend(link, &mut wakes);
             }
         }
-        if orphans.any && outcome == Ok(0) {
+        if outside.any && outcome == Ok(0) {
             links::attend_all(&self.waits_for, &mut wakes);
         }
         links::settle(&mut wakes);
@@ -103,21 +105,21 @@ impl Blocked {
     }
 }
 
-fn watched(fd: c_int, events: i16) -> pollfd {
+fn to_poll(fd: c_int, events: i16) -> pollfd {
     pollfd { fd, events, revents: 0 }
 }
 
 impl Drop for Blocked {
     fn drop(&mut self) {
-        if let Some(set) = self.leads {
+        if let Some(set) = self.led_set {
             set.leader.store(0, Ordering::SeqCst);
         }
         if let Some(slot) = self.slot {
             slot.end(&self.waits_for);
         }
-        // A thread has to lead, also if one that was woken for that returns without having led.
-        if (self.leads.is_some() || self.slot.is_some())
-            && port::own_set().is_some_and(|set| set.leader.load(Ordering::SeqCst) == 0)
+        // Blocked threads need a leader: wakes another thread, also if this one was woken to lead and has not led.
+        if (self.led_set.is_some() || self.slot.is_some())
+            && port::library_set().is_some_and(|set| set.leader.load(Ordering::SeqCst) == 0)
         {
             let mut wakes = Wakes::default();
             waiters::wake_any(&mut wakes);
@@ -126,38 +128,38 @@ impl Drop for Blocked {
     }
 }
 
-/// Makes the calling thread the leader, which receives from the links in the library's own set, if that has none.
-fn lead(slot: Option<&Slot>) -> Option<&'static Set> {
-    let set = port::own_set()?;
-    let me = slot.map_or(MANY, Slot::number);
-    set.leader.compare_exchange(0, me, Ordering::SeqCst, Ordering::Relaxed).ok().map(|_| set)
+/// Makes the calling thread the leader, which receives from the links in the library's own set, if there is no leader.
+fn become_leader(slot: Option<&Slot>) -> Option<&'static Set> {
+    let set = port::library_set()?;
+    let number = slot.map_or(MANY, Slot::number);
+    set.leader.compare_exchange(0, number, Ordering::SeqCst, Ordering::Relaxed).ok().map(|_| set)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::connections::{self, IN};
-    use crate::source;
+    use crate::readiness;
 
     #[test]
-    fn a_change_wakes_those_who_wait_for_it_and_nobody_else() {
-        let (one, other) = (connections::take().unwrap(), connections::take().unwrap());
-        let mut sleepers: Vec<Blocked> = (0..4).map(|_| Blocked::new(vec![one])).collect();
-        let stranger = Blocked::new(vec![other]);
-        assert_eq!(one.waiters.load(Ordering::SeqCst), MANY);
-        assert!(one.deliver(b"x"));
+    fn change_wakes_only_the_threads_that_wait_for_the_connection() {
+        let (changed, other) = (connections::take().unwrap(), connections::take().unwrap());
+        let mut sleepers: Vec<Blocked> = (0..4).map(|_| Blocked::new(vec![changed])).collect();
+        let unaffected = Blocked::new(vec![other]);
+        assert_eq!(changed.waiters.load(Ordering::SeqCst), MANY);
+        assert!(changed.deliver(b"x"));
         let mut wakes = Wakes::default();
-        source::notify(one, &mut wakes);
+        readiness::notify(changed, &mut wakes);
         links::settle(&mut wakes);
         for sleeper in &mut sleepers {
-            // Without a wake-up this would last an hour.
+            // Returns at once because of the wake-up; otherwise after an hour.
             sleeper.sleep(&mut Vec::new(), Some(Duration::from_secs(3600)), core::ptr::null()).unwrap();
         }
-        assert_eq!(one.source.own_state() & IN, IN);
-        assert!(!stranger.slot.unwrap().is_woken());
-        drop((sleepers, stranger));
+        assert_eq!(changed.readiness.own_state() & IN, IN);
+        assert!(!unaffected.slot.unwrap().is_woken());
+        drop((sleepers, unaffected));
         assert_eq!(other.waiters.load(Ordering::SeqCst), 0);
-        connections::give_back(one);
+        connections::give_back(changed);
         connections::give_back(other);
     }
 }

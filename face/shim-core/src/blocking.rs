@@ -1,4 +1,4 @@
-//! Calls on blocking descriptors that have to wait.
+//! Reads and writes on blocking descriptors that have to wait.
 
 use core::ptr;
 use core::time::Duration;
@@ -13,7 +13,8 @@ use crate::nonblocking::{is_nonblocking, receive_once};
 use crate::sys::{self, Errno};
 use crate::wakes::Wakes;
 
-/// Continues a read that has taken `taken` bytes and waits for the first byte, or for all bytes (MSG_WAITALL).
+/// Continues a read that has received `received` bytes: waits for the first byte, or for all bytes (MSG_WAITALL). A
+/// peek returns what there is after the first wait, also with MSG_WAITALL, where the kernel would wait for all bytes.
 ///
 /// # Safety
 /// `parts` describe writable memory.
@@ -23,31 +24,32 @@ pub(crate) unsafe fn receive_rest(
     connection: &'static Connection,
     parts: &[iovec],
     flags: c_int,
-    taken: usize,
+    received: usize,
 ) -> Result<usize, Errno> {
     let wanted: usize = parts.iter().map(|part| part.iov_len).sum();
     let timeout_ms = connection.lock().options.receive_timeout_ms;
     let mut wait = None;
-    let mut taken = taken;
-    while taken == 0 || taken < wanted {
-        // SAFETY: the caller vouches for the parts; these are what is left of them.
-        match unsafe { receive_once(fd, connection, &after(parts, taken), flags) } {
+    let mut received = received;
+    while received == 0 || received < wanted {
+        // SAFETY: the caller vouches for the parts; these are their unread ends.
+        match unsafe { receive_once(fd, connection, &after(parts, received), flags) } {
             Ok(0) => break,
-            Ok(bytes) if flags & libc::MSG_WAITALL == 0 => return Ok(bytes),
-            Ok(bytes) => taken += bytes,
+            // Another peek would return the same bytes again.
+            Ok(bytes) if flags & libc::MSG_WAITALL == 0 || flags & libc::MSG_PEEK != 0 => return Ok(bytes),
+            Ok(bytes) => received += bytes,
             Err(libc::EAGAIN) if !is_nonblocking(connection, flags) => {
-                if let Err(error) = Wait::go_on(&mut wait, connection, timeout_ms, fd, IN) {
-                    return if taken > 0 { Ok(taken) } else { Err(error) };
+                if let Err(error) = Wait::until_ready(&mut wait, connection, timeout_ms, fd, IN) {
+                    return if received > 0 { Ok(received) } else { Err(error) };
                 }
             }
-            Err(_) if taken > 0 => break,
+            Err(_) if received > 0 => break,
             Err(error) => return Err(error),
         }
     }
-    Ok(taken)
+    Ok(received)
 }
 
-/// Sends everything; less only if the connection ends or the timeout passes.
+/// Sends all bytes; fewer only if the connection ends or the timeout passes.
 ///
 /// # Safety
 /// `parts` describe readable memory.
@@ -64,17 +66,17 @@ pub(crate) unsafe fn send_all(
         Err(libc::EAGAIN) => 0,
         Err(error) => return Err(error),
     };
-    links::settle(&mut wakes);
+    links::settle(&mut wakes); // wakes the sets that `send` has collected
     if sent == wanted {
         return Ok(sent);
     }
     let timeout_ms = connection.lock().options.send_timeout_ms;
     let mut wait = None;
     while sent < wanted {
-        if let Err(error) = Wait::go_on(&mut wait, connection, timeout_ms, fd, OUT) {
+        if let Err(error) = Wait::until_ready(&mut wait, connection, timeout_ms, fd, OUT) {
             return if sent > 0 { Ok(sent) } else { Err(error) };
         }
-        // SAFETY: as above; these are what is left of the parts.
+        // SAFETY: as above; these are the unsent ends of the parts.
         match unsafe { links::send(fd, connection, &after(parts, sent), &mut wakes) } {
             Ok(more) => sent += more,
             Err(libc::EAGAIN) => {}
@@ -104,9 +106,9 @@ struct Wait {
 }
 
 impl Wait {
-    /// Returns when one of `bits` may be set; at once when called first. EAGAIN after `timeout_ms`, of which 0 means
-    /// no timeout.
-    fn go_on(
+    /// Returns when one of the readiness bits `bits` may be set. The first call returns at once. EAGAIN after
+    /// `timeout_ms`; 0 waits without limit.
+    fn until_ready(
         wait: &mut Option<Wait>,
         connection: &'static Connection,
         timeout_ms: u64,
@@ -117,7 +119,9 @@ impl Wait {
             Some(wait) => wait,
             None => {
                 *wait = Some(Wait { since: sys::now(), blocked: Blocked::new(vec![connection]) });
-                return Ok(()); // check once more, because changes wake this thread from here on
+                // From here on, a change wakes this thread. An earlier change does not: so the caller tries once more,
+                // and sleeps in the next call.
+                return Ok(());
             }
         };
         let left = match timeout_ms {
@@ -133,7 +137,7 @@ impl Wait {
         if !connection.has_descriptor(fd) {
             return Err(libc::EBADF); // closed by another thread
         }
-        if connection.source.own_state() & bits != 0 {
+        if connection.readiness.own_state() & bits != 0 {
             return Ok(());
         }
         blocked.sleep(&mut Vec::new(), left, ptr::null())
@@ -145,13 +149,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_taken_from_the_front() {
+    fn after_skips_bytes_at_the_front() {
         let mut bytes = [0u8; 10];
         let base: *mut libc::c_void = bytes.as_mut_ptr().cast();
         let part = |offset: usize, iov_len| iovec { iov_base: base.wrapping_byte_add(offset), iov_len };
         let parts = [part(0, 3), part(3, 0), part(3, 4)];
-        let left = |taken| -> Vec<(usize, usize)> {
-            let rest = after(&parts, taken);
+        let left = |received| -> Vec<(usize, usize)> {
+            let rest = after(&parts, received);
             rest.iter().map(|part| (part.iov_base as usize - base as usize, part.iov_len)).collect()
         };
         assert_eq!(left(0), [(0, 3), (3, 4)]);

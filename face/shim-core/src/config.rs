@@ -11,7 +11,7 @@ use spillway_session::{StreamLimits, TableLimits};
 pub use crate::address::LinkAddress;
 use crate::environment::variable;
 use crate::rotation;
-use crate::status::reader::directories;
+use crate::status::reader::page_directories;
 
 /// The link port: `HOST:PORT`, or `:PORT` for all addresses.
 pub const LINK: &CStr = c"SPILLWAY_LINK";
@@ -21,26 +21,26 @@ pub const KEYS: &CStr = c"SPILLWAY_KEYS";
 pub const CLIENT_KEYS: &CStr = c"SPILLWAY_CLIENT_KEYS";
 /// Ranges of client addresses that helpers may carry, separated by commas.
 pub const ALLOW_CLIENTS: &CStr = c"SPILLWAY_ALLOW_CLIENTS";
-/// The application's port to serve; the first that it polls when this is not set.
+/// The application's port for helped clients. If not set: the first port that the application polls.
 pub const PORT: &CStr = c"SPILLWAY_PORT";
-/// The greatest number of sessions at once.
+/// Maximum number of sessions at the same time.
 pub const SESSIONS_MAX: &CStr = c"SPILLWAY_SESSIONS_MAX";
 /// Bytes of memory that all sessions together may hold.
 pub const SESSIONS_MEMORY: &CStr = c"SPILLWAY_SESSIONS_MEMORY";
 /// Milliseconds of low load after which helped sessions are sent back to the server's port; 0 for never.
 pub const RELEASE_AFTER: &CStr = c"SPILLWAY_RELEASE_AFTER_MS";
-/// `1`: end the server rather than run it without help.
+/// `1`: end the server if it cannot serve helpers.
 pub const REQUIRE: &CStr = c"SPILLWAY_REQUIRE";
 /// `1`: refuse links that would not be encrypted.
 pub const REQUIRE_ENCRYPTION: &CStr = c"SPILLWAY_REQUIRE_ENCRYPTION";
 /// Identifies one start by `spillway run`; all processes of the start have the same value.
 pub const LAUNCH: &CStr = c"SPILLWAY_LAUNCH";
 /// The process id of the program that `spillway run` became.
-pub const STARTED: &CStr = c"SPILLWAY_STARTED";
+pub const STARTED_PID: &CStr = c"SPILLWAY_STARTED";
 /// `1`: the preload library does nothing.
-pub const OFF: &CStr = c"SPILLWAY_OFF";
+pub const SWITCHED_OFF: &CStr = c"SPILLWAY_OFF";
 
-/// Bytes of each connection that may be received and not yet read.
+/// Maximum number of received and unread bytes of each connection.
 const WINDOW_BYTES: u32 = 64 * 1024;
 
 /// Default of [`SESSIONS_MAX`]. Each session keeps at most 256 KiB for its client, and as many unread bytes as a
@@ -49,7 +49,7 @@ pub const SESSIONS_MAX_DEFAULT: usize = 65_536;
 
 /// Default of [`SESSIONS_MEMORY`], in bytes.
 pub const SESSIONS_MEMORY_DEFAULT: usize = 256 << 20;
-/// Least value of [`SESSIONS_MEMORY`]: 16 tables share it, and less would end sessions that keep within their own bound.
+/// Minimum of [`SESSIONS_MEMORY`]: 16 tables share it, and with less they would end sessions within their own bound.
 pub const SESSIONS_MEMORY_MIN: usize = 16 << 20;
 
 /// Default of [`RELEASE_AFTER`], in milliseconds.
@@ -64,23 +64,23 @@ pub struct Config {
     pub ring: KeyRing,
     /// The files that the keys were read from.
     pub key_files: Vec<(Role, String)>,
-    /// Client addresses that may be carried; `None` for the usual private ranges.
+    /// Client addresses that helpers may carry; `None` for the usual private ranges.
     pub allow: Option<Vec<AddressRange>>,
-    /// The application's port to serve.
+    /// The application's port for helped clients; see [`PORT`].
     pub port: Option<u16>,
-    /// The greatest number of sessions at once; 0 for none.
+    /// Maximum number of sessions at the same time; 0 refuses sessions.
     pub sessions_max: usize,
     /// Bytes of memory that all sessions together may hold.
     pub sessions_memory: usize,
     /// How long the load must be low before helped sessions are sent back; zero for never.
     pub release_after: Duration,
-    /// Whether to end the server rather than run it without help.
+    /// Whether to end the server if it cannot serve helpers.
     pub require: bool,
     /// Whether links are encrypted.
     pub encryption: Encryption,
-    /// Identifies the start by `spillway run` of this process; see [`LAUNCH`].
+    /// Identifies the start of this process by `spillway run`; see [`LAUNCH`].
     pub launch: Option<String>,
-    /// The process that `spillway run` became, if that has loaded this library.
+    /// The process id of the program that `spillway run` became; see [`STARTED_PID`].
     pub started: Option<c_int>,
     /// Directories in which the status page may be created.
     pub status_directories: Vec<String>,
@@ -91,7 +91,7 @@ pub struct Config {
 pub struct ConfigError {
     /// What is wrong and what to do.
     pub what: String,
-    /// Whether to end the server rather than run it without help.
+    /// Whether to end the server if it cannot serve helpers.
     pub require: bool,
 }
 
@@ -116,7 +116,7 @@ impl Config {
 /// is switched off or no link port is configured.
 pub fn from_environment() -> Result<Option<Config>, ConfigError> {
     let is_on = |name| variable(name).is_some_and(|value| value == "1");
-    if is_on(OFF) {
+    if is_on(SWITCHED_OFF) {
         return Ok(None);
     }
     let Some(link) = variable(LINK) else { return Ok(None) };
@@ -164,7 +164,7 @@ fn read(link: &str, require: bool) -> Result<Config, String> {
         _ => Encryption::Preferred,
     };
     let launch = variable(LAUNCH).filter(|id| is_launch(id));
-    let status_directories = directories();
+    let status_directories = page_directories();
     Ok(Config {
         link,
         ring,
@@ -177,12 +177,12 @@ fn read(link: &str, require: bool) -> Result<Config, String> {
         require,
         encryption,
         launch,
-        started: variable(STARTED).and_then(|id| id.parse().ok()),
+        started: variable(STARTED_PID).and_then(|id| id.parse().ok()),
         status_directories,
     })
 }
 
-/// Whether a launch's id may become part of a file name.
+/// Whether a launch's id is safe as a part of a file name.
 fn is_launch(id: &str) -> bool {
     (1..=32).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_addresses_need_a_key() {
+    fn link_address_beyond_loopback_needs_a_key() {
         assert_eq!(link_address(":11411", true).unwrap(), LinkAddress { host: None, port: 11411 });
         for text in [":11411", "0.0.0.0:11411", "[::]:1", "10.0.0.5:11411"] {
             assert!(link_address(text, false).unwrap_err().contains("key"), "{text}");

@@ -1,6 +1,6 @@
 //! Virtual connections, as the application's side sees them.
 //!
-//! They live in chunks that are never freed. A thread that races with `close` may find the place reused by another
+//! They live in chunks that are never freed. A thread that races with `close` may find the slot reused by another
 //! connection, but never reads freed memory.
 
 use core::net::SocketAddr;
@@ -12,15 +12,14 @@ use libc::{c_int, iovec};
 
 use crate::lock;
 use crate::option_values::Options;
-use crate::source::Source;
+use crate::readiness::Readiness;
 use crate::sys::Errno;
 use crate::table::{self, Entry};
 
 /// Value of [`Connection::link`] for a connection that belongs to no link.
 pub(crate) const NO_LINK: u32 = u32::MAX;
 
-/// Readiness as epoll reports it. `EPOLLRDNORM` and `EPOLLWRNORM` are reported with `EPOLLIN` and `EPOLLOUT`, as the kernel
-/// does.
+/// Readiness as epoll reports it. As in the kernel, `EPOLLRDNORM` and `EPOLLWRNORM` come with `EPOLLIN` and `EPOLLOUT`.
 pub(crate) const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 pub(crate) const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 pub(crate) const ERR: u32 = libc::EPOLLERR as u32;
@@ -39,31 +38,32 @@ const IDLE_BUFFER_BYTES: usize = 4 * 1024;
 pub(crate) const REPORT_BYTES: u32 = 16 * 1024;
 
 static CONNECTIONS: [AtomicPtr<[Connection; CHUNK]>; CHUNKS] = [const { AtomicPtr::new(null_mut()) }; CHUNKS];
-static POOL: Mutex<Pool> = Mutex::new(Pool { free: Vec::new(), made: 0 });
+static POOL: Mutex<Pool> = Mutex::new(Pool { free: Vec::new(), allocated: 0 });
 
 struct Pool {
+    /// Indexes of free slots.
     free: Vec<u32>,
-    made: usize,
+    allocated: usize,
 }
 
-/// One virtual connection. Without a link, it is an alias (one more place in an epoll set for another connection) or the
-/// stand-in for a listening socket in a ready list.
+/// One virtual connection. Without a link, the slot is an alias (a further epoll membership of another connection) or
+/// the stand-in for a listening socket in a ready list.
 ///
-/// The fields that each request uses come first, in two cache lines: readiness in one, bytes in the other.
+/// The fields that every request uses come first, in two cache lines: readiness in one, received bytes in the other.
 #[repr(C, align(64))]
 pub(crate) struct Connection {
-    pub(crate) source: Source,
+    pub(crate) readiness: Readiness,
     pub(crate) index: u32,
     /// The connection's link, and its id on that link. Both are constant until the application closes the connection.
     pub(crate) link: AtomicU32,
     pub(crate) id: AtomicU32,
-    /// Threads that are blocked on it: see `waiters`.
+    /// The threads that are blocked on this connection, as the module `waiters` encodes them.
     pub(crate) waiters: AtomicU32,
     /// Status flags as F_GETFL returns them, including O_NONBLOCK.
     pub(crate) status: AtomicI32,
-    /// The client has closed: nothing can be sent any more.
-    pub(crate) closed_by_peer: AtomicBool,
-    /// `shutdown` for writing was called.
+    /// The client has closed the connection, so sending fails.
+    pub(crate) is_closed_by_client: AtomicBool,
+    /// The application has called `shutdown` for writing.
     pub(crate) finished: AtomicBool,
     inner: Mutex<Inner>,
 }
@@ -73,35 +73,35 @@ pub(crate) struct Inner {
     received: Vec<u8>,
     /// Length of the part of `received` that the application has read.
     read_bytes: usize,
-    /// Bytes read and not yet reported to the link.
+    /// Bytes that the application has read, and that were not yet reported to the link.
     unreported: u32,
-    /// Nothing follows the received bytes.
+    /// The client has finished sending: `received` holds its last bytes.
     pub(crate) ended: bool,
     /// The next read fails with ECONNRESET, once.
     pub(crate) reset: bool,
-    /// `shutdown` for reading was called.
+    /// The application has called `shutdown` for reading.
     pub(crate) read_shut_down: bool,
-    /// Close with a reset (SO_LINGER with a time of zero).
+    /// The application's `close` sends a reset (SO_LINGER with a time of zero).
     pub(crate) abort: bool,
-    /// Number of descriptors that refer to it.
-    pub(crate) references: u32,
+    /// Number of descriptors that refer to this connection.
+    pub(crate) descriptor_count: u32,
     pub(crate) client: Option<SocketAddr>,
     pub(crate) local: Option<SocketAddr>,
-    /// Socket options that were set on it or are inherited from its listener.
+    /// Socket options that the application has set, or that the listener passes on.
     pub(crate) options: Options,
 }
 
-/// Variants of a read.
+/// How to read.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Reading {
-    /// The bytes stay in the buffer (MSG_PEEK).
+pub(crate) struct ReadOptions {
+    /// Leave the bytes in the buffer (MSG_PEEK).
     pub(crate) peek: bool,
-    /// The bytes are dropped, not copied (MSG_TRUNC).
+    /// Drop the bytes instead of copying them (MSG_TRUNC).
     pub(crate) discard: bool,
 }
 
 /// The outcome of a read.
-pub(crate) struct Read {
+pub(crate) struct ReadOutcome {
     pub(crate) bytes: usize,
     /// Bytes to report to the link as consumed.
     pub(crate) report: usize,
@@ -111,12 +111,12 @@ impl Connection {
     fn new(index: u32) -> Connection {
         Connection {
             index,
-            source: Source::new(),
+            readiness: Readiness::new(),
             link: AtomicU32::new(NO_LINK),
             id: AtomicU32::new(0),
             waiters: AtomicU32::new(0),
             status: AtomicI32::new(libc::O_RDWR),
-            closed_by_peer: AtomicBool::new(false),
+            is_closed_by_client: AtomicBool::new(false),
             finished: AtomicBool::new(false),
             inner: Mutex::new(Inner::new()),
         }
@@ -126,8 +126,8 @@ impl Connection {
         lock(&self.inner)
     }
 
-    /// Appends bytes from the client. The link has checked them against the window, which bounds the buffer. `false`:
-    /// the application reads no more, so the bytes are dropped.
+    /// Appends bytes from the client. The link has checked them against the credit, which bounds the buffer. `false`:
+    /// the bytes were dropped, because the application has shut down reading.
     pub(crate) fn deliver(&self, bytes: &[u8]) -> bool {
         let mut inner = self.lock();
         if inner.read_shut_down || inner.ended {
@@ -135,25 +135,25 @@ impl Connection {
         }
         inner.make_room(bytes.len());
         inner.received.extend_from_slice(bytes);
-        self.source.raise(IN);
+        self.readiness.raise(IN);
         true
     }
 
-    /// Records that the client sends no more.
-    pub(crate) fn end(&self) {
+    /// Records that the client has finished sending.
+    pub(crate) fn note_client_finished(&self) {
         let mut inner = self.lock();
         inner.ended = true;
-        self.source.raise(IN | RDHUP | self.hup_bits(true));
+        self.readiness.raise(IN | RDHUP | self.hup_bits(true));
     }
 
     /// Records that the client has closed, or that its link is lost. Call with the link's lock held.
-    pub(crate) fn closed_by_client(&self, reset: bool) {
-        self.source.can_send(true);
+    pub(crate) fn note_client_closed(&self, reset: bool) {
+        self.readiness.set_can_send(true);
         let mut inner = self.lock();
         inner.ended = true;
         inner.reset |= reset;
-        self.closed_by_peer.store(true, Ordering::Release);
-        self.source.raise(IN | RDHUP | if reset { ERR | HUP } else { self.hup_bits(true) });
+        self.is_closed_by_client.store(true, Ordering::Release);
+        self.readiness.raise(IN | RDHUP | if reset { ERR | HUP } else { self.hup_bits(true) });
     }
 
     /// Drops the bytes that the application has not read.
@@ -162,35 +162,38 @@ impl Connection {
         (inner.received, inner.read_bytes) = (Vec::new(), 0);
     }
 
-    /// HUP if both directions have ended; `receiving_ended`: the receiving one has.
+    /// HUP if both directions have ended. `receiving_ended`: whether the receiving direction has.
     fn hup_bits(&self, receiving_ended: bool) -> u32 {
         if receiving_ended && self.finished.load(Ordering::Relaxed) { HUP } else { 0 }
     }
 
-    /// Like `shutdown` on a socket. Returns whether this call is the first to end sending: the caller then sends *finish* on the
-    /// link.
+    /// Like `shutdown` on a socket. Returns whether the caller must send *finish* on the link.
     pub(crate) fn shut_down(&self, reading: bool, writing: bool) -> bool {
         let mut inner = self.lock();
         if reading {
             inner.read_shut_down = true;
-            self.source.raise(IN | RDHUP);
+            self.readiness.raise(IN | RDHUP);
         }
         let first = writing && !self.finished.swap(true, Ordering::AcqRel);
         let ended = inner.ended || inner.read_shut_down;
-        self.source.raise(self.hup_bits(ended));
+        self.readiness.raise(self.hup_bits(ended));
         first
     }
 
-    /// Copies received bytes out. `Err(EAGAIN)` if none have arrived, `Err(EBADF)` if `fd` no longer refers to the
-    /// connection: another thread has closed it, and the place may be another client's.
+    /// Copies received bytes into `parts`. EAGAIN if no bytes have arrived. EBADF if `fd` no longer refers to the
+    /// connection: another thread has closed it, and another client may use the slot.
     ///
     /// # Safety
     /// `parts` describe writable memory.
     #[inline]
-    pub(crate) unsafe fn read(&self, fd: c_int, parts: &[iovec], how: Reading) -> Result<Read, Errno> {
-        // Without IN there are no bytes, no end and no reset. This is a common case that needs no lock: most servers read until
-        // EAGAIN.
-        if self.source.own_state() & IN == 0 {
+    pub(crate) unsafe fn read(
+        &self,
+        fd: c_int,
+        parts: &[iovec],
+        how: ReadOptions,
+    ) -> Result<ReadOutcome, Errno> {
+        // The common case needs no lock, because IN is set while there are bytes, an end or a reset to read.
+        if self.readiness.own_state() & IN == 0 {
             return Err(libc::EAGAIN);
         }
         let mut inner = self.lock();
@@ -198,41 +201,41 @@ impl Connection {
             return Err(libc::EBADF);
         }
         // SAFETY: the caller vouches for the parts.
-        unsafe { inner.read(&self.source, parts, how) }
+        unsafe { inner.read(&self.readiness, parts, how) }
     }
 
-    /// Whether the descriptor refers to this connection. Does not change while the connection's lock is held.
+    /// Whether the descriptor refers to this connection. The answer stays valid while the connection's lock is held.
     pub(crate) fn has_descriptor(&self, fd: c_int) -> bool {
         table::entry(fd) == Entry::Connection(self.index)
     }
 
-    /// Whether calls on it must not block.
+    /// Whether the application has made the connection non-blocking.
     pub(crate) fn is_nonblocking(&self) -> bool {
         self.status.load(Ordering::Relaxed) & libc::O_NONBLOCK != 0
     }
 
-    pub(crate) fn set_nonblocking(&self, yes: bool) {
+    pub(crate) fn set_nonblocking(&self, is_nonblocking: bool) {
         let bit = libc::O_NONBLOCK;
-        if yes {
+        if is_nonblocking {
             self.status.fetch_or(bit, Ordering::Relaxed);
         } else {
             self.status.fetch_and(!bit, Ordering::Relaxed);
         }
     }
 
-    /// Bytes received and not read: FIONREAD.
+    /// Number of received bytes that the application has not read: FIONREAD.
     pub(crate) fn readable_bytes(&self) -> usize {
         let inner = self.lock();
         inner.received.len() - inner.read_bytes
     }
 
-    /// Resets the place for its next use.
+    /// Resets the slot for its next use.
     fn renew(&self) {
         *self.lock() = Inner::new();
-        self.source.renew();
+        self.readiness.renew();
         self.waiters.store(0, Ordering::Relaxed);
         self.status.store(libc::O_RDWR, Ordering::Relaxed);
-        self.closed_by_peer.store(false, Ordering::Relaxed);
+        self.is_closed_by_client.store(false, Ordering::Relaxed);
         self.finished.store(false, Ordering::Relaxed);
         self.link.store(NO_LINK, Ordering::Relaxed);
         self.id.store(0, Ordering::Relaxed);
@@ -248,7 +251,7 @@ impl Inner {
             reset: false,
             read_shut_down: false,
             abort: false,
-            references: 0,
+            descriptor_count: 0,
             unreported: 0,
             client: None,
             local: None,
@@ -258,13 +261,18 @@ impl Inner {
 
     /// # Safety
     /// `parts` describe writable memory.
-    unsafe fn read(&mut self, source: &Source, parts: &[iovec], how: Reading) -> Result<Read, Errno> {
+    unsafe fn read(
+        &mut self,
+        readiness: &Readiness,
+        parts: &[iovec],
+        how: ReadOptions,
+    ) -> Result<ReadOutcome, Errno> {
         if self.received.len() == self.read_bytes {
             if core::mem::take(&mut self.reset) {
                 return Err(libc::ECONNRESET);
             }
             if self.ended || self.read_shut_down {
-                return Ok(Read { bytes: 0, report: 0 });
+                return Ok(ReadOutcome { bytes: 0, report: 0 });
             }
             return Err(libc::EAGAIN);
         }
@@ -279,7 +287,7 @@ impl Inner {
             bytes += count;
         }
         if how.peek {
-            return Ok(Read { bytes, report: 0 });
+            return Ok(ReadOutcome { bytes, report: 0 });
         }
         self.read_bytes += bytes;
         if self.read_bytes == self.received.len() {
@@ -290,15 +298,15 @@ impl Inner {
                 self.received.clear();
             }
             if !self.ended && !self.read_shut_down {
-                source.lower(IN);
+                readiness.lower(IN);
             }
         }
         self.unreported += bytes as u32; // fits: the credit window bounds both numbers
         let report = if self.unreported >= REPORT_BYTES { core::mem::take(&mut self.unreported) } else { 0 };
-        Ok(Read { bytes, report: report as usize })
+        Ok(ReadOutcome { bytes, report: report as usize })
     }
 
-    /// Moves unread bytes to the front rather than growing the buffer.
+    /// Moves unread bytes to the front of the buffer if that avoids an allocation.
     fn make_room(&mut self, bytes: usize) {
         if self.read_bytes > 0 && self.received.capacity() - self.received.len() < bytes {
             self.received.drain(..self.read_bytes);
@@ -307,19 +315,19 @@ impl Inner {
     }
 }
 
-/// A fresh connection to which nothing refers yet; `None` if there are too many.
+/// Takes a free slot and resets it; `None` if [`CONNECTIONS_MAX`] slots are in use.
 pub(crate) fn take() -> Option<&'static Connection> {
     let mut pool = lock(&POOL);
     if pool.free.is_empty() {
-        if pool.made >= CONNECTIONS_MAX {
+        if pool.allocated >= CONNECTIONS_MAX {
             return None;
         }
-        let base = pool.made as u32;
+        let base = pool.allocated as u32;
         let chunk: Vec<Connection> = (base..base + CHUNK as u32).map(Connection::new).collect();
         let Ok(chunk) = <Box<[Connection; CHUNK]>>::try_from(chunk.into_boxed_slice()) else { return None };
-        CONNECTIONS[pool.made / CHUNK].store(Box::into_raw(chunk), Ordering::Release);
-        pool.made += CHUNK;
-        // Low indexes first: they share cache lines with those in use.
+        CONNECTIONS[pool.allocated / CHUNK].store(Box::into_raw(chunk), Ordering::Release);
+        pool.allocated += CHUNK;
+        // Low indexes are taken first, so that slots in use stay close together.
         pool.free.extend((base..base + CHUNK as u32).rev());
     }
     let index = pool.free.pop()?;
@@ -329,11 +337,11 @@ pub(crate) fn take() -> Option<&'static Connection> {
     Some(connection)
 }
 
-/// Frees a connection to which nothing refers any more.
+/// Frees a slot. Call when nothing refers to the connection any more.
 pub(crate) fn give_back(connection: &Connection) {
     {
         let mut inner = connection.lock();
-        // A thread may still ask for readable bytes: `read_bytes` never exceeds what was received.
+        // A thread with a stale reference may still call `readable_bytes`: keep `read_bytes` within `received`.
         (inner.received, inner.read_bytes, inner.options) = (Vec::new(), 0, Options::default());
     }
     lock(&POOL).free.push(connection.index);
@@ -342,17 +350,17 @@ pub(crate) fn give_back(connection: &Connection) {
 pub(crate) fn get(index: u32) -> Option<&'static Connection> {
     let index = index as usize;
     let chunk = CONNECTIONS.get(index / CHUNK)?.load(Ordering::Acquire);
-    // SAFETY: a chunk is made once and never freed; all access is shared.
+    // SAFETY: a chunk is allocated once and never freed; all access is shared.
     (!chunk.is_null()).then(|| unsafe { &(&*chunk)[index % CHUNK] })
 }
 
-/// All places ever made, used or free.
+/// All slots ever allocated, used or free.
 pub(crate) fn all() -> impl Iterator<Item = &'static Connection> {
-    let made = lock(&POOL).made as u32;
-    (0..made).filter_map(get)
+    let allocated = lock(&POOL).allocated as u32;
+    (0..allocated).filter_map(get)
 }
 
-/// The virtual connection of this process that a descriptor refers to.
+/// The virtual connection that a descriptor refers to; `None` in a forked child.
 pub(crate) fn of_descriptor(fd: c_int) -> Option<&'static Connection> {
     match table::entry(fd) {
         Entry::Connection(index) if crate::fork::is_owner() => get(index),
@@ -378,9 +386,9 @@ mod tests {
     use super::*;
 
     /// Gives the connection a descriptor number that this process does not use.
-    fn named(connection: &Connection) -> c_int {
+    fn descriptor_of(connection: &Connection) -> c_int {
         let fd = 1_000_000 + connection.index as c_int;
-        assert!(table::note(fd, Entry::Connection(connection.index)));
+        assert!(table::record(fd, Entry::Connection(connection.index)));
         fd
     }
 
@@ -388,67 +396,67 @@ mod tests {
         let mut bytes = vec![0; count];
         let part = iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: count };
         // SAFETY: the part is the vector.
-        let read = unsafe { connection.read(named(connection), &[part], Reading::default()) }?;
+        let read = unsafe { connection.read(descriptor_of(connection), &[part], ReadOptions::default()) }?;
         bytes.truncate(read.bytes);
         Ok(bytes)
     }
 
     #[test]
-    fn a_connection_stays_readable_after_its_end() {
+    fn connection_stays_readable_after_the_client_finishes() {
         let connection = take().unwrap();
         assert_eq!(read(connection, 4), Err(libc::EAGAIN));
         assert!(connection.deliver(b"abcdef"));
-        assert_eq!(connection.source.own_state() & IN, IN);
+        assert_eq!(connection.readiness.own_state() & IN, IN);
         assert_eq!(read(connection, 4).unwrap(), b"abcd");
-        assert_eq!(connection.source.own_state() & IN, IN, "two bytes are left");
+        assert_eq!(connection.readiness.own_state() & IN, IN, "two bytes are left");
         assert_eq!(read(connection, 4).unwrap(), b"ef");
-        assert_eq!(connection.source.own_state() & IN, 0);
-        connection.end();
-        assert_eq!(connection.source.own_state() & (IN | RDHUP), IN | RDHUP);
+        assert_eq!(connection.readiness.own_state() & IN, 0);
+        connection.note_client_finished();
+        assert_eq!(connection.readiness.own_state() & (IN | RDHUP), IN | RDHUP);
         assert_eq!(read(connection, 4).unwrap(), b"");
-        assert_eq!(connection.source.own_state() & (IN | RDHUP), IN | RDHUP);
+        assert_eq!(connection.readiness.own_state() & (IN | RDHUP), IN | RDHUP);
         give_back(connection);
     }
 
     #[test]
-    fn a_reset_is_reported_once_after_the_received_bytes() {
+    fn reset_is_reported_once_after_the_received_bytes() {
         let connection = take().unwrap();
         assert!(connection.deliver(b"x"));
-        connection.closed_by_client(true);
+        connection.note_client_closed(true);
         assert_eq!(read(connection, 4).unwrap(), b"x");
         assert_eq!(read(connection, 4), Err(libc::ECONNRESET));
         assert_eq!(read(connection, 4).unwrap(), b"");
-        assert_eq!(connection.source.own_state() & (ERR | HUP), ERR | HUP);
+        assert_eq!(connection.readiness.own_state() & (ERR | HUP), ERR | HUP);
         give_back(connection);
     }
 
     #[test]
-    fn consumption_is_reported_in_portions_and_large_buffers_are_given_back() {
+    fn consumed_bytes_are_reported_in_portions_and_an_empty_large_buffer_is_freed() {
         let connection = take().unwrap();
         let portion = REPORT_BYTES as usize;
         assert!(connection.deliver(&vec![7; portion + 5]));
         let mut bytes = vec![0; portion - 1];
         let part = iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-        let fd = named(connection);
+        let fd = descriptor_of(connection);
         // SAFETY: the part is the vector.
-        let read = || unsafe { connection.read(fd, &[part], Reading::default()) };
+        let read = || unsafe { connection.read(fd, &[part], ReadOptions::default()) };
         let reports: Vec<usize> = (0..2).map(|_| read().unwrap().report).collect();
         assert_eq!(reports, [0, portion + 5]);
         assert_eq!(connection.lock().received.capacity(), 0);
         give_back(connection);
     }
 
-    /// A slow reader must not take the bytes of the next client in the same place.
+    /// A thread whose descriptor was closed meanwhile must not read the bytes of the slot's next client.
     #[test]
-    fn a_reader_that_lost_its_descriptor_takes_nothing_from_the_next_client() {
+    fn read_with_a_closed_descriptor_fails_and_leaves_the_next_clients_bytes() {
         let connection = take().unwrap();
-        let fd = named(connection);
+        let fd = descriptor_of(connection);
         assert!(connection.deliver(b"next client's"));
-        table::note(fd, Entry::Real);
+        table::record(fd, Entry::Real);
         let mut byte = 0u8;
         let part = iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
         // SAFETY: the part is the byte.
-        let read = unsafe { connection.read(fd, &[part], Reading::default()) };
+        let read = unsafe { connection.read(fd, &[part], ReadOptions::default()) };
         assert_eq!(read.err(), Some(libc::EBADF));
         assert_eq!(connection.readable_bytes(), 13);
         give_back(connection);

@@ -8,7 +8,7 @@ use crate::sys::{self, Errno};
 use crate::wakes::Wakes;
 use crate::{blocking, links, real};
 
-/// Parts of one call; Linux's UIO_MAXIOV.
+/// Maximum number of parts in one call; Linux's UIO_MAXIOV.
 const PARTS_MAX: usize = 1024;
 
 /// The C return value of a call; sets errno only if the call failed.
@@ -34,6 +34,9 @@ pub unsafe fn receive(fd: c_int, buffer: *mut c_void, count: usize, flags: c_int
             if flags == 0 { real::read(fd, buffer, count) } else { real::recv(fd, buffer, count, flags) }
         };
     };
+    if count == 0 && flags == 0 {
+        return 0; // read(2) of 0 bytes does not wait
+    }
     let part = iovec { iov_base: buffer, iov_len: count };
     // SAFETY: the caller vouches for the buffer.
     result(unsafe { receive_parts(fd, connection, &[part], flags) })
@@ -50,6 +53,9 @@ pub unsafe fn receive_vector(fd: c_int, parts: *const iovec, count: c_int) -> ss
     };
     // SAFETY: the caller vouches for the parts.
     let parts = unsafe { vector(parts, count as usize) };
+    if parts.is_ok_and(|parts| parts.iter().all(|part| part.iov_len == 0)) {
+        return 0; // as read(2)
+    }
     // SAFETY: as above.
     result(parts.and_then(|parts| unsafe { receive_parts(fd, connection, parts, 0) }))
 }
@@ -146,12 +152,12 @@ pub unsafe fn send_message(fd: c_int, message: *const msghdr, flags: c_int) -> s
 }
 
 /// # Safety
-/// `parts` points at `count` parts, unless that is too many.
+/// `parts` points at `count` parts, if `count` is at most [`PARTS_MAX`].
 pub(crate) unsafe fn vector<'a>(parts: *const iovec, count: usize) -> Result<&'a [iovec], Errno> {
     match count {
         0 => Ok(&[]),
         1..=PARTS_MAX if !parts.is_null() => {
-            // SAFETY: the caller vouches for them.
+            // SAFETY: the caller vouches for the parts.
             Ok(unsafe { core::slice::from_raw_parts(parts, count) })
         }
         _ => Err(libc::EINVAL),

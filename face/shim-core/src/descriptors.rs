@@ -5,14 +5,14 @@ use core::sync::atomic::Ordering;
 use libc::{c_int, c_ulong};
 
 use crate::connections;
-use crate::ready;
-use crate::source::{self, notify};
+use crate::epoll_set;
+use crate::readiness::{self, notify};
 use crate::sys::{self, Errno, result};
 use crate::table::{self, Entry};
 use crate::wakes::Wakes;
 use crate::{fork, links, listeners, options, port, prepared, real, waiters};
 
-/// `listen`: notes TCP listeners.
+/// `listen`: records TCP listeners.
 ///
 /// # Safety
 /// Same as for `listen`.
@@ -21,20 +21,20 @@ pub unsafe fn listen(fd: c_int, backlog: c_int) -> c_int {
     let outcome = unsafe { real::listen(fd, backlog) };
     if outcome == 0 && prepared::is_configured() {
         let before = sys::errno();
-        let _ = listeners::listening(fd);
+        let _ = listeners::record(fd);
         sys::set_errno(before);
     }
     outcome
 }
 
-/// `close` of a noted descriptor.
+/// `close` of a recorded descriptor.
 ///
 /// # Safety
 /// Same as for `close`.
 pub unsafe fn close(fd: c_int) -> c_int {
     let before = sys::errno();
     if !fork::is_owner_process() {
-        // SAFETY: passes the caller's arguments on unchanged; a child does not use the table.
+        // SAFETY: passes the caller's arguments on unchanged.
         return unsafe { real::close(fd) };
     }
     match release(fd) {
@@ -47,43 +47,43 @@ pub unsafe fn close(fd: c_int) -> c_int {
     }
 }
 
-/// Closes a descriptor in this library's tables; the number itself stays open.
+/// Removes a descriptor from this library's tables. The kernel's descriptor stays open.
 fn release(fd: c_int) -> Result<(), Errno> {
     let mut wakes = Wakes::default();
     match table::entry(fd) {
         Entry::Real => {}
-        Entry::Own => return Err(libc::EBADF),
+        Entry::Library => return Err(libc::EBADF),
         Entry::Connection(index) => {
             let Some(connection) = connections::get(index) else { return Err(libc::EBADF) };
             let mut inner = connection.lock();
             if table::entry(fd) != Entry::Connection(index) {
                 return Err(libc::EBADF); // another thread has closed it
             }
-            table::note(fd, Entry::Real);
-            inner.references = inner.references.saturating_sub(1);
-            let (last, abort) = (inner.references == 0, inner.abort);
+            table::record(fd, Entry::Real);
+            inner.descriptor_count = inner.descriptor_count.saturating_sub(1);
+            let (is_last, abort) = (inner.descriptor_count == 0, inner.abort);
             drop(inner);
-            waiters::wake(connection, &mut wakes); // wakes threads that are blocked on it
-            if last {
-                source::forget(connection);
+            waiters::wake(connection, &mut wakes); // their calls on the closed descriptor end
+            if is_last {
+                readiness::leave_all_sets(connection);
                 links::close(connection, abort, &mut wakes);
                 connections::give_back(connection);
             }
         }
         Entry::Listener(stand_in) => {
-            for orphan in listeners::closed(fd, stand_in) {
-                links::refuse(orphan, &mut wakes);
-                connections::give_back(orphan);
+            for refused in listeners::remove(fd, stand_in) {
+                links::refuse(refused, &mut wakes);
+                connections::give_back(refused);
             }
         }
         Entry::Set(index) => {
-            table::note(fd, Entry::Real);
-            if let Some(set) = ready::get(index)
-                && ready::descriptor_closed(set, fd)
+            table::record(fd, Entry::Real);
+            if let Some(set) = epoll_set::get(index)
+                && epoll_set::descriptor_closed(set, fd)
             {
                 port::set_closed(set);
-                links::leave(set, port::home(), &mut wakes);
-                ready::closed(set);
+                links::leave_set(set, port::port_set(), &mut wakes);
+                epoll_set::free_set(set);
             }
         }
     }
@@ -96,28 +96,34 @@ fn release(fd: c_int) -> Result<(), Errno> {
 /// # Safety
 /// `duplicate` is libc's own function on `fd`.
 pub unsafe fn duplicate(fd: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
-    if table::entry(fd) == Entry::Own && fork::is_owner_process() {
+    if table::entry(fd) == Entry::Library && fork::is_owner_process() {
         sys::set_errno(libc::EBADF);
         return -1;
     }
     let new = duplicate();
     if new >= 0 && fork::is_owner_process() {
-        name_too(fd, new);
+        record_duplicate(fd, new);
     }
     new
 }
 
-/// `dup2` and `dup3`. Closes `to` in this library's tables first.
+/// `dup2` and `dup3`. First removes `to` from this library's tables. `flags`: those of `dup3`, 0 for `dup2`.
 ///
 /// # Safety
 /// `duplicate` is libc's own function from `fd` to `to`.
-pub unsafe fn duplicate_to(fd: c_int, to: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
-    // Without effect on the tables where the kernel's call has none.
-    // SAFETY: F_GETFD takes no argument.
-    if fd == to || !fork::is_owner_process() || unsafe { real::fcntl(fd, libc::F_GETFD, 0) } < 0 {
+pub unsafe fn duplicate_to(fd: c_int, to: c_int, flags: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
+    // Where the kernel's call fails and closes nothing, the tables stay unchanged, too.
+    let fails = || {
+        // SAFETY: F_GETFD takes no argument.
+        let is_closed = unsafe { real::fcntl(fd, libc::F_GETFD, 0) } < 0;
+        is_closed
+            || flags & !libc::O_CLOEXEC != 0
+            || u64::try_from(to).is_ok_and(|to| to >= sys::descriptor_limit())
+    };
+    if fd == to || !fork::is_owner_process() || fails() {
         return duplicate();
     }
-    if table::entry(fd) == Entry::Own || table::entry(to) == Entry::Own {
+    if table::entry(fd) == Entry::Library || table::entry(to) == Entry::Library {
         sys::set_errno(libc::EBADF);
         return -1;
     }
@@ -129,29 +135,29 @@ pub unsafe fn duplicate_to(fd: c_int, to: c_int, duplicate: impl FnOnce() -> c_i
     sys::set_errno(before);
     let new = duplicate();
     if new >= 0 {
-        name_too(fd, new);
+        record_duplicate(fd, new);
     }
     new
 }
 
 /// Records that a new descriptor refers to the same object as `fd`.
-fn name_too(fd: c_int, new: c_int) {
+fn record_duplicate(fd: c_int, new: c_int) {
     match table::entry(fd) {
         Entry::Connection(index) => {
             if let Some(connection) = connections::get(index) {
                 let mut inner = connection.lock();
-                if connection.has_descriptor(fd) && table::note(new, Entry::Connection(index)) {
-                    inner.references += 1;
+                if connection.has_descriptor(fd) && table::record(new, Entry::Connection(index)) {
+                    inner.descriptor_count += 1;
                 }
             }
         }
         Entry::Set(index) => {
-            if let Some(set) = ready::get(index) {
-                ready::descriptor_added(set, new);
+            if let Some(set) = epoll_set::get(index) {
+                epoll_set::descriptor_added(set, new);
             }
         }
-        Entry::Listener(_) => listeners::named_too(fd, new),
-        Entry::Real | Entry::Own => {}
+        Entry::Listener(_) => listeners::record_duplicate(fd, new),
+        Entry::Real | Entry::Library => {}
     }
 }
 
@@ -180,7 +186,7 @@ pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
     result(before, Ok(0))
 }
 
-/// `fcntl`. Each virtual connection has its own status flags, because the descriptors share one socket.
+/// `fcntl`. The descriptors of virtual connections share one socket, so each connection has status flags of its own.
 ///
 /// # Safety
 /// Same as for `fcntl`; `argument` is the command's argument, if it has one.
@@ -212,7 +218,7 @@ pub unsafe fn device_control(fd: c_int, request: c_ulong, argument: usize) -> c_
         return unsafe { real::ioctl(fd, request, argument) };
     };
     let value = core::ptr::with_exposed_provenance_mut::<c_int>(argument);
-    // Other requests may have no argument, such as FIOCLEX.
+    // Other requests may have no argument, for instance FIOCLEX.
     if value.is_null() && matches!(request, libc::FIONREAD | libc::FIONBIO) {
         sys::set_errno(libc::EFAULT);
         return -1;
@@ -234,7 +240,7 @@ pub unsafe fn device_control(fd: c_int, request: c_ulong, argument: usize) -> c_
     }
 }
 
-/// `close_range`, by which daemons close inherited descriptors. This library's own descriptors stay open.
+/// `close_range`, which daemons call to close inherited descriptors. This library's own descriptors stay open.
 ///
 /// # Safety
 /// Same as for `close_range`.
@@ -246,9 +252,9 @@ pub unsafe fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
     }
     let before = sys::errno();
     let mut begin = first;
-    let noted: Vec<(c_int, Entry)> = table::noted(first..=last).collect();
-    for (fd, entry) in noted {
-        if entry != Entry::Own {
+    let entries: Vec<(c_int, Entry)> = table::entries_in(first..=last).collect();
+    for (fd, entry) in entries {
+        if entry != Entry::Library {
             let _ = release(fd);
             continue;
         }
@@ -266,8 +272,8 @@ pub unsafe fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
     unsafe { in_kernel(begin, last, flags) }
 }
 
-/// Calls by number: glibc has the function from 2.34 on only.
+/// The system call, by number because glibc has the function only since 2.34.
 unsafe fn in_kernel(first: u32, last: u32, flags: c_int) -> c_int {
-    // SAFETY: the caller vouches for closing these.
+    // SAFETY: the caller vouches for closing the range.
     unsafe { sys::raw(libc::SYS_close_range, &[first as usize, last as usize, flags as usize]) as c_int }
 }

@@ -2,9 +2,9 @@
 
 use core::ffi::CStr;
 
-/// The value of a variable. A server must call this before the application's code, which may change the environment, runs.
+/// The value of a variable. In a server, call this before the application runs, which may change the environment.
 pub(crate) fn variable(name: &CStr) -> Option<String> {
-    // SAFETY: the environment does not change: a server's code does not run yet, and Spillway's commands do not change it.
+    // SAFETY: an application, which may change the environment, does not run yet; Spillway's commands do not change it.
     let value = unsafe { libc::getenv(name.as_ptr()) };
     if value.is_null() {
         return None;

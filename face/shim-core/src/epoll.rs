@@ -1,7 +1,7 @@
 //! Epoll with virtual connections.
 //!
-//! While something virtual is ready, waiting costs no system call; but the kernel is polled every few calls, or when
-//! the last poll was too long ago, so that direct connections and new batches wait microseconds only.
+//! While virtual connections are ready, waiting costs no system call. The kernel is still polled every few calls, and
+//! when the last poll was too long ago, so that direct connections and new batches wait for microseconds only.
 
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -10,28 +10,28 @@ use libc::{c_int, epoll_event, sigset_t, timespec};
 use spillway_transport::Time;
 
 use crate::connections::{self, Connection};
-use crate::ready::{self, Set};
+use crate::epoll_set::{self, Set};
 use crate::table::{self, Entry};
 use crate::tag::Tag;
 use crate::wakes::Wakes;
 use crate::{fork, links, listeners, orders, port, prepared, real, sys, threads, upkeep};
 
-/// The function that the application called, with its timeout.
+/// The function that the application has called, with its timeout.
 #[derive(Clone, Copy)]
 pub enum Wait {
-    /// `epoll_wait`; milliseconds, negative for ever.
+    /// `epoll_wait`; milliseconds, negative for no timeout.
     Plain(c_int),
     /// `epoll_pwait`.
     Masked(c_int, *const sigset_t),
-    /// `epoll_pwait2`; null for ever.
+    /// `epoll_pwait2`; null for no timeout.
     Precise(*const timespec, *const sigset_t),
 }
 
 impl Wait {
-    /// The timeout; `None` for ever.
+    /// The timeout; `None` without one.
     ///
     /// # Safety
-    /// A pointer to a time is null or valid.
+    /// The pointer to the timeout is null or valid.
     unsafe fn timeout(self) -> Option<Duration> {
         match self {
             Wait::Plain(ms) | Wait::Masked(ms, _) => u64::try_from(ms).ok().map(Duration::from_millis),
@@ -55,7 +55,7 @@ impl Wait {
         }
     }
 
-    /// libc's own function, with another timeout, which is rounded up to milliseconds where that is the unit.
+    /// libc's own function, with another timeout; functions with a timeout in milliseconds get it rounded up.
     ///
     /// # Safety
     /// Same as for the C function.
@@ -79,11 +79,11 @@ impl Wait {
     }
 }
 
-/// `epoll_create` and `epoll_create1`: notes the set, unless a forked child makes it.
-pub fn created(fd: c_int) -> c_int {
+/// `epoll_create` and `epoll_create1`: records the set, except in a forked child.
+pub fn record_set(fd: c_int) -> c_int {
     if fd >= 0 && prepared::is_configured() && fork::is_owner_process() {
         let errno = sys::errno();
-        ready::created(fd);
+        epoll_set::record_set(fd);
         sys::set_errno(errno);
     }
     fd
@@ -95,7 +95,7 @@ pub fn created(fd: c_int) -> c_int {
 /// Same as for the C functions.
 pub unsafe fn wait(fd: c_int, events: *mut epoll_event, max: c_int, how: Wait) -> c_int {
     let set = match table::entry(fd) {
-        Entry::Set(index) if fork::is_owner() => ready::get(index),
+        Entry::Set(index) if fork::is_owner() => epoll_set::get(index),
         _ => None,
     };
     let room = usize::try_from(max).unwrap_or(0);
@@ -103,7 +103,7 @@ pub unsafe fn wait(fd: c_int, events: *mut epoll_event, max: c_int, how: Wait) -
         // SAFETY: passes the caller's arguments on unchanged.
         return unsafe { how.real(fd, events, max) };
     };
-    threads::runs_loop();
+    threads::set_runs_event_loop();
     let errno = sys::errno();
     if !set.active.load(Ordering::Acquire) {
         // SAFETY: passes the caller's arguments on unchanged.
@@ -111,11 +111,11 @@ pub unsafe fn wait(fd: c_int, events: *mut epoll_event, max: c_int, how: Wait) -
         if count <= 0 || !set.active.load(Ordering::Acquire) {
             return count;
         }
-        // The set was activated meanwhile: events of this library's descriptors may be among them.
+        // The set was activated during the wait: the events may include this library's descriptors.
         // SAFETY: the kernel filled the first `count`.
         let filled = unsafe { core::slice::from_raw_parts_mut(events, count as usize) };
         let mut wakes = Wakes::default();
-        let kept = take_ours(set, filled, &mut wakes);
+        let kept = handle_library_events(set, filled, &mut wakes);
         links::settle(&mut wakes);
         if kept > 0 {
             return kept as c_int;
@@ -138,22 +138,23 @@ unsafe fn wait_active(set: &Set, fd: c_int, events: &mut [epoll_event], how: Wai
     let mut deadline: Option<Time> = None;
     let turns = &set.turns;
     let mut now = sys::now();
-    turns.asked(now);
+    turns.measure_application(now);
     loop {
         let mut count = 0;
         if set.has_ready() {
-            if turns.is_look_due(now) {
+            if turns.is_poll_due(now) {
                 links::flush_deferred(&mut wakes);
                 // SAFETY: same as for the C function.
                 let seen = unsafe { how.real_for(fd, events, Some(Duration::ZERO)) };
-                count = take_ours(set, &mut events[..usize::try_from(seen).unwrap_or(0)], &mut wakes);
+                count =
+                    handle_library_events(set, &mut events[..usize::try_from(seen).unwrap_or(0)], &mut wakes);
                 now = sys::now();
                 if upkeep::is_due(now) {
-                    upkeep::look(&mut wakes);
+                    upkeep::run(&mut wakes);
                 }
-                turns.looked(now);
+                turns.polled(now);
             }
-            count += hand_out(set, &mut events[count..], now, &mut wakes);
+            count += report_ready(set, &mut events[count..], now, &mut wakes);
             if count > 0 {
                 links::settle(&mut wakes);
                 return count as c_int;
@@ -167,18 +168,18 @@ unsafe fn wait_active(set: &Set, fd: c_int, events: &mut [epoll_event], how: Wai
         }
         // SAFETY: same as for the C function.
         let seen = unsafe { how.real_for(fd, events, left) };
-        set.wake_up();
+        set.end_sleep();
         if seen < 0 {
             return seen;
         }
-        count = take_ours(set, &mut events[..seen as usize], &mut wakes);
-        orders::look();
+        count = handle_library_events(set, &mut events[..seen as usize], &mut wakes);
+        orders::carry_out();
         now = sys::now();
         if upkeep::is_due(now) {
-            upkeep::look(&mut wakes);
+            upkeep::run(&mut wakes);
         }
-        turns.looked(now);
-        count += hand_out(set, &mut events[count..], now, &mut wakes);
+        turns.polled(now);
+        count += report_ready(set, &mut events[count..], now, &mut wakes);
         if count > 0 {
             links::settle(&mut wakes);
             return count as c_int;
@@ -191,13 +192,13 @@ unsafe fn wait_active(set: &Set, fd: c_int, events: &mut [epoll_event], how: Wai
     }
 }
 
-fn hand_out(set: &Set, events: &mut [epoll_event], now: Time, wakes: &mut Wakes) -> usize {
+fn report_ready(set: &Set, events: &mut [epoll_event], now: Time, wakes: &mut Wakes) -> usize {
     let count = set.collect(events, set.turns.limit(now), wakes);
-    set.turns.handed(count, now);
+    set.turns.record_returned(count, now);
     count
 }
 
-/// `None` when the application has waited long enough; otherwise how long the kernel may wait.
+/// `None` when the application's timeout is over; otherwise the timeout for the kernel.
 fn time_left(timeout: Option<Duration>, deadline: &mut Option<Time>) -> Option<Option<Duration>> {
     let left = match timeout {
         None => None,
@@ -217,19 +218,19 @@ fn time_left(timeout: Option<Duration>, deadline: &mut Option<Time>) -> Option<O
     Some(upkeep::due_within().into_iter().chain(left).min())
 }
 
-/// Receives what has arrived in the library's own set.
+/// Handles the events of the library's own set, and timed work.
 pub(crate) fn receive(set: &Set, wakes: &mut Wakes) {
     let mut events = [epoll_event { events: 0, u64: 0 }; 16];
     let seen = sys::epoll_ready(set.fd.load(Ordering::Relaxed), &mut events).unwrap_or(0);
-    take_ours(set, &mut events[..seen], wakes);
-    orders::look();
+    handle_library_events(set, &mut events[..seen], wakes);
+    orders::carry_out();
     if upkeep::is_due(sys::now()) {
-        upkeep::look(wakes);
+        upkeep::run(wakes);
     }
 }
 
 /// Handles the events of this library's descriptors, moves the application's to the front, and returns their number.
-fn take_ours(set: &Set, events: &mut [epoll_event], wakes: &mut Wakes) -> usize {
+fn handle_library_events(set: &Set, events: &mut [epoll_event], wakes: &mut Wakes) -> usize {
     let mut kept = 0;
     for position in 0..events.len() {
         let event = events[position];
@@ -248,22 +249,22 @@ fn take_ours(set: &Set, events: &mut [epoll_event], wakes: &mut Wakes) -> usize 
     kept
 }
 
-/// `epoll_ctl` where the set or the descriptor is noted.
+/// `epoll_ctl` where the set or the descriptor is recorded.
 ///
 /// # Safety
 /// Same as for the C function.
 pub unsafe fn control(fd: c_int, operation: c_int, member: c_int, event: *mut epoll_event) -> c_int {
-    // SAFETY: the caller vouches for the pointer; a null one is only allowed where it is not read.
+    // SAFETY: the caller vouches for the pointer, which is null or valid.
     let (events, data) = unsafe { event.as_ref() }.map_or((0, 0), |event| (event.events, event.u64));
     let set = match table::entry(fd) {
-        Entry::Set(index) if fork::is_owner() => ready::get(index),
+        Entry::Set(index) if fork::is_owner() => epoll_set::get(index),
         _ => None,
     };
     let errno = sys::errno();
     let outcome = match (set, table::entry(member)) {
         (Some(set), Entry::Connection(index)) => connections::get(index)
             .map(|connection| control_virtual(set, operation, connection, events, data)),
-        (Some(_), Entry::Own) => Some(Err(libc::EBADF)),
+        (Some(_), Entry::Library) => Some(Err(libc::EBADF)),
         _ => None,
     };
     if let Some(outcome) = outcome {
@@ -272,7 +273,7 @@ pub unsafe fn control(fd: c_int, operation: c_int, member: c_int, event: *mut ep
     // SAFETY: passes the caller's arguments on unchanged.
     let result = unsafe { real::epoll_ctl(fd, operation, member, event) };
     if let (0, Some(set)) = (result, set) {
-        follow_listener(set, operation, member, events, data);
+        control_stand_in(set, operation, member, events, data);
         sys::set_errno(errno);
     }
     result
@@ -299,11 +300,11 @@ fn control_virtual(
     result
 }
 
-/// Applies the application's call on its listener to the stand-in in the ready list.
-fn follow_listener(set: &Set, operation: c_int, member: c_int, events: u32, data: u64) {
+/// Applies the application's call on its listener to the listener's stand-in in the ready list.
+fn control_stand_in(set: &Set, operation: c_int, member: c_int, events: u32, data: u64) {
     let stand_in = match operation {
         libc::EPOLL_CTL_ADD => listeners::polled(member),
-        _ => listeners::noted(member),
+        _ => listeners::stand_in_of(member),
     };
     let Some(stand_in) = stand_in else { return };
     let mut wakes = Wakes::default();
@@ -325,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_ends_at_its_deadline() {
+    fn time_left_follows_the_timeout_and_ends_at_the_deadline() {
         let mut deadline = None;
         assert_eq!(time_left(None, &mut deadline), Some(None));
         assert_eq!(time_left(Some(Duration::ZERO), &mut deadline), Some(Some(Duration::ZERO)));

@@ -1,13 +1,13 @@
 //! Which process owns the links, across `fork` and `vfork`.
 //!
-//! A forked child must never emit frames on its parent's links, and its copies of the parent's sockets must not keep
-//! those alive: when the parent ends a link, or dies, the peer must notice although the child lives on. So once the
-//! link port is claimed, a child closes its copies before `fork` returns in it, and passes every call on to libc. A
-//! fork before that, as daemons do, changes nothing: the child may claim the port.
+//! A forked child must never send frames on its parent's links, and its copies of the parent's sockets must not keep
+//! the links alive: when the parent ends a link, or dies, the peer must notice, although the child still runs. So once
+//! the link port is claimed, a child closes its copies before `fork` returns in the child, and passes every call on to
+//! libc. After a fork before that, as daemons do, the child may claim the port.
 //!
-//! Two marks tell the processes apart. A page that the kernel wipes in children (`MADV_WIPEONFORK`) is checked with
-//! one load. It is not wiped between `vfork` and `exec`, where the child runs in the parent's memory: there only the
-//! process id differs.
+//! Two marks distinguish the processes. One is a page that the kernel wipes in children (`MADV_WIPEONFORK`): one load
+//! reads it. Between `vfork` and `exec`, the child runs in the parent's memory, where the page is not wiped: then the
+//! process id is the other mark.
 
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use crate::sys;
 use crate::table::{self, Entry};
 
-/// Holds 1 in the process that made it, or that adopted it before the port was claimed, and 0 in that process's children.
+/// Holds 1 in the process that it belongs to (see [`adopt`]), and 0 in that process's children.
 static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
 /// The process that the page belongs to; 0 without a page.
 static OWNER: AtomicI32 = AtomicI32::new(0);
@@ -34,24 +34,24 @@ pub fn is_owner() -> bool {
 #[inline]
 fn is_unforked() -> bool {
     let page = PAGE.load(Ordering::Acquire);
-    // SAFETY: once set, it points at a mapping that stays for the life of the process.
+    // SAFETY: a non-null pointer refers to a mapping that is never unmapped.
     page.is_null() || unsafe { &*page }.load(Ordering::Relaxed) == 1
 }
 
 /// Like [`is_owner`], but false between `vfork` and `exec`: such a child has its own descriptors but shares these
-/// tables, so a descriptor that it makes or closes must not be noted. Costs a system call.
+/// tables, so a descriptor that it creates or closes must not be recorded. Costs a system call.
 pub(crate) fn is_owner_process() -> bool {
     if !is_unforked() {
         if CLAIMED.load(Ordering::Acquire) {
             return false;
         }
-        adopt(); // forked without libc's `fork`, so `in_child` did not run
+        adopt(); // created without libc's `fork`, so `in_child` did not run
     }
     let owner = OWNER.load(Ordering::Relaxed);
     owner == 0 || owner == sys::process_id()
 }
 
-/// Makes the page belong to this process.
+/// Makes this process the page's owner.
 fn adopt() {
     let page = PAGE.load(Ordering::Acquire);
     if !page.is_null() {
@@ -64,10 +64,10 @@ fn adopt() {
 /// Logs, once, that a forked child uses a helped connection of its parent.
 #[cold]
 pub(crate) fn log_use_by_child() {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    if !TOLD.swap(true, Ordering::Relaxed) {
+    static LOGGED: AtomicBool = AtomicBool::new(false);
+    if !LOGGED.swap(true, Ordering::Relaxed) {
         crate::log::line(format_args!(
-            "a forked child uses a helped connection, which only the process that accepted it can: not connected"
+            "a forked child uses a helped connection: the call fails, because only the accepting process may use it"
         ));
     }
 }
@@ -89,7 +89,7 @@ pub(crate) fn prepare() {
 
 fn wiped_page() -> Result<*mut AtomicU32, sys::Errno> {
     let before = sys::errno();
-    // SAFETY: a fresh anonymous mapping of one page; nothing else is touched.
+    // SAFETY: a new anonymous mapping of one page; no other memory is affected.
     let page = unsafe {
         libc::mmap(
             null_mut(),
@@ -104,11 +104,11 @@ fn wiped_page() -> Result<*mut AtomicU32, sys::Errno> {
     let failed = page == libc::MAP_FAILED || unsafe { libc::madvise(page, 4096, libc::MADV_WIPEONFORK) } != 0;
     let error = sys::errno();
     sys::set_errno(before);
-    // The mapping is zeroed, aligned and large enough for the one word used of it.
+    // The mapping is zeroed, aligned and large enough for one word.
     if failed { Err(error) } else { Ok(page.cast::<AtomicU32>()) }
 }
 
-/// Claims the link port for this process: children that it forks from here on are inert.
+/// Claims the link port for this process: from here on, forked children pass all calls on to libc.
 pub(crate) fn claim() -> Result<(), sys::Errno> {
     if PAGE.load(Ordering::Acquire).is_null() {
         return Err(libc::ENOSYS); // older than Linux 4.14
@@ -133,10 +133,10 @@ extern "C" fn in_child() {
     if !CLAIMED.load(Ordering::Acquire) {
         return adopt();
     }
-    for (fd, entry) in table::noted(0..=u32::MAX) {
-        if entry == Entry::Own {
+    for (fd, entry) in table::entries_in(0..=u32::MAX) {
+        if entry == Entry::Library {
             sys::close(fd);
-            table::note(fd, Entry::Real);
+            table::record(fd, Entry::Real);
         }
     }
 }

@@ -4,17 +4,17 @@ use core::mem::MaybeUninit;
 
 use libc::iovec;
 
-/// Replies of at most this many bytes are gathered before they are composed: a server may write a small one in
-/// several parts, and each part costs more to compose than to copy.
+/// Replies of at most this many bytes are copied into one piece before they are composed: a server may write a small
+/// reply in several parts, and composing a part costs more than copying it.
 const GATHER_BYTES: usize = 512;
 
-/// Gives the parts to `take`, which takes a prefix and returns its length, until a part is not taken whole. Returns
-/// the number of bytes taken, and of bytes tried.
+/// Calls `accept` with each part until it does not accept a whole part; `accept` returns the number of bytes accepted.
+/// Returns the sum of these numbers, and the number of bytes offered.
 ///
 /// # Safety
 /// `parts` describe readable memory.
 #[inline]
-pub(crate) unsafe fn put(parts: &[iovec], mut take: impl FnMut(&[u8]) -> usize) -> (usize, usize) {
+pub(crate) unsafe fn put(parts: &[iovec], mut accept: impl FnMut(&[u8]) -> usize) -> (usize, usize) {
     let mut gathered = [MaybeUninit::uninit(); GATHER_BYTES];
     let gathered = match parts {
         [_] => None, // in one piece already
@@ -22,19 +22,19 @@ pub(crate) unsafe fn put(parts: &[iovec], mut take: impl FnMut(&[u8]) -> usize) 
         parts => unsafe { gather(parts, &mut gathered) },
     };
     if let Some(reply) = gathered {
-        return (take(reply), reply.len());
+        return (accept(reply), reply.len());
     }
-    let (mut taken, mut wanted) = (0, 0);
+    let (mut accepted, mut offered) = (0, 0);
     for part in parts.iter().filter(|part| part.iov_len > 0) {
         // SAFETY: the caller vouches for the part.
         let bytes = unsafe { core::slice::from_raw_parts(part.iov_base.cast::<u8>(), part.iov_len) };
-        let more = take(bytes);
-        (taken, wanted) = (taken + more, wanted + bytes.len());
+        let more = accept(bytes);
+        (accepted, offered) = (accepted + more, offered + bytes.len());
         if more < bytes.len() {
             break;
         }
     }
-    (taken, wanted)
+    (accepted, offered)
 }
 
 /// The parts' bytes in one piece, if they fit.
@@ -46,7 +46,7 @@ unsafe fn gather<'a>(parts: &[iovec], gathered: &'a mut [MaybeUninit<u8>; GATHER
     for part in parts {
         let room = gathered.get_mut(length..length.checked_add(part.iov_len)?)?;
         if !room.is_empty() {
-            // SAFETY: the caller vouches for the part; the room has just its length.
+            // SAFETY: the caller vouches for the part; `room` has the same length.
             unsafe {
                 core::ptr::copy_nonoverlapping(
                     part.iov_base.cast::<u8>(),

@@ -4,22 +4,22 @@
 //! descriptors to libc. All other calls come here:
 //!
 //! - [`start`]: configuration from the environment, key files, libc's own functions
-//! - [`epoll`]: returns virtual events without a system call, and polls the kernel often enough
-//! - [`data`], [`several`], [`files`]: reading and writing virtual connections
+//! - [`epoll`]: returns virtual events without a system call, and polls the kernel at bounded intervals
+//! - [`data`], [`multiple_messages`], [`kernel_copies`]: reading and writing virtual connections
 //! - [`accept`], [`descriptors`]: listening, accepting, closing, duplicating, flags
-//! - [`names`], [`options`]: addresses and socket options
-//! - [`poll`], [`select`]: with virtual connections among real descriptors
-//! - [`raw`]: system calls by number; io_uring is refused
+//! - [`connection_addresses`], [`options`]: addresses and socket options
+//! - [`poll`], [`select`]: waits for virtual connections and real descriptors together
+//! - [`system_call`]: system calls by number; io_uring is refused
 //! - [`finish`]: closes helped connections when the process ends
 //! - [`allocator`]: the application's heap; memory from the kernel for the thread that ends the process
-//! - [`turns`]: how long direct connections wait behind virtual ones
-//! - [`status`]: the status page in shared memory, its off switch, and the operator's override of relief
+//! - [`fairness`]: bounds the time for which direct connections wait behind virtual ones
+//! - [`status`]: the status page in shared memory, requests to turn helping off, and the operator's override of relief
 //!
-//! Beneath them: links (one lock each), connections, epoll sets with their ready lists, blocked threads, and the
-//! accept queue. Locks are taken in the order switch or release, link, accept queue, connection, memberships, set,
-//! blocked threads. Nothing here panics on what the kernel, a peer or the application does; errno changes only as the
-//! result of a called function; I/O on links uses raw system calls, because this library defines libc's names. Key
-//! files and status pages are read by std, whose `close` reaches this library with a real descriptor: no lock.
+//! These use links (one lock each), connections, epoll sets with their ready lists, blocked threads, and the accept
+//! queue. Locks are taken in the order helping or release, link, accept queue, connection, memberships, set, blocked
+//! threads. Nothing here panics on an action of the kernel, a peer or the application; errno changes only as the result
+//! of a called function; I/O on links uses raw system calls, because this library defines libc's names. Key files and
+//! status pages are read with std, whose `close` reaches this library with a real descriptor and takes no lock.
 
 mod address;
 mod blocked;
@@ -28,21 +28,23 @@ mod carrier_name;
 mod connections;
 mod ending;
 mod environment;
+mod epoll_set;
 mod errno;
 mod handshakes;
+mod helping;
 mod io_vectors;
 mod link;
-mod link_places;
+mod link_slots;
 mod links;
 mod listeners;
+mod lock_deadline;
 mod log;
 mod nonblocking;
 mod option_values;
 mod orders;
-mod patience;
 mod port;
 mod prepared;
-mod ready;
+mod readiness;
 mod release;
 mod release_timer;
 mod relief;
@@ -50,9 +52,7 @@ mod relief_override;
 mod rotation;
 mod sessions;
 mod signals;
-mod source;
 mod standard_error;
-mod switch;
 mod sys;
 mod tag;
 mod threads;
@@ -64,25 +64,25 @@ mod wakes;
 pub mod accept;
 pub mod allocator;
 pub mod config;
+pub mod connection_addresses;
 pub mod data;
 pub mod descriptors;
 pub mod epoll;
-pub mod files;
+pub mod fairness;
 pub mod fork;
-pub mod names;
+pub mod kernel_copies;
+pub mod multiple_messages;
 pub mod options;
 pub mod poll;
-pub mod raw;
 pub mod real;
 pub mod select;
-pub mod several;
 pub mod status;
+pub mod system_call;
 pub mod table;
-pub mod turns;
 
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// Runs once, before the application: finds libc's functions and reads the configuration.
+/// Finds libc's functions and reads the configuration. Called once, before the application runs.
 pub fn start() {
     real::resolve_all();
     standard_error::start();
@@ -92,20 +92,20 @@ pub fn start() {
     }
 }
 
-/// Whether the application has not yet waited for the listener that is to accept helped clients.
+/// Whether the link port is still closed: it opens when the application first waits for the listener to be helped.
 #[inline]
 pub fn is_listener_awaited() -> bool {
-    prepared::is_wanted()
+    prepared::is_link_port_pending()
 }
 
-/// Runs when the process ends in order: `main` returned, or `exit` was called.
+/// Ends the links. Called when the process ends in order: `main` has returned, or `exit` was called.
 pub fn finish() {
     ending::end();
     status::finish();
 }
 
-/// Takes a poisoned lock as it is: nothing here panics with a lock held, and the application must go on. Preserves
-/// errno, which waiting for another thread changes, so that calls that succeed need not.
+/// Locks a mutex, also a poisoned one: nothing here panics with a lock held, and the application must continue.
+/// Preserves errno, which waiting for another thread changes.
 #[inline]
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     match mutex.try_lock() {

@@ -1,4 +1,4 @@
-//! The application's listening sockets, and the queue of virtual connections that it has not accepted yet.
+//! The application's listening sockets, and the queues of virtual connections that wait to be accepted.
 
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -10,17 +10,17 @@ use spillway_batch::RefuseReason;
 
 use crate::connections::{self, Connection, IN};
 use crate::option_values::Options;
-use crate::source::{self, notify};
+use crate::readiness::{self, notify};
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
 use crate::wakes::Wakes;
 use crate::{address, fork, lock, prepared, virtual_descriptor};
 
-/// Most virtual connections of one family that wait to be accepted. A move of all clients at once must fit.
+/// Maximum length of each queue. It must hold all clients of a server when they move at the same time.
 const QUEUE_MAX: usize = 16 * 1024;
 
-/// One accept of this many prefers a real connection.
-const REAL_TURN: u32 = 8;
+/// One in this number of accepts prefers a real connection.
+const ACCEPTS_PER_REAL: u32 = 8;
 
 static STATE: Mutex<State> = Mutex::new(State {
     listeners: Vec::new(),
@@ -29,15 +29,16 @@ static STATE: Mutex<State> = Mutex::new(State {
     next: 0,
 });
 
-/// Number of queued connections, so that empty queues are seen without the lock.
+/// Number of queued connections, to detect empty queues without the lock.
 static QUEUED: AtomicUsize = AtomicUsize::new(0);
-static TURNS: AtomicU32 = AtomicU32::new(0);
+/// Number of accepts while virtual connections were queued.
+static ACCEPTS: AtomicU32 = AtomicU32::new(0);
 
 struct State {
     listeners: Vec<Listener>,
-    /// Indexes of queued connections, of clients with IPv4 and with IPv6 addresses.
+    /// Indexes of queued connections: one queue for clients with IPv4 addresses, one for IPv6.
     queues: [VecDeque<u32>; 2],
-    /// The port that helped clients connect to. All its listeners serve them in turn, as with SO_REUSEPORT.
+    /// The port for helped clients. Its listeners take turns to serve them, as with SO_REUSEPORT.
     served: Option<u16>,
     /// Where the search for the next listener begins.
     next: usize,
@@ -47,11 +48,11 @@ struct State {
 #[derive(Clone, Copy)]
 struct Listener {
     fd: c_int,
-    /// Index of the connection that stands for it in a ready list.
+    /// Index of the connection that stands for the listener in a ready list.
     stand_in: u32,
     family: c_int,
     address: SocketAddr,
-    /// Whether virtual connections are accepted from it.
+    /// Whether virtual connections are accepted from this listener.
     serves: bool,
 }
 
@@ -61,34 +62,34 @@ pub(crate) enum Offer {
     Refused(RefuseReason),
 }
 
-/// The stand-in of a noted listener.
-pub(crate) fn noted(fd: c_int) -> Option<&'static Connection> {
+/// The stand-in of a recorded listener.
+pub(crate) fn stand_in_of(fd: c_int) -> Option<&'static Connection> {
     match table::entry(fd) {
         Entry::Listener(index) => connections::get(index),
         _ => None,
     }
 }
 
-/// Like [`noted`], for a descriptor that the application begins to wait for: notes a listener that this process did
-/// not make itself, as with socket activation.
+/// Like [`stand_in_of`], for a descriptor that the application begins to wait for: also records a listener that another
+/// process has created, as with socket activation.
 pub(crate) fn polled(fd: c_int) -> Option<&'static Connection> {
     let is_new = table::is_real(fd)
-        && prepared::is_wanted()
+        && prepared::is_link_port_pending()
         && sys::option(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1);
-    if is_new { listening(fd) } else { noted(fd) }
+    if is_new { record(fd) } else { stand_in_of(fd) }
 }
 
-/// Notes a socket on which the application listens, if it is a TCP one and no forked child made it. Returns its stand-in.
-pub(crate) fn listening(fd: c_int) -> Option<&'static Connection> {
-    if let Some(stand_in) = noted(fd) {
+/// Records a listening TCP socket of the application. Returns its stand-in; `None` for others and in children.
+pub(crate) fn record(fd: c_int) -> Option<&'static Connection> {
+    if let Some(stand_in) = stand_in_of(fd) {
         return Some(stand_in);
     }
     if !fork::is_owner_process() {
         return None;
     }
     let family = sys::option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN).ok()?;
-    let stream = sys::option(fd, libc::SOL_SOCKET, libc::SO_TYPE) == Ok(libc::SOCK_STREAM);
-    if !stream || (family != libc::AF_INET && family != libc::AF_INET6) {
+    let is_stream = sys::option(fd, libc::SOL_SOCKET, libc::SO_TYPE) == Ok(libc::SOCK_STREAM);
+    if !is_stream || (family != libc::AF_INET && family != libc::AF_INET6) {
         return None;
     }
     // SAFETY: all zeros is a valid sockaddr_storage.
@@ -96,8 +97,8 @@ pub(crate) fn listening(fd: c_int) -> Option<&'static Connection> {
     sys::socket_name(fd, &mut name).ok()?;
     let address = address::from_c(&name)?;
     let stand_in = connections::take()?;
-    stand_in.source.can_send(false);
-    if !table::note(fd, Entry::Listener(stand_in.index)) {
+    stand_in.readiness.set_can_send(false);
+    if !table::record(fd, Entry::Listener(stand_in.index)) {
         connections::give_back(stand_in);
         return None;
     }
@@ -109,16 +110,16 @@ pub(crate) fn listening(fd: c_int) -> Option<&'static Connection> {
 }
 
 /// Records another descriptor of the listener.
-pub(crate) fn named_too(fd: c_int, new: c_int) {
+pub(crate) fn record_duplicate(fd: c_int, new: c_int) {
     let mut state = lock(&STATE);
     if let Some(listener) = state.listeners.iter().find(|listener| listener.fd == fd).copied()
-        && table::note(new, Entry::Listener(listener.stand_in))
+        && table::record(new, Entry::Listener(listener.stand_in))
     {
         state.listeners.push(Listener { fd: new, ..listener });
     }
 }
 
-/// The port of a noted listener.
+/// The port of a recorded listener.
 pub(crate) fn port_of(fd: c_int) -> Option<u16> {
     lock(&STATE).listeners.iter().find(|listener| listener.fd == fd).map(|listener| listener.address.port())
 }
@@ -131,7 +132,7 @@ pub(crate) fn serve(port: u16) {
         .listeners
         .iter_mut()
         .filter(|listener| listener.address.port() == port)
-        .for_each(|one| one.serves = true);
+        .for_each(|listener| listener.serves = true);
 }
 
 /// The port whose listeners accept virtual connections.
@@ -144,23 +145,23 @@ pub(crate) fn is_served(fd: c_int) -> bool {
     lock(&STATE).listeners.iter().any(|listener| listener.fd == fd && listener.serves)
 }
 
-/// The application closes a descriptor of a listening socket. When no listener of the served port is left, returns
-/// the connections that wait to be accepted, which must be refused.
+/// The application closes a descriptor of a listening socket. If that was the last listener of the served port, returns
+/// the queued connections, which the caller must refuse.
 #[must_use]
-pub(crate) fn closed(fd: c_int, stand_in: u32) -> Vec<&'static Connection> {
+pub(crate) fn remove(fd: c_int, stand_in: u32) -> Vec<&'static Connection> {
     let mut state = lock(&STATE);
     state.listeners.retain(|listener| listener.fd != fd);
     let is_last = state.listeners.iter().all(|listener| listener.stand_in != stand_in);
-    table::note(fd, Entry::Real);
+    table::record(fd, Entry::Real);
     let is_served = state.listeners.iter().any(|listener| listener.serves);
-    let orphans = if is_served { Default::default() } else { core::mem::take(&mut state.queues) };
+    let refused = if is_served { Default::default() } else { core::mem::take(&mut state.queues) };
     state.queue_changed();
     drop(state);
     if is_last && let Some(connection) = connections::get(stand_in) {
-        source::forget(connection);
+        readiness::leave_all_sets(connection);
         connections::give_back(connection);
     }
-    orphans.into_iter().flatten().filter_map(connections::get).collect()
+    refused.into_iter().flatten().filter_map(connections::get).collect()
 }
 
 /// Queues a client's virtual connection to be accepted.
@@ -181,7 +182,7 @@ pub(crate) fn offer(connection: &Connection, client: SocketAddr, wakes: &mut Wak
     Offer::Queued
 }
 
-/// Takes a connection out of the queue again, if it is still there.
+/// Removes a connection from the queue. Returns whether it was queued.
 pub(crate) fn withdraw(connection: &Connection) -> bool {
     if !has_queued() {
         return false;
@@ -203,19 +204,21 @@ pub(crate) fn has_queued() -> bool {
 }
 
 /// Whether this accept prefers a virtual connection to a real one.
-pub(crate) fn virtual_turn() -> bool {
-    TURNS.fetch_add(1, Ordering::Relaxed) % REAL_TURN != REAL_TURN - 1
+pub(crate) fn prefers_virtual() -> bool {
+    ACCEPTS.fetch_add(1, Ordering::Relaxed) % ACCEPTS_PER_REAL != ACCEPTS_PER_REAL - 1
 }
 
-/// Accepts the next virtual connection from this listener as a descriptor. `Ok(None)` if none waits; after an error,
-/// such as EMFILE, it still waits.
+/// Accepts the next virtual connection from this listener, with a new descriptor. `Ok(None)` if none is queued. After
+/// an error, such as EMFILE, the connection stays queued.
 pub(crate) fn accept(fd: c_int, close_on_exec: bool) -> Result<Option<(c_int, &'static Connection)>, Errno> {
     let mut state = lock(&STATE);
-    let Some(listener) = state.listeners.iter().find(|one| one.fd == fd && one.serves).copied() else {
+    let Some(listener) =
+        state.listeners.iter().find(|listener| listener.fd == fd && listener.serves).copied()
+    else {
         return Ok(None);
     };
     let own = usize::from(listener.family == libc::AF_INET6);
-    let suitable = [own, 1 - own].into_iter().filter(|&queue| state.suits(&listener, queue));
+    let suitable = [own, 1 - own].into_iter().filter(|&queue| state.accepts_from(&listener, queue));
     let Some((queue, index)) =
         suitable.into_iter().find_map(|queue| Some((queue, *state.queues[queue].front()?)))
     else {
@@ -223,16 +226,16 @@ pub(crate) fn accept(fd: c_int, close_on_exec: bool) -> Result<Option<(c_int, &'
     };
     let Some(connection) = connections::get(index) else { return Ok(None) };
     let new = virtual_descriptor::new(listener.family, close_on_exec)?;
-    if !table::note(new, Entry::Connection(index)) {
+    if !table::record(new, Entry::Connection(index)) {
         sys::close(new);
         return Err(libc::EMFILE);
     }
     state.queues[queue].pop_front();
     state.queue_changed();
     let mut inner = connection.lock();
-    inner.references = 1;
+    inner.descriptor_count = 1;
     let client = inner.client.map(|client| address::in_family(client, listener.family));
-    // As the kernel reports it: the address that was connected to, with the listener's port.
+    // As the kernel reports it: the address that the client has connected to, with the listener's port.
     let local = inner.local.filter(|_| listener.address.ip().is_unspecified()).unwrap_or(listener.address);
     let local = SocketAddr::new(local.ip(), listener.address.port());
     (inner.client, inner.local) = (client, Some(address::in_family(local, listener.family)));
@@ -242,24 +245,24 @@ pub(crate) fn accept(fd: c_int, close_on_exec: bool) -> Result<Option<(c_int, &'
 }
 
 impl State {
-    /// Whether the listener accepts clients of this queue: of the other family only if that has no listener of its own.
-    fn suits(&self, listener: &Listener, queue: usize) -> bool {
+    /// Whether the listener accepts clients of this queue: of its family, or of a family without a listener.
+    fn accepts_from(&self, listener: &Listener, queue: usize) -> bool {
         let family = [libc::AF_INET, libc::AF_INET6][queue];
         listener.serves
             && (listener.family == family
                 || !self.listeners.iter().any(|other| other.serves && other.family == family))
     }
 
-    /// The stand-in of the next listener in turn, preferably of one that the application waits for.
+    /// The stand-in of the next listener in turn; listeners that the application waits for come first.
     fn next_listener(&mut self, queue: usize) -> Option<u32> {
         let count = self.listeners.len();
         let suitable: Vec<usize> = (0..count)
             .map(|offset| (self.next + offset) % count)
-            .filter(|&position| self.suits(&self.listeners[position], queue))
+            .filter(|&position| self.accepts_from(&self.listeners[position], queue))
             .collect();
         let is_waited_for = |position: &&usize| {
             connections::get(self.listeners[**position].stand_in).is_some_and(|stand_in| {
-                stand_in.source.is_in_a_set() || stand_in.waiters.load(Ordering::SeqCst) != 0
+                stand_in.readiness.is_in_a_set() || stand_in.waiters.load(Ordering::SeqCst) != 0
             })
         };
         let position = *suitable.iter().find(is_waited_for).or(suitable.first())?;
@@ -273,10 +276,10 @@ impl State {
         QUEUED.store(waiting[0] + waiting[1], Ordering::Release);
         for listener in self.listeners.iter().filter(|listener| listener.serves) {
             let Some(stand_in) = connections::get(listener.stand_in) else { continue };
-            if (0..2).any(|queue| waiting[queue] > 0 && self.suits(listener, queue)) {
-                stand_in.source.raise(IN);
+            if (0..2).any(|queue| waiting[queue] > 0 && self.accepts_from(listener, queue)) {
+                stand_in.readiness.raise(IN);
             } else {
-                stand_in.source.lower(IN);
+                stand_in.readiness.lower(IN);
             }
         }
     }

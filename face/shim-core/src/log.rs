@@ -1,9 +1,9 @@
-//! One line per decision on standard error, at most a few each second, each by one write that does not wait.
+//! Log lines on standard error: a bounded number in each second, each with one write that does not wait.
 //!
-//! The server's threads log while they hold locks that direct clients need, too, so a reader of the log that has
-//! stopped must not stop them: a line for which there is no room at once is dropped and counted. Nothing is written
-//! if descriptor 2 is another file than when the library was loaded: a server that closes its standard error opens
-//! its next file or connection under that number.
+//! The server's threads log while they hold locks that direct clients need, too, so a log reader that has stopped must
+//! not block them: without room for a line, the line is dropped and counted. Nothing is written if descriptor 2 refers
+//! to another file than when the library was loaded: after a server closes its standard error, its next file or
+//! connection gets that number.
 
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,43 +12,42 @@ use crate::status::layout::Counter;
 use crate::status::own;
 use crate::{standard_error, sys};
 
-/// Lines within one second; more are dropped.
+/// Maximum number of lines within one second; further lines are dropped.
 const LINES_PER_SECOND: u64 = 20;
 
-/// Lines within one second about peers that have not authenticated: strangers at the link port must not be able to
-/// crowd out other lines.
-const KNOCKS_PER_SECOND: u64 = 5;
+/// Like [`LINES_PER_SECOND`], for lines about peers without authentication: they must not crowd out other lines.
+const UNAUTHENTICATED_LINES_PER_SECOND: u64 = 5;
 
-/// The longest line in bytes; longer ones are cut.
+/// Maximum length of a line, in bytes; longer lines are truncated.
 const LINE_BYTES_MAX: usize = 512;
 
-/// Bytes of one write: a line that reports dropped lines, and another line.
+/// Maximum length of one write, in bytes: a line that reports dropped lines, and another line.
 const WRITE_BYTES_MAX: usize = LINE_BYTES_MAX + 64;
 
-/// Attempts to write while another thread writes, which takes microseconds.
-const TURNS_MAX: u32 = 1000;
+/// Attempts to become the writer while another thread writes, which takes microseconds.
+const ATTEMPTS_MAX: u32 = 1000;
 
-/// The second, times 2^20, plus the lines written in it.
+/// The current second times 2^20, plus the number of lines written in it.
 static BUDGET: AtomicU64 = AtomicU64::new(0);
-static KNOCK_BUDGET: AtomicU64 = AtomicU64::new(0);
+static UNAUTHENTICATED_BUDGET: AtomicU64 = AtomicU64::new(0);
 
 /// Whether a thread is writing.
 static WRITING: AtomicBool = AtomicBool::new(false);
 
-/// Lines that were not written, and how many of them the log has reported.
+/// Number of lines dropped, and the number of these that the log has reported.
 static DROPPED: AtomicU64 = AtomicU64::new(0);
-static TOLD: AtomicU64 = AtomicU64::new(0);
+static REPORTED: AtomicU64 = AtomicU64::new(0);
 
 /// The text of one write.
 struct Text {
     bytes: [u8; WRITE_BYTES_MAX],
     length: usize,
-    /// The end of the current line's room in `bytes`; the last byte is for the line end.
+    /// Where the current line must end in `bytes`, line end included.
     end: usize,
 }
 
 impl Text {
-    /// An empty text, or one that begins with a line end to terminate the previous line.
+    /// An empty text, or with `ends_line` one that begins with a line end, to terminate an incomplete previous line.
     fn new(ends_line: bool) -> Text {
         let mut bytes = [0; WRITE_BYTES_MAX];
         bytes[0] = b'\n';
@@ -71,26 +70,26 @@ impl Text {
 impl Write for Text {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let room = self.end - 1 - self.length;
-        let taken = text.len().min(room);
-        self.bytes[self.length..self.length + taken].copy_from_slice(&text.as_bytes()[..taken]);
-        self.length += taken;
+        let copied = text.len().min(room);
+        self.bytes[self.length..self.length + copied].copy_from_slice(&text.as_bytes()[..copied]);
+        self.length += copied;
         Ok(())
     }
 }
 
-/// Writes `spillway: ` and the line, unless too many were written this second.
+/// Writes `spillway: ` and the line, unless this second's limit is reached.
 pub(crate) fn line(arguments: fmt::Arguments<'_>) {
     if may_write(&BUDGET, LINES_PER_SECOND) {
-        always(arguments);
+        unlimited(arguments);
     } else {
         count_dropped();
     }
 }
 
 /// Like [`line`], about a peer that has not authenticated.
-pub(crate) fn knock(arguments: fmt::Arguments<'_>) {
-    if may_write(&KNOCK_BUDGET, KNOCKS_PER_SECOND) {
-        always(arguments);
+pub(crate) fn unauthenticated(arguments: fmt::Arguments<'_>) {
+    if may_write(&UNAUTHENTICATED_BUDGET, UNAUTHENTICATED_LINES_PER_SECOND) {
+        unlimited(arguments);
     } else {
         count_dropped();
     }
@@ -105,18 +104,18 @@ fn may_write(budget: &AtomicU64, max: u64) -> bool {
     budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend).is_ok()
 }
 
-/// Writes the line even if too many were written this second: for the last lines of a process.
-pub(crate) fn always(arguments: fmt::Arguments<'_>) {
-    let Some(_turn) = Turn::take() else { return count_dropped() };
-    let mut text = Text::new(standard_error::is_torn());
+/// Like [`line`], without a limit: for lines at the start and the end of a process.
+pub(crate) fn unlimited(arguments: fmt::Arguments<'_>) {
+    let Some(_writer) = Writer::take() else { return count_dropped() };
+    let mut text = Text::new(standard_error::is_incomplete());
     let dropped = DROPPED.load(Ordering::Relaxed);
-    let untold = dropped - TOLD.load(Ordering::Relaxed);
-    if untold > 0 {
-        text.line(WRITE_BYTES_MAX - LINE_BYTES_MAX, format_args!("{untold} log lines dropped"));
+    let unreported = dropped - REPORTED.load(Ordering::Relaxed);
+    if unreported > 0 {
+        text.line(WRITE_BYTES_MAX - LINE_BYTES_MAX, format_args!("{unreported} log lines dropped"));
     }
     text.line(LINE_BYTES_MAX, arguments);
     if standard_error::write(text.as_bytes()) {
-        TOLD.store(dropped, Ordering::Relaxed);
+        REPORTED.store(dropped, Ordering::Relaxed);
     } else {
         count_dropped();
     }
@@ -127,21 +126,20 @@ fn count_dropped() {
     own::count(Counter::LogLinesDropped);
 }
 
-/// The number of lines that were not written.
+/// The number of lines dropped.
 pub(crate) fn dropped() -> u64 {
     DROPPED.load(Ordering::Relaxed)
 }
 
-/// Exists while one thread writes, so that no other does.
-struct Turn;
+/// The right to write, which one thread has at a time.
+struct Writer;
 
-impl Turn {
-    /// `None` if another thread does not finish: in a child that was forked while a thread was writing, that thread
-    /// does not exist.
-    fn take() -> Option<Turn> {
-        for _ in 0..TURNS_MAX {
+impl Writer {
+    /// `None` if another thread keeps the right, as in a child that was forked while a thread was writing.
+    fn take() -> Option<Writer> {
+        for _ in 0..ATTEMPTS_MAX {
             if !WRITING.swap(true, Ordering::Acquire) {
-                return Some(Turn);
+                return Some(Writer);
             }
             std::thread::yield_now();
         }
@@ -149,7 +147,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for Writer {
     fn drop(&mut self) {
         WRITING.store(false, Ordering::Release);
     }
@@ -182,26 +180,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_counted_by_the_second() {
+    fn lines_of_one_second_are_limited() {
         let budget = AtomicU64::new(0);
         let written = (0..10_000).filter(|_| may_write(&budget, 5)).count();
-        // The second may have changed meanwhile.
+        // Up to two seconds' lines, because the second may change during the test.
         assert!((5..=10).contains(&written), "{written}");
     }
 
     #[test]
-    fn long_lines_are_cut_and_fit_one_write() {
+    fn long_line_is_truncated_and_fits_one_write() {
         let mut text = Text::new(false);
         text.line(WRITE_BYTES_MAX - LINE_BYTES_MAX, format_args!("{} log lines dropped", u64::MAX));
         assert_eq!(text.as_bytes(), b"spillway: 18446744073709551615 log lines dropped\n");
         let before = text.length;
         text.line(LINE_BYTES_MAX, format_args!("{}", "x".repeat(1000)));
         assert_eq!((text.length - before, text.bytes[text.length - 1]), (LINE_BYTES_MAX, b'\n'));
-        let mut torn = Text::new(true);
-        torn.line(WRITE_BYTES_MAX - LINE_BYTES_MAX, format_args!("{} log lines dropped", u64::MAX));
-        torn.line(LINE_BYTES_MAX, format_args!("{}", "x".repeat(1000)));
-        assert!(torn.as_bytes().starts_with(b"\nspillway: 1844"), "behind a part of a line");
-        assert_eq!(torn.as_bytes().last(), Some(&b'\n'));
+        let mut after_incomplete = Text::new(true);
+        after_incomplete
+            .line(WRITE_BYTES_MAX - LINE_BYTES_MAX, format_args!("{} log lines dropped", u64::MAX));
+        after_incomplete.line(LINE_BYTES_MAX, format_args!("{}", "x".repeat(1000)));
+        assert!(
+            after_incomplete.as_bytes().starts_with(b"\nspillway: 1844"),
+            "a line end terminates the incomplete line"
+        );
+        assert_eq!(after_incomplete.as_bytes().last(), Some(&b'\n'));
         const { assert!(WRITE_BYTES_MAX <= standard_error::BYTES_MAX) };
     }
 }

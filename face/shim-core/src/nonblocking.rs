@@ -1,8 +1,8 @@
-//! Reads what has arrived, without waiting.
+//! Non-blocking reads.
 
 use libc::{c_int, iovec};
 
-use crate::connections::{Connection, Reading};
+use crate::connections::{Connection, ReadOptions};
 use crate::links;
 use crate::sys::Errno;
 use crate::wakes::Wakes;
@@ -13,7 +13,7 @@ pub(crate) fn is_nonblocking(connection: &Connection, flags: c_int) -> bool {
     flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking()
 }
 
-/// Reads what has arrived; EAGAIN if nothing has.
+/// Reads the bytes that have arrived, without waiting; EAGAIN if no byte has.
 ///
 /// # Safety
 /// `parts` describe writable memory.
@@ -23,7 +23,7 @@ pub(crate) unsafe fn receive_once(
     parts: &[iovec],
     flags: c_int,
 ) -> Result<usize, Errno> {
-    let how = Reading { peek: flags & libc::MSG_PEEK != 0, discard: flags & libc::MSG_TRUNC != 0 };
+    let how = ReadOptions { peek: flags & libc::MSG_PEEK != 0, discard: flags & libc::MSG_TRUNC != 0 };
     // SAFETY: the caller vouches for the parts.
     let read = unsafe { connection.read(fd, parts, how) }?;
     if read.report > 0 {

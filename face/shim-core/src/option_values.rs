@@ -2,18 +2,18 @@
 
 use libc::c_int;
 
-/// Options kept for one connection; further ones are validated and not kept.
+/// Maximum number of options kept for one connection. Further options are checked and not kept.
 const OPTIONS_MAX: usize = 32;
 
-/// The longest value that is kept, in bytes.
+/// Maximum length of a kept value, in bytes.
 pub(crate) const VALUE_BYTES_MAX: usize = 64;
 
 #[derive(Default)]
 pub(crate) struct Options {
     kept: Vec<Kept>,
-    /// The listener that accepted the connection; its options are inherited, as by a real connection.
+    /// The listener that accepted the connection, which inherits the listener's options.
     listener: Option<c_int>,
-    /// `SO_RCVTIMEO` and `SO_SNDTIMEO` in milliseconds; 0 waits for ever.
+    /// `SO_RCVTIMEO` and `SO_SNDTIMEO` in milliseconds; 0 for no timeout.
     pub(crate) receive_timeout_ms: u64,
     pub(crate) send_timeout_ms: u64,
 }
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_are_kept_replaced_and_bounded() {
+    fn options_are_kept_and_replaced_up_to_the_bounds() {
         let mut options = Options::default();
         for name in 0..100 {
             options.keep(1, name, &name.to_ne_bytes());
@@ -68,6 +68,6 @@ mod tests {
         assert_eq!(options.kept(1, 3), Some(&b"x"[..]));
         assert_eq!(options.kept(2, 3), None);
         options.keep(1, 4, &[0; VALUE_BYTES_MAX + 1]);
-        assert_eq!(options.kept(1, 4), Some(&4i32.to_ne_bytes()[..]), "too long a value changes nothing");
+        assert_eq!(options.kept(1, 4), Some(&4i32.to_ne_bytes()[..]), "a value above the limit is not kept");
     }
 }

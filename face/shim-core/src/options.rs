@@ -1,7 +1,7 @@
 //! Socket options of virtual connections.
 //!
-//! Their descriptors share one socket, so options are kept for each connection. A private trial socket tells whether
-//! an option is valid and how it reads afterwards: the kernel doubles buffer sizes, for instance.
+//! Their descriptors share one socket, so options are kept for each connection. An option is first set on a private
+//! trial socket, to check it and to read back its value: the kernel doubles buffer sizes, for instance.
 
 use core::mem::size_of;
 use core::sync::atomic::Ordering;
@@ -33,7 +33,7 @@ fn is_inherited(level: c_int, name: c_int) -> bool {
     }
 }
 
-/// `getsockopt`. Reads report errors, so SO_ERROR is 0 unless a reset has not been read yet.
+/// `getsockopt`. SO_ERROR is ECONNRESET after a reset that no read has reported yet, otherwise 0.
 ///
 /// # Safety
 /// Same as for `getsockopt`.
@@ -69,7 +69,7 @@ pub unsafe fn option(
     drop(inner);
     // SAFETY: passes the caller's arguments on unchanged, to a socket of the same kind.
     let outcome = unsafe { real::getsockopt(listener.unwrap_or(fd), level, name, value, length) };
-    // SAFETY: as above; the state is the first byte of the structure.
+    // SAFETY: as above. The structure's first byte is the state.
     if outcome == 0 && (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO) && unsafe { *length } > 0 {
         const ESTABLISHED: u8 = 1; // TCP_ESTABLISHED
         const CLOSE_WAIT: u8 = 8; // TCP_CLOSE_WAIT
@@ -133,7 +133,7 @@ unsafe fn set_virtual(
         let trial = &mut trials[usize::from(family == libc::AF_INET6)];
         if *trial < 0 {
             let socket = sys::stream_socket(family)?;
-            table::note(socket, Entry::Own);
+            table::record(socket, Entry::Library);
             *trial = socket;
         }
         // SAFETY: passes the caller's arguments on unchanged, to a socket of the same kind.
@@ -175,13 +175,13 @@ unsafe fn set_virtual(
     Ok(())
 }
 
-/// Converts to milliseconds, rounded up: a very short time must not become 0, which waits for ever.
+/// Converts to milliseconds, rounded up: a very short time must not become 0, which means no timeout.
 fn milliseconds(time: libc::timeval) -> u64 {
     let micros = u64::try_from(time.tv_usec).unwrap_or(0);
     u64::try_from(time.tv_sec).unwrap_or(0).saturating_mul(1000).saturating_add(micros.div_ceil(1000))
 }
 
-/// `fcntl(F_SETFL)`: changes those flags that the kernel lets a program change on a socket.
+/// `fcntl(F_SETFL)`: changes the flags that the kernel allows to change on a socket.
 pub(crate) fn set_status(connection: &Connection, flags: c_int) {
     const CHANGEABLE: c_int =
         libc::O_NONBLOCK | libc::O_APPEND | libc::O_ASYNC | libc::O_DIRECT | libc::O_NOATIME;
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_rounded_up() {
+    fn milliseconds_are_rounded_up() {
         let time = |tv_sec, tv_usec| milliseconds(libc::timeval { tv_sec, tv_usec });
         assert_eq!([time(0, 0), time(0, 1), time(2, 1000), time(-1, 0)], [0, 1, 2001, 0]);
     }

@@ -1,24 +1,26 @@
 //! Requests by readers of the status page. Only the server's own user may write to the page.
 
 use crate::status::{self, Request, own};
-use crate::{fork, links, relief, switch};
+use crate::{fork, helping, links, relief};
 
 /// Handles requests. Called when epoll reports the page's watch.
 pub(crate) fn ready() {
     own::take_watch();
-    look();
+    carry_out();
 }
 
 /// Carries out a reader's request, if there is one. Call with no lock held.
-pub(crate) fn look() {
-    let Some(asked) = own::asked().filter(|_| fork::is_owner()) else { return };
-    match asked.request() {
-        // Writes the bytes received and sent of each connection to the page.
+pub(crate) fn carry_out() {
+    let Some(pending) = own::pending_request().filter(|_| fork::is_owner()) else { return };
+    match pending.request() {
+        // Writes the traffic of each connection to the page.
         Some(Request::Refresh) => links::each_connection(status::connection_traffic),
-        Some(Request::Off { within_ms }) => switch::off(within_ms),
-        Some(Request::On) => switch::on(),
-        Some(Request::Say { word, lasts_s }) => relief::say(word, lasts_s),
+        Some(Request::Off { within_ms }) => helping::turn_off(within_ms),
+        Some(Request::On) => helping::turn_on(),
+        Some(Request::SetOverride { manual_override, lasts_s }) => {
+            relief::set_override(manual_override, lasts_s)
+        }
         None => {}
     }
-    asked.answered();
+    pending.mark_done();
 }

@@ -10,16 +10,16 @@ use crate::sys::{self, Errno};
 use crate::wakes::Wakes;
 use crate::{links, port, prepared, real, table, threads};
 
-/// The function that the application called.
+/// The function that the application has called, with its timeout.
 #[derive(Clone, Copy)]
 pub enum Wait {
-    /// `poll`; milliseconds, negative for ever.
+    /// `poll`; milliseconds, negative for no timeout.
     Plain(c_int),
-    /// `ppoll`; null for ever.
+    /// `ppoll`; null for no timeout.
     Masked(*const timespec, *const sigset_t),
 }
 
-/// `poll` and `ppoll`. First sends what this thread has deferred, because it may sleep here.
+/// `poll` and `ppoll`. First sends this thread's deferred replies, because the thread may sleep here.
 ///
 /// # Safety
 /// Same as for the C functions.
@@ -30,7 +30,7 @@ pub unsafe fn poll(descriptors: *mut pollfd, count: nfds_t, how: Wait) -> c_int 
     unsafe {
         if !descriptors.is_null() && length < table::DESCRIPTORS_MAX {
             let descriptors = core::slice::from_raw_parts_mut(descriptors, length);
-            if is_ours(descriptors) {
+            if any_virtual(descriptors) {
                 let before = sys::errno();
                 let (timeout, mask) = how.parts();
                 let ready = poll_mixed(descriptors, timeout, mask);
@@ -46,7 +46,7 @@ pub unsafe fn poll(descriptors: *mut pollfd, count: nfds_t, how: Wait) -> c_int 
 
 impl Wait {
     /// # Safety
-    /// A pointer to a time is null or valid.
+    /// The pointer to the timeout is null or valid.
     unsafe fn parts(self) -> (Option<Duration>, *const sigset_t) {
         match self {
             Wait::Plain(ms) => (u64::try_from(ms).ok().map(Duration::from_millis), core::ptr::null()),
@@ -56,7 +56,7 @@ impl Wait {
     }
 }
 
-/// Sends what this thread has deferred.
+/// Sends this thread's deferred replies.
 pub(crate) fn flush() {
     if threads::has_deferred() && crate::fork::is_owner() {
         let before = sys::errno();
@@ -67,55 +67,63 @@ pub(crate) fn flush() {
     }
 }
 
-/// Whether any of these is virtual, or a listener for helped clients. Opens the link port for such a listener.
-pub(crate) fn is_ours(descriptors: &[pollfd]) -> bool {
-    if prepared::is_wanted() {
-        for one in descriptors.iter().filter(|one| one.fd >= 0) {
-            port::listener_awaited(one.fd);
+/// Whether any descriptor is virtual, or a listener for helped clients. Opens the link port for such a listener.
+pub(crate) fn any_virtual(descriptors: &[pollfd]) -> bool {
+    if prepared::is_link_port_pending() {
+        for descriptor in descriptors.iter().filter(|descriptor| descriptor.fd >= 0) {
+            port::listener_awaited(descriptor.fd);
         }
     }
-    descriptors.iter().any(|one| !table::is_real(one.fd) && connections::of_pollable(one.fd).is_some())
+    descriptors
+        .iter()
+        .any(|descriptor| !table::is_real(descriptor.fd) && connections::of_pollable(descriptor.fd).is_some())
 }
 
-/// Waits and fills in the answers. Returns the number of descriptors with events.
+/// Waits and sets `revents` of each descriptor. Returns the number of descriptors with events.
 pub(crate) fn poll_mixed(
     descriptors: &mut [pollfd],
     timeout: Option<Duration>,
     mask: *const sigset_t,
 ) -> Result<usize, Errno> {
     let virtuals: Vec<Option<&'static Connection>> =
-        descriptors.iter().map(|one| connections::of_pollable(one.fd)).collect();
-    // A loop over many clients sends its replies together; a thread that serves one client must not defer its replies.
-    let is_loop = virtuals.iter().flatten().nth(1).is_some();
-    if is_loop {
-        threads::runs_loop();
+        descriptors.iter().map(|descriptor| connections::of_pollable(descriptor.fd)).collect();
+    // A loop over many clients defers its replies to send them together; a thread with one client must send at once.
+    let has_several = virtuals.iter().flatten().nth(1).is_some();
+    if has_several {
+        threads::set_runs_event_loop();
     }
-    // The kernel skips virtual connections, which have a negative number in its copy.
-    let kernels = |(one, of): (&pollfd, &Option<&Connection>)| match (of, table::entry(one.fd)) {
-        (Some(_), table::Entry::Connection(_)) => pollfd { fd: -1, ..*one },
-        _ => pollfd { revents: 0, ..*one },
+    // The kernel skips negative numbers, by which virtual connections are replaced in its copy.
+    let for_kernel = |(descriptor, connection): (&pollfd, &Option<&Connection>)| match (
+        connection,
+        table::entry(descriptor.fd),
+    ) {
+        (Some(_), table::Entry::Connection(_)) => pollfd { fd: -1, ..*descriptor },
+        _ => pollfd { revents: 0, ..*descriptor },
     };
-    let mut kernel: Vec<pollfd> = descriptors.iter().zip(&virtuals).map(kernels).collect();
+    let mut kernel: Vec<pollfd> = descriptors.iter().zip(&virtuals).map(for_kernel).collect();
     let began = sys::now();
     let mut blocked: Option<Blocked> = None;
     loop {
-        let is_ready = descriptors.iter().zip(&virtuals).any(|(one, of)| revents(one, *of) != 0);
+        let is_ready = descriptors
+            .iter()
+            .zip(&virtuals)
+            .any(|(descriptor, connection)| revents(descriptor, *connection) != 0);
         let left = timeout.map(|timeout| timeout.saturating_sub(sys::now().since(began)));
         let may_wait = !is_ready && left != Some(Duration::ZERO);
         match &mut blocked {
-            // Check once more, because changes wake this thread from here on.
+            // From here on a change wakes this thread: check once more for changes before that.
             None if may_wait => {
                 blocked = Some(Blocked::new(virtuals.iter().flatten().copied().collect()));
                 continue;
             }
             Some(blocked) if may_wait => blocked.sleep(&mut kernel, left, mask)?,
-            // Real descriptors, and the next batch, get their turn even if virtual ones are always ready.
-            _ => Blocked::passing().sleep(&mut kernel, Some(Duration::ZERO), mask)?,
+            // Also polls real descriptors and links when virtual connections are always ready.
+            _ => Blocked::without_waiting().sleep(&mut kernel, Some(Duration::ZERO), mask)?,
         }
         let mut ready = 0;
-        for ((one, of), seen) in descriptors.iter_mut().zip(&virtuals).zip(&kernel) {
-            one.revents = seen.revents | revents(one, *of);
-            ready += usize::from(one.revents != 0);
+        for ((descriptor, connection), seen) in descriptors.iter_mut().zip(&virtuals).zip(&kernel) {
+            descriptor.revents = seen.revents | revents(descriptor, *connection);
+            ready += usize::from(descriptor.revents != 0);
         }
         if ready > 0 || left == Some(Duration::ZERO) {
             return Ok(ready);
@@ -123,9 +131,9 @@ pub(crate) fn poll_mixed(
     }
 }
 
-/// The events that a virtual connection, or a listener's stand-in, has to report.
-fn revents(one: &pollfd, of: Option<&Connection>) -> i16 {
-    // poll and epoll have the same numbers for these events.
-    let wanted = u32::from(one.events as u16) | ERR | HUP;
-    of.map_or(0, |connection| (connection.source.own_state() & wanted) as i16)
+/// The events to report of a virtual connection or a listener's stand-in.
+fn revents(descriptor: &pollfd, connection: Option<&Connection>) -> i16 {
+    // poll and epoll use the same numbers for these events.
+    let wanted = u32::from(descriptor.events as u16) | ERR | HUP;
+    connection.map_or(0, |connection| (connection.readiness.own_state() & wanted) as i16)
 }

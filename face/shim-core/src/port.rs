@@ -11,29 +11,30 @@ use spillway_batch::{LinkRandomness, ServerLink};
 
 use crate::address::{self, LinkAddress};
 use crate::config::{Config, ConfigError};
+use crate::epoll_set::{self, Set};
 use crate::log::{self, Reason};
-use crate::ready::{self, Set};
 use crate::status::{self, Counter};
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
 use crate::tag::Tag;
 use crate::wakes::Wakes;
-use crate::{fork, links, listeners, lock, prepared, switch};
+use crate::{fork, helping, links, listeners, lock, prepared};
 
-/// Most links that are accepted for one event of the link port.
+/// Maximum number of links accepted for one event of the link port.
 const ACCEPTS_MAX: usize = 16;
 
-/// Most links that the kernel has connected and that wait to be accepted.
+/// Maximum number of links that wait in the kernel to be accepted.
 const BACKLOG: c_int = 4096;
 
 static OPENING: Mutex<()> = Mutex::new(());
 static PORT: AtomicI32 = AtomicI32::new(-1);
 /// The set that the link port is in.
-static HOME: AtomicU32 = AtomicU32::new(0);
-/// The library's own set, 0 for none.
-static OWN_SET: AtomicU32 = AtomicU32::new(0);
-/// A descriptor that is closed when no other number is free: see `turn_away`.
+static PORT_SET: AtomicU32 = AtomicU32::new(0);
+/// Index of the library's own set, 0 for none.
+static LIBRARY_SET: AtomicU32 = AtomicU32::new(0);
+/// A descriptor that is closed when the process has no free descriptor left, so that one is free: see `turn_away`.
 static RESERVE: AtomicI32 = AtomicI32::new(-1);
+
 /// Sets the configuration of this process.
 pub(crate) fn configure(config: Result<Option<Config>, ConfigError>) {
     match config {
@@ -43,47 +44,48 @@ pub(crate) fn configure(config: Result<Option<Config>, ConfigError>) {
     }
 }
 
-/// Logs why the link port cannot be served, and ends the process if the configuration requires helpers.
+/// Logs why the link port cannot be opened, and ends the process if the configuration requires helpers.
 fn give_up(require: bool, why: core::fmt::Arguments<'_>) {
     if require {
-        log::always(format_args!("{why}; --require was given, so the server is ended"));
+        log::unlimited(format_args!("{why}; --require was given, so the server is ended"));
         sys::exit(1);
     }
-    log::always(format_args!("{why}; the server runs without helpers"));
+    log::unlimited(format_args!("{why}; the server runs without helpers"));
 }
 
-/// The application polls this listener in this set: opens the link port if this is the listener to serve.
+/// Called when the application polls this listener in this set. Opens the link port if the listener's port is the one
+/// that helped clients are to use.
 pub(crate) fn listener_polled(fd: c_int, set: &Set) {
     open_for(fd, || Ok(set));
 }
 
-/// Like [`listener_polled`], for a listener that the application waits for outside epoll; uses the library's own set.
+/// Like [`listener_polled`], for a listener that the application waits for outside epoll: uses the library's own set.
 #[inline]
 pub(crate) fn listener_awaited(fd: c_int) {
-    if prepared::is_wanted() && listeners::polled(fd).is_some() {
-        open_for(fd, own_set_or_new);
+    if prepared::is_link_port_pending() && listeners::polled(fd).is_some() {
+        open_for(fd, library_set_or_new);
     }
 }
 
 fn open_for<'a>(fd: c_int, set: impl FnOnce() -> Result<&'a Set, Errno>) {
-    if !prepared::is_wanted() || !fork::is_owner_process() {
+    if !prepared::is_link_port_pending() || !fork::is_owner_process() {
         return;
     }
     let _opening = lock(&OPENING);
-    let Some(config) = prepared::config().filter(|_| prepared::is_wanted()) else { return };
+    let Some(config) = prepared::config().filter(|_| prepared::is_link_port_pending()) else { return };
     let Some(port) = listeners::port_of(fd) else { return };
     if config.port.is_some_and(|wanted| wanted != port) {
         return;
     }
-    let before = sys::errno(); // the search for status pages changes it
-    open_wanted(config, port, set);
+    let before = sys::errno(); // `status::claim` searches for status pages, which changes errno
+    claim_and_open(config, port, set);
     sys::set_errno(before);
-    // Only now: other threads must wait for the outcome here, rather than sleep in the kernel as if there were no
-    // link port.
-    prepared::is_opened();
+    // Set after the outcome is known: while the port is pending, other threads that are about to sleep enter this
+    // function, and wait for `OPENING`.
+    prepared::set_link_port_settled();
 }
 
-fn open_wanted<'a>(config: &Config, port: u16, set: impl FnOnce() -> Result<&'a Set, Errno>) {
+fn claim_and_open<'a>(config: &Config, port: u16, set: impl FnOnce() -> Result<&'a Set, Errno>) {
     if let Err(status::Another(pid)) = status::claim(config, port) {
         log::line(format_args!("process {pid} of this server has the link port: this one serves no helpers"));
         return;
@@ -95,7 +97,7 @@ fn open_wanted<'a>(config: &Config, port: u16, set: impl FnOnce() -> Result<&'a 
     let why = format_args!("the link port {} cannot be opened: {}", config.link, Reason(error)).to_string();
     match set {
         Ok(set) if !config.require => {
-            log::always(format_args!("{why}; the server runs without helpers and tries again"));
+            log::unlimited(format_args!("{why}; the server runs without helpers and tries again"));
             retry::begin(set);
         }
         _ => {
@@ -105,23 +107,23 @@ fn open_wanted<'a>(config: &Config, port: u16, set: impl FnOnce() -> Result<&'a 
     }
 }
 
-/// The process ends: logs that no helper was served if `spillway run` started it and it never waited for clients. A
-/// program that had children may have started the server and not be it.
+/// Called when the process ends: if `spillway run` started the process and it never waited for clients, logs that no
+/// helper was served. A program with children is left out, because one of them may be the server.
 pub(crate) fn report_unserved() {
-    let Some(config) = prepared::config().filter(|_| prepared::is_wanted()) else { return };
+    let Some(config) = prepared::config().filter(|_| prepared::is_link_port_pending()) else { return };
     let is_started = config.started == Some(sys::process_id());
     if !is_started || fork::has_forked() || sys::had_children() || status::is_claimed(config) {
         return;
     }
     let port = config.port.map(|port| format!(" on port {port}")).unwrap_or_default();
-    log::always(format_args!("the program ended without waiting for clients{port}: no helper was served"));
+    log::unlimited(format_args!("the program ended without waiting for clients{port}: no helper was served"));
 }
 
 /// Opens the link port, watched in this set.
 fn open_in(config: &Config, set: &Set) -> Result<(), Errno> {
     let socket = open(&config.link)?;
     watch(socket, set).inspect_err(|_| sys::end_socket(socket))?;
-    if !switch::is_off() {
+    if !helping::is_off() {
         status::set_state(status::State::On);
     }
     let port = listeners::served().unwrap_or(0);
@@ -129,37 +131,37 @@ fn open_in(config: &Config, set: &Set) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The state that the status page shows while the switch is on.
+/// The state that the status page shows while helping is on.
 pub(crate) fn state() -> status::State {
-    match home() {
+    match port_set() {
         Some(_) => status::State::On,
         None if retry::is_waiting() => status::State::Opening,
         None => status::State::Off,
     }
 }
 
-fn own_set_or_new() -> Result<&'static Set, Errno> {
-    if let Some(set) = own_set() {
+fn library_set_or_new() -> Result<&'static Set, Errno> {
+    if let Some(set) = library_set() {
         return Ok(set);
     }
-    let set = ready::own()?;
-    OWN_SET.store(set.index, Ordering::Release);
+    let set = epoll_set::create_library_set()?;
+    LIBRARY_SET.store(set.index, Ordering::Release);
     Ok(set)
 }
 
-/// The library's own set, in which blocked threads receive, if there is one.
+/// The library's own set, if there is one: it holds links, and threads in blocking calls handle its events.
 #[inline]
-pub(crate) fn own_set() -> Option<&'static Set> {
-    match OWN_SET.load(Ordering::Acquire) {
+pub(crate) fn library_set() -> Option<&'static Set> {
+    match LIBRARY_SET.load(Ordering::Acquire) {
         0 => None,
-        index => ready::get(index),
+        index => epoll_set::get(index),
     }
 }
 
 fn open(link: &LinkAddress) -> Result<c_int, Errno> {
     match link.host {
         Some(host) => bound(SocketAddr::new(host, link.port), false),
-        // One socket for both families, or IPv4 where there is no IPv6.
+        // One socket for both address families, or IPv4 on a host without IPv6.
         None => bound(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), link.port), true).or_else(|error| {
             if error == libc::EADDRINUSE {
                 return Err(error);
@@ -173,7 +175,7 @@ fn bound(address: SocketAddr, both_families: bool) -> Result<c_int, Errno> {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let socket = sys::stream_socket(family)?;
     let (name, length) = address::to_c(address);
-    let prepared = sys::set_option(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)
+    let listening = sys::set_option(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)
         .and_then(|()| match family {
             libc::AF_INET6 => {
                 sys::set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, c_int::from(!both_families))
@@ -182,7 +184,7 @@ fn bound(address: SocketAddr, both_families: bool) -> Result<c_int, Errno> {
         })
         .and_then(|()| sys::bind(socket, &name, length))
         .and_then(|()| sys::listen(socket, BACKLOG));
-    match prepared {
+    match listening {
         Ok(()) => Ok(socket),
         Err(error) => {
             sys::end_socket(socket);
@@ -191,16 +193,16 @@ fn bound(address: SocketAddr, both_families: bool) -> Result<c_int, Errno> {
     }
 }
 
-/// Puts the link port into the set, and makes forked children inert.
+/// Adds the link port to the set. From here on, forked children pass all calls on to libc.
 fn watch(socket: c_int, set: &Set) -> Result<(), Errno> {
     fork::claim()?;
     set.activate()?;
     let epoll = set.fd.load(Ordering::Relaxed);
     sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, socket, libc::EPOLLIN as u32, Tag::Port.value())?;
-    table::note(socket, Entry::Own);
+    table::record(socket, Entry::Library);
     keep_reserve();
     status::watch_in(epoll, Tag::Control.value());
-    HOME.store(set.index, Ordering::Release);
+    PORT_SET.store(set.index, Ordering::Release);
     PORT.store(socket, Ordering::Release);
     Ok(())
 }
@@ -221,7 +223,7 @@ pub(crate) fn ready(set: &Set, wakes: &mut Wakes) {
                 return;
             }
         };
-        if switch::is_off() {
+        if helping::is_off() {
             status::count(Counter::LinkOff);
             sys::end_socket(socket);
             continue;
@@ -238,23 +240,24 @@ pub(crate) fn ready(set: &Set, wakes: &mut Wakes) {
                     local,
                     LinkRandomness::from_random(random),
                 );
-                links::opened(socket, peer, local, end, set, wakes);
-                switch::opened();
+                links::begin_link(socket, peer, local, end, set, wakes);
+                helping::link_opened();
             }
             _ => sys::end_socket(socket),
         }
     }
 }
 
-/// Without a free descriptor number, a waiting link would make the port ready for ever: accepts the link with the
-/// number in reserve, and closes it.
+/// If the process has no free descriptor, a waiting link keeps the port ready: frees the reserved descriptor, accepts
+/// the link, and closes it.
 fn turn_away(error: Errno) {
     if !matches!(error, libc::EMFILE | libc::ENFILE) {
         return;
     }
     let reserve = RESERVE.swap(-1, Ordering::AcqRel);
     if reserve >= 0 {
-        table::note(reserve, Entry::Real);
+        // Recorded before the close: the application may get the same number at once.
+        table::record(reserve, Entry::Real);
         sys::close(reserve);
     }
     // SAFETY: all zeros is a valid sockaddr_storage.
@@ -267,22 +270,23 @@ fn turn_away(error: Errno) {
 
 fn keep_reserve() {
     if let Ok(reserve) = sys::eventfd() {
-        table::note(reserve, Entry::Own);
+        table::record(reserve, Entry::Library);
         RESERVE.store(reserve, Ordering::Release);
     }
 }
 
 /// The set that the link port is in.
-pub(crate) fn home() -> Option<&'static Set> {
-    ready::get(HOME.load(Ordering::Acquire))
+pub(crate) fn port_set() -> Option<&'static Set> {
+    epoll_set::get(PORT_SET.load(Ordering::Acquire))
 }
 
-/// The application closes a set: closes the link port if it is in that set.
+/// The application closes a set: closes the link port if that set holds it.
 pub(crate) fn set_closed(set: &Set) {
     retry::set_closed(set);
-    if HOME.compare_exchange(set.index, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+    if PORT_SET.compare_exchange(set.index, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
         let socket = PORT.swap(-1, Ordering::AcqRel);
-        table::note(socket, Entry::Real);
+        // Recorded before the close: the application may get the same number at once.
+        table::record(socket, Entry::Real);
         sys::end_socket(socket);
         status::set_state(status::State::Off);
         log::line(format_args!("the server closed its event loop: the link port is closed"));

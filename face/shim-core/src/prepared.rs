@@ -11,8 +11,8 @@ use crate::config::Config;
 use crate::rotation::Keys;
 
 static PREPARED: OnceLock<Prepared> = OnceLock::new();
-/// Whether there is a configuration and the link port is not open yet.
-static WANTED: AtomicBool = AtomicBool::new(false);
+/// Whether the link port is configured, and the next polled listener is to open it.
+static LINK_PORT_PENDING: AtomicBool = AtomicBool::new(false);
 
 struct Prepared {
     config: Config,
@@ -22,23 +22,24 @@ struct Prepared {
 /// Sets the configuration, unless one is set.
 pub(crate) fn prepare(config: Config) {
     let keys = Keys::new(config.server_config(), config.key_files.clone());
-    WANTED.store(PREPARED.set(Prepared { config, keys }).is_ok(), Ordering::Release);
+    LINK_PORT_PENDING.store(PREPARED.set(Prepared { config, keys }).is_ok(), Ordering::Release);
 }
 
-/// Whether a listener that the application polls may open the link port.
+/// Whether the link port is still to be opened, by the next listener that the application polls.
 #[inline]
-pub(crate) fn is_wanted() -> bool {
-    WANTED.load(Ordering::Relaxed)
+pub(crate) fn is_link_port_pending() -> bool {
+    LINK_PORT_PENDING.load(Ordering::Relaxed)
 }
 
-/// The link port is closed again; the next listener that is polled opens it.
-pub(crate) fn is_to_be_opened() {
-    WANTED.store(true, Ordering::Release);
+/// The link port could not be opened: the next listener that the application polls tries again. A port that was open and
+/// closed with its epoll set is not opened again.
+pub(crate) fn set_link_port_pending() {
+    LINK_PORT_PENDING.store(true, Ordering::Release);
 }
 
-/// The link port is open, or will not be opened by a listener that is polled.
-pub(crate) fn is_opened() {
-    WANTED.store(false, Ordering::Release);
+/// The link port is open, or could not be opened: listeners that the application polls open it no more.
+pub(crate) fn set_link_port_settled() {
+    LINK_PORT_PENDING.store(false, Ordering::Release);
 }
 
 /// The configuration; `None` if this process serves no helped clients.
@@ -56,12 +57,12 @@ pub(crate) fn is_configured() -> bool {
     PREPARED.get().is_some()
 }
 
-/// The configuration by which sessions are accepted now, and their bounds.
+/// The keys and rules for accepting sessions, as last read, and the bounds of sessions.
 pub(crate) fn session_config() -> Option<(Arc<ServerConfig>, TableLimits)> {
     PREPARED.get().map(|prepared| (prepared.keys.server(), prepared.config.session_limits()))
 }
 
-/// How long the load must be low before sessions are sent back; `None` for never.
+/// How long the load must be low before helped sessions are released; `None` for never.
 pub(crate) fn release_after() -> Option<Duration> {
     config().map(|config| config.release_after).filter(|after| !after.is_zero())
 }

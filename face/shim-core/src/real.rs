@@ -14,7 +14,7 @@ macro_rules! real_functions {
 
         static ADDRESSES: Addresses = Addresses { $($name: AtomicUsize::new(0)),* };
 
-        /// Finds all of them, so that no later call has to, perhaps inside a signal handler.
+        /// Finds all functions now, because a later call may be inside a signal handler.
         pub fn resolve_all() {
             $(resolve(&ADDRESSES.$name, name(concat!(stringify!($name), "\0")));)*
         }
@@ -28,7 +28,7 @@ macro_rules! real_functions {
             pub unsafe fn $name($($argument: $kind),*) -> $result {
                 let mut address = ADDRESSES.$name.load(Ordering::Relaxed);
                 if address == 0 {
-                    // A constructor of another library called before this library's ran.
+                    // A constructor of another library has called before this library was started.
                     address = resolve(&ADDRESSES.$name, name(concat!(stringify!($name), "\0")));
                 }
                 if address == 0 {

@@ -1,8 +1,8 @@
-//! The server's side of going back (PostMan §5.3): when the load has been low for a while, helped sessions are sent back to
-//! the server's port, over some time. [`ReleaseSchedule`] decides; this module takes its samples and carries out its orders.
+//! Release (PostMan §5.3): when the server's load has been low for a while, it sends helped sessions back to its own
+//! port, a few at a time. [`ReleaseSchedule`] decides; this module takes samples for it and sends its orders.
 //!
-//! ReleaseSchedule happen while there are sessions, in the first thread that comes by when one is due. Requests on the server's
-//! own port use real descriptors and are not seen here.
+//! Samples are taken while there are sessions, by the first thread that waits for events when one is due. Requests on
+//! the ordinary port use real descriptors and are not counted here.
 
 use std::sync::Mutex;
 
@@ -14,36 +14,36 @@ use crate::status::{self, Counter};
 use crate::wakes::Wakes;
 use crate::{links, lock, log, prepared, release_timer, relief_override, sessions};
 
-static LOOKER: Mutex<Option<Looker>> = Mutex::new(None);
+static RELEASER: Mutex<Option<Releaser>> = Mutex::new(None);
 
-struct Looker {
-    looks: ReleaseSchedule,
-    before: links::Traffic,
+struct Releaser {
+    schedule: ReleaseSchedule,
+    traffic_before: links::Traffic,
 }
 
-/// Takes a look if one is due, and asks sessions to return. Call with no lock held.
-pub(crate) fn look(now: Time, wakes: &mut Wakes) {
-    let mut guard = lock(&LOOKER);
-    let looker = guard.get_or_insert_with(|| Looker {
-        // Any seed will do: it only varies the intervals at which this server's sessions return.
-        looks: ReleaseSchedule::new(now, settings(), now.as_nanos()),
-        before: links::Traffic::default(),
+/// Takes a sample if one is due, and asks sessions to return. Call with no lock held.
+pub(crate) fn run(now: Time, wakes: &mut Wakes) {
+    let mut guard = lock(&RELEASER);
+    let releaser = guard.get_or_insert_with(|| Releaser {
+        // The seed only varies the intervals at which sessions return, so the time is good enough.
+        schedule: ReleaseSchedule::new(now, settings(), now.as_nanos()).expect("`settings` keeps the bounds"),
+        traffic_before: links::Traffic::default(),
     });
-    if looker.looks.is_look_due(now) {
-        // Before sessions are counted, so that a session that begins meanwhile schedules the next look.
-        release_timer::none_is_due();
+    if releaser.schedule.is_look_due(now) {
+        // Before sessions are counted, so that a session that begins meanwhile schedules the next sample.
+        release_timer::cancel();
         let helped_sessions = sessions::carried_by(Role::Helper);
         if helped_sessions + sessions::carried_by(Role::Client) == 0 {
             *guard = None;
             return;
         }
-        looker.look(now, links::traffic(), helped_sessions);
+        releaser.sample(now, links::traffic(), helped_sessions);
     }
-    let home = looker.looks.take(now);
-    release_timer::are_due(looker.looks.next_at());
+    let count = releaser.schedule.take(now);
+    release_timer::schedule(releaser.schedule.next_at());
     drop(guard);
-    if home > 0 {
-        let sent = links::say_all(sessions::return_home(home), wakes);
+    if count > 0 {
+        let sent = links::send_orders(sessions::ask_to_return(count), wakes);
         status::add(Counter::SessionsReleased, sent as u64);
     }
 }
@@ -51,7 +51,7 @@ pub(crate) fn look(now: Time, wakes: &mut Wakes) {
 fn settings() -> ReleaseSettings {
     let default = ReleaseSettings::default();
     let low_for = prepared::release_after().unwrap_or(default.low_for);
-    // A short `low_for` asks for a fast decision, so the return must be fast, too.
+    // An operator who sets a short `low_for` wants fast returns, too.
     ReleaseSettings {
         low_for,
         low_for_max: default.low_for_max.max(low_for),
@@ -60,21 +60,21 @@ fn settings() -> ReleaseSettings {
     }
 }
 
-impl Looker {
-    fn look(&mut self, now: Time, traffic: links::Traffic, helped_sessions: usize) {
-        // Links that have ended are left out, so the figures may have fallen.
-        let helped = traffic.helped.saturating_sub(self.before.helped);
-        let direct = traffic.direct.saturating_sub(self.before.direct);
+impl Releaser {
+    fn sample(&mut self, now: Time, traffic: links::Traffic, helped_sessions: usize) {
+        // Saturating: the sums leave out links that have ended, so they may be lower than at the last sample.
+        let helped = traffic.helped.saturating_sub(self.traffic_before.helped);
+        let direct = traffic.direct.saturating_sub(self.traffic_before.direct);
         let sample = Sample {
             requests: helped + direct,
             helped,
-            service: release_timer::take_service(),
+            service: release_timer::take_mean_service_time(),
             busy_percent: None,
             helped_sessions: u32::try_from(helped_sessions).unwrap_or(u32::MAX),
         };
-        self.before = traffic;
-        self.looks.look(now, relief_override::word(now), sample);
-        if let Some(notice) = self.looks.poll_notice() {
+        self.traffic_before = traffic;
+        self.schedule.sample(now, relief_override::at(now), sample);
+        if let Some(notice) = self.schedule.poll_notice() {
             log::line(format_args!("{notice}"));
         }
     }

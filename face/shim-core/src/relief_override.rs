@@ -9,25 +9,25 @@ use spillway_transport::Time;
 
 use crate::{lock, sys};
 
-/// Clients move at random times within this, so that they do not all reach the server at once.
-const WITHIN: Duration = Duration::from_secs(1);
+/// Sessions move at random times within this, so that they do not all reach the server at once.
+const MOVE_SPREAD: Duration = Duration::from_secs(1);
 
-static STANDING: Mutex<Option<CurrentOverride>> = Mutex::new(None);
+static CURRENT: Mutex<Option<CurrentOverride>> = Mutex::new(None);
 
 /// The override in force at `now`.
-pub(crate) fn word(now: Time) -> Override {
-    lock(&STANDING).map_or(Override::Auto, |standing| standing.at(now))
+pub(crate) fn at(now: Time) -> Override {
+    lock(&CURRENT).map_or(Override::Auto, |current| current.at(now))
 }
 
-/// Where sessions should be now.
+/// Where the override requires sessions to be now.
 pub(crate) fn placement() -> Placement {
-    Placement::new(word(sys::now()), WITHIN)
+    Placement::new(at(sys::now()), MOVE_SPREAD)
 }
 
-/// Sets the override, for this time or for ever. Returns when it ends; `None` for never.
-pub(crate) fn say(word: Override, lasts: Option<Duration>) -> Option<Time> {
-    let mut standing = CurrentOverride::default();
-    standing.say(sys::now(), word, lasts);
-    *lock(&STANDING) = Some(standing);
-    standing.until()
+/// Sets the override for `lasts`, or without a limit. Returns when it ends; `None` for never.
+pub(crate) fn set(new: Override, lasts: Option<Duration>) -> Option<Time> {
+    let mut current = CurrentOverride::default();
+    current.set(sys::now(), new, lasts);
+    *lock(&CURRENT) = Some(current);
+    current.until()
 }

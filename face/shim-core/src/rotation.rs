@@ -10,7 +10,7 @@ use spillway_keys::read_key_file;
 
 use crate::{lock, log, sys};
 
-/// The configuration that links are accepted with, and the key files for it.
+/// The configuration for accepting links, and the files of its keys.
 #[derive(Debug)]
 pub(crate) struct Keys {
     files: Vec<(Role, String)>,
@@ -28,17 +28,17 @@ struct State {
 type Stamp = (u64, u64, i64, i64);
 
 impl Keys {
-    /// `server` was made from these files just now.
+    /// `server` has the keys of these files.
     pub(crate) fn new(server: ServerConfig, files: Vec<(Role, String)>) -> Keys {
         let stamps = stamps(&files);
         Keys { files, state: Mutex::new(State { server: Arc::new(server), stamps }) }
     }
 
-    /// The configuration for a link that is opened now. If changed files cannot be read, because this process has
-    /// given up the right or a file has no key, the previous keys stay, which is logged once.
+    /// The configuration for a link that is opened now. If a changed file has no key, or this process has no right to
+    /// read it any more, the previous keys stay valid, which is logged once.
     pub(crate) fn server(&self) -> Arc<ServerConfig> {
         let mut state = lock(&self.state);
-        // The application's call must not see an error of this one.
+        // The application's call must not return an errno of this one.
         let before = sys::errno();
         let stamps = stamps(&self.files);
         if stamps != state.stamps {
@@ -50,7 +50,7 @@ impl Keys {
                     ));
                     state.server = Arc::new(ServerConfig { ring, ..(*state.server).clone() });
                 }
-                Err(what) => log::line(format_args!("{what}; the keys before are accepted as they were")),
+                Err(what) => log::line(format_args!("{what}; the previous keys stay accepted")),
             }
         }
         sys::set_errno(before);
@@ -64,7 +64,7 @@ fn stamps(files: &[(Role, String)]) -> Vec<Option<Stamp>> {
     files.iter().map(|(_, path)| fs::metadata(path).ok().map(stamp)).collect()
 }
 
-/// Reads the keys in all of the files.
+/// Reads the keys in all files.
 pub(crate) fn read(files: &[(Role, String)]) -> Result<KeyRing, String> {
     let mut ring = KeyRing::new();
     for (role, path) in files {
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changed_files_are_read_again_and_broken_ones_are_not() {
+    fn changed_key_file_replaces_the_keys_and_an_invalid_one_does_not() {
         let path = std::env::temp_dir().join(format!("spillway-rotation-{}", std::process::id()));
         let write = |text: &str| {
             // Replaces the file in one step, as operators should.
@@ -100,7 +100,7 @@ mod tests {
         write(&new.to_text());
         assert!(accepts(&new) && !accepts(&old));
         write("no key");
-        assert!(accepts(&new), "what was is still accepted");
+        assert!(accepts(&new), "the previous key is still accepted");
         fs::remove_file(&path).unwrap();
         assert!(accepts(&new));
     }

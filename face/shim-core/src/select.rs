@@ -1,29 +1,29 @@
-//! `select` and `pselect`, done by `poll`, for descriptor numbers that fit their sets.
+//! `select` and `pselect`, implemented with `poll`.
 
 use core::time::Duration;
 
 use libc::{c_int, fd_set, pollfd, sigset_t, timespec, timeval};
 
-use crate::poll::{flush, is_ours, poll_mixed};
+use crate::poll::{any_virtual, flush, poll_mixed};
 use crate::{fork, prepared, real, sys, table};
 
-/// For each of `select`'s sets: the events to poll for, and the answers by which a descriptor is ready.
-const ASKED: [(i16, i16); 3] = [
+/// For each of `select`'s sets: the events to poll for, and the events that make a descriptor ready.
+const EVENTS: [(i16, i16); 3] = [
     (libc::POLLIN | libc::POLLRDNORM, libc::POLLIN | libc::POLLRDNORM | libc::POLLHUP | libc::POLLERR),
     (libc::POLLOUT | libc::POLLWRNORM, libc::POLLOUT | libc::POLLWRNORM | libc::POLLERR),
     (libc::POLLPRI, libc::POLLPRI),
 ];
 
-/// The function that the application called.
+/// The function that the application has called, with its timeout.
 #[derive(Clone, Copy)]
 pub enum Wait {
-    /// `select`, which stores the remaining time in the timeout; null for ever.
+    /// `select`, which stores the remaining time in the timeout; null for no timeout.
     Plain(*mut timeval),
-    /// `pselect`; null for ever.
+    /// `pselect`; null for no timeout.
     Masked(*const timespec, *const sigset_t),
 }
 
-/// `select` and `pselect`. First sends what this thread has deferred, because it may sleep here.
+/// `select` and `pselect`. First sends this thread's deferred replies, because the thread may sleep here.
 ///
 /// # Safety
 /// Same as for the C functions.
@@ -31,10 +31,10 @@ pub unsafe fn select(count: c_int, sets: [*mut fd_set; 3], how: Wait) -> c_int {
     flush();
     let mut descriptors = match prepared::is_configured() && fork::is_owner() {
         // SAFETY: the caller vouches for the sets, which hold `count` descriptors.
-        true => unsafe { asked(count, sets) },
+        true => unsafe { from_sets(count, sets) },
         false => Vec::new(),
     };
-    if !is_ours(&descriptors) {
+    if !any_virtual(&descriptors) {
         // SAFETY: passes the caller's arguments on unchanged.
         return unsafe {
             match how {
@@ -54,7 +54,7 @@ pub unsafe fn select(count: c_int, sets: [*mut fd_set; 3], how: Wait) -> c_int {
     let outcome = poll_mixed(&mut descriptors, timeout, mask);
     if let (Wait::Plain(time), Some(timeout)) = (how, timeout) {
         let left = timeout.saturating_sub(sys::now().since(began));
-        // SAFETY: there is a timeout, so the pointer is valid; Linux writes to it.
+        // SAFETY: there is a timeout, so the pointer is valid. Linux also writes to it.
         unsafe {
             *time = timeval {
                 tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
@@ -62,13 +62,13 @@ pub unsafe fn select(count: c_int, sets: [*mut fd_set; 3], how: Wait) -> c_int {
             };
         }
     }
-    let has_bad = descriptors.iter().any(|one| one.revents & libc::POLLNVAL != 0);
-    let answered = outcome.and_then(|_| match has_bad {
+    let has_invalid = descriptors.iter().any(|descriptor| descriptor.revents & libc::POLLNVAL != 0);
+    let outcome = outcome.and_then(|_| match has_invalid {
         true => Err(libc::EBADF),
         // SAFETY: the caller vouches for the sets.
-        false => Ok(unsafe { answer(&descriptors, sets) }),
+        false => Ok(unsafe { to_sets(&descriptors, sets) }),
     });
-    sys::result(before, answered)
+    sys::result(before, outcome)
 }
 
 fn of_timeval(time: &timeval) -> Duration {
@@ -82,7 +82,8 @@ unsafe fn word(set: *mut fd_set, fd: c_int) -> (*mut u64, u64) {
     (unsafe { set.cast::<u64>().add(fd as usize / 64) }, 1 << (fd % 64))
 }
 
-unsafe fn asked(count: c_int, sets: [*mut fd_set; 3]) -> Vec<pollfd> {
+/// The descriptors in the sets, with the events to poll for.
+unsafe fn from_sets(count: c_int, sets: [*mut fd_set; 3]) -> Vec<pollfd> {
     let mut descriptors = Vec::new();
     let count = count.clamp(0, table::DESCRIPTORS_MAX as c_int);
     for first in (0..count).step_by(64) {
@@ -95,26 +96,26 @@ unsafe fn asked(count: c_int, sets: [*mut fd_set; 3]) -> Vec<pollfd> {
             if fd >= count {
                 break;
             }
-            let events = words.iter().zip(ASKED).filter(|(word, _)| **word & bit != 0);
-            let events = events.fold(0, |events, (_, (asked, _))| events | asked);
+            let events = words.iter().zip(EVENTS).filter(|(word, _)| **word & bit != 0);
+            let events = events.fold(0, |events, (_, (polled, _))| events | polled);
             descriptors.push(pollfd { fd, events, revents: 0 });
         }
     }
     descriptors
 }
 
-/// Leaves only ready descriptors in the sets. Returns the number of bits.
-unsafe fn answer(descriptors: &[pollfd], sets: [*mut fd_set; 3]) -> c_int {
+/// Clears the bits of descriptors that are not ready. Returns the number of bits left.
+unsafe fn to_sets(descriptors: &[pollfd], sets: [*mut fd_set; 3]) -> c_int {
     let mut count = 0;
-    for one in descriptors {
-        for (set, (asked, counts)) in sets.into_iter().zip(ASKED).filter(|(set, _)| !set.is_null()) {
-            if one.events & asked == 0 {
+    for descriptor in descriptors {
+        for (set, (polled, ready)) in sets.into_iter().zip(EVENTS).filter(|(set, _)| !set.is_null()) {
+            if descriptor.events & polled == 0 {
                 continue;
             }
             // SAFETY: the caller vouches for the set.
             unsafe {
-                let (word, bit) = word(set, one.fd);
-                if one.revents & counts != 0 {
+                let (word, bit) = word(set, descriptor.fd);
+                if descriptor.revents & ready != 0 {
                     count += 1;
                 } else {
                     *word &= !bit;
@@ -130,21 +131,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sets_become_descriptors_and_answers_become_sets() {
+    fn sets_and_poll_descriptors_convert_both_ways() {
         let mut read = [0u64; 16];
         let mut write = [0u64; 16];
         (read[0], read[15]) = (1 << 5, 1 << 63);
         write[0] = 1 << 5 | 1 << 6;
         let sets = [read.as_mut_ptr().cast(), write.as_mut_ptr().cast(), core::ptr::null_mut()];
         // SAFETY: the sets have 1024 bits.
-        let mut descriptors = unsafe { asked(1024, sets) };
-        let numbers: Vec<c_int> = descriptors.iter().map(|one| one.fd).collect();
+        let mut descriptors = unsafe { from_sets(1024, sets) };
+        let numbers: Vec<c_int> = descriptors.iter().map(|descriptor| descriptor.fd).collect();
         assert_eq!(numbers, [5, 6, 1023]);
         assert_eq!(descriptors[0].events & (libc::POLLIN | libc::POLLOUT), libc::POLLIN | libc::POLLOUT);
         descriptors[0].revents = libc::POLLIN;
         descriptors[2].revents = libc::POLLHUP;
         // SAFETY: as above.
-        assert_eq!(unsafe { answer(&descriptors, sets) }, 2);
+        assert_eq!(unsafe { to_sets(&descriptors, sets) }, 2);
         assert_eq!((read[0], read[15], write[0]), (1 << 5, 1 << 63, 0));
     }
 }

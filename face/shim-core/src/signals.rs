@@ -1,5 +1,4 @@
-//! Signals that a write may raise for the writing thread: a line of the log must not end an application that does not
-//! expect them.
+//! Suppresses the signals that a write may raise: a log line must not end the application.
 
 use core::time::Duration;
 
@@ -7,7 +6,7 @@ use libc::c_int;
 
 use crate::sys::{self, Errno, call};
 
-/// Signals of a thread, as the kernel has them: bit 0 is signal 1.
+/// A set of signals in the kernel's form: bit 0 is signal 1.
 type Mask = u64;
 
 /// Raised by a write to a pipe without a reader.
@@ -19,9 +18,9 @@ const fn mask_of(signal: c_int) -> Mask {
     1 << (signal - 1)
 }
 
-/// Writes, and removes the signal that the kernel has raised for that. A signal that was pending before stays
-/// pending, and the thread's signal mask stays as it is. Usable in signal handlers.
-pub(crate) fn none_raised_by(write: impl FnOnce() -> Result<usize, Errno>) -> Result<usize, Errno> {
+/// Calls `write`, and removes the signal that the kernel has raised for it. A signal that was pending before stays
+/// pending, and the thread's signal mask does not change. May be called in signal handlers.
+pub(crate) fn without_signal(write: impl FnOnce() -> Result<usize, Errno>) -> Result<usize, Errno> {
     let before = change_mask(libc::SIG_BLOCK, BROKEN_PIPE | FILE_TOO_LARGE)?;
     let was_pending = pending();
     let outcome = write();
@@ -49,7 +48,7 @@ fn pending() -> Mask {
     pending
 }
 
-/// Takes one pending signal of this set, if there is one; a signal for the calling thread alone comes first.
+/// Removes one pending signal of this set, if any; the kernel prefers a signal for this thread to one for the process.
 fn take(signals: Mask) {
     if signals != 0 {
         let no_wait = sys::timespec(Duration::ZERO);
@@ -70,13 +69,13 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Exit code of a check in a forked child that found what it expected.
-    const RIGHT: c_int = 0;
+    /// Exit code of a forked child whose checks have passed.
+    const PASSED: c_int = 0;
 
     /// Runs `act` in a child in which both signals have their default action, which ends the process. Returns the
     /// child's exit code, or the signal that ended it. `act` may make system calls only.
     pub(crate) fn in_child(act: impl FnOnce() -> c_int) -> Result<c_int, c_int> {
-        // ReleaseSchedule up libc's functions here: the child must not, because the linker's lock may have been held during the fork.
+        // Looks up libc's functions: the child must not, because another thread may have held the linker's lock.
         pending();
         // SAFETY: the child makes system calls only, and never returns.
         unsafe {
@@ -97,13 +96,17 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_write_that_nobody_reads_ends_no_process_and_changes_no_mask() {
+    fn write_to_a_pipe_without_a_reader_raises_no_signal_and_keeps_the_mask() {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let write = || sys::write(writer.as_raw_fd(), b"line\n");
-        assert_eq!(in_child(|| write().err().unwrap_or(RIGHT)), Err(libc::SIGPIPE), "without");
+        assert_eq!(
+            in_child(|| write().err().unwrap_or(PASSED)),
+            Err(libc::SIGPIPE),
+            "a plain write raises SIGPIPE"
+        );
         let outcome = in_child(|| {
-            if none_raised_by(write) != Err(libc::EPIPE) {
+            if without_signal(write) != Err(libc::EPIPE) {
                 return 1;
             }
             let mask = change_mask(libc::SIG_BLOCK, 0).unwrap_or(Mask::MAX);
@@ -114,14 +117,14 @@ pub(crate) mod tests {
             unsafe { libc::raise(libc::SIGPIPE) };
             3
         });
-        assert_eq!(outcome, Err(libc::SIGPIPE), "the application's own is still delivered");
+        assert_eq!(outcome, Err(libc::SIGPIPE), "the application's own SIGPIPE is still delivered");
     }
 
     #[test]
-    fn a_signal_that_waited_before_still_waits_and_no_other_does() {
+    fn pending_signal_stays_pending_and_no_further_one_is_added() {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let write = || none_raised_by(|| sys::write(writer.as_raw_fd(), b"line\n"));
+        let write = || without_signal(|| sys::write(writer.as_raw_fd(), b"line\n"));
         let outcome = in_child(|| {
             let _ = change_mask(libc::SIG_BLOCK, BROKEN_PIPE);
             if write() != Err(libc::EPIPE) || pending() & BROKEN_PIPE != 0 {
@@ -132,13 +135,13 @@ pub(crate) mod tests {
             if write() != Err(libc::EPIPE) || pending() & BROKEN_PIPE == 0 {
                 return 2;
             }
-            RIGHT
+            PASSED
         });
-        assert_eq!(outcome, Ok(RIGHT));
+        assert_eq!(outcome, Ok(PASSED));
     }
 
     #[test]
-    fn a_file_at_its_greatest_size_ends_no_process() {
+    fn write_beyond_the_file_size_limit_raises_no_signal() {
         let path = std::env::temp_dir().join(format!("spillway-size-{}", std::process::id()));
         let file = std::fs::File::create(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
@@ -149,9 +152,9 @@ pub(crate) mod tests {
             if unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const none) } != 0 {
                 return 1;
             }
-            if write() == Err(libc::EFBIG) && pending() & FILE_TOO_LARGE == 0 { RIGHT } else { 2 }
+            if write() == Err(libc::EFBIG) && pending() & FILE_TOO_LARGE == 0 { PASSED } else { 2 }
         };
-        assert_eq!(in_child(|| limited(&write)), Err(libc::SIGXFSZ), "without");
-        assert_eq!(in_child(|| limited(&|| none_raised_by(write))), Ok(RIGHT));
+        assert_eq!(in_child(|| limited(&write)), Err(libc::SIGXFSZ), "a plain write raises SIGXFSZ");
+        assert_eq!(in_child(|| limited(&|| without_signal(write))), Ok(PASSED));
     }
 }

@@ -1,11 +1,11 @@
-//! The state of this server, for other processes on the machine to read: a page of shared memory in a file.
+//! The status page: this server's state in a file of shared memory, which other processes on the machine can read.
 //!
-//! The page is made before the link port opens, and removed when the process ends. Counters are written once a batch
-//! with relaxed stores; what virtual connections have sent and received is written when a reader asks for it. Only
-//! the server's own user may read or write the file (mode 0600), so that a process that may write it may also give
-//! orders: [`crate::switch`].
+//! The page is created before the link port opens, and removed when the process ends. Counters are updated after each
+//! batch with relaxed stores; the traffic of each virtual connection is written when a reader requests it. Only the
+//! server's own user may read or write the file (mode 0600), so a process that can write to the file may also make
+//! requests, such as [`crate::helping`].
 //!
-//! Without a directory for the file, the server runs without a page.
+//! If no directory can hold the file, the server runs without a page.
 
 mod files;
 pub(crate) mod layout;
@@ -35,10 +35,11 @@ use own::page;
 pub(crate) use own::{add, count, watch_in};
 use page::{Claimed, Page};
 pub use reader::{
-    ConnectionStatus, LinkStatus, ServerPage, ServerStatus, Unreadable, ask_all, directories, find, printable,
+    ConnectionStatus, LinkStatus, ServerPage, ServerStatus, UnreadablePage, escape_name, find_pages,
+    page_directories, request_all,
 };
 
-/// The process of the same launch that serves helpers already.
+/// The id of a process of the same launch that has the link port already.
 pub(crate) struct Another(pub(crate) u32);
 
 /// Whether a process of this launch has a page.
@@ -47,13 +48,12 @@ pub(crate) fn is_claimed(config: &Config) -> bool {
         || config.launch.as_ref().is_some_and(|launch| page::exists(launch, &config.status_directories))
 }
 
-/// Makes the page. There is one for each launch, so that children and workers of a server do not take the link port
-/// from it.
+/// Creates the page. Each launch has one, so that children and workers of a server do not take its link port.
 pub(crate) fn claim(config: &Config, helped: u16) -> Result<(), Another> {
     if page().is_some() {
-        return Ok(()); // made earlier, for an epoll set that is closed by now
+        return Ok(()); // created when the link port was first opened, in an epoll set that was closed since
     }
-    // Servers that were killed leave their pages behind: the search removes those that this user may remove.
+    // A killed server leaves its page behind: the search removes such pages, where this user may.
     drop(reader::find_in(&config.status_directories));
     let own = format!("{:08x}", sys::process_id());
     let claimed = page::claim(config.launch.as_ref().unwrap_or(&own), &config.status_directories);
@@ -85,12 +85,12 @@ pub(crate) fn claim(config: &Config, helped: u16) -> Result<(), Another> {
         set(header::LINK_ADDRESS, high);
         set(header::LINK_ADDRESS + 1, low);
     }
-    // Last: a page without the magic number is invalid.
+    // Last, because a page is valid once it has the magic number.
     page.word(header::MAGIC).store(layout::MAGIC, Ordering::Release);
     if own::publish(page) {
         add(Counter::LogLinesDropped, log::dropped());
     } else {
-        log::line(format_args!("there is a status page already"));
+        log::line(format_args!("this process has a status page already"));
     }
     Ok(())
 }
@@ -125,15 +125,15 @@ pub(crate) fn set_state(state: State) {
     }
 }
 
-/// Shows the operator's override of relief, and when it ends.
-pub(crate) fn set_relief(word: Override, until: Option<Time>) {
+/// Writes the operator's override of relief, and when it ends.
+pub(crate) fn set_relief(new: Override, until: Option<Time>) {
     if let Some(page) = page() {
         page.word(header::RELIEF_UNTIL_NS).store(until.map_or(0, Time::as_nanos), Ordering::Relaxed);
-        page.word(header::RELIEF).store(layout::relief_word(word), Ordering::Release);
+        page.word(header::RELIEF).store(layout::override_number(new), Ordering::Release);
     }
 }
 
-/// A link's traffic, in the order of the page's words.
+/// A link's traffic, in the order of [`Traffic::ALL`].
 fn traffic_words(counters: &LinkCounters, batches_received: u64) -> [u64; 8] {
     [
         batches_received,
@@ -143,7 +143,7 @@ fn traffic_words(counters: &LinkCounters, batches_received: u64) -> [u64; 8] {
         counters.bytes_received,
         counters.bytes_sent,
         counters.stalls,
-        counters.strays,
+        counters.unknown_frames,
     ]
 }
 
@@ -154,7 +154,7 @@ pub(crate) fn link_began(index: u32, peer: SocketAddr) {
         let words = layout::address_words(peer);
         (0..3).for_each(|word| set(page, at + layout::link::PEER + word, words[word]));
         set(page, at + layout::link::SINCE_NS, sys::now().as_nanos());
-        (layout::link::KEY..=layout::link::ENCRYPTED).for_each(|word| set(page, at + word, 0));
+        (layout::link::KEY..=layout::link::SESSIONS).for_each(|word| set(page, at + word, 0));
         set(page, at + layout::link::STATE, 1);
     });
 }
@@ -171,9 +171,16 @@ pub(crate) fn link_established(index: u32, role: Role, key: [u8; 8], is_encrypte
 }
 
 /// A batch was received or sent on a link.
-pub(crate) fn link_turn(index: u32, counters: &LinkCounters, batches_received: u64, connections: usize) {
+pub(crate) fn update_link(
+    index: u32,
+    counters: &LinkCounters,
+    batches_received: u64,
+    connections: usize,
+    sessions: usize,
+) {
     let Some((page, at)) = page().and_then(|page| Some((page, page.link(index)?))) else { return };
     set(page, at + layout::link::CONNECTIONS, connections as u64);
+    set(page, at + layout::link::SESSIONS, sessions as u64 + 1);
     for (word, value) in traffic_words(counters, batches_received).into_iter().enumerate() {
         set(page, at + layout::link::TRAFFIC + word, value);
     }
@@ -185,16 +192,16 @@ pub(crate) fn link_ended(index: u32, counters: &LinkCounters, batches_received: 
     if established {
         count(Counter::LinksEnded);
     }
-    let gone = || {
+    let add_to_ended_traffic = || {
         for (word, value) in traffic_words(counters, batches_received).into_iter().enumerate() {
-            page.word(header::GONE + word).fetch_add(value, Ordering::Relaxed);
+            page.word(header::ENDED_TRAFFIC + word).fetch_add(value, Ordering::Relaxed);
         }
     };
     match page.link(index) {
-        None => gone(),
-        // One change, so that no reader counts the link's traffic twice.
+        None => add_to_ended_traffic(),
+        // One change of the slot, so that no reader counts the link's traffic twice.
         Some(at) => page.change(at, || {
-            gone();
+            add_to_ended_traffic();
             set(page, at + layout::link::STATE, 0);
         }),
     }
@@ -203,7 +210,7 @@ pub(crate) fn link_ended(index: u32, counters: &LinkCounters, batches_received: 
 /// A virtual connection was queued to be accepted.
 pub(crate) fn connection_began(connection: &Connection, client: SocketAddr, carrier: CarrierName) {
     count(Counter::ConnectionsAccepted);
-    let Some((page, at)) = place(connection) else { return };
+    let Some((page, at)) = slot(connection) else { return };
     page.change(at, || {
         let words = layout::address_words(client);
         (0..3).for_each(|word| set(page, at + layout::connection::CLIENT + word, words[word]));
@@ -226,7 +233,7 @@ pub(crate) fn connection_refused(reason: RefuseReason) {
 
 /// The connection's session has moved to another link.
 pub(crate) fn connection_moved(connection: &Connection, carrier: CarrierName) {
-    if let Some((page, at)) = place(connection) {
+    if let Some((page, at)) = slot(connection) {
         set(page, at + layout::connection::LINK, carrier_word(carrier));
     }
 }
@@ -235,20 +242,21 @@ fn carrier_word((link, id): CarrierName) -> u64 {
     u64::from(link) << 32 | u64::from(id.0)
 }
 
-/// Frees a virtual connection's place, before another connection takes it.
+/// Vacates a virtual connection's slot on the page, for the next connection.
 pub(crate) fn connection_ended(connection: &Connection) {
-    let Some((page, at)) = place(connection) else { return };
+    let Some((page, at)) = slot(connection) else { return };
     if page.word(at + layout::connection::CLIENT + 2).load(Ordering::Relaxed) != 0 {
         page.change(at, || (0..3).for_each(|word| set(page, at + layout::connection::CLIENT + word, 0)));
     }
 }
 
-fn place(connection: &Connection) -> Option<(&'static Page, usize)> {
+/// The page, and the first word of a connection's slot.
+fn slot(connection: &Connection) -> Option<(&'static Page, usize)> {
     let page = page()?;
     Some((page, page.connection(connection.index)?))
 }
 
-/// The bytes that a virtual connection, by its index, has received and sent.
+/// Writes the bytes that the virtual connection with this index has received and sent.
 pub(crate) fn connection_traffic(connection: u32, info: Info) {
     let Some((page, at)) = page().and_then(|page| Some((page, page.connection(connection)?))) else { return };
     set(page, at + layout::connection::BYTES_RECEIVED, info.bytes_received);

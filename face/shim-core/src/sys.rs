@@ -1,4 +1,4 @@
-//! Raw system calls for the library's own I/O. They preserve errno, which may change only in calls of the application.
+//! Raw system calls for the library's own I/O. They preserve errno, which only the application's calls may change.
 
 use core::mem::{MaybeUninit, size_of};
 use core::time::Duration;
@@ -66,7 +66,7 @@ pub(crate) fn close(fd: c_int) {
 }
 
 /// Shuts down a socket of this library and closes its descriptor. A forked child may have another descriptor of the
-/// same socket: without `shutdown` the peer would not see the end while that child lives.
+/// same socket: without `shutdown` the peer would not see the end while that child runs.
 pub(crate) fn end_socket(fd: c_int) {
     shut_down(fd, libc::SHUT_RDWR);
     close(fd);
@@ -154,6 +154,15 @@ pub(crate) fn duplicate(fd: c_int, lowest: c_int, close_on_exec: bool) -> Result
     call!(libc::SYS_fcntl, fd, command, lowest).map(|fd| fd as c_int)
 }
 
+/// The number that every new descriptor of this process must be below.
+pub(crate) fn descriptor_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the limit has room for the result.
+    let outcome = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    debug_assert_eq!(outcome, 0, "the resource and the pointer are valid");
+    limit.rlim_cur
+}
+
 /// An event counter, non-blocking and closed on exec.
 pub(crate) fn eventfd() -> Result<c_int, Errno> {
     let flags = libc::EFD_NONBLOCK | libc::EFD_CLOEXEC;
@@ -188,7 +197,7 @@ pub(crate) fn poll(
     timeout: Option<Duration>,
     mask: *const libc::sigset_t,
 ) -> Result<usize, Errno> {
-    // The kernel writes the remaining time into it.
+    // A copy, because the kernel writes the remaining time into it.
     let mut time = timeout.map(timespec);
     let time = time.as_mut().map_or(core::ptr::null_mut(), core::ptr::from_mut);
     call!(libc::SYS_ppoll, descriptors.as_mut_ptr(), descriptors.len(), time, mask, 8)
@@ -224,12 +233,12 @@ pub(crate) fn process_id() -> c_int {
     call!(libc::SYS_getpid).map_or(0, |id| id as c_int)
 }
 
-/// Whether this process has children, or had some that it waited for.
+/// Whether this process has children, or had children that it has waited for.
 pub(crate) fn had_children() -> bool {
-    // Only looks: the children stay, to be waited for. ECHILD without any.
-    let look = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
+    // WNOWAIT leaves the children to the application's own waits. Without children the call fails with ECHILD.
+    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
     let nothing = core::ptr::null_mut::<libc::c_void>();
-    if call!(libc::SYS_waitid, libc::P_ALL, 0, nothing, look, nothing).is_ok() {
+    if call!(libc::SYS_waitid, libc::P_ALL, 0, nothing, options, nothing).is_ok() {
         return true;
     }
     let mut usage = core::mem::MaybeUninit::<libc::rusage>::zeroed();
@@ -264,8 +273,7 @@ pub(crate) fn timespec(time: Duration) -> libc::timespec {
 /// Nanoseconds of the monotonic clock.
 pub(crate) fn now() -> Time {
     let mut time = MaybeUninit::<libc::timespec>::uninit();
-    // SAFETY: `time` has room for the result. The monotonic clock always exists, so that the call succeeds and
-    // fills it; it needs no system call.
+    // SAFETY: `time` has room for the result. The monotonic clock always exists, so the call succeeds and fills it.
     let time = unsafe {
         libc::clock_gettime(libc::CLOCK_MONOTONIC, time.as_mut_ptr());
         time.assume_init()

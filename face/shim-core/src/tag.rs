@@ -1,19 +1,19 @@
-//! Marks for the library's own descriptors in the epoll sets of an application.
+//! Tags for the library's own descriptors in the epoll sets of an application.
 
-/// Which of the library's own descriptors an epoll event is about.
+/// Which of the library's own descriptors an epoll event reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tag {
-    /// Another thread made something ready.
+    /// The set's event counter: another thread has queued a ready connection.
     Wake,
-    /// A peer connects to the link port.
+    /// The link port: a peer connects.
     Port,
-    /// A reader of the status page makes a request.
+    /// The watch of the status page: a reader has written a request.
     Control,
     /// A link's socket.
     Link(u32),
 }
 
-/// A value that no pointer, descriptor or small number has.
+/// Upper bits that differ from those of pointers, descriptors and small numbers.
 const MARK: u64 = 0xf553_504c_5700_0000;
 const MARK_MASK: u64 = 0xffff_ffff_ff00_0000;
 
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tags_are_ours_and_nothing_else_is() {
+    fn tags_survive_a_round_trip_and_other_data_is_no_tag() {
         for tag in [Tag::Wake, Tag::Port, Tag::Control, Tag::Link(0), Tag::Link(4095)] {
             assert_eq!(Tag::of(tag.value()), Some(tag));
         }

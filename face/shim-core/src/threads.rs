@@ -1,40 +1,45 @@
-//! State that a thread keeps between two calls: whether it runs an event loop, and which links it has to flush.
+//! State of a thread between two calls: whether it runs an event loop, and which links it has to flush.
 
 use core::cell::Cell;
 
-/// Links that one thread may leave unflushed until its ready list is empty; further ones are flushed at once.
-const DIRTY_MAX: usize = 16;
+/// Maximum number of links that a thread defers until its ready list is empty. Further links are flushed at once.
+const DEFERRED_MAX: usize = 16;
 
 struct State {
-    runs_loop: Cell<bool>,
-    dirty: [Cell<u32>; DIRTY_MAX],
+    runs_event_loop: Cell<bool>,
+    deferred: [Cell<u32>; DEFERRED_MAX],
     count: Cell<usize>,
 }
 
 thread_local! {
     // Constant and without a destructor: access is a plain load, at any time in a thread's life.
     static STATE: State = const {
-        State { runs_loop: Cell::new(false), dirty: [const { Cell::new(0) }; DIRTY_MAX], count: Cell::new(0) }
+        State {
+            runs_event_loop: Cell::new(false),
+            deferred: [const { Cell::new(0) }; DEFERRED_MAX],
+            count: Cell::new(0),
+        }
     };
 }
 
 /// Records that the calling thread runs an event loop.
-pub(crate) fn runs_loop() {
-    STATE.with(|state| state.runs_loop.set(true));
+pub(crate) fn set_runs_event_loop() {
+    STATE.with(|state| state.runs_event_loop.set(true));
 }
 
-/// Leaves a link with something to send for this thread's next flush. `false`: there will be none, so flush it now.
+/// Defers a link's output to this thread's next flush. `false`: there is no event loop or no room, so the caller
+/// flushes.
 pub(crate) fn defer(link: u32) -> bool {
     STATE.with(|state| {
-        if !state.runs_loop.get() {
+        if !state.runs_event_loop.get() {
             return false;
         }
         let count = state.count.get();
-        // Nearly always the same link again.
-        if state.dirty[..count].iter().any(|dirty| dirty.get() == link) {
+        // Usually the link was deferred already.
+        if state.deferred[..count].iter().any(|deferred| deferred.get() == link) {
             return true;
         }
-        let Some(slot) = state.dirty.get(count) else { return false };
+        let Some(slot) = state.deferred.get(count) else { return false };
         slot.set(link);
         state.count.set(count + 1);
         true
@@ -51,6 +56,6 @@ pub(crate) fn take_deferred() -> Option<u32> {
     STATE.with(|state| {
         let left = state.count.get().checked_sub(1)?;
         state.count.set(left);
-        state.dirty.get(left).map(Cell::get)
+        state.deferred.get(left).map(Cell::get)
     })
 }

@@ -7,50 +7,50 @@ use spillway_transport::Time;
 
 use crate::port::retry;
 use crate::wakes::Wakes;
-use crate::{handshakes, links, release, release_timer, sessions, switch, sys};
+use crate::{handshakes, helping, links, release, release_timer, sessions, sys};
 
 /// When the links' timeouts were last checked, in nanoseconds.
-static EXPIRED_AT: AtomicU64 = AtomicU64::new(0);
-/// Longest wait while a peer has yet to authenticate, or links have yet to end.
-const LOOKING_WAIT: Duration = Duration::from_secs(1);
-/// Interval between checks of the links' timeouts.
-const EXPIRY_INTERVAL: Duration = Duration::from_millis(100);
+static CHECKED_AT: AtomicU64 = AtomicU64::new(0);
+/// Longest wait while links have timeouts.
+const WAIT_MAX: Duration = Duration::from_secs(1);
+/// Minimum interval between checks of the links' timeouts.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Whether links have timeouts: of handshakes, of reading, or of the off switch.
-fn is_watching() -> bool {
-    handshakes::are_there() || switch::is_draining()
+/// Whether links have timeouts: of handshakes, of reading, or of the links that drain while helping is off.
+fn has_link_timeouts() -> bool {
+    handshakes::any_pending() || helping::is_draining()
 }
 
-/// Whether [`look`] may have something to do.
+/// Whether [`run`] may have something to do.
 #[inline]
 pub(crate) fn is_due(now: Time) -> bool {
-    is_watching() || sessions::is_due(now) || release_timer::is_due(now) || retry::is_due(now)
+    has_link_timeouts() || sessions::is_due(now) || release_timer::is_due(now) || retry::is_due(now)
 }
 
-/// The longest time that a thread may wait; `None` for any time.
+/// The longest time that a thread may wait; `None` for no limit.
 pub(crate) fn due_within() -> Option<Duration> {
-    let watching = is_watching().then_some(LOOKING_WAIT);
-    let due = [watching, sessions::due_within(), release_timer::due_within(), retry::due_within()];
+    let for_links = has_link_timeouts().then_some(WAIT_MAX);
+    let due = [for_links, sessions::due_within(), release_timer::due_within(), retry::due_within()];
     due.into_iter().flatten().min()
 }
 
-/// Does the sessions' timed work, asks sessions to return, tries to open the link port again, checks the links'
-/// timeouts at intervals, and ends links that were switched off. Call with no lock held.
-pub(crate) fn look(wakes: &mut Wakes) {
+/// Does the sessions' timed work, releases sessions, tries to open the link port again, checks the links'
+/// timeouts at intervals, and ends links while helping is off. Call with no lock held.
+pub(crate) fn run(wakes: &mut Wakes) {
     let now = sys::now();
     if sessions::is_due(now) {
-        sessions::look(now, wakes);
+        sessions::run_timed_work(now, wakes);
     }
     if release_timer::is_due(now) {
-        release::look(now, wakes);
+        release::run(now, wakes);
     }
     if retry::is_due(now) {
-        retry::look(now);
+        retry::try_again(now);
     }
-    if now.since(Time(EXPIRED_AT.load(Ordering::Relaxed))) < EXPIRY_INTERVAL {
+    if now.since(Time(CHECKED_AT.load(Ordering::Relaxed))) < CHECK_INTERVAL {
         return;
     }
-    EXPIRED_AT.store(now.as_nanos(), Ordering::Relaxed);
+    CHECKED_AT.store(now.as_nanos(), Ordering::Relaxed);
     links::handle_timeouts(now, wakes);
-    switch::end_links(wakes);
+    helping::end_links(wakes);
 }

@@ -7,11 +7,11 @@ use libc::c_int;
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
 
-/// The sockets that virtual descriptors are duplicates of: an unconnected one for each family.
+/// The unconnected sockets that virtual descriptors duplicate: one for each address family.
 static BASES: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
 
-/// A descriptor for a virtual connection: a duplicate of an unconnected socket, so that calls that are not served
-/// here fail in the kernel with ENOTCONN, and `fstat` and socket options work.
+/// A descriptor for a virtual connection: a duplicate of an unconnected socket, so that calls that this library does
+/// not handle fail in the kernel with ENOTCONN, and `fstat` and socket options work.
 pub(crate) fn new(family: c_int, close_on_exec: bool) -> Result<c_int, Errno> {
     let slot = &BASES[usize::from(family == libc::AF_INET6)];
     let mut base = slot.load(Ordering::Acquire);
@@ -19,7 +19,7 @@ pub(crate) fn new(family: c_int, close_on_exec: bool) -> Result<c_int, Errno> {
         base = sys::stream_socket(family)?;
         match slot.compare_exchange(-1, base, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => {
-                table::note(base, Entry::Own);
+                table::record(base, Entry::Library);
             }
             Err(first) => {
                 sys::close(base);

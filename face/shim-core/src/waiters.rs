@@ -1,4 +1,4 @@
-//! Threads that wait for virtual connections outside epoll ([`crate::blocked`]): what each waits for, and how it is woken.
+//! Wakes the threads that wait for virtual connections outside epoll ([`crate::blocked`]).
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering, fence};
 use std::sync::Mutex;
@@ -10,10 +10,10 @@ use crate::table::{self, Entry};
 use crate::wakes::Wakes;
 use crate::{lock, sys};
 
-/// Most threads that can be woken. Further ones look again after growing intervals: see `blocked`.
+/// Maximum number of threads that can be woken. Further threads check at growing intervals: see `blocked`.
 const WAITERS_MAX: usize = 0xfffe;
 
-/// Value of `Connection::waiters`, which otherwise holds the numbers of two slots: more than two threads wait.
+/// Value of `Connection::waiters` when more than two threads wait. Other values hold the numbers of up to two slots.
 pub(crate) const MANY: u32 = u32::MAX;
 
 static REGISTRY: Mutex<Registry> = Mutex::new(Registry { slots: Vec::new(), free: Vec::new() });
@@ -23,14 +23,14 @@ struct Registry {
     free: Vec<u32>,
 }
 
-/// The state by which one thread is woken.
+/// Wakes one thread.
 pub(crate) struct Slot {
     index: u32,
     fd: AtomicI32,
     in_use: AtomicBool,
-    /// Whether `fd` was written to and not read since.
+    /// Whether `fd` was written to, and not read since.
     woken: AtomicBool,
-    /// The only connection that the thread waits for: its index plus one; 0 if there are several.
+    /// If the thread waits for one connection only: its index plus one; otherwise 0.
     only: AtomicU32,
 }
 
@@ -45,10 +45,10 @@ impl Slot {
         self.fd.load(Ordering::Relaxed)
     }
 
-    /// From now on a change of these connections wakes the thread. Check them once more after this.
+    /// From now on a change of these connections wakes the thread. Check them again after this call.
     pub(crate) fn begin(&self, waits_for: &[&'static Connection]) {
         let only = match waits_for {
-            [one] => one.index + 1,
+            [connection] => connection.index + 1,
             _ => 0,
         };
         self.only.store(only, Ordering::SeqCst);
@@ -59,15 +59,16 @@ impl Slot {
         fence(Ordering::SeqCst);
     }
 
-    /// Call when the thread has slept. `was_written`: its event counter must be read.
-    pub(crate) fn awake(&self, was_written: bool) {
+    /// Call after the thread has slept. `was_written`: another thread has written the event counter, so it must be
+    /// read.
+    pub(crate) fn after_sleep(&self, was_written: bool) {
         if was_written {
             sys::drain(self.descriptor());
         }
         self.woken.store(false, Ordering::SeqCst);
     }
 
-    /// Ends the thread's wait. The event counter stays open for the next thread: another one may be about to write to it.
+    /// Ends the thread's wait. The event counter stays open, because another thread may be about to write it.
     pub(crate) fn end(&self, waits_for: &[&'static Connection]) {
         for connection in waits_for {
             unregister(connection, self.number());
@@ -82,11 +83,11 @@ impl Slot {
     }
 }
 
-/// Wakes one blocked thread, no matter which.
+/// Wakes any one of the blocked threads.
 pub(crate) fn wake_any(wakes: &mut Wakes) {
-    let heir = lock(&REGISTRY).slots.iter().find(|slot| slot.in_use.load(Ordering::SeqCst)).copied();
-    if let Some(heir) = heir {
-        wake_slot(heir, wakes);
+    let slot = lock(&REGISTRY).slots.iter().find(|slot| slot.in_use.load(Ordering::SeqCst)).copied();
+    if let Some(slot) = slot {
+        wake_slot(slot, wakes);
     }
 }
 
@@ -134,7 +135,7 @@ fn register(connection: &Connection, slot: u32) {
     let _ = connection.waiters.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add);
 }
 
-/// Once more than two threads have waited, wake-ups search all slots until the connection's end.
+/// [`MANY`] stays: after more than two threads have waited, each wake-up searches all slots until the connection's end.
 fn unregister(connection: &Connection, slot: u32) {
     let remove = |waiters: u32| match (waiters & 0xffff, waiters >> 16) {
         _ if waiters == MANY => None,
@@ -145,7 +146,7 @@ fn unregister(connection: &Connection, slot: u32) {
     let _ = connection.waiters.fetch_update(Ordering::SeqCst, Ordering::SeqCst, remove);
 }
 
-/// The slot by which the calling thread is woken, until [`Slot::end`]; `None` if too many threads wait.
+/// A slot to wake the calling thread, until [`Slot::end`]; `None` if too many threads wait.
 pub(crate) fn take() -> Option<&'static Slot> {
     let mut registry = lock(&REGISTRY);
     let slot = match registry.free.pop() {
@@ -166,7 +167,7 @@ pub(crate) fn take() -> Option<&'static Slot> {
     if slot.fd.load(Ordering::Relaxed) < 0 {
         match sys::eventfd() {
             Ok(fd) => {
-                table::note(fd, Entry::Own);
+                table::record(fd, Entry::Library);
                 slot.fd.store(fd, Ordering::Relaxed);
             }
             Err(_) => {
@@ -186,7 +187,7 @@ mod tests {
     use crate::connections;
 
     #[test]
-    fn two_waiters_are_told_apart() {
+    fn one_of_two_waiters_can_be_unregistered() {
         let connection = connections::take().unwrap();
         register(connection, 7);
         register(connection, 9);

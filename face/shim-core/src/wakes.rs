@@ -1,39 +1,40 @@
-//! Work that a call leaves until it holds no lock.
+//! Work that a call defers until it holds no lock.
 
 use libc::c_int;
 
-use crate::carrier_name::{CarrierName, Name};
+use crate::carrier_name::{CarrierName, SessionName};
 use crate::sys;
 
-/// Work to do once no lock is held: sets to wake, and carriers that no longer carry their session.
+/// Deferred work: sets and threads to wake, and carriers to close because their session has moved.
 #[derive(Default)]
 pub(crate) struct Wakes {
-    sets: Vec<c_int>,
-    left: Vec<(CarrierName, Name)>,
+    /// Event counters to write, each of a set or a blocked thread.
+    event_counters: Vec<c_int>,
+    left: Vec<(CarrierName, SessionName)>,
 }
 
 impl Wakes {
     pub(crate) fn push(&mut self, fd: c_int) {
-        self.sets.push(fd);
+        self.event_counters.push(fd);
     }
 
-    /// Notes that a carrier no longer carries its session.
-    pub(crate) fn leave(&mut self, carrier: CarrierName, name: Name) {
+    /// Records a carrier that its session has left.
+    pub(crate) fn leave(&mut self, carrier: CarrierName, name: SessionName) {
         self.left.push((carrier, name));
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.sets.is_empty() && self.left.is_empty()
+        self.event_counters.is_empty() && self.left.is_empty()
     }
 
-    /// Takes a carrier that no longer carries its session.
-    pub(crate) fn poll_left(&mut self) -> Option<(CarrierName, Name)> {
+    /// Takes a carrier that its session has left.
+    pub(crate) fn poll_left(&mut self) -> Option<(CarrierName, SessionName)> {
         self.left.pop()
     }
 
-    /// Wakes each sleeping set or thread with one write.
+    /// Wakes each set or thread with one write.
     pub(crate) fn write(&mut self) {
-        for fd in self.sets.drain(..) {
+        for fd in self.event_counters.drain(..) {
             let _ = sys::write(fd, &1u64.to_ne_bytes());
         }
     }

@@ -1,4 +1,4 @@
-//! Redis forks to save its data. Its children must not keep links, or the link port, alive.
+//! Redis forks to save its data. Its children must not keep links or the link port alive.
 
 mod support;
 
@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use support::driver::{Driver, PATIENCE};
 use support::process::{self, Server};
-use support::redis::{Redis, ask_text, expect, local, words};
+use support::redis::{Redis, ask_text, command_of, connect_local, expect};
 
-/// A redis whose child saves for minutes.
+/// A redis server with a child that saves the data for minutes.
 struct Saving {
     redis: Redis,
     link: Driver,
@@ -20,25 +20,25 @@ struct Saving {
 
 impl Saving {
     fn start() -> Saving {
-        // The delay is in microseconds for each key.
+        // The delay is in microseconds for each key: 10 s.
         let redis = Redis::start(&["--rdb-key-save-delay", "10000000", "--save", ""]);
         let mut link = redis.link();
-        let id = local(&mut link);
+        let id = connect_local(&mut link);
         for key in 0..20 {
-            expect(&mut link, id, &words(&format!("SET key{key} value")), b"+OK\r\n");
+            expect(&mut link, id, &command_of(&format!("SET key{key} value")), b"+OK\r\n");
         }
-        expect(&mut link, id, &words("BGSAVE"), b"+Background saving started\r\n");
+        expect(&mut link, id, &command_of("BGSAVE"), b"+Background saving started\r\n");
         let info = ask_text(&mut link, id, "INFO persistence");
         assert!(info.contains("rdb_bgsave_in_progress:1"), "{info}");
-        let [child] = redis.server.children()[..] else { panic!("one child") };
+        let [child] = redis.server.children()[..] else { panic!("redis should have one child") };
         Saving { redis, link, child }
     }
 
-    fn child_lives(&self) -> bool {
+    fn is_child_running(&self) -> bool {
         std::fs::read_to_string(format!("/proc/{}/stat", self.child)).is_ok_and(|stat| !stat.contains(") Z "))
     }
 
-    /// The files that a process has open.
+    /// The paths of a process's open files.
     fn files_of(pid: i32) -> Vec<String> {
         let links = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
         let targets = links.filter_map(|link| std::fs::read_link(link.path()).ok());
@@ -48,81 +48,87 @@ impl Saving {
 
 impl Drop for Saving {
     fn drop(&mut self) {
-        if self.child_lives() {
+        if self.is_child_running() {
             process::kill(self.child);
         }
     }
 }
 
 #[test]
-fn a_child_gives_up_its_copies_of_links_page_and_port() {
+fn child_closes_its_copies_of_links_page_and_port() {
     let saving = Saving::start();
-    let ours = |name: &&String| name.contains("spillway-server-") || name.contains("inotify");
+    let is_of_page = |name: &&String| name.contains("spillway-server-") || name.contains("inotify");
     let parent = Saving::files_of(saving.redis.server.pid() as i32);
-    assert_eq!(parent.iter().filter(ours).count(), 2, "{parent:?}");
-    // The child may begin to run some time after `fork` has returned in its parent.
+    assert_eq!(parent.iter().filter(is_of_page).count(), 2, "{parent:?}");
+    // Waits, because the child may begin to run after `fork` has returned in the parent.
     let deadline = Instant::now() + PATIENCE;
-    while Saving::files_of(saving.child).iter().any(|name| ours(&name)) {
+    while Saving::files_of(saving.child).iter().any(|name| is_of_page(&name)) {
         assert!(Instant::now() < deadline, "{:?}", Saving::files_of(saving.child));
         std::thread::sleep(Duration::from_millis(5));
     }
-    // Without the link port and the link; the sockets that stand for helped clients stay, and carry nothing.
+    // The child lacks two sockets: the link port and the link. The unconnected sockets for helped clients stay.
     let sockets = |names: &[String]| names.iter().filter(|name| name.starts_with("socket:")).count();
     let child = Saving::files_of(saving.child);
     assert!(sockets(&child) + 2 <= sockets(&parent), "{child:?} {parent:?}");
 }
 
 #[test]
-fn a_link_that_the_server_ends_is_over_while_a_child_lives() {
+fn link_that_the_server_ends_is_closed_while_a_child_runs() {
     let mut saving = Saving::start();
     saving.link.stream.write_all(&[0xff; 64]).unwrap(); // an invalid frame
     while saving.link.lost.is_none() {
         saving.link.receive(PATIENCE);
     }
-    assert!(saving.child_lives());
+    assert!(saving.is_child_running());
     let mut link = saving.redis.link();
-    let id = local(&mut link);
-    expect(&mut link, id, &words("PING"), b"+PONG\r\n");
+    let id = connect_local(&mut link);
+    expect(&mut link, id, &command_of("PING"), b"+PONG\r\n");
 }
 
 #[test]
-fn a_server_that_was_killed_is_helped_again_while_its_child_lives() {
+fn restarted_server_is_helped_while_a_child_of_the_killed_one_runs() {
     let mut saving = Saving::start();
-    let port = saving.redis.server.link;
+    let link_port = saving.redis.server.link;
     saving.redis.server.kill();
     while saving.link.lost.is_none() {
         saving.link.receive(PATIENCE);
     }
-    // Redis' child still holds the ordinary port.
+    // Redis' child still holds the ordinary port, so the new server gets another.
     let other = spillway_ports::free_address();
-    assert!(saving.child_lives());
+    assert!(saving.is_child_running());
     let command = |plain: SocketAddr| {
         let mut command = Command::new("/usr/bin/redis-server");
         command.args(["--port", &plain.port().to_string(), "--save", ""]).stdout(std::process::Stdio::null());
         command
     };
-    let again = Server::start_at(other, port, &command, &|server| TcpStream::connect(server.link).is_ok());
-    let again = again.expect("it starts");
-    let mut link = Driver::loopback(again.link);
-    let id = local(&mut link);
-    expect(&mut link, id, &words("PING"), b"+PONG\r\n");
+    let restarted =
+        Server::start_at(other, link_port, &command, &|server| TcpStream::connect(server.link).is_ok());
+    let restarted = restarted.expect("start the server again");
+    let mut link = Driver::loopback(restarted.link);
+    let id = connect_local(&mut link);
+    expect(&mut link, id, &command_of("PING"), b"+PONG\r\n");
 }
 
-/// The link port is in use when the server starts, and free later.
-fn opens_later(command: impl Fn(SocketAddr) -> Command) {
+/// Checks that a link port that is in use when the server starts is opened once it is free.
+fn check_opened_once_free(command: impl Fn(SocketAddr) -> Command) {
     let taken = TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();
     let link = taken.local_addr().unwrap();
     let plain = spillway_ports::free_address();
-    let server = Server::start_at(plain, link, &command, &|_| true).expect("its own port is free");
+    let server =
+        Server::start_at(plain, link, &command, &|_| true).expect("start the server on a free ordinary port");
     server.wait_for_log(
         "cannot be opened: the address is in use; the server runs without helpers and tries again",
     );
-    // Time for some attempts that fail.
+    // Time for several failed attempts, the first after 50 ms.
     std::thread::sleep(Duration::from_millis(300));
     drop(taken);
     let deadline = Instant::now() + PATIENCE;
     while TcpStream::connect(link).is_err() {
-        assert!(Instant::now() < deadline, "the port does not open:\n{}", server.log());
+        assert!(
+            Instant::now() < deadline,
+            "the link port does not open within {PATIENCE:?}:\n{}",
+            server.log()
+        );
         std::thread::sleep(Duration::from_millis(5));
     }
     server.wait_for_log("helpers of port");
@@ -135,14 +141,14 @@ fn opens_later(command: impl Fn(SocketAddr) -> Command) {
 
 #[test]
 fn a_port_in_use_is_opened_once_it_is_free() {
-    opens_later(|plain| {
+    check_opened_once_free(|plain| {
         let mut command = Command::new("/usr/bin/memcached");
         command.args(["-u", "nobody", "-l", "127.0.0.1", "-p", &plain.port().to_string()]);
         command
     });
 }
 
-/// A thread for each connection; the main thread blocks in `select`.
+/// A Python server with a thread for each connection, whose main thread blocks in `select`.
 const THREADS: &str = r#"
 import socketserver, sys
 
@@ -160,7 +166,7 @@ Server(("127.0.0.1", int(sys.argv[1])), Echo).serve_forever()
 
 #[test]
 fn a_port_in_use_is_opened_once_it_is_free_where_threads_block() {
-    opens_later(|plain| {
+    check_opened_once_free(|plain| {
         let mut command = Command::new("python3");
         command.args(["-c", THREADS, &plain.port().to_string()]);
         command

@@ -1,4 +1,4 @@
-//! Servers that end, or close event loops, in unusual ways: helped clients are told at once.
+//! Servers that end, or close event loops, in unusual ways: helped clients see the end at once.
 
 mod support;
 
@@ -21,7 +21,7 @@ impl Program {
         let path = std::env::temp_dir().join(format!("spillway-{name}-{}", std::process::id()));
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/ending.c");
         let status = Command::new("cc").args(["-O1", "-fno-builtin", "-o"]).arg(&path).arg(source).status();
-        assert!(status.expect("a C compiler is installed").success());
+        assert!(status.expect("run the C compiler").success());
         Program(path)
     }
 
@@ -41,13 +41,13 @@ impl Drop for Program {
 }
 
 fn open(server: &Server) -> BlockingSession {
-    let way = LinkTarget {
+    let target = LinkTarget {
         address: server.link,
         key: Key::loopback_only(),
         server: None,
         encryption: Default::default(),
     };
-    BlockingSession::open(vec![way], SessionSettings::default()).unwrap()
+    BlockingSession::open(vec![target], SessionSettings::default()).unwrap()
 }
 
 fn echo(session: &mut BlockingSession, text: &[u8]) {
@@ -57,13 +57,13 @@ fn echo(session: &mut BlockingSession, text: &[u8]) {
     assert_eq!(got, text);
 }
 
-/// Checks that the server sends nothing more.
-fn hear_end(session: &mut BlockingSession) {
+/// Checks that the session has ended.
+fn expect_end(session: &mut BlockingSession) {
     assert_eq!(session.read(&mut [0; 10]).unwrap(), 0);
 }
 
 #[test]
-fn a_server_that_exits_inside_the_heap_ends_and_its_clients_hear_of_it() {
+fn clients_see_the_end_of_a_server_that_exits_inside_malloc_or_free() {
     let program = Program::compile("exit");
     for command in [b"quit", b"free"] {
         let mut server = program.start();
@@ -79,17 +79,17 @@ fn a_server_that_exits_inside_the_heap_ends_and_its_clients_hear_of_it() {
         for id in [first, other] {
             assert_eq!(link.of(id).closed, Some(CloseReason::Normal));
         }
-        assert_eq!(link.take(first), command, "what it sent came first");
-        hear_end(&mut session);
+        assert_eq!(link.take(first), command, "the client receives the server's last bytes");
+        expect_end(&mut session);
         assert_eq!(server.wait(), Some(3), "{}", server.log());
     }
 }
 
 /// The warning about a program that never waited for clients is written without the application's heap.
 #[test]
-fn a_program_that_exits_inside_the_heap_before_it_listens_ends() {
+fn program_that_exits_inside_malloc_before_it_listens_ends_with_a_warning() {
     let program = Program::compile("early");
-    // The program is the process that was launched.
+    // As with `spillway run`: the shell executes the program, so SPILLWAY_STARTED is the program's process id.
     let mut command = Command::new("sh");
     command
         .args([
@@ -109,21 +109,21 @@ fn a_program_that_exits_inside_the_heap_before_it_listens_ends() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("without waiting for clients"), "{output:?}");
 }
 
-/// At once means: before the time for which a closed session lingers.
+/// At once: the server ends before the time for which a closed session lingers.
 #[test]
-fn clients_of_other_event_loops_are_told_at_once_when_the_one_of_the_link_port_is_closed() {
+fn closing_the_link_ports_event_loop_ends_connections_of_other_loops_at_once() {
     let program = Program::compile("loop");
     let mut server = program.start();
     let mut session = open(&server);
     echo(&mut session, b"hello");
     echo(&mut session, b"loop");
-    hear_end(&mut session);
-    assert_eq!(server.wait(), Some(4), "told of a session: {}", server.log());
+    expect_end(&mut session);
+    assert_eq!(server.wait(), Some(4), "the server sees the end of its session: {}", server.log());
     server.wait_for_log("(1 sessions closed): the server closed its event loop");
     let mut server = program.start();
     let mut link = Driver::loopback(server.link);
     let id = link.connect();
     link.send(id, b"loop");
     link.run(|link| link.connections[&id].closed.is_some());
-    assert_eq!(server.wait(), Some(4), "told of a plain connection: {}", server.log());
+    assert_eq!(server.wait(), Some(4), "the server sees the end of its virtual connection: {}", server.log());
 }

@@ -1,4 +1,4 @@
-//! Direct connections stay prompt while helped ones are always ready. The test counts events and does not measure time.
+//! Direct connections are served soon while helped ones are always ready. The test counts events, and measures no time.
 
 mod support;
 
@@ -9,15 +9,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use spillway_batch::Id;
-use spillway_shim_core::turns::{CALLS_PER_LOOK, EVENTS_PER_CALL_MAX, EVENTS_PER_CALL_MIN};
+use spillway_shim_core::fairness::{CALLS_PER_POLL, EVENTS_PER_CALL_MAX, EVENTS_PER_CALL_MIN};
 use support::driver::{Driver, PATIENCE};
 use support::inside::{self, LISTENER};
 
 const CLIENTS: usize = 500;
+/// The data of the direct connection's events.
 const DIRECT: u64 = 1 << 40;
 
-/// Accepts all clients and leaves their requests unread, so that every one is ready at every call.
-fn always_ready() {
+/// Accepts all clients and leaves their requests unread, so that all are ready at every call.
+fn make_all_clients_ready() {
     let inside = inside::start();
     let link = inside.link;
     static STOP: AtomicBool = AtomicBool::new(false);
@@ -33,7 +34,7 @@ fn always_ready() {
     let (mut accepted, mut ready) = (0, std::collections::HashSet::new());
     let deadline = Instant::now() + PATIENCE;
     while ready.len() < CLIENTS {
-        assert!(Instant::now() < deadline, "{accepted} accepted, {} ready", ready.len());
+        assert!(Instant::now() < deadline, "only {accepted} clients are accepted and {} ready", ready.len());
         for (data, _) in inside.wait(64, 1000) {
             if data == LISTENER {
                 while let Some(fd) = inside.accept() {
@@ -47,18 +48,18 @@ fn always_ready() {
     }
 }
 
-/// The number of virtual events before a direct connection's, and of calls. The application takes `each` for an event.
-fn before_the_direct_one(max: usize, each: Duration) -> (usize, u32) {
+/// The numbers of virtual events and calls before a direct event. The application takes `per_event` for each event.
+fn wait_for_direct(max: usize, per_event: Duration) -> (usize, u32) {
     let inside = inside::start();
     let (mut client, direct) = UnixStream::pair().unwrap();
     assert_eq!(inside.control(libc::EPOLL_CTL_ADD, direct.as_raw_fd(), libc::EPOLLIN as u32, DIRECT), 0);
     let work = |count: usize| {
-        let until = Instant::now() + each * count as u32;
+        let until = Instant::now() + per_event * count as u32;
         while Instant::now() < until {
             std::hint::spin_loop();
         }
     };
-    // The application's speed becomes known.
+    // The library measures the application's time for each event.
     for _ in 0..20 {
         work(inside.wait(max, -1).len());
     }
@@ -68,7 +69,7 @@ fn before_the_direct_one(max: usize, each: Duration) -> (usize, u32) {
         let got = inside.wait(max, -1);
         assert!(got.len() <= EVENTS_PER_CALL_MAX + 1);
         if let Some(position) = got.iter().position(|(data, _)| *data == DIRECT) {
-            assert_eq!(position, 0, "real ones come first");
+            assert_eq!(position, 0, "real events come before virtual ones");
             break;
         }
         assert!(!got.is_empty());
@@ -82,21 +83,21 @@ fn before_the_direct_one(max: usize, each: Duration) -> (usize, u32) {
 
 #[test]
 fn a_direct_connection_is_seen_after_few_virtual_events() {
-    always_ready();
+    make_all_clients_ready();
     for _ in 0..10 {
-        // However fast the application is, the number of calls is bounded.
-        let (events, calls) = before_the_direct_one(EVENTS_PER_CALL_MAX * 2, Duration::ZERO);
-        assert!(calls < CALLS_PER_LOOK, "{calls} calls");
-        assert!(events <= EVENTS_PER_CALL_MAX * CALLS_PER_LOOK as usize, "{events} events");
-        // An application that asks for single events does not starve direct connections, either.
-        let (events, _) = before_the_direct_one(1, Duration::ZERO);
-        assert!(events <= CALLS_PER_LOOK as usize, "{events} events");
-        // An application that takes 100 µs for each event gets no more events than fit the promised time, or the
-        // least number. If this process loses the processor meanwhile, it gets fewer.
-        let (events, _) = before_the_direct_one(EVENTS_PER_CALL_MAX, Duration::from_micros(100));
+        // Even for a fast application, the number of calls is bounded.
+        let (events, calls) = wait_for_direct(EVENTS_PER_CALL_MAX * 2, Duration::ZERO);
+        assert!(calls < CALLS_PER_POLL, "{calls} calls");
+        assert!(events <= EVENTS_PER_CALL_MAX * CALLS_PER_POLL as usize, "{events} events");
+        // An application that takes single events also polls the kernel in time.
+        let (events, _) = wait_for_direct(1, Duration::ZERO);
+        assert!(events <= CALLS_PER_POLL as usize, "{events} events");
+        // At 100 µs for each event, a call returns the events that fit DIRECT_WAIT, or EVENTS_PER_CALL_MIN. It returns
+        // fewer if this process loses the processor meanwhile.
+        let (events, _) = wait_for_direct(EVENTS_PER_CALL_MAX, Duration::from_micros(100));
         assert!(events <= 2 * EVENTS_PER_CALL_MIN, "{events} events of 100 us");
     }
-    // Virtual connections have their turn, too, when real ones are always ready.
+    // Virtual connections are also reported when a real one is always ready.
     let inside = inside::start();
     let (mut client, direct) = UnixStream::pair().unwrap();
     client.write_all(b"x").unwrap();

@@ -1,4 +1,4 @@
-//! Flow control: clients that do not read, queues that fill, room that returns.
+//! Flow control: clients that do not read, full links, and their recovery.
 
 mod support;
 
@@ -8,47 +8,47 @@ use spillway_batch::Id;
 use support::driver::{Driver, PATIENCE};
 use support::memcached::memcached;
 
-const LARGE: usize = 900_000;
+const LARGE_BYTES: usize = 900_000;
 
 fn store_large(link: &mut Driver) -> (Id, Vec<u8>) {
     let id = link.connect();
-    let value: Vec<u8> = (0..LARGE).map(|at| b'a' + (at % 23) as u8).collect();
-    let mut set = format!("set large 0 0 {LARGE}\r\n").into_bytes();
+    let value: Vec<u8> = (0..LARGE_BYTES).map(|at| b'a' + (at % 23) as u8).collect();
+    let mut set = format!("set large 0 0 {LARGE_BYTES}\r\n").into_bytes();
     set.extend_from_slice(&value);
     set.extend_from_slice(b"\r\n");
     assert_eq!(link.ask(id, &set, b"STORED\r\n"), b"STORED\r\n");
-    let mut reply = format!("VALUE large 0 {LARGE}\r\n").into_bytes();
+    let mut reply = format!("VALUE large 0 {LARGE_BYTES}\r\n").into_bytes();
     reply.extend_from_slice(&value);
     reply.extend_from_slice(b"\r\nEND\r\n");
     (id, reply)
 }
 
-/// A connection that waits for room must be woken after more than 8 MB were queued.
+/// More than 8 MB of replies wait for credit: the server's connection must become writable again.
 #[test]
-fn more_than_eight_megabytes_arrive_after_a_pause() {
+fn replies_of_ten_megabytes_arrive_after_the_client_pauses() {
     let server = memcached(&["-t", "1"], &[]);
     let mut link = Driver::loopback(server.link);
     let (_, reply) = store_large(&mut link);
     let id = link.connect();
-    link.of(id).holds = true;
+    link.of(id).is_unread = true;
     const COUNT: usize = 12;
     for _ in 0..COUNT {
         link.send(id, b"get large\r\n");
     }
-    // All bytes that credit allows have arrived; the rest waits for EPOLLOUT.
+    // The credit is used up; the application waits for EPOLLOUT.
     let credit = 256 * 1024;
     link.run(|link| link.connections[&id].received.len() >= credit);
     assert_eq!(link.connections[&id].received.len(), credit);
     let other = link.connect();
     assert_eq!(link.ask(other, b"get nothing\r\n", b"END\r\n"), b"END\r\n", "others are served meanwhile");
-    link.release(id);
+    link.read_again(id);
     link.run(|link| link.connections[&id].received.len() >= COUNT * reply.len());
     assert!(link.take(id) == reply.repeat(COUNT));
 }
 
-/// The link itself is full: its socket is not read, and more bytes wait than are allowed.
+/// The driver does not read the link's socket, so the link's own buffer becomes full.
 #[test]
-fn a_link_that_was_full_goes_on() {
+fn full_link_recovers_when_the_peer_reads() {
     for threads in ["1", "4"] {
         let server = memcached(&["-t", threads], &[]);
         let mut link = Driver::loopback(server.link);
@@ -58,10 +58,10 @@ fn a_link_that_was_full_goes_on() {
             link.send(*id, b"get large\r\n");
         }
         link.flush();
-        // 100 times 256 KB of credit: far more than the link may hold back and its socket can take.
-        let mut plain_link = Driver::loopback(server.link);
-        let other = plain_link.connect();
-        assert_eq!(plain_link.ask(other, b"get nothing\r\n", b"END\r\n"), b"END\r\n");
+        // 100 times 256 KiB of credit: far more than the link's buffer and its socket hold.
+        let mut other_link = Driver::loopback(server.link);
+        let other = other_link.connect();
+        assert_eq!(other_link.ask(other, b"get nothing\r\n", b"END\r\n"), b"END\r\n");
         link.run(|link| ids.iter().all(|id| link.connections[id].received.len() >= reply.len()));
         for id in &ids {
             assert!(link.take(*id) == reply);
@@ -70,15 +70,15 @@ fn a_link_that_was_full_goes_on() {
 }
 
 #[test]
-fn a_client_that_never_reads_costs_bounded_memory() {
+fn clients_that_never_read_take_bounded_memory() {
     let server = memcached(&["-t", "1"], &[]);
     let mut link = Driver::loopback(server.link);
     let (first, _) = store_large(&mut link);
     let before = server.resident_bytes();
     let ids: Vec<Id> = (0..50).map(|_| link.connect()).collect();
     for id in &ids {
-        link.of(*id).holds = true;
-        // Each asks for more than 2 GB.
+        link.of(*id).is_unread = true;
+        // The replies would be more than 2 GB for each client.
         for _ in 0..2500 {
             link.send(*id, b"get large\r\n");
         }
@@ -89,46 +89,57 @@ fn a_client_that_never_reads_costs_bounded_memory() {
         assert_eq!(link.ask(first, b"get nothing\r\n", b"END\r\n"), b"END\r\n");
     }
     let grown = server.resident_bytes().saturating_sub(before);
-    // 50 windows of 64 KB of requests, the link's 4 MB twice, and what memcached has for 50 connections.
+    // 50 times 64 KiB of requests, twice the link's 4 MB, and memcached's buffers for 50 connections.
     assert!(grown < 48 * 1024 * 1024, "memory grew by {grown} bytes");
-    assert!(ids.iter().all(|id| link.connections[id].received.len() == credit), "nothing over credit came");
+    assert!(
+        ids.iter().all(|id| link.connections[id].received.len() == credit),
+        "no client receives more than its credit"
+    );
 }
 
-/// Needs flow control for each client: a thread of memcached's own writes the log to its watchers, and polls for room.
+/// A thread of memcached writes its log to watchers, and polls each for room: needs flow control for each client.
 #[test]
-fn a_watcher_that_does_not_read_is_skipped_and_goes_on() {
+fn log_watcher_that_does_not_read_is_skipped_until_it_reads() {
     let server = memcached(&["-t", "2"], &[]);
     let mut link = Driver::loopback(server.link);
     let (quick, slow, other) = (link.connect(), link.connect(), link.connect());
     for watcher in [quick, slow] {
         assert_eq!(link.ask(watcher, b"watch fetchers\r\n", b"OK\r\n"), b"OK\r\n");
     }
-    link.of(slow).holds = true;
+    link.of(slow).is_unread = true;
     let key = "k".repeat(200);
     let gets = format!("get {key}\r\n").repeat(50).into_bytes();
     let misses = b"END\r\n".repeat(50);
     let credit = 256 * 1024 - b"OK\r\n".len();
     let mut rounds = 0;
-    // Until the slow watcher has received all that its credit allows, and more was logged.
+    // Until the slow watcher has used up its credit, and more lines were logged.
     while link.connections[&slow].received.len() < credit || rounds < 100 {
         link.send(other, &gets);
         link.run(|link| link.connections[&other].received.len() >= misses.len());
         assert_eq!(link.take(other), misses);
         rounds += 1;
-        assert!(rounds < 5000, "{} bytes came", link.connections[&slow].received.len());
+        assert!(
+            rounds < 5000,
+            "the slow watcher has received only {} bytes",
+            link.connections[&slow].received.len()
+        );
     }
-    assert_eq!(link.connections[&slow].received.len(), credit, "nothing over credit");
+    assert_eq!(
+        link.connections[&slow].received.len(),
+        credit,
+        "the slow watcher receives exactly its credit"
+    );
     let line = format!("type=item_get key={key} status=not_found");
     let has_line = |bytes: &[u8]| bytes.windows(line.len()).any(|window| window == line.as_bytes());
     link.run(|link| has_line(&link.connections[&quick].received));
-    link.release(slow);
+    link.read_again(slow);
     link.take(slow);
     // The watcher receives new lines again; memcached drops lines while its log is behind.
-    let hears =
+    let has_new_line =
         |link: &Driver| link.connections[&slow].received.windows(9).any(|window| window == b"key=after");
     let deadline = Instant::now() + PATIENCE;
-    while !hears(&link) {
-        assert!(Instant::now() < deadline, "the watcher hears nothing any more");
+    while !has_new_line(&link) {
+        assert!(Instant::now() < deadline, "the slow watcher receives no new lines");
         link.send(other, b"get after\r\n");
         link.flush();
         link.receive(Duration::from_millis(20));
@@ -136,14 +147,14 @@ fn a_watcher_that_does_not_read_is_skipped_and_goes_on() {
 }
 
 #[test]
-fn connections_closed_with_data_under_way() {
+fn connections_closed_with_requests_in_flight_do_not_affect_others() {
     let server = memcached(&["-t", "4"], &[]);
     let mut link = Driver::loopback(server.link);
-    let keep = link.connect();
+    let kept = link.connect();
     for _ in 0..50 {
         let ids: Vec<Id> = (0..40).map(|_| link.connect()).collect();
         for (number, id) in ids.iter().enumerate() {
-            // The requests behind `quit` reach a connection that the server is just closing.
+            // The requests after `quit` arrive while the server closes the connection.
             link.send(*id, b"get a\r\nget b\r\n");
             link.flush();
             link.send(*id, b"quit\r\n");
@@ -155,7 +166,7 @@ fn connections_closed_with_data_under_way() {
             }
         }
         link.run(|link| ids.iter().all(|id| link.connections[id].closed.is_some()));
-        assert_eq!(link.ask(keep, b"get nothing\r\n", b"END\r\n"), b"END\r\n");
-        link.connections.retain(|id, _| *id == keep);
+        assert_eq!(link.ask(kept, b"get nothing\r\n", b"END\r\n"), b"END\r\n");
+        link.connections.retain(|id, _| *id == kept);
     }
 }

@@ -12,11 +12,11 @@ use support::driver::PATIENCE;
 use support::inside::{self, Inside, LISTENER};
 
 const MEMORY_BYTES: usize = 16 << 20;
-/// Each may have 64 KiB that are not read: together 1.5 times the bound.
+/// Each session sends 64 KiB that are not read: together about 1.5 times the bound.
 const SESSIONS: usize = 400;
 const SENT_BYTES: usize = 64 * 1024;
 
-/// Clients and the server are in this process, so each session has four descriptors here.
+/// Raises the limit: clients and the server are in this process, so each session has four descriptors here.
 fn allow_descriptors() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the limit outlives both calls.
@@ -28,17 +28,17 @@ fn allow_descriptors() {
 }
 
 fn open(inside: &Inside) -> Session {
-    let way = LinkTarget {
+    let target = LinkTarget {
         address: inside.link,
         key: Key::loopback_only(),
         server: None,
         encryption: Default::default(),
     };
-    Session::open(Instant::now(), vec![way], SessionSettings::default()).unwrap()
+    Session::open(Instant::now(), vec![target], SessionSettings::default()).unwrap()
 }
 
-/// The application waits once, and accepts all clients.
-fn turn(inside: &Inside, accepted: &mut Vec<c_int>) {
+/// The application waits once, and accepts the queued clients.
+fn wait_and_accept(inside: &Inside, accepted: &mut Vec<c_int>) {
     if inside.wait(64, 1).iter().any(|(data, _)| *data == LISTENER) {
         while let Some(fd) = inside.accept() {
             assert_eq!(inside.control(libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, fd as u64), 0);
@@ -47,8 +47,8 @@ fn turn(inside: &Inside, accepted: &mut Vec<c_int>) {
     }
 }
 
-/// The number of bytes that the application could read from a connection.
-fn readable(fd: c_int) -> usize {
+/// The number of unread bytes of a connection.
+fn unread_bytes(fd: c_int) -> usize {
     let mut bytes: c_int = 0;
     // SAFETY: the request writes an int.
     let outcome =
@@ -58,7 +58,7 @@ fn readable(fd: c_int) -> usize {
 }
 
 #[test]
-fn bytes_that_come_faster_than_any_timer_stay_within_the_bound() {
+fn unread_bytes_that_arrive_at_once_stay_within_the_bound() {
     allow_descriptors();
     // SAFETY: nothing else in this process reads or changes the environment at this time.
     unsafe { std::env::set_var("SPILLWAY_SESSIONS_MEMORY", MEMORY_BYTES.to_string()) };
@@ -66,19 +66,19 @@ fn bytes_that_come_faster_than_any_timer_stay_within_the_bound() {
     let (mut sessions, mut accepted) = (Vec::new(), Vec::new());
     let deadline = Instant::now() + PATIENCE;
     while accepted.len() < SESSIONS {
-        assert!(Instant::now() < deadline, "{} accepted", accepted.len());
-        // No more at once than fit the server's queue.
+        assert!(Instant::now() < deadline, "only {} clients are accepted in time", accepted.len());
+        // At most 32 at a time, so that none is refused.
         if sessions.len() < SESSIONS && sessions.len() - accepted.len() < 32 {
             sessions.push(open(inside));
         }
-        turn(inside, &mut accepted);
+        wait_and_accept(inside, &mut accepted);
         let now = Instant::now();
         sessions.iter_mut().skip(accepted.len().saturating_sub(8)).for_each(|session: &mut Session| {
             session.handle_ready(now);
             session.handle_timeout(now);
         });
     }
-    // The server receives none of these bytes before its next wait.
+    // The server receives these bytes in its next wait, all sessions at once.
     let bytes = vec![b'x'; SENT_BYTES];
     for session in &mut sessions {
         session.handle_ready(Instant::now());
@@ -87,8 +87,8 @@ fn bytes_that_come_faster_than_any_timer_stay_within_the_bound() {
     let (mut held, mut peak) = (0, 0);
     let mut quiet_since = Instant::now();
     while quiet_since.elapsed() < Duration::from_millis(500) {
-        turn(inside, &mut accepted);
-        let before = std::mem::replace(&mut held, accepted.iter().map(|fd| readable(*fd)).sum());
+        wait_and_accept(inside, &mut accepted);
+        let before = std::mem::replace(&mut held, accepted.iter().map(|fd| unread_bytes(*fd)).sum());
         peak = peak.max(held);
         let now = Instant::now();
         if held != before {
@@ -96,8 +96,11 @@ fn bytes_that_come_faster_than_any_timer_stay_within_the_bound() {
         }
         sessions.iter_mut().for_each(|session| session.handle_ready(now));
     }
-    let ended = accepted.iter().filter(|fd| readable(**fd) == 0).count();
+    let ended = accepted.iter().filter(|fd| unread_bytes(**fd) == 0).count();
     println!("{} KiB at most, {} KiB now, {ended} sessions ended", peak >> 10, held >> 10);
-    assert!(peak <= MEMORY_BYTES, "{peak} bytes");
-    assert!(held > MEMORY_BYTES / 2 && ended < SESSIONS / 2, "only as many as have to end");
+    assert!(peak <= MEMORY_BYTES, "{peak} bytes were held");
+    assert!(
+        held > MEMORY_BYTES / 2 && ended < SESSIONS / 2,
+        "only as many sessions end as the bound requires: {held} bytes held, {ended} ended"
+    );
 }

@@ -39,9 +39,9 @@ require("net").createServer({ allowHalfOpen: true }, (socket) => {
 }).listen(Number(process.argv[1]), "127.0.0.1");
 "#;
 
-fn echoes(program: &str, flag: &str, script: &str) {
+fn check_echoes(program: &str, flag: &str, script: &str) {
     let version = Command::new(program).arg("--version").stdin(Stdio::null()).output();
-    let version = version.unwrap_or_else(|error| panic!("{program}: {error}; tools/setup installs it"));
+    let version = version.unwrap_or_else(|error| panic!("{program}: {error}; run tools/setup to install it"));
     println!("{program} {}", String::from_utf8_lossy(&version.stdout));
     let server = Server::start(|address: SocketAddr| {
         let mut command = Command::new(program);
@@ -64,7 +64,7 @@ fn echoes(program: &str, flag: &str, script: &str) {
             assert_eq!(link.take(*id), text(id));
         }
     }
-    // More than a window both ways, while a direct client is served.
+    // More than the credit in both directions, while a direct client is served.
     let large = [vec![b'x'; 2_000_000], b"\n".to_vec()].concat();
     link.send(ids[0], &large);
     link.flush();
@@ -86,11 +86,11 @@ fn echoes(program: &str, flag: &str, script: &str) {
 }
 
 #[test]
-fn python_asyncio_is_served() {
-    echoes("python3", "-c", PYTHON);
+fn python_asyncio_server_is_served() {
+    check_echoes("python3", "-c", PYTHON);
 }
 
 #[test]
-fn node_is_served() {
-    echoes("node", "-e", NODE);
+fn node_server_is_served() {
+    check_echoes("node", "-e", NODE);
 }

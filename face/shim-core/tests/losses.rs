@@ -1,4 +1,4 @@
-//! Links that break, and limits that are reached.
+//! Links that are lost, and limits that are reached.
 
 mod support;
 
@@ -11,7 +11,7 @@ use support::driver::{Driver, PATIENCE};
 use support::memcached::memcached;
 use support::process::Server;
 
-/// A figure from memcached's `stats`, over a plain connection.
+/// A value of memcached's `stats`, over a plain connection.
 fn statistic(server: &Server, name: &str) -> u64 {
     let mut stream = TcpStream::connect(server.plain).unwrap();
     stream.write_all(b"stats\r\n").unwrap();
@@ -29,38 +29,38 @@ fn statistic(server: &Server, name: &str) -> u64 {
 fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !condition() {
-        assert!(Instant::now() < deadline, "{what} did not come");
+        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
 #[test]
-fn a_link_cut_mid_message_ends_its_connections_only() {
+fn link_lost_mid_frame_ends_its_connections_only() {
     for threads in ["1", "4"] {
         let server = memcached(&["-t", threads], &[]);
         let mut kept = Driver::loopback(server.link);
         let kept_id = kept.connect();
         kept.ask(kept_id, b"get a\r\n", b"END\r\n");
-        let mut cut = Driver::loopback(server.link);
-        let ids: Vec<Id> = (0..100).map(|_| cut.connect()).collect();
+        let mut lost = Driver::loopback(server.link);
+        let ids: Vec<Id> = (0..100).map(|_| lost.connect()).collect();
         for id in &ids {
-            cut.send(*id, b"get a\r\n");
+            lost.send(*id, b"get a\r\n");
         }
-        cut.run(|cut| ids.iter().all(|id| cut.connections[id].received.ends_with(b"END\r\n")));
-        // Not counted earlier: connections of the readiness probes might have been open then.
-        let with = statistic(&server, "curr_connections");
-        assert!(with > 100, "memcached counts them: {with}");
-        // A frame's header, and two of its 50 bytes.
-        cut.stream.write_all(&[1, 0, 50, 0, 0, 0, 1, b'g', b'e']).unwrap();
-        cut.stream.shutdown(Shutdown::Both).unwrap();
+        lost.run(|lost| ids.iter().all(|id| lost.connections[id].received.ends_with(b"END\r\n")));
+        // Counted only now, because connections of the readiness probes might have been open earlier.
+        let with_all = statistic(&server, "curr_connections");
+        assert!(with_all > 100, "memcached counts them: {with_all}");
+        // A frame's header, and two of its 50 data bytes.
+        lost.stream.write_all(&[1, 0, 50, 0, 0, 0, 1, b'g', b'e']).unwrap();
+        lost.stream.shutdown(Shutdown::Both).unwrap();
         server.wait_for_log("lost, with 100 connections");
-        wait_until("the end of 100 connections", || statistic(&server, "curr_connections") <= with - 100);
+        wait_until("the end of 100 connections", || statistic(&server, "curr_connections") <= with_all - 100);
         assert_eq!(kept.ask(kept_id, b"get a\r\n", b"END\r\n"), b"END\r\n");
     }
 }
 
 #[test]
-fn a_helper_that_comes_back_is_served_again_and_again() {
+fn helper_that_reconnects_often_is_served() {
     let server = memcached(&["-t", "2"], &[]);
     let idle = statistic(&server, "curr_connections");
     for _ in 0..50 {
@@ -76,21 +76,22 @@ fn a_helper_that_comes_back_is_served_again_and_again() {
 
 /// memcached's default: clients over the limit get an error and are closed.
 #[test]
-fn over_the_connection_limit_clients_are_told() {
+fn clients_over_memcacheds_limit_get_an_error() {
     let server = memcached(&["-t", "1", "-c", "30"], &[]);
     let mut link = Driver::loopback(server.link);
     let ids: Vec<Id> = (0..100).map(|_| link.connect()).collect();
     for id in &ids {
         link.send(*id, b"get a\r\n");
     }
-    let decided = |link: &Driver, id: &Id| {
+    let is_answered = |link: &Driver, id: &Id| {
         let connection = &link.connections[id];
         connection.received.ends_with(b"END\r\n") || connection.closed.is_some()
     };
-    link.run(|link| ids.iter().all(|id| decided(link, id)));
-    let (served, told): (Vec<Id>, Vec<Id>) = ids.iter().partition(|id| link.connections[id].closed.is_none());
+    link.run(|link| ids.iter().all(|id| is_answered(link, id)));
+    let (served, rejected): (Vec<Id>, Vec<Id>) =
+        ids.iter().partition(|id| link.connections[id].closed.is_none());
     assert!((1..30).contains(&served.len()), "{} served", served.len());
-    for id in told {
+    for id in rejected {
         assert_eq!(link.take(id), b"ERROR Too many open connections\r\n");
     }
     for id in served {
@@ -99,14 +100,15 @@ fn over_the_connection_limit_clients_are_told() {
     }
 }
 
-/// memcached's other mode: it stops accepting, and goes on when clients have closed.
+/// memcached's other mode: at the limit it stops accepting, until clients have closed.
 #[test]
-fn over_the_connection_limit_clients_wait() {
+fn clients_over_memcacheds_limit_wait() {
     let server = memcached(&["-t", "1", "-c", "30", "-o", "no_maxconns_fast"], &[]);
-    waits_for_room(&server, &mut Driver::loopback(server.link));
+    check_waiting_clients_are_served(&server, &mut Driver::loopback(server.link));
 }
 
-fn waits_for_room(server: &Server, link: &mut Driver) {
+/// Checks that 100 clients are served one after the other, as earlier ones close.
+fn check_waiting_clients_are_served(server: &Server, link: &mut Driver) {
     let mut waiting: Vec<Id> = (0..100).map(|_| link.connect()).collect();
     for id in &waiting {
         link.send(*id, b"get a\r\n");
@@ -114,7 +116,7 @@ fn waits_for_room(server: &Server, link: &mut Driver) {
     let (mut open, mut served) = (Vec::new(), 0);
     let deadline = Instant::now() + PATIENCE;
     while served < 100 {
-        assert!(Instant::now() < deadline, "{served} served\n{}", server.log());
+        assert!(Instant::now() < deadline, "only {served} clients are served\n{}", server.log());
         link.flush();
         link.receive(Duration::from_millis(50));
         let is_served = |link: &Driver, id: &Id| link.connections[id].received.ends_with(b"END\r\n");
@@ -122,8 +124,8 @@ fn waits_for_room(server: &Server, link: &mut Driver) {
         served += done.len();
         open.extend(&done);
         waiting = rest;
-        // One by one: if all close while memcached decides to stop accepting, it waits for ever, also with plain
-        // connections.
+        // Only one at a time: if all clients close while memcached decides to stop accepting, it never accepts again,
+        // also without Spillway.
         if done.is_empty()
             && let Some(id) = open.pop()
         {
@@ -133,14 +135,14 @@ fn waits_for_room(server: &Server, link: &mut Driver) {
 }
 
 #[test]
-fn without_free_descriptors_clients_wait_and_links_are_turned_away() {
+fn without_free_descriptors_clients_wait_and_links_are_refused() {
     let server = memcached(&["-t", "1"], &[]);
     let mut link = Driver::loopback(server.link);
     let first = link.connect();
     link.ask(first, b"get a\r\n", b"END\r\n");
     let in_use = std::fs::read_dir(format!("/proc/{}/fd", server.pid())).unwrap().count() as u64;
     let limit = libc::rlimit { rlim_cur: in_use + 20, rlim_max: in_use + 20 };
-    // SAFETY: the limit is a valid structure; the old limit is not asked for.
+    // SAFETY: the limit is a valid structure; the null pointer requests no old limit.
     let set = unsafe {
         libc::prlimit(server.pid() as i32, libc::RLIMIT_NOFILE, &raw const limit, std::ptr::null_mut())
     };
@@ -156,10 +158,10 @@ fn without_free_descriptors_clients_wait_and_links_are_turned_away() {
     );
     server.wait_for_log("a link cannot be accepted: too many open files");
     link.take(first);
-    assert_eq!(link.ask(first, b"get a\r\n", b"END\r\n"), b"END\r\n", "those that are there are served");
+    assert_eq!(link.ask(first, b"get a\r\n", b"END\r\n"), b"END\r\n", "an accepted client is still served");
     for id in ids {
         link.send(id, b"quit\r\n");
     }
     link.flush();
-    waits_for_room(&server, &mut link);
+    check_waiting_clients_are_served(&server, &mut link);
 }

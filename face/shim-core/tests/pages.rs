@@ -1,15 +1,20 @@
-//! Status pages: which process keeps one alive.
+//! A status page is valid as long as its server runs.
 
 #[path = "support/kinds/mod.rs"]
 mod kinds;
 mod support;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use spillway_shim_core::status::find;
-use support::driver::{Driver, PATIENCE};
-use support::process::{self, Server, own_command};
+use spillway_auth::Key;
+use spillway_batch::Control;
+use spillway_session::{ClientSession, StreamLimits};
+use spillway_shim_core::status::find_pages;
+use spillway_wire::session::SessionId;
+use support::driver::{Driver, PATIENCE, Relayed};
+use support::process::{self, Server, kind_command};
 
 #[test]
 #[ignore = "the server of the test below, which starts it as a process with the shim"]
@@ -20,7 +25,7 @@ fn server() {
     kinds::serve(&kind, address.parse().unwrap())
 }
 
-/// A directory for pages, removed with what is in it.
+/// A directory for pages. Removed with its contents when dropped.
 struct Pages(PathBuf);
 
 impl Drop for Pages {
@@ -29,28 +34,43 @@ impl Drop for Pages {
     }
 }
 
-/// The server makes the child by a system call of its own, so no handler closes the child's copy of the page's descriptor.
+/// The server creates the child by a system call, so no handler of `fork` closes the page's descriptor in the child.
 #[test]
-fn a_page_is_dead_when_its_server_is_although_a_child_has_it_open() {
+fn page_of_a_killed_server_is_removed_although_a_child_has_it_open() {
     let pages = Pages(std::env::temp_dir().join(format!("spillway-pages-{}", std::process::id())));
     std::fs::create_dir_all(&pages.0).unwrap();
     // SAFETY: no other thread of this process reads or changes the environment at this time.
     unsafe { std::env::set_var("SPILLWAY_STATUS_DIR", &pages.0) };
-    let mut server = Server::start(|address| own_command("raw-fork", address));
+    let mut server = Server::start(|address| kind_command("raw-fork", address));
     let mut link = Driver::loopback(server.link);
     let id = link.connect();
     assert_eq!(link.ask(id, b"x", b"x"), b"x");
-    let [child] = server.children()[..] else { panic!("one child") };
-    let named = |pid: u32| find().0.iter().any(|page| page.pid == pid);
+    let counts = || {
+        let status = find_pages().0.first().expect("the server should have a page").status().unwrap();
+        status.links.iter().map(|link| (link.connections, link.sessions)).collect::<Vec<_>>()
+    };
+    assert_eq!(counts(), [(1, Some(0))], "a plain client");
+    let mut session = ClientSession::new(Key::loopback_only(), SessionId([7; 16]), StreamLimits::default());
+    let opening = session.open(link.now(), SocketAddr::from(([127, 0, 0, 7], 4_321)), None);
+    let carrier = link.link.open_relayed(opening).unwrap();
+    let answer = link.next_relayed(carrier);
+    assert!(matches!(answer, Relayed::Control(Control::Resumed(_))), "{answer:?}");
+    assert_eq!(counts(), [(2, Some(1))], "a plain client and a session");
+    let [child] = server.children()[..] else { panic!("the server should have one running child") };
+    let is_found = |pid: u32| find_pages().0.iter().any(|page| page.pid == pid);
     let pid = server.pid();
-    assert!(named(pid) && named(pid), "its lock outlives readers");
+    // Twice, because a reader that closes the page must not release the server's lock.
+    assert!(is_found(pid) && is_found(pid), "a running server's page is found");
     server.kill();
     let deadline = Instant::now() + PATIENCE;
-    while named(pid) || std::fs::read_dir(&pages.0).unwrap().count() > 0 {
-        assert!(Instant::now() < deadline, "the page of a server that is dead stays");
+    while is_found(pid) || std::fs::read_dir(&pages.0).unwrap().count() > 0 {
+        assert!(
+            Instant::now() < deadline,
+            "the page of the killed server is not removed within {PATIENCE:?}"
+        );
     }
     let open = std::fs::read_dir(format!("/proc/{child}/fd")).unwrap().flatten();
     let mut open = open.filter_map(|link| std::fs::read_link(link.path()).ok());
-    assert!(open.any(|target| target.starts_with(&pages.0)), "the child still has it open");
+    assert!(open.any(|target| target.starts_with(&pages.0)), "the child has the page open");
     process::kill(child);
 }

@@ -1,4 +1,4 @@
-//! Servers of all kinds, each as a process with the preload library: their calls on sockets are served, or clearly refused.
+//! Servers of all kinds, as processes with the preload library: their calls on sockets work, or are refused and logged.
 
 #[path = "support/kinds/mod.rs"]
 mod kinds;
@@ -21,7 +21,7 @@ fn server() {
     kinds::serve(&kind, address.parse().unwrap())
 }
 
-/// Checks a direct client's echo.
+/// Checks the echo that a direct client receives.
 fn plain_echo(server: &Server, text: &str) {
     let mut stream = TcpStream::connect(server.plain).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -35,9 +35,9 @@ fn plain_echo(server: &Server, text: &str) {
     assert_eq!(rest, "bye");
 }
 
-/// Checks echoes of many clients, large ones both ways, with direct clients among them, and half-closes.
-fn echoes(kind: &str, clients: usize) {
-    let server = Server::own(kind);
+/// Checks the echoes that many clients receive: small and large ones, beside direct clients, and after a half-close.
+fn check_echoes(kind: &str, clients: usize) {
+    let server = Server::of_kind(kind);
     let mut links = [Driver::loopback(server.link), Driver::loopback(server.link)];
     let ids: Vec<Vec<Id>> =
         links.iter_mut().map(|link| (0..clients / 2).map(|_| link.connect()).collect()).collect();
@@ -58,12 +58,12 @@ fn echoes(kind: &str, clients: usize) {
         }
     }
     let [link, other] = &mut links;
-    // More than all windows together, both ways at once.
+    // More than all buffers and credit together, in both directions at once.
     let large: Vec<u8> = (0..1_500_000u32).map(|at| (at % 251) as u8).collect();
     link.send(ids[0][0], &large);
     link.run(|link| link.connections[&ids[0][0]].received.len() >= large.len());
     assert!(link.take(ids[0][0]) == large);
-    // The client's end is received and answered, and closes the connection.
+    // After the client's end, the server sends `bye` and closes the connection.
     for (link, ids) in [link, other].into_iter().zip(&ids) {
         for id in ids {
             link.link.finish(*id);
@@ -73,83 +73,83 @@ fn echoes(kind: &str, clients: usize) {
             assert_eq!(link.take(*id), b"bye");
         }
     }
-    plain_echo(&server, "still there");
+    plain_echo(&server, "last");
 }
 
 #[test]
-fn a_poll_loop_is_served() {
-    echoes("poll", 100);
+fn poll_loop_is_served() {
+    check_echoes("poll", 100);
 }
 
 #[test]
-fn a_ppoll_loop_is_served() {
-    echoes("ppoll", 20);
+fn ppoll_loop_is_served() {
+    check_echoes("ppoll", 20);
 }
 
 #[test]
-fn a_select_loop_is_served() {
-    echoes("select", 100);
+fn select_loop_is_served() {
+    check_echoes("select", 100);
 }
 
 #[test]
-fn a_thread_for_each_connection_is_served() {
-    echoes("threads", 60);
+fn thread_for_each_connection_is_served() {
+    check_echoes("threads", 60);
 }
 
 #[test]
 fn threads_that_wait_in_accept_are_served() {
-    echoes("prethreads", 6);
+    check_echoes("prethreads", 6);
 }
 
 #[test]
-fn a_level_triggered_loop_is_served() {
-    echoes("level", 100);
+fn level_triggered_loop_is_served() {
+    check_echoes("level", 100);
 }
 
 #[test]
-fn an_edge_triggered_loop_is_served() {
-    echoes("edge", 100);
+fn edge_triggered_loop_is_served() {
+    check_echoes("edge", 100);
 }
 
 #[test]
-fn a_one_shot_loop_is_served() {
-    echoes("oneshot", 100);
+fn one_shot_loop_is_served() {
+    check_echoes("oneshot", 100);
 }
 
 #[test]
-fn a_loop_and_a_listener_for_each_thread_are_served() {
-    echoes("reuseport", 100);
+fn thread_with_its_own_loop_and_listener_is_served() {
+    check_echoes("reuseport", 100);
 }
 
 #[test]
-fn a_listener_in_several_sets_is_served() {
-    echoes("exclusive", 100);
+fn listener_in_several_sets_is_served() {
+    check_echoes("exclusive", 100);
 }
 
 #[test]
-fn a_connection_in_two_sets_is_served() {
-    echoes("two-sets", 40);
+fn connection_in_two_sets_is_served() {
+    check_echoes("two-sets", 40);
 }
 
 #[test]
-fn connections_handed_to_other_threads_loops_are_served() {
-    echoes("hand-over", 100);
+fn connections_in_loops_of_other_threads_are_served() {
+    check_echoes("hand-over", 100);
 }
 
 #[test]
-fn several_messages_at_once_are_served() {
-    echoes("mmsg", 10);
+fn several_messages_in_one_call_are_served() {
+    check_echoes("mmsg", 10);
 }
 
 #[test]
-fn files_are_sent_and_splice_is_refused() {
-    echoes("sendfile", 10);
+fn sendfile_is_served_and_splice_is_refused() {
+    check_echoes("sendfile", 10);
 }
 
-/// One batch has an event for each thread: a thread that takes one leaves the others to threads that sleep.
+/// One batch has an event for each thread. A thread that takes one event must wake another thread for the next event.
 #[test]
-fn threads_that_share_a_set_all_get_work() {
-    let server = Server::own("pool");
+fn threads_that_share_a_set_each_get_an_event() {
+    let server = Server::of_kind("pool");
     let mut link = Driver::loopback(server.link);
     let ids: Vec<Id> = (0..6).map(|_| link.connect()).collect();
     for round in 0..50 {
@@ -160,15 +160,15 @@ fn threads_that_share_a_set_all_get_work() {
     }
 }
 
-/// A server that closes standard error has clients with that number, which must not receive log lines.
+/// After a server closes standard error, a client may get that descriptor, and must not receive log lines.
 #[test]
-fn a_client_with_the_number_of_standard_error_reads_no_log() {
-    let server = Server::own("standard-error");
-    let knock = || {
+fn client_on_the_descriptor_of_standard_error_receives_no_log_lines() {
+    let server = Server::of_kind("standard-error");
+    let cause_log_line = || {
         let mut stream = TcpStream::connect(server.link).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
-        let _ = stream.read_to_end(&mut Vec::new()); // refused, which is logged
+        let _ = stream.read_to_end(&mut Vec::new()); // the server refuses the link and logs that
     };
     let mut plain = TcpStream::connect(server.plain).unwrap();
     plain.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -180,20 +180,20 @@ fn a_client_with_the_number_of_standard_error_reads_no_log() {
         assert_eq!(&echo, text);
     };
     echo(b"first");
-    knock();
+    cause_log_line();
     echo(b"again");
     let mut link = Driver::loopback(server.link);
     let id = link.connect();
     link.send(id, b"2");
     assert_eq!(link.ask(id, b"first", b"first"), b"first");
-    knock();
+    cause_log_line();
     assert_eq!(link.ask(id, b"again", b"again"), b"again");
 }
 
-/// A connection is closed by another thread: the blocked thread returns, the client is told, others are not harmed.
+/// Another thread closes a connection: the blocked thread returns, the client sees the end, other clients are served.
 #[test]
-fn a_connection_closed_or_shut_down_by_another_thread() {
-    let server = Server::own("closer");
+fn connection_that_another_thread_closes_ends_alone() {
+    let server = Server::of_kind("closer");
     let mut link = Driver::loopback(server.link);
     let kept = link.connect();
     assert_eq!(link.ask(kept, b"a", b"a"), b"a");
@@ -204,12 +204,12 @@ fn a_connection_closed_or_shut_down_by_another_thread() {
         }
         link.run(|link| ids.iter().all(|id| link.connections[id].received == b"hello"));
         for (number, id) in ids.iter().enumerate() {
-            let ways: [&[u8]; 3] = [b"close", b"shut", b"replace"];
-            link.send(*id, ways[(number + round) % 3]);
+            let how_to_end: [&[u8]; 3] = [b"close", b"shut", b"replace"];
+            link.send(*id, how_to_end[(number + round) % 3]);
         }
         link.flush();
         for id in &ids {
-            link.send(*id, b"more that meets the end");
+            link.send(*id, b"bytes after the close");
         }
         link.run(|link| ids.iter().all(|id| link.connections[id].closed.is_some()));
         link.connections.retain(|id, _| *id == kept);
@@ -218,35 +218,35 @@ fn a_connection_closed_or_shut_down_by_another_thread() {
 }
 
 #[test]
-fn a_process_for_each_connection_is_refused_and_said_so() {
-    let server = Server::own("forks");
+fn process_for_each_connection_is_refused_and_logged() {
+    let server = Server::of_kind("forks");
     let mut link = Driver::loopback(server.link);
     let id = link.connect();
     link.send(id, b"a");
     link.run(|link| link.connections[&id].closed.is_some());
     assert_eq!(link.connections[&id].closed, Some(CloseReason::Normal));
     server.wait_for_log("a forked child uses a helped connection");
-    server.wait_for_log("the child is left alone");
+    server.wait_for_log("the library opens no descriptor in the child");
 }
 
 /// Between `vfork` and `exec` a child has descriptors of its own, and the parent's memory.
 #[test]
-fn what_a_vfork_child_makes_means_nothing_in_its_parent() {
-    let server = Server::own("vforks");
+fn descriptors_of_a_vfork_child_have_no_effect_in_its_parent() {
+    let server = Server::of_kind("vforks");
     let mut link = Driver::loopback(server.link);
     for _ in 0..3 {
         let id = link.connect();
-        // More than the server reads: a read on a number that is still taken for this connection would return the rest.
+        // More than the server reads: a number that the library still took for this connection would return the rest.
         link.send(id, b"begin: bytes of the client");
         link.run(|link| link.connections[&id].closed.is_some());
         assert_eq!(String::from_utf8(link.take(id)).unwrap(), "wrong: \n");
     }
 }
 
-/// A child for which no handler of `fork` ran has copies of all sockets. Links still end for their peers.
+/// A child that was created without handlers of `fork` has copies of all sockets. Links still end for their peers.
 #[test]
-fn a_link_ends_although_a_child_has_copies_of_its_socket() {
-    let server = Server::own("raw-fork");
+fn link_ends_although_a_child_has_a_copy_of_its_socket() {
+    let server = Server::of_kind("raw-fork");
     let mut link = Driver::loopback(server.link);
     let id = link.connect();
     assert_eq!(link.ask(id, b"x", b"x"), b"x");
@@ -255,28 +255,28 @@ fn a_link_ends_although_a_child_has_copies_of_its_socket() {
     while link.lost.is_none() {
         link.receive(PATIENCE);
     }
-    let [child] = server.children()[..] else { panic!("the child lives") };
+    let [child] = server.children()[..] else { panic!("the server should have one running child") };
     process::kill(child);
 }
 
 #[test]
-fn every_call_does_on_a_helped_connection_what_it_does_on_another() {
-    let server = Server::own("calls");
+fn calls_behave_on_helped_connections_as_on_real_ones() {
+    let server = Server::of_kind("calls");
     let mut link = Driver::loopback(server.link);
     for _ in 0..3 {
         let id = link.connect_from("127.8.9.10:4711".parse().unwrap());
         link.send(id, b"0123456789");
-        let mut answered = 0;
+        let mut answered_requests = 0;
         while link.connections[&id].closed.is_none() {
             link.flush();
             link.receive(Duration::from_millis(100));
-            let asked = link.connections[&id].received.iter().filter(|byte| **byte == b'+').count();
-            while answered < asked {
-                // In two pieces.
+            let requests = link.connections[&id].received.iter().filter(|byte| **byte == b'+').count();
+            while answered_requests < requests {
+                // Ten digits for each `+` of the server, in two batches.
                 link.send(id, b"01234");
                 link.flush();
                 link.send(id, b"56789");
-                answered += 1;
+                answered_requests += 1;
             }
         }
         let text = String::from_utf8(link.take(id)).unwrap();
@@ -285,21 +285,21 @@ fn every_call_does_on_a_helped_connection_what_it_does_on_another() {
 }
 
 #[test]
-fn rings_are_refused_and_epoll_serves() {
-    let server = Server::own("rings");
+fn io_uring_is_refused_and_epoll_serves() {
+    let server = Server::of_kind("rings");
     server.wait_for_log("io_uring cannot be helped");
     let mut link = Driver::loopback(server.link);
     let id = link.connect();
     assert_eq!(link.ask(id, b"a", b"a"), b"a");
 }
 
-/// Ten thousand clients come and go; none of their descriptors and memory is left.
+/// After 3,500 clients of each kind of server, their descriptors and memory are free again.
 #[test]
 fn descriptors_and_memory_stay_flat() {
     for kind in ["level", "threads", "poll"] {
-        let server = Server::own(kind);
+        let server = Server::of_kind(kind);
         let mut link = Driver::loopback(server.link);
-        let mut come_and_go = |count: usize| {
+        let mut connect_and_leave = |count: usize| {
             let ids: Vec<Id> = (0..count).map(|_| link.connect()).collect();
             for id in &ids {
                 link.send(*id, b"x");
@@ -316,23 +316,27 @@ fn descriptors_and_memory_stay_flat() {
             link.run(|link| ids.iter().all(|id| link.connections[id].closed.is_some()));
             link.connections.clear();
         };
-        let settled = |server: &Server, most: usize| {
+        let wait_for_descriptors = |server: &Server, max: usize| {
             let deadline = std::time::Instant::now() + PATIENCE;
-            while server.descriptors() > most {
-                assert!(std::time::Instant::now() < deadline, "{} descriptors stay", server.descriptors());
+            while server.descriptors() > max {
+                assert!(
+                    std::time::Instant::now() < deadline,
+                    "{} descriptors are open, at most {max} expected",
+                    server.descriptors()
+                );
                 std::thread::sleep(Duration::from_millis(20));
             }
         };
         for _ in 0..10 {
-            come_and_go(50);
+            connect_and_leave(50);
         }
-        // Event counters of threads that were blocked at the same time are kept for later ones.
-        settled(&server, 20 + 64);
+        // The library keeps the event counters of threads that were blocked at the same time, at most 64 here.
+        wait_for_descriptors(&server, 20 + 64);
         let (descriptors, memory) = (server.descriptors(), server.resident_bytes());
         for _ in 0..60 {
-            come_and_go(50);
+            connect_and_leave(50);
         }
-        settled(&server, descriptors.max(84));
+        wait_for_descriptors(&server, descriptors.max(84));
         let grown = server.resident_bytes().saturating_sub(memory);
         assert!(grown < 4 * 1024 * 1024, "{kind}: memory grew by {grown} bytes");
     }

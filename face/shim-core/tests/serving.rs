@@ -26,8 +26,8 @@ fn hit(key: &str, value: &str) -> String {
     format!("VALUE {key} 0 {}\r\n{value}\r\nEND\r\n", value.len())
 }
 
-/// Each connection sends its request in one batch. Checks every reply.
-fn round(driver: &mut Driver, ids: &[Id], requests: &[Vec<u8>], replies: &[String]) {
+/// Sends one request of each connection, together in batches, and checks all replies.
+fn exchange(driver: &mut Driver, ids: &[Id], requests: &[Vec<u8>], replies: &[String]) {
     for (id, request) in ids.iter().zip(requests) {
         driver.send(*id, request);
     }
@@ -41,26 +41,26 @@ fn round(driver: &mut Driver, ids: &[Id], requests: &[Vec<u8>], replies: &[Strin
     }
 }
 
-fn serves_hundreds(threads: &str) {
+fn check_hundreds_of_connections(threads: &str) {
     let server = memcached(&["-t", threads], &[]);
     let mut links = [Driver::loopback(server.link), Driver::loopback(server.link)];
     let ids: Vec<Vec<Id>> = links.iter_mut().map(|link| (0..200).map(|_| link.connect()).collect()).collect();
     let mut plain = TcpStream::connect(server.plain).unwrap();
     for turn in 0..20 {
-        // Some values are large, up to 600 KB: more than a window.
+        // Some values are large, up to 600 KB, which is more than the credit.
         let length = |number: usize| match (number + turn) % 50 {
             0 => 600_000,
             1 => 70_000,
             _ => (number * 13 + turn) % 500,
         };
-        for (which, link) in links.iter_mut().enumerate() {
-            let keys: Vec<String> = (0..200).map(|number| format!("key-{which}-{number}")).collect();
+        for (number, link) in links.iter_mut().enumerate() {
+            let keys: Vec<String> = (0..200).map(|number| format!("key-{number}-{number}")).collect();
             let values: Vec<String> = (0..200).map(|number| value(number + turn, length(number))).collect();
             let sets: Vec<Vec<u8>> = keys.iter().zip(&values).map(|(key, value)| set(key, value)).collect();
             let gets: Vec<Vec<u8>> = keys.iter().map(|key| get(key)).collect();
             let hits: Vec<String> = keys.iter().zip(&values).map(|(key, value)| hit(key, value)).collect();
-            round(link, &ids[which], &sets, &vec!["STORED\r\n".to_string(); 200]);
-            round(link, &ids[which], &gets, &hits);
+            exchange(link, &ids[number], &sets, &vec!["STORED\r\n".to_string(); 200]);
+            exchange(link, &ids[number], &gets, &hits);
         }
         let mut reply = [0; 8];
         plain.write_all(&set("plain", "x")).unwrap();
@@ -73,17 +73,17 @@ fn serves_hundreds(threads: &str) {
 }
 
 #[test]
-fn hundreds_of_connections_one_thread() {
-    serves_hundreds("1");
+fn hundreds_of_connections_are_served_by_one_thread() {
+    check_hundreds_of_connections("1");
 }
 
 #[test]
-fn hundreds_of_connections_four_threads() {
-    serves_hundreds("4");
+fn hundreds_of_connections_are_served_by_four_threads() {
+    check_hundreds_of_connections("4");
 }
 
 #[test]
-fn five_thousand_connections() {
+fn five_thousand_connections_are_served_and_their_slots_reused() {
     for threads in ["1", "4"] {
         let server = memcached(&["-t", threads, "-c", "8192"], &[]);
         let mut link = Driver::loopback(server.link);
@@ -93,23 +93,23 @@ fn five_thousand_connections() {
         let sets: Vec<Vec<u8>> = keys.iter().zip(&values).map(|(key, value)| set(key, value)).collect();
         let gets: Vec<Vec<u8>> = keys.iter().map(|key| get(key)).collect();
         let hits: Vec<String> = keys.iter().zip(&values).map(|(key, value)| hit(key, value)).collect();
-        round(&mut link, &ids, &sets, &vec!["STORED\r\n".to_string(); 5000]);
+        exchange(&mut link, &ids, &sets, &vec!["STORED\r\n".to_string(); 5000]);
         for _ in 0..3 {
-            round(&mut link, &ids, &gets, &hits);
+            exchange(&mut link, &ids, &gets, &hits);
         }
-        // After all have closed, descriptors and ids are free for as many new clients.
+        // After all connections have closed, their descriptors and ids are free for as many new clients.
         for id in &ids {
             link.send(*id, b"quit\r\n");
         }
         link.run(|link| ids.iter().all(|id| link.connections[id].closed.is_some()));
         link.connections.clear();
         let ids: Vec<Id> = (0..5000).map(|_| link.connect()).collect();
-        round(&mut link, &ids, &gets, &hits);
+        exchange(&mut link, &ids, &gets, &hits);
     }
 }
 
 #[test]
-fn direct_connections_are_served_while_batches_never_end() {
+fn direct_connections_are_served_between_continual_batches() {
     let server = memcached(&["-t", "1"], &[]);
     let (stop, link_port) = (AtomicBool::new(false), server.link);
     std::thread::scope(|scope| {
@@ -117,12 +117,12 @@ fn direct_connections_are_served_while_batches_never_end() {
             let mut link = Driver::loopback(link_port);
             let ids: Vec<Id> = (0..200).map(|_| link.connect()).collect();
             let (requests, replies) = (vec![get("nothing"); 200], vec!["END\r\n".to_string(); 200]);
-            let mut rounds = 0;
+            let mut exchanges = 0;
             while !stop.load(Ordering::Relaxed) {
-                round(&mut link, &ids, &requests, &replies);
-                rounds += 1;
+                exchange(&mut link, &ids, &requests, &replies);
+                exchanges += 1;
             }
-            rounds
+            exchanges
         });
         for _ in 0..200 {
             let mut plain = TcpStream::connect(server.plain).unwrap();
@@ -139,7 +139,7 @@ fn direct_connections_are_served_while_batches_never_end() {
 }
 
 #[test]
-fn the_server_sees_the_clients_addresses() {
+fn server_sees_the_clients_own_addresses() {
     let server = memcached(&[], &[]);
     let mut link = Driver::loopback(server.link);
     let first = link.connect_from("127.7.8.9:4711".parse().unwrap());
@@ -174,7 +174,7 @@ fn pipelined_requests_and_replies_keep_their_order() {
 }
 
 #[test]
-fn a_half_closed_connection_gets_its_reply_and_is_closed() {
+fn half_closed_connection_receives_its_reply_and_is_closed() {
     let server = memcached(&[], &[]);
     let mut link = Driver::loopback(server.link);
     let id = link.connect();

@@ -1,4 +1,4 @@
-//! Sessions at unmodified servers: they move from link to link, and the server keeps one descriptor.
+//! Sessions at unmodified servers: a session moves from link to link, and keeps its descriptor in the server.
 
 mod support;
 
@@ -14,24 +14,24 @@ use support::driver::PATIENCE;
 use support::memcached::memcached;
 use support::process::Server;
 
-/// A session with two routes to the server, each by a link of its own.
+/// Opens a session with two routes to the server, each with a link of its own.
 fn open(server: &Server) -> BlockingSession {
-    let way = LinkTarget {
+    let target = LinkTarget {
         address: server.link,
         key: Key::loopback_only(),
         server: None,
         encryption: Default::default(),
     };
-    BlockingSession::open(vec![way.clone(), way], SessionSettings::default()).unwrap()
+    BlockingSession::open(vec![target.clone(), target], SessionSettings::default()).unwrap()
 }
 
-/// Moves the session to the other link.
-fn hop(session: &mut BlockingSession, turn: usize) {
-    session.session().move_to(Instant::now(), turn % 2).unwrap();
+/// Moves the session to the route with index `number % 2`.
+fn move_session(session: &mut BlockingSession, number: usize) {
+    session.session().move_to(Instant::now(), number % 2).unwrap();
 }
 
 /// The number of moves since the last call.
-fn moves(session: &mut BlockingSession) -> usize {
+fn count_moves(session: &mut BlockingSession) -> usize {
     std::iter::from_fn(|| session.poll_event())
         .filter(|event| matches!(event, SessionEvent::Moved(_)))
         .count()
@@ -41,12 +41,11 @@ fn value(number: usize, length: usize) -> Vec<u8> {
     (0..length).map(|at| b'a' + ((at * 7 + number) % 26) as u8).collect()
 }
 
-/// Bytes sent at a time.
+/// Number of bytes sent at a time.
 const PIECE_BYTES: usize = 20_000;
 
-/// Sends `request` in pieces, and checks `reply`. The session moves to the other link while the number of the next
-/// piece to be sent is in `hops`.
-fn exchange(session: &mut BlockingSession, request: &[u8], reply: &[u8], hops: &[usize]) {
+/// Sends `request` in pieces, and checks `reply`. The session moves before each piece whose number is in `moves_at`.
+fn exchange(session: &mut BlockingSession, request: &[u8], reply: &[u8], moves_at: &[usize]) {
     let mut sent = 0;
     let mut got = vec![0; reply.len()];
     let mut received = 0;
@@ -59,8 +58,8 @@ fn exchange(session: &mut BlockingSession, request: &[u8], reply: &[u8], hops: &
                 Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
             }
         }
-        for (turn, _) in hops.iter().enumerate().filter(|(_, at)| **at == sent / PIECE_BYTES) {
-            hop(session, turn + 1);
+        for (number, _) in moves_at.iter().enumerate().filter(|(_, piece)| **piece == sent / PIECE_BYTES) {
+            move_session(session, number + 1);
         }
         if sent < request.len() && received >= reply.len() {
             continue;
@@ -73,17 +72,17 @@ fn exchange(session: &mut BlockingSession, request: &[u8], reply: &[u8], hops: &
             outcome => outcome.unwrap(),
         };
     }
-    assert!(got == reply, "every byte is right");
+    assert!(got == reply, "the reply differs from the expected one");
 }
 
 fn stat(server: &Server, name: &str) -> u64 {
     let mut stream = TcpStream::connect(server.plain).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(b"stats\r\n").unwrap();
-    let wanted = format!("STAT {name} ");
+    let prefix = format!("STAT {name} ");
     let lines = BufReader::new(stream).lines().map_while(Result::ok);
-    let found = lines.filter_map(|line| Some(line.strip_prefix(&wanted)?.trim().parse().unwrap())).next();
-    found.expect("memcached has this figure")
+    let found = lines.filter_map(|line| Some(line.strip_prefix(&prefix)?.trim().parse().unwrap())).next();
+    found.expect("memcached's stats contain the name")
 }
 
 fn sessions_move_under_traffic(threads: &str) {
@@ -105,12 +104,12 @@ fn sessions_move_under_traffic(threads: &str) {
                     reply.extend_from_slice(b"\r\nEND\r\n");
                     exchange(&mut session, &set, &reply, &[round % 3, (round + 1) % 4]);
                 }
-                assert!(moves(&mut session) > 5);
+                assert!(count_moves(&mut session) > 5);
                 session.close().unwrap();
             });
         }
     });
-    // One for each session, however often it moves. The queries of `stats` count, too, and memcached's threads count late.
+    // One connection for each of 8 sessions; up to 4 more for the `stats` queries, which memcached may count late.
     assert!(stat(&server, "total_connections") - before <= 8 + 4);
 }
 
@@ -125,7 +124,7 @@ fn sessions_move_under_traffic_at_memcached_with_four_threads() {
 }
 
 #[test]
-fn a_pipeline_of_redis_moves_with_its_session() {
+fn session_moves_during_a_redis_pipeline() {
     let server = Server::start(|address| {
         let mut command = Command::new("/usr/bin/redis-server");
         command.args(["--port", &address.port().to_string(), "--save", "", "--appendonly", "no"]);
@@ -150,19 +149,19 @@ fn a_pipeline_of_redis_moves_with_its_session() {
 }
 
 #[test]
-fn a_server_that_closes_says_so_after_the_last_byte() {
+fn client_receives_the_servers_close_after_the_last_byte() {
     let server = memcached(&["-t", "2"], &[]);
     let mut session = open(&server);
     let text = value(3, 100_000);
     session.write_all(format!("set key 0 0 {}\r\n", text.len()).as_bytes()).unwrap();
     session.write_all(&text).unwrap();
     session.write_all(b"\r\nget key\r\nquit\r\n").unwrap();
-    hop(&mut session, 1);
+    move_session(&mut session, 1);
     let mut all = Vec::new();
     session.read_to_end(&mut all).unwrap();
     assert!(all.starts_with(b"STORED\r\nVALUE key 0 100000\r\n") && all.ends_with(b"\r\nEND\r\n"));
     session.close().unwrap();
-    // The session's place is free again, and so is the server's descriptor.
+    // Closed sessions free their slots and the server's descriptors.
     let descriptors = server.descriptors();
     for _ in 0..50 {
         let mut session = open(&server);
@@ -172,12 +171,16 @@ fn a_server_that_closes_says_so_after_the_last_byte() {
     }
     let deadline = Instant::now() + PATIENCE;
     while server.descriptors() > descriptors + 5 {
-        assert!(Instant::now() < deadline, "{} descriptors, {descriptors} before", server.descriptors());
+        assert!(
+            Instant::now() < deadline,
+            "{} descriptors are open, {descriptors} before",
+            server.descriptors()
+        );
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Python serves each client in a blocking thread.
+/// A Python server with a blocking thread for each client.
 const PYTHON: &str = r#"
 import socketserver, sys
 
@@ -194,7 +197,7 @@ Server(("127.0.0.1", int(sys.argv[1])), Echo).serve_forever()
 "#;
 
 #[test]
-fn sessions_move_at_a_server_of_blocking_threads() {
+fn sessions_move_at_a_server_with_blocking_threads() {
     let server = Server::start(|address| {
         let mut command = Command::new("python3");
         command.args(["-c", PYTHON, &address.port().to_string()]);
@@ -214,7 +217,7 @@ fn sessions_move_at_a_server_of_blocking_threads() {
 }
 
 #[test]
-fn a_restarted_server_is_told_as_gone() {
+fn session_of_a_restarted_server_ends_with_gone() {
     let server = memcached(&[], &[]);
     let (plain, link) = (server.plain, server.link);
     let mut session = open(&server);
@@ -227,19 +230,19 @@ fn a_restarted_server_is_told_as_gone() {
         command.args(["-u", "nobody", "-l", "127.0.0.1", "-p", &plain.port().to_string()]);
         command
     };
-    let _server = Server::start_at(plain, link, &command, &|_| true).expect("its ports are free again");
+    let _server =
+        Server::start_at(plain, link, &command, &|_| true).expect("restart the server on the same ports");
     let error = session.read(&mut reply).unwrap_err();
-    let gone =
-        error.get_ref().and_then(|inner| inner.downcast_ref::<Gone>()).expect("it says that it is gone");
+    let gone = error.get_ref().and_then(|inner| inner.downcast_ref::<Gone>()).expect("the error is Gone");
     assert!(gone.acknowledged <= gone.written && gone.written == 22);
 }
 
 #[test]
-fn a_full_table_refuses_more_and_serves_the_others() {
+fn full_session_table_refuses_another_session_and_serves_the_first() {
     let server = memcached(&[], &[("SPILLWAY_SESSIONS_MAX", "1")]);
     let mut first = open(&server);
     exchange(&mut first, b"get key\r\n", b"END\r\n", &[0]);
-    let way = LinkTarget {
+    let target = LinkTarget {
         address: server.link,
         key: Key::loopback_only(),
         server: None,
@@ -247,30 +250,30 @@ fn a_full_table_refuses_more_and_serves_the_others() {
     };
     let settings =
         SessionSettings { give_up_after: Duration::from_millis(300), ..SessionSettings::default() };
-    let error = BlockingSession::open(vec![way], settings).unwrap_err();
-    println!("the second: {error}");
+    let error = BlockingSession::open(vec![target], settings).unwrap_err();
+    println!("the second session: {error}");
     exchange(&mut first, b"get key\r\n", b"END\r\n", &[0]);
     first.close().unwrap();
-    // The session's place is free.
+    // The closed session frees its slot.
     open(&server).close().unwrap();
 }
 
 #[test]
-fn a_client_that_never_returns_is_forgotten_and_others_are_served() {
+fn others_are_served_after_a_client_vanishes() {
     let server = memcached(&["-t", "4"], &[]);
     let mut lost = open(&server);
     lost.write_all(b"set key 0 0 5\r\nvalue\r\n").unwrap();
     let mut reply = [0; 8];
     lost.read_exact(&mut reply).unwrap();
-    drop(lost); // without closing
-    server.wait_for_log("1 sessions go on without it");
+    drop(lost); // closes the sockets without closing the session
+    server.wait_for_log("1 sessions wait for another link");
     let mut session = open(&server);
     exchange(&mut session, b"get key\r\n", b"VALUE key 0 5\r\nvalue\r\nEND\r\n", &[0]);
     session.close().unwrap();
 }
 
-/// Echoes lines, stops listening on `rest`, and begins again on `listen`.
-const RESTING: &str = r#"
+/// A Python server that echoes lines, stops listening at `rest`, and listens again at `listen`.
+const PAUSING: &str = r#"
 import asyncio, sys
 
 listener = None
@@ -297,10 +300,10 @@ asyncio.run(main())
 "#;
 
 /// Drives a session until a condition holds.
-fn until(session: &mut Session, what: &str, mut done: impl FnMut(&mut Session) -> bool) {
+fn drive_until(session: &mut Session, what: &str, mut done: impl FnMut(&mut Session) -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !done(session) {
-        assert!(Instant::now() < deadline, "no sign of {what}");
+        assert!(Instant::now() < deadline, "{what} does not arrive within {PATIENCE:?}");
         std::thread::sleep(Duration::from_millis(1));
         let now = Instant::now();
         session.handle_ready(now);
@@ -308,25 +311,26 @@ fn until(session: &mut Session, what: &str, mut done: impl FnMut(&mut Session) -
     }
 }
 
-/// Its first message came while the server did not listen. Repeated, it must not be taken for one of an ended session.
+/// The session's first message arrives while the server does not listen, and is refused. When the client repeats it,
+/// the server must not take it for a message of an ended session.
 #[test]
-fn who_comes_while_the_server_does_not_listen_is_served_later() {
+fn session_refused_while_the_server_does_not_listen_is_served_later() {
     let server = Server::start(|address| {
         let mut command = Command::new("python3");
-        command.args(["-c", RESTING, &address.port().to_string()]);
+        command.args(["-c", PAUSING, &address.port().to_string()]);
         command
     });
     let mut first = open(&server);
     exchange(&mut first, b"rest\n", b"rest\n", &[]);
-    let way = LinkTarget {
+    let target = LinkTarget {
         address: server.link,
         key: Key::loopback_only(),
         server: None,
         encryption: Default::default(),
     };
-    let mut session = Session::open(Instant::now(), vec![way], SessionSettings::default()).unwrap();
+    let mut session = Session::open(Instant::now(), vec![target], SessionSettings::default()).unwrap();
     session.send(Instant::now(), b"patience\n").unwrap();
-    until(&mut session, "a refusal", |session| {
+    drive_until(&mut session, "a refusal", |session| {
         std::iter::from_fn(|| session.poll_event()).any(|event| {
             let SessionEvent::CarrierLost { why, .. } = event else { return false };
             matches!(why, CarrierLoss::Refused(RefuseReason::Unavailable))
@@ -334,7 +338,7 @@ fn who_comes_while_the_server_does_not_listen_is_served_later() {
     });
     exchange(&mut first, b"listen\n", b"listen\n", &[]);
     let mut reply = Vec::new();
-    until(&mut session, "its reply", |session| {
+    drive_until(&mut session, "its reply", |session| {
         let mut buffer = [0; 64];
         match session.receive(Instant::now(), &mut buffer) {
             Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}"),
@@ -345,30 +349,30 @@ fn who_comes_while_the_server_does_not_listen_is_served_later() {
     first.close().unwrap();
 }
 
-/// Each may have 256 KiB kept for it: without a bound in bytes, many of them would use up the server's memory.
+/// The server keeps up to 256 KiB for each session: without a bound in bytes, many sessions could use up its memory.
 #[test]
 fn sessions_that_are_never_read_end_and_others_are_served() {
     let server = memcached(&["-m", "64", "-c", "2048"], &[("SPILLWAY_SESSIONS_MEMORY", "16777216")]);
-    let mut honest = open(&server);
+    let mut reading = open(&server);
     let text = value(1, 900_000);
     let mut set = b"set big 0 0 900000\r\n".to_vec();
     set.extend_from_slice(&text);
     set.extend_from_slice(b"\r\n");
-    exchange(&mut honest, &set, b"STORED\r\n", &[]);
+    exchange(&mut reading, &set, b"STORED\r\n", &[]);
     let before = server.resident_bytes();
-    let mut deaf = Vec::new();
+    let mut unread = Vec::new();
     for _ in 0..300 {
         let mut session = open(&server);
         session.write_all(b"get big\r\n").unwrap();
-        deaf.push(session);
-        exchange(&mut honest, b"get key\r\n", b"END\r\n", &[]);
+        unread.push(session);
+        exchange(&mut reading, b"get key\r\n", b"END\r\n", &[]);
     }
     server.wait_for_log("session ended, it held most of 1 MiB");
-    exchange(&mut honest, b"get key\r\n", b"END\r\n", &[]);
+    exchange(&mut reading, b"get key\r\n", b"END\r\n", &[]);
     let grown = server.resident_bytes().saturating_sub(before);
-    println!("{} MiB more", grown >> 20);
-    // Without the bound, 75 MiB would be kept for them; each link has buffers, too.
-    assert!(grown < 64 << 20, "{grown}");
+    println!("memory grew by {} MiB", grown >> 20);
+    // 300 sessions of 256 KiB would hold 75 MiB. The limit is above the 16 MiB bound, because links have buffers.
+    assert!(grown < 64 << 20, "memory grew by {grown} bytes");
     let mut newcomer = open(&server);
     exchange(&mut newcomer, b"get key\r\n", b"END\r\n", &[]);
 }

@@ -1,4 +1,4 @@
-//! Settings in the environment, and what happens when they cannot be met.
+//! Settings in the environment, and errors in them.
 
 mod support;
 
@@ -10,7 +10,7 @@ use support::memcached::{Daemon, memcached};
 use support::process::library;
 
 /// Runs memcached until it ends. Returns whether it succeeded, and its standard error.
-fn ends(settings: &[(&str, &str)]) -> (bool, String) {
+fn run_to_end(settings: &[(&str, &str)]) -> (bool, String) {
     let mut command = Command::new("/usr/bin/memcached");
     command.args(["-u", "nobody", "-l", "127.0.0.1", "-p", "-1"]).env("LD_PRELOAD", library());
     let output = command.envs(settings.iter().copied()).stdin(Stdio::null()).output().unwrap();
@@ -18,32 +18,35 @@ fn ends(settings: &[(&str, &str)]) -> (bool, String) {
 }
 
 #[test]
-fn a_link_port_in_use_is_named_and_the_server_runs() {
+fn link_port_in_use_is_logged_and_ends_only_a_server_that_requires_it() {
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let server = memcached(&[], &[("SPILLWAY_LINK", &address)]);
     server.wait_for_log(&format!("the link port {address} cannot be opened: the address is in use"));
     assert!(TcpStream::connect(server.plain).is_ok());
-    let (success, log) = ends(&[("SPILLWAY_LINK", &address), ("SPILLWAY_REQUIRE", "1")]);
+    let (success, log) = run_to_end(&[("SPILLWAY_LINK", &address), ("SPILLWAY_REQUIRE", "1")]);
     assert!(!success);
     assert!(log.contains("--require was given"), "{log}");
 }
 
 #[test]
-fn without_a_key_only_loopback_will_do() {
+fn link_port_beyond_loopback_needs_a_readable_key() {
     let server = memcached(&[], &[("SPILLWAY_LINK", "0.0.0.0:11411")]);
     server.wait_for_log("needs a key");
-    let (success, log) = ends(&[("SPILLWAY_LINK", ":11411"), ("SPILLWAY_REQUIRE", "1")]);
+    let (success, log) = run_to_end(&[("SPILLWAY_LINK", ":11411"), ("SPILLWAY_REQUIRE", "1")]);
     assert!(!success);
     assert!(log.contains("needs a key"), "{log}");
-    let (success, log) =
-        ends(&[("SPILLWAY_LINK", ":11411"), ("SPILLWAY_KEYS", "/no/such/key"), ("SPILLWAY_REQUIRE", "1")]);
+    let (success, log) = run_to_end(&[
+        ("SPILLWAY_LINK", ":11411"),
+        ("SPILLWAY_KEYS", "/no/such/key"),
+        ("SPILLWAY_REQUIRE", "1"),
+    ]);
     assert!(!success);
     assert!(log.contains("key file /no/such/key does not exist"), "{log}");
 }
 
 #[test]
-fn switched_off_it_does_nothing() {
+fn library_does_nothing_when_switched_off() {
     let server = memcached(&[], &[("SPILLWAY_OFF", "1")]);
     assert!(TcpStream::connect(server.plain).is_ok());
     assert!(TcpStream::connect(server.link).is_err());
@@ -51,7 +54,7 @@ fn switched_off_it_does_nothing() {
 }
 
 #[test]
-fn another_port_than_the_servers_is_not_served() {
+fn link_port_stays_closed_if_the_server_does_not_listen_on_the_configured_port() {
     let server = memcached(&[], &[("SPILLWAY_PORT", "1")]);
     assert!(TcpStream::connect(server.plain).is_ok());
     assert!(TcpStream::connect(server.link).is_err());
@@ -59,7 +62,7 @@ fn another_port_than_the_servers_is_not_served() {
 
 /// Started as by Debian's scripts: memcached forks into the background before it listens.
 #[test]
-fn a_daemon_is_served() {
+fn memcached_as_a_daemon_is_served() {
     let pid_file = std::env::temp_dir().join(format!("spillway-daemon-{}.pid", std::process::id()));
     let server = Daemon::start(&pid_file);
     let mut link = Driver::loopback(server.link);

@@ -1,4 +1,4 @@
-//! Sessions that wait to be accepted while the application does other things.
+//! Sessions that wait to be accepted.
 
 mod support;
 
@@ -18,22 +18,22 @@ fn next_control(helper: &mut Driver, id: spillway_batch::Id) -> Control {
         match helper.next_relayed(id) {
             Relayed::Control(Control::Acknowledge(_)) => {}
             Relayed::Control(control) => return control,
-            Relayed::Data(_) => panic!("nobody has accepted the session, who could answer it"),
+            Relayed::Data(_) => panic!("a session that was not accepted receives data"),
         }
     }
 }
 
 /// Ends the application's thread when dropped, also if the test fails.
-struct Ends<'a>(&'a AtomicBool);
+struct SetOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for Ends<'_> {
+impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
 #[test]
-fn one_that_breaks_a_rule_is_closed_at_once() {
+fn unaccepted_session_that_violates_the_protocol_is_closed_at_once() {
     let inside = inside::start();
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -43,16 +43,16 @@ fn one_that_breaks_a_rule_is_closed_at_once() {
                 inside.wait(64, 10);
             }
         });
-        let _ends = Ends(&is_done);
+        let _set_on_drop = SetOnDrop(&is_done);
         let mut helper = Driver::loopback(inside.link);
         let client = SocketAddr::from(([127, 0, 0, 7], 4_321));
         let mut session =
             ClientSession::new(Key::loopback_only(), SessionId([7; 16]), StreamLimits::default());
-        let words = session.open(helper.now(), client, None);
-        let id = helper.link.open_relayed(words).unwrap();
+        let opening = session.open(helper.now(), client, None);
+        let id = helper.link.open_relayed(opening).unwrap();
         assert!(matches!(next_control(&mut helper, id), Control::Resumed(_)));
-        // The server has written nothing that could be acknowledged.
-        let acknowledge = Acknowledge { received: 1_000, finish_received: false, answer: false };
+        // Acknowledges 1,000 bytes, although the server has sent none.
+        let acknowledge = Acknowledge { received: 1_000, finish_received: false, requests_answer: false };
         helper.link.relay_control(id, Control::Acknowledge(acknowledge));
         helper.flush();
         assert!(matches!(next_control(&mut helper, id), Control::Close(_)));

@@ -1,14 +1,15 @@
-//! The preload library: the C names. Each tests first whether its descriptor is real, and then calls libc.
+//! The preload library: defines libc's functions anew. Calls on real descriptors go on to libc.
 //!
-//! `spillway run` loads it into the server; `spillway-shim-core` handles the calls on all other descriptors.
+//! `spillway run` loads the library into the server; `spillway-shim-core` handles the calls on all other descriptors.
 
 use libc::{
     c_int, c_long, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr, nfds_t,
     off_t, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 use spillway_shim_core::{
-    accept as accepting, allocator, data, descriptors, epoll, files, is_listener_awaited, names, options,
-    poll as polling, raw, real, select as selecting, several, table,
+    accept as accepting, allocator, connection_addresses, data, descriptors, epoll, is_listener_awaited,
+    kernel_copies, multiple_messages, options, poll as polling, real, select as selecting, system_call,
+    table,
 };
 
 #[global_allocator]
@@ -28,18 +29,18 @@ extern "C" fn finish() {
 }
 
 #[used]
-// SAFETY: as above; run when the process ends in an orderly way.
+// SAFETY: as above; the linker calls this function when the process ends in order.
 #[unsafe(link_section = ".fini_array")]
 static FINISH: extern "C" fn() = finish;
 
-/// Defines C functions. The caller vouches for the arguments as for libc's functions.
+/// Defines C functions. Callers vouch for the arguments as for libc's functions.
 macro_rules! names {
     ($($(#[$attribute:meta])* $name:ident($($argument:ident: $kind:ty),*) -> $result:ty $body:block)*) => {$(
         $(#[$attribute])*
         ///
         /// # Safety
         /// Same as for the C function.
-        // SAFETY: the name is meant to replace libc's.
+        // SAFETY: this function replaces libc's function of the same name and signature.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($argument: $kind),*) -> $result {
             // SAFETY: passes the caller's arguments on unchanged.
@@ -152,7 +153,7 @@ names! {
         if table::is_real(fd) {
             real::recvmmsg(fd, messages, count, flags, timeout)
         } else {
-            several::receive(fd, messages, count, flags, timeout)
+            multiple_messages::receive(fd, messages, count, flags, timeout)
         }
     }
 
@@ -161,7 +162,7 @@ names! {
         if table::is_real(fd) {
             real::sendmmsg(fd, messages, count, flags)
         } else {
-            several::send(fd, messages, count, flags)
+            multiple_messages::send(fd, messages, count, flags)
         }
     }
 
@@ -170,7 +171,7 @@ names! {
         if table::is_real(out) {
             real::sendfile(out, file, offset, count)
         } else {
-            files::send_file(out, file, offset, count)
+            kernel_copies::send_file(out, file, offset, count)
         }
     }
 
@@ -186,7 +187,7 @@ names! {
         if table::is_real(from) && table::is_real(to) {
             real::splice(from, from_offset, to, to_offset, count, flags)
         } else {
-            files::splice(from, from_offset, to, to_offset, count, flags)
+            kernel_copies::splice(from, from_offset, to, to_offset, count, flags)
         }
     }
 
@@ -228,11 +229,11 @@ names! {
         descriptors::close_range(first.max(0) as c_uint, c_uint::MAX, 0);
     }
 
-    /// `syscall(2)`, whose optional arguments come in the same registers as fixed ones.
+    /// `syscall(2)`. Optional arguments are passed in the same registers as fixed ones.
     syscall(
         number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize
     ) -> c_long {
-        raw::call(number, [a, b, c, d, e, f])
+        system_call::call(number, [a, b, c, d, e, f])
     }
 
     /// `shutdown(2)`.
@@ -250,7 +251,7 @@ names! {
         if table::is_real(fd) && table::is_real(to) {
             real::dup2(fd, to)
         } else {
-            descriptors::duplicate_to(fd, to, || real::dup2(fd, to))
+            descriptors::duplicate_to(fd, to, 0, || real::dup2(fd, to))
         }
     }
 
@@ -259,11 +260,11 @@ names! {
         if table::is_real(fd) && table::is_real(to) {
             real::dup3(fd, to, flags)
         } else {
-            descriptors::duplicate_to(fd, to, || real::dup3(fd, to, flags))
+            descriptors::duplicate_to(fd, to, flags, || real::dup3(fd, to, flags))
         }
     }
 
-    /// `fcntl(2)`, whose one optional argument comes in the same register as a fixed one.
+    /// `fcntl(2)`. The optional argument is passed in the same register as a fixed one.
     fcntl(fd: c_int, command: c_int, argument: size_t) -> c_int {
         if table::is_real(fd) {
             real::fcntl(fd, command, argument)
@@ -281,7 +282,7 @@ names! {
         }
     }
 
-    /// `ioctl(2)`, with its one optional argument like `fcntl`.
+    /// `ioctl(2)`. The optional argument is passed as in `fcntl`.
     ioctl(fd: c_int, request: c_ulong, argument: size_t) -> c_int {
         if table::is_real(fd) {
             real::ioctl(fd, request, argument)
@@ -295,7 +296,7 @@ names! {
         if table::is_real(fd) {
             real::getpeername(fd, address, length)
         } else {
-            names::peer_name(fd, address, length)
+            connection_addresses::peer_name(fd, address, length)
         }
     }
 
@@ -304,7 +305,7 @@ names! {
         if table::is_real(fd) {
             real::getsockname(fd, address, length)
         } else {
-            names::socket_name(fd, address, length)
+            connection_addresses::socket_name(fd, address, length)
         }
     }
 
@@ -328,12 +329,12 @@ names! {
 
     /// `epoll_create(2)`.
     epoll_create(size: c_int) -> c_int {
-        epoll::created(real::epoll_create(size))
+        epoll::record_set(real::epoll_create(size))
     }
 
     /// `epoll_create1(2)`.
     epoll_create1(flags: c_int) -> c_int {
-        epoll::created(real::epoll_create1(flags))
+        epoll::record_set(real::epoll_create1(flags))
     }
 
     /// `epoll_ctl(2)`.

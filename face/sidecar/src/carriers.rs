@@ -1,4 +1,4 @@
-//! Health check: whether new clients would find a carrier, from recent sessions or, without sessions, from a probe.
+//! Health check: whether new clients would find a carrier. Recent sessions show that; without sessions, a probe does.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -9,31 +9,31 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 
-/// How long a session's failure counts. Then link ports are probed again, so that a sidecar that its load balancer has
-/// taken out can become healthy without clients.
+/// How long a session's failure counts. After that, link ports are probed, so that a sidecar that gets no clients from
+/// its load balancer can become healthy again.
 const HISTORY_VALID: Duration = Duration::from_secs(10);
-/// For all probed link ports together; less than the usual timeout of health checks.
+/// Timeout for all probed link ports together; less than the usual timeout of health checks.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
-/// A probe's result is reused for this time.
+/// How long a probe's result is reused.
 const PROBE_VALID: Duration = Duration::from_secs(2);
-/// Helpers that are probed in addition to the server.
+/// Maximum number of helpers that are probed in addition to the server.
 const HELPERS_PROBED_MAX: usize = 7;
 
 /// When the sessions of one thread last got or lost a carrier.
 #[derive(Debug, Default)]
 pub(crate) struct CarrierHistory {
-    last: Mutex<Last>,
+    last: Mutex<LastEvents>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Last {
+struct LastEvents {
     carried: Option<Instant>,
     /// When a new client's session got its first carrier.
-    began: Option<Instant>,
+    first_carried: Option<Instant>,
     /// When a carrier was lost or rejected a session.
     failed: Option<Failure>,
     /// When a client was closed because its session found no carrier.
-    ended: Option<Failure>,
+    no_carrier: Option<Failure>,
 }
 
 #[derive(Clone, Debug)]
@@ -43,33 +43,34 @@ struct Failure {
 }
 
 impl CarrierHistory {
-    /// A session got a carrier; `is_first`: the first one of this session.
+    /// Records that a session has got a carrier. `is_first`: it is the session's first carrier.
     pub fn note_carried(&self, now: Instant, is_first: bool) {
         let mut last = self.last();
         last.carried = Some(now);
         if is_first {
-            last.began = Some(now);
+            last.first_carried = Some(now);
         }
     }
 
+    /// Records that a carrier was lost or has rejected a session.
     pub fn note_failed(&self, now: Instant, address: SocketAddr, why: &impl std::fmt::Display) {
         self.last().failed = Some(Failure { at: now, what: format!("{address}: {why}") });
     }
 
-    /// A client was closed because its session found no carrier.
+    /// Records that a client was closed because its session found no carrier.
     pub fn note_no_carrier(&self, now: Instant, server: SocketAddr) {
         let failure = Failure { at: now, what: format!("{server}: a client was not carried in time") };
         let mut last = self.last();
         last.failed = Some(failure.clone());
-        last.ended = Some(failure);
+        last.no_carrier = Some(failure);
     }
 
-    fn last(&self) -> MutexGuard<'_, Last> {
+    fn last(&self) -> MutexGuard<'_, LastEvents> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The health check; probes link ports when recent sessions do not answer the question.
+/// The health check. Probes link ports when no recent session shows whether they work.
 #[derive(Debug, Default)]
 pub(crate) struct CarrierHealth {
     probe: Mutex<Option<(Instant, Result<(), String>)>>,
@@ -78,8 +79,8 @@ pub(crate) struct CarrierHealth {
 impl CarrierHealth {
     /// Checks whether new clients would find a carrier. Probing blocks for up to [`PROBE_TIMEOUT`].
     ///
-    /// `is_carrying`: some client has a carrier now. Then only the outcome of new clients counts: a lost carrier does
-    /// not keep them out, but the server may have reached its limit of sessions or changed its key.
+    /// `is_carrying`: some client has a carrier now. Then only the outcome of new clients counts: the loss of a carrier
+    /// does not affect them, but they fail if the server has reached its limit of sessions or changed its key.
     ///
     /// # Errors
     /// No carrier is known; the text says why.
@@ -92,7 +93,7 @@ impl CarrierHealth {
     ) -> Result<(), String> {
         let newest = newest(histories);
         let (succeeded, failed) = match is_carrying {
-            true => (newest.began, newest.ended),
+            true => (newest.first_carried, newest.no_carrier),
             false => (newest.carried, newest.failed),
         };
         if let Some(Failure { at, what }) = failed
@@ -104,46 +105,47 @@ impl CarrierHealth {
         if is_carrying {
             return Ok(());
         }
-        // Locked during the probe: concurrent checks wait for the same result.
+        // The lock is held during the probe, so that concurrent checks share its result.
         let mut probe = self.probe.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((at, found)) = &*probe
+        if let Some((at, result)) = &*probe
             && at.elapsed() < PROBE_VALID
         {
-            return found.clone();
+            return result.clone();
         }
-        let found = probe_ports(server, helpers);
-        *probe = Some((Instant::now(), found.clone()));
-        found
+        let result = probe_ports(server, helpers);
+        *probe = Some((Instant::now(), result.clone()));
+        result
     }
 }
 
-fn newest<'a>(histories: impl Iterator<Item = &'a CarrierHistory>) -> Last {
-    let newer =
-        |one: Option<Failure>, other: Option<Failure>| one.into_iter().chain(other).max_by_key(|one| one.at);
-    histories.map(|history| history.last().clone()).fold(Last::default(), |newest, last| Last {
+fn newest<'a>(histories: impl Iterator<Item = &'a CarrierHistory>) -> LastEvents {
+    let newer = |one: Option<Failure>, other: Option<Failure>| {
+        one.into_iter().chain(other).max_by_key(|failure| failure.at)
+    };
+    histories.map(|history| history.last().clone()).fold(LastEvents::default(), |newest, last| LastEvents {
         carried: newest.carried.max(last.carried),
-        began: newest.began.max(last.began),
+        first_carried: newest.first_carried.max(last.first_carried),
         failed: newer(newest.failed, last.failed),
-        ended: newer(newest.ended, last.ended),
+        no_carrier: newer(newest.no_carrier, last.no_carrier),
     })
 }
 
-/// Connects to the link ports of the server and the first helpers; one successful connection is enough.
+/// Connects to the link ports of the server and the first helpers. Succeeds if one connection succeeds.
 fn probe_ports(server: SocketAddr, helpers: &[SocketAddr]) -> Result<(), String> {
     let mut connecting: Vec<OwnedFd> = Vec::new();
-    let mut why = None;
+    let mut first_error = None;
     for address in [server].iter().chain(helpers.iter().take(HELPERS_PROBED_MAX)) {
         match begin_connect(*address) {
             Ok(None) => return Ok(()),
             Ok(Some(socket)) => connecting.push(socket),
-            Err(error) => drop(why.get_or_insert_with(|| error.to_string())),
+            Err(error) => drop(first_error.get_or_insert_with(|| error.to_string())),
         }
     }
     let deadline = Instant::now() + PROBE_TIMEOUT;
     while !connecting.is_empty() {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            why = Some(format!("no answer within {} ms", PROBE_TIMEOUT.as_millis()));
+            first_error = Some(format!("no answer within {} ms", PROBE_TIMEOUT.as_millis()));
             break;
         }
         let mut polled: Vec<PollFd<'_>> =
@@ -153,16 +155,16 @@ fn probe_ports(server: SocketAddr, helpers: &[SocketAddr]) -> Result<(), String>
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(format!("no carrier: {error}")),
         }
-        let is_ready: Vec<bool> = polled.iter().map(|one| !one.revents().is_empty()).collect();
-        let mut is_ready = is_ready.into_iter();
+        let ready: Vec<bool> = polled.iter().map(|socket| !socket.revents().is_empty()).collect();
+        let mut ready = ready.into_iter();
         let mut is_reached = false;
         connecting.retain(|socket| {
-            if !is_ready.next().unwrap_or(false) {
+            if !ready.next().unwrap_or(false) {
                 return true;
             }
             match sockopt::socket_error(socket) {
                 Ok(Ok(())) => is_reached = true,
-                Ok(Err(error)) | Err(error) => drop(why.get_or_insert_with(|| error.to_string())),
+                Ok(Err(error)) | Err(error) => drop(first_error.get_or_insert_with(|| error.to_string())),
             }
             false
         });
@@ -174,7 +176,7 @@ fn probe_ports(server: SocketAddr, helpers: &[SocketAddr]) -> Result<(), String>
         0 => "no helper is known".to_owned(),
         helpers => format!("none of {} helpers either", helpers.min(HELPERS_PROBED_MAX)),
     };
-    Err(format!("no carrier: {server} cannot be reached ({}), {tried}", why.unwrap_or_default()))
+    Err(format!("no carrier: {server} cannot be reached ({}), {tried}", first_error.unwrap_or_default()))
 }
 
 /// Starts a non-blocking connect. `None`: the connection is established already.
@@ -206,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn without_sessions_link_ports_are_probed() {
+    fn check_without_sessions_probes_link_ports() {
         let (_listener, open) = open_port();
         let check =
             |server, helpers: &[_]| CarrierHealth::default().check([].into_iter(), false, server, helpers);
@@ -219,12 +221,12 @@ mod tests {
         assert_eq!(
             CarrierHealth::default().check([].into_iter(), true, closed_port(), &[]),
             Ok(()),
-            "a client is carried now"
+            "a client has a carrier now"
         );
     }
 
     #[test]
-    fn a_probe_result_is_reused() {
+    fn probe_result_is_reused() {
         let (listener, open) = open_port();
         let carriers = CarrierHealth::default();
         assert_eq!(carriers.check([].into_iter(), false, open, &[]), Ok(()));
@@ -233,14 +235,14 @@ mod tests {
     }
 
     #[test]
-    fn a_new_client_without_carrier_fails_the_check_although_others_are_carried() {
+    fn check_fails_after_a_new_client_found_no_carrier_although_others_have_one() {
         let (_listener, open) = open_port();
         let (one, other, now) = (CarrierHistory::default(), CarrierHistory::default(), Instant::now());
         let check = || CarrierHealth::default().check([&one, &other].into_iter(), true, open, &[]);
         let later = |ms| now + Duration::from_millis(ms);
         one.note_carried(now, true);
         one.note_failed(later(1), open, &"closed");
-        assert_eq!(check(), Ok(()), "one lost helper does not keep new clients out");
+        assert_eq!(check(), Ok(()), "a lost carrier does not fail the check");
         other.note_no_carrier(later(2), open);
         other.note_carried(later(3), false);
         let why = check().unwrap_err();
@@ -256,14 +258,14 @@ mod tests {
     }
 
     #[test]
-    fn the_last_failure_counts_while_it_is_recent() {
+    fn check_fails_while_the_last_event_is_a_recent_failure() {
         let (_listener, open) = open_port();
         let (one, other, now) = (CarrierHistory::default(), CarrierHistory::default(), Instant::now());
         let check = || CarrierHealth::default().check([&one, &other].into_iter(), false, open, &[]);
         one.note_failed(now, open, &"the key is not known");
         let why = check().unwrap_err();
         assert!(why.contains("the key is not known") && why.contains(&open.to_string()), "{why}");
-        // Another thread has had a carrier since.
+        // Then a session of another thread gets a carrier.
         other.note_carried(now + Duration::from_millis(1), false);
         assert_eq!(check(), Ok(()));
         one.note_failed(now + Duration::from_millis(2), open, &"closed");

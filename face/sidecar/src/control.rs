@@ -1,4 +1,4 @@
-//! The admin socket's protocol: one line of JSON as the request, one JSON document as the answer, as with a helper.
+//! The admin socket's protocol, as of a helper: a request is one line of JSON, and the answer one JSON document.
 
 use std::path::Path;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use spillway_daemon::deprecated::read_old_fields;
-use spillway_daemon::{Answers, AskError, OverrideOutcome, Rights, unknown_service};
+use spillway_daemon::{Answers, OverrideOutcome, RequestError, Rights, unknown_service};
 use spillway_metrics::Exposition;
 use spillway_policy::Override;
 use tracing::info;
@@ -74,22 +74,22 @@ fn set_override(
     word: &str,
     lasts_ms: Option<u64>,
 ) -> Result<OverrideOutcome, String> {
-    let word: Override = word.parse().map_err(|error| format!("{word}: {error}"))?;
-    if !shared.set_override(service, word, lasts_ms.map(Duration::from_millis)) {
+    let new: Override = word.parse().map_err(|error| format!("{word}: {error}"))?;
+    if !shared.set_override(service, new, lasts_ms.map(Duration::from_millis)) {
         return Err(unknown_service(service, &format!("this sidecar serves {}", shared.name())));
     }
-    info!(%service, "override" = %word, lasts_ms, "relief: override");
-    Ok(OverrideOutcome { word: word.name().to_owned(), clients: 0 })
+    info!(%service, "override" = %new, lasts_ms, "relief: override");
+    Ok(OverrideOutcome { manual_override: new.name().to_owned(), clients: 0 })
 }
 
 /// Reads the status of the sidecar that serves this admin socket.
 ///
 /// # Errors
 /// The socket does not answer within ten seconds, or the program behind it is not a sidecar.
-pub fn query(path: &Path) -> Result<SidecarStatus, AskError> {
-    let mut status: Value = spillway_daemon::ask_for(path, &Request::Status {}, ASK_TIMEOUT)?;
+pub fn query(path: &Path) -> Result<SidecarStatus, RequestError> {
+    let mut status: Value = spillway_daemon::send_json_request(path, &Request::Status {}, ASK_TIMEOUT)?;
     read_old_fields(&mut status);
-    serde_json::from_value(status).map_err(|error| AskError::Answer(error.to_string()))
+    serde_json::from_value(status).map_err(|error| RequestError::UnexpectedAnswer(error.to_string()))
 }
 
 #[cfg(test)]
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_strict() {
+    fn unknown_requests_and_fields_are_refused() {
         let parse = |text: &str| serde_json::from_str::<Request>(text);
         assert_eq!(parse(r#"{"command":"status"}"#).unwrap(), Request::Status {});
         let request = parse(r#"{"command":"relief","service":"a","word":"on"}"#).unwrap();

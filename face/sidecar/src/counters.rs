@@ -1,21 +1,21 @@
-//! A sidecar's counters: each network thread writes its own; readers add up those of all threads.
+//! A sidecar's counters. Each network thread has its own; readers add up those of all threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use spillway_client::session::CarrierLoss;
-use spillway_requests::GaveUp;
+use spillway_requests::StopReason;
 
-/// A counter or gauge that one thread writes and any thread reads.
+/// A counter or gauge that one thread writes and all threads may read.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
 
 impl Count {
-    pub fn add(&self, more: u64) {
-        self.0.fetch_add(more, Ordering::Relaxed);
+    pub fn add(&self, number: u64) {
+        self.0.fetch_add(number, Ordering::Relaxed);
     }
 
-    pub fn subtract(&self, less: u64) {
-        self.0.fetch_sub(less, Ordering::Relaxed);
+    pub fn subtract(&self, number: u64) {
+        self.0.fetch_sub(number, Ordering::Relaxed);
     }
 
     pub fn set(&self, value: u64) {
@@ -49,7 +49,7 @@ impl<const N: usize> ByReason<N> {
     }
 }
 
-/// One of the reasons of a [`ByReason`].
+/// A reason that a [`ByReason`] counts.
 pub(crate) trait Reason {
     /// The index of this reason's name in the list of names.
     fn index(&self) -> usize;
@@ -81,21 +81,21 @@ impl Reason for Refusal {
 /// How a local connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// Both directions were finished.
+    /// Client and server have finished sending.
     InOrder,
-    /// The client reset the connection, or closed it before its replies came.
+    /// The client has reset the connection, or closed it before its replies arrived.
     Client,
     /// The server reset the session.
     Server,
     /// The server refused the session.
     Refused,
-    /// The server has no such session any more.
+    /// The server does not have the session any more, for instance after a restart.
     Gone,
     /// The session found no carrier in time.
     NoCarrier,
     /// The sidecar ended.
     Shutdown,
-    /// Memory was short, and the client did not read.
+    /// Memory was scarce, and the client did not read.
     Memory,
 }
 
@@ -110,32 +110,32 @@ impl Reason for Ending {
 
 /// Why a session moved to another carrier.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Move {
+pub(crate) enum MoveReason {
     /// The previous carrier failed.
     Lost,
     /// The previous carrier drains.
     Drain,
     /// The server released the session.
-    SentAway,
+    AskedToMove,
     /// Relief started or ended.
     Asked,
 }
 
 pub(crate) const MOVES: [&str; 4] = ["lost", "drain", "sent_away", "relief"];
 
-impl Reason for Move {
+impl Reason for MoveReason {
     fn index(&self) -> usize {
         *self as usize
     }
 }
 
-impl Move {
-    pub fn of(why: &CarrierLoss) -> Move {
+impl MoveReason {
+    pub fn of(why: &CarrierLoss) -> MoveReason {
         match why {
-            CarrierLoss::Drain => Move::Drain,
-            CarrierLoss::SentAway => Move::SentAway,
-            CarrierLoss::Asked => Move::Asked,
-            _ => Move::Lost,
+            CarrierLoss::Drain => MoveReason::Drain,
+            CarrierLoss::AskedToMove => MoveReason::AskedToMove,
+            CarrierLoss::LeftOnRequest => MoveReason::Asked,
+            _ => MoveReason::Lost,
         }
     }
 }
@@ -150,22 +150,23 @@ impl Reason for &CarrierLoss {
             CarrierLoss::Silent(_) => 2,
             CarrierLoss::Link(_) | CarrierLoss::TooOld | CarrierLoss::Carrier(_) => 3,
             CarrierLoss::Refused(_) => 4,
-            CarrierLoss::Drain | CarrierLoss::SentAway => 5,
-            CarrierLoss::Asked => 6,
+            CarrierLoss::Drain | CarrierLoss::AskedToMove => 5,
+            CarrierLoss::LeftOnRequest => 6,
         }
     }
 }
 
-impl Reason for GaveUp {
+impl Reason for StopReason {
     fn index(&self) -> usize {
-        GaveUp::index(*self)
+        StopReason::index(*self)
     }
 }
 
 #[derive(Debug)]
 pub(crate) struct Counters {
-    pub taken: Count,
-    pub announced: Count,
+    pub accepted: Count,
+    /// Accepted connections with a load balancer's PROXY header.
+    pub with_proxy_header: Count,
     pub refused: ByReason<5>,
     pub ended: ByReason<8>,
     /// Local connections now.
@@ -184,7 +185,7 @@ pub(crate) struct Counters {
     pub request_bytes: Count,
     pub reply_bytes: Count,
     pub replies: Count,
-    /// Replies whose latency says nothing about the server, such as those of blocking commands.
+    /// Replies whose latency does not depend on the server only, such as those of blocking commands.
     pub unmeasured: Count,
     pub gave_up: ByReason<8>,
     pub cpu_ns: Count,
@@ -195,8 +196,8 @@ pub(crate) struct Counters {
 impl Default for Counters {
     fn default() -> Counters {
         Counters {
-            taken: Count::default(),
-            announced: Count::default(),
+            accepted: Count::default(),
+            with_proxy_header: Count::default(),
             refused: ByReason::new(&REFUSALS),
             ended: ByReason::new(&ENDINGS),
             connections: Count::default(),
@@ -211,7 +212,7 @@ impl Default for Counters {
             reply_bytes: Count::default(),
             replies: Count::default(),
             unmeasured: Count::default(),
-            gave_up: ByReason::new(&GaveUp::LABELS),
+            gave_up: ByReason::new(&StopReason::LABELS),
             cpu_ns: Count::default(),
             turns: Count::default(),
         }
@@ -223,13 +224,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reasons_have_names() {
+    fn last_reason_of_each_list_has_its_name() {
         let counters = Counters::default();
         counters.refused.add(Refusal::Descriptors);
         counters.ended.add(Ending::Memory);
-        counters.moves.add(Move::Asked);
-        counters.losses.add(&CarrierLoss::Asked);
-        counters.gave_up.add(GaveUp::TooDeep);
+        counters.moves.add(MoveReason::Asked);
+        counters.losses.add(&CarrierLoss::LeftOnRequest);
+        counters.gave_up.add(StopReason::TooDeep);
         let last = |name, mut all: Vec<(&'static str, u64)>| assert_eq!(all.pop(), Some((name, 1)));
         last("descriptors", counters.refused.iter().collect());
         last("memory", counters.ended.iter().collect());

@@ -14,9 +14,9 @@ use spillway_policy::Override;
 #[derive(Debug)]
 pub(crate) enum Message {
     Helpers(Vec<SocketAddr>),
-    /// The operator's override, and how long it lasts; `None`: until the next one.
+    /// The operator's override, and how long it lasts; `None`: until the next override.
     Override(Override, Option<Duration>),
-    /// Make a turn: the watchdog checks that the loop runs.
+    /// Makes the thread make a turn, by which the watchdog detects a thread that hangs.
     Wake,
     /// Accept no more connections, and end within this time.
     Drain(Duration),
@@ -45,10 +45,10 @@ impl Mailbox {
 
     pub fn put(&self, message: Message) {
         let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
-        // Keeps the queue bounded when the thread has ended and takes no messages.
-        messages.retain(|one| discriminant(one) != discriminant(&message));
+        // Bounds the queue, also when the thread has ended and takes no messages.
+        messages.retain(|older| discriminant(older) != discriminant(&message));
         messages.push_back(message);
-        // Fails only when the eventfd's counter is full, and then it is readable anyway.
+        // Fails only when the eventfd's counter is full; the eventfd is readable then, too.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
@@ -67,11 +67,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_newer_message_replaces_an_older_one_of_its_kind() {
+    fn newer_message_replaces_an_older_one_of_the_same_kind() {
         let mailbox = Mailbox::new().unwrap();
-        for turn in 0..100 {
+        for port in 0..100 {
             mailbox.put(Message::Wake);
-            mailbox.put(Message::Helpers(vec![([10, 0, 0, 1], turn).into()]));
+            mailbox.put(Message::Helpers(vec![([10, 0, 0, 1], port).into()]));
             mailbox.put(Message::Override(Override::On, None));
         }
         mailbox.put(Message::Override(Override::Off, None));

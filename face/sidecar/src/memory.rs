@@ -1,21 +1,20 @@
-//! Memory that all connections of one thread hold, compared with the thread's share of `max_memory`.
+//! Compares the memory that all connections of one thread hold with the thread's share of `max_memory`.
 
 use std::time::{Duration, Instant};
 
 use spillway_policy::memory::{MemoryBound, UNREAD_MAX, closing_rank};
 
-/// Pause after closing did not free enough: the rest is requests that servers have not accepted, and scanning all
-/// connections again would find nothing to close.
+/// Pause after closing has not freed enough: the other memory holds requests that servers have not accepted, and
+/// another search would find no connection to close.
 const CLOSING_RETRY: Duration = Duration::from_millis(10);
 
-/// How much memory is left for requests.
+/// How much memory is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Supply {
     Enough,
     /// Clients that do not read their replies are paused.
     Scarce,
-    /// The limit is exceeded and no client is left to close. Clients that hold memory are paused and no client is
-    /// accepted until an eighth of the limit is free.
+    /// The limit is exceeded after closing. Until an eighth is free, clients with memory pause and none is accepted.
     UsedUp,
 }
 
@@ -23,7 +22,7 @@ pub(crate) enum Supply {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holding {
     pub bytes: usize,
-    /// How long the oldest reply bytes have waited for the client.
+    /// How long the oldest unread reply bytes have waited for the client.
     pub age: Duration,
 }
 
@@ -48,8 +47,8 @@ pub(crate) struct Memory {
     total: usize,
     supply: Supply,
     is_used_up: bool,
-    /// The last search found too little to close; the next one starts at this time.
-    no_closing_until: Option<Instant>,
+    /// When to search again for connections to close, after a search has freed too little.
+    search_again_at: Option<Instant>,
 }
 
 impl Memory {
@@ -60,7 +59,7 @@ impl Memory {
             total: 0,
             supply: Supply::Enough,
             is_used_up: false,
-            no_closing_until: None,
+            search_again_at: None,
         }
     }
 
@@ -72,43 +71,43 @@ impl Memory {
         self.bound.max()
     }
 
-    /// One connection's memory has changed, in bytes.
+    /// Records that one connection's memory has changed, in bytes.
     pub fn changed(&mut self, from: usize, to: usize) {
         self.total = self.total - from + to;
     }
 
-    /// The result of the last [`judge`](Self::judge).
+    /// The result of the last [`update_supply`](Self::update_supply).
     pub fn supply(&self) -> Supply {
         self.supply
     }
 
     pub fn must_close(&self, now: Instant) -> bool {
-        self.bound.is_exceeded(self.total) && self.no_closing_until.is_none_or(|until| until <= now)
+        self.bound.is_exceeded(self.total) && self.search_again_at.is_none_or(|until| until <= now)
     }
 
-    /// Whether closing stops before this connection. Connections are closed in descending [rank](Holding::rank).
-    pub fn is_enough_closed(&self, why: Shortage, holding: Holding) -> bool {
-        match why {
+    /// Whether enough is closed before `holding`. Connections are closed in descending [rank](Holding::rank).
+    pub fn is_enough_closed(&self, shortage: Shortage, holding: Holding) -> bool {
+        match shortage {
             Shortage::Exceeded => self.bound.is_enough_closed(self.total, holding.age),
             Shortage::Scarce => self.bound.is_calm(self.total),
         }
     }
 
-    pub fn may_close(&self, why: Shortage, holding: Holding) -> bool {
-        why == Shortage::Exceeded || holding.age >= UNREAD_MAX
+    pub fn may_close(&self, shortage: Shortage, holding: Holding) -> bool {
+        shortage == Shortage::Exceeded || holding.age >= UNREAD_MAX
     }
 
-    /// All connections that may be closed are closed; if the limit is still exceeded, memory is used up.
+    /// Records that all connections that may be closed are closed. If the limit is still exceeded, memory is used up.
     pub fn note_closed(&mut self, now: Instant) {
-        self.no_closing_until = None;
+        self.search_again_at = None;
         if self.bound.is_exceeded(self.total) {
             self.is_used_up = true;
-            self.no_closing_until = Some(now + CLOSING_RETRY);
+            self.search_again_at = Some(now + CLOSING_RETRY);
         }
     }
 
     /// Updates [`supply`](Self::supply). Returns the previous value if it has changed.
-    pub fn judge(&mut self) -> Option<Supply> {
+    pub fn update_supply(&mut self) -> Option<Supply> {
         self.bound.judge(self.total);
         if self.bound.is_relieved(self.total) {
             self.is_used_up = false;
@@ -128,32 +127,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_used_up_when_closing_is_not_enough_and_until_an_eighth_is_free() {
+    fn memory_is_used_up_after_closing_frees_too_little_until_an_eighth_is_free() {
         let now = Instant::now();
         let mut memory = Memory::new(800);
         memory.changed(0, 601);
-        assert_eq!((memory.judge(), memory.supply()), (Some(Supply::Enough), Supply::Scarce));
+        assert_eq!((memory.update_supply(), memory.supply()), (Some(Supply::Enough), Supply::Scarce));
         assert!(!memory.must_close(now));
         memory.changed(601, 801);
         assert!(memory.must_close(now));
-        assert_eq!(memory.judge(), None, "closing may be enough");
+        assert_eq!(memory.update_supply(), None, "not used up before closing was tried");
         memory.note_closed(now);
-        assert_eq!((memory.judge(), memory.supply()), (Some(Supply::Scarce), Supply::UsedUp));
+        assert_eq!((memory.update_supply(), memory.supply()), (Some(Supply::Scarce), Supply::UsedUp));
         assert!(!memory.must_close(now) && memory.must_close(now + CLOSING_RETRY));
         memory.changed(801, 701);
-        assert_eq!(memory.judge(), None, "one byte less than an eighth is free");
+        assert_eq!(memory.update_supply(), None, "one byte less than an eighth is free");
         memory.changed(701, 700);
-        assert_eq!((memory.judge(), memory.supply()), (Some(Supply::UsedUp), Supply::Scarce));
+        assert_eq!((memory.update_supply(), memory.supply()), (Some(Supply::UsedUp), Supply::Scarce));
         memory.changed(700, 500);
-        assert_eq!((memory.judge(), memory.supply()), (Some(Supply::Scarce), Supply::Enough));
+        assert_eq!((memory.update_supply(), memory.supply()), (Some(Supply::Scarce), Supply::Enough));
     }
 
     #[test]
-    fn below_the_limit_only_long_unread_connections_are_closed() {
+    fn scarce_memory_closes_only_connections_unread_for_long() {
         let mut memory = Memory::new(800);
         memory.changed(0, 601);
-        let held = |age| Holding { bytes: 100, age };
-        let (long, short) = (held(UNREAD_MAX), held(UNREAD_MAX - Duration::from_millis(1)));
+        let holding = |age| Holding { bytes: 100, age };
+        let (long, short) = (holding(UNREAD_MAX), holding(UNREAD_MAX - Duration::from_millis(1)));
         assert!(memory.may_close(Shortage::Scarce, long) && !memory.may_close(Shortage::Scarce, short));
         assert!(memory.may_close(Shortage::Exceeded, short));
         assert!(!memory.is_enough_closed(Shortage::Scarce, long), "memory is still scarce");

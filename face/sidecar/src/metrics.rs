@@ -13,7 +13,7 @@ const NONE: &[&str] = &[];
 const REASON: &[&str] = &["reason"];
 const CARRIER: &[&str] = &["carrier"];
 
-/// The state of a sidecar that all samples of one scrape are taken from.
+/// The state of a sidecar at one scrape.
 #[derive(Debug)]
 struct Snapshot {
     status: SidecarStatus,
@@ -91,7 +91,7 @@ const ALL: [Declared<Snapshot>; 25] = [
         "spillway_sidecar_connections_announced_total",
         NONE,
         "Local connections accepted with a load balancer's PROXY header.",
-        |snapshot, family| family.count(&[], snapshot.status.announced),
+        |snapshot, family| family.count(&[], snapshot.status.with_proxy_header),
     ),
     Declared::counter(
         "spillway_sidecar_connections_refused_total",
@@ -174,7 +174,7 @@ const ALL: [Declared<Snapshot>; 25] = [
     Declared::counter(
         "spillway_sidecar_relief_decisions_total",
         &["kind"],
-        "Relief decisions: activations, canaries, back_offs, cures, releases, words, orders_to_helpers, \
+        "Relief decisions: activations, canaries, back_offs, cures, releases, overrides, orders_to_helpers, \
      orders_to_server, orders_failed.",
         |snapshot, family| by_reason(family, &snapshot.status.decisions),
     ),

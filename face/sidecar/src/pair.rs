@@ -13,7 +13,7 @@ use spillway_requests::{Reply, Tracker};
 use spillway_transport::Time;
 
 use crate::carriers::CarrierHistory;
-use crate::counters::{Counters, Ending, Move};
+use crate::counters::{Counters, Ending, MoveReason};
 use crate::latency::Latencies;
 use crate::losses::Losses;
 use crate::memory::{Holding, Supply};
@@ -21,16 +21,16 @@ use crate::relief::{Member, Relief};
 use crate::send_buffer::SendBuffer;
 use crate::socket;
 
-/// A connection whose requests cannot be parsed counts as idle after this time without bytes in either direction.
+/// A connection whose requests cannot be parsed counts as idle after this time without bytes in both directions.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
 
-/// Bytes read at a time from a client that holds no memory, while memory is used up.
+/// While memory is used up: bytes that one read takes from a client that holds no memory.
 const USED_UP_REQUEST_BYTES: usize = 4 * 1024;
 
 /// State of the network thread that its connections use during a turn.
 pub(crate) struct TurnContext<'a> {
     pub now: Instant,
-    /// `now`, counted from `epoch`.
+    /// The time from `epoch` to `now`.
     pub time: Time,
     pub scratch: &'a mut [u8],
     pub counters: &'a Counters,
@@ -56,7 +56,7 @@ pub(crate) struct Pair {
     pub session: Session,
     /// `None`: the relief policy's group is full, and the session stays at the server.
     pub member: Option<Member>,
-    /// Since when the oldest request waits, as last reported to the relief policy.
+    /// When the oldest outstanding request was received, as last reported to the relief policy.
     waits_since: Option<Time>,
     /// The client's address for logs: from the PROXY header, or the peer's.
     client: Option<SocketAddr>,
@@ -65,7 +65,7 @@ pub(crate) struct Pair {
     to_client: SendBuffer,
     /// The client has finished sending.
     client_ended: bool,
-    /// `session.finish` was called: the client has finished sending.
+    /// `session.finish` was called, because the client has finished sending and all its bytes were forwarded.
     is_finish_passed: bool,
     /// The server has finished sending.
     server_ended: bool,
@@ -74,8 +74,9 @@ pub(crate) struct Pair {
     /// When the session must have its first carrier; `None` once it has one.
     pub deadline: Option<Instant>,
     carrier: Carrier,
-    /// Why the session left its previous carrier; counted once the session has the next one.
-    move_reason: Option<Move>,
+    /// Why the session left its previous carrier. Counted when the session gets the next carrier.
+    move_reason: Option<MoveReason>,
+    /// When bytes were last forwarded.
     quiet_since: Instant,
     /// Reply bytes received from the session since the start.
     reply_bytes: u64,
@@ -128,28 +129,26 @@ impl Pair {
         }
     }
 
-    /// Forwards bytes in both directions as far as possible. `is_readable`: the local socket has bytes or has ended. An
-    /// error says how the connection ended.
-    pub fn pump(&mut self, is_readable: bool, context: &mut TurnContext<'_>) -> Result<(), Ending> {
+    /// Forwards bytes in both directions, or returns how the connection ended. `is_readable`: read the local socket.
+    pub fn forward(&mut self, is_readable: bool, context: &mut TurnContext<'_>) -> Result<(), Ending> {
         self.handle_session_events(context);
         self.forward_requests(is_readable, context)?;
         self.forward_replies(context)?;
         self.handle_session_events(context);
         self.note_reading(context);
-        if let Some(why) = self.tracker.poll_gave_up() {
+        if let Some(why) = self.tracker.poll_stop_reason() {
             context.counters.gave_up.add(why);
             tracing::debug!(client = %self.client_text(), %why, "latency is not measured any more on a connection");
         }
         self.report_waiting(context);
-        // A session that is over has closed both directions. A server that only finished sending still accepts
-        // requests.
+        // A server that has finished sending may still accept requests, unless the session is over.
         if self.server_ended && (self.is_finish_passed || self.session.is_over()) {
             return Err(Ending::InOrder);
         }
         Ok(())
     }
 
-    /// Records whether the client reads its replies, and counts it when it becomes paused.
+    /// Records whether the client reads its replies, and counts the client when it becomes paused.
     fn note_reading(&mut self, context: &TurnContext<'_>) {
         self.note_unread(context.time);
         let is_paused = context.supply != Supply::Enough && !self.to_client.is_empty();
@@ -171,21 +170,23 @@ impl Pair {
             && since != self.waits_since
         {
             self.waits_since = since;
-            context.relief.waits_since(member, since.map(|time| context.epoch + time.since(Time::ZERO)));
+            context
+                .relief
+                .set_oldest_request(member, since.map(|time| context.epoch + time.since(Time::ZERO)));
         }
     }
 
     fn forward_requests(&mut self, is_readable: bool, context: &mut TurnContext<'_>) -> Result<(), Ending> {
         if !self.to_server.is_empty() {
-            let taken = Self::send(
+            let accepted = Self::send(
                 &mut self.session,
                 &mut self.is_server_closed,
                 context.now,
                 self.to_server.unsent(),
             )?;
-            self.to_server.advance(taken);
+            self.to_server.advance(accepted);
         }
-        // A deregistered socket (see `watched`) gets no events: always try to read.
+        // A deregistered socket (see `watched`) gets no events, so a read is always tried.
         let is_readable = is_readable || self.watched.is_none();
         while is_readable && !self.client_ended {
             let wanted = self.request_bytes_max(context.supply).min(context.scratch.len());
@@ -197,17 +198,17 @@ impl Pair {
                 Ok(count) => {
                     let bytes = &context.scratch[..count];
                     self.tracker.requests(context.time, bytes);
-                    self.excuse_slow_reader();
+                    self.exclude_slow_reader();
                     context.counters.request_bytes.add(count as u64);
                     self.quiet_since = context.now;
-                    let taken =
+                    let accepted =
                         Self::send(&mut self.session, &mut self.is_server_closed, context.now, bytes)?;
-                    self.to_server.append(&bytes[taken..]);
+                    self.to_server.append(&bytes[accepted..]);
                     if count < wanted {
                         break;
                     }
                 }
-                Err(error) if socket::is_later(&error) => break,
+                Err(error) if socket::would_block(&error) => break,
                 Err(_) => return Err(Ending::Client),
             }
         }
@@ -218,7 +219,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Bytes of requests that may be read now. A client that holds no memory may always send a request.
+    /// Maximum number of request bytes to read now. It is above 0 for a client that holds no memory.
     fn request_bytes_max(&self, supply: Supply) -> usize {
         if !self.to_server.is_empty() {
             return 0;
@@ -243,9 +244,9 @@ impl Pair {
             return Ok(bytes.len());
         }
         match session.send(now, bytes) {
-            Ok(taken) => Ok(taken),
-            Err(error) if socket::is_later(&error) => Ok(0),
-            // The server has closed in order: its last replies must still be delivered.
+            Ok(accepted) => Ok(accepted),
+            Err(error) if socket::would_block(&error) => Ok(0),
+            // The server has closed in order: drops further requests, and still delivers the last replies.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                 *is_server_closed = true;
                 Ok(bytes.len())
@@ -257,9 +258,9 @@ impl Pair {
     fn forward_replies(&mut self, context: &mut TurnContext<'_>) -> Result<(), Ending> {
         loop {
             if !self.to_client.is_empty() {
-                let taken = send_to_client(&self.socket, self.to_client.unsent())?;
-                self.to_client.advance(taken);
-                self.excuse_slow_reader();
+                let accepted = send_to_client(&self.socket, self.to_client.unsent())?;
+                self.to_client.advance(accepted);
+                self.exclude_slow_reader();
             }
             if !self.to_client.is_empty() || self.server_ended || !self.session.has_arrived() {
                 return Ok(());
@@ -273,11 +274,11 @@ impl Pair {
                     self.measure(count, context);
                     self.quiet_since = context.now;
                     let bytes = &context.scratch[..count];
-                    let taken = send_to_client(&self.socket, bytes)?;
-                    self.to_client.append(&bytes[taken..]);
-                    self.excuse_slow_reader();
+                    let accepted = send_to_client(&self.socket, bytes)?;
+                    self.to_client.append(&bytes[accepted..]);
+                    self.exclude_slow_reader();
                 }
-                Err(error) if socket::is_later(&error) => return Ok(()),
+                Err(error) if socket::would_block(&error) => return Ok(()),
                 Err(error) => return Err(ending_for(&error)),
             }
         }
@@ -293,7 +294,7 @@ impl Pair {
                 Some(latency) => {
                     latencies.record(now, latency, is_helped);
                     if let Some(member) = member {
-                        relief.measured(now, member, latency);
+                        relief.record_latency(now, member, latency);
                     }
                 }
                 None => unmeasured += 1,
@@ -306,22 +307,22 @@ impl Pair {
     }
 
     /// Excludes the outstanding replies from the measurement while the client, not the server, delays them.
-    fn excuse_slow_reader(&mut self) {
+    fn exclude_slow_reader(&mut self) {
         if !self.to_client.is_empty() {
-            self.tracker.excuse();
+            self.tracker.exclude_outstanding();
         }
     }
 
     fn handle_session_events(&mut self, context: &mut TurnContext<'_>) {
         while let Some(event) = self.session.poll_event() {
             if let Some(member) = self.member {
-                context.relief.note(context.now, member, &event);
+                context.relief.handle_event(context.now, member, &event);
             }
             match event {
                 SessionEvent::Moved(address) => {
-                    let is_own = address == context.server;
+                    let is_direct = address == context.server;
                     self.set_carrier(
-                        if is_own { Carrier::Direct } else { Carrier::Helped },
+                        if is_direct { Carrier::Direct } else { Carrier::Helped },
                         context.counters,
                     );
                     let is_first = self.deadline.take().is_some();
@@ -333,14 +334,17 @@ impl Pair {
                 SessionEvent::CarrierLost { address, why } => {
                     context.counters.losses.add(&why);
                     if self.carrier != Carrier::None {
-                        self.move_reason = Some(Move::of(&why));
+                        self.move_reason = Some(MoveReason::of(&why));
                     }
                     self.set_carrier(Carrier::None, context.counters);
-                    if !matches!(why, CarrierLoss::Asked) {
+                    if !matches!(why, CarrierLoss::LeftOnRequest) {
                         context.losses.note(address, &why);
                     }
-                    // A carrier that was left on purpose has not failed.
-                    if !matches!(why, CarrierLoss::Asked | CarrierLoss::Drain | CarrierLoss::SentAway) {
+                    // A session that is asked to move leaves a carrier that has not failed.
+                    if !matches!(
+                        why,
+                        CarrierLoss::LeftOnRequest | CarrierLoss::Drain | CarrierLoss::AskedToMove
+                    ) {
                         context.carrier_history.note_failed(context.now, address, &why);
                     }
                 }
@@ -360,7 +364,7 @@ impl Pair {
         self.carrier = carrier;
     }
 
-    /// The events that the epoll set must report for the local socket.
+    /// The events that the epoll set has to report for the local socket.
     pub fn interest(&self, supply: Supply) -> EventFlags {
         let mut flags = EventFlags::empty();
         flags.set(EventFlags::IN, !self.client_ended && self.request_bytes_max(supply) > 0);
@@ -368,7 +372,7 @@ impl Pair {
         flags
     }
 
-    /// When the session's timeout or the deadline is due.
+    /// The earlier of the session's timeout and the deadline.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         [self.session.poll_timeout(), self.deadline].into_iter().flatten().min()
@@ -381,7 +385,7 @@ impl Pair {
         is_empty && self.tracker.is_idle().unwrap_or_else(is_quiet)
     }
 
-    /// Bytes of memory allocated for data that waits, in both directions.
+    /// Allocated bytes for data that waits, in both directions.
     pub fn memory(&self) -> usize {
         self.to_server.memory() + self.to_client.memory() + self.session.held_bytes()
     }
@@ -400,8 +404,13 @@ impl Pair {
     }
 
     /// Closes the local connection. Returns the session while it still has to send its end to the server.
-    pub fn end(mut self, ending: Ending, is_orderly: bool, context: &mut TurnContext<'_>) -> Option<Session> {
-        self.set_carrier(Carrier::Direct, context.counters); // leaves the waiting and helped gauges
+    pub fn close(
+        mut self,
+        ending: Ending,
+        is_orderly: bool,
+        context: &mut TurnContext<'_>,
+    ) -> Option<Session> {
+        self.set_carrier(Carrier::Direct, context.counters); // subtracts from the waiting or helped gauge
         context.counters.connections.subtract(1);
         context.counters.ended.add(ending);
         if let Some(member) = self.member {
@@ -419,11 +428,11 @@ impl Pair {
     }
 }
 
-/// Sends to the client; returns how many bytes its socket accepted.
+/// Sends to the client. Returns the number of bytes that its socket has accepted.
 fn send_to_client(socket: &OwnedFd, bytes: &[u8]) -> Result<usize, Ending> {
     match socket::send(socket, bytes) {
-        Ok(taken) => Ok(taken),
-        Err(error) if socket::is_later(&error) => Ok(0),
+        Ok(accepted) => Ok(accepted),
+        Err(error) if socket::would_block(&error) => Ok(0),
         Err(_) => Err(Ending::Client),
     }
 }

@@ -1,4 +1,4 @@
-//! One network thread's group of sessions, and the relief policy that decides which carrier each one uses.
+//! One network thread's group of sessions, and the relief policy that decides each session's carrier.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ pub(crate) struct Relief {
     policy: Policy,
     server: LinkTarget,
     key: Key,
-    /// The state has changed since [`Relief::show`].
+    /// The state has changed since [`Relief::publish`].
     is_changed: bool,
 }
 
@@ -40,12 +40,12 @@ impl Relief {
         let activation = ActivationSettings { sla: settings.sla, ..ActivationSettings::default() };
         let relief_settings = ReliefSettings {
             activation,
-            asked: settings.asked,
+            helpers_asked: settings.helpers_asked,
             ..ReliefSettings::new(server.clone(), Vec::new())
         };
         let mut policy = Policy::new(now, relief_settings)?;
-        if settings.word != Override::Auto {
-            policy.say(now, settings.word, None);
+        if settings.manual_override != Override::Auto {
+            policy.set_override(now, settings.manual_override, None);
         }
         Ok(Relief { policy, server, key, is_changed: true })
     }
@@ -63,8 +63,8 @@ impl Relief {
     }
 
     /// Sets the operator's override; `lasts` is `None` until the next override.
-    pub fn set_override(&mut self, now: Instant, word: Override, lasts: Option<Duration>) {
-        self.policy.say(now, word, lasts);
+    pub fn set_override(&mut self, now: Instant, new: Override, lasts: Option<Duration>) {
+        self.policy.set_override(now, new, lasts);
         self.is_changed = true;
     }
 
@@ -88,20 +88,20 @@ impl Relief {
         self.policy.leave(now, member);
     }
 
-    pub fn measured(&mut self, now: Instant, member: Member, latency: Duration) {
-        self.policy.measured(now, member, latency);
+    pub fn record_latency(&mut self, now: Instant, member: Member, latency: Duration) {
+        self.policy.record_latency(now, member, latency);
     }
 
-    /// Sets since when a connection waits for a measured reply. Call when this changes.
-    pub fn waits_since(&mut self, member: Member, since: Option<Instant>) {
-        self.policy.waits_since(member, since);
+    /// Records since when a connection waits for a measured reply; `None` if it does not wait. Call on each change.
+    pub fn set_oldest_request(&mut self, member: Member, since: Option<Instant>) {
+        self.policy.set_oldest_request(member, since);
     }
 
-    pub fn note(&mut self, now: Instant, member: Member, event: &SessionEvent) {
-        self.policy.note(now, member, event);
+    pub fn handle_event(&mut self, now: Instant, member: Member, event: &SessionEvent) {
+        self.policy.handle_event(now, member, event);
     }
 
-    /// Reads the answers of helpers. Call when the descriptor is readable.
+    /// Reads the helpers' load reports. Call when the descriptor is readable.
     pub fn handle_ready(&mut self, now: Instant) {
         self.policy.handle_ready(now);
     }
@@ -134,16 +134,21 @@ impl Relief {
             self.is_changed = true;
         }
         if std::mem::take(&mut self.is_changed) {
-            self.show(now, thread);
+            self.publish(now, thread);
         }
     }
 
     /// Copies the policy's state into the thread's public state.
-    pub fn show(&self, now: Instant, thread: &ThreadState) {
+    pub fn publish(&self, now: Instant, thread: &ThreadState) {
         let status = self.policy.status(now);
         let helpers = self.policy.helpers().iter().map(|helper| helper.address).collect();
         let counters = *self.policy.counters();
-        thread.show(ReliefState { stage: status.stage, word: status.word, counters, helpers });
+        thread.set_relief(ReliefState {
+            stage: status.stage,
+            relief_override: status.manual_override,
+            counters,
+            helpers,
+        });
     }
 }
 

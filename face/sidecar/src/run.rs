@@ -61,7 +61,7 @@ impl Service for Running {
         self.sidecar.drain(self.drain_deadline);
     }
 
-    fn is_over(&mut self) -> bool {
+    fn is_drained(&mut self) -> bool {
         self.sidecar.running() == 0
     }
 
@@ -93,16 +93,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_has_ended_is_not_alive_unless_it_is_drained() {
+    fn ended_thread_is_alive_only_while_draining() {
         let before = [Some(1), Some(5)];
         assert!(make_turns(false, &before, &[Some(2), Some(6)]));
         assert!(!make_turns(false, &before, &[Some(2), Some(5)]), "a thread hangs");
-        assert!(!make_turns(false, &before, &[Some(2), None]), "a thread has failed");
-        assert!(make_turns(true, &before, &[Some(2), None]), "a thread is drained");
+        assert!(!make_turns(false, &before, &[Some(2), None]), "a thread has ended without a drain");
+        assert!(make_turns(true, &before, &[Some(2), None]), "a thread has ended by the drain");
     }
 
     #[test]
-    fn a_failure_ends_the_process_also_while_it_drains() {
+    fn failure_of_a_thread_ends_the_process_also_while_it_drains() {
         for is_draining in [false, true] {
             let mut settings = Settings::new(spillway_ports::free_address(), Key::loopback_only());
             settings.listen = vec![crate::Listen::Tcp(([127, 0, 0, 1], 0).into())];

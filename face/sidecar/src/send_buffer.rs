@@ -16,7 +16,7 @@ impl SendBuffer {
         &self.bytes[self.sent..]
     }
 
-    /// Appends bytes. The caller bounds the buffer: it reads no more while the buffer is not empty.
+    /// Appends bytes. Callers bound the buffer: they append only the rest of one read, when the buffer is empty.
     pub fn append(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
@@ -40,15 +40,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_buffer_frees_its_memory() {
-        let mut waiting = SendBuffer::default();
-        waiting.advance(0);
-        assert!(waiting.is_empty());
-        waiting.append(b"hello");
-        waiting.advance(2);
-        assert_eq!(waiting.unsent(), b"llo");
-        waiting.append(b"!");
-        waiting.advance(4);
-        assert!(waiting.is_empty() && waiting.memory() == 0);
+    fn empty_buffer_frees_its_memory() {
+        let mut buffer = SendBuffer::default();
+        buffer.advance(0);
+        assert!(buffer.is_empty());
+        buffer.append(b"hello");
+        buffer.advance(2);
+        assert_eq!(buffer.unsent(), b"llo");
+        buffer.append(b"!");
+        buffer.advance(4);
+        assert!(buffer.is_empty() && buffer.memory() == 0);
     }
 }

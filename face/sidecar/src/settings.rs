@@ -1,4 +1,4 @@
-//! A sidecar's settings, and the errors that keep it from starting.
+//! A sidecar's settings, and the errors that prevent its start.
 
 use std::fmt;
 use std::io;
@@ -61,16 +61,16 @@ pub struct Settings {
     pub name: String,
     /// The operator's override at the start. `off`: helpers are used only while the server's link port cannot be
     /// reached.
-    pub word: Override,
-    /// How many helpers are asked for their load before one is chosen.
-    pub asked: usize,
+    pub manual_override: Override,
+    /// Number of helpers that are asked for their load before one is chosen.
+    pub helpers_asked: usize,
     /// The wanted p99 latency of replies.
     pub sla: Duration,
     /// Number of network threads.
     pub threads: usize,
     /// How long a local connection may wait for its session's first carrier.
     pub connect_timeout: Duration,
-    /// Most local connections at one time; further ones are rejected.
+    /// Maximum number of local connections at the same time; further connections are rejected.
     pub max_connections: u32,
     /// Bytes of memory for buffered data of all connections. When memory is scarce, clients that do not read are
     /// paused; at the limit they are closed, largest first.
@@ -79,8 +79,7 @@ pub struct Settings {
     pub drain_deadline: Duration,
     /// The admin socket, which answers `spillway status`.
     pub socket: Option<PathBuf>,
-    /// The group whose members may override over the socket; every other user may read. `None`: who may connect, may
-    /// do both.
+    /// The group that may override over the admin socket; other users may read. `None`: the file's permissions decide.
     pub admin_group: Option<AdminGroup>,
     /// The address on which metrics are served to Prometheus.
     pub metrics: Option<SocketAddr>,
@@ -100,8 +99,8 @@ impl Settings {
             proxy_protocol_from: Vec::new(),
             protocol: Protocol::default(),
             name: "service".into(),
-            word: Override::default(),
-            asked: ASKED_DEFAULT,
+            manual_override: Override::default(),
+            helpers_asked: ASKED_DEFAULT,
             sla: Duration::from_millis(1),
             threads: 1,
             connect_timeout: Duration::from_secs(5),
@@ -117,7 +116,7 @@ impl Settings {
     /// Checks what can be checked without starting: [`Sidecar::start`](crate::Sidecar::start) does so first.
     ///
     /// # Errors
-    /// A value is out of its bounds, or there is no client that could connect.
+    /// A value is out of its bounds, or no client could connect.
     pub fn check(&self) -> Result<(), StartError> {
         if self.listen.is_empty() {
             return Err(StartError::NoListener);
@@ -128,12 +127,12 @@ impl Settings {
         if !(SLA_MIN..=SLA_MAX).contains(&self.sla) {
             return Err(StartError::Sla);
         }
-        // Listening on other hosts' networks makes sense only if other hosts are allowed; the default allows none.
-        let unreachable = self.listen.iter().find_map(|listen| match listen {
+        // An address for other hosts is useless with the default of `allow_clients`, which allows this host only.
+        let beyond_loopback = self.listen.iter().find_map(|listen| match listen {
             Listen::Tcp(address) if !address.ip().is_loopback() => Some(*address),
             _ => None,
         });
-        match unreachable.filter(|_| self.allow_clients == loopback()) {
+        match beyond_loopback.filter(|_| self.allow_clients == loopback()) {
             Some(address) => Err(StartError::NoClientsAllowed(address)),
             None => Ok(()),
         }
@@ -220,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_settings_are_errors_with_a_next_step() {
+    fn invalid_settings_are_errors_that_name_the_option() {
         assert!(settings(&["127.0.0.1:1", "[::1]:1"]).check().is_ok());
         assert!(settings(&[]).check().unwrap_err().to_string().contains("--listen"));
         let mut open = settings(&["0.0.0.0:1"]);
@@ -232,15 +231,15 @@ mod tests {
     }
 
     #[test]
-    fn loopback_holds_both_families_and_mapped_addresses() {
-        for (address, inside) in [
+    fn loopback_contains_both_families_and_mapped_addresses() {
+        for (address, is_loopback) in [
             ("127.0.0.1", true),
             ("127.9.9.9", true),
             ("::1", true),
             ("::ffff:127.0.0.1", true),
             ("10.0.0.1", false),
         ] {
-            assert_eq!(is_in(&loopback(), address.parse().unwrap()), inside, "{address}");
+            assert_eq!(is_in(&loopback(), address.parse().unwrap()), is_loopback, "{address}");
         }
     }
 }

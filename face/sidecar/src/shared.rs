@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use spillway_daemon::ThreadWatch;
+use spillway_daemon::{ThreadWatch, deprecated};
 use spillway_policy::Override;
 use spillway_requests::Protocol;
 
@@ -80,11 +80,10 @@ impl Shared {
         self.is_draining.load(Ordering::Relaxed)
     }
 
-    /// Checks whether new clients are accepted and carried. May probe link ports, which blocks for at most half a
-    /// second.
+    /// Checks whether new clients are accepted and find a carrier. A probe of link ports blocks for up to 500 ms.
     ///
     /// # Errors
-    /// The reason why new clients are not accepted or not carried.
+    /// Why new clients are not accepted, or would find no carrier.
     pub(crate) fn check_health(&self) -> Result<(), String> {
         if let Some(failure) = self.watch.failure() {
             return Err(failure.to_owned());
@@ -94,8 +93,10 @@ impl Shared {
             return Err(format!("draining: no new clients; {connections} connected"));
         }
         let max = self.settings.max_connections;
-        if connections >= u64::from(max) {
-            return Err(format!("full: no new clients; {connections} connected, --max-connections {max}"));
+        // Admission also counts connections that await their PROXY header or their session.
+        let admitted = self.thread_states.first().map_or(0, |thread| thread.connections_of_all_threads());
+        if admitted >= u64::from(max) {
+            return Err(format!("full: no new clients; {admitted} connected, --max-connections {max}"));
         }
         // All threads have the same list of helpers.
         let helpers = self.thread_states.first().map(|thread| thread.relief().helpers).unwrap_or_default();
@@ -116,13 +117,13 @@ impl Shared {
         sums
     }
 
-    /// Sends the operator's override to all threads. False: `service` names another service.
-    pub(crate) fn set_override(&self, service: &str, word: Override, lasts: Option<Duration>) -> bool {
-        let is_ours = service == self.settings.name || service == self.settings.server.to_string();
-        if is_ours {
-            self.put_all(|| Message::Override(word, lasts));
+    /// Sends the operator's override to all threads. False if `service` names another service.
+    pub(crate) fn set_override(&self, service: &str, new: Override, lasts: Option<Duration>) -> bool {
+        let is_this_service = service == self.settings.name || service == self.settings.server.to_string();
+        if is_this_service {
+            self.put_all(|| Message::Override(new, lasts));
         }
-        is_ours
+        is_this_service
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -139,7 +140,7 @@ impl Shared {
                 ("back_offs", counters.back_offs),
                 ("cures", counters.cures),
                 ("releases", counters.releases),
-                ("words", counters.words),
+                ("overrides", counters.overrides),
                 ("orders_to_helpers", counters.orders_to_helpers),
                 ("orders_to_server", counters.orders_to_server),
                 ("orders_failed", counters.orders_failed),
@@ -147,6 +148,7 @@ impl Shared {
                 *sums.entry(name.to_owned()).or_default() += count;
             }
         }
+        deprecated::add_old_decision(&mut sums);
         sums
     }
 
@@ -177,7 +179,7 @@ impl Shared {
                 Protocol::Tcp => "tcp",
             }
             .into(),
-            relief_override: first.word.name().into(),
+            relief_override: first.relief_override.name().into(),
             relief_stage: first.stage.into(),
             decisions: self.decisions(),
             sla_us: u64::try_from(settings.sla.as_micros()).unwrap_or(u64::MAX),
@@ -195,8 +197,8 @@ impl Shared {
             threads_scarce: self.sum(|counters| counters.is_scarce.value()),
             connections_paused: self.sum(|counters| counters.paused.value()),
             max_memory_bytes: settings.max_memory,
-            accepted: self.sum(|counters| counters.taken.value()),
-            announced: self.sum(|counters| counters.announced.value()),
+            accepted: self.sum(|counters| counters.accepted.value()),
+            with_proxy_header: self.sum(|counters| counters.with_proxy_header.value()),
             refused: self.sums(|counters| &counters.refused),
             ended: self.sums(|counters| &counters.ended),
             moves: self.sums(|counters| &counters.moves),

@@ -18,26 +18,27 @@ use crate::shared::Shared;
 use crate::socket;
 use crate::status::SidecarStatus;
 use crate::thread_state::ThreadState;
-use crate::worker::{Start, Worker};
+use crate::worker::{Worker, WorkerSetup};
 
 /// Descriptors of a local connection: its socket, the session's link, and the session's epoll set.
-const FILES_EACH: u64 = 3;
+const DESCRIPTORS_PER_CONNECTION: u64 = 3;
 /// Descriptors for listeners, epoll sets, files, and sessions that move between links.
-const OTHER_FILES: u64 = 128;
+const OTHER_DESCRIPTORS: u64 = 128;
 
 /// A running sidecar. Dropping it resets its clients; see [`Sidecar::drain`].
 pub struct Sidecar {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    files: Vec<SocketFile>,
+    /// Files of the UNIX sockets, removed when dropped.
+    socket_files: Vec<SocketFile>,
     ports: Option<ServedPorts>,
 }
 
 impl Sidecar {
-    /// Binds the listening sockets and starts the threads. `ended` is called by each network thread when it ends.
+    /// Binds the listening sockets and starts the threads. Each network thread calls `ended` when it ends.
     ///
     /// # Errors
-    /// The settings are wrong, or the host lacks a resource; no thread is left running.
+    /// The settings are invalid, or the host lacks a resource. No thread is left running.
     pub fn start(
         settings: Settings,
         ended: impl Fn() + Send + Sync + 'static,
@@ -59,7 +60,7 @@ impl Sidecar {
         let ports =
             ControlPorts::bind(settings.socket.as_deref(), settings.admin_group.as_ref(), settings.metrics)
                 .map_err(StartError::Port)?;
-        let Bound { listeners, listen, files } = Bound::bind(&settings.listen)?;
+        let Bound { listeners, listen, socket_files } = Bound::bind(&settings.listen)?;
 
         let settings = Arc::new(settings);
         let started = Instant::now();
@@ -69,7 +70,8 @@ impl Sidecar {
         let mailboxes = (0..settings.threads).map(|_| Mailbox::new().map(Arc::new));
         let mailboxes: Vec<Arc<Mailbox>> = mailboxes.collect::<io::Result<_>>().map_err(StartError::Host)?;
         let shared = Shared::new(settings, listen, thread_states, mailboxes, watch);
-        let mut sidecar = Sidecar { shared: Arc::new(shared), threads: Vec::new(), files, ports: None };
+        let mut sidecar =
+            Sidecar { shared: Arc::new(shared), threads: Vec::new(), socket_files, ports: None };
         sidecar.start_threads(&listeners).map_err(StartError::Host)?;
         sidecar.ports = Some(ports.serve(&sidecar.shared).map_err(StartError::Host)?);
         for listen in sidecar.shared.listen() {
@@ -90,7 +92,7 @@ impl Sidecar {
         for (thread, (state, mailbox)) in
             self.shared.thread_states().iter().zip(self.shared.mailboxes()).enumerate()
         {
-            let worker = Worker::new(Start {
+            let worker = Worker::new(WorkerSetup {
                 settings: Arc::clone(settings),
                 listeners: listeners.to_vec(),
                 thread: Arc::clone(state),
@@ -114,19 +116,19 @@ impl Sidecar {
         self.shared.listen()
     }
 
-    /// Drains: accepts no more connections. Open connections end when they are idle, or are reset after this time; then
+    /// Drains: accepts no more connections. Open connections end when they are idle, or are reset after `within`. Then
     /// the threads end.
     pub fn drain(&mut self, within: Duration) {
         self.shared.begin_drain();
-        self.files.clear();
+        self.socket_files.clear();
         self.shared.put_all(|| Message::Drain(within));
     }
 
-    /// Ends at once and resets the clients. Further calls have no effect.
+    /// Ends at once, and resets the clients. Further calls have no effect.
     pub(crate) fn end(&mut self) {
         self.shared.put_all(|| Message::End);
         for thread in self.threads.drain(..) {
-            // The watch has recorded a panic or an error.
+            // A panic or an error is ignored here, because the watch has recorded it.
             let _ = thread.join();
         }
     }
@@ -146,7 +148,7 @@ impl Sidecar {
     }
 
     /// The number of turns that each thread has made; `None` for a thread that has ended. Also wakes each thread, so
-    /// that the number grows before the next call unless the thread hangs.
+    /// that its number is higher at the next call unless the thread hangs.
     pub(crate) fn turns(&self) -> Vec<Option<u64>> {
         self.shared.put_all(|| Message::Wake);
         let turns = |(thread, state): (&JoinHandle<_>, &Arc<ThreadState>)| {
@@ -162,12 +164,12 @@ impl Drop for Sidecar {
     }
 }
 
-/// Raises the limit on open files for this number of connections. Returns the number that is possible, if it is
-/// smaller.
+/// Raises the limit on open files for this number of connections. Returns a lower number if the limit allows fewer.
 fn raise_open_files(connections: u32) -> Option<u32> {
-    let needed = u64::from(connections) * FILES_EACH + OTHER_FILES;
+    let needed = u64::from(connections) * DESCRIPTORS_PER_CONNECTION + OTHER_DESCRIPTORS;
     let allowed = spillway_daemon::raise_open_files(needed)?;
-    let connections = u32::try_from(allowed.saturating_sub(OTHER_FILES) / FILES_EACH).unwrap_or(u32::MAX);
+    let connections = u32::try_from(allowed.saturating_sub(OTHER_DESCRIPTORS) / DESCRIPTORS_PER_CONNECTION)
+        .unwrap_or(u32::MAX);
     Some(connections.max(1))
 }
 
@@ -175,12 +177,12 @@ struct Bound {
     listeners: Vec<Arc<OwnedFd>>,
     /// Addresses with the ports that the host chose.
     listen: Vec<Listen>,
-    files: Vec<SocketFile>,
+    socket_files: Vec<SocketFile>,
 }
 
 impl Bound {
     fn bind(wanted: &[Listen]) -> Result<Bound, StartError> {
-        let mut bound = Bound { listeners: Vec::new(), listen: Vec::new(), files: Vec::new() };
+        let mut bound = Bound { listeners: Vec::new(), listen: Vec::new(), socket_files: Vec::new() };
         for listen in wanted {
             bound.add(listen).map_err(|error| StartError::Listen { listen: listen.clone(), error })?;
         }
@@ -198,7 +200,7 @@ impl Bound {
                 let file = SocketFile::bind(path, *mode)?;
                 file.listener.set_nonblocking(true)?;
                 let listener = OwnedFd::from(file.listener.try_clone()?);
-                self.files.push(file);
+                self.socket_files.push(file);
                 (listener, listen.clone())
             }
         };
@@ -218,44 +220,63 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_panics_is_a_failure() {
-        let (send, ends) = std::sync::mpsc::channel();
+    fn panic_of_a_thread_is_a_failure() {
+        let (sender, thread_ends) = std::sync::mpsc::channel();
         let mut settings = Settings::new(spillway_ports::free_address(), Key::loopback_only());
         settings.listen = vec![Listen::Tcp(([127, 0, 0, 1], 0).into())];
         settings.threads = 2;
-        let sidecar = Sidecar::start(settings, move || send.send(()).unwrap()).unwrap();
+        let sidecar = Sidecar::start(settings, move || sender.send(()).unwrap()).unwrap();
         sidecar.shared.mailboxes()[1].put(Message::Panic);
-        ends.recv_timeout(Duration::from_secs(30)).expect("the watch reports the thread's end");
+        thread_ends
+            .recv_timeout(Duration::from_secs(30))
+            .expect("the watch reports the thread's end within 30 s");
         assert_eq!(sidecar.running(), 1);
         let failure = "thread sidecar-1 panicked: injected";
         assert_eq!((sidecar.failure(), sidecar.shared.check_health()), (Some(failure), Err(failure.into())));
     }
 
     #[test]
-    fn a_draining_thread_with_a_client_still_makes_turns() {
+    fn connection_that_awaits_its_proxy_header_counts_as_connected() {
+        let mut settings = Settings::new(spillway_ports::free_address(), Key::loopback_only());
+        settings.listen = vec![Listen::Tcp(([127, 0, 0, 1], 0).into())];
+        settings.proxy_protocol_from = settings.allow_clients.clone();
+        (settings.max_connections, settings.connect_timeout) = (1, Duration::from_secs(60));
+        let sidecar = Sidecar::start(settings, || ()).unwrap();
+        let Listen::Tcp(address) = sidecar.listen()[0] else { panic!("the sidecar should listen on TCP") };
+        let _load_balancer = TcpStream::connect(address).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let is_full = || sidecar.shared.check_health().is_err_and(|why| why.starts_with("full: "));
+        while !is_full() {
+            assert!(Instant::now() < deadline, "not full within 30 s: {:?}", sidecar.shared.check_health());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn draining_thread_with_a_client_still_makes_turns() {
         let mut settings = Settings::new(spillway_ports::free_address(), Key::loopback_only());
         settings.listen = vec![Listen::Tcp(([127, 0, 0, 1], 0).into())];
         (settings.threads, settings.connect_timeout) = (2, Duration::from_secs(60));
         let mut sidecar = Sidecar::start(settings, || ()).unwrap();
-        let Listen::Tcp(address) = sidecar.listen()[0] else { panic!("it listens by TCP") };
-        // This request is never answered, so its thread keeps draining.
-        let mut waits = TcpStream::connect(address).unwrap();
-        waits.write_all(b"request").unwrap();
+        let Listen::Tcp(address) = sidecar.listen()[0] else { panic!("the sidecar should listen on TCP") };
+        // The request gets no reply, so the client's thread drains until the deadline.
+        let mut client = TcpStream::connect(address).unwrap();
+        client.write_all(b"request").unwrap();
         let deadline = Instant::now() + Duration::from_secs(30);
-        let eventually = |what: &str, is_so: &mut dyn FnMut() -> bool| {
-            while !is_so() {
-                assert!(Instant::now() < deadline, "{what}");
+        let wait_until = |what: &str, condition: &mut dyn FnMut() -> bool| {
+            while !condition() {
+                assert!(Instant::now() < deadline, "not within 30 s: {what}");
                 std::thread::sleep(Duration::from_millis(5));
             }
         };
-        eventually("the request has arrived", &mut || sidecar.status().request_bytes == 7);
+        wait_until("the request has arrived", &mut || sidecar.status().request_bytes == 7);
         sidecar.drain(Duration::from_secs(60));
-        let ended = |turns: &[Option<u64>]| turns.iter().filter(|turns| turns.is_none()).count();
-        eventually("the other thread ends", &mut || ended(&sidecar.turns()) == 1);
+        let count_ended = |turns: &[Option<u64>]| turns.iter().filter(|turns| turns.is_none()).count();
+        wait_until("the other thread ends", &mut || count_ended(&sidecar.turns()) == 1);
         let before = sidecar.turns();
-        eventually("the draining thread makes turns", &mut || {
+        wait_until("the draining thread makes turns", &mut || {
             sidecar.turns().iter().max() > before.iter().max()
         });
-        assert_eq!(ended(&sidecar.turns()), 1);
+        assert_eq!(count_ended(&sidecar.turns()), 1);
     }
 }

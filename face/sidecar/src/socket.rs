@@ -10,7 +10,7 @@ use rustix::net::{
     self, AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrAny, SocketFlags, SocketType, sockopt,
 };
 
-/// Clients that a listener's queue holds before they are accepted; the kernel adds one.
+/// Length of a listener's queue of clients; the kernel adds one.
 pub(crate) const BACKLOG: i32 = 1024;
 /// Silence after which the kernel sends TCP keep-alive probes to a client.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
@@ -33,7 +33,7 @@ pub(crate) fn local_address(socket: &OwnedFd) -> io::Result<SocketAddr> {
     Ok(net::getsockname(socket)?.try_into()?)
 }
 
-/// Accepts a connection. The address is `None` for a UNIX socket. `WouldBlock`: no connection waits.
+/// Accepts a connection. The address is `None` for a UNIX socket. `WouldBlock`: the queue is empty.
 pub(crate) fn accept(listener: &OwnedFd) -> io::Result<(OwnedFd, Option<SocketAddr>)> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let (socket, peer) = net::acceptfrom_with(listener, flags)?;
@@ -41,14 +41,14 @@ pub(crate) fn accept(listener: &OwnedFd) -> io::Result<(OwnedFd, Option<SocketAd
     if peer.is_some() {
         // Replies are small; Nagle's algorithm would delay them.
         sockopt::set_tcp_nodelay(&socket, true)?;
-        // Detects a client whose host has failed, so that it does not use up max_connections.
+        // Detects clients whose hosts have failed: their connections would count against max_connections.
         sockopt::set_socket_keepalive(&socket, true)?;
         sockopt::set_tcp_keepidle(&socket, KEEP_ALIVE)?;
     }
     Ok((socket, peer))
 }
 
-/// Receives available bytes; 0: the other end has finished sending.
+/// Receives the available bytes; 0: the client has finished sending.
 pub(crate) fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<usize> {
     loop {
         match net::recv(socket, &mut *buffer, RecvFlags::empty()) {
@@ -58,7 +58,7 @@ pub(crate) fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<usize> 
     }
 }
 
-/// Sends as much as the socket accepts; returns the number of bytes.
+/// Sends as many bytes as the socket accepts. Returns their number.
 pub(crate) fn send(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
     loop {
         match net::send(socket, bytes, SendFlags::NOSIGNAL) {
@@ -73,12 +73,12 @@ pub(crate) fn finish(socket: &OwnedFd) {
     let _ = net::shutdown(socket, Shutdown::Write);
 }
 
-/// Makes closing the socket send a TCP reset. UNIX sockets have no reset; they just close.
+/// Makes closing the socket send a TCP reset. No effect on UNIX sockets, which have no reset.
 pub(crate) fn reset_on_close(socket: &OwnedFd) {
     let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
 }
 
-/// Whether an error means: try again when the socket is ready.
-pub(crate) fn is_later(error: &io::Error) -> bool {
+/// Whether the call must be repeated when the socket is ready.
+pub(crate) fn would_block(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
 }

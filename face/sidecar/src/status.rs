@@ -75,7 +75,8 @@ pub struct SidecarStatus {
     /// Local connections accepted.
     pub accepted: u64,
     /// Local connections accepted with a load balancer's PROXY header.
-    pub announced: u64,
+    #[serde(rename = "announced")]
+    pub with_proxy_header: u64,
     /// Local connections rejected, by reason.
     pub refused: BTreeMap<String, u64>,
     /// How local connections ended.
@@ -105,7 +106,7 @@ pub struct SidecarStatus {
 pub struct LatencyStatus {
     /// Replies measured.
     pub count: u64,
-    /// Half of the replies are faster.
+    /// The median: half of the replies are faster.
     pub p50_us: u64,
     /// One reply in a hundred is slower.
     pub p99_us: u64,
@@ -130,7 +131,7 @@ impl SidecarStatus {
         format!("{:#}\n", self.to_value())
     }
 
-    /// The JSON form, with the names of the version before.
+    /// The JSON form, which also has the previous version's names of renamed fields.
     pub fn to_value(&self) -> Value {
         let mut document = json!(self);
         add_old_fields(&mut document);

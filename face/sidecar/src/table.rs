@@ -1,5 +1,5 @@
-//! A thread's connections by slot. An epoll token names the slot, the slot's generation (so that an event for an
-//! earlier connection is not taken for one of the present connection) and one of the connection's two descriptors.
+//! A thread's connections by slot. An epoll token names the slot, one of the connection's two descriptors, and the
+//! slot's generation, which distinguishes events of an earlier connection from those of the present connection.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -10,13 +10,13 @@ use spillway_client::Session;
 use crate::pair::Pair;
 use crate::relief::Member;
 
-/// A slot's contents: a local connection by stage.
+/// A slot's contents: a local connection in one of its stages.
 #[derive(Debug)]
 pub(crate) enum Entry {
     Free,
     /// The PROXY header is not complete yet.
     AwaitingHeader(AwaitingHeader),
-    /// Helpers are asked for their load, to decide where the session is opened.
+    /// The relief policy decides where to open the session, and may wait for helpers' load reports.
     Opening(Opening),
     Open(Box<Pair>),
     /// The local connection is closed, and the session still has to send its end to the server.
@@ -55,7 +55,7 @@ pub(crate) struct Closing {
 struct Slot {
     generation: u32,
     entry: Entry,
-    /// When the slot's timer is set for.
+    /// When the slot's timer is due.
     armed: Option<Instant>,
 }
 
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_of_removed_entries_are_invalid() {
+    fn tokens_of_a_removed_entry_are_invalid() {
         let mut table = Table::default();
         let first = table.insert(Entry::Free);
         let second = table.insert(Entry::Free);

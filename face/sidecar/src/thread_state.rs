@@ -24,7 +24,7 @@ pub(crate) struct ThreadState {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReliefState {
     pub stage: &'static str,
-    pub word: Override,
+    pub relief_override: Override,
     pub counters: Decisions,
     pub helpers: Vec<SocketAddr>,
 }
@@ -40,7 +40,7 @@ impl ThreadState {
         }
     }
 
-    pub fn show(&self, relief: ReliefState) {
+    pub fn set_relief(&self, relief: ReliefState) {
         *self.relief.lock().unwrap_or_else(PoisonError::into_inner) = relief;
     }
 
@@ -48,8 +48,9 @@ impl ThreadState {
         self.relief.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub fn count_connection(&self, more: i64) {
-        self.connections_of_all_threads.fetch_add(more, Ordering::Relaxed);
+    /// Adds to the number of connections of all threads; a negative number subtracts.
+    pub fn add_connections(&self, number: i64) {
+        self.connections_of_all_threads.fetch_add(number, Ordering::Relaxed);
     }
 
     pub fn connections_of_all_threads(&self) -> u64 {

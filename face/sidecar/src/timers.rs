@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// Timers are set later by this time: fewer wake-ups, and a timer that moves often is set less often.
+/// Timers are set later by this time. This saves wake-ups, and updates of timers that move often.
 const GRANULARITY: Duration = Duration::from_millis(1);
 
 /// At most one timer for each slot in use. Timers of freed slots stay until they are due; the caller ignores them.
@@ -13,7 +13,7 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    /// Sets a slot's timer to `wanted`, unless the timer that is `armed` is due earlier. Returns when the timer is due.
+    /// Sets a slot's timer to `wanted`, unless its timer `armed` is due earlier. Returns when the timer is due.
     pub fn set(&mut self, token: u64, armed: Option<Instant>, wanted: Option<Instant>) -> Option<Instant> {
         let wanted = wanted.map(|at| at + GRANULARITY);
         match (armed, wanted) {
@@ -45,16 +45,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_has_one_timer() {
+    fn slot_has_one_timer() {
         let (mut timers, start) = (Timers::default(), Instant::now());
         let at = |ms| start + Duration::from_millis(ms);
         let armed = timers.set(7, None, Some(at(10)));
         assert_eq!(armed, Some(at(11)));
-        assert_eq!(
-            timers.set(7, armed, Some(at(500))),
-            armed,
-            "the earlier timer stays; the slot sets it again when it fires"
-        );
+        assert_eq!(timers.set(7, armed, Some(at(500))), armed, "the earlier timer stays");
         assert_eq!(timers.set(7, armed, Some(at(5))), Some(at(6)));
         assert_eq!((timers.pop(at(5)), timers.next()), (None, Some(at(6))));
         assert_eq!(timers.pop(at(6)), Some((at(6), 7)));
@@ -67,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_entry_leaves_no_timers_behind() {
+    fn busy_slot_leaves_no_timers_behind() {
         let (mut timers, start) = (Timers::default(), Instant::now());
         let mut armed = None;
         for request in 0..1000 {

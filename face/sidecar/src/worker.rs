@@ -31,22 +31,22 @@ use crate::table::{AwaitingHeader, Closing, Entry, Opening, Side, Table};
 use crate::thread_state::ThreadState;
 use crate::timers::Timers;
 
-/// Bytes that one read or write moves at most.
+/// Maximum number of bytes that one read or write moves.
 const SCRATCH_BYTES: usize = 64 * 1024;
-/// Events handled in one turn at most.
-const EVENTS: usize = 256;
+/// Maximum number of events handled in one turn.
+const EVENTS_MAX: usize = 256;
 /// Interval of the thread's periodic work: log lines, CPU time, long-unread connections.
 const TICK: Duration = Duration::from_secs(1);
 /// How long a closed connection's session may take to send its end to the server.
 const CLOSING_MAX: Duration = Duration::from_secs(10);
 
-/// Tokens above all tokens of the table: no slot has the last generation together with the last indexes.
+/// Tokens that no slot of the table has: its index would take two billion connections.
 const WAKE: u64 = u64::MAX;
 const WATCHER: u64 = u64::MAX - 1;
 const RELIEF: u64 = u64::MAX - 2;
 const LISTENERS: u64 = u64::MAX - 0xffff;
 
-pub(crate) struct Start {
+pub(crate) struct WorkerSetup {
     pub settings: Arc<Settings>,
     pub listeners: Vec<Arc<OwnedFd>>,
     pub thread: Arc<ThreadState>,
@@ -64,9 +64,9 @@ pub(crate) struct Worker {
     epoll: OwnedFd,
     /// Empty once the thread drains.
     listeners: Vec<Arc<OwnedFd>>,
-    /// When the next rejected load balancer may be logged.
+    /// Earliest time at which a rejected load balancer is logged again.
     warn_at: Instant,
-    /// The host has no descriptors left: accepting pauses until this time.
+    /// When to accept again after the host had no descriptors left; `None` while the thread accepts.
     accept_at: Option<Instant>,
     table: Table,
     timers: Timers,
@@ -82,8 +82,8 @@ pub(crate) struct Worker {
 impl Worker {
     /// # Errors
     /// The host has no descriptors left.
-    pub fn new(start: Start) -> io::Result<Worker> {
-        let Start { settings, listeners, thread, mailbox, all_mailboxes, watcher } = start;
+    pub fn new(start: WorkerSetup) -> io::Result<Worker> {
+        let WorkerSetup { settings, listeners, thread, mailbox, all_mailboxes, watcher } = start;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, mailbox.descriptor(), EventData::new_u64(WAKE), EventFlags::IN)?;
         if let Some(watcher) = &watcher {
@@ -120,7 +120,7 @@ impl Worker {
             tick_at: epoch,
             draining: None,
         };
-        // If the list of helpers is known already, the first connection must see it.
+        // A list of helpers that is known already must be set before the first connection.
         worker.handle_watcher(epoch);
         worker.watch_listeners()?;
         Ok(worker)
@@ -131,7 +131,7 @@ impl Worker {
     /// # Errors
     /// `epoll_wait` failed.
     pub fn run(mut self) -> io::Result<()> {
-        let mut space = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
+        let mut space = [MaybeUninit::<epoll::Event>::uninit(); EVENTS_MAX];
         loop {
             let timeout = self.timeout(Instant::now());
             let (events, _) = match epoll::wait(&self.epoll, &mut space, Some(&timeout)) {
@@ -141,7 +141,7 @@ impl Worker {
             };
             self.resources.thread.counters.turns.add(1);
             for event in events.iter() {
-                // The time of each event, not of the turn: latency is measured with it.
+                // Read for each event, because latency is measured with this time.
                 let now = Instant::now();
                 match event.data.u64() {
                     WAKE => {
@@ -164,15 +164,15 @@ impl Worker {
 
     fn timeout(&self, now: Instant) -> Timespec {
         let drain = self.draining.as_ref().map(|draining| draining.check_at);
-        let wanted = [self.timers.next(), self.accept_at, drain, self.resources.relief.poll_timeout()]
+        let due_times = [self.timers.next(), self.accept_at, drain, self.resources.relief.poll_timeout()]
             .into_iter()
             .flatten();
-        let until = wanted.fold(self.tick_at, Instant::min);
+        let until = due_times.fold(self.tick_at, Instant::min);
         let left = until.saturating_duration_since(now);
         Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() }
     }
 
-    /// Handles due timers and the periodic work. True: draining is complete.
+    /// Handles due timers and the periodic work. Returns whether draining is complete.
     fn handle_timeouts(&mut self, now: Instant) -> bool {
         while let Some((at, token)) = self.timers.pop(now) {
             if let Some((index, _)) = self.table.find(token)
@@ -192,7 +192,7 @@ impl Worker {
         if self.tick_at <= now {
             self.tick_at = now + TICK;
             self.resources.losses.log(self.resources.relief.helpers());
-            self.resources.relief.show(now, &self.resources.thread);
+            self.resources.relief.publish(now, &self.resources.thread);
             self.close_long_unread(now);
             let cpu = spillway_metrics::process::thread_cpu();
             self.resources.thread.counters.cpu_ns.set(u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX));
@@ -200,16 +200,16 @@ impl Worker {
         self.is_drained(now)
     }
 
-    /// Handles messages of other threads. True: the thread must end at once.
+    /// Handles messages of other threads. Returns whether the thread must end at once.
     fn handle_messages(&mut self, now: Instant) -> bool {
         while let Some(message) = self.mailbox.take() {
             match message {
                 Message::Helpers(helpers) => self.resources.relief.set_helpers(now, &helpers),
-                Message::Override(word, lasts) => self.resources.relief.set_override(now, word, lasts),
+                Message::Override(new, lasts) => self.resources.relief.set_override(now, new, lasts),
                 Message::Wake => {}
                 Message::Drain(within) => self.begin_drain(now, within),
                 Message::End => {
-                    self.end_all(now);
+                    self.close_all(now);
                     return true;
                 }
                 #[cfg(test)]
@@ -223,7 +223,7 @@ impl Worker {
     fn handle_watcher(&mut self, now: Instant) {
         let Some(watcher) = &mut self.watcher else { return };
         while let Some(notice) = watcher.poll_notice() {
-            match notice.is_trouble() {
+            match notice.is_problem() {
                 true => warn!("{notice}"),
                 false => info!("{notice}"),
             }
@@ -261,7 +261,7 @@ impl Worker {
                 if let Err(error) = order.apply(now, &mut pair.session) {
                     warn!(%error, client = %pair.client_text(), "cannot move a connection");
                 }
-                self.pump(now, index, false);
+                self.forward(now, index, false);
             }
             _ => {}
         }
@@ -272,7 +272,7 @@ impl Worker {
         match self.table.get(index) {
             Entry::Free => {}
             Entry::AwaitingHeader(_) => self.receive_header(now, index),
-            // Neither requests nor the client's end are read before the session is open.
+            // Requests and the client's end are read once the session is open.
             Entry::Opening(_) => {}
             Entry::Closing(closing) => {
                 closing.session.handle_ready(now);
@@ -280,12 +280,12 @@ impl Worker {
             }
             Entry::Open(pair) if side == Side::Session => {
                 pair.session.handle_ready(now);
-                self.pump(now, index, false);
+                self.forward(now, index, false);
             }
             Entry::Open(_) => {
-                let is_gone = flags.intersects(EventFlags::HUP | EventFlags::ERR);
-                self.pump(now, index, is_gone || flags.contains(EventFlags::IN));
-                if is_gone {
+                let has_hung_up = flags.intersects(EventFlags::HUP | EventFlags::ERR);
+                self.forward(now, index, has_hung_up || flags.contains(EventFlags::IN));
+                if has_hung_up {
                     self.stop_watching(index);
                 }
             }
@@ -298,7 +298,7 @@ impl Worker {
         if let Entry::Open(pair) = self.table.get(index)
             && pair.watched.take().is_some()
         {
-            // Cannot fail: `watched` says that the socket is registered.
+            // Cannot fail, because `watched` is set only while the socket is registered.
             let _ = epoll::delete(&self.epoll, &pair.socket);
         }
     }
@@ -307,11 +307,11 @@ impl Worker {
         match self.table.get(index) {
             Entry::Free => {}
             Entry::AwaitingHeader(awaiting) if awaiting.deadline <= now => self.reject_awaiting(index, None),
-            Entry::Opening(opening) if opening.deadline <= now => self.give_up(now, index),
+            Entry::Opening(opening) if opening.deadline <= now => self.abandon_opening(now, index),
             Entry::AwaitingHeader(AwaitingHeader { deadline, .. })
             | Entry::Opening(Opening { deadline, .. }) => {
-                let wanted = Some(*deadline);
-                self.set_timer(index, wanted);
+                let timeout = Some(*deadline);
+                self.set_timer(index, timeout);
             }
             Entry::Closing(closing) => {
                 closing.session.handle_timeout(now);
@@ -320,49 +320,49 @@ impl Worker {
             Entry::Open(pair) => {
                 pair.session.handle_timeout(now);
                 if pair.deadline.is_some_and(|deadline| deadline <= now) {
-                    return self.end(now, index, Ending::NoCarrier, false);
+                    return self.close(now, index, Ending::NoCarrier, false);
                 }
-                self.pump(now, index, false);
+                self.forward(now, index, false);
             }
         }
     }
 
-    fn set_timer(&mut self, index: u32, wanted: Option<Instant>) {
+    fn set_timer(&mut self, index: u32, timeout: Option<Instant>) {
         let token = self.table.token(index, Side::Local);
         let armed = *self.table.armed(index);
-        *self.table.armed(index) = self.timers.set(token, armed, wanted);
+        *self.table.armed(index) = self.timers.set(token, armed, timeout);
     }
 
-    /// Forwards one connection's bytes, then updates its interest, its timer and the memory count.
-    fn pump(&mut self, now: Instant, index: u32, is_readable: bool) {
+    /// Forwards one connection's bytes, then updates its registered events, its timer and the counted memory.
+    fn forward(&mut self, now: Instant, index: u32, is_readable: bool) {
         let Entry::Open(pair) = self.table.get(index) else { return };
-        if let Err(ending) = pair.pump(is_readable, &mut self.resources.context(now)) {
+        if let Err(ending) = pair.forward(is_readable, &mut self.resources.context(now)) {
             let is_orderly = matches!(ending, Ending::InOrder | Ending::Client);
-            return self.end(now, index, ending, is_orderly);
+            return self.close(now, index, ending, is_orderly);
         }
         let bytes = pair.memory();
         let counted = std::mem::replace(&mut pair.counted_bytes, bytes);
-        let (wanted, interest) = (pair.poll_timeout(), pair.interest(self.resources.supply));
+        let (timeout, interest) = (pair.poll_timeout(), pair.interest(self.resources.supply));
         self.memory.changed(counted, bytes);
         self.update_interest(now, index, interest);
-        self.set_timer(index, wanted);
+        self.set_timer(index, timeout);
         self.keep_within_memory(now);
     }
 
-    /// Registers a changed interest of a local socket with the epoll set.
+    /// Updates the registered events of a local socket, if they have changed.
     fn update_interest(&mut self, now: Instant, index: u32, interest: EventFlags) {
         let data = EventData::new_u64(self.table.token(index, Side::Local));
         let Entry::Open(pair) = self.table.get(index) else { return };
         if pair.watched.is_some_and(|watched| watched != interest) {
             pair.watched = Some(interest);
             if epoll::modify(&self.epoll, &pair.socket, data, interest).is_err() {
-                self.end(now, index, Ending::NoCarrier, false);
+                self.close(now, index, Ending::NoCarrier, false);
             }
         }
     }
 
     /// Closes a local connection: with a FIN if `is_orderly`, otherwise with a reset.
-    fn end(&mut self, now: Instant, index: u32, ending: Ending, is_orderly: bool) {
+    fn close(&mut self, now: Instant, index: u32, ending: Ending, is_orderly: bool) {
         if !matches!(self.table.get(index), Entry::Open(_)) {
             return;
         }
@@ -371,14 +371,14 @@ impl Worker {
             self.members.remove(&member);
         }
         self.memory.changed(pair.counted_bytes, 0);
-        self.resources.thread.count_connection(-1);
+        self.resources.thread.add_connections(-1);
         if !matches!(ending, Ending::InOrder | Ending::Client) {
             debug!(client = %pair.client_text(), ?ending, "local connection closed");
         }
         if ending == Ending::NoCarrier {
             self.note_no_carrier(now);
         }
-        match pair.end(ending, is_orderly, &mut self.resources.context(now)) {
+        match pair.close(ending, is_orderly, &mut self.resources.context(now)) {
             Some(session) => {
                 let deadline = now + CLOSING_MAX;
                 let closing = Closing { session: Box::new(session), deadline, counted_bytes: 0 };
@@ -387,7 +387,7 @@ impl Worker {
             }
             None => drop(self.table.remove(index)),
         }
-        self.judge_memory(now);
+        self.update_supply(now);
     }
 
     fn note_no_carrier(&self, now: Instant) {
@@ -400,16 +400,16 @@ impl Worker {
             return;
         };
         let is_closed = session.is_over() || *deadline <= now;
-        let wanted = session.poll_timeout().into_iter().chain([*deadline]).min();
+        let timeout = session.poll_timeout().into_iter().chain([*deadline]).min();
         let bytes = if is_closed { 0 } else { session.held_bytes() };
         let counted = std::mem::replace(counted_bytes, bytes);
         self.memory.changed(counted, bytes);
         if is_closed {
             self.table.remove(index);
         } else {
-            self.set_timer(index, wanted);
+            self.set_timer(index, timeout);
         }
-        self.judge_memory(now);
+        self.update_supply(now);
     }
 }
 
@@ -424,7 +424,7 @@ struct Resources {
 }
 
 impl Resources {
-    /// `now`, counted from `epoch`.
+    /// The time from `epoch` to `now`.
     fn time(&self, now: Instant) -> Time {
         Time::ZERO + now.saturating_duration_since(self.epoch)
     }

@@ -16,29 +16,33 @@ fn get(address: SocketAddr, path: &str) -> (u16, String) {
     write!(stream, "GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
-    let (head, body) = text.split_once("\r\n\r\n").expect("an HTTP response");
-    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+    let (head, body) = text.split_once("\r\n\r\n").expect("the response has a head and a body");
+    let status = head
+        .split(' ')
+        .nth(1)
+        .and_then(|status| status.parse().ok())
+        .expect("the response has a status code");
     (status, body.to_owned())
 }
 
 #[test]
-fn a_sidecar_serves_metrics_status_and_health() {
+fn sidecar_serves_metrics_status_and_health() {
     let mut settings = Settings::new(spillway_ports::free_address(), Key::loopback_only());
     settings.listen = vec![Listen::Tcp(([127, 0, 0, 1], 0).into())];
     settings.metrics = Some(([127, 0, 0, 1], 0).into());
     settings.threads = 2;
     let mut sidecar = Sidecar::start(settings, || ()).unwrap();
-    let web = sidecar.metrics_address().expect("the metrics address");
-    let Listen::Tcp(address) = sidecar.listen()[0] else { panic!("a TCP address") };
-    let _waits = TcpStream::connect(address).unwrap();
+    let metrics_address = sidecar.metrics_address().expect("the sidecar serves metrics");
+    let Listen::Tcp(address) = sidecar.listen()[0] else { panic!("the sidecar should listen on TCP") };
+    let _client = TcpStream::connect(address).unwrap();
     let deadline = Instant::now() + Duration::from_secs(30);
     while sidecar.status().waiting != 1 {
-        assert!(Instant::now() < deadline, "a connection waits for a carrier");
+        assert!(Instant::now() < deadline, "the connection does not wait for a carrier within 30 s");
         std::thread::sleep(Duration::from_millis(5));
     }
-    let served = strict::read(&get(web, "/metrics").1);
+    let served = strict::read(&get(metrics_address, "/metrics").1);
     for metric in METRICS.iter().chain(process::METRICS) {
-        let family = served.get(metric.name).unwrap_or_else(|| panic!("{} is served", metric.name));
+        let family = served.get(metric.name).unwrap_or_else(|| panic!("{} is not served", metric.name));
         assert_eq!(
             (family.kind.as_str(), !family.samples.is_empty()),
             (metric.kind.name(), true),
@@ -46,33 +50,37 @@ fn a_sidecar_serves_metrics_status_and_health() {
             metric.name
         );
     }
-    assert_eq!(served.len(), METRICS.len() + process::METRICS.len(), "METRICS lists every served metric");
+    assert_eq!(
+        served.len(),
+        METRICS.len() + process::METRICS.len(),
+        "METRICS should list every served metric"
+    );
     assert_eq!(served["spillway_sidecar_connections"].sum(&[("carrier", "none")]), 1.0);
-    let status: SidecarStatus = serde_json::from_str(&get(web, "/status").1).unwrap();
+    let status: SidecarStatus = serde_json::from_str(&get(metrics_address, "/status").1).unwrap();
     assert_eq!((status.kind.as_str(), status.connections, status.threads), ("sidecar", 1, 2));
-    assert_eq!(get(web, "/nothing").0, 404);
-    let (code, why) = get(web, "/health");
+    assert_eq!(get(metrics_address, "/nothing").0, 404);
+    let (code, why) = get(metrics_address, "/health");
     assert!(code == 503 && why.contains("no carrier"), "the server is not reachable: {code} {why}");
     sidecar.drain(Duration::from_secs(60));
-    let (code, why) = get(web, "/health");
+    let (code, why) = get(metrics_address, "/health");
     assert!(code == 503 && why.contains("draining"), "{code} {why}");
 }
 
 #[test]
-fn a_full_sidecar_is_not_healthy() {
+fn full_sidecar_is_unhealthy() {
     let link_port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let mut settings = Settings::new(link_port.local_addr().unwrap(), Key::loopback_only());
     settings.listen = vec![Listen::Tcp(([127, 0, 0, 1], 0).into())];
     settings.metrics = Some(([127, 0, 0, 1], 0).into());
     settings.max_connections = 2;
     let sidecar = Sidecar::start(settings, || ()).unwrap();
-    let web = sidecar.metrics_address().expect("the metrics address");
-    let Listen::Tcp(address) = sidecar.listen()[0] else { panic!("a TCP address") };
-    assert_eq!(get(web, "/health").0, 200);
+    let metrics_address = sidecar.metrics_address().expect("the sidecar serves metrics");
+    let Listen::Tcp(address) = sidecar.listen()[0] else { panic!("the sidecar should listen on TCP") };
+    assert_eq!(get(metrics_address, "/health").0, 200);
     let _clients = [(); 2].map(|()| TcpStream::connect(address).unwrap());
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
-        let (code, why) = get(web, "/health");
+        let (code, why) = get(metrics_address, "/health");
         if code == 503 && why.contains("full: no new clients; 2 connected") {
             break;
         }

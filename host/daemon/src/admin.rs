@@ -17,35 +17,35 @@ pub struct Bounds {
     /// Maximum length of a request in bytes, with its line end.
     pub request_bytes: usize,
     /// Time limit for reading the request, and again for writing the answer.
-    pub patience: Duration,
-    /// Maximum number of connections at one time; further ones get a refusal. Peers that may only read have half of
-    /// them, so that they cannot keep an operator out.
-    pub askers: u32,
+    pub timeout: Duration,
+    /// Maximum number of connections at one time; further ones are refused. Peers that may only read use at most half
+    /// of them, so that an operator can always connect.
+    pub connections_max: u32,
 }
 
 impl Default for Bounds {
     fn default() -> Bounds {
-        Bounds { request_bytes: 4096, patience: Duration::from_secs(2), askers: 16 }
+        Bounds { request_bytes: 4096, timeout: Duration::from_secs(2), connections_max: 16 }
     }
 }
 
-/// Maximum length of an answer in bytes; [`ask`] reads no further.
+/// Maximum length of an answer in bytes; [`send_request`] reads no further.
 pub const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
-/// The socket's permissions without an `admin_group`: who can connect, operates.
+/// The socket's permissions without an `admin_group`: every peer that can connect may operate.
 const MODE: u32 = 0o660;
-/// With an `admin_group`: every user can connect and read.
+/// Permissions with an `admin_group`: every user can connect and read.
 const MODE_FOR_READERS: u32 = 0o666;
 
 const BUSY: &str = "too many requests at one time; try again";
-const LATE: &str = "no complete request came in time";
+const TOO_LATE: &str = "no complete request came in time";
 
 /// What a peer may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rights {
-    /// Read what the daemon does.
+    /// Read the daemon's state.
     Read,
-    /// Also change it.
+    /// Read and change the daemon's state.
     Operate,
 }
 
@@ -53,17 +53,17 @@ pub enum Rights {
 #[derive(Debug)]
 pub struct AdminServer {
     file: SocketFile,
-    operators: Option<u32>,
+    operator_group: Option<u32>,
     closed: Arc<AtomicBool>,
 }
 
 impl AdminServer {
-    /// Creates the socket and its file, with the errors of [`SocketFile::bind`]. Without `operators`, its owner and group
-    /// may connect (mode 0660) and operate. With the number of a group, every user may connect (mode 0666) and read;
-    /// members of the group, the daemon's user and root operate.
-    pub fn bind(path: &Path, operators: Option<u32>) -> io::Result<AdminServer> {
-        let mode = if operators.is_some() { MODE_FOR_READERS } else { MODE };
-        Ok(AdminServer { file: SocketFile::bind(path, mode)?, operators, closed: Arc::default() })
+    /// Creates the socket and its file, with the errors of [`SocketFile::bind`]. Without `operator_group`, its owner
+    /// and group may connect (mode 0660) and operate. With the number of a group, every user may connect (mode 0666)
+    /// and read; members of the group, the daemon's user and root operate.
+    pub fn bind(path: &Path, operator_group: Option<u32>) -> io::Result<AdminServer> {
+        let mode = if operator_group.is_some() { MODE_FOR_READERS } else { MODE };
+        Ok(AdminServer { file: SocketFile::bind(path, mode)?, operator_group, closed: Arc::default() })
     }
 
     /// Answers requests on separate threads until the server is dropped. `answer` forms the document for a request
@@ -80,11 +80,11 @@ impl AdminServer {
         let listener = self.file.listener.try_clone()?;
         let handler = Arc::new(Handler {
             bounds,
-            operators: self.operators,
+            operator_group: self.operator_group,
             answer: Box::new(answer),
             refusal: Box::new(refusal),
-            readers: AtomicU32::new(0),
-            operating: AtomicU32::new(0),
+            reader_connections: AtomicU32::new(0),
+            operator_connections: AtomicU32::new(0),
             closed: Arc::clone(&self.closed),
         });
         std::thread::Builder::new().name("admin".into()).spawn(move || handler.accept(&listener))?;
@@ -106,13 +106,13 @@ type Refusal = Box<dyn Fn(&str) -> String + Send + Sync>;
 /// State shared by the accepting and the answering threads.
 struct Handler {
     bounds: Bounds,
-    operators: Option<u32>,
+    operator_group: Option<u32>,
     answer: Answer,
     refusal: Refusal,
     /// Connections of peers with [`Rights::Read`].
-    readers: AtomicU32,
+    reader_connections: AtomicU32,
     /// Connections of peers with [`Rights::Operate`].
-    operating: AtomicU32,
+    operator_connections: AtomicU32,
     closed: Arc<AtomicBool>,
 }
 
@@ -130,7 +130,7 @@ impl Handler {
             let rights = self.rights(&stream);
             let connection = ConnectionGuard::new(&self, rights);
             if self.is_full(rights) {
-                // A peer that does not read misses its own refusal only.
+                // An error means that the peer does not read: only its own refusal is lost.
                 let _ = self.send(&mut stream, &(self.refusal)(BUSY));
                 continue;
             }
@@ -142,17 +142,17 @@ impl Handler {
 
     fn is_full(&self, rights: Rights) -> bool {
         let [readers, operators] =
-            [Rights::Read, Rights::Operate].map(|of| self.connections(of).load(Ordering::Relaxed));
+            [Rights::Read, Rights::Operate].map(|rights| self.connections(rights).load(Ordering::Relaxed));
         match rights {
-            Rights::Read => readers > self.bounds.askers / 2,
-            Rights::Operate => readers + operators > self.bounds.askers,
+            Rights::Read => readers > self.bounds.connections_max / 2,
+            Rights::Operate => readers + operators > self.bounds.connections_max,
         }
     }
 
     fn connections(&self, rights: Rights) -> &AtomicU32 {
         match rights {
-            Rights::Read => &self.readers,
-            Rights::Operate => &self.operating,
+            Rights::Read => &self.reader_connections,
+            Rights::Operate => &self.operator_connections,
         }
     }
 
@@ -164,31 +164,31 @@ impl Handler {
         self.send(stream, &document)
     }
 
-    /// The rights of the process that connected. A process whose groups the kernel does not name reads only.
+    /// The rights of the process that connected. A process whose groups the kernel does not report may only read.
     fn rights(&self, stream: &UnixStream) -> Rights {
-        let Some(operators) = self.operators else { return Rights::Operate };
+        let Some(operator_group) = self.operator_group else { return Rights::Operate };
         match Peer::of(stream) {
-            Ok(peer) if peer.operates(operators) => Rights::Operate,
+            Ok(peer) if peer.may_operate(operator_group) => Rights::Operate,
             _ => Rights::Read,
         }
     }
 
     /// Reads the request line. The inner error is the reason to refuse the request.
     fn read_request(&self, stream: &mut UnixStream) -> io::Result<Result<String, &'static str>> {
-        let deadline = Instant::now() + self.bounds.patience;
+        let deadline = Instant::now() + self.bounds.timeout;
         let mut line = Vec::new();
         let mut buffer = [0; 512];
         loop {
             // One deadline for the whole request: a peer that sends single bytes does not extend it.
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Ok(Err(LATE));
+                return Ok(Err(TOO_LATE));
             }
             stream.set_read_timeout(Some(left))?;
             let count = match stream.read(&mut buffer) {
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) if is_timeout(&error) => return Ok(Err(LATE)),
+                Err(error) if is_timeout(&error) => return Ok(Err(TOO_LATE)),
                 Err(error) => return Err(error),
             };
             let end = buffer[..count].iter().position(|byte| *byte == b'\n');
@@ -203,7 +203,7 @@ impl Handler {
     }
 
     fn send(&self, stream: &mut UnixStream, document: &str) -> io::Result<()> {
-        let deadline = Instant::now() + self.bounds.patience;
+        let deadline = Instant::now() + self.bounds.timeout;
         let mut rest = document.as_bytes();
         while !rest.is_empty() {
             // One deadline for the whole answer: a peer that reads single bytes does not extend it.
@@ -245,15 +245,15 @@ impl Drop for ConnectionGuard {
     }
 }
 
-/// Sends a request, one line without its end, to the program at the socket `path`, and returns the answer. `patience`
+/// Sends a request, one line without its end, to the program at the socket `path`, and returns the answer. `timeout`
 /// bounds each write and each read.
 ///
 /// # Errors
 /// Connecting, writing or reading failed or timed out; `InvalidData` if the answer is not UTF-8.
-pub fn ask(path: &Path, request: &str, patience: Duration) -> io::Result<String> {
+pub fn send_request(path: &Path, request: &str, timeout: Duration) -> io::Result<String> {
     let mut stream = connect(path)?;
-    stream.set_write_timeout(Some(patience))?;
-    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(timeout))?;
+    stream.set_read_timeout(Some(timeout))?;
     match stream.write_all(format!("{request}\n").as_bytes()) {
         // A busy server refuses and closes without reading the request; the refusal can still be read.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error),

@@ -18,7 +18,7 @@ const SERVICES: &str = "/run/spillway";
 
 /// The directories in which commands look for admin sockets, in this order.
 pub fn default_directories() -> Vec<PathBuf> {
-    let user = users_directory().filter(|directory| directory != Path::new(SERVICES));
+    let user = user_directory().filter(|directory| directory != Path::new(SERVICES));
     [PathBuf::from(SERVICES)].into_iter().chain(user).collect()
 }
 
@@ -36,17 +36,17 @@ pub fn find_default_socket(name: &str) -> PathBuf {
     sockets.iter().find(|path| is_socket(path)).unwrap_or(&sockets[0]).clone()
 }
 
-/// Longest time of another daemon from its choice of a socket until it has created the socket.
+/// Longest time that another daemon takes from its choice of a socket until it has created the socket.
 const CHOICE_MAX: Duration = Duration::from_secs(2);
-const LOOK: Duration = Duration::from_millis(10);
+const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The lock on the directory of the socket that this process has chosen and not created yet.
 static CHOICE: Mutex<Option<OwnedFd>> = Mutex::new(None);
 
 /// The default admin socket for a daemon without a configured one. `None` if another daemon answers there or its
 /// directory is missing (the user's own is created): the daemon then runs without an admin socket. Until
-/// [`ControlPorts::bind`](crate::ControlPorts::bind) no other daemon chooses a socket there, so that of two that start
-/// together none finds its socket taken.
+/// [`ControlPorts::bind`](crate::ControlPorts::bind) no other daemon chooses a socket there, so that two daemons that
+/// start together do not choose the same socket.
 pub fn free_default_socket(name: &str) -> Option<PathBuf> {
     let path = default_socket(name);
     let directory = path.parent()?;
@@ -54,8 +54,8 @@ pub fn free_default_socket(name: &str) -> Option<PathBuf> {
     if access(directory, Access::WRITE_OK).is_err() {
         return None;
     }
-    let lock = locked(directory)?;
-    // A daemon whose queue is full has the socket, too.
+    let lock = lock_directory(directory)?;
+    // A daemon whose accept queue is full uses the socket, too.
     let is_taken = match connect(&path) {
         Ok(_) => true,
         Err(error) => error.kind() == ErrorKind::TimedOut,
@@ -72,7 +72,7 @@ pub(crate) fn end_choice() {
     CHOICE.lock().unwrap_or_else(PoisonError::into_inner).take();
 }
 
-fn locked(directory: &Path) -> Option<OwnedFd> {
+fn lock_directory(directory: &Path) -> Option<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let file = rustix::fs::open(directory, flags, Mode::empty()).ok()?;
     let began = Instant::now();
@@ -80,15 +80,15 @@ fn locked(directory: &Path) -> Option<OwnedFd> {
         if began.elapsed() >= CHOICE_MAX {
             return None;
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(LOCK_RETRY_INTERVAL);
     }
     Some(file)
 }
 
 /// Creates the user's own directory of admin sockets, with access for this user only, and no other directory.
 pub(crate) fn create_default_directory(directory: &Path) {
-    if users_directory().as_deref() == Some(directory) {
-        // An error here shows when the socket is created.
+    if user_directory().as_deref() == Some(directory) {
+        // An error is reported when the socket is created.
         let _ = DirBuilder::new().mode(0o700).create(directory);
     }
 }
@@ -97,13 +97,13 @@ fn file_name(name: &str) -> String {
     format!("{name}.sock")
 }
 
-fn users_directory() -> Option<PathBuf> {
+fn user_directory() -> Option<PathBuf> {
     runtime_directory(std::env::var_os("XDG_RUNTIME_DIR"))
 }
 
-/// `spillway` in the directory that `XDG_RUNTIME_DIR` names, which must be absolute and the user's own (XDG Base Directory
-/// Specification): in a directory of other users, such as `/tmp` or that of the user who called `sudo -E`, they could put
-/// a socket of theirs in our place.
+/// `spillway` in the directory that `XDG_RUNTIME_DIR` names, which must be absolute and the user's own (XDG Base
+/// Directory Specification). In a directory of other users, such as `/tmp` or that of the caller of `sudo -E`, these
+/// users could replace the daemon's socket by their own.
 fn runtime_directory(variable: Option<OsString>) -> Option<PathBuf> {
     variable
         .map(PathBuf::from)
@@ -132,14 +132,14 @@ mod tests {
 
     #[test]
     fn services_come_before_the_users_own_directory() {
-        let both = || vec![PathBuf::from(SERVICES), PathBuf::from("/run/user/7/spillway")];
-        assert_eq!(choose(both(), |_| true), Path::new(SERVICES));
-        assert_eq!(choose(both(), |_| false), Path::new("/run/user/7/spillway"));
+        let both_directories = || vec![PathBuf::from(SERVICES), PathBuf::from("/run/user/7/spillway")];
+        assert_eq!(choose(both_directories(), |_| true), Path::new(SERVICES));
+        assert_eq!(choose(both_directories(), |_| false), Path::new("/run/user/7/spillway"));
         assert_eq!(choose(vec![SERVICES.into()], |_| false), Path::new(SERVICES));
     }
 
     #[test]
-    fn only_an_absolute_runtime_directory_of_ones_own_counts() {
+    fn runtime_directory_must_be_absolute_and_writable_only_by_its_user() {
         let own = std::env::temp_dir().join(format!("spillway-runtime-{}", std::process::id()));
         DirBuilder::new().mode(0o700).create(&own).unwrap();
         let found = |mode: u32| {
@@ -150,14 +150,14 @@ mod tests {
         assert_eq!(
             (found(0o777), found(0o1777), found(0o770)),
             (None, None, None),
-            "others could write there"
+            "other users could write in the directory"
         );
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(&own, Some(65_534), None).unwrap();
-            assert_eq!(found(0o700), None, "it is another user's");
+            assert_eq!(found(0o700), None, "another user owns the directory");
         }
         std::fs::remove_dir(&own).unwrap();
-        assert_eq!(runtime_directory(Some(own.into())), None, "it does not exist");
+        assert_eq!(runtime_directory(Some(own.into())), None, "the directory does not exist");
         assert_eq!(runtime_directory(Some("elsewhere".into())), None);
         assert_eq!(runtime_directory(Some("".into())), None);
         assert_eq!(runtime_directory(None), None);

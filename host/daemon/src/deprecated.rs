@@ -1,17 +1,19 @@
-//! Names of older versions: options that are accepted with a warning, and metrics and JSON fields that are served beside
-//! the present ones, all for one more version.
+//! Names of older versions: options that are accepted with a warning, and metrics and JSON fields that are served
+//! beside the present ones, all for one more version.
+
+use std::collections::BTreeMap;
 
 use serde_json::Value;
 
 /// Warns about an option's old name.
-pub fn renamed(old: &str, new: &str) {
-    crate::say(&format!(
+pub fn warn_renamed(old: &str, new: &str) {
+    crate::log_line(&format!(
         "spillway: warning: {old} is an old spelling, and is removed in the next version: give {new}"
     ));
 }
 
-/// Serves a result's fields beside those of the envelope of `--json`, where they were before there was an envelope.
-pub fn result_at_top_level(envelope: &mut Value, result: &Value) {
+/// Copies a result's fields into the envelope of `--json`: older versions wrote the result without an envelope.
+pub fn copy_result_to_top_level(envelope: &mut Value, result: &Value) {
     if let (Value::Object(envelope), Value::Object(result)) = (envelope, result) {
         for (name, value) in result {
             envelope.entry(name).or_insert_with(|| value.clone());
@@ -32,7 +34,7 @@ const METRICS: [(&str, &str); 5] = [
 const LABELS: [(&str, &str); 2] =
     [("client=\"plain\"", "kind=\"raw\""), ("client=\"library\"", "kind=\"library\"")];
 
-/// Renamed fields: the field whose objects have them (none for the document itself), the present name, the old one.
+/// Renamed fields: the field whose objects contain them (empty for the document itself), the present name, the old one.
 const FIELDS: [(&str, &str, &str); 25] = [
     ("", "per_thread", "contexts"),
     ("", "override", "relief"),
@@ -93,18 +95,25 @@ fn with_old_labels(line: &str) -> String {
     line
 }
 
+/// Adds the old name of a kind to a sidecar's relief decisions by kind.
+pub fn add_old_decision(decisions: &mut BTreeMap<String, u64>) {
+    if let Some(count) = decisions.get("overrides").copied() {
+        decisions.insert("words".to_owned(), count);
+    }
+}
+
 /// Adds the old names to a status or a list of a helper, a sidecar or a server.
 pub fn add_old_fields(document: &mut Value) {
-    add_in(document, "");
+    add_old_names(document, "");
 }
 
 /// `name` is the field that holds the value, or the list that the value is in.
-fn add_in(value: &mut Value, name: &str) {
+fn add_old_names(value: &mut Value, name: &str) {
     match value {
-        Value::Array(list) => list.iter_mut().for_each(|one| add_in(one, name)),
+        Value::Array(list) => list.iter_mut().for_each(|element| add_old_names(element, name)),
         Value::Object(object) => {
-            // Inner objects first: copies have the old names, too.
-            object.iter_mut().for_each(|(name, value)| add_in(value, name));
+            // Inner objects first, so that the copies contain the old names, too.
+            object.iter_mut().for_each(|(name, value)| add_old_names(value, name));
             for (_, new, old) in fields(name) {
                 if let Some(value) = object.get(*new).cloned() {
                     object.entry(*old).or_insert(value);
@@ -120,14 +129,14 @@ fn add_in(value: &mut Value, name: &str) {
 
 /// Gives the fields of an older daemon's document their present names.
 pub fn read_old_fields(document: &mut Value) {
-    read_in(document, "");
+    use_present_names(document, "");
 }
 
-fn read_in(value: &mut Value, name: &str) {
+fn use_present_names(value: &mut Value, name: &str) {
     match value {
-        Value::Array(list) => list.iter_mut().for_each(|one| read_in(one, name)),
+        Value::Array(list) => list.iter_mut().for_each(|element| use_present_names(element, name)),
         Value::Object(object) => {
-            // Outer objects first: inner ones are known by the present name of their field.
+            // Outer objects first: inner ones are found by the present name of their field.
             for (_, new, old) in fields(name) {
                 if !object.contains_key(*new)
                     && let Some(value) = object.remove(*old)
@@ -141,7 +150,7 @@ fn read_in(value: &mut Value, name: &str) {
             {
                 object.insert("client_kind".to_owned(), if kind == "raw" { "plain".into() } else { kind });
             }
-            object.iter_mut().for_each(|(name, value)| read_in(value, name));
+            object.iter_mut().for_each(|(name, value)| use_present_names(value, name));
         }
         _ => {}
     }
@@ -174,7 +183,14 @@ mod tests {
     }
 
     #[test]
-    fn old_fields_are_served_and_read() {
+    fn the_old_kind_of_decision_is_served_beside_the_present_one() {
+        let mut decisions = BTreeMap::from([("overrides".to_owned(), 3), ("releases".to_owned(), 1)]);
+        add_old_decision(&mut decisions);
+        assert_eq!((decisions["overrides"], decisions["words"], decisions.len()), (3, 3, 3));
+    }
+
+    #[test]
+    fn old_fields_are_added_to_documents_and_read_from_older_ones() {
         let present = json!({
             "per_thread": [{ "thread": 0, "load": { "cpu_permille": 7, "full": false } }],
             "services": [{ "plain_clients": 3, "links": [{ "thread": 1 }] }],

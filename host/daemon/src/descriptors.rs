@@ -12,6 +12,6 @@ pub fn raise_open_files(needed: u64) -> Option<u64> {
     }
     let allowed = limit.maximum.unwrap_or(u64::MAX).min(needed);
     let raised = Rlimit { current: Some(allowed), maximum: limit.maximum };
-    let now = if setrlimit(Resource::Nofile, raised).is_ok() { allowed } else { current };
-    (now < needed).then_some(now)
+    let resulting = if setrlimit(Resource::Nofile, raised).is_ok() { allowed } else { current };
+    (resulting < needed).then_some(resulting)
 }

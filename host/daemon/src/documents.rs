@@ -17,23 +17,23 @@ pub fn answer<R: DeserializeOwned>(
 ) -> String {
     let request = serde_json::from_str(line).map_err(|error| format!("{not_a_request}: {error}"));
     match request.and_then(handle) {
-        Ok(document) => text(&json!({ "ok": document })),
+        Ok(document) => to_text(&json!({ "ok": document })),
         Err(why) => refusal(&why),
     }
 }
 
 /// The document that refuses a request for the reason `why`.
 pub fn refusal(why: &str) -> String {
-    text(&json!({ "error": why }))
+    to_text(&json!({ "error": why }))
 }
 
-/// The refusal of a request for a service that the daemon does not have; `instead` says what it has. Commands that ask
-/// several daemons tell it from other refusals by [`AskError::is_unknown_service`].
+/// The refusal of a request for a service that the daemon does not have; `instead` says what it has. Commands that
+/// query several daemons recognize it by [`RequestError::is_unknown_service`].
 pub fn unknown_service(name: &str, instead: &str) -> String {
     format!("{UNKNOWN_SERVICE}{name} here; {instead}")
 }
 
-fn text(document: &Value) -> String {
+fn to_text(document: &Value) -> String {
     // Cannot fail: a JSON value can always be written as text.
     serde_json::to_string_pretty(document).unwrap_or_default() + "\n"
 }
@@ -42,18 +42,19 @@ fn text(document: &Value) -> String {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OverrideOutcome {
     /// The override in force now: `auto`, `on` or `off`.
-    pub word: String,
-    /// Library clients that move elsewhere because of it.
+    #[serde(rename = "word")]
+    pub manual_override: String,
+    /// Library clients that move elsewhere because of the override.
     pub clients: u64,
 }
 
 /// Why a request to a daemon failed.
 #[derive(Debug)]
-pub enum AskError {
+pub enum RequestError {
     /// The socket cannot be used, or no answer came in time.
     Socket(io::Error),
     /// The answer is not one of the expected daemon.
-    Answer(String),
+    UnexpectedAnswer(String),
     /// The daemon refuses the request, for this reason.
     Refused(String),
 }
@@ -61,60 +62,63 @@ pub enum AskError {
 /// The beginning of [`unknown_service`].
 const UNKNOWN_SERVICE: &str = "no service ";
 
-impl AskError {
+impl RequestError {
     /// Whether the daemon refuses because it has no service of this name.
     #[must_use]
     pub fn is_unknown_service(&self) -> bool {
-        matches!(self, AskError::Refused(why) if why.starts_with(UNKNOWN_SERVICE))
+        matches!(self, RequestError::Refused(why) if why.starts_with(UNKNOWN_SERVICE))
     }
 
     /// Whether no daemon serves the socket: not a failure where a daemon is optional.
     #[must_use]
     pub fn is_absent(&self) -> bool {
         use io::ErrorKind::{ConnectionRefused, NotFound};
-        matches!(self, AskError::Socket(error) if matches!(error.kind(), ConnectionRefused | NotFound))
+        matches!(self, RequestError::Socket(error) if matches!(error.kind(), ConnectionRefused | NotFound))
     }
 }
 
-impl fmt::Display for AskError {
+impl fmt::Display for RequestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            AskError::Socket(error) if self.is_absent() => write!(
+            RequestError::Socket(error) if self.is_absent() => write!(
                 f,
                 "{error}; is a helper or sidecar running with this admin socket (helper.socket, --status-socket)? \
                  --socket PATH names another one"
             ),
-            AskError::Socket(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            RequestError::Socket(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 write!(
                     f,
                     "{error}; the socket is for its owner and group, unless `admin_group` is set: become one of them, \
                      or root"
                 )
             }
-            AskError::Socket(error) => write!(f, "{error}"),
-            AskError::Answer(what) => write!(f, "the answer is not a helper's or sidecar's: {what}"),
-            AskError::Refused(why) => f.write_str(why),
+            RequestError::Socket(error) => write!(f, "{error}"),
+            RequestError::UnexpectedAnswer(what) => {
+                write!(f, "the answer is not a helper's or sidecar's: {what}")
+            }
+            RequestError::Refused(why) => f.write_str(why),
         }
     }
 }
 
-impl std::error::Error for AskError {}
+impl std::error::Error for RequestError {}
 
-/// Sends a request to the daemon at the socket `path` with [`ask`](crate::ask), and returns the answer.
+/// Sends a request to the daemon at the socket `path` with [`send_request`](crate::send_request), and returns the
+/// answer.
 ///
 /// # Errors
 /// The daemon does not answer, answers something else than a `T`, or refuses.
-pub fn ask_for<T: DeserializeOwned>(
+pub fn send_json_request<T: DeserializeOwned>(
     path: &Path,
     request: &impl Serialize,
-    patience: Duration,
-) -> Result<T, AskError> {
-    let answer = |error: serde_json::Error| AskError::Answer(error.to_string());
+    timeout: Duration,
+) -> Result<T, RequestError> {
+    let answer = |error: serde_json::Error| RequestError::UnexpectedAnswer(error.to_string());
     let line = serde_json::to_string(request).map_err(answer)?;
-    let text = crate::ask(path, &line, patience).map_err(AskError::Socket)?;
+    let text = crate::send_request(path, &line, timeout).map_err(RequestError::Socket)?;
     let mut document: Value = serde_json::from_str(&text).map_err(answer)?;
     if let Some(why) = document["error"].as_str() {
-        return Err(AskError::Refused(why.to_owned()));
+        return Err(RequestError::Refused(why.to_owned()));
     }
     serde_json::from_value(document["ok"].take()).map_err(answer)
 }
@@ -124,22 +128,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_answered_or_refused() {
-        let answer = |line: &str| {
-            answer(
-                line,
-                "no number",
-                |number: u32| if number == 0 { Err("not 0".into()) } else { Ok(json!(number)) },
-            )
-        };
-        assert_eq!(answer("7"), "{\n  \"ok\": 7\n}\n");
-        assert_eq!(answer("0"), "{\n  \"error\": \"not 0\"\n}\n");
-        assert!(answer("seven").contains("no number: expected"));
+    fn outcome_of_an_override_keeps_its_field_names() {
+        let outcome = OverrideOutcome { manual_override: "on".into(), clients: 3 };
+        assert_eq!(serde_json::to_value(outcome).unwrap(), json!({ "word": "on", "clients": 3 }));
     }
 
     #[test]
-    fn an_absent_daemon_differs_from_one_that_does_not_answer() {
-        let failed = |kind: io::ErrorKind| AskError::Socket(kind.into());
+    fn request_line_is_answered_with_ok_or_error() {
+        let handle = |number: u32| if number == 0 { Err("not 0".into()) } else { Ok(json!(number)) };
+        let answer_to = |line: &str| answer(line, "not a number", handle);
+        assert_eq!(answer_to("7"), "{\n  \"ok\": 7\n}\n");
+        assert_eq!(answer_to("0"), "{\n  \"error\": \"not 0\"\n}\n");
+        assert!(answer_to("seven").contains("not a number: expected"));
+    }
+
+    #[test]
+    fn absent_daemon_is_distinguished_from_other_failures() {
+        let failed = |kind: io::ErrorKind| RequestError::Socket(kind.into());
         for absent in [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused].map(failed) {
             assert!(
                 absent.is_absent() && absent.to_string().contains("is a helper or sidecar running"),
@@ -148,8 +153,8 @@ mod tests {
         }
         assert!(!failed(io::ErrorKind::PermissionDenied).is_absent());
         assert!(!failed(io::ErrorKind::TimedOut).is_absent());
-        assert!(!AskError::Refused("no service here".into()).is_absent());
-        assert!(AskError::Refused(unknown_service("a", "there are: b")).is_unknown_service());
-        assert!(!AskError::Refused("this user may only read".into()).is_unknown_service());
+        assert!(!RequestError::Refused("no service here".into()).is_absent());
+        assert!(RequestError::Refused(unknown_service("a", "there are: b")).is_unknown_service());
+        assert!(!RequestError::Refused("this user may only read".into()).is_unknown_service());
     }
 }

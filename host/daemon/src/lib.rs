@@ -2,8 +2,8 @@
 //!
 //! - [`Signals`]: SIGTERM, SIGINT, SIGHUP and SIGUSR1 as events
 //! - [`Manager`]: notifications to a service manager (`sd_notify`), and its watchdog
-//! - [`AdminServer`], [`ask`]: requests and answers on a UNIX socket, with two levels of rights
-//! - [`ask_for`]: those requests and answers as JSON
+//! - [`AdminServer`], [`send_request`]: requests and answers on a UNIX socket, with two levels of rights
+//! - [`send_json_request`]: those requests and answers as JSON
 //! - [`ControlPorts`]: admin socket and HTTP port that serve a daemon's [`Answers`]
 //! - [`SocketFile`]: the file of a UNIX socket, removed on drop
 //! - [`Log`]: lines for standard error, written by a separate thread so that callers never block
@@ -25,15 +25,15 @@ mod signals;
 mod socket_file;
 mod threads;
 
-pub use admin::{ANSWER_BYTES_MAX, AdminServer, Bounds, Rights, ask};
+pub use admin::{ANSWER_BYTES_MAX, AdminServer, Bounds, Rights, send_request};
 pub use default_sockets::{default_directories, default_socket, find_default_socket, free_default_socket};
 pub use descriptors::raise_open_files;
-pub use documents::{AskError, OverrideOutcome, ask_for, unknown_service};
-pub use log::{Log, flush_log, log_lines_dropped, say};
+pub use documents::{OverrideOutcome, RequestError, send_json_request, unknown_service};
+pub use log::{Log, flush_log, log_line, log_lines_dropped};
 pub use manager::Manager;
 pub use peer::AdminGroup;
 pub use ports::{Answers, ControlPorts, PortError, ServedPorts};
 pub use service::{MainThread, Service};
 pub use signals::{SignalEvent, Signals};
 pub use socket_file::SocketFile;
-pub use threads::{ThreadWatch, message};
+pub use threads::{ThreadWatch, panic_message};

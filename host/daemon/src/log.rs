@@ -39,7 +39,7 @@ struct Queue {
 }
 
 impl Log {
-    /// The process's log on standard error; the first call starts it, as [`start`](Self::start).
+    /// The process's log on standard error. The first call starts it with [`start`](Self::start).
     pub fn to_standard_error(describe: impl Fn(u64) -> Vec<u8> + Send + 'static) -> io::Result<&'static Log> {
         if let Some(log) = STANDARD_ERROR.get() {
             return Ok(log);
@@ -84,9 +84,9 @@ impl Log {
         self.shared.line_queued.notify_one();
     }
 
-    /// Waits until all lines have been written or dropped, at most `patience`. Call it before the process ends.
-    pub fn flush(&self, patience: Duration) {
-        let deadline = Instant::now() + patience;
+    /// Waits until all lines have been written or dropped, at most `timeout`. Call it before the process ends.
+    pub fn flush(&self, timeout: Duration) {
+        let deadline = Instant::now() + timeout;
         let mut queue = self.shared.queue();
         while queue.is_writing || !queue.lines.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -98,7 +98,7 @@ impl Log {
         }
     }
 
-    /// Lines dropped since the start, because writing failed or was slower than lines came.
+    /// Number of lines dropped since the start, because writing failed or was too slow.
     pub fn dropped(&self) -> u64 {
         self.shared.dropped.load(Ordering::Relaxed)
     }
@@ -113,7 +113,7 @@ impl Shared {
         self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Waits for the next line. The caller has written the previous one.
+    /// Waits for the next line. Marks the previous line, if any, as written.
     fn take(&self) -> Vec<u8> {
         let mut queue = self.queue();
         queue.is_writing = false;
@@ -128,7 +128,7 @@ impl Shared {
         }
     }
 
-    /// Writes a line, after a report of dropped lines if some are not reported. `reported` counts the reported ones.
+    /// Reports lines dropped since the last report, then writes `line`. `reported`: dropped lines in all reports.
     fn write(
         &self,
         target: &mut impl Write,
@@ -150,7 +150,7 @@ impl Shared {
 }
 
 /// Writes a text and a line end to standard error; ignores errors. Does not block if a [`Log`] was started there.
-pub fn say(text: &str) {
+pub fn log_line(text: &str) {
     let line = format!("{text}\n").into_bytes();
     match STANDARD_ERROR.get() {
         Some(log) => log.put(line),
@@ -164,8 +164,8 @@ pub fn log_lines_dropped() -> u64 {
 }
 
 /// As [`Log::flush`], for this process's log.
-pub fn flush_log(patience: Duration) {
-    STANDARD_ERROR.get().into_iter().for_each(|log| log.flush(patience));
+pub fn flush_log(timeout: Duration) {
+    STANDARD_ERROR.get().into_iter().for_each(|log| log.flush(timeout));
 }
 
 /// Descriptor 2 without the standard library's lock: a thread that waits for a full pipe would hold that lock.
@@ -182,7 +182,7 @@ impl Write for StandardError {
             match rustix::io::write(target, bytes) {
                 Ok(count) => return Ok(count),
                 Err(Errno::INTR) => {}
-                // The pipe or terminal is non-blocking if another process that shares it has set that.
+                // Another process that shares the pipe or terminal may have made it non-blocking.
                 Err(Errno::AGAIN) => drop(poll(&mut [PollFd::new(&target, PollFlags::OUT)], None)),
                 Err(error) => return Err(error.into()),
             }
@@ -213,18 +213,20 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const TIMEOUT: Duration = Duration::from_secs(30);
 
     /// A target in which each write waits for its result, which the test sends.
-    struct Slow {
+    struct GatedTarget {
         written: Sender<String>,
         results: Receiver<io::Result<()>>,
     }
 
-    impl Write for Slow {
+    impl Write for GatedTarget {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.results.recv().expect("the test lives")?;
-            self.written.send(String::from_utf8(bytes.to_vec()).expect("text")).expect("the test lives");
+            self.results.recv().expect("the test should send a result for each write")?;
+            self.written
+                .send(String::from_utf8(bytes.to_vec()).unwrap())
+                .expect("the test should still receive");
             Ok(bytes.len())
         }
 
@@ -233,10 +235,10 @@ mod tests {
         }
     }
 
-    fn slow() -> (Log, Sender<io::Result<()>>, Receiver<String>) {
+    fn gated_log() -> (Log, Sender<io::Result<()>>, Receiver<String>) {
         let ((written, lines), (result, results)) = (channel(), channel());
         let describe = |count| format!("{count} dropped").into_bytes();
-        (Log::start(Slow { written, results }, describe).unwrap(), result, lines)
+        (Log::start(GatedTarget { written, results }, describe).unwrap(), result, lines)
     }
 
     fn disk_full() -> io::Result<()> {
@@ -245,26 +247,26 @@ mod tests {
 
     #[test]
     fn lines_that_cannot_be_written_are_counted_and_reported_before_the_next() {
-        let (log, result, lines) = slow();
+        let (log, result, lines) = gated_log();
         log.put(b"one".to_vec());
         result.send(disk_full()).unwrap();
-        log.flush(PATIENCE);
+        log.flush(TIMEOUT);
         // Writing the report fails, too.
         log.put(b"two".to_vec());
         result.send(disk_full()).unwrap();
-        log.flush(PATIENCE);
+        log.flush(TIMEOUT);
         assert_eq!(log.dropped(), 2);
         log.put(b"three".to_vec());
         log.put(b"four".to_vec());
         (0..3).for_each(|_| result.send(Ok(())).unwrap());
-        log.flush(PATIENCE);
+        log.flush(TIMEOUT);
         assert_eq!(lines.try_iter().collect::<Vec<_>>(), ["2 dropped", "three", "four"]);
         assert_eq!(log.dropped(), 2);
     }
 
     #[test]
     fn a_log_without_a_reader_keeps_a_bounded_number_of_lines() {
-        let (log, result, lines) = slow();
+        let (log, result, lines) = gated_log();
         log.put(b"first".to_vec());
         // The writing thread has taken the line and waits in `write`; further lines stay in the queue.
         while !log.shared.queue().is_writing {
@@ -276,14 +278,14 @@ mod tests {
         assert_eq!(log.dropped(), 5);
         log.flush(Duration::ZERO);
         (0..LINES_MAX + 2).for_each(|_| result.send(Ok(())).unwrap());
-        log.flush(PATIENCE);
+        log.flush(TIMEOUT);
         let written: Vec<String> = lines.try_iter().collect();
         assert_eq!((&*written[0], &*written[1], written.len()), ("first", "5 dropped", LINES_MAX + 2));
     }
 
     #[test]
     fn a_log_without_a_reader_keeps_a_bounded_number_of_bytes() {
-        let (log, _result, _lines) = slow();
+        let (log, _result, _lines) = gated_log();
         log.put(vec![0; BYTES_MAX]);
         while !log.shared.queue().is_writing {
             std::thread::yield_now();

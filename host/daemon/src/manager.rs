@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-/// A status line is cut to this length, so that each message fits a datagram.
+/// Maximal length of a status line; longer ones are truncated, so that each message fits a datagram.
 const STATUS_BYTES_MAX: usize = 1024;
 
 /// The service manager that started this program, if one did. The service does not depend on it: notifications that
@@ -23,10 +23,11 @@ impl Manager {
     /// The manager named by the environment variables `NOTIFY_SOCKET`, `WATCHDOG_USEC` and `WATCHDOG_PID`.
     pub fn from_environment() -> Manager {
         let number = |name| env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-        let for_us = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
-        let watchdog = number("WATCHDOG_USEC").filter(|usec| *usec > 0 && for_us);
+        let is_for_this_process =
+            number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
+        let watchdog = number("WATCHDOG_USEC").filter(|usec| *usec > 0 && is_for_this_process);
         Manager {
-            socket: env::var_os("NOTIFY_SOCKET").and_then(|name| open(&name).ok()),
+            socket: env::var_os("NOTIFY_SOCKET").and_then(|name| open_socket(&name).ok()),
             watchdog: watchdog.map(Duration::from_micros),
         }
     }
@@ -36,17 +37,17 @@ impl Manager {
     /// # Errors
     /// The name is not valid, or the host has no descriptors left.
     pub fn at(name: &OsString, watchdog: Option<Duration>) -> io::Result<Manager> {
-        Ok(Manager { socket: Some(open(name)?), watchdog })
+        Ok(Manager { socket: Some(open_socket(name)?), watchdog })
     }
 
     /// Whether a service manager started this program.
-    pub fn is_there(&self) -> bool {
+    pub fn is_present(&self) -> bool {
         self.socket.is_some()
     }
 
     /// The longest interval between calls of [`alive`](Self::alive): half of the manager's watchdog time.
     pub fn watchdog_interval(&self) -> Option<Duration> {
-        self.watchdog.filter(|_| self.is_there()).map(|usec| usec / 2)
+        self.watchdog.filter(|_| self.is_present()).map(|usec| usec / 2)
     }
 
     /// The service serves clients. Call it after the start and at the end of each reload.
@@ -83,7 +84,7 @@ impl Manager {
     }
 }
 
-fn open(name: &OsString) -> io::Result<(UnixDatagram, SocketAddr)> {
+fn open_socket(name: &OsString) -> io::Result<(UnixDatagram, SocketAddr)> {
     let address = match name.as_bytes() {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
         [b'/', ..] => SocketAddr::from_pathname(name)?,
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn notifications_follow_sd_notify() {
+    fn notifications_have_the_format_of_sd_notify() {
         let (socket, name) = listen("follow");
         let manager = Manager::at(&name, Some(Duration::from_secs(10))).unwrap();
         assert_eq!(manager.watchdog_interval(), Some(Duration::from_secs(5)));

@@ -36,7 +36,7 @@ impl Peer {
     }
 
     /// Whether the peer is root, the user of this process, or a member of the group.
-    pub(crate) fn operates(&self, group: u32) -> bool {
+    pub(crate) fn may_operate(&self, group: u32) -> bool {
         let own = rustix::process::geteuid().as_raw();
         let is_own = self.user == own && own != OVERFLOW_ID;
         self.user == 0 || is_own || self.groups.contains(&group)
@@ -64,7 +64,7 @@ fn supplementary_groups(stream: &UnixStream) -> io::Result<Vec<u32>> {
             return Ok(groups);
         }
         let error = io::Error::last_os_error();
-        // The kernel says how much space the groups need.
+        // The kernel has set `bytes` to the space that the groups need.
         if error.raw_os_error() != Some(libc::ERANGE) || needed <= groups.len() || needed > GROUPS_MAX {
             return Err(error);
         }
@@ -85,9 +85,9 @@ impl FromStr for AdminGroup {
     /// Looks the group up in the host's database. The error: no group has this name, or the database cannot be read.
     fn from_str(name: &str) -> Result<AdminGroup, String> {
         match group_id(name)? {
-            OVERFLOW_ID => {
-                Err(format!("{name} cannot be an admin group: every group without a number of its own is it"))
-            }
+            OVERFLOW_ID => Err(format!(
+                "{name} cannot be an admin group: all groups that are not mapped have this number"
+            )),
             id => Ok(AdminGroup { name: name.to_owned(), id }),
         }
     }
@@ -110,7 +110,7 @@ fn group_id(name: &str) -> Result<u32, String> {
     loop {
         let mut group = MaybeUninit::<libc::group>::uninit();
         let mut found = std::ptr::null_mut();
-        // SAFETY: all pointers are to live places; the buffer's length is its own.
+        // SAFETY: all pointers are to live values, and `buffer.len()` is the length of the buffer.
         let error = unsafe {
             libc::getgrnam_r(
                 c_name.as_ptr(),
@@ -149,15 +149,19 @@ mod tests {
     }
 
     #[test]
-    fn root_the_own_user_and_members_operate() {
+    fn root_the_own_user_and_group_members_may_operate() {
         let peer = |user: u32, groups: &[u32]| Peer { user, groups: groups.to_vec() };
         let own = rustix::process::geteuid().as_raw();
-        assert!(peer(0, &[]).operates(7) && peer(own, &[]).operates(7) && peer(4711, &[3, 7]).operates(7));
-        assert!(!peer(4711, &[3]).operates(7) && !peer(OVERFLOW_ID, &[OVERFLOW_ID]).operates(7));
+        assert!(
+            peer(0, &[]).may_operate(7)
+                && peer(own, &[]).may_operate(7)
+                && peer(4711, &[3, 7]).may_operate(7)
+        );
+        assert!(!peer(4711, &[3]).may_operate(7) && !peer(OVERFLOW_ID, &[OVERFLOW_ID]).may_operate(7));
     }
 
     #[test]
-    fn groups_are_found_by_name_and_number() {
+    fn group_is_found_by_name_or_number() {
         assert_eq!(group_id("root"), Ok(0));
         assert_eq!(group_id("4711"), Ok(4711));
         assert!(group_id("no such group").unwrap_err().contains("no group \"no such group\""));

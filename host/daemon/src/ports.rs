@@ -82,8 +82,8 @@ pub struct ControlPorts {
 }
 
 impl ControlPorts {
-    /// Binds the given ports. `admin_group` is the group whose members operate, as of [`AdminServer::bind`]. The error is
-    /// about the first port that cannot be bound.
+    /// Binds the given ports. `admin_group` is the group whose members operate, as of [`AdminServer::bind`]. The error
+    /// is about the first port that cannot be bound.
     pub fn bind(
         socket: Option<&Path>,
         admin_group: Option<&AdminGroup>,

@@ -9,7 +9,7 @@ use tracing::{error, info, warn};
 
 use crate::{Manager, SignalEvent, Signals, ThreadWatch};
 
-/// How often [`Service::is_over`] is called during a drain.
+/// Interval between calls of [`Service::is_drained`] during a drain.
 const DRAIN_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A daemon's work, as its main thread controls it.
@@ -20,15 +20,15 @@ pub trait Service {
     /// The status text that SIGUSR1 prints.
     fn status_line(&self) -> String;
 
-    /// Starts to read the settings again (SIGHUP); the outcome is in the log. Must not wait for names or files: the main
-    /// thread resets the watchdog.
+    /// Starts to read the settings again (SIGHUP); the outcome is in the log. Must not wait for names or files: the
+    /// main thread resets the watchdog.
     fn reload(&mut self);
 
     /// Begins to drain: no new clients.
     fn drain(&mut self);
 
-    /// Whether the drain is over. Called every 50 ms after [`drain`](Self::drain).
-    fn is_over(&mut self) -> bool;
+    /// Whether the drain is over. Called at least every 50 ms after [`drain`](Self::drain).
+    fn is_drained(&mut self) -> bool;
 
     /// Ends the service at once, and returns when its threads have ended. The process then exits.
     fn stop(&mut self);
@@ -44,8 +44,8 @@ enum Wake {
 
 /// The main thread of a daemon. Create it before any other thread, so that no thread misses a signal.
 pub struct MainThread {
-    wake: Sender<Wake>,
-    wakes: Receiver<Wake>,
+    wake_sender: Sender<Wake>,
+    wake_receiver: Receiver<Wake>,
     watch: ThreadWatch,
     _signals: Option<Signals>,
 }
@@ -57,24 +57,24 @@ impl MainThread {
     /// The host has no descriptors or threads left.
     pub fn new() -> io::Result<MainThread> {
         let mut main = MainThread::without_signals();
-        let wake = main.wake.clone();
-        main._signals = Some(Signals::watch(move |event| wake.send(Wake::Signal(event)).is_ok())?);
+        let wake_sender = main.wake_sender.clone();
+        main._signals = Some(Signals::watch(move |event| wake_sender.send(Wake::Signal(event)).is_ok())?);
         main.watch.watch_panics();
         Ok(main)
     }
 
     /// Handles neither signals nor panics: for tests, which share their process.
     pub fn without_signals() -> MainThread {
-        let (wake, wakes) = channel();
-        let ended = wake.clone();
-        let watch = ThreadWatch::new(move || drop(ended.send(Wake::ThreadEnded)));
-        MainThread { wake, wakes, watch, _signals: None }
+        let (wake_sender, wake_receiver) = channel();
+        let thread_ended = wake_sender.clone();
+        let watch = ThreadWatch::new(move || drop(thread_ended.send(Wake::ThreadEnded)));
+        MainThread { wake_sender, wake_receiver, watch, _signals: None }
     }
 
     /// Delivers a signal event to [`run`](Self::run).
     pub fn signal(&self, event: SignalEvent) {
         // Cannot fail: this struct holds the receiver.
-        let _ = self.wake.send(Wake::Signal(event));
+        let _ = self.wake_sender.send(Wake::Signal(event));
     }
 
     /// Starts and watches the service's threads.
@@ -88,10 +88,10 @@ impl MainThread {
     /// error. A thread that fails ends the process with [`ExitCode::FAILURE`].
     pub fn run(self, service: &mut dyn Service, manager: &Manager) -> ExitCode {
         let interval = manager.watchdog_interval();
-        let mut alive_at = interval.map(|interval| Instant::now() + interval);
+        let mut watchdog_at = interval.map(|interval| Instant::now() + interval);
         let mut is_draining = false;
         loop {
-            match self.wait(alive_at, is_draining) {
+            match self.wait(watchdog_at, is_draining) {
                 None => {}
                 Some(Wake::ThreadEnded) => {
                     if let Some(failure) = self.watch.failure() {
@@ -104,7 +104,7 @@ impl MainThread {
                         return ExitCode::FAILURE;
                     }
                 }
-                Some(Wake::Signal(SignalEvent::Status)) => crate::say(&service.status_line()),
+                Some(Wake::Signal(SignalEvent::Status)) => crate::log_line(&service.status_line()),
                 Some(Wake::Signal(SignalEvent::Reload)) => service.reload(),
                 Some(Wake::Signal(SignalEvent::Terminate)) if is_draining => {
                     warn!("SIGTERM or SIGINT came a second time: ending at once");
@@ -117,7 +117,7 @@ impl MainThread {
                     is_draining = true;
                 }
             }
-            if let Some((at, interval)) = alive_at.zip(interval)
+            if let Some((at, interval)) = watchdog_at.zip(interval)
                 && at <= Instant::now()
             {
                 let within = interval / 2;
@@ -126,9 +126,9 @@ impl MainThread {
                 } else {
                     error!("a network thread has not responded for {within:?}: the watchdog is not reset");
                 }
-                alive_at = Some(Instant::now() + interval);
+                watchdog_at = Some(Instant::now() + interval);
             }
-            if is_draining && service.is_over() {
+            if is_draining && service.is_drained() {
                 info!("drained: ending");
                 service.stop();
                 // A thread may have failed during `stop`. Its clients have already left.
@@ -137,13 +137,13 @@ impl MainThread {
         }
     }
 
-    fn wait(&self, alive_at: Option<Instant>, is_draining: bool) -> Option<Wake> {
+    fn wait(&self, watchdog_at: Option<Instant>, is_draining: bool) -> Option<Wake> {
         let check_at = is_draining.then(|| Instant::now() + DRAIN_CHECK_INTERVAL);
-        let Some(until) = [alive_at, check_at].into_iter().flatten().min() else {
+        let Some(until) = [watchdog_at, check_at].into_iter().flatten().min() else {
             // Always `Some`: this struct holds a sender.
-            return self.wakes.recv().ok();
+            return self.wake_receiver.recv().ok();
         };
-        self.wakes.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
+        self.wake_receiver.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
     }
 }
 
@@ -151,22 +151,22 @@ impl MainThread {
 mod tests {
     use super::*;
 
-    /// Counts reloads and drains. A drain is over at the call of `is_over` with number `drain_checks`.
-    struct Fake {
+    /// Counts reloads and drains. A drain is over when `is_drained` has been called `drain_checks` times.
+    struct FakeService {
         drain_checks: u32,
         reloads: u32,
         drains: u32,
     }
 
-    impl Fake {
-        fn new(drain_checks: u32) -> Fake {
-            Fake { drain_checks, reloads: 0, drains: 0 }
+    impl FakeService {
+        fn new(drain_checks: u32) -> FakeService {
+            FakeService { drain_checks, reloads: 0, drains: 0 }
         }
     }
 
-    impl Service for Fake {
+    impl Service for FakeService {
         fn clients_on_failure(&self) -> &'static str {
-            "the test sees it"
+            "clients of the test stay"
         }
 
         fn stop(&mut self) {}
@@ -183,7 +183,7 @@ mod tests {
             self.drains += 1;
         }
 
-        fn is_over(&mut self) -> bool {
+        fn is_drained(&mut self) -> bool {
             self.drain_checks -= 1;
             self.drain_checks == 0
         }
@@ -194,12 +194,12 @@ mod tests {
     }
 
     #[test]
-    fn a_drain_ends_when_it_is_over_or_at_a_second_signal() {
+    fn drain_ends_when_the_service_has_drained_or_at_a_second_signal() {
         let run = |events: &[SignalEvent], drain_checks| {
-            let (main, mut fake) = (MainThread::without_signals(), Fake::new(drain_checks));
+            let (main, mut service) = (MainThread::without_signals(), FakeService::new(drain_checks));
             events.iter().for_each(|event| main.signal(*event));
-            let code = main.run(&mut fake, &Manager::default());
-            (code, fake.reloads, fake.drains)
+            let exit_code = main.run(&mut service, &Manager::default());
+            (exit_code, service.reloads, service.drains)
         };
         let (reload, terminate) = (SignalEvent::Reload, SignalEvent::Terminate);
         assert_eq!(run(&[reload, reload, terminate], 3), (ExitCode::SUCCESS, 2, 1));
@@ -207,12 +207,12 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_ends_the_process_also_while_it_drains() {
+    fn thread_failure_ends_the_process_also_during_a_drain() {
         for events in [&[][..], &[SignalEvent::Terminate]] {
             let main = MainThread::without_signals();
             events.iter().for_each(|event| main.signal(*event));
             let _failing = main.watch().spawn("broken", || Err("injected")).unwrap();
-            assert_eq!(main.run(&mut Fake::new(u32::MAX), &Manager::default()), ExitCode::FAILURE);
+            assert_eq!(main.run(&mut FakeService::new(u32::MAX), &Manager::default()), ExitCode::FAILURE);
         }
     }
 }

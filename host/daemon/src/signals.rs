@@ -27,8 +27,8 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Registers the signals, and calls `handle_event` for each that comes until it returns false; for SIGTERM and
-    /// SIGINT at most once a second each.
+    /// Registers the signals, and calls `handle_event` for each one received, until it returns false; for
+    /// SIGTERM and SIGINT at most once a second each.
     ///
     /// # Errors
     /// The host has no descriptors or threads left.
@@ -75,7 +75,7 @@ impl RecentTerminations {
             return false;
         }
         self.signals.retain(|(_, at)| now.saturating_duration_since(*at) < REPEAT_INTERVAL);
-        let is_repeated = self.signals.iter().any(|(one, _)| *one == signal);
+        let is_repeated = self.signals.iter().any(|(recent, _)| *recent == signal);
         if !is_repeated {
             self.signals.push((signal, now));
         }
@@ -98,13 +98,13 @@ mod tests {
         let mut is_repeated =
             |signal, millis| recent.is_repeated(signal, start + Duration::from_millis(millis));
         assert!(!is_repeated(SIGTERM, 0) && is_repeated(SIGTERM, 0) && is_repeated(SIGTERM, 999));
-        assert!(!is_repeated(SIGINT, 999), "each signal has its own interval");
-        assert!(!is_repeated(SIGTERM, 1000), "the interval is over");
+        assert!(!is_repeated(SIGINT, 999), "each signal should have its own interval");
+        assert!(!is_repeated(SIGTERM, 1000), "a signal after the interval should count");
         assert!(!is_repeated(SIGHUP, 1000) && !is_repeated(SIGHUP, 1000));
     }
 
     #[test]
-    fn each_signal_is_an_event() {
+    fn each_signal_is_delivered_as_its_event() {
         let (send, events) = channel();
         let signals = Signals::watch(move |event| send.send(event).is_ok()).unwrap();
         for (signal, event) in [
@@ -117,6 +117,9 @@ mod tests {
             assert_eq!(events.recv_timeout(Duration::from_secs(30)), Ok(event));
         }
         drop(signals);
-        assert!(events.recv_timeout(Duration::from_secs(30)).is_err(), "the thread has ended");
+        assert!(
+            events.recv_timeout(Duration::from_secs(30)).is_err(),
+            "the thread should end and drop its sender"
+        );
     }
 }

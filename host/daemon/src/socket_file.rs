@@ -34,23 +34,23 @@ impl SocketFile {
             }
             result => result?,
         };
-        // By descriptor: another user may have replaced the file by a symbolic link since `bind`.
+        // The mode is set by descriptor: another user may have replaced the file by a symbolic link since `bind`.
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
         let metadata = file.metadata()?;
         if !metadata.file_type().is_socket() {
             return Err(io::ErrorKind::AddrInUse.into());
         }
-        let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
-        fs::set_permissions(itself, Permissions::from_mode(mode))?;
+        let proc_path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        fs::set_permissions(proc_path, Permissions::from_mode(mode))?;
         Ok(SocketFile { listener, path: path.to_owned(), device_and_inode: (metadata.dev(), metadata.ino()) })
     }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let ours = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino()) == self.device_and_inode;
-        if fs::symlink_metadata(&self.path).is_ok_and(|metadata| ours(&metadata)) {
+        let is_own = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino()) == self.device_and_inode;
+        if fs::symlink_metadata(&self.path).is_ok_and(|metadata| is_own(&metadata)) {
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -59,9 +59,9 @@ impl Drop for SocketFile {
 /// Binds a socket to which only its owner can connect, so that other users cannot do so before its permissions are set.
 /// The umask belongs to the process: a file that another thread creates meanwhile also gets fewer permissions.
 fn bind_private(path: &Path) -> io::Result<UnixListener> {
-    let before = rustix::process::umask(Mode::RWXG | Mode::RWXO);
+    let previous_umask = rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let listener = UnixListener::bind(path);
-    rustix::process::umask(before);
+    rustix::process::umask(previous_umask);
     listener
 }
 
@@ -71,10 +71,10 @@ fn is_stale(path: &Path) -> bool {
     is_socket && matches!(connect(path), Err(error) if error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
-/// Connects to a UNIX socket without waiting for room in its queue, which one that was stopped never makes.
+/// Connects to a UNIX socket without waiting for space in its accept queue: a stopped program never makes any.
 ///
 /// # Errors
-/// `TimedOut` if too many wait there to be accepted; otherwise the host's.
+/// `TimedOut` if the accept queue is full; otherwise the kernel's error.
 pub(crate) fn connect(path: &Path) -> io::Result<UnixStream> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -94,27 +94,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_whose_queue_is_full_is_not_waited_for() {
+    fn full_accept_queue_is_an_error_at_once() {
         let path = std::env::temp_dir().join(format!("spillway-full-{}.sock", std::process::id()));
         let listener = UnixListener::bind(&path).unwrap();
         rustix::net::listen(&listener, 0).unwrap();
         let waiting = connect(&path).unwrap();
-        let asked = crate::ask(&path, "status", std::time::Duration::from_secs(1)).unwrap_err();
-        let taken = SocketFile::bind(&path, 0o660).unwrap_err();
+        let request_error =
+            crate::send_request(&path, "status", std::time::Duration::from_secs(1)).unwrap_err();
+        let bind_error = SocketFile::bind(&path, 0o660).unwrap_err();
         drop(waiting);
         fs::remove_file(&path).unwrap();
-        assert_eq!((asked.kind(), taken.kind()), (io::ErrorKind::TimedOut, io::ErrorKind::AddrInUse));
+        assert_eq!(
+            (request_error.kind(), bind_error.kind()),
+            (io::ErrorKind::TimedOut, io::ErrorKind::AddrInUse)
+        );
     }
 
     #[test]
     fn only_the_owner_has_access_until_permissions_are_set() {
         let path = std::env::temp_dir().join(format!("spillway-private-{}.sock", std::process::id()));
-        let before = rustix::process::umask(Mode::empty());
+        let previous_umask = rustix::process::umask(Mode::empty());
         let bound = bind_private(&path);
-        let after = rustix::process::umask(before);
+        let umask_after = rustix::process::umask(previous_umask);
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         fs::remove_file(&path).unwrap();
         bound.unwrap();
-        assert_eq!((mode & 0o077, after), (0, Mode::empty()), "the umask is restored");
+        assert_eq!((mode & 0o077, umask_after), (0, Mode::empty()), "the umask should be restored");
     }
 }

@@ -44,7 +44,7 @@ impl ThreadWatch {
             match catch_unwind(AssertUnwindSafe(work)) {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => shared.fail(format!("thread {thread} failed: {error}")),
-                Err(panic) => shared.fail(format!("thread {thread} panicked: {}", message(&*panic))),
+                Err(panic) => shared.fail(format!("thread {thread} panicked: {}", panic_message(&*panic))),
             }
             shared.running.fetch_sub(1, Ordering::AcqRel);
             (shared.ended)();
@@ -70,26 +70,26 @@ impl ThreadWatch {
     /// Treats a panic of any thread of this process as a failure, by a panic hook that calls the previous hook first.
     /// For programs that consist of this daemon only.
     pub fn watch_panics(&self) {
-        let (shared, before) = (Arc::clone(&self.shared), std::panic::take_hook());
+        let (shared, previous_hook) = (Arc::clone(&self.shared), std::panic::take_hook());
         std::panic::set_hook(Box::new(move |panic| {
-            before(panic);
+            previous_hook(panic);
             let thread = std::thread::current().name().unwrap_or("without a name").to_owned();
-            let place = panic.location().map_or_else(String::new, |place| format!(" at {place}"));
-            shared.fail(format!("thread {thread} panicked{place}: {}", message(panic.payload())));
+            let location = panic.location().map_or_else(String::new, |location| format!(" at {location}"));
+            shared.fail(format!("thread {thread} panicked{location}: {}", panic_message(panic.payload())));
             (shared.ended)();
         }));
     }
 }
 
 impl Shared {
-    fn fail(&self, what: String) {
+    fn fail(&self, failure: String) {
         // Keeps the first failure: later ones are often its consequences.
-        let _ = self.failure.set(what);
+        let _ = self.failure.set(failure);
     }
 }
 
 /// The message of a panic's payload: `panic!` produces a `String` or a `&str`.
-pub fn message(panic: &(dyn Any + Send)) -> &str {
+pub fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
 }
@@ -103,7 +103,7 @@ mod tests {
 
     fn watch() -> (ThreadWatch, Receiver<()>) {
         let (send, ends) = channel();
-        (ThreadWatch::new(move || send.send(()).expect("the test lives")), ends)
+        (ThreadWatch::new(move || send.send(()).expect("the test should still receive")), ends)
     }
 
     #[test]
@@ -113,15 +113,16 @@ mod tests {
         let thread = watch.spawn("one", move || wait.recv()).unwrap();
         assert_eq!(watch.running(), 1);
         go.send(()).unwrap();
-        ends.recv_timeout(Duration::from_secs(30)).expect("`ended` is called");
+        ends.recv_timeout(Duration::from_secs(30)).expect("`ended` should be called within 30 s");
         assert_eq!((watch.running(), watch.failure()), (0, None));
         thread.join().unwrap();
     }
 
     #[test]
-    fn an_error_and_a_panic_are_failures_and_the_first_is_kept() {
+    fn error_or_panic_is_a_failure_and_the_first_is_kept() {
         let (watch, ends) = watch();
-        let end = || ends.recv_timeout(Duration::from_secs(30)).expect("`ended` is called");
+        let end =
+            || ends.recv_timeout(Duration::from_secs(30)).expect("`ended` should be called within 30 s");
         watch.spawn("one", || Err("no more descriptors")).unwrap();
         end();
         assert_eq!(watch.failure(), Some("thread one failed: no more descriptors"));
@@ -135,7 +136,7 @@ mod tests {
     fn a_panic_is_reported_with_its_message() {
         let (watch, ends) = watch();
         watch.spawn::<String>("two", || panic!("out of {}", "range")).unwrap();
-        ends.recv_timeout(Duration::from_secs(30)).expect("`ended` is called");
+        ends.recv_timeout(Duration::from_secs(30)).expect("`ended` should be called within 30 s");
         assert_eq!(watch.failure(), Some("thread two panicked: out of range"));
     }
 }

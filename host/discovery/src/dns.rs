@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::stop::{Stop, spread};
 use crate::updates::Sender;
-use crate::{Entry, is_target};
+use crate::{Entry, is_connectable};
 
 /// Pause after a failed look-up, shorter than usual: the resolver or the service may just be starting.
-const RETRY: Duration = Duration::from_secs(2);
+const RETRY_PAUSE: Duration = Duration::from_secs(2);
 
 pub(crate) fn watch(host: &str, port: u16, interval: Duration, stop: &Stop, sender: &Sender) {
     let name = format!("dns:{host}:{port}");
@@ -17,12 +17,12 @@ pub(crate) fn watch(host: &str, port: u16, interval: Duration, stop: &Stop, send
         let wait = match look_up(host, port) {
             Ok(list) => {
                 sender.succeeded(&name);
-                sender.list(list);
+                sender.set_list(list);
                 interval
             }
             Err(why) => {
                 sender.failed(&name, why);
-                interval.min(RETRY)
+                interval.min(RETRY_PAUSE)
             }
         };
         if stop.wait(spread(wait)) {
@@ -33,6 +33,6 @@ pub(crate) fn watch(host: &str, port: u16, interval: Duration, stop: &Stop, send
 
 fn look_up(host: &str, port: u16) -> Result<Vec<Entry>, String> {
     let found = (host, port).to_socket_addrs().map_err(|error: io::Error| error.to_string())?;
-    let list: Vec<Entry> = found.filter(|address| is_target(*address)).map(Entry::at).collect();
+    let list: Vec<Entry> = found.filter(|address| is_connectable(*address)).map(Entry::at).collect();
     if list.is_empty() { Err("the name has no address".to_owned()) } else { Ok(list) }
 }

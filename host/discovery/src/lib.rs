@@ -1,8 +1,8 @@
 //! Sources of lists of helpers, and registration of helpers.
 //!
-//! A [`Source`] is one text: addresses, a DNS name, or a prefix in etcd. A [`Watcher`] gives the source's present list,
-//! and each changed one; an event loop waits for its descriptor. The last list stays if the source fails: working
-//! helpers matter more than a working directory.
+//! A [`Source`] is one text: addresses, a DNS name, or a prefix in etcd. A [`Watcher`] returns the source's list at
+//! first and after each change; its descriptor wakes an event loop. If the source fails, the last list stays, because
+//! the helpers in it may still work.
 //!
 //! A [`Registrar`] keeps a helper registered in etcd.
 #![forbid(unsafe_code)]
@@ -57,12 +57,12 @@ impl fmt::Display for Entry {
 }
 
 /// Whether clients can connect to the address.
-fn is_target(address: SocketAddr) -> bool {
+fn is_connectable(address: SocketAddr) -> bool {
     address.port() != 0 && !address.ip().is_unspecified() && !address.ip().is_multicast()
 }
 
 /// Sorts a list, removes repeated addresses, and truncates it to [`HELPERS_MAX`]. Returns whether it was truncated.
-fn tidy(list: &mut Vec<Entry>) -> bool {
+fn sort_and_bound(list: &mut Vec<Entry>) -> bool {
     list.sort();
     list.dedup_by_key(|entry| entry.link);
     let too_many = list.len() > HELPERS_MAX;

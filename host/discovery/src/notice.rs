@@ -3,7 +3,7 @@ use std::fmt;
 /// A change of a source's state. Its text is a line for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// The source does not answer, or not with a list. The last list stays. Reported again only for another reason.
+    /// The source does not answer, or answers without a list. The last list stays. Reported again if the error changes.
     Failed {
         /// The source's text.
         source: String,
@@ -11,7 +11,7 @@ pub enum Notice {
         why: String,
     },
     /// The source answers again.
-    Back {
+    Recovered {
         /// The source's text.
         source: String,
     },
@@ -28,7 +28,7 @@ pub enum Notice {
     TooMany,
     /// Another cluster answers, or the same one after a loss of its data.
     OtherCluster,
-    /// Helpers are missing without a seen removal. They stay in the list for
+    /// Helpers are missing from an answer, but their removal was not seen. They stay in the list for
     /// [`Settings::grace`](crate::Settings::grace).
     Missing {
         /// Number of missing helpers.
@@ -38,8 +38,8 @@ pub enum Notice {
 
 impl Notice {
     /// Whether the notice reports a problem.
-    pub fn is_trouble(&self) -> bool {
-        !matches!(self, Notice::Back { .. })
+    pub fn is_problem(&self) -> bool {
+        !matches!(self, Notice::Recovered { .. })
     }
 }
 
@@ -49,7 +49,7 @@ impl fmt::Display for Notice {
             Notice::Failed { source, why } => {
                 write!(f, "cannot get the helpers of {source} ({why}): the last list stays")
             }
-            Notice::Back { source } => write!(f, "{source} answers again"),
+            Notice::Recovered { source } => write!(f, "{source} answers again"),
             Notice::Skipped { entries, first, why } => {
                 write!(f, "{entries} entries are not valid helpers and are ignored; {first}: {why}")
             }

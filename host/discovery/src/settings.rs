@@ -5,16 +5,16 @@ use crate::etcd::EtcdAccess;
 /// Settings of a watcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Time between look-ups of a name, spread by a quarter.
+    /// Time between look-ups of a name, randomized by up to a quarter.
     pub dns_interval: Duration,
-    /// Timeout of one member of etcd.
+    /// Timeout of a request to one member of etcd.
     pub request_timeout: Duration,
-    /// Time between requests to etcd, spread by a quarter.
+    /// Time between requests to etcd, randomized by up to a quarter.
     pub etcd_interval: Duration,
     /// Trusted authorities and credentials for etcd.
     pub etcd_access: EtcdAccess,
-    /// How long helpers stay that are missing from etcd without a seen removal, and how long the last list stays after
-    /// all were removed. Must exceed the time in which helpers register again.
+    /// Time for which a helper stays in the list that is missing from etcd without a seen removal, and for which the
+    /// last list stays after all its helpers were removed. Must exceed the time in which helpers register again.
     pub grace: Duration,
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
-use crate::{Entry, HELPERS_MAX, is_target, tidy};
+use crate::{Entry, HELPERS_MAX, is_connectable, sort_and_bound};
 
 /// Maximal number of etcd endpoints; clusters usually have three or five members.
 const ENDPOINTS_MAX: usize = 16;
@@ -51,13 +51,13 @@ pub struct SourceError {
 enum Problem {
     Empty,
     NotAnAddress(String),
-    NotATarget(String),
-    TooMany,
+    NotConnectable(String),
+    TooManyHelpers,
     Dns,
     Scheme,
     Password,
     Endpoint(String),
-    Endpoints,
+    TooManyEndpoints,
     Prefix,
 }
 
@@ -78,10 +78,10 @@ impl fmt::Display for SourceError {
             Problem::NotAnAddress(part) => {
                 write!(f, "{part:?} is not ADDRESS:PORT; for a name write dns:NAME:PORT")
             }
-            Problem::NotATarget(part) => {
+            Problem::NotConnectable(part) => {
                 write!(f, "clients cannot connect to {part}: give an address that clients reach, and a port")
             }
-            Problem::TooMany => write!(f, "more than {HELPERS_MAX} helpers"),
+            Problem::TooManyHelpers => write!(f, "more than {HELPERS_MAX} helpers"),
             Problem::Dns => f.write_str("write dns:NAME:PORT, with the port of the helpers' link_listen"),
             Problem::Scheme => {
                 f.write_str("write etcd:http://HOST:PORT/PREFIX/ or etcd:https://HOST:PORT/PREFIX/")
@@ -90,11 +90,12 @@ impl fmt::Display for SourceError {
             Problem::Endpoint(part) => {
                 write!(f, "{part:?} is not an endpoint: write http://HOST:PORT or https://HOST:PORT")
             }
-            Problem::Endpoints => write!(f, "at most {ENDPOINTS_MAX} endpoints"),
+            Problem::TooManyEndpoints => write!(f, "at most {ENDPOINTS_MAX} endpoints"),
             Problem::Prefix => {
                 write!(
                     f,
-                    "the prefix after the last endpoint is missing or too long, such as /spillway/cache/"
+                    "after the last endpoint give a prefix of printable ASCII, shorter than {PREFIX_BYTES_MAX} bytes, \
+                     such as /spillway/cache/"
                 )
             }
         }
@@ -109,11 +110,11 @@ impl FromStr for Source {
     fn from_str(text: &str) -> Result<Source, SourceError> {
         let text = text.trim();
         let source = if let Some(name) = text.strip_prefix("dns:") {
-            dns(name)
-        } else if let Some(place) = text.strip_prefix("etcd:") {
-            etcd(place).map(Source::Etcd)
+            parse_dns(name)
+        } else if let Some(rest) = text.strip_prefix("etcd:") {
+            parse_etcd(rest).map(Source::Etcd)
         } else {
-            addresses(text)
+            parse_addresses(text)
         };
         source.map_err(|problem| SourceError { text: text.to_owned(), problem })
     }
@@ -136,7 +137,7 @@ impl fmt::Display for Source {
 
 impl EtcdPrefix {
     pub(crate) fn has_scheme(&self, scheme: &str) -> bool {
-        self.endpoints.iter().any(|endpoint| endpoint.split_once(':').is_some_and(|(its, _)| its == scheme))
+        self.endpoints.iter().any(|endpoint| endpoint.split_once(':').is_some_and(|(own, _)| own == scheme))
     }
 
     pub(crate) fn key(&self, name: &str) -> String {
@@ -162,17 +163,17 @@ impl fmt::Display for EtcdPrefix {
     }
 }
 
-fn addresses(text: &str) -> Result<Source, Problem> {
+fn parse_addresses(text: &str) -> Result<Source, Problem> {
     let mut all = Vec::new();
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
         let address: SocketAddr = part.parse().map_err(|_| Problem::NotAnAddress(part.to_owned()))?;
-        if !is_target(address) {
-            return Err(Problem::NotATarget(part.to_owned()));
+        if !is_connectable(address) {
+            return Err(Problem::NotConnectable(part.to_owned()));
         }
         all.push(Entry::at(address));
     }
-    if tidy(&mut all) {
-        return Err(Problem::TooMany);
+    if sort_and_bound(&mut all) {
+        return Err(Problem::TooManyHelpers);
     }
     if all.is_empty() {
         return Err(Problem::Empty);
@@ -180,7 +181,7 @@ fn addresses(text: &str) -> Result<Source, Problem> {
     Ok(Source::Static(all.into_iter().map(|entry| entry.link).collect()))
 }
 
-fn dns(text: &str) -> Result<Source, Problem> {
+fn parse_dns(text: &str) -> Result<Source, Problem> {
     let (host, port) = text.rsplit_once(':').ok_or(Problem::Dns)?;
     match port.parse() {
         Ok(port) if port != 0 && is_host(host) => Ok(Source::Dns { host: host.to_owned(), port }),
@@ -188,7 +189,7 @@ fn dns(text: &str) -> Result<Source, Problem> {
     }
 }
 
-fn etcd(text: &str) -> Result<EtcdPrefix, Problem> {
+fn parse_etcd(text: &str) -> Result<EtcdPrefix, Problem> {
     let mut endpoints = Vec::new();
     let mut rest = text;
     loop {
@@ -207,73 +208,73 @@ fn etcd(text: &str) -> Result<EtcdPrefix, Problem> {
         }
         endpoints.push(format!("{scheme}://{endpoint}"));
         if endpoints.len() > ENDPOINTS_MAX {
-            return Err(Problem::Endpoints);
+            return Err(Problem::TooManyEndpoints);
         }
         match rest[end..].strip_prefix("/,").or_else(|| rest[end..].strip_prefix(',')) {
             Some(next) => rest = next,
             None => {
-                let prefix = prefix(&rest[end..])?;
+                let prefix = parse_prefix(&rest[end..])?;
                 return Ok(EtcdPrefix { endpoints, prefix });
             }
         }
     }
 }
 
-/// Adds a slash at the end, so that the prefix does not match keys of its neighbours.
-fn prefix(text: &str) -> Result<String, Problem> {
-    let named = text.trim_end_matches('/');
-    let plain = named.bytes().all(|byte| byte.is_ascii_graphic());
-    if named.is_empty() || named.len() >= PREFIX_BYTES_MAX || !plain {
+/// Checks the prefix and ends it with a slash: without one, `/a/b` would also match the keys of `/a/bc`.
+fn parse_prefix(text: &str) -> Result<String, Problem> {
+    let trimmed = text.trim_end_matches('/');
+    let is_printable = trimmed.bytes().all(|byte| byte.is_ascii_graphic());
+    if trimmed.is_empty() || trimmed.len() >= PREFIX_BYTES_MAX || !is_printable {
         return Err(Problem::Prefix);
     }
-    Ok(format!("{named}/"))
+    Ok(format!("{trimmed}/"))
 }
 
 fn is_endpoint(text: &str) -> bool {
     if let Ok(address) = text.parse::<SocketAddr>() {
-        return is_target(address);
+        return is_connectable(address);
     }
-    let port = |port: &str| port.parse::<u16>().is_ok_and(|port| port != 0);
-    text.rsplit_once(':').is_some_and(|(host, given)| is_host(host) && port(given))
+    let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port != 0);
+    text.rsplit_once(':').is_some_and(|(host, port)| is_host(host) && is_port(port))
 }
 
 fn is_host(text: &str) -> bool {
-    let fine = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    (1..=HOST_BYTES_MAX).contains(&text.len()) && text.bytes().all(fine)
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    (1..=HOST_BYTES_MAX).contains(&text.len()) && text.bytes().all(is_allowed)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn round(text: &str) -> String {
+    fn parsed_and_displayed(text: &str) -> String {
         let source: Source = text.parse().unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(source.to_string().parse(), Ok(source.clone()), "{text}");
         source.to_string()
     }
 
     #[test]
-    fn each_kind_of_source_has_one_text() {
-        assert_eq!(round("10.0.0.9:11411"), "10.0.0.9:11411");
+    fn sources_are_displayed_in_one_normal_form() {
+        assert_eq!(parsed_and_displayed("10.0.0.9:11411"), "10.0.0.9:11411");
         assert_eq!(
-            round(" [2001:db8::9]:11411, 10.0.0.9:2,10.0.0.9:1,10.0.0.9:2,"),
+            parsed_and_displayed(" [2001:db8::9]:11411, 10.0.0.9:2,10.0.0.9:1,10.0.0.9:2,"),
             "10.0.0.9:1,10.0.0.9:2,[2001:db8::9]:11411"
         );
-        assert_eq!(round("dns:helpers.cache.svc:11411"), "dns:helpers.cache.svc:11411");
+        assert_eq!(parsed_and_displayed("dns:helpers.cache.svc:11411"), "dns:helpers.cache.svc:11411");
         assert_eq!(
-            round("etcd:http://10.0.0.1:2379/spillway/cache"),
+            parsed_and_displayed("etcd:http://10.0.0.1:2379/spillway/cache"),
             "etcd:http://10.0.0.1:2379/spillway/cache/"
         );
         let two = "etcd:http://10.0.0.1:2379,http://etcd-2:2379/spillway/cache/";
-        assert_eq!(round(two), two);
-        assert_eq!(round(&two.replace("2379,", "2379/,")), two);
-        let tls = "etcd:https://10.0.0.1:2379,http://10.0.0.2:2379/a/";
-        assert_eq!(round(tls), tls);
-        assert_eq!(round("etcd:http://[::1]:2379/a//"), "etcd:http://[::1]:2379/a/");
+        assert_eq!(parsed_and_displayed(two), two);
+        assert_eq!(parsed_and_displayed(&two.replace("2379,", "2379/,")), two);
+        let mixed_schemes = "etcd:https://10.0.0.1:2379,http://10.0.0.2:2379/a/";
+        assert_eq!(parsed_and_displayed(mixed_schemes), mixed_schemes);
+        assert_eq!(parsed_and_displayed("etcd:http://[::1]:2379/a//"), "etcd:http://[::1]:2379/a/");
     }
 
     #[test]
-    fn errors_contain_the_next_step() {
+    fn invalid_source_gives_an_error_with_the_next_step() {
         for (text, step) in [
             ("", "dns:NAME:PORT"),
             (",", "dns:NAME:PORT"),
@@ -297,11 +298,11 @@ mod tests {
             let error = text.parse::<Source>().expect_err(text).to_string();
             assert!(error.contains(step), "{text}: {error}");
         }
-        let secret = "etcd:http://root:hunter2@10.0.0.1:2379/a/".parse::<Source>().unwrap_err().to_string();
-        assert!(secret.contains("password") && !secret.contains("hunter2"), "{secret}");
+        let error = "etcd:http://root:hunter2@10.0.0.1:2379/a/".parse::<Source>().unwrap_err().to_string();
+        assert!(error.contains("password") && !error.contains("hunter2"), "{error}");
         assert!("10.0.0.1:1".parse::<EtcdPrefix>().is_err());
-        let many: Vec<String> = (0..=HELPERS_MAX).map(|n| format!("10.0.0.1:{}", n + 1)).collect();
-        assert!(many.join(",").parse::<Source>().unwrap_err().to_string().contains("more than 4096"));
-        assert!(many[1..].join(",").parse::<Source>().is_ok());
+        let too_many: Vec<String> = (0..=HELPERS_MAX).map(|n| format!("10.0.0.1:{}", n + 1)).collect();
+        assert!(too_many.join(",").parse::<Source>().unwrap_err().to_string().contains("more than 4096"));
+        assert!(too_many[1..].join(",").parse::<Source>().is_ok());
     }
 }

@@ -1,4 +1,4 @@
-//! Ending a thread in its pauses and within its requests.
+//! Ends a thread while it pauses or waits for an answer.
 
 use std::convert::Infallible;
 use std::io;
@@ -20,15 +20,15 @@ pub(crate) struct Stop {
     alive: Receiver<Infallible>,
 }
 
-/// Dropping [`Running`] makes the present request of `agent`, and all later ones, fail.
-pub(crate) fn running(agent: Option<Agent>) -> (Running, Stop) {
+/// Makes the two ends. Dropping [`Running`] also makes the present request of `agent`, and all later ones, fail.
+pub(crate) fn stop_pair(agent: Option<Agent>) -> (Running, Stop) {
     let (sender, alive) = channel();
     (Running { alive: Some(sender), agent }, Stop { alive })
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Set first: a thread whose request fails then sees that it is to end.
+        // Before the shutdown: a thread whose request fails must find that `is_ended` is true.
         self.alive = None;
         if let Some(agent) = self.agent.take() {
             agent.shutdown();
@@ -37,7 +37,7 @@ impl Drop for Running {
 }
 
 impl Stop {
-    /// Waits for this time, or until the thread is to end. Returns whether it is to end.
+    /// Waits for this time, or until the thread is to end. Returns whether the thread is to end.
     pub(crate) fn wait(&self, time: Duration) -> bool {
         self.alive.recv_timeout(time) == Err(RecvTimeoutError::Disconnected)
     }
@@ -50,7 +50,7 @@ impl Stop {
 /// Random time from three to five quarters of `time`, so that programs started together do not stay in step.
 pub(crate) fn spread(time: Duration) -> Duration {
     let mut bytes = [0; 2];
-    // Without random bytes the result is three quarters of the time.
+    // If the kernel has no random bytes, the result is three quarters of the time.
     let _ = getrandom::fill(&mut bytes);
     let random = u32::from(u16::from_ne_bytes(bytes) % 512);
     time / 4 * 3 + time / 1024 * random
@@ -65,8 +65,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pause_ends_when_the_thread_is_to_end() {
-        let (running, stop) = running(None);
+    fn wait_returns_early_when_the_thread_is_to_end() {
+        let (running, stop) = stop_pair(None);
         assert!(!stop.is_ended() && !stop.wait(Duration::from_millis(1)));
         let waiter = std::thread::spawn(move || stop.wait(Duration::from_secs(3600)) && stop.is_ended());
         drop(running);
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_are_spread_by_a_quarter() {
+    fn spread_stays_within_a_quarter() {
         let second = Duration::from_secs(1);
         assert!((0..100).all(|_| (second / 4 * 3..=second / 4 * 5).contains(&spread(second))));
     }

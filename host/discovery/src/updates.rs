@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::{Entry, Notice, tidy};
+use crate::{Entry, Notice, sort_and_bound};
 
 /// Maximal number of waiting notices; more displace the oldest ones.
 pub(crate) const NOTICES_MAX: usize = 64;
 
-/// Makes the watching thread's end and the polling loop's end. Fails if the host has no descriptors left.
+/// Makes the end of the watching thread and that of the polling event loop. Fails if the host is out of descriptors.
 pub(crate) fn channel() -> io::Result<(Sender, Updates)> {
     let shared = Arc::new(Shared {
         signal: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
@@ -43,8 +43,8 @@ impl Updates {
         notice
     }
 
-    pub(crate) fn trouble(&self) -> Option<String> {
-        self.shared.waiting().trouble.clone()
+    pub(crate) fn error(&self) -> Option<String> {
+        self.shared.waiting().error.clone()
     }
 
     #[cfg(test)]
@@ -69,10 +69,12 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Waiting {
     list: Option<Vec<Entry>>,
-    /// The last list set, polled or not.
+    /// The last list set, whether it was polled or not.
     last: Option<Vec<Entry>>,
+    /// Whether the last list set was too long.
+    is_too_long: bool,
     notices: VecDeque<Notice>,
-    trouble: Option<String>,
+    error: Option<String>,
 }
 
 impl Shared {
@@ -81,7 +83,7 @@ impl Shared {
     }
 
     fn wake(&self) {
-        // Fails only if the counter is full: then the descriptor is readable already.
+        // Fails only if the counter is full. The descriptor is readable then.
         let _ = rustix::io::write(&self.signal, &1_u64.to_ne_bytes());
     }
 
@@ -100,23 +102,23 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    /// Sets the present list, and reports once that it is too long.
-    pub(crate) fn list(&self, mut list: Vec<Entry>) {
-        let too_many = tidy(&mut list);
+    /// Sets the present list. If the list is too long and the one before was not, reports that.
+    pub(crate) fn set_list(&self, mut list: Vec<Entry>) {
+        let is_too_long = sort_and_bound(&mut list);
         let mut waiting = self.shared.waiting();
-        if waiting.last.as_ref() == Some(&list) {
-            return;
+        let was_too_long = std::mem::replace(&mut waiting.is_too_long, is_too_long);
+        if waiting.last.as_ref() != Some(&list) {
+            waiting.last = Some(list.clone());
+            waiting.list = Some(list);
+            self.shared.wake();
         }
-        waiting.last = Some(list.clone());
-        waiting.list = Some(list);
-        self.shared.wake();
         drop(waiting);
-        if too_many {
-            self.notice(Notice::TooMany);
+        if is_too_long && !was_too_long {
+            self.add_notice(Notice::TooMany);
         }
     }
 
-    pub(crate) fn notice(&self, notice: Notice) {
+    pub(crate) fn add_notice(&self, notice: Notice) {
         let mut waiting = self.shared.waiting();
         if waiting.notices.len() == NOTICES_MAX {
             waiting.notices.pop_front();
@@ -127,17 +129,17 @@ impl Sender {
 
     /// Sets the source's error, and reports it unless it is the same as before.
     pub(crate) fn failed(&self, source: &str, why: String) {
-        let before = self.shared.waiting().trouble.replace(why.clone());
+        let before = self.shared.waiting().error.replace(why.clone());
         if before.as_ref() != Some(&why) {
-            self.notice(Notice::Failed { source: source.to_owned(), why });
+            self.add_notice(Notice::Failed { source: source.to_owned(), why });
         }
     }
 
     /// Clears the source's error, and reports that the source answers again.
     pub(crate) fn succeeded(&self, source: &str) {
-        let had_failed = self.shared.waiting().trouble.take().is_some();
+        let had_failed = self.shared.waiting().error.take().is_some();
         if had_failed {
-            self.notice(Notice::Back { source: source.to_owned() });
+            self.add_notice(Notice::Recovered { source: source.to_owned() });
         }
     }
 }

@@ -3,12 +3,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::etcd::{self, Client};
 use crate::settings::Settings;
-use crate::stop::{Running, running, start_thread};
+use crate::stop::{Running, start_thread, stop_pair};
 use crate::updates::{Updates, channel};
 use crate::{Entry, Notice, Source, dns};
 
-/// Watches a source, on its own thread except for fixed addresses. After a drop the thread ends at once, or after the
-/// look-up or connect that it waits for; the drop does not wait for it.
+/// Watches a source, on its own thread except for fixed addresses. Dropping it ends the thread at once, or after the
+/// look-up or connect in progress; the drop does not wait for the thread.
 #[derive(Debug)]
 pub struct Watcher {
     updates: Updates,
@@ -21,17 +21,17 @@ impl Watcher {
         let (sender, updates) = channel()?;
         let running = match source {
             Source::Static(all) => {
-                sender.list(all.into_iter().map(Entry::at).collect());
+                sender.set_list(all.into_iter().map(Entry::at).collect());
                 None
             }
             Source::Dns { host, port } => {
-                let (running, stop) = running(None);
+                let (running, stop) = stop_pair(None);
                 start_thread(move || dns::watch(&host, port, settings.dns_interval, &stop, &sender))?;
                 Some(running)
             }
             Source::Etcd(place) => {
                 let client = Client::new(&place, &settings.etcd_access, settings.request_timeout);
-                let (running, stop) = running(Some(client.agent()));
+                let (running, stop) = stop_pair(Some(client.agent()));
                 start_thread(move || etcd::poll(&place, client, &settings, &stop, &sender))?;
                 Some(running)
             }
@@ -39,7 +39,7 @@ impl Watcher {
         Ok(Watcher { updates, _running: running })
     }
 
-    /// The whole list, if it has changed: sorted by address, each once, at most [`HELPERS_MAX`](crate::HELPERS_MAX).
+    /// The whole list, if it has changed: sorted, without repetitions, at most [`HELPERS_MAX`](crate::HELPERS_MAX).
     #[must_use]
     pub fn poll_list(&mut self) -> Option<Vec<Entry>> {
         self.updates.poll_list()
@@ -51,9 +51,9 @@ impl Watcher {
         self.updates.poll_notice()
     }
 
-    /// Why the source fails at present; `None`: it does not fail.
-    pub fn trouble(&self) -> Option<String> {
-        self.updates.trouble()
+    /// The source's present error; `None` if it does not fail.
+    pub fn error(&self) -> Option<String> {
+        self.updates.error()
     }
 }
 
@@ -75,7 +75,7 @@ mod tests {
         poll(&mut waited, Some(&Timespec::default())).unwrap() == 1
     }
 
-    fn pair() -> (Watcher, Sender) {
+    fn watcher_and_sender() -> (Watcher, Sender) {
         let watcher = Watcher::start("10.0.0.1:1".parse().unwrap(), Settings::default()).unwrap();
         let sender = watcher.updates.sender();
         (watcher, sender)
@@ -86,8 +86,8 @@ mod tests {
     }
 
     #[test]
-    fn a_static_list_is_given_once() {
-        let (mut watcher, _) = pair();
+    fn fixed_addresses_are_returned_once() {
+        let (mut watcher, _) = watcher_and_sender();
         assert!(is_readable(&watcher));
         assert_eq!(watcher.poll_list(), Some(entries(&[1])));
         assert!(!is_readable(&watcher));
@@ -95,43 +95,54 @@ mod tests {
     }
 
     #[test]
-    fn only_the_newest_list_is_given_sorted_and_each_address_once() {
-        let (mut watcher, sender) = pair();
-        sender.list(entries(&[5]));
-        sender.list(entries(&[3, 2, 3]));
+    fn newest_list_is_returned_sorted_and_without_repetitions() {
+        let (mut watcher, sender) = watcher_and_sender();
+        sender.set_list(entries(&[5]));
+        sender.set_list(entries(&[3, 2, 3]));
         assert_eq!(watcher.poll_list(), Some(entries(&[2, 3])));
-        sender.list(entries(&[3, 2]));
-        assert!(!is_readable(&watcher) && watcher.poll_list().is_none(), "an equal list is not given again");
-        sender.list(entries(&[]));
+        sender.set_list(entries(&[3, 2]));
+        assert!(
+            !is_readable(&watcher) && watcher.poll_list().is_none(),
+            "an equal list should not be returned again"
+        );
+        sender.set_list(entries(&[]));
         assert_eq!(watcher.poll_list(), Some(Vec::new()));
     }
 
     #[test]
-    fn the_descriptor_is_readable_while_anything_waits() {
-        let (mut watcher, sender) = pair();
+    fn descriptor_is_readable_while_a_list_or_a_notice_waits() {
+        let (mut watcher, sender) = watcher_and_sender();
         sender.failed("dns:x:1", "why".into());
         sender.failed("dns:x:1", "why".into());
-        assert_eq!(watcher.trouble().as_deref(), Some("why"));
+        assert_eq!(watcher.error().as_deref(), Some("why"));
         assert!(watcher.poll_list().is_some() && is_readable(&watcher));
         assert!(matches!(watcher.poll_notice(), Some(Notice::Failed { .. })));
         assert!(!is_readable(&watcher) && watcher.poll_notice().is_none());
         sender.succeeded("dns:x:1");
         sender.succeeded("dns:x:1");
         assert!(is_readable(&watcher));
-        assert_eq!(watcher.poll_notice(), Some(Notice::Back { source: "dns:x:1".into() }));
-        assert!(watcher.poll_notice().is_none() && watcher.trouble().is_none());
+        assert_eq!(watcher.poll_notice(), Some(Notice::Recovered { source: "dns:x:1".into() }));
+        assert!(watcher.poll_notice().is_none() && watcher.error().is_none());
     }
 
     #[test]
-    fn notices_and_helpers_are_bounded_and_an_excess_is_reported() {
-        let (mut watcher, sender) = pair();
-        (0..NOTICES_MAX + 5).for_each(|helpers| sender.notice(Notice::Missing { helpers }));
+    fn excess_notices_displace_the_oldest_and_excess_helpers_are_reported() {
+        let (mut watcher, sender) = watcher_and_sender();
+        (0..NOTICES_MAX + 5).for_each(|helpers| sender.add_notice(Notice::Missing { helpers }));
         assert_eq!(watcher.poll_notice(), Some(Notice::Missing { helpers: 5 }));
-        let many: Vec<u16> = (1..=5000).collect();
-        sender.list(entries(&many));
-        sender.list(entries(&many));
+        let too_many: Vec<u16> = (1..=5000).collect();
+        sender.set_list(entries(&too_many));
+        sender.set_list(entries(&too_many));
         assert_eq!(watcher.poll_list().map(|list| list.len()), Some(crate::HELPERS_MAX));
         let notices = std::iter::from_fn(|| watcher.poll_notice());
         assert_eq!(notices.filter(|notice| *notice == Notice::TooMany).count(), 1);
+        // The first helpers of a list that is too long may change without another report.
+        let mut count_after = |helpers: &[u16]| {
+            sender.set_list(entries(helpers));
+            std::iter::from_fn(|| watcher.poll_notice()).filter(|notice| *notice == Notice::TooMany).count()
+        };
+        assert_eq!(count_after(&too_many[1..]), 0);
+        assert_eq!(count_after(&too_many[..10]), 0);
+        assert_eq!(count_after(&too_many), 1);
     }
 }

@@ -8,9 +8,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use spillway_discovery::{HELPERS_MAX, Notice, Settings, Watcher};
-use support::next;
+use support::wait_for;
 
-const INSIDE: &str = "SPILLWAY_TEST_HOSTS";
+const HOSTS_VARIABLE: &str = "SPILLWAY_TEST_HOSTS";
 
 fn watch(source: &str) -> Watcher {
     let settings = Settings { dns_interval: Duration::from_millis(50), ..Settings::default() };
@@ -18,23 +18,25 @@ fn watch(source: &str) -> Watcher {
 }
 
 fn list(watcher: &mut Watcher) -> Vec<String> {
-    let list = next("a list", || watcher.poll_list());
+    let list = wait_for("a list", || watcher.poll_list());
     list.iter().map(ToString::to_string).collect()
 }
 
 #[test]
-fn an_unknown_name_is_reported() {
+fn unknown_name_is_reported_as_failed() {
     let mut watcher = watch("dns:no.such.host.invalid:11411");
-    let notice = next("a notice", || watcher.poll_notice());
+    let notice = wait_for("a notice", || watcher.poll_notice());
     assert!(matches!(notice, Notice::Failed { .. }), "{notice}");
     assert!(notice.to_string().contains("dns:no.such.host.invalid:11411"), "{notice}");
-    assert!(watcher.trouble().is_some() && watcher.poll_list().is_none());
+    assert!(watcher.error().is_some() && watcher.poll_list().is_none());
 }
 
 #[test]
-fn the_list_follows_the_name_and_stays_when_the_name_disappears() {
-    const NAME: &str = "the_list_follows_the_name_and_stays_when_the_name_disappears";
-    let Some(hosts) = std::env::var_os(INSIDE) else {
+fn list_follows_the_name_and_stays_when_the_name_disappears() {
+    const TEST_NAME: &str = "list_follows_the_name_and_stays_when_the_name_disappears";
+    const UNSHARE_FAILED: i32 = 1;
+    const MOUNT_FAILED: i32 = 75; // chosen in `script`
+    let Some(hosts) = std::env::var_os(HOSTS_VARIABLE) else {
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let hosts = directory.join(format!("hosts-{}", std::process::id()));
         fs::write(&hosts, "10.0.0.1 helpers.test\n").unwrap();
@@ -43,13 +45,13 @@ fn the_list_follows_the_name_and_stays_when_the_name_disappears() {
             .args(["--mount", "sh", "-c", script])
             .arg(&hosts)
             .arg(std::env::current_exe().unwrap())
-            .args(["--exact", NAME, "--nocapture"])
-            .env(INSIDE, &hosts)
+            .args(["--exact", TEST_NAME, "--nocapture"])
+            .env(HOSTS_VARIABLE, &hosts)
             .output();
         let _ = fs::remove_file(&hosts);
         match output {
             Ok(output) if output.status.success() => {}
-            Ok(output) if matches!(output.status.code(), Some(1 | 75)) => {
+            Ok(output) if matches!(output.status.code(), Some(UNSHARE_FAILED | MOUNT_FAILED)) => {
                 println!(
                     "skipped: needs root to mount a hosts file of its own: {}",
                     String::from_utf8_lossy(&output.stderr)
@@ -66,19 +68,21 @@ fn the_list_follows_the_name_and_stays_when_the_name_disappears() {
     };
     let mut watcher = watch("dns:helpers.test:11411");
     assert_eq!(list(&mut watcher), ["10.0.0.1:11411"]);
-    let now = |text: &str| fs::write(&hosts, text).unwrap();
-    now("10.0.0.3 helpers.test\n10.0.0.1 helpers.test\n2001:db8::9 helpers.test\n");
+    let write_hosts = |text: &str| fs::write(&hosts, text).unwrap();
+    write_hosts("10.0.0.3 helpers.test\n10.0.0.1 helpers.test\n2001:db8::9 helpers.test\n");
     let three = ["10.0.0.1:11411", "10.0.0.3:11411", "[2001:db8::9]:11411"];
     // Writing the file takes more than one step, so shorter lists may come first.
-    next("three", || watcher.poll_list().filter(|list| list.len() == 3));
-    now("");
-    let notice = next("a notice", || watcher.poll_notice());
+    wait_for("a list of three", || watcher.poll_list().filter(|list| list.len() == 3));
+    write_hosts("");
+    let notice = wait_for("a notice", || watcher.poll_notice());
     assert!(matches!(notice, Notice::Failed { .. }), "{notice}");
-    now("10.0.0.3 helpers.test\n");
-    assert_eq!(next("one is left", || watcher.poll_list()).len(), 1, "neither {three:?} nor an empty list");
-    next("it is back", || watcher.poll_notice().filter(|notice| matches!(notice, Notice::Back { .. })));
-    let too_many = |n: usize| format!("10.{}.{}.1 helpers.test\n", n / 256, n % 256);
-    now(&(0..=HELPERS_MAX).map(too_many).collect::<String>());
-    next("the most", || watcher.poll_list().filter(|list| list.len() == HELPERS_MAX));
-    next("a notice of too many", || watcher.poll_notice().filter(|notice| *notice == Notice::TooMany));
+    write_hosts("10.0.0.3 helpers.test\n");
+    assert_eq!(wait_for("a list of one", || watcher.poll_list()).len(), 1, "after {three:?}");
+    wait_for("a recovery notice", || {
+        watcher.poll_notice().filter(|notice| matches!(notice, Notice::Recovered { .. }))
+    });
+    let line = |n: usize| format!("10.{}.{}.1 helpers.test\n", n / 256, n % 256);
+    write_hosts(&(0..=HELPERS_MAX).map(line).collect::<String>());
+    wait_for("a list of HELPERS_MAX", || watcher.poll_list().filter(|list| list.len() == HELPERS_MAX));
+    wait_for("a notice of too many", || watcher.poll_notice().filter(|notice| *notice == Notice::TooMany));
 }

@@ -9,25 +9,25 @@ use zeroize::Zeroizing;
 use crate::error::{KeyFileError, Problem, SecretFileError};
 use crate::random::fresh_key;
 
-/// A key file has 80 bytes; the rest allows white space around the key.
+/// A key's text has 80 bytes; the other bytes allow white space around it.
 const FILE_BYTES_MAX: usize = 256;
 /// Mode bits that give access to users other than the owner.
-const OTHERS: u32 = 0o077;
+const ACCESS_BY_OTHERS: u32 = 0o077;
 /// Mode bit that a group may have on files of root.
-const GROUP_READS: u32 = 0o040;
+const READ_BY_GROUP: u32 = 0o040;
 
-/// Whether only the owner may use a file of this mode and owner. A file of root may also be readable by a group: root
-/// gives keys to services this way, and so does systemd for credentials.
+/// Whether only the owner may use a file of this mode and owner. A group may read a file of root, too: root and systemd
+/// give keys and credentials to services this way.
 fn is_private(mode: u32, owner: u32) -> bool {
-    let others = mode & OTHERS;
-    others == 0 || (owner == 0 && others == GROUP_READS)
+    let others = mode & ACCESS_BY_OTHERS;
+    others == 0 || (owner == 0 && others == READ_BY_GROUP)
 }
 
 /// Reads a key. The file must be a regular one that only its owner may use (mode 0600 or 0400), or one of root that a
 /// group may read (0640 or 0440).
 pub fn read_key_file(path: impl AsRef<Path>) -> Result<Key, KeyFileError> {
     let path = path.as_ref();
-    read(path).map_err(|problem| KeyFileError { path: path.to_owned(), problem })
+    read_key(path).map_err(|problem| KeyFileError { path: path.to_owned(), problem })
 }
 
 /// Reads another program's secret, such as a password, of at most `bytes_max` bytes. Fails unless the file is as
@@ -37,17 +37,17 @@ pub fn read_secret_file(
     bytes_max: usize,
 ) -> Result<Zeroizing<String>, SecretFileError> {
     let path = path.as_ref();
-    let read = open_private(path).and_then(|file| read_text(file, bytes_max)?.map_err(Problem::Read));
-    read.map_err(|problem| SecretFileError { path: path.to_owned(), problem })
+    let secret = open_private(path).and_then(|file| read_text(file, bytes_max)?.map_err(Problem::Read));
+    secret.map_err(|problem| SecretFileError { path: path.to_owned(), problem })
 }
 
 /// Makes a new key and writes it to a new file with mode 0600.
 pub fn write_new_key_file(path: impl AsRef<Path>) -> Result<Key, KeyFileError> {
     let path = path.as_ref();
-    write_new(path).map_err(|problem| KeyFileError { path: path.to_owned(), problem })
+    write_new_key(path).map_err(|problem| KeyFileError { path: path.to_owned(), problem })
 }
 
-fn read(path: &Path) -> Result<Key, Problem> {
+fn read_key(path: &Path) -> Result<Key, Problem> {
     let text = read_text(open_private(path)?, FILE_BYTES_MAX)?;
     // A text that is not UTF-8 is not a key.
     let text = text.map_err(|_| Problem::Text(spillway_auth::KeyError::Prefix))?;
@@ -84,7 +84,7 @@ fn read_text(file: File, bytes_max: usize) -> Result<io::Result<Zeroizing<String
     }
 }
 
-fn write_new(path: &Path) -> Result<Key, Problem> {
+fn write_new_key(path: &Path) -> Result<Key, Problem> {
     let key = fresh_key().map_err(Problem::Random)?;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(
         |error| match error.kind() {
@@ -94,7 +94,7 @@ fn write_new(path: &Path) -> Result<Key, Problem> {
     )?;
     let written = file.write_all(key.to_text().as_bytes()).and_then(|()| file.sync_all());
     if let Err(error) = written {
-        // Do not leave a truncated key file. If removing it fails too, the error reported is that of writing.
+        // Do not leave a truncated key file. The error of writing is reported even if removing the file fails, too.
         let _ = fs::remove_file(path);
         return Err(Problem::Write(error));
     }
@@ -120,12 +120,12 @@ mod tests {
             Directory(path)
         }
 
-        fn file(&self, name: &str) -> PathBuf {
+        fn path(&self, name: &str) -> PathBuf {
             self.0.join(name)
         }
 
         fn write(&self, name: &str, text: &[u8]) -> PathBuf {
-            let path = self.file(name);
+            let path = self.path(name);
             fs::write(&path, text).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
             path
@@ -139,9 +139,9 @@ mod tests {
     }
 
     #[test]
-    fn a_written_key_can_be_read() {
+    fn written_key_can_be_read_back() {
         let directory = Directory::new();
-        let path = directory.file("cache.key");
+        let path = directory.path("cache.key");
         let key = write_new_key_file(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o600);
         assert_eq!(read_key_file(&path).unwrap().id(), key.id());
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn a_key_is_never_overwritten() {
         let directory = Directory::new();
-        let path = directory.file("cache.key");
+        let path = directory.path("cache.key");
         let key = write_new_key_file(&path).unwrap();
         let error = write_new_key_file(&path).unwrap_err();
         assert!(matches!(error.problem, Problem::Exists), "{error}");
@@ -158,9 +158,9 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_others_may_use_is_an_error_with_the_next_step() {
+    fn key_file_that_others_may_use_is_refused_with_the_next_step() {
         let directory = Directory::new();
-        let path = directory.file("cache.key");
+        let path = directory.path("cache.key");
         write_new_key_file(&path).unwrap();
         for mode in [0o660, 0o604, 0o620, 0o601, 0o644] {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
@@ -173,16 +173,16 @@ mod tests {
     }
 
     #[test]
-    fn root_may_give_a_key_to_a_group() {
+    fn file_of_root_may_be_readable_by_its_group() {
         assert!(is_private(0o100_640, 0) && is_private(0o440, 0));
         assert!(!is_private(0o640, 1000) && !is_private(0o660, 0) && !is_private(0o644, 0));
     }
 
     #[test]
-    fn files_that_are_not_keys_give_their_own_errors() {
+    fn each_kind_of_unusable_key_file_has_an_error_of_its_own() {
         let directory = Directory::new();
         let problem = |path: PathBuf| read_key_file(path).unwrap_err().problem;
-        assert!(matches!(problem(directory.file("none")), Problem::Read(_)));
+        assert!(matches!(problem(directory.path("missing")), Problem::Read(_)));
         assert!(matches!(problem(directory.0.clone()), Problem::NotAFile));
         assert!(matches!(problem(directory.write("empty", b"")), Problem::Text(_)));
         assert!(matches!(problem(directory.write("binary", &[0xff; 80])), Problem::Text(_)));
@@ -199,16 +199,16 @@ mod tests {
         assert!(error(&path, 11).contains("is too long"));
         assert!(error(&directory.write("binary", &[0xff; 8]), 12).contains("UTF-8"));
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-        let open = error(&path, 12);
-        assert!(open.contains("chmod 600") && !open.contains("sesame"), "{open}");
-        let none = error(&directory.file("none"), 12);
-        assert!(none.contains("cannot read") && !none.contains("key new"), "{none}");
+        let public = error(&path, 12);
+        assert!(public.contains("chmod 600") && !public.contains("sesame"), "{public}");
+        let missing = error(&directory.path("missing"), 12);
+        assert!(missing.contains("cannot read") && !missing.contains("key new"), "{missing}");
     }
 
     #[test]
-    fn a_missing_key_file_is_an_error_with_the_command_that_makes_one() {
+    fn error_of_a_missing_key_file_names_the_command_that_makes_one() {
         let directory = Directory::new();
-        let error = read_key_file(directory.file("none")).unwrap_err();
+        let error = read_key_file(directory.path("missing")).unwrap_err();
         assert!(error.to_string().contains("spillway key new"), "{error}");
     }
 }

@@ -8,4 +8,4 @@ mod random;
 
 pub use error::{KeyFileError, Problem, SecretFileError};
 pub use file::{read_key_file, read_secret_file, write_new_key_file};
-pub use random::{fresh, fresh_key, fresh_nonce};
+pub use random::{fresh_key, fresh_link_randomness, fresh_nonce};

@@ -86,8 +86,8 @@ impl Exposition {
     }
 
     /// Replaces the text written so far.
-    pub fn rewrite(&mut self, rewritten: impl FnOnce(&str) -> String) {
-        self.text = rewritten(&self.text);
+    pub fn rewrite(&mut self, rewrite: impl FnOnce(&str) -> String) {
+        self.text = rewrite(&self.text);
     }
 
     /// The complete text.
@@ -114,8 +114,8 @@ impl Family<'_> {
         self.sample(values, count as f64);
     }
 
-    /// Writes a histogram: upper bounds, the counts of their buckets and of one more beyond the last bound, and the sum
-    /// of all values.
+    /// Writes a histogram: the buckets' upper bounds, the count of each bucket and of values beyond the last bound, and
+    /// the sum of all values.
     pub fn histogram(
         &mut self,
         values: &[&str],
@@ -123,14 +123,14 @@ impl Family<'_> {
         counts: &[u64],
         sum: f64,
     ) {
-        let mut total = 0;
+        let mut cumulative = 0;
         let bounds = bounds.chain([f64::INFINITY]);
         for (bound, count) in bounds.zip(counts) {
-            total += count;
-            self.line("_bucket", values, Some(bound), total as f64);
+            cumulative += count;
+            self.line("_bucket", values, Some(bound), cumulative as f64);
         }
         self.line("_sum", values, None, sum);
-        self.line("_count", values, None, total as f64);
+        self.line("_count", values, None, cumulative as f64);
     }
 
     fn line(&mut self, suffix: &str, values: &[&str], bound: Option<f64>, value: f64) {
@@ -154,9 +154,9 @@ fn number(value: f64) -> String {
     }
 }
 
-fn escaped(text: &str, quotes: bool) -> String {
+fn escaped(text: &str, escape_quotes: bool) -> String {
     let escaped = text.replace('\\', "\\\\").replace('\n', "\\n");
-    if quotes { escaped.replace('"', "\\\"") } else { escaped }
+    if escape_quotes { escaped.replace('"', "\\\"") } else { escaped }
 }
 
 #[cfg(test)]
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_labels_and_histograms() {
+    fn samples_labels_and_histograms_follow_the_text_format() {
         let count =
             Metric { name: "a_total", kind: Kind::Counter, help: "As \\ many\n.", labels: &["x", "y"] };
         let delay = Metric { name: "d_seconds", kind: Kind::Histogram, help: "Delay.", labels: &[] };

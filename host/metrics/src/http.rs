@@ -15,14 +15,14 @@ use crate::request::{REQUEST_BYTES_MAX, Request, RequestError};
 
 /// Maximal number of connections at one time; more get status 503.
 const CONNECTIONS_MAX: usize = 16;
-/// From the beginning of a connection to the last byte of its answer.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// The part of it in which a request must arrive, so that a peer that is too slow can be told.
-const REQUEST_PATIENCE: Duration = Duration::from_secs(9);
-/// Bytes and time for what a peer sends after its request: closing with unread bytes would reset the connection and cut
-/// our answer short.
+/// Time limit of a connection, from its beginning to the last byte of its answer.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time limit of the request, shorter than that of the connection so that status 408 can still be sent.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(9);
+/// Bytes and time for what a peer sends after its request: closing with unread bytes would reset the connection and
+/// truncate the answer.
 const LEFTOVER_BYTES_MAX: usize = 64 * 1024;
-const LEFTOVER_PATIENCE: Duration = Duration::from_millis(500);
+const LEFTOVER_TIMEOUT: Duration = Duration::from_millis(500);
 /// Pause after a failed accept, which means a lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -109,27 +109,27 @@ fn accept_all(listener: &TcpListener, stop: &OwnedFd, handler: &Arc<Handler>) {
             return;
         }
         match listener.accept() {
-            Ok((stream, _)) => start(stream, &connections, handler),
+            Ok((stream, _)) => start_answer(stream, &connections, handler),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(_) => std::thread::sleep(ACCEPT_PAUSE),
         }
     }
 }
 
-fn start(stream: TcpStream, connections: &Arc<AtomicUsize>, handler: &Arc<Handler>) {
-    let place = Place::taken(connections);
+fn start_answer(stream: TcpStream, connections: &Arc<AtomicUsize>, handler: &Arc<Handler>) {
+    let guard = ConnectionGuard::new(connections);
     if connections.load(Ordering::Relaxed) > CONNECTIONS_MAX {
-        // The socket's buffer is empty, so the answer fits. A failed write only costs a refused peer its answer.
+        // The socket's buffer is empty, so the answer fits. If the write fails, only this peer's answer is lost.
         let _ = stream.set_nonblocking(true);
         let _ = (&stream).write(BUSY);
-        // A request that has arrived is read, since closing with unread bytes would reset the connection and the answer.
+        // Read a request that has arrived: closing with unread bytes would reset the connection and the answer.
         let _ = (&stream).read(&mut [0; REQUEST_BYTES_MAX]);
         return;
     }
     let handler = Arc::clone(handler);
     let run = move || {
-        let _place = place;
-        // An error means that the peer closed the connection: only its own answer is lost.
+        let _guard = guard;
+        // An error means that the peer closed the connection: only this peer's answer is lost.
         let _ = answer(stream, &*handler);
     };
     // If no thread can be started, dropping the stream closes the connection, and the peer tries again.
@@ -137,16 +137,16 @@ fn start(stream: TcpStream, connections: &Arc<AtomicUsize>, handler: &Arc<Handle
 }
 
 /// Counts one connection until it is dropped, also by a panic.
-struct Place(Arc<AtomicUsize>);
+struct ConnectionGuard(Arc<AtomicUsize>);
 
-impl Place {
-    fn taken(connections: &Arc<AtomicUsize>) -> Place {
+impl ConnectionGuard {
+    fn new(connections: &Arc<AtomicUsize>) -> ConnectionGuard {
         connections.fetch_add(1, Ordering::Relaxed);
-        Place(Arc::clone(connections))
+        ConnectionGuard(Arc::clone(connections))
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -155,20 +155,20 @@ impl Drop for Place {
 fn answer(mut stream: TcpStream, handler: &Handler) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     let began = Instant::now();
-    let deadline = began + PATIENCE;
-    let (head_only, response) = match read_request(&mut stream, began + REQUEST_PATIENCE)? {
+    let deadline = began + CONNECTION_TIMEOUT;
+    let (head_only, response) = match read_request(&mut stream, began + REQUEST_TIMEOUT)? {
         None => return Ok(()),
         Some(Ok(request)) => (request.head_only, handler(&request)),
-        Some(Err(error)) => (false, refusal(error)),
+        Some(Err(error)) => (false, error_response(error)),
     };
     let body = if head_only { "" } else { response.body.as_str() };
-    write_until(&mut stream, head(&response).as_bytes(), deadline)?;
+    write_until(&mut stream, response_head(&response).as_bytes(), deadline)?;
     write_until(&mut stream, body.as_bytes(), deadline)?;
     stream.shutdown(Shutdown::Write)?;
     read_leftover(&mut stream)
 }
 
-/// `None`: the peer closed the connection without a request.
+/// Returns `None` if the peer closed the connection without a request.
 fn read_request(
     stream: &mut TcpStream,
     deadline: Instant,
@@ -176,12 +176,12 @@ fn read_request(
     let mut bytes = vec![0; REQUEST_BYTES_MAX];
     let mut length = 0;
     loop {
-        if !is_time_left(deadline, |left| stream.set_read_timeout(Some(left)))? {
+        if !set_remaining_timeout(deadline, |left| stream.set_read_timeout(Some(left)))? {
             return Ok(Some(Err(RequestError::TimedOut)));
         }
         match stream.read(&mut bytes[length..]) {
             Ok(0) => return Ok((length > 0).then_some(Err(RequestError::Malformed))),
-            Ok(more) => length += more,
+            Ok(count) => length += count,
             Err(error) if is_timeout(&error) => return Ok(Some(Err(RequestError::TimedOut))),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
@@ -194,12 +194,12 @@ fn read_request(
 
 fn write_until(stream: &mut TcpStream, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
     while !bytes.is_empty() {
-        if !is_time_left(deadline, |left| stream.set_write_timeout(Some(left)))? {
+        if !set_remaining_timeout(deadline, |left| stream.set_write_timeout(Some(left)))? {
             return Err(io::ErrorKind::TimedOut.into());
         }
         match stream.write(bytes) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(taken) => bytes = &bytes[taken..],
+            Ok(written) => bytes = &bytes[written..],
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
@@ -208,19 +208,22 @@ fn write_until(stream: &mut TcpStream, mut bytes: &[u8], deadline: Instant) -> i
 }
 
 fn read_leftover(stream: &mut TcpStream) -> io::Result<()> {
-    let (mut left, mut bytes) = (LEFTOVER_BYTES_MAX, [0; 4096]);
-    let deadline = Instant::now() + LEFTOVER_PATIENCE;
-    while left > 0 && is_time_left(deadline, |time| stream.set_read_timeout(Some(time)))? {
-        match stream.read(&mut bytes) {
+    let (mut bytes_left, mut buffer) = (LEFTOVER_BYTES_MAX, [0; 4096]);
+    let deadline = Instant::now() + LEFTOVER_TIMEOUT;
+    while bytes_left > 0 && set_remaining_timeout(deadline, |time| stream.set_read_timeout(Some(time)))? {
+        match stream.read(&mut buffer) {
             Ok(0) | Err(_) => break,
-            Ok(more) => left = left.saturating_sub(more),
+            Ok(count) => bytes_left = bytes_left.saturating_sub(count),
         }
     }
     Ok(())
 }
 
-/// Sets a timeout to the time left until the deadline. Returns false when it has passed.
-fn is_time_left(deadline: Instant, set: impl FnOnce(Duration) -> io::Result<()>) -> io::Result<bool> {
+/// Sets a timeout to the time left until the deadline. Returns false if the deadline has passed.
+fn set_remaining_timeout(
+    deadline: Instant,
+    set: impl FnOnce(Duration) -> io::Result<()>,
+) -> io::Result<bool> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
         return Ok(false);
@@ -233,12 +236,12 @@ fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-fn refusal(error: RequestError) -> Response {
+fn error_response(error: RequestError) -> Response {
     let (status, reason) = error.status();
     Response::text(status, format!("{reason}\n"))
 }
 
-fn head(response: &Response) -> String {
+fn response_head(response: &Response) -> String {
     let reason = match response.status {
         200 => "OK",
         404 => "Not Found",

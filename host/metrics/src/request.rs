@@ -41,7 +41,7 @@ impl RequestError {
 }
 
 impl Request {
-    /// Parses a request's head. `None`: incomplete, only for fewer than [`REQUEST_BYTES_MAX`] bytes.
+    /// Parses a request's head. Returns `None` if it is incomplete and shorter than [`REQUEST_BYTES_MAX`].
     pub fn parse(bytes: &[u8]) -> Result<Option<Request>, RequestError> {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut request = httparse::Request::new(&mut headers);
@@ -58,13 +58,13 @@ impl Request {
             _ => return Err(RequestError::Method),
         };
         let target = request.path.ok_or(RequestError::Malformed)?;
-        let path = path(target).ok_or(RequestError::Malformed)?;
+        let path = path_of(target).ok_or(RequestError::Malformed)?;
         Ok(Some(Request { path: path.to_owned(), head_only }))
     }
 }
 
 /// The path of a target in origin form, or in absolute form, which servers must accept too (RFC 9112 §3.2.2).
-fn path(target: &str) -> Option<&str> {
+fn path_of(target: &str) -> Option<&str> {
     let path = match target.strip_prefix("http://") {
         Some(rest) => rest.find('/').map_or("/", |slash| &rest[slash..]),
         None => target,
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests() {
+    fn valid_requests_are_parsed_and_truncated_ones_are_incomplete() {
         for (text, path, head_only) in [
             ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", "/", false),
             ("GET /metrics?x=1 HTTP/1.0\r\n\r\n", "/metrics", false),
@@ -90,16 +90,16 @@ mod tests {
         ] {
             let expected = Request { path: path.into(), head_only };
             assert_eq!(Request::parse(text.as_bytes()), Ok(Some(expected)), "{text:?}");
-            for cut in 0..text.len() {
-                assert_eq!(Request::parse(&text.as_bytes()[..cut]), Ok(None), "{:?}", &text[..cut]);
+            for length in 0..text.len() {
+                assert_eq!(Request::parse(&text.as_bytes()[..length]), Ok(None), "{:?}", &text[..length]);
             }
         }
     }
 
     #[test]
-    fn refusals() {
-        let many = format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(HEADERS_MAX + 1));
-        let long = format!("GET /{} ", "x".repeat(REQUEST_BYTES_MAX));
+    fn invalid_requests_are_refused_with_the_reason() {
+        let too_many_headers = format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(HEADERS_MAX + 1));
+        let too_long = format!("GET /{} ", "x".repeat(REQUEST_BYTES_MAX));
         for (text, error) in [
             ("POST / HTTP/1.1\r\n\r\n", RequestError::Method),
             ("DELETE /metrics HTTP/1.1\r\n\r\n", RequestError::Method),
@@ -108,8 +108,8 @@ mod tests {
             ("GET / HTTP/3.0\r\n\r\n", RequestError::Malformed),
             ("\x16\x03\x01\x02", RequestError::Malformed),
             ("GET / HTTP/1.1\r\nno header\r\n\r\n", RequestError::Malformed),
-            (&many, RequestError::TooLong),
-            (&long, RequestError::TooLong),
+            (&too_many_headers, RequestError::TooLong),
+            (&too_long, RequestError::TooLong),
         ] {
             assert_eq!(Request::parse(text.as_bytes()), Err(error), "{text:?}");
         }
@@ -117,14 +117,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_taken(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn parse_of_arbitrary_bytes_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let _ = Request::parse(&bytes);
             let _ = Request::parse(&[b"GET /", bytes.as_slice()].concat());
             let _ = Request::parse(&[b"GET / HTTP/1.1\r\n", bytes.as_slice()].concat());
         }
 
         #[test]
-        fn a_request_without_an_end_is_an_error(byte in any::<u8>()) {
+        fn endless_request_is_an_error(byte in any::<u8>()) {
             let bytes = [b"GET / HTTP/1.1\r\nA: ".as_slice(), &[byte; REQUEST_BYTES_MAX]].concat();
             prop_assert!(!matches!(Request::parse(&bytes), Ok(None)));
         }

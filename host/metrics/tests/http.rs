@@ -11,20 +11,21 @@ use std::time::Duration;
 
 use spillway_metrics::{CONTENT_TYPE, Exposition, HttpServer, REQUEST_BYTES_MAX, Request, Response, process};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const CONNECTIONS_MAX: usize = 16; // as in src/http.rs
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-fn server(handler: impl Fn(&Request) -> Response + Send + Sync + 'static) -> HttpServer {
+fn start_server(handler: impl Fn(&Request) -> Response + Send + Sync + 'static) -> HttpServer {
     let listener = HttpServer::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     HttpServer::serve(listener, handler).unwrap()
 }
 
 fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream
 }
 
-fn rest(stream: &mut TcpStream) -> String {
+fn read_all(stream: &mut TcpStream) -> String {
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     text
@@ -33,7 +34,7 @@ fn rest(stream: &mut TcpStream) -> String {
 fn exchange(address: SocketAddr, request: &[u8]) -> String {
     let mut stream = connect(address);
     stream.write_all(request).unwrap();
-    rest(&mut stream)
+    read_all(&mut stream)
 }
 
 fn echo(request: &Request) -> Response {
@@ -44,8 +45,8 @@ fn echo(request: &Request) -> Response {
 }
 
 #[test]
-fn answers_get_and_head() {
-    let server = server(echo);
+fn get_and_head_are_answered() {
+    let server = start_server(echo);
     let answer = exchange(server.address(), b"GET /a?b HTTP/1.1\r\nHost: x\r\n\r\n");
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.contains("Content-Length: 17"), "{head}");
@@ -58,7 +59,7 @@ fn answers_get_and_head() {
 
 #[test]
 fn other_methods_and_malformed_requests_are_errors() {
-    let server = server(echo);
+    let server = start_server(echo);
     for (request, status) in [
         (b"POST /a HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc".to_vec(), "405"),
         (b"PUT / HTTP/1.1\r\n\r\n".to_vec(), "405"),
@@ -74,84 +75,84 @@ fn other_methods_and_malformed_requests_are_errors() {
     let mut stream = connect(server.address());
     stream.write_all(b"GET / HT").unwrap();
     stream.shutdown(Shutdown::Write).unwrap();
-    assert!(rest(&mut stream).starts_with("HTTP/1.1 400 "));
+    assert!(read_all(&mut stream).starts_with("HTTP/1.1 400 "));
     assert!(exchange(server.address(), b"GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 "));
 }
 
 #[test]
-fn a_request_that_does_not_end_is_refused_in_time() {
-    let server = server(echo);
+fn incomplete_request_is_refused_with_status_408() {
+    let server = start_server(echo);
     let mut stream = connect(server.address());
     stream.write_all(b"GET / HTTP/1.1\r\n").unwrap();
-    assert!(rest(&mut stream).starts_with("HTTP/1.1 408 "));
+    assert!(read_all(&mut stream).starts_with("HTTP/1.1 408 "));
 }
 
 /// Releases the requests of a handler that waits.
 struct Gate {
     entered: Receiver<()>,
-    go: SyncSender<()>,
+    release: SyncSender<()>,
 }
 
-fn gated() -> (HttpServer, Gate) {
+fn gated_server() -> (HttpServer, Gate) {
     let (enter, entered) = sync_channel(100);
-    let (go, wait) = sync_channel(100);
+    let (release, wait) = sync_channel(100);
     let wait = Arc::new(Mutex::new(wait));
     let handler = move |_: &Request| {
         enter.send(()).unwrap();
         wait.lock().unwrap().recv().unwrap();
         Response::text(200, "at last\n")
     };
-    (server(handler), Gate { entered, go })
+    (start_server(handler), Gate { entered, release })
 }
 
 #[test]
 fn connections_are_bounded_and_more_get_status_503() {
-    let (server, gate) = gated();
-    let mut taken: Vec<TcpStream> = Vec::new();
-    for _ in 0..16 {
+    let (server, gate) = gated_server();
+    let mut open_streams: Vec<TcpStream> = Vec::new();
+    for _ in 0..CONNECTIONS_MAX {
         let mut stream = connect(server.address());
         stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
-        gate.entered.recv_timeout(PATIENCE).unwrap();
-        taken.push(stream);
+        gate.entered.recv_timeout(TIMEOUT).unwrap();
+        open_streams.push(stream);
     }
-    let mut more = connect(server.address());
-    let answer = rest(&mut more);
+    let mut refused = connect(server.address());
+    let answer = read_all(&mut refused);
     assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("Retry-After"), "{answer}");
-    (0..16).for_each(|_| gate.go.send(()).unwrap());
-    for stream in &mut taken {
-        assert!(rest(stream).ends_with("at last\n"));
+    (0..CONNECTIONS_MAX).for_each(|_| gate.release.send(()).unwrap());
+    for stream in &mut open_streams {
+        assert!(read_all(stream).ends_with("at last\n"));
     }
 }
 
 #[test]
-fn a_handler_that_panics_costs_its_own_connection_only() {
-    let server = server(|request| {
+fn panic_of_a_handler_closes_only_its_own_connection() {
+    let server = start_server(|request| {
         assert!(request.path != "/panic", "the test asks for a panic");
         Response::text(200, "fine\n")
     });
     for _ in 0..20 {
         assert_eq!(exchange(server.address(), b"GET /panic HTTP/1.1\r\n\r\n"), "");
     }
-    // The panicked handlers' connections no longer count.
-    let deadline = std::time::Instant::now() + PATIENCE;
+    // Connections of the handlers that panicked no longer count towards the limit.
+    let deadline = std::time::Instant::now() + TIMEOUT;
     while !exchange(server.address(), b"GET / HTTP/1.1\r\n\r\n").ends_with("fine\n") {
         assert!(std::time::Instant::now() < deadline);
     }
 }
 
 #[test]
-fn ends_when_it_is_dropped() {
-    let server = server(echo);
+fn dropped_server_frees_its_port() {
+    let server = start_server(echo);
     let address = server.address();
     drop(server);
     assert!(TcpStream::connect(address).is_err());
-    let again = HttpServer::bind(address).expect("the port is free");
-    assert!(HttpServer::bind(again.local_addr().unwrap()).is_err(), "the port is taken");
+    let again = HttpServer::bind(address).expect("the port should be free");
+    assert!(HttpServer::bind(again.local_addr().unwrap()).is_err(), "a bound port should be refused");
 }
 
 #[test]
 fn process_metrics_are_exposed() {
-    let server = server(|_| {
+    let server = start_server(|_| {
         let mut exposition = Exposition::new();
         process::expose(&mut exposition, 1.5e9);
         Response::ok(CONTENT_TYPE, exposition.into_text())

@@ -1,4 +1,4 @@
-//! Listening and accepting: bounded work per turn, and handling of exhausted file descriptors.
+//! Listening and accepting: the work of one turn is bounded, and a lack of file descriptors is handled.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use crate::listen::{BoundListener, Listener, set_keep_alive};
 use crate::sockets::{Sockets, close_with_reset};
 use crate::sys::unaccepted;
 
-/// Pause after a failure to accept. Meanwhile peers wait in the kernel's queue, or are refused if the cause is a lack of
-/// file descriptors.
+/// Pause after a failure to accept. Meanwhile peers wait in the kernel's queue; without file
+/// descriptors they are refused.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Pause before a listener that could not be opened is tried again.
 const LISTEN_PAUSE: Duration = Duration::from_secs(1);
@@ -28,7 +28,8 @@ impl<A: Application> Context<A> {
     pub(crate) fn accept(&mut self, index: u16) {
         for _ in 0..self.sockets.config.accepts_per_turn {
             // The application may have closed the listener while it handled the last event.
-            let Some(listener) = self.sockets.listeners.get(&index).filter(|listener| listener.open) else {
+            let Some(listener) = self.sockets.listeners.get(&index).filter(|listener| listener.is_listening)
+            else {
                 return;
             };
             match acceptfrom_with(&listener.fd, ACCEPT_FLAGS) {
@@ -37,23 +38,23 @@ impl<A: Application> Context<A> {
                     if self.sockets.table.is_full() {
                         close_with_reset(fd);
                         self.sockets.refused_for_connections();
-                        self.tell_refused(index, HostLimit::Connections, 1);
+                        self.report_refused(index, HostLimit::Connections, 1);
                         continue;
                     }
                     // Cannot fail: the peer of a TCP socket has an internet address.
                     let Some(peer) = peer else { continue };
                     match self.sockets.register(Connection::opened(fd)) {
                         Ok(conn) => {
-                            self.tell(conn, Event::Opened { peer, listener: Some(index) });
-                            // A peer's first bytes have often arrived already. The application gets them before the
-                            // next peer, because it may have to choose between peers that send and silent ones.
-                            if let Some(connection) = self.sockets.table.find(conn) {
+                            self.report(conn, Event::Opened { peer, listener: Some(index) });
+                            // A peer's first bytes have often arrived already. The application receives
+                            // them before the next peer is accepted: it may prefer peers that send to silent ones.
+                            if let Some(connection) = self.sockets.table.get_mut(conn) {
                                 connection.note_readable();
                                 self.read(conn);
                             }
                         }
                         Err(error) => {
-                            self.tell_refused(index, HostLimit::Memory, 1);
+                            self.report_refused(index, HostLimit::Memory, 1);
                             return self.sockets.pause_accepting(index, error.raw_os_error());
                         }
                     }
@@ -61,7 +62,10 @@ impl<A: Application> Context<A> {
                 Err(Errno::AGAIN) => return,
                 Err(error @ (Errno::MFILE | Errno::NFILE)) => {
                     let peers = self.sockets.refuse_without_descriptors(index, error);
-                    return self.tell_refused(index, HostLimit::Descriptors, peers);
+                    if peers > 0 {
+                        self.report_refused(index, HostLimit::Descriptors, peers);
+                    }
+                    return;
                 }
                 Err(error @ (Errno::NOBUFS | Errno::NOMEM)) => {
                     return self.sockets.pause_accepting(index, Some(error.raw_os_error()));
@@ -92,7 +96,7 @@ impl Sockets {
     }
 
     pub(crate) fn close_listener(&mut self, index: u16) {
-        if let Some(listener) = self.listeners.get_mut(&index).filter(|listener| listener.open) {
+        if let Some(listener) = self.listeners.get_mut(&index).filter(|listener| listener.is_listening) {
             self.epoll.remove(&listener.fd);
             listener.close();
         }
@@ -104,7 +108,7 @@ impl Sockets {
         let Some(index) = self.due_listener(|listener| listener.retry) else { return };
         let Some(listener) = self.listeners.get_mut(&index) else { return };
         listener.retry = None;
-        if !listener.open {
+        if !listener.is_listening {
             self.open_listener(index);
         } else if let Err(error) = self.epoll.add(&listener.fd, u64::from(index), EventFlags::IN) {
             self.pause_accepting(index, error.raw_os_error());
@@ -112,11 +116,11 @@ impl Sockets {
         self.note_retry(index);
     }
 
-    /// Sets the listener of an index. A listener that had this index is closed, which resets peers that it has not accepted.
+    /// Sets the listener of an index. The listener that had this index is closed; the kernel resets its waiting peers.
     pub fn put_listener(&mut self, index: u16, listener: BoundListener) {
         self.drop_listener(index);
         self.listeners.insert(index, Listener::new(listener));
-        self.watch_questions(index);
+        self.watch_load_queries(index);
     }
 
     /// Closes a listener and its socket.
@@ -151,12 +155,12 @@ impl Sockets {
         }
     }
 
-    /// Without a descriptor a peer can be neither accepted nor refused, and its event would never end. So the listener
-    /// closes for [`ACCEPT_PAUSE`]: the host resets waiting peers and refuses new ones. (A spare descriptor would not help:
-    /// another thread could take it.) Returns the number of peers that were waiting.
+    /// Without a descriptor a peer can be neither accepted nor refused, and epoll would report it in each turn. So the
+    /// listener closes for [`ACCEPT_PAUSE`]: the host resets waiting peers and refuses new ones. (A spare descriptor
+    /// would not help: another thread could take it.) Returns the number of peers that were waiting.
     fn refuse_without_descriptors(&mut self, index: u16, error: Errno) -> u64 {
         let Some(listener) = self.listeners.get_mut(&index) else { return 0 };
-        // `accept` fails for want of a descriptor even if no peer waits. `unaccepted` cannot fail on a listening socket.
+        // Without a free descriptor `accept` fails even if no peer waits. `unaccepted` works on a listening socket.
         let waiting = unaccepted(&listener.fd).unwrap_or(1);
         if waiting == 0 {
             return 0;

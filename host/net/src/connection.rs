@@ -33,7 +33,8 @@ enum Life {
     Connecting,
     /// Established.
     Open,
-    /// Sending failed for this reason. The loss is reported after the peer's remaining data has been read.
+    /// Sending failed, or the peer has reset the connection, for this reason. The loss is reported after the granted
+    /// bytes have been read. It does not wait for a further grant: the application may grant only after it has sent.
     Broken(LostReason),
     /// Both directions have ended. The loss is still to be reported, for this reason.
     Dead(LostReason),
@@ -46,14 +47,14 @@ pub enum Flushed {
     Nothing,
     /// As much was written as the kernel accepts.
     Done {
-        /// The application must be told that there is room.
+        /// Room must be reported to the application.
         has_room: bool,
-        /// The application watches acknowledgements.
+        /// Acknowledgements are reported to the application.
         is_watched: bool,
-        /// The connection has ended in order: see [`Connection::is_over`].
-        is_over: bool,
+        /// The connection has ended in order: see [`Connection::has_ended`].
+        has_ended: bool,
     },
-    /// Sending failed. The peer's remaining data must be read.
+    /// Sending failed. The granted bytes must be read.
     Broken,
     /// Sending failed, and all of the peer's data has been read.
     Lost(LostReason),
@@ -98,7 +99,7 @@ impl Connection {
         self.life == Life::Connecting
     }
 
-    /// Whether only the report of the loss is left to do.
+    /// Whether the connection is lost and only the report is missing.
     pub fn is_dead(&self) -> bool {
         matches!(self.life, Life::Dead(_))
     }
@@ -107,24 +108,24 @@ impl Connection {
     pub fn established(&mut self) -> bool {
         debug_assert!(self.is_connecting(), "a connection is established once");
         self.life = Life::Open;
-        self.sending.has_something()
+        self.sending.has_output()
     }
 
-    /// Marks the connection as dead. The first reason counts.
-    pub fn die(&mut self, reason: LostReason, pool: &mut Pool) {
+    /// Marks the connection as dead, unless it is already: the first reason is reported.
+    pub fn mark_dead(&mut self, reason: LostReason, pool: &mut Pool) {
         self.sending.clear(pool);
         if !self.is_dead() {
             self.life = Life::Dead(reason);
         }
     }
 
-    /// Handles a failure of sending. Returns the first reason, which counts.
-    fn break_off(&mut self, why: LostReason) -> LostReason {
+    /// Handles a failure of sending. Returns the reason of the first failure, which will be reported.
+    fn mark_broken(&mut self, cause: LostReason) -> LostReason {
         match self.life {
             Life::Broken(first) | Life::Dead(first) => first,
             Life::Connecting | Life::Open => {
-                self.life = Life::Broken(why);
-                why
+                self.life = Life::Broken(cause);
+                cause
             }
         }
     }
@@ -142,7 +143,7 @@ impl Connection {
         if flags.contains(EventFlags::ERR)
             && let Ok(Err(error)) = sockopt::socket_error(&self.fd)
         {
-            let reason = self.break_off(reason(error));
+            let reason = self.mark_broken(reason(error));
             return self.receiving.is_finished().then_some(reason);
         }
         None
@@ -163,17 +164,17 @@ impl Connection {
     }
 
     /// Whether a read may find data, an end or a loss that may be reported.
-    pub fn wants_read(&self) -> bool {
+    pub fn may_read(&self) -> bool {
         match self.life {
             Life::Connecting | Life::Dead(_) => false,
-            Life::Open => self.receiving.wants_read(),
+            Life::Open => self.receiving.may_read(),
             Life::Broken(_) => self.receiving.has_unread(),
         }
     }
 
-    /// Marks the connection as being in the list `ready`. Returns whether the caller must add it.
+    /// Marks the connection as being in the list `ready`. Returns whether the caller must add the connection.
     pub fn enter_ready(&mut self) -> bool {
-        self.wants_read() && self.receiving.enter_ready()
+        self.may_read() && self.receiving.enter_ready()
     }
 
     pub fn leave_ready(&mut self) {
@@ -190,22 +191,22 @@ impl Connection {
         matches!(self.life, Life::Connecting | Life::Open) && self.sending.is_open()
     }
 
-    /// How many bytes [`send`](Self::send) would take if at most `max` may be queued.
+    /// Number of bytes that [`send`](Self::send) would accept if at most `max` may be queued.
     pub fn room(&self, max: usize) -> usize {
         if self.can_send() { self.sending.room(max) } else { 0 }
     }
 
-    /// Queues as many bytes as there is room for, if at most `max` may be queued. Returns their number.
+    /// Queues as many bytes as there is room for, if at most `max` may be queued. Returns the number of queued bytes.
     pub fn send(&mut self, bytes: &[u8], max: usize, pool: &mut Pool) -> usize {
         if self.can_send() { self.sending.send(bytes, max, pool) } else { 0 }
     }
 
-    /// Queues a chunk, or returns it if more than `max` bytes would be queued. An empty queue takes any chunk.
+    /// Queues a chunk, or returns it if more than `max` bytes would be queued. An empty queue accepts every chunk.
     pub fn send_chunk(&mut self, chunk: Chunk, max: usize, pool: &mut Pool) -> Result<(), Chunk> {
         if self.can_send() { self.sending.send_chunk(chunk, max, pool) } else { Err(chunk) }
     }
 
-    /// Asks for a report when there is room again.
+    /// Requests a report when there is room again.
     pub fn want_room(&mut self) {
         if self.can_send() {
             self.sending.want_room();
@@ -214,11 +215,11 @@ impl Connection {
 
     /// Ends the sending direction. Returns whether it was open.
     pub fn finish(&mut self) -> bool {
-        let is_news = self.can_send();
-        if is_news {
+        let was_open = self.can_send();
+        if was_open {
             self.sending.finish();
         }
-        is_news
+        was_open
     }
 
     /// Bytes that wait to be written.
@@ -231,12 +232,12 @@ impl Connection {
         self.sending.held()
     }
 
-    /// Marks the connection as being in the list `dirty`. Returns whether the caller must add it.
+    /// Marks the connection as being in the list `dirty`. Returns whether the caller must add the connection.
     pub fn enter_dirty(&mut self) -> bool {
         !self.is_connecting() && self.sending.enter_dirty()
     }
 
-    /// Writes the queue; the connection leaves the list `dirty`. Reports room if at most `room_below` bytes remain queued.
+    /// Writes the queue, and leaves the list `dirty`. Reports room if at most `room_below` bytes remain queued.
     pub fn flush(&mut self, pool: &mut Pool, room_below: usize) -> Flushed {
         self.sending.leave_dirty();
         if self.is_dead() || self.sending.is_blocked() {
@@ -244,26 +245,26 @@ impl Connection {
         }
         let (end, has_room) = self.sending.flush(self.fd.as_fd(), pool, room_below);
         if let Flush::Failed(error) = end {
-            let why = reason(error);
+            let cause = reason(error);
             self.sending.clear(pool);
-            let why = self.break_off(why);
+            let cause = self.mark_broken(cause);
             self.receiving.note_readable();
-            return if self.receiving.is_finished() { Flushed::Lost(why) } else { Flushed::Broken };
+            return if self.receiving.is_finished() { Flushed::Lost(cause) } else { Flushed::Broken };
         }
-        Flushed::Done { has_room, is_watched: self.sending.is_watched(), is_over: self.is_over() }
+        Flushed::Done { has_room, is_watched: self.sending.is_watched(), has_ended: self.has_ended() }
     }
 
-    /// Whether both directions have ended, all data was written, and, if acknowledgements are watched, all was acknowledged.
-    pub fn is_over(&self) -> bool {
-        self.receiving.is_finished() && self.sending.is_over()
+    /// Whether both directions have ended and all data was written and, if acknowledgements are watched, acknowledged.
+    pub fn has_ended(&self) -> bool {
+        self.receiving.is_finished() && self.sending.has_ended()
     }
 
-    /// Marks the connection as being in the list `notes`. Returns whether the caller must add it.
+    /// Marks the connection as being in the list `notes`. Returns whether the caller must add the connection.
     pub fn enter_notes(&mut self) -> bool {
         !std::mem::replace(&mut self.in_notes, true)
     }
 
-    /// Returns what to report; the connection leaves the list `notes`.
+    /// Returns the report for the application; the connection leaves the list `notes`.
     pub fn take_note(&mut self) -> Note {
         self.in_notes = false;
         let has_room = self.sending.take_room();
@@ -279,7 +280,7 @@ impl Connection {
         self.sending.watch(on);
     }
 
-    /// Marks the connection as being in the list `watch`. Returns whether the caller must add it.
+    /// Marks the connection as being in the list `watch`. Returns whether the caller must add the connection.
     pub fn enter_watch(&mut self) -> bool {
         self.sending.enter_watch()
     }
@@ -289,9 +290,9 @@ impl Connection {
         self.sending.is_in_watch()
     }
 
-    /// Asks the kernel what the peer has acknowledged, and leaves the list `watch`. Returns the offset if it has grown.
-    pub fn ask_acknowledged(&mut self) -> Option<u64> {
+    /// Queries what the peer has acknowledged, and leaves the list `watch`. Returns the offset if it has grown.
+    pub fn query_acknowledged(&mut self) -> Option<u64> {
         let is_dead = self.is_dead();
-        self.sending.ask_acknowledged(&self.fd, is_dead)
+        self.sending.query_acknowledged(&self.fd, is_dead)
     }
 }

@@ -30,8 +30,8 @@ pub struct Context<A> {
     buffer: Vec<u8>,
     events: Vec<libc::epoll_event>,
     urgent_events: Vec<libc::epoll_event>,
-    /// When events of all connections were last fetched.
-    looked: Time,
+    /// Time at which events of all connections were last fetched.
+    fetched_at: Time,
 }
 
 impl<A: Application> Context<A> {
@@ -63,7 +63,7 @@ impl<A: Application> Context<A> {
             buffer,
             events,
             urgent_events,
-            looked: Time::ZERO,
+            fetched_at: Time::ZERO,
         })
     }
 
@@ -96,19 +96,19 @@ impl<A: Application> Context<A> {
         result
     }
 
-    /// Runs one turn: waits for events, at most for `longest`, and handles them.
+    /// Runs one turn: waits for events, at most for `timeout_max`, and handles them.
     ///
     /// # Errors
     /// Waiting for events failed. No peer can cause this.
-    pub fn turn(&mut self, longest: Option<Duration>) -> io::Result<()> {
-        self.wait(longest)?;
+    pub fn turn(&mut self, timeout_max: Option<Duration>) -> io::Result<()> {
+        self.wait(timeout_max)?;
         self.sockets.now = self.clock.now();
-        self.tell_notes();
+        self.report_notes();
         self.handle_urgent_events();
         let mut events = std::mem::take(&mut self.events);
         for event in events.drain(..) {
             if event.u64 == URGENT_TOKEN {
-                self.take_urgent_events()?;
+                self.fetch_urgent_events()?;
                 self.handle_urgent_events();
             } else {
                 self.handle_event(event.u64, EventFlags::from_bits_retain(event.events));
@@ -126,32 +126,32 @@ impl<A: Application> Context<A> {
         Ok(())
     }
 
-    /// Waits for events and fetches them. If the application's deadline is at most `input_patience` after the last fetch
-    /// of all events, only urgent events end the wait; all others are fetched once the deadline has passed. This saves
-    /// wake-ups, which cost as much as a message; other connections' data would wait for the deadline anyway.
-    fn wait(&mut self, longest: Option<Duration>) -> io::Result<()> {
-        let timeout = self.timeout(longest);
+    /// Waits for events and fetches them. If the application's deadline is at most `input_patience` after the last
+    /// fetch of all events, only urgent events end the wait; all others are fetched once the deadline has passed. This
+    /// saves wake-ups, each of which costs as much as a message; the other data would wait for the deadline anyway.
+    fn wait(&mut self, timeout_max: Option<Duration>) -> io::Result<()> {
+        let timeout = self.timeout(timeout_max);
         let Some(urgent) = self.sockets.urgent.as_mut().filter(|_| timeout != Some(Duration::ZERO)) else {
-            return self.look_at_all(timeout);
+            return self.fetch_all_events(timeout);
         };
-        let bound = self.looked + self.sockets.config.input_patience;
+        let bound = self.fetched_at + self.sockets.config.input_patience;
         let Some(deadline) = self.app_deadline.filter(|deadline| *deadline <= bound) else {
-            return self.look_at_all(timeout);
+            return self.fetch_all_events(timeout);
         };
         urgent.wait(&mut self.urgent_events, timeout)?;
         if self.clock.now() < deadline {
             return Ok(());
         }
-        self.look_at_all(Some(Duration::ZERO))
+        self.fetch_all_events(Some(Duration::ZERO))
     }
 
-    fn look_at_all(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+    fn fetch_all_events(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         self.sockets.epoll.wait(&mut self.events, timeout)?;
-        self.looked = self.clock.now();
+        self.fetched_at = self.clock.now();
         Ok(())
     }
 
-    fn take_urgent_events(&mut self) -> io::Result<()> {
+    fn fetch_urgent_events(&mut self) -> io::Result<()> {
         match &mut self.sockets.urgent {
             Some(urgent) => urgent.wait(&mut self.urgent_events, Some(Duration::ZERO)),
             None => Ok(()),
@@ -166,13 +166,13 @@ impl<A: Application> Context<A> {
         self.urgent_events = events;
     }
 
-    fn timeout(&mut self, longest: Option<Duration>) -> Option<Duration> {
+    fn timeout(&mut self, timeout_max: Option<Duration>) -> Option<Duration> {
         if !self.sockets.ready.is_empty() || !self.sockets.notes.is_empty() {
             return Some(Duration::ZERO);
         }
         let deadline = [self.app_deadline, self.sockets.next_deadline()].into_iter().flatten().min();
         let until = deadline.map(|deadline| deadline.since(self.clock.now()));
-        [until, longest].into_iter().flatten().min()
+        [until, timeout_max].into_iter().flatten().min()
     }
 
     fn end_turn(&mut self) {
@@ -181,26 +181,26 @@ impl<A: Application> Context<A> {
         self.sockets.flush();
     }
 
-    pub(crate) fn tell(&mut self, conn: Conn, event: Event<'_>) {
+    pub(crate) fn report(&mut self, conn: Conn, event: Event<'_>) {
         self.app.handle(self.sockets.now, conn, event, &mut self.sockets);
     }
 
-    pub(crate) fn tell_refused(&mut self, listener: u16, limit: HostLimit, peers: u64) {
+    pub(crate) fn report_refused(&mut self, listener: u16, limit: HostLimit, peers: u64) {
         self.app.handle_refused(listener, limit, peers);
     }
 
     /// Frees the connection and reports the reason.
-    pub(crate) fn tell_lost(&mut self, conn: Conn, reason: LostReason) {
+    pub(crate) fn report_lost(&mut self, conn: Conn, reason: LostReason) {
         if let Some(connection) = self.sockets.table.remove(conn) {
             drop(connection.into_socket(&mut self.sockets.pool));
-            self.tell(conn, Event::Lost(reason));
+            self.report(conn, Event::Lost(reason));
         }
     }
 
-    /// Reads once and passes the data to the application. Returns the result of the read and whether it filled the buffer;
-    /// `None` if there is nothing to read.
+    /// Reads once and passes the data to the application. Returns the result of the read and whether it filled the
+    /// buffer; `None` if there is nothing to read.
     pub(crate) fn read_once(&mut self, conn: Conn) -> Option<(Read, bool)> {
-        let connection = self.sockets.table.find(conn).filter(|connection| connection.wants_read())?;
+        let connection = self.sockets.table.get_mut(conn).filter(|connection| connection.may_read())?;
         let read = connection.read(&mut self.buffer);
         let mut filled = false;
         if let Read::Data { length, end } = read {

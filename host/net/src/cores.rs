@@ -4,7 +4,7 @@ use std::io;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// The cores that this process may run on, in ascending order; empty if the host does not tell.
+/// The cores that this process may run on, in ascending order; empty if the kernel does not report them.
 pub fn allowed_cores() -> Vec<usize> {
     let Ok(set) = sched_getaffinity(None) else { return Vec::new() };
     (0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect()
@@ -25,13 +25,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_stays_where_it_is_pinned() {
-        let core = *allowed_cores().last().expect("a process runs somewhere");
+    fn pinned_thread_may_use_only_its_core() {
+        let core = *allowed_cores().last().expect("a process should have a core");
         let pinned = std::thread::spawn(move || {
-            pin_current_thread(core).expect("an allowed core");
+            pin_current_thread(core).unwrap();
             allowed_cores()
         });
-        assert_eq!(pinned.join().expect("no panic"), [core]);
+        assert_eq!(pinned.join().unwrap(), [core]);
         assert!(pin_current_thread(usize::MAX).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! Receives a datagram and answers it from the address to which it was sent.
+//! Receives a datagram and answers it from the datagram's destination address.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -9,33 +9,33 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::sys::set_int;
 
-/// Maximum bytes of a question; longer datagrams are ignored.
+/// Maximum bytes of a query; longer datagrams are ignored.
 const BYTES_MAX: usize = 256;
-/// Room for some hundred questions: the kernel counts about 800 bytes for each.
+/// Space for some hundred load queries: the kernel counts about 800 bytes for each.
 const RECEIVE_BUFFER_BYTES: usize = 512 << 10;
-/// Room for one control message with an address.
+/// Space for one control message with an address.
 const CONTROL_BYTES: usize = 64;
 
-/// A UDP socket bound to this address. If it `shares`, other sockets may be bound to the address as well.
-pub fn bind(address: SocketAddr, shares: bool) -> io::Result<OwnedFd> {
+/// A UDP socket bound to this address. If `is_shared`, other sockets may be bound to the address as well.
+pub fn bind(address: SocketAddr, is_shared: bool) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let fd = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
-    if shares {
+    if is_shared {
         sockopt::set_socket_reuseport(&fd, true)?;
     }
     if address.is_ipv6() {
         sockopt::set_ipv6_v6only(&fd, true)?;
     }
     if address.ip().is_unspecified() {
-        // The answer's source address must be the one that was asked; without this option the kernel would choose it.
+        // The answer's source must be the query's destination; without this option the kernel would choose one.
         let (level, option) = match address {
             SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_PKTINFO),
             SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
         };
         set_int(&fd, level, option, 1)?;
     }
-    // Many clients may ask at once. The host limits the size to rmem_max.
+    // Many clients may send load queries at once. The host limits the size to rmem_max.
     sockopt::set_socket_recv_buffer_size(&fd, RECEIVE_BUFFER_BYTES)?;
     rustix::net::bind(&fd, &address)?;
     Ok(fd)
@@ -45,8 +45,8 @@ pub fn bind(address: SocketAddr, shares: bool) -> io::Result<OwnedFd> {
 #[repr(align(8))]
 struct Control([MaybeUninit<u8>; CONTROL_BYTES]);
 
-/// Receives one datagram and sends the reply. `answer` receives the sender's address, the question and a buffer as long as
-/// the question, and returns the reply's length; 0 sends nothing. Returns `false` if no datagram was waiting.
+/// Receives one datagram and sends the reply. `answer` receives the sender's address, the query and a buffer as long
+/// as the query, and returns the reply's length; 0 sends nothing. Returns `false` if no datagram was waiting.
 pub fn exchange(
     fd: &OwnedFd,
     answer: impl FnOnce(SocketAddr, &[u8], &mut [u8]) -> usize,
@@ -55,12 +55,12 @@ pub fn exchange(
     let mut control = Control([MaybeUninit::uninit(); CONTROL_BYTES]);
     // SAFETY: `sockaddr_storage` consists of integers, for which all-zero bytes are valid.
     let mut name: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
-    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let mut buffer_part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     // SAFETY: `msghdr` consists of integers and raw pointers, for which all-zero bytes are valid.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_name = (&raw mut name).cast();
     message.msg_namelen = libc::socklen_t::try_from(size_of::<libc::sockaddr_storage>()).unwrap_or(0);
-    message.msg_iov = &raw mut part;
+    message.msg_iov = &raw mut buffer_part;
     message.msg_iovlen = 1;
     message.msg_control = control.0.as_mut_ptr().cast();
     message.msg_controllen = CONTROL_BYTES;
@@ -74,15 +74,15 @@ pub fn exchange(
         return Ok(true);
     };
     let mut reply = [0_u8; BYTES_MAX];
-    let room = &mut reply[..length.min(BYTES_MAX)];
-    let written = answer(from, &bytes[..room.len()], room).min(room.len());
+    let reply_space = &mut reply[..length.min(BYTES_MAX)];
+    let written = answer(from, &bytes[..reply_space.len()], reply_space).min(reply_space.len());
     if written == 0 {
         return Ok(true);
     }
-    // Name and control message are reused: the reply goes to the sender, from the address that was asked.
+    // Name and control message are reused: the reply goes to the sender, from the address that received the query.
     let_route_choose_interface(&mut message);
-    part = libc::iovec { iov_base: reply.as_mut_ptr().cast(), iov_len: written };
-    message.msg_iov = &raw mut part;
+    buffer_part = libc::iovec { iov_base: reply.as_mut_ptr().cast(), iov_len: written };
+    message.msg_iov = &raw mut buffer_part;
     message.msg_flags = 0;
     // SAFETY: as for `recvmsg`; the control messages are those that the kernel wrote, or none.
     unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT) };
@@ -92,8 +92,8 @@ pub fn exchange(
 
 /// Removes the receiving interface from the control message, because the route to the sender may use another one.
 fn let_route_choose_interface(message: &mut libc::msghdr) {
-    // SAFETY: the kernel has written `msg_controllen` bytes of complete control messages; the macros stay within them. The
-    // data of a message is as long as its header says, which is checked before the data is read or written.
+    // SAFETY: the kernel has written `msg_controllen` bytes of complete control messages; the macros stay within them.
+    // The data of a message is as long as its header says, which is checked before the data is read or written.
     unsafe {
         let header = libc::CMSG_FIRSTHDR(message);
         if header.is_null() {
@@ -129,7 +129,7 @@ fn socket_address(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
     let start: *const libc::sockaddr_storage = name;
     match libc::c_int::from(name.ss_family) {
         libc::AF_INET => {
-            // SAFETY: `sockaddr_storage` has size and alignment for every address; the family shows that it holds this one.
+            // SAFETY: `sockaddr_storage` has size and alignment for every address; the family is that of `sockaddr_in`.
             let address = unsafe { &*start.cast::<libc::sockaddr_in>() };
             let ip = Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr));
             Some(SocketAddr::new(ip.into(), u16::from_be(address.sin_port)))

@@ -4,12 +4,12 @@
 //! without locks on the data path. Several contexts, one for each core, share their listening addresses through
 //! [`Listeners`]; the kernel distributes new connections among the contexts that listen.
 //!
-//! The main cost is one small write per client. To keep it low, all that an application sends on a connection within a
-//! turn leaves in one system call at the end of the turn, chunks are written without a copy, and a readable connection
-//! is read only once unless more data may be there.
+//! The main cost is one small write per client. To keep this cost low, everything that an application sends on a
+//! connection within a turn leaves in one system call at the end of the turn, chunks are written without a copy, and a
+//! readable connection is read only once unless more data may have arrived.
 //!
-//! If a listener takes [questions](Binding::Questions), the context that answers a datagram to its address is the one that
-//! would serve a client from the same port.
+//! If a listener takes [load queries](Binding::LoadQueries), the context that answers a datagram to its address is the
+//! one that would serve a client from the same port.
 //!
 //! A [`Remote`] runs commands on a context's thread and stops the context.
 #![warn(missing_docs)]
@@ -23,8 +23,8 @@ mod datagrams;
 mod events;
 mod limiter;
 mod listen;
+mod load_queries;
 mod outgoing;
-mod questions;
 mod reason;
 mod remote;
 mod sockets;
@@ -52,9 +52,9 @@ pub struct Config {
     pub queued_bytes_max: usize,
     /// Maximum bytes of one read. One buffer of this size serves all connections of a context.
     pub read_bytes: usize,
-    /// How long events of accepted connections may wait for the application's next deadline: if the deadline comes sooner,
-    /// they are handled in its turn, which saves wake-ups. Events of connections that this context opened do not wait. Zero
-    /// means that no events wait.
+    /// How long events of accepted connections may wait for the application's next deadline: if the deadline comes
+    /// sooner, they are handled in its turn, which saves wake-ups. Events of connections that this context opened do
+    /// not wait. Zero means that no events wait.
     pub input_patience: Duration,
     /// Maximum events handled in one turn.
     pub events_per_turn: usize,
@@ -91,9 +91,9 @@ impl Default for Config {
 /// A problem that an operator should know. A context reports each kind at most once a second.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// No file descriptors are left. New peers are refused for 100 ms at a time until there are some.
+    /// No file descriptors are left. New peers are refused for 100 ms at a time until some are free.
     DescriptorsExhausted {
-        /// Whether the limit of the host is reached, rather than that of this process.
+        /// Whether the host has reached its limit, rather than this process its own.
         host: bool,
     },
     /// The context has `connections_max` connections.
@@ -108,8 +108,8 @@ pub enum Notice {
         /// The host's error number.
         error: i32,
     },
-    /// More questions arrive at the address of a listener than are answered.
-    TooManyQuestions {
+    /// More load queries arrive at the address of a listener than are answered.
+    TooManyLoadQueries {
         /// Index of the listener.
         listener: u16,
     },
@@ -124,7 +124,7 @@ pub enum Notice {
 
 impl std::fmt::Display for Notice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let text = |error: &i32| std::io::Error::from_raw_os_error(*error);
+        let os_error = |error: &i32| std::io::Error::from_raw_os_error(*error);
         match self {
             Notice::DescriptorsExhausted { host: false } => f.write_str(
                 "out of file descriptors: new connections are refused; \
@@ -139,15 +139,15 @@ impl std::fmt::Display for Notice {
                  raise --max-connections or add helpers"
             ),
             Notice::AcceptFailed { listener, error } => {
-                write!(f, "cannot accept on listener {listener}: {}; trying again in 100 ms", text(error))
+                write!(f, "cannot accept on listener {listener}: {}; trying again in 100 ms", os_error(error))
             }
-            Notice::TooManyQuestions { listener } => write!(
+            Notice::TooManyLoadQueries { listener } => write!(
                 f,
-                "too many questions of load come in on listener {listener}: some are not answered, and their clients take \
-                 this helper for full; look who sends so many"
+                "too many load queries arrive on listener {listener}: some are not answered, and their clients treat \
+                 this helper as full; find out which hosts send them"
             ),
             Notice::ListenFailed { listener, error } => {
-                write!(f, "cannot listen on listener {listener}: {}; trying again in 1 s", text(error))
+                write!(f, "cannot listen on listener {listener}: {}; trying again in 1 s", os_error(error))
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Listening sockets, which are bound first and listen only while the application wants it.
+//! Listening sockets: bound at the start, and listening only while the application enables them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use spillway_transport::Time;
 
 use crate::Config;
 use crate::datagrams;
-use crate::questions::Questions;
+use crate::load_queries::LoadQueries;
 use crate::steering::{Steering, steer_datagrams};
 use crate::sys::set_int;
 
@@ -23,7 +23,7 @@ const UNSENT_BYTES_MAX: libc::c_int = 128 << 10;
 pub struct BindError {
     /// The address.
     pub address: SocketAddr,
-    /// Whether the UDP socket for questions failed, rather than the TCP socket.
+    /// Whether the UDP socket for load queries could not be bound, rather than the TCP socket.
     pub datagrams: bool,
     /// The host's error.
     pub error: io::Error,
@@ -31,8 +31,8 @@ pub struct BindError {
 
 impl std::fmt::Display for BindError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let what = if self.datagrams { " for questions of load (UDP)" } else { "" };
-        write!(f, "cannot listen on {}{what}: {}", self.address, self.error)?;
+        let purpose = if self.datagrams { " for load queries (UDP)" } else { "" };
+        write!(f, "cannot listen on {}{purpose}: {}", self.address, self.error)?;
         match self.error.kind() {
             io::ErrorKind::AddrInUse if self.datagrams => f.write_str(
                 "; another program is bound there (ss -lunp shows which): give another port, or load_answers = false",
@@ -64,7 +64,7 @@ pub struct ContextListeners(pub(crate) Vec<BoundListener>);
 
 impl ContextListeners {
     /// The sockets in the order of the addresses, for [`Sockets::put_listener`](crate::Sockets::put_listener).
-    pub fn into_each(self) -> Vec<BoundListener> {
+    pub fn into_listeners(self) -> Vec<BoundListener> {
         self.0
     }
 }
@@ -74,10 +74,10 @@ impl ContextListeners {
 pub struct BoundListener {
     fd: OwnedFd,
     steering: Option<(Arc<Steering>, usize)>,
-    questions: Option<OwnedFd>,
+    load_queries: Option<OwnedFd>,
 }
 
-/// How peers of an address are assigned to contexts, and whether the address takes datagrams.
+/// How peers of an address are assigned to contexts, and whether datagrams are received at the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Binding {
     /// The kernel chooses the context of a connection.
@@ -86,7 +86,7 @@ pub enum Binding {
     BySourcePort,
     /// The source port determines the context of a connection and of a datagram: see
     /// [`handle_datagram`](spillway_transport::Application::handle_datagram).
-    Questions,
+    LoadQueries,
 }
 
 impl Listeners {
@@ -96,22 +96,22 @@ impl Listeners {
         Listeners::bind_beside(addresses, contexts, config, Binding::Plain, &[])
     }
 
-    /// Like [`bind`](Self::bind), for a program that already listens on the addresses `ours`: a new address may overlap
+    /// Like [`bind`](Self::bind), for a program that already listens on the addresses `own`: a new address may overlap
     /// with one of them, as `0.0.0.0:80` with `127.0.0.1:80`.
     pub fn bind_beside(
         addresses: &[SocketAddr],
         contexts: usize,
         config: &Config,
         binding: Binding,
-        ours: &[SocketAddr],
+        own: &[SocketAddr],
     ) -> Result<Listeners, BindError> {
         let mut bound = Listeners {
             addresses: Vec::with_capacity(addresses.len()),
             contexts: (0..contexts).map(|_| ContextListeners::default()).collect(),
         };
         for &address in addresses {
-            let overlaps = address.port() != 0 && ours.iter().any(|other| other.port() == address.port());
-            bound.bind_address(address, config, binding, !overlaps)?;
+            let is_own = own.iter().any(|other| overlap(*other, address));
+            bound.bind_address(address, config, binding, !is_own)?;
         }
         Ok(bound)
     }
@@ -121,17 +121,17 @@ impl Listeners {
         address: SocketAddr,
         config: &Config,
         binding: Binding,
-        alone: bool,
+        must_be_free: bool,
     ) -> Result<(), BindError> {
         let failed = |error| BindError { address, datagrams: false, error };
         let contexts = self.contexts.len();
-        let (chosen, _probe, questions) = choose(address, contexts, binding, alone)?;
+        let (chosen, _probe, load_queries) = choose_port(address, contexts, binding, must_be_free)?;
         let steering = (binding != Binding::Plain).then(|| Arc::new(Steering::new(chosen, contexts)));
-        let mut questions = questions.into_iter();
+        let mut load_queries = load_queries.into_iter();
         for (index, context) in self.contexts.iter_mut().enumerate() {
-            let fd = bind_one(chosen, config).map_err(failed)?;
+            let fd = bind_listener(chosen, config).map_err(failed)?;
             let steering = steering.as_ref().map(|steering| (Arc::clone(steering), index));
-            context.0.push(BoundListener { fd, steering, questions: questions.next() });
+            context.0.push(BoundListener { fd, steering, load_queries: load_queries.next() });
         }
         self.addresses.push(chosen);
         Ok(())
@@ -148,23 +148,32 @@ impl Listeners {
     }
 }
 
-/// How many free ports are tried if the UDP port of the same number is in use.
-const PORTS_TRIED: u32 = 32;
+/// Whether one socket at each of the addresses excludes the other. Families never overlap: IPv6 sockets take IPv6 peers
+/// only. Port 0 stands for a free port.
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    let (a, b) = (one.ip(), other.ip());
+    let same_port = one.port() == other.port() && one.port() != 0;
+    let same_address = a == b || (a.is_ipv4() == b.is_ipv4() && (a.is_unspecified() || b.is_unspecified()));
+    same_port && same_address
+}
 
-/// Chooses the port. Returns the address with its port, the socket that reserves a chosen port until it is bound, and the
-/// UDP socket of each context if `binding` needs them.
-fn choose(
+/// Maximal number of free TCP ports to try until the UDP port of the same number is free, too.
+const PORTS_TRIED_MAX: u32 = 32;
+
+/// Chooses the port for port 0. Returns the address with its port, the socket that reserves a chosen port until the
+/// port is bound, and the UDP sockets of all contexts if `binding` needs them.
+fn choose_port(
     address: SocketAddr,
     contexts: usize,
     binding: Binding,
-    alone: bool,
+    must_be_free: bool,
 ) -> Result<(SocketAddr, Option<OwnedFd>, Vec<OwnedFd>), BindError> {
     let failed = |datagrams: bool| move |error: io::Error| BindError { address, datagrams, error };
-    let mut tried = 0;
+    let mut ports_tried = 0;
     loop {
         let mut chosen = address;
         // With port 0 the probe chooses and reserves the port; with a given port it only detects other listeners.
-        let mut probe = if alone { Some(probe(address).map_err(failed(false))?) } else { None };
+        let mut probe = if must_be_free { Some(probe(address).map_err(failed(false))?) } else { None };
         if address.port() != 0 {
             probe = None;
         }
@@ -172,14 +181,14 @@ fn choose(
             let name = rustix::net::getsockname(probe).map_err(|error| failed(false)(error.into()))?;
             chosen = SocketAddr::try_from(name).map_err(|error| failed(false)(error.into()))?;
         }
-        if binding != Binding::Questions {
+        if binding != Binding::LoadQueries {
             return Ok((chosen, probe, Vec::new()));
         }
-        tried += 1;
-        match bind_datagrams(chosen, contexts, alone) {
-            Ok(questions) => return Ok((chosen, probe, questions)),
+        ports_tried += 1;
+        match bind_datagrams(chosen, contexts, must_be_free) {
+            Ok(load_queries) => return Ok((chosen, probe, load_queries)),
             Err(error) if address.port() == 0 && error.kind() == io::ErrorKind::AddrInUse => {
-                if tried >= PORTS_TRIED {
+                if ports_tried >= PORTS_TRIED_MAX {
                     return Err(failed(true)(error));
                 }
             }
@@ -188,8 +197,8 @@ fn choose(
     }
 }
 
-/// Binds a socket without SO_REUSEPORT, which fails if another program listens on the address. Sockets with SO_REUSEPORT
-/// would silently share the port with another program of the same user.
+/// Binds a socket without SO_REUSEPORT, which fails if another program listens on the address. Sockets with
+/// SO_REUSEPORT would silently share the port with another program of the same user.
 fn probe(address: SocketAddr) -> io::Result<OwnedFd> {
     let probe = new_socket(address)?;
     sockopt::set_socket_reuseaddr(&probe, true)?;
@@ -200,8 +209,8 @@ fn probe(address: SocketAddr) -> io::Result<OwnedFd> {
     Ok(probe)
 }
 
-fn bind_datagrams(address: SocketAddr, contexts: usize, alone: bool) -> io::Result<Vec<OwnedFd>> {
-    if alone {
+fn bind_datagrams(address: SocketAddr, contexts: usize, must_be_free: bool) -> io::Result<Vec<OwnedFd>> {
+    if must_be_free {
         drop(datagrams::bind(address, false)?);
     }
     let sockets: io::Result<Vec<OwnedFd>> = (0..contexts).map(|_| datagrams::bind(address, true)).collect();
@@ -211,7 +220,7 @@ fn bind_datagrams(address: SocketAddr, contexts: usize, alone: bool) -> io::Resu
     Ok(sockets)
 }
 
-fn bind_one(address: SocketAddr, config: &Config) -> io::Result<OwnedFd> {
+fn bind_listener(address: SocketAddr, config: &Config) -> io::Result<OwnedFd> {
     let fd = new_socket(address)?;
     sockopt::set_socket_reuseaddr(&fd, true)?;
     sockopt::set_socket_reuseport(&fd, true)?;
@@ -258,12 +267,12 @@ pub struct Listener {
     pub fd: Arc<OwnedFd>,
     /// The steering of the address, and the index of this context.
     steering: Option<(Arc<Steering>, usize)>,
-    pub questions: Option<Questions>,
-    /// Whether the application wants the socket to listen.
-    pub wanted: bool,
+    pub load_queries: Option<LoadQueries>,
+    /// Whether the application has enabled the listener.
+    pub is_enabled: bool,
     /// Whether the socket listens.
-    pub open: bool,
-    /// When accepting or opening is tried again.
+    pub is_listening: bool,
+    /// Time at which accepting or opening is tried again.
     pub retry: Option<Time>,
 }
 
@@ -272,9 +281,9 @@ impl Listener {
         Listener {
             fd: Arc::new(bound.fd),
             steering: bound.steering,
-            questions: bound.questions.map(Questions::new),
-            wanted: false,
-            open: false,
+            load_queries: bound.load_queries.map(LoadQueries::new),
+            is_enabled: false,
+            is_listening: false,
             retry: None,
         }
     }
@@ -286,17 +295,17 @@ impl Listener {
             Some((steering, context)) => steering.open(*context, &self.fd, listen)?,
             None => listen()?,
         }
-        self.open = true;
+        self.is_listening = true;
         Ok(())
     }
 
-    /// Stops listening; the socket stays bound, as Linux defines `shutdown` of a listening socket. The host refuses new
-    /// peers and resets those not yet accepted.
+    /// Stops listening. The socket stays bound, as Linux defines `shutdown` of a listening socket. The kernel refuses
+    /// new peers and resets those that wait to be accepted.
     pub fn close(&mut self) {
-        if !std::mem::take(&mut self.open) {
+        if !std::mem::take(&mut self.is_listening) {
             return;
         }
-        // Fails only if the socket does not listen.
+        // `shutdown` fails only if the socket does not listen.
         let close = || {
             let _ = rustix::net::shutdown(&self.fd, Shutdown::Read);
         };
@@ -306,9 +315,9 @@ impl Listener {
         }
     }
 
-    /// When accepting, opening or answering is tried again.
+    /// Time at which accepting, opening or answering is tried again.
     pub fn next_retry(&self) -> Option<Time> {
-        [self.retry, self.questions.as_ref().and_then(Questions::retry)].into_iter().flatten().min()
+        [self.retry, self.load_queries.as_ref().and_then(LoadQueries::retry)].into_iter().flatten().min()
     }
 }
 
@@ -316,5 +325,40 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_overlap_by_port_and_by_address() {
+        let overlap = |one: &str, other: &str| {
+            let (one, other) = (one.parse().unwrap(), other.parse().unwrap());
+            assert_eq!(super::overlap(one, other), super::overlap(other, one));
+            super::overlap(one, other)
+        };
+        assert!(overlap("127.0.0.1:80", "127.0.0.1:80"));
+        assert!(overlap("0.0.0.0:80", "127.0.0.1:80"));
+        assert!(overlap("[::]:80", "[::1]:80"));
+        assert!(!overlap("127.0.0.1:80", "10.0.0.1:80"));
+        assert!(!overlap("127.0.0.1:80", "127.0.0.1:81"));
+        assert!(!overlap("0.0.0.0:80", "[::]:80"));
+        assert!(!overlap("0.0.0.0:0", "127.0.0.1:0"));
+    }
+
+    /// Another program of the same user whose socket has SO_REUSEPORT: without the check both would get some peers.
+    #[test]
+    fn other_program_is_detected_beside_an_own_listener_with_the_same_port() {
+        let other = new_socket("127.0.0.2:0".parse().unwrap()).unwrap();
+        sockopt::set_socket_reuseport(&other, true).unwrap();
+        rustix::net::bind(&other, &SocketAddr::from(([127, 0, 0, 2], 0))).unwrap();
+        rustix::net::listen(&other, 1).unwrap();
+        let taken = SocketAddr::try_from(rustix::net::getsockname(&other).unwrap()).unwrap();
+        let own = SocketAddr::from(([127, 0, 0, 1], taken.port()));
+        let bind = |own| Listeners::bind_beside(&[taken], 1, &Config::default(), Binding::Plain, &[own]);
+        assert_eq!(bind(own).unwrap_err().error.kind(), io::ErrorKind::AddrInUse);
+        assert!(bind(taken).is_ok(), "the program's own listener at this address is no obstacle");
     }
 }

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
 use spillway_transport::Chunk;
 
-/// Maximum size of a piece that gathers small sends.
+/// Maximum size of a piece that gathers several small sends.
 const GATHERED_BYTES_MAX: usize = 16 << 10;
 /// Maximum number of pieces written in one call.
 const PIECES_PER_CALL: usize = 16;
@@ -16,21 +16,21 @@ const PIECES_PER_CALL: usize = 16;
 /// Buffers for reuse. The last one returned is used first, because it is likely to be in the CPU's cache.
 #[derive(Debug, Default)]
 pub struct Pool {
-    small: Vec<Chunk>,
+    small_chunks: Vec<Chunk>,
     chunks: Vec<Chunk>,
     /// Capacity of all chunks in the queues of connections, in bytes.
-    lent: usize,
+    held_by_all: usize,
 }
 
 impl Pool {
-    const SMALL_MAX: usize = 256;
+    const SMALL_CHUNKS_MAX: usize = 256;
     const CHUNKS_MAX: usize = 16;
-    /// Larger buffers are freed, so that one huge message does not occupy memory for good.
+    /// Larger buffers are freed, so that one huge message does not occupy memory permanently.
     const CHUNK_BYTES_MAX: usize = 256 << 10;
 
     /// Bytes of memory that the queues of all connections take.
-    pub fn lent(&self) -> usize {
-        self.lent
+    pub fn held_by_all(&self) -> usize {
+        self.held_by_all
     }
 
     /// An empty chunk for reuse, if there is one.
@@ -38,17 +38,17 @@ impl Pool {
         self.chunks.pop()
     }
 
-    fn small(&mut self) -> Chunk {
-        self.small.pop().unwrap_or_else(|| Chunk::with_capacity(2048))
+    fn small_chunk(&mut self) -> Chunk {
+        self.small_chunks.pop().unwrap_or_else(|| Chunk::with_capacity(2048))
     }
 
     fn recycle(&mut self, mut piece: Piece) {
         let capacity = piece.chunk.capacity();
-        self.lent -= capacity;
+        self.held_by_all -= capacity;
         piece.chunk.clear();
-        if piece.gathered {
-            if self.small.len() < Pool::SMALL_MAX {
-                self.small.push(piece.chunk);
+        if piece.is_gathered {
+            if self.small_chunks.len() < Pool::SMALL_CHUNKS_MAX {
+                self.small_chunks.push(piece.chunk);
             }
         } else if self.chunks.len() < Pool::CHUNKS_MAX && (1..=Pool::CHUNK_BYTES_MAX).contains(&capacity) {
             self.chunks.push(piece.chunk);
@@ -59,9 +59,9 @@ impl Pool {
 #[derive(Debug)]
 struct Piece {
     chunk: Chunk,
-    /// Small sends may be appended until a part of the piece was sent.
-    gathered: bool,
-    sent: bool,
+    /// Small sends may be appended until a part of the piece has been written.
+    is_gathered: bool,
+    is_partly_sent: bool,
 }
 
 /// The result of a flush.
@@ -106,34 +106,36 @@ impl Outgoing {
         }
         self.bytes += bytes.len();
         let fits = |piece: &&mut Piece| {
-            piece.gathered && !piece.sent && piece.chunk.len() + bytes.len() <= GATHERED_BYTES_MAX
+            piece.is_gathered
+                && !piece.is_partly_sent
+                && piece.chunk.len() + bytes.len() <= GATHERED_BYTES_MAX
         };
         if let Some(piece) = self.pieces.back_mut().filter(fits) {
-            let before = piece.chunk.capacity();
+            let old_capacity = piece.chunk.capacity();
             piece.chunk.buffer().extend_from_slice(bytes);
-            let grown = piece.chunk.capacity() - before;
+            let grown = piece.chunk.capacity() - old_capacity;
             self.held += grown;
-            pool.lent += grown;
+            pool.held_by_all += grown;
             return;
         }
-        // A large send would enlarge a small buffer for good: it gets a chunk of its own.
-        let gathered = bytes.len() <= GATHERED_BYTES_MAX;
-        let mut chunk = if gathered { pool.small() } else { pool.chunk().unwrap_or_default() };
+        // A large send would enlarge a small buffer permanently, so it is written to a chunk of its own.
+        let is_gathered = bytes.len() <= GATHERED_BYTES_MAX;
+        let mut chunk = if is_gathered { pool.small_chunk() } else { pool.chunk().unwrap_or_default() };
         chunk.buffer().extend_from_slice(bytes);
-        self.add(Piece { chunk, gathered, sent: false }, pool);
+        self.add(Piece { chunk, is_gathered, is_partly_sent: false }, pool);
     }
 
     fn add(&mut self, piece: Piece, pool: &mut Pool) {
         self.held += piece.chunk.capacity();
-        pool.lent += piece.chunk.capacity();
+        pool.held_by_all += piece.chunk.capacity();
         self.pieces.push_back(piece);
     }
 
     /// Moves a chunk to the end of the queue.
     pub fn push(&mut self, chunk: Chunk, pool: &mut Pool) {
-        let piece = Piece { chunk, gathered: false, sent: false };
+        let piece = Piece { chunk, is_gathered: false, is_partly_sent: false };
         if piece.chunk.is_empty() {
-            pool.lent += piece.chunk.capacity();
+            pool.held_by_all += piece.chunk.capacity();
             pool.recycle(piece);
             return;
         }
@@ -186,7 +188,7 @@ impl Outgoing {
             let Some(front) = self.pieces.front_mut() else { return };
             let part = sent.min(front.chunk.len());
             front.chunk.advance(part);
-            front.sent = true;
+            front.is_partly_sent = true;
             sent -= part;
             if front.chunk.is_empty()
                 && let Some(piece) = self.pieces.pop_front()
@@ -211,12 +213,12 @@ mod tests {
     }
 
     #[test]
-    fn keeps_the_order_of_small_sends_and_chunks_over_partial_writes() {
+    fn order_of_small_sends_and_chunks_survives_partial_writes() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         theirs.set_nonblocking(true).unwrap();
         let (mut out, mut pool) = (Outgoing::default(), Pool::default());
-        let (mut queued, mut got) = (0, Vec::new());
+        let (mut queued, mut received) = (0, Vec::new());
         for round in 0..400_usize {
             for length in [3, 200, 20_000 * (round % 3)] {
                 out.gather(&numbered(queued, length), &mut pool);
@@ -227,47 +229,50 @@ mod tests {
             queued += chunk.len();
             out.push(chunk, &mut pool);
             let before = out.len();
-            assert!(out.held() >= out.len() && out.held() == pool.lent(), "one connection has them all");
+            assert!(
+                out.held() >= out.len() && out.held() == pool.held_by_all(),
+                "the pool should count the buffers of its only queue"
+            );
             let (sent, _) = out.flush(ours.as_fd(), &mut pool);
             assert_eq!(out.len(), before - sent);
             let mut buffer = vec![0; 30_000];
             if let Ok(count) = theirs.read(&mut buffer) {
-                got.extend_from_slice(&buffer[..count]);
+                received.extend_from_slice(&buffer[..count]);
             }
         }
-        while got.len() < queued {
+        while received.len() < queued {
             out.flush(ours.as_fd(), &mut pool);
             let mut buffer = vec![0; 300_000];
             if let Ok(count) = theirs.read(&mut buffer) {
-                got.extend_from_slice(&buffer[..count]);
+                received.extend_from_slice(&buffer[..count]);
             }
         }
         assert!(out.is_empty());
-        assert_eq!((out.held(), pool.lent()), (0, 0));
-        assert_eq!(got, numbered(0, queued));
-        assert!(pool.small.len() <= Pool::SMALL_MAX && pool.chunks.len() <= Pool::CHUNKS_MAX);
+        assert_eq!((out.held(), pool.held_by_all()), (0, 0));
+        assert_eq!(received, numbered(0, queued));
+        assert!(pool.small_chunks.len() <= Pool::SMALL_CHUNKS_MAX && pool.chunks.len() <= Pool::CHUNKS_MAX);
     }
 
     #[test]
-    fn the_pool_is_bounded_and_keeps_no_huge_buffers() {
+    fn pool_is_bounded_and_frees_huge_buffers() {
         let (mut out, mut pool) = (Outgoing::default(), Pool::default());
-        for _ in 0..Pool::SMALL_MAX * 2 {
+        for _ in 0..Pool::SMALL_CHUNKS_MAX * 2 {
             out.push(Chunk::from(vec![0; 10]), &mut pool);
             out.gather(b"small", &mut pool);
         }
         out.push(Chunk::from(vec![0; 2 << 20]), &mut pool);
         out.clear(&mut pool);
         assert!(out.is_empty());
-        assert_eq!((pool.small.len(), pool.chunks.len()), (Pool::SMALL_MAX, Pool::CHUNKS_MAX));
+        assert_eq!((pool.small_chunks.len(), pool.chunks.len()), (Pool::SMALL_CHUNKS_MAX, Pool::CHUNKS_MAX));
         assert!(pool.chunks.iter_mut().all(|chunk| chunk.buffer().capacity() <= Pool::CHUNK_BYTES_MAX));
     }
 
     #[test]
-    fn a_broken_connection_fails_without_a_signal() {
+    fn write_to_a_closed_peer_fails_without_a_signal() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         drop(theirs);
         let (mut out, mut pool) = (Outgoing::default(), Pool::default());
-        out.gather(b"nobody reads this", &mut pool);
+        out.gather(b"unread", &mut pool);
         assert_eq!(out.flush(ours.as_fd(), &mut pool), (0, Flush::Failed(Errno::PIPE)));
     }
 }

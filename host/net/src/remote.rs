@@ -66,7 +66,7 @@ impl<A> Clone for Remote<A> {
 }
 
 impl<A> Remote<A> {
-    /// Runs a command on the context's thread without waiting for it. Data that it sends leaves at the end of that turn.
+    /// Runs a command on the context's thread without waiting for it. Its data is written at the end of that turn.
     pub fn run(
         &self,
         command: impl FnOnce(Time, &mut A, &mut Sockets) + Send + 'static,
@@ -84,33 +84,34 @@ impl<A> Remote<A> {
     }
 
     /// Runs a command and waits for its result.
-    pub fn ask<R: Send + 'static>(
+    pub fn run_and_wait<R: Send + 'static>(
         &self,
-        question: impl FnOnce(Time, &mut A, &mut Sockets) -> R + Send + 'static,
+        command: impl FnOnce(Time, &mut A, &mut Sockets) -> R + Send + 'static,
     ) -> Result<R, Unreachable> {
-        self.put(question)?.recv().map_err(|_| Unreachable)
+        self.run_with_result(command)?.recv().map_err(|_| Unreachable)
     }
 
-    /// Like [`ask`](Self::ask), but waits at most for `within`. A context that does not answer in time is unreachable, too.
-    pub fn ask_within<R: Send + 'static>(
+    /// Like [`run_and_wait`](Self::run_and_wait), but waits at most for `timeout`: a context that answers later is
+    /// unreachable, too.
+    pub fn run_and_wait_timeout<R: Send + 'static>(
         &self,
-        within: Duration,
-        question: impl FnOnce(Time, &mut A, &mut Sockets) -> R + Send + 'static,
+        timeout: Duration,
+        command: impl FnOnce(Time, &mut A, &mut Sockets) -> R + Send + 'static,
     ) -> Result<R, Unreachable> {
-        self.put(question)?.recv_timeout(within).map_err(|_| Unreachable)
+        self.run_with_result(command)?.recv_timeout(timeout).map_err(|_| Unreachable)
     }
 
     /// Runs a command whose result the returned channel delivers.
-    fn put<R: Send + 'static>(
+    fn run_with_result<R: Send + 'static>(
         &self,
-        question: impl FnOnce(Time, &mut A, &mut Sockets) -> R + Send + 'static,
+        command: impl FnOnce(Time, &mut A, &mut Sockets) -> R + Send + 'static,
     ) -> Result<Receiver<R>, Unreachable> {
-        let (answer, answered) = sync_channel(1);
+        let (sender, result) = sync_channel(1);
         self.run(move |now, app, sockets| {
-            // Fails if the caller no longer waits.
-            let _ = answer.send(question(now, app, sockets));
+            // Sending fails if the caller no longer waits.
+            let _ = sender.send(command(now, app, sockets));
         })?;
-        Ok(answered)
+        Ok(result)
     }
 
     /// Ends the context's `run` after its present turn. Dropping the context closes its connections.

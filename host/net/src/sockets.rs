@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use rustix::event::epoll::EventFlags;
 use rustix::net::sockopt;
-use spillway_parts::Delays;
+use spillway_parts::TimerQueue;
 use spillway_transport::{Conn, LostReason, Time};
 
 use crate::connection::{Connection, Flushed};
 use crate::limiter::Limiter;
 use crate::listen::{ContextListeners, Listener};
+use crate::load_queries::LoadQueries;
 use crate::outgoing::Pool;
-use crate::questions::Questions;
 use crate::reason::reason;
 use crate::sys::Epoll;
 use crate::table::Table;
@@ -41,27 +41,27 @@ pub struct Sockets {
     pub(crate) table: Table,
     /// Listeners by their index.
     pub(crate) listeners: BTreeMap<u16, Listener>,
-    /// Listeners with something to retry: usually few or none, however many listeners there are.
+    /// Listeners with something to retry, so that a turn need not look at all listeners.
     pub(crate) retrying: BTreeSet<u16>,
     pub(crate) pool: Pool,
     /// The time of the present turn.
     pub(crate) now: Time,
     /// Connections to flush at the end of the turn.
     pub(crate) dirty: Vec<Conn>,
-    /// Connections readable without a new event: the grant came after the data, or one read did not take all data.
+    /// Connections readable without a new event: the grant came after the data, or a read left data in the kernel.
     pub(crate) ready: VecDeque<Conn>,
     /// Connections with room or a loss to report.
     pub(crate) notes: VecDeque<Conn>,
     /// Connections being opened, with their timeouts.
-    pub(crate) connecting: Delays<Conn>,
+    pub(crate) connecting: TimerQueue<Conn>,
     /// Connections whose acknowledgements will be queried.
-    pub(crate) watch: Delays<Conn>,
+    pub(crate) watch: TimerQueue<Conn>,
     pub(crate) hook: Box<dyn FnMut(Notice) + Send>,
     pub(crate) out_of_descriptors: Limiter,
     pub(crate) out_of_connections: Limiter,
     pub(crate) accept_failures: Limiter,
     pub(crate) listen_failures: Limiter,
-    pub(crate) too_many_questions: Limiter,
+    pub(crate) too_many_load_queries: Limiter,
 }
 
 impl Sockets {
@@ -86,18 +86,18 @@ impl Sockets {
             dirty: Vec::new(),
             ready: VecDeque::new(),
             notes: VecDeque::new(),
-            connecting: Delays::new(config.connect_timeout),
-            watch: Delays::new(WATCH_INTERVAL),
+            connecting: TimerQueue::new(config.connect_timeout),
+            watch: TimerQueue::new(WATCH_INTERVAL),
             hook,
             out_of_descriptors: Limiter::default(),
             out_of_connections: Limiter::default(),
             accept_failures: Limiter::default(),
             listen_failures: Limiter::default(),
-            too_many_questions: Limiter::default(),
+            too_many_load_queries: Limiter::default(),
             config,
         };
-        let all: Vec<u16> = sockets.listeners.keys().copied().collect();
-        all.into_iter().for_each(|index| sockets.watch_questions(index));
+        let indices: Vec<u16> = sockets.listeners.keys().copied().collect();
+        indices.into_iter().for_each(|index| sockets.watch_load_queries(index));
         Ok(sockets)
     }
 
@@ -111,12 +111,12 @@ impl Sockets {
         let conn = self.table.next().ok_or(io::ErrorKind::OutOfMemory)?; // callers have checked that there is room
         let set = self.urgent.as_ref().filter(|_| connection.is_connecting()).unwrap_or(&self.epoll);
         if let Err(error) = set.add(connection.fd(), connection_token(conn), CONNECTION_EVENTS) {
-            // A reset, because the peer could take an orderly end for an answer.
+            // A reset, because the peer could mistake an orderly end for an empty answer.
             close_with_reset(connection.into_socket(&mut self.pool));
             return Err(error);
         }
-        let entered = self.table.insert(connection);
-        debug_assert_eq!(entered, Some(conn), "the name is the one that was promised");
+        let inserted = self.table.insert(connection);
+        debug_assert_eq!(inserted, Some(conn), "`insert` should return the key that `next` announced");
         Ok(conn)
     }
 
@@ -133,7 +133,7 @@ impl Sockets {
                 self.connecting.start(now, conn, |conn| is_connecting(table, *conn));
                 Ok(conn)
             }
-            // No local port is left: the application gets `Full`.
+            // No local port is left: the application receives `Full`.
             Err(error @ (rustix::io::Errno::ADDRNOTAVAIL | rustix::io::Errno::AGAIN)) => Err(error.into()),
             Err(error) => {
                 let conn = self.table.insert(Connection::connecting(fd)).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -145,7 +145,7 @@ impl Sockets {
 
     /// Flushes the connection at the end of the turn.
     pub(crate) fn mark_dirty(&mut self, conn: Conn) {
-        if let Some(connection) = self.table.find(conn)
+        if let Some(connection) = self.table.get_mut(conn)
             && connection.enter_dirty()
         {
             self.dirty.push(conn);
@@ -154,7 +154,7 @@ impl Sockets {
 
     /// Reads the connection without waiting for an event, in this turn or the next.
     pub(crate) fn mark_ready(&mut self, conn: Conn) {
-        if let Some(connection) = self.table.find(conn)
+        if let Some(connection) = self.table.get_mut(conn)
             && connection.enter_ready()
         {
             self.ready.push_back(conn);
@@ -163,14 +163,14 @@ impl Sockets {
 
     /// Marks a connection as dead. Its loss is reported in the next turn.
     pub(crate) fn lose(&mut self, conn: Conn, reason: LostReason) {
-        if let Some(connection) = self.table.find(conn) {
-            connection.die(reason, &mut self.pool);
+        if let Some(connection) = self.table.get_mut(conn) {
+            connection.mark_dead(reason, &mut self.pool);
             self.note(conn);
         }
     }
 
     fn note(&mut self, conn: Conn) {
-        if let Some(connection) = self.table.find(conn)
+        if let Some(connection) = self.table.get_mut(conn)
             && connection.enter_notes()
         {
             self.notes.push_back(conn);
@@ -190,24 +190,24 @@ impl Sockets {
         for conn in dirty.drain(..) {
             self.flush_connection(conn);
         }
-        // No connection was added meanwhile: the allocation is kept.
+        // Flushing adds no connection to the list, so its allocation can be reused.
         self.dirty = dirty;
     }
 
     fn flush_connection(&mut self, conn: Conn) {
         let room_below = self.config.queued_bytes_max / 2;
-        let Some(connection) = self.table.find(conn) else { return };
+        let Some(connection) = self.table.get_mut(conn) else { return };
         match connection.flush(&mut self.pool, room_below) {
             Flushed::Nothing => {}
-            Flushed::Done { has_room, is_watched, is_over } => {
+            Flushed::Done { has_room, is_watched, has_ended } => {
                 if has_room {
                     self.note(conn);
                 }
                 if is_watched {
                     self.watch_soon(conn);
                 }
-                if is_over {
-                    self.finish_if_over(conn);
+                if has_ended {
+                    self.report_if_ended(conn);
                 }
             }
             Flushed::Broken => self.mark_ready(conn),
@@ -217,25 +217,25 @@ impl Sockets {
 
     /// Queries the peer's acknowledgements after [`WATCH_INTERVAL`], if any are outstanding.
     pub(crate) fn watch_soon(&mut self, conn: Conn) {
-        if let Some(connection) = self.table.find(conn)
+        if let Some(connection) = self.table.get_mut(conn)
             && connection.enter_watch()
         {
             let table = &self.table;
-            let is_wanted = |conn: &Conn| table.look(*conn).is_some_and(Connection::is_in_watch);
+            let is_wanted = |conn: &Conn| table.get(*conn).is_some_and(Connection::is_in_watch);
             self.watch.start(self.now, conn, is_wanted);
         }
     }
 
-    /// Reports `Lost(Closed)` if the connection has ended in order: see [`Connection::is_over`].
-    pub(crate) fn finish_if_over(&mut self, conn: Conn) {
-        if let Some(connection) = self.table.find(conn)
-            && connection.is_over()
+    /// Reports `Lost(Closed)` if the connection has ended in order: see [`Connection::has_ended`].
+    pub(crate) fn report_if_ended(&mut self, conn: Conn) {
+        if let Some(connection) = self.table.get_mut(conn)
+            && connection.has_ended()
         {
             self.lose(conn, LostReason::Closed);
         }
     }
 
-    /// The next time at which something is due without an event.
+    /// The next time at which a timeout, a query or a retry is due.
     pub(crate) fn next_deadline(&mut self) -> Option<Time> {
         let table = &self.table;
         let connect = self.connecting.poll_needed_timeout(|conn| is_connecting(table, *conn));
@@ -244,7 +244,7 @@ impl Sockets {
         debug_assert_eq!(
             retry,
             self.listeners.values().filter_map(Listener::next_retry).min(),
-            "all are noted"
+            "`retrying` should hold every listener with a retry"
         );
         [connect, watch, retry].into_iter().flatten().min()
     }
@@ -258,52 +258,57 @@ impl Sockets {
         }
     }
 
-    /// Watches the socket for questions at a listener's address.
-    pub(crate) fn watch_questions(&mut self, index: u16) {
-        if let Some(questions) = self.listeners.get_mut(&index).and_then(|l| l.questions.as_mut()) {
-            questions.watch(self.now, &self.epoll, question_token(index));
+    /// Watches the socket for load queries at a listener's address.
+    pub(crate) fn watch_load_queries(&mut self, index: u16) {
+        if let Some(load_queries) =
+            self.listeners.get_mut(&index).and_then(|listener| listener.load_queries.as_mut())
+        {
+            load_queries.watch(self.now, &self.epoll, query_token(index));
             self.note_retry(index);
         }
     }
 
-    /// Answers the questions that wait at a listener's address.
-    pub(crate) fn answer_questions(
+    /// Answers the load queries that wait at a listener's address.
+    pub(crate) fn answer_load_queries(
         &mut self,
         index: u16,
         answer: impl FnMut(SocketAddr, &[u8], &mut [u8]) -> usize,
     ) {
-        let Some(questions) = self.listeners.get_mut(&index).and_then(|l| l.questions.as_mut()) else {
+        let Some(load_queries) =
+            self.listeners.get_mut(&index).and_then(|listener| listener.load_queries.as_mut())
+        else {
             return;
         };
-        if questions.answer(self.now, &self.epoll, answer) {
+        if load_queries.answer(self.now, &self.epoll, answer) {
             self.note_retry(index);
-            if self.too_many_questions.count(self.now).is_some() {
-                (self.hook)(Notice::TooManyQuestions { listener: index });
+            if self.too_many_load_queries.count(self.now).is_some() {
+                (self.hook)(Notice::TooManyLoadQueries { listener: index });
             }
         }
     }
 
-    /// Watches the first socket for questions again whose pause is over.
-    pub(crate) fn retry_questions(&mut self) {
+    /// Watches the first socket for load queries again whose pause has ended.
+    pub(crate) fn retry_load_queries(&mut self) {
         // Other sockets that are due follow in the next turns.
         if let Some(index) =
-            self.due_listener(|listener| listener.questions.as_ref().and_then(Questions::retry))
+            self.due_listener(|listener| listener.load_queries.as_ref().and_then(LoadQueries::retry))
         {
-            self.watch_questions(index);
+            self.watch_load_queries(index);
         }
     }
 
-    /// The first listener for which the time that `retry` returns has come.
+    /// The first listener for which the time that `retry` returns has passed.
     pub(crate) fn due_listener(&self, retry: impl Fn(&Listener) -> Option<Time>) -> Option<u16> {
-        let is_due =
-            |index: &&u16| self.listeners.get(index).and_then(&retry).is_some_and(|at| at <= self.now);
+        let is_due = |index: &&u16| {
+            self.listeners.get(index).and_then(&retry).is_some_and(|retry_at| retry_at <= self.now)
+        };
         self.retrying.iter().find(is_due).copied()
     }
 }
 
 /// Whether a connection is still being opened.
 pub(crate) fn is_connecting(table: &Table, conn: Conn) -> bool {
-    table.look(conn).is_some_and(Connection::is_connecting)
+    table.get(conn).is_some_and(Connection::is_connecting)
 }
 
 /// Closes a socket so that the peer is reset.
@@ -318,16 +323,16 @@ pub(crate) fn connection_token(conn: Conn) -> u64 {
     u64::from(conn.generation) << 32 | u64::from(conn.slot)
 }
 
-/// In a token, distinguishes the socket for questions from its listener.
-const QUESTIONS: u32 = 1 << 16;
+/// In a token, distinguishes the socket for load queries from its listener.
+const LOAD_QUERIES: u32 = 1 << 16;
 
-pub(crate) fn question_token(listener: u16) -> u64 {
-    u64::from(QUESTIONS | u32::from(listener))
+pub(crate) fn query_token(listener: u16) -> u64 {
+    u64::from(LOAD_QUERIES | u32::from(listener))
 }
 
-/// The listener to whose socket for questions this slot belongs.
-pub(crate) fn listener_of_questions(slot: u32) -> Option<u16> {
-    slot.checked_sub(QUESTIONS).and_then(|index| u16::try_from(index).ok())
+/// The listener to whose socket for load queries this slot belongs.
+pub(crate) fn listener_of_load_queries(slot: u32) -> Option<u16> {
+    slot.checked_sub(LOAD_QUERIES).and_then(|index| u16::try_from(index).ok())
 }
 
 /// The token of the mailbox's eventfd.

@@ -1,8 +1,8 @@
 //! Assigns clients to contexts by their source port.
 //!
-//! A client asks by datagram for the load of the context that would serve it, from the port number from which it will
-//! connect. So datagrams and connections are both assigned by that number: a classic BPF program chooses among the sockets
-//! of all contexts at one address. It needs no privilege (`SO_ATTACH_REUSEPORT_CBPF`, Linux 4.5).
+//! Before a client connects, it queries the load by a datagram from the same port number. The context that will serve
+//! the client must answer, so connections and datagrams are assigned by that number: a classic BPF program chooses
+//! among the sockets of all contexts at one address. It needs no privilege (`SO_ATTACH_REUSEPORT_CBPF`, Linux 4.5).
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,13 +14,13 @@ use libc::sock_filter;
 /// A program has two instructions for each context; the kernel permits 4096.
 const CONTEXTS_MAX: usize = 1024;
 
-/// Multiplier of Fibonacci hashing (Knuth, TAOCP 6.4): clients' ports are not spread evenly, as Linux prefers even ones.
-const SPREAD: u32 = 0x9e37_79b1;
+/// Multiplier of Fibonacci hashing (Knuth, TAOCP 6.4): spreads clients' ports, most of which are even on Linux.
+const HASH_MULTIPLIER: u32 = 0x9e37_79b1;
 
 /// The context, of `contexts`, that serves clients with this source port.
 #[cfg(test)]
 pub fn context_of(port: u16, contexts: u32) -> u32 {
-    (u32::from(port).wrapping_mul(SPREAD) >> 16) % contexts
+    (u32::from(port).wrapping_mul(HASH_MULTIPLIER) >> 16) % contexts
 }
 
 /// The listening sockets of all contexts at one address.
@@ -28,13 +28,13 @@ pub fn context_of(port: u16, contexts: u32) -> u32 {
 pub struct Steering {
     is_ipv4: bool,
     contexts: usize,
-    /// The contexts whose sockets listen, in the kernel's order: it appends a new socket, and moves the last one to the
-    /// place of a socket that closes (`reuseport_detach_sock`).
+    /// The contexts whose sockets listen, in the kernel's order: the kernel appends a new socket, and moves the last
+    /// socket to the position of one that closes (`reuseport_detach_sock`).
     listening: Mutex<Vec<(usize, Arc<OwnedFd>)>>,
 }
 
 impl Steering {
-    /// For an address that this many contexts share.
+    /// For an address that `contexts` contexts share.
     pub fn new(address: SocketAddr, contexts: usize) -> Steering {
         Steering { is_ipv4: address.is_ipv4(), contexts, listening: Mutex::default() }
     }
@@ -57,17 +57,17 @@ impl Steering {
     pub fn close(&self, context: usize, close: impl FnOnce()) {
         let mut listening = self.listening.lock().unwrap_or_else(PoisonError::into_inner);
         close();
-        if let Some(place) = listening.iter().position(|(listens, _)| *listens == context) {
-            listening.swap_remove(place);
+        if let Some(index) = listening.iter().position(|(other, _)| *other == context) {
+            listening.swap_remove(index);
             self.apply(&listening);
         }
     }
 
     fn apply(&self, listening: &[(usize, Arc<OwnedFd>)]) {
-        let Some((_, any)) = listening.first() else { return };
+        let Some((_, socket)) = listening.first() else { return };
         let order: Vec<usize> = listening.iter().map(|(context, _)| *context).collect();
         // If the host does not support the program, the kernel chooses the contexts.
-        let _ = attach(any, self.is_ipv4, self.contexts, &order);
+        let _ = attach(socket, self.is_ipv4, self.contexts, &order);
     }
 }
 
@@ -83,7 +83,7 @@ fn attach(fd: &OwnedFd, is_ipv4: bool, contexts: usize, order: &[usize]) -> io::
     }
     let mut program = program(is_ipv4, contexts, order);
     let length = libc::c_ushort::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-    let whole = libc::sock_fprog { len: length, filter: program.as_mut_ptr() };
+    let filter_program = libc::sock_fprog { len: length, filter: program.as_mut_ptr() };
     let size = libc::socklen_t::try_from(size_of::<libc::sock_fprog>()).unwrap_or(0);
     // SAFETY: the option takes a `sock_fprog` of this size, whose instructions outlive the call; the kernel copies and
     // verifies them.
@@ -92,7 +92,7 @@ fn attach(fd: &OwnedFd, is_ipv4: bool, contexts: usize, order: &[usize]) -> io::
             fd.as_raw_fd(),
             libc::SOL_SOCKET,
             libc::SO_ATTACH_REUSEPORT_CBPF,
-            (&raw const whole).cast(),
+            (&raw const filter_program).cast(),
             size,
         )
     };
@@ -113,11 +113,11 @@ fn program(is_ipv4: bool, contexts: usize, order: &[usize]) -> Vec<sock_filter> 
         // With extension headers these bytes are not the port: the context is then arbitrary.
         program.push(statement(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, network.wrapping_add(40)));
     }
-    program.push(statement(libc::BPF_ALU | libc::BPF_MUL | libc::BPF_K, SPREAD));
+    program.push(statement(libc::BPF_ALU | libc::BPF_MUL | libc::BPF_K, HASH_MULTIPLIER));
     program.push(statement(libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K, 16));
     program.push(statement(libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K, contexts.max(1) as u32));
     for context in 0..contexts {
-        let index = order.iter().position(|listens| *listens == context);
+        let index = order.iter().position(|other| *other == context);
         let index = index.unwrap_or(context % order.len().max(1));
         program.push(sock_filter {
             code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
@@ -141,13 +141,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_are_spread_also_where_only_even_ones_are_used() {
+    fn even_ports_are_spread_over_the_contexts_within_ten_percent() {
         for contexts in [2, 3, 4, 16] {
             let mut clients = vec![0; contexts as usize];
             let ports = (32_768..60_999).step_by(2);
-            let all = ports.len();
+            let ports_used = ports.len();
             ports.for_each(|port| clients[context_of(port, contexts) as usize] += 1);
-            let mean = all / contexts as usize;
+            let mean = ports_used / contexts as usize;
             assert!(clients.iter().all(|n| (mean * 9 / 10..mean * 11 / 10).contains(n)), "{clients:?}");
         }
     }

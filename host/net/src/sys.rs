@@ -70,7 +70,7 @@ impl Epoll {
         }
         // An epoll set can be polled, and `ppoll` takes nanoseconds: one more call, but no rounding to milliseconds.
         poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], timeout)?;
-        epoll_take(self.fd.as_raw_fd(), events)
+        epoll_fetch(self.fd.as_raw_fd(), events)
     }
 }
 
@@ -104,7 +104,7 @@ fn epoll_pwait2(fd: RawFd, events: &mut Vec<EpollEvent>, timeout: Option<&Timesp
 }
 
 /// Fetches waiting events without blocking.
-fn epoll_take(fd: RawFd, events: &mut Vec<EpollEvent>) -> io::Result<()> {
+fn epoll_fetch(fd: RawFd, events: &mut Vec<EpollEvent>) -> io::Result<()> {
     let spare = events.spare_capacity_mut();
     let room = i32::try_from(spare.len()).unwrap_or(i32::MAX);
     // SAFETY: the kernel writes at most `room` events into memory that `spare` owns.
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_for_less_than_a_millisecond_with_and_without_pwait2() {
+    fn timeouts_below_a_millisecond_are_kept_with_and_without_pwait2() {
         for mut epoll in [Epoll::new().unwrap(), Epoll::without_pwait2().unwrap()] {
             let mut events = Vec::with_capacity(4);
             let waits = 50;
@@ -179,12 +179,12 @@ mod tests {
                 epoll.wait(&mut events, Some(Duration::from_micros(100))).unwrap();
                 assert!(events.is_empty());
             }
-            assert!(start.elapsed() >= Duration::from_micros(100) * waits, "woke too early");
+            assert!(start.elapsed() >= Duration::from_micros(100) * waits, "no wait should end early");
         }
     }
 
     #[test]
-    fn tells_events_with_their_tokens() {
+    fn events_carry_their_tokens() {
         for mut epoll in [Epoll::new().unwrap(), Epoll::without_pwait2().unwrap()] {
             let ready = eventfd(1, EventfdFlags::CLOEXEC).unwrap();
             let silent = eventfd(0, EventfdFlags::CLOEXEC).unwrap();

@@ -5,8 +5,8 @@ use spillway_transport::Conn;
 
 use crate::connection::Connection;
 
-/// A bounded table. The slot freed last is used next, so slots stay dense. Generations are never 0, which epoll tokens use
-/// for other descriptors.
+/// A bounded table. The slot freed last is used next, so slots stay dense. Generations are never 0, which epoll tokens
+/// use for other descriptors.
 #[derive(Debug)]
 pub struct Table(Slots<Connection>);
 
@@ -40,12 +40,12 @@ impl Table {
     }
 
     /// The connection of a key, unless the key is stale.
-    pub fn find(&mut self, conn: Conn) -> Option<&mut Connection> {
+    pub fn get_mut(&mut self, conn: Conn) -> Option<&mut Connection> {
         self.0.get_mut(conn)
     }
 
-    /// Like [`find`](Self::find), for shared access.
-    pub fn look(&self, conn: Conn) -> Option<&Connection> {
+    /// Like [`get_mut`](Self::get_mut), for shared access.
+    pub fn get(&self, conn: Conn) -> Option<&Connection> {
         self.0.get(conn)
     }
 

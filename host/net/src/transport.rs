@@ -17,10 +17,10 @@ impl Transport for Sockets {
 
     fn set_listening(&mut self, listener: u16, open: bool) {
         let Some(state) = self.listeners.get_mut(&listener) else { return };
-        if state.wanted == open {
+        if state.is_enabled == open {
             return;
         }
-        state.wanted = open;
+        state.is_enabled = open;
         state.retry = None;
         if open {
             self.open_listener(listener);
@@ -31,26 +31,26 @@ impl Transport for Sockets {
     }
 
     fn room(&self, conn: Conn) -> usize {
-        self.table.look(conn).map_or(0, |connection| connection.room(self.config.queued_bytes_max))
+        self.table.get(conn).map_or(0, |connection| connection.room(self.config.queued_bytes_max))
     }
 
     fn send(&mut self, conn: Conn, bytes: &[u8]) -> usize {
-        let Some(connection) = self.table.find(conn) else { return 0 };
-        let taken = connection.send(bytes, self.config.queued_bytes_max, &mut self.pool);
-        if taken > 0 {
+        let Some(connection) = self.table.get_mut(conn) else { return 0 };
+        let accepted = connection.send(bytes, self.config.queued_bytes_max, &mut self.pool);
+        if accepted > 0 {
             self.mark_dirty(conn);
         }
-        taken
+        accepted
     }
 
     fn want_room(&mut self, conn: Conn) {
-        if let Some(connection) = self.table.find(conn) {
+        if let Some(connection) = self.table.get_mut(conn) {
             connection.want_room();
         }
     }
 
     fn send_chunk(&mut self, conn: Conn, chunk: Chunk) -> Result<(), Chunk> {
-        let Some(connection) = self.table.find(conn) else { return Err(chunk) };
+        let Some(connection) = self.table.get_mut(conn) else { return Err(chunk) };
         connection.send_chunk(chunk, self.config.queued_bytes_max, &mut self.pool)?;
         self.mark_dirty(conn);
         Ok(())
@@ -61,19 +61,19 @@ impl Transport for Sockets {
     }
 
     fn queued(&self, conn: Conn) -> usize {
-        self.table.look(conn).map_or(0, Connection::queued)
+        self.table.get(conn).map_or(0, Connection::queued)
     }
 
     fn held(&self, conn: Conn) -> usize {
-        self.table.look(conn).map_or(0, Connection::held)
+        self.table.get(conn).map_or(0, Connection::held)
     }
 
     fn held_by_all(&self) -> usize {
-        self.pool.lent()
+        self.pool.held_by_all()
     }
 
     fn grant(&mut self, conn: Conn, bytes: u32) {
-        if let Some(connection) = self.table.find(conn) {
+        if let Some(connection) = self.table.get_mut(conn) {
             connection.grant(bytes);
             self.mark_ready(conn);
         }
@@ -84,14 +84,14 @@ impl Transport for Sockets {
     }
 
     fn watch_acknowledged(&mut self, conn: Conn, on: bool) {
-        if let Some(connection) = self.table.find(conn) {
+        if let Some(connection) = self.table.get_mut(conn) {
             connection.watch(on);
             self.watch_soon(conn);
         }
     }
 
     fn finish(&mut self, conn: Conn) {
-        if self.table.find(conn).is_some_and(Connection::finish) {
+        if self.table.get_mut(conn).is_some_and(Connection::finish) {
             self.mark_dirty(conn);
         }
     }

@@ -18,15 +18,14 @@ struct Loopback {
 
 impl Loopback {
     fn new(address: &str, config: &Config) -> Option<Loopback> {
-        let address: SocketAddr = address.parse().expect("an address");
+        let address: SocketAddr = address.parse().unwrap();
         // `None` on a host without this address family.
         TcpListener::bind(address).ok()?;
         let clock = Clock::start();
-        let bound = Listeners::bind(&[address], 1, config).expect("loopback");
+        let bound = Listeners::bind(&[address], 1, config).unwrap();
         let listener = bound.addresses()[0];
         let context = |listeners| {
-            Context::new(config.clone(), listeners, clock, Probe::new(), |notice| panic!("{notice}"))
-                .expect("descriptors")
+            Context::new(config.clone(), listeners, clock, Probe::new(), |notice| panic!("{notice}")).unwrap()
         };
         let accepting = context(bound.into_contexts().remove(0));
         let connecting = context(Default::default());
@@ -35,8 +34,8 @@ impl Loopback {
         } else {
             rustix::net::AddressFamily::INET6
         };
-        let nobody = rustix::net::socket(family, rustix::net::SocketType::STREAM, None).expect("a socket");
-        rustix::net::bind(&nobody, &address).expect("loopback");
+        let nobody = rustix::net::socket(family, rustix::net::SocketType::STREAM, None).unwrap();
+        rustix::net::bind(&nobody, &address).unwrap();
         Some(Loopback { clock, accepting, connecting, listener, nobody })
     }
 }
@@ -49,7 +48,7 @@ impl Rig for Loopback {
 
     fn step(&mut self) {
         for context in [&mut self.connecting, &mut self.accepting] {
-            context.turn(Some(Duration::from_micros(50))).expect("a turn");
+            context.turn(Some(Duration::from_micros(50))).unwrap();
         }
     }
 
@@ -62,7 +61,7 @@ impl Rig for Loopback {
     }
 
     fn nobody(&self) -> SocketAddr {
-        rustix::net::getsockname(&self.nobody).expect("bound").try_into().expect("an internet address")
+        rustix::net::getsockname(&self.nobody).unwrap().try_into().unwrap()
     }
 }
 
@@ -78,16 +77,16 @@ fn run(address: &str, config: &Config) {
 }
 
 #[test]
-fn keeps_the_contract_over_ipv4() {
+fn all_scenarios_pass_over_ipv4() {
     run("127.0.0.1:0", &Config::default());
 }
 
 #[test]
-fn keeps_the_contract_over_ipv6() {
+fn all_scenarios_pass_over_ipv6() {
     run("[::1]:0", &Config::default());
 }
 
 #[test]
-fn keeps_the_contract_with_patience() {
+fn all_scenarios_pass_with_input_patience() {
     run("127.0.0.1:0", &Config { input_patience: Duration::from_millis(1), ..Config::default() });
 }

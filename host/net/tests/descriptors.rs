@@ -12,22 +12,23 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use spillway_net::Config;
 use spillway_transport::HostLimit;
 
-const CHILD: &str = "SPILLWAY_TEST_DESCRIPTORS_CHILD";
+const SERVER_VARIABLE: &str = "SPILLWAY_TEST_DESCRIPTORS_CHILD";
 
 /// The server process. Does nothing when it runs as an ordinary test.
 #[test]
-fn child() {
-    if std::env::var_os(CHILD).is_none() {
+fn server_process() {
+    if std::env::var_os(SERVER_VARIABLE).is_none() {
         return;
     }
     let running = Running::start(&Config::default(), 1);
-    setrlimit(Resource::Nofile, Rlimit { current: Some(40), maximum: Some(40) }).expect("a lower limit");
+    setrlimit(Resource::Nofile, Rlimit { current: Some(40), maximum: Some(40) }).unwrap();
     println!("address {}", running.address);
     for _ in std::io::stdin().lines() {
-        let (turns, told) =
-            running.remotes[0].ask(|_, app, _| (app.turns, app.refused.clone())).expect("it runs");
-        assert!(told.iter().all(|(limit, _)| *limit == HostLimit::Descriptors), "{told:?}");
-        let refused: u64 = told.iter().map(|(_, peers)| peers).sum();
+        let (turns, reported) =
+            running.remotes[0].run_and_wait(|_, app, _| (app.turns, app.refused.clone())).unwrap();
+        let is_valid = |(limit, peers): &(HostLimit, u64)| *limit == HostLimit::Descriptors && *peers > 0;
+        assert!(reported.iter().all(is_valid), "{reported:?}");
+        let refused: u64 = reported.iter().map(|(_, peers)| peers).sum();
         let notice = running.notices.try_iter().map(|notice| format!("{notice:?} ")).collect::<String>();
         println!("turns {turns} {refused} {notice}");
     }
@@ -35,29 +36,29 @@ fn child() {
 }
 
 #[test]
-fn peers_are_refused_others_unharmed_and_nothing_spins() {
-    let mut child = Command::new(std::env::current_exe().expect("this test"))
-        .args(["child", "--exact", "--nocapture"])
-        .env(CHILD, "1")
+fn without_descriptors_new_peers_are_refused_and_the_thread_does_not_spin() {
+    let mut server_process = Command::new(std::env::current_exe().unwrap())
+        .args(["server_process", "--exact", "--nocapture"])
+        .env(SERVER_VARIABLE, "1")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
-        .expect("this test runs");
-    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-    let mut next = |word: &str| loop {
-        let line = lines.next().expect("the child speaks").expect("text");
+        .expect("start this test program");
+    let mut lines = BufReader::new(server_process.stdout.take().unwrap()).lines();
+    let mut line_after = |prefix: &str| loop {
+        let line = lines.next().expect("the server process should print a line").unwrap();
         // The test harness prints on the same line before the child does.
-        if let Some((_, rest)) = line.split_once(word) {
+        if let Some((_, rest)) = line.split_once(prefix) {
             return rest.trim().to_owned();
         }
     };
-    let address: SocketAddr = next("address ").parse().expect("an address");
-    let mut input = child.stdin.take().expect("piped");
-    let mut ask = || {
-        writeln!(input, "status").expect("the child reads");
-        let status = next("turns ");
+    let address: SocketAddr = line_after("address ").parse().unwrap();
+    let mut input = server_process.stdin.take().unwrap();
+    let mut query_status = || {
+        writeln!(input, "status").expect("send a command to the server process");
+        let status = line_after("turns ");
         let mut words = status.splitn(3, ' ');
-        let mut number = || words.next().expect("a word").parse::<u64>().expect("a number");
+        let mut number = || words.next().unwrap().parse::<u64>().unwrap();
         let (turns, refused) = (number(), number());
         (turns, refused, words.next().unwrap_or("").to_owned())
     };
@@ -69,28 +70,31 @@ fn peers_are_refused_others_unharmed_and_nothing_spins() {
             (refused, by_kernel) = (refused + 1, by_kernel + 1);
             continue;
         };
-        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         if echoes(&mut stream) { served.push(stream) } else { refused += 1 }
     }
     assert!(served.len() > 10 && refused > 20, "{} served, {refused} refused", served.len());
-    let (before, told, notices) = ask();
+    let (before, reported, notices) = query_status();
     assert!(notices.contains("DescriptorsExhausted"), "{notices}");
-    // Each peer connects alone and is reset when the listener closes. The kernel refuses peers while the listener is closed.
-    assert!((1..=refused).contains(&told) && told >= refused - by_kernel, "{told} of {refused}, {by_kernel}");
+    // Each peer connects alone and is reset when the listener closes. The kernel refuses peers until it opens again.
+    assert!(
+        (1..=refused).contains(&reported) && reported >= refused - by_kernel,
+        "{reported} of {refused}, {by_kernel}"
+    );
     std::thread::sleep(Duration::from_millis(300));
-    let (after, _, _) = ask();
-    assert!(after - before < 20, "{} turns while nothing happened", after - before);
+    let (after, _, _) = query_status();
+    assert!(after - before < 20, "{} turns in 300 ms without an event", after - before);
 
-    assert!(served.iter_mut().all(echoes), "connections that were there are unharmed");
+    assert!(served.iter_mut().all(echoes), "established connections should still be served");
     served.truncate(served.len() / 2);
     let deadline = Instant::now() + Duration::from_secs(20);
-    let again = || TcpStream::connect(address).is_ok_and(|mut stream| echoes(&mut stream));
-    while !again() {
-        assert!(Instant::now() < deadline, "freed descriptors serve new peers");
+    let is_served = || TcpStream::connect(address).is_ok_and(|mut stream| echoes(&mut stream));
+    while !is_served() {
+        assert!(Instant::now() < deadline, "a freed descriptor should serve a new peer within 20 s");
         std::thread::sleep(Duration::from_millis(5));
     }
     drop(input);
-    assert!(child.wait().expect("the child ends").success());
+    assert!(server_process.wait().expect("wait for the server process").success());
 }
 
 fn echoes(stream: &mut TcpStream) -> bool {

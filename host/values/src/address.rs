@@ -18,7 +18,7 @@ enum Problem {
     /// The port's text.
     NotAPort(String),
     /// An IPv6 address without brackets.
-    Brackets {
+    NoBrackets {
         host: String,
         port: String,
     },
@@ -33,7 +33,7 @@ impl fmt::Display for AddressError {
             Problem::NotAnAddress => write!(f, "{text} is not an address: give HOST:PORT, :PORT or PORT"),
             Problem::NoPort => write!(f, "{text} has no port: give HOST:PORT"),
             Problem::NotAPort(port) => write!(f, "{text}: {port:?} is not a port (1 to 65535)"),
-            Problem::Brackets { host, port } => {
+            Problem::NoBrackets { host, port } => {
                 write!(f, "{text}: an IPv6 address needs brackets: [{host}]:{port}")
             }
             Problem::Lookup(error) => write!(f, "cannot look up {text}: {error}"),
@@ -93,10 +93,10 @@ fn look_up(text: &str) -> Result<Vec<SocketAddr>, AddressError> {
         return Err(error(if is_port { Problem::NotAPort(text.to_owned()) } else { Problem::NoPort }));
     };
     if host.parse::<Ipv6Addr>().is_ok() {
-        return Err(error(Problem::Brackets { host: host.to_owned(), port: port.to_owned() }));
+        return Err(error(Problem::NoBrackets { host: host.to_owned(), port: port.to_owned() }));
     }
     if text.parse::<Ipv6Addr>().is_ok() {
-        return Err(error(Problem::Brackets { host: text.to_owned(), port: "PORT".to_owned() }));
+        return Err(error(Problem::NoBrackets { host: text.to_owned(), port: "PORT".to_owned() }));
     }
     if port.parse::<u16>().is_err() {
         return Err(error(Problem::NotAPort(port.to_owned())));
@@ -113,8 +113,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_name_the_mistake() {
-        for (text, why) in [
+    fn invalid_address_gives_an_error_with_the_reason() {
+        for (text, reason) in [
             ("10.0.0.1", "no port"),
             ("a:b:1", "not an address"),
             ("host:port", "\"port\" is not a port"),
@@ -127,7 +127,7 @@ mod tests {
             ("fe80::", "brackets: [fe80::]:PORT"),
         ] {
             let error = listen_addresses(text).unwrap_err().to_string();
-            assert!(error.contains(why), "{error}");
+            assert!(error.contains(reason), "{error}");
         }
         assert!(server_address("no.such.host.invalid:1").unwrap_err().to_string().contains("look up"));
         assert!(server_address("127.0.0.1:0").unwrap_err().to_string().contains("not a port"));
@@ -136,10 +136,11 @@ mod tests {
     }
 
     #[test]
-    fn a_port_alone_means_loopback_and_a_colon_all_addresses() {
-        let text = |text| listen_addresses(text).unwrap().iter().map(ToString::to_string).collect::<Vec<_>>();
-        assert_eq!(text("1001"), ["127.0.0.1:1001"]);
-        assert_eq!(text(":1002")[0], "0.0.0.0:1002");
-        assert_eq!(text("[::1]:5"), ["[::1]:5"]);
+    fn port_alone_means_loopback_and_colon_port_every_address() {
+        let parsed =
+            |text| listen_addresses(text).unwrap().iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(parsed("1001"), ["127.0.0.1:1001"]);
+        assert_eq!(parsed(":1002")[0], "0.0.0.0:1002");
+        assert_eq!(parsed("[::1]:5"), ["[::1]:5"]);
     }
 }

@@ -62,7 +62,7 @@ pub fn parse_rate(text: &str) -> Result<u64, ValueError> {
     parse(text, &RATES, ValueError::Rate)
 }
 
-/// Maximal digits of a fraction; more are an error, so that no value is rounded by more than the smallest unit.
+/// Maximal number of digits of a fraction: rounding then changes a value by less than its smallest unit.
 const FRACTION_DIGITS_MAX: usize = 9;
 
 fn parse(text: &str, units: &[(&str, u64)], malformed: ValueError) -> Result<u64, ValueError> {
@@ -77,7 +77,7 @@ fn parse(text: &str, units: &[(&str, u64)], malformed: ValueError) -> Result<u64
     if !is_number(whole) || !is_number(fraction) || fraction.len() > FRACTION_DIGITS_MAX {
         return Err(malformed);
     }
-    // Of numbers of 64 bits neither the product nor the sum exceeds 128.
+    // All factors have at most 64 bits, so neither the products nor their sum exceed 128 bits.
     let whole: u64 = whole.parse().map_err(|_| ValueError::TooLarge)?;
     let scale = 10_u128.pow(fraction.len() as u32);
     let fraction: u128 = fraction.parse().map_err(|_| malformed)?;
@@ -85,24 +85,29 @@ fn parse(text: &str, units: &[(&str, u64)], malformed: ValueError) -> Result<u64
     u64::try_from(value).map_err(|_| ValueError::TooLarge)
 }
 
-/// Formats a value for [`parse_duration`], in the largest unit without a fraction.
+/// Formats a value as [`parse_duration`] reads it, in the largest unit that needs no fraction.
 pub fn duration_text(duration: Duration) -> String {
-    text(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX), &TIMES, "0s")
+    formatted(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX), &TIMES, "0s")
 }
 
-/// Formats a value for [`parse_rate`], in the largest unit without a fraction.
+/// Formats a value as [`parse_rate`] reads it, in the largest unit that needs no fraction. A rate that is not a whole
+/// number of kbit needs one, because there is no smaller unit.
 pub fn rate_text(bits: u64) -> String {
-    text(bits, &RATES, "0kbit")
+    if bits.is_multiple_of(1_000) {
+        return formatted(bits, &RATES, "0kbit");
+    }
+    let fraction = format!("{:03}", bits % 1_000);
+    format!("{}.{}kbit", bits / 1_000, fraction.trim_end_matches('0'))
 }
 
-/// Formats a value for [`parse_size`], in the largest unit without a fraction.
+/// Formats a value as [`parse_size`] reads it, in the largest unit that needs no fraction.
 pub fn size_text(bytes: u64) -> String {
-    text(bytes, &SIZES, "0B")
+    formatted(bytes, &SIZES, "0B")
 }
 
-fn text(number: u64, units: &[(&str, u64)], zero: &str) -> String {
-    let whole = units.iter().rev().find(|(_, factor)| number > 0 && number.is_multiple_of(*factor));
-    whole.map_or(zero.to_owned(), |(name, factor)| format!("{}{name}", number / factor))
+fn formatted(number: u64, units: &[(&str, u64)], zero: &str) -> String {
+    let unit = units.iter().rev().find(|(_, factor)| number > 0 && number.is_multiple_of(*factor));
+    unit.map_or(zero.to_owned(), |(name, factor)| format!("{}{name}", number / factor))
 }
 
 #[cfg(test)]
@@ -110,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_have_units() {
+    fn times_need_a_unit() {
         assert_eq!(parse_duration("200us"), Ok(Duration::from_micros(200)));
         assert_eq!(parse_duration("0"), Ok(Duration::ZERO));
         assert_eq!(parse_duration("1.5s"), Ok(Duration::from_millis(1500)));
@@ -123,15 +128,15 @@ mod tests {
         {
             assert_eq!(parse_duration(wrong), Err(ValueError::Time), "{wrong}");
         }
-        // The last one and its fraction together exceed 128 bits.
-        let beyond = "94522879700260684295381835.999999999h";
-        for large in ["99999999999999s", "99999999999999999999999ns", beyond] {
+        // In nanoseconds the whole part alone fits 128 bits; with the fraction the number does not.
+        let beyond_128_bits = "94522879700260684295381835.999999999h";
+        for large in ["99999999999999s", "99999999999999999999999ns", beyond_128_bits] {
             assert_eq!(parse_duration(large), Err(ValueError::TooLarge), "{large}");
         }
     }
 
     #[test]
-    fn sizes_have_units() {
+    fn sizes_need_a_unit() {
         assert_eq!(parse_size("64KiB"), Ok(65_536));
         assert_eq!(parse_size("1GiB"), Ok(1 << 30));
         assert_eq!(parse_size("1.5MiB"), Ok(3 << 19));
@@ -142,9 +147,12 @@ mod tests {
     }
 
     #[test]
-    fn rates_have_units() {
+    fn rates_need_a_unit() {
         assert_eq!(parse_rate("10Gbit"), Ok(10_000_000_000));
         assert_eq!(rate_text(2_500_000_000), "2500Mbit");
+        assert_eq!(rate_text(0), "0kbit");
+        assert_eq!(rate_text(1_000_500), "1000.5kbit");
+        assert_eq!(rate_text(50), "0.05kbit");
         for wrong in ["", "10", "10G", "10gbit", "10Gbit/s", "1,5Gbit"] {
             assert_eq!(parse_rate(wrong), Err(ValueError::Rate), "{wrong}");
         }
@@ -156,11 +164,15 @@ mod tests {
             let duration = Duration::from_nanos(number);
             proptest::prop_assert_eq!(parse_duration(&duration_text(duration)), Ok(duration));
             proptest::prop_assert_eq!(parse_size(&size_text(number)), Ok(number));
+            proptest::prop_assert_eq!(parse_rate(&rate_text(number)), Ok(number));
+            // Most numbers above are not a multiple of a unit.
+            let kbit = number / 1_000 * 1_000;
+            proptest::prop_assert_eq!(parse_rate(&rate_text(kbit)), Ok(kbit));
         }
 
         #[test]
         fn arbitrary_text_does_not_panic(text in "\\PC*") {
-            let _ = (parse_duration(&text), parse_size(&text));
+            let _ = (parse_duration(&text), parse_size(&text), parse_rate(&text));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Measures single rates on one system of the scene: the share of replies on time, and each host's CPU time.
+//! Measures one system of the scene at each given rate: the share of replies on time, and each host's CPU time.
 //!
 //! Run as root: `steps DIRECTORY plain|shimmed|helped|nutcracker MAX_DELAY_US CLIENT_HOSTS RATE…`. DIRECTORY contains
 //! the built programs. The environment variable PLACEMENT=0,0,1,1 sets the cores of server, helper, clients and bridge.
@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         };
         setting.placement = Placement { server, helper, clients, bridge };
     }
-    let mut scene = Scene::set("steps", setting)?;
+    let mut scene = Scene::create("steps", setting)?;
     if system == System::Nutcracker {
         scene.start_nutcracker()?;
     }

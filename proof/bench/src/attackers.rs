@@ -14,8 +14,8 @@ use spillway_wire::{Connect, Control, Id};
 
 use link::RawLink;
 
-/// Limit for connecting. A connection to a full backlog takes longer and is given up.
-const CONNECT_WITHIN: Duration = Duration::from_millis(500);
+/// Timeout for connecting. With a full backlog, connecting takes longer and is given up.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 /// Pause between two passes over all connections, and before a retry.
 const PAUSE: Duration = Duration::from_millis(20);
 /// A client address that helpers and servers refuse (TEST-NET-3, RFC 5737).
@@ -34,7 +34,7 @@ struct Plan {
 }
 
 /// Runs an attack by its arguments: `NAME --target ADDR… [--key FILE] [--count N]`; or `full-stderr` or
-/// `broken-stderr`, and a command that gets such a standard error. Returns only an error: the attack could not start.
+/// `broken-stderr`, and a command that runs with such a standard error. Returns only if the attack could not start.
 pub fn serve(arguments: &[String]) -> Result<(), String> {
     let (name, rest) = arguments.split_first().ok_or("give the name of an attack")?;
     match name.as_str() {
@@ -83,14 +83,14 @@ impl Plan {
 
 /// Holds connections that send nothing, and reopens each one when the target closes it.
 fn strangers(plan: &Plan) -> ! {
-    hold(plan, &|number| TcpStream::connect_timeout(&plan.target(number), CONNECT_WITHIN).ok())
+    hold(plan, &|number| TcpStream::connect_timeout(&plan.target(number), CONNECT_TIMEOUT).ok())
 }
 
 /// Holds connections that request large values and never read the replies.
 fn slow_readers(plan: &Plan) -> ! {
     let request = format!("get {LARGE_KEY}\r\n").repeat(SLOW_REQUESTS);
     hold(plan, &|number| {
-        let mut stream = TcpStream::connect_timeout(&plan.target(number), CONNECT_WITHIN).ok()?;
+        let mut stream = TcpStream::connect_timeout(&plan.target(number), CONNECT_TIMEOUT).ok()?;
         stream.write_all(request.as_bytes()).ok()?;
         Some(stream)
     })
@@ -134,7 +134,7 @@ fn high_ids(plan: &Plan) -> Result<(), String> {
     let open = |number: usize| {
         let mut link = plan.open_link(number).ok()?;
         let mut frames = Vec::new();
-        link.connect(Id(link.connections_max), link.local).emit_into(&mut frames);
+        link.connect_frame(Id(link.connections_max), link.local_address).emit_into(&mut frames);
         link.stream.write_all(&frames).ok()?;
         Some(link.stream)
     };
@@ -142,13 +142,13 @@ fn high_ids(plan: &Plan) -> Result<(), String> {
 }
 
 /// Opens a link, writes the same frames again and again without reading, and opens the next link when this one breaks.
-fn flood(plan: &Plan, frames: &dyn Fn(&RawLink) -> Flood) -> Result<(), String> {
+fn flood(plan: &Plan, make_frames: &dyn Fn(&RawLink) -> Flood) -> Result<(), String> {
     plan.open_link(0).map(drop)?;
     exit_at_deadline();
     let mut number = 0;
     loop {
         if let Ok(mut link) = plan.open_link(number) {
-            let Flood { once, repeated } = frames(&link);
+            let Flood { once, repeated } = make_frames(&link);
             let mut written = link.stream.write_all(&once);
             while written.is_ok() {
                 written = link.stream.write_all(&repeated);
@@ -170,7 +170,7 @@ fn refusals(link: &RawLink) -> Flood {
     for number in 0..FRAMES_PER_WRITE as u32 {
         let id = Id(1 + number % link.connections_max);
         let client = SocketAddr::from((FOREIGN, 1_024 + (number % 60_000) as u16));
-        link.connect(id, client).emit_into(&mut repeated);
+        link.connect_frame(id, client).emit_into(&mut repeated);
     }
     Flood { once: Vec::new(), repeated }
 }
@@ -178,24 +178,24 @@ fn refusals(link: &RawLink) -> Flood {
 fn credits(link: &RawLink) -> Flood {
     let (mut once, mut repeated) = (Vec::new(), Vec::new());
     let id = Id(1);
-    link.connect(id, link.local).emit_into(&mut once);
+    link.connect_frame(id, link.local_address).emit_into(&mut once);
     for _ in 0..FRAMES_PER_WRITE {
         Control::Credit(1 << 20).emit(id, &mut repeated);
     }
     Flood { once, repeated }
 }
 
-struct Connecting(Id, Connect);
+struct ConnectFrame(Id, Connect);
 
-impl Connecting {
+impl ConnectFrame {
     fn emit_into(&self, frames: &mut Vec<u8>) {
         Control::Connect(self.1).emit(self.0, frames);
     }
 }
 
 impl RawLink {
-    fn connect(&self, id: Id, client: SocketAddr) -> Connecting {
-        Connecting(id, Connect { client, server: None, credit: 1 << 16, session: None })
+    fn connect_frame(&self, id: Id, client: SocketAddr) -> ConnectFrame {
+        ConnectFrame(id, Connect { client, server: None, credit: 1 << 16, session: None })
     }
 }
 

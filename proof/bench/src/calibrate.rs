@@ -8,8 +8,8 @@ use std::time::Duration;
 use spillway_lab::Quota;
 
 use crate::error::Error;
-use crate::goodput::{Driver, Ramped, Tally, Timing};
-use crate::measure::{OTHERS_PERCENT_MAX, Step, Used, again, stopped};
+use crate::goodput::{Driver, RampResult, Tally, Timing};
+use crate::measure::{OTHERS_PERCENT_MAX, Step, Used, measure_until_valid, stopped};
 use crate::neighbours;
 use crate::ramp::Ramp;
 use crate::relief::sla_us;
@@ -33,11 +33,11 @@ const LIGHT_SHARE: f64 = 0.2;
 const LIGHT_STEP: Duration = Duration::from_secs(3);
 const LIGHT_STEPS_MAX: usize = 3;
 const COST_STEP: Duration = Duration::from_millis(1_200);
-/// Most rates at which the costs of a burst are measured.
+/// Maximum number of rates at which the costs of a burst are measured.
 const COST_STEPS_MAX: usize = 4;
 /// Costs measured at this share of the capacity that they yield, or above, are not measured again.
 const COST_RATE_NEAR: f64 = 0.95;
-const TRIES: u32 = 3;
+const ATTEMPTS_MAX: u32 = 3;
 /// Rate that saturates a helped server, as a multiple of the direct capacity.
 const HELPED_TIMES: f64 = 5.0;
 
@@ -90,39 +90,39 @@ impl Calibration {
 /// The machine is too slow, or other processes use it: a wrong calibration would spoil every later measurement.
 pub fn calibrate(scene: &mut Scene, timing: Timing, neighbours: Neighbours) -> Result<Calibration, Error> {
     let mut tally = Tally::default();
-    let (costs, aimed_per_s, busy) = measure_costs(scene, timing, neighbours, &mut tally)?;
-    let mut quota = costs.quota(aimed_per_s);
+    let (costs, expected_per_s, disturbance) = measure_costs(scene, timing, neighbours, &mut tally)?;
+    let mut quota = costs.quota(expected_per_s);
     scene.set_quota(Some(quota))?;
     let mut driver = Driver::start(scene, System::Plain, timing)?;
-    let p99_at_fifth_us = p99_at_fifth_us(&mut driver, aimed_per_s)?;
+    let p99_at_fifth_us = p99_at_fifth_us(&mut driver, expected_per_s)?;
     tally.add(&driver.finish()?);
     // Without a p99 the SLA is its minimum.
     let sla_us = sla_us(p99_at_fifth_us.unwrap_or(0));
-    let mut ramped = ramp(scene, aimed_per_s, sla_us, timing, &mut tally)?;
+    let mut ramped = ramp(scene, expected_per_s, sla_us, timing, &mut tally)?;
     for _ in 0..CORRECTIONS_MAX {
-        if rule::is_disturbed(&ramped.found, aimed_per_s) {
+        if rule::is_disturbed(&ramped.goodput, expected_per_s) {
             break;
         }
-        let found = ramped.found.kept_per_s.unwrap_or(0.0);
-        let Some(corrected) = rule::corrected(quota, aimed_per_s, found) else { break };
+        let found_per_s = ramped.goodput.kept_per_s.unwrap_or(0.0);
+        let Some(corrected) = rule::corrected(quota, expected_per_s, found_per_s) else { break };
         quota = corrected;
         scene.set_quota(Some(quota))?;
-        ramped = ramp(scene, aimed_per_s, sla_us, timing, &mut tally)?;
+        ramped = ramp(scene, expected_per_s, sla_us, timing, &mut tally)?;
     }
-    let mut notes: Vec<String> = busy.into_iter().chain(ramped.trouble.iter().cloned()).collect();
-    let kept_per_s = if rule::is_disturbed(&ramped.found, aimed_per_s) {
+    let mut notes: Vec<String> = disturbance.into_iter().chain(ramped.trouble.iter().cloned()).collect();
+    let kept_per_s = if rule::is_disturbed(&ramped.goodput, expected_per_s) {
         notes.push(
-            "the machine kept the ramp from the server's limit, so its capacity follows from costs alone"
+            "the ramp was disturbed below the server's limit, so the capacity is computed from costs alone"
                 .into(),
         );
-        Some(aimed_per_s)
+        Some(expected_per_s)
     } else {
-        ramped.found.kept_per_s
+        ramped.goodput.kept_per_s
     };
     let Some(direct_per_s) = kept_per_s else {
-        let trouble = ramped.trouble.unwrap_or_else(|| format!("not even {FLOOR_PER_S}/s"));
+        let trouble = ramped.trouble.unwrap_or_else(|| format!("not even at {FLOOR_PER_S}/s"));
         return Err(Error::Usage(format!(
-            "this machine keeps no p99 of {:.1} ms, even unloaded ({trouble}): try again when it is quieter",
+            "this machine does not keep a p99 of {:.1} ms, even unloaded ({trouble}): try again when it is quieter",
             sla_us as f64 / 1000.0
         )));
     };
@@ -142,12 +142,16 @@ pub fn calibrate(scene: &mut Scene, timing: Timing, neighbours: Neighbours) -> R
 
 /// Uses the operator's figure for the direct capacity. Measures only the server's cost, for its quota, even while other
 /// processes use the machine.
-pub fn given(scene: &mut Scene, direct_per_s: f64, timing: Timing) -> Result<Calibration, Error> {
+pub fn use_given_capacity(
+    scene: &mut Scene,
+    direct_per_s: f64,
+    timing: Timing,
+) -> Result<Calibration, Error> {
     scene.set_quota(None)?;
     let mut driver = Driver::start(scene, System::Plain, timing)?;
     let step = driver.measure(direct_per_s, COST_STEP)?;
     let tally = driver.finish()?;
-    let costs = Costs { server_us: each_us(&step, step.used.server_s()), ..Costs::default() };
+    let costs = Costs { server_us: us_per_reply(&step, step.used.server_s()), ..Costs::default() };
     let quota = costs.quota(direct_per_s);
     scene.set_quota(Some(quota))?;
     let notes = vec!["the capacity was given, not measured".into()];
@@ -163,41 +167,41 @@ fn measure_costs(
     neighbours: Neighbours,
     tally: &mut Tally,
 ) -> Result<(Costs, f64, Option<String>), Error> {
-    let mut meter = CostMeter { neighbours, busy: None };
+    let mut meter = CostMeter { neighbours, disturbance: None };
     scene.set_quota(None)?;
     let (placement, speed) = (scene.setting().placement, scene.speed());
-    let mut aimed_per_s = CAPACITY_MIN_PER_S;
+    let mut expected_per_s = CAPACITY_MIN_PER_S;
     let mut costs =
-        Costs { server_us: meter.server_cost_us(scene, aimed_per_s, timing, tally)?, ..Costs::default() };
+        Costs { server_us: meter.server_cost_us(scene, expected_per_s, timing, tally)?, ..Costs::default() };
     let mut driver = Driver::start(scene, System::Helped, timing)?;
     // Costs of a request fall as the rate rises, so the rate approaches the machine's capacity from below.
     for _ in 0..COST_STEPS_MAX {
-        let step = meter.measure(&mut driver, BURST_TIMES * aimed_per_s)?;
-        costs.helper_us = each_us(&step, step.used.helper_s);
-        costs.clients_us = each_us(&step, step.used.clients_s);
-        costs.bridge_us = each_us(&step, step.used.bridge_s);
+        let step = meter.measure(&mut driver, BURST_TIMES * expected_per_s)?;
+        costs.helper_us = us_per_reply(&step, step.used.helper_s);
+        costs.clients_us = us_per_reply(&step, step.used.clients_s);
+        costs.bridge_us = us_per_reply(&step, step.used.bridge_s);
         if step.replies_per_s == 0.0 {
             return Err(Error::process("the helped server sent no reply while costs were measured", ""));
         }
         let found_per_s = costs.capacity_per_s(&placement, speed);
-        let near = found_per_s <= aimed_per_s / COST_RATE_NEAR;
-        aimed_per_s = found_per_s;
+        let is_near = found_per_s <= expected_per_s / COST_RATE_NEAR;
+        expected_per_s = found_per_s;
         driver.quiesce()?;
-        if near {
+        if is_near {
             break;
         }
     }
     tally.add(&driver.finish()?);
     let too_slow = |refusal: rule::TooSlow| Error::Usage(refusal.to_string());
     costs.checked_capacity_per_s(&placement, speed).map_err(too_slow)?;
-    costs.server_us = meter.server_cost_us(scene, aimed_per_s, timing, tally)?;
-    Ok((costs, aimed_per_s, meter.busy))
+    costs.server_us = meter.server_cost_us(scene, expected_per_s, timing, tally)?;
+    Ok((costs, expected_per_s, meter.disturbance))
 }
 
 /// Measures costs while the machine is quiet, or notes that it was not.
 struct CostMeter {
     neighbours: Neighbours,
-    busy: Option<String>,
+    disturbance: Option<String>,
 }
 
 impl CostMeter {
@@ -211,24 +215,27 @@ impl CostMeter {
         let mut driver = Driver::start(scene, System::Plain, timing)?;
         let step = self.measure(&mut driver, rate_per_s)?;
         tally.add(&driver.finish()?);
-        Ok(each_us(&step, step.used.server_s()))
+        Ok(us_per_reply(&step, step.used.server_s()))
     }
 
     /// Measures at a rate, and repeats the step while other processes disturb it. Fails if they still do after
-    /// [`TRIES`] attempts and [`Neighbours::Refused`] is set.
+    /// [`ATTEMPTS_MAX`] attempts and [`Neighbours::Refused`] is set.
     fn measure(&mut self, driver: &mut Driver<'_>, rate_per_s: f64) -> Result<Step, Error> {
-        let step =
-            again(TRIES, || driver.measure(rate_per_s, COST_STEP), |step| disturbance(&step.used).is_none())?;
+        let step = measure_until_valid(
+            ATTEMPTS_MAX,
+            || driver.measure(rate_per_s, COST_STEP),
+            |step| disturbance(&step.used).is_none(),
+        )?;
         let Some(why) = disturbance(&step.used) else { return Ok(step) };
         if self.neighbours == Neighbours::Accepted {
-            self.busy = Some(format!("{why} while costs were measured"));
+            self.disturbance = Some(format!("{why} while costs were measured"));
             return Ok(step);
         }
-        let named = neighbours::busiest();
-        let named = if named.is_empty() { named } else { format!(" (now: {named})") };
+        let processes = neighbours::busiest();
+        let processes = if processes.is_empty() { processes } else { format!(" (now: {processes})") };
         Err(Error::Usage(format!(
-            "{why}{named}, which would spoil the calibration. Wait until the machine is quiet, give the server's capacity \
-             with --capacity N (requests a second), or go on with --anyway"
+            "{why}{processes}, which would spoil the calibration. Wait until the machine is quiet, give the server's \
+             capacity with --capacity N (requests a second), or go on with --anyway"
         )))
     }
 }
@@ -242,20 +249,20 @@ fn disturbance(used: &Used) -> Option<String> {
 }
 
 /// CPU time for each reply, in µs. Counts replies, not requests: slow cores answer fewer requests than are offered.
-fn each_us(step: &Step, seconds: f64) -> f64 {
+fn us_per_reply(step: &Step, seconds: f64) -> f64 {
     let replies = step.replies_per_s * step.used.seconds;
     if replies > 0.0 { seconds * 1e6 / replies } else { 0.0 }
 }
 
 fn ramp(
     scene: &mut Scene,
-    aimed_per_s: f64,
+    expected_per_s: f64,
     sla_us: u64,
     timing: Timing,
     tally: &mut Tally,
-) -> Result<Ramped, Error> {
+) -> Result<RampResult, Error> {
     let mut driver = Driver::start(scene, System::Plain, Timing { step: STEP, ..timing })?;
-    let plan = Ramp::searching(aimed_per_s * RAMP_START, FLOOR_PER_S, aimed_per_s * RAMP_END);
+    let plan = Ramp::searching(expected_per_s * RAMP_START, FLOOR_PER_S, expected_per_s * RAMP_END);
     let ramped = driver.ramp(plan, sla_us)?;
     tally.add(&driver.finish()?);
     Ok(ramped)
@@ -292,15 +299,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn costs_are_for_each_reply() {
+    fn costs_are_divided_by_replies() {
         let used = Used { seconds: 2.0, server_process_s: 0.1, server_interface_s: 0.1, ..Used::default() };
         let step = Step { rate_per_s: 9_000.0, replies_per_s: 4_000.0, used, ..Step::default() };
-        assert!((each_us(&step, step.used.server_s()) - 25.0).abs() < 1e-9);
-        assert_eq!(each_us(&Step::default(), 1.0), 0.0, "no reply, no cost");
+        assert!((us_per_reply(&step, step.used.server_s()) - 25.0).abs() < 1e-9);
+        assert_eq!(us_per_reply(&Step::default(), 1.0), 0.0, "without replies the cost should be 0");
     }
 
     #[test]
-    fn other_processes_and_stolen_time_spoil_a_calibration() {
+    fn other_processes_and_stolen_time_are_disturbances() {
         let used = Used { seconds: 1.0, others_s: 1.88, ..Used::default() };
         assert_eq!(disturbance(&used).unwrap(), "others use 188 % of a core");
         let used = Used { seconds: 1.0, stolen_s: 0.05, ..Used::default() };

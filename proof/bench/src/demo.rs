@@ -1,4 +1,4 @@
-//! The demo: a burst hits one unmodified memcached, clients move to a helper, the burst is relieved.
+//! The demo: a burst hits one unmodified memcached, clients move to a helper, and latency returns below the SLA.
 
 mod page;
 mod summary;
@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::calibrate::{Calibration, Neighbours, calibrate, given, helped_throughput};
+use crate::calibrate::{Calibration, Neighbours, calibrate, helped_throughput, use_given_capacity};
 use crate::error::Error;
 use crate::goodput::{Tally, Timing};
 use crate::results::{Results, write_file, write_json};
 use crate::scenario;
-use crate::scenario::{Plan, Relieved, Sample, Second};
+use crate::scenario::{BurstRun, Plan, Sample, Second};
 use crate::scene::{Scene, Setting};
 
 /// Options of a demo run.
@@ -63,11 +63,11 @@ pub struct Demo {
     calibration: Calibration,
     /// Saturated throughput of the helped server in replies a second, late ones included.
     helped_per_s: f64,
-    run: Relieved,
+    run: BurstRun,
     seconds: Vec<Second>,
     tally: Tally,
     setting: Setting,
-    /// The figures.
+    /// The run's figures and checks.
     pub results: Results,
 }
 
@@ -87,7 +87,7 @@ const DELAY_SHARE_OF_SLA: f64 = 0.4;
 
 /// Runs the demo, prints its progress to `out`, and writes its files.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<Demo, Error> {
-    let demo = play(options, out)?;
+    let demo = run_without_files(options, out)?;
     demo.write(&options.report)?;
     print_line(out, &format!("report: {}", options.report.display()));
     Ok(demo)
@@ -99,19 +99,19 @@ fn print_line(out: &mut dyn Write, text: &str) {
 }
 
 /// Runs the demo like [`run`], without writing files.
-pub fn play(options: &Options, out: &mut dyn Write) -> Result<Demo, Error> {
+pub fn run_without_files(options: &Options, out: &mut dyn Write) -> Result<Demo, Error> {
     if options.relieved_s < 4 || options.burst_s < 2 || options.light_s < 2 {
         return Err(Error::Usage(
             "the demo needs 2 s of light load, 2 s of burst and 4 s of relieved burst, at least".into(),
         ));
     }
-    print_line(out, "setting the scene: server, helper and clients in network namespaces");
-    let mut scene = Scene::set("demo", options.setting.clone())?;
+    print_line(out, "creating server, helper and clients in network namespaces");
+    let mut scene = Scene::create("demo", options.setting.clone())?;
     print_line(out, &summary::placement(&options.setting));
 
     let timing = Timing { warm_up: Duration::from_secs(1), ..Timing::default() };
     let calibration = match options.direct_per_s {
-        Some(direct_per_s) => given(&mut scene, direct_per_s, timing)?,
+        Some(direct_per_s) => use_given_capacity(&mut scene, direct_per_s, timing)?,
         None => {
             print_line(out, "calibrating: costs of a request, and the direct capacity (about 35 s)");
             calibrate(&mut scene, timing, options.neighbours)?
@@ -125,10 +125,10 @@ pub fn play(options: &Options, out: &mut dyn Write) -> Result<Demo, Error> {
     let (saturated, helped_tally) = helped_throughput(&mut scene, direct_per_s, timing)?;
 
     let plan = Plan::new(direct_per_s, options.light_s, options.burst_s, options.relieved_s, options.after_s);
-    print_line(out, &summary::head(&setting, &machine.server, calibration.sla_us));
+    print_line(out, &summary::live_head(&setting, &machine.server, calibration.sla_us));
     let mut seconds = Vec::new();
     let run = scenario::run(&mut scene, plan, calibration.sla_us, &mut |second| {
-        print_line(out, &summary::live(&plan, second));
+        print_line(out, &summary::live_line(&plan, second));
         seconds.push(second.clone());
     })?;
     let mut tally = calibration.tally.clone();
@@ -145,7 +145,7 @@ pub fn play(options: &Options, out: &mut dyn Write) -> Result<Demo, Error> {
         setting,
         results: Results::new("demo", machine),
     };
-    summary::fill(&mut demo);
+    summary::fill_results(&mut demo);
     print_line(out, "");
     print_line(out, &summary::text(&demo));
     Ok(demo)
@@ -214,9 +214,9 @@ pub(crate) mod tests {
         let bins = (0..plan.end_ms / 100).map(|n| {
             let at_ms = n * 100;
             let mut bin = Bin { at_ms, offered: 900, ..Bin::default() };
-            let bad = (plan.burst_ms..plan.decision_ms + 400).contains(&at_ms);
+            let is_late = (plan.burst_ms..plan.decision_ms + 400).contains(&at_ms);
             bin.helped.answered = 900;
-            bin.helped.latency_us.record(if bad { 310_000 } else { 400 }, 900);
+            bin.helped.latency_us.record(if is_late { 310_000 } else { 400 }, 900);
             bin.lag_us.record(20, 900);
             bin
         });
@@ -252,7 +252,7 @@ pub(crate) mod tests {
                 replies: if overloaded { 2_000 } else { 250 },
             }
         });
-        let run = Relieved { plan, sla_us: 1_000, report, samples: samples.collect() };
+        let run = BurstRun { plan, sla_us: 1_000, report, samples: samples.collect() };
         let mut tally = Tally::default();
         tally.add_report(&run.report);
         let second = Second {
@@ -271,12 +271,12 @@ pub(crate) mod tests {
             setting: Setting::new(Programs::in_directory(Path::new(""))),
             results: Results::new("demo", Machine::default()),
         };
-        summary::fill(&mut demo);
+        summary::fill_results(&mut demo);
         demo
     }
 
     #[test]
-    fn a_demo_writes_report_results_and_series() {
+    fn a_demo_writes_its_report_results_and_series() {
         let directory = std::env::temp_dir().join(format!("spillway-bench-demo-{}", std::process::id()));
         let report = directory.join("report.html");
         let demo = example();

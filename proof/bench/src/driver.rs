@@ -12,7 +12,7 @@ use spillway_batch::{
 use spillway_load::protocol::memcached::Text;
 use spillway_load::protocol::redis::Resp;
 use spillway_load::protocol::store::{Dialect, Space};
-use spillway_load::protocol::{Protocol, Sent, Verdict};
+use spillway_load::protocol::{Protocol, SentRequest, Verdict};
 use spillway_transport::Time;
 
 /// Timeout for connecting and for each read and write.
@@ -33,7 +33,7 @@ impl<P: Protocol> Links<P> {
 
     /// Collects the replies of each link and sends its next batch, while batches of other links are under way. Returns
     /// the number of replies.
-    pub fn turn(&mut self) -> Result<u64, String> {
+    pub fn collect_and_send(&mut self) -> Result<u64, String> {
         let mut replies = 0;
         for (driver, protocol) in &mut self.0 {
             replies += driver.collect(protocol)?;
@@ -56,7 +56,7 @@ pub struct LinkDriver {
     link: OpenerLink,
     scratch: Scratch,
     clients: Vec<Client>,
-    begun: Instant,
+    started_at: Instant,
     buffer: Vec<u8>,
     request: Vec<u8>,
 }
@@ -64,32 +64,32 @@ pub struct LinkDriver {
 #[derive(Debug)]
 struct Client {
     id: Id,
-    pending: Option<Sent>,
+    pending: Option<SentRequest>,
     received: Vec<u8>,
 }
 
 impl LinkDriver {
-    /// Opens a link as a helper, with virtual connections from `from` and the ports after it. Fails if the link is
-    /// encrypted with [`Encryption::Off`], or is not encrypted otherwise.
+    /// Opens a link as a helper, with virtual connections from `first_client` and the ports after it. Fails if the link
+    /// is encrypted with [`Encryption::Off`], or is not encrypted otherwise.
     pub fn open(
         server: SocketAddr,
         key: Key,
         encryption: Encryption,
-        from: SocketAddr,
+        first_client: SocketAddr,
         connections: u16,
     ) -> Result<LinkDriver, String> {
         let stream = connect(server)?;
         let limits = Limits { handshake_timeout: TIMEOUT, ..Limits::default() };
         // `send` flushes batches itself; this policy never does.
-        let policy = PolicyKind::Fixed { delay: TIMEOUT, bytes: usize::MAX };
+        let policy = PolicyKind::Fixed { interval: TIMEOUT, size_bytes: usize::MAX };
         let config = OpenerConfig { role: Role::Helper, key, limits, policy, encryption };
-        let fresh = spillway_keys::fresh().map_err(|e| e.to_string())?;
+        let randomness = spillway_keys::fresh_link_randomness().map_err(|e| e.to_string())?;
         let mut driver = LinkDriver {
             stream,
-            link: OpenerLink::new(&config, Time::ZERO, fresh),
+            link: OpenerLink::new(&config, Time::ZERO, randomness),
             scratch: Scratch::new(),
             clients: Vec::new(),
-            begun: Instant::now(),
+            started_at: Instant::now(),
             buffer: vec![0; BUFFER_BYTES],
             request: Vec::new(),
         };
@@ -102,7 +102,7 @@ impl LinkDriver {
             return Err(format!("the link should be {encryption:?}, and is encrypted: {is_encrypted}"));
         }
         for number in 0..connections {
-            let client = SocketAddr::new(from.ip(), from.port().wrapping_add(number));
+            let client = SocketAddr::new(first_client.ip(), first_client.port().wrapping_add(number));
             let id = driver.link.open(client, None).map_err(|e| format!("no connection: {e:?}"))?;
             driver.clients.push(Client { id, pending: None, received: Vec::new() });
         }
@@ -117,9 +117,9 @@ impl LinkDriver {
             let sent = protocol.encode(request, &mut self.request);
             let client = &mut self.clients[index];
             client.pending = Some(sent);
-            let taken = self.link.compose(client.id, &self.request);
-            if taken < self.request.len() {
-                return Err(format!("only {taken} of {} bytes have credit", self.request.len()));
+            let accepted = self.link.compose(client.id, &self.request);
+            if accepted < self.request.len() {
+                return Err(format!("only {accepted} of {} bytes have credit", self.request.len()));
             }
         }
         self.flush()
@@ -144,7 +144,7 @@ impl LinkDriver {
     }
 
     fn now(&self) -> Time {
-        Time(u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        Time(u64::try_from(self.started_at.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
     fn flush(&mut self) -> Result<(), String> {
@@ -165,11 +165,11 @@ impl LinkDriver {
             match event {
                 OpenerEvent::Data { id, bytes } => {
                     // `clients` is sorted: ids are assigned in order and connections stay open.
-                    let at = self.clients.binary_search_by_key(&id, |client| client.id);
-                    let at = at.map_err(|_| "a reply for an unknown connection")?;
-                    self.clients[at].received.extend_from_slice(bytes);
+                    let index = self.clients.binary_search_by_key(&id, |client| client.id);
+                    let index = index.map_err(|_| "a reply for an unknown connection")?;
+                    self.clients[index].received.extend_from_slice(bytes);
                     let length = bytes.len();
-                    self.link.consumed(id, length).expect("consumed at most what was received");
+                    self.link.consumed(id, length).expect("consumed bytes should not exceed received bytes");
                 }
                 OpenerEvent::Refused { reason, .. } => {
                     return Err(format!("a connection was refused: {reason:?}"));
@@ -189,7 +189,7 @@ impl LinkDriver {
 #[derive(Debug)]
 pub struct PipeDriver {
     stream: TcpStream,
-    sent: Vec<Sent>,
+    sent: Vec<SentRequest>,
     request: Vec<u8>,
     expected: Vec<u8>,
     received: Vec<u8>,
@@ -220,16 +220,17 @@ impl PipeDriver {
         }
         self.stream.write_all(&self.request).map_err(|e| format!("the connection broke: {e}"))?;
         self.received.clear();
-        let (mut done, mut at) = (0, 0);
-        while done < depth {
+        let (mut replies, mut offset) = (0, 0);
+        while replies < depth {
             let count = read(&mut self.stream, &mut self.buffer)?;
             self.received.extend_from_slice(&self.buffer[..count]);
-            while done < depth {
-                let Some(length) = reply_length(protocol, &self.sent[done], &self.received[at..])? else {
+            while replies < depth {
+                let Some(length) = reply_length(protocol, &self.sent[replies], &self.received[offset..])?
+                else {
                     break;
                 };
-                at += length;
-                done += 1;
+                offset += length;
+                replies += 1;
             }
         }
         Ok(depth as u64)
@@ -288,7 +289,11 @@ impl ManyKeys for Resp {
 }
 
 /// The length of a correct reply, or `None` while it is incomplete.
-fn reply_length(protocol: &mut impl Protocol, sent: &Sent, reply: &[u8]) -> Result<Option<usize>, String> {
+fn reply_length(
+    protocol: &mut impl Protocol,
+    sent: &SentRequest,
+    reply: &[u8],
+) -> Result<Option<usize>, String> {
     match protocol.check(sent, reply) {
         Verdict::Incomplete => Ok(None),
         Verdict::Right(length) => Ok(Some(length)),
@@ -334,21 +339,21 @@ mod tests {
         Space { seed: 3, key_size: 8, value_size: 9 }
     }
 
-    /// A server that sends a fixed answer to the first bytes of its first connection.
-    fn answering(answer: Vec<u8>) -> SocketAddr {
+    /// A server that sends a fixed reply to the first bytes of its first connection.
+    fn server_with_reply(reply: Vec<u8>) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         std::thread::spawn(move || {
             let mut stream = listener.accept().unwrap().0;
             let count = stream.read(&mut [0; 4096]).unwrap();
             assert!(count > 0);
-            stream.write_all(&answer).unwrap();
+            stream.write_all(&reply).unwrap();
         });
         address
     }
 
     #[test]
-    fn many_keys_are_one_request() {
+    fn push_many_encodes_one_request_for_all_keys() {
         let (mut request, mut reply) = (Vec::new(), Vec::new());
         Text::push_many(&space(), &[1, 2], &mut request, &mut reply);
         assert_eq!(request, b"get 00000001 00000002\r\n");
@@ -366,19 +371,20 @@ mod tests {
         Text::push_many(&space(), &[5], &mut request, &mut right);
         let mut wrong = right.clone();
         wrong[24] ^= 1;
-        let ask =
-            |answer: Vec<u8>| PipeDriver::open(answering(answer)).unwrap().multiget::<Text>(&space(), &[5]);
-        assert_eq!(ask(right.clone()), Ok(1));
-        assert!(ask(wrong.clone()).unwrap_err().contains("wrong reply"));
-        assert!(ask(right[..9].to_vec()).unwrap_err().contains("closed"));
+        let multiget = |reply: Vec<u8>| {
+            PipeDriver::open(server_with_reply(reply)).unwrap().multiget::<Text>(&space(), &[5])
+        };
+        assert_eq!(multiget(right.clone()), Ok(1));
+        assert!(multiget(wrong.clone()).unwrap_err().contains("wrong reply"));
+        assert!(multiget(right[..9].to_vec()).unwrap_err().contains("closed"));
 
         let mut one_key = Memcached::new(space(), Keys::uniform(1), 1.0, (0, 1));
         let mut reply = Vec::new();
         space().push_reply::<Text>(0, 0, &mut reply);
-        let mut driver = PipeDriver::open(answering(reply.repeat(3))).unwrap();
+        let mut driver = PipeDriver::open(server_with_reply(reply.repeat(3))).unwrap();
         assert_eq!(driver.pipelined(&mut one_key, 3), Ok(3));
         reply[22] ^= 1;
-        let mut driver = PipeDriver::open(answering(reply)).unwrap();
+        let mut driver = PipeDriver::open(server_with_reply(reply)).unwrap();
         assert!(driver.pipelined(&mut one_key, 1).unwrap_err().contains("wrong reply"));
     }
 }

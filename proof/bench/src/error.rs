@@ -18,7 +18,7 @@ pub enum Error {
         /// The last lines of its output.
         output: String,
     },
-    /// An option is invalid or a prerequisite is missing; the text says what to do.
+    /// An option is invalid or a prerequisite is missing; the text contains the next step.
     Usage(String),
     /// A system call failed.
     System {

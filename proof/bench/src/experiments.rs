@@ -57,7 +57,7 @@ pub fn all() -> impl Iterator<Item = &'static Experiment> {
 }
 
 /// The experiment of this name.
-pub fn named(name: &str) -> Option<&'static Experiment> {
+pub fn by_name(name: &str) -> Option<&'static Experiment> {
     all().find(|experiment| experiment.name == name)
 }
 
@@ -89,21 +89,24 @@ mod tests {
 
     #[test]
     fn experiments_are_found_by_name_and_listed() {
-        assert!(named("burst").is_some() && named("no-such").is_none());
+        assert!(by_name("burst").is_some() && by_name("no-such").is_none());
         let list = list().to_string();
         assert!(all().all(|e| list.contains(e.name) && list.contains(e.paper)));
         let mut names: Vec<_> = all().map(|e| e.name).collect();
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), all().count());
-        assert!(!names.contains(&"list") && !names.contains(&"all"), "reserved for commands");
+        assert!(
+            !names.contains(&"list") && !names.contains(&"all"),
+            "`list` and `all` are reserved for commands"
+        );
     }
 
     #[test]
     fn unknown_parts_are_refused() {
         let only = |name: &str, parts: &[&str]| {
             let parts: Vec<String> = parts.iter().map(|part| part.to_string()).collect();
-            check_only(named(name).unwrap(), &parts).map_err(|error| error.to_string())
+            check_only(by_name(name).unwrap(), &parts).map_err(|error| error.to_string())
         };
         assert_eq!(
             (only("attacks", &[]), only("attacks", &["D7", "D9"]), only("burst", &[])),

@@ -20,14 +20,14 @@ use crate::stop;
 pub const BIN_MS: u64 = crate::relief::GRID_MS;
 /// Wait after the end of a bin before its counts are used. A request without a reply by then is over every SLA in use.
 pub const BIN_REPORT_DELAY: Duration = Duration::from_millis(250);
-/// Limit for connecting, filling, and moving.
-const READY_WITHIN: Duration = Duration::from_secs(60);
-/// From the start command to time zero; every generator must have read the command by then.
+/// Timeout for connecting, filling, and moving.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time from the start command to time zero; every generator must have read the command by then.
 const START_DELAY_NS: u64 = 100_000_000;
 /// Time for outstanding replies after the last request.
 const DRAIN: Duration = Duration::from_secs(10);
-/// Limit for the final report after the drain.
-const END_WITHIN: Duration = Duration::from_secs(30);
+/// Timeout for the final report after the drain.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest time until a sleep notices a signal.
 const SLEEP_SLICE: Duration = Duration::from_millis(500);
 const TROUBLES_MAX: usize = 16;
@@ -70,7 +70,7 @@ pub struct Clients {
     pub seed: u64,
     /// Initial rate in requests a second, over all hosts.
     pub rate_per_s: f64,
-    /// From time zero to the last request; `None` until [`Generators::finish`].
+    /// Time from time zero to the last request; `None` until [`Generators::finish`].
     pub duration: Option<Duration>,
     /// Orders by time since time zero; rates are over all hosts.
     pub schedule: Vec<(Duration, Order)>,
@@ -84,7 +84,7 @@ pub struct Clients {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Traffic {
     /// The clients' protocol.
-    pub speech: ProtocolKind,
+    pub protocol: ProtocolKind,
     /// Length of a value, in bytes. Keys have 32.
     pub value_size: usize,
     /// Share of gets; the others are sets.
@@ -101,7 +101,7 @@ impl Default for Traffic {
     /// The paper's traffic: GET of 64 B values from memcached, in an open loop.
     fn default() -> Traffic {
         Traffic {
-            speech: ProtocolKind::Memcached,
+            protocol: ProtocolKind::Memcached,
             value_size: 64,
             get_ratio: 1.0,
             closed: false,
@@ -129,7 +129,7 @@ pub enum Order {
 impl Order {
     /// The command for one of `count` generators, split into its arguments.
     fn arguments(&self, count: usize, pace: Duration) -> Vec<String> {
-        let owned = |arguments: &[&str]| arguments.iter().map(|&one| one.to_owned()).collect();
+        let owned = |arguments: &[&str]| arguments.iter().map(|&argument| argument.to_owned()).collect();
         // All generators move their shares of the connections at the same time.
         let pace = format!("pace={}ns", pace.as_nanos().saturating_mul(count as u128));
         match self {
@@ -155,7 +155,7 @@ pub struct Generators {
 struct Generator {
     process: Process,
     orders: Option<ChildStdin>,
-    listener: Option<JoinHandle<()>>,
+    reader_thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
@@ -169,7 +169,7 @@ struct Shared {
 struct State {
     ready: usize,
     /// Generators that have closed their output.
-    closed: usize,
+    ended: usize,
     bins: Bins,
     offered: u64,
     settled: u64,
@@ -177,7 +177,7 @@ struct State {
     helped_now: Vec<u32>,
     /// Moves, and the number of generators that have finished each.
     moves: Vec<(Move, usize)>,
-    ends: Vec<Report>,
+    reports: Vec<Report>,
     troubles: Vec<String>,
 }
 
@@ -197,22 +197,24 @@ impl Generators {
     ) -> Result<Generators, Error> {
         let shared = Arc::new(Shared::default());
         shared.state().helped_now = vec![0; hosts.len()];
-        let mut all = Generators { generators: Vec::new(), shared, zero_ns: 0, pace: clients.pace };
+        let mut started = Generators { generators: Vec::new(), shared, zero_ns: 0, pace: clients.pace };
         for (index, host) in hosts.iter().enumerate() {
             let mut process = host.spawn(&launch(program, clients, traffic, index, hosts.len()))?;
-            let shared = Arc::clone(&all.shared);
-            let listener = process.take_stdout().map(|out| {
-                std::thread::Builder::new().name("clients".into()).spawn(move || listen(out, index, &shared))
+            let shared = Arc::clone(&started.shared);
+            let reader_thread = process.take_stdout().map(|out| {
+                std::thread::Builder::new()
+                    .name("clients".into())
+                    .spawn(move || read_events(out, index, &shared))
             });
-            let listener = listener
+            let reader_thread = reader_thread
                 .transpose()
                 .map_err(|cause| Error::System { what: "cannot start a thread".into(), cause })?;
             let orders = process.take_stdin();
-            all.generators.push(Generator { process, orders, listener });
+            started.generators.push(Generator { process, orders, reader_thread });
             // Start one after the other: the first sets the keys that the others read.
-            all.wait("connect", READY_WITHIN, |state| state.ready > index)?;
+            started.wait("connect", READY_TIMEOUT, |state| state.ready > index)?;
         }
-        Ok(all)
+        Ok(started)
     }
 
     /// Sets time zero, [`START_DELAY_NS`] from now.
@@ -258,8 +260,9 @@ impl Generators {
     pub fn move_to_helper(&mut self) -> Result<Move, Error> {
         let (before, count) = (self.shared.state().moves.len(), self.generators.len());
         self.order(&Order::ToHelper)?;
-        let moved = |state: &State| state.moves.get(before).is_some_and(|(_, finished)| *finished == count);
-        self.wait("move to the helper", READY_WITHIN, moved)?;
+        let is_finished =
+            |state: &State| state.moves.get(before).is_some_and(|(_, finished)| *finished == count);
+        self.wait("move to the helper", READY_TIMEOUT, is_finished)?;
         let state = self.shared.state();
         let (moved, _) =
             state.moves.get(before).ok_or_else(|| Error::process("the clients reported no move", ""))?;
@@ -274,7 +277,7 @@ impl Generators {
         let settled = self.wait("settle", timeout, |state| state.settled >= state.offered);
         match settled {
             // Unsettled requests count as unanswered in the step that offered them.
-            Err(_) if self.shared.state().closed == 0 => Ok(()),
+            Err(_) if self.shared.state().ended == 0 => Ok(()),
             other => other,
         }
     }
@@ -304,12 +307,17 @@ impl Generators {
     pub fn moves(&self) -> Vec<Move> {
         let count = self.generators.len();
         let state = self.shared.state();
-        state.moves.iter().filter(|(_, done)| *done == count).map(|(moved, _)| moved.clone()).collect()
+        state
+            .moves
+            .iter()
+            .filter(|(_, finished)| *finished == count)
+            .map(|(moved, _)| moved.clone())
+            .collect()
     }
 
     /// Fails if a generator has ended before its time.
     pub fn check(&self) -> Result<(), Error> {
-        if self.shared.state().closed > 0 { Err(self.ended("ended early")) } else { Ok(()) }
+        if self.shared.state().ended > 0 { Err(self.failure("ended early")) } else { Ok(()) }
     }
 
     /// Stops sending requests, waits for outstanding replies, and returns the merged report of all generators.
@@ -317,54 +325,54 @@ impl Generators {
         // Fails for a generator that has ended by itself, which needs no stop command.
         let _ = self.send("stop");
         let count = self.generators.len();
-        self.wait("end", DRAIN + END_WITHIN, |state| state.closed == count)?;
+        self.wait("end", DRAIN + REPORT_TIMEOUT, |state| state.ended == count)?;
         let state = std::mem::take(&mut *self.shared.state());
-        if state.ends.len() != count {
-            return Err(self.ended("ended without a report"));
+        if state.reports.len() != count {
+            return Err(self.failure("ended without a report"));
         }
-        let mut whole: Option<Report> = None;
-        for end in &state.ends {
-            match &mut whole {
-                Some(whole) => whole.merge(end),
-                None => whole = Some(end.clone()),
+        let mut merged: Option<Report> = None;
+        for report in &state.reports {
+            match &mut merged {
+                Some(merged) => merged.merge(report),
+                None => merged = Some(report.clone()),
             }
         }
-        let mut whole = whole.unwrap_or_default();
-        whole.bins = state.bins.into_vec();
-        whole.summarize();
-        Ok(whole)
+        let mut merged = merged.unwrap_or_default();
+        merged.bins = state.bins.into_vec();
+        merged.summarize();
+        Ok(merged)
     }
 
     fn send(&mut self, command: &str) -> Result<(), Error> {
         let line = format!("{command}\n");
+        let mut is_complete = true;
+        // An ended generator does not keep the command from the others.
         for generator in &mut self.generators {
             let written = generator.orders.as_mut().map(|orders| orders.write_all(line.as_bytes()));
-            if !matches!(written, Some(Ok(()))) {
-                return Err(self.ended("does not accept commands"));
-            }
+            is_complete &= matches!(written, Some(Ok(())));
         }
-        Ok(())
+        if is_complete { Ok(()) } else { Err(self.failure("does not accept commands")) }
     }
 
-    fn wait(&self, what: &str, timeout: Duration, done: impl Fn(&State) -> bool) -> Result<(), Error> {
+    fn wait(&self, what: &str, timeout: Duration, is_done: impl Fn(&State) -> bool) -> Result<(), Error> {
         let deadline = Instant::now() + timeout;
         let mut state = self.shared.state();
-        while !done(&state) {
+        while !is_done(&state) {
             let Some(left) = deadline.checked_duration_since(Instant::now()) else {
                 drop(state);
-                return Err(self.ended(&format!("took longer than {timeout:?} to {what}")));
+                return Err(self.failure(&format!("took longer than {timeout:?} to {what}")));
             };
-            if state.closed > 0 && what != "end" {
+            if state.ended > 0 && what != "end" {
                 drop(state);
-                return Err(self.ended(&format!("ended instead of going on to {what}")));
+                return Err(self.failure(&format!("ended instead of going on to {what}")));
             }
             state = self.shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         Ok(())
     }
 
-    fn ended(&self, what: &str) -> Error {
-        let outputs = self.generators.iter().map(|generator| generator.process.tail());
+    fn failure(&self, what: &str) -> Error {
+        let outputs = self.generators.iter().map(|generator| generator.process.last_output());
         let printed: Vec<String> = outputs.filter(|text| !text.trim().is_empty()).collect();
         Error::process(format!("a load generator {what}"), printed.join("\n"))
     }
@@ -374,9 +382,9 @@ impl Drop for Generators {
     fn drop(&mut self) {
         for generator in &mut self.generators {
             generator.process.kill();
-            if let Some(listener) = generator.listener.take() {
-                // The thread ends with the pipe. Its panic would be of no use here.
-                let _ = listener.join();
+            if let Some(reader_thread) = generator.reader_thread.take() {
+                // The thread ends with the pipe. A panic of the thread is ignored.
+                let _ = reader_thread.join();
             }
         }
     }
@@ -397,11 +405,11 @@ fn launch(
 ) -> Launch {
     let share =
         clients.connections / count as u32 + u32::from((index as u32) < clients.connections % count as u32);
-    let ms = |d: Duration| format!("{}us", d.as_micros());
+    let us_text = |d: Duration| format!("{}us", d.as_micros());
     let mut launch = Launch::new(program)
         .name("load")
         .args(["load", "--events", "--control", "stdin", "--hold", "--zipf", "0", "--key-size", "32"])
-        .args(["--protocol", &traffic.speech.to_string(), "--value-size", &traffic.value_size.to_string()])
+        .args(["--protocol", &traffic.protocol.to_string(), "--value-size", &traffic.value_size.to_string()])
         .args(["--get-ratio", &traffic.get_ratio.to_string()])
         .args(["--server", &clients.server.to_string()])
         .args(["--connections", &share.to_string()])
@@ -409,8 +417,15 @@ fn launch(
         .args(["--fill", if clients.fill && index == 0 { "set" } else { "skip" }])
         // Keys follow from the seed, so all generators have the same; their requests differ by `--share`.
         .args(["--seed", &clients.seed.to_string(), "--share", &format!("{index}/{count}")])
-        .args(["--duration", &ms(clients.duration.unwrap_or_default())])
-        .args(["--sla", &ms(clients.sla), "--bin", &format!("{}ms", traffic.bin_ms), "--drain", &ms(DRAIN)])
+        .args(["--duration", &us_text(clients.duration.unwrap_or_default())])
+        .args([
+            "--sla",
+            &us_text(clients.sla),
+            "--bin",
+            &format!("{}ms", traffic.bin_ms),
+            "--drain",
+            &us_text(DRAIN),
+        ])
         .args(["--threads", &clients.threads.to_string()]);
     launch = match traffic.closed {
         true => launch.arg("--closed"),
@@ -444,14 +459,14 @@ fn launch(
         launch = launch.args(["--require-encryption", "--client-key"]).arg(key);
     }
     for (at, order) in &clients.schedule {
-        launch =
-            launch.args(["--at", &format!("{}={}", ms(*at), order.arguments(count, clients.pace).join(":"))]);
+        launch = launch
+            .args(["--at", &format!("{}={}", us_text(*at), order.arguments(count, clients.pace).join(":"))]);
     }
     launch.output(Output::Piped).piped_stdin()
 }
 
 /// Reads the events of one generator until it closes its output.
-fn listen(out: ChildStdout, index: usize, shared: &Shared) {
+fn read_events(out: ChildStdout, index: usize, shared: &Shared) {
     // Reading must not delay the generator. A delay shows in the clients' own lag.
     let _ = rustix::process::nice(19);
     for line in BufReader::new(out).lines() {
@@ -459,18 +474,18 @@ fn listen(out: ChildStdout, index: usize, shared: &Shared) {
         let event = serde_json::from_str(&line);
         let mut state = shared.state();
         match event {
-            Ok(event) => state.take(event, index),
+            Ok(event) => state.handle_event(event, index),
             Err(why) => state.add_trouble(format!("cannot parse an event of a load generator: {why}")),
         }
         drop(state);
         shared.changed.notify_all();
     }
-    shared.state().closed += 1;
+    shared.state().ended += 1;
     shared.changed.notify_all();
 }
 
 impl State {
-    fn take(&mut self, event: Event, index: usize) {
+    fn handle_event(&mut self, event: Event, index: usize) {
         match event {
             Event::Ready { .. } => self.ready += 1,
             Event::Bins { helped_now, bins, .. } => {
@@ -486,15 +501,15 @@ impl State {
             }
             Event::Moved { moved, .. } => {
                 match self.moves.iter_mut().find(|(m, _)| m.id == moved.id && m.target == moved.target) {
-                    Some((ours, finished)) => {
-                        ours.merge(&moved);
+                    Some((known, finished)) => {
+                        known.merge(&moved);
                         *finished += 1;
                     }
                     None => self.moves.push((moved, 1)),
                 }
             }
             Event::Trouble { what, .. } => self.add_trouble(what),
-            Event::End { report } => self.ends.push(*report),
+            Event::End { report } => self.reports.push(*report),
             // The final report contains all decisions.
             Event::Start { .. } | Event::Command { .. } | Event::Decided { .. } => {}
         }
@@ -521,9 +536,12 @@ mod tests {
     #[test]
     fn events_of_several_generators_are_merged() {
         let mut state = State { helped_now: vec![0; 2], ..State::default() };
-        state.take(Event::Bins { at_us: 0, helped_now: 3, bins: vec![bin(100, 10, 4)] }, 0);
-        state.take(Event::Bins { at_us: 0, helped_now: 4, bins: vec![bin(100, 10, 9), bin(200, 1, 0)] }, 1);
-        state.take(Event::Bins { at_us: 0, helped_now: 5, bins: vec![bin(100, 0, 6)] }, 0);
+        state.handle_event(Event::Bins { at_us: 0, helped_now: 3, bins: vec![bin(100, 10, 4)] }, 0);
+        state.handle_event(
+            Event::Bins { at_us: 0, helped_now: 4, bins: vec![bin(100, 10, 9), bin(200, 1, 0)] },
+            1,
+        );
+        state.handle_event(Event::Bins { at_us: 0, helped_now: 5, bins: vec![bin(100, 0, 6)] }, 0);
         assert_eq!((state.offered, state.settled, state.helped_now.iter().sum::<u32>()), (21, 19, 9));
         assert_eq!(state.bins.at(100).direct.answered, 19);
         let moved = |replies: &[u64]| Move {
@@ -536,8 +554,8 @@ mod tests {
             first_replies_us: replies.to_vec(),
             complete: true,
         };
-        state.take(Event::Moved { moved: moved(&[7]), moved_ms: 0.0 }, 0);
-        state.take(Event::Moved { moved: moved(&[9]), moved_ms: 0.0 }, 1);
+        state.handle_event(Event::Moved { moved: moved(&[7]), moved_ms: 0.0 }, 0);
+        state.handle_event(Event::Moved { moved: moved(&[9]), moved_ms: 0.0 }, 1);
         assert_eq!((state.moves.len(), state.moves[0].1), (1, 2));
         assert_eq!(state.moves[0].0.first_replies_us, [7, 9]);
     }

@@ -11,12 +11,12 @@ use crate::ramp::{Goodput, Next, Ramp, Verdict};
 use crate::results::Check;
 use crate::scene::{Scene, System};
 
-/// Limit for draining the backlog of a failed step.
-const QUIET_WITHIN: Duration = Duration::from_secs(5);
+/// Timeout for draining the backlog of a failed step.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Offered rate while connections move before a ramp, in requests a second: a move ends with its first reply.
-const MOVING_PER_S: f64 = 1_500.0;
+const MOVE_RATE_PER_S: f64 = 1_500.0;
 /// Rate that saturates a system, as a multiple of its goodput.
-const SATURATION: f64 = 2.5;
+const SATURATION_TIMES: f64 = 2.5;
 
 /// Lengths of measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,9 +42,9 @@ impl Default for Timing {
 
 /// Results of a ramp.
 #[derive(Clone, Debug, Default)]
-pub struct Ramped {
-    /// The goodput.
-    pub found: Goodput,
+pub struct RampResult {
+    /// The rates of the last kept and of the first failed step.
+    pub goodput: Goodput,
     /// The step with the highest rate that kept the SLA.
     pub best: Option<Step>,
     /// A step at a saturating rate, if requested.
@@ -79,13 +79,13 @@ const TROUBLES_MAX: usize = 8;
 impl Tally {
     /// Adds the report of a run.
     pub fn add_report(&mut self, report: &Report) {
-        let all = report.span(0, u64::MAX).summary();
-        self.replies += all.answered;
-        self.wrong += all.wrong;
-        self.lost += all.lost;
-        self.resets += all.resets;
-        self.not_moved += report.moves.iter().map(|m| u64::from(m.failed)).sum::<u64>();
-        self.add_troubles(&report.troubles);
+        let summary = report.span(0, u64::MAX).summary();
+        self.replies += summary.answered;
+        self.wrong += summary.wrong;
+        self.lost += summary.lost;
+        self.resets += summary.resets;
+        self.not_moved += report.moves.iter().map(|moved| u64::from(moved.failed)).sum::<u64>();
+        self.add_troubles(&report.problems);
     }
 
     /// Adds another tally.
@@ -100,11 +100,11 @@ impl Tally {
 
     /// Checks that must hold at any speed of the machine.
     pub fn checks(&self) -> Vec<Check> {
-        let of = format!("{} replies", self.replies);
+        let replies = format!("{} replies", self.replies);
         let mut checks = vec![
-            Check::none("wrong", self.wrong, &of),
-            Check::none("lost", self.lost, &of),
-            Check::none("resets", self.resets, &of),
+            Check::none("wrong", self.wrong, &replies),
+            Check::none("lost", self.lost, &replies),
+            Check::none("resets", self.resets, &replies),
             Check::none("not_moved", self.not_moved, "all moves"),
         ];
         if let Some(trouble) = self.troubles.first() {
@@ -135,7 +135,7 @@ impl<'a> Driver<'a> {
     pub fn start(scene: &'a mut Scene, system: System, timing: Timing) -> Result<Driver<'a>, Error> {
         let mut generators = scene.start(&scene.clients(system))?;
         generators.begin()?;
-        generators.order(&Order::Rate(MOVING_PER_S))?;
+        generators.order(&Order::Rate(MOVE_RATE_PER_S))?;
         if system == System::Helped {
             let moved = generators.move_to_helper()?;
             if moved.failed > 0 || !moved.complete {
@@ -167,54 +167,55 @@ impl<'a> Driver<'a> {
     }
 
     /// Runs a ramp.
-    pub fn ramp(&mut self, mut plan: Ramp, sla_us: u64) -> Result<Ramped, Error> {
+    pub fn ramp(&mut self, mut plan: Ramp, sla_us: u64) -> Result<RampResult, Error> {
         let mut best = None;
         loop {
-            let (rate, length, probing) = match plan.next() {
+            let (rate, length, is_probe) = match plan.next() {
                 Next::Probe(rate) => (rate, self.timing.probe, true),
                 Next::Step(rate) => (rate, self.timing.step, false),
                 Next::Done => break,
             };
-            let ends = Instant::now() + self.timing.settle + length + BIN_REPORT_DELAY;
-            if self.timing.deadline.is_some_and(|deadline| ends > deadline) {
+            let ends_at = Instant::now() + self.timing.settle + length + BIN_REPORT_DELAY;
+            if self.timing.deadline.is_some_and(|deadline| ends_at > deadline) {
                 plan.give_up("no time left");
                 break;
             }
             let step = self.measure(rate, length)?;
-            let kept = step.span.keeps(sla_us);
+            let is_kept = step.span.keeps(sla_us);
             let quota = self.scene.setting().quota;
             let spoilt = match self.system {
                 System::Plain => step.spoilt_direct(quota, sla_us),
                 _ => step.spoilt(quota, sla_us),
             }
-            .filter(|_| !probing);
-            let verdict = spoilt.map_or(if kept { Verdict::Kept } else { Verdict::Failed }, Verdict::Spoilt);
-            progress(&step, sla_us, &verdict);
+            .filter(|_| !is_probe);
+            let verdict =
+                spoilt.map_or(if is_kept { Verdict::Kept } else { Verdict::Failed }, Verdict::Spoilt);
+            print_step(&step, sla_us, &verdict);
             plan.record(&verdict);
-            if verdict == Verdict::Kept && !probing {
+            if verdict == Verdict::Kept && !is_probe {
                 best = Some(step);
             }
-            if !kept && plan.next() != Next::Done {
+            if !is_kept && plan.next() != Next::Done {
                 self.quiesce()?;
             }
         }
-        Ok(Ramped {
-            found: plan.found(),
+        Ok(RampResult {
+            goodput: plan.goodput(),
             best,
             trouble: plan.trouble().map(str::to_owned),
             spoilt: plan.spoilt(),
-            ..Ramped::default()
+            ..RampResult::default()
         })
     }
 
-    /// Measures saturated throughput, at [`SATURATION`] times `capacity_per_s`.
+    /// Measures saturated throughput, at [`SATURATION_TIMES`] times `capacity_per_s`.
     pub fn saturate(&mut self, capacity_per_s: f64) -> Result<Step, Error> {
-        self.measure(capacity_per_s * SATURATION, self.timing.step / 2)
+        self.measure(capacity_per_s * SATURATION_TIMES, self.timing.step / 2)
     }
 
     /// Sets the rate to 0 and waits until no request is under way, or until a time limit.
     pub fn quiesce(&mut self) -> Result<(), Error> {
-        self.generators.quiesce(QUIET_WITHIN)
+        self.generators.quiesce(DRAIN_TIMEOUT)
     }
 
     /// Stops the clients and returns their counts.
@@ -226,7 +227,7 @@ impl<'a> Driver<'a> {
 }
 
 /// Prints a step if SPILLWAY_BENCH_STEPS is set, to find out why a ramp ended.
-fn progress(step: &Step, sla_us: u64, verdict: &Verdict) {
+fn print_step(step: &Step, sla_us: u64, verdict: &Verdict) {
     if std::env::var_os("SPILLWAY_BENCH_STEPS").is_some() {
         eprintln!("  {}: {verdict:?}", step.summary(sla_us));
     }
@@ -240,11 +241,11 @@ pub fn ramp(
     plan: Ramp,
     sla_us: u64,
     saturate: bool,
-) -> Result<Ramped, Error> {
+) -> Result<RampResult, Error> {
     let mut driver = Driver::start(scene, system, timing)?;
     let mut ramped = driver.ramp(plan, sla_us)?;
-    if let (true, Some(kept)) = (saturate, ramped.found.kept_per_s) {
-        ramped.saturated = Some(driver.saturate(kept)?);
+    if let (true, Some(kept_per_s)) = (saturate, ramped.goodput.kept_per_s) {
+        ramped.saturated = Some(driver.saturate(kept_per_s)?);
     }
     ramped.tally = driver.finish()?;
     Ok(ramped)
@@ -256,12 +257,12 @@ mod tests {
     use spillway_load::report::Bin;
 
     #[test]
-    fn wrong_lost_and_reset_fail_their_checks() {
+    fn lost_replies_and_resets_fail_their_checks() {
         let mut report = Report { bins: vec![Bin { offered: 12, ..Bin::default() }], ..Report::default() };
         report.bins[0].direct.answered = 9;
         report.bins[0].helped.lost = 2;
         report.bins[0].helped.resets = 1;
-        report.troubles.push("connection 7 is lost".into());
+        report.problems.push("connection 7 is lost".into());
         let mut tally = Tally::default();
         assert!(tally.checks().iter().all(|check| check.ok));
         tally.add_report(&report);

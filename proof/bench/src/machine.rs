@@ -1,4 +1,4 @@
-//! The machine on which figures were measured, and its CPU time that other programs or its own host used meanwhile.
+//! The machine on which figures are measured, and the CPU time that other programs and the hypervisor take from it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -46,8 +46,9 @@ impl Machine {
     pub(crate) fn version_of(program: &str, argument: &str) -> String {
         let output = Command::new(program).arg(argument).output();
         // Some programs print their version to standard error.
-        let printed =
-            output.map(|o| if o.stdout.is_empty() { o.stderr } else { o.stdout }).unwrap_or_default();
+        let printed = output
+            .map(|output| if output.stdout.is_empty() { output.stderr } else { output.stdout })
+            .unwrap_or_default();
         let text = String::from_utf8_lossy(&printed);
         text.lines().next().unwrap_or(program).trim().to_owned()
     }
@@ -83,10 +84,10 @@ const ROOT_USAGE: [&str; 2] =
 impl Load {
     /// Reads the counters now.
     pub fn now() -> Load {
-        let own_ns = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-        let own_s = own_ns.tv_sec as f64 + own_ns.tv_nsec as f64 / 1e9;
+        let own = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        let own_s = own.tv_sec as f64 + own.tv_nsec as f64 / 1e9;
         let load = parse(&fs::read_to_string("/proc/stat").unwrap_or_default());
-        Load { own_s, busy_s: exact_s().unwrap_or(load.busy_s), ..load }
+        Load { own_s, busy_s: scheduler_busy_s().unwrap_or(load.busy_s), ..load }
     }
 
     /// The difference from an earlier reading.
@@ -101,7 +102,7 @@ impl Load {
 
 /// CPU time of the whole machine by the scheduler's clock, in s; `None` without cgroup v1. `/proc/stat` samples at
 /// ticks and misses threads that run only between two ticks.
-fn exact_s() -> Option<f64> {
+fn scheduler_busy_s() -> Option<f64> {
     let usage = ROOT_USAGE.iter().find_map(|file| fs::read_to_string(file).ok())?;
     Some(usage.trim().parse::<u64>().ok()? as f64 / 1e9)
 }

@@ -28,30 +28,30 @@ const LATE_SHARE_MAX: f64 = 0.01;
 /// Time over which a stall may make requests late, as a multiple of its length. Late are requests that arrive in the
 /// stall and those that wait for its backlog; and a server that spends its quota on the backlog is stopped for the rest
 /// of the period.
-const LATE_FOR_STALLED: f64 = 8.0;
+const LATE_PER_STALLED: f64 = 8.0;
 /// Below this share of its quota a server is not the reason for late direct replies.
 const QUOTA_SHARE_IDLE: f64 = 0.5;
 /// More CPU time of other processes, in percent of a core, spoils every measurement.
 pub(crate) const OTHERS_PERCENT_MAX: f64 = 15.0;
 /// More CPU time of other processes, in percent of a core, spoils a failed step: this is more time than the share of
-/// requests that may be late. An idle machine uses about 0.5 %; a kernel thread that looks for idle pages takes 2 % in
+/// requests that may be late. An idle machine uses about 0.5 %; a kernel thread that scans for idle pages takes 2 % in
 /// some seconds.
 const OTHERS_PERCENT_FAILED: f64 = 1.5;
 
-/// Measures until the result is good, at most `tries` times. Returns the last result.
-pub(crate) fn again<T>(
-    tries: u32,
+/// Measures until the result is valid, at most `attempts_max` times. Returns the last result.
+pub(crate) fn measure_until_valid<T>(
+    attempts_max: u32,
     mut measure: impl FnMut() -> Result<T, Error>,
-    good: impl Fn(&T) -> bool,
+    is_valid: impl Fn(&T) -> bool,
 ) -> Result<T, Error> {
-    let mut seen = measure()?;
-    for _ in 1..tries {
-        if good(&seen) {
+    let mut result = measure()?;
+    for _ in 1..attempts_max {
+        if is_valid(&result) {
             break;
         }
-        seen = measure()?;
+        result = measure()?;
     }
-    Ok(seen)
+    Ok(result)
 }
 
 /// A helper's counters of batches to its server.
@@ -135,16 +135,16 @@ impl Snapshot {
     /// Differences from an earlier snapshot.
     pub fn since(&self, earlier: &Snapshot) -> Used {
         let server = self.server.since(&earlier.server);
-        let total = |now: &HostCpu, then: &HostCpu| now.since(then).total().as_secs_f64();
+        let total = |later: &HostCpu, earlier: &HostCpu| later.since(earlier).total().as_secs_f64();
         let helper_s = total(&self.helper, &earlier.helper);
         let clients_s = total(&self.clients, &earlier.clients);
         let bridge_s = total(&self.bridge, &earlier.bridge);
         let machine = self.machine.since(&earlier.machine);
-        let ours_s = server.total().as_secs_f64() + helper_s + clients_s + bridge_s;
+        let hosts_s = server.total().as_secs_f64() + helper_s + clients_s + bridge_s;
         let batches = match (self.batches, earlier.batches) {
-            (Some(now), Some(then)) => BatchCount {
-                batches: now.batches.saturating_sub(then.batches),
-                messages: now.messages.saturating_sub(then.messages),
+            (Some(later), Some(earlier)) => BatchCount {
+                batches: later.batches.saturating_sub(earlier.batches),
+                messages: later.messages.saturating_sub(earlier.messages),
             },
             _ => BatchCount::default(),
         };
@@ -161,7 +161,7 @@ impl Snapshot {
             messages: batches.messages,
             stolen_s: machine.stolen_s,
             stalled_s: self.stalled.saturating_sub(earlier.stalled).as_secs_f64(),
-            others_s: if ignores_others() { 0.0 } else { machine.busy_s - machine.own_s - ours_s },
+            others_s: if ignores_others() { 0.0 } else { machine.busy_s - machine.own_s - hosts_s },
         }
     }
 }
@@ -299,9 +299,9 @@ impl Step {
     /// within the quota as well. A stall or other work spoils only a failed step, if that might have kept its SLA
     /// without it.
     pub fn spoilt(&self, quota: Option<Quota>, sla_us: u64) -> Option<String> {
-        let kept = self.span.keeps(sla_us);
+        let is_kept = self.span.keeps(sla_us);
         let excess = 1.0 - self.span.on_time_share(sla_us) - LATE_SHARE_MAX;
-        if !kept && excess <= LATE_FOR_STALLED * self.used.stalled_s / self.used.seconds {
+        if !is_kept && excess <= LATE_PER_STALLED * self.used.stalled_s / self.used.seconds {
             return Some(format!(
                 "the machine stalled for {:.0} ms of {:.1} s, which explains what was late",
                 self.used.stalled_s * 1000.0,
@@ -309,11 +309,11 @@ impl Step {
             ));
         }
         let others = self.used.percent(self.used.others_s);
-        if !kept && others > OTHERS_PERCENT_FAILED {
+        if !is_kept && others > OTHERS_PERCENT_FAILED {
             return Some(format!("other work on this machine used {others:.0} % of a core"));
         }
-        let over = self.used.quota_share(quota).filter(|&share| kept && share > QUOTA_SHARE_MAX);
-        if let Some(share) = over {
+        let over_quota = self.used.quota_share(quota).filter(|&share| is_kept && share > QUOTA_SHARE_MAX);
+        if let Some(share) = over_quota {
             return Some(format!("the server used {:.0} % of its quota", share * 100.0));
         }
         spoilt_by(&self.used, self.lag_p99_us)
@@ -339,7 +339,7 @@ pub fn spoilt_by(used: &Used, lag_p99_us: u64) -> Option<String> {
     too_busy(used).or_else(|| disturbed(used))
 }
 
-/// Whether helpers together, or clients, are so busy that their core is the limit and not the server.
+/// The reason, if helpers together, or clients, use so much of their core that it is the limit and not the server.
 pub fn too_busy(used: &Used) -> Option<String> {
     let busy = |(name, seconds): (&str, f64)| {
         let percent = used.percent(seconds);
@@ -348,23 +348,23 @@ pub fn too_busy(used: &Used) -> Option<String> {
     [("helper", used.helper_s), ("clients", used.clients_s)].into_iter().find_map(busy)
 }
 
-/// Whether other processes used too much CPU time.
+/// The reason, if other processes used too much CPU time.
 pub fn disturbed(used: &Used) -> Option<String> {
     let others = used.percent(used.others_s);
     (others > OTHERS_PERCENT_MAX).then(|| format!("other work on this machine used {others:.0} % of a core"))
 }
 
-/// Whether too much steal time spoils a measurement of times.
+/// The reason, if too much steal time spoils a measurement of times.
 pub fn stopped(used: &Used) -> Option<String> {
     (used.stolen_s > STOLEN_SHARE_MAX * used.seconds)
         .then(|| format!("the machine was stopped for {:.0} ms", used.stolen_s * 1000.0))
 }
 
-/// Whether an overloaded server did not use 95 to 105 % of its quota, so that the quota was not its limit.
+/// The reason, if an overloaded server did not use 95 to 105 % of its quota, so that the quota was not its limit.
 pub fn not_saturated(used: &Used, quota: Option<Quota>) -> Option<String> {
     let share = used.quota_share(quota)?;
-    let held = (QUOTA_SHARE_SATURATED..=QUOTA_SHARE_MAX).contains(&share);
-    (!held)
+    let is_saturated = (QUOTA_SHARE_SATURATED..=QUOTA_SHARE_MAX).contains(&share);
+    (!is_saturated)
         .then(|| format!("the overloaded server used {:.1} % of its quota, not 95 to 105 %", share * 100.0))
 }
 
@@ -379,9 +379,9 @@ mod tests {
 
     const QUOTA: Option<Quota> = Some(Quota { percent_of_core: 10.0, period: Duration::from_millis(10) });
 
-    /// SLAs in µs that the steps of these tests keep and miss.
-    const KEPT: u64 = 1_000;
-    const MISSED: u64 = 100;
+    /// SLAs that the steps of these tests keep and miss: their latency is 300 µs.
+    const KEPT_SLA_US: u64 = 1_000;
+    const MISSED_SLA_US: u64 = 100;
 
     fn used(server_ms: u64) -> Used {
         Used {
@@ -401,17 +401,17 @@ mod tests {
     }
 
     #[test]
-    fn the_first_good_or_the_last_result_is_returned() {
-        let tried = |tries, good_at| {
+    fn the_first_valid_or_the_last_result_is_returned() {
+        let run = |attempts_max, valid_at| {
             let mut count = 0;
             let measure = || {
                 count += 1;
                 Ok(count)
             };
-            let seen = again(tries, measure, |&seen| seen == good_at);
-            (seen.unwrap(), count)
+            let result = measure_until_valid(attempts_max, measure, |&result| result == valid_at);
+            (result.unwrap(), count)
         };
-        assert_eq!([tried(3, 1), tried(3, 2), tried(3, 9), tried(0, 9)], [(1, 1), (2, 2), (3, 3), (1, 1)]);
+        assert_eq!([run(3, 1), run(3, 2), run(3, 9), run(0, 9)], [(1, 1), (2, 2), (3, 3), (1, 1)]);
     }
 
     #[test]
@@ -421,7 +421,7 @@ mod tests {
             interface: Duration::from_millis(ms / 4),
             ..HostCpu::default()
         };
-        let at = |taken_ns, scale: u64, batches| Snapshot {
+        let snapshot = |taken_ns, scale: u64, batches| Snapshot {
             taken_ns,
             server: cpu(40 * scale),
             helper: cpu(80 * scale),
@@ -431,76 +431,83 @@ mod tests {
             stalled: Duration::from_millis(scale),
             machine: Load::default(),
         };
-        let first = at(1_000_000_000, 1, BatchCount { batches: 5, messages: 50 });
-        let second = at(2_000_000_000, 2, BatchCount { batches: 15, messages: 350 });
+        let first = snapshot(1_000_000_000, 1, BatchCount { batches: 5, messages: 50 });
+        let second = snapshot(2_000_000_000, 2, BatchCount { batches: 15, messages: 350 });
         let used = second.since(&first);
         assert_eq!(used.seconds, 1.0);
         assert!((used.server_percent() - 5.0).abs() < 1e-9 && (used.interface_share() - 0.2).abs() < 1e-9);
         assert_eq!(used.messages_per_batch(), Some(30.0));
-        let each = used.us_per_request(1_000);
-        assert_eq!(each.map(|(name, _)| name), ["server", "helper", "clients", "bridge"]);
-        assert!((each[0].1 - 50.0).abs() < 1e-9 && (each[3].1 - 5.0).abs() < 1e-9);
+        let costs = used.us_per_request(1_000);
+        assert_eq!(costs.map(|(name, _)| name), ["server", "helper", "clients", "bridge"]);
+        assert!((costs[0].1 - 50.0).abs() < 1e-9 && (costs[3].1 - 5.0).abs() < 1e-9);
         assert_eq!(Used::default().messages_per_batch(), None);
     }
 
     #[test]
     fn a_kept_step_beyond_the_quota_is_spoilt_and_a_failed_one_is_not() {
-        assert_eq!(step(used(209), 50).spoilt(QUOTA, KEPT), None);
-        assert!(step(used(211), 50).spoilt(QUOTA, KEPT).unwrap().contains("106 % of its quota"));
-        assert_eq!(step(used(211), 50).spoilt(QUOTA, MISSED), None);
-        assert_eq!(step(used(1_000), 50).spoilt(None, KEPT), None);
+        assert_eq!(step(used(209), 50).spoilt(QUOTA, KEPT_SLA_US), None);
+        assert!(step(used(211), 50).spoilt(QUOTA, KEPT_SLA_US).unwrap().contains("106 % of its quota"));
+        assert_eq!(step(used(211), 50).spoilt(QUOTA, MISSED_SLA_US), None);
+        assert_eq!(step(used(1_000), 50).spoilt(None, KEPT_SLA_US), None);
     }
 
     #[test]
-    fn lag_and_busy_cores_and_stalls_spoil_any_step() {
-        assert!(step(used(100), 1_000).spoilt(QUOTA, MISSED).unwrap().contains("lagged"));
-        assert_eq!(step(used(100), 999).spoilt(QUOTA, MISSED), None);
+    fn lag_busy_cores_and_other_work_spoil_any_step() {
+        assert!(step(used(100), 1_000).spoilt(QUOTA, MISSED_SLA_US).unwrap().contains("lagged"));
+        assert_eq!(step(used(100), 999).spoilt(QUOTA, MISSED_SLA_US), None);
         let busy = Used { helper_s: 1.6, ..used(100) };
-        assert!(step(busy, 50).spoilt(QUOTA, MISSED).unwrap().contains("helper used 80 %"));
+        assert!(step(busy, 50).spoilt(QUOTA, MISSED_SLA_US).unwrap().contains("helper used 80 %"));
         let busy = Used { clients_s: 1.7, ..used(100) };
-        assert!(step(busy, 50).spoilt(QUOTA, MISSED).unwrap().contains("clients used 85 %"));
-        let crowded = Used { others_s: 0.4, ..used(100) };
+        assert!(step(busy, 50).spoilt(QUOTA, MISSED_SLA_US).unwrap().contains("clients used 85 %"));
+        let disturbed = Used { others_s: 0.4, ..used(100) };
         assert!(
-            step(crowded, 50).spoilt(QUOTA, MISSED).unwrap().contains("other work on this machine used 20 %")
+            step(disturbed, 50)
+                .spoilt(QUOTA, MISSED_SLA_US)
+                .unwrap()
+                .contains("other work on this machine used 20 %")
         );
     }
 
     #[test]
-    fn a_stall_excuses_only_what_it_explains() {
+    fn a_stall_spoils_a_failed_step_only_if_it_explains_the_late_requests() {
         // All requests are late: a stall of 30 ms does not explain that.
         let stalled = Used { stalled_s: 0.03, stolen_s: 0.03, ..used(100) };
-        assert_eq!(step(stalled, 50).spoilt(QUOTA, MISSED), None);
-        assert_eq!(step(stalled, 50).spoilt(QUOTA, KEPT), None);
+        assert_eq!(step(stalled, 50).spoilt(QUOTA, MISSED_SLA_US), None);
+        assert_eq!(step(stalled, 50).spoilt(QUOTA, KEPT_SLA_US), None);
         assert!(stopped(&stalled).unwrap().contains("stopped for 30 ms"));
         // 9 % are late, 8 % more than allowed: a stall of 20 ms in 2 s explains that, and one of 19 ms does not.
         let mut bin = Bin { offered: 100, ..Bin::default() };
         bin.direct.answered = 100;
-        bin.direct.latency_us.record(KEPT - 100, 91);
-        bin.direct.latency_us.record(KEPT + 900, 9);
-        let late = |stalled_s| {
+        bin.direct.latency_us.record(KEPT_SLA_US - 100, 91);
+        bin.direct.latency_us.record(KEPT_SLA_US + 900, 9);
+        let spoilt = |stalled_s| {
             let used = Used { stalled_s, ..used(100) };
-            Step::new(50.0, std::slice::from_ref(&bin), used, 100).spoilt(QUOTA, KEPT)
+            Step::new(50.0, std::slice::from_ref(&bin), used, 100).spoilt(QUOTA, KEPT_SLA_US)
         };
-        assert!(late(0.0201).unwrap().contains("stalled for 20 ms of 2.0 s"));
-        assert_eq!(late(0.0199), None);
+        assert!(spoilt(0.0201).unwrap().contains("stalled for 20 ms of 2.0 s"));
+        assert_eq!(spoilt(0.0199), None);
     }
 
     #[test]
-    fn a_direct_step_that_is_late_beside_an_idle_server_is_spoilt() {
-        let why = step(used(99), 50).spoilt_direct(QUOTA, MISSED).unwrap();
+    fn late_direct_replies_of_a_server_below_half_its_quota_spoil_a_step() {
+        let why = step(used(99), 50).spoilt_direct(QUOTA, MISSED_SLA_US).unwrap();
         assert!(why.contains("while the server used 50 % of its quota"), "{why}");
-        assert_eq!(step(used(101), 50).spoilt_direct(QUOTA, MISSED), None, "the server may be the reason");
-        assert_eq!(step(used(99), 50).spoilt_direct(QUOTA, KEPT), None);
-        assert_eq!(step(used(99), 50).spoilt_direct(None, MISSED), None);
         assert_eq!(
-            step(used(99), 50).spoilt(QUOTA, MISSED),
+            step(used(101), 50).spoilt_direct(QUOTA, MISSED_SLA_US),
             None,
-            "a helper may be late beside an idle server"
+            "above half of its quota the server may be the reason"
+        );
+        assert_eq!(step(used(99), 50).spoilt_direct(QUOTA, KEPT_SLA_US), None);
+        assert_eq!(step(used(99), 50).spoilt_direct(None, MISSED_SLA_US), None);
+        assert_eq!(
+            step(used(99), 50).spoilt(QUOTA, MISSED_SLA_US),
+            None,
+            "late helped replies do not depend on the server alone"
         );
     }
 
     #[test]
-    fn a_saturated_server_uses_its_quota() {
+    fn a_server_that_uses_less_or_more_than_its_quota_is_not_saturated() {
         assert_eq!(not_saturated(&used(200), QUOTA), None);
         assert!(not_saturated(&used(189), QUOTA).unwrap().contains("94.5 %"));
         assert!(not_saturated(&used(211), QUOTA).is_some());

@@ -1,4 +1,4 @@
-//! Names other processes that use much CPU, for errors that ask the operator for a quiet machine.
+//! Finds the other processes that use most CPU time, for errors about a machine that is not idle enough.
 
 use std::collections::HashMap;
 use std::fs;
@@ -40,7 +40,7 @@ fn parse(stat: &str) -> Option<Process> {
     let fields: Vec<&str> = rest.split_whitespace().collect();
     // Fields 4, 14 and 15 of proc(5): parent, user and system time; the state is field 3.
     let ticks = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
-    let name = name.chars().map(|one| if one.is_control() { '?' } else { one }).collect();
+    let name = name.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect();
     Some(Process { name, parent: fields.get(1)?.parse().ok()?, ticks })
 }
 
@@ -67,13 +67,13 @@ fn describe(before: &HashMap<u32, Process>, after: &HashMap<u32, Process>, own: 
 
 /// Whether process `id` is `own` or its descendant. The loop's bound holds even if a changing `/proc` shows a cycle.
 fn is_ours(processes: &HashMap<u32, Process>, id: u32, own: u32) -> bool {
-    let mut at = id;
+    let mut current = id;
     for _ in 0..=processes.len() {
-        if at == own {
+        if current == own {
             return true;
         }
-        let Some(process) = processes.get(&at) else { return false };
-        at = process.parent;
+        let Some(process) = processes.get(&current) else { return false };
+        current = process.parent;
     }
     false
 }
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_busiest_processes_are_named_without_our_own() {
+    fn descendants_of_this_process_are_not_named() {
         let before = HashMap::from([
             (1, process("init", 0, 0)),
             (10, process("rustc", 1, 100)),
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_not_its_own_neighbour() {
+    fn busiest_leaves_out_this_process() {
         let own = format!("(pid {})", std::process::id());
         assert!(!busiest().contains(&own));
     }

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_program_is_named_with_what_to_do() {
+    fn a_missing_program_is_reported_with_the_next_step() {
         // The directory of test programs does not contain `spillway`.
         let error = Programs::of_this_run().unwrap_err().to_string();
         assert!(error.contains("/spillway: ") && error.contains("make dist"), "{error}");

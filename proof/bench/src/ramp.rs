@@ -8,16 +8,16 @@
 use std::fmt;
 
 const PROBE_FACTOR: f64 = 1.5;
-/// Rate of the last probe over that of the last kept one, between it and the failed one.
+/// Rate of the last probe, as a multiple of the highest kept one; the failed probe had [`PROBE_FACTOR`] times its rate.
 const BETWEEN_FACTOR: f64 = 1.22;
 const STEP_FACTOR: f64 = 1.05;
 /// Factor of the rate when the first step fails.
 const BACK_FACTOR: f64 = 0.85;
-/// Most restarts at a lower rate.
+/// Maximum number of restarts at a lower rate.
 const RESTARTS_MAX: u32 = 8;
-/// Most repetitions of a spoilt step.
+/// Maximum number of repetitions of a spoilt step.
 const SPOILT_MAX: u32 = 5;
-/// Most probes and steps of a ramp, so that every ramp ends.
+/// Maximum number of probes and steps of a ramp, so that every ramp ends.
 const STEPS_MAX: u32 = 80;
 
 /// The next action of a ramp. Rates are in requests a second.
@@ -69,10 +69,10 @@ pub struct Ramp {
     kept_probe: Option<f64>,
     /// A probe has failed: the next kept probe is the last.
     probe_failed: bool,
-    found: Goodput,
+    goodput: Goodput,
     restarts: u32,
     steps: u32,
-    spoilt_here: u32,
+    spoilt_at_rate: u32,
     spoilt: u32,
     trouble: Option<String>,
 }
@@ -92,10 +92,10 @@ impl Ramp {
             limit,
             kept_probe: None,
             probe_failed: false,
-            found: Goodput::default(),
+            goodput: Goodput::default(),
             restarts: 0,
             steps: 0,
-            spoilt_here: 0,
+            spoilt_at_rate: 0,
             spoilt: 0,
             trouble: None,
         }
@@ -120,20 +120,20 @@ impl Ramp {
             (_, Phase::Over) => {}
             (Verdict::Spoilt(why), _) => {
                 self.spoilt += 1;
-                self.spoilt_here += 1;
+                self.spoilt_at_rate += 1;
                 // Before the first kept step, the rate itself may spoil every attempt: clients may not be able to offer
                 // it.
-                if self.spoilt_here > SPOILT_MAX && !self.begin_lower() {
-                    self.end(Some(format!("{why}, {} times at {:.0}/s", self.spoilt_here, self.rate)));
+                if self.spoilt_at_rate > SPOILT_MAX && !self.restart_lower() {
+                    self.end(Some(format!("{why}, {} times at {:.0}/s", self.spoilt_at_rate, self.rate)));
                 }
             }
             (_, Phase::Probing) => {
-                self.spoilt_here = 0;
-                self.probed(*verdict == Verdict::Kept);
+                self.spoilt_at_rate = 0;
+                self.record_probe(*verdict == Verdict::Kept);
             }
             (_, Phase::Stepping) => {
-                self.spoilt_here = 0;
-                self.stepped(*verdict == Verdict::Kept);
+                self.spoilt_at_rate = 0;
+                self.record_step(*verdict == Verdict::Kept);
             }
         }
     }
@@ -146,8 +146,8 @@ impl Ramp {
     }
 
     /// The result so far.
-    pub fn found(&self) -> Goodput {
-        self.found
+    pub fn goodput(&self) -> Goodput {
+        self.goodput
     }
 
     /// Number of spoilt probes and steps.
@@ -160,7 +160,7 @@ impl Ramp {
         self.trouble.as_deref()
     }
 
-    fn probed(&mut self, kept: bool) {
+    fn record_probe(&mut self, kept: bool) {
         match (kept, self.kept_probe) {
             // Go up until a probe fails.
             (true, _) if !self.probe_failed && self.rate < self.limit => {
@@ -183,16 +183,16 @@ impl Ramp {
         }
     }
 
-    /// Restarts at a lower rate, if no step was kept yet and the rate is above the floor. Returns whether it did.
-    fn begin_lower(&mut self) -> bool {
-        let begun = self.phase == Phase::Stepping && self.found.kept_per_s.is_none();
-        let lower = begun && self.restarts < RESTARTS_MAX && self.rate > self.floor;
-        if lower {
+    /// Restarts at a lower rate, if no step was kept yet and the rate is above the floor. Returns whether it restarted.
+    fn restart_lower(&mut self) -> bool {
+        let is_first_step = self.phase == Phase::Stepping && self.goodput.kept_per_s.is_none();
+        let may_restart = is_first_step && self.restarts < RESTARTS_MAX && self.rate > self.floor;
+        if may_restart {
             self.restarts += 1;
-            self.spoilt_here = 0;
+            self.spoilt_at_rate = 0;
             self.rate = (self.rate * BACK_FACTOR).max(self.floor);
         }
-        lower
+        may_restart
     }
 
     fn begin_steps(&mut self, rate: f64) {
@@ -200,16 +200,16 @@ impl Ramp {
         self.rate = rate.max(self.floor);
     }
 
-    fn stepped(&mut self, kept: bool) {
+    fn record_step(&mut self, kept: bool) {
         if !kept {
             // If this was the first step, the ramp began too high.
-            if self.begin_lower() {
+            if self.restart_lower() {
                 return;
             }
-            self.found.failed_per_s = Some(self.rate);
+            self.goodput.failed_per_s = Some(self.rate);
             return self.end(None);
         }
-        self.found.kept_per_s = Some(self.rate);
+        self.goodput.kept_per_s = Some(self.rate);
         if self.rate >= self.limit {
             return self
                 .end(Some(format!("the SLA is still kept at {:.0}/s, where the ramp ends", self.limit)));
@@ -237,30 +237,33 @@ mod tests {
     use super::*;
 
     /// Runs a ramp on a server that keeps its SLA up to `capacity`. Returns the ramp and all of its actions.
-    fn on(mut ramp: Ramp, capacity: f64) -> (Ramp, Vec<Next>) {
-        let mut done = Vec::new();
+    fn run_on(mut ramp: Ramp, capacity: f64) -> (Ramp, Vec<Next>) {
+        let mut actions = Vec::new();
         loop {
             let next = ramp.next();
-            let (Next::Probe(rate) | Next::Step(rate)) = next else { return (ramp, done) };
-            done.push(next);
+            let (Next::Probe(rate) | Next::Step(rate)) = next else { return (ramp, actions) };
+            actions.push(next);
             ramp.record(if rate <= capacity { &Verdict::Kept } else { &Verdict::Failed });
         }
     }
 
-    fn steps(done: &[Next]) -> Vec<f64> {
-        done.iter().filter_map(|next| if let Next::Step(rate) = next { Some(*rate) } else { None }).collect()
+    fn steps(actions: &[Next]) -> Vec<f64> {
+        actions
+            .iter()
+            .filter_map(|next| if let Next::Step(rate) = next { Some(*rate) } else { None })
+            .collect()
     }
 
     #[test]
     fn a_search_ends_within_five_percent_below_the_capacity() {
         for capacity in [450.0, 1_000.0, 2_960.0, 3_100.0, 15_999.0, 31_000.0] {
-            let (ramp, done) = on(Ramp::searching(1_000.0, 100.0, 60_000.0), capacity);
-            let found = ramp.found();
-            let kept = found.kept_per_s.unwrap();
+            let (ramp, actions) = run_on(Ramp::searching(1_000.0, 100.0, 60_000.0), capacity);
+            let goodput = ramp.goodput();
+            let kept = goodput.kept_per_s.unwrap();
             assert!(kept <= capacity && kept * 1.0501 > capacity, "{kept} for {capacity}");
-            assert!(found.failed_per_s.unwrap() > capacity);
-            assert!(steps(&done).windows(2).all(|pair| pair[1] <= pair[0] * 1.0501), "{done:?}");
-            assert!(done.len() < 20, "{} steps for {capacity}", done.len());
+            assert!(goodput.failed_per_s.unwrap() > capacity);
+            assert!(steps(&actions).windows(2).all(|pair| pair[1] <= pair[0] * 1.0501), "{actions:?}");
+            assert!(actions.len() < 20, "{} steps for {capacity}", actions.len());
             assert_eq!(ramp.trouble(), None);
         }
     }
@@ -271,28 +274,28 @@ mod tests {
         ramp.record(&Verdict::Kept);
         ramp.record(&Verdict::Failed);
         assert_eq!(ramp.next(), Next::Done);
-        assert_eq!(ramp.found(), Goodput { kept_per_s: Some(1_000.0), failed_per_s: Some(1_050.0) });
+        assert_eq!(ramp.goodput(), Goodput { kept_per_s: Some(1_000.0), failed_per_s: Some(1_050.0) });
     }
 
     #[test]
-    fn a_start_that_is_too_high_goes_down() {
-        let (ramp, _) = on(Ramp::stepping(3_000.0, 100.0, 60_000.0), 2_000.0);
-        let kept = ramp.found().kept_per_s.unwrap();
+    fn a_ramp_that_starts_too_high_restarts_lower() {
+        let (ramp, _) = run_on(Ramp::stepping(3_000.0, 100.0, 60_000.0), 2_000.0);
+        let kept = ramp.goodput().kept_per_s.unwrap();
         assert!((1_900.0..=2_000.0).contains(&kept), "{kept}");
     }
 
     #[test]
     fn a_system_that_never_keeps_its_sla_has_no_goodput() {
-        let (ramp, done) = on(Ramp::searching(1_000.0, 100.0, 60_000.0), 0.0);
-        assert_eq!(ramp.found().kept_per_s, None);
-        assert!(done.len() < 20, "{done:?}");
+        let (ramp, actions) = run_on(Ramp::searching(1_000.0, 100.0, 60_000.0), 0.0);
+        assert_eq!(ramp.goodput().kept_per_s, None);
+        assert!(actions.len() < 20, "{actions:?}");
     }
 
     #[test]
-    fn the_limit_ends_a_ramp_with_trouble() {
-        let (ramp, _) = on(Ramp::searching(1_000.0, 100.0, 5_000.0), 1e9);
-        assert_eq!(ramp.found().kept_per_s, Some(5_000.0));
-        assert_eq!(ramp.found().failed_per_s, None);
+    fn a_ramp_that_reaches_its_limit_has_trouble() {
+        let (ramp, _) = run_on(Ramp::searching(1_000.0, 100.0, 5_000.0), 1e9);
+        assert_eq!(ramp.goodput().kept_per_s, Some(5_000.0));
+        assert_eq!(ramp.goodput().failed_per_s, None);
         assert!(ramp.trouble().unwrap().contains("still kept"));
     }
 
@@ -302,11 +305,11 @@ mod tests {
         ramp.record(&Verdict::Kept);
         ramp.give_up("no time left");
         assert_eq!((ramp.next(), ramp.trouble()), (Next::Done, Some("no time left")));
-        assert_eq!(ramp.found().kept_per_s, Some(1_000.0));
+        assert_eq!(ramp.goodput().kept_per_s, Some(1_000.0));
     }
 
     #[test]
-    fn a_ramp_whose_first_steps_are_all_spoilt_restarts_lower() {
+    fn a_ramp_restarts_lower_if_all_attempts_at_its_first_step_are_spoilt() {
         let mut ramp = Ramp::stepping(10_000.0, 100.0, 90_000.0);
         for _ in 0..=SPOILT_MAX {
             assert_eq!(ramp.next(), Next::Step(10_000.0));
@@ -317,11 +320,11 @@ mod tests {
         for _ in 0..=SPOILT_MAX {
             ramp.record(&Verdict::Spoilt("the clients lagged".into()));
         }
-        assert_eq!((ramp.next(), ramp.found().kept_per_s), (Next::Done, Some(8_500.0)));
+        assert_eq!((ramp.next(), ramp.goodput().kept_per_s), (Next::Done, Some(8_500.0)));
     }
 
     #[test]
-    fn a_spoilt_step_is_repeated_a_few_times() {
+    fn a_spoilt_step_is_repeated_at_most_spoilt_max_times() {
         let mut ramp = Ramp::stepping(1_000.0, 100.0, 9_000.0);
         let spoilt = Verdict::Spoilt("the generator lagged".into());
         for _ in 0..SPOILT_MAX {
@@ -335,6 +338,6 @@ mod tests {
         }
         assert_eq!((ramp.next(), ramp.spoilt()), (Next::Done, 2 * SPOILT_MAX + 1));
         assert_eq!(ramp.trouble(), Some("the generator lagged, 6 times at 1050/s"));
-        assert_eq!(ramp.found().kept_per_s, Some(1_000.0));
+        assert_eq!(ramp.goodput().kept_per_s, Some(1_000.0));
     }
 }

@@ -43,9 +43,9 @@ impl Span {
     }
 
     /// A quantile of all requests in µs, with the rules of [`Span::p99_us`].
-    pub fn quantile_us(&self, q: f64) -> Option<u64> {
+    pub fn quantile_us(&self, quantile: f64) -> Option<u64> {
         let total = self.offered.max(self.latency_us.count());
-        match self.latency_us.quantile_of(q, total) {
+        match self.latency_us.quantile_of(quantile, total) {
             0 | u64::MAX => None,
             value => Some(value),
         }
@@ -69,13 +69,13 @@ impl Span {
 ///
 /// `decision_ms` should be the start of a bin; otherwise each second begins with the first bin that starts after it.
 pub fn relief_ms(bins: &[Bin], decision_ms: u64, end_ms: u64, sla_us: u64) -> Option<u64> {
-    let good = |from_ms: u64| {
+    let is_good = |from_ms: u64| {
         (0..SECONDS_GOOD).all(|n| Span::of(bins, from_ms + n * 1000, from_ms + (n + 1) * 1000).keeps(sla_us))
     };
     let last_ms = end_ms.checked_sub(SECONDS_GOOD * 1000)?;
     (decision_ms..=last_ms)
         .step_by(GRID_MS as usize)
-        .find(|&from_ms| good(from_ms))
+        .find(|&from_ms| is_good(from_ms))
         .map(|at_ms| at_ms - decision_ms)
 }
 
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(span.p99_us(), None, "3 of 203 unanswered are more than 1 %");
         assert!(!span.keeps(1000) && span.on_time_share(1000) < 0.99);
         assert_eq!(Span::of(&bins, 100, 100), Span::default());
-        assert!(!Span::default().keeps(1000), "an SLA is not kept without requests");
+        assert!(!Span::default().keeps(1000), "a span without requests should not keep an SLA");
     }
 
     #[test]
@@ -137,25 +137,25 @@ mod tests {
     }
 
     #[test]
-    fn relief_ends_where_three_good_seconds_begin() {
+    fn the_relief_time_ends_where_three_good_seconds_begin() {
         // Overload until 4.2 s; decided at 3.5 s.
-        let bins = series(|at| if at < 4_200 { 100 } else { 0 }, 12);
+        let bins = series(|at_ms| if at_ms < 4_200 { 100 } else { 0 }, 12);
         assert_eq!(relief_ms(&bins, 3_500, 12_000, 1000), Some(700));
         // One slow request in a hundred is within the p99 of its second.
-        let bins = series(|at| if at < 4_200 { 100 } else { 1 }, 12);
+        let bins = series(|at_ms| if at_ms < 4_200 { 100 } else { 1 }, 12);
         assert_eq!(relief_ms(&bins, 3_500, 12_000, 1000), Some(700));
-        let bins = series(|at| if at < 4_200 { 100 } else { 2 }, 12);
+        let bins = series(|at_ms| if at_ms < 4_200 { 100 } else { 2 }, 12);
         assert_eq!(relief_ms(&bins, 3_500, 12_000, 1000), None);
     }
 
     #[test]
-    fn a_bad_bin_delays_relief_only_if_its_second_is_bad() {
+    fn a_late_bin_delays_relief_only_if_its_second_misses_the_sla() {
         // 10 slow requests in one bin: 1 % of that second, which is within the p99.
         let bins = series(
-            |at| {
-                if at < 4_000 {
+            |at_ms| {
+                if at_ms < 4_000 {
                     100
-                } else if at == 5_000 {
+                } else if at_ms == 5_000 {
                     10
                 } else {
                     0
@@ -166,10 +166,10 @@ mod tests {
         assert_eq!(relief_ms(&bins, 4_000, 12_000, 1000), Some(0));
         // 11 are more than 1 %: every second that contains the bin is bad, so relief begins after it.
         let bins = series(
-            |at| {
-                if at < 4_000 {
+            |at_ms| {
+                if at_ms < 4_000 {
                     100
-                } else if at == 5_000 {
+                } else if at_ms == 5_000 {
                     11
                 } else {
                     0
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_relief_needs_its_three_seconds() {
+    fn relief_needs_three_seconds_before_the_end() {
         let bins = series(|_| 0, 6);
         assert_eq!(relief_ms(&bins, 3_000, 6_000, 1000), Some(0));
         assert_eq!(relief_ms(&bins, 3_100, 6_000, 1000), None);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_floor_is_the_backlog_by_the_spare_rate() {
+    fn the_drain_floor_is_the_backlog_divided_by_the_spare_rate() {
         // 9,000/s on a server with 8,000/s: a backlog of 5,000 after 5 s; helped with 19,000/s, 10,000/s of it drain.
         assert_eq!(drain_floor_ms(9_000.0, 8_000.0, 19_000.0, 5.0), Some(500.0));
         assert_eq!(drain_floor_ms(7_000.0, 8_000.0, 7_500.0, 5.0), Some(0.0));

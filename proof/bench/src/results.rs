@@ -105,10 +105,10 @@ impl Row {
             params: BTreeMap::new(),
             metric: metric.into(),
             unit: unit.into(),
-            median: spread.map(|s| s.median),
-            min: spread.map(|s| s.min),
-            max: spread.map(|s| s.max),
-            runs: spread.map_or(0, |s| s.runs),
+            median: spread.map(|spread| spread.median),
+            min: spread.map(|spread| spread.min),
+            max: spread.map(|spread| spread.max),
+            runs: spread.map_or(0, |spread| spread.runs),
             valid: spread.is_some(),
             why: if spread.is_some() { String::new() } else { "no valid run".into() },
         }
@@ -122,7 +122,7 @@ impl Row {
 
     /// Adds a note without a change of validity.
     pub fn note(mut self, why: impl AsRef<str>) -> Row {
-        join(&mut self.why, why.as_ref());
+        append(&mut self.why, why.as_ref());
         self
     }
 
@@ -130,7 +130,7 @@ impl Row {
     pub fn void_if<S: AsRef<str>>(mut self, reasons: impl IntoIterator<Item = S>) -> Row {
         for reason in reasons {
             self.valid = false;
-            join(&mut self.why, reason.as_ref());
+            append(&mut self.why, reason.as_ref());
         }
         self
     }
@@ -142,10 +142,10 @@ impl Ratio {
         let spread = Spread::of(values);
         Ratio {
             name: name.into(),
-            median: spread.map(|s| s.median),
-            min: spread.map(|s| s.min),
-            max: spread.map(|s| s.max),
-            runs: spread.map_or(0, |s| s.runs),
+            median: spread.map(|spread| spread.median),
+            min: spread.map(|spread| spread.min),
+            max: spread.map(|spread| spread.max),
+            runs: spread.map_or(0, |spread| spread.runs),
             upper95: upper95(values),
             valid: spread.is_some(),
             why: if spread.is_some() { String::new() } else { "no valid round".into() },
@@ -153,14 +153,14 @@ impl Ratio {
     }
 
     /// The ratio of two systems' figures of the same rounds; void with fewer than five rounds.
-    pub fn paired(name: &str, ours: &[Option<f64>], theirs: &[Option<f64>]) -> Ratio {
-        let rounds = paired_ratios(ours, theirs);
+    pub fn paired(name: &str, numerators: &[Option<f64>], denominators: &[Option<f64>]) -> Ratio {
+        let rounds = paired_ratios(numerators, denominators);
         Ratio::new(name, &rounds).void_if(few(rounds.len(), "rounds", ROUNDS_MIN))
     }
 
     /// Adds a note without a change of validity.
     pub fn note(mut self, why: impl AsRef<str>) -> Ratio {
-        join(&mut self.why, why.as_ref());
+        append(&mut self.why, why.as_ref());
         self
     }
 
@@ -168,7 +168,7 @@ impl Ratio {
     pub fn void_if<S: AsRef<str>>(mut self, reasons: impl IntoIterator<Item = S>) -> Ratio {
         for reason in reasons {
             self.valid = false;
-            join(&mut self.why, reason.as_ref());
+            append(&mut self.why, reason.as_ref());
         }
         self
     }
@@ -207,10 +207,10 @@ impl Results {
     }
 
     /// Marks the results as incomplete if the experiment ended with an error.
-    pub fn after(mut self, course: Result<(), Error>) -> Results {
-        if let Err(error) = course {
+    pub fn with_outcome(mut self, outcome: Result<(), Error>) -> Results {
+        if let Err(error) = outcome {
             self.incomplete = true;
-            join(&mut self.why, &crate::stop::reason(&error));
+            append(&mut self.why, &crate::stop::reason(&error));
         }
         self
     }
@@ -223,9 +223,9 @@ impl Results {
 
 const REASONS_MAX: usize = 2;
 
-/// The reason to void a figure over fewer than `least` rounds, pairs or runs.
-pub(crate) fn few(count: usize, what: &str, least: usize) -> Option<String> {
-    (count < least).then(|| format!("{count} {what}, not {least}"))
+/// The reason to void a figure over fewer than `min` rounds, pairs or runs; `unit` names these in the plural.
+pub(crate) fn few(count: usize, unit: &str, min: usize) -> Option<String> {
+    (count < min).then(|| format!("{count} {unit}, not {min}"))
 }
 
 /// The note for rows without their spoilt measurements; empty without reasons.
@@ -252,7 +252,7 @@ pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::write(path, bytes)
 }
 
-fn join(text: &mut String, more: &str) {
+fn append(text: &mut String, more: &str) {
     if more.is_empty() {
         return;
     }
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn the_layout_is_the_agreed_one_and_is_read_back() {
+    fn results_have_the_expected_json_keys_and_are_read_back() {
         let results = results();
         let text = serde_json::to_string(&results).unwrap();
         assert_eq!(serde_json::from_str::<Results>(&text).unwrap(), results);
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_without_runs_are_void_and_reasons_add_up() {
+    fn rows_without_runs_are_void_and_reasons_are_joined() {
         let row = Row::new("direct", "goodput", "1/s", &[]).void_if(["lag"]).note("quick");
         assert_eq!((row.valid, row.runs, row.median), (false, 0, None));
         assert_eq!(row.why, "no valid run; lag; quick");
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn only_checks_fail_a_run() {
+    fn failed_checks_fail_a_run_and_void_rows_do_not() {
         let mut results = results();
         results.rows[0].valid = false;
         assert!(results.passed());
@@ -316,11 +316,11 @@ mod tests {
 
     #[test]
     fn results_of_a_failed_experiment_are_incomplete_and_do_not_pass() {
-        assert!(results().after(Ok(())).passed());
-        let stopped = results().after(Err(Error::process("a load generator ended early", "")));
+        assert!(results().with_outcome(Ok(())).passed());
+        let stopped = results().with_outcome(Err(Error::process("a load generator ended early", "")));
         assert!(stopped.incomplete && !stopped.passed());
         assert_eq!(stopped.why, "a load generator ended early");
-        assert_eq!(stopped.rows, results().rows, "measured rows are kept");
+        assert_eq!(stopped.rows, results().rows, "rows measured before the error should be kept");
         // Files of older versions lack the two fields and are complete.
         let mut value = serde_json::to_value(results()).unwrap();
         value.as_object_mut().unwrap().retain(|name, _| name != "incomplete" && name != "why");

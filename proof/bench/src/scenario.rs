@@ -56,12 +56,12 @@ impl Plan {
     }
 
     fn schedule(&self) -> Vec<(Duration, Order)> {
-        let at = Duration::from_millis;
+        let ms = Duration::from_millis;
         vec![
-            (at(self.burst_ms), Order::Rate(self.burst_per_s)),
-            (at(self.decision_ms), Order::ToHelper),
-            (at(self.over_ms), Order::Rate(self.light_per_s)),
-            (at(self.back_ms), Order::ToServer),
+            (ms(self.burst_ms), Order::Rate(self.burst_per_s)),
+            (ms(self.decision_ms), Order::ToHelper),
+            (ms(self.over_ms), Order::Rate(self.light_per_s)),
+            (ms(self.back_ms), Order::ToServer),
         ]
     }
 
@@ -117,7 +117,7 @@ pub struct Sample {
 
 /// A finished run.
 #[derive(Clone, Debug)]
-pub struct Relieved {
+pub struct BurstRun {
     /// Rates and times.
     pub plan: Plan,
     /// The SLA of the run, in µs.
@@ -128,15 +128,15 @@ pub struct Relieved {
     pub samples: Vec<Sample>,
 }
 
-impl Relieved {
+impl BurstRun {
     /// The move to the helper.
     pub fn moved(&self) -> Option<&Move> {
-        self.report.moves.iter().find(|m| m.target == Target::Helper)
+        self.report.moves.iter().find(|moved| moved.target == Target::Helper)
     }
 
     /// Time from relief on to the last connection's first helped reply, in ms; `None` unless all connections moved.
     pub fn moved_ms(&self) -> Option<f64> {
-        self.moved().filter(|m| m.complete && m.failed == 0).map(Move::moved_ms)
+        self.moved().filter(|moved| moved.complete && moved.failed == 0).map(Move::moved_ms)
     }
 
     /// [`relief::relief_ms`] up to the end of the burst.
@@ -160,14 +160,15 @@ impl Relieved {
     /// CPU use and replies within a span, over the samples that are completely in it.
     pub fn between(&self, from_ms: u64, to_ms: u64) -> (Used, u64) {
         let mut total = (Used::default(), 0);
-        for sample in self.samples.iter().filter(|s| s.from_ms >= from_ms && s.to_ms <= to_ms) {
+        for sample in self.samples.iter().filter(|sample| sample.from_ms >= from_ms && sample.to_ms <= to_ms)
+        {
             total.0.add(&sample.used);
             total.1 += sample.replies;
         }
         total
     }
 
-    /// The steady state of the light load, in ms since the start of the run; likewise the following spans.
+    /// The steady state of the light load. This and the following spans are in ms since the start of the run.
     pub fn light(&self) -> (u64, u64) {
         (UNSETTLED_MS, self.plan.burst_ms)
     }
@@ -223,7 +224,7 @@ pub fn run(
     plan: Plan,
     sla_us: u64,
     on_second: &mut dyn FnMut(&Second),
-) -> Result<Relieved, Error> {
+) -> Result<BurstRun, Error> {
     let clients = Clients {
         rate_per_s: plan.light_per_s,
         duration: Some(Duration::from_millis(plan.end_ms)),
@@ -263,12 +264,13 @@ pub fn run(
         }
     }
     let report = generators.finish()?;
-    Ok(Relieved { plan, sla_us, report, samples: samples(&snapshots) })
+    Ok(BurstRun { plan, sla_us, report, samples: samples(&snapshots) })
 }
 
 fn used_between(snapshots: &[(u64, Snapshot, u64)], from_ms: u64, to_ms: u64) -> Used {
-    let at = |ms: u64| snapshots.iter().find(|(at_ms, ..)| *at_ms == ms).map(|(_, snapshot, _)| snapshot);
-    match (at(from_ms), at(to_ms)) {
+    let snapshot_at =
+        |ms: u64| snapshots.iter().find(|(at_ms, ..)| *at_ms == ms).map(|(_, snapshot, _)| snapshot);
+    match (snapshot_at(from_ms), snapshot_at(to_ms)) {
         (Some(from), Some(to)) => to.since(from),
         _ => Used::default(),
     }
@@ -293,14 +295,14 @@ mod tests {
     const QUOTA: Option<Quota> = Some(Quota { percent_of_core: 10.0, period: Duration::from_millis(10) });
 
     /// Overload from 2 s on at 9,000/s, of which 8,000/s are served; relief at 5 s; p99 within the SLA 0.4 s later.
-    fn relieved() -> Relieved {
+    fn example_run() -> BurstRun {
         let plan = Plan::new(3_000.0, 2, 3, 5, 3);
         let bins = (0..plan.end_ms / 100).map(|n| {
             let at_ms = n * 100;
             let mut bin = Bin { at_ms, offered: 100, ..Bin::default() };
-            let bad = (plan.burst_ms..plan.decision_ms + 400).contains(&at_ms);
+            let is_late = (plan.burst_ms..plan.decision_ms + 400).contains(&at_ms);
             bin.helped.answered = 100;
-            bin.helped.latency_us.record(if bad { 90_000 } else { 400 }, 100);
+            bin.helped.latency_us.record(if is_late { 90_000 } else { 400 }, 100);
             bin.lag_us.record(20, 100);
             bin
         });
@@ -322,11 +324,11 @@ mod tests {
             }
         };
         let samples = (0..plan.end_ms / SAMPLE_MS).map(sample).collect();
-        Relieved { plan, sla_us: 1_000, report, samples }
+        BurstRun { plan, sla_us: 1_000, report, samples }
     }
 
     #[test]
-    fn a_plan_is_a_third_then_three_times_the_capacity() {
+    fn a_plan_offers_a_third_and_then_three_times_the_capacity() {
         let plan = Plan::new(3_000.0, 6, 8, 10, 6);
         assert_eq!((plan.light_per_s, plan.burst_per_s), (1_000.0, 9_000.0));
         assert_eq!(
@@ -340,19 +342,19 @@ mod tests {
     }
 
     #[test]
-    fn relief_and_floor_come_from_the_same_run() {
-        let run = relieved();
+    fn relief_time_and_drain_floor_are_computed_from_a_run() {
+        let run = example_run();
         assert_eq!(run.relief_ms(), Some(400));
         assert_eq!(run.served_in_burst_per_s(), 8_000.0);
         // A backlog of 1,000/s for 3 s drains at 15,000/s.
         assert_eq!(run.drain_floor_ms(24_000.0), Some(200.0));
-        assert_eq!(run.moved_ms(), None, "no connection moved");
+        assert_eq!(run.moved_ms(), None, "without a moved connection there is no time to move");
         assert_eq!(run.spoilt(QUOTA), Vec::<String>::new());
     }
 
     #[test]
     fn a_spoilt_run_has_reasons() {
-        let mut run = relieved();
+        let mut run = example_run();
         for sample in &mut run.samples {
             sample.used.server_process_s *= 0.9;
             sample.used.stolen_s = 0.01;
@@ -364,8 +366,8 @@ mod tests {
     }
 
     #[test]
-    fn only_whole_samples_count() {
-        let run = relieved();
+    fn samples_partly_outside_a_span_do_not_count() {
+        let run = example_run();
         let (used, replies) = run.between(2_100, 3_100);
         assert_eq!((used.seconds, replies), (0.75, 6_000));
     }

@@ -15,12 +15,13 @@ use crate::generator::{Clients, Generators};
 use crate::machine::Machine;
 use crate::measure::Snapshot;
 use crate::programs::Programs;
-use crate::served::{Helper, HelperPlan, Keys, LINKS, runs, wrapper};
+use crate::served::{Helper, HelperPlan, Keys, LINKS_TEXT, check_runs, wrapper};
 use crate::steady::Steady;
 
 const LINK_PORT: u16 = 11_411;
 /// Longest time for which cores are slowed, even if the scene stays open.
-const SLOW_AT_MOST: Duration = Duration::from_secs(600);
+const SLOWDOWN_TIME_MAX: Duration = Duration::from_secs(600);
+
 /// Settings of the scene.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
@@ -41,9 +42,9 @@ pub struct Setting {
     /// Cores of the hosts.
     pub placement: Placement,
     /// Idle cores poll instead of halting.
-    pub awake: bool,
+    pub idle_cores_poll: bool,
     /// Factor by which every core is slowed while the scene is open.
-    pub slow: Option<u32>,
+    pub slowdown_factor: Option<u32>,
     /// The helper's batch policy.
     pub batch: BatchPolicy,
 }
@@ -103,15 +104,15 @@ impl Placement {
     /// The core of helper `number`, counted from 0. Helpers after the first have unused cores as long as there are any,
     /// and share the first helper's core otherwise.
     pub fn helper_core(&self, number: usize, cores: usize) -> usize {
-        let own = self.server.max(self.helper).max(self.clients).max(self.bridge) + number;
-        if number > 0 && own < cores { own } else { self.helper }
+        let unused = self.server.max(self.helper).max(self.clients).max(self.bridge) + number;
+        if number > 0 && unused < cores { unused } else { self.helper }
     }
 
     /// The cores of `count` helpers and of the server, as text.
     pub(crate) fn helper_cores_text(&self, count: usize) -> String {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let on: Vec<String> = (0..count).map(|n| self.helper_core(n, cores).to_string()).collect();
-        format!("on cores {}, the server on core {}", on.join(", "), self.server)
+        let helper_cores: Vec<String> = (0..count).map(|n| self.helper_core(n, cores).to_string()).collect();
+        format!("on cores {}, the server on core {}", helper_cores.join(", "), self.server)
     }
 
     /// The cores of all hosts, as text.
@@ -171,8 +172,8 @@ impl Setting {
             max_delay: Duration::from_micros(350),
             pace: Duration::from_micros(60),
             placement: Placement::on(cores),
-            awake: true,
-            slow: None,
+            idle_cores_poll: true,
+            slowdown_factor: None,
             batch: BatchPolicy::default(),
         }
     }
@@ -209,19 +210,19 @@ struct Hosts {
 impl Scene {
     /// Creates the hosts, starts servers and fills their keys, and starts the helper and waits for its link. `name`
     /// names the laboratory.
-    pub fn set(name: &str, setting: Setting) -> Result<Scene, Error> {
-        let place = setting.placement;
-        let lab = Lab::with_options(name, LabOptions { bridge_core: Some(place.bridge) })?;
+    pub fn create(name: &str, setting: Setting) -> Result<Scene, Error> {
+        let placement = setting.placement;
+        let lab = Lab::with_options(name, LabOptions { bridge_core: Some(placement.bridge) })?;
         // The quota is set after the preparation.
-        let on = |core| HostOptions { core: Some(core), ..HostOptions::default() };
+        let on_core = |core| HostOptions { core: Some(core), ..HostOptions::default() };
         // Receive work runs before processes, so that other hosts do not lose packets; the server's is part of its
         // quota.
-        let receiving = |core| HostOptions { receive_first: true, ..on(core) };
+        let receiving_first = |core| HostOptions { receive_first: true, ..on_core(core) };
         let hosts = Hosts {
-            server: lab.host("server", on(place.server))?,
-            helper: lab.host("helper", receiving(place.helper))?,
+            server: lab.host("server", on_core(placement.server))?,
+            helper: lab.host("helper", receiving_first(placement.helper))?,
             clients: (1..=setting.client_hosts)
-                .map(|n| lab.host(&format!("client{n}"), receiving(place.clients)))
+                .map(|n| lab.host(&format!("client{n}"), receiving_first(placement.clients)))
                 .collect::<Result<_, _>>()?,
         };
         // The laboratory removes this directory at its end.
@@ -232,15 +233,15 @@ impl Scene {
         let shimmed =
             Memcached::default().wrapper(wrapper(&setting.programs.spillway, link, &keys)).start(&server)?;
         let helper = start_helper(&setting, &hosts, &keys)?;
-        let steady = Steady::hold(setting.awake);
+        let steady = Steady::start(setting.idle_cores_poll);
         let (nutcracker, slowdown) = (None, None);
         let mut scene =
             Scene { setting, helper, plain, shimmed, nutcracker, hosts, keys, steady, slowdown, lab };
         for system in [System::Plain, System::Shimmed] {
             scene.fill(system)?;
         }
-        let slow = |times| Slowdown::start(times, SLOW_AT_MOST);
-        scene.slowdown = scene.setting.slow.map(slow).transpose()?;
+        let slow = |times| Slowdown::start(times, SLOWDOWN_TIME_MAX);
+        scene.slowdown = scene.setting.slowdown_factor.map(slow).transpose()?;
         scene.hosts.server.set_quota(scene.setting.quota)?;
         Ok(scene)
     }
@@ -364,7 +365,7 @@ impl Scene {
             ),
             ("moves".into(), format!("one connection each {:?}", setting.pace)),
             ("congestion control".into(), self.hosts.server.congestion_control()?),
-            ("links".into(), LINKS.into()),
+            ("links".into(), LINKS_TEXT.into()),
         ]);
         if let Some(slowdown) = &self.slowdown {
             let burnt: Vec<String> =
@@ -379,8 +380,8 @@ impl Scene {
     /// Fails if the helper or a server has ended.
     pub fn check(&mut self) -> Result<(), Error> {
         self.helper.check()?;
-        for (name, peer) in [("plain", &mut self.plain), ("relieved", &mut self.shimmed)] {
-            runs(peer.process(), &format!("the {name} memcached"))?;
+        for (name, peer) in [("plain", &mut self.plain), ("shimmed", &mut self.shimmed)] {
+            check_runs(peer.process(), &format!("the {name} memcached"))?;
         }
         Ok(())
     }
@@ -425,15 +426,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_are_never_on_the_servers_core_where_there_is_another() {
+    fn clients_have_another_core_than_the_server_if_there_are_two() {
         for cores in 1..=8 {
             let Placement { server, helper, clients, bridge } = Placement::on(cores);
             assert!([server, helper, clients, bridge].into_iter().all(|core| core < cores));
             assert!(cores == 1 || clients != server);
             assert!(cores < 3 || helper != server);
-            let place = Placement::on(cores);
-            let others: Vec<_> = (1..4).map(|number| place.helper_core(number, cores)).collect();
-            assert!(others.iter().all(|&core| core < cores) && place.helper_core(0, cores) == helper);
+            let placement = Placement::on(cores);
+            let others: Vec<_> = (1..4).map(|number| placement.helper_core(number, cores)).collect();
+            assert!(others.iter().all(|&core| core < cores) && placement.helper_core(0, cores) == helper);
             assert!(cores < 7 || others == [4, 5, 6]);
             assert!(cores > 4 || others == [helper; 3]);
         }

@@ -11,14 +11,14 @@ use crate::error::Error;
 use crate::measure::BatchCount;
 
 /// The entry `links` of [`crate::machine::Machine::lab`].
-pub(crate) const LINKS: &str = "encrypted (link version 4, AES-256-GCM), unless a row says otherwise";
+pub(crate) const LINKS_TEXT: &str = "encrypted (link version 4, AES-256-GCM), unless a row says otherwise";
 /// Addresses of clients: the laboratory's whole network.
 pub(crate) const CLIENTS: &str = "10.77.0.0/24";
-/// Limit for a helper's start, up to its link.
-const LINK_WITHIN: Duration = Duration::from_secs(30);
+/// Timeout for a helper's start, up to its link.
+const LINK_TIMEOUT: Duration = Duration::from_secs(30);
 /// A helper that has not ended by this time is killed.
-const ENDS_WITHIN: Duration = Duration::from_secs(2);
-const STATUS_WITHIN: Duration = Duration::from_secs(1);
+const STOP_GRACE: Duration = Duration::from_secs(2);
+const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
@@ -54,9 +54,9 @@ pub(crate) fn wrapper(program: &Path, link: SocketAddr, keys: &Keys) -> Vec<Stri
 }
 
 /// Fails if a process has ended, with the last lines of its output.
-pub(crate) fn runs(process: &mut Process, name: &str) -> Result<(), Error> {
-    match process.exit() {
-        Some(status) => Err(Error::process(format!("{name} ended with {status}"), process.tail())),
+pub(crate) fn check_runs(process: &mut Process, name: &str) -> Result<(), Error> {
+    match process.exit_status() {
+        Some(status) => Err(Error::process(format!("{name} ended with {status}"), process.last_output())),
         None => Ok(()),
     }
 }
@@ -84,7 +84,7 @@ pub(crate) struct HelperPlan<'a> {
     pub max_delay: Duration,
     /// Number of services without clients beside the measured one; each has a port and a link to the same server.
     pub idle_services: u16,
-    /// One of this many memcached clients has its requests measured.
+    /// The helper measures the requests of one memcached client in this many.
     pub measure_one_in: Option<u32>,
     /// Must not be the socket of a running helper.
     pub status_socket: PathBuf,
@@ -94,7 +94,7 @@ impl HelperPlan<'_> {
     fn arguments(&self) -> Result<Vec<String>, Error> {
         if self.idle_services > 0 || self.measure_one_in.is_some() {
             let file = self.status_socket.with_extension("toml");
-            std::fs::write(&file, self.file()).map_err(Error::writing(&file))?;
+            std::fs::write(&file, self.configuration()).map_err(Error::writing(&file))?;
             return Ok(vec!["helper".into(), "--config".into(), file.display().to_string()]);
         }
         let listen = if self.library { "--link-listen" } else { "--listen" };
@@ -117,7 +117,7 @@ impl HelperPlan<'_> {
     }
 
     /// A configuration file with the same settings and the idle services, whose ports the kernel chooses.
-    fn file(&self) -> String {
+    fn configuration(&self) -> String {
         let listen = if self.library { "link_listen" } else { "listen" };
         let mut text = format!("[helper]\nthreads = 1\nsocket = {:?}\n", self.status_socket);
         let anywhere = SocketAddr::new(self.address.ip(), 0);
@@ -146,7 +146,7 @@ impl Helper {
         let launch = Launch::new(plan.program).name("helper").args(plan.arguments()?);
         let (status_socket, address) = (plan.status_socket, plan.address);
         let mut helper = Helper { process: host.spawn(&launch)?, status_socket, address };
-        helper.await_link()?;
+        helper.wait_for_link()?;
         Ok(helper)
     }
 
@@ -166,12 +166,12 @@ impl Helper {
     }
 
     pub(crate) fn check(&mut self) -> Result<(), Error> {
-        runs(&mut self.process, "the helper")
+        check_runs(&mut self.process, "the helper")
     }
 
-    /// Stops the helper; kills it after [`ENDS_WITHIN`].
+    /// Stops the helper; kills it after [`STOP_GRACE`].
     pub(crate) fn stop(&mut self) {
-        self.process.stop(ENDS_WITHIN);
+        self.process.stop(STOP_GRACE);
     }
 
     fn status(&self) -> Result<Status, String> {
@@ -179,15 +179,16 @@ impl Helper {
         struct Answer {
             ok: Status,
         }
-        let text = spillway_daemon::ask(&self.status_socket, r#"{"command":"status"}"#, STATUS_WITHIN)
-            .map_err(|e| format!("cannot read the status at {}: {e}", self.status_socket.display()))?;
+        let text =
+            spillway_daemon::send_request(&self.status_socket, r#"{"command":"status"}"#, STATUS_TIMEOUT)
+                .map_err(|e| format!("cannot read the status at {}: {e}", self.status_socket.display()))?;
         let answer = serde_json::from_str::<Answer>(&text);
         answer.map(|answer| answer.ok).map_err(|e| format!("cannot parse the helper's status: {e}"))
     }
 
     /// Waits until all links to the server are up and encrypted.
-    pub(crate) fn await_link(&mut self) -> Result<(), Error> {
-        let deadline = Instant::now() + LINK_WITHIN;
+    pub(crate) fn wait_for_link(&mut self) -> Result<(), Error> {
+        let deadline = Instant::now() + LINK_TIMEOUT;
         loop {
             self.check()?;
             let problem = match self.status() {
@@ -197,7 +198,7 @@ impl Helper {
             };
             if Instant::now() >= deadline {
                 let what = format!("the helper is not ready: {problem}");
-                return Err(Error::process(what, self.process.tail()));
+                return Err(Error::process(what, self.process.last_output()));
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -235,7 +236,10 @@ impl Status {
 
     fn batches(&self) -> BatchCount {
         let sum = |count: fn(&Service) -> u64| self.services.iter().map(count).sum();
-        BatchCount { batches: sum(|s| s.batches_sent), messages: sum(|s| s.messages_sent) }
+        BatchCount {
+            batches: sum(|service| service.batches_sent),
+            messages: sum(|service| service.messages_sent),
+        }
     }
 }
 
@@ -253,7 +257,10 @@ mod tests {
         assert!(status.links_are_up() && status.services[0].links[0].connections == 3);
         assert_eq!(status.batches(), BatchCount { batches: 11, messages: 252 });
         assert!(!Status::default().links_are_up());
-        let without = text.replace(r#""encrypted":true,"#, "");
-        assert!(!serde_json::from_str::<Status>(&without).unwrap().links_are_up(), "not encrypted");
+        let unencrypted = text.replace(r#""encrypted":true,"#, "");
+        assert!(
+            !serde_json::from_str::<Status>(&unencrypted).unwrap().links_are_up(),
+            "a link that is not encrypted should not count as up"
+        );
     }
 }

@@ -24,19 +24,19 @@ use crate::machine::Machine;
 use crate::measure::{BatchCount, Snapshot};
 use crate::programs::Programs;
 use crate::scene::{Placement, Setting, quota_text};
-use crate::served::{HelperPlan, Keys, LINKS, runs, wrapper};
+use crate::served::{HelperPlan, Keys, LINKS_TEXT, check_runs, wrapper};
 use crate::steady::Steady;
 
 pub use crate::served::Helper;
 pub(crate) use echo::Echo;
-pub use session::{Cost, Session, Taken, Wire};
+pub use session::{Cost, MeasuredStep, Session, Wire};
 
 /// Number of keys in each key space of a server.
 pub const KEYS: u32 = 2_000;
 
 /// The entry of [`crate::machine::Machine::lab`] for the server's quota; experiments that set a quota replace its
 /// value.
-pub(crate) const QUOTA: &str = "quota of the server's host";
+pub(crate) const QUOTA_ENTRY: &str = "quota of the server's host";
 
 /// The hosts, and the programs and keys to start servers and helpers on them.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ pub struct Stage {
     pub server: Host,
     /// The first host of helpers and proxies.
     pub middle: Host,
-    more: Vec<Host>,
+    more_middle_hosts: Vec<Host>,
     /// The clients' host.
     pub client: Host,
     steady: Steady,
@@ -59,7 +59,7 @@ pub struct Stage {
 #[derive(Debug)]
 pub struct Pair {
     /// The servers' protocol.
-    pub speech: ProtocolKind,
+    pub protocol: ProtocolKind,
     /// The server without the shim.
     pub plain: Peer,
     /// The server under `spillway run`.
@@ -69,7 +69,7 @@ pub struct Pair {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Middles {
+pub(crate) struct MiddleHosts {
     /// Number of hosts, at least 1.
     pub count: usize,
     /// Quota of each host, for its processes and its interface together.
@@ -88,59 +88,58 @@ pub(crate) struct HelperKind {
 
 impl Stage {
     /// Creates the hosts, with one host for helpers. `name` names the laboratory.
-    pub fn set(name: &str, setting: &Setting) -> Result<Stage, Error> {
-        Stage::set_with(name, setting, Middles { count: 1, quota: None })
+    pub fn create(name: &str, setting: &Setting) -> Result<Stage, Error> {
+        Stage::create_with(name, setting, MiddleHosts { count: 1, quota: None })
     }
 
-    /// [`Stage::set`] with several hosts for helpers.
-    pub(crate) fn set_with(name: &str, setting: &Setting, middles: Middles) -> Result<Stage, Error> {
+    /// [`Stage::create`] with several hosts for helpers.
+    pub(crate) fn create_with(name: &str, setting: &Setting, hosts: MiddleHosts) -> Result<Stage, Error> {
         let placement = setting.placement;
         let lab = Lab::with_options(name, LabOptions { bridge_core: Some(placement.bridge) })?;
-        let on = |core| HostOptions { core: Some(core), ..HostOptions::default() };
+        let on_core = |core| HostOptions { core: Some(core), ..HostOptions::default() };
         // Receive work runs before processes, so that packets are not lost behind a busy helper or client. The server's
         // competes with the server, as it does under a quota for both.
-        let receiving = |core| HostOptions { receive_first: true, ..on(core) };
-        let server = lab.host("server", on(placement.server))?;
+        let receiving_first = |core| HostOptions { receive_first: true, ..on_core(core) };
+        let server = lab.host("server", on_core(placement.server))?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let middle_host = |number: usize| {
-            let options = receiving(placement.helper_core(number, cores));
+            let options = receiving_first(placement.helper_core(number, cores));
             // A quota covers the receive work too.
-            let options =
-                HostOptions { receive_first: middles.quota.is_none(), quota: middles.quota, ..options };
+            let options = HostOptions { receive_first: hosts.quota.is_none(), quota: hosts.quota, ..options };
             let name = if number == 0 { "middle".into() } else { format!("middle{}", number + 1) };
             lab.host(&name, options)
         };
         let middle = middle_host(0)?;
-        let more = (1..middles.count).map(middle_host).collect::<Result<_, _>>()?;
-        let client = lab.host("client", receiving(placement.clients))?;
+        let more_middle_hosts = (1..hosts.count).map(middle_host).collect::<Result<_, _>>()?;
+        let client = lab.host("client", receiving_first(placement.clients))?;
         let keys = Keys::make(&std::env::temp_dir().join(lab.run_name()))?;
-        let (programs, steady) = (setting.programs.clone(), Steady::hold(setting.awake));
-        Ok(Stage { programs, placement, keys, server, middle, more, client, steady, lab })
+        let (programs, steady) = (setting.programs.clone(), Steady::start(setting.idle_cores_poll));
+        Ok(Stage { programs, placement, keys, server, middle, more_middle_hosts, client, steady, lab })
     }
 
     /// Starts a server program with and without the shim, and fills both with values of these sizes.
-    pub fn pair(&self, speech: ProtocolKind, value_sizes: &[usize]) -> Result<Pair, Error> {
+    pub fn pair(&self, protocol: ProtocolKind, value_sizes: &[usize]) -> Result<Pair, Error> {
         let place = Place::from(&self.server);
         let link = SocketAddr::new(self.server.address(), place.free_port()?);
         let wrapper = wrapper(&self.programs.spillway, link, &self.keys);
-        let (plain, shimmed) = match speech {
+        let (plain, shimmed) = match protocol {
             ProtocolKind::Redis => {
                 (Redis::default().start(&place)?, Redis::default().wrapper(wrapper).start(&place)?)
             }
             _ => (Memcached::default().start(&place)?, Memcached::default().wrapper(wrapper).start(&place)?),
         };
-        let pair = Pair { speech, plain, shimmed, link };
+        let pair = Pair { protocol, plain, shimmed, link };
         for &size in value_sizes {
             for server in [&pair.plain, &pair.shimmed] {
-                self.fill(speech, server.address(), &space(size, false))?;
+                self.fill(protocol, server.address(), &space(size, false))?;
             }
         }
         Ok(pair)
     }
 
     /// Sets every key of a key space.
-    pub fn fill(&self, speech: ProtocolKind, server: SocketAddr, space: &Space) -> Result<(), Error> {
-        let filled = self.client.enter(|| match speech {
+    pub fn fill(&self, protocol: ProtocolKind, server: SocketAddr, space: &Space) -> Result<(), Error> {
+        let filled = self.client.run_inside(|| match protocol {
             ProtocolKind::Redis => fill::<Resp>(server, space, KEYS, true),
             _ => fill::<Text>(server, space, KEYS, true),
         })?;
@@ -160,11 +159,11 @@ impl Stage {
     /// Starts a helper of any kind on the given host and port.
     pub(crate) fn helper_on(
         &self,
-        at: (&Host, u16),
+        address: (&Host, u16),
         link: SocketAddr,
         kind: &HelperKind,
     ) -> Result<Helper, Error> {
-        self.helper_with(at, link, kind, (0, None))
+        self.helper_with(address, link, kind, (0, None))
     }
 
     /// Starts a helper with further services, each with a link to the same server and without clients.
@@ -192,11 +191,11 @@ impl Stage {
 
     pub(crate) fn helpers(&self, link: SocketAddr, kind: &HelperKind) -> Result<Vec<Helper>, Error> {
         let start = |host: &Host| self.helper_on((host, Place::from(host).free_port()?), link, kind);
-        self.middles().map(start).collect()
+        self.middle_hosts().map(start).collect()
     }
 
-    pub(crate) fn middles(&self) -> impl Iterator<Item = &Host> {
-        std::iter::once(&self.middle).chain(&self.more)
+    pub(crate) fn middle_hosts(&self) -> impl Iterator<Item = &Host> {
+        std::iter::once(&self.middle).chain(&self.more_middle_hosts)
     }
 
     /// Creates a second host for helpers, on the core of the first. Snapshots do not include its CPU time.
@@ -272,7 +271,7 @@ impl Stage {
     /// CPU time so far of all hosts for helpers and proxies, without [`Stage::second_middle`].
     pub fn middle_cpu(&self) -> Result<HostCpu, Error> {
         let mut sum = HostCpu::default();
-        for host in self.middles() {
+        for host in self.middle_hosts() {
             let cpu = host.cpu()?;
             sum.process += cpu.process;
             sum.interface += cpu.interface;
@@ -306,7 +305,7 @@ impl Stage {
             threads: 1,
             connections,
             keys: KEYS,
-            // Clients that set values must know the previous ones to check replies.
+            // Clients that set values set all keys first: they check replies against the previous values.
             fill: written,
             seed: seed(traffic.value_size, written),
             rate_per_s: 0.0,
@@ -326,10 +325,10 @@ impl Stage {
         machine.server = versions.collect::<Vec<_>>().join("; ");
         machine.lab = BTreeMap::from([
             ("placement".into(), self.placement.description().replace("helper", "helper or proxy")),
-            (QUOTA.into(), quota_text(None)),
+            (QUOTA_ENTRY.into(), quota_text(None)),
             ("accounts".into(), "processes and the receive threads of their host's interface".into()),
             ("congestion control".into(), self.server.congestion_control()?),
-            ("links".into(), LINKS.into()),
+            ("links".into(), LINKS_TEXT.into()),
             ("keys".into(), format!("{KEYS} of 32 B in each server, all equally likely")),
         ]);
         machine.lab.extend(self.steady.description());
@@ -364,18 +363,18 @@ fn seed(value_size: usize, written: bool) -> u64 {
 /// CPU time of all threads of a process; 0 if it has ended.
 pub fn process_cpu(pid: u32) -> Duration {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let ran = tasks.filter_map(|task| {
+    let ran_ns = tasks.filter_map(|task| {
         let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
         text.split_whitespace().next()?.parse::<u64>().ok()
     });
-    Duration::from_nanos(ran.sum())
+    Duration::from_nanos(ran_ns.sum())
 }
 
 impl Pair {
     /// Fails if a server has ended.
     pub fn check(&mut self) -> Result<(), Error> {
         for peer in [&mut self.plain, &mut self.shimmed] {
-            runs(peer.process(), &format!("a {}", self.speech))?;
+            check_runs(peer.process(), &format!("a {}", self.protocol))?;
         }
         Ok(())
     }
@@ -383,10 +382,10 @@ impl Pair {
 
 /// The sum of all helpers' batch counters. Helpers that are too busy to answer are left out.
 fn batches<'h>(helpers: impl IntoIterator<Item = &'h Helper>) -> Option<BatchCount> {
-    let counted = helpers.into_iter().filter_map(|helper| helper.batches().ok());
-    counted.reduce(|sum, one| BatchCount {
-        batches: sum.batches + one.batches,
-        messages: sum.messages + one.messages,
+    let counts = helpers.into_iter().filter_map(|helper| helper.batches().ok());
+    counts.reduce(|sum, count| BatchCount {
+        batches: sum.batches + count.batches,
+        messages: sum.messages + count.messages,
     })
 }
 

@@ -29,11 +29,12 @@ pub fn median(values: &[f64]) -> Option<f64> {
     Spread::of(values).map(|spread| spread.median)
 }
 
-/// `ours` divided by `theirs` for each round. Leaves out rounds that lack one of them, and rounds with `theirs` not
-/// above 0.
-pub fn paired_ratios(ours: &[Option<f64>], theirs: &[Option<f64>]) -> Vec<f64> {
-    ours.iter()
-        .zip(theirs)
+/// Numerator divided by denominator for each round. Leaves out rounds that lack one of them, and rounds whose
+/// denominator is not above 0.
+pub fn paired_ratios(numerators: &[Option<f64>], denominators: &[Option<f64>]) -> Vec<f64> {
+    numerators
+        .iter()
+        .zip(denominators)
         .filter_map(|(a, b)| Some(((*a)?, (*b)?)))
         .filter(|(_, b)| *b > 0.0)
         .map(|(a, b)| a / b)
@@ -47,19 +48,19 @@ pub fn upper95(values: &[f64]) -> Option<f64> {
     let sorted = sorted(values);
     let count = sorted.len();
     // X(k), the k-th smallest run, is a bound if at most k - 1 of n runs are below the median: binomial with p = 1/2.
-    let mut outcomes = 1.0;
-    let mut fewer = 0.0;
-    let mut chosen = None;
+    let mut outcomes_at_k = 1.0;
+    let mut outcomes_up_to_k = 0.0;
+    let mut bound = None;
     for k in 1..=count {
-        fewer += outcomes;
-        outcomes *= (count - k + 1) as f64 / k as f64;
-        // Here `fewer` is the number of outcomes, of 2ⁿ, with at most k - 1 runs below the median.
-        if fewer / 2f64.powi(i32::try_from(count).ok()?) >= 0.95 {
-            chosen = Some(sorted[k - 1]);
+        outcomes_up_to_k += outcomes_at_k;
+        outcomes_at_k *= (count - k + 1) as f64 / k as f64;
+        // Here `outcomes_up_to_k` is the number of outcomes, of 2ⁿ, with at most k - 1 runs below the median.
+        if outcomes_up_to_k / 2f64.powi(i32::try_from(count).ok()?) >= 0.95 {
+            bound = Some(sorted[k - 1]);
             break;
         }
     }
-    chosen
+    bound
 }
 
 fn sorted(values: &[f64]) -> Vec<f64> {
@@ -86,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bound_is_the_binomial_one() {
+    fn the_bound_is_that_of_the_sign_test() {
         let runs = |n: u32| (1..=n).map(f64::from).collect::<Vec<_>>();
         // All of five runs are below the median in 1/32 of all cases, all of four in 1/16.
         assert_eq!(upper95(&runs(4)), None);
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bound_holds_in_trials() {
+    fn the_bound_is_above_the_median_in_95_percent_of_trials() {
         let mut state = 7u64;
         let mut uniform = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_of_the_same_round() {
+    fn ratios_pair_values_of_the_same_round() {
         let ratios = paired_ratios(
             &[Some(10.0), None, Some(8.0), Some(1.0)],
             &[Some(2.0), Some(2.0), Some(4.0), Some(0.0)],

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use crate::error::Error;
 
-/// Limit for writing the results after a signal.
-const STATES_WITHIN: Duration = Duration::from_secs(30);
+/// Time for writing the results after a signal.
+const WRITE_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// Lets a termination signal, such as SIGINT, stop an experiment; a second one ends this process at once.
-pub fn by_signals() {
-    spillway_lab::set_exit_grace(STATES_WITHIN);
+pub fn on_signals() {
+    spillway_lab::set_exit_grace(WRITE_TIME_MAX);
 }
 
 /// Fails after a signal. Call it in loops in which no other operation would fail.

@@ -80,8 +80,8 @@ pub fn number(value: f64) -> String {
 pub fn grouped(value: f64) -> String {
     let digits = format!("{:.0}", value.abs());
     let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at) % 3 == 0 {
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
             text.push(' ');
         }
         text.push(digit);
@@ -89,18 +89,18 @@ pub fn grouped(value: f64) -> String {
     if value < 0.0 { format!("-{text}") } else { text }
 }
 
-/// Formats µs as milliseconds; `over` for `None`.
-pub fn milliseconds(us: Option<u64>, over: &str) -> String {
+/// Formats µs as milliseconds; `missing` for `None`.
+pub fn milliseconds(us: Option<u64>, missing: &str) -> String {
     match us {
         Some(us) if us < 10_000 => format!("{:.1} ms", us as f64 / 1000.0),
         Some(us) => format!("{} ms", grouped(us as f64 / 1000.0)),
-        None => over.to_owned(),
+        None => missing.to_owned(),
     }
 }
 
 /// All rows, ratios and checks as text for the terminal.
 pub fn results(results: &Results) -> String {
-    let shown = |value: Option<f64>| value.map_or("–".into(), number);
+    let text_of = |value: Option<f64>| value.map_or("–".into(), number);
     let mut rows = Table::new(["system", "metric", "median", "min", "max", "unit", "runs", "valid", "with"])
         .left(1)
         .left(5)
@@ -110,13 +110,13 @@ pub fn results(results: &Results) -> String {
         rows.row([
             row.system.clone(),
             row.metric.clone(),
-            shown(row.median),
-            shown(row.min),
-            shown(row.max),
+            text_of(row.median),
+            text_of(row.min),
+            text_of(row.max),
             row.unit.clone(),
             row.runs.to_string(),
             valid.into(),
-            circumstances(row),
+            conditions(row),
         ]);
     }
     let mut text = rows.to_string();
@@ -126,10 +126,10 @@ pub fn results(results: &Results) -> String {
         for ratio in &results.ratios {
             ratios.row([
                 ratio.name.clone(),
-                shown(ratio.median),
-                shown(ratio.min),
-                shown(ratio.max),
-                shown(ratio.upper95),
+                text_of(ratio.median),
+                text_of(ratio.min),
+                text_of(ratio.max),
+                text_of(ratio.upper95),
                 ratio.runs.to_string(),
                 if ratio.valid { "yes" } else { "NO" }.into(),
                 ratio.why.clone(),
@@ -145,7 +145,7 @@ pub fn results(results: &Results) -> String {
     text
 }
 
-fn circumstances(row: &Row) -> String {
+fn conditions(row: &Row) -> String {
     let value = |value: &serde_json::Value| match value {
         serde_json::Value::String(text) => text.clone(),
         serde_json::Value::Number(n) => n.as_f64().map_or_else(|| n.to_string(), number),
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_short_and_readable() {
+    fn numbers_have_about_three_digits_and_grouped_thousands() {
         for (value, text) in [
             (0.0, "0"),
             (0.456, "0.46"),
@@ -200,8 +200,8 @@ mod tests {
         results.ratios.push(Ratio::new("goodput_helped_over_direct", &[5.4]));
         results.checks.push(Check::none("wrong", 2, "10 replies"));
         let text = super::results(&results);
-        for word in ["3 000", "NO", "sla_ms 1, (lag)", "5.4", "FAILED", "2 of 10 replies"] {
-            assert!(text.contains(word), "{word} in\n{text}");
+        for expected in ["3 000", "NO", "sla_ms 1, (lag)", "5.4", "FAILED", "2 of 10 replies"] {
+            assert!(text.contains(expected), "{expected} in\n{text}");
         }
     }
 }

@@ -10,7 +10,7 @@ use spillway_bench::scene::Setting;
 use support::programs;
 
 #[test]
-fn attacks_is_whole() {
+fn all_attacks_complete_with_their_rows_and_ratios() {
     let programs = match programs(&["memcached"]) {
         Ok(programs) => programs,
         Err(why) => return println!("skipped: {why}"),
@@ -31,9 +31,9 @@ fn attacks_is_whole() {
         let name = format!("p99_under_attack_over_quiet_{id}");
         assert!(results.ratios.iter().any(|ratio| ratio.name == name), "no ratio {name}\n{output}");
         let rows = |metric: &str| {
-            let of_this =
-                results.rows.iter().filter(|row| row.params.get("attack").is_some_and(|of| of == id));
-            of_this.filter(|row| row.metric == metric).count()
+            let rows_of_attack =
+                results.rows.iter().filter(|row| row.params.get("attack").is_some_and(|attack| attack == id));
+            rows_of_attack.filter(|row| row.metric == metric).count()
         };
         assert_eq!((rows("p99_us"), rows("rss_mib"), rows("failed_requests")), (6, 1, 1), "{id}\n{output}");
     }

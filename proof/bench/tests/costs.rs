@@ -9,10 +9,10 @@ use spillway_bench::experiments::batch::{helper_cost, loss, server_cost};
 use spillway_bench::experiments::sessions::{failover, session_cost};
 use spillway_bench::scene::Setting;
 use spillway_load::config::ProtocolKind;
-use support::{SHORT, assert_whole, programs};
+use support::{SHORT, assert_complete, programs};
 
 #[test]
-fn server_cost_is_whole() {
+fn server_cost_completes_with_all_rows() {
     let programs = match programs(&["memcached", "redis-server"]) {
         Ok(programs) => programs,
         Err(why) => return println!("skipped: {why}"),
@@ -31,14 +31,14 @@ fn server_cost_is_whole() {
         idle: SHORT,
         ..server_cost::Effort::quick()
     };
-    for speech in [ProtocolKind::Memcached, ProtocolKind::Redis] {
+    for protocol in [ProtocolKind::Memcached, ProtocolKind::Redis] {
         let mut output = Vec::new();
         let setting = Setting::new(programs.clone());
-        let results = server_cost::run_with(&setting, &effort, &[speech], &mut output).unwrap();
+        let results = server_cost::run_with(&setting, &effort, &[protocol], &mut output).unwrap();
         let metrics = ["server_cpu_us_per_request", "added_delay_p50_us", "idle_shim_cpu_percent"];
-        assert_whole(&results, &output, &metrics);
+        assert_complete(&results, &output, &metrics);
         for ratio in ["shim_over_plain", "direct_over_helped_20"] {
-            let name = format!("{speech}_{ratio}");
+            let name = format!("{protocol}_{ratio}");
             assert!(results.ratios.iter().any(|ratio| ratio.name == name), "no ratio {name}");
         }
         // Only its presence is checked: other work on the machine may spoil the only round.
@@ -48,7 +48,7 @@ fn server_cost_is_whole() {
 }
 
 #[test]
-fn helper_cost_is_whole() {
+fn helper_cost_completes_with_all_rows() {
     let programs = match programs(&["memcached", "nginx", "haproxy", "nutcracker"]) {
         Ok(programs) => programs,
         Err(why) => return println!("skipped: {why}"),
@@ -59,18 +59,18 @@ fn helper_cost_is_whole() {
         main_per_s: 500.0,
         settle: Duration::from_millis(50),
         length: SHORT,
-        tries: 1,
+        attempts_max: 1,
     };
     let mut output = Vec::new();
     let results = helper_cost::run_with(&Setting::new(programs), &effort, &mut output).unwrap();
-    assert_whole(&results, &output, &["middle_cpu_us_per_round_trip", "server_cpu_us_per_request"]);
+    assert_complete(&results, &output, &["middle_cpu_us_per_round_trip", "server_cpu_us_per_request"]);
     for other in ["nginx", "haproxy", "nutcracker"] {
         assert!(results.ratios.iter().any(|ratio| ratio.name == format!("kernel_over_{other}")), "{other}");
     }
 }
 
 #[test]
-fn loss_is_whole() {
+fn loss_completes_with_all_rows() {
     let programs = match programs(&["memcached"]) {
         Ok(programs) => programs,
         Err(why) => return println!("skipped: {why}"),
@@ -81,15 +81,15 @@ fn loss_is_whole() {
         rate_per_s: 1_000.0,
         settle: SHORT,
         length: Duration::from_millis(600),
-        tries: 1,
+        attempts_max: 1,
     };
     let mut output = Vec::new();
     let results = loss::run_with(&Setting::new(programs), &effort, &mut output).unwrap();
-    assert_whole(&results, &output, &["p99_ms", "delayed_per_lost_packet", "segments_sent_again"]);
+    assert_complete(&results, &output, &["p99_ms", "delayed_per_lost_packet", "segments_sent_again"]);
 }
 
 #[test]
-fn session_cost_is_whole() {
+fn session_cost_completes_with_all_rows() {
     let programs = match programs(&["memcached"]) {
         Ok(programs) => programs,
         Err(why) => return println!("skipped: {why}"),
@@ -100,18 +100,18 @@ fn session_cost_is_whole() {
         main_per_s: 1_000.0,
         settle: Duration::from_millis(50),
         length: SHORT,
-        tries: 1,
+        attempts_max: 1,
     };
     let mut output = Vec::new();
     let results = session_cost::run_with(&Setting::new(programs), &effort, &mut output).unwrap();
-    assert_whole(&results, &output, &["server_cpu_us_per_request", "wire_bytes_per_request"]);
+    assert_complete(&results, &output, &["server_cpu_us_per_request", "wire_bytes_per_request"]);
     for name in ["session_over_plain_batched_cpu", "session_direct_over_plain"] {
         assert!(results.ratios.iter().any(|ratio| ratio.name == name), "no ratio {name}");
     }
 }
 
 #[test]
-fn failover_is_whole() {
+fn failover_completes_with_all_rows() {
     let programs = match programs(&["memcached"]) {
         Ok(programs) => programs,
         Err(why) => return println!("skipped: {why}"),
@@ -122,11 +122,11 @@ fn failover_is_whole() {
         rate_per_s: 400.0,
         settle: Duration::from_millis(1_200),
         after: Duration::from_millis(1_000),
-        tries: 1,
+        attempts_max: 1,
     };
     let mut output = Vec::new();
     let results = failover::run_with(&Setting::new(programs), &effort, &mut output).unwrap();
     let metrics =
         ["recovered_ms_kill", "recovered_ms_stop", "recovered_ms_cut", "throughput_per_s", "repeated"];
-    assert_whole(&results, &output, &metrics);
+    assert_complete(&results, &output, &metrics);
 }

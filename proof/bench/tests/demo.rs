@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use spillway_bench::demo::{self, Options};
 use spillway_bench::results::Results;
 use spillway_bench::scene::Setting;
-use spillway_lab::browser::{View, look};
+use spillway_lab::browser::{View, inspect_page};
 use support::programs;
 
 /// Long enough for a machine that compiles at the same time.
@@ -26,16 +26,16 @@ fn directory(name: &str) -> PathBuf {
 fn leftovers(pid: u32) -> Vec<String> {
     let prefix = format!("spillway-demo-{pid}-");
     let mut found = Vec::new();
-    for place in ["/run/netns", "/var/run/netns", "/sys/fs/cgroup", "/sys/fs/cgroup/cpu", "/tmp"] {
-        let entries = fs::read_dir(place).into_iter().flatten().flatten();
+    for location in ["/run/netns", "/var/run/netns", "/sys/fs/cgroup", "/sys/fs/cgroup/cpu", "/tmp"] {
+        let entries = fs::read_dir(location).into_iter().flatten().flatten();
         let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
-        found.extend(names.filter(|name| name.starts_with(&prefix)).map(|name| format!("{place}/{name}")));
+        found.extend(names.filter(|name| name.starts_with(&prefix)).map(|name| format!("{location}/{name}")));
     }
     found
 }
 
 #[test]
-fn a_short_demo_is_complete_and_leaves_nothing() {
+fn a_short_demo_completes_and_removes_everything() {
     let programs = match programs(&["memcached"]) {
         Ok(programs) => programs,
         Err(why) => return println!("skipped: {why}"),
@@ -63,9 +63,9 @@ fn a_short_demo_is_complete_and_leaves_nothing() {
     let html = fs::read_to_string(directory.join("report.html")).unwrap();
     assert!(html.contains("<svg") && !html.contains("http"));
     for view in View::ALL {
-        match look(&html, view) {
+        match inspect_page(&html, view) {
             Ok(seen) => assert_eq!(seen.problems(view), Vec::<String>::new(), "{view:?}"),
-            Err(error) => println!("the report is not looked at: {error}"),
+            Err(error) => println!("skipped the look at the report: {error}"),
         }
     }
     let results = fs::read_to_string(directory.join("report.json")).unwrap();
@@ -76,7 +76,7 @@ fn a_short_demo_is_complete_and_leaves_nothing() {
 }
 
 #[test]
-fn a_demo_that_is_interrupted_leaves_nothing() {
+fn an_interrupted_demo_fails_and_removes_everything() {
     let programs = match programs(&["memcached"]) {
         Ok(programs) => programs,
         Err(why) => return println!("skipped: {why}"),
@@ -106,11 +106,11 @@ fn a_demo_that_is_interrupted_leaves_nothing() {
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     // In the first second of the run all hosts and processes exist.
     assert!(lines.any(|line| line.unwrap().contains("light load")), "the demo ended early");
-    assert!(!leftovers(pid).is_empty(), "the demo runs, but `leftovers` finds none of its files");
+    assert!(!leftovers(pid).is_empty(), "`leftovers` should find files of the running demo");
     let pid_for_signal = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid_for_signal, rustix::process::Signal::INT).unwrap();
-    let status = ended(&mut child);
-    assert!(!status, "an interrupted demo must not exit with success");
+    let is_success = wait_for_success(&mut child);
+    assert!(!is_success, "an interrupted demo must not exit with success");
     let deadline = Instant::now() + TIMEOUT;
     while !leftovers(pid).is_empty() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(20));
@@ -120,7 +120,7 @@ fn a_demo_that_is_interrupted_leaves_nothing() {
 }
 
 /// Waits for the end of a process. Returns whether it succeeded.
-fn ended(child: &mut Child) -> bool {
+fn wait_for_success(child: &mut Child) -> bool {
     let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(status) = child.try_wait().unwrap() {

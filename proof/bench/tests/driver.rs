@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use spillway_batch::Encryption;
 use spillway_bench::driver::{LinkDriver, Links};
 use spillway_load::protocol::echo::Echo;
-use spillway_load::protocol::{Protocol, Request, Sent, Verdict};
+use spillway_load::protocol::{Protocol, Request, SentRequest, Verdict};
 
 /// Long enough for a machine that compiles at the same time.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -24,12 +24,12 @@ impl Protocol for Counted {
         self.echo.draw()
     }
 
-    fn encode(&mut self, request: Request, out: &mut Vec<u8>) -> Sent {
+    fn encode(&mut self, request: Request, out: &mut Vec<u8>) -> SentRequest {
         self.under_way.set(self.under_way.get() + 1);
         self.echo.encode(request, out)
     }
 
-    fn check(&mut self, sent: &Sent, reply: &[u8]) -> Verdict {
+    fn check(&mut self, sent: &SentRequest, reply: &[u8]) -> Verdict {
         let verdict = self.echo.check(sent, reply);
         if matches!(verdict, Verdict::Right(_)) {
             self.under_way.set(self.under_way.get() - 1);
@@ -37,7 +37,7 @@ impl Protocol for Counted {
         verdict
     }
 
-    fn explain(&self, sent: &Sent, reply: &[u8]) -> String {
+    fn explain(&self, sent: &SentRequest, reply: &[u8]) -> String {
         self.echo.explain(sent, reply)
     }
 }
@@ -47,7 +47,7 @@ fn free_port() -> SocketAddr {
 }
 
 #[test]
-fn no_request_is_outstanding_after_a_series() {
+fn finish_collects_all_outstanding_replies() {
     let key_file = std::env::temp_dir().join(format!("spillway-bench-driver-{}.key", std::process::id()));
     spillway_keys::write_new_key_file(&key_file).unwrap();
     let (plain, link) = (free_port(), free_port());
@@ -74,16 +74,16 @@ fn no_request_is_outstanding_after_a_series() {
 
     let under_way = Rc::new(Cell::new(0));
     let open = |port: u16, encryption| {
-        let from = SocketAddr::from(([127, 0, 0, 1], port));
-        let driver = LinkDriver::open(link, key.clone(), encryption, from, 5).unwrap();
+        let first_client = SocketAddr::from(([127, 0, 0, 1], port));
+        let driver = LinkDriver::open(link, key.clone(), encryption, first_client, 5).unwrap();
         let echo = Echo::new(u64::from(port), 64);
         (driver, Counted { echo, under_way: Rc::clone(&under_way) })
     };
     let mut links =
         Links::start(vec![open(20_000, Encryption::Required), open(21_000, Encryption::Off)]).unwrap();
     assert_eq!(under_way.get(), 10);
-    assert_eq!(links.turn(), Ok(10));
-    assert_eq!(under_way.get(), 10, "the next batches are under way");
+    assert_eq!(links.collect_and_send(), Ok(10));
+    assert_eq!(under_way.get(), 10, "a turn should send the next batches");
     assert_eq!(links.finish(), Ok(10));
     assert_eq!(under_way.get(), 0);
 }

@@ -9,10 +9,10 @@ use std::time::Duration;
 use spillway_bench::experiments::batch::{adaptive, helpers, load_latency, payload, table1};
 use spillway_bench::experiments::sessions::{activation, sidecar};
 use spillway_bench::scene::Setting;
-use support::{SHORT, assert_whole, programs};
+use support::{SHORT, assert_complete, programs};
 
 #[test]
-fn load_latency_is_whole() {
+fn load_latency_completes_with_all_rows() {
     let programs = match programs(&["memcached"]) {
         Ok(programs) => programs,
         Err(why) => return println!("skipped: {why}"),
@@ -24,17 +24,17 @@ fn load_latency_is_whole() {
         connections: 30,
         settle: Duration::from_millis(50),
         length: SHORT,
-        tries: 1,
+        attempts_max: 1,
     };
     let mut output = Vec::new();
     let results = load_latency::run_with(&Setting::new(programs), &effort, &mut output).unwrap();
-    assert_whole(&results, &output, &["p99_us", "pays_from_per_s", "pays_until_per_s"]);
+    assert_complete(&results, &output, &["p99_us", "pays_from_per_s", "pays_until_per_s"]);
     // At least GET and SET, direct and helped, at each of two rates.
     assert!(results.rows.len() >= 8, "{:?}", results.rows);
 }
 
 #[test]
-fn payload_is_whole() {
+fn payload_completes_with_all_rows() {
     let programs = match programs(&[]) {
         Ok(programs) => programs,
         Err(why) => return println!("skipped: {why}"),
@@ -46,16 +46,16 @@ fn payload_is_whole() {
         connections: 20,
         settle: Duration::from_millis(50),
         length: SHORT,
-        tries: 1,
+        attempts_max: 1,
     };
     let mut output = Vec::new();
     let results = payload::run_with(&Setting::new(programs), &effort, &mut output).unwrap();
-    assert_whole(&results, &output, &["messages_per_s", "crossing_bytes", "crossing_cpu_bytes"]);
+    assert_complete(&results, &output, &["messages_per_s", "crossing_bytes", "crossing_cpu_bytes"]);
     assert!(results.ratios.iter().any(|ratio| ratio.name == "helped_over_direct_32768_at_50_percent"));
 }
 
 #[test]
-fn helpers_are_whole() {
+fn helpers_completes_with_all_rows() {
     let programs = match programs(&[]) {
         Ok(programs) => programs,
         Err(why) => return println!("skipped: {why}"),
@@ -66,7 +66,7 @@ fn helpers_are_whole() {
         connections_each: 10,
         settle: Duration::from_millis(50),
         length: SHORT,
-        tries: 1,
+        attempts_max: 1,
         arrivals: 1,
         clients: 40,
         spread_over: 2,
@@ -75,12 +75,12 @@ fn helpers_are_whole() {
     let mut output = Vec::new();
     let results = helpers::run_with(&Setting::new(programs), &effort, &mut output).unwrap();
     let metrics = ["goodput_per_helper", "helper_cpu_us_per_request", "max_over_mean_load"];
-    assert_whole(&results, &output, &metrics);
+    assert_complete(&results, &output, &metrics);
     assert!(results.ratios.iter().any(|ratio| ratio.name == "goodput_per_helper_3_over_1"));
 }
 
 #[test]
-fn table1_is_whole() {
+fn table1_completes_with_all_rows() {
     let programs = match programs(&[]) {
         Ok(programs) => programs,
         Err(why) => return println!("skipped: {why}"),
@@ -91,31 +91,32 @@ fn table1_is_whole() {
         connections: 10,
         settle: Duration::from_millis(50),
         length: SHORT,
-        tries: 1,
+        attempts_max: 1,
         ..table1::Effort::full()
     };
     let mut output = Vec::new();
     let results = table1::run_with(&Setting::new(programs), &effort, &mut output).unwrap();
-    assert_whole(&results, &output, &["goodput_gbit_per_s", "server_cpu_us_per_packet"]);
+    assert_complete(&results, &output, &["goodput_gbit_per_s", "server_cpu_us_per_packet"]);
     assert!(results.ratios.iter().any(|ratio| ratio.name == "goodput_per_core_65536_over_64"));
 }
 
 #[test]
-fn sidecar_is_whole() {
+fn sidecar_completes_with_all_rows() {
     let programs = match programs(&["memcached", "redis-server"]) {
         Ok(programs) => programs,
         Err(why) => return println!("skipped: {why}"),
     };
-    let effort = sidecar::Effort { pairs: 1, settle: Duration::from_millis(50), length: SHORT, tries: 1 };
+    let effort =
+        sidecar::Effort { pairs: 1, settle: Duration::from_millis(50), length: SHORT, attempts_max: 1 };
     let mut output = Vec::new();
     let results = sidecar::run_with(&Setting::new(programs), &effort, &mut output).unwrap();
-    assert_whole(&results, &output, &["added_p50_us", "cpu_us_per_request"]);
+    assert_complete(&results, &output, &["added_p50_us", "cpu_us_per_request"]);
     // One for each of three protocols.
     assert_eq!(results.rows.iter().filter(|row| row.metric == "added_p50_us").count(), 3);
 }
 
 #[test]
-fn adaptive_is_whole() {
+fn adaptive_completes_with_all_rows() {
     let programs = match programs(&["memcached"]) {
         Ok(programs) => programs,
         Err(why) => return println!("skipped: {why}"),
@@ -127,16 +128,16 @@ fn adaptive_is_whole() {
         connections: 20,
         settle: Duration::from_millis(50),
         length: SHORT,
-        tries: 1,
+        attempts_max: 1,
     };
     let mut output = Vec::new();
     let results = adaptive::run_with(&Setting::new(programs), &effort, &mut output).unwrap();
-    assert_whole(&results, &output, &["p99_us", "messages_per_batch", "batch_interval_us"]);
+    assert_complete(&results, &output, &["p99_us", "messages_per_batch", "batch_interval_us"]);
     assert!(results.ratios.iter().any(|ratio| ratio.name == "best_over_adaptive_server_cpu"));
 }
 
 #[test]
-fn activation_is_whole() {
+fn activation_completes_with_all_rows() {
     let programs = match programs(&["memcached"]) {
         Ok(programs) => programs,
         Err(why) => return println!("skipped: {why}"),
@@ -154,5 +155,5 @@ fn activation_is_whole() {
     };
     let mut output = Vec::new();
     let results = activation::run_with(&Setting::new(programs), &effort, &mut output).unwrap();
-    assert_whole(&results, &output, &["threshold_per_s", "switches_per_client", "time_over_sla_ms"]);
+    assert_complete(&results, &output, &["threshold_per_s", "switches_per_client", "time_over_sla_ms"]);
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use spillway_bench::experiments::tcp::{gate, tcp_interop};
 use spillway_bench::programs::Programs;
 use spillway_bench::scene::Setting;
-use support::assert_whole;
+use support::assert_complete;
 
 /// Settings without programs: these experiments start neither `spillway` nor `spillway-lab`.
 fn setting() -> Setting {
@@ -25,7 +25,7 @@ fn skipped() -> bool {
 }
 
 #[test]
-fn tcp_interop_is_whole() {
+fn tcp_interop_completes_with_all_rows() {
     if skipped() {
         return;
     }
@@ -35,10 +35,10 @@ fn tcp_interop_is_whole() {
     let mut output = Vec::new();
     let results = tcp_interop::run_with(&setting(), &effort, &mut output).unwrap();
     let metrics = ["bulk_bytes_per_s", "sent_again_percent", "round_trips_per_s", "p50_us", "loop_percent"];
-    assert_whole(&results, &output, &metrics);
+    assert_complete(&results, &output, &metrics);
     for work in ["bulk_over_linux", "round_trips_over_linux"] {
-        for weather in ["", "_loss1", "_loss3", "_reordering"] {
-            let name = format!("{work}{weather}");
+        for suffix in ["", "_loss1", "_loss3", "_reordering"] {
+            let name = format!("{work}{suffix}");
             assert!(results.ratios.iter().any(|ratio| ratio.name == name), "no ratio {name}");
         }
     }
@@ -46,7 +46,7 @@ fn tcp_interop_is_whole() {
 }
 
 #[test]
-fn gate_is_whole() {
+fn gate_completes_with_all_rows() {
     if skipped() {
         return;
     }
@@ -60,6 +60,6 @@ fn gate_is_whole() {
     let mut output = Vec::new();
     let results = gate::run_with(&setting(), &effort, &mut output).unwrap();
     let metrics = ["bulk_bytes_per_s", "round_trips_per_s", "p99_us", "sent_again_percent", "timeouts"];
-    assert_whole(&results, &output, &metrics);
+    assert_complete(&results, &output, &metrics);
     assert!(results.ratios.iter().any(|ratio| ratio.name == "bulk_over_open_gate_300ms"));
 }

@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let before = (server.cpu()?, client.cpu()?, lab.bridge_cpu()?);
     let begin = Instant::now();
-    client.enter(|| run_requests(memcached.address()))??;
+    client.run_inside(|| run_requests(memcached.address()))??;
     let elapsed = begin.elapsed();
     let after = (server.cpu()?, client.cpu()?, lab.bridge_cpu()?);
 

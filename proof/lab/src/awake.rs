@@ -24,11 +24,11 @@ impl IdlePolling {
     ///
     /// # Errors
     /// Without root, or where the kernel has no `/dev/cpu_dma_latency`.
-    pub fn hold() -> Result<IdlePolling, LabError> {
-        let refused = || format!("cannot keep idle cores from halting: {LATENCY_LIMIT}");
+    pub fn start() -> Result<IdlePolling, LabError> {
+        let failure = || format!("cannot keep idle cores from halting: {LATENCY_LIMIT}");
         let mut limit =
-            OpenOptions::new().write(true).open(LATENCY_LIMIT).map_err(LabError::io(refused()))?;
-        limit.write_all(&LATENCY_US_MAX.to_ne_bytes()).map_err(LabError::io(refused()))?;
+            OpenOptions::new().write(true).open(LATENCY_LIMIT).map_err(LabError::io(failure()))?;
+        limit.write_all(&LATENCY_US_MAX.to_ne_bytes()).map_err(LabError::io(failure()))?;
         Ok(IdlePolling { _limit: limit })
     }
 }

@@ -1,4 +1,4 @@
-//! Looks at a page in a headless Chromium: what overflows, and which text cannot be read.
+//! Shows a page in a headless Chromium and reports elements that overflow and text that cannot be read.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -14,19 +14,28 @@ const PACKAGE: &str = "chromium-headless-shell";
 const ATTRIBUTE: &str = "data-seen";
 
 /// Runs in the page after everything else. Text needs a contrast of 4.5 to its background (WCAG 2.1, 1.4.3), and a
-/// height of 9 px as shown, which a chart that shrinks with the window does not keep by itself.
+/// height of 9 px as shown: the text of a chart shrinks with the window.
 const INSPECTION: &str = r#"
 <script>(() => {
   const rgba = text => (text.match(/[\d.]+/g) || []).map(Number);
   const luminance = ([r, g, b]) => [r, g, b].map(c => c / 255)
     .map(c => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
     .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+  const over = ([r, g, b, alpha = 1], below) => [r, g, b].map((c, i) => c * alpha + below[i] * (1 - alpha));
   const background = element => {
+    const layers = [];
     for (let at = element; at; at = at.parentElement) {
       const color = rgba(getComputedStyle(at).backgroundColor);
-      if (color.length === 3 || color[3] > 0) return color;
+      layers.push(color);
+      if (color.length === 3) break;
     }
-    return matchMedia('(prefers-color-scheme: dark)').matches ? [18, 18, 18] : [255, 255, 255];
+    const canvas = matchMedia('(prefers-color-scheme: dark)').matches ? [18, 18, 18] : [255, 255, 255];
+    return layers.reduceRight((below, color) => color.length < 3 ? below : over(color, below), canvas);
+  };
+  const opacity = element => {
+    let product = 1;
+    for (let at = element; at; at = at.parentElement) product *= parseFloat(getComputedStyle(at).opacity);
+    return product;
   };
   const scrolls = element => {
     for (let at = element.parentElement; at && at !== document.body; at = at.parentElement)
@@ -43,7 +52,9 @@ const INSPECTION: &str = r#"
     const own = [...element.childNodes].some(node => node.nodeType === 3 && node.textContent.trim());
     if (!own || box.width === 0) continue;
     const style = getComputedStyle(element), is_svg = element instanceof SVGElement;
-    const [ink, paper] = [rgba(is_svg ? style.fill : style.color), background(element)].map(luminance);
+    const below = background(element), [r, g, b, alpha = 1] = rgba(is_svg ? style.fill : style.color);
+    const strength = alpha * opacity(element) * (is_svg ? parseFloat(style.fillOpacity) : 1);
+    const [ink, paper] = [over([r, g, b, strength], below), below].map(luminance);
     const contrast = (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05);
     const matrix = is_svg ? element.getScreenCTM() : { a: 1, b: 0 };
     const scale = Math.hypot(matrix.a, matrix.b);
@@ -74,9 +85,9 @@ impl View {
     ];
 }
 
-/// What a reader sees of a page.
+/// What the inspection of a page found.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Seen {
+pub struct PageFindings {
     /// Whether the dark colours are in force.
     pub is_dark: bool,
     /// Width of the window, in CSS pixels.
@@ -89,12 +100,12 @@ pub struct Seen {
     pub unreadable: Vec<String>,
 }
 
-impl Seen {
-    /// What is wrong with the page, in a line each.
+impl PageFindings {
+    /// The page's defects, one line each.
     pub fn problems(&self, view: View) -> Vec<String> {
         let mut problems: Vec<String> =
-            self.overflowing.iter().map(|what| format!("overflows: {what}")).collect();
-        problems.extend(self.unreadable.iter().map(|what| format!("unreadable: {what}")));
+            self.overflowing.iter().map(|element| format!("overflows: {element}")).collect();
+        problems.extend(self.unreadable.iter().map(|element| format!("unreadable: {element}")));
         if self.scroll_width > self.width {
             problems.push(format!("the page is {} px wide in a window of {}", self.scroll_width, self.width));
         }
@@ -109,22 +120,24 @@ impl Seen {
 ///
 /// # Errors
 /// The browser is not installed or ends without having shown the page.
-pub fn look(html: &str, view: View) -> Result<Seen, LabError> {
+pub fn inspect_page(html: &str, view: View) -> Result<PageFindings, LabError> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let directory = std::env::temp_dir().join(format!("spillway-browser-{}-{number}", std::process::id()));
+    let _ = fs::remove_dir_all(&directory); // a killed run with the same process id may have left it
     fs::create_dir(&directory).map_err(LabError::io(format!("create {}", directory.display())))?;
     let seen = show(html, view, &directory);
-    // What stays is in the directory of temporary files, under the run's name.
+    // A failure leaves files in the directory for temporary files; the findings are still valid.
     let _ = fs::remove_dir_all(&directory);
     seen
 }
 
-fn show(html: &str, view: View, directory: &std::path::Path) -> Result<Seen, LabError> {
+fn show(html: &str, view: View, directory: &std::path::Path) -> Result<PageFindings, LabError> {
     let page = directory.join("page.html");
     let end = html.rfind("</body>").unwrap_or(html.len());
     let inspected = format!("{}{INSPECTION}{}", &html[..end], &html[end..]);
     fs::write(&page, inspected).map_err(LabError::io(format!("write {}", page.display())))?;
+    // Chromium's `PreferredColorScheme`: 0 is dark, 1 is light.
     let scheme = if view.is_dark { 0 } else { 1 };
     let output = Command::new(PROGRAM)
         // Tests run as root, for which the browser has no sandbox; the page is our own.
@@ -155,7 +168,7 @@ mod tests {
     use super::*;
 
     fn problems(body: &str, view: View) -> Option<Vec<String>> {
-        match look(&format!("<!doctype html><html><body>{body}</body></html>"), view) {
+        match inspect_page(&format!("<!doctype html><html><body>{body}</body></html>"), view) {
             Ok(seen) => Some(seen.problems(view)),
             Err(LabError::MissingTool { package, .. }) => {
                 eprintln!("skipped: {package} is not installed");
@@ -166,16 +179,21 @@ mod tests {
     }
 
     #[test]
-    fn what_overflows_or_cannot_be_read_is_found() {
+    fn overflowing_and_unreadable_elements_are_reported() {
         let [phone, ..] = View::ALL;
         let Some(fine) = problems("<p>a &amp; b</p>", phone) else { return };
         assert_eq!(fine, Vec::<String>::new());
         let wide = problems("<div style=\"width:900px\">wide</div>", phone).unwrap();
-        assert!(wide.iter().any(|problem| problem.contains("DIV wide")) && wide.len() == 2, "{wide:?}");
+        assert!(wide.iter().any(|problem| problem.contains("DIV wide")), "{wide:?}");
+        assert!(wide.len() == 2, "the element, and the width of the page: {wide:?}");
         let inside = "<div style=\"overflow-x:auto\"><div style=\"width:900px\">wide</div></div>";
         assert_eq!(problems(inside, phone).unwrap(), Vec::<String>::new());
         let faint = problems("<p style=\"color:#ccc;background:#fff\">faint</p>", phone).unwrap();
         assert!(faint.len() == 1 && faint[0].contains("P faint: contrast 1.6"), "{faint:?}");
+        for faint in ["color:rgba(0,0,0,0.2)", "color:#000;opacity:0.2"] {
+            let faint = problems(&format!("<p style=\"{faint};background:#fff\">faint</p>"), phone).unwrap();
+            assert!(faint.len() == 1 && faint[0].contains("P faint: contrast 1."), "{faint:?}");
+        }
         let chart =
             "<svg viewBox=\"0 0 1000 10\" width=\"100%\"><text font-size=\"12\" y=\"9\">tick</text></svg>";
         let small = problems(chart, phone).unwrap();

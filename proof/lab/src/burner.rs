@@ -1,4 +1,4 @@
-//! Burns a share of a core: a cross-check for quotas.
+//! Occupies a share of a core with a real-time thread, to cross-check results that were measured under a quota.
 
 use std::fs;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ impl Burner {
         check(busy, period, real_time_share())?;
         napi::one_core(core)?;
         // The burner's first period begins while `recv` below waits for its thread.
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let shared = Arc::new(Shared::default());
         let (report, started) = sync_channel(1);
         let thread_shared = Arc::clone(&shared);
@@ -71,7 +71,7 @@ impl Burner {
         let ended =
             || LabError::NotReady { what: "the burner's thread ended at once".into(), output: String::new() };
         started.recv().map_err(|_| ended())??;
-        Ok(Burner { shared, thread: Some(thread), started: begun })
+        Ok(Burner { shared, thread: Some(thread), started: started_at })
     }
 
     /// CPU time burnt so far, as the kernel accounts it.
@@ -141,20 +141,20 @@ impl Drop for Burner {
 }
 
 fn burn(shared: &Shared, busy: Duration, period: Duration, deadline: Option<Instant>) {
-    let mut begin = Instant::now();
-    while !shared.stop.load(Ordering::Relaxed) && deadline.is_none_or(|deadline| begin < deadline) {
-        while begin.elapsed() < busy {
+    let mut period_start = Instant::now();
+    while !shared.stop.load(Ordering::Relaxed) && deadline.is_none_or(|deadline| period_start < deadline) {
+        while period_start.elapsed() < busy {
             std::hint::spin_loop();
         }
         shared.burnt_ns.store(thread_cpu_ns(), Ordering::Relaxed);
-        begin += period;
-        match begin.checked_duration_since(Instant::now()) {
+        period_start += period;
+        match period_start.checked_duration_since(Instant::now()) {
             Some(rest) => sleep(rest),
             None => {
                 // Catching up would occupy the core for longer than a period: restart the schedule.
                 shared.late_periods.fetch_add(1, Ordering::Relaxed);
                 sleep(period - busy);
-                begin = Instant::now();
+                period_start = Instant::now();
             }
         }
     }
@@ -162,7 +162,7 @@ fn burn(shared: &Shared, busy: Duration, period: Duration, deadline: Option<Inst
 
 fn sleep(rest: Duration) {
     let rest = Timespec { tv_sec: 0, tv_nsec: i64::from(rest.subsec_nanos()) };
-    // A signal may end the sleep early; the caller's schedule follows the clock all the same.
+    // A signal may end the sleep early; the caller's schedule still follows the clock.
     let _ = clock_nanosleep_relative(ClockId::Monotonic, &rest);
 }
 
@@ -173,19 +173,19 @@ fn thread_cpu_ns() -> u64 {
 
 /// The share of a core that the kernel allows real-time threads, 0 to 1.
 fn real_time_share() -> f64 {
-    let number = |name: &str| {
+    let setting = |name: &str| {
         let text = fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?;
         text.trim().parse::<f64>().ok()
     };
-    match (number("sched_rt_runtime_us"), number("sched_rt_period_us")) {
+    match (setting("sched_rt_runtime_us"), setting("sched_rt_period_us")) {
         (Some(runtime), Some(period)) if runtime >= 0.0 && period > 0.0 => runtime / period,
         _ => 1.0,
     }
 }
 
 fn check(busy: Duration, period: Duration, share: f64) -> Result<(), LabError> {
-    let sane = !busy.is_zero() && busy < period && period <= Duration::from_millis(100);
-    if sane && busy.as_secs_f64() / period.as_secs_f64() < share {
+    let is_valid = !busy.is_zero() && busy < period && period <= Duration::from_millis(100);
+    if is_valid && busy.as_secs_f64() / period.as_secs_f64() < share {
         return Ok(());
     }
     Err(LabError::BadOption(format!(
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burner_ends_at_its_deadline_unless_stopped() {
+    fn a_burner_ends_at_its_deadline_without_a_stop() {
         let (us, shared) = (Duration::from_micros, Shared::default());
         burn(&shared, us(10), us(100), Some(Instant::now() + Duration::from_millis(2)));
         assert!(!shared.stop.load(Ordering::Relaxed));

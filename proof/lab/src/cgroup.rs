@@ -9,7 +9,7 @@
 //! * v1 with `cpu` and `cpuacct` mounted apart: each task is in the host's group of `cpu` and in one of the two of
 //!   `cpuacct`.
 //! * v1 with both mounted as one hierarchy: the two accounting groups are scheduled as groups, and [`Layout::describe`]
-//!   says so.
+//!   reports this.
 //!
 //! A kernel thread may leave the root group unless the kernel has bound it to a core; NAPI threads are not bound.
 
@@ -61,22 +61,22 @@ impl Layout {
     fn choose(mountinfo: &str, controllers: impl Fn(&Path) -> String) -> Option<Layout> {
         let (mut cpu, mut cpuacct, mut v2) = (None, None, None);
         for line in mountinfo.lines() {
-            // "… mount-point options … - type source super-options"
+            // Format: "… mount-point options … - type source super-options"
             let Some((left, right)) = line.split_once(" - ") else { continue };
-            let Some(point) = left.split(' ').nth(4).map(PathBuf::from) else { continue };
+            let Some(mount_point) = left.split(' ').nth(4).map(PathBuf::from) else { continue };
             let mut right = right.split(' ');
             match right.next() {
                 Some("cgroup") => {
                     for option in right.nth(1).unwrap_or_default().split(',') {
                         match option {
-                            "cpu" => cpu = cpu.or(Some(point.clone())),
-                            "cpuacct" => cpuacct = cpuacct.or(Some(point.clone())),
+                            "cpu" => cpu = cpu.or(Some(mount_point.clone())),
+                            "cpuacct" => cpuacct = cpuacct.or(Some(mount_point.clone())),
                             _ => {}
                         }
                     }
                 }
-                Some("cgroup2") if controllers(&point).split_whitespace().any(|name| name == "cpu") => {
-                    v2 = v2.or(Some(point));
+                Some("cgroup2") if controllers(&mount_point).split_whitespace().any(|name| name == "cpu") => {
+                    v2 = v2.or(Some(mount_point));
                 }
                 _ => {}
             }
@@ -368,7 +368,7 @@ fn write(file: &Path, text: &str) -> Result<(), LabError> {
 mod tests {
     use super::*;
 
-    const SPLIT: &str = "\
+    const SEPARATE_MOUNTS: &str = "\
 31 24 0:27 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755
 32 31 0:28 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu
 33 31 0:29 / /sys/fs/cgroup/cpuacct rw,relatime - cgroup cgroup rw,cpuacct
@@ -378,12 +378,15 @@ mod tests {
 
     #[test]
     fn the_cpu_controller_is_found_in_every_layout() {
-        let none = |_: &Path| String::new();
+        let no_controllers = |_: &Path| String::new();
         let split = Layout::V1 { cpu: "/sys/fs/cgroup/cpu".into(), cpuacct: "/sys/fs/cgroup/cpuacct".into() };
-        assert_eq!(Layout::choose(SPLIT, none), Some(split));
+        assert_eq!(Layout::choose(SEPARATE_MOUNTS, no_controllers), Some(split));
         let joint = "32 31 0:28 / /c/cpu,cpuacct rw shared:9 - cgroup cgroup rw,cpu,cpuacct\n";
-        let point = PathBuf::from("/c/cpu,cpuacct");
-        assert_eq!(Layout::choose(joint, none), Some(Layout::V1 { cpu: point.clone(), cpuacct: point }));
+        let mount_point = PathBuf::from("/c/cpu,cpuacct");
+        assert_eq!(
+            Layout::choose(joint, no_controllers),
+            Some(Layout::V1 { cpu: mount_point.clone(), cpuacct: mount_point })
+        );
         let unified = "29 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
         let root = PathBuf::from("/sys/fs/cgroup");
         assert_eq!(
@@ -391,11 +394,11 @@ mod tests {
             Some(Layout::V2 { root })
         );
         assert_eq!(Layout::choose(unified, |_| "cpuset memory\n".into()), None);
-        assert_eq!(Layout::choose("", none), None);
+        assert_eq!(Layout::choose("", no_controllers), None);
     }
 
     #[test]
-    fn counters_are_read_by_whole_names() {
+    fn a_prefix_of_a_counter_name_does_not_match() {
         let stat = "nr_periods 12\nnr_throttled 3\nthrottled_time 4000\nwait_sum 9\n";
         assert_eq!(field(stat, "nr_periods"), 12);
         assert_eq!(field(stat, "throttled_time"), 4000);
@@ -404,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_are_no_kernel_threads() {
+    fn processes_are_not_kernel_threads() {
         assert!(!is_kernel_thread(std::process::id()));
         assert!(!is_kernel_thread(0));
     }

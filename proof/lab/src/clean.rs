@@ -50,7 +50,7 @@ pub struct KeptRun {
 /// # Errors
 /// When not run by root. What could not be removed is in the report.
 pub fn clean() -> Result<CleanReport, LabError> {
-    clean_where(false)
+    clean_runs(false)
 }
 
 /// Like [`clean`], but also removes runs whose owner is alive. Their experiments fail.
@@ -58,10 +58,10 @@ pub fn clean() -> Result<CleanReport, LabError> {
 /// # Errors
 /// When not run by root. What could not be removed is in the report.
 pub fn clean_all_runs() -> Result<CleanReport, LabError> {
-    clean_where(true)
+    clean_runs(true)
 }
 
-fn clean_where(forced: bool) -> Result<CleanReport, LabError> {
+fn clean_runs(includes_live_runs: bool) -> Result<CleanReport, LabError> {
     if !rustix::process::geteuid().is_root() {
         return Err(LabError::NotRoot);
     }
@@ -69,7 +69,7 @@ fn clean_where(forced: bool) -> Result<CleanReport, LabError> {
     let mut report = CleanReport::default();
     for name in existing_runs(layout.as_ref()) {
         let run = name.to_string();
-        if !forced && run::owned(&name) {
+        if !includes_live_runs && run::is_owner_alive(&name) {
             report.kept.push(KeptRun { run, pid: name.pid });
             continue;
         }
@@ -106,17 +106,18 @@ impl fmt::Display for CleanReport {
         if self.removed.is_empty() && self.kept.is_empty() && self.failures.is_empty() {
             return write!(f, "nothing to clean");
         }
-        let removed = self.removed.iter().map(|r| {
+        let removed = self.removed.iter().map(|removed| {
             format!(
                 "removed {}: {} namespaces, {} control groups, {} processes{}",
-                r.run,
-                r.namespaces,
-                r.groups,
-                r.processes,
-                if r.directory { ", its files" } else { "" }
+                removed.run,
+                removed.namespaces,
+                removed.groups,
+                removed.processes,
+                if removed.directory { ", its files" } else { "" }
             )
         });
-        let kept = self.kept.iter().map(|k| format!("kept {}: process {} is using it", k.run, k.pid));
+        let kept =
+            self.kept.iter().map(|kept| format!("kept {}: process {} is using it", kept.run, kept.pid));
         let failures = self.failures.iter().map(|failure| format!("failed {failure}"));
         write!(f, "{}", removed.chain(kept).chain(failures).collect::<Vec<_>>().join("\n"))
     }

@@ -47,7 +47,7 @@ impl Quota {
     }
 }
 
-/// CPU time that a host has used, and how often its quota stopped it. Counters only grow; see [`HostCpu::since`].
+/// CPU time of a host, and the number of periods in which its quota ran out. Values only grow: see [`HostCpu::since`].
 ///
 /// Resolution is 1 ns with cgroup v1 and 1 µs with v2. The kernel books a running thread's time at scheduler ticks and
 /// switches, so a snapshot can lag by one tick (1–4 ms) for each running thread: below 1 % of a measurement of a
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quotas_become_microseconds() {
+    fn quota_and_period_are_converted_to_microseconds() {
         let quota = Quota { percent_of_core: 10.0, period: Duration::from_millis(10) };
         assert_eq!(quota.micros().unwrap(), (1_000, 10_000));
         assert_eq!(Quota::percent(10.0).micros().unwrap(), (1_000, 10_000));
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn quotas_below_a_slice_are_refused() {
+    fn quotas_outside_the_kernels_limits_are_refused() {
         for (percent, millis) in [(10.0, 5), (0.0, 10), (-3.0, 10), (f64::NAN, 10), (50.0, 2_000), (500.0, 0)]
         {
             let quota = Quota { percent_of_core: percent, period: Duration::from_millis(millis) };

@@ -40,6 +40,8 @@ pub enum LabError {
         /// The system's error.
         source: io::Error,
     },
+    /// A BPF program could not be loaded or attached.
+    Bpf(Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl LabError {
@@ -52,6 +54,10 @@ impl LabError {
     pub(crate) fn errno(what: impl Into<String>) -> impl FnOnce(rustix::io::Errno) -> LabError {
         let what = what.into();
         move |errno| LabError::Io { what, source: errno.into() }
+    }
+
+    pub(crate) fn bpf(error: impl std::error::Error + Send + Sync + 'static) -> LabError {
+        LabError::Bpf(Box::new(error))
     }
 }
 
@@ -74,6 +80,7 @@ impl fmt::Display for LabError {
             LabError::NotReady { what, output } if output.trim().is_empty() => write!(f, "{what}"),
             LabError::NotReady { what, output } => write!(f, "{what}; it printed: {}", output.trim()),
             LabError::Io { what, source } => write!(f, "{what}: {source}"),
+            LabError::Bpf(source) => source.fmt(f),
         }
     }
 }
@@ -82,6 +89,7 @@ impl std::error::Error for LabError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             LabError::Io { source, .. } => Some(source),
+            LabError::Bpf(source) => source.source(),
             _ => None,
         }
     }

@@ -31,14 +31,14 @@ pub(crate) const CONGESTION_CONTROL: (&str, [&str; 2]) =
 /// Options of a new host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostOptions {
-    /// The core for its processes and its interface's thread; `None`, the default, pins nothing.
+    /// The core for the host's processes and its interface's thread; `None`, the default, pins nothing.
     pub core: Option<usize>,
-    /// The quota of its processes and its interface's thread together; `None`, the default, sets no limit.
+    /// The quota of the host's processes and its interface's thread together; `None`, the default, sets no limit.
     pub quota: Option<Quota>,
-    /// Runs its interface's thread before all processes, as interrupts run. The thread is then outside the quota, so a
+    /// Runs the interface's thread before all processes, as interrupts run. The thread is then outside the quota, so a
     /// host with a quota refuses this option. Off by default.
     pub receive_first: bool,
-    /// Checksum offload of its sent packets, on by default. Turn it off for packets that pass XDP or AF_XDP.
+    /// Checksum offload of the host's sent packets, on by default. Turn it off for packets that pass XDP or AF_XDP.
     pub tx_checksums: bool,
     /// More sysctls of the namespace, such as `("net/ipv4/tcp_sack", "0")`; only those below `net/`.
     pub sysctls: Vec<(String, String)>,
@@ -104,7 +104,7 @@ impl Host {
             task_files: self.0.group.open_task_files()?,
             cores: self.0.core.map(napi::one_core).transpose()?,
             directory: &self.0.run.directory,
-            place: self.0.name.clone(),
+            host_name: self.0.name.clone(),
         };
         Process::start(launch, confinement)
     }
@@ -113,7 +113,7 @@ impl Host {
     /// makes stay in the namespace.
     ///
     /// The host's accounts and quota do *not* cover the thread's CPU time: cgroup v2 moves whole processes only.
-    pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
+    pub fn run_inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
         namespace::within(&self.0.namespace, || {
             self.0.core.map(napi::pin_current).transpose()?;
             Ok(work())
@@ -183,8 +183,8 @@ impl Host {
             .map_err(LabError::io(format!("interface {} of {}", self.0.interface, self.0.name)))
     }
 
-    /// Drops this share (0 to 1) of the IPv4 packets on its cable, in each direction, until the result is dropped.
-    pub fn lose(&self, share: f64) -> Result<Loss, LabError> {
+    /// Drops a share (0 to 1) of the IPv4 packets on the host's cable, in both directions, while the [`Loss`] exists.
+    pub fn drop_packets(&self, share: f64) -> Result<Loss, LabError> {
         let (bridge, bridge_interface) = &self.0.bridge_end;
         let threads = || [napi::threads_of(&self.0.interface), napi::threads_of(bridge_interface)];
         let before = threads();
@@ -201,8 +201,8 @@ impl Host {
         Ok(loss)
     }
 
-    /// Packets that arrived at either end of its cable since it was made, and those that [`Host::lose`] dropped.
-    pub fn lost_packets(&self) -> Result<PacketCounts, LabError> {
+    /// Packets that arrived at either end of the host's cable since its start, and those that [`Host::drop_packets`] dropped.
+    pub fn packet_counts(&self) -> Result<PacketCounts, LabError> {
         let (bridge, bridge_interface) = &self.0.bridge_end;
         let mut sum = PacketCounts::default();
         for (namespace, interface) in [(&self.0.namespace, &self.0.interface), (bridge, bridge_interface)] {

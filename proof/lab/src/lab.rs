@@ -33,7 +33,7 @@ pub struct Lab {
     hosts: Mutex<Vec<String>>,
 }
 
-/// Why this machine cannot make a lab, or `None` if it can. Tests skip on a reason.
+/// The reason why this machine cannot make a lab, or `None` if it can. Tests print the reason and skip.
 pub fn unavailable() -> Option<String> {
     requirements().err().map(|e| e.to_string())
 }
@@ -76,7 +76,7 @@ impl Lab {
         if options.receive_first && options.quota.is_some() {
             return Err(LabError::BadOption(format!("host {name:?}: receive_first would escape its quota")));
         }
-        let _adding = self.run.adding()?;
+        let _no_removal = self.run.prevent_removal()?;
         let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
         if name == BRIDGE || hosts.iter().any(|taken| taken == name) {
             return Err(LabError::BadOption(format!("this lab already has a host named {name:?}")));
@@ -152,8 +152,8 @@ impl Lab {
         )?;
         // With TSO on the sending end, veth bypasses the receiver's NAPI thread: the sender would do the receive work.
         let checksums = if options.tx_checksums { "on" } else { "off" };
-        for (place, end) in [(namespace, interface), (bridge, bridge_interface)] {
-            self.tools.ethtool(place, &["-K", end, "tx", checksums, "tso", "off", "gro", "on"])?;
+        for (namespace, interface) in [(namespace, interface), (bridge, bridge_interface)] {
+            self.tools.ethtool(namespace, &["-K", interface, "tx", checksums, "tso", "off", "gro", "on"])?;
         }
         let up = format!("link set lo up\naddr add {address}/24 dev {interface}\nlink set {interface} up\n");
         self.tools.ip(Some(namespace), &up)?;
@@ -172,7 +172,7 @@ impl Drop for Lab {
 }
 
 fn make_bridge(run: &Run, tools: &Tools, layout: &Layout) -> Result<HostGroup, LabError> {
-    let _adding = run.adding()?;
+    let _no_removal = run.prevent_removal()?;
     let group = layout.create_host(&run.name.to_string(), BRIDGE)?;
     let name = run.name.namespace(BRIDGE);
     tools.ip(None, &format!("netns add {name}\n"))?;

@@ -1,9 +1,9 @@
-//! The laboratory: hosts as network namespaces, with real peers on them.
+//! The laboratory: hosts as network namespaces, with real servers and proxies on them.
 //!
 //! A [`Lab`] is one run. A bridge in a namespace of its own joins the hosts' namespaces, so a run does not change the
 //! machine's own interfaces and routes. A [`Host`] can be pinned to a core and limited by a CPU quota that covers *its
 //! processes and its interface's receive work*, which are accounted separately. [`peers`] starts real memcached, redis
-//! and proxies, on a host or, without privileges, on loopback. [`Host::lose`] drops packets on a host's cable.
+//! and proxies, on a host or, without privileges, on loopback. [`Host::drop_packets`] drops packets on a host's cable.
 //!
 //! By default veth does a receiver's work on the sender's core and in the sender's CPU account. In a lab every veth
 //! end has generic receive offload and its own NAPI thread, which is pinned and put into its host's cpu cgroup; the
@@ -15,11 +15,10 @@
 //! processes killed, when the [`Lab`] is dropped, on a panic, on `exit`, and on SIGINT, SIGTERM or SIGHUP. [`clean`]
 //! removes what a run that was killed with SIGKILL left.
 //!
-//! A lab needs root, iproute2, ethtool and the cpu controller of cgroup v1 or v2; [`unavailable`] says what is missing.
+//! A lab needs root, iproute2, ethtool and a cpu controller of cgroup v1 or v2. [`unavailable`] names what is missing.
 
 mod awake;
 mod burner;
-mod canary;
 mod cgroup;
 mod clean;
 mod cpu;
@@ -36,6 +35,7 @@ mod process;
 mod realtime;
 mod run;
 mod spawner;
+mod stall_detector;
 mod tools;
 
 pub mod browser;
@@ -43,7 +43,6 @@ pub mod peers;
 
 pub use awake::IdlePolling;
 pub use burner::{Burner, Slowdown};
-pub use canary::Canary;
 pub use clean::{CleanReport, KeptRun, RemovedRun, clean, clean_all_runs};
 pub use cpu::{HostCpu, Quota};
 pub use error::LabError;
@@ -52,6 +51,7 @@ pub use lab::{Lab, LabOptions, unavailable};
 pub use loss::Loss;
 pub use namespace::InterfaceCounters;
 pub use offloads::Offloads;
-pub use place::{LocalPlace, Place};
+pub use place::{Loopback, Place};
 pub use process::{Launch, Output, Process};
 pub use run::{interrupted, set_exit_grace};
+pub use stall_detector::StallDetector;

@@ -114,22 +114,22 @@ mod tests {
     }
 
     #[test]
-    fn interface_names_fit_older_thread_names_and_differ() {
+    fn interface_names_differ_and_have_at_most_8_bytes() {
         let mut seen = std::collections::BTreeSet::new();
         for pid in [1, 61, 62, 4_194_303, 4_194_304] {
             for number in 0..62 {
                 let run = RunName { name: "a".into(), pid, number };
                 for host in 0..HOSTS_MAX {
-                    let (inner, outer) = run.interfaces(host);
-                    assert!(inner.len() <= 8 && outer.len() <= 8);
-                    assert!(seen.insert(inner) && seen.insert(outer));
+                    let (host_end, bridge_end) = run.interfaces(host);
+                    assert!(host_end.len() <= 8 && bridge_end.len() <= 8);
+                    assert!(seen.insert(host_end) && seen.insert(bridge_end));
                 }
             }
         }
     }
 
     #[test]
-    fn bad_names_are_refused() {
+    fn invalid_names_are_refused() {
         for bad in ["", "a.b", "a/b", "A", "-a", "a-", "x y", &"n".repeat(NAME_BYTES_MAX + 1)] {
             assert!(check("host", bad).is_err(), "{bad:?}");
         }

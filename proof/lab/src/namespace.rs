@@ -40,15 +40,15 @@ impl InterfaceCounters {
     /// Reads the line of `interface` in the text of `/proc/net/dev`.
     pub(crate) fn parse(text: &str, interface: &str) -> Option<InterfaceCounters> {
         let line = text.lines().find_map(|l| l.trim_start().strip_prefix(interface)?.strip_prefix(':'))?;
-        let n: Vec<u64> = line.split_whitespace().map_while(|v| v.parse().ok()).collect();
-        let at = |index: usize| n.get(index).copied();
+        let values: Vec<u64> = line.split_whitespace().map_while(|v| v.parse().ok()).collect();
+        let value = |index: usize| values.get(index).copied();
         Some(InterfaceCounters {
-            rx_bytes: at(0)?,
-            rx_packets: at(1)?,
-            rx_dropped: at(3)?,
-            tx_bytes: at(8)?,
-            tx_packets: at(9)?,
-            tx_dropped: at(11)?,
+            rx_bytes: value(0)?,
+            rx_packets: value(1)?,
+            rx_dropped: value(3)?,
+            tx_bytes: value(8)?,
+            tx_packets: value(9)?,
+            tx_dropped: value(11)?,
         })
     }
 }
@@ -77,7 +77,7 @@ pub(crate) fn open(name: &str) -> Result<OwnedFd, LabError> {
         .map_err(LabError::io(format!("cannot open the network namespace {}", path.display())))
 }
 
-/// Moves the calling thread into a namespace for good.
+/// Moves the calling thread into a namespace. The thread does not return.
 pub(crate) fn join(namespace: &OwnedFd) -> rustix::io::Result<()> {
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
 }
@@ -155,7 +155,7 @@ pub(crate) fn names() -> Vec<String> {
 /// Starts no program, so that a thread that handles a signal can call it.
 pub(crate) fn remove(name: &str) -> Result<bool, LabError> {
     let path = PathBuf::from(DIRECTORY).join(name);
-    // Fails when `ip netns add` was interrupted before its mount; the file must go all the same.
+    // Fails when `ip netns add` was interrupted before its mount; the file must still be removed.
     let _ = unmount(&path, UnmountFlags::DETACH);
     match fs::remove_file(&path) {
         Ok(()) => Ok(true),
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_of_the_whole_machine_are_refused() {
+    fn sysctls_outside_net_are_refused() {
         for name in ["kernel/sched_rt_runtime_us", "/proc/sys/net/x", "net/../kernel/x", "net.core.somaxconn"]
         {
             assert!(matches!(set_sysctls(&[(name, "1")]), Err(LabError::BadOption(_))), "{name}");

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cores_beyond_the_machines_are_refused() {
+    fn cores_that_do_not_exist_are_refused() {
         assert!(one_core(0).unwrap().is_set(0));
         assert!(matches!(one_core(100_000), Err(LabError::BadOption(_))));
     }

@@ -13,23 +13,25 @@ use crate::{Host, LabError};
 #[derive(Clone, Debug)]
 pub enum Place {
     /// This machine's loopback.
-    Local(LocalPlace),
+    Local(Loopback),
     /// A host of a lab.
     Host(Host),
 }
 
 /// Loopback, with a directory for the output of processes, which the last handle removes when dropped.
 #[derive(Clone, Debug)]
-pub struct LocalPlace(Arc<LocalParts>);
+pub struct Loopback(Arc<LocalParts>);
 
 #[derive(Debug)]
-struct LocalParts(Arc<Run>);
+struct LocalParts {
+    run: Arc<Run>,
+}
 
 impl Place {
     /// This machine's loopback.
     pub fn local() -> Result<Place, LabError> {
         let run = Run::open("local", None)?;
-        Ok(Place::Local(LocalPlace(Arc::new(LocalParts(run)))))
+        Ok(Place::Local(Loopback(Arc::new(LocalParts { run }))))
     }
 
     /// The address at which servers started here are reached.
@@ -51,7 +53,7 @@ impl Place {
     /// The run's directory, which ends with the run.
     pub(crate) fn directory(&self) -> &Path {
         match self {
-            Place::Local(local) => &local.0.0.directory,
+            Place::Local(local) => &local.0.run.directory,
             Place::Host(host) => &host.0.run.directory,
         }
     }
@@ -65,8 +67,8 @@ impl Place {
                     namespace: None,
                     task_files: Vec::new(),
                     cores: None,
-                    directory: &local.0.0.directory,
-                    place: "loopback".into(),
+                    directory: &local.0.run.directory,
+                    host_name: "loopback".into(),
                 };
                 Process::start(launch, confinement)
             }
@@ -74,17 +76,17 @@ impl Place {
     }
 
     /// Runs `work` in the network namespace in which [`Place::address`] is reachable.
-    pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
+    pub fn run_inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
         match self {
             Place::Local(_) => Ok(work()),
-            Place::Host(host) => host.enter(work),
+            Place::Host(host) => host.run_inside(work),
         }
     }
 
     /// A TCP port that was free at the time of the call. Try another when the bind fails: another process may take it.
     pub fn free_port(&self) -> Result<u16, LabError> {
         let address = self.address();
-        let port = self.enter(|| spillway_ports::free_port_at(address))?;
+        let port = self.run_inside(|| spillway_ports::free_port_at(address))?;
         port.ok_or_else(|| LabError::io(format!("no free port at {address}"))(ErrorKind::AddrInUse.into()))
     }
 }
@@ -103,7 +105,7 @@ impl From<Host> for Place {
 
 impl Drop for LocalParts {
     fn drop(&mut self) {
-        if let Err(e) = self.0.close() {
+        if let Err(e) = self.run.close() {
             eprintln!("lab: {e}");
         }
     }

@@ -42,7 +42,7 @@ pub struct Launch {
     argv: Vec<OsString>,
     environment: Vec<(OsString, OsString)>,
     output: Output,
-    stdin: bool,
+    has_piped_stdin: bool,
     open_files: u64,
 }
 
@@ -56,7 +56,7 @@ impl Launch {
             argv: vec![program.to_owned()],
             environment: Vec::new(),
             output: Output::default(),
-            stdin: false,
+            has_piped_stdin: false,
             open_files: OPEN_FILES_DEFAULT,
         }
     }
@@ -99,7 +99,7 @@ impl Launch {
 
     /// Makes standard input a pipe, see [`Process::take_stdin`], instead of `/dev/null`.
     pub fn piped_stdin(mut self) -> Launch {
-        self.stdin = true;
+        self.has_piped_stdin = true;
         self
     }
 
@@ -117,7 +117,7 @@ pub(crate) struct Confinement<'a> {
     /// The directory of output files.
     pub directory: &'a Path,
     /// The host's name, for errors.
-    pub place: String,
+    pub host_name: String,
 }
 
 /// A running or ended process. Dropping the handle kills the process group.
@@ -125,16 +125,16 @@ pub(crate) struct Confinement<'a> {
 pub struct Process {
     name: String,
     child: Child,
-    ended: Option<ExitStatus>,
+    exit_status: Option<ExitStatus>,
     reaped: bool,
-    out: Option<PathBuf>,
-    err: Option<PathBuf>,
+    stdout_file: Option<PathBuf>,
+    stderr_file: Option<PathBuf>,
 }
 
 impl Process {
     pub(crate) fn start(launch: &Launch, confinement: Confinement<'_>) -> Result<Process, LabError> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("{} on {}", launch.name, confinement.place);
+        let name = format!("{} on {}", launch.name, confinement.host_name);
         let (program, arguments) = launch
             .argv
             .split_first()
@@ -144,7 +144,7 @@ impl Process {
         })?;
         let mut command = Command::new(program);
         command.args(arguments).envs(launch.environment.iter().map(|(n, v)| (n, v))).process_group(0);
-        command.stdin(if launch.stdin { Stdio::piped() } else { Stdio::null() });
+        command.stdin(if launch.has_piped_stdin { Stdio::piped() } else { Stdio::null() });
 
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let file = |kind: &str| -> Result<(PathBuf, Stdio), LabError> {
@@ -154,11 +154,11 @@ impl Process {
                 File::create(&path).map_err(LabError::io(format!("cannot make {}", path.display())))?;
             Ok((path, file.into()))
         };
-        let (mut out, mut err) = (None, None);
+        let (mut stdout_file, mut stderr_file) = (None, None);
         match launch.output {
             Output::Files => {
                 let (path, stdio) = file("out")?;
-                out = Some(path);
+                stdout_file = Some(path);
                 command.stdout(stdio);
             }
             Output::Piped => drop(command.stdout(Stdio::piped())),
@@ -168,7 +168,7 @@ impl Process {
         match launch.output {
             Output::Files | Output::Piped => {
                 let (path, stdio) = file("err")?;
-                err = Some(path);
+                stderr_file = Some(path);
                 command.stderr(stdio);
             }
             Output::Inherit => drop(command.stderr(Stdio::inherit())),
@@ -176,7 +176,7 @@ impl Process {
         }
         confine(&mut command, confinement, launch.open_files);
         let child = spawner::spawn(command).map_err(LabError::io(format!("cannot start {name}")))?;
-        Ok(Process { name, child, ended: None, reaped: false, out, err })
+        Ok(Process { name, child, exit_status: None, reaped: false, stdout_file, stderr_file })
     }
 
     /// The process's id. The kernel does not reuse it before [`Process::stop`], [`Process::kill`] or the drop.
@@ -190,17 +190,17 @@ impl Process {
     }
 
     /// The exit status, or `None` while the process runs.
-    pub fn exit(&mut self) -> Option<ExitStatus> {
-        if self.ended.is_none() {
+    pub fn exit_status(&mut self) -> Option<ExitStatus> {
+        if self.exit_status.is_none() {
             // NOWAIT does not reap the process. While its id stays taken, a signal reaches its own group only.
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-            self.ended =
+            self.exit_status =
                 self.id().and_then(|id| waitid(WaitId::Pid(id), options).ok().flatten()).map(|status| {
                     let signal = status.terminating_signal().unwrap_or(0);
                     ExitStatus::from_raw(status.exit_status().map_or(signal, |code| (code & 0xff) << 8))
                 });
         }
-        self.ended
+        self.exit_status
     }
 
     /// Waits for the process to end. `None` after `timeout`.
@@ -208,7 +208,7 @@ impl Process {
         let deadline = Instant::now() + timeout;
         let mut pause = Duration::from_millis(1);
         loop {
-            if let Some(status) = self.exit() {
+            if let Some(status) = self.exit_status() {
                 return Some(status);
             }
             let left = deadline.checked_duration_since(Instant::now())?;
@@ -222,10 +222,10 @@ impl Process {
         let what = format!("cannot send signal {number} to {}", self.name);
         let signal = Signal::from_named_raw(number)
             .ok_or_else(|| LabError::BadOption(format!("{what}: no signal has this number")))?;
-        if self.exit().is_some() {
+        if self.exit_status().is_some() {
             return Err(LabError::NotReady {
                 what: format!("{what}: the process has ended"),
-                output: self.tail(),
+                output: self.last_output(),
             });
         }
         self.signal_group(signal).map_err(LabError::errno(what))
@@ -234,46 +234,49 @@ impl Process {
     /// Sends SIGTERM to the process group, waits for the process for at most `grace`, kills the group, and returns the
     /// process's exit status.
     pub fn stop(&mut self, grace: Duration) -> Option<ExitStatus> {
-        if self.exit().is_none() {
-            // Fails for a process that has just ended, which `wait` finds out.
+        if self.exit_status().is_none() {
+            // Fails for a process that has just ended; `wait` then returns at once.
             let _ = self.signal_group(Signal::TERM);
             self.wait(grace);
         }
         self.kill();
-        self.ended
+        self.exit_status
     }
 
     /// Kills the process group and reaps the process.
     pub fn kill(&mut self) {
         if !std::mem::replace(&mut self.reaped, true) {
             let _ = self.signal_group(Signal::KILL);
-            self.ended = self.child.wait().ok();
+            self.exit_status = self.child.wait().ok();
         }
     }
 
-    /// The first 16 MiB of its standard output so far; an error unless its output is [`Output::Files`].
+    /// The first 16 MiB of the process's standard output so far; an error unless the output is [`Output::Files`].
     pub fn stdout(&self) -> Result<String, LabError> {
-        read_back(self.out.as_deref(), &self.name)
+        read_back(self.stdout_file.as_deref(), &self.name)
     }
 
-    /// The first 16 MiB of its standard error so far; an error if that does not go to a file.
+    /// The first 16 MiB of the process's standard error so far; an error if standard error does not go to a file.
     pub fn stderr(&self) -> Result<String, LabError> {
-        read_back(self.err.as_deref(), &self.name)
+        read_back(self.stderr_file.as_deref(), &self.name)
     }
 
-    /// The pipe from its standard output, with [`Output::Piped`]; `None` from the second call on.
+    /// The pipe from the process's standard output, with [`Output::Piped`]; `None` from the second call on.
     pub fn take_stdout(&mut self) -> Option<ChildStdout> {
         self.child.stdout.take()
     }
 
-    /// The pipe to its standard input, with [`Launch::piped_stdin`]; `None` from the second call on.
+    /// The pipe to the process's standard input, with [`Launch::piped_stdin`]; `None` from the second call on.
     pub fn take_stdin(&mut self) -> Option<ChildStdin> {
         self.child.stdin.take()
     }
 
     /// The last 2,000 bytes of standard output, then of standard error: for messages.
-    pub fn tail(&self) -> String {
-        let ends = [&self.out, &self.err].into_iter().flatten().map(|path| end_of(path).unwrap_or_default());
+    pub fn last_output(&self) -> String {
+        let ends = [&self.stdout_file, &self.stderr_file]
+            .into_iter()
+            .flatten()
+            .map(|path| last_bytes_of(path).unwrap_or_default());
         ends.collect::<Vec<_>>().join("\n")
     }
 
@@ -297,8 +300,11 @@ impl Drop for Process {
 fn confine(command: &mut Command, confinement: Confinement<'_>, open_files: u64) {
     let Confinement { namespace, task_files, cores, .. } = confinement;
     let parent = i32::try_from(std::process::id()).ok().and_then(Pid::from_raw);
-    let hard = rustix::process::getrlimit(Resource::Nofile).maximum;
-    let files = Rlimit { current: Some(hard.map_or(open_files, |hard| hard.min(open_files))), maximum: hard };
+    let hard_limit = rustix::process::getrlimit(Resource::Nofile).maximum;
+    let limit = Rlimit {
+        current: Some(hard_limit.map_or(open_files, |hard| hard.min(open_files))),
+        maximum: hard_limit,
+    };
     let prepare = move || -> io::Result<()> {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         if getppid() != parent {
@@ -314,7 +320,7 @@ fn confine(command: &mut Command, confinement: Confinement<'_>, open_files: u64)
         if let Some(cores) = &cores {
             sched_setaffinity(None, cores)?;
         }
-        rustix::process::setrlimit(Resource::Nofile, files)?;
+        rustix::process::setrlimit(Resource::Nofile, limit)?;
         Ok(())
     };
     // SAFETY: between fork and exec the closure only makes system calls, which rustix does without libc. It takes no
@@ -334,7 +340,7 @@ fn read_back(path: Option<&Path>, name: &str) -> Result<String, LabError> {
     read().map_err(LabError::io(format!("cannot read {}", path.display())))
 }
 
-fn end_of(path: &Path) -> io::Result<String> {
+fn last_bytes_of(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let length = fs::metadata(path)?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;

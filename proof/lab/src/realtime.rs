@@ -5,7 +5,7 @@ use std::io;
 use crate::cgroup::Layout;
 use crate::{LabError, napi};
 
-/// Priority of receive threads. The burner's is higher, the canary's highest: it must detect what delays the others.
+/// Priority of receive threads. The burner's is higher. The stall detector's is the highest: no thread may delay it.
 pub(crate) const RECEIVE_PRIORITY: i32 = 1;
 
 pub(crate) fn become_real_time(core: usize, priority: i32) -> Result<(), LabError> {

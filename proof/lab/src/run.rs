@@ -27,7 +27,7 @@ pub(crate) struct Run {
     pub directory: PathBuf,
     pub layout: Option<Layout>,
     /// Whether the run may grow. Locked during additions, so that a removal cannot run at the same time.
-    open: Mutex<bool>,
+    is_open: Mutex<bool>,
     _owner: File,
 }
 
@@ -40,12 +40,12 @@ pub(crate) struct Removed {
 }
 
 /// The runs that a signal or `exit` must remove.
-static LIVE: Mutex<Live> = Mutex::new(Live { runs: Vec::new(), ending: false });
+static LIVE: Mutex<Live> = Mutex::new(Live { runs: Vec::new(), is_ending: false });
 
 struct Live {
     runs: Vec<Arc<Run>>,
     /// The process is about to end. A new run would not be removed, so `Run::open` refuses it.
-    ending: bool,
+    is_ending: bool,
 }
 
 impl Run {
@@ -54,12 +54,12 @@ impl Run {
         install_exit_handlers();
         let (name, directory) = make_unused_directory(name, layout.as_ref())?;
         let owner = lock_owner(&directory).inspect_err(|_| drop(fs::remove_dir_all(&directory)))?;
-        let run = Arc::new(Run { name, directory, layout, open: Mutex::new(true), _owner: owner });
+        let run = Arc::new(Run { name, directory, layout, is_open: Mutex::new(true), _owner: owner });
         {
             let mut live = lock(&LIVE);
-            if live.ending {
+            if live.is_ending {
                 drop(fs::remove_dir_all(&run.directory));
-                return Err(run.ended());
+                return Err(run.ended_error());
             }
             live.runs.push(Arc::clone(&run));
         }
@@ -72,32 +72,32 @@ impl Run {
         }
     }
 
-    /// Prevents the run's removal while the result is held. An error if the run has ended.
-    pub fn adding(&self) -> Result<MutexGuard<'_, bool>, LabError> {
-        let open = lock(&self.open);
-        if *open { Ok(open) } else { Err(self.ended()) }
+    /// Prevents the run's removal while the returned guard is held. An error if the run has ended.
+    pub fn prevent_removal(&self) -> Result<MutexGuard<'_, bool>, LabError> {
+        let is_open = lock(&self.is_open);
+        if *is_open { Ok(is_open) } else { Err(self.ended_error()) }
     }
 
-    fn ended(&self) -> LabError {
+    fn ended_error(&self) -> LabError {
         LabError::BadOption(format!("the lab {} has ended", self.name))
     }
 
     fn create_groups(&self) -> Result<(), LabError> {
-        let _adding = self.adding()?;
+        let _no_removal = self.prevent_removal()?;
         self.layout.as_ref().map_or(Ok(()), |layout| layout.create_run(&self.name.to_string()))
     }
 
     /// Removes the run's processes, groups, namespaces and files. Later calls do nothing.
     pub fn close(&self) -> Result<(), LabError> {
-        let mut open = lock(&self.open);
-        let closed = if std::mem::replace(&mut *open, false) {
+        let mut is_open = lock(&self.is_open);
+        let outcome = if std::mem::replace(&mut *is_open, false) {
             remove(&self.name.to_string(), self.layout.as_ref()).map(drop)
         } else {
             Ok(())
         };
         // After the removal: `exit` must wait for a removal that another thread has begun.
         lock(&LIVE).runs.retain(|run| run.name != self.name);
-        closed
+        outcome
     }
 }
 
@@ -124,12 +124,12 @@ fn make_unused_directory(name: &str, layout: Option<&Layout>) -> Result<(RunName
 /// Takes the lock that shows that a run's owner is alive.
 fn lock_owner(directory: &Path) -> Result<File, LabError> {
     let path = directory.join(OWNER_LOCK_FILE);
-    let take = || {
+    let create_and_lock = || {
         let file = File::create(&path)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         Ok(file)
     };
-    take().map_err(LabError::io(format!("cannot lock {}", path.display())))
+    create_and_lock().map_err(LabError::io(format!("cannot lock {}", path.display())))
 }
 
 pub(crate) fn directory_of(run: &str) -> PathBuf {
@@ -137,7 +137,7 @@ pub(crate) fn directory_of(run: &str) -> PathBuf {
 }
 
 /// Whether a run's owner is alive. The lock decides: another process may have the owner's id by now.
-pub(crate) fn owned(run: &RunName) -> bool {
+pub(crate) fn is_owner_alive(run: &RunName) -> bool {
     match File::open(directory_of(&run.to_string()).join(OWNER_LOCK_FILE)) {
         Ok(owner) => flock(&owner, FlockOperation::NonBlockingLockExclusive).is_err(),
         Err(_) => Path::new("/proc").join(run.pid.to_string()).exists(),
@@ -182,7 +182,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn close_all() {
     let live = {
         let mut live = lock(&LIVE);
-        live.ending = true;
+        live.is_ending = true;
         live.runs.clone()
     };
     for run in live {
@@ -195,7 +195,7 @@ fn close_all() {
 }
 
 /// Time between the first signal and the end of the process.
-static FINISHES_WITHIN: Mutex<Duration> = Mutex::new(Duration::ZERO);
+static EXIT_GRACE: Mutex<Duration> = Mutex::new(Duration::ZERO);
 /// Number of the signal that ended all runs; 0 if none did.
 static INTERRUPTED: AtomicI32 = AtomicI32::new(0);
 const SECOND_SIGNAL_POLL: Duration = Duration::from_millis(50);
@@ -203,7 +203,7 @@ const SECOND_SIGNAL_POLL: Duration = Duration::from_millis(50);
 /// Delays the end of the process after SIGINT, SIGTERM or SIGHUP until this time has passed or a second signal comes.
 /// The first signal removes all runs at once. By default the process ends when its runs are removed.
 pub fn set_exit_grace(time: Duration) {
-    *lock(&FINISHES_WITHIN) = time;
+    *lock(&EXIT_GRACE) = time;
     install_exit_handlers();
 }
 
@@ -214,20 +214,20 @@ pub fn interrupted() -> Option<i32> {
 
 /// Makes `exit`, SIGINT, SIGTERM and SIGHUP remove all live runs.
 fn install_exit_handlers() {
-    static WATCH: Once = Once::new();
-    WATCH.call_once(|| {
+    static INSTALL: Once = Once::new();
+    INSTALL.call_once(|| {
         // SAFETY: `at_exit` is a function without captures, valid until the process ends, and does not unwind.
         unsafe { libc::atexit(at_exit) };
         let ignored = ignored_signals();
-        let wanted = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
-        let Ok(mut signals) = Signals::new(wanted) else { return };
+        let handled = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
+        let Ok(mut signals) = Signals::new(handled) else { return };
         let wait = move || {
             loop {
                 let Some(signal) = signals.wait().next() else { continue };
                 INTERRUPTED.store(signal, Ordering::Relaxed);
                 close_all();
                 // The program may print its results and exit before the deadline. A second signal ends it at once.
-                let deadline = Instant::now() + *lock(&FINISHES_WITHIN);
+                let deadline = Instant::now() + *lock(&EXIT_GRACE);
                 while Instant::now() < deadline && signals.pending().next().is_none() {
                     std::thread::sleep(SECOND_SIGNAL_POLL);
                 }

@@ -17,17 +17,17 @@ pub(crate) fn spawn(command: Command) -> io::Result<Child> {
     static SPAWNER: OnceLock<Option<SyncSender<Job>>> = OnceLock::new();
     let ended = || io::Error::other("the thread that starts processes is not running");
     let jobs = SPAWNER.get_or_init(start).as_ref().ok_or_else(ended)?;
-    let (reply, answer) = sync_channel(1);
-    jobs.send((command, reply)).map_err(|_| ended())?;
-    answer.recv().map_err(|_| ended())?
+    let (reply_sender, reply) = sync_channel(1);
+    jobs.send((command, reply_sender)).map_err(|_| ended())?;
+    reply.recv().map_err(|_| ended())?
 }
 
 fn start() -> Option<SyncSender<Job>> {
     let (jobs, queue) = sync_channel::<Job>(QUEUE_MAX);
     let work = move || {
-        for (mut command, reply) in queue {
+        for (mut command, reply_sender) in queue {
             // The caller waits for the reply, unless its thread has ended.
-            let _ = reply.send(command.spawn());
+            let _ = reply_sender.send(command.spawn());
         }
     };
     std::thread::Builder::new().name("lab-spawner".into()).spawn(work).ok()?;

@@ -1,4 +1,4 @@
-//! A lab leaves nothing behind, however it ends. Skips without root.
+//! Drops, panics, exits, signals and `clean` remove everything that belongs to a lab. Skips without root.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
@@ -21,7 +21,7 @@ fn skipped() -> bool {
 }
 
 /// Files, namespaces and groups of a run, and processes with one of `marks` in their names or command lines.
-fn remains(run: &str, marks: &[String]) -> Vec<String> {
+fn leftovers(run: &str, marks: &[String]) -> Vec<String> {
     let mut found = Vec::new();
     for directory in ["/run/netns", "/sys/fs/cgroup", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpuacct", "/tmp"]
     {
@@ -43,14 +43,14 @@ fn remains(run: &str, marks: &[String]) -> Vec<String> {
 }
 
 /// The kernel removes namespaces in the background, so their interface threads end a little later.
-fn wait_until_gone(run: &str, marks: &[String]) {
+fn wait_until_removed(run: &str, marks: &[String]) {
     let deadline = Instant::now() + TIMEOUT;
     loop {
-        let left = remains(run, marks);
-        if left.is_empty() {
+        let found = leftovers(run, marks);
+        if found.is_empty() {
             return;
         }
-        assert!(Instant::now() < deadline, "not removed: {left:?}");
+        assert!(Instant::now() < deadline, "not removed: {found:?}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -70,9 +70,12 @@ fn a_dropped_lab_leaves_nothing() {
         processes.push(host.spawn(&Launch::new("sh").args(["-c", "sleep 1000; :", &mark])).unwrap());
         marks.extend([host.interface().to_owned(), mark]);
     }
-    assert!(remains(&run, &marks).len() >= 8);
+    assert!(
+        leftovers(&run, &marks).len() >= 8,
+        "directory, group, 3 namespaces, 2 processes and 2 interface threads should exist"
+    );
     drop(lab);
-    wait_until_gone(&run, &marks);
+    wait_until_removed(&run, &marks);
     for mut process in processes {
         assert_eq!(process.wait(TIMEOUT).and_then(|status| status.signal()), Some(9));
     }
@@ -83,20 +86,20 @@ fn a_panic_leaves_nothing() {
     if skipped() {
         return;
     }
-    let mut seen = None;
+    let mut names = None;
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let lab = Lab::new("panic").unwrap();
         let host = lab.host("one", HostOptions::default()).unwrap();
-        seen = Some((lab.run_name(), vec![host.interface().to_owned()]));
+        names = Some((lab.run_name(), vec![host.interface().to_owned()]));
         panic!("on purpose");
     }));
     assert!(panicked.is_err());
-    let (run, marks) = seen.unwrap();
-    wait_until_gone(&run, &marks);
+    let (run, marks) = names.unwrap();
+    wait_until_removed(&run, &marks);
 }
 
 #[test]
-fn a_setup_that_fails_half_way_leaves_nothing() {
+fn a_failed_host_setup_leaves_nothing() {
     if skipped() {
         return;
     }
@@ -105,12 +108,12 @@ fn a_setup_that_fails_half_way_leaves_nothing() {
     let sysctls = vec![("net/no/such/setting".to_owned(), "1".to_owned())];
     assert!(lab.host("bad", HostOptions { sysctls, ..HostOptions::default() }).is_err());
     drop(lab);
-    wait_until_gone(&run, &[]);
+    wait_until_removed(&run, &[]);
 }
 
 /// Not a test of its own: the child process of the tests below, which holds a lab until it ends.
 #[test]
-fn holder() {
+fn child_that_holds_a_lab() {
     let Some(end) = std::env::var_os(HOLD) else { return };
     let lab = Lab::new("hold").unwrap();
     let host = lab.host("one", HostOptions::default()).unwrap();
@@ -127,13 +130,13 @@ fn holder() {
     drop((process, lab));
 }
 
-/// Starts a child that holds a lab. Returns the child, the run's name, and marks for `remains`.
+/// Starts a child that holds a lab. Returns the child, the run's name, and marks for `leftovers`.
 fn hold(end: &str) -> (Child, String, Vec<String>) {
     // A background job of a shell ignores SIGINT, and these tests may be one.
     let mut child = Command::new("env")
         .arg("--default-signal=INT")
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "holder", "--nocapture"])
+        .args(["--exact", "child_that_holds_a_lab", "--nocapture"])
         .env(HOLD, end)
         .stdout(Stdio::piped())
         .spawn()
@@ -141,12 +144,12 @@ fn hold(end: &str) -> (Child, String, Vec<String>) {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     for line in lines.map_while(Result::ok) {
         if let Some(rest) = line.strip_prefix("holding ") {
-            let mut words = rest.split(' ').map(str::to_owned);
-            let run = words.next().unwrap();
-            return (child, run, words.collect());
+            let mut fields = rest.split(' ').map(str::to_owned);
+            let run = fields.next().unwrap();
+            return (child, run, fields.collect());
         }
     }
-    panic!("the holder ended: {:?}", child.wait());
+    panic!("the child ended before it held a lab: {:?}", child.wait());
 }
 
 #[test]
@@ -156,11 +159,11 @@ fn a_terminated_lab_leaves_nothing() {
     }
     for signal in [libc::SIGTERM, libc::SIGINT] {
         let (mut child, run, marks) = hold("signal");
-        assert!(!remains(&run, &marks).is_empty());
+        assert!(!leftovers(&run, &marks).is_empty(), "the lab should exist before the signal");
         // SAFETY: `kill` has no memory effects. The child is not reaped yet, so its id is not reused.
         assert_eq!(unsafe { libc::kill(child.id().cast_signed(), signal) }, 0);
-        assert_eq!(child.wait().unwrap().signal(), Some(signal), "the exit status shows the signal");
-        wait_until_gone(&run, &marks);
+        assert_eq!(child.wait().unwrap().signal(), Some(signal), "the exit status should be the signal");
+        wait_until_removed(&run, &marks);
     }
 }
 
@@ -171,11 +174,11 @@ fn an_exit_without_unwinding_leaves_nothing() {
     }
     let (mut child, run, marks) = hold("exit");
     assert!(child.wait().unwrap().success());
-    wait_until_gone(&run, &marks);
+    wait_until_removed(&run, &marks);
 }
 
 #[test]
-fn clean_removes_a_killed_lab_and_keeps_a_living_one() {
+fn clean_removes_a_killed_lab_and_keeps_a_live_one() {
     if skipped() {
         return;
     }
@@ -184,7 +187,10 @@ fn clean_removes_a_killed_lab_and_keeps_a_living_one() {
     let (mut child, run, marks) = hold("signal");
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(Path::new("/run/netns").join(format!("{run}.one")).exists(), "SIGKILL prevents a clean-up");
+    assert!(
+        Path::new("/run/netns").join(format!("{run}.one")).exists(),
+        "the namespace should outlive SIGKILL"
+    );
 
     // Another test's `clean` may run at the same time and remove the run first.
     let report = spillway_lab::clean().unwrap();
@@ -192,7 +198,7 @@ fn clean_removes_a_killed_lab_and_keeps_a_living_one() {
     assert_eq!(report.failures, Vec::<String>::new());
     let kept: Vec<_> = report.kept.iter().map(|kept| kept.run.as_str()).collect();
     assert!(kept.contains(&living.run_name().as_str()), "{kept:?}");
-    wait_until_gone(&run, &marks);
+    wait_until_removed(&run, &marks);
     assert!(host.cpu().is_ok());
-    assert!(host.enter(|| ()).is_ok());
+    assert!(host.run_inside(|| ()).is_ok());
 }

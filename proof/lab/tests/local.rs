@@ -9,7 +9,7 @@ use spillway_lab::{LabError, Launch, Output, Place};
 fn installed(program: &str) -> bool {
     let is_installed = ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/bin"]
         .iter()
-        .any(|d| std::path::Path::new(d).join(program).exists());
+        .any(|directory| std::path::Path::new(directory).join(program).exists());
     if !is_installed {
         println!("skipped: {program} is not installed");
     }
@@ -91,15 +91,15 @@ fn a_taken_port_is_an_error_that_names_the_peer() {
 #[test]
 fn output_goes_to_files_or_to_a_pipe() {
     let place = Place::local().unwrap();
-    let echo = Launch::new("sh").args(["-c", "echo $WORD; echo no >&2; exit 3"]).env("WORD", "yes");
-    let mut process = place.spawn(&echo.clone()).unwrap();
+    let script = Launch::new("sh").args(["-c", "echo $WORD; echo no >&2; exit 3"]).env("WORD", "yes");
+    let mut process = place.spawn(&script.clone()).unwrap();
     assert_eq!(process.wait(std::time::Duration::from_secs(60)).unwrap().code(), Some(3));
     assert_eq!(process.stdout().unwrap(), "yes\n");
     assert_eq!(process.stderr().unwrap(), "no\n");
-    assert_eq!(process.tail(), "yes\n\nno\n");
-    assert!(process.signal(15).is_err(), "the process has ended");
+    assert_eq!(process.last_output(), "yes\n\nno\n", "a line feed should separate both outputs");
+    assert!(process.signal(15).is_err(), "a process that has ended should get no signal");
 
-    let mut process = place.spawn(&echo.output(Output::Piped)).unwrap();
+    let mut process = place.spawn(&script.output(Output::Piped)).unwrap();
     let mut text = String::new();
     process.take_stdout().unwrap().read_to_string(&mut text).unwrap();
     assert_eq!(text, "yes\n");

@@ -17,7 +17,7 @@ pub struct Arrivals {
     spacing: Spacing,
     random: Random,
     rate_per_s: f64,
-    /// Keeps fractions of a ns, without which high rates would drift. Infinite at rate 0.
+    /// The next arrival, with fractions of a ns: rounded gaps would change high rates. Infinite at rate 0.
     next_ns: f64,
 }
 
@@ -29,7 +29,7 @@ impl Arrivals {
         arrivals
     }
 
-    /// Changes the rate from `at_ns` on. Take all arrivals before `at_ns` first.
+    /// Changes the rate from `at_ns` on. Call it after all arrivals before `at_ns` were taken.
     pub fn set_rate(&mut self, at_ns: u64, rate_per_s: f64) {
         self.rate_per_s = rate_per_s.max(0.0);
         self.next_ns = at_ns as f64 + self.gap_ns();
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_repeats_the_times() {
+    fn equal_seeds_give_equal_times() {
         let times =
             |seed| take_all(&mut Arrivals::new(Spacing::Poisson, 1000.0, Random::new(seed, 2)), 5 * SECOND);
         assert_eq!(times(1), times(1));
@@ -80,8 +80,8 @@ mod tests {
     fn poisson_arrivals_have_the_mean_and_variance_of_the_distribution() {
         let times = take_all(&mut Arrivals::new(Spacing::Poisson, 10_000.0, Random::new(5, 2)), 20 * SECOND);
         let mut per_10ms = vec![0f64; 2000];
-        for t in &times {
-            per_10ms[(t / 10_000_000) as usize] += 1.0;
+        for time in &times {
+            per_10ms[(time / 10_000_000) as usize] += 1.0;
         }
         let mean = per_10ms.iter().sum::<f64>() / 2000.0;
         let variance = per_10ms.iter().map(|n| (n - mean).powi(2)).sum::<f64>() / 2000.0;
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_takes_effect_at_its_time_and_zero_stops() {
+    fn rate_changes_at_the_given_time_and_rate_zero_ends_arrivals() {
         let mut arrivals = Arrivals::new(Spacing::Constant, 100.0, Random::new(1, 1));
         assert_eq!(take_all(&mut arrivals, SECOND).len(), 99);
         arrivals.set_rate(SECOND, 1000.0);

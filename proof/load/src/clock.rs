@@ -17,7 +17,7 @@ fn nanoseconds(clock: ClockId) -> u64 {
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
-/// Time since time zero of a run, which is `zero_ns` on the monotonic clock.
+/// A run's clock. Its time zero is `zero_ns` on the monotonic clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     zero_ns: u64,
@@ -28,7 +28,7 @@ impl Clock {
         Clock { zero_ns }
     }
 
-    /// Nanoseconds since time zero; 0 before.
+    /// Nanoseconds since time zero; 0 before time zero.
     pub fn now_ns(self) -> u64 {
         monotonic_ns().saturating_sub(self.zero_ns)
     }

@@ -7,17 +7,17 @@ use std::time::Duration;
 use spillway_client::{Encryption, Key, LinkTarget};
 
 use crate::arrivals::Spacing;
-use crate::control::{Command, Order};
+use crate::control::{Command, ScheduledCommand};
 use crate::protocol::store::{Space, VERSIONED_VALUE_SIZE_MIN};
 use crate::random::mix;
 
-/// Limit of connections of one generator: the local ports of a client host to one server address.
+/// Limit of connections of one generator: about the number of local ports that a host has for one server address.
 pub const CONNECTIONS_MAX: u32 = 60_000;
 /// Maximum number of commands in a schedule.
-pub const ORDERS_MAX: usize = 200;
+pub const COMMANDS_MAX: usize = 200;
 /// Limit of threads.
 pub const THREADS_MAX: u32 = 64;
-/// Limit of keys; each takes 8 bytes of a table.
+/// Limit of keys; each key takes 8 bytes of a table.
 pub const KEYS_MAX: u32 = 1 << 26;
 
 /// The protocol of requests.
@@ -48,12 +48,12 @@ impl fmt::Display for ProtocolKind {
     }
 }
 
-/// What triggers a request.
+/// The trigger of a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Loop {
-    /// Arrivals at `rate_per_s` trigger requests, independent of replies.
+pub enum RequestLoop {
+    /// Arrivals at a given rate trigger requests, independent of replies.
     Open {
-        /// Arrivals a second over all connections, until the command `rate` changes it.
+        /// Arrivals per second over all connections, until the command `rate` changes this.
         rate_per_s: f64,
         /// Distribution of the gaps between arrivals.
         spacing: Spacing,
@@ -62,7 +62,7 @@ pub enum Loop {
     Closed,
 }
 
-/// Which connection sends an arrival's request.
+/// The way in which arrivals are assigned to connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Assignment {
     /// The connections in turn.
@@ -108,20 +108,20 @@ impl Helpers {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sessions {
     /// The server's link port: each session's last route, or its only one.
-    pub link: Option<SocketAddr>,
-    /// All sessions begin on the first helper, and the others are spares. False spreads sessions over all helpers.
+    pub server_link: Option<SocketAddr>,
+    /// All sessions begin on the first helper; the others are spares. False: sessions are spread over all helpers.
     pub standby: bool,
     /// Sessions begin at the server, and the client library's policy moves them to helpers and back.
     pub relief: Option<PolicySettings>,
 }
 
-/// Sessions that the client library's policy moves to helpers when replies exceed the SLA, and back.
+/// Settings of the client library's policy, which moves sessions to helpers when replies exceed the SLA, and back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicySettings {
-    /// Connections of one simulated client process. Each process has a policy of its own.
+    /// Number of connections of one simulated client process. Each process has a policy of its own.
     pub group: u32,
     /// Number of helpers whose load is compared before one is chosen.
-    pub asked: usize,
+    pub helpers_compared: usize,
 }
 
 /// All options of a run except its inputs and outputs.
@@ -131,23 +131,23 @@ pub struct Config {
     pub server: SocketAddr,
     /// Helpers for moves; for sessions, their routes.
     pub helpers: Helpers,
-    /// Makes connections sessions. Without it they are plain, or moved as a whole.
+    /// Connections are sessions. `None`: they are plain, or move as a whole if there are helpers.
     pub sessions: Option<Sessions>,
     /// The protocol of requests.
-    pub speech: ProtocolKind,
+    pub protocol: ProtocolKind,
     /// Number of connections, 1 to [`CONNECTIONS_MAX`].
     pub connections: u32,
     /// Number of threads, 1 to [`THREADS_MAX`], at most one for each connection.
     pub threads: u32,
     /// Open or closed loop.
-    pub pacing: Loop,
+    pub request_loop: RequestLoop,
     /// Assignment of arrivals to connections.
     pub assignment: Assignment,
     /// Time from time zero to the last arrival. `None` runs until the command `stop`.
     pub duration: Option<Duration>,
-    /// Time from time zero on that the totals leave out.
+    /// Period from time zero on that the totals omit.
     pub warmup: Duration,
-    /// Time after the end until unanswered requests count as lost.
+    /// Time after the end of the run until unanswered requests count as lost.
     pub drain: Duration,
     /// Number of keys, 1 to [`KEYS_MAX`].
     pub keys: u32,
@@ -159,7 +159,7 @@ pub struct Config {
     pub zipf: Option<f64>,
     /// Fraction of gets; the others are sets.
     pub get_ratio: f64,
-    /// This generator is number `share.0` of `share.1` that set keys of the same space at the same time.
+    /// This is generator number `share.0` of the `share.1` generators that set keys of the same space at the same time.
     pub share: (u32, u32),
     /// Preparation of the key space before the run.
     pub fill: Fill,
@@ -172,9 +172,9 @@ pub struct Config {
     /// Limit of requests that wait in the client, over all connections.
     pub queue: u32,
     /// Default time between the moves of two connections.
-    pub pace: Duration,
+    pub move_pace: Duration,
     /// Scheduled commands.
-    pub schedule: Vec<Order>,
+    pub schedule: Vec<ScheduledCommand>,
     /// Lost connections do not make the run a failure.
     pub allow_resets: bool,
     /// Waits for the command `start` when all connections are open.
@@ -188,10 +188,10 @@ impl Config {
             server,
             helpers: Helpers::default(),
             sessions: None,
-            speech: ProtocolKind::Memcached,
+            protocol: ProtocolKind::Memcached,
             connections: 50,
             threads: 1,
-            pacing: Loop::Open { rate_per_s: 1000.0, spacing: Spacing::Poisson },
+            request_loop: RequestLoop::Open { rate_per_s: 1000.0, spacing: Spacing::Poisson },
             assignment: Assignment::RoundRobin,
             duration: Some(Duration::from_secs(10)),
             warmup: Duration::ZERO,
@@ -207,7 +207,7 @@ impl Config {
             sla: Duration::from_millis(1),
             bin: Duration::from_millis(100),
             queue: 1 << 18,
-            pace: Duration::from_micros(100),
+            move_pace: Duration::from_micros(100),
             schedule: Vec::new(),
             allow_resets: false,
             hold: false,
@@ -216,7 +216,7 @@ impl Config {
 
     /// The routes of session `number` in the order of attempts; empty without sessions.
     pub(crate) fn routes(&self, number: usize) -> Vec<LinkTarget> {
-        let Some(Sessions { link, standby, .. }) = self.sessions else { return Vec::new() };
+        let Some(Sessions { server_link: link, standby, .. }) = self.sessions else { return Vec::new() };
         let mut routes = self.helpers.targets();
         let helpers = routes.len().max(1);
         routes.rotate_left(if standby { 0 } else { number % helpers });
@@ -227,7 +227,7 @@ impl Config {
     /// The server's link port and the policy's options, for sessions that the client library's policy moves.
     pub(crate) fn self_relief(&self) -> Option<(SocketAddr, PolicySettings)> {
         let sessions = self.sessions?;
-        sessions.link.zip(sessions.relief)
+        sessions.server_link.zip(sessions.relief)
     }
 
     /// The key space that follows from the seed and the sizes.
@@ -248,11 +248,12 @@ impl Config {
         within("--value-size", self.value_size as f64, 1.0, 1_048_576.0)?;
         within("--get-ratio", self.get_ratio, 0.0, 1.0)?;
         within("--zipf", self.zipf.unwrap_or(0.99), 0.0, 10.0)?;
-        within("--queue", self.queue.into(), 1.0, f64::from(1 << 26))?;
-        if let Loop::Open { rate_per_s, .. } = self.pacing {
+        // Each thread has an equal share of the queue, of at least one request.
+        within("--queue", self.queue.into(), self.threads.into(), f64::from(1 << 26))?;
+        if let RequestLoop::Open { rate_per_s, .. } = self.request_loop {
             within("--rate", rate_per_s, 0.0, 1e8)?;
         }
-        within("the number of commands in --at", self.schedule.len() as f64, 0.0, ORDERS_MAX as f64)?;
+        within("the number of commands in --at", self.schedule.len() as f64, 0.0, COMMANDS_MAX as f64)?;
         let bin_ns = self.bin.as_nanos();
         if !(1_000_000..=1_000_000_000).contains(&bin_ns)
             || !bin_ns.is_multiple_of(1_000_000)
@@ -263,31 +264,31 @@ impl Config {
                 self.bin
             ));
         }
-        let (index, of) = self.share;
-        if index >= of || u64::from(of) * u64::from(self.threads) > u64::from(self.keys) {
+        let (index, shares) = self.share;
+        if index >= shares || u64::from(shares) * u64::from(self.threads) > u64::from(self.keys) {
             return Err(format!(
-                "--share is {index}/{of}; count from 0, and give --keys at least one key for each thread"
+                "--share is {index}/{shares}; count from 0, and give --keys at least one key for each thread"
             ));
         }
-        if self.speech.has_keys() && self.get_ratio < 1.0 && self.value_size < VERSIONED_VALUE_SIZE_MIN {
+        if self.protocol.has_keys() && self.get_ratio < 1.0 && self.value_size < VERSIONED_VALUE_SIZE_MIN {
             return Err(format!(
                 "--value-size is {}, too short to check sets: give at least {VERSIONED_VALUE_SIZE_MIN}",
                 self.value_size
             ));
         }
-        let moves_to_helper = self.schedule.iter().any(|order| order.command.needs_helper());
+        let moves_to_helper = self.schedule.iter().any(|scheduled| scheduled.command.needs_helper());
         if moves_to_helper && self.helpers.addresses.is_empty() {
             return Err(
                 "the schedule moves connections to a helper: give the helper's link port with --helper"
                     .into(),
             );
         }
-        let own_link = self.sessions.and_then(|sessions| sessions.link);
-        if self.sessions.is_some() && own_link.is_none() {
+        let server_link = self.sessions.and_then(|sessions| sessions.server_link);
+        if self.sessions.is_some() && server_link.is_none() {
             if self.helpers.addresses.is_empty() {
                 return Err("--sessions need link ports: give --helper, or --link, or both".into());
             }
-            if self.schedule.iter().any(|order| order.command.needs_server()) {
+            if self.schedule.iter().any(|scheduled| scheduled.command.needs_server()) {
                 return Err(
                     "the schedule moves sessions to the server: give the server's link port with --link"
                         .into(),
@@ -296,27 +297,29 @@ impl Config {
         }
         if let Some(relief) = self.sessions.and_then(|sessions| sessions.relief) {
             within("--group", relief.group.into(), 1.0, CONNECTIONS_MAX.into())?;
-            if own_link.is_none() {
+            if server_link.is_none() {
                 return Err(
                     "--relief starts sessions at the server: give the server's link port with --link".into(),
                 );
             }
-            if self.schedule.iter().any(|order| matches!(order.command, Command::Move { .. })) {
+            if self.schedule.iter().any(|scheduled| matches!(scheduled.command, Command::Move { .. })) {
                 return Err("--relief moves the sessions: schedule `relief:on` instead of `move`".into());
             }
-        } else if self.schedule.iter().any(|order| matches!(order.command, Command::Relief(_))) {
+        } else if self.schedule.iter().any(|scheduled| matches!(scheduled.command, Command::Relief(_))) {
             return Err(
                 "the schedule contains `relief`, which needs sessions with a policy: give --relief".into()
             );
         }
-        let mut link_ports = self.helpers.addresses.iter().chain(&own_link);
+        let mut link_ports = self.helpers.addresses.iter().chain(&server_link);
         if self.helpers.key.is_none() && !link_ports.all(|address| address.ip().is_loopback()) {
             return Err(
                 "a --helper or --link that is not on loopback needs the clients' key: --client-key FILE"
                     .into(),
             );
         }
-        if self.pacing == Loop::Closed && self.schedule.iter().any(|o| o.command.needs_open_loop()) {
+        if self.request_loop == RequestLoop::Closed
+            && self.schedule.iter().any(|scheduled| scheduled.command.needs_open_loop())
+        {
             return Err("a closed loop has no rate: omit --closed, or `rate` in the schedule".into());
         }
         Ok(())
@@ -328,7 +331,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_defaults_are_valid_and_errors_name_the_option() {
+    fn defaults_are_valid_and_errors_name_the_option() {
         let config = Config::new("127.0.0.1:11211".parse().unwrap());
         assert_eq!(config.check(), Ok(()));
         let error = |change: fn(&mut Config)| {
@@ -336,35 +339,41 @@ mod tests {
             change(&mut config);
             config.check().unwrap_err()
         };
-        assert!(error(|c| c.connections = 0).contains("--connections"));
-        assert!(error(|c| c.threads = 51).contains("--threads"));
-        assert!(error(|c| c.bin = Duration::from_millis(300)).contains("--bin"));
-        assert!(error(|c| c.share = (2, 2)).contains("--share"));
-        assert!(error(|c| (c.get_ratio, c.value_size) = (0.9, 7)).contains("--value-size"));
-        assert!(error(|c| c.schedule = Order::parse("1s=move:helper").unwrap()).contains("--helper"));
-        let remote = |c: &mut Config| c.helpers.addresses.push("10.0.0.9:11411".parse().unwrap());
+        assert!(error(|config| config.connections = 0).contains("--connections"));
+        assert!(error(|config| config.threads = 51).contains("--threads"));
+        assert!(error(|config| (config.threads, config.queue) = (4, 3)).contains("--queue"));
+        assert!(error(|config| config.bin = Duration::from_millis(300)).contains("--bin"));
+        assert!(error(|config| config.share = (2, 2)).contains("--share"));
+        assert!(error(|config| (config.get_ratio, config.value_size) = (0.9, 7)).contains("--value-size"));
+        assert!(
+            error(|config| config.schedule = ScheduledCommand::parse("1s=move:helper").unwrap())
+                .contains("--helper")
+        );
+        let remote = |config: &mut Config| config.helpers.addresses.push("10.0.0.9:11411".parse().unwrap());
         assert!(error(remote).contains("--client-key"));
-        assert!(error(|c| c.sessions = Some(Sessions::default())).contains("--helper, or --link"));
-        let remote = |c: &mut Config| {
-            c.sessions =
-                Some(Sessions { link: Some("10.0.0.9:11411".parse().unwrap()), ..Sessions::default() });
+        assert!(error(|config| config.sessions = Some(Sessions::default())).contains("--helper, or --link"));
+        let remote = |config: &mut Config| {
+            config.sessions = Some(Sessions {
+                server_link: Some("10.0.0.9:11411".parse().unwrap()),
+                ..Sessions::default()
+            });
         };
         assert!(error(remote).contains("--client-key"));
-        let without_link = |c: &mut Config| {
-            c.helpers.addresses.push("127.0.0.1:11411".parse().unwrap());
-            c.sessions = Some(Sessions::default());
-            c.schedule = Order::parse("1s=move:direct").unwrap();
+        let without_link = |config: &mut Config| {
+            config.helpers.addresses.push("127.0.0.1:11411".parse().unwrap());
+            config.sessions = Some(Sessions::default());
+            config.schedule = ScheduledCommand::parse("1s=move:direct").unwrap();
         };
         assert!(error(without_link).contains("--link"));
     }
 
     #[test]
-    fn sessions_are_spread_over_helpers_and_end_with_the_server() {
+    fn routes_are_spread_over_helpers_and_end_with_the_servers_link_port() {
         let address = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
         let mut config = Config::new(address(1));
         assert!(config.routes(0).is_empty());
         config.helpers.addresses = vec![address(2), address(3)];
-        config.sessions = Some(Sessions { link: Some(address(4)), ..Sessions::default() });
+        config.sessions = Some(Sessions { server_link: Some(address(4)), ..Sessions::default() });
         let ports = |config: &Config, n| {
             config.routes(n).iter().map(|route| route.address.port()).collect::<Vec<_>>()
         };
@@ -375,7 +384,7 @@ mod tests {
         config.sessions = Some(Sessions { standby: true, ..Sessions::default() });
         assert_eq!([ports(&config, 0), ports(&config, 1)], [[2, 3], [2, 3]]);
         config.helpers.addresses.clear();
-        config.sessions = Some(Sessions { link: Some(address(4)), ..Sessions::default() });
+        config.sessions = Some(Sessions { server_link: Some(address(4)), ..Sessions::default() });
         assert_eq!(ports(&config, 7), [4]);
     }
 }

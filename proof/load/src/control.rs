@@ -10,28 +10,28 @@ use crate::report::Target;
 /// A command that controls a run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
-    /// Sets the arrivals a second over all connections.
+    /// Sets the rate of arrivals over all connections, per second.
     Rate(f64),
     /// Moves connections.
     Move {
         /// The new carrier.
         target: Target,
-        /// Time between the starts of two connections' moves; `None` uses [`crate::Config::pace`].
+        /// Time between the starts of two connections' moves; `None` uses [`crate::Config::move_pace`].
         pace: Option<Duration>,
-        /// Limit of moved connections; `None` moves all.
+        /// Maximum of connections that move; `None` moves all.
         count: Option<u32>,
     },
     /// Overrides the policy of sessions with relief.
     Relief(Override),
     /// Records the current time under a name.
     Mark(String),
-    /// Starts a run with `--hold`: time zero on the monotonic clock in ns, or `None` for as soon as possible.
+    /// Starts a run with `--hold`, at this time zero on the monotonic clock in ns; `None`: as soon as possible.
     Start(Option<u64>),
     /// Ends the arrivals.
     Stop,
 }
 
-/// Longer names of marks are truncated.
+/// Maximum length of a mark's name; longer names are truncated.
 const MARK_CHARS_MAX: usize = 64;
 
 impl Command {
@@ -63,9 +63,9 @@ impl Command {
             }),
             Some("stop") => Command::Stop,
             other => {
-                let other = other.unwrap_or_default();
+                let name = other.unwrap_or_default();
                 return Err(format!(
-                    "unknown command `{other}`: give rate, move, relief, mark, start or stop"
+                    "unknown command `{name}`: give rate, move, relief, mark, start or stop"
                 ));
             }
         };
@@ -80,7 +80,7 @@ impl Command {
         matches!(self, Command::Move { target: Target::Helper, .. })
     }
 
-    /// Whether the command, for sessions, needs the server's link port.
+    /// Whether the command needs the server's link port if connections are sessions.
     pub fn needs_server(&self) -> bool {
         matches!(self, Command::Move { target: Target::Direct, .. })
     }
@@ -131,30 +131,30 @@ impl fmt::Display for Command {
     }
 }
 
-/// A command with its time.
+/// A command and the time at which it takes effect.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Order {
+pub struct ScheduledCommand {
     /// Time of the command, in ns since time zero.
     pub at_ns: u64,
     /// The command.
     pub command: Command,
 }
 
-impl Order {
+impl ScheduledCommand {
     /// Parses one `--at`: a time, `=`, and commands separated by commas, with colons for blanks, such as
     /// `20s=move:helper:pace=100us,rate:9600`.
-    pub fn parse(text: &str) -> Result<Vec<Order>, String> {
+    pub fn parse(text: &str) -> Result<Vec<ScheduledCommand>, String> {
         let (time, commands) =
             text.split_once('=').ok_or_else(|| format!("`{text}` has no `=`: give `20s=rate:9600`"))?;
         let at_ns = u64::try_from(parse_duration(time)?.as_nanos()).unwrap_or(u64::MAX);
-        let order = |arguments: &str| {
+        let parse_command = |arguments: &str| {
             let command = Command::parse(&arguments.replace(':', " "))?;
             match command {
                 Command::Start(_) => Err("`start` cannot be scheduled".to_owned()),
-                command => Ok(Order { at_ns, command }),
+                command => Ok(ScheduledCommand { at_ns, command }),
             }
         };
-        commands.split(',').map(order).collect()
+        commands.split(',').map(parse_command).collect()
     }
 }
 
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_parsed_and_printed() {
+    fn commands_are_parsed_and_printed_and_invalid_ones_refused() {
         for text in ["rate 9600", "move direct", "move helper pace=100000ns count=33", "mark burst", "stop"] {
             assert_eq!(Command::parse(text).unwrap().to_string(), text);
         }
@@ -193,18 +193,18 @@ mod tests {
     }
 
     #[test]
-    fn schedules_are_parsed() {
-        let orders = Order::parse("20.5s=move:helper:pace=100us,rate:9600").unwrap();
-        assert_eq!(orders.len(), 2);
-        assert!(orders.iter().all(|order| order.at_ns == 20_500_000_000));
-        assert_eq!(orders[1].command, Command::Rate(9600.0));
+    fn schedules_are_parsed_and_invalid_ones_refused() {
+        let commands = ScheduledCommand::parse("20.5s=move:helper:pace=100us,rate:9600").unwrap();
+        assert_eq!(commands.len(), 2);
+        assert!(commands.iter().all(|scheduled| scheduled.at_ns == 20_500_000_000));
+        assert_eq!(commands[1].command, Command::Rate(9600.0));
         for text in ["20s", "20=stop", "1s=", "1s=start", "1s=rate:1,hop"] {
-            assert!(Order::parse(text).is_err(), "{text}");
+            assert!(ScheduledCommand::parse(text).is_err(), "{text}");
         }
     }
 
     #[test]
-    fn durations_are_parsed_to_the_nanosecond() {
+    fn durations_are_exact_to_the_nanosecond_and_invalid_ones_refused() {
         for (text, ns) in [("0.1ms", 100_000), ("100us", 100_000), ("7ns", 7), ("2m", 120_000_000_000)] {
             assert_eq!(parse_duration(text), Ok(Duration::from_nanos(ns)), "{text}");
         }

@@ -4,12 +4,12 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 
-/// Why a run did not start or did not finish: the options, the server, or this machine.
+/// The reason why a run did not start or did not finish: its options, the server, or this machine.
 #[derive(Debug)]
 pub enum Error {
-    /// The options do not fit together. The text names them and what to give instead.
+    /// The options do not fit together. The text names them and the options to give instead.
     Usage(String),
-    /// The server could not be reached, or answered wrongly before the run.
+    /// The server could not be reached, or gave a wrong reply before the run.
     Server {
         /// The server's address.
         address: SocketAddr,

@@ -1,4 +1,4 @@
-//! Latencies as sorted pairs of value and count, which are small in JSON and merge exactly.
+//! A histogram of latencies: sorted pairs of value and count, which are small in JSON and merge exactly.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,11 +11,11 @@ pub struct Histogram {
     pairs: Vec<(u64, u64)>,
 }
 
-/// The value that the histogram stores for `value_us`: the largest of its step, so that quantiles are never too low.
+/// The value stored for `value_us`: the largest one of the same step, so that quantiles are never too low.
 pub fn quantize(value_us: u64) -> u64 {
     let bits = u64::BITS - value_us.leading_zeros();
-    let dropped = bits.saturating_sub(11);
-    value_us | ((1 << dropped) - 1)
+    let dropped_bits = bits.saturating_sub(11);
+    value_us | ((1 << dropped_bits) - 1)
 }
 
 impl Histogram {
@@ -27,10 +27,12 @@ impl Histogram {
         let value_us = quantize(value_us);
         match self.pairs.last_mut() {
             Some(last) if last.0 == value_us => last.1 += count,
-            Some(last) if last.0 > value_us => match self.pairs.binary_search_by_key(&value_us, |p| p.0) {
-                Ok(index) => self.pairs[index].1 += count,
-                Err(index) => self.pairs.insert(index, (value_us, count)),
-            },
+            Some(last) if last.0 > value_us => {
+                match self.pairs.binary_search_by_key(&value_us, |pair| pair.0) {
+                    Ok(index) => self.pairs[index].1 += count,
+                    Err(index) => self.pairs.insert(index, (value_us, count)),
+                }
+            }
             _ => self.pairs.push((value_us, count)),
         }
     }
@@ -47,8 +49,8 @@ impl Histogram {
             while let Some(pair) = own_pairs.next_if(|pair| pair.0 < value) {
                 merged.push(pair);
             }
-            let same = own_pairs.next_if(|pair| pair.0 == value).map_or(0, |pair| pair.1);
-            merged.push((value, count + same));
+            let own_count = own_pairs.next_if(|pair| pair.0 == value).map_or(0, |pair| pair.1);
+            merged.push((value, count + own_count));
         }
         merged.extend(own_pairs);
         self.pairs = merged;
@@ -56,12 +58,12 @@ impl Histogram {
 
     /// Number of recorded values.
     pub fn count(&self) -> u64 {
-        self.pairs.iter().map(|p| p.1).sum()
+        self.pairs.iter().map(|pair| pair.1).sum()
     }
 
     /// Number of recorded values above `value_us`.
     pub fn count_above(&self, value_us: u64) -> u64 {
-        self.pairs.iter().filter(|p| p.0 > value_us).map(|p| p.1).sum()
+        self.pairs.iter().filter(|pair| pair.0 > value_us).map(|pair| pair.1).sum()
     }
 
     /// The smallest stored value in µs that at least the fraction `q` (0 to 1) of all values do not exceed; 0 if empty.
@@ -69,8 +71,8 @@ impl Histogram {
         self.quantile_of(q, self.count())
     }
 
-    /// Like [`Histogram::quantile_us`] of `total` values, of which those not recorded are infinite: `u64::MAX` if the
-    /// quantile falls among them. Unanswered requests count in percentiles this way.
+    /// Like [`Histogram::quantile_us`] of `total` values; the unrecorded ones count as infinite: `u64::MAX` if the
+    /// quantile is one of them. Unanswered requests count in percentiles this way.
     pub fn quantile_of(&self, q: f64, total: u64) -> u64 {
         if total == 0 {
             return 0;
@@ -88,12 +90,12 @@ impl Histogram {
 
     /// The largest value in µs; 0 if empty.
     pub fn max_us(&self) -> u64 {
-        self.pairs.last().map_or(0, |p| p.0)
+        self.pairs.last().map_or(0, |pair| pair.0)
     }
 
     /// The mean in µs; 0 if empty.
     pub fn mean_us(&self) -> f64 {
-        let sum: f64 = self.pairs.iter().map(|p| p.0 as f64 * p.1 as f64).sum();
+        let sum: f64 = self.pairs.iter().map(|pair| pair.0 as f64 * pair.1 as f64).sum();
         sum / (self.count().max(1) as f64)
     }
 
@@ -119,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn small_values_are_exact_and_large_ones_within_a_thousandth() {
+    fn stored_values_are_exact_below_2048_and_within_a_thousandth_above() {
         for value in [0, 1, 999, 2047] {
             assert_eq!(quantize(value), value);
         }
@@ -133,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_match_a_sorted_list_after_a_merge() {
+    fn quantiles_of_a_merged_histogram_equal_those_of_a_sorted_list() {
         let mut values = Vec::new();
         let mut merged = random_histogram(1, &mut values);
         merged.merge(&random_histogram(2, &mut values));
@@ -149,12 +151,12 @@ mod tests {
     }
 
     #[test]
-    fn merging_is_the_same_in_any_order() {
+    fn the_order_of_merges_does_not_change_the_result() {
         let mut values = Vec::new();
         let parts: Vec<_> = (0..4).map(|seed| random_histogram(seed, &mut values)).collect();
         let (mut forward, mut backward) = (Histogram::default(), Histogram::default());
-        parts.iter().for_each(|p| forward.merge(p));
-        parts.iter().rev().for_each(|p| backward.merge(p));
+        parts.iter().for_each(|part| forward.merge(part));
+        parts.iter().rev().for_each(|part| backward.merge(part));
         assert_eq!(forward, backward);
         let text = serde_json::to_string(&forward).unwrap();
         assert_eq!(serde_json::from_str::<Histogram>(&text).unwrap(), forward);

@@ -1,4 +1,4 @@
-//! Popularity of keys: uniform or Zipf.
+//! Random choice of keys, with uniform or Zipf popularity.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ pub struct Keys {
 
 #[derive(Clone, Copy, Debug)]
 struct Slot {
-    /// The probability, times 2^32, that a draw of this slot gives the slot's own key instead of `other`.
-    own: u32,
+    /// Probability, times 2^32, that a draw of this slot returns the slot's own key instead of `other`.
+    own_probability: u32,
     other: u32,
 }
 
@@ -29,17 +29,20 @@ impl Keys {
     pub fn zipf(count: u32, exponent: f64) -> Keys {
         let weights: Vec<f64> = (1..=count).map(|rank| f64::from(rank).powf(-exponent)).collect();
         let total: f64 = weights.iter().sum();
-        let mut share: Vec<f64> = weights.iter().map(|w| w * f64::from(count) / total).collect();
-        let mut table: Vec<Slot> = (0..count).map(|key| Slot { own: u32::MAX, other: key }).collect();
+        let mut share: Vec<f64> = weights.iter().map(|weight| weight * f64::from(count) / total).collect();
+        let mut table: Vec<Slot> =
+            (0..count).map(|key| Slot { own_probability: u32::MAX, other: key }).collect();
         let (mut small, mut large): (Vec<u32>, Vec<u32>) = (0..count).partition(|&k| share[k as usize] < 1.0);
-        while let (Some(&less), Some(&more)) = (small.last(), large.last()) {
+        while let (Some(&below_average), Some(&above_average)) = (small.last(), large.last()) {
             small.pop();
-            table[less as usize] =
-                Slot { own: (share[less as usize] * (u32::MAX as f64)) as u32, other: more };
-            share[more as usize] -= 1.0 - share[less as usize];
-            if share[more as usize] < 1.0 {
+            table[below_average as usize] = Slot {
+                own_probability: (share[below_average as usize] * (u32::MAX as f64)) as u32,
+                other: above_average,
+            };
+            share[above_average as usize] -= 1.0 - share[below_average as usize];
+            if share[above_average as usize] < 1.0 {
                 large.pop();
-                small.push(more);
+                small.push(above_average);
             }
         }
         Keys { count, table: table.into() }
@@ -55,7 +58,7 @@ impl Keys {
         let slot = random.below(self.count);
         match self.table.get(slot as usize) {
             None => slot,
-            Some(entry) if (random.next_u64() >> 32) as u32 <= entry.own => slot,
+            Some(entry) if (random.next_u64() >> 32) as u32 <= entry.own_probability => slot,
             Some(entry) => entry.other,
         }
     }
@@ -65,7 +68,7 @@ impl Keys {
 mod tests {
     use super::*;
 
-    fn counts(keys: &Keys, draws: u32) -> Vec<u32> {
+    fn draw_counts(keys: &Keys, draws: u32) -> Vec<u32> {
         let mut random = Random::new(42, 1);
         let mut counts = vec![0u32; keys.count() as usize];
         for _ in 0..draws {
@@ -77,7 +80,7 @@ mod tests {
     #[test]
     fn zipf_draws_follow_the_distribution() {
         let (count, exponent, draws) = (1000, 0.99, 1_000_000);
-        let counts = counts(&Keys::zipf(count, exponent), draws);
+        let counts = draw_counts(&Keys::zipf(count, exponent), draws);
         let total: f64 = (1..=count).map(|rank| f64::from(rank).powf(-exponent)).sum();
         for rank in [1u32, 2, 3, 10, 50, 200] {
             let expected = f64::from(draws) * f64::from(rank).powf(-exponent) / total;
@@ -88,14 +91,14 @@ mod tests {
     }
 
     #[test]
-    fn uniform_is_even_and_one_key_works() {
-        let counts = counts(&Keys::uniform(100), 1_000_000);
+    fn uniform_keys_are_drawn_equally_and_a_single_key_always() {
+        let counts = draw_counts(&Keys::uniform(100), 1_000_000);
         assert!(counts.iter().all(|&n| (9_400..10_600).contains(&n)));
         assert_eq!(Keys::zipf(1, 0.99).draw(&mut Random::new(1, 1)), 0);
     }
 
     #[test]
-    fn the_same_seed_draws_the_same_keys() {
+    fn equal_seeds_draw_equal_keys() {
         let draw = || {
             let (keys, mut random) = (Keys::zipf(100_000, 0.99), Random::new(3, 9));
             (0..1000).map(|_| keys.draw(&mut random)).collect::<Vec<_>>()

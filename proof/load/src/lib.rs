@@ -1,6 +1,6 @@
 //! Load generator that verifies every reply.
 //!
-//! One thread drives thousands of connections, with at most one outstanding request on each, and compares every byte of
+//! A thread drives thousands of connections, with at most one outstanding request on each, and compares every byte of
 //! the replies with the expected one. In the open loop, a seeded process determines the intended send time of each
 //! request, and latency counts from that time, also when the request waits in the client. Figures are reported in bins
 //! by intended send time, so that the reports of several generators merge exactly.
@@ -34,8 +34,8 @@ pub use run::{RunIo, run};
 /// Whether a run has failed: replies were wrong or lost, or connections were lost although
 /// [`Config::allow_resets`] is false. Late replies are not a failure.
 pub fn failed(config: &Config, report: &Report) -> bool {
-    let everything = report.span(0, u64::MAX).summary();
-    everything.wrong > 0
-        || (!config.allow_resets && (everything.lost > 0 || everything.resets > 0))
-        || (config.allow_resets && everything.lost > everything.resets)
+    let total = report.span(0, u64::MAX).summary();
+    total.wrong > 0
+        || (!config.allow_resets && (total.lost > 0 || total.resets > 0))
+        || (config.allow_resets && total.lost > total.resets)
 }

@@ -6,8 +6,8 @@ use std::io::Write;
 use crate::config::Config;
 use crate::report::{Bin, Bins, Report, Summary};
 
-/// Writes the run's progress, one line for each second of *intended* send time. A line is written 200 ms after its
-/// second, to wait for replies; later replies count in the final table.
+/// Writes the run's progress: one line for each second of *intended* send time. A line is written 200 ms after its
+/// second, to include most replies; later replies count only in the final table.
 pub struct Progress {
     out: Box<dyn Write + Send>,
     connections: u32,
@@ -28,11 +28,11 @@ impl Progress {
             next_s: 0,
             helped_now: 0,
         };
-        progress.line(&format!(
+        progress.write_line(&format!(
             "{} · {} · {} connections · SLA {:?}",
-            config.server, config.speech, config.connections, config.sla
+            config.server, config.protocol, config.connections, config.sla
         ));
-        progress.line(HEAD);
+        progress.write_line(HEAD);
         progress
     }
 
@@ -56,20 +56,20 @@ impl Progress {
         }
     }
 
-    /// Writes an event.
-    pub fn note(&mut self, at_ns: u64, what: &str) {
-        self.line(&format!("{:>5.1}  {what}", at_ns as f64 / 1e9));
+    /// Writes a line about an event.
+    pub fn write_event(&mut self, at_ns: u64, text: &str) {
+        self.write_line(&format!("{:>5.1}  {text}", at_ns as f64 / 1e9));
     }
 
     fn write_second(&mut self) {
         let second = self.seconds.at(self.next_s * 1000).clone();
         let mut line = row(&second.summary());
         let _ = write!(line, " {:>6}/{}", self.helped_now, self.connections);
-        self.line(&line);
+        self.write_line(&line);
         self.next_s += 1;
     }
 
-    fn line(&mut self, text: &str) {
+    fn write_line(&mut self, text: &str) {
         // A closed output does not end the run.
         let _ = writeln!(self.out, "{text}").and_then(|()| self.out.flush());
     }
@@ -117,7 +117,7 @@ pub fn table(report: &Report) -> String {
     line("never sent", format!("{} dropped, {} at the end", total.dropped, total.unsent));
     line("failures", format!("{} wrong, {} lost, {} resets", total.wrong, total.lost, total.resets));
     if report.sessions {
-        line("carried on", format!("{} times by another carrier", total.carried_on));
+        line("carried on", format!("{} times by another carrier", total.carrier_changes));
     }
     let percentiles = [
         ("p50", total.p50_us),
@@ -133,25 +133,25 @@ pub fn table(report: &Report) -> String {
     let lag = [total.lag_p50_us, total.lag_p99_us, total.lag_max_us].map(|us| us as f64 / 1000.0);
     line("own lag/ms", format!("p50 {:.3}  p99 {:.3}  max {:.3}", lag[0], lag[1], lag[2]));
     line("own CPU", format!("{:.0} ms, {:.1} µs a request", report.cpu_ms, cpu_us_per_request(report)));
-    for m in &report.moves {
-        let state = if m.complete { "" } else { ", not all" };
+    for one_move in &report.moves {
+        let state = if one_move.complete { "" } else { ", not all" };
         line(
             "move",
             format!(
                 "{} connections to {:?} at {:.1} s: {} moved in {:.1} ms{state}, {} failed",
-                m.connections,
-                m.target,
-                m.given_us as f64 / 1e6,
-                m.first_replies_us.len(),
-                m.moved_ms(),
-                m.failed
+                one_move.connections,
+                one_move.target,
+                one_move.given_us as f64 / 1e6,
+                one_move.first_replies_us.len(),
+                one_move.moved_ms(),
+                one_move.failed
             ),
         );
     }
     for decision in &report.decisions {
         line("decided", decision.clone());
     }
-    for trouble in &report.troubles {
+    for trouble in &report.problems {
         line("trouble", trouble.clone());
     }
     text

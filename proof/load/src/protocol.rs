@@ -7,7 +7,7 @@ pub mod store;
 
 use crate::random::{Random, mix};
 
-/// A drawn request, which may wait before it is sent.
+/// A drawn request, which may wait in the client before it is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Request {
     /// The key (memcached, redis) or the payload's number (echo).
@@ -16,9 +16,9 @@ pub struct Request {
     pub write: bool,
 }
 
-/// A sent request, with what the check of its reply needs.
+/// A sent request, and the version that the check of its reply needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sent {
+pub struct SentRequest {
     /// The request.
     pub request: Request,
     /// For a write, the version written. For a read, the oldest version that the reply may carry.
@@ -28,13 +28,13 @@ pub struct Sent {
 /// Result of checking the bytes received since a request was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The reply is not complete.
+    /// The reply is not complete yet.
     Incomplete,
     /// The right reply, with its length in bytes.
     Right(usize),
     /// A well-formed, wrong reply, with its length in bytes.
     Wrong(usize),
-    /// Not a reply, or a reply without a known end: close the connection.
+    /// Bytes that are not a reply, or a reply without a known end: close the connection.
     Garbled,
 }
 
@@ -44,18 +44,18 @@ pub trait Protocol {
     fn draw(&mut self) -> Request;
 
     /// Appends the request's bytes to `out`. Call it immediately before sending.
-    fn encode(&mut self, request: Request, out: &mut Vec<u8>) -> Sent;
+    fn encode(&mut self, request: Request, out: &mut Vec<u8>) -> SentRequest;
 
     /// Checks `reply`, all bytes received since `sent` was sent. Call it again with more bytes only after `Incomplete`.
-    fn check(&mut self, sent: &Sent, reply: &[u8]) -> Verdict;
+    fn check(&mut self, sent: &SentRequest, reply: &[u8]) -> Verdict;
 
-    /// Describes what is wrong with a reply, for people. Slow.
-    fn explain(&self, sent: &Sent, reply: &[u8]) -> String;
+    /// Describes for people what is wrong with a reply. Slow.
+    fn explain(&self, sent: &SentRequest, reply: &[u8]) -> String;
 }
 
 /// Fills `out` with bytes that depend only on `seed`, `key` and `version`, so that a value of another key or version is
 /// detected.
-pub(crate) fn derive(seed: u64, key: u32, version: u64, out: &mut [u8]) {
+pub(crate) fn fill_derived(seed: u64, key: u32, version: u64, out: &mut [u8]) {
     let mut random = Random::new(seed ^ mix(u64::from(key)), version);
     let mut chunks = out.chunks_exact_mut(8);
     for chunk in &mut chunks {
@@ -67,7 +67,7 @@ pub(crate) fn derive(seed: u64, key: u32, version: u64, out: &mut [u8]) {
     rest.copy_from_slice(&bytes[..length]);
 }
 
-/// At most the first 48 bytes, printable.
+/// The first bytes as printable text, at most 48.
 pub(crate) fn excerpt(bytes: &[u8]) -> String {
     let shown = &bytes[..bytes.len().min(48)];
     let dots = if bytes.len() > shown.len() { "…" } else { "" };

@@ -28,7 +28,7 @@ impl Queue {
 #[derive(Debug)]
 pub struct Pool {
     entries: Vec<Entry>,
-    free: u32,
+    first_free: u32,
     bound: usize,
 }
 
@@ -41,17 +41,17 @@ struct Entry {
 
 impl Pool {
     pub fn new(bound: usize) -> Pool {
-        Pool { entries: Vec::new(), free: NONE, bound: bound.min(NONE as usize) }
+        Pool { entries: Vec::new(), first_free: NONE, bound: bound.min(NONE as usize) }
     }
 
-    /// Appends a request to `queue`; false at the bound.
+    /// Appends a request to `queue`. Returns false if the pool is at its bound.
     #[must_use]
     pub fn push(&mut self, queue: &mut Queue, intended_ns: u64, request: Request) -> bool {
         let entry = Entry { intended_ns, request, next: NONE };
-        let index = match self.entries.get(self.free as usize) {
+        let index = match self.entries.get(self.first_free as usize) {
             Some(free) => {
-                let index = self.free;
-                self.free = free.next;
+                let index = self.first_free;
+                self.first_free = free.next;
                 self.entries[index as usize] = entry;
                 index
             }
@@ -70,13 +70,13 @@ impl Pool {
         true
     }
 
-    /// Takes the oldest request of `queue`, with its intended send time.
+    /// Removes the oldest request of `queue`, and returns it with its intended send time.
     pub fn pop(&mut self, queue: &mut Queue) -> Option<(u64, Request)> {
         let index = queue.head;
         let entry = *self.entries.get(index as usize)?;
         queue.head = entry.next;
-        self.entries[index as usize].next = self.free;
-        self.free = index;
+        self.entries[index as usize].next = self.first_free;
+        self.first_free = index;
         Some((entry.intended_ns, entry.request))
     }
 }
@@ -88,24 +88,24 @@ mod tests {
     #[test]
     fn queues_keep_their_order_and_share_the_bound() {
         let mut pool = Pool::new(5);
-        let (mut a, mut b) = (Queue::default(), Queue::default());
+        let (mut first, mut second) = (Queue::default(), Queue::default());
         let request = |key| Request { key, write: false };
         for round in 0..10u64 {
-            assert!(pool.push(&mut a, round, request(1)));
-            assert!(pool.push(&mut b, round + 100, request(2)));
-            assert!(pool.push(&mut a, round + 1, request(3)));
-            assert!(pool.push(&mut a, round + 2, request(4)));
-            assert!(pool.push(&mut b, round + 101, request(5)));
-            assert!(!pool.push(&mut b, 0, request(6)), "the sixth does not fit");
-            assert_eq!(pool.pop(&mut a), Some((round, request(1))));
-            assert!(pool.push(&mut b, round + 102, request(7)));
-            assert_eq!(pool.pop(&mut b), Some((round + 100, request(2))));
-            assert_eq!(pool.pop(&mut a), Some((round + 1, request(3))));
-            assert_eq!(pool.pop(&mut a), Some((round + 2, request(4))));
-            assert_eq!(pool.pop(&mut a), None);
-            assert_eq!(pool.pop(&mut b), Some((round + 101, request(5))));
-            assert_eq!(pool.pop(&mut b), Some((round + 102, request(7))));
-            assert!(a.is_empty() && b.is_empty());
+            assert!(pool.push(&mut first, round, request(1)));
+            assert!(pool.push(&mut second, round + 100, request(2)));
+            assert!(pool.push(&mut first, round + 1, request(3)));
+            assert!(pool.push(&mut first, round + 2, request(4)));
+            assert!(pool.push(&mut second, round + 101, request(5)));
+            assert!(!pool.push(&mut second, 0, request(6)), "the pool should refuse a sixth request");
+            assert_eq!(pool.pop(&mut first), Some((round, request(1))));
+            assert!(pool.push(&mut second, round + 102, request(7)));
+            assert_eq!(pool.pop(&mut second), Some((round + 100, request(2))));
+            assert_eq!(pool.pop(&mut first), Some((round + 1, request(3))));
+            assert_eq!(pool.pop(&mut first), Some((round + 2, request(4))));
+            assert_eq!(pool.pop(&mut first), None);
+            assert_eq!(pool.pop(&mut second), Some((round + 101, request(5))));
+            assert_eq!(pool.pop(&mut second), Some((round + 102, request(7))));
+            assert!(first.is_empty() && second.is_empty());
         }
     }
 }

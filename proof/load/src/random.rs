@@ -4,7 +4,7 @@ pub fn mix(value: u64) -> u64 {
     spillway_parts::Random::new(value).word()
 }
 
-/// A generator of random numbers, unfit for secrets.
+/// A generator of random numbers, not for secrets.
 #[derive(Clone, Debug)]
 pub struct Random(spillway_parts::Random);
 
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_repeats_its_numbers_and_purposes_differ() {
+    fn equal_seeds_give_equal_numbers_and_purposes_give_different_ones() {
         let draw = |seed, purpose| {
             let mut random = Random::new(seed, purpose);
             (0..8).map(|_| random.next_u64()).collect::<Vec<_>>()

@@ -1,4 +1,4 @@
-//! Measurements of a run, in a form in which the runs of several generators merge exactly.
+//! Measurements of a run. Reports of several generators merge exactly.
 //!
 //! Requests count in bins by *intended* send time: a request due at 3.42 s and answered at 9 s belongs to the bin at
 //! 3.4 s. Bins hold counts and sparse histograms, so that merging is addition.
@@ -11,7 +11,7 @@ use crate::histogram::Histogram;
 
 /// Requests sent by one kind of carrier. Every sent request is either answered or lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Carried {
+pub struct CarrierFigures {
     /// Requests with a reply, right or wrong.
     pub answered: u64,
     /// Right replies that took longer than the SLA.
@@ -20,20 +20,20 @@ pub struct Carried {
     pub wrong: u64,
     /// Requests sent and not answered: the connection was lost, or the drain ended first.
     pub lost: u64,
-    /// Connections lost in this bin's time: reset, closed by the other side, or failed.
+    /// Connections lost within the bin's span: reset, closed by the other side, or failed.
     pub resets: u64,
     /// Latency of right replies from the intended send time, in µs.
     pub latency_us: Histogram,
 }
 
-impl Carried {
+impl CarrierFigures {
     /// Requests sent.
     pub fn sent(&self) -> u64 {
         self.answered + self.lost
     }
 
     /// Adds everything in `other`.
-    pub fn merge(&mut self, other: &Carried) {
+    pub fn merge(&mut self, other: &CarrierFigures) {
         self.answered += other.answered;
         self.late += other.late;
         self.wrong += other.wrong;
@@ -55,20 +55,20 @@ pub struct Bin {
     /// Requests that waited in the client until the end of the run plus the SLA, and were not sent.
     pub unsent: u64,
     /// Requests on plain connections, or on the server's own link port.
-    pub direct: Carried,
-    /// Requests through a helper's link port. Those through a helper's port for plain clients count as direct.
-    pub helped: Carried,
+    pub direct: CarrierFigures,
+    /// Requests through a helper's link port. Requests through a helper's port for plain clients count as direct.
+    pub helped: CarrierFigures,
     /// The generator's own delay: actual minus intended send time on idle connections, in µs.
     pub lag_us: Histogram,
-    /// Right replies *received* within the span (throughput), whatever their intended send time.
+    /// Throughput: right replies *received* within the span, with any intended send time.
     #[serde(default)]
     pub replied: u64,
-    /// Wrong replies, received within the span, to no request: bytes beyond a reply, or without a pending request.
+    /// Wrong replies, received within the span, that answer no request: bytes after a reply or without a request.
     #[serde(default)]
     pub unasked: u64,
     /// Changes of carrier by sessions within the span, after a loss or by a command.
-    #[serde(default)]
-    pub carried_on: u64,
+    #[serde(default, rename = "carried_on")]
+    pub carrier_changes: u64,
 }
 
 impl Bin {
@@ -82,47 +82,47 @@ impl Bin {
         self.lag_us.merge(&other.lag_us);
         self.replied += other.replied;
         self.unasked += other.unasked;
-        self.carried_on += other.carried_on;
+        self.carrier_changes += other.carrier_changes;
     }
 
     /// The bin's totals and percentiles.
     pub fn summary(&self) -> Summary {
-        let mut both = self.direct.clone();
-        both.merge(&self.helped);
-        let on_time = both.answered - both.late - both.wrong;
+        let mut total = self.direct.clone();
+        total.merge(&self.helped);
+        let on_time = total.answered - total.late - total.wrong;
         // Requests without a right reply count as slower than all others.
-        let settled = both.answered + both.lost + self.dropped + self.unsent;
-        let quantile = |q| match both.latency_us.quantile_of(q, settled) {
+        let finished = total.answered + total.lost + self.dropped + self.unsent;
+        let quantile = |q| match total.latency_us.quantile_of(q, finished) {
             u64::MAX => None,
             value => Some(value),
         };
         Summary {
             at_ms: self.at_ms,
             offered: self.offered,
-            sent: both.sent(),
-            answered: both.answered,
+            sent: total.sent(),
+            answered: total.answered,
             helped: self.helped.answered,
             on_time,
-            late: both.late,
-            wrong: both.wrong,
-            lost: both.lost,
+            late: total.late,
+            wrong: total.wrong,
+            lost: total.lost,
             dropped: self.dropped,
             unsent: self.unsent,
-            resets: both.resets,
+            resets: total.resets,
             on_time_share: on_time as f64 / (self.offered.max(1) as f64),
             p50_us: quantile(0.5),
             p90_us: quantile(0.9),
             p99_us: quantile(0.99),
             p999_us: quantile(0.999),
             p9999_us: quantile(0.9999),
-            max_us: both.latency_us.max_us(),
-            mean_us: both.latency_us.mean_us(),
+            max_us: total.latency_us.max_us(),
+            mean_us: total.latency_us.mean_us(),
             lag_p50_us: self.lag_us.quantile_us(0.5),
             lag_p99_us: self.lag_us.quantile_us(0.99),
             lag_max_us: self.lag_us.max_us(),
             replied: self.replied,
             unasked: self.unasked,
-            carried_on: self.carried_on,
+            carrier_changes: self.carrier_changes,
         }
     }
 }
@@ -130,7 +130,7 @@ impl Bin {
 /// Totals and percentiles of a span of time. Percentiles are of *all* requests: those without a right reply count as
 /// slower than all others, and a percentile that falls among them is `None` (JSON `null`).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the fields are those of `Bin` and `Carried`, summed")]
+#[allow(missing_docs, reason = "the fields are those of `Bin` and `CarrierFigures`, summed")]
 pub struct Summary {
     pub at_ms: u64,
     pub offered: u64,
@@ -164,8 +164,8 @@ pub struct Summary {
     pub replied: u64,
     #[serde(default)]
     pub unasked: u64,
-    #[serde(default)]
-    pub carried_on: u64,
+    #[serde(default, rename = "carried_on")]
+    pub carrier_changes: u64,
 }
 
 /// The carrier to which connections move.
@@ -189,9 +189,9 @@ pub struct Move {
     pub given_us: u64,
     /// Time between the starts of two connections' moves, in µs.
     pub pace_us: f64,
-    /// Connections to move: those on another carrier, at most the command's `count`.
+    /// Number of connections that must move: those on another carrier, at most the command's `count`.
     pub connections: u32,
-    /// Connections among these that did not move, or fell back.
+    /// Number of these connections that did not move, or fell back.
     pub failed: u32,
     /// Times of the moved connections' first replies by the new carrier, in µs since the command, ascending.
     pub first_replies_us: Vec<u64>,
@@ -205,11 +205,11 @@ impl Move {
         self.first_replies_us.last().map_or(0.0, |&us| us as f64 / 1000.0)
     }
 
-    /// Adds the connections of another generator or thread that executed the same command.
+    /// Adds the same move as reported by another generator or thread.
     pub fn merge(&mut self, other: &Move) {
         let earlier = self.given_us.min(other.given_us);
-        let since = |m: &Move| m.given_us - earlier;
-        let (own_delay_us, other_delay_us) = (since(self), since(other));
+        let delay_of = |part: &Move| part.given_us - earlier;
+        let (own_delay_us, other_delay_us) = (delay_of(self), delay_of(other));
         self.first_replies_us.iter_mut().for_each(|us| *us += own_delay_us);
         self.first_replies_us.extend(other.first_replies_us.iter().map(|us| us + other_delay_us));
         self.first_replies_us.sort_unstable();
@@ -267,18 +267,19 @@ pub struct Report {
     #[serde(default)]
     pub decisions: Vec<String>,
     /// The first problems of the run, for people.
-    pub troubles: Vec<String>,
+    #[serde(rename = "troubles")]
+    pub problems: Vec<String>,
     /// All non-empty bins, in the order of their times.
     pub bins: Vec<Bin>,
 }
 
 /// Limit of `decisions` in a report.
 pub const DECISIONS_MAX: usize = 256;
-/// Limit of `troubles` in a report.
-pub const TROUBLES_MAX: usize = 16;
+/// Limit of `problems` in a report.
+pub const PROBLEMS_MAX: usize = 16;
 
 impl Report {
-    /// Adds another generator's run with the same time zero, bin width and SLA, as if one generator had had all
+    /// Adds the report of another generator with the same time zero, bin width and SLA, as if one generator had had all
     /// connections.
     pub fn merge(&mut self, other: &Report) {
         self.connections += other.connections;
@@ -288,18 +289,20 @@ impl Report {
         self.bins.iter().chain(&other.bins).for_each(|bin| bins.add(bin));
         self.bins = bins.into_vec();
         for other_move in &other.moves {
-            match self.moves.iter_mut().find(|m| m.id == other_move.id && m.target == other_move.target) {
+            match self.moves.iter_mut().find(|own| own.id == other_move.id && own.target == other_move.target)
+            {
                 Some(own_move) => own_move.merge(other_move),
                 None => self.moves.push(other_move.clone()),
             }
         }
-        self.marks
-            .extend(other.marks.iter().filter(|m| !self.marks.contains(m)).cloned().collect::<Vec<_>>());
+        self.marks.extend(
+            other.marks.iter().filter(|mark| !self.marks.contains(mark)).cloned().collect::<Vec<_>>(),
+        );
         self.marks.sort_by_key(|mark| mark.at_us);
         let room = DECISIONS_MAX.saturating_sub(self.decisions.len());
         self.decisions.extend(other.decisions.iter().take(room).cloned());
-        let room = TROUBLES_MAX.saturating_sub(self.troubles.len());
-        self.troubles.extend(other.troubles.iter().take(room).cloned());
+        let room = PROBLEMS_MAX.saturating_sub(self.problems.len());
+        self.problems.extend(other.problems.iter().take(room).cloned());
         self.summarize();
     }
 
@@ -323,14 +326,14 @@ impl Report {
     }
 }
 
-/// Bins by their start.
+/// Bins, sorted by their start.
 #[derive(Clone, Debug, Default)]
 pub struct Bins {
     bins: BTreeMap<u64, Bin>,
 }
 
 impl Bins {
-    /// Adds to the bin that begins at the same time.
+    /// Adds `bin` to the bin that begins at the same time.
     pub fn add(&mut self, bin: &Bin) {
         self.at(bin.at_ms).merge(bin);
     }
@@ -355,7 +358,7 @@ impl Bins {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// The key space is filled and all connections are open. The run starts now, or by `start` with `--hold`.
+    /// The key space is filled and all connections are open. The run starts now or, with `--hold`, by `start`.
     Ready {
         /// Number of open connections.
         connections: u32,
@@ -367,7 +370,7 @@ pub enum Event {
         /// Time zero, in ms since 1970.
         zero_unix_ms: u64,
     },
-    /// Figures since the last such line. *Add* them to earlier figures of the same bins.
+    /// Figures since the previous line of this kind. *Add* them to earlier figures of the same bins.
     Bins {
         /// Time of this line.
         at_us: u64,
@@ -430,25 +433,25 @@ mod tests {
     }
 
     #[test]
-    fn two_merged_reports_equal_one_generators_report() {
-        let mut one = report(vec![bin(0, 100, 50), bin(900, 300, 50)]);
-        let two = report(vec![bin(900, 200, 80), bin(1000, 900, 20)]);
-        one.merge(&two);
-        assert_eq!(one, {
+    fn merged_reports_equal_the_report_of_a_single_generator() {
+        let mut merged = report(vec![bin(0, 100, 50), bin(900, 300, 50)]);
+        let other = report(vec![bin(900, 200, 80), bin(1000, 900, 20)]);
+        merged.merge(&other);
+        assert_eq!(merged, {
             let mut bins = vec![bin(0, 100, 50), bin(900, 200, 80), bin(1000, 900, 20)];
             bins[1].merge(&bin(900, 300, 50));
-            let mut whole = report(bins);
-            whole.connections = 20;
-            whole
+            let mut single = report(bins);
+            single.connections = 20;
+            single
         });
-        assert_eq!(one.total.offered, 200);
-        assert_eq!(one.total.p50_us, Some(200));
-        assert_eq!(one.seconds.len(), 2);
-        assert_eq!(one.span(900, 1000).offered, 130);
+        assert_eq!(merged.total.offered, 200);
+        assert_eq!(merged.total.p50_us, Some(200));
+        assert_eq!(merged.seconds.len(), 2);
+        assert_eq!(merged.span(900, 1000).offered, 130);
     }
 
     #[test]
-    fn percentiles_count_requests_without_a_right_reply() {
+    fn requests_without_a_right_reply_count_in_percentiles_as_infinite() {
         let mut bin = bin(0, 100, 97);
         bin.offered = 100;
         bin.direct.lost = 1;
@@ -461,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn merged_moves_count_from_the_earliest_command() {
+    fn times_of_merged_moves_count_from_the_earliest_command() {
         let thread_move = |given_us, replies: &[u64]| Move {
             id: 0,
             target: Target::Helper,
@@ -472,14 +475,14 @@ mod tests {
             first_replies_us: replies.to_vec(),
             complete: true,
         };
-        let mut whole = thread_move(1_000_000, &[10_000, 70_000]);
-        whole.merge(&thread_move(1_000_500, &[20_000, 69_800]));
-        assert_eq!(whole.first_replies_us, [10_000, 20_500, 70_000, 70_300]);
-        assert_eq!((whole.connections, whole.moved_ms()), (4, 70.3));
+        let mut merged = thread_move(1_000_000, &[10_000, 70_000]);
+        merged.merge(&thread_move(1_000_500, &[20_000, 69_800]));
+        assert_eq!(merged.first_replies_us, [10_000, 20_500, 70_000, 70_300]);
+        assert_eq!((merged.connections, merged.moved_ms()), (4, 70.3));
     }
 
     #[test]
-    fn events_round_trip_through_json() {
+    fn events_are_unchanged_after_a_round_trip_through_json() {
         let event = Event::Bins { at_us: 5, helped_now: 0, bins: vec![bin(100, 5000, 3)] };
         let text = serde_json::to_string(&event).unwrap();
         assert!(text.starts_with(r#"{"event":"bins""#), "{text}");

@@ -1,7 +1,7 @@
-//! A run: its preparation and its threads.
+//! A run: prepares the server and starts the threads.
 
+mod run_io;
 mod steering;
-mod surroundings;
 mod workers;
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::mpsc::sync_channel;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-pub use self::surroundings::RunIo;
+pub use self::run_io::RunIo;
 
 use self::steering::Steering;
 use self::workers::{WorkerHandle, start_workers};
@@ -22,19 +22,19 @@ use crate::report::Report;
 use crate::signals::Signals;
 use crate::worker::wake_fd;
 
-/// Messages from workers in the channel; a worker blocks while it is full.
+/// Maximum of messages in the channel from workers; a worker blocks while the channel is full.
 const WORKER_MESSAGES_MAX: usize = 1024;
-/// Descriptors for everything but connections.
+/// File descriptors for purposes other than connections.
 const SPARE_DESCRIPTORS: u64 = 64;
 
-/// Executes a run and returns its report. Wrong and lost replies are in the report, and not an error.
-pub fn run(config: &Config, surroundings: RunIo) -> Result<Report, Error> {
+/// Executes a run and returns its report. Wrong and lost replies are counted in the report; they are not an error.
+pub fn run(config: &Config, run_io: RunIo) -> Result<Report, Error> {
     config.check().map_err(Error::Usage)?;
-    let signals = if surroundings.signals { Some(Signals::catch()?) } else { None };
+    let signals = if run_io.signals { Some(Signals::catch()?) } else { None };
     raise_descriptor_limit(config)?;
     if config.fill != Fill::Skip {
         let set = config.fill == Fill::Set;
-        match config.speech {
+        match config.protocol {
             ProtocolKind::Memcached => fill::<Text>(config.server, &config.space(), config.keys, set)?,
             ProtocolKind::Redis => fill::<Resp>(config.server, &config.space(), config.keys, set)?,
             ProtocolKind::Echo => {}
@@ -43,7 +43,7 @@ pub fn run(config: &Config, surroundings: RunIo) -> Result<Report, Error> {
     let steering_wake = Arc::new(wake_fd()?);
     let (to_steering, from_workers) = sync_channel(WORKER_MESSAGES_MAX);
     let workers = start_workers(config, &steering_wake, &to_steering)?;
-    let mut steering = Steering::new(config, surroundings, signals, steering_wake, workers);
+    let mut steering = Steering::new(config, run_io, signals, steering_wake, workers);
     let outcome = steering.drive(&from_workers);
     if outcome.is_ok() {
         steering.workers.drain(..).try_for_each(WorkerHandle::join)?;
@@ -52,9 +52,9 @@ pub fn run(config: &Config, surroundings: RunIo) -> Result<Report, Error> {
 }
 
 fn raise_descriptor_limit(config: &Config) -> Result<(), Error> {
-    // A moved connection keeps its direct socket; a session has a descriptor besides its carrier's.
+    // A moved connection keeps its direct socket; a session has a descriptor besides that of its carrier.
     let has_carriers = !config.helpers.addresses.is_empty() || config.sessions.is_some();
-    // A session with a policy also has sockets for helpers' load, and its group a descriptor.
+    // A session with a policy also has sockets that query helpers' load, and its group has a descriptor.
     let has_policy = config.self_relief().is_some();
     let per_connection = if has_policy {
         4

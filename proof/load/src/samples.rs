@@ -1,15 +1,15 @@
-//! Measurements of a worker thread: one 64-bit sample per request, which the steering thread adds up in bins.
+//! Measurements of a worker thread: one 64-bit sample per request. The steering thread adds the samples to bins.
 
 use crate::report::{Bin, Bins, Target};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Outcome {
-    /// A right reply within the SLA; `Late` is one after the SLA.
+    /// A right reply within the SLA; `Late`: a right reply after the SLA.
     OnTime = 0,
     Late = 1,
     Wrong = 2,
-    /// Sent, and not answered.
+    /// Sent, but not answered.
     Lost = 3,
     /// Not sent: the client's queue was full.
     Dropped = 4,
@@ -33,8 +33,8 @@ impl Sample {
     /// Clamps bins to 2^24 − 1 and times to 19 hours.
     pub fn new(bin: u64, carrier: Target, outcome: Outcome, value_us: u64) -> Sample {
         let carrier = u64::from(carrier == Target::Helper);
-        let head = bin.min(BIN_MAX) << 4 | carrier << 3 | outcome as u64;
-        Sample(head << VALUE_BITS | value_us.min(VALUE_MAX))
+        let bin_and_kind = bin.min(BIN_MAX) << 4 | carrier << 3 | outcome as u64;
+        Sample(bin_and_kind << VALUE_BITS | value_us.min(VALUE_MAX))
     }
 
     fn bin(self) -> u64 {
@@ -42,12 +42,12 @@ impl Sample {
     }
 }
 
-/// Counts of one kind of event, as (bin, count).
+/// Counts of one kind of event: pairs of bin and count.
 #[derive(Clone, Debug, Default)]
 pub struct Counts(Vec<(u64, u64)>);
 
 impl Counts {
-    /// Counts an event in `bin`. Events come in the order of time, so equal bins are adjacent.
+    /// Counts an event in `bin`. Events are counted in the order of time, so that equal bins are adjacent.
     pub fn add(&mut self, bin: u64) {
         match self.0.last_mut() {
             Some(last) if last.0 == bin => last.1 += 1,
@@ -64,52 +64,60 @@ pub struct Samples {
     pub offered: Counts,
     /// Right replies, by time of receipt.
     pub replied: Counts,
-    /// Wrong replies to no request, by time of receipt.
+    /// Wrong replies that answer no request, by time of receipt.
     pub unasked: Counts,
-    /// Changes of carrier by sessions, by their time.
-    pub carried_on: Counts,
+    /// Changes of carrier by sessions, by the time of the change.
+    pub carrier_changes: Counts,
 }
 
 impl Samples {
     /// Adds the measurements to `bins` of width `bin_ms`.
-    pub fn sort_into(&mut self, bin_ms: u64, bins: &mut Bins) {
-        let mut count = |counts: &Counts, figure: fn(&mut Bin) -> &mut u64| {
+    pub fn add_to(&mut self, bin_ms: u64, bins: &mut Bins) {
+        let mut add_counts = |counts: &Counts, figure: fn(&mut Bin) -> &mut u64| {
             for &(bin, count) in &counts.0 {
                 *figure(bins.at(bin * bin_ms)) += count;
             }
         };
-        count(&self.offered, |bin| &mut bin.offered);
-        count(&self.replied, |bin| &mut bin.replied);
-        count(&self.unasked, |bin| &mut bin.unasked);
-        count(&self.carried_on, |bin| &mut bin.carried_on);
+        add_counts(&self.offered, |bin| &mut bin.offered);
+        add_counts(&self.replied, |bin| &mut bin.replied);
+        add_counts(&self.unasked, |bin| &mut bin.unasked);
+        add_counts(&self.carrier_changes, |bin| &mut bin.carrier_changes);
         self.list.sort_unstable();
-        for run in self.list.chunk_by(|a, b| a.bin() == b.bin()) {
-            let bin = bins.at(run[0].bin() * bin_ms);
-            for same in run.chunk_by(|a, b| a == b) {
-                add(bin, same[0], same.len() as u64);
+        for of_bin in self.list.chunk_by(|a, b| a.bin() == b.bin()) {
+            let bin = bins.at(of_bin[0].bin() * bin_ms);
+            for same in of_bin.chunk_by(|a, b| a == b) {
+                add_sample(bin, same[0], same.len() as u64);
             }
         }
     }
 }
 
-fn add(bin: &mut Bin, sample: Sample, count: u64) {
+fn add_sample(bin: &mut Bin, sample: Sample, count: u64) {
+    const ON_TIME: u64 = Outcome::OnTime as u64;
+    const LATE: u64 = Outcome::Late as u64;
+    const WRONG: u64 = Outcome::Wrong as u64;
+    const LOST: u64 = Outcome::Lost as u64;
+    const DROPPED: u64 = Outcome::Dropped as u64;
+    const UNSENT: u64 = Outcome::Unsent as u64;
+    const LAG: u64 = Outcome::Lag as u64;
     let value_us = sample.0 & VALUE_MAX;
-    let carried = if sample.0 >> (VALUE_BITS + 3) & 1 == 1 { &mut bin.helped } else { &mut bin.direct };
-    match sample.0 >> VALUE_BITS & 7 {
-        0 | 1 => {
-            carried.answered += count;
-            carried.late += if sample.0 >> VALUE_BITS & 7 == 1 { count } else { 0 };
-            carried.latency_us.record(value_us, count);
+    let figures = if sample.0 >> (VALUE_BITS + 3) & 1 == 1 { &mut bin.helped } else { &mut bin.direct };
+    let outcome = sample.0 >> VALUE_BITS & 7;
+    match outcome {
+        ON_TIME | LATE => {
+            figures.answered += count;
+            figures.late += if outcome == LATE { count } else { 0 };
+            figures.latency_us.record(value_us, count);
         }
-        2 => {
-            carried.answered += count;
-            carried.wrong += count;
+        WRONG => {
+            figures.answered += count;
+            figures.wrong += count;
         }
-        3 => carried.lost += count,
-        4 => bin.dropped += count,
-        5 => bin.unsent += count,
-        6 => bin.lag_us.record(value_us, count),
-        _ => carried.resets += count,
+        LOST => figures.lost += count,
+        DROPPED => bin.dropped += count,
+        UNSENT => bin.unsent += count,
+        LAG => bin.lag_us.record(value_us, count),
+        _ => figures.resets += count,
     }
 }
 
@@ -118,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_outcome_counts_in_its_bin_and_carrier() {
+    fn every_outcome_is_counted_in_its_bin_and_carrier() {
         use Outcome::*;
         let mut samples = Samples::default();
         for (bin, carrier, outcome, value) in [
@@ -139,14 +147,14 @@ mod tests {
         samples.offered.add(7);
         (0..3).for_each(|_| samples.replied.add(7));
         samples.unasked.add(2);
-        samples.carried_on.add(2);
+        samples.carrier_changes.add(2);
         let mut bins = Bins::default();
-        samples.sort_into(100, &mut bins);
+        samples.add_to(100, &mut bins);
         let bins = bins.into_vec();
         assert_eq!(bins.iter().map(|b| (b.at_ms, b.offered)).collect::<Vec<_>>(), [(200, 9), (700, 1)]);
         let first = &bins[0];
         assert_eq!((first.dropped, first.unsent), (1, 1));
-        assert_eq!((first.replied, first.unasked, first.carried_on, bins[1].replied), (0, 1, 1, 3));
+        assert_eq!((first.replied, first.unasked, first.carrier_changes, bins[1].replied), (0, 1, 1, 3));
         assert_eq!((first.direct.answered, first.direct.late, first.direct.wrong), (4, 1, 1));
         assert_eq!(first.direct.latency_us.count(), 3);
         assert_eq!((first.helped.lost, first.helped.resets, first.helped.answered), (1, 1, 0));

@@ -1,4 +1,4 @@
-//! Signals as commands: stop, move to helpers, move back.
+//! Signals that act as commands: stop, move to helpers, move back.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -30,13 +30,13 @@ impl Signals {
     }
 
     fn register() -> io::Result<Signals> {
-        let (wake, wake_end) = UnixStream::pair()?;
+        let (wake, wake_writer) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
         let caught = [SIGINT, SIGTERM, SIGUSR1, SIGUSR2].map(|signal| (signal, Arc::default()));
         let ends_process = Arc::new(AtomicBool::new(true));
         let mut signals = Signals { wake, caught, ends_process, registered: Vec::new() };
         for (signal, flag) in &signals.caught {
-            // Actions run in the order of registration: the flag is set before the wake-up.
+            // Handlers run in the order of registration, so the flag is set before the wake-up is sent.
             if [SIGINT, SIGTERM].contains(signal) {
                 let ends_process = signals.ends_process.clone();
                 signals.registered.push(flag::register_conditional_shutdown(
@@ -46,12 +46,12 @@ impl Signals {
                 )?);
             }
             signals.registered.push(flag::register(*signal, flag.clone())?);
-            signals.registered.push(low_level::pipe::register(*signal, wake_end.try_clone()?)?);
+            signals.registered.push(low_level::pipe::register(*signal, wake_writer.try_clone()?)?);
         }
         Ok(signals)
     }
 
-    /// Makes the next SIGINT or SIGTERM a `stop` command.
+    /// Call it when the run starts: the next SIGINT or SIGTERM is then a `stop` command.
     pub fn run_started(&self) {
         self.ends_process.store(false, Ordering::Relaxed);
     }
@@ -63,10 +63,10 @@ impl Signals {
         let mut commands = Vec::new();
         for (signal, flag) in &self.caught {
             if flag.swap(false, Ordering::Relaxed) {
-                let to = |target| Command::Move { target, pace: None, count: None };
+                let move_to = |target| Command::Move { target, pace: None, count: None };
                 commands.push(match *signal {
-                    SIGUSR1 => to(Target::Helper),
-                    SIGUSR2 => to(Target::Direct),
+                    SIGUSR1 => move_to(Target::Helper),
+                    SIGUSR2 => move_to(Target::Direct),
                     _ => {
                         self.ends_process.store(true, Ordering::Relaxed);
                         Command::Stop
@@ -79,7 +79,7 @@ impl Signals {
 }
 
 impl AsFd for Signals {
-    /// Readable when `take` returns commands.
+    /// The descriptor is readable when `take` has commands to return.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }

@@ -1,4 +1,4 @@
-//! Runs against the real memcached.
+//! Runs against the machine's memcached.
 
 mod common;
 
@@ -7,14 +7,14 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use common::{ControlledRun, Memcached, config, run};
-use spillway_load::config::{Config, Fill, Loop};
-use spillway_load::control::Order;
+use spillway_load::config::{Config, Fill, RequestLoop};
+use spillway_load::control::ScheduledCommand;
 use spillway_load::report::{Bins, Event};
 use spillway_load::{RunIo, failed};
 
 fn assert_flawless(config: &Config, report: &spillway_load::Report) {
     let total = &report.total;
-    assert!(!failed(config, report), "{:?}", report.troubles);
+    assert!(!failed(config, report), "{:?}", report.problems);
     assert!(total.offered > 0);
     assert_eq!(total.offered, total.answered + total.dropped + total.unsent, "{total:?}");
     assert_eq!((total.wrong, total.lost, total.resets), (0, 0, 0));
@@ -25,7 +25,7 @@ fn open_loop_gets_and_sets_get_right_replies() {
     let Some(memcached) = Memcached::start() else { return };
     let mut config = config(memcached.address);
     (config.get_ratio, config.threads) = (0.8, 2);
-    config.schedule = Order::parse("300ms=rate:4000,mark:more").unwrap();
+    config.schedule = ScheduledCommand::parse("300ms=rate:4000,mark:more").unwrap();
     let report = run(&config);
     assert_flawless(&config, &report);
     assert_eq!(report.marks.len(), 1);
@@ -35,12 +35,17 @@ fn open_loop_gets_and_sets_get_right_replies() {
 }
 
 #[test]
-fn a_seed_repeats_the_arrivals_of_every_bin() {
+fn equal_seeds_give_equal_arrivals_in_every_bin() {
     let Some(memcached) = Memcached::start() else { return };
     let mut config = config(memcached.address);
-    config.schedule = Order::parse("200ms=rate:3000").unwrap();
+    config.schedule = ScheduledCommand::parse("200ms=rate:3000").unwrap();
     let offered = |report: spillway_load::Report| {
-        report.bins.iter().map(|bin| (bin.at_ms, bin.offered)).filter(|b| b.1 > 0).collect::<Vec<_>>()
+        report
+            .bins
+            .iter()
+            .map(|bin| (bin.at_ms, bin.offered))
+            .filter(|(_, offered)| *offered > 0)
+            .collect::<Vec<_>>()
     };
     let first = offered(run(&config));
     assert_eq!(first, offered(run(&config)));
@@ -55,13 +60,13 @@ fn closed_loops_of_several_sizes_get_right_replies() {
         let mut config = config(memcached.address);
         (config.key_size, config.value_size, config.get_ratio) = (key_size, value_size, get_ratio);
         (config.keys, config.zipf) = (50, None);
-        (config.pacing, config.duration) = (Loop::Closed, Some(Duration::from_millis(200)));
+        (config.request_loop, config.duration) = (RequestLoop::Closed, Some(Duration::from_millis(200)));
         assert_flawless(&config, &run(&config));
     }
 }
 
 #[test]
-fn events_add_up_to_the_report() {
+fn bins_of_events_add_up_to_the_report() {
     let Some(memcached) = Memcached::start() else { return };
     let mut config = config(memcached.address);
     (config.duration, config.hold) = (None, true);
@@ -84,7 +89,7 @@ fn events_add_up_to_the_report() {
     assert_eq!(sum.into_vec(), report.bins);
     let troubles: Vec<_> = events
         .iter()
-        .filter_map(|e| if let Event::Trouble { what, .. } = e { Some(what) } else { None })
+        .filter_map(|event| if let Event::Trouble { what, .. } = event { Some(what) } else { None })
         .collect();
     assert_eq!(troubles.len(), 2, "{troubles:?}");
     assert!(troubles[0].contains("not started") && troubles[1].contains("--helper"), "{troubles:?}");
@@ -93,40 +98,40 @@ fn events_add_up_to_the_report() {
 }
 
 #[test]
-fn two_generators_share_a_key_space_and_merge() {
+fn reports_of_two_generators_with_one_key_space_merge() {
     let Some(memcached) = Memcached::start() else { return };
-    let mut parts = Vec::new();
+    let mut generators = Vec::new();
     for index in 0..2 {
         let mut config = config(memcached.address);
         (config.share, config.get_ratio, config.seed) = ((index, 2), 0.5, 1);
-        // The first generator fills the key space. Then both set and get at the same time, each setting its own keys.
+        // The first generator fills the key space. Then both run at the same time; each sets its own keys.
         config.fill = if index == 0 { Fill::Set } else { Fill::Verify };
         config.hold = true;
         let controlled = ControlledRun::start(&config);
         controlled.lines.wait_for("ready", |event| matches!(event, Event::Ready { .. }));
-        parts.push((config, controlled));
+        generators.push((config, controlled));
     }
-    let zero = spillway_load::monotonic_ns() + 50_000_000;
-    parts.iter_mut().for_each(|(_, controlled)| controlled.command(&format!("start {zero}\n")));
-    let mut reports = parts.into_iter().map(|(config, controlled)| {
+    let zero_ns = spillway_load::monotonic_ns() + 50_000_000;
+    generators.iter_mut().for_each(|(_, controlled)| controlled.command(&format!("start {zero_ns}\n")));
+    let mut reports = generators.into_iter().map(|(config, controlled)| {
         let report = controlled.report();
         assert_flawless(&config, &report);
         report
     });
     let (mut merged, other) = (reports.next().unwrap(), reports.next().unwrap());
-    assert_eq!((merged.zero_monotonic_ns, other.zero_monotonic_ns), (zero, zero));
-    let both = merged.total.offered + other.total.offered;
+    assert_eq!((merged.zero_monotonic_ns, other.zero_monotonic_ns), (zero_ns, zero_ns));
+    let offered = merged.total.offered + other.total.offered;
     merged.merge(&other);
-    assert_eq!((merged.connections, merged.total.offered), (80, both));
+    assert_eq!((merged.connections, merged.total.offered), (80, offered));
 }
 
 #[test]
-fn a_value_changed_by_another_client_is_detected() {
+fn values_altered_or_deleted_by_another_client_are_wrong_replies() {
     let Some(memcached) = Memcached::start() else { return };
     let mut config = config(memcached.address);
     config.keys = 10;
     assert_flawless(&config, &run(&config));
-    // Alter the value of one key, which `metadump` finds, by a byte.
+    // Appends a byte to the value of one key, whose name `metadump` lists.
     let mut stream = TcpStream::connect(memcached.address).unwrap();
     stream.write_all(b"lru_crawler metadump all\r\n").unwrap();
     let mut dump = Vec::new();
@@ -151,32 +156,32 @@ fn a_value_changed_by_another_client_is_detected() {
     config.fill = Fill::Skip;
     let report = run(&config);
     assert!(report.total.wrong > 0 && report.total.resets == 0);
-    assert!(report.troubles[0].contains("missing"), "{:?}", report.troubles);
+    assert!(report.problems[0].contains("missing"), "{:?}", report.problems);
 }
 
 #[test]
-fn a_killed_server_resets_connections_which_reopen_after_its_restart() {
+fn connections_reset_by_a_killed_server_reopen_after_its_restart() {
     let Some(mut memcached) = Memcached::start() else { return };
     let mut config = config(memcached.address);
-    (config.duration, config.pacing) = (None, Loop::Closed);
-    // The restarted server is empty. This test checks its connections, not its values.
+    (config.duration, config.request_loop) = (None, RequestLoop::Closed);
+    // The restarted server is empty: all replies are misses. The test checks only the connections.
     config.keys = 1;
     let controlled = ControlledRun::start(&config);
     let lines = &controlled.lines;
-    let answered = |wrong| {
+    let has_replies = |wrong| {
         move |event: &Event| match event {
             Event::Bins { bins, .. } => {
-                bins.iter().any(|b| if wrong { b.direct.wrong > 0 } else { b.direct.answered > 0 })
+                bins.iter().any(|bin| if wrong { bin.direct.wrong > 0 } else { bin.direct.answered > 0 })
             }
             _ => false,
         }
     };
-    lines.wait_for("answers", answered(false));
+    lines.wait_for("answers", has_replies(false));
     memcached.kill();
     lines.wait_for("trouble", |event| matches!(event, Event::Trouble { .. }));
     let address = memcached.address;
     let _memcached = Memcached::start_on(address).unwrap();
-    lines.wait_for("replies (misses) of the new server", answered(true));
+    lines.wait_for("replies (misses) of the new server", has_replies(true));
     let report = controlled.stop();
     assert!(report.total.resets >= 40, "{:?}", report.total);
     assert!(report.total.lost <= report.total.resets, "{:?}", report.total);

@@ -1,4 +1,4 @@
-//! Runs against the real redis.
+//! Runs against the machine's redis.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{TIMEOUT, config, run};
-use spillway_load::config::{Fill, Loop, ProtocolKind};
+use spillway_load::config::{Fill, ProtocolKind, RequestLoop};
 use spillway_load::failed;
 
 /// A redis on loopback, in memory only, killed when dropped.
@@ -35,7 +35,7 @@ impl Redis {
         let mut redis = Redis { child, address };
         let deadline = Instant::now() + TIMEOUT;
         while !common::answers(address, b"PING\r\n", b"+PONG") {
-            assert_eq!(redis.child.try_wait().unwrap(), None, "redis ended");
+            assert_eq!(redis.child.try_wait().unwrap(), None, "redis should run until the end of the test");
             assert!(Instant::now() < deadline, "redis does not listen on {address}");
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -54,11 +54,11 @@ impl Drop for Redis {
 fn gets_and_sets_get_right_replies_in_both_loops_and_misses_are_reported() {
     let Some(redis) = Redis::start() else { return };
     let mut config = config(redis.address);
-    (config.speech, config.get_ratio) = (ProtocolKind::Redis, 0.8);
-    for pacing in [config.pacing, Loop::Closed] {
-        config.pacing = pacing;
+    (config.protocol, config.get_ratio) = (ProtocolKind::Redis, 0.8);
+    for request_loop in [config.request_loop, RequestLoop::Closed] {
+        config.request_loop = request_loop;
         let report = run(&config);
-        assert!(!failed(&config, &report), "{:?}", report.troubles);
+        assert!(!failed(&config, &report), "{:?}", report.problems);
         assert!(report.total.answered > 100, "{:?}", report.total);
         assert_eq!((report.total.wrong, report.total.lost, report.protocol.as_str()), (0, 0, "redis"));
     }
@@ -68,5 +68,5 @@ fn gets_and_sets_get_right_replies_in_both_loops_and_misses_are_reported() {
     (config.fill, config.get_ratio) = (Fill::Skip, 1.0);
     let report = run(&config);
     assert!(report.total.wrong > 0 && failed(&config, &report), "{:?}", report.total);
-    assert!(report.troubles[0].contains("missing"), "{:?}", report.troubles);
+    assert!(report.problems[0].contains("missing"), "{:?}", report.problems);
 }

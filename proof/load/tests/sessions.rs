@@ -1,4 +1,4 @@
-//! Sessions through helpers that start and stop: no request is lost, and faults are detected.
+//! Runs with sessions through helpers that start and stop: no request is lost, and faults are detected.
 
 mod common;
 
@@ -7,28 +7,28 @@ use std::time::Duration;
 use common::sessions::{TestHelper, client_key, server};
 use common::{ControlledRun, Lines, config, run};
 use spillway_auth::Key;
-use spillway_load::config::{Config, Helpers, Loop, PolicySettings, ProtocolKind, Sessions};
-use spillway_load::control::Order;
+use spillway_load::config::{Config, Helpers, PolicySettings, ProtocolKind, RequestLoop, Sessions};
+use spillway_load::control::ScheduledCommand;
 use spillway_load::report::{Event, Target};
 use spillway_load::{Error, Report, RunIo, failed};
 
 const CONNECTIONS: u32 = 40;
 
-/// Sessions with routes by these helpers and, if given, by the server's link port.
+/// Options of a run with sessions. Their routes are these helpers and, if given, the server's link port.
 fn sessions(helpers: &[&TestHelper], link: Option<std::net::SocketAddr>) -> Config {
     let addresses: Vec<_> = helpers.iter().map(|helper| helper.link).collect();
     let server = link.unwrap_or_else(|| addresses[0]);
     Config {
-        speech: ProtocolKind::Echo,
+        protocol: ProtocolKind::Echo,
         connections: CONNECTIONS,
         helpers: Helpers { addresses, key: Some(client_key()), ..Helpers::default() },
-        sessions: Some(Sessions { link, ..Sessions::default() }),
+        sessions: Some(Sessions { server_link: link, ..Sessions::default() }),
         ..config(server)
     }
 }
 
 fn assert_flawless(config: &Config, report: &Report) {
-    assert!(!failed(config, report), "{:?} {:?}", report.total, report.troubles);
+    assert!(!failed(config, report), "{:?} {:?}", report.total, report.problems);
     assert_eq!((report.total.wrong, report.total.unasked, report.total.dropped), (0, 0, 0));
     assert_eq!(report.total.offered, report.total.answered + report.total.unsent);
     assert_eq!(report.total.replied, report.total.answered);
@@ -37,17 +37,19 @@ fn assert_flawless(config: &Config, report: &Report) {
 #[test]
 fn sessions_are_carried_by_the_servers_own_link_port() {
     let link = server(|_| {});
-    for (pacing, size, threads) in
-        [(Loop::Closed, 100, 1), (Loop::Closed, 300_000, 2), (Config::new(link).pacing, 64, 3)]
-    {
-        let config = Config { pacing, value_size: size, threads, ..sessions(&[], Some(link)) };
+    for (request_loop, size, threads) in [
+        (RequestLoop::Closed, 100, 1),
+        (RequestLoop::Closed, 300_000, 2),
+        (Config::new(link).request_loop, 64, 3),
+    ] {
+        let config = Config { request_loop, value_size: size, threads, ..sessions(&[], Some(link)) };
         let report = run(&config);
         assert_flawless(&config, &report);
         assert!(report.total.answered > 0 && report.sessions);
-        assert_eq!(report.total.helped, 0, "{:?}", report.troubles);
-        // If the whole machine stalls, sessions assume that their carriers have failed.
-        let stalls = report.troubles.iter().filter(|what| what.contains("silent for")).count();
-        assert!(stalls > 0 || report.total.carried_on == 0, "{:?}", report.troubles);
+        assert_eq!(report.total.helped, 0, "{:?}", report.problems);
+        // If the whole machine stalls, sessions treat their carriers as failed.
+        let stalls = report.problems.iter().filter(|what| what.contains("silent for")).count();
+        assert!(stalls > 0 || report.total.carrier_changes == 0, "{:?}", report.problems);
     }
 }
 
@@ -55,76 +57,85 @@ fn sessions_are_carried_by_the_servers_own_link_port() {
 fn sessions_move_with_pending_requests() {
     let link = server(|_| {});
     let helpers = [TestHelper::start(link), TestHelper::start(link)];
-    for pacing in [Loop::Closed, Config::new(link).pacing] {
+    for request_loop in [RequestLoop::Closed, Config::new(link).request_loop] {
         let mut config = sessions(&[&helpers[0], &helpers[1]], Some(link));
         config.schedule = ["200ms=move:direct:pace=10us", "700ms=move:helper:pace=10us"]
             .into_iter()
-            .flat_map(|text| Order::parse(text).unwrap())
+            .flat_map(|text| ScheduledCommand::parse(text).unwrap())
             .collect();
-        (config.pacing, config.duration) = (pacing, Some(Duration::from_millis(1500)));
+        (config.request_loop, config.duration) = (request_loop, Some(Duration::from_millis(1500)));
         let report = run(&config);
         assert_flawless(&config, &report);
         assert_eq!(
-            report.moves.iter().map(|m| m.target).collect::<Vec<_>>(),
+            report.moves.iter().map(|one_move| one_move.target).collect::<Vec<_>>(),
             [Target::Direct, Target::Helper]
         );
-        if report.moves.iter().all(|m| m.complete) {
-            assert!(report.total.carried_on >= u64::from(2 * CONNECTIONS), "{}", report.total.carried_on);
-            assert!(report.moves.iter().all(|m| (m.connections, m.failed) == (CONNECTIONS, 0)));
+        if report.moves.iter().all(|one_move| one_move.complete) {
+            assert!(
+                report.total.carrier_changes >= u64::from(2 * CONNECTIONS),
+                "{}",
+                report.total.carrier_changes
+            );
+            assert!(
+                report
+                    .moves
+                    .iter()
+                    .all(|one_move| (one_move.connections, one_move.failed) == (CONNECTIONS, 0))
+            );
         } else {
-            println!("not judged: the machine was too busy to complete {:?}", report.moves);
+            println!("not checked: the machine was too busy to complete {:?}", report.moves);
         }
         assert!(report.total.helped > 0 && report.total.helped < report.total.answered);
     }
 }
 
-/// Changes of carrier so far.
+/// Number of changes of carrier in the events so far.
 fn carried_on(lines: &Lines) -> u64 {
     let bins = lines.events().into_iter().filter_map(|event| match event {
         Event::Bins { bins, .. } => Some(bins),
         _ => None,
     });
-    bins.flatten().map(|bin| bin.carried_on).sum()
+    bins.flatten().map(|bin| bin.carrier_changes).sum()
 }
 
 #[test]
 fn no_request_fails_while_helpers_stop_and_start() {
     let link = server(|_| {});
-    for (pacing, standby) in [(Loop::Closed, false), (Config::new(link).pacing, true)] {
+    for (request_loop, standby) in [(RequestLoop::Closed, false), (Config::new(link).request_loop, true)] {
         let mut helpers = vec![TestHelper::start(link), TestHelper::start(link)];
-        let ports = [helpers[0].link, helpers[1].link];
+        let helper_ports = [helpers[0].link, helpers[1].link];
         let mut config = sessions(&[&helpers[0], &helpers[1]], None);
         config.sessions = Some(Sessions { standby, ..Sessions::default() });
-        (config.duration, config.pacing, config.threads) = (None, pacing, 2);
+        (config.duration, config.request_loop, config.threads) = (None, request_loop, 2);
         let controlled = ControlledRun::start(&config);
         let lines = &controlled.lines;
         lines.wait_for("start", |event| matches!(event, Event::Start { .. }));
-        for turn in 0..4 {
-            let at = turn % 2;
+        for round in 0..4 {
+            let index = round % 2;
             let before = carried_on(lines);
-            helpers.remove(at).stop();
-            // The sessions of the stopped helper: all of them, except in the first turn without standby.
-            let moved = u64::from(if standby || turn > 0 { CONNECTIONS } else { CONNECTIONS / 2 });
+            helpers.remove(index).stop();
+            // The stopped helper has all sessions, except in the first round without standby.
+            let moved = u64::from(if standby || round > 0 { CONNECTIONS } else { CONNECTIONS / 2 });
             lines.wait_for("sessions by the other helper", |_| carried_on(lines) >= before + moved);
-            helpers.insert(at, TestHelper::start_at(link, ports[at]));
+            helpers.insert(index, TestHelper::start_at(link, helper_ports[index]));
         }
         let report = controlled.stop();
         assert_flawless(&config, &report);
         assert!(report.total.helped == report.total.answered && report.total.answered > 0);
-        assert!(report.troubles.iter().any(|what| what.contains("not carried any more")));
+        assert!(report.problems.iter().any(|what| what.contains("not carried any more")));
     }
 }
 
 #[test]
-fn an_override_moves_sessions_with_a_policy() {
+fn override_on_moves_sessions_with_a_policy_to_helpers() {
     let link = server(|_| {});
     let helpers = [TestHelper::start(link), TestHelper::start(link)];
     for (group, threads) in [(1, 1), (7, 2), (CONNECTIONS, 1)] {
         let mut config = sessions(&[&helpers[0], &helpers[1]], Some(link));
-        let relief = Some(PolicySettings { group, asked: 2 });
-        config.sessions = Some(Sessions { link: Some(link), relief, ..Sessions::default() });
+        let relief = Some(PolicySettings { group, helpers_compared: 2 });
+        config.sessions = Some(Sessions { server_link: Some(link), relief, ..Sessions::default() });
         (config.duration, config.threads, config.sla) = (None, threads, Duration::from_secs(10));
-        config.schedule = Order::parse("100ms=relief:on").unwrap();
+        config.schedule = ScheduledCommand::parse("100ms=relief:on").unwrap();
         let controlled = ControlledRun::start(&config);
         controlled.lines.wait_for("all sessions helped", |event| {
             matches!(event, Event::Bins { helped_now: CONNECTIONS, .. })
@@ -132,7 +143,7 @@ fn an_override_moves_sessions_with_a_policy() {
         let report = controlled.stop();
         assert_flawless(&config, &report);
         assert!(report.total.helped > 0 && report.total.helped < report.total.answered);
-        assert_eq!(report.total.carried_on, u64::from(CONNECTIONS), "each moved once");
+        assert_eq!(report.total.carrier_changes, u64::from(CONNECTIONS), "each session should move once");
         let groups = CONNECTIONS.div_ceil(threads).div_ceil(group) * threads;
         assert_eq!(report.decisions.len(), groups as usize, "{:?}", report.decisions);
     }
@@ -140,12 +151,12 @@ fn an_override_moves_sessions_with_a_policy() {
 
 #[test]
 fn late_replies_move_sessions_to_helpers() {
-    // Every reply exceeds this SLA on any machine, with and without help.
+    // Every reply exceeds the SLA of 10 µs on any machine, direct and helped.
     let link = server(|_| {});
     let helper = TestHelper::start(link);
     let mut config = sessions(&[&helper], Some(link));
-    let relief = Some(PolicySettings { group: CONNECTIONS, asked: 1 });
-    config.sessions = Some(Sessions { link: Some(link), relief, ..Sessions::default() });
+    let relief = Some(PolicySettings { group: CONNECTIONS, helpers_compared: 1 });
+    config.sessions = Some(Sessions { server_link: Some(link), relief, ..Sessions::default() });
     (config.duration, config.sla) = (None, Duration::from_micros(10));
     let controlled = ControlledRun::start(&config);
     controlled.lines.wait_for("a decision", |event| matches!(event, Event::Decided { .. }));
@@ -173,7 +184,7 @@ fn wrong_repeated_and_missing_bytes_are_detected() {
 }
 
 #[test]
-fn a_run_whose_sessions_are_refused_returns_the_reason() {
+fn run_with_refused_sessions_returns_the_reason() {
     let link = server(|_| {});
     let helper = TestHelper::start(link);
     let mut config = sessions(&[&helper], None);

@@ -26,13 +26,13 @@ impl Client {
         Client::wait_until_open(Connection::connect(Instant::now(), server, settings)?)
     }
 
-    /// Connects through a link and returns when the server's application has accepted.
-    pub fn pm_connect(
+    /// Connects through a link. Returns when the server's application has accepted the connection.
+    pub fn connect_through_link(
         target: &LinkTarget,
         server: Option<SocketAddr>,
         settings: Settings,
     ) -> Result<Client, MoveError> {
-        Client::wait_until_open(Connection::pm_connect(Instant::now(), target, server, settings)?)
+        Client::wait_until_open(Connection::connect_through_link(Instant::now(), target, server, settings)?)
     }
 
     fn wait_until_open(connection: Connection) -> Result<Client, MoveError> {
@@ -75,7 +75,7 @@ impl Client {
         self.connection.finish()
     }
 
-    /// Waits for the next event or timeout, and handles it.
+    /// Waits until a socket is ready or a timeout is due, and handles both.
     fn wait(&mut self) -> io::Result<()> {
         let timeout = self.connection.poll_timeout().map(|at| {
             let left = at.saturating_duration_since(Instant::now());
@@ -100,7 +100,7 @@ impl Client {
         }
         let now = Instant::now();
         for (slot, flags) in ready.into_iter().flatten().filter(|(_, flags)| !flags.is_empty()) {
-            // The result is not needed: every caller receives anyway.
+            // The result is not needed: every caller tries to receive.
             self.connection.handle_ready(now, slot, to_ready(flags));
         }
         self.connection.handle_timeout(now);
@@ -109,10 +109,10 @@ impl Client {
 }
 
 fn to_ready(flags: PollFlags) -> Ready {
-    let broken = flags.intersects(PollFlags::ERR | PollFlags::HUP);
+    let has_failed = flags.intersects(PollFlags::ERR | PollFlags::HUP);
     Ready {
-        readable: broken || flags.contains(PollFlags::IN),
-        writable: broken || flags.contains(PollFlags::OUT),
+        readable: has_failed || flags.contains(PollFlags::IN),
+        writable: has_failed || flags.contains(PollFlags::OUT),
     }
 }
 

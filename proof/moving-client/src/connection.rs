@@ -1,4 +1,4 @@
-//! A connection: sending, receiving and events. `moving` implements its moves.
+//! A connection: sending, receiving and events. The module `moving` implements moves.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,8 +22,8 @@ use crate::watch::{Interest, Ready, Slot, Watch, join_token};
 /// calls.
 #[derive(Debug)]
 pub struct Connection {
-    /// Zero of the core's time.
-    epoch: Instant,
+    /// Time zero of the link protocol's clock.
+    time_zero: Instant,
     pub(crate) server: Option<SocketAddr>,
     pub(crate) settings: Settings,
     pub(crate) direct: Option<Direct>,
@@ -42,10 +42,10 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Starts to connect through a link (the paper's *pm_connect*) without a direct connection. A later move to direct
-    /// connects to `server`. [`Event::Moved`] follows when the server's application has accepted, else
+    /// Starts to connect through a link (PostMan's *pm_connect*) without a direct connection. A later move to the
+    /// server connects to `server`. [`Event::Moved`] follows when the server's application has accepted; otherwise
     /// [`Event::MoveFailed`].
-    pub fn pm_connect(
+    pub fn connect_through_link(
         now: Instant,
         target: &LinkTarget,
         server: Option<SocketAddr>,
@@ -58,7 +58,7 @@ impl Connection {
 
     fn new(now: Instant, server: Option<SocketAddr>, settings: Settings) -> Connection {
         Connection {
-            epoch: now,
+            time_zero: now,
             server,
             settings,
             direct: None,
@@ -81,7 +81,7 @@ impl Connection {
         }
     }
 
-    /// This end's address on the carrier in use: the one that the server sees, unless the network translates it.
+    /// This end's address on the carrier in use: the address that the server sees, unless the network translates it.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         let not_connected = || io::Error::from(io::ErrorKind::NotConnected);
         let socket = match self.active.ok_or_else(not_connected)?.link() {
@@ -91,12 +91,12 @@ impl Connection {
         socket::local_address(socket.ok_or_else(not_connected)?)
     }
 
-    /// Sends a prefix of `bytes` and returns its length. `WouldBlock` without room, or during a move. After a partial
-    /// send, call it again at [`Event::Room`], or after a move at [`Event::Moved`]. One system call.
+    /// Sends a prefix of `bytes` and returns its length. Fails with `WouldBlock` without room or during a move. After a
+    /// partial send, call it again at [`Event::Room`], or after a move at [`Event::Moved`]. One system call.
     ///
     /// On a link, credit arrives on the same stream as replies: keep receiving while you wait for room.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.moving.as_ref().is_some_and(Moving::is_automatic) {
+        if self.moving.as_ref().is_some_and(Moving::switches_when_ready) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         match self.active {
@@ -123,8 +123,8 @@ impl Connection {
                 CarrierMut::Direct(direct) => direct.receive(buffer),
                 CarrierMut::Link(link) => {
                     let outcome = link.receive(buffer);
-                    // Collects events that arrived with or instead of data. The result itself reports an end or an
-                    // error, so no event is needed then.
+                    // Collects events that arrived with data or without. After an end or an error no event is needed,
+                    // because the result reports them.
                     let is_open = match &outcome {
                         Ok(received) => *received > 0,
                         Err(error) => socket::would_block(error),
@@ -153,7 +153,7 @@ impl Connection {
     pub fn handle_ready(&mut self, now: Instant, slot: Slot, ready: Ready) -> bool {
         if self.active == Some(slot) {
             if ready.writable {
-                self.active_writable(slot);
+                self.handle_active_writable(slot);
             }
             return ready.readable;
         }
@@ -165,15 +165,15 @@ impl Connection {
         false
     }
 
-    fn active_writable(&mut self, slot: Slot) {
+    fn handle_active_writable(&mut self, slot: Slot) {
         match self.carrier_mut(slot) {
             CarrierMut::Direct(direct) => {
-                if direct.writable() {
-                    self.events.room();
+                if direct.handle_writable() {
+                    self.events.set_room();
                 }
             }
             CarrierMut::Link(link) => {
-                link.writable();
+                link.handle_writable();
                 self.collect_events(slot);
             }
             CarrierMut::None => {}
@@ -184,17 +184,17 @@ impl Connection {
     pub(crate) fn collect_events(&mut self, slot: Slot) {
         let Some(link) = slot.link().and_then(|index| self.links[index].as_mut()) else { return };
         if link.has_more() {
-            self.events.readable();
+            self.events.set_readable();
         }
         if link.poll_room() {
-            self.events.room();
+            self.events.set_room();
         }
         if let Some(deadline_ms) = link.poll_drain() {
-            self.events.drain(deadline_ms);
+            self.events.set_drain(deadline_ms);
         }
     }
 
-    /// Receives and holds available bytes, up to the window, so that an application that sends without receiving gets
+    /// Receives and holds available bytes, up to the window. An application that sends without receiving thus gets
     /// [`Event::Room`].
     pub(crate) fn absorb(&mut self) {
         if let Some(slot) = self.active
@@ -208,7 +208,7 @@ impl Connection {
     fn check_idle_direct(&mut self) {
         if let Some(Err(error)) = self.direct.as_ref().map(Direct::check_idle) {
             self.direct = None;
-            self.events.direct_lost(error);
+            self.events.set_direct_lost(error);
         }
     }
 
@@ -218,7 +218,7 @@ impl Connection {
         self.events.poll()
     }
 
-    /// When to call [`handle_timeout`](Self::handle_timeout). `None` unless a carrier is being established.
+    /// Time of the next call of [`handle_timeout`](Self::handle_timeout); `None` unless a carrier is being established.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.moving.as_ref()?.deadline()
@@ -231,7 +231,10 @@ impl Connection {
 
     /// All sockets with the readiness to watch for, in the form that `poll(2)` needs on every call.
     pub fn sockets(&self) -> impl Iterator<Item = Watch<'_>> {
-        let direct = self.direct.iter().map(|d| (Slot::Direct, &d.socket, d.watched, d.interest()));
+        let direct = self
+            .direct
+            .iter()
+            .map(|direct| (Slot::Direct, &direct.socket, direct.watched, direct.interest()));
         let links = [Slot::LinkA, Slot::LinkB].into_iter().zip(&self.links);
         let links = links.filter_map(|(slot, link)| {
             link.as_ref().map(|link| (slot, &link.socket, link.watched, link.interest()))
@@ -267,8 +270,10 @@ impl Connection {
 
     fn watch_is_due(&self, slot: Slot) -> bool {
         match slot.link() {
-            None => self.direct.as_ref().is_some_and(|d| d.watched != Some(d.interest())),
-            Some(index) => self.links[index].as_ref().is_some_and(|l| l.watched != Some(l.interest())),
+            None => self.direct.as_ref().is_some_and(|direct| direct.watched != Some(direct.interest())),
+            Some(index) => {
+                self.links[index].as_ref().is_some_and(|link| link.watched != Some(link.interest()))
+            }
         }
     }
 
@@ -291,7 +296,7 @@ impl Connection {
     }
 
     pub(crate) fn time(&self, now: Instant) -> Time {
-        Time::ZERO + now.saturating_duration_since(self.epoch)
+        Time::ZERO + now.saturating_duration_since(self.time_zero)
     }
 
     pub(crate) fn carrier_mut(&mut self, slot: Slot) -> CarrierMut<'_> {

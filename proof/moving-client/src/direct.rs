@@ -14,7 +14,7 @@ pub(crate) struct Direct {
     pub(crate) connected: bool,
     last_send_was_partial: bool,
     server_finished: bool,
-    /// The server sent bytes before the connection was in use; the kernel holds them.
+    /// The server has sent bytes before the connection was in use; the kernel holds the bytes.
     has_early_bytes: bool,
     pub(crate) watched: Option<Interest>,
 }
@@ -33,7 +33,7 @@ impl Direct {
         })
     }
 
-    /// Continues to connect. Returns whether TCP is connected.
+    /// Continues to connect. Returns whether the TCP connection is established.
     pub(crate) fn advance(&mut self) -> io::Result<bool> {
         if !self.connected {
             self.connected = socket::is_connected(&self.socket)?;
@@ -58,7 +58,7 @@ impl Direct {
     }
 
     /// Handles writability. Returns whether a sender waits for room.
-    pub(crate) fn writable(&mut self) -> bool {
+    pub(crate) fn handle_writable(&mut self) -> bool {
         std::mem::take(&mut self.last_send_was_partial)
     }
 
@@ -106,7 +106,7 @@ impl Direct {
         self.has_early_bytes = false;
     }
 
-    /// Whether both directions are open, as far as known.
+    /// Whether both directions are open, as far as this end has been notified.
     pub(crate) fn is_usable(&self) -> bool {
         self.connected && !self.server_finished
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use spillway_batch::{LinkError, RefuseReason};
 
-/// Why a connection did not move, or did not open. The previous carrier stays in use.
+/// The reason for which a connection did not move, or did not open. The previous carrier stays in use.
 #[derive(Debug)]
 pub enum MoveError {
     // Errors of the caller.
@@ -14,9 +14,9 @@ pub enum MoveError {
     Moving,
     /// The connection already uses this carrier.
     SameCarrier,
-    /// `send` took this many bytes that are not sent yet: await their replies first.
+    /// `send` accepted this many bytes that are not sent yet: await their replies first.
     Unsent(usize),
-    /// Replies have arrived that were not received: receive them first.
+    /// Replies have arrived, but were not received: receive them first.
     Unread,
     /// The connection was opened without a server's address for direct connections.
     NoServer,
@@ -30,9 +30,9 @@ pub enum MoveError {
     Link(LinkError),
     /// The other side closed the link before the connection was accepted.
     Closed,
-    /// TCP did not connect in time.
+    /// The TCP connection was not established before the timeout.
     ConnectTimeout(Duration),
-    /// The connection was not accepted in time.
+    /// The virtual connection was not accepted before the timeout.
     AcceptedTimeout(Duration),
 
     // Errors of the system.

@@ -17,7 +17,7 @@ pub enum Carrier {
 /// An event of a connection. The loss of the carrier in use is an error of `receive` and `send` instead.
 #[derive(Debug)]
 pub enum Event {
-    /// The connection uses this carrier, its first or a new one, and `send` works again.
+    /// The connection now uses this carrier, its first or a new one. `send` works again.
     Moved(Carrier),
     /// The move, or the first connection, failed. The previous carrier stays in use.
     MoveFailed {
@@ -33,20 +33,20 @@ pub enum Event {
     Room,
     /// Call `receive`: it holds bytes or a result that epoll does not report.
     Readable,
-    /// The idle direct connection is lost. A move to direct will open a new one.
+    /// The idle direct connection is lost. The next move to the server opens a new one.
     IdleDirectLost(io::Error),
     /// The helper or the server drains: move the connection away.
     Drain {
-        /// Time left in ms; 0 is at once.
+        /// Time left in ms; 0: move at once.
         deadline_ms: u32,
     },
 }
 
-/// Pending events: at most one of each kind, which bounds them.
+/// Pending events: at most one of each kind, so that their number is bounded.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
-    /// Whether any event may be pending: the only test on the path of every request.
-    any: bool,
+    /// Whether any event may be pending, so that the common case needs a single test.
+    may_be_pending: bool,
     move_outcome: Option<Event>,
     direct_lost: Option<io::Error>,
     drain: Option<u32>,
@@ -55,34 +55,34 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    /// Records the outcome of a move, or that it is prepared. Replaces an unread earlier one.
-    pub(crate) fn move_outcome(&mut self, event: Event) {
-        self.any = true;
+    /// Records that a move has ended or is prepared. Replaces an earlier event of this kind that was not polled.
+    pub(crate) fn set_move_outcome(&mut self, event: Event) {
+        self.may_be_pending = true;
         self.move_outcome = Some(event);
     }
 
-    pub(crate) fn direct_lost(&mut self, error: io::Error) {
-        self.any = true;
+    pub(crate) fn set_direct_lost(&mut self, error: io::Error) {
+        self.may_be_pending = true;
         self.direct_lost = Some(error);
     }
 
-    pub(crate) fn drain(&mut self, deadline_ms: u32) {
-        self.any = true;
+    pub(crate) fn set_drain(&mut self, deadline_ms: u32) {
+        self.may_be_pending = true;
         self.drain = Some(deadline_ms);
     }
 
-    pub(crate) fn room(&mut self) {
-        self.any = true;
+    pub(crate) fn set_room(&mut self) {
+        self.may_be_pending = true;
         self.room = true;
     }
 
-    pub(crate) fn readable(&mut self) {
-        self.any = true;
+    pub(crate) fn set_readable(&mut self) {
+        self.may_be_pending = true;
         self.readable = true;
     }
 
     pub(crate) fn poll(&mut self) -> Option<Event> {
-        if !self.any {
+        if !self.may_be_pending {
             return None;
         }
         if let Some(event) = self.move_outcome.take() {
@@ -97,7 +97,7 @@ impl Events {
         if std::mem::take(&mut self.room) {
             return Some(Event::Room);
         }
-        self.any = false;
+        self.may_be_pending = false;
         std::mem::take(&mut self.readable).then_some(Event::Readable)
     }
 }
@@ -111,9 +111,9 @@ mod tests {
         let mut events = Events::default();
         assert!(events.poll().is_none());
         for _ in 0..2 {
-            events.room();
-            events.readable();
-            events.drain(7);
+            events.set_room();
+            events.set_readable();
+            events.set_drain(7);
         }
         assert!(matches!(events.poll(), Some(Event::Drain { deadline_ms: 7 })));
         assert!(matches!(events.poll(), Some(Event::Room)));

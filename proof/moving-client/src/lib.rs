@@ -1,10 +1,10 @@
 //! The paper's simple client (PostMan §4.2): plain TCP to the server's ordinary port, moved to a helper and back while
-//! no reply is pending. Experiments measure with it, and tests use it as a client without sessions. Programs use the
-//! sessions of the client library, `face/client`.
+//! no reply is pending. Experiments measure with this client, and tests use it as a client without sessions. Programs
+//! use the sessions of the client library, `face/client`.
 //!
-//! A [`Connection`] carries one ordered stream of bytes in each direction. *Direct*, it is plain TCP. *Helped*, its
-//! bytes travel on a link to a helper's or the server's link port. No call blocks; [`blocking`] is for tests without an
-//! event loop.
+//! A [`Connection`] carries one ordered stream of bytes in each direction. A *direct* connection is plain TCP. The
+//! bytes of a *helped* one travel on a link to a helper's or the server's link port. No call blocks; [`blocking`] is
+//! for tests without event loop.
 //!
 //! # A turn of the loop
 //! 1. After any call on the connection, call [`Connection::watch_in`], which updates the loop's epoll set and costs
@@ -21,8 +21,8 @@
 //! [`Connection::prepare_move`] establishes the new carrier while the old one stays in use, so that
 //! [`Connection::complete_move`] switches at once.
 //!
-//! While helped, the direct connection stays open and idle, so that the move back is instant.
-//! [`Connection::abandon`] gives up a carrier that does not answer.
+//! While a connection is helped, its direct TCP connection stays open and idle, so that the move back is instant.
+//! [`Connection::discard_carrier`] gives up a carrier that does not answer.
 #![forbid(unsafe_code)]
 
 pub mod blocking;

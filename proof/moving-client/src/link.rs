@@ -17,7 +17,7 @@ use crate::settings::Settings;
 use crate::socket;
 use crate::watch::Interest;
 
-/// Limit of the bytes that `send` takes ahead of the socket.
+/// Maximum of bytes that `send` accepts and the socket has not accepted yet.
 const PENDING_BYTES_MAX: usize = 256 * 1024;
 
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(crate) struct Link {
     outgoing_finished: bool,
     pub(crate) in_use: bool,
     last_send_was_partial: bool,
-    /// A drain by the other side, with the time left in ms, until it is polled.
+    /// Time left in ms of a drain that the other side has announced, until the drain is polled.
     drain_ms: Option<u32>,
     pub(crate) watched: Option<Interest>,
 }
@@ -49,7 +49,7 @@ enum Stage {
     Open(Id),
 }
 
-/// How a virtual connection's incoming direction ended.
+/// The way in which a virtual connection's incoming direction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     /// The server ended its stream. All bytes were received.
@@ -69,7 +69,7 @@ impl Link {
         now: Time,
         target: &LinkTarget,
         settings: &Settings,
-        fresh: LinkRandomness,
+        randomness: LinkRandomness,
     ) -> io::Result<Link> {
         let socket = socket::start_connect(target.address)?;
         let config = target.opener(Limits {
@@ -81,7 +81,7 @@ impl Link {
             socket,
             target: target.address,
             server: target.server,
-            protocol: OpenerLink::new(&config, now, fresh),
+            protocol: OpenerLink::new(&config, now, randomness),
             stage: Stage::Connecting,
             unsent: Outbox::default(),
             held: Vec::new(),
@@ -102,18 +102,18 @@ impl Link {
     pub(crate) fn interest(&self) -> Interest {
         let connected = self.is_connected();
         Interest {
-            // Before the link is in use, hold at most one buffer of data.
+            // Before the link is in use, at most one buffer of data is held.
             readable: connected && (self.in_use || self.held.is_empty()) && !self.has_failed(),
             writable: !connected || !self.unsent.is_empty(),
         }
     }
 
-    /// Whether the socket will not deliver anything more.
+    /// Whether the socket has failed and delivers no further bytes.
     fn has_failed(&self) -> bool {
         matches!(self.incoming_end, Some(Ended::LinkLost | Ended::Socket(_) | Ended::Broken(_)))
     }
 
-    /// Bytes that `send` took and the socket did not.
+    /// Number of bytes that `send` has accepted and the socket has not.
     pub(crate) fn unsent(&self) -> usize {
         self.unsent.len() + self.protocol.pending()
     }

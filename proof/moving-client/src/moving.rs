@@ -13,7 +13,7 @@ use crate::stage::{Moving, Stage};
 use crate::watch::Slot;
 
 impl Connection {
-    /// Moves the connection. Call it after the last expected reply. `send` takes nothing until [`Event::Moved`] or
+    /// Moves the connection. Call it after the last expected reply. `send` accepts no bytes until [`Event::Moved`] or
     /// [`Event::MoveFailed`], which may follow at once.
     pub fn begin_move(&mut self, now: Instant, route: Route<'_>) -> Result<(), MoveError> {
         self.check_no_bytes_pending()?;
@@ -36,7 +36,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Cancels a move. The carrier in use stays.
+    /// Cancels a move. The carrier in use does not change.
     pub fn cancel_move(&mut self) {
         if let Some(moving) = self.moving.take() {
             self.discard(moving.to);
@@ -44,9 +44,9 @@ impl Connection {
     }
 
     /// Gives up a carrier that is lost or does not answer. Pending replies are lost, and the outcome of their requests
-    /// is unknown. Then call [`begin_move`](Self::begin_move): for another helper at once, for the server after a
+    /// is unknown. Then call [`begin_move`](Self::begin_move): to another helper at once, to the server after a
     /// [wait](spillway_session::Pace::wait), because many clients lose a helper at the same time.
-    pub fn abandon(&mut self) {
+    pub fn discard_carrier(&mut self) {
         if let Some(slot) = self.active.take() {
             self.discard(slot);
         }
@@ -72,7 +72,7 @@ impl Connection {
             Some(CarrierMut::Link(link)) => {
                 let (unsent, unread) = (link.unsent(), link.has_unread());
                 if unread {
-                    self.events.readable();
+                    self.events.set_readable();
                     Err(MoveError::Unread)
                 } else if unsent > 0 && link.poll_ended().is_none() {
                     Err(MoveError::Unsent(unsent))
@@ -84,7 +84,7 @@ impl Connection {
         }
     }
 
-    fn start(&mut self, now: Instant, route: Route<'_>, automatic: bool) -> Result<(), MoveError> {
+    fn start(&mut self, now: Instant, route: Route<'_>, switches_when_ready: bool) -> Result<(), MoveError> {
         if self.moving.is_some() {
             return Err(MoveError::Moving);
         }
@@ -93,7 +93,7 @@ impl Connection {
             Route::Link(target) => self.start_link(now, target)?,
         };
         let stage = Stage::Connecting { deadline: now + self.settings.connect_timeout };
-        self.moving = Some(Moving { to, target, automatic, stage });
+        self.moving = Some(Moving { to, target, switches_when_ready, stage });
         // On loopback, or with a kept direct connection, the carrier may be ready at once.
         self.advance_move(now);
         Ok(())
@@ -104,9 +104,9 @@ impl Connection {
         if self.active == Some(Slot::Direct) && self.direct.as_ref().is_some_and(Direct::is_usable) {
             return Err(MoveError::SameCarrier);
         }
-        let kept = self.active != Some(Slot::Direct)
+        let is_reusable = self.active != Some(Slot::Direct)
             && self.direct.as_ref().is_some_and(|direct| direct.check_idle().is_ok());
-        if !kept {
+        if !is_reusable {
             self.direct = Some(Direct::start(server)?);
             if self.active == Some(Slot::Direct) {
                 self.active = None;
@@ -117,7 +117,8 @@ impl Connection {
 
     fn start_link(&mut self, now: Instant, target: &LinkTarget) -> Result<(Slot, Carrier), MoveError> {
         let to = if self.active == Some(Slot::LinkA) { Slot::LinkB } else { Slot::LinkA };
-        let link = Link::start(self.time(now), target, &self.settings, spillway_keys::fresh()?)?;
+        let link =
+            Link::start(self.time(now), target, &self.settings, spillway_keys::fresh_link_randomness()?)?;
         if let Some(index) = to.link() {
             self.links[index] = Some(Box::new(link));
         }
@@ -137,16 +138,16 @@ impl Connection {
             CarrierMut::None => return,
         };
         match outcome {
-            Ok(true) => self.carrier_ready(),
-            Ok(false) => self.note_connected(now, to),
+            Ok(true) => self.handle_carrier_ready(),
+            Ok(false) => self.start_accept_timeout(now, to),
             Err(why) => self.fail_move(why),
         }
     }
 
-    /// Starts the accept timeout when TCP is connected.
-    fn note_connected(&mut self, now: Instant, to: Slot) {
+    /// Starts the accept timeout if the TCP connection of a link is established.
+    fn start_accept_timeout(&mut self, now: Instant, to: Slot) {
         let connected = matches!(self.carrier_mut(to), CarrierMut::Link(link) if link.is_connected());
-        let deadline = now + self.settings.accepted_timeout;
+        let deadline = now + self.settings.accept_timeout;
         if let Some(Moving { stage, .. }) = &mut self.moving
             && matches!(stage, Stage::Connecting { .. })
             && connected
@@ -155,12 +156,12 @@ impl Connection {
         }
     }
 
-    fn carrier_ready(&mut self) {
+    fn handle_carrier_ready(&mut self) {
         let Some(moving) = &mut self.moving else { return };
         moving.stage = Stage::Prepared;
-        if !moving.automatic {
+        if !moving.switches_when_ready {
             let target = moving.target;
-            return self.events.move_outcome(Event::Prepared(target));
+            return self.events.set_move_outcome(Event::Prepared(target));
         }
         match self.check_no_bytes_pending() {
             Ok(()) => self.switch(),
@@ -168,7 +169,7 @@ impl Connection {
         }
     }
 
-    /// Handles readiness of a prepared carrier, which may have ended.
+    /// Handles readiness of a prepared carrier: fails the move if the carrier has ended.
     fn check_prepared(&mut self, to: Slot) {
         let failure = match self.carrier_mut(to) {
             CarrierMut::Direct(direct) => direct.check_prepared().err().map(MoveError::from),
@@ -207,14 +208,14 @@ impl Connection {
             CarrierMut::Link(link) => link.in_use = true,
             CarrierMut::None => {}
         }
-        self.events.move_outcome(Event::Moved(moving.target));
+        self.events.set_move_outcome(Event::Moved(moving.target));
         self.collect_events(moving.to);
     }
 
     fn fail_move(&mut self, why: MoveError) {
         if let Some(moving) = self.moving.take() {
             self.discard(moving.to);
-            self.events.move_outcome(Event::MoveFailed { to: moving.target, why });
+            self.events.set_move_outcome(Event::MoveFailed { to: moving.target, why });
         }
     }
 
@@ -231,7 +232,7 @@ impl Connection {
                 MoveError::ConnectTimeout(self.settings.connect_timeout)
             }
             Some(Stage::Accepting { deadline }) if deadline <= now => {
-                MoveError::AcceptedTimeout(self.settings.accepted_timeout)
+                MoveError::AcceptedTimeout(self.settings.accept_timeout)
             }
             _ => return,
         };

@@ -1,4 +1,4 @@
-//! Batches that a link has composed and the socket has not taken.
+//! Batches that a link has composed and the socket has not accepted.
 
 use std::io;
 use std::os::fd::OwnedFd;

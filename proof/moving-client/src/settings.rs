@@ -18,11 +18,11 @@ pub enum Route<'a> {
 pub struct Settings {
     /// Timeout of a TCP connect.
     pub connect_timeout: Duration,
-    /// Timeout from the TCP connect of a link until the server's application has accepted.
-    pub accepted_timeout: Duration,
-    /// Keeps the direct connection open and idle while helped.
+    /// Timeout from the TCP connect of a link until the server's application has accepted the connection.
+    pub accept_timeout: Duration,
+    /// Keeps the direct connection open and idle while the connection is helped.
     pub keep_direct: bool,
-    /// Window of a link: limit of reply bytes that the application has not received.
+    /// Window of a link: limit of the reply bytes that the application has not received yet.
     pub window_bytes: u32,
 }
 
@@ -30,7 +30,7 @@ impl Default for Settings {
     fn default() -> Settings {
         Settings {
             connect_timeout: Duration::from_secs(5),
-            accepted_timeout: Duration::from_secs(5),
+            accept_timeout: Duration::from_secs(5),
             keep_direct: true,
             window_bytes: 256 * 1024,
         }

@@ -19,7 +19,7 @@ pub(crate) fn start_connect(target: SocketAddr) -> io::Result<OwnedFd> {
     }
 }
 
-/// Whether a connect has finished. Returns its error if it failed.
+/// Whether a connect has succeeded. Returns the connect's error if it has failed.
 pub(crate) fn is_connected(socket: &OwnedFd) -> io::Result<bool> {
     sockopt::socket_error(socket)??;
     match net::getpeername(socket) {
@@ -42,7 +42,7 @@ pub(crate) fn send(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
     }
 }
 
-/// Receives; 0 is the end of the stream.
+/// Receives bytes and returns their number; 0 is the end of the stream.
 pub(crate) fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<usize> {
     receive_with(socket, buffer, RecvFlags::empty())
 }

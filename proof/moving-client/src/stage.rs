@@ -1,4 +1,4 @@
-//! Progress of a move.
+//! The progress of a move.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ pub(crate) struct Moving {
     pub(crate) to: Slot,
     pub(crate) target: Carrier,
     /// The connection switches as soon as the carrier is ready, and sends nothing until then.
-    pub(crate) automatic: bool,
+    pub(crate) switches_when_ready: bool,
     pub(crate) stage: Stage,
 }
 
@@ -23,8 +23,8 @@ pub(crate) enum Stage {
 }
 
 impl Moving {
-    pub(crate) fn is_automatic(&self) -> bool {
-        self.automatic
+    pub(crate) fn switches_when_ready(&self) -> bool {
+        self.switches_when_ready
     }
 
     pub(crate) fn deadline(&self) -> Option<Instant> {

@@ -36,8 +36,8 @@ pub(crate) fn join_token(token: u64, slot: Slot) -> u64 {
 }
 
 /// Splits the data of an epoll event into the caller's token for the connection and the socket. `None` if the lowest
-/// two bits are set: [`watch_in`](crate::Connection::watch_in) never writes such data, so callers can use it for their
-/// own descriptors.
+/// two bits are set: [`watch_in`](crate::Connection::watch_in) never writes such data, so callers can use these bits
+/// for their own descriptors.
 pub fn split_token(data: u64) -> Option<(u64, Slot)> {
     let slot = *Slot::ALL.get((data & ((1 << SLOT_BITS) - 1)) as usize)?;
     Some((data >> SLOT_BITS, slot))
@@ -69,15 +69,15 @@ pub struct Ready {
 
 impl From<EventFlags> for Ready {
     fn from(flags: EventFlags) -> Ready {
-        let broken = flags.intersects(EventFlags::ERR | EventFlags::HUP);
+        let has_failed = flags.intersects(EventFlags::ERR | EventFlags::HUP);
         Ready {
-            readable: broken || flags.contains(EventFlags::IN),
-            writable: broken || flags.contains(EventFlags::OUT),
+            readable: has_failed || flags.contains(EventFlags::IN),
+            writable: has_failed || flags.contains(EventFlags::OUT),
         }
     }
 }
 
-/// The readiness for which a socket is, or is to be, watched.
+/// The readiness for which a socket is watched or must be watched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Interest {
     pub(crate) readable: bool,
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_round_trip() {
+    fn joined_tokens_are_split_into_the_same_parts() {
         for token in [0, 1, 77, u64::MAX >> SLOT_BITS] {
             for slot in Slot::ALL {
                 assert_eq!(split_token(join_token(token, slot)), Some((token, slot)));
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hang_up_is_readable_and_writable() {
+    fn hang_up_counts_as_readable_and_writable() {
         assert_eq!(Ready::from(EventFlags::HUP), Ready { readable: true, writable: true });
         assert_eq!(Ready::from(EventFlags::IN), Ready { readable: true, writable: false });
         assert_eq!(Ready::from(EventFlags::OUT), Ready { readable: false, writable: true });

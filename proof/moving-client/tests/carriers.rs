@@ -1,4 +1,4 @@
-//! Both carriers and moves between them, against the small server of `support`.
+//! Requests on both carriers and moves between the carriers, with the small server of `support`.
 
 mod support;
 
@@ -10,7 +10,7 @@ use spillway_moving_client::{Carrier, Route, Settings};
 use support::Server;
 
 fn round_trip(client: &mut Client, length: usize, seed: usize) {
-    let request: Vec<u8> = (0..length).map(|i| ((i * 7 + seed) % 251) as u8).collect();
+    let request: Vec<u8> = (0..length).map(|offset| ((offset * 7 + seed) % 251) as u8).collect();
     client.write_all(&request).unwrap();
     let mut reply = vec![0; length];
     client.read_exact(&mut reply).unwrap();

@@ -1,4 +1,4 @@
-//! Edge cases of moves: refusals, failures, and carriers that end meanwhile. Tests pass the time instead of waiting.
+//! Edge cases of moves: refusals, failures, and carriers that end during a move. Tests pass times instead of waiting.
 
 mod support;
 
@@ -10,24 +10,24 @@ use spillway_batch::Limits;
 use spillway_moving_client::{Carrier, Connection, Event, LinkTarget, MoveError, Route, Settings};
 use support::{Server, await_event, await_readable, exchange, serve, turn};
 
-fn direct(server: &Server) -> Connection {
-    let mut connection =
-        Connection::connect(Instant::now(), server.plain, Settings::default()).expect("a socket");
+fn direct_connection(server: &Server) -> Connection {
+    let mut connection = Connection::connect(Instant::now(), server.plain, Settings::default()).unwrap();
     assert!(matches!(await_event(&mut connection), Event::Moved(Carrier::Direct(to)) if to == server.plain));
     connection
 }
 
-fn helped(server: &Server, settings: Settings) -> Connection {
+fn helped_connection(server: &Server, settings: Settings) -> Connection {
     let mut connection =
-        Connection::pm_connect(Instant::now(), &server.target(), Some(server.plain), settings).unwrap();
+        Connection::connect_through_link(Instant::now(), &server.target(), Some(server.plain), settings)
+            .unwrap();
     assert!(matches!(await_event(&mut connection), Event::Moved(Carrier::Link(to)) if to == server.link));
     connection
 }
 
 #[test]
-fn the_old_carrier_stays_in_use_until_a_prepared_move_completes() {
+fn old_carrier_stays_in_use_until_a_prepared_move_completes() {
     let server = Server::start("127.0.0.1", Limits::default());
-    let mut connection = direct(&server);
+    let mut connection = direct_connection(&server);
     for round in 0..5 {
         connection.prepare_move(Instant::now(), Route::Link(&server.target())).unwrap();
         exchange(&mut connection, b"while it is prepared");
@@ -40,7 +40,7 @@ fn the_old_carrier_stays_in_use_until_a_prepared_move_completes() {
         connection.prepare_move(Instant::now(), Route::Direct).unwrap();
         assert!(
             matches!(connection.poll_event(), Some(Event::Prepared(Carrier::Direct(_)))),
-            "the direct connection was kept"
+            "the kept direct connection should be ready at once"
         );
         exchange(&mut connection, b"still helped");
         connection.complete_move().unwrap();
@@ -50,9 +50,9 @@ fn the_old_carrier_stays_in_use_until_a_prepared_move_completes() {
 }
 
 #[test]
-fn a_cancelled_move_changes_nothing() {
+fn cancelled_move_leaves_the_carrier_in_use() {
     let server = Server::start("127.0.0.1", Limits::default());
-    let mut connection = direct(&server);
+    let mut connection = direct_connection(&server);
     assert!(matches!(connection.complete_move(), Err(MoveError::NotPrepared)));
     connection.prepare_move(Instant::now(), Route::Link(&server.target())).unwrap();
     assert!(matches!(connection.begin_move(Instant::now(), Route::Direct), Err(MoveError::Moving)));
@@ -63,10 +63,10 @@ fn a_cancelled_move_changes_nothing() {
 }
 
 #[test]
-fn a_move_is_refused_while_replies_are_unread() {
+fn move_is_refused_while_replies_are_unread() {
     let server = Server::start("127.0.0.1", Limits::default());
     let target = server.target();
-    for mut connection in [direct(&server), helped(&server, Settings::default())] {
+    for mut connection in [direct_connection(&server), helped_connection(&server, Settings::default())] {
         let route = match connection.carrier() {
             Some(Carrier::Direct(_)) => Route::Link(&target),
             _ => Route::Direct,
@@ -85,12 +85,12 @@ fn a_move_is_refused_while_replies_are_unread() {
 }
 
 #[test]
-fn a_prepared_move_does_not_complete_while_a_reply_is_unread() {
+fn prepared_move_completes_only_after_replies_are_read() {
     let server = Server::start("127.0.0.1", Limits::default());
-    // A port that never answers, so that the move stays in progress.
+    // A port that never answers keeps the move in progress.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let target = LinkTarget { address: silent.local_addr().unwrap(), ..server.target() };
-    let mut connection = direct(&server);
+    let mut connection = direct_connection(&server);
     connection.prepare_move(Instant::now(), Route::Link(&server.target())).unwrap();
     assert!(matches!(await_event(&mut connection), Event::Prepared(_)));
     connection.send(b"late").unwrap();
@@ -104,22 +104,22 @@ fn a_prepared_move_does_not_complete_while_a_reply_is_unread() {
     assert_eq!(
         connection.send(b"x").unwrap_err().kind(),
         io::ErrorKind::WouldBlock,
-        "`send` blocks during a move"
+        "`send` should block during a move"
     );
     connection.cancel_move();
-    exchange(&mut connection, b"the move is off");
+    exchange(&mut connection, b"the move is cancelled");
 }
 
 #[test]
-fn a_move_times_out_and_the_old_carrier_stays() {
+fn move_times_out_and_the_old_carrier_stays_in_use() {
     let server = Server::start("127.0.0.1", Limits::default());
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let target = LinkTarget { address: silent.local_addr().unwrap(), ..server.target() };
-    let mut connection = direct(&server);
+    let mut connection = direct_connection(&server);
     assert_eq!(connection.poll_timeout(), None);
     let now = Instant::now();
     connection.begin_move(now, Route::Link(&target)).unwrap();
-    let first = connection.poll_timeout().expect("a deadline");
+    let first = connection.poll_timeout().expect("a move in progress has a deadline");
     connection.handle_timeout(first - Duration::from_nanos(1));
     assert!(connection.is_moving());
     // The connect timeout or the accept timeout ends the move.
@@ -127,7 +127,7 @@ fn a_move_times_out_and_the_old_carrier_stays() {
         connection.handle_timeout(deadline);
     }
     let Some(Event::MoveFailed { to: Carrier::Link(to), why }) = connection.poll_event() else {
-        panic!("the move must fail");
+        panic!("the move should fail with an event");
     };
     assert_eq!(to, target.address);
     assert!(matches!(why, MoveError::ConnectTimeout(_) | MoveError::AcceptedTimeout(_)), "{why}");
@@ -135,7 +135,7 @@ fn a_move_times_out_and_the_old_carrier_stays() {
 }
 
 #[test]
-fn a_lost_idle_direct_connection_is_an_event_and_a_move_back_opens_a_new_one() {
+fn move_back_after_the_loss_of_the_idle_direct_connection_opens_a_new_one() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let plain = listener.local_addr().unwrap();
     let server = Server::start("127.0.0.1", Limits::default());
@@ -154,7 +154,7 @@ fn a_lost_idle_direct_connection_is_an_event_and_a_move_back_opens_a_new_one() {
 }
 
 #[test]
-fn a_reply_after_the_move_ends_the_idle_direct_connection() {
+fn reply_after_the_move_ends_the_idle_direct_connection() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = Server::start("127.0.0.1", Limits::default());
     let plain = listener.local_addr().unwrap();
@@ -165,13 +165,13 @@ fn a_reply_after_the_move_ends_the_idle_direct_connection() {
     assert!(matches!(await_event(&mut connection), Event::Moved(_)));
     other_end.write_all(b"too late").unwrap();
     let Event::IdleDirectLost(error) = await_event(&mut connection) else {
-        panic!("the idle connection must be lost")
+        panic!("the idle direct connection should be lost")
     };
     assert!(error.to_string().contains("receive all expected replies before a move"), "{error}");
 }
 
 #[test]
-fn the_direct_connection_is_closed_without_keep_direct() {
+fn direct_connection_is_closed_without_keep_direct() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = Server::start("127.0.0.1", Limits::default());
     let settings = Settings { keep_direct: false, ..Settings::default() };
@@ -185,19 +185,20 @@ fn the_direct_connection_is_closed_without_keep_direct() {
 }
 
 #[test]
-fn a_move_to_direct_needs_a_server() {
+fn move_to_direct_without_a_server_is_refused() {
     let server = Server::start("127.0.0.1", Limits::default());
     let now = Instant::now();
-    let mut connection = Connection::pm_connect(now, &server.target(), None, Settings::default()).unwrap();
+    let mut connection =
+        Connection::connect_through_link(now, &server.target(), None, Settings::default()).unwrap();
     assert!(matches!(await_event(&mut connection), Event::Moved(_)));
     assert!(matches!(connection.begin_move(now, Route::Direct), Err(MoveError::NoServer)));
     exchange(&mut connection, b"helped");
 }
 
 #[test]
-fn a_closed_link_is_an_error_and_the_direct_connection_remains() {
+fn connection_moves_to_direct_after_its_link_was_closed() {
     let server = Server::start("127.0.0.1", Limits::default());
-    let mut connection = direct(&server);
+    let mut connection = direct_connection(&server);
     connection.begin_move(Instant::now(), Route::Link(&server.target())).unwrap();
     assert!(matches!(await_event(&mut connection), Event::Moved(_)));
     exchange(&mut connection, b"helped");
@@ -212,9 +213,9 @@ fn a_closed_link_is_an_error_and_the_direct_connection_remains() {
 }
 
 #[test]
-fn an_end_that_arrives_with_the_last_bytes_is_returned() {
+fn end_that_arrives_with_the_last_bytes_is_returned_after_them() {
     let server = Server::start("127.0.0.1", Limits::default());
-    let mut connection = helped(&server, Settings::default());
+    let mut connection = helped_connection(&server, Settings::default());
     connection.send(b"last words").unwrap();
     connection.finish().unwrap();
     assert_eq!(connection.send(b"more").unwrap_err().kind(), io::ErrorKind::BrokenPipe);
@@ -230,13 +231,13 @@ fn an_end_that_arrives_with_the_last_bytes_is_returned() {
 }
 
 #[test]
-fn an_abandoned_carrier_is_replaced_by_the_direct_connection_at_once() {
+fn move_to_the_kept_direct_connection_after_abandon_is_immediate() {
     let server = Server::start("127.0.0.1", Limits { window_bytes: 100, ..Limits::default() });
-    let mut connection = direct(&server);
+    let mut connection = direct_connection(&server);
     connection.begin_move(Instant::now(), Route::Link(&server.target())).unwrap();
     assert!(matches!(await_event(&mut connection), Event::Moved(_)));
     connection.send(b"a request without a reply").unwrap();
-    connection.abandon();
+    connection.discard_carrier();
     assert_eq!(connection.carrier(), None);
     assert_eq!(connection.send(b"x").unwrap_err().kind(), io::ErrorKind::NotConnected);
     connection.begin_move(Instant::now(), Route::Direct).unwrap();
@@ -247,19 +248,21 @@ fn an_abandoned_carrier_is_replaced_by_the_direct_connection_at_once() {
 #[test]
 fn credit_without_data_causes_a_room_event() {
     let server = Server::start_sink(Limits { window_bytes: 100, ..Limits::default() });
-    let mut connection = helped(&server, Settings::default());
+    let mut connection = helped_connection(&server, Settings::default());
     let deadline = Instant::now() + Duration::from_secs(60);
     let mut sent = 0;
     while sent < 3000 {
         match connection.send(&[7; 130]) {
-            Ok(taken) => sent += taken,
+            Ok(accepted) => sent += accepted,
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
         }
         while !matches!(connection.poll_event(), Some(Event::Room)) {
-            // An event loop receives when `handle_ready` returns true.
+            // As an event loop does, receive when `handle_ready` returns true.
             if turn(&mut connection, deadline) {
                 assert!(
-                    connection.receive(&mut [0; 64]).is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock)
+                    connection
+                        .receive(&mut [0; 64])
+                        .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
                 );
             }
         }

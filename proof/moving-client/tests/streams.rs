@@ -1,4 +1,4 @@
-//! The echoed stream equals the sent stream, for arbitrary sizes of sends, buffers and windows, with moves in between.
+//! Property test: the echoed stream equals the sent one, for random sizes of sends, buffers and windows, with moves.
 
 mod support;
 
@@ -17,7 +17,7 @@ enum Step {
     Move,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn random_step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => (1usize..3000).prop_map(Step::Send),
         1 => (1usize..90_000).prop_map(Step::Send),
@@ -51,9 +51,9 @@ impl Stream<'_> {
         let mut buffer = vec![0xee; length];
         match self.connection.receive(&mut buffer) {
             Ok(received) => {
-                assert!(received > 0, "the stream ended without a request to end it");
-                for (at, got) in buffer[..received].iter().enumerate() {
-                    assert_eq!(*got, byte_at(self.received + at), "at {}", self.received + at);
+                assert!(received > 0, "the stream should not end before its client ends it");
+                for (index, got) in buffer[..received].iter().enumerate() {
+                    assert_eq!(*got, byte_at(self.received + index), "at offset {}", self.received + index);
                 }
                 self.received += received;
                 assert!(self.received <= self.sent);
@@ -87,16 +87,16 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_echoed_stream_equals_the_sent_stream(
+    fn echoed_stream_equals_the_sent_stream(
         client_window in prop_oneof![1u32..100, 1000u32..300_000],
         server_window in prop_oneof![1u32..100, 1000u32..300_000],
-        steps in prop::collection::vec(step(), 1..60),
+        steps in prop::collection::vec(random_step(), 1..60),
     ) {
         let limits = Limits { window_bytes: server_window, ..Limits::default() };
         let server = Server::start("127.0.0.1", limits);
         let settings = Settings { window_bytes: client_window, ..Settings::default() };
         let connection =
-            Connection::pm_connect(Instant::now(), &server.target(), Some(server.plain), settings).unwrap();
+            Connection::connect_through_link(Instant::now(), &server.target(), Some(server.plain), settings).unwrap();
         let mut stream = Stream { connection, server: &server, sent: 0, received: 0 };
         assert!(matches!(await_event(&mut stream.connection), Event::Moved(_)));
         for step in steps {

@@ -1,42 +1,42 @@
-//! Free ports for servers that tests and experiments start and that cannot report a port which the kernel chose for
-//! them; and [`SilentPeers`], which hold silent connections to a port.
+//! Free ports for servers of tests and experiments, for servers that cannot report a port that the kernel has chosen
+//! for them; and [`SilentPeers`], which hold silent connections to a port.
 //!
 //! Port 0 does not work for such servers: between the kernel's choice and the server's `bind`, another test's server
 //! or an outgoing connection may get the same port, and the first test then connects to the wrong server.
 
-mod strangers;
+mod silent_peers;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-pub use strangers::SilentPeers;
+pub use silent_peers::SilentPeers;
 
-/// The range lies below Linux's default range of ports for outgoing connections (from 32,768).
-const FIRST: u32 = 10_000;
-const COUNT: u32 = 20_000;
+/// First port of the range, which lies below Linux's default range for outgoing connections (from 32,768).
+const FIRST_PORT: u32 = 10_000;
+const PORTS: u32 = 20_000;
 
 /// Returns a TCP port of `address` that is free now and that this process has not returned before; `None` if no port
 /// is free. Another process may still bind the port first: a test that must not fail starts its server again with
 /// another port.
 pub fn free_port_at(address: IpAddr) -> Option<u16> {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
+    static NEXT_OFFSET: AtomicU32 = AtomicU32::new(0);
     let start = std::process::id().wrapping_mul(97);
-    (0..COUNT)
-        .map(|_| start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT + FIRST)
-        .map(|port| u16::try_from(port).expect("below 30,000"))
+    (0..PORTS)
+        .map(|_| start.wrapping_add(NEXT_OFFSET.fetch_add(1, Ordering::Relaxed)) % PORTS + FIRST_PORT)
+        .map(|port| u16::try_from(port).expect("ports of the range are below 30,000"))
         .find(|port| TcpListener::bind((address, *port)).is_ok())
 }
 
-/// [`free_port_at`] IPv4 loopback.
+/// A free port of IPv4 loopback: see [`free_port_at`].
 ///
 /// # Panics
 ///
 /// If no port is free.
 pub fn free_port() -> u16 {
-    free_port_at(Ipv4Addr::LOCALHOST.into()).expect("a port is free")
+    free_port_at(Ipv4Addr::LOCALHOST.into()).expect("a port between 10,000 and 30,000 is free on loopback")
 }
 
-/// [`free_port`] at IPv4 loopback: for a server that starts later, or as an address at which no server listens.
+/// IPv4 loopback and a [`free_port`]: for a server that starts later, or as an address at which no server listens.
 pub fn free_address() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, free_port()).into()
 }
@@ -46,15 +46,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_differ_and_are_free() {
-        let mut given: Vec<u16> = Vec::new();
+    fn returned_ports_differ_and_are_free() {
+        let mut returned: Vec<u16> = Vec::new();
         for _ in 0..100 {
             let port = free_port();
-            assert!(!given.contains(&port));
-            given.push(port);
-            // Another socket takes the next candidate.
-            let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, port + 1));
-            assert_ne!(free_port(), port + 1, "{taken:?}");
+            assert!(!returned.contains(&port));
+            returned.push(port);
+            // Another socket binds the next candidate.
+            let next_candidate = TcpListener::bind((Ipv4Addr::LOCALHOST, port + 1));
+            assert_ne!(free_port(), port + 1, "{next_candidate:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The event queue of a world, and the events of a network.
+//! The event queue of a world, and the events of a simulated network.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -10,7 +10,7 @@ use crate::socket::{HostId, Segment};
 
 /// An event in a network.
 #[derive(Debug)]
-#[allow(missing_docs, reason = "the names are sufficient")]
+#[allow(missing_docs, reason = "the names of the fields suffice")]
 pub enum NetworkEvent {
     /// A connection attempt arrives at the host with the address `target`.
     Syn { from: (HostId, Conn), source: SocketAddr, target: SocketAddr },
@@ -18,32 +18,32 @@ pub enum NetworkEvent {
     Segment { at: HostId, conn: Conn, from: Option<(HostId, Conn)>, segment: Segment },
     /// A host has a turn.
     Turn(HostId),
-    /// A host's timer, set for this time, runs out.
+    /// A host's timer, set to this time, expires.
     Wake(HostId, Time),
-    /// An event of the world itself, by a number that the world chose: a fault, a restart.
+    /// An event of the world itself, such as a fault or a restart; the world defines the numbers.
     World(u64),
 }
 
 /// Events in order of time; events at the same time, in order of insertion.
-pub(crate) struct Agenda<H> {
-    queue: BinaryHeap<Reverse<Entry<H>>>,
+pub(crate) struct Agenda<E> {
+    queue: BinaryHeap<Reverse<Entry<E>>>,
     added: u64,
 }
 
-impl<H> Default for Agenda<H> {
-    fn default() -> Agenda<H> {
+impl<E> Default for Agenda<E> {
+    fn default() -> Agenda<E> {
         Agenda { queue: BinaryHeap::new(), added: 0 }
     }
 }
 
-impl<H> Agenda<H> {
-    pub(crate) fn add(&mut self, at: Time, what: H) {
+impl<E> Agenda<E> {
+    pub(crate) fn add(&mut self, at: Time, event: E) {
         self.added += 1;
-        self.queue.push(Reverse(Entry { at, order: self.added, what }));
+        self.queue.push(Reverse(Entry { at, order: self.added, event }));
     }
 
-    pub(crate) fn take(&mut self) -> Option<(Time, H)> {
-        self.queue.pop().map(|Reverse(entry)| (entry.at, entry.what))
+    pub(crate) fn take(&mut self) -> Option<(Time, E)> {
+        self.queue.pop().map(|Reverse(entry)| (entry.at, entry.event))
     }
 
     pub(crate) fn next_at(&self) -> Option<Time> {
@@ -51,28 +51,28 @@ impl<H> Agenda<H> {
     }
 }
 
-struct Entry<H> {
+struct Entry<E> {
     at: Time,
     order: u64,
-    what: H,
+    event: E,
 }
 
-impl<H> PartialEq for Entry<H> {
-    fn eq(&self, other: &Entry<H>) -> bool {
+impl<E> PartialEq for Entry<E> {
+    fn eq(&self, other: &Entry<E>) -> bool {
         (self.at, self.order) == (other.at, other.order)
     }
 }
 
-impl<H> Eq for Entry<H> {}
+impl<E> Eq for Entry<E> {}
 
-impl<H> PartialOrd for Entry<H> {
-    fn partial_cmp(&self, other: &Entry<H>) -> Option<Ordering> {
+impl<E> PartialOrd for Entry<E> {
+    fn partial_cmp(&self, other: &Entry<E>) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<H> Ord for Entry<H> {
-    fn cmp(&self, other: &Entry<H>) -> Ordering {
+impl<E> Ord for Entry<E> {
+    fn cmp(&self, other: &Entry<E>) -> Ordering {
         (self.at, self.order).cmp(&(other.at, other.order))
     }
 }

@@ -1,4 +1,4 @@
-//! Runs one host's application for one turn, by the contract of [`Transport`].
+//! Runs one host's application for one turn, as the contract of [`Transport`] requires.
 
 use spillway_transport::{Application, Conn, Event, Time, Transport};
 
@@ -8,7 +8,7 @@ use crate::port::Port;
 use crate::socket::{HostId, SocketEvent};
 
 /// Maximum of events for one connection in one turn.
-const EVENTS_PER_TURN: u64 = 8;
+const EVENTS_PER_TURN_MAX: u64 = 8;
 
 impl SocketEvent {
     fn as_event(&self) -> Event<'_> {
@@ -30,16 +30,16 @@ pub fn turn<A: Application>(network: &mut Network, host: HostId, application: &m
         application.handle_timeout(now, &mut Port { network, host });
     }
     for conn in network.begin_turn(host) {
-        for _ in 0..network.rng.range(1, EVENTS_PER_TURN) {
+        for _ in 0..network.rng.range(1, EVENTS_PER_TURN_MAX) {
             let Some(event) = network.next_event(host, conn) else { break };
             application.handle(now, conn, event.as_event(), &mut Port { network, host });
         }
         network.mark_ready(host, conn);
     }
-    end(network, host, application);
+    end_turn(network, host, application);
 }
 
-/// Applies an event to the network; calls `turn` for a host that has one.
+/// Applies an event to the network; calls `turn` for the host whose turn is due, if any.
 pub fn handle(network: &mut Network, event: NetworkEvent, turn: impl FnOnce(&mut Network, HostId)) {
     match event {
         NetworkEvent::Syn { from, source, target } => network.arrive_syn(from, source, target),
@@ -58,7 +58,7 @@ pub fn handle(network: &mut Network, event: NetworkEvent, turn: impl FnOnce(&mut
     }
 }
 
-/// Runs a command of the application's owner between two turns, then ends the turn.
+/// Runs `command` on the application, as its program's main loop does between two turns, then ends the turn.
 pub fn command<A: Application, R>(
     network: &mut Network,
     host: HostId,
@@ -66,11 +66,11 @@ pub fn command<A: Application, R>(
     command: impl FnOnce(Time, &mut A, &mut Port<'_>) -> R,
 ) -> R {
     let result = command(network.time_at(host), application, &mut Port { network, host });
-    end(network, host, application);
+    end_turn(network, host, application);
     result
 }
 
-fn end<A: Application>(network: &mut Network, host: HostId, application: &mut A) {
+fn end_turn<A: Application>(network: &mut Network, host: HostId, application: &mut A) {
     application.end_of_turn(network.time_at(host), &mut Port { network, host });
     for conn in std::mem::take(&mut network.hosts[host].dirty) {
         network.flush(host, conn);
@@ -78,7 +78,7 @@ fn end<A: Application>(network: &mut Network, host: HostId, application: &mut A)
     network.wake_at(host, application.poll_timeout());
 }
 
-/// Stands for the application of a host that is down.
+/// The application of a host that is down: aborts every connection.
 #[derive(Debug)]
 pub struct Down;
 

@@ -1,6 +1,6 @@
 //! A deterministic simulator: clients, helpers and a server run the shipped code in virtual time, from a seed.
 //!
-//! Each world has a folder:
+//! A world is one simulated set of hosts with its own kinds of faults. Each world has a folder:
 //!
 //! - [`relay`]: clients, helpers and a server over links, with faults
 //! - [`session`]: sessions that move between carriers
@@ -13,19 +13,20 @@
 //! - [`network`]: hosts and TCP connections between them; a [`port::Port`] is one host's
 //!   [`Transport`](spillway_transport::Transport)
 //! - [`clock`]: one clock per host, each with its own rate
-//! - [`agenda`]: the event queue; [`weather`]: the network's delays and sizes; `storm`: the phase with faults
+//! - [`agenda`]: the event queue; [`conditions`]: the network's delays and sizes; `phases`: a fault phase, then calm
 //! - [`driver`]: runs an application on a host, turn by turn
 //! - [`pattern`]: the bytes of every stream
 //! - [`oracle`]: checks every stream, outside the code under test
-//! - `attackers`: peers without a key and clients that flood; `alterer`: an attacker on the path who changes bytes
-//! - [`swarm()`]: runs many seeds on all cores
+//! - `attackers`: peers without a key and clients that flood; `alterer`: an attacker on the path who alters bytes
+//! - [`run_seeds()`]: runs many seeds on all cores
 //!
-//! Everything comes from the seed: the same seed, number of steps and program give the same trace hash.
+//! Every random draw comes from the seed: the same seed, number of steps and program give the same trace hash.
 #![forbid(unsafe_code)]
 
 pub mod agenda;
 pub mod batching;
 pub mod clock;
+pub mod conditions;
 pub mod driver;
 pub mod network;
 pub mod oracle;
@@ -36,15 +37,14 @@ pub mod relay;
 pub mod rng;
 pub mod session;
 pub mod tcp;
-pub mod weather;
 
 mod alterer;
 mod attackers;
 mod names;
+mod phases;
+mod run_seeds;
 mod socket;
-mod storm;
-mod swarm;
 mod turns;
 mod violations;
 
-pub use swarm::swarm;
+pub use run_seeds::run_seeds;

@@ -13,7 +13,7 @@ pub(crate) fn address(host: HostId, port: u16) -> SocketAddr {
 }
 
 pub(crate) fn ip(host: HostId) -> IpAddr {
-    [10, 0, 0, 1 + host as u8].into() // worlds have few hosts
+    [10, 0, 0, 1 + host as u8].into() // fits: a world has few hosts
 }
 
 pub(crate) fn helper_key() -> Key {

@@ -11,9 +11,9 @@ use spillway_transport::{Conn, LostReason, Time};
 use crate::agenda::{Agenda, NetworkEvent};
 use crate::alterer::{Alterer, UNNOTICED_BYTES_MAX};
 use crate::clock::Clock;
+use crate::conditions::NetworkConditions;
 use crate::rng::{Rng, mix};
 use crate::socket::{HostId, Segment, Socket, SocketEvent};
-use crate::weather::Weather;
 
 /// Local addresses of the connections that a host has opened, as `getsockname` returns them.
 pub type AddressBook = Rc<RefCell<BTreeMap<Conn, SocketAddr>>>;
@@ -28,7 +28,7 @@ pub(crate) struct Slot {
 #[derive(Debug)]
 pub struct Host {
     ip: IpAddr,
-    /// Port and whether it is open, by listener index.
+    /// By listener index: the port, and whether it is open.
     pub(crate) listeners: Vec<(u16, bool)>,
     pub(crate) slots: Vec<Slot>,
     next_port: u16,
@@ -37,13 +37,13 @@ pub struct Host {
     /// Connections with new output in this turn.
     pub(crate) dirty: Vec<Conn>,
     pub(crate) turn_due: bool,
-    /// `wake`: when the application asked for a timeout; `armed`: time of the queued event, at or before `wake`.
+    /// `wake`: the application's next timeout; `armed`: time of the queued event, at or before `wake`.
     pub(crate) wake: Option<Time>,
     pub(crate) armed: Option<Time>,
     pub(crate) clock: Clock,
-    /// By target host: until when nothing that this host sends arrives there.
+    /// By target host: until this time, segments of this host do not arrive there.
     pub(crate) silent_until: Vec<Time>,
-    /// Without power until then.
+    /// The host is without power until this time.
     pub(crate) off_until: Time,
     pub(crate) reusable_chunks: Vec<spillway_transport::Chunk>,
 }
@@ -52,7 +52,7 @@ pub struct Host {
 pub struct Network {
     pub(crate) now: Time,
     pub(crate) rng: Rng,
-    pub(crate) weather: Weather,
+    pub(crate) conditions: NetworkConditions,
     agenda: Agenda<NetworkEvent>,
     pub(crate) hosts: Vec<Host>,
     /// Trace hash over all events delivered to applications: equal seeds give equal hashes.
@@ -61,24 +61,24 @@ pub struct Network {
     pub(crate) events_delivered: u64,
     /// Violations of the transport's contract by applications.
     pub(crate) misuse: Vec<String>,
-    /// For canaries: flip a bit in each of the next segments between two hosts (source, target, segments left).
+    /// Planted fault: a bit flips in each of the next segments between two hosts (source, target, segments left).
     pub(crate) flip: Option<(HostId, HostId, u32)>,
-    /// For canaries: report queued bytes on every connection, and used-up memory.
+    /// Planted fault: every connection reports queued bytes, and the memory is used up.
     pub(crate) reports_full_memory: bool,
-    /// For canaries: report all sent bytes as acknowledged.
+    /// Planted fault: all sent bytes are reported as acknowledged.
     pub(crate) acknowledges_early: bool,
-    /// For canaries: accepted connections deliver all received bytes, whatever the application grants.
+    /// Planted fault: accepted connections deliver all received bytes, even bytes that the application has not granted.
     pub(crate) grants_everything: bool,
     pub(crate) alterer: Option<Alterer>,
 }
 
 impl Network {
     /// A network without hosts.
-    pub fn new(seed: u64, weather: Weather) -> Network {
+    pub fn new(seed: u64, conditions: NetworkConditions) -> Network {
         Network {
             now: Time(1),
             rng: Rng::new(seed),
-            weather,
+            conditions,
             agenda: Agenda::default(),
             hosts: Vec::new(),
             hash: seed,
@@ -118,25 +118,25 @@ impl Network {
         self.hosts.len() - 1
     }
 
-    /// The addresses of the connections that a host opens; the book is updated as connections open.
+    /// The address book of a host; it is updated when a connection opens.
     pub fn addresses(&self, host: HostId) -> AddressBook {
         self.hosts[host].addresses.clone()
     }
 
     /// Queues an event, `delay` from now.
-    pub fn after(&mut self, delay: Duration, what: NetworkEvent) {
-        self.at(self.now + delay, what);
+    pub fn queue_after(&mut self, delay: Duration, event: NetworkEvent) {
+        self.queue_at(self.now + delay, event);
     }
 
-    pub(crate) fn at(&mut self, at: Time, what: NetworkEvent) {
-        self.agenda.add(at, what);
+    pub(crate) fn queue_at(&mut self, at: Time, event: NetworkEvent) {
+        self.agenda.add(at, event);
     }
 
-    /// Takes the next event and moves the time to it.
+    /// Takes the next event and advances the time to it.
     pub fn pop(&mut self) -> Option<NetworkEvent> {
-        let (at, what) = self.agenda.take()?;
+        let (at, event) = self.agenda.take()?;
         self.now = self.now.max(at);
-        Some(what)
+        Some(event)
     }
 
     /// Time of the next event.
@@ -144,39 +144,41 @@ impl Network {
         self.agenda.next_at()
     }
 
-    pub(crate) fn note(&mut self, value: u64) {
+    fn add_to_hash(&mut self, value: u64) {
         self.hash = mix(self.hash ^ value);
     }
 
     /// The next event of a connection, if any. [`SocketEvent::Lost`] frees the connection.
     pub(crate) fn next_event(&mut self, host: HostId, conn: Conn) -> Option<SocketEvent> {
-        let piece = self.rng.scale(1, self.weather.piece_bytes_max);
+        let bytes_max = self.rng.log_uniform(1, self.conditions.event_bytes_max);
         let acknowledges_early = self.acknowledges_early;
         let socket = self.socket_mut(host, conn)?;
         let reads_altered = socket.altered_at.is_some_and(|at| socket.delivered > at + UNNOTICED_BYTES_MAX);
-        let mut event = socket.poll_event(piece)?;
+        let mut event = socket.poll_event(bytes_max)?;
         if reads_altered && matches!(event, SocketEvent::Data { .. }) {
-            self.misuse.push(format!("host {host} reads on behind altered bytes"));
+            self.misuse.push(format!("host {host} reads on after altered bytes"));
         }
         let socket = self.socket_mut(host, conn)?;
         if let (SocketEvent::Acknowledged { through }, true) = (&mut event, acknowledges_early) {
             *through = socket.sent;
         }
         self.events_delivered += 1;
-        self.note((host as u64) << 48 ^ u64::from(conn.slot) << 24 ^ u64::from(conn.generation) ^ self.now.0);
+        self.add_to_hash(
+            (host as u64) << 48 ^ u64::from(conn.slot) << 24 ^ u64::from(conn.generation) ^ self.now.0,
+        );
         match &event {
             SocketEvent::Data { end, bytes } => {
-                self.note(sum(*end, bytes));
+                self.add_to_hash(checksum(*end, bytes));
                 self.advertise_window(host, conn);
             }
             SocketEvent::Lost(reason) => {
-                self.note(0x105 + *reason as u64);
+                self.add_to_hash(0x105 + *reason as u64);
                 self.hosts[host].slots[conn.slot as usize].socket = None;
             }
-            SocketEvent::Opened { .. } => self.note(1),
-            SocketEvent::Acknowledged { through } => self.note(*through),
-            SocketEvent::Room => self.note(2),
-            SocketEvent::Finished => self.note(3),
+            SocketEvent::Opened { .. } => self.add_to_hash(1),
+            SocketEvent::Acknowledged { through } => self.add_to_hash(*through),
+            SocketEvent::Room => self.add_to_hash(2),
+            SocketEvent::Finished => self.add_to_hash(3),
         }
         Some(event)
     }
@@ -207,25 +209,25 @@ impl Network {
         open.filter_map(|conn| Some((*addresses.get(&conn)?, self.socket(host, conn)?.received))).collect()
     }
 
-    /// Remote addresses of the connections that a host has accepted and its program knows of.
-    pub(crate) fn remotes(&self, host: HostId) -> impl Iterator<Item = SocketAddr> + '_ {
+    /// Remote addresses of the connections that a host's program has accepted.
+    pub(crate) fn accepted_remotes(&self, host: HostId) -> impl Iterator<Item = SocketAddr> + '_ {
         let sockets = self.hosts[host].slots.iter().filter_map(|slot| slot.socket.as_ref());
         sockets.filter(|socket| socket.listener.is_some() && !socket.opened_due).map(|socket| socket.remote)
     }
 
     fn insert(&mut self, host: HostId, socket: Socket) -> Option<Conn> {
         let slots = &mut self.hosts[host].slots;
-        let free = slots.iter().position(|slot| slot.socket.is_none()).unwrap_or(slots.len());
-        if free >= self.weather.connections_max {
+        let index = slots.iter().position(|slot| slot.socket.is_none()).unwrap_or(slots.len());
+        if index >= self.conditions.connections_max {
             return None;
         }
-        if free == slots.len() {
+        if index == slots.len() {
             slots.push(Slot::default());
         }
-        let slot = &mut slots[free];
+        let slot = &mut slots[index];
         slot.generation += 1;
         slot.socket = Some(socket);
-        Some(Conn { slot: free as u32, generation: slot.generation })
+        Some(Conn { slot: index as u32, generation: slot.generation })
     }
 
     fn host_of(&self, ip: IpAddr) -> Option<HostId> {
@@ -236,7 +238,7 @@ impl Network {
         Some(self.hosts[host].off_until).filter(|until| *until > self.now)
     }
 
-    /// Removes a socket without a notice to its peer.
+    /// Removes a socket; its peer receives no segment.
     pub(crate) fn remove(&mut self, host: HostId, conn: Conn) -> Option<Socket> {
         self.socket(host, conn)?;
         self.hosts[host].slots[conn.slot as usize].socket.take()
@@ -254,17 +256,17 @@ impl Network {
     }
 
     pub(crate) fn connect(&mut self, host: HostId, target: SocketAddr) -> Option<Conn> {
-        if self.weather.full_in_1000 > 0 && self.rng.chance(self.weather.full_in_1000, 1000) {
+        if self.conditions.full_per_1000 > 0 && self.rng.chance(self.conditions.full_per_1000, 1000) {
             return None;
         }
         let port = self.hosts[host].next_port;
         self.hosts[host].next_port = if port == u16::MAX { 1024 } else { port + 1 };
         let source = SocketAddr::new(self.hosts[host].ip, port);
-        let conn = self.insert(host, Socket::new(target, None, self.weather.window_bytes))?;
+        let conn = self.insert(host, Socket::new(target, None, self.conditions.window_bytes))?;
         self.hosts[host].addresses.borrow_mut().insert(conn, source);
         let delay = self.delay();
         let silent_until = self.host_of(target.ip()).and_then(|to| self.silent_until(host, to));
-        self.at(
+        self.queue_at(
             silent_until.unwrap_or(self.now) + delay,
             NetworkEvent::Syn { from: (host, conn), source, target },
         );
@@ -272,65 +274,67 @@ impl Network {
     }
 
     fn delay(&mut self) -> Duration {
-        let (low, high) = self.weather.delay_ns;
+        let (low, high) = self.conditions.delay_ns;
         Duration::from_nanos(self.rng.range(low, high))
     }
 
-    /// Sends a reset from a host without a socket. A lost reset is not repeated.
+    /// Sends a reset from a host that has no socket for the connection. A lost reset is not repeated.
     fn reset(&mut self, from: HostId, to: (HostId, Conn), reason: LostReason) {
         if self.silent_until(from, to.0).is_some() {
             return self.time_out_peer(to);
         }
         let delay = self.delay();
         let segment = Segment::Lost(reason);
-        self.after(delay, NetworkEvent::Segment { at: to.0, conn: to.1, from: None, segment });
+        self.queue_after(delay, NetworkEvent::Segment { at: to.0, conn: to.1, from: None, segment });
     }
 
-    /// Sends a segment to the socket's peer, behind all earlier ones.
+    /// Sends a segment to the socket's peer; it arrives after all earlier ones.
     pub(crate) fn emit(&mut self, host: HostId, conn: Conn, segment: Segment) {
         let delay = self.delay();
         let Some((at, peer)) = self.socket(host, conn).filter(|socket| !socket.cut).and_then(|s| s.peer)
         else {
             return;
         };
-        let mut from = self.now;
+        let mut sent_at = self.now;
         if let Some(until) = self.silent_until(host, at) {
             if matches!(segment, Segment::Lost(_)) {
                 return self.time_out_peer((at, peer));
             }
-            from = until;
+            sent_at = until;
         }
         let Some(socket) = self.socket_mut(host, conn) else { return };
-        let arrival = (from + delay).max(socket.arrival);
+        let arrival = (sent_at + delay).max(socket.arrival);
         socket.arrival = arrival;
-        self.at(arrival, NetworkEvent::Segment { at, conn: peer, from: Some((host, conn)), segment });
+        self.queue_at(arrival, NetworkEvent::Segment { at, conn: peer, from: Some((host, conn)), segment });
     }
 
-    /// Sends what the peer's window allows, in segments of random size.
+    /// Sends as many bytes as the peer's window allows, in segments of random size.
     pub(crate) fn flush(&mut self, host: HostId, conn: Conn) {
         loop {
-            let longest = self.rng.scale(1, self.weather.segment_bytes_max);
-            let queue_max = self.weather.queue_bytes_max;
+            let segment_bytes_max = self.rng.log_uniform(1, self.conditions.segment_bytes_max);
+            let queue_max = self.conditions.queue_bytes_max;
             let Some(socket) = self.socket_mut(host, conn) else { return };
             if socket.peer.is_none() || socket.lost.is_some() {
                 return;
             }
-            let length = (socket.out.len() as u64).min(socket.edge.saturating_sub(socket.sent)).min(longest);
+            let length = (socket.send_queue.len() as u64)
+                .min(socket.window_end.saturating_sub(socket.sent))
+                .min(segment_bytes_max);
             if length == 0 {
-                if socket.out.is_empty() && socket.finishing && !socket.fin_sent {
+                if socket.send_queue.is_empty() && socket.finishing && !socket.fin_sent {
                     socket.fin_sent = true;
                     self.emit(host, conn, Segment::Fin);
                 }
                 break;
             }
-            let mut bytes: Vec<u8> = socket.out.drain(..length as usize).collect();
+            let mut bytes: Vec<u8> = socket.send_queue.drain(..length as usize).collect();
             socket.sent += length;
-            socket.room_due |= socket.wants_room && socket.out.len() < queue_max;
+            socket.room_due |= socket.wants_room && socket.send_queue.len() < queue_max;
             socket.wants_room &= !socket.room_due;
-            let to = socket.peer.map(|(to, _)| to);
+            let peer_host = socket.peer.map(|(host, _)| host);
             if let Some((from, target, left)) = &mut self.flip
                 && *left > 0
-                && (*from, Some(*target)) == (host, to)
+                && (*from, Some(*target)) == (host, peer_host)
                 && let Some(last) = bytes.last_mut()
             {
                 *last ^= 1;
@@ -341,23 +345,23 @@ impl Network {
         self.mark_ready(host, conn);
     }
 
-    /// Advertises a wider window when it has grown by a quarter.
+    /// Advertises the window when its end has advanced by a quarter of the window.
     pub(crate) fn advertise_window(&mut self, host: HostId, conn: Conn) {
-        let window = self.weather.window_bytes;
+        let window = self.conditions.window_bytes;
         let Some(socket) = self.socket_mut(host, conn) else { return };
-        let edge = socket.delivered + window;
-        if edge - socket.edge_advertised >= window / 4 {
+        let window_end = socket.delivered + window;
+        if window_end - socket.window_end_advertised >= window / 4 {
             self.acknowledge(host, conn);
         }
     }
 
     fn acknowledge(&mut self, host: HostId, conn: Conn) {
-        let window = self.weather.window_bytes;
+        let window = self.conditions.window_bytes;
         let Some(socket) = self.socket_mut(host, conn) else { return };
-        let edge = socket.delivered + window;
-        socket.edge_advertised = edge;
+        let window_end = socket.delivered + window;
+        socket.window_end_advertised = window_end;
         let (received, fin) = (socket.received, socket.fin_received);
-        self.emit(host, conn, Segment::Ack { received, edge, fin });
+        self.emit(host, conn, Segment::Ack { received, window_end, fin });
     }
 
     /// A connection attempt arrives at the host with the address `target`.
@@ -365,12 +369,12 @@ impl Network {
         let host = self.host_of(target.ip());
         if let Some(until) = host.and_then(|host| self.off_until(host)) {
             let delay = self.delay();
-            return self.at(until + delay, NetworkEvent::Syn { from, source, target });
+            return self.queue_at(until + delay, NetworkEvent::Syn { from, source, target });
         }
-        let open = host.and_then(|host| {
+        let accepted = host.and_then(|host| {
             let listeners = &self.hosts[host].listeners;
-            let index = listeners.iter().position(|(port, open)| *open && *port == target.port())?;
-            let mut socket = Socket::new(source, Some(index as u16), self.weather.window_bytes);
+            let index = listeners.iter().position(|(port, is_open)| *is_open && *port == target.port())?;
+            let mut socket = Socket::new(source, Some(index as u16), self.conditions.window_bytes);
             socket.peer = Some(from);
             socket.opened_due = true;
             if self.grants_everything {
@@ -378,7 +382,7 @@ impl Network {
             }
             Some((host, self.insert(host, socket)?))
         });
-        let Some((host, conn)) = open else {
+        let Some((host, conn)) = accepted else {
             return self.reset(host.unwrap_or(from.0), from, LostReason::Refused);
         };
         self.emit(host, conn, Segment::SynAck(conn));
@@ -393,9 +397,9 @@ impl Network {
         segment: Segment,
     ) {
         if let Some(until) = self.off_until(host) {
-            // Stands for retransmissions until the host is back.
+            // Stands for a retransmission that arrives when the host has power again.
             let delay = self.delay();
-            return self.at(until + delay, NetworkEvent::Segment { at: host, conn, from, segment });
+            return self.queue_at(until + delay, NetworkEvent::Segment { at: host, conn, from, segment });
         }
         let Some(socket) = self.socket_mut(host, conn) else {
             // A segment for a closed connection is answered with a reset.
@@ -425,32 +429,32 @@ impl Network {
                     socket.altered_at.get_or_insert(socket.received + first as u64);
                 }
                 socket.received += bytes.len() as u64;
-                socket.rx.extend(bytes);
+                socket.receive_queue.extend(bytes);
                 self.acknowledge(host, conn);
             }
             Segment::Fin => {
                 socket.fin_received = true;
                 self.acknowledge(host, conn);
             }
-            Segment::Ack { received, edge, fin } => {
+            Segment::Ack { received, window_end, fin } => {
                 socket.acknowledged = socket.acknowledged.max(received);
-                socket.edge = socket.edge.max(edge);
+                socket.window_end = socket.window_end.max(window_end);
                 socket.fin_acknowledged |= fin && socket.fin_sent;
                 self.flush(host, conn);
             }
             Segment::Lost(reason) => {
                 socket.lost = Some(reason);
-                socket.rx.clear();
+                socket.receive_queue.clear();
             }
         }
         self.mark_ready(host, conn);
     }
 }
 
-/// A checksum that changes, with high probability, with any byte.
-fn sum(start: u64, bytes: &[u8]) -> u64 {
+/// A checksum in which a change of any byte shows with high probability.
+fn checksum(start: u64, bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
-    let add = |sum: u64, word: u64| (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-    let sum = words.iter().fold(start, |sum, word| add(sum, u64::from_le_bytes(*word)));
-    rest.iter().fold(sum, |sum, byte| add(sum, u64::from(*byte)))
+    let add = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    let hash = words.iter().fold(start, |hash, word| add(hash, u64::from_le_bytes(*word)));
+    rest.iter().fold(hash, |hash, byte| add(hash, u64::from(*byte)))
 }

@@ -2,7 +2,7 @@
 //!
 //! Each virtual connection has a token, which is also the first eight bytes that its client sends. Every other byte,
 //! both ways, is a function of token and offset, so that a lost, repeated, reordered or altered byte is detected.
-//! What is delivered must be a prefix of what was sent; a stream that ends in good order must be complete.
+//! The delivered bytes must be a prefix of the sent ones; a stream that ends in good order must be complete.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +22,7 @@ pub struct Stream {
     sent: u64,
     sent_all: bool,
     received_by_server: u64,
-    at_server: bool,
+    has_reached_server: bool,
     replied: u64,
     replied_all: bool,
     received_by_client: u64,
@@ -47,19 +47,19 @@ pub struct Oracle {
     pub closed_for_memory: u64,
     /// Streams that ended complete and in good order at their client.
     pub completed: u64,
-    /// Streams that ended otherwise.
+    /// Streams that ended incomplete, or with a reset.
     pub broken: u64,
-    /// The world has no faults: only its two ends may break a stream.
-    pub calm: bool,
+    /// The world has no faults: only a stream's two ends may break it.
+    pub is_faultless: bool,
 }
 
 /// Shared by the clients' and the server's applications of one world.
-pub type Shared = Rc<RefCell<Oracle>>;
+pub type SharedOracle = Rc<RefCell<Oracle>>;
 
 impl Oracle {
-    /// An oracle without streams; for `calm` see [`Oracle::calm`].
-    pub fn new(calm: bool) -> Oracle {
-        Oracle { calm, ..Oracle::default() }
+    /// An oracle without streams; for `is_faultless` see [`Oracle::is_faultless`].
+    pub fn new(is_faultless: bool) -> Oracle {
+        Oracle { is_faultless, ..Oracle::default() }
     }
 
     /// Records a violation.
@@ -76,7 +76,7 @@ impl Oracle {
     pub fn open(&self) -> usize {
         self.streams
             .values()
-            .filter(|stream| !stream.client_done || (stream.at_server && !stream.server_done))
+            .filter(|stream| !stream.client_done || (stream.has_reached_server && !stream.server_done))
             .count()
     }
 
@@ -102,7 +102,7 @@ impl Oracle {
             sent: 0,
             sent_all: false,
             received_by_server: 0,
-            at_server: false,
+            has_reached_server: false,
             replied: 0,
             replied_all: false,
             received_by_client: 0,
@@ -110,18 +110,18 @@ impl Oracle {
             server_done: false,
         };
         if self.streams.insert(token, stream).is_some() {
-            self.violation(format!("token {token:x} used twice: a fault of the simulator"));
+            self.violation(format!("token {token:x} used twice: a bug of the simulator"));
         }
     }
 
-    /// The client's transport took this many bytes.
+    /// The client's transport accepted this many bytes.
     pub fn sent(&mut self, token: Token, bytes: u64) {
         if let Some(stream) = self.stream(token) {
             stream.sent += bytes;
         }
     }
 
-    /// The client sends no more.
+    /// The client has sent the end of its stream.
     pub fn sent_all(&mut self, token: Token) {
         if let Some(stream) = self.stream(token) {
             stream.sent_all = true;
@@ -138,50 +138,50 @@ impl Oracle {
         if let Some(offset) = first_wrong(reply_word, token, from, bytes) {
             self.violation(format!("reply stream {token:x}: wrong byte at {offset} of {from}..{end}"));
         } else if end > replied {
-            self.violation(format!("reply stream {token:x}: {end} bytes came of {replied} sent"));
+            self.violation(format!("reply stream {token:x}: {end} bytes were received, but {replied} sent"));
         }
     }
 
     /// The client saw the end of the replies: it must have received all of them.
     pub fn client_saw_end(&mut self, token: Token) {
         let Some(stream) = self.stream(token) else { return };
-        let (got, replied, all) = (stream.received_by_client, stream.replied, stream.replied_all);
-        if !all {
+        let (received, replied, has_ended) = (stream.received_by_client, stream.replied, stream.replied_all);
+        if !has_ended {
             self.violation(format!(
-                "reply stream {token:x}: ended in good order, the server had not ended it"
+                "reply stream {token:x}: ended in good order, but the server had not ended it"
             ));
-        } else if got != replied {
+        } else if received != replied {
             self.violation(format!(
-                "reply stream {token:x}: ended in good order with {got} of {replied} bytes"
+                "reply stream {token:x}: ended in good order with {received} of {replied} bytes"
             ));
         }
     }
 
-    /// The stream is over for the client; `whole`: the client saw the end of the replies and was not reset.
-    pub fn client_done(&mut self, token: Token, whole: bool) {
-        let calm = self.calm;
+    /// The stream has ended for the client; `is_complete`: the client saw the end of the replies, and was not reset.
+    pub fn client_done(&mut self, token: Token, is_complete: bool) {
+        let is_faultless = self.is_faultless;
         let Some(stream) = self.stream(token) else { return };
         if std::mem::replace(&mut stream.client_done, true) {
             return;
         }
         let ends_in_order = stream.ends_in_order;
-        if whole {
+        if is_complete {
             self.completed += 1;
         } else {
             self.broken += 1;
-            if calm && ends_in_order {
+            if is_faultless && ends_in_order {
                 self.violation(format!("stream {token:x}: broken although nothing was wrong"));
             }
         }
     }
 
-    /// A helper closed this client because memory was short: bytes from it or for it must have been in flight.
+    /// A helper closed this client because memory was short: bytes from or to the client must have been in flight.
     pub fn closed_for_memory(&mut self, client: SocketAddr) {
         self.closed_for_memory += 1;
         let held_nothing = |stream: &&Stream| {
             let is_whole =
                 stream.sent == stream.received_by_server && stream.replied == stream.received_by_client;
-            stream.client == client && stream.at_server && !stream.client_done && is_whole
+            stream.client == client && stream.has_reached_server && !stream.client_done && is_whole
         };
         if let Some(stream) = self.streams.values().find(held_nothing) {
             let what = format!("{client} was closed for memory although it held nothing: {stream:?}");
@@ -195,8 +195,9 @@ impl Oracle {
             self.violation(format!("the server received token {token:x}, which no client sent"));
             return false;
         };
-        let (expected, twice) = (stream.client, std::mem::replace(&mut stream.at_server, true));
-        if twice {
+        let (expected, is_repeated) =
+            (stream.client, std::mem::replace(&mut stream.has_reached_server, true));
+        if is_repeated {
             self.violation(format!("stream {token:x} reached the server on two connections"));
         }
         if expected != client {
@@ -204,7 +205,7 @@ impl Oracle {
                 "stream {token:x} of {expected} reached the server with the address {client}"
             ));
         }
-        !twice
+        !is_repeated
     }
 
     /// The server's application received bytes (the token included).
@@ -217,19 +218,19 @@ impl Oracle {
         if let Some(offset) = first_wrong(request_word, token, from, bytes) {
             self.violation(format!("request stream {token:x}: wrong byte at {offset} of {from}..{end}"));
         } else if end > sent {
-            self.violation(format!("request stream {token:x}: {end} bytes came of {sent} sent"));
+            self.violation(format!("request stream {token:x}: {end} bytes were received, but {sent} sent"));
         }
     }
 
-    /// The client's TCP saw `through` bytes acknowledged: the server's application must have received them. Not
-    /// checked below a token's length, where the stream is unknown, and where the server ends a stream early.
+    /// The client's TCP received an acknowledgement of `through` bytes: the server's application must have them. Not
+    /// checked below the length of a token (the stream is still unknown) and after an early end by the server.
     pub fn acknowledged(&mut self, token: Token, through: u64) {
         self.acknowledged_looks += 1;
         let Some(stream) = self.stream(token) else { return };
-        let (got, is_over) = (stream.received_by_server, stream.server_done || !stream.ends_in_order);
-        if through > got && through >= TOKEN_BYTES && !is_over {
+        let (received, may_differ) = (stream.received_by_server, stream.server_done || !stream.ends_in_order);
+        if through > received && through >= TOKEN_BYTES && !may_differ {
             self.violation(format!(
-                "request stream {token:x}: {through} bytes are acknowledged to the client, the server has {got}"
+                "request stream {token:x}: {through} bytes acknowledged to the client, but the server has {received}"
             ));
         }
     }
@@ -237,32 +238,34 @@ impl Oracle {
     /// The server saw the end of the requests: it must have received all of them.
     pub fn server_saw_end(&mut self, token: Token) {
         let Some(stream) = self.stream(token) else { return };
-        let (got, sent, all) = (stream.received_by_server, stream.sent, stream.sent_all);
-        if !all {
+        let (received, sent, has_ended) = (stream.received_by_server, stream.sent, stream.sent_all);
+        if !has_ended {
             self.violation(format!(
-                "request stream {token:x}: ended in good order, the client had not ended it"
+                "request stream {token:x}: ended in good order, but the client had not ended it"
             ));
-        } else if got != sent {
+        } else if received != sent {
             self.violation(format!(
-                "request stream {token:x}: ended in good order with {got} of {sent} bytes"
+                "request stream {token:x}: ended in good order with {received} of {sent} bytes"
             ));
         }
     }
 
-    /// The server's application gave this many bytes to its link.
+    /// The server's link accepted this many bytes of replies.
     pub fn replied(&mut self, token: Token, bytes: u64) {
         if let Some(stream) = self.stream(token) {
             stream.replied += bytes;
         }
     }
 
-    /// The server keeps `bytes`, from the offset that the client's TCP has acknowledged: they must be all the rest.
+    /// The server keeps `bytes` from the client's acknowledged offset on: they must reach to the end of the last reply.
     pub fn kept(&mut self, token: Token, acknowledged: u64, bytes: &[u8], bytes_max: usize) {
         self.kept_looks += 1;
         let Some(stream) = self.stream(token) else { return };
         let (replied, end) = (stream.replied, acknowledged + bytes.len() as u64);
         if end != replied {
-            self.violation(format!("reply stream {token:x}: kept up to {end} of {replied}"));
+            self.violation(format!(
+                "reply stream {token:x}: {replied} bytes were sent, but replies are kept up to {end}"
+            ));
         } else if let Some(offset) = first_wrong(reply_word, token, acknowledged, bytes) {
             self.violation(format!("reply stream {token:x}: a wrong byte is kept at {offset}"));
         } else if bytes.len() > bytes_max {
@@ -270,7 +273,7 @@ impl Oracle {
         }
     }
 
-    /// The server sends no more.
+    /// The server has sent the end of the replies.
     pub fn replied_all(&mut self, token: Token) {
         if let Some(stream) = self.stream(token) {
             stream.replied_all = true;
@@ -291,7 +294,7 @@ impl Oracle {
         }
     }
 
-    /// The stream is over for the server's application.
+    /// The stream has ended for the server's application.
     pub fn server_done(&mut self, token: Token) {
         if let Some(stream) = self.stream(token) {
             stream.server_done = true;
@@ -303,12 +306,12 @@ impl Oracle {
         let open: Vec<String> = self
             .streams
             .iter()
-            .filter(|(_, stream)| !stream.client_done || (stream.at_server && !stream.server_done))
+            .filter(|(_, stream)| !stream.client_done || (stream.has_reached_server && !stream.server_done))
             .take(3)
             .map(|(token, stream)| format!("{token:x}: {stream:?}"))
             .collect();
         for stream in open {
-            self.violation(format!("a stream has not ended after the storm: {stream}"));
+            self.violation(format!("a stream has not ended after the fault phase: {stream}"));
         }
     }
 }
@@ -326,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_acknowledged_must_be_with_the_server() {
+    fn acknowledged_bytes_that_the_server_lacks_are_a_violation() {
         let (mut oracle, token) = oracle_with_stream();
         assert!(oracle.recognise(token, "10.0.0.1:1".parse().unwrap()));
         oracle.server_received(token, &bytes_of(request_word, token, 0, 60));
@@ -337,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn right_bytes_are_no_violation() {
+    fn complete_streams_cause_no_violation() {
         let (mut oracle, token) = oracle_with_stream();
         assert!(oracle.recognise(token, "10.0.0.1:1".parse().unwrap()));
         oracle.server_received(token, &bytes_of(request_word, token, 0, 60));
@@ -351,9 +354,9 @@ mod tests {
         assert!(oracle.violations().is_empty(), "{:?}", oracle.violations());
     }
 
-    /// The bytes are lost, repeated, reordered, altered, invented, cut short, or another stream's.
+    /// Bytes are lost, repeated, reordered, altered, invented, missing at the end, or of another stream.
     #[test]
-    fn every_kind_of_damage_is_detected() {
+    fn every_kind_of_damaged_stream_is_a_violation() {
         let right = |from, length| bytes_of(request_word, 0x1234, from, length);
         let altered = right(0, 50).iter().map(|byte| byte ^ 1).collect();
         let damages: [Vec<Vec<u8>>; 6] = [

@@ -26,7 +26,7 @@ fn word(key: u64, index: u64) -> u64 {
 /// `length` bytes of a stream from offset `from`.
 pub fn bytes_of(word: impl Fn(Token, u64) -> u64, token: Token, from: u64, length: u64) -> Vec<u8> {
     let (first, last) = (from / 8, (from + length).div_ceil(8));
-    let mut bytes = Vec::with_capacity(((last - first) * 8) as usize); // at most one send's length
+    let mut bytes = Vec::with_capacity(((last - first) * 8) as usize); // fits: at most the length of one send
     for index in first..last {
         bytes.extend_from_slice(&word(token, index).to_le_bytes());
     }
@@ -50,23 +50,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_piece_is_a_part_of_the_whole() {
-        let whole = bytes_of(request_word, 7, 0, 100);
-        assert_eq!(&whole[..8], &7_u64.to_le_bytes());
+    fn bytes_of_any_range_equal_that_range_of_the_stream() {
+        let stream = bytes_of(request_word, 7, 0, 100);
+        assert_eq!(&stream[..8], &7_u64.to_le_bytes());
         for from in 0..100 {
             for to in from..=100 {
-                let piece = bytes_of(request_word, 7, from as u64, (to - from) as u64);
-                assert_eq!(piece, &whole[from..to]);
-                assert_eq!(first_wrong(request_word, 7, from as u64, &piece), None);
+                let range = bytes_of(request_word, 7, from as u64, (to - from) as u64);
+                assert_eq!(range, &stream[from..to]);
+                assert_eq!(first_wrong(request_word, 7, from as u64, &range), None);
             }
         }
-        let mut altered = whole[11..40].to_vec();
+        let mut altered = stream[11..40].to_vec();
         altered[9] ^= 1;
         assert_eq!(first_wrong(request_word, 7, 11, &altered), Some(20));
     }
 
     #[test]
-    fn streams_and_directions_differ() {
+    fn bytes_differ_between_streams_and_between_directions() {
         assert_ne!(bytes_of(request_word, 7, 8, 100), bytes_of(request_word, 8, 8, 100));
         assert_ne!(bytes_of(request_word, 7, 8, 100), bytes_of(reply_word, 7, 8, 100));
         assert_ne!(bytes_of(reply_word, 7, 0, 100), bytes_of(reply_word, 7, 8, 100));

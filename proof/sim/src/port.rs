@@ -16,12 +16,12 @@ pub struct Port<'a> {
 }
 
 impl Port<'_> {
-    /// For canaries. Begins at 20 ms, when some connections are idle.
+    /// Whether the planted fault of this name is active: from 20 ms on, when some connections are idle.
     fn reports_full_memory(&self) -> bool {
         self.network.reports_full_memory && self.network.now >= Time(20_000_000)
     }
 
-    fn sending(&mut self, conn: Conn, bytes: usize) -> bool {
+    fn check_send(&mut self, conn: Conn, bytes: usize) -> bool {
         let Some(socket) = self.network.socket(self.host, conn) else { return false };
         if socket.finishing && bytes > 0 {
             let what = format!("host {}: {bytes} bytes sent after finish on {conn:?}", self.host);
@@ -46,23 +46,23 @@ impl Transport for Port<'_> {
     fn room(&self, conn: Conn) -> usize {
         match self.network.socket(self.host, conn) {
             Some(socket) if socket.can_send() => {
-                self.network.weather.queue_bytes_max.saturating_sub(socket.out.len())
+                self.network.conditions.queue_bytes_max.saturating_sub(socket.send_queue.len())
             }
             _ => 0,
         }
     }
 
     fn send(&mut self, conn: Conn, bytes: &[u8]) -> usize {
-        if !self.sending(conn, bytes.len()) {
+        if !self.check_send(conn, bytes.len()) {
             return 0;
         }
-        let taken = bytes.len().min(self.room(conn));
+        let accepted = bytes.len().min(self.room(conn));
         if let Some(socket) = self.network.socket_mut(self.host, conn) {
-            socket.out.extend(&bytes[..taken]);
-            socket.wants_room |= taken < bytes.len();
+            socket.send_queue.extend(&bytes[..accepted]);
+            socket.wants_room |= accepted < bytes.len();
             self.network.hosts[self.host].dirty.push(conn);
         }
-        taken
+        accepted
     }
 
     fn want_room(&mut self, conn: Conn) {
@@ -72,16 +72,16 @@ impl Transport for Port<'_> {
     }
 
     fn send_chunk(&mut self, conn: Conn, mut chunk: Chunk) -> Result<(), Chunk> {
-        if !self.sending(conn, chunk.len()) {
+        if !self.check_send(conn, chunk.len()) {
             return Err(chunk);
         }
-        let queue_max = self.network.weather.queue_bytes_max;
+        let queue_max = self.network.conditions.queue_bytes_max;
         let Some(socket) = self.network.socket_mut(self.host, conn) else { return Err(chunk) };
-        if !socket.out.is_empty() && socket.out.len() + chunk.len() > queue_max {
+        if !socket.send_queue.is_empty() && socket.send_queue.len() + chunk.len() > queue_max {
             socket.wants_room = true;
             return Err(chunk);
         }
-        socket.out.extend(chunk.as_slice());
+        socket.send_queue.extend(chunk.as_slice());
         chunk.clear();
         let chunks = &mut self.network.hosts[self.host].reusable_chunks;
         if chunks.len() < 16 {
@@ -96,13 +96,13 @@ impl Transport for Port<'_> {
     }
 
     fn queued(&self, conn: Conn) -> usize {
-        let queued = self.network.socket(self.host, conn).map_or(0, |socket| socket.out.len());
+        let queued = self.network.socket(self.host, conn).map_or(0, |socket| socket.send_queue.len());
         if self.reports_full_memory() { queued.max(1) } else { queued }
     }
 
     fn held_by_all(&self) -> usize {
         let sockets = self.network.hosts[self.host].slots.iter().filter_map(|slot| slot.socket.as_ref());
-        let held = sockets.map(|socket| socket.out.len()).sum();
+        let held = sockets.map(|socket| socket.send_queue.len()).sum();
         if self.reports_full_memory() { 1 << 40 } else { held }
     }
 
@@ -113,7 +113,7 @@ impl Transport for Port<'_> {
         }
     }
 
-    /// The simulated network gates no acknowledgements.
+    /// Does nothing: the simulated network has no gates.
     fn release(&mut self, _: Conn, _: u64) {}
 
     fn watch_acknowledged(&mut self, conn: Conn, on: bool) {

@@ -10,8 +10,8 @@ pub struct Rng(Random);
 impl Rng {
     /// Starts from a seed.
     pub fn new(seed: u64) -> Rng {
-        // The seed is mixed first: otherwise two seeds whose difference is a multiple of the generator's step would give
-        // the same sequence, shifted.
+        // The seed is mixed first: otherwise two seeds whose difference is a multiple of the generator's step would
+        // give the same sequence, shifted.
         Rng(Random::new(Random::new(seed).word()))
     }
 
@@ -20,7 +20,7 @@ impl Rng {
         self.0.word()
     }
 
-    /// A new generator, seeded from this one: draws from one do not change the other's.
+    /// A new generator, seeded from this one: draws from either do not change the other's numbers.
     pub fn fork(&mut self) -> Rng {
         Rng::new(self.word())
     }
@@ -40,17 +40,17 @@ impl Rng {
         low + self.below(high - low + 1)
     }
 
-    /// From `low` to `high`, both included, with each order of magnitude about equally likely: draws a power of two, and
-    /// then a number from it to below its double. 0 only if `high` is 0.
-    pub fn scale(&mut self, low: u64, high: u64) -> u64 {
+    /// From `low` to `high`, both included, with each order of magnitude about equally likely: draws a power of two,
+    /// and then a number from this power to below its double. 0 only if `high` is 0.
+    pub fn log_uniform(&mut self, low: u64, high: u64) -> u64 {
         let (low_bits, high_bits) = (low.max(1).ilog2(), high.max(1).ilog2());
-        let top = 1_u64 << self.range(u64::from(low_bits), u64::from(high_bits));
-        self.range(top, top.saturating_mul(2) - 1).clamp(low, high)
+        let power_of_two = 1_u64 << self.range(u64::from(low_bits), u64::from(high_bits));
+        self.range(power_of_two, power_of_two.saturating_mul(2) - 1).clamp(low, high)
     }
 
-    /// True with probability `times / of`.
-    pub fn chance(&mut self, times: u64, of: u64) -> bool {
-        self.below(of) < times
+    /// True with probability `favourable / of`.
+    pub fn chance(&mut self, favourable: u64, of: u64) -> bool {
+        self.below(of) < favourable
     }
 
     /// One of `choices`, which must not be empty.
@@ -78,13 +78,13 @@ mod tests {
 
     #[test]
     fn equal_seeds_give_equal_numbers_within_bounds() {
-        let (mut one, mut two) = (Rng::new(7), Rng::new(7));
+        let (mut first, mut second) = (Rng::new(7), Rng::new(7));
         for _ in 0..1000 {
-            let value = one.range(3, 9);
-            assert_eq!(value, two.range(3, 9));
+            let value = first.range(3, 9);
+            assert_eq!(value, second.range(3, 9));
             assert!((3..=9).contains(&value));
-            assert!((5..=70_000).contains(&one.scale(5, 70_000)));
-            two.scale(5, 70_000);
+            assert!((5..=70_000).contains(&first.log_uniform(5, 70_000)));
+            second.log_uniform(5, 70_000);
         }
         assert_ne!(Rng::new(1).word(), Rng::new(2).word());
     }

@@ -14,11 +14,11 @@ pub enum Segment {
     SynAck(Conn),
     /// The next bytes of the stream.
     Bytes(Vec<u8>),
-    /// The sender's last byte was sent.
+    /// The sender sends no further byte.
     Fin,
-    /// Bytes received, and the right edge of the window as a stream offset.
-    Ack { received: u64, edge: u64, fin: bool },
-    /// A reset, or another reason for which the connection has failed.
+    /// Bytes received, and the end of the receive window as a stream offset.
+    Ack { received: u64, window_end: u64, fin: bool },
+    /// A reset, or another failure of the connection.
     Lost(LostReason),
 }
 
@@ -40,17 +40,17 @@ pub struct Socket {
     pub peer: Option<(HostId, Conn)>,
     /// Earliest arrival of the next segment: segments of one direction stay in order.
     pub arrival: Time,
-    /// Cut by a fault: all segments but resets are lost.
+    /// A fault has cut the connection: all segments except resets are lost.
     pub cut: bool,
     pub opened_due: bool,
     pub lost: Option<LostReason>,
-    /// The socket is in its host's list of connections with events.
+    /// The connection is in its host's list of connections with events.
     pub ready: bool,
 
-    pub out: VecDeque<u8>,
+    pub send_queue: VecDeque<u8>,
     pub sent: u64,
     pub acknowledged: u64,
-    pub edge: u64,
+    pub window_end: u64,
     pub finishing: bool,
     pub fin_sent: bool,
     pub fin_acknowledged: bool,
@@ -59,13 +59,13 @@ pub struct Socket {
     pub watched: bool,
     pub acknowledged_reported: u64,
 
-    pub rx: VecDeque<u8>,
+    pub receive_queue: VecDeque<u8>,
     pub received: u64,
-    /// Received bytes differ from the sent ones from this offset on.
+    /// Offset of the first received byte that differs from the sent one.
     pub altered_at: Option<u64>,
     pub delivered: u64,
     pub granted: u64,
-    pub edge_advertised: u64,
+    pub window_end_advertised: u64,
     pub fin_received: bool,
     pub fin_delivered: bool,
 }
@@ -81,10 +81,10 @@ impl Socket {
             opened_due: false,
             lost: None,
             ready: false,
-            out: VecDeque::new(),
+            send_queue: VecDeque::new(),
             sent: 0,
             acknowledged: 0,
-            edge: window,
+            window_end: window,
             finishing: false,
             fin_sent: false,
             fin_acknowledged: false,
@@ -92,12 +92,12 @@ impl Socket {
             room_due: false,
             watched: false,
             acknowledged_reported: 0,
-            rx: VecDeque::new(),
+            receive_queue: VecDeque::new(),
             received: 0,
             altered_at: None,
             delivered: 0,
             granted: 0,
-            edge_advertised: window,
+            window_end_advertised: window,
             fin_received: false,
             fin_delivered: false,
         }
@@ -119,19 +119,19 @@ impl Socket {
     }
 
     fn deliverable(&self) -> u64 {
-        (self.rx.len() as u64).min(self.granted.saturating_sub(self.delivered))
+        (self.receive_queue.len() as u64).min(self.granted.saturating_sub(self.delivered))
     }
 
     fn end_is_due(&self) -> bool {
-        self.fin_received && !self.fin_delivered && self.rx.is_empty()
+        self.fin_received && !self.fin_delivered && self.receive_queue.is_empty()
     }
 
     fn is_over(&self) -> bool {
         self.fin_delivered && self.fin_acknowledged
     }
 
-    /// The next event, with at most `piece` bytes of data. Free the socket after `Lost`.
-    pub fn poll_event(&mut self, piece: u64) -> Option<SocketEvent> {
+    /// The next event, with at most `bytes_max` bytes of data. Free the socket after `Lost`.
+    pub fn poll_event(&mut self, bytes_max: u64) -> Option<SocketEvent> {
         if let Some(reason) = self.lost {
             return Some(SocketEvent::Lost(reason));
         }
@@ -139,9 +139,9 @@ impl Socket {
             self.opened_due = false;
             return Some(SocketEvent::Opened { peer: self.remote, listener: self.listener });
         }
-        let length = self.deliverable().min(piece) as usize;
+        let length = self.deliverable().min(bytes_max) as usize;
         if length > 0 {
-            let bytes = self.rx.drain(..length).collect();
+            let bytes = self.receive_queue.drain(..length).collect();
             self.delivered += length as u64;
             return Some(SocketEvent::Data { end: self.delivered, bytes });
         }

@@ -1,4 +1,4 @@
-//! When hosts have turns: after arrivals and at timeouts, by each host's clock.
+//! Turns of hosts: after arrivals, and at timeouts on the host's clock.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::socket::HostId;
 
 impl Network {
     pub(crate) fn draw_clock(&mut self, host: HostId) {
-        self.hosts[host].clock = Clock::drawn(&mut self.rng);
+        self.hosts[host].clock = Clock::draw(&mut self.rng);
     }
 
     pub(crate) fn time_at(&self, host: HostId) -> Time {
@@ -21,12 +21,12 @@ impl Network {
     pub(crate) fn turn_soon(&mut self, host: HostId) {
         if !self.hosts[host].turn_due {
             self.hosts[host].turn_due = true;
-            let delay = self.rng.range(0, self.weather.turn_delay_ns);
-            self.after(Duration::from_nanos(delay), NetworkEvent::Turn(host));
+            let delay = self.rng.range(0, self.conditions.turn_delay_ns);
+            self.queue_after(Duration::from_nanos(delay), NetworkEvent::Turn(host));
         }
     }
 
-    /// Queues a turn for a host that skipped its turns and timers while it was stopped.
+    /// Queues a turn for a host whose program was suspended and skipped its turns and timers.
     pub(crate) fn wake_up(&mut self, host: HostId) {
         self.hosts[host].turn_due = false;
         self.turn_soon(host);
@@ -49,33 +49,33 @@ impl Network {
         ready
     }
 
-    /// Sets the host's timer to `at`, by the host's clock; `None` stops the timer.
+    /// Sets the host's timer to `at` on the host's clock; `None` stops the timer.
     pub(crate) fn wake_at(&mut self, host: HostId, at: Option<Time>) {
         let now = self.now;
-        let node = &mut self.hosts[host];
-        node.wake = at.map(|at| node.clock.when(at).max(Time(now.0 + 1000)));
-        let Some(at) = node.wake else { return };
-        if node.armed.is_none_or(|armed| at < armed) {
-            node.armed = Some(at);
-            self.at(at, NetworkEvent::Wake(host, at));
+        let state = &mut self.hosts[host];
+        state.wake = at.map(|at| state.clock.when(at).max(Time(now.0 + 1000)));
+        let Some(at) = state.wake else { return };
+        if state.armed.is_none_or(|armed| at < armed) {
+            state.armed = Some(at);
+            self.queue_at(at, NetworkEvent::Wake(host, at));
         }
     }
 
-    /// Whether the host's timer, queued for `at`, is due; a timer that was set to a later time since is queued again.
+    /// Whether the host's timer, queued for `at`, is due. A timer that was set to a later time is queued again.
     pub(crate) fn is_due(&mut self, host: HostId, at: Time) -> bool {
-        let node = &mut self.hosts[host];
-        if node.armed != Some(at) {
+        let state = &mut self.hosts[host];
+        if state.armed != Some(at) {
             return false;
         }
-        node.armed = None;
-        match node.wake {
+        state.armed = None;
+        match state.wake {
             Some(wake) if wake > at => {
-                node.armed = Some(wake);
-                self.at(wake, NetworkEvent::Wake(host, wake));
+                state.armed = Some(wake);
+                self.queue_at(wake, NetworkEvent::Wake(host, wake));
                 false
             }
             due => {
-                node.wake = None;
+                state.wake = None;
                 due.is_some()
             }
         }

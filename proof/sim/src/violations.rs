@@ -1,6 +1,6 @@
 //! The violations of a run.
 
-/// Later violations are mostly consequences of the first few.
+/// Limit of kept violations: later ones are mostly consequences of the first few.
 const KEPT_MAX: usize = 20;
 
 #[derive(Debug)]
@@ -14,13 +14,13 @@ impl<T> Default for Violations<T> {
 
 impl<T> Violations<T> {
     /// Adds a violation; drops it if the list is full.
-    pub fn push(&mut self, what: T) {
+    pub fn push(&mut self, violation: T) {
         if self.0.len() < KEPT_MAX {
-            self.0.push(what);
+            self.0.push(violation);
         }
     }
 
-    /// In the order of detection.
+    /// The violations in the order of detection.
     pub fn as_slice(&self) -> &[T] {
         &self.0
     }
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_are_kept_and_no_more_than_the_bound() {
+    fn only_the_first_violations_up_to_the_bound_are_kept() {
         let mut violations = Violations::default();
         (0..100).for_each(|n| violations.push(n));
         assert_eq!(violations.as_slice(), (0..KEPT_MAX).collect::<Vec<_>>());

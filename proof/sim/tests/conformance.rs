@@ -1,12 +1,12 @@
-//! The simulated transport fulfils the transport's contract.
+//! The simulated transport fulfils the contract of [`Transport`](spillway_transport::Transport).
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use spillway_sim::agenda::NetworkEvent;
+use spillway_sim::conditions::NetworkConditions;
 use spillway_sim::driver;
 use spillway_sim::network::Network;
-use spillway_sim::weather::Weather;
 use spillway_transport::Time;
 use spillway_transport::conformance::{Command, Probe, Rig, SCENARIOS, Side};
 
@@ -17,8 +17,8 @@ struct SimRig {
 }
 
 impl SimRig {
-    fn new(seed: u64, weather: Weather) -> SimRig {
-        let mut network = Network::new(seed, weather);
+    fn new(seed: u64, conditions: NetworkConditions) -> SimRig {
+        let mut network = Network::new(seed, conditions);
         network.add_host([10, 0, 0, 1].into(), &[80]);
         network.add_host([10, 0, 0, 2].into(), &[]);
         SimRig { network, probes: [Probe::new(), Probe::new()] }
@@ -34,13 +34,13 @@ impl Rig for SimRig {
     }
 
     fn step(&mut self) {
-        // Time advances even without an event.
-        let soon = self.network.now() + Duration::from_micros(50);
-        if self.network.next_at().is_none_or(|at| at > soon) {
-            self.network.after(Duration::from_micros(50), NetworkEvent::World(0));
+        // An empty event lets the time advance if no other event is near.
+        let next_step_at = self.network.now() + Duration::from_micros(50);
+        if self.network.next_at().is_none_or(|at| at > next_step_at) {
+            self.network.queue_after(Duration::from_micros(50), NetworkEvent::World(0));
         }
-        if let Some(what) = self.network.pop() {
-            driver::handle(&mut self.network, what, |network, host| {
+        if let Some(event) = self.network.pop() {
+            driver::handle(&mut self.network, event, |network, host| {
                 driver::turn(network, host, &mut self.probes[host]);
             });
         }
@@ -60,20 +60,21 @@ impl Rig for SimRig {
 }
 
 #[test]
-fn fulfils_the_contract_in_calm_weather() {
+fn fulfils_the_contract_under_mild_conditions() {
     for (name, scenario) in SCENARIOS {
         println!("{name}");
-        scenario(&mut SimRig::new(1, Weather::calm()));
+        scenario(&mut SimRig::new(1, NetworkConditions::mild()));
     }
 }
 
 #[test]
-fn fulfils_the_contract_in_small_pieces() {
-    let weather = Weather { segment_bytes_max: 2000, piece_bytes_max: 1500, ..Weather::calm() };
+fn fulfils_the_contract_with_short_segments_and_events() {
+    let conditions =
+        NetworkConditions { segment_bytes_max: 2000, event_bytes_max: 1500, ..NetworkConditions::mild() };
     for (name, scenario) in SCENARIOS {
         for seed in 0..3 {
             println!("{name}, seed {seed}");
-            scenario(&mut SimRig::new(seed, weather));
+            scenario(&mut SimRig::new(seed, conditions));
         }
     }
 }

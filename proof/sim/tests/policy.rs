@@ -1,23 +1,23 @@
 //! Relief policies in the simulator, over many seeds; and planted faults, which must be detected.
 
-use spillway_sim::policy::books::Check;
 use spillway_sim::policy::canary::Canary;
+use spillway_sim::policy::checker::Check;
 use spillway_sim::policy::{Report, run};
-use spillway_sim::swarm;
+use spillway_sim::run_seeds;
 
 /// Seeds of the swarm. `spillway-lab sim policy --swarm` runs more.
 const SEEDS: u64 = 12;
-/// A planted fault that no longer shows at its own seed, after a change of policies, shows within this many seeds.
+/// A planted fault that no longer shows with its own seed, after a change of policies, shows within this many seeds.
 const SEEDS_PER_CANARY: u64 = 40;
 
-fn reports_of(seeds: u64, one: impl Fn(u64) -> Report + Sync) -> Vec<Report> {
+fn reports_of(seeds: u64, run_one: impl Fn(u64) -> Report + Sync) -> Vec<Report> {
     let mut reports = Vec::new();
-    swarm(0..seeds, one, |report| reports.push(report));
+    run_seeds(0..seeds, run_one, |report| reports.push(report));
     reports
 }
 
 #[test]
-fn bursts_are_relieved_without_oscillation_and_nothing_gets_worse() {
+fn bursts_are_relieved_without_oscillation_or_harm() {
     let reports = reports_of(SEEDS, |seed| run(seed, None));
     for report in &reports {
         assert!(
@@ -29,41 +29,47 @@ fn bursts_are_relieved_without_oscillation_and_nothing_gets_worse() {
     let sum = |of: fn(&Report) -> u64| reports.iter().map(of).sum::<u64>();
     let (late, without, moves) = (sum(|r| r.late), sum(|r| r.late_without), sum(|r| r.moves));
     println!("{late} requests late, {without} without relief, {moves} moves");
-    assert!(late * 4 < without * 3 && moves > 1000, "relief reduces late requests");
+    assert!(
+        late * 4 < without * 3 && moves > 1000,
+        "relief should avoid a quarter of the late requests, with over 1000 moves"
+    );
 }
 
-/// Regression: after the loss of helpers, impatient clients kept the server so busy that moves took longer than the
-/// order's timeout. Such a move counted as refused, and the connection returned to the server as soon as it had
-/// arrived.
+/// Regression (seed 540): after the loss of helpers, impatient clients kept the server so busy that moves took longer
+/// than the order's timeout. Such a move counted as refused, and the connection returned to the server right after the
+/// move had completed.
 #[test]
-fn moves_that_arrive_after_their_timeout_are_not_undone() {
+fn moves_that_complete_after_the_order_timeout_are_not_undone() {
     let report = run(540, None);
     assert!(report.violations.is_empty(), "{report:#?}");
 }
 
 #[test]
-fn the_same_seed_gives_the_same_trace() {
+fn equal_seeds_give_equal_traces() {
     assert_eq!(run(1, None), run(1, None));
     assert_ne!(run(1, None).trace_hash, run(2, None).trace_hash);
 }
 
-/// Runs seeds until the fault shows to its check, and returns the seed.
-fn caught(canary: Canary) -> u64 {
-    for seed in [canary.shows_at()].into_iter().chain(0..SEEDS_PER_CANARY) {
+/// Returns the first seed with which the fault's check detects the fault.
+fn detecting_seed(canary: Canary) -> u64 {
+    for seed in [canary.seed()].into_iter().chain(0..SEEDS_PER_CANARY) {
         let report = run(seed, Some(canary));
-        if report.violations.iter().any(|violation| violation.check == canary.seen_by()) {
+        if report.violations.iter().any(|violation| violation.check == canary.detecting_check()) {
             return seed;
         }
     }
-    panic!("{canary:?} was not caught with any of {SEEDS_PER_CANARY} seeds");
+    panic!("{canary:?} was not detected with any of {SEEDS_PER_CANARY} seeds");
 }
 
 #[test]
-fn every_canary_is_caught_by_its_check() {
+fn every_planted_fault_is_detected_by_its_check() {
     for canary in Canary::ALL {
-        println!("{canary:?} was caught with seed {}", caught(canary));
+        println!("{canary:?} was detected with seed {}", detecting_seed(canary));
     }
     for check in Check::ALL {
-        assert!(Canary::ALL.iter().any(|canary| canary.seen_by() == check), "a canary for {check:?}");
+        assert!(
+            Canary::ALL.iter().any(|canary| canary.detecting_check() == check),
+            "no planted fault for {check:?}"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Relay and server link in the simulator, over many seeds; and planted faults, which must be detected.
+//! Relay and server link in the simulator, over many seeds. Planted faults must be detected.
 
 use spillway_sim::relay::canary::Canary;
 use spillway_sim::relay::run;
@@ -8,7 +8,7 @@ const STEPS: u64 = 10_000;
 #[test]
 fn no_byte_is_lost_repeated_reordered_or_altered() {
     let mut altered = 0;
-    let (mut completed, mut broken, mut faults, mut looks, mut closed) = (0, 0, 0, 0, 0);
+    let (mut completed, mut broken, mut faults, mut kept_checks, mut closed_for_memory) = (0, 0, 0, 0, 0);
     for seed in 0..40 {
         let report = run(seed, STEPS, None);
         assert!(
@@ -19,20 +19,23 @@ fn no_byte_is_lost_repeated_reordered_or_altered() {
         broken += report.broken;
         faults += report.faults;
         altered += report.altered;
-        looks += report.kept_looks;
-        closed += report.closed_for_memory;
+        kept_checks += report.kept_looks;
+        closed_for_memory += report.closed_for_memory;
     }
     println!(
-        "{completed} streams completed, {broken} broken by {faults} faults; {looks} checks of kept replies"
+        "{completed} streams completed, {broken} broken by {faults} faults; {kept_checks} checks of kept replies"
     );
     assert!(altered > 20, "too few segments were altered: {altered}");
-    assert!(looks > 300, "too few checks of kept replies: {looks}");
-    assert!(closed > 3, "too few clients were closed for memory: {closed}");
-    assert!(completed > 300 && broken > 50 && faults > 20, "the storms are neither idle nor deadly");
+    assert!(kept_checks > 300, "too few checks of kept replies: {kept_checks}");
+    assert!(closed_for_memory > 3, "too few clients were closed for memory: {closed_for_memory}");
+    assert!(
+        completed > 300 && broken > 50 && faults > 20,
+        "too few streams completed or broken, or too few faults"
+    );
 }
 
 #[test]
-fn the_same_seed_gives_the_same_trace() {
+fn equal_seeds_give_equal_traces() {
     for seed in [3, 4] {
         assert_eq!(run(seed, STEPS, None), run(seed, STEPS, None));
     }
@@ -40,35 +43,35 @@ fn the_same_seed_gives_the_same_trace() {
 }
 
 #[test]
-fn the_close_of_an_idle_client_for_memory_is_detected() {
-    // Not every world has an idle client at the right time.
-    let is_seen = |seed| {
+fn closing_an_idle_client_for_memory_is_detected() {
+    // Only some worlds have an idle client when the memory is short.
+    let is_detected = |seed| {
         let violations = run(seed, STEPS, Some(Canary::CloseIdle)).violations;
         violations.iter().any(|what| what.contains("although it held nothing"))
     };
-    assert!((0..32).any(is_seen));
+    assert!((0..32).any(is_detected));
 }
 
-/// Unread answers need time to exceed their bound.
+/// Steps until the fault shows: unread answers exceed their bound only after some time.
 fn steps_of(canary: Canary) -> u64 {
     if canary == Canary::ReadFlooders { 60_000 } else { STEPS }
 }
 
 #[test]
-fn wrong_bytes_are_seen_where_links_have_no_records() {
-    let is_seen = |seed| {
+fn altered_bytes_on_unencrypted_links_are_detected() {
+    let is_detected = |seed| {
         let violations = run(seed, STEPS, Some(Canary::UnsealedLinks)).violations;
         violations.iter().any(|what| what.contains("wrong byte at"))
     };
-    assert!((0..32).any(is_seen));
+    assert!((0..32).any(is_detected));
 }
 
 #[test]
-fn every_canary_is_caught() {
-    // Not every world has clients that the fault can hit.
-    let caught = |canary, seed| !run(seed, steps_of(canary), Some(canary)).violations.is_empty();
+fn every_planted_fault_is_detected() {
+    // Only some worlds have clients that the fault can affect.
+    let is_detected = |canary, seed| !run(seed, steps_of(canary), Some(canary)).violations.is_empty();
     for canary in Canary::ALL {
-        let seed = (0..8).find(|seed| caught(canary, *seed));
-        assert!(seed.is_some(), "{canary:?} was not caught with any of 8 seeds");
+        let seed = (0..8).find(|seed| is_detected(canary, *seed));
+        assert!(seed.is_some(), "{canary:?} was not detected with any of 8 seeds");
     }
 }

@@ -1,10 +1,10 @@
-//! The user-level stack in the simulator, over many seeds; and planted faults, which must be detected.
+//! The user-level stack in the simulator, over many seeds. Planted faults must be detected.
 
-use spillway_sim::swarm;
+use spillway_sim::run_seeds;
 use spillway_sim::tcp::canary::Canary;
 use spillway_sim::tcp::{Report, run};
 
-/// Seeds of the swarm, and frames of each storm. `spillway-lab sim tcp --swarm` runs more.
+/// Seeds of the swarm, and frames of each fault phase. `spillway-lab sim tcp --swarm` runs more.
 const SEEDS: u64 = 90;
 const PACKETS: u64 = 10_000;
 /// Each planted fault shows within this many seeds.
@@ -13,7 +13,7 @@ const SEEDS_PER_CANARY: u64 = 40;
 #[test]
 fn every_byte_arrives_every_connection_ends_and_every_segment_is_valid() {
     let mut reports: Vec<Report> = Vec::new();
-    swarm(0..SEEDS, |seed| run(seed, PACKETS, None), |report| reports.push(report));
+    run_seeds(0..SEEDS, |seed| run(seed, PACKETS, None), |report| reports.push(report));
     for report in &reports {
         assert!(
             report.violations.is_empty(),
@@ -27,7 +27,7 @@ fn every_byte_arrives_every_connection_ends_and_every_segment_is_valid() {
     let (damaged, timeouts, faults) = (sum(|r| r.damaged), sum(|r| r.timeouts), sum(|r| r.faults));
     let (moves, rogue_frames) = (sum(|r| r.moves), sum(|r| r.rogue_frames));
     println!(
-        "{packets} frames, {delivered} bytes, {completed} connections whole, {damaged} frames damaged, \
+        "{packets} frames, {delivered} bytes, {completed} connections complete, {damaged} frames damaged, \
          {timeouts} timeouts, {moves} moves, {rogue_frames} frames of rogue hosts"
     );
     assert!(packets >= 2_000_000 && damaged > 1_000 && timeouts > 1_000 && faults > 1_000, "too few events");
@@ -35,7 +35,7 @@ fn every_byte_arrives_every_connection_ends_and_every_segment_is_valid() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_trace() {
+fn equal_seeds_give_equal_traces() {
     for seed in 0..4 {
         assert_eq!(run(seed, 3_000, None), run(seed, 3_000, None));
     }
@@ -43,23 +43,23 @@ fn the_same_seed_gives_the_same_trace() {
 }
 
 #[test]
-fn every_canary_is_caught_by_its_check() {
+fn every_planted_fault_is_detected_by_its_check() {
     for canary in Canary::ALL {
-        let is_caught = |seed: &u64| {
+        let is_detected = |seed: &u64| {
             let report = run(*seed, 5_000, Some(canary));
             report.violations.iter().any(|what| what.contains(canary.violation_text()))
         };
-        let seed = (0..SEEDS_PER_CANARY).find(is_caught);
-        println!("{canary:?} was caught with seed {seed:?}");
-        assert!(seed.is_some(), "{canary:?} was not caught");
+        let seed = (0..SEEDS_PER_CANARY).find(is_detected);
+        println!("{canary:?} was detected with seed {seed:?}");
+        assert!(seed.is_some(), "{canary:?} was not detected with any of {SEEDS_PER_CANARY} seeds");
     }
 }
 
-/// With `--frames` a replay prints every drop; the report has only the last ones.
+/// The report has only the last drops; a replay with `--frames` prints all.
 #[test]
-fn a_failed_report_has_the_last_drops() {
-    let sound = run(1, 1_000, None);
-    assert_eq!((sound.violations.len(), sound.dropped.len()), (0, 0));
+fn report_of_a_failed_run_has_the_last_drops() {
+    let passed = run(1, 1_000, None);
+    assert_eq!((passed.violations.len(), passed.dropped.len()), (0, 0));
     let mut reports = (0..20).map(|seed| run(seed, 5_000, Some(Canary::FlipByte)));
     let has_both = |report: &spillway_sim::tcp::Report| {
         !report.violations.is_empty() && report.dropped.iter().any(|line| line.contains(" drops "))

@@ -1,15 +1,15 @@
-//! Helper scenes on the user-level stack: helpers die, and nothing that was acknowledged to a client is lost.
+//! Helper scenes on the user-level stack: helpers die, and no byte that was acknowledged to a client is lost.
 
-use spillway_sim::swarm;
+use spillway_sim::run_seeds;
 use spillway_sim::tcp::{Report, scene};
 
 const SEEDS: u64 = 40;
 const PACKETS: u64 = 10_000;
 
 #[test]
-fn what_a_dead_helper_has_acknowledged_is_with_the_server() {
+fn bytes_acknowledged_by_a_dead_helper_are_at_the_server() {
     let mut reports: Vec<Report> = Vec::new();
-    swarm(0..SEEDS, |seed| scene::run(seed, PACKETS, false), |report| reports.push(report));
+    run_seeds(0..SEEDS, |seed| scene::run(seed, PACKETS, false), |report| reports.push(report));
     for report in &reports {
         assert!(
             report.violations.is_empty(),
@@ -21,23 +21,23 @@ fn what_a_dead_helper_has_acknowledged_is_with_the_server() {
     let (acknowledgements, deaths) = (sum(|r| r.acknowledgements), sum(|r| r.faults));
     let (completed, broken) = (sum(|r| r.completed), sum(|r| r.broken));
     println!(
-        "{acknowledgements} acknowledgements, {deaths} deaths, {completed} streams whole, {broken} broken"
+        "{acknowledgements} acknowledgements, {deaths} deaths, {completed} streams complete, {broken} broken"
     );
     assert!(acknowledgements > 10_000 && deaths > 500 && completed > 2_000 && broken > 500, "too few events");
 }
 
 #[test]
-fn the_same_seed_gives_the_same_trace() {
+fn equal_seeds_give_equal_traces() {
     assert_eq!(scene::run(3, 3_000, false), scene::run(3, 3_000, false));
 }
 
 #[test]
-fn a_helper_without_gates_is_caught() {
-    let is_caught = |seed: &u64| {
+fn helper_without_gates_is_detected() {
+    let is_detected = |seed: &u64| {
         let report = scene::run(*seed, PACKETS, true);
         report.violations.iter().any(|what| what.contains("acknowledged to the client"))
     };
-    let seed = (0..10).find(is_caught);
-    println!("caught with seed {seed:?}");
-    assert!(seed.is_some(), "helpers without gates were not caught");
+    let seed = (0..10).find(is_detected);
+    println!("detected with seed {seed:?}");
+    assert!(seed.is_some(), "helpers without gates were not detected with any of 10 seeds");
 }

@@ -44,7 +44,7 @@ const HEAD_IN_TURNS: &str = "\
 # algorithm  one way/us  turn/us  loss/%  goodput/MB/s  sent again/1000  timeouts
 ";
 
-/// Lost frames of a million, one-way delay in µs, the receiver's turn in µs, and the minimum goodput in MB/s.
+/// Lost frames of a million, one-way delay in µs, interval of the receiver's turns in µs, and minimum goodput in MB/s.
 const IN_TURNS: [(u64, u64, u64, f64); 5] = [
     (10_000, 50, 50, 92.0),
     (1_000, 50, 50, 0.0),
@@ -66,11 +66,11 @@ fn lines_in_turns() -> Vec<Line> {
     lines.into()
 }
 
-/// Mean goodput in megabytes per second, and the row.
+/// Returns the mean goodput in MB/s, and the row of the table.
 fn row_in_turns(line: Line) -> (f64, String) {
     let (warm_up, end) = (Duration::from_millis(500), Duration::from_millis(2_500));
-    let all: Vec<Figures> = (0..SEEDS_IN_TURNS).map(|seed| measure_bulk(line, seed, warm_up, end)).collect();
-    let mean = |of: fn(&Figures) -> u64| all.iter().map(of).sum::<u64>() as f64 / SEEDS_IN_TURNS as f64;
+    let runs: Vec<Figures> = (0..SEEDS_IN_TURNS).map(|seed| measure_bulk(line, seed, warm_up, end)).collect();
+    let mean = |of: fn(&Figures) -> u64| runs.iter().map(of).sum::<u64>() as f64 / SEEDS_IN_TURNS as f64;
     let goodput = mean(|figures| figures.goodput) / 1e6;
     let row = format!(
         "{:<10} {:12} {:8} {:7} {:13.1} {:16.0} {:9.1}",
@@ -108,18 +108,18 @@ fn row(line: Line, figures: Figures) -> String {
 }
 
 #[test]
-fn throughput_and_latency_equal_the_table() {
+fn throughput_and_latency_equal_the_snapshot() {
     let lines = lines();
     let rows = Mutex::new(vec![String::new(); lines.len()]);
-    let one = |index: u64| (index as usize, measure(lines[index as usize], 7));
-    spillway_sim::swarm(0..lines.len() as u64, one, |(index, figures)| {
+    let run_one = |index: u64| (index as usize, measure(lines[index as usize], 7));
+    spillway_sim::run_seeds(0..lines.len() as u64, run_one, |(index, figures)| {
         rows.lock().unwrap()[index] = row(lines[index], figures);
     });
     let in_turns = Mutex::new(vec![String::new(); IN_TURNS.len()]);
-    let one = |index: u64| (index as usize, row_in_turns(lines_in_turns()[index as usize]));
-    spillway_sim::swarm(0..IN_TURNS.len() as u64, one, |(index, (goodput, row))| {
-        let least = IN_TURNS[index].3;
-        assert!(goodput >= least, "{row}: {least} MB/s expected at least");
+    let run_one = |index: u64| (index as usize, row_in_turns(lines_in_turns()[index as usize]));
+    spillway_sim::run_seeds(0..IN_TURNS.len() as u64, run_one, |(index, (goodput, row))| {
+        let goodput_min = IN_TURNS[index].3;
+        assert!(goodput >= goodput_min, "goodput below {goodput_min} MB/s: {row}");
         in_turns.lock().unwrap()[index] = row;
     });
     let [rows, in_turns] = [rows, in_turns].map(|rows| rows.into_inner().unwrap().join("\n"));
@@ -128,10 +128,10 @@ fn throughput_and_latency_equal_the_table() {
     if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
         std::fs::write(&path, &table).unwrap();
     }
-    let known = std::fs::read_to_string(&path).unwrap_or_default();
-    let differs = known.lines().zip(table.lines()).find(|(known, new)| known != new);
+    let snapshot = std::fs::read_to_string(&path).unwrap_or_default();
+    let differs = snapshot.lines().zip(table.lines()).find(|(old, new)| old != new);
     assert_eq!(
-        known, table,
+        snapshot, table,
         "UPDATE_SNAPSHOTS=1 writes the table anew; the first line that differs: {differs:#?}"
     );
 }

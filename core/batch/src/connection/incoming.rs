@@ -12,7 +12,7 @@ const RESTATE_BYTES: u64 = 64 * 1024;
 pub(crate) struct Incoming {
     /// Stream offset: bytes received so far.
     received: u64,
-    /// Stream offset: bytes that the application has taken.
+    /// Stream offset: bytes that the application has consumed.
     consumed: u64,
     /// Stream offset up to which the peer may send.
     limit: u64,
@@ -21,10 +21,10 @@ pub(crate) struct Incoming {
     acknowledging: Acknowledging,
 }
 
-/// Whether the server acknowledges requests to the helper. If the helper asks for that, its own TCP acknowledges
-/// requests to the client only after the server has them, so a failing helper loses no acknowledged request (PostMan
-/// §4.2). One *acknowledge* leaves at the end of each input, with the first replies, as early as the server's own TCP
-/// would acknowledge.
+/// Whether the server acknowledges requests to the helper. A helper that requests it acknowledges a client's requests
+/// by TCP only after the server has received them, so a failing helper loses no acknowledged request (PostMan §4.2).
+/// One *acknowledge* is sent at the end of each input, with the first replies, as early as the server's own TCP would
+/// acknowledge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Acknowledging {
     /// The helper has not asked for acknowledgements.
@@ -47,7 +47,7 @@ impl Incoming {
         }
     }
 
-    /// Without credit: a session checks its own.
+    /// Without credit, because a session checks its own credit.
     pub(super) fn unlimited() -> Incoming {
         Incoming { limit: u64::MAX, ..Incoming::new(0) }
     }
@@ -56,7 +56,7 @@ impl Incoming {
         self.received
     }
 
-    /// Bytes received that the application has not taken.
+    /// Bytes received that the application has not consumed.
     pub(crate) fn unconsumed(&self) -> u64 {
         self.received - self.consumed
     }
@@ -89,12 +89,12 @@ impl Incoming {
         Ok(())
     }
 
-    /// Raises the window; a smaller one changes nothing.
-    pub(crate) fn widen(&mut self, window: u32) {
+    /// Raises the window; a smaller window is ignored.
+    pub(crate) fn raise_window(&mut self, window: u32) {
         self.window = self.window.max(u64::from(window));
     }
 
-    /// The application has taken `bytes`. Returns the new limit when a *credit* is due.
+    /// The application has consumed `bytes`. Returns the new limit when a *credit* is due.
     pub(crate) fn consume(&mut self, bytes: usize) -> Result<Option<u64>, ConsumedTooMuch> {
         let unconsumed = self.unconsumed();
         if bytes as u64 > unconsumed {
@@ -102,9 +102,9 @@ impl Incoming {
         }
         self.consumed += bytes as u64;
         let limit = self.consumed.saturating_add(self.window);
-        // A session's carrier has the largest limit and no window: it is never restated here.
-        let more = limit.saturating_sub(self.limit);
-        if self.is_finished || more < RESTATE_BYTES.min(self.window / 2).max(1) {
+        // A session's carrier has the largest limit and no window, so its credit is never restated here.
+        let raised_by = limit.saturating_sub(self.limit);
+        if self.is_finished || raised_by < RESTATE_BYTES.min(self.window / 2).max(1) {
             return Ok(None);
         }
         self.limit = limit;
@@ -115,7 +115,7 @@ impl Incoming {
         self.acknowledging = Acknowledging::UpToDate;
     }
 
-    /// Requests were received. Returns whether these are the first since the last acknowledgement.
+    /// Requests were received. Returns whether they are the first since the last acknowledgement.
     pub(crate) fn mark_acknowledge_due(&mut self) -> bool {
         let is_first = self.acknowledging == Acknowledging::UpToDate;
         if is_first {
@@ -129,7 +129,11 @@ impl Incoming {
             return None;
         }
         self.acknowledging = Acknowledging::UpToDate;
-        Some(Acknowledge { received: self.received, finish_received: self.is_finished, answer: false })
+        Some(Acknowledge {
+            received: self.received,
+            finish_received: self.is_finished,
+            requests_answer: false,
+        })
     }
 }
 
@@ -150,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_window_is_restated_by_halves() {
+    fn a_small_window_is_restated_after_half_of_it() {
         let mut incoming = Incoming::new(10);
         assert_eq!(incoming.receive(10), Ok(()));
         assert_eq!(incoming.consume(4), Ok(None));
@@ -158,19 +162,19 @@ mod tests {
     }
 
     #[test]
-    fn more_than_was_received_is_an_error_and_gives_no_credit() {
+    fn consuming_more_than_was_received_fails_and_grants_no_credit() {
         let mut incoming = Incoming::new(10);
         assert_eq!(incoming.receive(6), Ok(()));
         assert_eq!(incoming.consume(2), Ok(None));
         assert_eq!(incoming.consume(5), Err(ConsumedTooMuch { bytes: 5, unconsumed: 4 }));
         assert_eq!(incoming.consume(usize::MAX), Err(ConsumedTooMuch { bytes: usize::MAX, unconsumed: 4 }));
         assert_eq!(incoming.receive(4), Ok(()));
-        assert_eq!(incoming.receive(1), Err(CloseReason::OverCredit), "the limit has not changed");
-        assert_eq!(incoming.consume(8), Ok(Some(20)), "counting goes on");
+        assert_eq!(incoming.receive(1), Err(CloseReason::OverCredit), "the credit must not change");
+        assert_eq!(incoming.consume(8), Ok(Some(20)), "later consumption should count");
     }
 
     #[test]
-    fn a_carrier_without_credit_can_be_consumed() {
+    fn bytes_of_a_carrier_can_be_consumed_without_credit() {
         let mut carrier = Incoming::unlimited();
         assert_eq!(carrier.consume(0), Ok(None));
         assert_eq!(carrier.receive(100), Ok(()));
@@ -178,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn offsets_near_the_largest_number_do_not_overflow() {
+    fn offsets_near_u64_max_do_not_overflow() {
         let mut incoming = Incoming::new(u64::from(u32::MAX));
         (incoming.received, incoming.consumed, incoming.limit) = (u64::MAX - 1, u64::MAX - 9, u64::MAX);
         assert_eq!(incoming.receive(1), Ok(()));
@@ -187,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn finish_must_match_the_bytes_received_and_ends_the_stream() {
+    fn finish_must_match_the_received_bytes_and_ends_the_stream() {
         let mut incoming = Incoming::new(10);
         assert_eq!(incoming.receive(4), Ok(()));
         assert_eq!(incoming.finish(3), Err(CloseReason::Protocol));
@@ -198,11 +202,11 @@ mod tests {
     #[test]
     fn received_requests_are_acknowledged_once() {
         let mut incoming = Incoming::new(10);
-        assert!(!incoming.mark_acknowledge_due(), "the helper has not asked");
+        assert!(!incoming.mark_acknowledge_due(), "the helper has not requested acknowledgements");
         incoming.enable_acknowledgements();
         assert_eq!(incoming.receive(4), Ok(()));
         assert!(incoming.mark_acknowledge_due() && !incoming.mark_acknowledge_due());
-        let acknowledge = Acknowledge { received: 4, finish_received: false, answer: false };
+        let acknowledge = Acknowledge { received: 4, finish_received: false, requests_answer: false };
         assert_eq!(incoming.take_acknowledge(), Some(acknowledge));
         assert_eq!(incoming.take_acknowledge(), None);
     }

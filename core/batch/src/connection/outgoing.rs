@@ -13,7 +13,7 @@ pub(crate) struct Outgoing {
     /// Stream offset up to which the peer allows sending.
     limit: u64,
     is_finished: bool,
-    /// The caller could not send all: `poll_room` names the connection when there is room.
+    /// The caller could not send all bytes: `poll_room` returns the connection when there is room.
     wants_room: bool,
     /// The connection waits for the link's pending bytes to be sent, not only for credit.
     is_blocked: bool,
@@ -36,7 +36,7 @@ impl Outgoing {
         self.kept.as_ref().map_or(credit, |kept| credit.min(kept.room()))
     }
 
-    /// Counts bytes that were given to the link, and keeps them if acknowledgements are reported.
+    /// Counts bytes that were passed to the link, and keeps them if the helper reports acknowledgements.
     pub(crate) fn sent(&mut self, bytes: &[u8]) {
         self.sent += bytes.len() as u64;
         if let Some(kept) = &mut self.kept {
@@ -73,7 +73,7 @@ impl Outgoing {
         self.wants_room = false;
     }
 
-    /// Waits until the link's pending bytes are sent. Returns whether the connection did not wait before.
+    /// Records that the connection waits for the link's pending bytes. Returns whether it did not wait before.
     pub(crate) fn block(&mut self) -> bool {
         !core::mem::replace(&mut self.is_blocked, true)
     }
@@ -90,7 +90,7 @@ impl Outgoing {
         self.kept.as_ref().map(|kept| kept.all())
     }
 
-    /// Keeps replies sent from now on, at most `bytes_max`, until acknowledged. A repeated call changes nothing.
+    /// Keeps replies sent from now on, at most `bytes_max`, until acknowledged. Repeated calls are ignored.
     pub(crate) fn keep(&mut self, bytes_max: usize) {
         let sent = self.sent;
         self.kept.get_or_insert_with(|| Box::new(Kept::new(sent, bytes_max)));
@@ -99,11 +99,11 @@ impl Outgoing {
     /// The client's TCP has acknowledged bytes up to this offset. Call only after [`keep`](Self::keep).
     pub(crate) fn acknowledged(&mut self, through: u64) -> Result<(), NeverSent> {
         let kept = self.kept.as_mut();
-        debug_assert!(kept.is_some(), "acknowledgements are taken only where replies are kept");
+        debug_assert!(kept.is_some(), "acknowledgements should only be passed on if replies are kept");
         kept.map_or(Ok(()), |kept| kept.acknowledge(through))
     }
 
-    /// Whether the peer's acknowledgement is within what was sent.
+    /// Whether the peer acknowledges only bytes that were sent.
     pub(crate) fn may_have_received(&self, acknowledge: Acknowledge) -> bool {
         acknowledge.received <= self.sent
             && (!acknowledge.finish_received || (self.is_finished && acknowledge.received == self.sent))
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_only_rise_up_to_the_largest_number() {
+    fn credit_only_rises_and_does_not_overflow() {
         let mut outgoing = Outgoing::new(10);
         outgoing.sent(&[0; 4]);
         outgoing.want_room();
@@ -142,16 +142,16 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledgement_beyond_what_was_sent_is_invalid() {
+    fn an_acknowledgement_of_unsent_bytes_is_invalid() {
         let mut outgoing = Outgoing::new(100);
         outgoing.sent(b"abcd");
         let acknowledge =
-            |received, finish_received| Acknowledge { received, finish_received, answer: false };
+            |received, finish_received| Acknowledge { received, finish_received, requests_answer: false };
         assert!(
             outgoing.may_have_received(acknowledge(4, false))
                 && !outgoing.may_have_received(acknowledge(5, false))
         );
-        assert!(!outgoing.may_have_received(acknowledge(4, true)), "not finished yet");
+        assert!(!outgoing.may_have_received(acknowledge(4, true)), "finish was not sent yet");
         assert_eq!(outgoing.finish(), 4);
         assert!(
             outgoing.may_have_received(acknowledge(4, true))

@@ -1,14 +1,14 @@
 use core::time::Duration;
 
-use super::{Policy, Sent};
+use super::{Policy, SentBatch};
 
 /// Lower bound of *S*: the usual MTU (PostMan §4.3).
 const SIZE_FLOOR_BYTES: usize = 1500;
 /// Lower bound of *T* (Algorithm 1, line 9).
 const INTERVAL_FLOOR: Duration = Duration::from_micros(10);
 
-/// Algorithm 1 as published, for comparison. After an idle time *T* has grown to that time, and the next messages wait
-/// as long.
+/// Algorithm 1 as published, for comparison. After an idle time, *T* equals that time, and the next messages wait as
+/// long.
 #[derive(Clone, Debug)]
 pub struct Algorithm1 {
     size: usize,
@@ -37,9 +37,9 @@ impl Policy for Algorithm1 {
         self.interval
     }
 
-    fn sent(&mut self, Sent { bytes: size, elapsed, .. }: Sent) {
+    fn sent(&mut self, SentBatch { bytes: size, elapsed, .. }: SentBatch) {
         let Some(elapsed) = elapsed else { return };
-        // In whole numbers: s < 0.75 S is 4 s < 3 S, and so on.
+        // In integers: s < 0.75 S is 4 s < 3 S, and so on.
         let (s, big_s) = (size as u128, self.size as u128);
         if (4 * s < 3 * big_s || 4 * s > 5 * big_s) && size >= SIZE_FLOOR_BYTES {
             self.size = size;
@@ -75,10 +75,10 @@ impl Policy for Adaptive {
         self.published.interval().min(self.max_delay)
     }
 
-    fn sent(&mut self, batch: Sent) {
+    fn sent(&mut self, batch: SentBatch) {
         // Cap only `interval()`, not the time passed on: a *T* above two thirds of its cap could not reach the cap,
         // because *T* changes only when *t* exceeds 1.5 *T*.
-        self.published.sent(Sent { bytes: batch.bytes.min(self.max_bytes), ..batch });
+        self.published.sent(SentBatch { bytes: batch.bytes.min(self.max_bytes), ..batch });
     }
 }
 
@@ -92,27 +92,27 @@ mod tests {
         Duration::from_micros(micros)
     }
 
-    /// Each step is (s, t, S after it, T after it), worked by hand from the paper's lines 1 to 12.
+    /// Each step is (s, t, S after it, T after it), computed by hand from the paper's lines 1 to 12.
     fn check(policy: &mut dyn Policy, steps: &[(usize, Duration, usize, Duration)]) {
         for (step, &(size, elapsed, size_after, interval_after)) in steps.iter().enumerate() {
-            policy.sent(Sent { at: Time::ZERO, bytes: size, elapsed: Some(elapsed) });
+            policy.sent(SentBatch { at: Time::ZERO, bytes: size, elapsed: Some(elapsed) });
             assert_eq!((policy.size_bytes(), policy.interval()), (size_after, interval_after), "step {step}");
         }
     }
 
     #[test]
-    fn follows_the_published_lines() {
+    fn computes_s_and_t_as_published() {
         check(
             &mut Algorithm1::new(),
             &[
-                (1875, us(15), 1500, us(10)), // exactly 1.25 S and 1.5 T: stays
+                (1875, us(15), 1500, us(10)), // exactly 1.25 S and 1.5 T: unchanged
                 (1876, us(16), 1876, us(16)), // just above both
-                (1407, us(8), 1876, us(16)),  // exactly 0.75 S; exactly 0.5 T: stays
-                (1499, us(7), 1876, us(16)),  // below the floors: stays
+                (1407, us(8), 1876, us(16)),  // exactly 0.75 S; exactly 0.5 T: unchanged
+                (1499, us(7), 1876, us(16)),  // below the floors: unchanged
                 (8000, us(100), 8000, us(100)),
-                (6000, us(50), 8000, us(100)), // exactly 0.75 S, 0.5 T: stays
+                (6000, us(50), 8000, us(100)), // exactly 0.75 S, 0.5 T: unchanged
                 (5999, us(49), 5999, us(49)),
-                (1500, us(10), 1500, us(10)), // at both floors: may become so
+                (1500, us(10), 1500, us(10)), // exactly the floors: accepted
             ],
         );
     }
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn extremes_do_not_overflow() {
+    fn extreme_values_do_not_overflow() {
         check(
             &mut Algorithm1::new(),
             &[(usize::MAX, Duration::MAX, usize::MAX, Duration::MAX), (0, us(0), usize::MAX, Duration::MAX)],

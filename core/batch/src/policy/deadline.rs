@@ -2,49 +2,49 @@ use core::time::Duration;
 
 use spillway_transport::Time;
 
-use super::{GatheredMessages, Policy, Sent};
+use super::{GatheredMessages, Policy, SentBatch};
 
-/// Waiting pays in full if one more message is expected for each this many that are gathered.
+/// A batch waits for the whole time if one more message is expected for each this many that are gathered.
 const GATHERED_PER_EXPECTED: u64 = 2;
 /// A batch waits this many eighths of `max_delay`, because timers fire late.
-const EIGHTHS: u32 = 7;
+const WAIT_EIGHTHS: u32 = 7;
 /// Upper bound of `max_delay`, which keeps sums in range.
 const DELAY_MAX: Duration = Duration::from_secs(60);
-/// Arrivals are averaged over this many times the waiting time of observation.
-const MEMORY: u32 = 32;
+/// Arrivals are averaged over an observed time of this many waiting times.
+const MEMORY_WAITS: u32 = 32;
 /// Fixed-point scale of message counts: keeps the rounding error small when old arrivals are scaled down.
 const SCALE: u128 = 1 << 16;
-/// Scale of the expected number of messages: at this value a batch waits for the whole time.
-const ENOUGH: u128 = 256;
+/// Scaled number of expected messages at which a batch waits for the whole time.
+const FULL_WAIT: u128 = 256;
 /// At or below this value a batch does not wait.
-const TOO_FEW: u128 = ENOUGH / 4;
+const NO_WAIT: u128 = FULL_WAIT / 4;
 
 /// A batch leaves when its first message has waited for nearly `max_delay`, if waiting pays. No other policy with the
-/// same bound on waiting sends fewer batches: *T* of Algorithm 1, which runs from batch to batch, sends a first message
-/// early and alone, and those behind it in another batch.
+/// same bound on waiting sends fewer batches: Algorithm 1 measures *T* from batch to batch, so it sends a first message
+/// early and alone, and the following ones in another batch.
 ///
-/// Waiting pays in full if one more message is expected meanwhile, or one for each two gathered, and not at all below a
-/// quarter of that; in between a batch waits for a part of the time. Arrivals are observed from each batch's first
-/// message on, for the longest waiting time. After the batch has left, only messages count that would have arrived
-/// anyway, not those of clients answered since.
+/// A batch waits for the whole time if one more message is expected meanwhile, or one for each two gathered; not at all
+/// below a quarter of that; and in between for a part of the time. Arrivals are observed from each batch's first
+/// message on, for the longest waiting time. After the batch has left, messages of clients answered since do not count,
+/// because they would not have arrived without the reply.
 #[derive(Clone, Debug)]
 pub struct Deadline {
     wait: Duration,
     max_bytes: usize,
-    /// When the present batch began, and how long it waits. `None`: nothing is gathered.
+    /// When the present batch began, and how long it waits. `None`: no message is gathered.
     held: Option<(Time, Duration)>,
-    /// The part of the present batch that is already counted in `came`.
+    /// The part of the present batch that is already counted in `arrived`.
     counted: GatheredMessages,
-    watch: Option<Watch>,
-    /// Messages that arrived under observation, times [`SCALE`]; older ones weigh less.
-    came: u128,
+    observation: Option<Observation>,
+    /// Messages that arrived under observation, times [`SCALE`]; older messages have less weight.
+    arrived: u128,
     /// Duration of the observation, in ns.
-    watched: u128,
+    observed_ns: u128,
 }
 
 /// Observation of arrivals after a batch's first message.
 #[derive(Clone, Copy, Debug)]
-enum Watch {
+enum Observation {
     /// The batch waits; arrivals are counted up to this time.
     Waiting(Time),
     /// The batch was sent; arrivals are counted up to the first time, and observed until the second.
@@ -55,51 +55,51 @@ impl Deadline {
     /// `max_delay` bounds a message's waiting time. A batch of `max_bytes` leaves at once.
     pub fn new(max_delay: Duration, max_bytes: usize) -> Deadline {
         Deadline {
-            wait: max_delay.min(DELAY_MAX) * EIGHTHS / 8,
+            wait: max_delay.min(DELAY_MAX) * WAIT_EIGHTHS / 8,
             max_bytes,
             held: None,
             counted: GatheredMessages::default(),
-            watch: None,
-            came: 0,
-            watched: 0,
+            observation: None,
+            arrived: 0,
+            observed_ns: 0,
         }
     }
 
     /// Counts the messages and the time since the last call.
     fn observe(&mut self, now: Time, more: GatheredMessages) {
-        let (time, messages) = match &mut self.watch {
+        let (time, messages) = match &mut self.observation {
             None => return,
-            Some(Watch::Waiting(since)) => (now.since(core::mem::replace(since, now)), more.messages),
-            Some(Watch::Sent(since, until)) if now <= *until => {
+            Some(Observation::Waiting(since)) => (now.since(core::mem::replace(since, now)), more.messages),
+            Some(Observation::Sent(since, until)) if now <= *until => {
                 (now.since(core::mem::replace(since, now)), more.fresh)
             }
-            Some(Watch::Sent(since, until)) => {
+            Some(Observation::Sent(since, until)) => {
                 let time = until.since(*since);
-                self.watch = None;
+                self.observation = None;
                 (time, 0)
             }
         };
-        self.watched += time.as_nanos();
-        self.came += u128::from(messages) * SCALE;
-        let memory = (self.wait * MEMORY).as_nanos();
-        if self.watched > memory {
-            self.came = self.came * memory / self.watched;
-            self.watched = memory;
+        self.observed_ns += time.as_nanos();
+        self.arrived += u128::from(messages) * SCALE;
+        let memory = (self.wait * MEMORY_WAITS).as_nanos();
+        if self.observed_ns > memory {
+            self.arrived = self.arrived * memory / self.observed_ns;
+            self.observed_ns = memory;
         }
     }
 
-    /// How long a batch waits that begins with `gathered` messages.
+    /// The waiting time of a batch that begins with `gathered` messages.
     fn hold_for(&self, gathered: u64) -> Duration {
-        let asked_for = u128::from(gathered.max(GATHERED_PER_EXPECTED)) * SCALE * self.watched;
-        if asked_for == 0 {
+        let full_wait_messages = u128::from(gathered.max(GATHERED_PER_EXPECTED)) * SCALE * self.observed_ns;
+        if full_wait_messages == 0 {
             return Duration::ZERO;
         }
-        // From TOO_FEW (do not wait) to ENOUGH (wait for the whole time).
-        let expected = self.came * self.wait.as_nanos() * u128::from(GATHERED_PER_EXPECTED);
-        let steps = (expected * ENOUGH / asked_for).clamp(TOO_FEW, ENOUGH);
-        #[expect(clippy::cast_possible_truncation, reason = "at most ENOUGH, which is small")]
-        let (worth, all) = ((steps - TOO_FEW) as u32, (ENOUGH - TOO_FEW) as u32);
-        self.wait * worth / all
+        // From NO_WAIT (do not wait) to FULL_WAIT (wait for the whole time).
+        let expected = self.arrived * self.wait.as_nanos() * u128::from(GATHERED_PER_EXPECTED);
+        let steps = (expected * FULL_WAIT / full_wait_messages).clamp(NO_WAIT, FULL_WAIT);
+        #[expect(clippy::cast_possible_truncation, reason = "at most FULL_WAIT, which is small")]
+        let (part, all) = ((steps - NO_WAIT) as u32, (FULL_WAIT - NO_WAIT) as u32);
+        self.wait * part / all
     }
 }
 
@@ -126,13 +126,13 @@ impl Policy for Deadline {
         if self.held.is_none() {
             let hold = self.hold_for(batch.messages);
             self.held = Some((now, hold));
-            self.watch = Some(Watch::Waiting(now));
+            self.observation = Some(Observation::Waiting(now));
         }
     }
 
-    fn sent(&mut self, batch: Sent) {
+    fn sent(&mut self, batch: SentBatch) {
         self.observe(batch.at, GatheredMessages::default());
-        self.watch = self.held.take().map(|(began, _)| Watch::Sent(batch.at, began + self.wait));
+        self.observation = self.held.take().map(|(began, _)| Observation::Sent(batch.at, began + self.wait));
         self.counted = GatheredMessages::default();
     }
 }
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
     use crate::batching::Batching;
     use crate::connection::Connection;
-    use crate::ends::Ends;
+    use crate::link_end::LinkEnd;
 
     const MAX_DELAY: Duration = Duration::from_micros(200);
     /// Seven eighths of `MAX_DELAY`.
@@ -156,7 +156,7 @@ mod tests {
     const CLIENTS: u32 = 100;
 
     struct Link {
-        ends: Ends,
+        link_end: LinkEnd,
         /// Batches sent: time in µs, and number of messages.
         sent: Vec<(u64, u64)>,
         first_waits_since: Option<Time>,
@@ -166,49 +166,52 @@ mod tests {
     impl Link {
         fn new() -> Link {
             let policy = Box::new(Deadline::new(MAX_DELAY, 1 << 16));
-            let mut ends = Ends::new(Batching::new(Kind::Request, policy, 1 << 20));
+            let mut link_end = LinkEnd::new(Batching::new(Kind::Request, policy, 1 << 20));
             for id in 1..=CLIENTS {
-                ends.insert(Id(id), Connection::new(1 << 40, 1 << 20));
+                link_end.insert(Id(id), Connection::new(1 << 40, 1 << 20));
             }
-            Link { ends, sent: Vec::new(), first_waits_since: None, now: Time::ZERO }
+            Link { link_end, sent: Vec::new(), first_waits_since: None, now: Time::ZERO }
         }
 
-        /// Fires timers up to `at_us`, then sends a request of `count` clients, beginning with `client`.
-        fn ask(&mut self, at_us: u64, client: u32, count: u32) {
+        /// Fires timers up to `at_us`, then sends one request of each of `count` clients, beginning with `client`.
+        fn request(&mut self, at_us: u64, client: u32, count: u32) {
             self.timers(at_us);
-            for n in 0..count {
-                self.ends.compose(Id((client + n) % CLIENTS + 1), b"get x");
+            for offset in 0..count {
+                self.link_end.compose(Id((client + offset) % CLIENTS + 1), b"get x");
             }
             self.turn(Time(at_us * 1_000));
         }
 
-        fn answer(&mut self, client: u32) {
-            self.ends.batching.answered(self.now, Id(client % CLIENTS + 1));
+        fn reply(&mut self, client: u32) {
+            self.link_end.batching.answered(self.now, Id(client % CLIENTS + 1));
         }
 
         fn timers(&mut self, until_us: u64) {
             while let Some(due) =
-                self.ends.batching.poll_timeout().filter(|due| due.as_nanos() <= until_us * 1_000)
+                self.link_end.batching.poll_timeout().filter(|due| due.as_nanos() <= until_us * 1_000)
             {
                 let before = self.sent.len();
                 self.turn(due);
-                assert!(self.sent.len() > before, "a timer fired without a batch to send");
+                assert!(self.sent.len() > before, "each timer should send a batch");
             }
         }
 
         fn turn(&mut self, now: Time) {
             self.now = now;
-            let before = self.ends.counters().messages_sent;
-            match self.ends.poll_transmit(now) {
+            let before = self.link_end.counters().messages_sent;
+            match self.link_end.poll_transmit(now) {
                 Some(_) => {
                     let waited = now.since(self.first_waits_since.take().unwrap_or(now));
                     assert!(waited <= WAIT, "{waited:?}");
-                    self.sent.push((now.as_nanos() / 1_000, self.ends.counters().messages_sent - before));
+                    self.sent.push((now.as_nanos() / 1_000, self.link_end.counters().messages_sent - before));
                 }
-                None if self.ends.batching.is_empty() => {}
+                None if self.link_end.batching.is_empty() => {}
                 None => {
                     self.first_waits_since.get_or_insert(now);
-                    assert!(self.ends.batching.poll_timeout() > Some(now), "the timer must lie ahead");
+                    assert!(
+                        self.link_end.batching.poll_timeout() > Some(now),
+                        "the next timer should be later than now"
+                    );
                 }
             }
         }
@@ -219,10 +222,10 @@ mod tests {
     }
 
     #[test]
-    fn lone_messages_leave_at_once() {
+    fn messages_one_millisecond_apart_leave_at_once() {
         let mut link = Link::new();
         for n in 0..100 {
-            link.ask(n * 1_000, n as u32, 1);
+            link.request(n * 1_000, n as u32, 1);
         }
         let sent = link.sent();
         assert!(sent.len() == 100 && (0..100).zip(&sent).all(|(n, batch)| *batch == (n * 1_000, 1)));
@@ -232,54 +235,58 @@ mod tests {
     fn a_batch_waits_from_its_first_message_when_others_follow() {
         let mut link = Link::new();
         for n in 0..41 {
-            link.ask(n * 100, n as u32, 1);
+            link.request(n * 100, n as u32, 1);
         }
         link.timers(4_200);
         let sent = link.sent();
-        assert_eq!(sent[..2], [(0, 1), (275, 2)], "the first leaves alone, the next one waits: {sent:?}");
-        // Messages of 400 and 500 µs share a batch, as do those of 600 and 700: it leaves 175 µs after its first.
-        let later: Vec<u64> = sent.windows(2).skip(2).map(|two| two[1].0 - two[0].0).collect();
+        assert_eq!(
+            sent[..2],
+            [(0, 1), (275, 2)],
+            "the first message should leave alone, the next batch wait: {sent:?}"
+        );
+        // Messages of 400 and 500 µs share a batch, as do those of 600 and 700; each batch leaves after 175 µs.
+        let distances: Vec<u64> = sent.windows(2).skip(2).map(|pair| pair[1].0 - pair[0].0).collect();
         assert!(sent[2..].iter().all(|(_, messages)| *messages == 2), "{sent:?}");
-        assert!(later.iter().all(|distance| *distance == 200), "{sent:?}");
+        assert!(distances.iter().all(|distance| *distance == 200), "{sent:?}");
     }
 
     #[test]
     fn a_batch_does_not_wait_for_clients_that_need_its_reply() {
         let mut link = Link::new();
-        // Two clients, each asks 20 µs after its reply, which takes 60 µs: waiting would bring no other message.
+        // Two clients, each sends a request 20 µs after its reply, which takes 60 µs: waiting would not gather more.
         for n in 0..100 {
-            link.ask(n * 80, 0, 2);
-            link.answer(0);
-            link.answer(1);
+            link.request(n * 80, 0, 2);
+            link.reply(0);
+            link.reply(1);
         }
-        assert_eq!(link.sent().len(), 100, "each pair leaves at once");
+        assert_eq!(link.sent().len(), 100, "each pair should leave at once");
     }
 
     #[test]
-    fn many_do_not_wait_for_few() {
+    fn a_batch_of_many_messages_does_not_wait_for_few() {
         let mut link = Link::new();
         for n in 0..100 {
-            link.ask(n * 100, n as u32, 1);
+            link.request(n * 100, n as u32, 1);
         }
         link.timers(20_000);
         link.sent();
-        link.ask(20_000, 0, 20);
-        assert_eq!(link.sent(), [(20_000, 20)], "twenty do not wait for one or two");
-        link.ask(30_000, 0, 1);
-        assert!(link.sent().is_empty(), "one waits for one or two");
+        link.request(20_000, 0, 20);
+        assert_eq!(link.sent(), [(20_000, 20)], "20 messages should not wait for 1 or 2");
+        link.request(30_000, 0, 1);
+        assert!(link.sent().is_empty(), "1 message should wait for 1 or 2");
     }
 
     #[test]
     fn a_large_batch_leaves_at_once() {
         let mut link = Link::new();
         for n in 0..100 {
-            link.ask(n * 100, n as u32, 1);
+            link.request(n * 100, n as u32, 1);
         }
         link.timers(20_000);
         link.sent();
-        link.ask(20_000, 0, 1);
+        link.request(20_000, 0, 1);
         assert!(link.sent().is_empty());
-        link.ends.compose(Id(2), &[b'x'; 1 << 16]);
+        link.link_end.compose(Id(2), &[b'x'; 1 << 16]);
         link.turn(Time(20_010_000));
         assert_eq!(link.sent(), [(20_010, 2)]);
     }
@@ -288,14 +295,14 @@ mod tests {
     fn batches_stop_waiting_soon_after_the_load_falls() {
         let mut link = Link::new();
         for n in 0..1_000 {
-            link.ask(n * 20, n as u32, 1);
+            link.request(n * 20, n as u32, 1);
         }
         link.timers(30_000);
         link.sent();
-        // One message each millisecond: about as many batches still wait as fit in the observation's memory.
+        // One message each millisecond: batches wait until the observed time, 32 waiting times, has passed.
         let waited = (0..200).filter(|n| {
             let at_us = 30_000 + n * 1_000;
-            link.ask(at_us, *n as u32, 1);
+            link.request(at_us, *n as u32, 1);
             let at_once = !link.sent().is_empty();
             link.timers(at_us + 900);
             link.sent();
@@ -306,7 +313,7 @@ mod tests {
     }
 
     proptest! {
-        /// No message waits longer than the bound, each timer sends a batch, and each batch needs at most one timer.
+        /// `Link::turn` checks that messages wait at most the bound, and that each timer sends a batch.
         #[test]
         fn waiting_is_bounded_and_timers_are_few(
             events in prop::collection::vec((0_u64..400, 0_u32..CLIENTS, 1_u32..30, any::<bool>()), 1..300),
@@ -315,12 +322,12 @@ mod tests {
             for (after, client, count, answered) in events {
                 now += after;
                 if answered {
-                    link.answer(client);
+                    link.reply(client);
                 }
-                link.ask(now, client, count);
+                link.request(now, client, count);
             }
             link.timers(now + 1_000);
-            prop_assert!(link.ends.batching.is_empty());
+            prop_assert!(link.link_end.batching.is_empty());
         }
     }
 }

@@ -1,10 +1,10 @@
 use core::time::Duration;
 
-use super::{Policy, Sent};
+use super::{Policy, SentBatch};
 
-/// A policy whose batch size *S* and interval *T* never change: a link sends at most one batch in each interval, and
-/// more only if each batch holds *S* bytes. The interval starts with the previous batch, not with the first waiting
-/// message. Replies, credit and closes do not make a batch leave earlier.
+/// A policy whose batch size *S* and interval *T* never change: a link sends one batch in each interval. It
+/// sends a batch earlier only if that batch holds *S* bytes. The interval starts with the previous batch, not with the
+/// first waiting message. Replies, credit and closes do not make a batch leave earlier.
 #[derive(Clone, Debug)]
 pub struct Fixed {
     interval: Duration,
@@ -32,5 +32,5 @@ impl Policy for Fixed {
         self.interval
     }
 
-    fn sent(&mut self, _batch: Sent) {}
+    fn sent(&mut self, _batch: SentBatch) {}
 }

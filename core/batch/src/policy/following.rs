@@ -2,20 +2,20 @@ use core::time::Duration;
 
 use spillway_transport::Time;
 
-use super::{Deadline, GatheredMessages, Policy, Sent};
+use super::{Deadline, GatheredMessages, Policy, SentBatch};
 
-/// Batches that keep a server busy: the one that it serves, and the next.
+/// Number of unanswered batches that keep a server busy: the one that it serves, and the next one.
 const ENOUGH_UNANSWERED: u64 = 2;
 /// A batch is held for a busy server at most this many times `max_delay`. A service's `max_delay` is a quarter of its
 /// SLA, so no batch is held for longer than the SLA.
 const HELD_MAX: u32 = 4;
-/// The mean of round trips moves by one part in this many towards each new one.
+/// The mean of round trips moves by this fraction, 1/8, towards each new one.
 const WEIGHT: u32 = 8;
 
 /// [`Deadline`], extended while the server is busy. While two batches are not answered the server serves the first, and
-/// a third would only wait behind the second: it is held until a reply arrives, and gathers what arrives meanwhile. So
-/// batches grow as replies become slower, and no request waits longer for it. Without that, a server at its limit
-/// receives the most batches when they cost it most.
+/// a third would only wait behind the second. So the third is held until a reply arrives, and gathers further messages.
+/// Batches thus grow as replies become slower, without a longer wait for requests. Otherwise a server at its limit
+/// would receive the most batches when these cost it most.
 ///
 /// A request that blocks on purpose (Redis' BLPOP) stays unanswered while the server is idle. So a batch is held for no
 /// longer than recent round trips took; the round trip of a batch that is answered after a later one does not count.
@@ -63,12 +63,12 @@ impl Policy for Following {
         self.deadline.gathered(now, batch);
     }
 
-    fn sent(&mut self, batch: Sent) {
+    fn sent(&mut self, batch: SentBatch) {
         self.deadline.sent(batch);
     }
 
     fn answered(&mut self, after: Duration) {
-        let after = after.min(self.held_max.saturating_mul(2)); // Larger values would only distort the mean for long.
+        let after = after.min(self.held_max.saturating_mul(2)); // larger values would distort the mean for long
         self.round_trip = match self.round_trip {
             Duration::ZERO => after,
             mean => (mean * (WEIGHT - 1) + after) / WEIGHT,
@@ -85,28 +85,28 @@ mod tests {
     use super::*;
     use crate::batching::Batching;
     use crate::connection::Connection;
-    use crate::ends::Ends;
+    use crate::link_end::LinkEnd;
 
     const MAX_DELAY: Duration = Duration::from_micros(200);
     const CLIENTS: u32 = 100;
 
     struct Link {
-        ends: Ends,
+        link_end: LinkEnd,
         now: Time,
         next_client: u32,
     }
 
     impl Link {
         fn new() -> Link {
-            let mut ends = Ends::new(Batching::new(
+            let mut link_end = LinkEnd::new(Batching::new(
                 Kind::Request,
                 Box::new(Following::new(MAX_DELAY, 1 << 16)),
                 1 << 20,
             ));
             for id in 1..=CLIENTS {
-                ends.insert(Id(id), Connection::new(1 << 40, 1 << 20));
+                link_end.insert(Id(id), Connection::new(1 << 40, 1 << 20));
             }
-            Link { ends, now: Time::ZERO, next_client: 0 }
+            Link { link_end, now: Time::ZERO, next_client: 0 }
         }
 
         fn at(&mut self, us: u64) -> &mut Link {
@@ -114,56 +114,56 @@ mod tests {
             self
         }
 
-        /// The next client sends a request. Returns the number of messages in the batch that leaves, if one does.
-        fn ask(&mut self) -> Option<u64> {
+        /// The next client sends a request. Returns the number of messages in the batch that leaves, if any.
+        fn request(&mut self) -> Option<u64> {
             self.next_client += 1;
-            self.ends.compose(Id(self.next_client), b"get x");
+            self.link_end.compose(Id(self.next_client), b"get x");
             self.turn()
         }
 
-        fn answer(&mut self, client: u32) -> Option<u64> {
-            self.ends.batching.answered(self.now, Id(client));
+        fn reply(&mut self, client: u32) -> Option<u64> {
+            self.link_end.batching.answered(self.now, Id(client));
             self.turn()
         }
 
         fn turn(&mut self) -> Option<u64> {
-            let before = self.ends.counters().messages_sent;
-            self.ends.poll_transmit(self.now)?;
-            Some(self.ends.counters().messages_sent - before)
+            let before = self.link_end.counters().messages_sent;
+            self.link_end.poll_transmit(self.now)?;
+            Some(self.link_end.counters().messages_sent - before)
         }
 
         fn due_us(&self) -> Option<u64> {
-            self.ends.batching.poll_timeout().map(|at| at.as_nanos() / 1_000)
+            self.link_end.batching.poll_timeout().map(|at| at.as_nanos() / 1_000)
         }
     }
 
     /// A link whose server took 500 µs for a reply, and has two unanswered batches.
     fn busy() -> Link {
         let mut link = Link::new();
-        assert_eq!(link.at(0).ask(), Some(1));
-        link.at(500).answer(1);
-        assert_eq!(link.at(20_000).ask(), Some(1));
-        assert_eq!(link.at(40_000).ask(), Some(1));
+        assert_eq!(link.at(0).request(), Some(1));
+        link.at(500).reply(1);
+        assert_eq!(link.at(20_000).request(), Some(1));
+        assert_eq!(link.at(40_000).request(), Some(1));
         link
     }
 
     #[test]
-    fn while_two_batches_are_not_answered_the_next_waits_for_a_reply() {
+    fn while_two_batches_are_unanswered_the_next_waits_for_a_reply() {
         let mut link = busy();
-        assert_eq!(link.at(60_000).ask(), None);
-        assert_eq!(link.at(60_100).ask(), None);
+        assert_eq!(link.at(60_000).request(), None);
+        assert_eq!(link.at(60_100).request(), None);
         assert_eq!(link.at(60_300).turn(), None);
         assert_eq!(
-            link.at(60_310).answer(2),
+            link.at(60_310).reply(2),
             Some(2),
-            "one batch is left to serve, so the next leaves with all that was gathered"
+            "one batch is left to serve, so the next should leave with both messages"
         );
     }
 
     #[test]
     fn a_batch_is_held_no_longer_than_a_round_trip() {
         let mut link = busy();
-        assert_eq!(link.at(60_000).ask(), None);
+        assert_eq!(link.at(60_000).request(), None);
         assert_eq!(link.due_us(), Some(60_500));
         assert_eq!(link.at(60_500).turn(), Some(1));
     }
@@ -171,12 +171,12 @@ mod tests {
     #[test]
     fn a_batch_is_held_at_most_four_times_the_maximal_delay() {
         let mut link = Link::new();
-        link.at(0).ask();
-        link.at(5_000_000).answer(1);
-        for n in 1..=2 {
-            assert_eq!(link.at(5_000_000 + n * 20_000).ask(), Some(1));
+        link.at(0).request();
+        link.at(5_000_000).reply(1);
+        for round in 1..=2 {
+            assert_eq!(link.at(5_000_000 + round * 20_000).request(), Some(1));
         }
-        assert_eq!(link.at(6_000_000).ask(), None);
+        assert_eq!(link.at(6_000_000).request(), None);
         assert_eq!(link.due_us(), Some(6_000_800));
     }
 
@@ -184,26 +184,30 @@ mod tests {
     fn blocking_requests_hold_batches_no_longer_than_other_round_trips() {
         let mut link = Link::new();
         // Two clients block; others are answered within 60 µs.
-        link.at(0).ask();
-        link.at(20_000).ask();
-        for n in 3..50 {
-            let at = u64::from(n) * 20_000;
-            assert_eq!(link.at(at).ask(), Some(1), "client {n}");
-            link.at(at + 60).answer(n);
+        link.at(0).request();
+        link.at(20_000).request();
+        for client in 3..50 {
+            let at = u64::from(client) * 20_000;
+            assert_eq!(link.at(at).request(), Some(1), "client {client}");
+            link.at(at + 60).reply(client);
         }
         // The reply to a blocked request does not count as a round trip.
-        link.at(2_000_000).answer(1);
-        assert_eq!(link.at(2_020_000).ask(), Some(1));
-        assert_eq!(link.at(2_040_000).ask(), Some(1));
-        assert_eq!(link.at(2_060_000).ask(), None);
+        link.at(2_000_000).reply(1);
+        assert_eq!(link.at(2_020_000).request(), Some(1));
+        assert_eq!(link.at(2_040_000).request(), Some(1));
+        assert_eq!(link.at(2_060_000).request(), None);
         assert_eq!(link.due_us(), Some(2_060_060));
     }
 
     #[test]
     fn with_an_idle_server_a_batch_waits_as_with_deadline() {
         let mut link = busy();
-        link.at(40_500).answer(3);
-        assert_eq!(link.at(60_000).ask(), Some(1));
-        assert_eq!(link.at(80_000).ask(), Some(1), "another request is not expected");
+        link.at(40_500).reply(3);
+        assert_eq!(link.at(60_000).request(), Some(1));
+        assert_eq!(
+            link.at(80_000).request(),
+            Some(1),
+            "a single message should not wait without expected ones"
+        );
     }
 }

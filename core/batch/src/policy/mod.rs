@@ -1,8 +1,8 @@
 //! When a batch is sent (PostMan §4.3).
 //!
 //! A batch leaves when it has reached the size *S*, or when *T* has passed since the previous batch. A policy chooses
-//! *S* and *T* from the size and interval of each batch sent. It may also choose the moment itself, from the messages
-//! gathered.
+//! *S* and *T* from the size and interval of each batch sent. It may also choose the time itself, from the gathered
+//! messages.
 
 mod algorithm1;
 mod deadline;
@@ -21,7 +21,7 @@ pub use following::Following;
 
 /// A batch that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sent {
+pub struct SentBatch {
     /// When it was sent.
     pub at: Time,
     /// *s*: its size, control messages included.
@@ -35,7 +35,7 @@ pub struct Sent {
 pub struct GatheredMessages {
     /// Data messages in the batch.
     pub messages: u64,
-    /// Those of them whose clients were not answered since the last batch was sent.
+    /// Messages in the batch whose clients were not answered since the last batch was sent.
     pub fresh: u64,
     /// Batches sent for which neither a reply nor a reply to a later batch has arrived.
     pub unanswered: u64,
@@ -58,7 +58,7 @@ pub trait Policy: core::fmt::Debug + Send {
         let _ = (now, batch);
     }
     /// A batch was sent.
-    fn sent(&mut self, batch: Sent);
+    fn sent(&mut self, batch: SentBatch);
     /// The first reply to a batch arrived this long after the batch was sent. Calls follow the order of batches;
     /// batches whose reply cannot be recognised are left out.
     fn answered(&mut self, after: Duration) {
@@ -66,15 +66,15 @@ pub trait Policy: core::fmt::Debug + Send {
     }
 }
 
-/// Names a policy with its settings, for configurations.
+/// A policy with its settings, for configurations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyKind {
     /// [`Fixed`].
     Fixed {
         /// *T*: time between batches.
-        delay: Duration,
+        interval: Duration,
         /// *S*: a batch of this many bytes leaves at once.
-        bytes: usize,
+        size_bytes: usize,
     },
     /// [`Algorithm1`].
     Algorithm1,
@@ -105,7 +105,7 @@ impl PolicyKind {
     /// Makes a policy in its initial state.
     pub fn build(self) -> Box<dyn Policy> {
         match self {
-            PolicyKind::Fixed { delay, bytes } => Box::new(Fixed::new(delay, bytes)),
+            PolicyKind::Fixed { interval: delay, size_bytes: bytes } => Box::new(Fixed::new(delay, bytes)),
             PolicyKind::Algorithm1 => Box::new(Algorithm1::new()),
             PolicyKind::Adaptive { max_delay, max_bytes } => Box::new(Adaptive::new(max_delay, max_bytes)),
             PolicyKind::Deadline { max_delay, max_bytes } => Box::new(Deadline::new(max_delay, max_bytes)),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use spillway_auth::{Key, KeyRing, LinkRandomness};
 use spillway_batch::{
-    CloseReason, Control, Encryption, Forbidden, Id, KeyId, Kind, Limits, LinkError, OpenerConfig,
+    CloseReason, Control, Encryption, ForbiddenAddress, Id, KeyId, Kind, Limits, LinkError, OpenerConfig,
     OpenerEvent, OpenerLink, Opening, PolicyKind, Reconnect, RefuseReason, Role, Scratch, ServerConfig,
     ServerEvent, ServerLink,
 };
@@ -56,11 +56,11 @@ pub fn reconnect_control(client: SocketAddr) -> Control {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Seen {
     Connect(Id, SocketAddr),
-    Forbidden(SocketAddr, Forbidden),
+    Forbidden(SocketAddr, ForbiddenAddress),
     Accepted(Id),
     Refused(Id, RefuseReason),
     Data(Id, Vec<u8>),
-    Taken(Id, u64, bool),
+    Acknowledged(Id, u64, bool),
     Finished(Id),
     Closed(Id, CloseReason),
     Drain(u32),
@@ -91,7 +91,7 @@ impl Pair {
 
     fn build(role: Role, key: Key, limits: Limits, config: Arc<ServerConfig>) -> Pair {
         let now = Time(1_000_000_000);
-        let policy = PolicyKind::Fixed { delay: Duration::from_micros(200), bytes: 32_768 };
+        let policy = PolicyKind::Fixed { interval: Duration::from_micros(200), size_bytes: 32_768 };
         let encryption = Encryption::default();
         let opener = OpenerLink::new(&OpenerConfig { role, key, limits, policy, encryption }, now, fresh(7));
         Pair {
@@ -129,7 +129,7 @@ impl Pair {
         pair
     }
 
-    /// Opens a connection that the server accepts, and discards the events of that.
+    /// Opens a connection that the server accepts, and discards the resulting events.
     pub fn open(&mut self, port: u16) -> Id {
         let id = self.opener.open(SocketAddr::new(CLIENT, port), None).unwrap();
         self.exchange();
@@ -148,9 +148,9 @@ impl Pair {
         std::mem::take(&mut self.opener_seen)
     }
 
-    /// Carries bytes both ways until nothing is left.
+    /// Delivers bytes in both directions until none are left.
     pub fn exchange(&mut self) {
-        self.try_exchange().expect("a link failed");
+        self.try_exchange().expect("the link should not fail");
     }
 
     pub fn try_exchange(&mut self) -> Result<(), LinkError> {
@@ -163,17 +163,17 @@ impl Pair {
             self.gather();
             self.deliver_to_opener()?;
         }
-        panic!("the exchange does not end");
+        panic!("the exchange should end within 10,000 rounds");
     }
 
-    /// Carries the bytes that wait now, in pieces of at most `cut` bytes.
-    pub fn exchange_cut(&mut self, cut: usize) {
+    /// Delivers the bytes that wait now, in pieces of at most `piece_bytes` bytes.
+    pub fn exchange_in_pieces(&mut self, piece_bytes: usize) {
         self.gather();
         while !self.to_server.is_empty() {
-            self.deliver_to_server(cut).expect("a link failed");
+            self.deliver_to_server(piece_bytes).expect("the link should not fail");
         }
         while !self.to_opener.is_empty() {
-            self.deliver_some_to_opener(cut).expect("a link failed");
+            self.deliver_some_to_opener(piece_bytes).expect("the link should not fail");
         }
     }
 
@@ -188,9 +188,9 @@ impl Pair {
         }
     }
 
-    fn deliver_to_server(&mut self, cut: usize) -> Result<(), LinkError> {
+    fn deliver_to_server(&mut self, piece_bytes: usize) -> Result<(), LinkError> {
         alter(&mut self.alter_to_server, &mut self.to_server);
-        let rest = self.to_server.split_off(cut.min(self.to_server.len()));
+        let rest = self.to_server.split_off(piece_bytes.min(self.to_server.len()));
         let bytes = std::mem::replace(&mut self.to_server, rest);
         let mut scratch = Scratch::new();
         let mut input = self.server.unseal(self.now, &bytes, &mut scratch);
@@ -223,9 +223,9 @@ impl Pair {
         self.deliver_some_to_opener(usize::MAX)
     }
 
-    fn deliver_some_to_opener(&mut self, cut: usize) -> Result<(), LinkError> {
+    fn deliver_some_to_opener(&mut self, piece_bytes: usize) -> Result<(), LinkError> {
         alter(&mut self.alter_to_opener, &mut self.to_opener);
-        let rest = self.to_opener.split_off(cut.min(self.to_opener.len()));
+        let rest = self.to_opener.split_off(piece_bytes.min(self.to_opener.len()));
         let bytes = std::mem::replace(&mut self.to_opener, rest);
         let mut scratch = Scratch::new();
         let mut input = self.opener.unseal(self.now, &bytes, &mut scratch);
@@ -235,12 +235,14 @@ impl Pair {
                 OpenerEvent::Accepted { id } => Seen::Accepted(id),
                 OpenerEvent::Refused { id, reason } => Seen::Refused(id, reason),
                 OpenerEvent::Data { id, bytes } => Seen::Data(id, bytes.to_vec()),
-                OpenerEvent::Taken { id, through, is_finished } => Seen::Taken(id, through, is_finished),
+                OpenerEvent::Acknowledged { id, through, is_finished } => {
+                    Seen::Acknowledged(id, through, is_finished)
+                }
                 OpenerEvent::Finished { id } => Seen::Finished(id),
                 OpenerEvent::Closed { id, reason } => Seen::Closed(id, reason),
                 OpenerEvent::Drain { deadline_ms } => Seen::Drain(deadline_ms),
                 OpenerEvent::RelayedData { .. } | OpenerEvent::RelayedControl { .. } => {
-                    panic!("nothing is relayed here")
+                    panic!("the pair opens no relayed connections")
                 }
             };
             if let Seen::Closed(id, _) = seen
@@ -263,10 +265,10 @@ fn push(seen: &mut Vec<Seen>, event: Seen) {
     }
 }
 
-fn alter(at: &mut Option<usize>, stream: &mut [u8]) {
-    match at.take() {
+fn alter(altered_offset: &mut Option<usize>, stream: &mut [u8]) {
+    match altered_offset.take() {
         Some(offset) if offset < stream.len() => stream[offset] ^= 4,
-        Some(offset) => *at = Some(offset - stream.len()),
+        Some(offset) => *altered_offset = Some(offset - stream.len()),
         None => {}
     }
 }

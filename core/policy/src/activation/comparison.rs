@@ -10,7 +10,7 @@ use crate::histogram::Histogram;
 /// Minimum number of samples on each side.
 const SAMPLES_MIN: u64 = 5;
 
-/// A comparison of the requests that began after its own beginning.
+/// Compares requests that were sent after the comparison began.
 #[derive(Clone, Debug)]
 pub(super) struct Comparison {
     pub began: Time,
@@ -31,11 +31,11 @@ pub(super) struct Compared {
     pub direct: Option<Duration>,
     pub is_worse: bool,
     pub is_better: bool,
-    /// Direct members are within the SLA.
+    /// Whether direct members are within the SLA.
     pub is_calm: bool,
-    /// There were enough direct requests for a verdict.
+    /// Whether there were enough direct requests for a verdict.
     pub is_known: bool,
-    /// Helped members exceed the SLA.
+    /// Whether helped members exceed the SLA.
     pub is_helped_late: bool,
 }
 
@@ -45,8 +45,8 @@ impl Comparison {
         Comparison { began: now, replies: 0, helped, direct, helped_late: 0, direct_late: 0 }
     }
 
-    /// A reply arrived now. `on`: the member's carrier, and since when it is in use.
-    pub fn measured(&mut self, now: Time, latency: Duration, on: (Carrier, Time), sla: Duration) {
+    /// Records a reply that arrives now. `on`: the member's carrier, and since when the member uses it.
+    pub fn record_latency(&mut self, now: Time, latency: Duration, on: (Carrier, Time), sla: Duration) {
         self.replies += 1;
         let (carrier, since) = on;
         if now.since(self.began.max(since)) < latency {
@@ -64,53 +64,53 @@ impl Comparison {
         }
     }
 
-    /// Replies to direct requests that were sent since the beginning.
+    /// Replies to direct requests that were sent since the comparison began.
     pub fn answered_direct(&self) -> u64 {
         self.direct.count()
     }
 
-    /// Judges by replies and outstanding requests; these count with their waiting time within the comparison. For
-    /// `is_better` outstanding helped requests count with its full length, as members that moved last have not waited long.
+    /// Judges by replies and outstanding requests, which count with their waiting time within the comparison; for
+    /// `is_better` helped ones count with the whole length, because members that moved last have not waited long.
     pub fn judge(&self, now: Time, members: &Members, sla: Duration) -> Compared {
         let (mut helped, mut direct) = (self.helped.clone(), self.direct.clone());
         let mut helped_at_most = helped.clone();
         let (mut helped_late, mut direct_late) = (self.helped_late, self.direct_late);
-        for (_, standing) in members.iter() {
-            let Some(asked_at) = standing.waits_since else { continue };
-            let waits = now.since(asked_at.max(standing.since).max(self.began));
-            match standing.carrier {
-                _ if waits <= sla => {}
+        for (_, state) in members.iter() {
+            let Some(sent_at) = state.waits_since else { continue };
+            let waited = now.since(sent_at.max(state.since).max(self.began));
+            match state.carrier {
+                _ if waited <= sla => {}
                 Carrier::Helped => {
                     helped_late += 1;
-                    helped.record(waits);
+                    helped.record(waited);
                     helped_at_most.record(now.since(self.began));
                 }
                 Carrier::Direct => {
                     direct_late += 1;
-                    direct.record(waits);
+                    direct.record(waited);
                 }
             }
         }
         let helped_count = helped.count();
-        let permille = carried_by(helped_count.min(direct.count()));
-        let of = |side: &Histogram| side.quantile(permille).filter(|_| side.count() >= SAMPLES_MIN);
-        let (helped_at, direct_at) = (of(&helped), of(&direct));
+        let permille = highest_permille(helped_count.min(direct.count()));
+        let latency = |side: &Histogram| side.quantile(permille).filter(|_| side.count() >= SAMPLES_MIN);
+        let (helped_latency, direct_latency) = (latency(&helped), latency(&direct));
         let is_known = direct.count() >= SAMPLES_MIN;
         let is_calm = is_known && direct_late * 100 <= direct.count();
         let is_helped_late = helped_late * 100 > helped_count;
-        let (is_worse, is_better) = match (helped_at, direct_at) {
-            // A helper and its batches add latency, which is acceptable within the SLA. The factor 2: a request in flight is
-            // repeated after a move, behind all others in an overloaded server's queue.
+        let (is_worse, is_better) = match (helped_latency, direct_latency) {
+            // A helper and its batches add latency, which is acceptable within the SLA. The factor 2: a move repeats a
+            // request in flight, which then waits behind all others in an overloaded server's queue.
             (Some(helped), Some(direct)) => {
-                let is_better = of(&helped_at_most).is_some_and(|at_most| at_most <= direct / 5 * 4);
+                let is_better = latency(&helped_at_most).is_some_and(|at_most| at_most <= direct / 5 * 4);
                 (is_helped_late && helped > direct * 2 + sla / 2, is_better)
             }
             _ => (false, false),
         };
         Compared {
             permille,
-            helped: helped_at,
-            direct: direct_at,
+            helped: helped_latency,
+            direct: direct_latency,
             is_worse,
             is_better,
             is_calm,
@@ -121,7 +121,7 @@ impl Comparison {
 }
 
 /// The highest quantile, per mille, for which this number of samples is enough.
-pub(super) fn carried_by(samples: u64) -> u32 {
+pub(super) fn highest_permille(samples: u64) -> u32 {
     match samples {
         500.. => 990,
         50..500 => 900,
@@ -129,15 +129,16 @@ pub(super) fn carried_by(samples: u64) -> u32 {
     }
 }
 
-/// Whether the rate `other` is at most `percent` % of the rate `one`, and the difference exceeds three standard deviations
-/// of Poisson counts. Rates are counts and their time.
-pub(super) fn is_more(one: (u64, Duration), other: (u64, Duration), percent: u32) -> bool {
+/// Whether the rate `other` is at most `percent` % of the rate `one`, and the difference exceeds three standard
+/// deviations of Poisson counts. Rates are counts and their time.
+pub(super) fn is_clearly_more(one: (u64, Duration), other: (u64, Duration), percent: u32) -> bool {
     let ms = |time: Duration| time.as_millis().max(1);
-    // Each count times the other's time, so that both have the same unit.
-    let (one_n, other_n) = (u128::from(one.0) * ms(other.1), u128::from(other.0) * ms(one.1));
+    // Each count times the other rate's time, so that both have the same unit.
+    let (one_scaled, other_scaled) = (u128::from(one.0) * ms(other.1), u128::from(other.0) * ms(one.1));
     let variance = u128::from(one.0) * ms(other.1).pow(2) + u128::from(other.0) * ms(one.1).pow(2);
-    let more = one_n.saturating_sub(other_n);
-    other_n * 100 <= one_n * u128::from(percent) && more.saturating_mul(more) > variance.saturating_mul(9)
+    let excess = one_scaled.saturating_sub(other_scaled);
+    other_scaled * 100 <= one_scaled * u128::from(percent)
+        && excess.saturating_mul(excess) > variance.saturating_mul(9)
 }
 
 #[cfg(test)]
@@ -154,28 +155,31 @@ mod tests {
     fn compared(replies: u64, helped: Duration, direct: Duration) -> Compared {
         let mut comparison = Comparison::new(at(1000));
         for _ in 0..replies {
-            comparison.measured(at(1200), helped, (Carrier::Helped, at(1010)), MS);
-            comparison.measured(at(1200), direct, (Carrier::Direct, at(0)), MS);
+            comparison.record_latency(at(1200), helped, (Carrier::Helped, at(1010)), MS);
+            comparison.record_latency(at(1200), direct, (Carrier::Direct, at(0)), MS);
         }
         comparison.judge(at(1250), &Members::new(), MS)
     }
 
     #[test]
-    fn worse_better_and_neither() {
+    fn verdict_needs_a_clear_difference_and_enough_samples() {
         let worse = |helped, direct| compared(20, helped, direct).is_worse;
         assert!(worse(12 * MS, 5 * MS) && !worse(9 * MS, 5 * MS));
-        assert!(!worse(MS, MS / 10), "within the SLA nothing is worse");
+        assert!(!worse(MS, MS / 10), "a helped latency within the SLA is not worse");
         let better = |helped, direct| compared(20, helped, direct).is_better;
         assert!(better(4 * MS, 6 * MS) && !better(5 * MS, 5 * MS));
         assert!(compared(20, MS, MS).is_calm && !compared(20, MS, 2 * MS).is_calm);
         let few = compared(4, 10 * MS, MS);
-        assert!(!few.is_worse && !few.is_calm && few.helped.is_none(), "too few to say anything");
+        assert!(
+            !few.is_worse && !few.is_calm && few.helped.is_none(),
+            "four replies are too few for a verdict"
+        );
     }
 
     #[test]
-    fn requests_of_before_do_not_count_but_those_that_wait_do() {
-        let too_long = compared(20, 195 * MS, 201 * MS);
-        assert_eq!((too_long.helped, too_long.direct), (None, None), "asked before");
+    fn earlier_requests_are_ignored_and_outstanding_ones_count() {
+        let sent_before = compared(20, 195 * MS, 201 * MS);
+        assert_eq!((sent_before.helped, sent_before.direct), (None, None), "sent before the comparison");
         let mut members = Members::new();
         for _ in 0..10 {
             let member = members.join(at(1010), Carrier::Helped).unwrap();
@@ -183,14 +187,14 @@ mod tests {
         }
         let mut comparison = Comparison::new(at(1000));
         for _ in 0..10 {
-            comparison.measured(at(1200), 5 * MS, (Carrier::Direct, at(0)), MS);
+            comparison.record_latency(at(1200), 5 * MS, (Carrier::Direct, at(0)), MS);
         }
-        let swallowed = comparison.judge(at(1250), &members, MS);
-        assert!(swallowed.is_worse, "a helper that answers nothing is worse: {swallowed:?}");
+        let unanswered = comparison.judge(at(1250), &members, MS);
+        assert!(unanswered.is_worse, "a silent helper is worse: {unanswered:?}");
     }
 
     #[test]
-    fn who_has_waited_for_a_short_time_only_is_not_faster() {
+    fn members_that_moved_last_are_not_better() {
         let mut members = Members::new();
         for (carrier, since) in [(Carrier::Direct, 0), (Carrier::Helped, 1200)] {
             for _ in 0..20 {
@@ -198,8 +202,8 @@ mod tests {
                 members.at_mut(member).unwrap().waits_since = Some(at(900));
             }
         }
-        let frozen = Comparison::new(at(1000)).judge(at(1250), &members, MS);
-        assert!(frozen.helped < frozen.direct, "{frozen:?}");
-        assert!(!frozen.is_better && !frozen.is_worse && !frozen.is_calm, "{frozen:?}");
+        let silent = Comparison::new(at(1000)).judge(at(1250), &members, MS);
+        assert!(silent.helped < silent.direct, "{silent:?}");
+        assert!(!silent.is_better && !silent.is_worse && !silent.is_calm, "{silent:?}");
     }
 }

@@ -1,6 +1,6 @@
-//! Doubt: the group is helped but late, because helpers are slow or the burst is over. Would direct be better?
+//! Doubt: the group is helped but late, because helpers are slow or the burst is over.
 //!
-//! A few members return to the server for a comparison; in a group too small for that, perhaps one by chance, with a
+//! A few members return to the server, to compare; in a group too small for that, one or none by chance, with a
 //! probability that grows with each round. Thus small groups with the same problem return gradually.
 
 use core::time::Duration;
@@ -15,9 +15,9 @@ use super::{Activation, Verdict};
 
 /// Consecutive late looks before a doubt: three seconds by default.
 const DOUBT_LOOKS: u32 = 30;
-/// A doubt's comparison takes this many times as long as that of the canaries, because it is less urgent.
+/// Length of a doubt's comparison in units of `compare`, longer than for canaries because a doubt is less urgent.
 const DOUBT_COMPARES: u32 = 4;
-/// Maximum of this factor, where requests are rare.
+/// Maximum length of a doubt's comparison in units of `compare`, where requests are rare.
 const DOUBT_COMPARES_MAX: u32 = 16;
 
 impl Activation {
@@ -34,20 +34,20 @@ impl Activation {
         if sent == 0 {
             return None;
         }
-        self.notice(Notice::Doubts { sent, helped, figures: self.seen.figures });
+        self.notice(Notice::ComparesWithDirect { sent, helped, figures: self.seen.figures });
         self.counters.doubts += 1;
         self.comparison = Some(Comparison::new(now));
         self.send_canaries(now, sent, Carrier::Direct);
         Some(Stage::Doubting { until: now + self.settings.compare * DOUBT_COMPARES })
     }
 
-    /// The trial found help better than before but still late: the burst may be over, so doubt at the next late look.
+    /// After a trial that found the group faster but still late: the burst may be over, so doubt at the next late look.
     pub(super) fn doubt_soon(&mut self) {
         self.doubtful_looks = DOUBT_LOOKS;
     }
 
     /// Releases the few helped members of a direct group when they are late and the others are not.
-    pub(super) fn watch_few(&mut self, now: Time) {
+    pub(super) fn watch_helped_minority(&mut self, now: Time) {
         let is_worse = self.others.is_late() && self.seen.verdict == Verdict::Calm;
         self.doubtful_looks = if is_worse { self.doubtful_looks + 1 } else { 0 };
         if self.doubtful_looks >= DOUBT_LOOKS {
@@ -60,14 +60,14 @@ impl Activation {
     fn is_beyond_direct(&self) -> bool {
         let Some(before) = self.before else { return false };
         let window_ms = u64::try_from(self.windows.length().as_millis()).unwrap_or(u64::MAX);
-        let while_late = before.replies.map_or(0, |(count, time)| {
+        let replies_while_late = before.replies.map_or(0, |(count, time)| {
             let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1);
             count.saturating_mul(window_ms) / ms
         });
-        self.windows.count() * 100 > before.per_window.max(while_late).saturating_mul(115)
+        self.windows.count() * 100 > before.per_window.max(replies_while_late).saturating_mul(115)
     }
 
-    /// All members return if those that did are within the SLA and the helped ones are not; otherwise all go to helpers.
+    /// All members return if direct members are within the SLA and helped ones are not; otherwise all move to helpers.
     pub(super) fn judge_doubt(&mut self, now: Time) -> Stage {
         let Some(comparison) = self.comparison.take() else { return self.end_doubt(now) };
         let compared = comparison.judge(now, &self.members, self.settings.sla);
@@ -85,17 +85,17 @@ impl Activation {
         }
     }
 
-    /// Helpers made it worse: counts as a failure, and all members return.
+    /// Helped members are slower than direct ones: records a failure, and all members return.
     fn leave_helpers(&mut self, now: Time, helped: Option<Duration>, direct: Option<Duration>) -> Stage {
-        self.memory.fail(now, false, &self.settings, &mut self.random);
+        self.memory.failed(now, false, &self.settings, &mut self.random);
         let next = self.release(now, ReleasedBy::Doubt { helped, direct });
-        self.want_return(now);
+        self.return_all(now);
         next
     }
 
     fn end_doubt(&mut self, now: Time) -> Stage {
         self.doubts = 0;
-        self.want_all(now, Carrier::Helped);
+        self.move_all(now, Carrier::Helped);
         Stage::Helped
     }
 }

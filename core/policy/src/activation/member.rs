@@ -14,11 +14,11 @@ pub enum Carrier {
     Helped,
 }
 
-/// Names one connection of a group. Not reused: after the connection has left it names none.
+/// The key of one connection of a group. Keys are never reused: a key finds nothing after its connection has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Member(SlotKey);
 
-/// The most connections of a group.
+/// Maximum number of connections of a group.
 pub const MEMBERS_MAX: usize = 1 << 20;
 
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +27,7 @@ pub(super) struct MemberState {
     /// Since when `carrier` is in use.
     pub since: Time,
     pub wanted: Carrier,
-    /// The outstanding order, and when it was given.
+    /// The order without an outcome yet, and when it was given.
     pub order: Option<(Carrier, Time)>,
     /// The last order to a helper timed out; the move may still complete.
     pub overdue: bool,
@@ -44,7 +44,7 @@ impl MemberState {
     }
 
     /// How long the oldest request has waited on the present carrier.
-    pub fn waits(&self, now: Time) -> Option<Duration> {
+    pub fn waited(&self, now: Time) -> Option<Duration> {
         self.waits_since.map(|since| now.since(since.max(self.since)))
     }
 }
@@ -89,18 +89,17 @@ impl Members {
 
     /// Sets or ends the outstanding order; returns the previous one.
     pub fn set_order(&mut self, member: Member, order: Option<(Carrier, Time)>) -> Option<(Carrier, Time)> {
-        let standing = self.at_mut(member)?;
-        let before = core::mem::replace(&mut standing.order, order);
+        let state = self.at_mut(member)?;
+        let before = core::mem::replace(&mut state.order, order);
         self.ordered = self.ordered + u32::from(order.is_some()) - u32::from(before.is_some());
         before
     }
 
-    /// Sets when the oldest request without a reply was sent; returns the previous value.
-    pub fn set_waits_since(&mut self, member: Member, since: Option<Time>) -> Option<Option<Time>> {
-        let standing = self.at_mut(member)?;
-        let before = core::mem::replace(&mut standing.waits_since, since);
+    /// Sets when the oldest request without a reply was sent.
+    pub fn set_waits_since(&mut self, member: Member, since: Option<Time>) {
+        let Some(state) = self.at_mut(member) else { return };
+        let before = core::mem::replace(&mut state.waits_since, since);
         self.waiting = self.waiting + u32::from(since.is_some()) - u32::from(before.is_some());
-        Some(before)
     }
 
     pub fn at(&self, member: Member) -> Option<&MemberState> {
@@ -111,14 +110,14 @@ impl Members {
         self.slots.get_mut(member.0)
     }
 
-    /// Sets the present carrier; returns the previous one if that is a change.
+    /// Sets the present carrier. Returns the previous one if the carrier has changed.
     pub fn carried(&mut self, now: Time, member: Member, carrier: Carrier) -> Option<Carrier> {
-        let standing = self.at_mut(member)?;
-        if standing.carrier == carrier {
+        let state = self.at_mut(member)?;
+        if state.carrier == carrier {
             return None;
         }
-        let before = core::mem::replace(&mut standing.carrier, carrier);
-        (standing.since, standing.overdue) = (now, false);
+        let before = core::mem::replace(&mut state.carrier, carrier);
+        (state.since, state.overdue) = (now, false);
         match carrier {
             Carrier::Helped => self.helped += 1,
             Carrier::Direct => self.helped -= 1,
@@ -127,11 +126,11 @@ impl Members {
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (Member, &MemberState)> {
-        self.slots.iter().map(|(key, standing)| (Member(key), standing))
+        self.slots.iter().map(|(key, state)| (Member(key), state))
     }
 
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (Member, &mut MemberState)> {
-        self.slots.iter_mut().map(|(key, standing)| (Member(key), standing))
+        self.slots.iter_mut().map(|(key, state)| (Member(key), state))
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "at most MEMBERS_MAX, 2^20")]
@@ -159,13 +158,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_of_one_that_has_left_means_nobody() {
+    fn key_of_a_connection_that_has_left_finds_nothing() {
         let mut members = Members::new();
         let first = members.join(Time(1), Carrier::Helped).unwrap();
         assert_eq!((members.count(), members.helped()), (1, 1));
         assert!(members.leave(first).is_some() && members.leave(first).is_none());
         let second = members.join(Time(2), Carrier::Direct).unwrap();
-        assert_eq!((second.0.slot(), members.helped()), (first.0.slot(), 0), "its place is used again");
+        assert_eq!((second.0.slot(), members.helped()), (first.0.slot(), 0), "the slot is reused");
         assert!(members.at(first).is_none() && members.at_mut(first).is_none());
         assert_eq!(members.carried(Time(3), first, Carrier::Helped), None);
         assert_eq!(members.carried(Time(3), second, Carrier::Helped), Some(Carrier::Direct));

@@ -1,14 +1,13 @@
 //! When a group of connections asks for help: the client's side (PostMan §5.3).
 //!
-//! A group is all connections of one process to one service: hundreds for a sidecar, often one for a library client. Its
-//! course: *direct*; p99 exceeds the SLA in consecutive looks; after a random time a few percent, the canaries, move (of a
-//! group too small for that, perhaps one by chance); they are compared with the others over the same time; then the rest
-//! moves at a limited rate, or all return and the group backs off. Canaries share the server's queue with all others, so
-//! they show harm only; whether help is a cure shows in a trial after all have moved. If it is not, all return, too. Help
-//! ends by the server's *drain*, or after a long calm with little load; the operator's override overrides all of it.
+//! A group is all connections of one process to one service: hundreds for a sidecar, often one for a library client. It
+//! starts *direct*. When p99 exceeds the SLA in consecutive looks, a few percent, the canaries, move after a random
+//! time (of a small group, one member or none by chance). They are compared with the others over the same time; then
+//! the rest moves at a limited rate, or all return and the group backs off. Canaries share the server's queue with all
+//! others, so the comparison shows harm only; a trial after all have moved shows whether help is a cure. Help ends by
+//! the server's *drain* or after a long calm with little load. The operator's override replaces these rules.
 
 mod comparison;
-mod course;
 mod doubt;
 mod member;
 mod memory;
@@ -16,6 +15,7 @@ mod moves;
 mod notice;
 mod settings;
 mod stage;
+mod transitions;
 mod trial;
 mod view;
 
@@ -42,12 +42,12 @@ use crate::relief_override::{CurrentOverride, Override};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Move to a helper.
-    Help(Member),
+    ToHelper(Member),
     /// Return to the server.
     Direct(Member),
 }
 
-/// Bound on notices that wait to be polled; older ones are dropped and counted.
+/// Maximum number of notices that wait to be polled; beyond it the oldest are dropped and counted.
 const NOTICES_MAX: usize = 64;
 
 /// A group's state, for operators.
@@ -56,7 +56,7 @@ pub struct Status {
     /// The stage: `direct`, `late`, `comparing`, `moving`, `trial`, `helped`, `doubting`, `backed off`.
     pub stage: &'static str,
     /// The override in force.
-    pub word: Override,
+    pub manual_override: Override,
     /// Number of connections.
     pub members: u32,
     /// Number of helped connections.
@@ -73,25 +73,25 @@ pub struct Status {
 pub struct Activation {
     settings: ActivationSettings,
     random: Random,
-    /// Random offset of this group's slices, so that groups do not look at the same moments.
-    phase: Duration,
+    /// Random offset of this group's slices, so that not all groups look at the same moments.
+    slice_offset: Duration,
     windows: Windows,
     members: Members,
     limiter: Limiter,
     /// A slower limit while the group returns without the server's *drain*.
-    returns: Option<Limiter>,
+    return_limiter: Option<Limiter>,
     /// Members to move, in random order.
     moves: VecDeque<Member>,
-    /// Helpers are known.
-    available: bool,
-    standing: CurrentOverride,
+    /// Whether any helper is known.
+    has_helpers: bool,
+    current_override: CurrentOverride,
     /// The override that the stage follows.
-    word: Override,
+    followed_override: Override,
     stage: Stage,
     memory: Memory,
     comparison: Option<Comparison>,
     before: Option<Before>,
-    /// Consecutive looks that found p99 over the SLA, calm, and help to be worse than none.
+    /// Consecutive looks that found: p99 over the SLA; calm; help worse than none.
     late_looks: u32,
     calm_looks: u32,
     worse_looks: u32,
@@ -104,8 +104,8 @@ pub struct Activation {
     calm_since: Option<Time>,
     /// The server has asked for help, so only the server ends it.
     server_asked: bool,
-    /// The notice that no helper is known was given.
-    has_said_none: bool,
+    /// Whether the notice was given that no helper is known.
+    has_reported_no_helpers: bool,
     next_look: Time,
     /// The last look's view of the members that [`Stage::side`] selects, and of the others.
     seen: View,
@@ -117,8 +117,9 @@ pub struct Activation {
 }
 
 impl Activation {
-    /// A group without connections. Helpers count as available until [`helpers`](Self::helpers) reports otherwise. `seed`
-    /// must differ between processes, or they move at the same moments.
+    /// A group without connections. Helpers count as available until
+    /// [`set_helpers_available`](Self::set_helpers_available) reports otherwise. `seed` must differ between processes, or
+    /// they move at the same moments.
     pub fn new(now: Time, settings: ActivationSettings, seed: u64) -> Result<Activation, OutOfBounds> {
         settings.check()?;
         let (windows, members) = (Windows::new(&settings), Members::new());
@@ -126,16 +127,16 @@ impl Activation {
         let mut random = Random::new(seed);
         Ok(Activation {
             settings,
-            phase: random.time(settings.slice),
+            slice_offset: random.time(settings.slice),
             random,
             windows,
             members,
             limiter: Limiter::new(settings.moves_per_s_max),
-            returns: None,
+            return_limiter: None,
             moves: VecDeque::new(),
-            available: true,
-            standing: CurrentOverride::default(),
-            word: Override::Auto,
+            has_helpers: true,
+            current_override: CurrentOverride::default(),
+            followed_override: Override::Auto,
             stage: Stage::Direct,
             memory: Memory::default(),
             comparison: None,
@@ -148,7 +149,7 @@ impl Activation {
             helped_since: None,
             calm_since: None,
             server_asked: false,
-            has_said_none: false,
+            has_reported_no_helpers: false,
             next_look: now,
             seen,
             others: seen,
@@ -158,22 +159,22 @@ impl Activation {
         })
     }
 
-    /// A connection joins; open it on the returned carrier: the group's, or direct while no helper is known. `None` if there
-    /// are [`MEMBERS_MAX`]: open it direct, outside of the group. Report another carrier by [`carried`](Self::carried).
+    /// A connection joins. Open it on the returned carrier, or report another by [`carried`](Self::carried). `None` if
+    /// the group has [`MEMBERS_MAX`]: open the connection direct, outside of the group.
     pub fn join(&mut self, now: Time) -> Option<(Member, Carrier)> {
-        let is_helped = match self.standing.at(now) {
+        let is_for_helpers = match self.current_override.at(now) {
             Override::On => true,
             Override::Off => false,
             Override::Auto => self.stage.is_for_all(),
         };
-        let wanted = if is_helped { Carrier::Helped } else { Carrier::Direct };
-        let carrier = if self.available { wanted } else { Carrier::Direct };
+        let wanted = if is_for_helpers { Carrier::Helped } else { Carrier::Direct };
+        let carrier = if self.has_helpers { wanted } else { Carrier::Direct };
         if carrier == Carrier::Helped {
             self.helped_since.get_or_insert(now);
         }
         let member = self.members.join(now, carrier)?;
-        if let Some(standing) = self.members.at_mut(member) {
-            standing.wanted = wanted; // an order follows when a helper is known
+        if let Some(state) = self.members.at_mut(member) {
+            state.wanted = wanted; // an order follows when a helper is known
         }
         Some((member, carrier))
     }
@@ -182,61 +183,62 @@ impl Activation {
     /// clients that give up are not a sign of calm.
     pub fn leave(&mut self, now: Time, member: Member) {
         if let Some(left) = self.members.leave(member)
-            && let Some(waited) = left.waits(now).filter(|waited| *waited > self.settings.sla)
+            && let Some(waited) = left.waited(now).filter(|waited| *waited > self.settings.sla)
         {
             self.counters.gave_up += 1;
             self.calm_since = None;
-            self.windows.record(now + self.phase, waited, left.carrier);
+            self.windows.record(now + self.slice_offset, waited, left.carrier);
         }
     }
 
     /// A reply arrived; `latency` counts from the time at which the request was due. Not for blocking commands, which wait
     /// on purpose.
-    pub fn measured(&mut self, now: Time, member: Member, latency: Duration) {
-        let Some(standing) = self.members.at(member) else { return };
-        let on = (standing.carrier, standing.since);
+    pub fn record_latency(&mut self, now: Time, member: Member, latency: Duration) {
+        let Some(state) = self.members.at(member) else { return };
+        let (carrier, since) = (state.carrier, state.since);
         // Time on an earlier carrier, and for the move, does not count for the present carrier.
-        self.windows.record(now + self.phase, latency.min(now.since(on.1)), on.0);
+        self.windows.record(now + self.slice_offset, latency.min(now.since(since)), carrier);
         if let Some(comparison) = &mut self.comparison {
-            comparison.measured(now, latency, on, self.settings.sla);
+            comparison.record_latency(now, latency, (carrier, since), self.settings.sla);
         }
     }
 
-    /// Reports since when the oldest request of this connection waits for its reply; `None` without such a request. Call it
+    /// Reports when the oldest request without a reply was sent on this connection; `None` without such a request. Call
     /// at each change. Not for blocking commands.
-    pub fn waits_since(&mut self, member: Member, since: Option<Time>) {
+    pub fn set_oldest_request(&mut self, member: Member, since: Option<Time>) {
         self.members.set_waits_since(member, since);
     }
 
-    /// The client gave a request up after `waited`, which counts as its latency. The connection stays.
-    pub fn gave_up(&mut self, now: Time, member: Member, waited: Duration) {
+    /// The client gave a request up after `waited`, which counts as the request's latency. The connection stays.
+    /// Call for each request given up, and then report the others with [`waits_since`](Self::waits_since). Not for
+    /// blocking commands.
+    pub fn record_given_up(&mut self, now: Time, member: Member, waited: Duration) {
         let Some(carrier) = self.carrier(member) else { return };
-        if self.members.set_waits_since(member, None).is_some() {
-            self.counters.gave_up += 1;
-            self.calm_since = None;
-            self.windows.record(now + self.phase, waited, carrier);
-        }
+        self.members.set_waits_since(member, None);
+        self.counters.gave_up += 1;
+        self.calm_since = None;
+        self.windows.record(now + self.slice_offset, waited, carrier);
     }
 
     /// The connection is on this carrier now, by an order or for any other reason.
     pub fn carried(&mut self, now: Time, member: Member, carrier: Carrier) {
-        let by_itself = self.random.about(self.settings.retry);
-        let Some(standing) = self.members.at_mut(member) else { return };
-        match standing.order {
+        let pause = self.random.about(self.settings.retry);
+        let Some(state) = self.members.at_mut(member) else { return };
+        match state.order {
             Some((wanted, _)) if wanted == carrier => {
                 self.members.set_order(member, None);
                 self.counters.orders_done += 1;
             }
             // The move took longer than the order's timeout because the server is very late: sending the connection
             // back would only add load to that server.
-            None if standing.overdue && carrier == Carrier::Helped => standing.wanted = carrier,
+            None if state.overdue && carrier == Carrier::Helped => state.wanted = carrier,
             // A move without an order, such as after the loss of a helper: wait before ordering the connection back.
-            None if carrier != standing.carrier => standing.not_before = now + by_itself,
+            None if carrier != state.carrier => state.not_before = now + pause,
             _ => {}
         }
         if carrier == Carrier::Helped {
-            self.memory.taken();
-            self.has_said_none = false;
+            self.memory.accepted();
+            self.has_reported_no_helpers = false;
             self.helped_since.get_or_insert(now);
         }
         self.members.carried(now, member, carrier);
@@ -245,15 +247,15 @@ impl Activation {
         }
     }
 
-    /// An order failed: no helper accepted the connection, or the server did not. The connection stays on its carrier, and
-    /// the order is repeated later if still wanted.
+    /// An order failed: neither a helper nor the server accepted the connection. The connection stays on its carrier,
+    /// and the order is repeated later if still needed.
     pub fn not_moved(&mut self, now: Time, member: Member) {
-        let again = self.random.about(self.memory.retry(&self.settings));
+        let pause = self.random.about(self.memory.retry(&self.settings));
         let was_ordered = self.members.set_order(member, None).is_some();
-        let Some(standing) = self.members.at_mut(member) else { return };
-        standing.overdue = false;
+        let Some(state) = self.members.at_mut(member) else { return };
+        state.overdue = false;
         if was_ordered {
-            standing.not_before = now + again;
+            state.not_before = now + pause;
             self.counters.orders_failed += 1;
         }
     }
@@ -261,26 +263,26 @@ impl Activation {
     /// The server sent *drain* for this connection: an order to return follows for a helped one, an order to move to a
     /// helper for a direct one.
     pub fn release_requested(&mut self, now: Time, member: Member) {
-        if self.standing.at(now) == Override::Auto {
-            self.follow_server(now, member);
+        if self.current_override.at(now) == Override::Auto {
+            self.follow_server_drain(now, member);
         }
     }
 
-    /// Reports whether any helper is known. Without one there are no orders to move to helpers. Sessions that lose their
-    /// helper return without an order.
-    pub fn helpers(&mut self, available: bool) {
-        if self.available != available {
-            self.available = available;
-            self.has_said_none = false;
+    /// Reports whether any helper is known. Without one, no member is ordered to move to helpers. Sessions that lose
+    /// their helper return without an order.
+    pub fn set_helpers_available(&mut self, has_helpers: bool) {
+        if self.has_helpers != has_helpers {
+            self.has_helpers = has_helpers;
+            self.has_reported_no_helpers = false;
         }
     }
 
     /// Sets the operator's override, for the time `lasts` or without limit.
-    pub fn say(&mut self, now: Time, word: Override, lasts: Option<Duration>) {
-        self.standing.say(now, word, lasts);
-        self.counters.words += 1;
-        self.memory.forgive();
-        self.follow_word(now, lasts);
+    pub fn set_override(&mut self, now: Time, relief_override: Override, lasts: Option<Duration>) {
+        self.current_override.set(now, relief_override, lasts);
+        self.counters.overrides += 1;
+        self.memory.reset();
+        self.follow_override(now, lasts);
     }
 
     /// The next order. Call until `None`, after each report and at [`poll_timeout`](Self::poll_timeout).
@@ -293,7 +295,10 @@ impl Activation {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let look = self.needs_looks().then_some(self.next_look);
-        [look, self.next_move_at(), self.stage.until(), self.standing.until()].into_iter().flatten().min()
+        [look, self.next_move_at(), self.stage.until(), self.current_override.until()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// The next decision, for the log.
@@ -315,7 +320,7 @@ impl Activation {
         };
         Status {
             stage,
-            word: self.standing.at(now),
+            manual_override: self.current_override.at(now),
             members: self.members.count(),
             helped: self.members.helped(),
             figures: self.seen.figures,
@@ -325,7 +330,7 @@ impl Activation {
 
     /// The last reported carrier of a connection; `None` if the connection has left.
     pub fn carrier(&self, member: Member) -> Option<Carrier> {
-        self.members.at(member).map(|standing| standing.carrier)
+        self.members.at(member).map(|state| state.carrier)
     }
 
     /// The settings.

@@ -9,7 +9,7 @@ use crate::relief_override::Override;
 /// Measurements of a group of connections at the time of a decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// p99 of replies and late outstanding requests; `None` without any.
+    /// p99 of replies and late outstanding requests; `None` without either.
     pub p99: Option<Duration>,
     /// Median of the same latencies.
     pub p50: Option<Duration>,
@@ -17,8 +17,8 @@ pub struct Figures {
     pub replies: u64,
     /// Replies in the window that were later than the SLA.
     pub late: u64,
-    /// Requests without a reply that have waited for longer than the SLA: the oldest of each connection, which counts as
-    /// several if it has waited for the whole window.
+    /// Requests without a reply that have waited for longer than the SLA: the oldest of each connection. A request that
+    /// has waited for the whole window counts as several.
     pub waiting: u64,
     /// The window's length.
     pub within: Duration,
@@ -47,7 +47,7 @@ pub enum BackOff {
         /// Latency of the direct members at this quantile, over the same time.
         direct: Option<Duration>,
     },
-    /// The canaries were not faster, after an earlier move of all members was of no use.
+    /// The canaries were not faster, after an earlier move of all members was no cure.
     NotBetter {
         /// See [`BackOff::Worse`].
         permille: u32,
@@ -79,9 +79,9 @@ impl BackOff {
     }
 }
 
-struct Maybe(Option<Duration>);
+struct LatencyOrNone(Option<Duration>);
 
-impl fmt::Display for Maybe {
+impl fmt::Display for LatencyOrNone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(time) => write!(f, "{time:.1?}"),
@@ -92,22 +92,22 @@ impl fmt::Display for Maybe {
 
 impl fmt::Display for BackOff {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (word, permille, helped, direct) = match *self {
+        let (relation, permille, helped, direct) = match *self {
             BackOff::Worse { permille, helped, direct } => ("slower", permille, helped, direct),
             BackOff::NotBetter { permille, helped, direct } => ("not faster", permille, helped, direct),
             BackOff::NoCure { before, after } => {
-                let (before, after) = (Maybe(before), Maybe(after));
+                let (before, after) = (LatencyOrNone(before), LatencyOrNone(after));
                 return write!(f, "help was no cure: p99 {before} before, {after} after");
             }
             BackOff::ServerRefuses => return f.write_str("the server sent late connections back"),
         };
         let (percent, tenth) = (permille / 10, permille % 10);
-        let (helped, direct) = (Maybe(helped), Maybe(direct));
-        write!(f, "those that moved first were {word}: p{percent}.{tenth} {helped} helped, {direct} direct")
+        let (helped, direct) = (LatencyOrNone(helped), LatencyOrNone(direct));
+        write!(f, "canaries were {relation}: p{percent}.{tenth} {helped} helped, {direct} direct")
     }
 }
 
-/// Why help ended without being of no use.
+/// Why help ended, other than by a [`BackOff`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReleasedBy {
     /// The server sent *drain*.
@@ -135,7 +135,7 @@ pub enum Notice {
         /// The figures of the look.
         figures: Figures,
     },
-    /// Late: other groups' canaries may move first; this group is too small and sends none by chance.
+    /// Late: this group is too small and by chance has no canaries, so it waits for those of other groups.
     OthersFirst {
         /// Connections of the group.
         members: u32,
@@ -158,7 +158,7 @@ pub enum Notice {
         /// The figures of the look.
         figures: Figures,
     },
-    /// Help was of use: the group stays helped.
+    /// Help was a cure: the group stays helped.
     Cured {
         /// p99 before the move.
         before: Option<Duration>,
@@ -169,7 +169,7 @@ pub enum Notice {
         /// Replies a second after the move.
         replies_per_s_after: u64,
     },
-    /// All return, and none moves for a while.
+    /// All members return, and the next attempt waits.
     BacksOff {
         /// The cause.
         why: BackOff,
@@ -193,7 +193,7 @@ pub enum Notice {
         helped: u32,
     },
     /// Helped and late: a few connections return, to compare.
-    Doubts {
+    ComparesWithDirect {
         /// Connections that return.
         sent: u32,
         /// Connections that were helped.
@@ -202,12 +202,12 @@ pub enum Notice {
         figures: Figures,
     },
     /// The server asks for connections on its own port to be helped.
-    ServerAsks,
+    ServerRequestsHelp,
     /// The operator's override has changed.
     Override {
         /// The override in force.
-        word: Override,
-        /// How long it holds; `None` without limit.
+        manual_override: Override,
+        /// How long the override holds; `None` without limit.
         lasts: Option<Duration>,
         /// Connections that move for it.
         moving: u32,
@@ -226,8 +226,8 @@ impl Notice {
             Notice::BacksOff { .. } => "backs_off",
             Notice::NoHelpers { .. } => "no_helpers",
             Notice::Released { .. } => "released",
-            Notice::Doubts { .. } => "doubts",
-            Notice::ServerAsks => "server_asks",
+            Notice::ComparesWithDirect { .. } => "doubts",
+            Notice::ServerRequestsHelp => "server_asks",
             Notice::Override { .. } => "override",
         }
     }
@@ -240,50 +240,53 @@ impl fmt::Display for Notice {
                 write!(f, "late: {canaries} of {members} connections move to helpers first; {figures}")
             }
             Notice::OthersFirst { members, figures } => {
-                write!(f, "late: others may move to helpers first, before these {members}; {figures}")
+                write!(
+                    f,
+                    "late: waiting for canaries of other groups before these {members} connections move; {figures}"
+                )
             }
             Notice::CalmAgain { helped, members } => {
                 write!(f, "calm again with {helped} of {members} connections helped: the others stay direct")
             }
             Notice::RestMoves { moving, members, figures } => {
-                write!(f, "late still: {moving} of {members} connections move to helpers; {figures}")
+                write!(f, "still late: {moving} of {members} connections move to helpers; {figures}")
             }
             Notice::Cured { before, after, replies_per_s_before, replies_per_s_after } => {
-                let (before, after) = (Maybe(before), Maybe(after));
-                write!(f, "help was of use: p99 {before} before, {after} after; ")?;
+                let (before, after) = (LatencyOrNone(before), LatencyOrNone(after));
+                write!(f, "help was a cure: p99 {before} before, {after} after; ")?;
                 write!(f, "{replies_per_s_before} replies/s before, {replies_per_s_after} after")
             }
             Notice::BacksOff { why, returning, lasts, failures } => {
                 write!(f, "{why}; {returning} connections return to the server, ")?;
-                write!(f, "no other attempt within {lasts:.0?} (failures in a row: {failures})")
+                write!(f, "next attempt in {lasts:.0?} at the earliest (consecutive failures: {failures})")
             }
             Notice::NoHelpers { retry_in: Some(retry_in) } => {
-                write!(f, "late, but no helper takes connections; asking again in {retry_in:.1?}")
+                write!(f, "late, but no helper accepts connections; next attempt in {retry_in:.1?}")
             }
             Notice::NoHelpers { retry_in: None } => write!(f, "no helper is known: connections stay direct"),
             Notice::Released { by: ReleasedBy::Server, helped } => {
                 write!(
                     f,
-                    "the server needs no help any more: it sends {helped} connections back, each in its time"
+                    "the server needs no help any more and sends connections back; {helped} are helped now"
                 )
             }
             Notice::Released { by: ReleasedBy::Calm(lasted), helped } => {
                 write!(f, "calm with little load for {lasted:.0?}: {helped} connections return to the server")
             }
             Notice::Released { by: ReleasedBy::Doubt { helped: at_helpers, direct }, helped } => {
-                let (at_helpers, direct) = (Maybe(at_helpers), Maybe(direct));
+                let (at_helpers, direct) = (LatencyOrNone(at_helpers), LatencyOrNone(direct));
                 write!(f, "late at helpers ({at_helpers}) and not at the server ({direct}): ")?;
-                write!(f, "{helped} connections return to it")
+                write!(f, "{helped} connections return to the server")
             }
-            Notice::Doubts { sent, helped, figures } => {
+            Notice::ComparesWithDirect { sent, helped, figures } => {
                 write!(
                     f,
                     "late at helpers: {sent} of {helped} connections return to the server, to compare; {figures}"
                 )
             }
-            Notice::ServerAsks => f.write_str("the server asks for connections to be helped"),
-            Notice::Override { word, lasts, moving } => {
-                write!(f, "override: {word}")?;
+            Notice::ServerRequestsHelp => f.write_str("the server asks for connections to be helped"),
+            Notice::Override { manual_override: relief_override, lasts, moving } => {
+                write!(f, "override: {relief_override}")?;
                 if let Some(lasts) = lasts {
                     write!(f, " for {lasts:.0?}")?;
                 }
@@ -300,16 +303,16 @@ pub struct Counters {
     pub activations: u64,
     /// Times that canaries moved first.
     pub canaries: u64,
-    /// Times that help was given up as of no use.
+    /// Times that help was given up: see [`BackOff`].
     pub back_offs: u64,
-    /// Times that help was found to be of use.
+    /// Times that help was found to be a cure.
     pub cures: u64,
     /// Times that a few members returned to see whether direct is better.
     pub doubts: u64,
-    /// Times that help ended without being of no use: see [`ReleasedBy`].
+    /// Times that help ended for other reasons: see [`ReleasedBy`].
     pub releases: u64,
     /// Overrides that the operator set.
-    pub words: u64,
+    pub overrides: u64,
     /// Orders to go to a helper.
     pub orders_to_helpers: u64,
     /// Orders to return to the server.

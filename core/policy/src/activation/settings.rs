@@ -11,14 +11,14 @@ pub struct ActivationSettings {
     pub sla: Duration,
     /// Latencies of this time are considered. 100 ms to 60 s, default 1 s.
     pub window: Duration,
-    /// The window forgets in slices of this time; each ends with a look. 10 ms to 10 s, and from a hundredth of the window
-    /// up to the window; default 100 ms.
+    /// The window consists of slices of this time; at the end of each the group is judged (a *look*). 10 ms to 10 s,
+    /// and a hundredth of the window to the whole window; default 100 ms.
     pub slice: Duration,
     /// Consecutive looks with p99 over the SLA before help is called. 1 to 100, default 2.
     pub late_looks: u32,
     /// Minimum number of requests for a verdict. 1 to 1,000,000, default 5.
     pub samples_min: u32,
-    /// Minimum number of late requests for verdict *late*: a single one does not count. 1 to 1,000,000, default 2.
+    /// Minimum number of late requests for verdict *late*. 1 to 1,000,000, default 2: a single one does not count.
     pub late_min: u32,
     /// Percentage of connections that move first. 100: all move at once, without a comparison. 1 to 100, default 5.
     pub canary_percent: u32,
@@ -27,26 +27,26 @@ pub struct ActivationSettings {
     /// Maximum of the random wait before the first move, so that groups with the same problem do not act at once. Up to
     /// 10 s, default 50 ms.
     pub jitter: Duration,
-    /// Maximum of the random wait before the others move; groups of more than twenty wait less, as their moves are spread
-    /// anyway. Up to 60 s, default 200 ms.
+    /// Maximum of the random wait before the others move; groups of more than twenty wait less, as their moves are
+    /// spread anyway. Up to 60 s, default 200 ms.
     pub spread: Duration,
     /// Time from the last move to the verdict whether help is a cure. Twice the window to 10 min, default 2 s.
     pub trial: Duration,
     /// Minimum time for which a group is helped before it returns because of calm. Up to a day, default 30 s.
     pub stay_min: Duration,
-    /// How long a group must have been calm with little load before it returns. 1 s to a day, default 30 s. Doubles, up to
-    /// `backoff_max`, each time that the group calls for help again soon after returning.
+    /// How long a group must have been calm with little load before it returns. 1 s to a day, default 30 s. Doubles, up
+    /// to `backoff_max`, each time that the group calls for help again soon after returning.
     pub calm: Duration,
-    /// Load is little up to this percentage of the request rate at which help was called. 1 to 90, default 50.
+    /// Load is *little* up to this percentage of the request rate at which help was called. 1 to 90, default 50.
     pub calm_percent: u32,
-    /// Time (±25 %) to the next attempt after help was of no use. Doubles each time. 100 ms to a day, default 30 s.
+    /// Time (±25 %) to the next attempt after help was no cure. Doubles each time. 100 ms to a day, default 30 s.
     pub backoff_min: Duration,
-    /// Maximum of this time. `backoff_min` to a week, default 10 min.
+    /// Maximum time to the next attempt. `backoff_min` to a week, default 10 min.
     pub backoff_max: Duration,
     /// After this time without another failure, one doubling is undone. 1 s to a week, default 10 min.
     pub forget: Duration,
-    /// A group that returns without the server's *drain* does so over this time, as returning at once would be a burst. Up
-    /// to 10 min, default 2 s.
+    /// A group that returns without the server's *drain* does so over this time, as returning at once would be a burst.
+    /// Up to 10 min, default 2 s.
     pub returning: Duration,
     /// Maximum number of moves a second. 1 to 1,000,000, default 5,000.
     pub moves_per_s_max: u32,
@@ -150,9 +150,9 @@ impl ActivationSettings {
         let times = times
             .into_iter()
             .chain(more)
-            .map(|(name, value, bounds, words)| (name, bounds.contains(&value), words));
+            .map(|(name, value, bounds, text)| (name, bounds.contains(&value), text));
         let numbers =
-            numbers.into_iter().map(|(name, value, bounds, words)| (name, bounds.contains(&value), words));
+            numbers.into_iter().map(|(name, value, bounds, text)| (name, bounds.contains(&value), text));
         match times.chain(numbers).find(|(_, holds, _)| !holds) {
             Some((setting, _, bounds)) => Err(OutOfBounds { setting, bounds }),
             None => Ok(()),
@@ -169,16 +169,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn defaults_hold_and_what_does_not_is_named() {
+    fn defaults_are_within_bounds_and_errors_name_the_setting() {
         assert_eq!(ActivationSettings::default().check(), Ok(()));
-        let wrong = |change: fn(&mut ActivationSettings)| {
+        let error = |change: fn(&mut ActivationSettings)| {
             let mut settings = ActivationSettings::default();
             change(&mut settings);
             settings.check().unwrap_err().to_string()
         };
-        assert_eq!(wrong(|s| s.sla = US), "sla must be 10us to 10s");
-        assert_eq!(wrong(|s| s.trial = SECOND), "trial must be twice the window, up to 10min");
-        assert_eq!(wrong(|s| s.canary_percent = 0), "canary_percent must be 1 to 100");
-        assert_eq!(wrong(|s| s.backoff_max = SECOND), "backoff_max must be backoff_min, up to a week");
+        assert_eq!(error(|s| s.sla = US), "sla must be 10us to 10s");
+        assert_eq!(error(|s| s.trial = SECOND), "trial must be twice the window, up to 10min");
+        assert_eq!(error(|s| s.canary_percent = 0), "canary_percent must be 1 to 100");
+        assert_eq!(error(|s| s.backoff_max = SECOND), "backoff_max must be backoff_min, up to a week");
     }
 }

@@ -6,8 +6,8 @@ use spillway_transport::Time;
 
 use super::member::Carrier;
 
-/// A group's stage. `Activation::next` in `course.rs` has the transitions. In addition, the operator's override leads from
-/// any stage to *helped* or *direct*, the server's *drain* to *direct*, and a long calm from *helped* to *direct*.
+/// A group's stage; `transitions.rs` has the transitions. In addition, the operator's override leads from any stage to
+/// *helped* or *direct*, the server's *drain* to *direct*, and a long calm from *helped* to *direct*.
 ///
 /// ```text
 ///            late            ┌─ no canaries ──▶ others first ─┐ still late
@@ -36,9 +36,9 @@ pub(super) enum Stage {
     Spread { until: Time },
     /// The rest moves.
     Moving,
-    /// All members have moved: is the latency better than before?
+    /// All members have moved: their latency is compared with that before the move.
     Trial { until: Time, prolonged: u32, level: Option<Duration> },
-    /// The group is helped: help is of use, cannot be judged, or was demanded by the operator or the server.
+    /// The group is helped: help is a cure, cannot be judged, or was requested by the operator or the server.
     Helped,
     /// A few members have returned to the server, and are compared with the helped ones.
     Doubting { until: Time },
@@ -80,7 +80,7 @@ impl Stage {
         if self.is_for_all() { Carrier::Helped } else { Carrier::Direct }
     }
 
-    /// Whether help was called and is not known yet to be of use.
+    /// Whether help was called and is not known yet to be a cure.
     pub fn is_on_trial(self) -> bool {
         !matches!(self, Stage::Direct | Stage::Helped | Stage::Doubting { .. })
     }

@@ -1,51 +1,52 @@
-//! The trial after all members have moved: is it better than before? The canaries could not show it, because they shared
-//! the server's queue with all others.
+//! The trial after all members have moved: whether help is a cure. The canaries could not show that, because they
+//! shared the server's queue with all others.
 
 use core::time::Duration;
 
 use spillway_transport::Time;
 
-use super::comparison::is_more;
+use super::comparison::is_clearly_more;
 use super::notice::{BackOff, Notice};
 use super::stage::{Before, Stage};
 use super::{Activation, Verdict};
 use crate::relief_override::Override;
 
-/// How often a trial is prolonged while latency falls or requests are rare.
+/// Maximum number of times that a trial is prolonged while latency falls or requests are rare.
 const PROLONGED_MAX: u32 = 5;
 
 impl Activation {
     pub(super) fn begin_trial(&mut self, now: Time) -> Stage {
         if self.members.helped() == 0 {
-            return self.nobody_takes(now);
+            return self.no_helper_accepts(now);
         }
         self.windows.clear();
         Stage::Trial { until: now + self.settings.trial, prolonged: 0, level: None }
     }
 
-    /// Judges the trial: help was of use if latency is within the SLA or clearly less than before, or replies are clearly
-    /// more.
+    /// Judges the trial: help is a cure if latency is within the SLA or clearly lower than before, or if the rate of
+    /// replies is clearly higher.
     pub(super) fn judge_trial(&mut self, now: Time, prolonged: u32, level: Option<Duration>) -> Stage {
-        self.see(now);
+        self.update_views(now);
         let figures = self.seen.figures;
         let (helped, members) = (self.members.helped(), self.members.count());
-        if self.word != Override::Auto || u64::from(helped) * 10 < u64::from(members) * 9 {
+        if self.followed_override != Override::Auto || u64::from(helped) * 10 < u64::from(members) * 9 {
             return Stage::Helped; // too few have moved to judge help
         }
         let before = self.before.unwrap_or(Before { p99: None, high: None, replies: None, per_window: 0 });
         let length = self.windows.length();
-        // Ignores an earlier latency above the window's length: the trial is too short for such waits to show.
+        // A latency above the window's length is not comparable: the trial is too short for such waits to show.
         let comparable = before.high.filter(|high| *high <= length);
         let is_faster = comparable.is_some_and(|high| self.seen.high < Some(high / 5 * 4));
-        let has_more = before.replies.is_some_and(|earlier| is_more((figures.replies, length), earlier, 87));
+        let has_more_replies =
+            before.replies.is_some_and(|earlier| is_clearly_more((figures.replies, length), earlier, 87));
         let is_falling = level.zip(figures.p50).is_some_and(|(level, p50)| p50 < level / 10 * 9);
-        let is_within = matches!(self.seen.verdict, Verdict::Calm | Verdict::Easing);
+        let is_within_sla = matches!(self.seen.verdict, Verdict::Calm | Verdict::Easing);
         if self.seen.verdict == Verdict::Unknown && prolonged < PROLONGED_MAX {
             let (until, prolonged) = (now + self.settings.window, prolonged + 1);
             Stage::Trial { until, prolonged, level: figures.p50 }
         } else if self.seen.verdict == Verdict::Unknown && figures.waiting == 0 {
             Stage::Helped // too few requests to judge help
-        } else if is_within || is_faster || has_more {
+        } else if is_within_sla || is_faster || has_more_replies {
             self.memory.cured();
             self.counters.cures += 1;
             let per_s = |count: u64, time: Duration| {
@@ -58,7 +59,7 @@ impl Activation {
                 replies_per_s_before: per_s(count, time),
                 replies_per_s_after: per_s(figures.replies, length),
             });
-            if !is_within {
+            if !is_within_sla {
                 self.doubt_soon();
             }
             Stage::Helped

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use spillway_transport::Time;
 
-use super::comparison::carried_by;
+use super::comparison::highest_permille;
 use super::member::{Carrier, Members};
 use super::notice::Figures;
 use super::settings::ActivationSettings;
@@ -14,15 +14,15 @@ use crate::window::Window;
 /// The verdict of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// p99 is over the SLA in the window, and in its latest slices or with outstanding requests.
+    /// p99 is over the SLA in the window, and either in the window's latest slices or because of outstanding requests.
     Late,
-    /// p99 is over the SLA in the window, but not in its latest slices.
+    /// p99 is over the SLA in the window, but not in the window's latest slices.
     Easing,
-    /// p99 is over the SLA in the window, and its latest slices have no replies.
+    /// p99 is over the SLA in the window, and the window's latest slices have no replies.
     Silent,
-    /// p99 is within the SLA, and no request waits longer than that.
+    /// p99 is within the SLA, and no request has waited for longer than the SLA.
     Calm,
-    /// Too few requests for a verdict; or p99 is within the SLA, but a request waits for longer.
+    /// Too few requests for a verdict; or p99 is within the SLA, but a request has waited for longer than the SLA.
     Unknown,
 }
 
@@ -45,7 +45,7 @@ impl View {
         self.figures.late + self.figures.waiting > 0
     }
 
-    /// Whether p99 is within the SLA or unknown, and no request waits for longer than the SLA.
+    /// Whether p99 is within the SLA or unknown, and no request has waited for longer than the SLA.
     pub fn is_calm(&self) -> bool {
         matches!(self.verdict, Verdict::Calm | Verdict::Unknown) && self.figures.waiting == 0
     }
@@ -56,7 +56,7 @@ impl View {
     }
 }
 
-/// The windows of a group: separate for direct and helped requests, because help is called when *direct* ones are late.
+/// The windows of a group: separate ones, because help is called when *direct* requests are late.
 #[derive(Clone, Debug)]
 pub(super) struct Windows {
     direct: Window,
@@ -69,7 +69,7 @@ impl Windows {
         Windows { direct: window.clone(), helped: window }
     }
 
-    pub fn of(&self, side: Carrier) -> &Window {
+    pub fn on(&self, side: Carrier) -> &Window {
         match side {
             Carrier::Direct => &self.direct,
             Carrier::Helped => &self.helped,
@@ -103,7 +103,7 @@ impl Windows {
     }
 }
 
-/// ReleaseSchedule at replies and outstanding requests: a window with few replies and many outstanding requests is not calm.
+/// Looks at replies and outstanding requests: a window with few replies and many outstanding requests is not calm.
 pub(super) fn view(
     now: Time,
     windows: &Windows,
@@ -111,20 +111,20 @@ pub(super) fn view(
     members: &Members,
     settings: &ActivationSettings,
 ) -> View {
-    let window = windows.of(side);
+    let window = windows.on(side);
     if window.count() == 0 && members.waiting() == 0 {
         let figures = Figures { within: windows.length(), ..Figures::default() };
         return View { verdict: Verdict::Unknown, figures, high: None };
     }
     let mut all = window.merged().clone();
     let mut waiting = 0;
-    let waits = members.iter().filter(|(_, standing)| standing.carrier == side);
-    let waits = waits.filter_map(|(_, standing)| standing.waits(now));
-    for waits in waits.filter(|waits| *waits > settings.sla) {
-        // A request that has waited for the whole window stands for those that could not be sent meanwhile.
-        let weight = if waits >= window.length() { settings.samples_min } else { 1 };
+    let waits = members.iter().filter(|(_, state)| state.carrier == side);
+    let waits = waits.filter_map(|(_, state)| state.waited(now));
+    for waited in waits.filter(|waited| *waited > settings.sla) {
+        // A request that has waited for the whole window counts as several, because it delays later ones.
+        let weight = if waited >= window.length() { settings.samples_min } else { 1 };
         waiting += u64::from(weight);
-        all.add(bucket(waits), weight);
+        all.add(bucket(waited), weight);
     }
     let (replies, late) = (window.count(), window.late());
     let is_over =
@@ -143,5 +143,5 @@ pub(super) fn view(
     };
     let (p99, p50) = (all.quantile(990), all.quantile(500));
     let figures = Figures { p99, p50, replies, late, waiting, within: window.length() };
-    View { verdict, figures, high: all.quantile(carried_by(all.count())) }
+    View { verdict, figures, high: all.quantile(highest_permille(all.count())) }
 }

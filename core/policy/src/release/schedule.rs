@@ -4,30 +4,33 @@ use core::time::Duration;
 
 use spillway_transport::Time;
 
-use super::{Release, ReleaseCounters, ReleaseNotice, ReleaseSettings, Sample};
+use super::{OutOfBounds, Release, ReleaseCounters, ReleaseNotice, ReleaseSettings, Sample};
 use crate::relief_override::Override;
 
-/// Interval of looks. A burst that is relieved between two looks is seen only in part, so the interval is short.
+/// Interval of looks. It is short, because a burst that is relieved between two looks is measured only in part.
 const LOOK: Duration = Duration::from_millis(250);
-/// Minimum interval of sending sessions back: sessions that are due meanwhile return together.
+/// Minimum interval of sending sessions back: all sessions that became due within it return together.
 const TOGETHER: Duration = Duration::from_millis(50);
 
-/// A [`Release`] with its timing. At [`next_at`](Self::next_at) call [`look`](Self::look) if
+/// A [`Release`] with its timing. At [`next_at`](Self::next_at) call [`sample`](Self::sample) if
 /// [`is_look_due`](Self::is_look_due), then [`take`](Self::take).
 #[derive(Debug)]
 pub struct ReleaseSchedule {
     release: Release,
-    /// The override that `release` has.
-    word: Override,
+    /// The last override passed to `release`.
+    relief_override: Override,
     looked_at: Time,
     next_at: Time,
 }
 
 impl ReleaseSchedule {
     /// The first look is due after one interval. `seed`: see [`Release::new`].
-    pub fn new(now: Time, settings: ReleaseSettings, seed: u64) -> ReleaseSchedule {
-        let release = Release::new(now, settings, seed);
-        ReleaseSchedule { release, word: Override::Auto, looked_at: now, next_at: now + LOOK }
+    ///
+    /// # Errors
+    /// A setting is out of its bounds.
+    pub fn new(now: Time, settings: ReleaseSettings, seed: u64) -> Result<ReleaseSchedule, OutOfBounds> {
+        let release = Release::new(now, settings, seed)?;
+        Ok(ReleaseSchedule { release, relief_override: Override::Auto, looked_at: now, next_at: now + LOOK })
     }
 
     /// The interval of looks.
@@ -45,24 +48,25 @@ impl ReleaseSchedule {
         self.looked_at + LOOK <= now
     }
 
-    /// Passes a sample. The override *off* counts as *auto* here, because its caller has sent all sessions back already.
-    pub fn look(&mut self, now: Time, word: Override, sample: Sample) {
-        let word = if word == Override::On { Override::On } else { Override::Auto };
-        if core::mem::replace(&mut self.word, word) != word {
-            self.release.say(word);
+    /// Passes a sample. The override *off* counts as *auto*, because the caller has sent all sessions back already.
+    pub fn sample(&mut self, now: Time, relief_override: Override, sample: Sample) {
+        let applied = if relief_override == Override::On { Override::On } else { Override::Auto };
+        if core::mem::replace(&mut self.relief_override, applied) != applied {
+            self.release.set_override(applied);
         }
         self.looked_at = now;
-        self.release.look(now, sample);
+        self.release.sample(now, sample);
     }
 
-    /// How many helped sessions to send back now; any of them will do.
+    /// Number of helped sessions, of the caller's choice, to send back now.
     pub fn take(&mut self, now: Time) -> usize {
         let mut count = 0;
-        while self.release.poll(now) {
+        while self.release.poll_drain(now) {
             count += 1;
         }
-        let look = self.looked_at + LOOK;
-        self.next_at = self.release.poll_timeout().map_or(look, |at| look.min(at.max(now + TOGETHER)));
+        let next_look = self.looked_at + LOOK;
+        self.next_at =
+            self.release.poll_timeout().map_or(next_look, |at| next_look.min(at.max(now + TOGETHER)));
         count
     }
 
@@ -83,24 +87,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_go_on_and_sessions_return_in_bunches() {
+    fn looks_keep_their_interval_while_sessions_return_in_groups() {
         let settings = ReleaseSettings { low_for: Duration::from_secs(1), ..ReleaseSettings::default() };
-        let mut looks = ReleaseSchedule::new(Time::ZERO, settings, 1);
-        let (mut left, mut bunches, mut seen) = (1_000, 0, 0);
-        while looks.next_at() < Time(20_000_000_000) {
-            let now = looks.next_at();
-            if looks.is_look_due(now) {
-                seen += 1;
-                let requests = if seen < 8 { 1_000 } else { 10 };
+        let mut schedule = ReleaseSchedule::new(Time::ZERO, settings, 1).unwrap();
+        let (mut left, mut groups, mut looks) = (1_000, 0, 0);
+        while schedule.next_at() < Time(20_000_000_000) {
+            let now = schedule.next_at();
+            if schedule.is_look_due(now) {
+                looks += 1;
+                let requests = if looks < 8 { 1_000 } else { 10 };
                 let sample =
                     Sample { requests, helped: requests, helped_sessions: left, ..Sample::default() };
-                looks.look(now, Override::Off, sample);
+                schedule.sample(now, Override::Off, sample);
             }
-            let home = looks.take(now) as u32;
-            assert!(home <= 30, "{home} at once");
-            (left, bunches) = (left.saturating_sub(home), bunches + u32::from(home > 0));
+            let returning = schedule.take(now) as u32;
+            assert!(returning <= 30, "{returning} sessions at once");
+            (left, groups) = (left.saturating_sub(returning), groups + u32::from(returning > 0));
         }
-        assert_eq!((left, seen), (0, 79), "a look each 250 ms, whatever is between");
-        assert!((50..=110).contains(&bunches), "over five seconds: {bunches}");
+        assert_eq!((left, looks), (0, 79), "a look every 250 ms for 20 s");
+        assert!((50..=110).contains(&groups), "groups within five seconds: {groups}");
     }
 }

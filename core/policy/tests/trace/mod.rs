@@ -1,5 +1,5 @@
 //! A group of connections in virtual time, in steps of one millisecond, and a record of its decisions.
-#![allow(dead_code, reason = "each test program uses only some of it")]
+#![allow(dead_code, reason = "each test program uses only some of these items")]
 
 use std::time::Duration;
 
@@ -14,20 +14,20 @@ pub fn at(ms: u64) -> Time {
     Time(ms * 1_000_000)
 }
 
-/// One connection: sends a request every `gap_ms`, one at a time.
+/// One connection, which sends a request every `interval_ms`, but only after the reply to the last one.
 struct Client {
     member: Member,
     carrier: Carrier,
-    next_ask_ms: u64,
-    asked_ms: Option<u64>,
+    next_request_ms: u64,
+    sent_ms: Option<u64>,
     latency: Option<Duration>,
-    arrives: Option<(u64, Carrier)>,
-    switches: u32,
+    arrival: Option<(u64, Carrier)>,
+    moves: u32,
 }
 
 impl Client {
-    fn new(member: Member, carrier: Carrier, next_ask_ms: u64) -> Client {
-        Client { member, carrier, next_ask_ms, asked_ms: None, latency: None, arrives: None, switches: 0 }
+    fn new(member: Member, carrier: Carrier, next_request_ms: u64) -> Client {
+        Client { member, carrier, next_request_ms, sent_ms: None, latency: None, arrival: None, moves: 0 }
     }
 }
 
@@ -36,86 +36,84 @@ pub struct Group {
     pub activation: Activation,
     pub now_ms: u64,
     clients: Vec<Client>,
-    gap_ms: u64,
+    interval_ms: u64,
     /// Helpers refuse all connections.
-    pub are_full: bool,
-    /// Milliseconds from an order to its completion.
+    pub helpers_are_full: bool,
+    /// Time from an order to its completion, ms.
     pub move_ms: u64,
-    /// Orders in the last step.
-    pub moved: u32,
-    /// Decisions, with their time in ms.
+    pub orders_in_step: u32,
+    /// The group's decisions, with their times in ms.
     pub notices: Vec<(u64, Notice)>,
-    /// Times of orders.
     pub orders_ms: Vec<u64>,
 }
 
 impl Group {
-    pub fn new(members: usize, gap_ms: u64, settings: ActivationSettings, seed: u64) -> Group {
+    pub fn new(members: usize, interval_ms: u64, settings: ActivationSettings, seed: u64) -> Group {
         let mut activation = Activation::new(at(0), settings, seed).unwrap();
-        let clients = (0..members).map(|n| {
+        let clients = (0..members).map(|index| {
             let (member, carrier) = activation.join(at(0)).unwrap();
             assert_eq!(carrier, Carrier::Direct);
-            Client::new(member, carrier, (n as u64 * gap_ms) / members as u64 + seed % gap_ms)
+            Client::new(member, carrier, (index as u64 * interval_ms) / members as u64 + seed % interval_ms)
         });
         let clients = clients.collect();
         Group {
             activation,
             now_ms: 0,
             clients,
-            gap_ms,
-            are_full: false,
+            interval_ms,
+            helpers_are_full: false,
             move_ms: 3,
-            moved: 0,
+            orders_in_step: 0,
             notices: Vec::new(),
             orders_ms: Vec::new(),
         }
     }
 
-    /// A millisecond passes. `latency`: that of a request that is sent now; `None` if it is never answered.
+    /// Advances the time by 1 ms. `latency` returns the latency of a request that is sent now; `None`: no reply.
     pub fn step(&mut self, mut latency: impl FnMut(Carrier) -> Option<Duration>) {
         let (now_ms, now) = (self.now_ms, at(self.now_ms));
         for client in &mut self.clients {
-            if let Some((arrives_ms, carrier)) = client.arrives
-                && arrives_ms <= now_ms
+            if let Some((arrival_ms, carrier)) = client.arrival
+                && arrival_ms <= now_ms
             {
-                client.arrives = None;
-                client.switches += u32::from(client.carrier != carrier);
+                client.arrival = None;
+                client.moves += u32::from(client.carrier != carrier);
                 client.carrier = carrier;
                 self.activation.carried(now, client.member, carrier);
             }
-            if let (Some(asked_ms), Some(latency)) = (client.asked_ms, client.latency)
-                && at(asked_ms) + latency <= now
+            if let (Some(sent_ms), Some(latency)) = (client.sent_ms, client.latency)
+                && at(sent_ms) + latency <= now
             {
-                client.asked_ms = None;
-                self.activation.measured(now, client.member, latency);
-                self.activation.waits_since(client.member, None);
+                client.sent_ms = None;
+                self.activation.record_latency(now, client.member, latency);
+                self.activation.set_oldest_request(client.member, None);
             }
-            if client.asked_ms.is_none() && client.next_ask_ms <= now_ms {
-                client.next_ask_ms = now_ms + self.gap_ms;
-                (client.asked_ms, client.latency) = (Some(now_ms), latency(client.carrier));
-                self.activation.waits_since(client.member, Some(now));
+            if client.sent_ms.is_none() && client.next_request_ms <= now_ms {
+                client.next_request_ms = now_ms + self.interval_ms;
+                (client.sent_ms, client.latency) = (Some(now_ms), latency(client.carrier));
+                self.activation.set_oldest_request(client.member, Some(now));
             }
         }
-        self.obey(now);
+        self.take_orders(now);
         self.now_ms += 1;
     }
 
     /// Takes all orders, which complete after `move_ms`.
-    pub fn obey(&mut self, now: Time) {
-        self.moved = 0;
+    pub fn take_orders(&mut self, now: Time) {
+        self.orders_in_step = 0;
         while let Some(order) = self.activation.poll(now) {
             let (member, carrier) = match order {
-                Order::Help(member) => (member, Carrier::Helped),
+                Order::ToHelper(member) => (member, Carrier::Helped),
                 Order::Direct(member) => (member, Carrier::Direct),
             };
             let client = self.clients.iter_mut().find(|client| client.member == member).unwrap();
-            assert!(client.arrives.is_none(), "a second order for a member");
+            assert!(client.arrival.is_none(), "a second order for a member");
             self.orders_ms.push(self.now_ms);
-            self.moved += 1;
-            if self.are_full && carrier == Carrier::Helped {
+            self.orders_in_step += 1;
+            if self.helpers_are_full && carrier == Carrier::Helped {
                 self.activation.not_moved(now, member);
             } else {
-                client.arrives = Some((self.now_ms + self.move_ms, carrier));
+                client.arrival = Some((self.now_ms + self.move_ms, carrier));
             }
         }
         while let Some(notice) = self.activation.poll_notice() {
@@ -123,10 +121,10 @@ impl Group {
         }
     }
 
-    /// A millisecond without new requests.
-    pub fn obey_only(&mut self) {
+    /// Advances the time by one millisecond, without new requests.
+    pub fn step_without_requests(&mut self) {
         for client in &mut self.clients {
-            client.next_ask_ms = u64::MAX;
+            client.next_request_ms = u64::MAX;
         }
         self.step(|_| None);
     }
@@ -138,34 +136,34 @@ impl Group {
         }
     }
 
-    /// As [`run`](Self::run), with a server's queue. `load`: requests in units of the server's direct capacity; a helped
+    /// As [`run`](Self::run), with a server's queue. `load` is in units of the server's direct capacity; a helped
     /// request costs a fifth and takes 300 µs more. Returns when the queue was last longer than the SLA.
     pub fn run_queue(&mut self, until_ms: u64, load: impl Fn(u64) -> f64) -> Option<u64> {
         let (mut queue_ms, mut last_late_ms) = (0.0_f64, None);
         while self.now_ms < until_ms {
-            let helped = self.helped() as f64 / self.clients.len() as f64;
-            let used = load(self.now_ms) * (1.0 - helped * 0.8);
+            let helped_share = self.helped() as f64 / self.clients.len() as f64;
+            let used = load(self.now_ms) * (1.0 - helped_share * 0.8);
             queue_ms = (queue_ms + used - 1.0).max(0.0);
             let queue = Duration::from_secs_f64(queue_ms / 1000.0);
             if queue > MS {
                 last_late_ms = Some(self.now_ms);
             }
             self.step(|carrier| {
-                let way = if carrier == Carrier::Helped { 500 } else { 200 };
-                Some(US * way + queue)
+                let idle_us = if carrier == Carrier::Helped { 500 } else { 200 };
+                Some(US * idle_us + queue)
             });
         }
         last_late_ms
     }
 
-    pub fn say(&mut self, word: Override, lasts: Option<Duration>) {
-        self.activation.say(at(self.now_ms), word, lasts);
+    pub fn set_override(&mut self, relief: Override, lasts: Option<Duration>) {
+        self.activation.set_override(at(self.now_ms), relief, lasts);
     }
 
     /// All helped connections lose their helper.
     pub fn lose_helpers(&mut self) {
         for client in &mut self.clients {
-            client.arrives = None;
+            client.arrival = None;
             if client.carrier == Carrier::Helped {
                 client.carrier = Carrier::Direct;
                 self.activation.carried(at(self.now_ms), client.member, Carrier::Direct);
@@ -192,13 +190,13 @@ impl Group {
     pub fn leave(&mut self, carrier: Carrier, mut count: usize) {
         let now = at(self.now_ms);
         self.clients.retain(|client| {
-            let goes = count > 0 && client.carrier == carrier;
-            if goes {
+            let leaves = count > 0 && client.carrier == carrier;
+            if leaves {
                 count -= 1;
-                self.activation.waits_since(client.member, None);
+                self.activation.set_oldest_request(client.member, None);
                 self.activation.leave(now, client.member);
             }
-            !goes
+            !leaves
         });
     }
 
@@ -206,22 +204,21 @@ impl Group {
         self.clients.iter().filter(|client| client.carrier == Carrier::Helped).count()
     }
 
-    /// Moves of the connection that moved most often.
-    pub fn switches_max(&self) -> u32 {
-        self.clients.iter().map(|client| client.switches).max().unwrap_or(0)
+    /// The highest number of moves of any connection.
+    pub fn moves_max(&self) -> u32 {
+        self.clients.iter().map(|client| client.moves).max().unwrap_or(0)
     }
 
-    pub fn switches(&self) -> u32 {
-        self.clients.iter().map(|client| client.switches).sum()
+    pub fn moves(&self) -> u32 {
+        self.clients.iter().map(|client| client.moves).sum()
     }
 
-    /// The labels of all decisions.
-    pub fn course(&self) -> Vec<&'static str> {
+    pub fn labels(&self) -> Vec<&'static str> {
         self.notices.iter().map(|(_, notice)| notice.label()).collect()
     }
 
     /// The times of decisions with this label, ms.
-    pub fn when(&self, label: &str) -> Vec<u64> {
+    pub fn times_of(&self, label: &str) -> Vec<u64> {
         self.notices.iter().filter(|(_, notice)| notice.label() == label).map(|(ms, _)| *ms).collect()
     }
 

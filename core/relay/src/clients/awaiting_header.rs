@@ -9,7 +9,7 @@ use crate::memory::{Held, Memory};
 use crate::reasons::ProxyFault;
 use crate::status::{ClientKind, ClientStatus};
 
-/// A load balancer's connection whose PROXY header is not complete yet. At most [`PROXY_BYTES_MAX`] bytes are granted.
+/// A load balancer's connection whose PROXY header is not complete yet. It is granted [`PROXY_BYTES_MAX`] bytes.
 #[derive(Debug)]
 pub(crate) struct AwaitingHeader {
     service: u16,
@@ -29,7 +29,7 @@ pub(crate) enum Header {
         arrival: Arrival,
         rest: Vec<u8>,
     },
-    Wrong(ProxyFault),
+    Invalid(ProxyFault),
 }
 
 impl AwaitingHeader {
@@ -57,8 +57,8 @@ impl AwaitingHeader {
         let header = match parse_proxy(&self.received) {
             Ok(Some(header)) => header,
             Ok(None) if self.received.len() < PROXY_BYTES_MAX => return Header::Incomplete,
-            wrong => {
-                return Header::Wrong(ProxyFault::Header(wrong.err().unwrap_or(ProxyError::TooLong)));
+            invalid => {
+                return Header::Invalid(ProxyFault::Header(invalid.err().unwrap_or(ProxyError::TooLong)));
             }
         };
         let client = header.client.unwrap_or(self.peer);
@@ -91,7 +91,7 @@ impl AwaitingHeader {
     pub(crate) fn status(&self) -> ClientStatus {
         ClientStatus {
             buffered: self.received.len(),
-            ..ClientStatus::new(self.peer, ClientKind::Announcing, self.since)
+            ..ClientStatus::new(self.peer, ClientKind::AwaitingHeader, self.since)
         }
     }
 }
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_in_pieces_is_counted_until_its_memory_is_released() {
+    fn header_in_parts_is_counted_until_its_memory_is_released() {
         let mut memory = Memory::new(1 << 20);
         let peer = "10.0.0.9:5000".parse().unwrap();
         let mut awaiting_header = AwaitingHeader::new(Time(0), 0, peer);
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(awaiting_header.receive(&header[..10], &mut memory), Header::Incomplete);
         assert!(memory.clients() >= 10);
         let Header::Complete { arrival, rest } = awaiting_header.receive(&header[10..], &mut memory) else {
-            panic!()
+            panic!("the header should be complete")
         };
         assert_eq!((arrival.peer, arrival.via), ("10.1.2.3:4711".parse().unwrap(), Some(peer)));
         assert_eq!((usize::from(arrival.header_bytes), &rest[..]), (header.len() - 3, &b"get"[..]));
@@ -119,12 +119,12 @@ mod tests {
     }
 
     #[test]
-    fn bytes_without_a_header_are_a_fault() {
+    fn bytes_other_than_a_header_are_a_fault() {
         let mut memory = Memory::new(1 << 20);
         let mut awaiting_header = AwaitingHeader::new(Time(0), 0, "10.0.0.9:5000".parse().unwrap());
-        let Header::Wrong(ProxyFault::Header(_)) = awaiting_header.receive(b"get key\r\n", &mut memory)
+        let Header::Invalid(ProxyFault::Header(_)) = awaiting_header.receive(b"get key\r\n", &mut memory)
         else {
-            panic!()
+            panic!("the bytes should be rejected")
         };
     }
 }

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use crate::memory::Memory;
 
-/// Capacity of a backlog's first piece. Each further piece is twice as large as the previous one.
+/// Capacity of a piece. Each further piece of a queue is twice as large as the previous one, up to the maximum.
 const PIECE_BYTES_MIN: usize = 256;
 const PIECE_BYTES_MAX: usize = 16 * 1024;
 
@@ -21,11 +21,11 @@ struct Queue {
     capacity: usize,
 }
 
-/// Bytes that are filled up to the initial capacity and read once.
+/// Bytes of a queue. A piece never grows beyond its initial capacity.
 #[derive(Debug)]
 struct Piece {
     bytes: Vec<u8>,
-    /// Offset of the first byte that was not removed.
+    /// Offset of the first byte that has not been removed.
     start: usize,
 }
 
@@ -54,10 +54,10 @@ impl Backlog {
         }
     }
 
-    /// Removes the first `taken` bytes, or all if there are fewer.
-    pub(crate) fn advance(&mut self, taken: usize, memory: &mut Memory) {
+    /// Removes the first `count` bytes, or all if there are fewer.
+    pub(crate) fn advance(&mut self, count: usize, memory: &mut Memory) {
         let Some(queue) = &mut self.0 else { return };
-        queue.advance(taken, memory);
+        queue.advance(count, memory);
         if queue.len == 0 {
             debug_assert_eq!(queue.capacity, 0, "an empty backlog holds no memory");
             self.0 = None;
@@ -96,16 +96,16 @@ impl Queue {
         }
     }
 
-    fn add_piece(&mut self, wanted: usize, memory: &mut Memory) {
+    fn add_piece(&mut self, needed: usize, memory: &mut Memory) {
         let doubled = self.pieces.back().map_or(PIECE_BYTES_MIN, |last| last.bytes.capacity() * 2);
-        let bytes = Vec::with_capacity(wanted.max(doubled).clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX));
+        let bytes = Vec::with_capacity(needed.max(doubled).clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX));
         self.capacity += bytes.capacity();
         memory.changed(0, bytes.capacity());
         self.pieces.push_back(Piece { bytes, start: 0 });
     }
 
-    fn advance(&mut self, taken: usize, memory: &mut Memory) {
-        let mut left = taken.min(self.len);
+    fn advance(&mut self, count: usize, memory: &mut Memory) {
+        let mut left = count.min(self.len);
         self.len -= left;
         while left > 0 {
             let Some(front) = self.pieces.front_mut() else { break };
@@ -127,25 +127,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keeps_order_and_counts_its_capacity() {
+    fn backlog_keeps_the_order_and_counts_its_capacity() {
         let (mut memory, mut backlog) = (Memory::new(1 << 20), Backlog::default());
-        let (mut pushed, mut taken) = (0_usize, 0_usize);
+        let (mut pushed, mut removed) = (0_usize, 0_usize);
         for step in [7, 300, 1, 60_000, 2, 9, 20_000] {
-            let bytes: Vec<u8> = (pushed..pushed + step).map(|at| (at % 251) as u8).collect();
+            let bytes: Vec<u8> = (pushed..pushed + step).map(|offset| (offset % 251) as u8).collect();
             backlog.push(&bytes, &mut memory);
             pushed += step;
             let mut left = backlog.len() * 2 / 3;
             while left > 0 {
-                assert_eq!(usize::from(backlog.front()[0]), taken % 251);
+                assert_eq!(usize::from(backlog.front()[0]), removed % 251);
                 let bytes = left.min(backlog.front().len());
                 backlog.advance(bytes, &mut memory);
-                (taken, left) = (taken + bytes, left - bytes);
+                (removed, left) = (removed + bytes, left - bytes);
             }
-            assert_eq!((memory.clients(), backlog.len()), (backlog.capacity(), pushed - taken));
+            assert_eq!((memory.clients(), backlog.len()), (backlog.capacity(), pushed - removed));
             assert!(backlog.capacity() < backlog.len() + 2 * PIECE_BYTES_MAX);
         }
         let rest = backlog.take(&mut memory);
-        assert_eq!((rest.len(), usize::from(rest[0])), (pushed - taken, taken % 251));
+        assert_eq!((rest.len(), usize::from(rest[0])), (pushed - removed, removed % 251));
         assert_eq!((memory.clients(), backlog.capacity(), backlog.is_empty()), (0, 0, true));
     }
 

@@ -25,14 +25,14 @@ pub(crate) struct Lingering {
     acknowledged: u64,
     /// `acknowledged` when the linger timer was started.
     acknowledged_before: u64,
-    /// Acknowledgement that a server with kept replies waits for.
+    /// The last acknowledgement, if the server keeps replies and waits for it.
     final_ack: Option<FinalAck>,
 }
 
 /// Length of the stream to the client.
 #[derive(Clone, Copy, Debug)]
 enum Stream {
-    /// Length of the whole stream. The client has all of it when this offset is acknowledged.
+    /// Length of the whole stream. The client has all replies when this offset is acknowledged.
     Known { bytes: u64 },
     /// Length of the backlog only. Earlier bytes were not counted, and acknowledgements are not watched.
     Unknown { bytes: u64 },
@@ -160,7 +160,7 @@ impl Lingering {
         }
     }
 
-    /// Sends the server the last acknowledgement. Call it when the client's connection has ended.
+    /// Sends the server the last acknowledgement. Call this when the client's connection has ended.
     pub(crate) fn send_final_ack(&mut self, conn: Conn, linked: Option<&mut Linked>) {
         if let Some(final_ack) = self.final_ack.take() {
             final_ack.send(conn, None, linked);
@@ -197,7 +197,7 @@ impl Lingering {
     pub(crate) fn status(&self) -> ClientStatus {
         ClientStatus {
             buffered: self.backlog.len(),
-            ..ClientStatus::new(self.peer, ClientKind::Leaving, self.since)
+            ..ClientStatus::new(self.peer, ClientKind::Lingering, self.since)
         }
     }
 }

@@ -100,7 +100,7 @@ impl Clients {
         }
     }
 
-    /// Gives a connection its role. The connection's slot must be free.
+    /// Sets a connection's role. The connection's slot must be free.
     pub(crate) fn put(&mut self, conn: Conn, role: ConnRole) {
         let index = conn.slot as usize;
         if self.slots.len() <= index {
@@ -108,7 +108,7 @@ impl Clients {
         }
         debug_assert!(
             matches!(self.slots[index].role, ConnRole::Free),
-            "the slot's earlier connection was removed"
+            "the slot's earlier connection should have been removed"
         );
         self.clients += u32::from(role.client_of().is_some());
         self.slots[index] = Slot { generation: conn.generation, role };
@@ -121,8 +121,15 @@ impl Clients {
         role
     }
 
+    /// Number of library clients that have authenticated. The cost grows with the number of clients.
+    pub(crate) fn authenticated_library_clients(&self) -> u32 {
+        let is_authenticated =
+            |role: &ConnRole| matches!(role, ConnRole::Library(client) if client.is_established());
+        self.iter().map(|(_, role)| u32::from(is_authenticated(role))).sum()
+    }
+
     pub(crate) fn of_service(&self, service: u16) -> Vec<Conn> {
-        let is_client = |role: &ConnRole| role.client_of().is_some_and(|(of, _)| of == service);
+        let is_client = |role: &ConnRole| role.client_of().is_some_and(|(owner, _)| owner == service);
         self.iter_from(0).filter(|(_, role)| is_client(role)).map(|(conn, _)| conn).collect()
     }
 
@@ -179,7 +186,7 @@ impl Clients {
         self.dirty.get(nth).copied()
     }
 
-    /// Call it when the output of all [`dirty`](Self::dirty) clients was sent.
+    /// Call this when the output of all [`dirty`](Self::dirty) clients was sent.
     pub(crate) fn clear_dirty(&mut self) {
         self.dirty.clear();
     }
@@ -216,9 +223,9 @@ mod tests {
         clients.take(first);
         clients.take(second);
         assert_eq!((clients.count(), clients.iter().count()), (0, 0));
-        let again = Conn { generation: 2, ..second };
-        clients.put(again, awaiting_header(0));
-        assert!(clients.get(second).is_none() && clients.get(again).is_some());
+        let reused = Conn { generation: 2, ..second };
+        clients.put(reused, awaiting_header(0));
+        assert!(clients.get(second).is_none() && clients.get(reused).is_some());
     }
 
     #[test]

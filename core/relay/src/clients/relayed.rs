@@ -13,18 +13,18 @@ pub(crate) struct VirtualId {
 #[derive(Debug)]
 pub(crate) struct RelayedConn {
     virtual_id: VirtualId,
-    /// The connection carries a session, which may resume on another carrier.
+    /// Whether the connection carries a session, which may resume on another carrier.
     carries_session: bool,
     state: State,
     /// The client has sent *finish*.
     is_finished: bool,
     /// Bytes of requests so far.
     sent: u64,
-    /// The server's credit. `None` for sessions, which have credit of their own.
+    /// The server's credit. `None` for sessions, whose credit is part of the session protocol.
     credit: Option<u64>,
 }
 
-/// The ends that have closed. A server's *refused* counts as its close.
+/// Which ends have closed. A server's *refused* counts as a close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Open,
@@ -37,7 +37,7 @@ enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DataAction {
     Forward(VirtualId),
-    /// Ignore it: the connection has ended.
+    /// Ignore the data: the connection has ended.
     Ignore,
     /// Close the connection: the data exceeds the server's credit.
     OverCredit,
@@ -46,10 +46,10 @@ pub(crate) enum DataAction {
 /// What to do with a control message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ControlAction {
-    /// Ignore it: its sender has closed already.
+    /// Ignore the message: its sender has closed already.
     Ignore,
     Forward(VirtualId),
-    /// Forward it. Both ends have closed then.
+    /// Forward the message, which is the last one: both ends have closed then.
     ForwardLast(VirtualId),
 }
 
@@ -93,12 +93,12 @@ impl RelayedConn {
 
     /// Decides about a control message of the client other than *connect* and *reconnect*.
     pub(crate) fn handle_client_control(&mut self, control: &Control) -> ControlAction {
-        let finishes = matches!(control, Control::Finish(_));
+        let is_finish = matches!(control, Control::Finish(_));
         let is_closed = matches!(self.state, State::ClosedByClient | State::Closed);
-        if is_closed || (finishes && self.is_finished) {
+        if is_closed || (is_finish && self.is_finished) {
             return ControlAction::Ignore;
         }
-        self.is_finished |= finishes;
+        self.is_finished |= is_finish;
         if matches!(control, Control::Close(_)) {
             self.close(State::ClosedByClient);
         }
@@ -121,7 +121,7 @@ impl RelayedConn {
         self.forwarded()
     }
 
-    /// The reason of the *close* to the server when the client's link is lost. `None`: the client had closed before.
+    /// The reason for the *close* to the server when the client's link is lost. `None`: the client had closed before.
     pub(crate) fn reason_if_lost(&self) -> Option<CloseReason> {
         match self.state {
             State::ClosedByClient | State::Closed => None,
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_when_both_sides_have_closed_in_either_order() {
+    fn connection_ends_when_both_sides_have_closed_in_either_order() {
         let mut relayed = self::relayed();
         assert_eq!(relayed.handle_client_control(&CLOSE), ControlAction::Forward(VIRTUAL_ID));
         assert_eq!((relayed.request(1), relayed.takes_replies()), (DataAction::Ignore, false));
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_ends_the_connection_in_every_state() {
+    fn refusal_ends_the_connection_in_every_state() {
         let refused = Control::Refused(RefuseReason::Full);
         assert_eq!(relayed().handle_server_control(&refused), ControlAction::ForwardLast(VIRTUAL_ID));
         let mut closed = relayed();
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repeated_finish_is_ignored() {
+    fn repeated_finish_is_ignored() {
         let mut relayed = relayed();
         let finish = Control::Finish(0);
         assert_eq!(relayed.handle_client_control(&finish), ControlAction::Forward(VIRTUAL_ID));

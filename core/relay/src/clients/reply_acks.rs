@@ -6,8 +6,8 @@ use spillway_transport::Conn;
 
 use crate::links::Linked;
 
-/// Acknowledged bytes after which the server is informed without waiting for the timer. Half of the server's window
-/// applies if that is less.
+/// Acknowledged bytes after which an acknowledgement is forwarded without waiting for the timer. Half of the server's
+/// window applies if that is less.
 const REPORT_BYTES: u64 = 64 * 1024;
 
 /// Acknowledgements of one plain client whose server keeps replies.
@@ -25,8 +25,8 @@ impl ReplyAcks {
     #[must_use]
     pub(crate) fn handle_acknowledged(&mut self, through: u64, id: Id, linked: &mut Linked) -> bool {
         self.acknowledged = self.acknowledged.max(through);
-        let step = REPORT_BYTES.min(u64::from(linked.initial_credit()) / 2).max(1);
-        if self.acknowledged - self.reported >= step {
+        let report_bytes = REPORT_BYTES.min(u64::from(linked.initial_credit()) / 2).max(1);
+        if self.acknowledged - self.reported >= report_bytes {
             self.report(id, linked);
             return false;
         }
@@ -53,8 +53,8 @@ impl ReplyAcks {
     }
 }
 
-/// The last acknowledgement and the helper's *close*, which a server that has closed waits for: until then it keeps the
-/// last replies.
+/// The last acknowledgement and the helper's *close*. A server that has closed keeps the last replies until it gets
+/// both.
 #[derive(Debug)]
 pub(crate) struct FinalAck {
     link: usize,
@@ -65,7 +65,7 @@ pub(crate) struct FinalAck {
 }
 
 impl FinalAck {
-    /// Call it when the server has closed. `None`: the server does not keep replies, or the client has acknowledged
+    /// Call this when the server has closed. `None`: the server does not keep replies, or the client has acknowledged
     /// all.
     pub(crate) fn new(
         (link, id): (usize, Id),

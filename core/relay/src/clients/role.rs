@@ -52,7 +52,7 @@ impl ConnRole {
         }
     }
 
-    /// Releases the client's buffers. Call it when the connection ends.
+    /// Releases the client's buffers. Call this when the connection ends.
     pub(crate) fn release_memory(&mut self, memory: &mut Memory) {
         match self {
             ConnRole::Free | ConnRole::Link(_) => {}

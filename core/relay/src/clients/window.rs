@@ -2,7 +2,7 @@
 //!
 //! A window starts small and doubles while the client's connection takes a whole window within 100 ms. A client that
 //! never reads therefore costs little memory. All windows together are bounded, so that such clients need not be
-//! closed: they would reconnect and request the same replies again.
+//! closed: closed clients would reconnect and request the same replies again.
 
 use core::time::Duration;
 
@@ -16,7 +16,7 @@ const GROWTH_TIME_MAX: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Window {
     bytes: u32,
-    /// Growth since the beginning, which counts against the bound for all windows.
+    /// Growth since the window was opened, which counts against the bound for all windows.
     grown: u32,
     /// Bytes that the client's connection has taken since `since`.
     taken: usize,
@@ -32,23 +32,23 @@ impl Window {
         self.bytes as usize
     }
 
-    /// The client's connection has taken `bytes`, and no bytes wait. Returns the new window if it grows. `most`: the
-    /// maximum.
-    pub(crate) fn taken(&mut self, now: Time, bytes: usize, most: u32, memory: &mut Memory) -> Option<u32> {
+    /// The client's connection has taken `bytes`, and no bytes wait. Returns the new window if it grows. `max` limits
+    /// the window.
+    pub(crate) fn taken(&mut self, now: Time, bytes: usize, max: u32, memory: &mut Memory) -> Option<u32> {
         if now.since(self.since) > GROWTH_TIME_MAX {
             (self.taken, self.since) = (0, now);
         }
         self.taken += bytes;
-        if self.taken < self.bytes() || self.bytes >= most {
+        if self.taken < self.bytes() || self.bytes >= max {
             return None;
         }
         (self.taken, self.since) = (0, now);
-        let more = self.bytes.min(most - self.bytes);
-        if !memory.reserve_window(more as usize) {
+        let growth = self.bytes.min(max - self.bytes);
+        if !memory.reserve_window(growth as usize) {
             return None;
         }
-        self.bytes += more;
-        self.grown += more;
+        self.bytes += growth;
+        self.grown += growth;
         Some(self.bytes)
     }
 
@@ -62,13 +62,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn doubles_while_windows_are_used_up_soon_and_memory_is_free() {
+    fn window_doubles_while_used_up_within_100_ms_and_memory_is_free() {
         let mut memory = Memory::new(400);
         let mut window = Window::new(Time(0), 10);
         let mut take =
             |window: &mut Window, ms: u64, bytes| window.taken(Time(ms * 1_000_000), bytes, 64, &mut memory);
         assert_eq!((take(&mut window, 1, 9), take(&mut window, 2, 1)), (None, Some(20)));
-        assert_eq!((take(&mut window, 3, 19), take(&mut window, 200, 1)), (None, None), "slower than 100 ms");
+        assert_eq!(
+            (take(&mut window, 3, 19), take(&mut window, 200, 1)),
+            (None, None),
+            "used up in more than 100 ms"
+        );
         assert_eq!((take(&mut window, 201, 30), take(&mut window, 202, 40)), (Some(40), Some(64)));
         assert_eq!(take(&mut window, 203, 1000), None, "the window has its maximum");
         // All windows together may grow by a quarter of the memory: 100 bytes, of which 54 are in use.

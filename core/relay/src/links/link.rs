@@ -27,15 +27,15 @@ pub(crate) struct Link {
     /// Failures since the link was last up.
     failures: u32,
     /// Totals of earlier connections.
-    earlier: LinkTotals,
+    earlier_totals: LinkTotals,
 }
 
-/// Whether a link accepts new clients, and whether it is opened again when it is lost.
+/// Whether a link accepts new clients, and whether the link is opened again when it is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lifecycle {
     /// Configured; opened again when it is lost.
     Current,
-    /// Replaced, but accepts clients until a new link is up. Its clients must leave `within` that time then.
+    /// Replaced, but accepts clients until a new link is up. From then on its clients have the time `within` to leave.
     Replaced { within: Option<Duration> },
     /// Accepts no clients, and is closed when its last client has left or at the deadline.
     Retired { deadline: Option<Time> },
@@ -77,7 +77,7 @@ impl Link {
             lifecycle: Lifecycle::Current,
             key: 0,
             failures: 0,
-            earlier: LinkTotals::default(),
+            earlier_totals: LinkTotals::default(),
         }
     }
 
@@ -95,7 +95,7 @@ impl Link {
 
     /// Totals since the start, including the present connection.
     pub(crate) fn totals(&self) -> LinkTotals {
-        let mut totals = self.earlier;
+        let mut totals = self.earlier_totals;
         if let Some(linked) = self.linked() {
             linked.add_to(&mut totals);
         }
@@ -116,9 +116,9 @@ impl Link {
         }
     }
 
-    pub(crate) fn takes_clients(&self) -> bool {
+    pub(crate) fn accepts_clients(&self) -> bool {
         let is_in_use = matches!(self.lifecycle, Lifecycle::Current | Lifecycle::Replaced { .. });
-        is_in_use && self.linked().is_some_and(Linked::takes_clients)
+        is_in_use && self.linked().is_some_and(Linked::accepts_clients)
     }
 
     pub(crate) fn handle_timeout(&mut self, now: Time) -> Due {
@@ -151,9 +151,9 @@ impl Link {
         now: Time,
         conn: Conn,
         config: &OpenerConfig,
-        fresh: spillway_batch::LinkRandomness,
+        randomness: spillway_batch::LinkRandomness,
     ) {
-        self.state = State::Linked(Box::new(Linked::new(now, conn, config, fresh)));
+        self.state = State::Linked(Box::new(Linked::new(now, conn, config, randomness)));
     }
 
     /// Both ends have authenticated. The next connection starts with the newest key again.
@@ -177,7 +177,7 @@ impl Link {
             State::Waiting { .. } | State::Closed => Ended::Nothing,
             State::Connecting { conn, .. } => Ended::Connecting(conn),
             State::Linked(linked) => {
-                linked.add_to(&mut self.earlier);
+                linked.add_to(&mut self.earlier_totals);
                 Ended::Linked(linked)
             }
         }
@@ -186,13 +186,13 @@ impl Link {
     /// Frees the index of a closed link. Returns the link's totals.
     #[must_use]
     pub(crate) fn forget(&mut self) -> LinkTotals {
-        debug_assert!(matches!(self.state, State::Closed), "the link was closed before");
+        debug_assert!(matches!(self.state, State::Closed), "the link should be closed");
         self.lifecycle = Lifecycle::Free;
-        core::mem::take(&mut self.earlier)
+        core::mem::take(&mut self.earlier_totals)
     }
 
-    /// The link is down. If the server rejected its key and the service has an older one, schedules an attempt with
-    /// that key at once and returns the rejected key.
+    /// The link is down. If the server rejected the key and the service has an older one, schedules an attempt with the
+    /// older key at once and returns the rejected key.
     pub(crate) fn try_older_key(&mut self, now: Time, keys: &[Key], why: LinkDown) -> Option<KeyId> {
         let is_refused = why == LinkDown::Link(LinkError::RefusedByServer(Verdict::Key));
         if !is_refused || self.lifecycle != Lifecycle::Current {
@@ -212,10 +212,10 @@ impl Link {
     /// `reconnect_max`, and reduced by up to a half with `random`, so that helpers do not all reconnect at the same
     /// time.
     pub(crate) fn wait(&mut self, now: Time, timeouts: &Timeouts, random: u16) -> Duration {
-        let longest = timeouts.reconnect_min.saturating_mul(1 << self.failures.min(16));
-        let longest = longest.min(timeouts.reconnect_max);
+        let delay_max = timeouts.reconnect_min.saturating_mul(1 << self.failures.min(16));
+        let delay_max = delay_max.min(timeouts.reconnect_max);
         self.failures += 1;
-        let delay = longest / 2 + (longest / 2).mul_f64(f64::from(random) / f64::from(u16::MAX));
+        let delay = delay_max / 2 + (delay_max / 2).mul_f64(f64::from(random) / f64::from(u16::MAX));
         self.state = State::Waiting { until: now + delay };
         delay
     }
@@ -227,7 +227,7 @@ impl Link {
         let is_up = self.linked().is_some_and(Linked::is_up);
         match self.lifecycle {
             Lifecycle::Current if is_up => self.lifecycle = Lifecycle::Replaced { within },
-            // The earlier replacement set no time limit, this one does.
+            // The earlier replacement had no time limit.
             Lifecycle::Replaced { within: None } if is_up => self.lifecycle = Lifecycle::Replaced { within },
             Lifecycle::Retired { deadline: None } => {
                 self.lifecycle = Lifecycle::Retired { deadline: within.map(|within| now + within) };
@@ -303,15 +303,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_delay_doubles_with_each_failure_up_to_the_maximum() {
+    fn delay_doubles_with_each_failure_up_to_the_maximum() {
         let reconnect_max = Duration::from_secs(2);
         let timeouts = Timeouts { reconnect_max, ..Timeouts::default() };
         let mut link = Link::new(0, 0);
         for expected_ms in [50, 100, 200, 400, 800, 1600, 2000, 2000] {
-            let longest = Duration::from_millis(expected_ms);
+            let delay_max = Duration::from_millis(expected_ms);
             let delay = link.wait(Time(0), &timeouts, u16::MAX);
-            assert_eq!(delay, longest);
-            assert_eq!(link.deadline(), Some(Time(0) + longest));
+            assert_eq!(delay, delay_max);
+            assert_eq!(link.deadline(), Some(Time(0) + delay_max));
         }
         for _ in 0..100 {
             assert_eq!(link.wait(Time(0), &timeouts, 0), reconnect_max / 2);
@@ -327,21 +327,21 @@ mod tests {
         let mut link = Link::new(0, 0);
         assert_eq!(link.try_older_key(Time(0), &keys, LinkDown::HostFull), None);
         assert_eq!(link.try_older_key(Time(3), &keys, refused), Some(keys[0].id()));
-        assert_eq!(link.handle_timeout(Time(3)), Due::Connect, "at once");
+        assert_eq!(link.handle_timeout(Time(3)), Due::Connect, "the attempt should be due at once");
         assert_eq!(link.try_older_key(Time(4), &keys, refused), None, "both keys were tried");
         link.retire(None);
         assert_eq!(link.try_older_key(Time(5), &keys, refused), None, "the link was replaced");
     }
 
     #[test]
-    fn a_replaced_link_is_closed_at_once_unless_it_is_up() {
+    fn replaced_link_is_closed_at_once_unless_it_is_up() {
         let mut link = Link::new(0, 0);
         assert!(!link.replace(Time(0), None));
         link.retire(None);
         let within = Duration::from_secs(1);
         assert!(link.replace(Time(5), Some(within)));
         assert_eq!(link.lifecycle(), Lifecycle::Retired { deadline: Some(Time(5) + within) });
-        assert!(link.replace(Time(9), Some(within)), "the first deadline stays");
-        assert_eq!(link.deadline(), Some(Time(0)), "the attempt to connect");
+        assert!(link.replace(Time(9), Some(within)), "the first deadline should stay");
+        assert_eq!(link.deadline(), Some(Time(0)), "the attempt to connect is due first");
     }
 }

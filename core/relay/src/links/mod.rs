@@ -50,7 +50,7 @@ impl Links {
 
     /// The candidate with the fewest connections, among those that accept clients.
     pub(crate) fn choose(&self, candidates: &[usize]) -> Option<usize> {
-        let open = candidates.iter().copied().filter(|index| self[*index].takes_clients());
+        let open = candidates.iter().copied().filter(|index| self[*index].accepts_clients());
         open.min_by_key(|index| self[*index].linked().map_or(0, Linked::connections))
     }
 }
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_index_of_a_forgotten_link_is_reused() {
+    fn index_of_a_forgotten_link_is_reused() {
         let mut links = Links::default();
         assert_eq!((links.open(0, 0), links.open(0, 1)), (0, 1));
         assert_eq!(links.choose(&[0, 1]), None, "no link is open");

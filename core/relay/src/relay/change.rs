@@ -14,7 +14,7 @@ impl Relay {
     /// Those of `reconfigure`.
     pub fn check_change(&self, config: &Config) -> Result<(), ConfigError> {
         if self.is_draining() {
-            return Err(ConfigError::GoingAway);
+            return Err(ConfigError::Draining);
         }
         config.check()?;
         let is_new = |service: &&ServiceConfig| self.services.index_of(&service.name).is_none();

@@ -102,7 +102,7 @@ impl Relay {
 
     /// Sets the operator's override of a service, with an optional time limit. With `off`, library clients are sent
     /// *drain* with the deadline `within`. False: no service has this name.
-    pub fn say<T: Transport>(
+    pub fn set_override<T: Transport>(
         &mut self,
         now: Time,
         name: &str,

@@ -8,17 +8,17 @@ use spillway_transport::{Conn, Time, Transport};
 
 use super::{Relay, milliseconds, service_number};
 use crate::links::{Lifecycle, Linked};
-use crate::reasons::Cut;
+use crate::reasons::ResetReason;
 
 impl Relay {
-    /// Call it when a service's encryption settings have changed. If encryption is required now, links to the server
+    /// Call this when a service's encryption settings have changed. If encryption is required now, links to the server
     /// without encryption accept no more clients and end after `within`. Library clients without encryption are sent
     /// *drain*, and are cut after `within`.
     pub(super) fn end_unencrypted(&mut self, now: Time, service_index: usize, within: Duration) {
         let deadline = now + within;
         let config = self.services[service_index].config();
-        let (of_links, of_clients) = (config.encryption, config.client_encryption);
-        if of_links == Encryption::Required {
+        let (link_encryption, client_encryption) = (config.encryption, config.client_encryption);
+        if link_encryption == Encryption::Required {
             let is_unencrypted = |linked: &Linked| linked.is_up() && !linked.is_encrypted();
             for index in self.links_of(service_index) {
                 let link = &self.links[index];
@@ -30,24 +30,41 @@ impl Relay {
                 clients.into_iter().for_each(|conn| self.send_drain(conn, milliseconds(within)));
             }
         }
-        if of_clients == Encryption::Required {
-            // Handshakes that began before may still end without encryption: their clients are cut at the deadline too.
-            self.encryption_deadline =
-                Some(self.encryption_deadline.map_or(deadline, |earlier| earlier.min(deadline)));
+        if client_encryption == Encryption::Required {
+            self.services[service_index].cut_unencrypted_at(deadline);
             let clients = self.unencrypted_clients(service_index);
             clients.into_iter().for_each(|conn| self.send_drain(conn, milliseconds(within)));
         }
     }
 
-    /// Cuts the library clients without encryption when the deadline has passed.
-    pub(super) fn unencrypted_timeout<T: Transport>(&mut self, out: &mut T) {
-        if self.encryption_deadline.is_none_or(|at| at > self.turn.now) {
-            return;
+    /// Call this when a library client has authenticated. A handshake that began before encryption was required may
+    /// end without encryption: such a client is sent *drain* until the service's deadline, and is cut afterwards.
+    /// Returns whether the client stays.
+    #[must_use]
+    pub(super) fn enforce_encryption<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) -> bool {
+        let Some(client) = self.clients.library(conn) else {
+            debug_assert!(false, "the caller has just taken an event of this client");
+            return false;
+        };
+        let service = self.service(client.service());
+        if !client.is_unencrypted() || service.config().client_encryption != Encryption::Required {
+            return true;
         }
-        self.encryption_deadline = None;
-        for service_index in 0..self.services.len() {
+        match service.unencrypted_deadline() {
+            Some(deadline) => self.send_drain(conn, milliseconds(deadline.since(now))),
+            None => {
+                self.reset_for(conn, ResetReason::Protocol(LinkError::Unencrypted), out);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Cuts the service's library clients without encryption when their deadline has passed.
+    pub(super) fn unencrypted_timeout<T: Transport>(&mut self, now: Time, service_index: usize, out: &mut T) {
+        if self.services[service_index].end_unencrypted_deadline(now) {
             for conn in self.unencrypted_clients(service_index) {
-                self.cut(conn, Cut::Protocol(LinkError::Unencrypted), out);
+                self.reset_for(conn, ResetReason::Protocol(LinkError::Unencrypted), out);
             }
         }
     }

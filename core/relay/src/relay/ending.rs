@@ -6,7 +6,7 @@ use spillway_transport::{Conn, LostReason, Transport};
 use super::Relay;
 use crate::clients::{ClientType, ConnRole};
 use crate::notice::Notice;
-use crate::reasons::Cut;
+use crate::reasons::ResetReason;
 
 impl Relay {
     pub(super) fn put_client(&mut self, conn: Conn, role: ConnRole) {
@@ -22,10 +22,7 @@ impl Relay {
         self.send_final_ack(conn);
         let mut role = self.clients.take(conn);
         let Some((service, client_type)) = role.client_of() else {
-            debug_assert!(
-                false,
-                "each client is removed once: callers have found it, and lists of clients have no duplicates"
-            );
+            debug_assert!(false, "each client is removed only once");
             return;
         };
         self.service_mut(service).client_removed(client_type, failed);
@@ -69,8 +66,8 @@ impl Relay {
         }
     }
 
-    /// Closes the virtual connection of a library client that has left. The id stays in use until the server has closed
-    /// too.
+    /// Closes the virtual connection of a library client that has left. The id stays in use until the server has
+    /// closed, too.
     pub(super) fn orphan(&mut self, conn: Conn) {
         let relayed = self.clients.library_mut(conn).and_then(|client| client.take_relayed());
         let Some(relayed) = relayed else { return };
@@ -87,12 +84,12 @@ impl Relay {
     }
 
     /// Resets a client for a reason that is counted and logged.
-    pub(super) fn cut<T: Transport>(&mut self, conn: Conn, why: Cut, out: &mut T) {
+    pub(super) fn reset_for<T: Transport>(&mut self, conn: Conn, why: ResetReason, out: &mut T) {
         let Some((service, client)) = self.clients.get(conn).and_then(ConnRole::identity) else {
-            debug_assert!(false, "callers cut only clients that they have found");
+            debug_assert!(false, "callers reset only clients that they have found");
             return;
         };
-        self.service_mut(service).counters_mut().cut.count(why);
+        self.service_mut(service).counters_mut().reset.count(why);
         self.notices.push(Notice::ClientReset { service, client, why });
         self.reset_client(conn, out);
     }

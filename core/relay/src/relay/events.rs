@@ -47,10 +47,10 @@ impl Application for Relay {
         while let Some(service) = self.services.marked(nth) {
             self.advance_drain(now, service, out);
             self.end_override(now, service, out);
+            self.unencrypted_timeout(now, service, out);
             nth += 1;
         }
         self.pressure_timeout(out);
-        self.unencrypted_timeout(out);
         self.keep_within_memory(out);
     }
 
@@ -66,10 +66,10 @@ impl Application for Relay {
         now: Time,
         listener: u16,
         from: SocketAddr,
-        question: &[u8],
+        query: &[u8],
         answer: &mut [u8],
     ) -> usize {
-        self.answer(now, listener, (from, question), answer)
+        self.answer(now, listener, (from, query), answer)
     }
 
     fn end_of_turn<T: Transport>(&mut self, now: Time, out: &mut T) {
@@ -90,7 +90,7 @@ impl Application for Relay {
     fn poll_timeout(&self) -> Option<Time> {
         let (links, services) = (self.links.next_deadline(), self.services.next_deadline());
         let (clients, memory) = (self.clients.poll_timeout(), self.pressure.poll_timeout());
-        [links, services, clients, memory, self.encryption_deadline].into_iter().flatten().min()
+        [links, services, clients, memory].into_iter().flatten().min()
     }
 }
 

@@ -8,7 +8,7 @@ use spillway_transport::{Conn, Time, Transport};
 
 use super::Relay;
 use crate::clients::{ConnRole, LibraryClient, Received};
-use crate::reasons::{Cut, Refusal};
+use crate::reasons::{Refusal, ResetReason};
 use crate::timers::Timer;
 
 impl Relay {
@@ -27,13 +27,13 @@ impl Relay {
                 self.load.client_connected(now, peer);
                 let deadline = now + self.settings.timeouts.handshake;
                 let encryption = self.service(service).config().client_encryption;
-                let acceptor = Acceptor::new(encryption, credit, 1, deadline, self.fresh());
+                let acceptor = Acceptor::new(encryption, credit, 1, deadline, self.link_randomness());
                 let mut client = LibraryClient::new(now, service, peer, acceptor, credit);
                 client.grant(conn, None, &mut self.memory, out);
                 self.put_client(conn, ConnRole::Library(Box::new(client)));
                 self.clients.start(Timer::Handshake, now, conn);
-                if let Some(victim) = self.admission.begin(now, peer.ip(), conn) {
-                    self.evict_unauthenticated(victim, out);
+                if let Some(evicted) = self.admission.begin(now, peer.ip(), conn) {
+                    self.evict_unauthenticated(evicted, out);
                 }
             }
             Err(why) => {
@@ -56,8 +56,8 @@ impl Relay {
 
     /// Evicts an unauthenticated client for one that was admitted, if the bound on clients is reached.
     pub(super) fn make_room<T: Transport>(&mut self, out: &mut T) {
-        if let Some(victim) = self.admission.make_room(self.turn.now, self.clients.count()) {
-            self.evict_unauthenticated(victim, out);
+        if let Some(evicted) = self.admission.make_room(self.turn.now, self.clients.count()) {
+            self.evict_unauthenticated(evicted, out);
         }
     }
 
@@ -99,7 +99,7 @@ impl Relay {
         }
     }
 
-    /// Handles a client's stored bytes. Call it when the server's link has drained or the client's connection has
+    /// Handles a client's stored bytes. Call this when the server's link has drained or the client's connection has
     /// ended.
     pub(super) fn resume_library<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
         // `None`: the client has ended while it waited.
@@ -115,15 +115,15 @@ impl Relay {
         let mut scratch = core::mem::take(&mut self.scratch);
         if let Some(client) = self.clients.library_mut(conn) {
             let ring = self.services[usize::from(client.service())].config().client_keys.as_ref();
-            let opened = client.unseal(now, ring, bytes, &mut scratch);
-            self.library_opened_data(now, conn, opened, out);
+            let unsealed = client.unseal(now, ring, bytes, &mut scratch);
+            self.library_unsealed_data(now, conn, unsealed, out);
         } else {
             debug_assert!(false, "the caller has found a library client");
         }
         self.scratch = scratch;
     }
 
-    fn library_opened_data<T: Transport>(&mut self, now: Time, conn: Conn, mut input: &[u8], out: &mut T) {
+    fn library_unsealed_data<T: Transport>(&mut self, now: Time, conn: Conn, mut input: &[u8], out: &mut T) {
         loop {
             let Some(client) = self.clients.library_mut(conn) else {
                 debug_assert!(false, "the loop returns after an event that ends the client");
@@ -138,11 +138,14 @@ impl Relay {
                 }
                 Ok(Some(AcceptorEvent::Control { id, control })) => {
                     if let Err(error) = self.client_control(conn, id, control) {
-                        return self.cut(conn, Cut::Protocol(error), out);
+                        return self.reset_for(conn, ResetReason::Protocol(error), out);
                     }
                 }
                 Ok(Some(AcceptorEvent::Established { role: Role::Client, .. })) => {
                     self.admission.end(conn);
+                    if !self.enforce_encryption(now, conn, out) {
+                        return;
+                    }
                     if self.service(service).is_draining() {
                         self.send_drain(conn, 0);
                     }
@@ -157,7 +160,9 @@ impl Relay {
                     }
                     break;
                 }
-                Err(error) if is_established => return self.cut(conn, Cut::Protocol(error), out),
+                Err(error) if is_established => {
+                    return self.reset_for(conn, ResetReason::Protocol(error), out);
+                }
                 Err(error) => return self.reject(now, conn, error, out),
             }
         }
@@ -197,7 +202,7 @@ impl Relay {
         match client.record_timeout(now) {
             Ok(()) if client.starts_record_timer() => self.clients.start(Timer::Record, now, conn),
             Ok(()) => {}
-            Err(error) => self.cut(conn, Cut::Protocol(error), out),
+            Err(error) => self.reset_for(conn, ResetReason::Protocol(error), out),
         }
     }
 
@@ -245,12 +250,12 @@ impl Relay {
         let Some(client) = self.clients.library_mut(conn) else { return };
         client.transmit(now, conn, &mut self.memory, out);
         if client.pending() > self.settings.connection_buffer_bytes {
-            return self.cut(conn, Cut::Buffer, out);
+            return self.reset_for(conn, ResetReason::Buffer, out);
         }
         if client.can_resume() {
             self.resume_library(now, conn, out);
         }
-        // A client that was paused because it did not read may have read now.
+        // A client that was paused because it did not read may have read its replies by now.
         self.grant_again(conn, out);
     }
 

@@ -47,7 +47,7 @@ impl Relay {
 
     /// A client's TCP has acknowledged the stream up to `through`.
     pub(super) fn acknowledged<T: Transport>(&mut self, now: Time, conn: Conn, through: u64, out: &mut T) {
-        let starts = match self.clients.get_mut(conn) {
+        let starts_timer = match self.clients.get_mut(conn) {
             Some(ConnRole::Plain(client)) => {
                 let linked = self.links.carrier(client.link());
                 linked.is_some_and(|linked| client.handle_acknowledged(through, linked))
@@ -58,7 +58,7 @@ impl Relay {
             }
             _ => false,
         };
-        if starts {
+        if starts_timer {
             self.clients.start(Timer::Acknowledge, now, conn);
         }
         self.reset_if_sent_after_close(conn, out);

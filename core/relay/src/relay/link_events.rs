@@ -13,16 +13,16 @@ impl Relay {
     pub(super) fn link_data<T: Transport>(&mut self, now: Time, index: usize, bytes: &[u8], out: &mut T) {
         let mut scratch = core::mem::take(&mut self.scratch);
         if let Some(linked) = self.links.linked_mut(index) {
-            let opened = linked.unseal(now, bytes, &mut scratch);
-            self.link_opened_data(now, index, (bytes.len(), opened), out);
+            let unsealed = linked.unseal(now, bytes, &mut scratch);
+            self.link_unsealed_data(now, index, (bytes.len(), unsealed), out);
         } else {
-            debug_assert!(false, "a link's connection receives bytes only after it was opened");
+            debug_assert!(false, "a connection receives bytes only after it was opened");
         }
         self.scratch = scratch;
     }
 
     /// `input`: the unsealed content of `received` bytes.
-    fn link_opened_data<T: Transport>(
+    fn link_unsealed_data<T: Transport>(
         &mut self,
         now: Time,
         index: usize,
@@ -59,7 +59,7 @@ impl Relay {
             OpenerEvent::Established { connections_max } => self.link_up(now, index, connections_max, out),
             OpenerEvent::Accepted { .. } | OpenerEvent::Data { .. } => {}
             OpenerEvent::Refused { id, reason } => self.plain_refused(index, id, reason, out),
-            OpenerEvent::Taken { id, through, is_finished } => {
+            OpenerEvent::Acknowledged { id, through, is_finished } => {
                 self.requests_taken(index, id, (through, is_finished), out);
             }
             OpenerEvent::Finished { id } => self.plain_finished(index, id, out),

@@ -17,7 +17,7 @@ impl Relay {
     /// host's TCP rejects clients.
     pub(super) fn update_listening<T: Transport>(&mut self, service_index: usize, out: &mut T) {
         let service = &mut self.services[service_index];
-        let has_link = service.links().iter().any(|index| self.links[*index].takes_clients());
+        let has_link = service.links().iter().any(|index| self.links[*index].accepts_clients());
         let open = service.update_listening(self.turn.now, has_link);
         self.listeners.set_open(service.config(), open, |listener, open| out.set_listening(listener, open));
     }
@@ -51,7 +51,7 @@ impl Relay {
             return out.abort(conn);
         };
         let index = *index;
-        let fresh = self.fresh();
+        let randomness = self.link_randomness();
         // The batches of all links together may have a quarter of the memory.
         let share = self.memory.max() / 4 / self.links.len();
         let link = &mut self.links[index];
@@ -64,7 +64,7 @@ impl Relay {
             policy: service.policy,
             encryption: service.encryption,
         };
-        link.opened(now, conn, &config, fresh);
+        link.opened(now, conn, &config, randomness);
         out.grant(conn, LINK_GRANT_BYTES);
     }
 
@@ -184,7 +184,7 @@ impl Relay {
         Some(self.links[index].wait(now, &self.settings.timeouts, random))
     }
 
-    /// Closes a link that is not needed any more, after its pending batch was sent.
+    /// Closes a link that is not needed any more, after sending the pending batch.
     pub(super) fn close_link<T: Transport>(&mut self, now: Time, index: usize, out: &mut T) {
         if let Some(linked) = self.links.linked_mut(index) {
             linked.transmit_all(now, out);

@@ -5,7 +5,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use spillway_transport::{Conn, Time};
-use spillway_wire::load::Load;
+use spillway_wire::load::LoadReport;
 
 use super::{Relay, milliseconds};
 use crate::clients::{ClientType, ConnRole};
@@ -32,9 +32,9 @@ impl Relay {
     }
 
     /// The relay's load at the time of the last event.
-    pub fn load(&self) -> Load {
+    pub fn load(&self) -> LoadReport {
         let load = self.load.load(self.turn.now, self.clients.count(), &self.memory);
-        Load { draining: self.is_draining, ..load }
+        LoadReport { draining: self.is_draining, ..load }
     }
 
     /// Answers a load query. Returns the reply's length; 0 sends nothing.
@@ -42,7 +42,7 @@ impl Relay {
         &mut self,
         now: Time,
         listener: u16,
-        question: (SocketAddr, &[u8]),
+        query: (SocketAddr, &[u8]),
         answer: &mut [u8],
     ) -> usize {
         self.turn.now = now;
@@ -50,29 +50,30 @@ impl Relay {
         let Some((index, ClientType::Library)) = self.listeners.user(listener) else { return 0 };
         let service = &self.services[usize::from(index)];
         let clients = self.clients.count();
-        let accepts = service.takes_clients(now);
+        let accepts = service.accepts_clients(now);
         let availability = || Availability {
             room: accepts.and_then(|()| self.admission.check(now, clients, &self.memory)),
             has_link: self.links.choose(service.links()).is_some(),
             is_closed: accepts.is_err(),
         };
-        let bytes = self.load.answer(now, question, service.config(), availability, (clients, &self.memory));
+        let bytes = self.load.answer(now, query, service.config(), availability, (clients, &self.memory));
         let length = bytes.and_then(|bytes| {
             let room = answer.get_mut(..bytes.len()).ok_or(Unanswered::Malformed)?;
             room.copy_from_slice(&bytes);
             Ok(bytes.len())
         });
-        let questions = &mut self.service_mut(index).counters_mut().questions;
+        let load_queries = &mut self.service_mut(index).counters_mut().load_queries;
         match length {
-            Ok(_) => questions.answered += 1,
-            Err(why) => why.count(questions),
+            Ok(_) => load_queries.answered += 1,
+            Err(why) => why.count(load_queries),
         }
         length.unwrap_or(0)
     }
 
     /// Sends library clients to other helpers, if the load is too high.
     fn shed(&mut self, now: Time) {
-        let clients = self.services.iter().map(|service| service.library_clients()).sum();
+        // Clients that have not authenticated, and lingering ones, cannot be shed: they must not raise the share.
+        let clients = || self.clients.authenticated_library_clients();
         let Some(shed) = self.load.shed(now, &self.memory, clients) else { return };
         let mut sent = 0;
         while sent < shed.count

@@ -7,10 +7,10 @@ use spillway_transport::{Conn, Transport};
 
 use super::Relay;
 use crate::memory::Holding;
-use crate::reasons::{Cut, MemoryReset};
+use crate::reasons::{MemoryReset, ResetReason};
 
 impl Relay {
-    /// Call it after every operation that may have allocated memory.
+    /// Call this after every operation that may have allocated memory.
     pub(super) fn keep_within_memory<T: Transport>(&mut self, out: &mut T) {
         if self.pressure.may_close_largest(self.turn.now, &self.memory) {
             self.close_largest(out);
@@ -49,7 +49,7 @@ impl Relay {
         let Holding { conn, memory_bytes, age } = holding;
         let in_transport = out.held(conn);
         let cut = MemoryReset { held_bytes: memory_bytes, unread: age, limit_bytes: self.memory.max() };
-        self.cut(conn, Cut::Memory(cut), out);
+        self.reset_for(conn, ResetReason::Memory(cut), out);
         self.memory.transport_freed(in_transport);
         self.pressure.count_closed();
     }

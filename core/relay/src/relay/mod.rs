@@ -1,7 +1,7 @@
 //! The relay: its parts, and the procedures that involve several parts.
 //!
-//! A part changes only itself: it gets what it needs of other parts as parameters, and returns what other parts must
-//! do. Each file of this folder is a group of procedures, such as accepting a client or losing a link. [`events`]
+//! A part changes only itself: parameters hold what it needs of other parts, and results what other parts must do.
+//! Each file of this folder is a group of procedures, such as accepting a client or losing a link. [`events`]
 //! dispatches the transport's events.
 
 mod change;
@@ -52,14 +52,12 @@ pub struct Relay {
     settings: Settings,
     turn: Turn,
     is_draining: bool,
-    /// When library clients without encryption are cut, after a reconfiguration that requires encryption.
-    encryption_deadline: Option<Time>,
     random: Random,
     /// Buffer for the unsealed content of records.
     scratch: Scratch,
 }
 
-/// Settings that belong to no single part.
+/// Settings that the procedures use themselves.
 #[derive(Debug)]
 struct Settings {
     first_window_bytes: u32,
@@ -72,7 +70,7 @@ struct Settings {
 struct Turn {
     /// Time of the current turn, or of the last one.
     now: Time,
-    /// An event was handled since the end of the last turn.
+    /// Whether an event was handled since the end of the last turn.
     is_begun: bool,
 }
 
@@ -109,7 +107,6 @@ impl Relay {
             },
             turn: Turn::default(),
             is_draining: false,
-            encryption_deadline: None,
             random,
             scratch: Scratch::new(),
         };
@@ -118,7 +115,7 @@ impl Relay {
         Ok(relay)
     }
 
-    /// The next notice for the log. Call it after each turn until `None`.
+    /// The next notice for the log. Call this after each turn until `None`.
     #[must_use]
     pub fn poll_notice(&mut self) -> Option<Notice> {
         self.notices.pop()
@@ -132,7 +129,7 @@ impl Relay {
     /// Accesses to links and services since the start, counted where assertions are on. For tests that the cost of a
     /// turn does not grow with the number of services.
     #[doc(hidden)]
-    pub fn looks(&self) -> u64 {
+    pub fn accesses(&self) -> u64 {
         self.links.accesses() + self.services.accesses()
     }
 
@@ -162,8 +159,8 @@ impl Relay {
     pub fn client_statuses(&self, service: Option<&str>, limit: usize) -> (Vec<ClientStatus>, u32) {
         let service_index = service.map(|name| self.services.index_of(name));
         let is_selected = |role: &&ConnRole| {
-            let of = role.client_of().map(|(service, _)| usize::from(service));
-            service_index.is_none_or(|service_index| service_index == of)
+            let owner = role.client_of().map(|(service, _)| usize::from(service));
+            service_index.is_none_or(|service_index| service_index == owner)
         };
         let clients = self.clients.iter().map(|(_, role)| role).filter(is_selected);
         let total = u32::try_from(clients.clone().count()).unwrap_or(u32::MAX);
@@ -171,9 +168,9 @@ impl Relay {
     }
 }
 
-/// Helpers of the procedures.
+/// Functions that several procedures use.
 impl Relay {
-    /// Call it before every operation of a turn; the first call begins the turn.
+    /// Call this before every operation of a turn; the first call begins the turn.
     fn begin_turn<T: Transport>(&mut self, now: Time, out: &T) {
         self.turn.now = now;
         if !core::mem::replace(&mut self.turn.is_begun, true) {
@@ -190,14 +187,14 @@ impl Relay {
         &mut self.services[usize::from(index)]
     }
 
-    fn fresh(&mut self) -> LinkRandomness {
-        LinkRandomness::filled(|bytes| (self.random)(bytes))
+    fn link_randomness(&mut self) -> LinkRandomness {
+        LinkRandomness::generate(|bytes| (self.random)(bytes))
     }
 
     /// Whether a service can admit one more client. Does not check the client's address or the service's link.
     fn room(&self, service: u16) -> Result<(), Refusal> {
         let now = self.turn.now;
-        self.service(service).takes_clients(now)?;
+        self.service(service).accepts_clients(now)?;
         self.admission.check(now, self.clients.count(), &self.memory)
     }
 

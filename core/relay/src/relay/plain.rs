@@ -54,16 +54,16 @@ impl Relay {
     ) -> Result<(), Refusal> {
         let now = self.turn.now;
         let link = self.choose_link(service).ok_or(Refusal::LinkDown)?;
-        let keeps = self.service(service).config().acknowledges_replies;
+        let keeps_replies = self.service(service).config().acknowledges_replies;
         let linked = self.links.linked_mut(link).ok_or(Refusal::LinkDown)?;
         let window = self.settings.first_window_bytes.min(linked.window_bytes_max());
-        let id = linked.open_plain(conn, arrival.peer, window, keeps)?;
+        let id = linked.open_plain(conn, arrival.peer, window, keeps_replies)?;
         let mut client = PlainClient::new(now, service, (link, id), arrival, window);
-        if keeps && linked.carries_sessions() {
+        if keeps_replies && linked.carries_sessions() {
             client.report_acknowledgements();
             out.watch_acknowledged(conn, true);
         }
-        let has_gate = keeps && linked.reports_taken_requests();
+        let has_gate = keeps_replies && linked.acknowledges_requests();
         out.release(conn, if has_gate { client.stream_offset(0) } else { u64::MAX });
         client.grant(now, conn, linked, &mut self.memory, out);
         let (measurement, before) = {
@@ -200,9 +200,9 @@ impl Relay {
         let (arrival, rest) = match awaiting_header.receive(bytes, &mut self.memory) {
             Header::Incomplete => return,
             Header::Complete { arrival, rest } => (arrival, rest),
-            Header::Wrong(fault) => return self.refuse_balancer(conn, fault, out),
+            Header::Invalid(fault) => return self.refuse_balancer(conn, fault, out),
         };
-        // `true`: if the service drains, the client is rejected below, which counts as failed.
+        // `true` (failed): if the service drains, the client is rejected below.
         self.drop_client(conn, true);
         let client = arrival.peer;
         let opened = self
@@ -239,7 +239,7 @@ impl Relay {
     }
 
     fn refuse_balancer<T: Transport>(&mut self, conn: Conn, fault: ProxyFault, out: &mut T) {
-        // Anything else: the header is complete, and the timer is not needed any more.
+        // In any other role the header is complete, and the timer is not needed any more.
         let Some(ConnRole::AwaitingHeader(awaiting_header)) = self.clients.get(conn) else { return };
         let (service, peer) = (awaiting_header.service(), awaiting_header.peer());
         self.refused(service, peer, Refusal::ProxyHeader(fault));

@@ -5,12 +5,12 @@ use spillway_transport::{Conn, Transport};
 
 use super::Relay;
 use crate::clients::{ControlAction, DataAction, RelayedConn, VirtualId};
-use crate::reasons::{Cut, Refusal};
+use crate::reasons::{Refusal, ResetReason};
 
 /// Frames from clients.
 impl Relay {
-    pub(super) fn relay_request(&mut self, conn: Conn, request: DataAction, (bytes, last): (&[u8], bool)) {
-        match request {
+    pub(super) fn relay_request(&mut self, conn: Conn, action: DataAction, (bytes, last): (&[u8], bool)) {
+        match action {
             DataAction::Forward(VirtualId { link, id }) => {
                 if let Some(linked) = self.links.carrier(link) {
                     linked.relay_data(id, bytes, last);
@@ -23,11 +23,11 @@ impl Relay {
 
     /// Closes a connection at both ends, because the client exceeded the server's credit.
     fn close_over_credit(&mut self, conn: Conn) {
-        let broken = self.clients.library_mut(conn).and_then(|client| {
+        let closed = self.clients.library_mut(conn).and_then(|client| {
             let virtual_id = client.close_over_credit()?;
             Some((client.service(), virtual_id))
         });
-        let Some((service, VirtualId { link, id })) = broken else {
+        let Some((service, VirtualId { link, id })) = closed else {
             debug_assert!(false, "only a client with a connection can exceed its credit");
             return;
         };
@@ -40,7 +40,7 @@ impl Relay {
     }
 
     /// # Errors
-    /// The client opens a connection with a wrong id, or a second connection.
+    /// The client opens a connection with an invalid id, or a second connection.
     pub(super) fn client_control(&mut self, conn: Conn, id: Id, control: Control) -> Result<(), LinkError> {
         let Some(client) = self.clients.library_mut(conn) else {
             debug_assert!(false, "the caller has just taken an event of this client");
@@ -55,7 +55,7 @@ impl Relay {
             }
             return Ok(());
         }
-        let (virtual_id, is_over) = match client.handle_client_control(id, &control) {
+        let (virtual_id, has_ended) = match client.handle_client_control(id, &control) {
             ControlAction::Ignore => return Ok(()),
             ControlAction::Forward(virtual_id) => (virtual_id, false),
             ControlAction::ForwardLast(virtual_id) => (virtual_id, true),
@@ -63,7 +63,7 @@ impl Relay {
         if let Some(linked) = self.links.carrier(virtual_id.link) {
             linked.relay_control(virtual_id.id, control);
         }
-        if is_over {
+        if has_ended {
             self.end_relayed(conn, virtual_id);
         }
         Ok(())
@@ -97,11 +97,11 @@ impl Relay {
         if !self.service(service).config().serves(server) {
             return Err(Refusal::OtherServer);
         }
-        self.service(service).takes_clients(self.turn.now)?;
+        self.service(service).accepts_clients(self.turn.now)?;
         let link = self.choose_link(service).ok_or(Refusal::LinkDown)?;
         let linked = self.links.linked_mut(link).ok_or(Refusal::LinkDown)?;
-        // The server was restarted with less credit than the client's link announced: the client must connect again. A
-        // session gets its credit from the server.
+        // The server was restarted with less credit than this helper announced to the client, so the client must
+        // connect again. A session gets its credit from the server.
         if !carries_session && linked.initial_credit() < credit {
             return Err(Refusal::LinkDown);
         }
@@ -181,7 +181,7 @@ impl Relay {
             return;
         };
         let (service, peer) = (client.service(), client.peer());
-        let (virtual_id, is_over) = match client.handle_server_control(control) {
+        let (virtual_id, has_ended) = match client.handle_server_control(control) {
             ControlAction::Ignore => return,
             ControlAction::Forward(virtual_id) => (virtual_id, false),
             ControlAction::ForwardLast(virtual_id) => (virtual_id, true),
@@ -193,15 +193,15 @@ impl Relay {
         if let Control::Refused(reason) = control {
             self.refused(service, peer, Refusal::Server(reason));
         }
-        if is_over {
+        if has_ended {
             self.end_relayed(conn, virtual_id);
         }
     }
 
     /// Handles a control message for a client that has left: frees the id when the server closes too.
     fn orphan_control(&mut self, link: usize, id: Id, control: Control) {
-        let ends = matches!(control, Control::Close(_) | Control::Refused(_));
-        if ends
+        let is_end = matches!(control, Control::Close(_) | Control::Refused(_));
+        if is_end
             && let Some(linked) = self.links.carrier(link)
             && linked.is_orphan(id)
         {
@@ -212,17 +212,17 @@ impl Relay {
     /// Cuts a client whose output exceeds the buffer although the transport has taken what it could. False: it was cut.
     #[must_use]
     fn is_within_buffer<T: Transport>(&mut self, conn: Conn, out: &mut T) -> bool {
-        let most = self.settings.connection_buffer_bytes;
+        let limit = self.settings.connection_buffer_bytes;
         let Some(client) = self.clients.library_mut(conn) else {
             debug_assert!(false, "the caller has found a library client");
             return false;
         };
-        if client.pending() > most {
+        if client.pending() > limit {
             client.transmit(self.turn.now, conn, &mut self.memory, out);
         }
-        let is_within = client.pending() <= most;
+        let is_within = client.pending() <= limit;
         if !is_within {
-            self.cut(conn, Cut::Buffer, out);
+            self.reset_for(conn, ResetReason::Buffer, out);
         }
         is_within
     }

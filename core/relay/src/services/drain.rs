@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_due_after_the_last_client_or_at_the_earliest_deadline() {
+    fn drain_is_due_after_the_last_client_or_at_the_earliest_deadline() {
         let second = Duration::from_secs(1);
         let mut drain = Drain::new(Time(0), 2 * second);
         drain.bring_forward(Time(0), 5 * second);

@@ -3,6 +3,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use spillway_auth::Key;
+use spillway_batch::Encryption;
 use spillway_policy::{CurrentOverride, Override};
 use spillway_transport::Time;
 
@@ -28,6 +29,8 @@ pub(crate) struct Service {
     closed_links: LinkTotals,
     relief: CurrentOverride,
     drain: Option<Drain>,
+    /// When library clients without encryption are cut, after a reconfiguration that requires encryption.
+    unencrypted_deadline: Option<Time>,
     /// The service is no longer configured, and ends with its last client.
     is_removed: bool,
 }
@@ -56,6 +59,7 @@ impl Service {
             closed_links: LinkTotals::default(),
             relief: CurrentOverride::default(),
             drain: None,
+            unencrypted_deadline: None,
             is_removed: false,
         }
     }
@@ -92,6 +96,9 @@ impl Service {
         let restarts = self.drain.take().is_some_and(|drain| drain.is_over());
         let before = core::mem::replace(&mut self.config, config);
         let after = &self.config;
+        if after.client_encryption != Encryption::Required {
+            self.unencrypted_deadline = None;
+        }
         let server = before.server != after.server;
         let newest = |config: &ServiceConfig| config.keys.first().map(Key::id);
         let encryption = before.encryption != after.encryption;
@@ -134,7 +141,7 @@ impl Service {
     }
 
     /// Whether the service accepts clients: it does not drain and its override is not `off`.
-    pub(crate) fn takes_clients(&self, now: Time) -> Result<(), Refusal> {
+    pub(crate) fn accepts_clients(&self, now: Time) -> Result<(), Refusal> {
         if self.is_draining() {
             return Err(Refusal::Draining);
         }
@@ -160,10 +167,6 @@ impl Service {
         self.plain_clients + self.library_clients
     }
 
-    pub(crate) fn library_clients(&self) -> u32 {
-        self.library_clients
-    }
-
     pub(crate) fn client_added(&mut self, client_type: ClientType) {
         *self.count_mut(client_type) += 1;
     }
@@ -183,11 +186,11 @@ impl Service {
         }
     }
 
-    /// Decides whether the service's listeners are open: only while a link accepts clients, so that otherwise the
-    /// host's TCP rejects them.
+    /// Decides whether the service's listeners are open: only while a link accepts clients; otherwise the host's TCP
+    /// rejects clients.
     #[must_use]
     pub(crate) fn update_listening(&mut self, now: Time, has_link: bool) -> bool {
-        self.is_listening = has_link && self.takes_clients(now).is_ok();
+        self.is_listening = has_link && self.accepts_clients(now).is_ok();
         self.is_listening
     }
 }
@@ -223,7 +226,7 @@ impl Service {
         self.drain.is_some_and(|drain| drain.is_due(now, self.clients()))
     }
 
-    /// Call it when all clients and links are closed.
+    /// Call this when all clients and links are closed.
     pub(crate) fn end_drain(&mut self) {
         if let Some(drain) = &mut self.drain {
             drain.end();
@@ -232,21 +235,37 @@ impl Service {
 
     /// Sets the operator's override. `duration`: `None` for no time limit.
     pub(crate) fn set_override(&mut self, now: Time, relief: Override, duration: Option<Duration>) {
-        self.relief.say(now, relief, duration);
+        self.relief.set(now, relief, duration);
     }
 
     pub(crate) fn is_off(&self, now: Time) -> bool {
         self.relief.at(now) == Override::Off
     }
 
-    /// Removes an override whose time has passed. True: there was one.
+    /// Removes the override if its time has passed. Returns whether it was removed.
     #[must_use]
     pub(crate) fn end_override(&mut self, now: Time) -> bool {
-        let ends = self.relief.until().is_some_and(|until| until <= now);
-        if ends {
+        let has_expired = self.relief.until().is_some_and(|until| until <= now);
+        if has_expired {
             self.relief = CurrentOverride::default();
         }
-        ends
+        has_expired
+    }
+
+    /// Library clients without encryption are to be cut at `deadline`, or at an earlier deadline that is set already.
+    pub(crate) fn cut_unencrypted_at(&mut self, deadline: Time) {
+        let earlier = self.unencrypted_deadline;
+        self.unencrypted_deadline = Some(earlier.map_or(deadline, |earlier| earlier.min(deadline)));
+    }
+
+    pub(crate) fn unencrypted_deadline(&self) -> Option<Time> {
+        self.unencrypted_deadline
+    }
+
+    /// Removes the deadline if it has passed. Returns whether it was removed.
+    #[must_use]
+    pub(crate) fn end_unencrypted_deadline(&mut self, now: Time) -> bool {
+        self.unencrypted_deadline.take_if(|at| *at <= now).is_some()
     }
 
     /// `links`: the state and totals of each link.
@@ -280,7 +299,7 @@ impl Service {
 impl Turns for Service {
     fn deadline(&self) -> Option<Time> {
         let drain = self.drain.and_then(|drain| drain.poll_timeout());
-        [drain, self.relief.until()].into_iter().flatten().min()
+        [drain, self.relief.until(), self.unencrypted_deadline].into_iter().flatten().min()
     }
 
     fn is_unfinished(&self) -> bool {
@@ -301,23 +320,23 @@ mod tests {
     }
 
     #[test]
-    fn listens_while_clients_are_accepted() {
+    fn service_listens_while_clients_are_accepted() {
         let mut service = Service::new(config());
         let minute = Duration::from_secs(60);
         assert!(service.update_listening(Time(0), true) && !service.update_listening(Time(0), false));
         service.set_override(Time(0), Override::Off, Some(minute));
-        assert_eq!(service.takes_clients(Time(1)), Err(Refusal::Off));
+        assert_eq!(service.accepts_clients(Time(1)), Err(Refusal::Off));
         assert!(!service.update_listening(Time(1), true) && !service.end_override(Time(1)));
         assert_eq!(service.deadline(), Some(Time(0) + minute));
         assert!(service.end_override(Time(0) + minute));
         assert!(service.update_listening(Time(0) + minute, true));
         assert!(service.begin_drain(Time(2), minute) && !service.begin_drain(Time(3), minute));
-        assert_eq!(service.takes_clients(Time(4)), Err(Refusal::Draining));
+        assert_eq!(service.accepts_clients(Time(4)), Err(Refusal::Draining));
         assert!(!service.update_listening(Time(4), true));
     }
 
     #[test]
-    fn a_removed_service_ends_with_its_last_client_and_can_start_again() {
+    fn removed_service_ends_with_its_last_client_and_can_start_again() {
         let mut service = Service::new(config());
         service.client_added(ClientType::Plain);
         assert!(service.remove() && !service.remove());
@@ -331,7 +350,7 @@ mod tests {
             service.change(config()),
             Changes { policy: false, server: false, links: true, encryption: false }
         );
-        assert!(!service.has_ended_after_removal() && service.takes_clients(Time(2)).is_ok());
+        assert!(!service.has_ended_after_removal() && service.accepts_clients(Time(2)).is_ok());
     }
 
     #[test]
@@ -339,7 +358,7 @@ mod tests {
         let mut service = Service::new(config());
         let unchanged = Changes { policy: false, server: false, links: false, encryption: false };
         assert_eq!(service.change(config()), unchanged);
-        let other = ServiceConfig { client_encryption: spillway_batch::Encryption::Required, ..config() };
+        let other = ServiceConfig { client_encryption: Encryption::Required, ..config() };
         assert_eq!(service.change(other.clone()), Changes { encryption: true, ..unchanged });
         let server = "10.0.0.6:11411".parse().unwrap();
         let moved = ServiceConfig { server, ..other };

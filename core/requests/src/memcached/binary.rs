@@ -3,8 +3,8 @@
 
 use spillway_transport::Time;
 
-use crate::gave_up::GaveUp;
 use crate::outstanding::{Kind, Outstanding};
+use crate::stop_reason::StopReason;
 
 pub(super) const REQUEST_MAGIC: u8 = 0x80;
 const REPLY_MAGIC: u8 = 0x81;
@@ -24,9 +24,9 @@ impl Binary {
         now: Time,
         mut bytes: &[u8],
         outstanding: &mut Outstanding,
-    ) -> Result<(), GaveUp> {
+    ) -> Result<(), StopReason> {
         while let Some(header) = self.requests.next(REQUEST_MAGIC, &mut bytes)? {
-            outstanding.push(now, kind(header.opcode)?)?;
+            outstanding.push(now, request_kind(header.opcode)?)?;
         }
         Ok(())
     }
@@ -36,31 +36,31 @@ impl Binary {
         mut bytes: &[u8],
         outstanding: &mut Outstanding,
         mut answered: impl FnMut(Option<Time>),
-    ) -> Result<(), GaveUp> {
+    ) -> Result<(), StopReason> {
         while let Some(header) = self.replies.next(REPLY_MAGIC, &mut bytes)? {
             // Replies are in order, so the server did not answer the quiet requests before this reply's request.
             let first = loop {
                 match outstanding.first() {
-                    Some(first) if first.shape == header.opcode => break first,
-                    Some(first) if first.is_quiet => outstanding.forget_first(),
-                    _ => return Err(GaveUp::UnsolicitedReply),
+                    Some(first) if first.reply_format == header.opcode => break first,
+                    Some(first) if first.is_quiet => outstanding.drop_first_group(),
+                    _ => return Err(StopReason::UnsolicitedReply),
                 }
             };
-            // Statistics are several packets; one with an empty key or an error is the last.
+            // Statistics consist of several packets; the last one has an empty key or an error.
             let is_last = header.opcode != STAT || header.key_bytes == 0 || header.status != 0;
             if !first.is_quiet && is_last {
-                answered(outstanding.answered());
+                answered(outstanding.take_answered());
             }
         }
         Ok(())
     }
 
-    pub fn is_between(&self) -> bool {
-        self.requests.is_between() && self.replies.is_between()
+    pub fn is_between_messages(&self) -> bool {
+        self.requests.is_between_messages() && self.replies.is_between_messages()
     }
 }
 
-fn kind(opcode: u8) -> Result<Kind, GaveUp> {
+fn request_kind(opcode: u8) -> Result<Kind, StopReason> {
     Ok(match opcode {
         // get, set, add, replace, delete, increment, decrement, no-op, version, getk, append, prepend, touch, gat, gatk
         0x00..=0x06 | 0x0a..=0x0c | 0x0e..=0x0f | 0x1c | 0x1d | 0x23 => Kind::prompt(opcode),
@@ -68,7 +68,7 @@ fn kind(opcode: u8) -> Result<Kind, GaveUp> {
         0x07 | 0x08 | STAT | 0x1b | 0x20..=0x22 => Kind::unmeasured(opcode),
         // quiet forms of the above
         0x09 | 0x0d | 0x11..=0x1a | 0x1e | 0x24 => Kind::quiet(opcode),
-        _ => return Err(GaveUp::UnknownCommand),
+        _ => return Err(StopReason::UnknownCommand),
     })
 }
 
@@ -80,7 +80,7 @@ struct Header {
     status: u16,
 }
 
-/// Parser of one direction.
+/// Finds the packets of one direction.
 #[derive(Clone, Debug, Default)]
 struct Packets {
     header: [u8; HEADER_BYTES],
@@ -90,14 +90,14 @@ struct Packets {
 
 impl Packets {
     /// Consumes input up to the end of a packet. `None`: the packet is incomplete.
-    fn next(&mut self, magic: u8, input: &mut &[u8]) -> Result<Option<Header>, GaveUp> {
+    fn next(&mut self, magic: u8, input: &mut &[u8]) -> Result<Option<Header>, StopReason> {
         if self.header_filled < HEADER_BYTES {
             let taken = input.len().min(HEADER_BYTES - self.header_filled);
-            let (of_header, rest) = input.split_at(taken);
-            self.header[self.header_filled..self.header_filled + taken].copy_from_slice(of_header);
+            let (header_bytes, rest) = input.split_at(taken);
+            self.header[self.header_filled..self.header_filled + taken].copy_from_slice(header_bytes);
             (self.header_filled, *input) = (self.header_filled + taken, rest);
             if self.header_filled > 0 && self.header[0] != magic {
-                return Err(GaveUp::Syntax);
+                return Err(StopReason::Syntax);
             }
             if self.header_filled < HEADER_BYTES {
                 return Ok(None);
@@ -120,7 +120,7 @@ impl Packets {
         }))
     }
 
-    fn is_between(&self) -> bool {
+    fn is_between_messages(&self) -> bool {
         self.header_filled == 0
     }
 }

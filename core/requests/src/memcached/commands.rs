@@ -1,16 +1,16 @@
 //! Commands of memcached's text protocol: whether a value follows, and the format of the reply.
 
-use crate::gave_up::GaveUp;
 use crate::number::Number;
 use crate::outstanding::Kind;
+use crate::stop_reason::StopReason;
 use crate::words::Word;
 
 /// The server rejects longer keys and then parses the value as commands.
 const KEY_BYTES_MAX: u64 = 250;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
-    /// No reply, or an error line: `noreply`.
+pub(super) enum ReplyFormat {
+    /// No reply, or an error line: the request has `noreply`.
     Nothing,
     Line,
     /// Lines with values, up to `END`.
@@ -22,8 +22,8 @@ pub(super) enum Shape {
     MetaNoop,
 }
 
-impl Shape {
-    pub(super) fn number(self) -> u8 {
+impl ReplyFormat {
+    pub(super) fn code(self) -> u8 {
         self as u8
     }
 }
@@ -34,9 +34,9 @@ enum Family {
     Retrieval,
     /// `set` and the like: a value follows the line.
     Storage,
-    /// One line with a reply of one line; the last word may be `noreply`.
+    /// A request of one line with a reply of one line; the last word may be `noreply`.
     Change,
-    /// As `Change`, but for operators.
+    /// As `Change`, but a command for operators.
     Administration,
     Statistics,
     /// `lru_crawler`, of which some forms have unlimited output.
@@ -83,26 +83,28 @@ impl Command {
     pub(super) const EMPTY: Command =
         Command { family: Family::EmptyLine, is_quiet: false, value_bytes: None };
 
-    pub(super) fn word(&mut self, word: &Word) -> Result<(), GaveUp> {
+    pub(super) fn handle_word(&mut self, word: &Word) -> Result<(), StopReason> {
         if word.index == 0 {
-            self.family = Family::of(word.text()).ok_or(GaveUp::UnknownCommand)?;
+            self.family = Family::of(word.text()).ok_or(StopReason::UnknownCommand)?;
             return Ok(());
         }
         match self.family {
             Family::Storage if word.index == 4 => self.value_bytes = Some(Number::parse(word.text())?),
             Family::MetaSet if word.index == 2 => self.value_bytes = Some(Number::parse(word.text())?),
             Family::Storage | Family::MetaSet if word.index == 1 && word.length > KEY_BYTES_MAX => {
-                return Err(GaveUp::Syntax);
+                return Err(StopReason::Syntax);
             }
+            // The key, also in `delete noreply`: the server replies to that request.
+            Family::Change if word.index == 1 => {}
             Family::Storage | Family::Change | Family::Administration => {
-                // `noreply` has a meaning as the last word only.
+                // Only the last word can be the option `noreply`.
                 self.is_quiet = word.text() == b"noreply";
             }
             Family::Meta | Family::MetaSet if word.index >= 2 => {
                 self.is_quiet |= word.text().first() == Some(&b'q');
             }
             Family::Crawler if word.index == 1 && matches!(word.text(), b"metadump" | b"mgdump") => {
-                return Err(GaveUp::Stream);
+                return Err(StopReason::Stream);
             }
             _ => {}
         }
@@ -110,29 +112,33 @@ impl Command {
     }
 
     /// Length of the value that follows the complete line, if one follows.
-    pub(super) fn value_bytes(&self) -> Result<Option<u64>, GaveUp> {
+    pub(super) fn value_bytes(&self) -> Result<Option<u64>, StopReason> {
         match self.family {
             // Without a length, the server parses the value as commands.
-            Family::Storage | Family::MetaSet => self.value_bytes.map(Some).ok_or(GaveUp::Syntax),
-            Family::Watching => Err(GaveUp::Stream),
+            Family::Storage | Family::MetaSet => self.value_bytes.map(Some).ok_or(StopReason::Syntax),
+            Family::Watching => Err(StopReason::Stream),
             _ => Ok(None),
         }
     }
 
     pub(super) fn kind(&self) -> Kind {
-        let shape = match self.family {
-            Family::Storage | Family::Change | Family::Administration if self.is_quiet => Shape::Nothing,
-            Family::Closing => Shape::Nothing,
-            Family::Retrieval => Shape::Values,
-            Family::Statistics => Shape::Statistics,
-            Family::Meta | Family::MetaSet => Shape::Meta,
-            Family::MetaNoop => Shape::MetaNoop,
-            _ => Shape::Line,
+        let reply_format = match self.family {
+            Family::Storage | Family::Change | Family::Administration if self.is_quiet => {
+                ReplyFormat::Nothing
+            }
+            Family::Closing => ReplyFormat::Nothing,
+            Family::Retrieval => ReplyFormat::Values,
+            Family::Statistics => ReplyFormat::Statistics,
+            Family::Meta | Family::MetaSet => ReplyFormat::Meta,
+            Family::MetaNoop => ReplyFormat::MetaNoop,
+            _ => ReplyFormat::Line,
         };
         match self.family {
-            _ if self.is_quiet || self.family == Family::Closing => Kind::quiet(shape.number()),
-            Family::Administration | Family::Statistics | Family::Crawler => Kind::unmeasured(shape.number()),
-            _ => Kind::prompt(shape.number()),
+            _ if self.is_quiet || self.family == Family::Closing => Kind::quiet(reply_format.code()),
+            Family::Administration | Family::Statistics | Family::Crawler => {
+                Kind::unmeasured(reply_format.code())
+            }
+            _ => Kind::prompt(reply_format.code()),
         }
     }
 }

@@ -9,8 +9,8 @@ use spillway_transport::Time;
 
 use self::binary::{Binary, REQUEST_MAGIC};
 use self::text::Text;
-use crate::gave_up::GaveUp;
 use crate::outstanding::Outstanding;
+use crate::stop_reason::StopReason;
 
 /// The parser of one connection. The client's first byte decides between the text and the binary protocol.
 #[derive(Clone, Debug, Default)]
@@ -22,7 +22,12 @@ pub(crate) enum Memcached {
 }
 
 impl Memcached {
-    pub fn requests(&mut self, now: Time, bytes: &[u8], outstanding: &mut Outstanding) -> Result<(), GaveUp> {
+    pub fn requests(
+        &mut self,
+        now: Time,
+        bytes: &[u8],
+        outstanding: &mut Outstanding,
+    ) -> Result<(), StopReason> {
         if let (Memcached::Unknown, Some(first)) = (&*self, bytes.first()) {
             *self = match *first {
                 REQUEST_MAGIC => Memcached::Binary(Binary::default()),
@@ -41,21 +46,21 @@ impl Memcached {
         bytes: &[u8],
         outstanding: &mut Outstanding,
         answered: impl FnMut(Option<Time>),
-    ) -> Result<(), GaveUp> {
+    ) -> Result<(), StopReason> {
         match self {
             Memcached::Unknown if bytes.is_empty() => Ok(()),
             // For example, a server with too many connections rejects this one before the first request.
-            Memcached::Unknown => Err(GaveUp::UnsolicitedReply),
+            Memcached::Unknown => Err(StopReason::UnsolicitedReply),
             Memcached::Text(text) => text.replies(bytes, outstanding, answered),
             Memcached::Binary(binary) => binary.replies(bytes, outstanding, answered),
         }
     }
 
-    pub fn is_between(&self) -> bool {
+    pub fn is_between_messages(&self) -> bool {
         match self {
             Memcached::Unknown => true,
-            Memcached::Text(text) => text.is_between(),
-            Memcached::Binary(binary) => binary.is_between(),
+            Memcached::Text(text) => text.is_between_messages(),
+            Memcached::Binary(binary) => binary.is_between_messages(),
         }
     }
 }

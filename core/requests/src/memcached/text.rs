@@ -2,11 +2,11 @@
 
 use spillway_transport::Time;
 
-use super::commands::{Command, Shape};
-use super::matching::{Answer, find};
-use crate::gave_up::GaveUp;
+use super::commands::{Command, ReplyFormat};
+use super::matching::{ReplyClass, match_reply};
 use crate::number::Number;
 use crate::outstanding::Outstanding;
+use crate::stop_reason::StopReason;
 use crate::words::{Line, Piece, Word};
 
 #[derive(Clone, Debug)]
@@ -34,21 +34,21 @@ impl Text {
         now: Time,
         mut bytes: &[u8],
         outstanding: &mut Outstanding,
-    ) -> Result<(), GaveUp> {
-        while let Some(found) = self.requests.next(&mut bytes)? {
-            match found {
-                Found::Word(word) => self.command.word(&word)?,
-                Found::LineEnd => match self.command.value_bytes()? {
+    ) -> Result<(), StopReason> {
+        while let Some(token) = self.requests.next(&mut bytes)? {
+            match token {
+                Token::Word(word) => self.command.handle_word(&word)?,
+                Token::LineEnd => match self.command.value_bytes()? {
                     Some(bytes) => self.requests.expect_value(bytes),
-                    None => self.complete(now, outstanding)?,
+                    None => self.push_request(now, outstanding)?,
                 },
-                Found::ValueEnd => self.complete(now, outstanding)?,
+                Token::ValueEnd => self.push_request(now, outstanding)?,
             }
         }
         Ok(())
     }
 
-    fn complete(&mut self, now: Time, outstanding: &mut Outstanding) -> Result<(), GaveUp> {
+    fn push_request(&mut self, now: Time, outstanding: &mut Outstanding) -> Result<(), StopReason> {
         let command = core::mem::replace(&mut self.command, Command::EMPTY);
         outstanding.push(now, command.kind())
     }
@@ -58,16 +58,16 @@ impl Text {
         mut bytes: &[u8],
         outstanding: &mut Outstanding,
         mut answered: impl FnMut(Option<Time>),
-    ) -> Result<(), GaveUp> {
-        while let Some(found) = self.replies.next(&mut bytes)? {
-            let answer = match found {
-                Found::Word(word) => {
-                    self.reply.word(&word)?;
+    ) -> Result<(), StopReason> {
+        while let Some(token) = self.replies.next(&mut bytes)? {
+            let reply = match token {
+                Token::Word(word) => {
+                    self.reply.handle_word(&word)?;
                     continue;
                 }
-                Found::LineEnd => match core::mem::replace(&mut self.reply, ReplyLine::Empty) {
+                Token::LineEnd => match core::mem::replace(&mut self.reply, ReplyLine::Empty) {
                     ReplyLine::Empty | ReplyLine::Value(None) | ReplyLine::MetaValue(None) => {
-                        return Err(GaveUp::Syntax);
+                        return Err(StopReason::Syntax);
                     }
                     ReplyLine::Value(Some(bytes)) => {
                         self.replies.expect_value(bytes);
@@ -75,30 +75,30 @@ impl Text {
                     }
                     ReplyLine::MetaValue(Some(bytes)) => {
                         self.replies.expect_value(bytes);
-                        self.reply = ReplyLine::Answer(Answer::Of(Shape::Meta));
+                        self.reply = ReplyLine::Reply(ReplyClass::Of(ReplyFormat::Meta));
                         continue;
                     }
                     ReplyLine::Statistic => continue,
-                    ReplyLine::Answer(answer) => answer,
+                    ReplyLine::Reply(reply) => reply,
                 },
-                Found::ValueEnd => match core::mem::replace(&mut self.reply, ReplyLine::Empty) {
-                    ReplyLine::Answer(answer) => answer,
+                Token::ValueEnd => match core::mem::replace(&mut self.reply, ReplyLine::Empty) {
+                    ReplyLine::Reply(reply) => reply,
                     _ => continue, // another value or `END` follows
                 },
             };
-            if let Some(since) = find(answer, outstanding)? {
+            if let Some(since) = match_reply(reply, outstanding)? {
                 answered(since);
             }
         }
         Ok(())
     }
 
-    pub fn is_between(&self) -> bool {
-        self.requests.is_between() && self.replies.is_between()
+    pub fn is_between_messages(&self) -> bool {
+        self.requests.is_between_messages() && self.replies.is_between_messages()
     }
 }
 
-/// The kind of a reply's line, as far as it was parsed.
+/// The kind of a reply's line, as far as the line was parsed.
 #[derive(Clone, Copy, Debug)]
 enum ReplyLine {
     Empty,
@@ -107,23 +107,26 @@ enum ReplyLine {
     /// `VA bytes`, with the number of bytes.
     MetaValue(Option<u64>),
     Statistic,
-    Answer(Answer),
+    /// The line completes a reply, except for a value that follows `VA`.
+    Reply(ReplyClass),
 }
 
 impl ReplyLine {
-    fn word(&mut self, word: &Word) -> Result<(), GaveUp> {
+    fn handle_word(&mut self, word: &Word) -> Result<(), StopReason> {
         if word.index == 0 {
             *self = match word.text() {
                 b"VALUE" => ReplyLine::Value(None),
                 b"VA" => ReplyLine::MetaValue(None),
                 b"STAT" | b"ITEM" | b"PREFIX" => ReplyLine::Statistic,
-                b"END" => ReplyLine::Answer(Answer::End),
-                b"ERROR" | b"CLIENT_ERROR" | b"SERVER_ERROR" => ReplyLine::Answer(Answer::Error),
-                b"RESET" => ReplyLine::Answer(Answer::Of(Shape::Statistics)),
-                b"HD" | b"EN" | b"NS" | b"EX" | b"NF" | b"ME" => ReplyLine::Answer(Answer::Of(Shape::Meta)),
-                b"MN" => ReplyLine::Answer(Answer::Of(Shape::MetaNoop)),
+                b"END" => ReplyLine::Reply(ReplyClass::End),
+                b"ERROR" | b"CLIENT_ERROR" | b"SERVER_ERROR" => ReplyLine::Reply(ReplyClass::Error),
+                b"RESET" => ReplyLine::Reply(ReplyClass::Of(ReplyFormat::Statistics)),
+                b"HD" | b"EN" | b"NS" | b"EX" | b"NF" | b"ME" => {
+                    ReplyLine::Reply(ReplyClass::Of(ReplyFormat::Meta))
+                }
+                b"MN" => ReplyLine::Reply(ReplyClass::Of(ReplyFormat::MetaNoop)),
                 // STORED, DELETED, OK, a number, VERSION …
-                _ => ReplyLine::Answer(Answer::Of(Shape::Line)),
+                _ => ReplyLine::Reply(ReplyClass::Of(ReplyFormat::Line)),
             };
             return Ok(());
         }
@@ -151,7 +154,7 @@ struct Value {
     has_return: bool,
 }
 
-enum Found {
+enum Token {
     Word(Word),
     LineEnd,
     ValueEnd,
@@ -166,15 +169,15 @@ impl Lines {
         self.value = Some(Value { bytes_left: bytes, has_return: false });
     }
 
-    fn is_between(&self) -> bool {
+    fn is_between_messages(&self) -> bool {
         self.value.is_none() && self.line.is_empty()
     }
 
-    fn next(&mut self, input: &mut &[u8]) -> Result<Option<Found>, GaveUp> {
+    fn next(&mut self, input: &mut &[u8]) -> Result<Option<Token>, StopReason> {
         let Some(value) = &mut self.value else {
             return Ok(self.line.next(input)?.map(|piece| match piece {
-                Piece::Word(word) => Found::Word(word),
-                Piece::End => Found::LineEnd,
+                Piece::Word(word) => Token::Word(word),
+                Piece::End => Token::LineEnd,
             }));
         };
         let taken = input.len().min(usize::try_from(value.bytes_left).unwrap_or(usize::MAX));
@@ -187,11 +190,11 @@ impl Lines {
                 b'\r' if !value.has_return => value.has_return = true,
                 b'\n' if value.has_return => {
                     self.value = None;
-                    return Ok(Some(Found::ValueEnd));
+                    return Ok(Some(Token::ValueEnd));
                 }
                 // The value has another length than announced. The server replies with an error and parses the rest as
                 // commands.
-                _ => return Err(GaveUp::Syntax),
+                _ => return Err(StopReason::Syntax),
             }
         }
         Ok(None)

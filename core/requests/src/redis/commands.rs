@@ -1,6 +1,6 @@
 //! Classifies redis commands by their first words: whether their latency can be measured.
 
-use crate::gave_up::GaveUp;
+use crate::stop_reason::StopReason;
 use crate::words::Word;
 
 /// How the latency of a complete request is measured.
@@ -13,50 +13,50 @@ pub(super) enum Verdict {
     /// The server may delay the reply until an event.
     MayBlock,
     /// Replies to this request and to later ones cannot be matched.
-    GiveUp(GaveUp),
+    GiveUp(StopReason),
 }
 
 /// A request, as far as it was parsed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Command {
     verdict: Verdict,
-    group: Group,
+    later_words: LaterWords,
 }
 
 /// Whether a later word of the command can change the verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Group {
-    Decided,
+enum LaterWords {
+    Ignored,
     Client,
     /// `XREAD`, `XREADGROUP`: `BLOCK` may come before `STREAMS`.
     StreamRead,
 }
 
 impl Command {
-    pub(super) const EMPTY: Command = Command { verdict: Verdict::Prompt, group: Group::Decided };
+    pub(super) const EMPTY: Command = Command { verdict: Verdict::Prompt, later_words: LaterWords::Ignored };
 
     /// Parses the next word, which must be in upper case.
-    pub(super) fn word(&mut self, word: &Word) {
+    pub(super) fn handle_word(&mut self, word: &Word) {
         let text = word.text();
         if word.index == 0 {
-            (self.verdict, self.group) = classify(text);
+            (self.verdict, self.later_words) = classify(text);
             return;
         }
-        match self.group {
-            Group::Client => {
+        match self.later_words {
+            LaterWords::Client => {
                 match text {
-                    b"REPLY" => self.verdict = Verdict::GiveUp(GaveUp::RepliesOff),
+                    b"REPLY" => self.verdict = Verdict::GiveUp(StopReason::RepliesOff),
                     b"PAUSE" | b"UNPAUSE" => self.verdict = Verdict::MayBlock,
                     _ => {}
                 }
-                self.group = Group::Decided;
+                self.later_words = LaterWords::Ignored;
             }
-            Group::StreamRead => match text {
-                b"BLOCK" => (self.verdict, self.group) = (Verdict::MayBlock, Group::Decided),
-                b"STREAMS" => self.group = Group::Decided,
+            LaterWords::StreamRead => match text {
+                b"BLOCK" => (self.verdict, self.later_words) = (Verdict::MayBlock, LaterWords::Ignored),
+                b"STREAMS" => self.later_words = LaterWords::Ignored,
                 _ => {}
             },
-            Group::Decided => {}
+            LaterWords::Ignored => {}
         }
     }
 
@@ -65,20 +65,20 @@ impl Command {
     }
 }
 
-fn classify(command: &[u8]) -> (Verdict, Group) {
+fn classify(command: &[u8]) -> (Verdict, LaterWords) {
     let verdict = match command {
         b"BLPOP" | b"BRPOP" | b"BLMOVE" | b"BRPOPLPUSH" | b"BLMPOP" | b"BZPOPMIN" | b"BZPOPMAX"
         | b"BZMPOP" | b"WAIT" | b"WAITAOF" | b"DEBUG" => Verdict::MayBlock,
         b"SAVE" | b"FLUSHALL" | b"FLUSHDB" | b"MIGRATE" | b"FAILOVER" | b"SHUTDOWN" | b"SWAPDB"
         | b"MODULE" | b"KEYS" | b"BGREWRITEAOF" | b"BGSAVE" => Verdict::Unmeasured,
         b"SUBSCRIBE" | b"PSUBSCRIBE" | b"SSUBSCRIBE" | b"UNSUBSCRIBE" | b"PUNSUBSCRIBE" | b"SUNSUBSCRIBE"
-        | b"MONITOR" | b"SYNC" | b"PSYNC" | b"REPLCONF" => Verdict::GiveUp(GaveUp::Stream),
+        | b"MONITOR" | b"SYNC" | b"PSYNC" | b"REPLCONF" => Verdict::GiveUp(StopReason::Stream),
         _ => Verdict::Prompt,
     };
-    let group = match command {
-        b"CLIENT" => Group::Client,
-        b"XREAD" | b"XREADGROUP" => Group::StreamRead,
-        _ => Group::Decided,
+    let later_words = match command {
+        b"CLIENT" => LaterWords::Client,
+        b"XREAD" | b"XREADGROUP" => LaterWords::StreamRead,
+        _ => LaterWords::Ignored,
     };
-    (verdict, group)
+    (verdict, later_words)
 }

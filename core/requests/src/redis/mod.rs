@@ -11,11 +11,11 @@ use spillway_transport::Time;
 use self::commands::Verdict;
 use self::replies::Replies;
 use self::requests::Requests;
-use crate::gave_up::GaveUp;
 use crate::outstanding::{Kind, Outstanding};
+use crate::stop_reason::StopReason;
 
 /// All replies have one format.
-const SHAPE: u8 = 0;
+const REPLY_FORMAT: u8 = 0;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Redis {
@@ -29,12 +29,12 @@ impl Redis {
         now: Time,
         mut bytes: &[u8],
         outstanding: &mut Outstanding,
-    ) -> Result<(), GaveUp> {
+    ) -> Result<(), StopReason> {
         while let Some(verdict) = self.requests.next(&mut bytes)? {
             let kind = match verdict {
-                Verdict::Prompt => Kind::prompt(SHAPE),
-                Verdict::Unmeasured => Kind::unmeasured(SHAPE),
-                Verdict::MayBlock => Kind::blocking(SHAPE),
+                Verdict::Prompt => Kind::prompt(REPLY_FORMAT),
+                Verdict::Unmeasured => Kind::unmeasured(REPLY_FORMAT),
+                Verdict::MayBlock => Kind::blocking(REPLY_FORMAT),
                 Verdict::GiveUp(reason) => return Err(reason),
             };
             outstanding.push(now, kind)?;
@@ -47,17 +47,17 @@ impl Redis {
         mut bytes: &[u8],
         outstanding: &mut Outstanding,
         mut answered: impl FnMut(Option<Time>),
-    ) -> Result<(), GaveUp> {
+    ) -> Result<(), StopReason> {
         while self.replies.next(&mut bytes)? {
             if outstanding.first().is_none() {
-                return Err(GaveUp::UnsolicitedReply);
+                return Err(StopReason::UnsolicitedReply);
             }
-            answered(outstanding.answered());
+            answered(outstanding.take_answered());
         }
         Ok(())
     }
 
-    pub fn is_between(&self) -> bool {
-        self.requests.is_between() && self.replies.is_between()
+    pub fn is_between_messages(&self) -> bool {
+        self.requests.is_between_messages() && self.replies.is_between_messages()
     }
 }

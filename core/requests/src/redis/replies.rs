@@ -2,8 +2,8 @@
 
 use alloc::vec::Vec;
 
-use crate::gave_up::GaveUp;
 use crate::number::{NumberLine, take_if};
+use crate::stop_reason::StopReason;
 
 /// Limit on nested aggregates. Real replies of redis are far less deep.
 const DEPTH_MAX: usize = 64;
@@ -50,16 +50,16 @@ enum Enclosing {
     /// Attribute, with the number of values that remain. The value that it describes follows.
     Attribute(u64),
     /// Streamed aggregate, which ends with a dot.
-    UpToDot,
+    Streamed,
 }
 
 impl Replies {
-    /// Consumes input up to the end of a reply. False: the reply is incomplete.
-    pub fn next(&mut self, input: &mut &[u8]) -> Result<bool, GaveUp> {
+    /// Consumes input up to the end of a reply. Returns false if the reply is incomplete.
+    pub fn next(&mut self, input: &mut &[u8]) -> Result<bool, StopReason> {
         while !input.is_empty() {
-            if self.step(input)? {
+            if self.parse_some(input)? {
                 self.state = State::Start;
-                if self.close_value() && !core::mem::take(&mut self.is_push) {
+                if self.count_value() && !core::mem::take(&mut self.is_push) {
                     return Ok(true);
                 }
             }
@@ -67,14 +67,14 @@ impl Replies {
         Ok(false)
     }
 
-    pub fn is_between(&self) -> bool {
+    pub fn is_between_messages(&self) -> bool {
         matches!(self.state, State::Start) && self.enclosing.is_empty()
     }
 
-    /// Consumes some input. True when a value is complete.
-    fn step(&mut self, input: &mut &[u8]) -> Result<bool, GaveUp> {
+    /// Consumes some input. Returns whether a value is complete.
+    fn parse_some(&mut self, input: &mut &[u8]) -> Result<bool, StopReason> {
         match &mut self.state {
-            State::Start => return self.begin(input),
+            State::Start => return self.parse_type(input),
             State::Line => return Ok(skip_line(input)),
             State::Head(kind) => {
                 self.state = match *kind {
@@ -85,7 +85,7 @@ impl Replies {
             State::Number(kind, line) => {
                 let kind = *kind;
                 if let Some(number) = line.next(input)? {
-                    return self.extent(kind, number);
+                    return self.handle_length(kind, number);
                 }
             }
             State::Bulk(left) => {
@@ -98,19 +98,19 @@ impl Replies {
                     if is_string {
                         self.state = State::Chunk;
                     } else {
-                        self.enclose(Enclosing::UpToDot)?;
+                        self.open_aggregate(Enclosing::Streamed)?;
                     }
                 }
             }
             State::Chunk => {
                 if !take_if(input, b';') {
-                    return Err(GaveUp::Syntax);
+                    return Err(StopReason::Syntax);
                 }
                 self.state = State::ChunkLength(NumberLine::default());
             }
             State::ChunkLength(line) => {
                 if let Some(length) = line.next(input)? {
-                    match length.ok_or(GaveUp::Syntax)? {
+                    match length.ok_or(StopReason::Syntax)? {
                         0 => return Ok(true),
                         length => self.state = State::ChunkBytes(length + 2),
                     }
@@ -133,7 +133,7 @@ impl Replies {
         Ok(false)
     }
 
-    fn begin(&mut self, input: &mut &[u8]) -> Result<bool, GaveUp> {
+    fn parse_type(&mut self, input: &mut &[u8]) -> Result<bool, StopReason> {
         let Some((kind, rest)) = input.split_first() else { return Ok(false) };
         *input = rest;
         self.state = match kind {
@@ -145,14 +145,14 @@ impl Replies {
                 self.is_push |= self.enclosing.is_empty();
                 State::Head(*kind)
             }
-            b'.' if self.enclosing.last() == Some(&Enclosing::UpToDot) => State::Dot,
-            _ => return Err(GaveUp::Syntax),
+            b'.' if self.enclosing.last() == Some(&Enclosing::Streamed) => State::Dot,
+            _ => return Err(StopReason::Syntax),
         };
         Ok(false)
     }
 
-    /// Handles the length or count of a value. True when the value is complete, which an empty aggregate is.
-    fn extent(&mut self, kind: u8, number: Option<u64>) -> Result<bool, GaveUp> {
+    /// Handles the length or count of a value. Returns whether the value is complete; an empty aggregate is.
+    fn handle_length(&mut self, kind: u8, number: Option<u64>) -> Result<bool, StopReason> {
         // RESP2 writes null as a negative length.
         let Some(number) = number else { return Ok(true) };
         let values = match kind {
@@ -164,31 +164,31 @@ impl Replies {
             _ => number,
         };
         if values > COUNT_MAX {
-            return Err(GaveUp::Syntax);
+            return Err(StopReason::Syntax);
         }
         match (kind, values) {
             (b'|', 0) => self.state = State::Start,
-            (b'|', values) => self.enclose(Enclosing::Attribute(values))?,
+            (b'|', values) => self.open_aggregate(Enclosing::Attribute(values))?,
             (_, 0) => return Ok(true),
-            (_, values) => self.enclose(Enclosing::Values(values))?,
+            (_, values) => self.open_aggregate(Enclosing::Values(values))?,
         }
         Ok(false)
     }
 
-    fn enclose(&mut self, enclosing: Enclosing) -> Result<(), GaveUp> {
+    fn open_aggregate(&mut self, enclosing: Enclosing) -> Result<(), StopReason> {
         if self.enclosing.len() >= DEPTH_MAX {
-            return Err(GaveUp::TooDeep);
+            return Err(StopReason::TooDeep);
         }
         self.enclosing.push(enclosing);
         self.state = State::Start;
         Ok(())
     }
 
-    /// Counts a complete value in its aggregates. True when it completes the outermost value.
-    fn close_value(&mut self) -> bool {
+    /// Counts a complete value in its aggregates. Returns whether the outermost value is complete.
+    fn count_value(&mut self) -> bool {
         while let Some(last) = self.enclosing.last_mut() {
             match last {
-                Enclosing::UpToDot => return false,
+                Enclosing::Streamed => return false,
                 Enclosing::Attribute(1) => {
                     self.enclosing.pop();
                     return false;
@@ -204,7 +204,7 @@ impl Replies {
     }
 }
 
-/// Consumes input up to the line's end. False: the line is incomplete.
+/// Consumes input up to the line's end. Returns false if the line is incomplete.
 fn skip_line(input: &mut &[u8]) -> bool {
     let end = input.iter().position(|byte| *byte == b'\n');
     *input = &input[end.map_or(input.len(), |end| end + 1)..];
@@ -221,14 +221,14 @@ fn skip(input: &mut &[u8], left: &mut u64) {
 mod tests {
     use super::*;
 
-    fn count(text: &[u8], cut: usize) -> Result<(u32, bool), GaveUp> {
+    fn count(text: &[u8], cut: usize) -> Result<(u32, bool), StopReason> {
         let (mut replies, mut count) = (Replies::default(), 0);
         for mut piece in [&text[..cut], &text[cut..]] {
             while replies.next(&mut piece)? {
                 count += 1;
             }
         }
-        Ok((count, replies.is_between()))
+        Ok((count, replies.is_between_messages()))
     }
 
     #[test]
@@ -278,10 +278,10 @@ mod tests {
         for text in
             ["x", "$x\r\n", "*1\r\nx", "*\r\n", "$1\rx", ".\r\n", "$?\r\nx", ";1\r\n", "*9999999999999\r\n"]
         {
-            assert_eq!(count(text.as_bytes(), 0), Err(GaveUp::Syntax), "{text:?}");
+            assert_eq!(count(text.as_bytes(), 0), Err(StopReason::Syntax), "{text:?}");
         }
         let deep = "*2\r\n".repeat(DEPTH_MAX);
         assert_eq!(count(deep.as_bytes(), 0), Ok((0, false)));
-        assert_eq!(count((deep + "*2\r\n").as_bytes(), 0), Err(GaveUp::TooDeep));
+        assert_eq!(count((deep + "*2\r\n").as_bytes(), 0), Err(StopReason::TooDeep));
     }
 }

@@ -1,8 +1,8 @@
 //! Parser of redis requests: an array of bulk strings, or an inline command.
 
 use super::commands::{Command, Verdict};
-use crate::gave_up::GaveUp;
 use crate::number::{NumberLine, take_if};
+use crate::stop_reason::StopReason;
 use crate::words::{Line, Piece, Word};
 
 #[derive(Clone, Debug)]
@@ -14,7 +14,7 @@ pub(super) struct Requests {
 #[derive(Clone, Copy, Debug)]
 enum State {
     Start,
-    /// In an inline command. The flag is set when a word was parsed: an empty line is not a request.
+    /// In an inline command. The flag is set once a word was parsed: an empty line is not a request.
     Inline(Line, bool),
     /// In the line with the number of words.
     Count(NumberLine),
@@ -41,9 +41,9 @@ impl Default for Requests {
 
 impl Requests {
     /// Consumes input up to the end of a request. `None`: the request is incomplete.
-    pub fn next(&mut self, input: &mut &[u8]) -> Result<Option<Verdict>, GaveUp> {
+    pub fn next(&mut self, input: &mut &[u8]) -> Result<Option<Verdict>, StopReason> {
         while !input.is_empty() || matches!(self.state, State::Inline(line, _) if line.is_ending()) {
-            if self.step(input)? {
+            if self.parse_some(input)? {
                 let command = core::mem::replace(&mut self.command, Command::EMPTY);
                 self.state = State::Start;
                 return Ok(Some(command.verdict()));
@@ -52,12 +52,12 @@ impl Requests {
         Ok(None)
     }
 
-    pub fn is_between(&self) -> bool {
+    pub fn is_between_messages(&self) -> bool {
         matches!(self.state, State::Start)
     }
 
-    /// Consumes some input. True when a request that has a reply is complete.
-    fn step(&mut self, input: &mut &[u8]) -> Result<bool, GaveUp> {
+    /// Consumes some input. Returns whether a request that has a reply is complete.
+    fn parse_some(&mut self, input: &mut &[u8]) -> Result<bool, StopReason> {
         match &mut self.state {
             State::Start => {
                 self.state = if take_if(input, b'*') {
@@ -69,7 +69,7 @@ impl Requests {
             State::Inline(line, has_words) => match line.next(input)? {
                 Some(Piece::Word(word)) => {
                     *has_words = true;
-                    self.command.word(&word.to_uppercase());
+                    self.command.handle_word(&word.to_uppercase());
                 }
                 Some(Piece::End) => {
                     let is_request = *has_words;
@@ -88,13 +88,13 @@ impl Requests {
             }
             State::Dollar(words) => {
                 if !take_if(input, b'$') {
-                    return Err(GaveUp::Syntax);
+                    return Err(StopReason::Syntax);
                 }
                 self.state = State::Length(*words, NumberLine::default());
             }
             State::Length(words, line) => {
                 if let Some(length) = line.next(input)? {
-                    let length = length.ok_or(GaveUp::Syntax)?;
+                    let length = length.ok_or(StopReason::Syntax)?;
                     self.state = State::Word(*words, Word::new(words.index), length + 2);
                 }
             }
@@ -102,11 +102,11 @@ impl Requests {
                 let taken = input.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
                 let (bytes, rest) = input.split_at(taken);
                 *input = rest;
-                let of_word = left.saturating_sub(2).min(taken as u64);
-                word.push(&bytes[..usize::try_from(of_word).unwrap_or(taken)]);
+                let word_bytes = left.saturating_sub(2).min(taken as u64);
+                word.push(&bytes[..usize::try_from(word_bytes).unwrap_or(taken)]);
                 *left -= taken as u64;
                 if *left == 0 {
-                    self.command.word(&word.to_uppercase());
+                    self.command.handle_word(&word.to_uppercase());
                     let next = Words { index: words.index.saturating_add(1), left: words.left - 1 };
                     self.state = State::Dollar(next);
                     return Ok(next.left == 0);

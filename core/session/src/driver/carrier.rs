@@ -8,21 +8,21 @@ use spillway_batch::{Control, Id, Limits, LinkError, OpenerEvent, OpenerLink, Sc
 use spillway_transport::{Chunk, Time};
 
 use super::target::LinkTarget;
-use crate::carriers::OnOpenerLink;
+use crate::carriers::OpenerLinkCarrier;
 use crate::client::ClientSession;
 use crate::stream::Carrier;
 
-/// The most bytes that wait on a link for the socket; further bytes wait in the session.
+/// Maximum bytes that wait on a link for the socket; further bytes wait in the session.
 const PENDING_BYTES_MAX: usize = 64 * 1024;
 
-/// Sees the control messages that a session sends, as an attacker on the path would, and may replay old ones. Simulators
-/// implement it; programs use `()`.
+/// Receives copies of the control messages that a session sends, as an attacker on the path would, and may replay old
+/// ones. Simulators implement it; programs use `()`.
 pub trait Observer {
     /// The session sends this message.
-    fn hears(&mut self, _said: &Control) {}
+    fn observe(&mut self, _control: &Control) {}
 
     /// An old message to replay now, while the session has nothing to send.
-    fn repeats(&mut self) -> Option<Control> {
+    fn poll_replay(&mut self) -> Option<Control> {
         None
     }
 }
@@ -35,7 +35,7 @@ pub(super) struct LinkCarrier {
     target: LinkTarget,
     /// [`poll_open`](Self::poll_open) has returned the target.
     is_opened: bool,
-    line: Option<Line>,
+    connected: Option<ConnectedLink>,
     chosen_at: Time,
     /// The server must have answered by then.
     deadline: Time,
@@ -43,7 +43,7 @@ pub(super) struct LinkCarrier {
 
 /// A link over a connected socket.
 #[derive(Debug)]
-struct Line {
+struct ConnectedLink {
     link: OpenerLink,
     /// The socket's local address, which the opening message names.
     client: SocketAddr,
@@ -56,7 +56,7 @@ struct Line {
 impl LinkCarrier {
     /// Chooses a link port now; the server must answer within `timeout`.
     pub(super) fn new(target: LinkTarget, now: Time, timeout: Duration) -> LinkCarrier {
-        LinkCarrier { target, is_opened: false, line: None, chosen_at: now, deadline: now + timeout }
+        LinkCarrier { target, is_opened: false, connected: None, chosen_at: now, deadline: now + timeout }
     }
 
     pub(super) fn address(&self) -> SocketAddr {
@@ -84,12 +84,12 @@ impl LinkCarrier {
 
     pub(super) fn connected(&mut self, now: Time, client: SocketAddr, fresh: LinkRandomness) {
         let link = OpenerLink::new(&self.target.opener(Limits::default()), now, fresh);
-        self.line = Some(Line { link, client, id: None, unsent: Chunk::default() });
+        self.connected = Some(ConnectedLink { link, client, id: None, unsent: Chunk::default() });
     }
 
     pub(super) fn unseal<'a>(&mut self, now: Time, wire: &'a [u8], scratch: &'a mut Scratch) -> &'a [u8] {
-        match &mut self.line {
-            Some(line) => line.link.unseal(now, wire, scratch),
+        match &mut self.connected {
+            Some(connected) => connected.link.unseal(now, wire, scratch),
             None => &[],
         }
     }
@@ -99,62 +99,65 @@ impl LinkCarrier {
         now: Time,
         input: &mut &'a [u8],
     ) -> Result<Option<OpenerEvent<'a>>, LinkError> {
-        match &mut self.line {
-            Some(line) => line.link.decompose(now, input),
+        match &mut self.connected {
+            Some(connected) => connected.link.decompose(now, input),
             None => Ok(None),
         }
     }
 
     /// Whether the other end of an established link can carry a session.
     pub(super) fn carries_sessions(&self) -> bool {
-        self.line.as_ref().is_some_and(|line| line.link.carries_sessions())
+        self.connected.as_ref().is_some_and(|connected| connected.link.carries_sessions())
     }
 
     /// Probes the server.
-    pub(super) fn ask(&mut self, session: &mut ClientSession) {
-        if let Some(Line { link, id: Some(id), .. }) = &mut self.line {
-            session.ask(&mut OnOpenerLink { link, id: *id, pending_bytes_max: PENDING_BYTES_MAX });
+    pub(super) fn probe(&mut self, session: &mut ClientSession) {
+        if let Some(ConnectedLink { link, id: Some(id), .. }) = &mut self.connected {
+            session.probe(&mut OpenerLinkCarrier { link, id: *id, pending_bytes_max: PENDING_BYTES_MAX });
         }
     }
 
-    /// Fills a batch with the session's messages, the opening message first, unless a batch waits for the socket already.
-    pub(super) fn fill(&mut self, now: Time, session: &mut ClientSession, ear: &mut impl Observer) {
-        let Some(line) = self.line.as_mut().filter(|line| line.unsent.is_empty()) else { return };
-        if line.id.is_none() && line.link.is_established() {
-            let words = session.open(now, line.client, self.target.server);
-            ear.hears(&words);
-            line.id = line.link.open_relayed(words).ok();
+    /// Fills a batch with the session's messages, the opening message first, unless the last batch is not sent yet.
+    pub(super) fn fill(&mut self, now: Time, session: &mut ClientSession, observer: &mut impl Observer) {
+        let Some(connected) = self.connected.as_mut().filter(|connected| connected.unsent.is_empty()) else {
+            return;
+        };
+        if connected.id.is_none() && connected.link.is_established() {
+            let opening_message = session.open(now, connected.client, self.target.server);
+            observer.observe(&opening_message);
+            connected.id = connected.link.open_relayed(opening_message).ok();
             debug_assert!(
-                line.id.is_some(),
-                "a link that carries no sessions was left when it was established"
+                connected.id.is_some(),
+                "a link that cannot carry sessions should have been left when it was established"
             );
         }
-        if let Some(id) = line.id {
-            let carrier = OnOpenerLink { link: &mut line.link, id, pending_bytes_max: PENDING_BYTES_MAX };
-            session.transmit(now, &mut Heard { carrier, ear });
+        if let Some(id) = connected.id {
+            let carrier =
+                OpenerLinkCarrier { link: &mut connected.link, id, pending_bytes_max: PENDING_BYTES_MAX };
+            session.transmit(now, &mut ObservedCarrier { carrier, observer });
         }
-        line.unsent = line.link.flush(now).unwrap_or_default();
-        if let Some(id) = line.id
-            && line.unsent.is_empty()
+        connected.unsent = connected.link.flush(now).unwrap_or_default();
+        if let Some(id) = connected.id
+            && connected.unsent.is_empty()
             && session.is_attached()
-            && let Some(copy) = ear.repeats()
+            && let Some(copy) = observer.poll_replay()
         {
-            line.link.relay_control(id, copy);
-            line.unsent = line.link.flush(now).unwrap_or_default();
+            connected.link.relay_control(id, copy);
+            connected.unsent = connected.link.flush(now).unwrap_or_default();
         }
     }
 
     /// The next bytes for the socket.
     pub(super) fn unsent(&self) -> Option<&[u8]> {
-        self.line.as_ref().map(|line| line.unsent.as_slice()).filter(|bytes| !bytes.is_empty())
+        self.connected.as_ref().map(|connected| connected.unsent.as_slice()).filter(|bytes| !bytes.is_empty())
     }
 
     /// The socket took this many bytes.
     pub(super) fn sent(&mut self, bytes: usize) {
-        let Some(line) = &mut self.line else { return };
-        line.unsent.advance(bytes);
-        if line.unsent.is_empty() {
-            line.link.recycle(core::mem::take(&mut line.unsent));
+        let Some(connected) = &mut self.connected else { return };
+        connected.unsent.advance(bytes);
+        if connected.unsent.is_empty() {
+            connected.link.recycle(core::mem::take(&mut connected.unsent));
         }
     }
 
@@ -165,25 +168,25 @@ impl LinkCarrier {
 
     /// Bytes of memory that hold bytes for the socket and the received part of an incomplete record.
     pub(super) fn held_bytes(&self) -> usize {
-        let Some(Line { link, unsent, .. }) = &self.line else { return 0 };
-        let waiting = if link.pending() == 0 { link.held_incomplete() } else { link.held() };
-        waiting + if unsent.is_empty() { 0 } else { unsent.capacity() }
+        let Some(ConnectedLink { link, unsent, .. }) = &self.connected else { return 0 };
+        let pending_bytes = if link.pending() == 0 { link.held_incomplete() } else { link.held() };
+        pending_bytes + if unsent.is_empty() { 0 } else { unsent.capacity() }
     }
 }
 
-/// A carrier whose control messages an [`Observer`] sees.
-struct Heard<'a, E> {
-    carrier: OnOpenerLink<'a>,
-    ear: &'a mut E,
+/// A carrier that passes copies of its control messages to an [`Observer`].
+struct ObservedCarrier<'a, E> {
+    carrier: OpenerLinkCarrier<'a>,
+    observer: &'a mut E,
 }
 
-impl<E: Observer> Carrier for Heard<'_, E> {
+impl<E: Observer> Carrier for ObservedCarrier<'_, E> {
     fn data(&mut self, bytes: &[u8]) -> usize {
         self.carrier.data(bytes)
     }
 
     fn control(&mut self, control: Control) {
-        self.ear.hears(&control);
+        self.observer.observe(&control);
         self.carrier.control(control);
     }
 }

@@ -9,13 +9,13 @@ use spillway_batch::{CloseReason, LinkError, RefuseReason};
 
 use crate::client::CarrierError;
 
-/// Something that happened to a session; no answer is needed. `E` is the error type of the host's sockets.
+/// An event of a session; the host need not react to it. `E` is the error type of the host's sockets.
 #[derive(Debug)]
 pub enum SessionEvent<E> {
     /// This link port carries the session from now on.
     Moved(SocketAddr),
-    /// This link port no longer carries the session, or the attempt at it failed. Another is tried unless the session has
-    /// ended.
+    /// This link port no longer carries the session, or the attempt at it failed. The driver tries another one unless
+    /// the session has ended.
     CarrierLost {
         /// The link port.
         address: SocketAddr,
@@ -24,7 +24,7 @@ pub enum SessionEvent<E> {
     },
     /// The server's application accepted the session.
     Accepted,
-    /// There is room to write again, after [`Driver::write`](super::Driver::write) took less than it was given.
+    /// There is room to write again, after [`Driver::write`](super::Driver::write) took fewer bytes than it was given.
     Room,
 }
 
@@ -39,18 +39,18 @@ pub enum CarrierLoss<E> {
     Silent(Duration),
     /// The link violated the protocol, or did not authenticate.
     Link(LinkError),
-    /// The server, or a helper, speaks a version without sessions.
+    /// The server, or a helper, has a version that does not support sessions.
     TooOld,
-    /// The carrier's other end sent something invalid for this session.
+    /// The carrier's other end sent an invalid message for this session.
     Carrier(CarrierError),
     /// The carrier was refused.
     Refused(RefuseReason),
     /// The helper or server drains the link.
     Drain,
     /// The server asked the session to move: to a helper, or back to the server's own port.
-    SentAway,
+    AskedToMove,
     /// The application chose another link port, or the session was given up.
-    Asked,
+    LeftOnRequest,
 }
 
 impl<E: fmt::Display> fmt::Display for CarrierLoss<E> {
@@ -60,12 +60,12 @@ impl<E: fmt::Display> fmt::Display for CarrierLoss<E> {
             CarrierLoss::Closed => f.write_str("closed by the other side"),
             CarrierLoss::Silent(time) => write!(f, "silent for {time:?}"),
             CarrierLoss::Link(error) => error.fmt(f),
-            CarrierLoss::TooOld => f.write_str("it speaks a version without sessions: update it"),
+            CarrierLoss::TooOld => f.write_str("its version does not support sessions: update it"),
             CarrierLoss::Carrier(error) => error.fmt(f),
             CarrierLoss::Refused(reason) => write!(f, "refused: {reason}"),
-            CarrierLoss::Drain => f.write_str("it wants to go away"),
-            CarrierLoss::SentAway => f.write_str("the server wants the session elsewhere"),
-            CarrierLoss::Asked => f.write_str("left on purpose"),
+            CarrierLoss::Drain => f.write_str("it drains"),
+            CarrierLoss::AskedToMove => f.write_str("the server asked the session to move"),
+            CarrierLoss::LeftOnRequest => f.write_str("left on request"),
         }
     }
 }
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_events_are_kept() {
+    fn the_oldest_event_is_dropped_at_the_bound() {
         let mut events = Events::<()>::new();
         events.push(SessionEvent::Accepted);
         (0..Events::<()>::MAX).for_each(|_| events.push(SessionEvent::Room));

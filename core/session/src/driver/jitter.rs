@@ -1,6 +1,6 @@
 //! Seeded random numbers that spread clients in time; not for secrets.
 
-/// Marsaglia's xorshift64. Not `spillway_parts::Random`, with which recorded simulator seeds would give other runs.
+/// Marsaglia's xorshift64. `spillway_parts::Random` would change the runs of recorded simulator seeds.
 #[derive(Clone, Debug)]
 pub struct Jitter(u64);
 

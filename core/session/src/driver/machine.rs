@@ -1,4 +1,4 @@
-//! The driver of one session: connects its parts.
+//! The driver of one session: connects the session, its carrier, the schedule and the monitor.
 
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -15,10 +15,10 @@ use super::schedule::{GiveUp, Leaving, Schedule};
 use super::settings::SessionSettings;
 use super::target::LinkTarget;
 use crate::client::{ClientEvent, ClientSession};
-use crate::monitor::{CarrierMonitor, Doubt, Patience};
+use crate::monitor::{CarrierMonitor, Patience, SilenceAction};
 use crate::stream::StreamEvent;
 
-/// What a driver's host must do with its one socket.
+/// An action of the driver's host on its one socket.
 #[derive(Clone, Copy, Debug)]
 pub enum Action<'a> {
     /// Close the socket: the session has left its carrier.
@@ -33,7 +33,7 @@ pub enum Action<'a> {
 /// The host owns at most one socket at a time. After each call it writes the bytes of
 /// [`poll_transmit`](Self::poll_transmit) to the socket, and then carries out [`poll_action`](Self::poll_action). It calls
 /// [`handle_timeout`](Self::handle_timeout) at [`poll_timeout`](Self::poll_timeout), and for received bytes
-/// [`unseal`](Self::unseal) once, then [`decompose`](Self::decompose) and [`handle`](Self::handle) in turns.
+/// [`unseal`](Self::unseal) once, then [`decompose`](Self::decompose) and [`handle`](Self::handle) alternately.
 #[derive(Debug)]
 pub struct Driver<E> {
     session: ClientSession,
@@ -42,20 +42,20 @@ pub struct Driver<E> {
     attach_timeout: Duration,
     carrier: Option<LinkCarrier>,
     /// The host's socket belongs to a carrier that the session has left, and must be closed.
-    closes: bool,
+    must_close_socket: bool,
     end: Option<SessionEnd>,
-    /// No further carrier is tried.
+    /// The driver tries no further carrier.
     is_given_up: bool,
     is_finished: bool,
-    /// The last [`write`](Self::write) took less than all.
+    /// The last [`write`](Self::write) took fewer bytes than it was given.
     wants_room: bool,
     events: Events<E>,
 }
 
 impl<E> Driver<E> {
     /// A session that opens at the first of these link ports at the first [`handle_timeout`](Self::handle_timeout); the
-    /// others are tried in turn. All must lead to the same server, which must accept the first target's client key.
-    /// `id`: fresh random bytes, never used before; `seed` spreads clients in time.
+    /// driver tries the others after failures. All must lead to the same server, which must accept the first target's
+    /// client key. `id`: fresh random bytes, never used before; `seed` spreads clients in time.
     ///
     /// `None` if `targets` is empty.
     pub fn new(
@@ -72,7 +72,7 @@ impl<E> Driver<E> {
             monitor: CarrierMonitor::new(settings.patience, now),
             attach_timeout: settings.attach_timeout,
             carrier: None,
-            closes: false,
+            must_close_socket: false,
             end: None,
             is_given_up: false,
             is_finished: false,
@@ -81,10 +81,10 @@ impl<E> Driver<E> {
         })
     }
 
-    // The application's side.
+    // Called for the application.
 
-    /// Takes a prefix of `bytes` and returns its length; [`SessionEvent::Room`] follows when it was less than all. These
-    /// bytes are kept, and sent on any carrier, until the server has acknowledged them.
+    /// Takes a prefix of `bytes` and returns its length; if it is shorter than `bytes`, [`SessionEvent::Room`] follows.
+    /// The session keeps these bytes, and sends them on any carrier, until the server has acknowledged them.
     ///
     /// # Errors
     /// How the session has ended; [`SessionEnd::InOrder`] also after [`finish`](Self::finish).
@@ -132,7 +132,7 @@ impl<E> Driver<E> {
         if route >= self.schedule.route_count() {
             return false;
         }
-        self.leave(now, CarrierLoss::Asked);
+        self.leave(now, CarrierLoss::LeftOnRequest);
         self.schedule.choose(now, route);
         self.handle_timeout(now);
         true
@@ -154,12 +154,12 @@ impl<E> Driver<E> {
         self.attach_timeout = attach_timeout;
     }
 
-    // The host's side.
+    // Called by the host.
 
     /// What to do with the socket. Call until `None`.
     #[must_use]
     pub fn poll_action(&mut self) -> Option<Action<'_>> {
-        if core::mem::take(&mut self.closes) {
+        if core::mem::take(&mut self.must_close_socket) {
             return Some(Action::Close);
         }
         self.carrier.as_mut()?.poll_open().map(Action::Open)
@@ -196,7 +196,7 @@ impl<E> Driver<E> {
     pub fn decompose<'a>(&mut self, now: Time, input: &mut &'a [u8]) -> Option<OpenerEvent<'a>> {
         match self.carrier.as_mut()?.decompose(now, input) {
             Ok(Some(event)) => return Some(event),
-            Ok(None) if self.session.is_attached() => self.monitor.heard(now, self.session.awaits()),
+            Ok(None) if self.session.is_attached() => self.monitor.heard(now, self.session.awaits_answer()),
             Ok(None) => {}
             Err(error) => self.lose(now, CarrierLoss::Link(error)),
         }
@@ -207,23 +207,23 @@ impl<E> Driver<E> {
     /// read them.
     pub fn handle<'a>(&mut self, now: Time, event: OpenerEvent<'a>) -> Option<&'a [u8]> {
         let outcome = match event {
-            OpenerEvent::Established { connections_max } => self.established(connections_max),
+            OpenerEvent::Established { connections_max } => self.handle_established(connections_max),
             OpenerEvent::RelayedData { bytes, .. } => match self.session.handle_data(now, bytes.len()) {
                 Ok(true) => return Some(bytes),
                 Ok(false) => Ok(()),
-                Err(event) => self.note(now, event),
+                Err(event) => self.handle_session_event(now, event),
             },
             OpenerEvent::RelayedControl { control, .. } => match self.session.handle_control(now, &control) {
-                Ok(Some(event)) => self.note(now, event),
+                Ok(Some(event)) => self.handle_session_event(now, event),
                 Ok(None) => Ok(()),
                 Err(error) => Err(CarrierLoss::Carrier(error)),
             },
-            OpenerEvent::Drain { deadline_ms } => self.drained(now, deadline_ms),
+            OpenerEvent::Drain { deadline_ms } => self.handle_drain(now, deadline_ms),
             // Events of connections that are not relayed; this link has only a relayed one.
             OpenerEvent::Accepted { .. }
             | OpenerEvent::Refused { .. }
             | OpenerEvent::Data { .. }
-            | OpenerEvent::Taken { .. }
+            | OpenerEvent::Acknowledged { .. }
             | OpenerEvent::Finished { .. }
             | OpenerEvent::Closed { .. } => Ok(()),
         };
@@ -234,7 +234,7 @@ impl<E> Driver<E> {
     }
 
     /// The next bytes for the socket; report by [`sent`](Self::sent) how many it took. Call until `None`, or until the
-    /// socket takes less than all.
+    /// socket takes only a part.
     #[must_use]
     pub fn poll_transmit(&mut self, now: Time) -> Option<&[u8]> {
         self.poll_transmit_observed(now, &mut ())
@@ -242,11 +242,11 @@ impl<E> Driver<E> {
 
     /// As [`poll_transmit`](Self::poll_transmit), with an [`Observer`].
     #[must_use]
-    pub fn poll_transmit_observed(&mut self, now: Time, ear: &mut impl Observer) -> Option<&[u8]> {
+    pub fn poll_transmit_observed(&mut self, now: Time, observer: &mut impl Observer) -> Option<&[u8]> {
         let carrier = self.carrier.as_mut()?;
-        carrier.fill(now, &mut self.session, ear);
-        if self.session.is_attached() && self.session.awaits() {
-            self.monitor.awaits(now);
+        carrier.fill(now, &mut self.session, observer);
+        if self.session.is_attached() && self.session.awaits_answer() {
+            self.monitor.expect_answer(now);
         }
         if !carrier.has_unsent() && self.session.is_over() {
             self.drop_carrier();
@@ -287,27 +287,30 @@ impl<E> Driver<E> {
         [self.schedule.poll_timeout(is_attached), carrier, owed].into_iter().flatten().min()
     }
 
-    /// Handles expired timers, and tries the next link port if its time has come.
+    /// Handles expired timers, and tries the next link port if an attempt is due.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.is_over() {
             return;
         }
-        if let Some(how) = self.schedule.poll_give_up(now) {
-            return self.give_up(now, how);
+        if let Some(reason) = self.schedule.poll_give_up(now) {
+            return self.give_up(now, reason);
         }
         match self.schedule.poll_leave(now) {
             Some(Leaving::Drain) => self.lose(now, CarrierLoss::Drain),
-            Some(Leaving::SentAway) => self.leave(now, CarrierLoss::SentAway),
+            Some(Leaving::AskedToMove) => self.leave(now, CarrierLoss::AskedToMove),
             None => {}
         }
-        if !self.session.is_attached() && self.schedule.take_turn(now) {
-            self.leave_for_turn(now);
+        if !self.session.is_attached() && self.schedule.take_return(now) {
+            self.leave_for_return(now);
         }
         if let Some(target) = self.schedule.poll_target(now) {
-            debug_assert!(self.carrier.is_none(), "another route is tried when the carrier was left");
+            debug_assert!(
+                self.carrier.is_none(),
+                "the present carrier should be left before the next attempt"
+            );
             self.carrier = Some(LinkCarrier::new(target, now, self.attach_timeout));
         }
-        self.look_after(now);
+        self.check_carrier(now);
     }
 
     // State.
@@ -338,25 +341,25 @@ impl<E> Driver<E> {
     }
 
     /// Bytes written and not acknowledged.
-    pub fn kept(&self) -> usize {
-        self.session.kept()
+    pub fn unacknowledged_bytes(&self) -> usize {
+        self.session.unacknowledged_bytes()
     }
 
-    /// Bytes of memory that hold [`kept`](Self::kept) bytes and bytes that the socket has not taken. Empty buffers do not
-    /// count: they take a few KiB at most.
+    /// Bytes of memory that hold [unacknowledged](Self::unacknowledged_bytes) bytes and bytes that the socket has not
+    /// taken. Empty buffers do not count: they take a few KiB at most.
     pub fn held_bytes(&self) -> usize {
         self.session.kept_held() + self.carrier.as_ref().map_or(0, LinkCarrier::held_bytes)
     }
 
-    // Connections between the parts.
+    // Glue between the parts.
 
-    fn established(&mut self, connections_max: u32) -> Result<(), CarrierLoss<E>> {
+    fn handle_established(&mut self, connections_max: u32) -> Result<(), CarrierLoss<E>> {
         let carries = self.carrier.as_ref().is_some_and(LinkCarrier::carries_sessions);
         if carries && connections_max > 0 { Ok(()) } else { Err(CarrierLoss::TooOld) }
     }
 
-    /// Handles an event of the session. The caller leaves the carrier on an error.
-    fn note(&mut self, now: Time, event: ClientEvent) -> Result<(), CarrierLoss<E>> {
+    /// Handles an event of the session. On an error the caller leaves the carrier.
+    fn handle_session_event(&mut self, now: Time, event: ClientEvent) -> Result<(), CarrierLoss<E>> {
         match event {
             ClientEvent::Attached { room } => {
                 if let Some(carrier) = &self.carrier {
@@ -365,7 +368,7 @@ impl<E> Driver<E> {
                     self.events.push(SessionEvent::Moved(carrier.address()));
                 }
                 if room {
-                    self.tell_room();
+                    self.report_room();
                 }
             }
             ClientEvent::Accepted => self.events.push(SessionEvent::Accepted),
@@ -379,8 +382,8 @@ impl<E> Driver<E> {
                 self.end = Some(SessionEnd::Gone(Gone { acknowledged, written: self.session.written() }));
                 return Err(CarrierLoss::Refused(RefuseReason::Gone));
             }
-            ClientEvent::Drain { deadline_ms } => self.sent_away(now, deadline_ms),
-            ClientEvent::Stream(StreamEvent::Room) => self.tell_room(),
+            ClientEvent::Drain { deadline_ms } => self.asked_to_move(now, deadline_ms),
+            ClientEvent::Stream(StreamEvent::Room) => self.report_room(),
             ClientEvent::Stream(StreamEvent::Finished) => self.end = Some(SessionEnd::InOrder),
             ClientEvent::Stream(StreamEvent::Closed(reason)) => {
                 let is_normal = reason == CloseReason::Normal;
@@ -392,28 +395,29 @@ impl<E> Driver<E> {
         Ok(())
     }
 
-    fn tell_room(&mut self) {
+    fn report_room(&mut self) {
         if core::mem::take(&mut self.wants_room) {
             self.events.push(SessionEvent::Room);
         }
     }
 
     /// The carrier drains and ends within this time.
-    fn drained(&mut self, now: Time, deadline_ms: u32) -> Result<(), CarrierLoss<E>> {
+    fn handle_drain(&mut self, now: Time, deadline_ms: u32) -> Result<(), CarrierLoss<E>> {
         let deadline = Duration::from_millis(deadline_ms.into());
-        let may_stay = self.stays() || self.schedule.drained(now, deadline, self.session.is_attached());
+        let may_stay =
+            self.stays_until_end() || self.schedule.drained(now, deadline, self.session.is_attached());
         if may_stay { Ok(()) } else { Err(CarrierLoss::Drain) }
     }
 
     /// The server asks the session to move to another carrier within this time.
-    fn sent_away(&mut self, now: Time, deadline_ms: u32) {
-        if !self.stays() {
-            self.schedule.sent_away(now, Duration::from_millis(deadline_ms.into()));
+    fn asked_to_move(&mut self, now: Time, deadline_ms: u32) {
+        if !self.stays_until_end() {
+            self.schedule.asked_to_move(now, Duration::from_millis(deadline_ms.into()));
         }
     }
 
     /// Whether the session stays until its end: it has closed, and the server's answer arrives on this carrier.
-    fn stays(&self) -> bool {
+    fn stays_until_end(&self) -> bool {
         self.session.is_closed_here() && self.session.is_attached()
     }
 
@@ -442,12 +446,12 @@ impl<E> Driver<E> {
 
     fn drop_carrier(&mut self) -> Option<SocketAddr> {
         let carrier = self.carrier.take()?;
-        self.closes |= carrier.is_opened();
+        self.must_close_socket |= carrier.is_opened();
         Some(carrier.address())
     }
 
     /// Leaves a carrier on which the server has not answered, because the session may return to the server's own port now.
-    fn leave_for_turn(&mut self, now: Time) {
+    fn leave_for_return(&mut self, now: Time) {
         if let Some(carrier) = &self.carrier {
             let silent = carrier.age(now);
             self.leave(now, CarrierLoss::Silent(silent));
@@ -455,7 +459,7 @@ impl<E> Driver<E> {
     }
 
     /// Leaves a carrier that missed its attach deadline, probes a silent one, and leaves it if the probe has no answer.
-    fn look_after(&mut self, now: Time) {
+    fn check_carrier(&mut self, now: Time) {
         let Some(carrier) = &mut self.carrier else { return };
         if !self.session.is_attached() {
             if carrier.deadline() <= now {
@@ -465,22 +469,22 @@ impl<E> Driver<E> {
         }
         let silent = self.monitor.timeout();
         match self.monitor.poll(now) {
-            Some(Doubt::Ask) => carrier.ask(&mut self.session),
-            Some(Doubt::Leave) => self.lose(now, CarrierLoss::Silent(silent)),
+            Some(SilenceAction::Probe) => carrier.probe(&mut self.session),
+            Some(SilenceAction::Leave) => self.lose(now, CarrierLoss::Silent(silent)),
             None => {}
         }
     }
 
-    fn give_up(&mut self, now: Time, how: GiveUp) {
+    fn give_up(&mut self, now: Time, reason: GiveUp) {
         let gone = Gone { acknowledged: self.session.acknowledged(), written: self.session.written() };
-        self.end = Some(match how {
+        self.end = Some(match reason {
             // The server has acknowledged everything; only its *close* is missing.
             _ if self.session.has_closed_complete() => SessionEnd::InOrder,
             GiveUp::Silent => SessionEnd::GivenUp,
             GiveUp::Absent { was_attached } => SessionEnd::Absent(was_attached.then_some(gone)),
         });
         self.is_given_up = true;
-        self.leave(now, CarrierLoss::Asked);
+        self.leave(now, CarrierLoss::LeftOnRequest);
         self.schedule.stop();
     }
 }

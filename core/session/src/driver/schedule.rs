@@ -1,4 +1,4 @@
-//! Schedules the attempts at link ports, the departure from a carrier that still works, and the end of a session's patience.
+//! Schedules the attempts at link ports, the departure from a carrier that still works, and when a session is given up.
 
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -26,7 +26,7 @@ pub(super) enum Leaving {
     /// The carrier drains.
     Drain,
     /// The server asked the session to move.
-    SentAway,
+    AskedToMove,
 }
 
 /// Why the driver gives the session up.
@@ -61,9 +61,9 @@ impl Schedule {
         settings: &SessionSettings,
         seed: u64,
     ) -> Schedule {
-        let own = own_of(&targets, settings.server_port);
+        let own_port = own_port_of(&targets, settings.server_port);
         Schedule {
-            routes: Routes::new(targets.len(), own, settings.pace),
+            routes: Routes::new(targets.len(), own_port, settings.pace),
             targets,
             server_port: settings.server_port,
             jitter: Jitter::seeded(seed),
@@ -84,7 +84,7 @@ impl Schedule {
     pub(super) fn attached(&mut self, address: SocketAddr) {
         self.detached_since = None;
         self.routes.attached();
-        self.absence.attached(self.is_own(address));
+        self.absence.attached(self.is_own_port(address));
     }
 
     /// The session is detached: no carrier.
@@ -95,8 +95,8 @@ impl Schedule {
 
     /// An attempt at this address failed, or the carrier through it is lost.
     pub(super) fn note_lost(&mut self, now: Time, address: SocketAddr, is_refused: bool) {
-        if self.is_own(address) {
-            self.absence.own_lost(now, is_refused);
+        if self.is_own_port(address) {
+            self.absence.own_port_lost(now, is_refused);
         }
     }
 
@@ -135,49 +135,55 @@ impl Schedule {
     }
 
     /// The server asks the session to move within this time: to a helper, or back to the server's own port.
-    pub(super) fn sent_away(&mut self, now: Time, deadline: Duration) {
-        if let Some(away) = self.routes.sent_away(now, deadline, self.jitter.fraction()) {
-            self.departure = Some(Departure { at: away.at, route: Some(away.route) });
+    pub(super) fn asked_to_move(&mut self, now: Time, deadline: Duration) {
+        if let Some(attempt) = self.routes.asked_to_move(now, deadline, self.jitter.fraction()) {
+            self.departure = Some(Departure { at: attempt.at, route: Some(attempt.route) });
         }
     }
 
-    /// Why to leave the working carrier now, if its time has come; [`Leaving::SentAway`] has also chosen the next route.
+    /// Why to leave the working carrier now, if that is due; with [`Leaving::AskedToMove`] the next route is also chosen.
     pub(super) fn poll_leave(&mut self, now: Time) -> Option<Leaving> {
         let Departure { route, .. } = self.departure.take_if(|departure| departure.at <= now)?;
         let Some(route) = route else { return Some(Leaving::Drain) };
         self.choose(now, route);
-        Some(Leaving::SentAway)
+        Some(Leaving::AskedToMove)
     }
 
-    /// Whether the session's time to return to the server's own port has come; its attempt replaces any other.
-    pub(super) fn take_turn(&mut self, now: Time) -> bool {
-        let is_turn = self.routes.take_turn(now).is_some();
-        if is_turn {
+    /// Whether the return to the server's own port is due, whose attempt replaces any other.
+    pub(super) fn take_return(&mut self, now: Time) -> bool {
+        let is_due = self.routes.take_return(now).is_some();
+        if is_due {
             self.retry_at = Some(now);
         }
-        is_turn
+        is_due
     }
 
     /// The link port to try now, if an attempt is due.
     pub(super) fn poll_target(&mut self, now: Time) -> Option<LinkTarget> {
         self.retry_at.take_if(|at| *at <= now)?;
-        let target = self.targets.get(self.routes.attempt());
-        debug_assert!(target.is_some(), "routes are as many as targets");
+        let jitter = &mut self.jitter;
+        let attempt = self.routes.attempt(now, || jitter.fraction());
+        if attempt.at > now {
+            self.retry_at = Some(attempt.at);
+            return None;
+        }
+        let target = self.targets.get(attempt.route);
+        debug_assert!(target.is_some(), "there should be as many routes as targets");
         target.cloned()
     }
 
     /// Replaces the link ports; `targets` is not empty. `carrier`: the address of the present carrier, if any.
     pub(super) fn replace(&mut self, targets: Vec<LinkTarget>, carrier: Option<SocketAddr>) {
-        let tried = self.targets.get(self.routes.at()).map(|target| target.address);
-        let present = carrier.or(tried);
+        let attempted = self.targets.get(self.routes.at()).map(|target| target.address);
+        let present = carrier.or(attempted);
         let at = targets.iter().position(|target| Some(target.address) == present);
-        self.routes.replace(targets.len(), own_of(&targets, self.server_port), at);
+        self.routes.replace(targets.len(), own_port_of(&targets, self.server_port), at);
         self.targets = targets;
         // The departure names a route by its old index: choose the corresponding route of the new list. Without one the
         // session stays on its carrier, which works.
         if let Some(Departure { at, route: Some(_) }) = self.departure {
-            let away = self.routes.sent_away(Time::ZERO, Duration::ZERO, 0.0);
-            self.departure = away.map(|away| Departure { at, route: Some(away.route) });
+            let attempt = self.routes.asked_to_move(Time::ZERO, Duration::ZERO, 0.0);
+            self.departure = attempt.map(|attempt| Departure { at, route: Some(attempt.route) });
         }
     }
 
@@ -185,31 +191,31 @@ impl Schedule {
     fn give_up(&self) -> Option<(Time, GiveUp)> {
         let silent = (self.detached_since? + self.give_up_after, GiveUp::Silent);
         let was_attached = self.absence.was_attached();
-        let absent = self.absence.gives_up_at(self.refused_patience);
+        let absent = self.absence.give_up_at(self.refused_patience);
         let absent = absent.map(|at| (at, GiveUp::Absent { was_attached }));
         [Some(silent), absent].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 
     /// Why to give the session up now, if it is due.
     pub(super) fn poll_give_up(&self, now: Time) -> Option<GiveUp> {
-        self.give_up().filter(|(at, _)| *at <= now).map(|(_, how)| how)
+        self.give_up().filter(|(at, _)| *at <= now).map(|(_, reason)| reason)
     }
 
-    /// When the next attempt, departure or end of patience is due.
+    /// When the next attempt or departure is due, or the session is given up.
     pub(super) fn poll_timeout(&self, is_attached: bool) -> Option<Time> {
-        let turn = self.routes.turn().filter(|_| !is_attached);
+        let return_at = self.routes.return_at().filter(|_| !is_attached);
         let departure = self.departure.map(|departure| departure.at);
         let give_up = self.give_up().map(|(at, _)| at);
-        [self.retry_at, departure, turn, give_up].into_iter().flatten().min()
+        [self.retry_at, departure, return_at, give_up].into_iter().flatten().min()
     }
 
-    fn is_own(&self, address: SocketAddr) -> bool {
+    fn is_own_port(&self, address: SocketAddr) -> bool {
         self.server_port == Some(address)
     }
 }
 
 /// The index of the server's own port.
-fn own_of(targets: &[LinkTarget], server_port: Option<SocketAddr>) -> Option<usize> {
+fn own_port_of(targets: &[LinkTarget], server_port: Option<SocketAddr>) -> Option<usize> {
     targets.iter().position(|target| Some(target.address) == server_port)
 }
 
@@ -229,29 +235,29 @@ mod tests {
         LinkTarget { address, key: Key::loopback_only(), server: None, encryption: Encryption::Off }
     }
 
-    /// Attached at the server's own port, and asked to move to a helper within a second.
-    fn sent_away() -> Schedule {
-        let own = target(1).address;
-        let settings = SessionSettings { server_port: Some(own), ..SessionSettings::default() };
+    /// A session that is attached at the server's own port, and was asked to move to a helper within a second.
+    fn asked_to_move() -> Schedule {
+        let own_port = target(1).address;
+        let settings = SessionSettings { server_port: Some(own_port), ..SessionSettings::default() };
         let mut schedule = Schedule::new(Time::ZERO, vec![target(1), target(2)], &settings, 7);
-        assert_eq!(schedule.poll_target(Time::ZERO).map(|target| target.address), Some(own));
-        schedule.attached(own);
-        schedule.sent_away(Time::ZERO, SECOND);
+        assert_eq!(schedule.poll_target(Time::ZERO).map(|target| target.address), Some(own_port));
+        schedule.attached(own_port);
+        schedule.asked_to_move(Time::ZERO, SECOND);
         schedule
     }
 
     #[test]
-    fn a_session_without_the_route_it_was_asked_to_take_stays() {
-        let mut schedule = sent_away();
+    fn a_session_stays_if_the_route_that_it_was_asked_to_take_is_removed() {
+        let mut schedule = asked_to_move();
         schedule.replace(vec![target(1)], Some(target(1).address));
         assert_eq!(schedule.poll_leave(Time::ZERO + SECOND), None);
     }
 
     #[test]
-    fn a_session_that_was_asked_to_move_takes_the_new_lists_route() {
-        let mut schedule = sent_away();
+    fn a_session_that_was_asked_to_move_uses_the_new_route_list() {
+        let mut schedule = asked_to_move();
         schedule.replace(vec![target(3), target(1)], Some(target(1).address));
-        assert_eq!(schedule.poll_leave(Time::ZERO + SECOND), Some(Leaving::SentAway));
+        assert_eq!(schedule.poll_leave(Time::ZERO + SECOND), Some(Leaving::AskedToMove));
         let next = schedule.poll_target(Time::ZERO + SECOND);
         assert_eq!(next.map(|target| target.address), Some(target(3).address));
     }

@@ -12,7 +12,7 @@ use crate::stream::StreamLimits;
 pub struct SessionSettings {
     /// Bounds of both directions.
     pub stream: StreamLimits,
-    /// How long a carrier may be silent before the session leaves it.
+    /// Bounds of the time for which a carrier may be silent before the session leaves it.
     pub patience: Patience,
     /// How long the server may take to answer on a new carrier.
     pub attach_timeout: Duration,

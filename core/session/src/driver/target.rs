@@ -27,7 +27,7 @@ impl LinkTarget {
             role: Role::Client,
             key: self.key.clone(),
             limits: Limits { connections_max: 1, handshake_timeout: Duration::MAX, ..limits },
-            policy: PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 },
+            policy: PolicyKind::Fixed { interval: Duration::ZERO, size_bytes: 0 },
             encryption: self.encryption,
         }
     }

@@ -1,4 +1,4 @@
-//! One client and one server's table over faulty carriers, and an oracle that knows every byte of both streams.
+//! One client and one server's table over faulty carriers. Each byte of both streams is compared with the expected one.
 #![allow(dead_code, reason = "each test program uses only some of it")]
 
 use std::collections::{HashMap, VecDeque};
@@ -30,7 +30,7 @@ pub enum Frame {
 pub struct Path {
     pub to_server: VecDeque<Frame>,
     pub to_client: VecDeque<Frame>,
-    /// The server's end has closed it.
+    /// The server's end has closed the connection.
     pub is_closed: bool,
 }
 
@@ -47,6 +47,7 @@ struct Queue<'a>(&'a mut VecDeque<Frame>);
 impl Carrier for Queue<'_> {
     fn data(&mut self, bytes: &[u8]) -> usize {
         assert!(!bytes.is_empty());
+        // The carrier is full at eight frames.
         let taken = bytes.len().min(400usize.saturating_sub(self.0.len() * 50));
         if taken > 0 {
             self.0.push_back(Frame::Data(bytes[..taken].to_vec()));
@@ -66,9 +67,9 @@ pub struct App {
     pub read: u64,
     pub is_accepted: bool,
     pub has_finished: bool,
-    pub heard_finish: bool,
-    pub heard_room: bool,
-    pub heard_close: Option<CloseReason>,
+    pub received_finish: bool,
+    pub got_room: bool,
+    pub received_close: Option<CloseReason>,
     pub has_closed: bool,
 }
 
@@ -81,14 +82,14 @@ pub struct World {
     pub paths: Vec<Path>,
     pub table: Sessions<usize>,
     pub session: Option<SessionHandle>,
-    /// The paths that the server knows as carriers.
+    /// The paths that are carriers at the server.
     carried: HashMap<usize, SessionHandle>,
     pub server_app: App,
     pub ring: KeyRing,
     pub gone: Option<u64>,
     pub abandoned: bool,
     /// All opening messages of the client, for replays.
-    pub said: Vec<Control>,
+    pub opening_messages: Vec<Control>,
     pub refused: Vec<spillway_wire::RefuseReason>,
 }
 
@@ -114,7 +115,7 @@ impl World {
             ring,
             gone: None,
             abandoned: false,
-            said: Vec::new(),
+            opening_messages: Vec::new(),
             refused: Vec::new(),
         }
     }
@@ -139,7 +140,7 @@ impl World {
         }
     }
 
-    pub fn pass(&mut self, time: Duration) {
+    pub fn advance_time(&mut self, time: Duration) {
         self.now = self.now + time;
         while let Some(expired) = self.table.poll_expired(self.now) {
             self.session = None;
@@ -149,17 +150,17 @@ impl World {
 
     /// The client opens the session on a new carrier. Frames on the old ones stay in flight.
     pub fn connect(&mut self) -> usize {
-        let words = self.client.open(self.now, client_address(), None);
-        self.said.push(words);
+        let message = self.client.open(self.now, client_address(), None);
+        self.opening_messages.push(message);
         self.paths.push(Path::default());
         let path = self.paths.len() - 1;
-        self.paths[path].to_server.push_back(Frame::Control(words));
+        self.paths[path].to_server.push_back(Frame::Control(message));
         self.current = Some(path);
         path
     }
 
-    /// A carrier breaks, which both ends notice; its frames in flight are lost.
-    pub fn cut(&mut self, path: usize) {
+    /// Both ends lose a carrier; its frames in flight are lost.
+    pub fn lose_carrier(&mut self, path: usize) {
         self.paths[path].to_server.clear();
         self.paths[path].to_client.clear();
         self.paths[path].is_closed = true;
@@ -173,25 +174,27 @@ impl World {
     }
 
     /// An attacker replays an opening message on a new carrier.
-    pub fn replay(&mut self, words: Control) -> usize {
+    pub fn replay(&mut self, message: Control) -> usize {
         self.paths.push(Path::default());
         let path = self.paths.len() - 1;
-        self.paths[path].to_server.push_back(Frame::Control(words));
+        self.paths[path].to_server.push_back(Frame::Control(message));
         path
     }
 
-    pub fn client_writes(&mut self, most: u64) {
+    pub fn client_writes(&mut self, bytes_max: u64) {
         let app = &mut self.client_app;
-        let bytes: Vec<u8> = (app.written..app.written + most).map(|at| byte_at(at, TO_SERVER)).collect();
+        let bytes: Vec<u8> =
+            (app.written..app.written + bytes_max).map(|at| byte_at(at, TO_SERVER)).collect();
         app.written += self.client.write(&bytes) as u64;
-        assert!(self.client.kept() <= LIMITS.kept_bytes_max);
+        assert!(self.client.unacknowledged_bytes() <= LIMITS.kept_bytes_max);
         self.client_transmits();
     }
 
-    pub fn server_writes(&mut self, most: u64) {
+    pub fn server_writes(&mut self, bytes_max: u64) {
         let Some(session) = self.session else { return };
         let app = &mut self.server_app;
-        let bytes: Vec<u8> = (app.written..app.written + most).map(|at| byte_at(at, TO_CLIENT)).collect();
+        let bytes: Vec<u8> =
+            (app.written..app.written + bytes_max).map(|at| byte_at(at, TO_CLIENT)).collect();
         app.written += self.table.write(session, &bytes) as u64;
         assert!(self.table.info(session).unwrap().bytes_kept <= LIMITS.kept_bytes_max);
         self.server_transmits();
@@ -248,18 +251,18 @@ impl World {
     }
 
     /// The server receives the next frame of a path. Returns whether there was one.
-    pub fn server_hears(&mut self, path: usize) -> bool {
+    pub fn server_receives(&mut self, path: usize) -> bool {
         let Some(frame) = self.paths[path].to_server.pop_front() else { return false };
         if self.paths[path].is_closed {
             return true;
         }
         match (frame, self.carried.get(&path).copied()) {
             (Frame::Control(Control::Connect(connect)), None) => {
-                let opening = connect.session.expect("a session");
-                self.first_words(path, Kind::Connect, connect.client, opening);
+                let opening = connect.session.expect("connect should begin a session");
+                self.handle_opening_message(path, Kind::Connect, connect.client, opening);
             }
             (Frame::Control(Control::Reconnect(reconnect)), None) => {
-                self.first_words(path, Kind::Reconnect, reconnect.client, reconnect.opening);
+                self.handle_opening_message(path, Kind::Reconnect, reconnect.client, reconnect.opening);
             }
             (Frame::Control(control), Some(session)) => {
                 let event = self.table.handle_control(self.now, session, path, &control);
@@ -269,7 +272,7 @@ impl World {
                 match self.table.handle_data(self.now, session, path, bytes.len()) {
                     Ok(true) => {
                         let app = &mut self.server_app;
-                        assert!(!app.has_closed, "bytes after close");
+                        assert!(!app.has_closed, "no bytes may arrive after close");
                         for byte in &bytes {
                             assert_eq!(*byte, byte_at(app.read, TO_SERVER), "request byte {}", app.read);
                             app.read += 1;
@@ -287,23 +290,23 @@ impl World {
         true
     }
 
-    fn first_words(
+    fn handle_opening_message(
         &mut self,
         path: usize,
         kind: Kind,
         client: SocketAddr,
         opening: spillway_wire::session::Opening,
     ) {
-        let words = OpeningMessage { carrier: path, kind, client, opening };
-        match self.table.open(self.now, &self.ring, &words) {
+        let message = OpeningMessage { carrier: path, kind, client, opening };
+        match self.table.open(self.now, &self.ring, &message) {
             Opened::New { session, answer } => {
-                assert_eq!(self.server_app.read, 0, "a session that began once does not begin again");
+                assert_eq!(self.server_app.read, 0, "a session must not begin twice");
                 self.carried.insert(path, session);
                 self.session = Some(session);
                 self.paths[path].to_client.push_back(Frame::Control(answer));
             }
             Opened::Resumed { session, answer, is_accepted, room, replaced } => {
-                self.server_app.heard_room |= room;
+                self.server_app.got_room |= room;
                 if let Some(old) = replaced {
                     self.carried.remove(&old);
                     self.paths[old].is_closed = true;
@@ -315,7 +318,7 @@ impl World {
                     to_client.push_back(Frame::Control(Control::Accepted));
                 }
             }
-            Opened::Over { answer, reason } => {
+            Opened::AlreadyClosed { answer, reason } => {
                 let to_client = &mut self.paths[path].to_client;
                 to_client.extend([answer, Control::Close(reason)].map(Frame::Control));
                 self.paths[path].is_closed = true;
@@ -332,24 +335,28 @@ impl World {
         match event {
             Some(StreamEvent::Finished) => {
                 assert!(self.client_app.has_finished && self.server_app.read == self.client_app.written);
-                self.server_app.heard_finish = true;
+                self.server_app.received_finish = true;
             }
-            Some(StreamEvent::Closed(reason)) => self.server_app.heard_close = Some(reason),
-            Some(StreamEvent::Room) => self.server_app.heard_room = true,
+            Some(StreamEvent::Closed(reason)) => self.server_app.received_close = Some(reason),
+            Some(StreamEvent::Room) => self.server_app.got_room = true,
             None => {}
         }
     }
 
     /// The client receives the next frame of its present carrier. Returns whether there was one.
-    pub fn client_hears(&mut self) -> bool {
+    pub fn client_receives(&mut self) -> bool {
         let Some(path) = self.current else { return false };
         let Some(frame) = self.paths[path].to_client.pop_front() else { return false };
         match frame {
             Frame::Control(control) => {
-                match self.client.handle_control(self.now, &control).expect("the server is honest") {
+                match self
+                    .client
+                    .handle_control(self.now, &control)
+                    .expect("a message of the genuine server should be valid")
+                {
                     Some(ClientEvent::Stream(event)) => self.client_event(event),
                     Some(ClientEvent::Accepted) => {
-                        assert!(!self.client_app.is_accepted, "accepted once");
+                        assert!(!self.client_app.is_accepted, "a session must be accepted once");
                         self.client_app.is_accepted = true;
                     }
                     Some(ClientEvent::Gone { acknowledged }) => {
@@ -357,14 +364,14 @@ impl World {
                         self.current = None;
                     }
                     Some(ClientEvent::Refused(_)) => self.current = None,
-                    Some(ClientEvent::Attached { room }) => self.client_app.heard_room |= room,
+                    Some(ClientEvent::Attached { room }) => self.client_app.got_room |= room,
                     Some(ClientEvent::Drain { .. }) | None => {}
                 }
             }
             Frame::Data(bytes) => match self.client.handle_data(self.now, bytes.len()) {
                 Ok(true) => {
                     let app = &mut self.client_app;
-                    assert!(!app.has_closed, "bytes after close");
+                    assert!(!app.has_closed, "no bytes may arrive after close");
                     for byte in &bytes {
                         assert_eq!(*byte, byte_at(app.read, TO_CLIENT), "reply byte {}", app.read);
                         app.read += 1;
@@ -384,40 +391,39 @@ impl World {
         match event {
             StreamEvent::Finished => {
                 assert!(self.server_app.has_finished && self.client_app.read == self.server_app.written);
-                self.client_app.heard_finish = true;
+                self.client_app.received_finish = true;
             }
-            StreamEvent::Closed(reason) => self.client_app.heard_close = Some(reason),
-            StreamEvent::Room => self.client_app.heard_room = true,
+            StreamEvent::Closed(reason) => self.client_app.received_close = Some(reason),
+            StreamEvent::Room => self.client_app.got_room = true,
         }
     }
 
-    /// Delivers frames until none is in flight. An end that receives *close* closes, too.
+    /// Delivers frames until no frame is in flight. An end that receives *close* closes, too.
     pub fn settle(&mut self) {
         for _ in 0..10_000 {
-            let mut moved = false;
+            let mut has_progress = false;
             for path in 0..self.paths.len() {
-                moved |= self.server_hears(path);
+                has_progress |= self.server_receives(path);
             }
-            while self.client_hears() {
-                moved = true;
+            while self.client_receives() {
+                has_progress = true;
             }
             self.server_accepts();
-            if self.server_app.heard_close.is_some() && !self.server_app.has_closed {
+            if self.server_app.received_close.is_some() && !self.server_app.has_closed {
                 self.server_closes(CloseReason::Normal);
             }
-            if self.client_app.heard_close.is_some() && !self.client_app.has_closed {
+            if self.client_app.received_close.is_some() && !self.client_app.has_closed {
                 self.client_closes(CloseReason::Normal);
             }
-            // Longer than the delay of acknowledgements.
-            self.pass(Duration::from_millis(150));
+            self.advance_time(Duration::from_millis(150)); // longer than the delay of acknowledgements
             self.client_transmits();
             self.server_transmits();
-            moved |= self.paths.iter().any(|path| !path.to_server.is_empty() && !path.is_closed);
-            moved |= self.current.is_some_and(|path| !self.paths[path].to_client.is_empty());
-            if !moved {
+            has_progress |= self.paths.iter().any(|path| !path.to_server.is_empty() && !path.is_closed);
+            has_progress |= self.current.is_some_and(|path| !self.paths[path].to_client.is_empty());
+            if !has_progress {
                 return;
             }
         }
-        panic!("it does not settle");
+        panic!("frames should stop within 10,000 rounds");
     }
 }

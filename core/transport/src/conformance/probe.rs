@@ -71,9 +71,9 @@ pub struct Probe {
     pub turns: u64,
     reaction: Option<Reaction>,
     streams: BTreeMap<Conn, Stream>,
-    open_group: bool,
-    inside: bool,
-    latest: Time,
+    has_open_group: bool,
+    is_entered: bool,
+    last_entry: Time,
 }
 
 impl Probe {
@@ -111,7 +111,7 @@ impl Probe {
 
     /// The events of one connection, oldest first.
     pub fn of(&self, conn: Conn) -> Vec<Seen> {
-        self.seen.iter().filter(|(of, _)| *of == conn).map(|(_, seen)| *seen).collect()
+        self.seen.iter().filter(|(seen_on, _)| *seen_on == conn).map(|(_, seen)| *seen).collect()
     }
 
     /// Whether a connection had this event.
@@ -127,22 +127,22 @@ impl Probe {
 
     /// Whether there were events since the last `end_of_turn`.
     pub fn in_group(&self) -> bool {
-        self.open_group
+        self.has_open_group
     }
 
     fn enter(&mut self, now: Time) {
-        assert!(!self.inside, "promise 9: a method of the transport called back into the application");
-        assert!(now >= self.latest, "time went back");
-        self.inside = true;
-        self.latest = now;
+        assert!(!self.is_entered, "promise 9: a method of the transport called back into the application");
+        assert!(now >= self.last_entry, "the time must not go back");
+        self.is_entered = true;
+        self.last_entry = now;
     }
 
     fn check(&mut self, conn: Conn, event: &Event<'_>) -> Seen {
         let stream = self.streams.entry(conn).or_default();
         assert!(!stream.lost, "promise 1: {event:?} after Lost, {conn:?}");
         assert!(!stream.aborted, "promise 6: {event:?} after abort, {conn:?}");
-        let first = matches!(event, Event::Opened { .. } | Event::Lost(_));
-        assert!(stream.opened || first, "promise 1: {event:?} before Opened, {conn:?}");
+        let may_be_first = matches!(event, Event::Opened { .. } | Event::Lost(_));
+        assert!(stream.opened || may_be_first, "promise 1: {event:?} before Opened, {conn:?}");
         match *event {
             Event::Opened { peer, listener } => {
                 assert!(!stream.opened, "promise 1: Opened twice, {conn:?}");
@@ -154,10 +154,10 @@ impl Probe {
                 assert!(!stream.finished, "promise 3: Data after Finished, {conn:?}");
                 let start = stream.received;
                 stream.received += bytes.len() as u64;
-                assert_eq!(end, stream.received, "the stream offset of Data, {conn:?}");
+                assert_eq!(end, stream.received, "wrong stream offset of Data, {conn:?}");
                 assert!(end <= stream.granted, "promise 2: {end} delivered, {} granted", stream.granted);
-                let wrong = (start..).zip(bytes).find(|&(offset, byte)| pattern(offset) != *byte);
-                assert_eq!(wrong, None, "a wrong byte (offset, value), {conn:?}");
+                let wrong_byte = (start..).zip(bytes).find(|&(offset, byte)| pattern(offset) != *byte);
+                assert_eq!(wrong_byte, None, "(offset, value) of the first wrong byte, {conn:?}");
                 Seen::Data { end }
             }
             Event::Acknowledged { through } => {
@@ -182,7 +182,7 @@ impl Probe {
 impl Application for Probe {
     fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
         self.enter(now);
-        self.open_group = true;
+        self.has_open_group = true;
         let seen = self.check(conn, &event);
         self.seen.push((conn, seen));
         if let Some(mut reaction) = self.reaction.take() {
@@ -196,29 +196,29 @@ impl Application for Probe {
             }
             _ => {}
         }
-        self.inside = false;
+        self.is_entered = false;
     }
 
     fn handle_timeout<T: Transport>(&mut self, now: Time, _: &mut T) {
         self.enter(now);
-        let asked = self.timeout.take();
+        let requested = self.timeout.take();
         assert!(
-            asked.is_some_and(|instant| instant <= now),
-            "promise 8: a timeout at {now:?}, asked {asked:?}"
+            requested.is_some_and(|instant| instant <= now),
+            "promise 8: handle_timeout at {now:?}, requested at {requested:?}"
         );
         self.timeouts.push(now);
-        self.inside = false;
+        self.is_entered = false;
     }
 
     fn end_of_turn<T: Transport>(&mut self, now: Time, _: &mut T) {
         self.enter(now);
         self.turns += 1;
-        self.open_group = false;
-        self.inside = false;
+        self.has_open_group = false;
+        self.is_entered = false;
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        assert!(!self.open_group, "promise 8: poll_timeout asked before end_of_turn");
+        assert!(!self.has_open_group, "promise 8: poll_timeout called before end_of_turn");
         self.timeout
     }
 }

@@ -11,33 +11,36 @@ use crate::{Chunk, LostReason};
 pub const SCENARIOS: &[(&str, Scenario)] = &[
     ("p1_the_first_event_is_opened_or_lost", p1_the_first_event_is_opened_or_lost),
     ("p2_no_more_is_delivered_than_granted", p2_no_more_is_delivered_than_granted),
-    ("p2_a_grant_within_an_event_counts", p2_a_grant_within_an_event_counts),
+    ("p2_a_grant_within_an_event_takes_effect", p2_a_grant_within_an_event_takes_effect),
     ("p3_finished_needs_no_grant", p3_finished_needs_no_grant),
     ("p3_finished_comes_last_and_half_closes", p3_finished_comes_last_and_half_closes),
-    ("p4_send_takes_what_there_is_room_for", p4_send_takes_what_there_is_room_for),
-    ("p4_chunks_keep_their_order_and_come_back_whole", p4_chunks_keep_their_order_and_come_back_whole),
-    ("p5_finish_delivers_what_was_taken", p5_finish_delivers_what_was_taken),
-    ("p6_nothing_follows_an_abort", p6_nothing_follows_an_abort),
-    ("p6_an_abort_within_an_event", p6_an_abort_within_an_event),
+    ("p4_send_takes_as_many_bytes_as_fit", p4_send_takes_as_many_bytes_as_fit),
+    ("p4_chunks_are_sent_in_order_or_returned_whole", p4_chunks_are_sent_in_order_or_returned_whole),
+    ("p5_bytes_taken_before_finish_are_delivered", p5_bytes_taken_before_finish_are_delivered),
+    ("p6_no_event_follows_an_abort", p6_no_event_follows_an_abort),
+    ("p6_an_abort_within_an_event_resets_the_peer", p6_an_abort_within_an_event_resets_the_peer),
     ("p7_a_stale_connection_is_ignored", p7_a_stale_connection_is_ignored),
-    ("p8_turns_end_and_timeouts_come", p8_turns_end_and_timeouts_come),
+    ("p8_turns_end_and_timeouts_fire", p8_turns_end_and_timeouts_fire),
     ("p9_methods_do_not_call_back", p9_methods_do_not_call_back),
     ("listeners_open_and_close", listeners_open_and_close),
-    ("acknowledged_is_reported_where_watched", acknowledged_is_reported_where_watched),
+    (
+        "acknowledged_is_reported_only_for_watched_connections",
+        acknowledged_is_reported_only_for_watched_connections,
+    ),
 ];
 
 /// Promise 1, and the fields of `Opened`.
 fn p1_the_first_event_is_opened_or_lost(rig: &mut dyn Rig) {
-    let (ours, theirs) = connected(rig);
+    let (connecting, accepting) = connected(rig);
     let target = rig.listener();
-    let seen = rig.on(Connecting, |probe, _| probe.of(ours));
+    let seen = rig.on(Connecting, |probe, _| probe.of(connecting));
     assert_eq!(seen, [Seen::Opened { peer: target, listener: None }]);
-    let seen = rig.on(Accepting, |probe, _| probe.of(theirs));
+    let seen = rig.on(Accepting, |probe, _| probe.of(accepting));
     assert!(matches!(seen[..], [Seen::Opened { listener: Some(0), .. }]), "{seen:?}");
 
-    let nobody = rig.nobody();
-    let refused = connect(rig, nobody);
-    rig.wait("the refusal", Connecting, |probe| !probe.of(refused).is_empty());
+    let refusing = rig.nobody();
+    let refused = connect(rig, refusing);
+    rig.wait("Lost(Refused)", Connecting, |probe| !probe.of(refused).is_empty());
     rig.settle();
     let seen = rig.on(Connecting, |probe, _| probe.of(refused));
     assert_eq!(seen, [Seen::Lost(LostReason::Refused)]);
@@ -45,9 +48,9 @@ fn p1_the_first_event_is_opened_or_lost(rig: &mut dyn Rig) {
 
 /// Promise 2: grants add up, and nothing is delivered beyond them.
 fn p2_no_more_is_delivered_than_granted(rig: &mut dyn Rig) {
-    let (ours, theirs) = connected(rig);
+    let (connecting, accepting) = connected(rig);
     for (from, to, source, target) in
-        [(Connecting, Accepting, ours, theirs), (Accepting, Connecting, theirs, ours)]
+        [(Connecting, Accepting, connecting, accepting), (Accepting, Connecting, accepting, connecting)]
     {
         send_all(rig, from, source, 0, 1000);
         rig.settle();
@@ -72,37 +75,37 @@ fn p2_no_more_is_delivered_than_granted(rig: &mut dyn Rig) {
 }
 
 /// Promise 2: a grant within an event takes effect without another event on the connection.
-fn p2_a_grant_within_an_event_counts(rig: &mut dyn Rig) {
-    let (ours, theirs) = connected(rig);
+fn p2_a_grant_within_an_event_takes_effect(rig: &mut dyn Rig) {
+    let (connecting, accepting) = connected(rig);
     rig.on(Accepting, |probe, _| probe.regrant = true);
-    send_all(rig, Connecting, ours, 0, 50_000);
+    send_all(rig, Connecting, connecting, 0, 50_000);
     rig.settle();
-    rig.on(Accepting, |probe, out| probe.grant(theirs, 777, out));
-    rig.wait("all bytes, 777 at a time", Accepting, |probe| probe.received(theirs) == 50_000);
+    rig.on(Accepting, |probe, out| probe.grant(accepting, 777, out));
+    rig.wait("all bytes, 777 at a time", Accepting, |probe| probe.received(accepting) == 50_000);
 }
 
 /// Promise 3: `Finished` without bytes before it reaches a side that has granted nothing.
 fn p3_finished_needs_no_grant(rig: &mut dyn Rig) {
-    let (ours, theirs) = connected(rig);
-    rig.on(Connecting, |_, out| out.finish(ours));
-    rig.wait("Finished", Accepting, |probe| probe.saw(theirs, Seen::Finished));
+    let (connecting, accepting) = connected(rig);
+    rig.on(Connecting, |_, out| out.finish(connecting));
+    rig.wait("Finished", Accepting, |probe| probe.saw(accepting, Seen::Finished));
 
     // A grant of exactly the bytes sent is enough for `Finished`.
-    let (ours, theirs) = connected(rig);
-    send_all(rig, Connecting, ours, 0, 1000);
-    rig.on(Connecting, |_, out| out.finish(ours));
+    let (connecting, accepting) = connected(rig);
+    send_all(rig, Connecting, connecting, 0, 1000);
+    rig.on(Connecting, |_, out| out.finish(connecting));
     rig.settle();
-    assert!(!rig.on(Accepting, |probe, _| probe.saw(theirs, Seen::Finished)), "Finished before the bytes");
-    rig.on(Accepting, |probe, out| probe.grant(theirs, 999, out));
-    rig.wait("all but the last byte", Accepting, |probe| probe.received(theirs) == 999);
+    assert!(!rig.on(Accepting, |probe, _| probe.saw(accepting, Seen::Finished)), "Finished before the bytes");
+    rig.on(Accepting, |probe, out| probe.grant(accepting, 999, out));
+    rig.wait("all but the last byte", Accepting, |probe| probe.received(accepting) == 999);
     rig.settle();
     assert!(
-        !rig.on(Accepting, |probe, _| probe.saw(theirs, Seen::Finished)),
+        !rig.on(Accepting, |probe, _| probe.saw(accepting, Seen::Finished)),
         "Finished before the last byte"
     );
-    rig.on(Accepting, |probe, out| probe.grant(theirs, 1, out));
-    rig.wait("Finished after the bytes", Accepting, |probe| probe.saw(theirs, Seen::Finished));
-    assert_eq!(rig.on(Accepting, |probe, _| probe.received(theirs)), 1000);
+    rig.on(Accepting, |probe, out| probe.grant(accepting, 1, out));
+    rig.wait("Finished after the bytes", Accepting, |probe| probe.saw(accepting, Seen::Finished));
+    assert_eq!(rig.on(Accepting, |probe, _| probe.received(accepting)), 1000);
 }
 
 /// Promise 3: bytes and `Finished` of one turn arrive in order; the other direction stays open.
@@ -110,8 +113,9 @@ fn p3_finished_comes_last_and_half_closes(rig: &mut dyn Rig) {
     rig.on(Accepting, |probe, _| (probe.grant_on_open, probe.regrant) = (100_000, true));
     rig.on(Connecting, |probe, _| (probe.grant_on_open, probe.regrant) = (100_000, true));
     for side in [Connecting, Accepting] {
-        let (ours, theirs) = connected(rig);
-        let (source, target) = if side == Connecting { (ours, theirs) } else { (theirs, ours) };
+        let (connecting, accepting) = connected(rig);
+        let (source, target) =
+            if side == Connecting { (connecting, accepting) } else { (accepting, connecting) };
         let bytes = stream(0, 3000);
         rig.on(side, |_, out| {
             assert_eq!(out.send(source, &bytes), bytes.len());
@@ -123,123 +127,132 @@ fn p3_finished_comes_last_and_half_closes(rig: &mut dyn Rig) {
         send_all(rig, other(side), target, 0, 200_000);
         rig.wait("the other direction", side, |probe| probe.received(source) == 200_000);
         rig.on(other(side), |_, out| out.finish(target));
-        rig.wait("the end", other(side), |probe| probe.saw(target, Seen::Lost(LostReason::Closed)));
-        rig.wait("the end", side, |probe| probe.saw(source, Seen::Lost(LostReason::Closed)));
+        rig.wait("Lost(Closed)", other(side), |probe| probe.saw(target, Seen::Lost(LostReason::Closed)));
+        rig.wait("Lost(Closed)", side, |probe| probe.saw(source, Seen::Lost(LostReason::Closed)));
     }
 }
 
-fn p4_send_takes_what_there_is_room_for(rig: &mut dyn Rig) {
-    let (ours, theirs) = connected(rig);
-    let piece = 10_000;
+fn p4_send_takes_as_many_bytes_as_fit(rig: &mut dyn Rig) {
+    let (connecting, accepting) = connected(rig);
+    let piece_bytes = 10_000;
     let mut sent = 0_u64;
-    let mut short = false;
-    // The peer does not read, so the room must come to an end.
-    while !short {
-        let bytes = stream(sent, piece);
-        let (room, taken) = rig.on(Connecting, |_, out| (out.room(ours), out.send(ours, &bytes)));
-        assert!(taken <= room, "took {taken} with room for {room}");
-        assert_eq!(taken, room.min(piece), "took less than there was room for");
+    let mut is_full = false;
+    // The peer does not read, so the transport must take fewer bytes at some time.
+    while !is_full {
+        let bytes = stream(sent, piece_bytes);
+        let (room, taken) = rig.on(Connecting, |_, out| (out.room(connecting), out.send(connecting, &bytes)));
+        assert!(taken <= room, "took {taken} bytes with room for {room}");
+        assert_eq!(taken, room.min(piece_bytes), "send should take min(room, offered) bytes");
         sent += taken as u64;
-        short = taken < piece;
+        is_full = taken < piece_bytes;
         assert!(sent < 1 << 30, "unbounded buffering for a peer that does not read");
         rig.step();
     }
     rig.settle();
-    let rooms = |probe: &Probe| probe.of(ours).iter().filter(|seen| **seen == Seen::Room).count();
+    let room_events = |probe: &Probe| probe.of(connecting).iter().filter(|seen| **seen == Seen::Room).count();
     // The host may have taken more bytes meanwhile: fill the buffers until there is no more `Room`.
     loop {
-        let before = rig.on(Connecting, |probe, _| rooms(probe));
-        sent += rig.on(Connecting, |_, out| out.send(ours, &stream(sent, piece * 10))) as u64;
+        let before = rig.on(Connecting, |probe, _| room_events(probe));
+        sent += rig.on(Connecting, |_, out| out.send(connecting, &stream(sent, piece_bytes * 10))) as u64;
         rig.settle();
-        if rig.on(Connecting, |probe, _| rooms(probe)) == before {
+        if rig.on(Connecting, |probe, _| room_events(probe)) == before {
             break;
         }
     }
-    let before = rig.on(Connecting, |probe, _| rooms(probe));
+    let before = rig.on(Connecting, |probe, _| room_events(probe));
     rig.on(Accepting, |probe, out| {
         probe.regrant = true;
-        probe.grant(theirs, 50_000, out);
+        probe.grant(accepting, 50_000, out);
     });
-    rig.wait("Room", Connecting, |probe| rooms(probe) > before);
-    assert!(rig.on(Connecting, |_, out| out.room(ours)) > 0, "Room without room");
-    send_all(rig, Connecting, ours, sent, 300_000);
-    rig.wait("every byte", Accepting, |probe| probe.received(theirs) == sent + 300_000);
+    rig.wait("Room", Connecting, |probe| room_events(probe) > before);
+    assert!(
+        rig.on(Connecting, |_, out| out.room(connecting)) > 0,
+        "Room should be reported only when there is room"
+    );
+    send_all(rig, Connecting, connecting, sent, 300_000);
+    rig.wait("every byte", Accepting, |probe| probe.received(accepting) == sent + 300_000);
     rig.wait("nothing queued", Connecting, |_| true);
-    assert_eq!(rig.on(Connecting, |_, out| out.queued(ours)), 0);
+    assert_eq!(rig.on(Connecting, |_, out| out.queued(connecting)), 0);
 }
 
 /// Promise 4 for chunks: taken whole or returned whole, in order with `send`; buffers are returned for reuse.
-fn p4_chunks_keep_their_order_and_come_back_whole(rig: &mut dyn Rig) {
-    let (ours, theirs) = connected(rig);
-    let huge = 3 << 20;
-    let taken = rig.on(Connecting, |_, out| out.send_chunk(ours, Chunk::from(stream(0, huge))).is_ok());
-    assert!(taken, "an empty transport takes a chunk of any length");
-    let mut sent = huge as u64;
-    let returned = rig.on(Connecting, |_, out| out.send_chunk(ours, Chunk::from(stream(sent, huge))).err());
+fn p4_chunks_are_sent_in_order_or_returned_whole(rig: &mut dyn Rig) {
+    let (connecting, accepting) = connected(rig);
+    let chunk_bytes = 3 << 20;
+    let taken =
+        rig.on(Connecting, |_, out| out.send_chunk(connecting, Chunk::from(stream(0, chunk_bytes))).is_ok());
+    assert!(taken, "an empty transport should take a chunk of any length");
+    let mut sent = chunk_bytes as u64;
+    let returned =
+        rig.on(Connecting, |_, out| out.send_chunk(connecting, Chunk::from(stream(sent, chunk_bytes))).err());
     match returned {
-        Some(chunk) => assert_eq!(chunk.as_slice(), stream(sent, huge), "a refused chunk is returned whole"),
-        None => sent += huge as u64,
+        Some(chunk) => {
+            assert_eq!(chunk.as_slice(), stream(sent, chunk_bytes), "a refused chunk is returned whole")
+        }
+        None => sent += chunk_bytes as u64,
     }
     rig.on(Accepting, |probe, out| {
         probe.regrant = true;
-        probe.grant(theirs, 400_000, out);
+        probe.grant(accepting, 400_000, out);
     });
-    rig.wait("the huge chunk", Accepting, |probe| probe.received(theirs) == sent);
-    rig.settle(); // Acknowledgements arrive too.
-    // Bytes, chunk, bytes, chunk in one turn; repeated.
-    for turn in 0..50_u64 {
-        #[expect(clippy::cast_possible_truncation, reason = "a few hundred turns at most")]
-        let (first, second) = (100 + turn as usize, 1 + 37 * turn as usize);
+    rig.wait("the chunks of 3 MiB", Accepting, |probe| probe.received(accepting) == sent);
+    rig.settle(); // until the acknowledgements have arrived
+    // Each round sends bytes, a chunk, bytes and a chunk in one turn.
+    for round in 0..50_u64 {
+        #[expect(clippy::cast_possible_truncation, reason = "at most 50 rounds")]
+        let (first, second) = (100 + round as usize, 1 + 37 * round as usize);
         let next = rig.on(Connecting, |_, out| {
-            let mut at = sent;
+            let mut offset = sent;
             for length in [first, second] {
-                let bytes = stream(at, length);
-                assert_eq!(out.send(ours, &bytes), length, "room in an idle connection");
-                at += length as u64;
+                let bytes = stream(offset, length);
+                assert_eq!(out.send(connecting, &bytes), length, "an idle connection should have room");
+                offset += length as u64;
                 let mut chunk = out.take_recycled_chunk().unwrap_or_default();
-                assert!(chunk.is_empty(), "a spent chunk is empty");
-                chunk.buffer().extend_from_slice(&stream(at, length));
-                out.send_chunk(ours, chunk).expect("room in an idle connection");
-                at += length as u64;
+                assert!(chunk.is_empty(), "a recycled chunk should be empty");
+                chunk.buffer().extend_from_slice(&stream(offset, length));
+                out.send_chunk(connecting, chunk).expect("an idle connection should have room");
+                offset += length as u64;
             }
-            at
+            offset
         });
         sent = next;
-        rig.wait("bytes and chunks in order", Accepting, |probe| probe.received(theirs) == sent);
+        rig.wait("bytes and chunks in order", Accepting, |probe| probe.received(accepting) == sent);
     }
     assert!(
         rig.on(Connecting, |_, out| out.take_recycled_chunk().is_some()),
-        "spent chunks are returned for reuse"
+        "sent chunks should be returned for reuse"
     );
 }
 
-fn p5_finish_delivers_what_was_taken(rig: &mut dyn Rig) {
-    let (ours, theirs) = connected(rig);
+fn p5_bytes_taken_before_finish_are_delivered(rig: &mut dyn Rig) {
+    let (connecting, accepting) = connected(rig);
     let length = 5 << 20;
     rig.on(Connecting, |_, out| {
-        out.send_chunk(ours, Chunk::from(stream(0, length))).expect("an empty transport takes any chunk");
-        out.finish(ours);
-        assert!(out.send_chunk(ours, Chunk::from(stream(0, 1))).is_err(), "send_chunk after finish");
+        out.send_chunk(connecting, Chunk::from(stream(0, length)))
+            .expect("an empty transport should take any chunk");
+        out.finish(connecting);
+        assert!(out.send_chunk(connecting, Chunk::from(stream(0, 1))).is_err(), "send_chunk after finish");
     });
     rig.on(Accepting, |probe, out| {
         probe.regrant = true;
-        probe.grant(theirs, 30_000, out);
+        probe.grant(accepting, 30_000, out);
     });
-    rig.wait("Finished", Accepting, |probe| probe.saw(theirs, Seen::Finished));
-    assert_eq!(rig.on(Accepting, |probe, _| probe.received(theirs)), length as u64);
+    rig.wait("Finished", Accepting, |probe| probe.saw(accepting, Seen::Finished));
+    assert_eq!(rig.on(Accepting, |probe, _| probe.received(accepting)), length as u64);
     // The connection is not freed while one direction is open.
     rig.settle();
-    assert!(!rig.on(Connecting, |probe, _| probe.saw(ours, Seen::Lost(LostReason::Closed))));
-    rig.on(Accepting, |_, out| out.finish(theirs));
-    rig.wait("the end", Connecting, |probe| probe.saw(ours, Seen::Lost(LostReason::Closed)));
-    rig.wait("the end", Accepting, |probe| probe.saw(theirs, Seen::Lost(LostReason::Closed)));
+    assert!(!rig.on(Connecting, |probe, _| probe.saw(connecting, Seen::Lost(LostReason::Closed))));
+    rig.on(Accepting, |_, out| out.finish(accepting));
+    rig.wait("Lost(Closed)", Connecting, |probe| probe.saw(connecting, Seen::Lost(LostReason::Closed)));
+    rig.wait("Lost(Closed)", Accepting, |probe| probe.saw(accepting, Seen::Lost(LostReason::Closed)));
 }
 
 /// Promise 6: an abort causes no event at this side and a reset at the other, whatever was in flight.
-fn p6_nothing_follows_an_abort(rig: &mut dyn Rig) {
+fn p6_no_event_follows_an_abort(rig: &mut dyn Rig) {
     for side in [Connecting, Accepting] {
-        let (ours, theirs) = connected(rig);
-        let (source, target) = if side == Connecting { (ours, theirs) } else { (theirs, ours) };
+        let (connecting, accepting) = connected(rig);
+        let (source, target) =
+            if side == Connecting { (connecting, accepting) } else { (accepting, connecting) };
         rig.on(side, |probe, out| probe.grant(source, 1000, out));
         send_all(rig, other(side), target, 0, 500);
         let bytes = stream(0, 100);
@@ -247,7 +260,7 @@ fn p6_nothing_follows_an_abort(rig: &mut dyn Rig) {
             out.send(source, &bytes);
             probe.abort(source, out);
         });
-        rig.wait("the reset", other(side), |probe| {
+        rig.wait("Lost(Reset)", other(side), |probe| {
             probe.of(target).iter().any(|seen| matches!(seen, Seen::Lost(_)))
         });
         assert!(rig.on(other(side), |probe, _| probe.saw(target, Seen::Lost(LostReason::Reset))));
@@ -260,10 +273,10 @@ fn p6_nothing_follows_an_abort(rig: &mut dyn Rig) {
     rig.settle();
 }
 
-fn p6_an_abort_within_an_event(rig: &mut dyn Rig) {
-    let (ours, theirs) = connected(rig);
+fn p6_an_abort_within_an_event_resets_the_peer(rig: &mut dyn Rig) {
+    let (connecting, accepting) = connected(rig);
     rig.on(Accepting, |probe, out| {
-        probe.grant(theirs, 1_000_000, out);
+        probe.grant(accepting, 1_000_000, out);
         probe.react(Box::new(|_, conn, seen, probe, out| {
             if matches!(seen, Seen::Data { .. }) {
                 probe.abort(conn, out);
@@ -271,8 +284,8 @@ fn p6_an_abort_within_an_event(rig: &mut dyn Rig) {
         }));
     });
     let bytes = stream(0, 200_000);
-    rig.on(Connecting, |_, out| out.send(ours, &bytes));
-    rig.wait("the reset", Connecting, |probe| probe.saw(ours, Seen::Lost(LostReason::Reset)));
+    rig.on(Connecting, |_, out| out.send(connecting, &bytes));
+    rig.wait("Lost(Reset)", Connecting, |probe| probe.saw(connecting, Seen::Lost(LostReason::Reset)));
     rig.on(Accepting, |probe, _| {
         probe.react(Box::new(|_, conn, seen, probe, out| {
             if matches!(seen, Seen::Opened { .. }) {
@@ -280,21 +293,21 @@ fn p6_an_abort_within_an_event(rig: &mut dyn Rig) {
             }
         }));
     });
-    let (ours, _) = connected(rig);
-    rig.wait("the reset", Connecting, |probe| probe.saw(ours, Seen::Lost(LostReason::Reset)));
+    let (connecting, _) = connected(rig);
+    rig.wait("Lost(Reset)", Connecting, |probe| probe.saw(connecting, Seen::Lost(LostReason::Reset)));
     rig.settle();
 }
 
-/// Promise 7: no method called with a stale connection affects the one that reuses its slot.
+/// Promise 7: a method called with a stale `Conn` does not affect the connection that reuses its slot.
 fn p7_a_stale_connection_is_ignored(rig: &mut dyn Rig) {
     let (stale, _) = connected(rig);
     rig.on(Connecting, |probe, out| probe.abort(stale, out));
     rig.settle();
     let mut reused = false;
     for _ in 0..8 {
-        let (ours, theirs) = connected(rig);
-        assert_ne!(ours, stale, "each use of a slot has its own generation");
-        reused |= ours.slot == stale.slot;
+        let (connecting, accepting) = connected(rig);
+        assert_ne!(connecting, stale, "a reused slot should have another generation");
+        reused |= connecting.slot == stale.slot;
         rig.on(Connecting, |_, out| {
             assert_eq!(out.room(stale), 0);
             assert_eq!(out.queued(stale), 0);
@@ -306,57 +319,66 @@ fn p7_a_stale_connection_is_ignored(rig: &mut dyn Rig) {
             out.finish(stale);
             out.abort(stale);
         });
-        rig.on(Accepting, |probe, out| probe.grant(theirs, 1000, out));
-        send_all(rig, Connecting, ours, 0, 100);
-        send_all(rig, Accepting, theirs, 0, 100);
-        rig.wait("the connection works", Accepting, |probe| probe.received(theirs) == 100);
+        rig.on(Accepting, |probe, out| probe.grant(accepting, 1000, out));
+        send_all(rig, Connecting, connecting, 0, 100);
+        send_all(rig, Accepting, accepting, 0, 100);
+        rig.wait("the connection works", Accepting, |probe| probe.received(accepting) == 100);
         rig.settle();
-        assert_eq!(rig.on(Connecting, |probe, _| probe.received(ours)), 0, "a stale grant counted");
-        assert!(!rig.on(Accepting, |probe, _| probe.saw(theirs, Seen::Finished)), "a stale finish counted");
+        assert_eq!(
+            rig.on(Connecting, |probe, _| probe.received(connecting)),
+            0,
+            "a grant for a stale Conn must have no effect"
+        );
+        assert!(
+            !rig.on(Accepting, |probe, _| probe.saw(accepting, Seen::Finished)),
+            "a finish for a stale Conn must have no effect"
+        );
     }
-    assert!(reused, "freed slots are reused soon, so that they stay dense");
+    assert!(reused, "freed slots should be reused soon, so that slots stay dense");
 }
 
-fn p8_turns_end_and_timeouts_come(rig: &mut dyn Rig) {
-    let (ours, theirs) = connected(rig);
+fn p8_turns_end_and_timeouts_fire(rig: &mut dyn Rig) {
+    let (connecting, accepting) = connected(rig);
     for side in [Connecting, Accepting] {
-        let (turns, open) = rig.on(side, |probe, _| (probe.turns, probe.in_group()));
-        assert!(turns > 0 && !open, "end_of_turn follows each group of events");
+        let (turns, in_group) = rig.on(side, |probe, _| (probe.turns, probe.in_group()));
+        assert!(turns > 0 && !in_group, "end_of_turn should follow each group of events");
     }
     let start = rig.now();
     for micros in [0, 150, 3000] {
-        let asked = rig.now() + core::time::Duration::from_micros(micros);
+        let requested = rig.now() + core::time::Duration::from_micros(micros);
         let before = rig.on(Accepting, |probe, _| {
-            probe.timeout = Some(asked);
+            probe.timeout = Some(requested);
             probe.timeouts.len()
         });
         rig.wait("the timeout", Accepting, |probe| probe.timeouts.len() > before);
-        rig.on(Accepting, |probe, _| assert!(probe.timeouts[before] >= asked && probe.timeout.is_none()));
+        rig.on(Accepting, |probe, _| assert!(probe.timeouts[before] >= requested && probe.timeout.is_none()));
     }
     assert!(rig.now() >= start);
-    // Neither timeouts nor data starve each other.
+    // Timeouts and data do not starve each other.
     rig.on(Accepting, |probe, out| {
         probe.regrant = true;
-        probe.grant(theirs, 10_000, out);
+        probe.grant(accepting, 10_000, out);
         probe.timeout = Some(start);
     });
     let before = rig.on(Accepting, |probe, _| probe.timeouts.len());
-    send_all(rig, Connecting, ours, 0, 100_000);
+    send_all(rig, Connecting, connecting, 0, 100_000);
     rig.wait("the timeout", Accepting, |probe| probe.timeouts.len() > before);
-    rig.wait("the data", Accepting, |probe| probe.received(theirs) == 100_000);
+    rig.wait("the data", Accepting, |probe| probe.received(accepting) == 100_000);
 }
 
-/// Promise 9: the probe panics when it is re-entered, so this scenario calls every method within events.
+/// Promise 9: this scenario calls every method within events; the probe panics if one calls back.
 fn p9_methods_do_not_call_back(rig: &mut dyn Rig) {
-    let nobody = rig.nobody();
+    let refusing = rig.nobody();
     rig.on(Accepting, |probe, _| {
         probe.react(Box::new(move |now, conn, seen, probe, out| match seen {
             Seen::Opened { .. } => {
                 probe.grant(conn, 5000, out);
                 out.watch_acknowledged(conn, true);
                 assert_eq!(out.send(conn, &stream(0, 100)), 100);
-                out.send_chunk(conn, Chunk::from(stream(100, 100))).expect("room");
-                let refused = out.connect(now, nobody).expect("room for a connection");
+                out.send_chunk(conn, Chunk::from(stream(100, 100)))
+                    .expect("a new connection should have room");
+                let refused =
+                    out.connect(now, refusing).expect("the transport should have room for a connection");
                 out.release(conn, 10);
                 out.set_listening(0, false);
                 probe.abort(refused, out);
@@ -366,25 +388,25 @@ fn p9_methods_do_not_call_back(rig: &mut dyn Rig) {
             _ => {}
         }));
     });
-    let (ours, theirs) = connected(rig);
-    rig.on(Connecting, |probe, out| probe.grant(ours, 1000, out));
-    rig.wait("the answer", Connecting, |probe| probe.received(ours) == 200);
-    send_all(rig, Connecting, ours, 0, 100);
-    rig.wait("Finished", Connecting, |probe| probe.saw(ours, Seen::Finished));
-    rig.on(Connecting, |_, out| out.finish(ours));
-    rig.wait("the end", Connecting, |probe| probe.saw(ours, Seen::Lost(LostReason::Closed)));
-    rig.wait("the end", Accepting, |probe| probe.saw(theirs, Seen::Lost(LostReason::Closed)));
+    let (connecting, accepting) = connected(rig);
+    rig.on(Connecting, |probe, out| probe.grant(connecting, 1000, out));
+    rig.wait("the answer", Connecting, |probe| probe.received(connecting) == 200);
+    send_all(rig, Connecting, connecting, 0, 100);
+    rig.wait("Finished", Connecting, |probe| probe.saw(connecting, Seen::Finished));
+    rig.on(Connecting, |_, out| out.finish(connecting));
+    rig.wait("Lost(Closed)", Connecting, |probe| probe.saw(connecting, Seen::Lost(LostReason::Closed)));
+    rig.wait("Lost(Closed)", Accepting, |probe| probe.saw(accepting, Seen::Lost(LostReason::Closed)));
 }
 
-/// Listeners start closed; while closed, the host refuses; established connections do not notice.
+/// Listeners start closed; the host refuses connections to a closed listener; established connections are unaffected.
 fn listeners_open_and_close(rig: &mut dyn Rig) {
     let target = rig.listener();
     let refused = |rig: &mut dyn Rig| {
         let conn = connect(rig, target);
-        rig.wait("the refusal", Connecting, |probe| probe.saw(conn, Seen::Lost(LostReason::Refused)));
+        rig.wait("Lost(Refused)", Connecting, |probe| probe.saw(conn, Seen::Lost(LostReason::Refused)));
     };
     refused(rig);
-    let (ours, theirs) = connected(rig);
+    let (connecting, accepting) = connected(rig);
     for _ in 0..3 {
         rig.on(Accepting, |_, out| {
             out.set_listening(0, false);
@@ -394,15 +416,15 @@ fn listeners_open_and_close(rig: &mut dyn Rig) {
         });
         refused(rig);
         let (_, second) = connected(rig);
-        assert_ne!(second, theirs);
+        assert_ne!(second, accepting);
     }
-    rig.on(Accepting, |probe, out| probe.grant(theirs, 1000, out));
-    send_all(rig, Connecting, ours, 0, 1000);
-    rig.wait("the first connection's bytes", Accepting, |probe| probe.received(theirs) == 1000);
+    rig.on(Accepting, |probe, out| probe.grant(accepting, 1000, out));
+    send_all(rig, Connecting, connecting, 0, 1000);
+    rig.wait("the first connection's bytes", Accepting, |probe| probe.received(accepting) == 1000);
 }
 
 /// `Acknowledged` events come only for watched connections, up to all bytes sent.
-fn acknowledged_is_reported_where_watched(rig: &mut dyn Rig) {
+fn acknowledged_is_reported_only_for_watched_connections(rig: &mut dyn Rig) {
     let (watched, first) = connected(rig);
     let (unwatched, second) = connected(rig);
     rig.on(Connecting, |_, out| out.watch_acknowledged(watched, true));
@@ -432,6 +454,6 @@ fn acknowledged_is_reported_where_watched(rig: &mut dyn Rig) {
         out.finish(unwatched);
     });
     rig.on(Accepting, |_, out| out.finish(second));
-    rig.wait("the end", Connecting, |probe| probe.saw(unwatched, Seen::Lost(LostReason::Closed)));
+    rig.wait("Lost(Closed)", Connecting, |probe| probe.saw(unwatched, Seen::Lost(LostReason::Closed)));
     assert_eq!(rig.on(Connecting, |probe, _| probe.acknowledged(unwatched)), 3500);
 }

@@ -8,7 +8,7 @@ use crate::{Conn, Transport};
 
 pub(super) trait RigExt: Rig {
     fn on<R>(&mut self, side: Side, act: impl FnMut(&mut Probe, &mut dyn Transport) -> R) -> R;
-    fn wait(&mut self, what: &str, side: Side, until: impl FnMut(&Probe) -> bool);
+    fn wait(&mut self, condition: &str, side: Side, is_met: impl FnMut(&Probe) -> bool);
     fn settle(&mut self);
 }
 
@@ -16,16 +16,19 @@ impl<T: Rig + ?Sized> RigExt for T {
     fn on<R>(&mut self, side: Side, mut act: impl FnMut(&mut Probe, &mut dyn Transport) -> R) -> R {
         let mut result = None;
         self.command(side, &mut |_, probe, out| result = Some(act(probe, out)));
-        result.expect("a rig runs a command before it returns")
+        result.expect("Rig::command should run the command before it returns")
     }
 
-    fn wait(&mut self, what: &str, side: Side, mut until: impl FnMut(&Probe) -> bool) {
+    fn wait(&mut self, condition: &str, side: Side, mut is_met: impl FnMut(&Probe) -> bool) {
         let deadline = self.now() + self.patience();
-        while !self.on(side, |probe, _| until(probe)) {
+        while !self.on(side, |probe, _| is_met(probe)) {
             if self.now() > deadline {
                 let seen = self.on(side, |probe, _| probe.seen.clone());
                 let latest = &seen[seen.len().saturating_sub(12)..];
-                panic!("waited in vain for: {what}; {} events seen, the latest: {latest:?}", seen.len());
+                panic!(
+                    "timed out waiting for: {condition}; {} events seen, the latest: {latest:?}",
+                    seen.len()
+                );
             }
             self.step();
         }
@@ -46,31 +49,32 @@ pub(super) fn connected(rig: &mut dyn Rig) -> (Conn, Conn) {
         out.set_listening(0, true);
         probe.accepted().len()
     });
-    let ours = connect(rig, target);
-    rig.wait("Opened at the connecting side", Connecting, |probe| !probe.of(ours).is_empty());
+    let connecting = connect(rig, target);
+    rig.wait("Opened at the connecting side", Connecting, |probe| !probe.of(connecting).is_empty());
     rig.wait("Opened at the accepting side", Accepting, |probe| probe.accepted().len() > before);
-    (ours, rig.on(Accepting, |probe, _| probe.accepted()[before]))
+    (connecting, rig.on(Accepting, |probe, _| probe.accepted()[before]))
 }
 
 pub(super) fn connect(rig: &mut dyn Rig, target: core::net::SocketAddr) -> Conn {
     let mut conn = None;
     rig.command(Connecting, &mut |now, _, out| conn = Some(out.connect(now, target)));
-    conn.expect("a rig runs a command before it returns").expect("room for a connection")
+    conn.expect("Rig::command should run the command before it returns")
+        .expect("the transport should have room for a connection")
 }
 
-/// `length` bytes of a stream from an offset on.
+/// `length` bytes of the test pattern from an offset on.
 pub(super) fn stream(from: u64, length: usize) -> Vec<u8> {
     (from..).take(length).map(pattern).collect()
 }
 
-/// Sends `length` bytes of the stream from an offset on, as room allows.
+/// Sends `length` bytes of the test pattern from an offset on, as room allows.
 pub(super) fn send_all(rig: &mut dyn Rig, side: Side, conn: Conn, from: u64, length: usize) {
     let bytes = stream(from, length);
     let deadline = rig.now() + rig.patience();
     let mut sent = 0;
     while sent < bytes.len() {
         sent += rig.on(side, |_, out| out.send(conn, &bytes[sent..]));
-        assert!(rig.now() < deadline, "{sent} of {length} bytes sent within the rig's patience");
+        assert!(rig.now() < deadline, "only {sent} of {length} bytes sent before the timeout");
         rig.step();
     }
 }

@@ -10,14 +10,14 @@ use crate::cursor::Cursor;
 pub const BYTES: usize = 28;
 
 /// Hardware type Ethernet, protocol type IPv4, and the lengths of their addresses.
-const KINDS: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
+const ETHERNET_AND_IPV4: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
 
 /// The operation of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Asks for the Ethernet address of the target's IPv4 address.
     Request,
-    /// Tells the sender's addresses.
+    /// Answers a request with the sender's addresses.
     Reply,
 }
 
@@ -41,7 +41,7 @@ impl Packet {
     pub fn parse(bytes: &[u8]) -> Result<Packet, PacketError> {
         let mut cursor = Cursor::new(bytes);
         let truncated = |_| PacketError::Truncated(Layer::Arp);
-        if cursor.array().map_err(truncated)? != KINDS {
+        if cursor.array().map_err(truncated)? != ETHERNET_AND_IPV4 {
             return Err(PacketError::Version(Layer::Arp));
         }
         let operation = match cursor.u16().map_err(truncated)? {
@@ -60,7 +60,7 @@ impl Packet {
 
     /// Emits the packet.
     pub fn emit(&self, out: &mut [u8; BYTES]) {
-        out[..6].copy_from_slice(&KINDS);
+        out[..6].copy_from_slice(&ETHERNET_AND_IPV4);
         out[6] = 0;
         out[7] = match self.operation {
             Operation::Request => 1,
@@ -83,7 +83,7 @@ mod tests {
         [0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 1, 192, 0, 2, 1, 0, 0, 0, 0, 0, 0, 192, 0, 2, 2];
 
     #[test]
-    fn who_has_this_address() {
+    fn a_known_request_parses_and_is_emitted_unchanged() {
         let request = Packet::parse(&[&REQUEST[..], &[0; 18]].concat()).unwrap();
         let expected = Packet {
             operation: Operation::Request,
@@ -99,23 +99,23 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ipv4_over_ethernet_is_refused() {
-        for place in 0..6 {
+    fn other_address_types_operations_and_short_packets_are_rejected() {
+        for offset in 0..6 {
             let mut other = REQUEST;
-            other[place] ^= 2;
-            assert_eq!(Packet::parse(&other), Err(PacketError::Version(Layer::Arp)), "byte {place}");
+            other[offset] ^= 2;
+            assert_eq!(Packet::parse(&other), Err(PacketError::Version(Layer::Arp)), "byte {offset}");
         }
-        let mut reverse = REQUEST;
-        reverse[7] = 3;
-        assert_eq!(Packet::parse(&reverse), Err(PacketError::Operation(Layer::Arp, 3)));
+        let mut reverse_request = REQUEST;
+        reverse_request[7] = 3; // RARP (RFC 903)
+        assert_eq!(Packet::parse(&reverse_request), Err(PacketError::Operation(Layer::Arp, 3)));
         assert_eq!(Packet::parse(&REQUEST[..27]), Err(PacketError::Truncated(Layer::Arp)));
     }
 
     proptest! {
         #[test]
-        fn any_bytes_are_taken(mut bytes in proptest::collection::vec(any::<u8>(), 0..40), kinds: bool) {
-            if kinds && bytes.len() > 8 {
-                bytes[..6].copy_from_slice(&KINDS);
+        fn arbitrary_bytes_do_not_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..40), looks_valid: bool) {
+            if looks_valid && bytes.len() > 8 {
+                bytes[..6].copy_from_slice(&ETHERNET_AND_IPV4);
                 (bytes[6], bytes[7]) = (0, bytes[7] % 4);
             }
             if let Ok(packet) = Packet::parse(&bytes) {

@@ -16,7 +16,7 @@ impl Sum {
     /// The sum of no bytes.
     pub const ZERO: Sum = Sum(0);
 
-    /// Adds these bytes. After an odd length a zero byte is assumed, so only the last call may have an odd length.
+    /// Adds these bytes. An odd length is padded with a zero byte, so only the last call may have an odd length.
     #[must_use]
     pub fn add_bytes(self, bytes: &[u8]) -> Sum {
         let mut sum = self.0;
@@ -61,13 +61,13 @@ impl Sum {
         Sum(words.iter().fold(self.0, |sum, word| add(sum, u64::from(u32::from_ne_bytes(*word)))))
     }
 
-    /// Adds this number.
+    /// Adds a number in network order.
     #[must_use]
     pub fn add_u16(self, number: u16) -> Sum {
         Sum(add(self.0, u64::from(number.to_be())))
     }
 
-    /// Adds this number.
+    /// Adds a number in network order.
     #[must_use]
     pub fn add_u32(self, number: u32) -> Sum {
         Sum(add(self.0, u64::from(number.to_be())))
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     /// The simple algorithm of RFC 1071 §4.1, word by word.
-    fn obvious(bytes: &[u8]) -> u16 {
+    fn reference_checksum(bytes: &[u8]) -> u16 {
         let mut sum = 0_u64;
         for pair in bytes.chunks(2) {
             sum += u64::from(u16::from_be_bytes([pair[0], *pair.get(1).unwrap_or(&0)]));
@@ -144,74 +144,74 @@ mod tests {
     }
 
     #[test]
-    fn the_example_of_rfc_1071() {
+    fn the_example_of_rfc_1071_gives_its_checksum() {
         let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
         assert_eq!(Sum::ZERO.add_bytes(&bytes).finish(), !0xddf2);
     }
 
     #[test]
-    fn the_examples_of_rfc_1624() {
-        // §4: a field changes from 0x5555 to 0x3285, the checksum was 0xdd2f. Equations 1 and 2 give 0xffff and 0x0000.
+    fn the_example_of_rfc_1624_gives_equation_3s_checksum() {
+        // §4: a field changes from 0x5555 to 0x3285, the checksum was 0xdd2f. Equation 2 gives 0xffff, 3 gives 0x0000.
         assert_eq!(adjust_u16(0xdd2f, 0x5555, 0x3285), 0x0000);
         assert_eq!(adjust_u32(0xdd2f, 0x5555_0000, 0x3285_0000), 0x0000);
     }
 
     #[test]
-    fn sums_at_their_limits() {
+    fn the_largest_sums_and_carries_are_correct() {
         for length in [0, 1, 2, 31, 32, 33, 63, 64, 65, 65_535, 65_536] {
             let ones = alloc::vec![0xff; length];
-            assert_eq!(Sum::ZERO.add_bytes(&ones).finish(), obvious(&ones), "{length}");
+            assert_eq!(Sum::ZERO.add_bytes(&ones).finish(), reference_checksum(&ones), "{length}");
         }
         for sum in [0, 1, u64::MAX, u64::MAX - 1, 0xffff_ffff, 0x1_ffff_ffff, 0xffff_0000_0000_0001] {
-            assert_eq!(u16::from_be(!fold(sum)), obvious(&sum.to_ne_bytes()), "{sum:#x}");
+            assert_eq!(u16::from_be(!fold(sum)), reference_checksum(&sum.to_ne_bytes()), "{sum:#x}");
         }
     }
 
     #[test]
-    fn pseudo_headers_are_their_bytes() {
+    fn pseudo_header_sums_equal_the_sums_of_their_bytes() {
         let (source, target) = (Ipv4Addr::new(192, 0, 2, 7), Ipv4Addr::new(198, 51, 100, 1));
         let bytes = [192, 0, 2, 7, 198, 51, 100, 1, 0, 6, 0x01, 0x23];
-        assert_eq!(pseudo_v4(source, target, 6, 0x123).finish(), obvious(&bytes));
+        assert_eq!(pseudo_v4(source, target, 6, 0x123).finish(), reference_checksum(&bytes));
         let (source, target) = ("2001:db8::7", "2001:db8::ffff:1");
         let (source, target): (Ipv6Addr, Ipv6Addr) = (source.parse().unwrap(), target.parse().unwrap());
         let mut bytes = [source.octets(), target.octets()].concat();
         bytes.extend([0, 1, 0x23, 0x45, 0, 0, 0, 58]);
-        assert_eq!(pseudo_v6(source, target, 58, 0x12345).finish(), obvious(&bytes));
+        assert_eq!(pseudo_v6(source, target, 58, 0x12345).finish(), reference_checksum(&bytes));
     }
 
     proptest! {
         #[test]
-        fn as_fast_as_obvious(
+        fn sums_equal_the_reference_for_any_length_and_alignment(
             bytes in proptest::collection::vec(any::<u8>(), 0..200), skipped in 0..8_usize, even in 0..50_usize,
         ) {
             let bytes = &bytes[skipped.min(bytes.len())..];
-            prop_assert_eq!(Sum::ZERO.add_bytes(bytes).finish(), obvious(bytes));
+            prop_assert_eq!(Sum::ZERO.add_bytes(bytes).finish(), reference_checksum(bytes));
             let (head, tail) = bytes.split_at((2 * even).min(bytes.len() & !1));
             if let Some(header) = bytes.first_chunk::<20>() {
-                prop_assert_eq!(Sum::ZERO.add_array(header).finish(), obvious(header));
+                prop_assert_eq!(Sum::ZERO.add_array(header).finish(), reference_checksum(header));
             }
-            prop_assert_eq!(Sum::ZERO.add_bytes(head).add_bytes(tail).finish(), obvious(bytes));
+            prop_assert_eq!(Sum::ZERO.add_bytes(head).add_bytes(tail).finish(), reference_checksum(bytes));
         }
 
         #[test]
-        fn numbers_are_their_bytes(a: u16, b: u32, c: u16) {
+        fn sums_of_numbers_equal_the_sums_of_their_bytes(a: u16, b: u32, c: u16) {
             let mut bytes = Vec::from(a.to_be_bytes());
             bytes.extend(b.to_be_bytes());
             bytes.extend(c.to_be_bytes());
-            prop_assert_eq!(Sum::ZERO.add_u16(a).add_u32(b).add_u16(c).finish(), obvious(&bytes));
+            prop_assert_eq!(Sum::ZERO.add_u16(a).add_u32(b).add_u16(c).finish(), reference_checksum(&bytes));
         }
 
         #[test]
-        fn an_adjusted_sum_is_the_sum_of_what_is_adjusted(words: [u16; 8], to16: u16, to32: u32) {
+        fn an_adjusted_checksum_equals_a_recomputed_one(words: [u16; 8], new_u16: u16, new_u32: u32) {
             // RFC 1624 §3 assumes that not all words are zero, which is true of headers.
             prop_assume!(words[2..].iter().any(|word| *word != 0));
             let sum = |words: &[u16]| words.iter().fold(Sum::ZERO, |sum, word| sum.add_u16(*word)).finish();
             let mut changed = words;
-            changed[0] = to16;
-            prop_assert_eq!(adjust_u16(sum(&words), words[0], to16), sum(&changed));
-            let from32 = u32::from(words[0]) << 16 | u32::from(words[1]);
-            (changed[0], changed[1]) = ((to32 >> 16) as u16, to32 as u16);
-            prop_assert_eq!(adjust_u32(sum(&words), from32, to32), sum(&changed));
+            changed[0] = new_u16;
+            prop_assert_eq!(adjust_u16(sum(&words), words[0], new_u16), sum(&changed));
+            let old_u32 = u32::from(words[0]) << 16 | u32::from(words[1]);
+            (changed[0], changed[1]) = ((new_u32 >> 16) as u16, new_u32 as u16);
+            prop_assert_eq!(adjust_u32(sum(&words), old_u32, new_u32), sum(&changed));
         }
     }
 }

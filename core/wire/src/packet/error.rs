@@ -63,15 +63,19 @@ pub enum PacketError {
 impl fmt::Display for PacketError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            PacketError::Truncated(layer) => write!(f, "{layer}: the packet is cut short"),
-            PacketError::Version(layer) => write!(f, "{layer}: not the version or the addresses we speak"),
-            PacketError::HeaderLength(layer) => write!(f, "{layer}: impossible header length"),
-            PacketError::Length(layer) => write!(f, "{layer}: the length is below the header's"),
+            PacketError::Truncated(layer) => write!(f, "{layer}: the packet is truncated"),
+            PacketError::Version(layer) => write!(f, "{layer}: unsupported version or address type"),
+            PacketError::HeaderLength(layer) => write!(f, "{layer}: the header length is below the minimum"),
+            PacketError::Length(layer) => write!(f, "{layer}: the length field is below the header length"),
             PacketError::Checksum(layer) => write!(f, "{layer}: wrong checksum"),
-            PacketError::Fragment(layer) => write!(f, "{layer}: a fragment"),
-            PacketError::Extension(number) => write!(f, "IPv6: extension header {number} is not followed"),
-            PacketError::Option(layer, kind) => write!(f, "{layer}: option {kind} may not be passed over"),
-            PacketError::Operation(layer, code) => write!(f, "{layer}: operation {code} is not known"),
+            PacketError::Fragment(layer) => write!(f, "{layer}: fragments are not supported"),
+            PacketError::Extension(number) => {
+                write!(f, "IPv6: extension header {number} is invalid or not supported")
+            }
+            PacketError::Option(layer, kind) => {
+                write!(f, "{layer}: invalid option {kind}, or unknown and not skippable")
+            }
+            PacketError::Operation(layer, code) => write!(f, "{layer}: unknown operation {code}"),
             PacketError::Field(layer) => write!(f, "{layer}: a field has a forbidden value"),
         }
     }
@@ -88,8 +92,11 @@ mod tests {
     #[test]
     fn an_error_names_the_layer_and_the_cause() {
         assert_eq!(PacketError::Checksum(Layer::Tcp).to_string(), "TCP: wrong checksum");
-        assert_eq!(PacketError::Fragment(Layer::Ipv4).to_string(), "IPv4: a fragment");
-        assert_eq!(PacketError::Extension(43).to_string(), "IPv6: extension header 43 is not followed");
-        assert_eq!(PacketError::Operation(Layer::Arp, 8).to_string(), "ARP: operation 8 is not known");
+        assert_eq!(PacketError::Fragment(Layer::Ipv4).to_string(), "IPv4: fragments are not supported");
+        assert_eq!(
+            PacketError::Extension(43).to_string(),
+            "IPv6: extension header 43 is invalid or not supported"
+        );
+        assert_eq!(PacketError::Operation(Layer::Arp, 8).to_string(), "ARP: unknown operation 8");
     }
 }

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_and_what_is_in_it() {
+    fn a_known_frame_parses_into_header_and_payload() {
         let frame = [0x02, 0, 0, 0, 0, 1, 0x02, 0, 0, 0, 0, 2, 0x08, 0x00, 0x45];
         let (header, payload) = Header::parse(&frame).unwrap();
         assert_eq!(header.target, Mac([2, 0, 0, 0, 0, 1]));
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_one_and_of_many() {
+    fn group_and_zero_addresses_are_not_unicast() {
         assert!(Mac([2, 0, 0, 0, 0, 1]).is_unicast());
         for group in [Mac::BROADCAST, Mac::ZERO, Mac::of_group_v4(Ipv4Addr::new(224, 0, 0, 251))] {
             assert!(!group.is_unicast(), "{group}");
@@ -117,7 +117,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_taken(frame in proptest::collection::vec(any::<u8>(), 0..40)) {
+        fn a_parsed_frame_is_emitted_unchanged(frame in proptest::collection::vec(any::<u8>(), 0..40)) {
             if let Ok((header, payload)) = Header::parse(&frame) {
                 let mut out = [0; HEADER_BYTES];
                 header.emit(&mut out);

@@ -168,12 +168,12 @@ mod tests {
     }
 
     #[test]
-    fn every_wrong_bit_of_a_header_is_noticed() {
-        for place in 0..20 {
+    fn every_flipped_bit_of_a_header_is_detected() {
+        for offset in 0..20 {
             for bit in 0..8 {
                 let mut packet = packet();
-                packet[place] ^= 1 << bit;
-                assert!(Header::parse(&packet).is_err(), "byte {place}, bit {bit}");
+                packet[offset] ^= 1 << bit;
+                assert!(Header::parse(&packet).is_err(), "byte {offset}, bit {bit}");
             }
         }
         let mut packet = packet();
@@ -238,7 +238,10 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_taken(mut bytes in proptest::collection::vec(any::<u8>(), 0..100), looks_valid: bool) {
+        fn arbitrary_bytes_do_not_panic(
+            mut bytes in proptest::collection::vec(any::<u8>(), 0..100),
+            looks_valid: bool,
+        ) {
             if looks_valid && bytes.len() >= 20 {
                 bytes[0] = 0x40 | bytes[0] & 0xf;
                 (bytes[2], bytes[6], bytes[7]) = (0, 0, 0);

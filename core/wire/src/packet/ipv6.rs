@@ -26,8 +26,8 @@ const EXTENSIONS_MAX: usize = 3;
 
 /// The Pad1 option: one byte of padding, without a length.
 const PAD_1: u8 = 0;
-/// The bits of an option's kind that tell how to treat an unknown option; 0: skip it (RFC 8200 §4.2).
-const OPTION_ACTION: u8 = 0xc0;
+/// The bits of an option's kind that specify the treatment of an unknown option; 0: skip the option (RFC 8200 §4.2).
+const OPTION_ACTION_MASK: u8 = 0xc0;
 
 /// A header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,16 +51,16 @@ pub struct Header {
 impl Header {
     /// Parses a packet. Returns the header, its length in bytes with extension headers, and the payload without padding.
     pub fn parse(packet: &[u8]) -> Result<(Header, usize, &[u8]), PacketError> {
-        let (mut header, rest) = Header::read(packet)?;
+        let (mut header, rest) = Header::parse_fixed_part(packet)?;
         let mut payload =
             rest.get(..usize::from(header.payload_bytes)).ok_or(PacketError::Truncated(Layer::Ipv6))?;
-        let all_bytes = payload.len();
+        let extended_bytes = payload.len();
         let mut extensions = 0;
         loop {
             match header.protocol {
                 HOP_BY_HOP if extensions > 0 => return Err(PacketError::Extension(HOP_BY_HOP)),
                 number @ (HOP_BY_HOP | DESTINATION_OPTIONS) if extensions < EXTENSIONS_MAX => {
-                    (header.protocol, payload) = pass_over(number, payload)?;
+                    (header.protocol, payload) = skip_extension(number, payload)?;
                     extensions += 1;
                 }
                 FRAGMENT => return Err(PacketError::Fragment(Layer::Ipv6)),
@@ -73,29 +73,29 @@ impl Header {
             clippy::cast_possible_truncation,
             reason = "at most the original payload length, which has 16 bits"
         )]
-        let left = payload.len() as u16;
-        header.payload_bytes = left;
-        Ok((header, HEADER_BYTES + all_bytes - payload.len(), payload))
+        let payload_bytes = payload.len() as u16;
+        header.payload_bytes = payload_bytes;
+        Ok((header, HEADER_BYTES + extended_bytes - payload.len(), payload))
     }
 
     /// Parses a packet that an ICMP message quotes. Returns the header and the quoted part of its payload. Extension headers
-    /// are not skipped: `protocol` is the first one's number, if there is one.
+    /// are not skipped: `protocol` is the number of the first one, if any.
     pub fn parse_quoted(packet: &[u8]) -> Result<(Header, &[u8]), PacketError> {
-        let (header, rest) = Header::read(packet)?;
+        let (header, rest) = Header::parse_fixed_part(packet)?;
         Ok((header, &rest[..rest.len().min(usize::from(header.payload_bytes))]))
     }
 
-    fn read(packet: &[u8]) -> Result<(Header, &[u8]), PacketError> {
+    fn parse_fixed_part(packet: &[u8]) -> Result<(Header, &[u8]), PacketError> {
         let (head, rest) =
             packet.split_first_chunk::<HEADER_BYTES>().ok_or(PacketError::Truncated(Layer::Ipv6))?;
         let [v0, v1, v2, v3, l0, l1, protocol, hop_limit, addresses @ ..] = *head;
-        let first = u32::from_be_bytes([v0, v1, v2, v3]);
-        if first >> 28 != 6 {
+        let version_class_flow = u32::from_be_bytes([v0, v1, v2, v3]);
+        if version_class_flow >> 28 != 6 {
             return Err(PacketError::Version(Layer::Ipv6));
         }
-        let address = |at: usize| {
+        let address = |offset: usize| {
             let mut octets = [0; 16];
-            octets.copy_from_slice(&addresses[at..at + 16]);
+            octets.copy_from_slice(&addresses[offset..offset + 16]);
             Ipv6Addr::from(octets)
         };
         let header = Header {
@@ -103,8 +103,8 @@ impl Header {
             target: address(16),
             protocol,
             hop_limit,
-            dscp_ecn: (first >> 20 & 0xff) as u8,
-            flow_label: first & 0xf_ffff,
+            dscp_ecn: (version_class_flow >> 20 & 0xff) as u8,
+            flow_label: version_class_flow & 0xf_ffff,
             payload_bytes: u16::from_be_bytes([l0, l1]),
         };
         Ok((header, rest))
@@ -112,8 +112,8 @@ impl Header {
 
     /// Emits the header.
     pub fn emit(&self, out: &mut [u8; HEADER_BYTES]) {
-        let first = 6 << 28 | u32::from(self.dscp_ecn) << 20 | self.flow_label & 0xf_ffff;
-        out[..4].copy_from_slice(&first.to_be_bytes());
+        let version_class_flow = 6 << 28 | u32::from(self.dscp_ecn) << 20 | self.flow_label & 0xf_ffff;
+        out[..4].copy_from_slice(&version_class_flow.to_be_bytes());
         out[4..6].copy_from_slice(&self.payload_bytes.to_be_bytes());
         out[6] = self.protocol;
         out[7] = self.hop_limit;
@@ -123,16 +123,19 @@ impl Header {
 }
 
 /// Skips an extension header of options. Returns the number of the next header, and the bytes after this one.
-fn pass_over(number: u8, bytes: &[u8]) -> Result<(u8, &[u8]), PacketError> {
+fn skip_extension(number: u8, bytes: &[u8]) -> Result<(u8, &[u8]), PacketError> {
     let truncated = PacketError::Truncated(Layer::Ipv6);
-    let [next, eights, ..] = *bytes else { return Err(truncated) };
-    let (extension, after) = bytes.split_at_checked((usize::from(eights) + 1) * 8).ok_or(truncated)?;
+    let [next, length_in_eights, ..] = *bytes else { return Err(truncated) };
+    let (extension, after) =
+        bytes.split_at_checked((usize::from(length_in_eights) + 1) * 8).ok_or(truncated)?;
     let mut options = &extension[2..];
     loop {
         options = match *options {
             [] => return Ok((next, after)),
             [PAD_1, ref rest @ ..] => rest,
-            [kind, ..] if kind & OPTION_ACTION != 0 => return Err(PacketError::Option(Layer::Ipv6, kind)),
+            [kind, ..] if kind & OPTION_ACTION_MASK != 0 => {
+                return Err(PacketError::Option(Layer::Ipv6, kind));
+            }
             [_, length, ref rest @ ..] => {
                 rest.get(usize::from(length)..).ok_or(PacketError::Extension(number))?
             }
@@ -168,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_by_hand() {
+    fn a_packet_has_the_bytes_of_rfc_8200_and_padding_is_ignored() {
         let packet = packet(6, b"segment");
         assert_eq!(packet[..8], [0x6b, 0x8a, 0xbc, 0xde, 0, 7, 6, 64]);
         assert_eq!(packet[8..12], [0x20, 0x01, 0x0d, 0xb8]);
@@ -183,38 +186,51 @@ mod tests {
     }
 
     #[test]
-    fn options_are_passed_over() {
+    fn options_headers_with_skippable_options_are_skipped() {
         // Hop-by-hop options: router alert and two Pad1; destination options: 16 bytes in all, with Pad1 and PadN.
-        let bytes: &[u8] = &[60, 0, 5, 2, 0, 0, 0, 0];
-        let filler: &[u8] = &[6, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        let packet = packet(0, &[bytes, filler, b"segment"].concat());
+        let hop_by_hop: &[u8] = &[60, 0, 5, 2, 0, 0, 0, 0];
+        let destination_options: &[u8] = &[6, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let packet = packet(0, &[hop_by_hop, destination_options, b"segment"].concat());
         assert_eq!(Header::parse(&packet), Ok((header(6, 7), 64, &b"segment"[..])));
     }
 
     #[test]
-    fn extensions_that_are_not_followed() {
-        let filler = |next: u8| [next, 0, 1, 4, 0, 0, 0, 0];
+    fn unsupported_misplaced_and_repeated_extension_headers_are_rejected() {
+        let padding_only = |next: u8| [next, 0, 1, 4, 0, 0, 0, 0];
         for number in [43, 50, 51, 135, 139, 140] {
-            assert_eq!(Header::parse(&packet(number, &filler(6))), Err(PacketError::Extension(number)));
+            assert_eq!(Header::parse(&packet(number, &padding_only(6))), Err(PacketError::Extension(number)));
         }
-        assert_eq!(Header::parse(&packet(44, &filler(6))), Err(PacketError::Fragment(Layer::Ipv6)));
-        let late = packet(60, &[filler(0), filler(6)].concat());
-        assert_eq!(Header::parse(&late), Err(PacketError::Extension(0)), "hop by hop comes first");
-        let three = packet(0, &[filler(60), filler(60), filler(6)].concat());
+        assert_eq!(Header::parse(&packet(44, &padding_only(6))), Err(PacketError::Fragment(Layer::Ipv6)));
+        let misplaced = packet(60, &[padding_only(0), padding_only(6)].concat());
+        assert_eq!(
+            Header::parse(&misplaced),
+            Err(PacketError::Extension(0)),
+            "hop-by-hop options must come first"
+        );
+        let three = packet(0, &[padding_only(60), padding_only(60), padding_only(6)].concat());
         assert!(Header::parse(&three).is_ok());
-        let four = packet(0, &[filler(60), filler(60), filler(60), filler(6)].concat());
-        assert_eq!(Header::parse(&four), Err(PacketError::Extension(60)), "the walk is bounded");
+        let four =
+            packet(0, &[padding_only(60), padding_only(60), padding_only(60), padding_only(6)].concat());
+        assert_eq!(
+            Header::parse(&four),
+            Err(PacketError::Extension(60)),
+            "at most EXTENSIONS_MAX extension headers"
+        );
     }
 
     #[test]
-    fn options_that_may_not_be_passed_over() {
+    fn malformed_options_and_options_that_must_not_be_skipped_are_rejected() {
         for kind in [0x40, 0x80, 0xc2] {
             let packet = packet(60, &[6, 0, kind, 4, 0, 0, 0, 0]);
             assert_eq!(Header::parse(&packet), Err(PacketError::Option(Layer::Ipv6, kind)));
         }
         for option in [[1, 5, 0, 0, 0, 0], [1, 3, 0, 0, 0, 1]] {
             let packet = packet(60, &[&[6, 0][..], &option].concat());
-            assert_eq!(Header::parse(&packet), Err(PacketError::Extension(60)), "beyond its end");
+            assert_eq!(
+                Header::parse(&packet),
+                Err(PacketError::Extension(60)),
+                "the option exceeds its extension header"
+            );
         }
         let truncated = Err(PacketError::Truncated(Layer::Ipv6));
         assert_eq!(Header::parse(&packet(60, &[6, 1, 1, 4, 0, 0, 0, 0])), truncated);
@@ -222,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quoted_packet_is_cut() {
+    fn a_quoted_packet_may_be_truncated() {
         let packet = packet(6, &[7; 100]);
         let (quoted, rest) = Header::parse_quoted(&packet[..48]).unwrap();
         assert_eq!((quoted, rest), (header(6, 100), &[7; 8][..]));
@@ -230,19 +246,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_taken(
+        fn arbitrary_bytes_do_not_panic(
             bytes in proptest::collection::vec(any::<u8>(), 0..100),
-            kinds in proptest::collection::vec((prop::sample::select(alloc::vec![0_u8, 6, 43, 60]), 0..3_u8), 0..5),
+            headers in proptest::collection::vec((prop::sample::select(alloc::vec![0_u8, 6, 43, 60]), 0..3_u8), 0..5),
         ) {
             let _ = (Header::parse(&bytes), Header::parse_quoted(&bytes));
             let mut extensions = Vec::new();
-            for (next, eights) in kinds {
-                extensions.extend([next, eights]);
-                extensions.resize(extensions.len() + 6 + 8 * usize::from(eights), 0);
+            for (next, length_in_eights) in headers {
+                extensions.extend([next, length_in_eights]);
+                extensions.resize(extensions.len() + 6 + 8 * usize::from(length_in_eights), 0);
             }
             extensions.extend(bytes);
-            for first in [0, 60] {
-                let packet = packet(first, &extensions);
+            for first_extension in [0, 60] {
+                let packet = packet(first_extension, &extensions);
                 if let Ok((header, header_bytes, payload)) = Header::parse(&packet) {
                     prop_assert_eq!(header_bytes + payload.len(), packet.len());
                     prop_assert_eq!(usize::from(header.payload_bytes), payload.len());

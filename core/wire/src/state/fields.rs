@@ -98,19 +98,19 @@ impl<'a> Reader<'a> {
         self.flag()?.then(|| read(self)).transpose()
     }
 
-    pub(super) fn bytes(&mut self, most: usize, what: &'static str) -> Result<&'a [u8], StateError> {
-        let length = self.length(most, what)?;
+    pub(super) fn bytes(&mut self, max: usize, what: &'static str) -> Result<&'a [u8], StateError> {
+        let length = self.length(max, what)?;
         Ok(self.0.bytes(length)?)
     }
 
     pub(super) fn list<T>(
         &mut self,
-        most: usize,
+        max: usize,
         what: &'static str,
         mut read: impl FnMut(&mut Self) -> Result<T, StateError>,
     ) -> Result<Vec<T>, StateError> {
-        let length = self.length(most, what)?;
-        // Each element takes at least one byte of input: this bounds the allocation whatever the length says.
+        let length = self.length(max, what)?;
+        // Each element takes at least one byte of input: this bounds the allocation for any length.
         let mut all = Vec::with_capacity(length.min(self.0.len()));
         for _ in 0..length {
             all.push(read(self)?);
@@ -118,9 +118,9 @@ impl<'a> Reader<'a> {
         Ok(all)
     }
 
-    fn length(&mut self, most: usize, what: &'static str) -> Result<usize, StateError> {
+    fn length(&mut self, max: usize, what: &'static str) -> Result<usize, StateError> {
         let length = self.u32()? as usize;
-        if length > most { Err(StateError::TooMany(what)) } else { Ok(length) }
+        if length > max { Err(StateError::TooMany(what)) } else { Ok(length) }
     }
 
     pub(super) fn address(&mut self) -> Result<SocketAddr, StateError> {

@@ -1,7 +1,7 @@
 //! The state of a live TCP connection that moves to another host.
 //!
 //! One format serves the user-level stack and the kernel's, which does not export [`ConnectionState::recovery`]. The
-//! importing stack trusts nothing in a state: it checks the fields against each other and against its own limits.
+//! importing stack must check the fields of a state against each other and against its own limits.
 //!
 //! Sequence numbers count from the SYN, which is 0, and do not wrap; the first byte is 1. Add the initial sequence number
 //! for those on the wire. Times are relative because clocks differ.
@@ -15,7 +15,7 @@
 //! | fields, in the order of the structures here | |
 //! | XXH3 of everything before it | 8 |
 //!
-//! Numbers are in network order. A byte 0 or 1 before an optional field tells whether it is present. Lists begin with
+//! Numbers are in network order. An optional field follows a byte 1, or is replaced by a byte 0. Lists begin with
 //! their length in four bytes.
 
 mod fields;
@@ -66,7 +66,7 @@ pub struct ConnectionState {
     pub agreed: Agreed,
     /// Time since the peer's last segment, in nanoseconds.
     pub heard_age_ns: u64,
-    /// Loss recovery and congestion control, if the exporting stack knows them.
+    /// Loss recovery and congestion control, if the exporting stack exports them.
     pub recovery: Option<Recovery>,
 }
 
@@ -122,11 +122,11 @@ pub struct Sending {
     pub scale: u8,
     /// Whether the sending direction is finished.
     pub finish: Finish,
-    /// The send buffer was full: the application waits to be told that there is room.
+    /// The send buffer was full: the application waits for an event that reports room.
     pub wants_room: bool,
-    /// The application wants to be told what the peer has acknowledged.
+    /// The application has subscribed to the peer's acknowledgements.
     pub is_watched: bool,
-    /// Stream offset up to which the application was told.
+    /// Stream offset of the acknowledgement last reported to the application.
     pub told_acknowledged: u64,
     /// Bytes from SND.UNA on, sent or not.
     pub queue: Vec<u8>,
@@ -149,7 +149,7 @@ pub struct Receiving {
     pub scale: u8,
     /// Sequence number of the peer's FIN, once it has arrived.
     pub fin: Option<u64>,
-    /// The application was told that the peer has finished.
+    /// The peer's FIN was reported to the application.
     pub told_finished: bool,
     /// Acknowledgements are limited to this sequence number (PostMan §4.2).
     pub gate: Option<u64>,
@@ -169,7 +169,7 @@ pub enum StateError {
     Magic,
     /// The version is unknown.
     Version(u8),
-    /// The input is shorter or longer than its length fields say.
+    /// The input is shorter or longer than its length fields specify.
     Length,
     /// The checksum is wrong.
     Checksum,
@@ -182,17 +182,21 @@ pub enum StateError {
 impl fmt::Display for StateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            StateError::Magic => f.write_str("these bytes are no connection's state"),
+            StateError::Magic => f.write_str("not the state of a connection: wrong magic"),
             StateError::Version(version) => {
                 write!(
                     f,
-                    "a connection's state of version {version}, {VERSION} is known here: upgrade this end"
+                    "the connection's state has version {version}, this end supports {VERSION}: upgrade this end"
                 )
             }
-            StateError::Length => f.write_str("a connection's state with bytes missing, or too many"),
-            StateError::Checksum => f.write_str("a connection's state that was altered on the way"),
-            StateError::Field(field) => write!(f, "a connection's state whose {field} cannot be"),
-            StateError::TooMany(what) => write!(f, "a connection's state with too many {what}"),
+            StateError::Length => {
+                f.write_str("the length of the connection's state contradicts its length fields")
+            }
+            StateError::Checksum => {
+                f.write_str("the connection's state was altered in transit: wrong checksum")
+            }
+            StateError::Field(field) => write!(f, "the connection's state has an invalid value: {field}"),
+            StateError::TooMany(what) => write!(f, "the connection's state has too many {what}"),
         }
     }
 }

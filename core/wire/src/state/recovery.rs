@@ -122,7 +122,7 @@ pub struct Recovery {
     pub high_rxt: u64,
     /// The recovery has retransmitted the last segment (RescueRxt of RFC 6675).
     pub is_rescued: bool,
-    /// Without SACK: bytes that have left the network according to duplicate acknowledgements, and the number of these.
+    /// Without SACK: bytes that have left the network according to duplicate acknowledgements, and their number.
     pub duplicated: (u64, u32),
     /// Number of later segments that must arrive before a missing one counts as lost.
     pub threshold: u32,

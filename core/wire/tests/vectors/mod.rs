@@ -14,14 +14,19 @@ impl Vectors {
         for line in text.lines() {
             let content = line.split('#').next().unwrap_or_default().trim();
             if let Some(rest) = content.strip_prefix('[') {
-                let next = rest.strip_suffix(']').unwrap_or_else(|| panic!("a name without an end: {line}"));
-                assert!(vectors.insert(next, Vec::new()).is_none(), "two vectors are called {next:?}");
+                let next = rest
+                    .strip_suffix(']')
+                    .unwrap_or_else(|| panic!("missing ] after a vector's name: {line}"));
+                assert!(vectors.insert(next, Vec::new()).is_none(), "two vectors have the name {next:?}");
                 name = Some(next);
             } else if !content.is_empty() {
-                let vector = name.and_then(|name| vectors.get_mut(name)).expect("a name comes first");
-                assert!(content.len().is_multiple_of(2), "half a byte: {line}");
-                vector.extend((0..content.len()).step_by(2).map(|at| {
-                    u8::from_str_radix(&content[at..at + 2], 16).unwrap_or_else(|_| panic!("no hex: {line}"))
+                let vector = name
+                    .and_then(|name| vectors.get_mut(name))
+                    .expect("a vector file should begin with a name");
+                assert!(content.len().is_multiple_of(2), "odd number of hex digits: {line}");
+                vector.extend((0..content.len()).step_by(2).map(|offset| {
+                    u8::from_str_radix(&content[offset..offset + 2], 16)
+                        .unwrap_or_else(|_| panic!("not hex: {line}"))
                 }));
             }
         }
@@ -30,12 +35,12 @@ impl Vectors {
 
     /// The bytes of a vector.
     pub fn bytes(&self, name: &str) -> &[u8] {
-        self.0.get(name).unwrap_or_else(|| panic!("there is no vector {name:?}"))
+        self.0.get(name).unwrap_or_else(|| panic!("vector {name:?} is missing"))
     }
 
     /// The bytes of a vector of known length.
     pub fn array<const N: usize>(&self, name: &str) -> [u8; N] {
-        self.bytes(name).try_into().unwrap_or_else(|_| panic!("{name:?} has not {N} bytes"))
+        self.bytes(name).try_into().unwrap_or_else(|_| panic!("vector {name:?} should have {N} bytes"))
     }
 
     /// All vectors with their names.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-use spillway_server::Client;
+use spillway_server::ClientId;
 
 /// Numbers of clients. A number consists of a generation and a slot, so that it is not reused for a long time. 0 is never
 /// used.
@@ -12,12 +12,12 @@ use spillway_server::Client;
 pub(super) struct Clients {
     slots: Vec<Slot>,
     free: Vec<u32>,
-    numbers: HashMap<Client, u64, Seeded>,
+    numbers: HashMap<ClientId, u64, Seeded>,
 }
 
 struct Slot {
     generation: u32,
-    client: Option<Client>,
+    client: Option<ClientId>,
     context: Context,
     is_accepted: bool,
     /// Bytes that were received and not consumed.
@@ -25,7 +25,7 @@ struct Slot {
 }
 
 impl Slot {
-    fn new(generation: u32, client: Client) -> Slot {
+    fn new(generation: u32, client: ClientId) -> Slot {
         let context = Context(std::ptr::null_mut());
         Slot { generation, client: Some(client), context, is_accepted: false, unconsumed: 0 }
     }
@@ -40,11 +40,11 @@ unsafe impl Send for Context {}
 
 impl Clients {
     /// A number for a new client. The bounded tables of links and sessions bound `slots`. `None` when no slot is left.
-    pub(super) fn add(&mut self, client: Client) -> Option<u64> {
+    pub(super) fn add(&mut self, client: ClientId) -> Option<u64> {
         let slot = match self.free.pop() {
             Some(slot) => {
-                let place = &mut self.slots[slot as usize]; // freed slots exist
-                *place = Slot::new(place.generation.wrapping_add(1).max(1), client);
+                let freed = &mut self.slots[slot as usize]; // an entry of `free` is an index of `slots`
+                *freed = Slot::new(freed.generation.wrapping_add(1).max(1), client);
                 slot
             }
             None => {
@@ -59,13 +59,13 @@ impl Clients {
     }
 
     /// The number of a client, and the application's pointer for it.
-    pub(super) fn number(&self, client: Client) -> Option<(u64, *mut c_void)> {
+    pub(super) fn number(&self, client: ClientId) -> Option<(u64, *mut c_void)> {
         let number = *self.numbers.get(&client)?;
         Some((number, self.slot(number)?.context.0))
     }
 
     /// The client with this number.
-    pub(super) fn client(&self, number: u64) -> Option<Client> {
+    pub(super) fn client(&self, number: u64) -> Option<ClientId> {
         self.slot(number)?.client
     }
 
@@ -104,7 +104,7 @@ impl Clients {
     pub(super) fn remove(&mut self, number: u64) {
         let Some(client) = self.client(number) else { return };
         self.numbers.remove(&client);
-        if let Some(slot) = place(number).and_then(|place| self.slots.get_mut(place)) {
+        if let Some(slot) = index(number).and_then(|index| self.slots.get_mut(index)) {
             slot.client = None;
             self.free.push(number as u32); // the lower half is the slot
         }
@@ -115,17 +115,17 @@ impl Clients {
     }
 
     fn slot_mut(&mut self, number: u64) -> Option<&mut Slot> {
-        let slot = self.slots.get_mut(place(number)?)?;
+        let slot = self.slots.get_mut(index(number)?)?;
         (u64::from(slot.generation) == number >> 32).then_some(slot)
     }
 
     fn slot(&self, number: u64) -> Option<&Slot> {
-        let slot = self.slots.get(place(number)?)?;
+        let slot = self.slots.get(index(number)?)?;
         (u64::from(slot.generation) == number >> 32).then_some(slot)
     }
 }
 
-fn place(number: u64) -> Option<usize> {
+fn index(number: u64) -> Option<usize> {
     usize::try_from(number & u64::from(u32::MAX)).ok()
 }
 
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_that_has_ended_is_nobodys() {
+    fn unknown_numbers_find_no_client() {
         let mut clients = Clients::default();
         assert!(clients.client(0).is_none() && clients.client(1 << 32).is_none());
         clients.remove(u64::MAX);
@@ -194,13 +194,13 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_alike_have_hashes_that_are_not() {
+    fn similar_ids_spread_over_the_hash_table() {
         let seeded = Seeded::default();
-        let mut low: Vec<u64> =
+        let mut buckets: Vec<u64> =
             (0..65_536_u32).map(|id| seeded.hash_one((3_u32, 7_u32, id)) % 65_536).collect();
-        low.sort_unstable();
-        low.dedup();
-        // A random function reaches 63 % of the places on average.
-        assert!(low.len() > 38_000, "{} of 65,536 places", low.len());
+        buckets.sort_unstable();
+        buckets.dedup();
+        // A random function reaches 63 % of the buckets on average.
+        assert!(buckets.len() > 38_000, "{} of 65,536 buckets", buckets.len());
     }
 }

@@ -25,7 +25,7 @@ pub enum spw_event_kind {
     /// the client's `context`: free its target. `reason` is 0 if the client closed the connection; otherwise it was reset.
     SPW_CLOSED_BY_CLIENT = 4,
     /// `spw_compose` took less than all bytes before, and would take more now.
-    SPW_ROOM = 5,
+    SPW_CAN_COMPOSE = 5,
     /// A helper or a library client has opened a link. For the log.
     SPW_LINK_OPENED = 6,
     /// A link is lost, after `SPW_CLOSED_BY_CLIENT` for each of its connections; its sessions continue. For the log.
@@ -57,10 +57,10 @@ pub struct spw_event {
 
 impl spw_event {
     pub(super) fn of(kind: spw_event_kind, client: spw_client) -> spw_event {
-        spw_event { kind: kind as i32, client, ..spw_event::nothing() }
+        spw_event { kind: kind as i32, client, ..spw_event::empty() }
     }
 
-    pub(super) fn nothing() -> spw_event {
+    pub(super) fn empty() -> spw_event {
         spw_event {
             kind: 0,
             reason: 0,

@@ -10,7 +10,7 @@ use std::time::Instant;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventFlags};
 use rustix::io::Errno;
-use spillway_server::{BindError, Client, CloseReason, Event, LinkId, Links, RefuseReason, Settings};
+use spillway_server::{BindError, ClientId, CloseReason, Event, LinkId, Links, RefuseReason, Settings};
 
 use super::clients::Clients;
 use super::event::{Text, spw_event};
@@ -19,7 +19,8 @@ use super::event::{Text, spw_event};
 const BUFFER_BYTES: usize = 64 * 1024;
 /// Maximum of epoll events handled in one turn: the others stay ready for the next one.
 const READY_MAX: usize = 256;
-/// Any mark is unique, because the epoll set contains only this link port's descriptors.
+/// The mark with which `Links` tags its descriptors in the epoll set. The value does not matter, because this set
+/// contains no other descriptors.
 const MARK: u32 = 0;
 
 /// A link port, and the state of its turn.
@@ -27,18 +28,18 @@ pub(crate) struct Port {
     pub(super) links: Links,
     pub(super) clients: Clients,
     epoll: OwnedFd,
-    /// Time of the current turn: the clock is read once.
+    /// Time at which the current turn began; a flush reads the clock again.
     now: Instant,
     /// Epoll events of this turn that were not handled yet.
     ready: VecDeque<(u64, EventFlags)>,
-    /// The link that is being decomposed: its bytes are `buffer[begin..end]`.
+    /// The link whose received bytes are being split into events; the rest of them is `buffer[begin..end]`.
     current: Option<LinkId>,
     begin: usize,
     end: usize,
     buffer: Box<[u8]>,
     /// The last event's text.
     text: Text,
-    /// A flush is due: C has used a client, or a turn has begun.
+    /// A flush is due: the C program has used a client, or a turn has begun.
     pub(super) is_touched: bool,
 }
 
@@ -89,7 +90,7 @@ impl Port {
         Ok(())
     }
 
-    /// The next event of this turn; `None` when no event is left.
+    /// The next event of this turn, for which this receives from ready links; `None` when no event is left.
     pub(super) fn decompose(&mut self) -> Option<spw_event> {
         loop {
             // First events from received bytes, then those of `poll_event`.
@@ -98,7 +99,7 @@ impl Port {
                 let event = self.links.decompose(self.now, link, &mut input);
                 self.begin = self.end - input.len();
                 match event {
-                    Some(event) => match tell(&mut self.links, &mut self.clients, &mut self.text, event) {
+                    Some(event) => match convert(&mut self.links, &mut self.clients, &mut self.text, event) {
                         Some(event) => return Some(event),
                         None => continue,
                     },
@@ -109,13 +110,13 @@ impl Port {
                 if let Some(link) = self.links.handle_ready(self.now, data, flags) {
                     self.begin = 0;
                     self.end = self.links.receive(link, &mut self.buffer);
-                    // Also after receiving no bytes: `decompose` must see the end of each input.
+                    // Also after receiving no bytes: `Links::decompose` must be called until it returns `None`.
                     self.current = Some(link);
                 }
                 continue;
             }
             let event = self.links.poll_event()?;
-            if let Some(event) = tell(&mut self.links, &mut self.clients, &mut self.text, event) {
+            if let Some(event) = convert(&mut self.links, &mut self.clients, &mut self.text, event) {
                 return Some(event);
             }
         }
@@ -137,17 +138,18 @@ impl Port {
         self.links.poll_timeout()
     }
 
-    pub(super) fn client(&mut self, number: u64) -> Option<Client> {
+    pub(super) fn client(&mut self, number: u64) -> Option<ClientId> {
         let client = self.clients.client(number)?;
         self.is_touched = true;
         Some(client)
     }
 }
 
-/// Converts an event for C; `None` if C has closed its client already, or the client was refused here.
-fn tell(links: &mut Links, clients: &mut Clients, text: &mut Text, event: Event<'_>) -> Option<spw_event> {
+/// Converts an event for the C program; `None` if the program has closed its client already, or the client was refused
+/// here.
+fn convert(links: &mut Links, clients: &mut Clients, text: &mut Text, event: Event<'_>) -> Option<spw_event> {
     use super::event::spw_event_kind as K;
-    let known = |clients: &Clients, client| clients.number(client);
+    let number_of = |clients: &Clients, client| clients.number(client);
     Some(match event {
         Event::Connected { client, address } => match clients.add(client) {
             Some(number) => {
@@ -159,23 +161,24 @@ fn tell(links: &mut Links, clients: &mut Clients, text: &mut Text, event: Event<
             }
         },
         Event::Data { client, bytes } => {
-            let (number, context) = known(clients, client)?;
+            let (number, context) = number_of(clients, client)?;
             let (data, length) = (bytes.as_ptr(), bytes.len());
             clients.received(number, length);
             spw_event { context, data, length, ..spw_event::of(K::SPW_DATA, number) }
         }
         Event::Finished { client } => {
-            let (number, context) = known(clients, client)?;
+            let (number, context) = number_of(clients, client)?;
             spw_event { context, ..spw_event::of(K::SPW_FINISHED, number) }
         }
-        Event::Room { client } => {
-            let (number, context) = known(clients, client)?;
-            spw_event { context, ..spw_event::of(K::SPW_ROOM, number) }
+        Event::CanCompose { client } => {
+            let (number, context) = number_of(clients, client)?;
+            spw_event { context, ..spw_event::of(K::SPW_CAN_COMPOSE, number) }
         }
         Event::Closed { client, reason } => {
-            // `Closed` must be answered by `close`. The client's number ends here, so C cannot do so.
+            // `Closed` must be answered by `close`. The number becomes invalid here, so the C program cannot call
+            // `close`.
             links.close(client, reason);
-            let (number, context) = known(clients, client)?;
+            let (number, context) = number_of(clients, client)?;
             clients.remove(number);
             let reason = if reason == CloseReason::Normal { 0 } else { reason as i32 };
             spw_event { context, reason, ..spw_event::of(K::SPW_CLOSED_BY_CLIENT, number) }

@@ -47,7 +47,7 @@ static void serve(void) {
             EXPECT(SPW_OK, spw_consumed(port, event.client, event.length));
         } else if (event.kind == SPW_FINISHED) {
             is_finished = 1;
-        } else if (event.kind == SPW_ROOM) {
+        } else if (event.kind == SPW_CAN_COMPOSE) {
             room_at_server++;
         } else if (event.kind == SPW_CLOSED_BY_CLIENT) {
             client = 0;

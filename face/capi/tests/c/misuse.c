@@ -311,6 +311,6 @@ int main(void) {
     wrong_clients();
     two_threads();
     if (failures == 0)
-        puts("every mistake was told");
+        puts("every mistake was reported");
     return failures == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -93,7 +93,7 @@ static void round_trips(void) {
         if (sessions[at] == NULL)
             continue;
         EXPECT(5, spw_send(sessions[at], "hello", 5));
-        EXPECT(SPW_OK, spw_waiting(sessions[at], 10));
+        EXPECT(SPW_OK, spw_oldest_wait(sessions[at], 10));
         while (received < 5) {
             ptrdiff_t length = spw_receive(sessions[at], reply + received, 5 - received);
             if (length == SPW_AGAIN) {
@@ -105,7 +105,7 @@ static void round_trips(void) {
             received += (size_t)length;
         }
         EXPECT(0, memcmp(reply, "hello", 5));
-        EXPECT(SPW_OK, spw_waiting(sessions[at], -1));
+        EXPECT(SPW_OK, spw_oldest_wait(sessions[at], -1));
     }
 }
 
@@ -122,8 +122,8 @@ static void wrong_calls(const spw_settings *settings) {
     EXPECT(SPW_INVALID, spw_relief_new(NULL, SLA_US, &wrong));
     EXPECT(SPW_INVALID, spw_relief_connect(relief, NULL));
     EXPECT(SPW_INVALID, spw_relief_connect(NULL, &sessions[0]));
-    EXPECT(SPW_INVALID, spw_relief_say(relief, 3, 0));
-    EXPECT(SPW_INVALID, spw_relief_say(NULL, SPW_OVERRIDE_ON, 0));
+    EXPECT(SPW_INVALID, spw_relief_override(relief, 3, 0));
+    EXPECT(SPW_INVALID, spw_relief_override(NULL, SPW_OVERRIDE_ON, 0));
     EXPECT(SPW_INVALID, spw_relief_handle(NULL));
     EXPECT(SPW_INVALID, spw_relief_descriptor(NULL));
     EXPECT(SPW_INVALID, spw_relief_next_timeout_ms(NULL));
@@ -131,7 +131,7 @@ static void wrong_calls(const spw_settings *settings) {
     EXPECT(SPW_INVALID, spw_relief_status(relief, NULL));
     EXPECT(SPW_INVALID, spw_relief_status(NULL, &figures));
     EXPECT(SPW_INVALID, spw_measured(NULL, 1));
-    EXPECT(SPW_INVALID, spw_waiting(NULL, 1));
+    EXPECT(SPW_INVALID, spw_oldest_wait(NULL, 1));
     spw_relief_free(NULL);
     spw_settings_free(none);
 }
@@ -166,16 +166,16 @@ int main(int count, char **arguments) {
     EXPECT(SPW_INVALID, spw_set_routes(sessions[0], settings));
 
     /* The override. */
-    EXPECT(SPW_OK, spw_relief_say(relief, SPW_OVERRIDE_ON, 0));
+    EXPECT(SPW_OK, spw_relief_override(relief, SPW_OVERRIDE_ON, 0));
     UNTIL(are_carried_by(0) == SESSIONS && helped() == SESSIONS);
     round_trips();
-    EXPECT(SPW_OK, spw_relief_say(relief, SPW_OVERRIDE_OFF, 3600000));
+    EXPECT(SPW_OK, spw_relief_override(relief, SPW_OVERRIDE_OFF, 3600000));
     UNTIL(are_carried_by(SPW_DIRECT) == SESSIONS && helped() == 0);
     EXPECT(SPW_OK, spw_relief_status(relief, &figures));
-    EXPECT(1, figures.word == SPW_OVERRIDE_OFF && figures.sessions == SESSIONS && figures.moves >= 2 * SESSIONS);
+    EXPECT(1, figures.manual_override == SPW_OVERRIDE_OFF && figures.sessions == SESSIONS && figures.moves >= 2 * SESSIONS);
 
     /* Late replies, and then the server's release. */
-    EXPECT(SPW_OK, spw_relief_say(relief, SPW_OVERRIDE_AUTO, 0));
+    EXPECT(SPW_OK, spw_relief_override(relief, SPW_OVERRIDE_AUTO, 0));
     tells_latencies = 1;
     UNTIL(are_carried_by(0) == SESSIONS && helped() == SESSIONS);
     EXPECT(SPW_OK, spw_relief_status(relief, &figures));
@@ -187,13 +187,13 @@ int main(int count, char **arguments) {
     EXPECT(1, notices >= 2);
 
     /* A session that is opened while all are helped begins at the helper; without helpers no session is helped. */
-    EXPECT(SPW_OK, spw_relief_say(relief, SPW_OVERRIDE_ON, 0));
+    EXPECT(SPW_OK, spw_relief_override(relief, SPW_OVERRIDE_ON, 0));
     spw_free(sessions[0]);
     EXPECT(SPW_OK, spw_relief_connect(relief, &sessions[0]));
     UNTIL(are_carried_by(0) == SESSIONS);
     EXPECT(SPW_OK, spw_settings_helpers(settings, ""));
     EXPECT(SPW_OK, spw_relief_set_helpers(relief, settings));
-    EXPECT(SPW_OK, spw_relief_say(relief, SPW_OVERRIDE_OFF, 0));
+    EXPECT(SPW_OK, spw_relief_override(relief, SPW_OVERRIDE_OFF, 0));
     UNTIL(are_carried_by(SPW_DIRECT) == SESSIONS);
 
     /* Sessions that end before and after their relief. */

@@ -12,8 +12,8 @@ use super::Workbench;
 use super::process::Process;
 
 /// The name of the test that runs as the helper.
-pub const TEST: &str = "a_helper_of_its_own";
-/// Environment variable of a helper's process: the server's link port, and the directory of the keys.
+pub const TEST: &str = "helper_process";
+/// Environment variable of a helper process: the server's link port, and the directory of the keys.
 const TASK: &str = "SPILLWAY_TEST_HELPER";
 
 /// A running helper.
@@ -43,7 +43,7 @@ impl HelperProcess {
 }
 
 /// Runs a helper until the process is killed or its standard input ends; returns at once without [`TASK`].
-pub fn be_one() {
+pub fn run_helper() {
     let Ok(task) = std::env::var(TASK) else { return };
     let (server, keys) = task.split_once(' ').unwrap();
     let server: SocketAddr = server.parse().unwrap();
@@ -55,7 +55,7 @@ pub fn be_one() {
     service.client_keys = vec![key("client.key")];
     let helper = Helper::start(HelperConfig { threads: 1, ..HelperConfig::new(vec![service]) }).unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
-    while helper.status().services[0].links_that_are_up() == 0 {
+    while helper.status().services[0].links_up() == 0 {
         assert!(Instant::now() < deadline, "no link to the server");
         std::thread::sleep(Duration::from_millis(2));
     }

@@ -26,8 +26,8 @@ pub enum Flavour {
     Valgrind,
 }
 
-/// Valgrind's exit status after an error.
-const FOUND: &str = "--error-exitcode=99";
+/// Valgrind's option that sets its exit status after an error.
+const ERROR_EXIT_CODE: &str = "--error-exitcode=99";
 
 /// A directory with the installed library, keys and compiled programs; removed when dropped.
 pub struct Workbench {
@@ -55,7 +55,7 @@ impl Workbench {
         let bench = Workbench { directory, compiled: Mutex::default() };
         // The libraries are built beside the tests: target/PROFILE/deps.
         let tests = std::env::current_exe().unwrap();
-        let mut install = Command::new(here().join("../../tools/install-capi"));
+        let mut install = Command::new(crate_directory().join("../../tools/install-capi"));
         install.arg("--from").arg(tests.parent().unwrap()).arg("--prefix").arg(bench.prefix());
         succeed(&mut install);
         for name in ["helper.key", "client.key"] {
@@ -93,7 +93,8 @@ impl Workbench {
 
     /// Path of a program's source: an example, a file of `tests/c`, or a file of [`write_program`](Self::write_program).
     fn source(&self, name: &str) -> PathBuf {
-        let folders = [here().join("examples"), here().join("tests/c"), self.directory.clone()];
+        let folders =
+            [crate_directory().join("examples"), crate_directory().join("tests/c"), self.directory.clone()];
         let sources = folders.map(|folder| folder.join(name).with_extension("c"));
         sources.into_iter().find(|source| source.exists()).unwrap()
     }
@@ -112,9 +113,9 @@ impl Workbench {
         gcc.args(self.pkg_config(&["--cflags"])).arg("-o").arg(&program);
         match flavour {
             Flavour::Static => {
-                let archive =
-                    |word: String| if word == "-lspillway" { "-l:libspillway.a".to_owned() } else { word };
-                gcc.arg("-O2").args(self.pkg_config(&["--static", "--libs"]).into_iter().map(archive));
+                let static_archive =
+                    |flag: String| if flag == "-lspillway" { "-l:libspillway.a".to_owned() } else { flag };
+                gcc.arg("-O2").args(self.pkg_config(&["--static", "--libs"]).into_iter().map(static_archive));
             }
             Flavour::Sanitized => {
                 gcc.args(["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]);
@@ -129,7 +130,7 @@ impl Workbench {
         program
     }
 
-    /// A command that runs a program.
+    /// A command that runs a program, for valgrind's flavour under valgrind.
     pub fn command(&self, name: &str, flavour: Flavour) -> Command {
         let program = self.compile(name, flavour);
         let mut command = match flavour {
@@ -137,12 +138,12 @@ impl Workbench {
                 let mut valgrind = Command::new("valgrind");
                 valgrind.args([
                     "-q",
-                    FOUND,
+                    ERROR_EXIT_CODE,
                     "--leak-check=full",
                     "--errors-for-leak-kinds=definite,indirect,possible",
                 ]);
-                let known = self.prefix().join("share/spillway/valgrind.supp");
-                valgrind.arg(format!("--suppressions={}", known.display())).arg(program);
+                let suppressions = self.prefix().join("share/spillway/valgrind.supp");
+                valgrind.arg(format!("--suppressions={}", suppressions.display())).arg(program);
                 valgrind
             }
             _ => Command::new(program),
@@ -178,14 +179,14 @@ impl Workbench {
         server: &str,
         helpers: &str,
         count: &str,
-        more: &[&str],
+        extra: &[&str],
     ) -> Process {
         let mut command = self.command("client", flavour);
         command.args(["--server", server, "--helpers", helpers, "--key", &self.key("client.key")]);
         if !count.is_empty() {
             command.args(["--count", count]);
         }
-        command.args(more);
+        command.args(extra);
         Process::start(command)
     }
 }
@@ -211,7 +212,7 @@ impl Echo {
     }
 }
 
-pub fn here() -> &'static Path {
+pub fn crate_directory() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 

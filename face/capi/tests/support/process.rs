@@ -28,10 +28,10 @@ impl Process {
         let mut child =
             command.spawn().unwrap_or_else(|error| panic!("{name}: {error}; tools/setup installs it"));
         let (output, mut errors) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
-        let (tell, lines) = channel();
+        let (sender, lines) = channel();
         std::thread::spawn(move || {
             // The receiver may be dropped already. The rest is read anyway, so that the program's output does not block.
-            BufReader::new(output).lines().map_while(Result::ok).for_each(|line| drop(tell.send(line)));
+            BufReader::new(output).lines().map_while(Result::ok).for_each(|line| drop(sender.send(line)));
         });
         let errors = std::thread::spawn(move || {
             let mut text = Vec::new();
@@ -50,18 +50,20 @@ impl Process {
         self.input = None;
     }
 
-    /// Waits for the next line that is wanted, and skips others.
-    pub fn line(&mut self, what: &str, mut wanted: impl FnMut(&str) -> bool) -> String {
+    /// Waits for the next line that matches, and skips others.
+    pub fn line(&mut self, expected: &str, mut is_match: impl FnMut(&str) -> bool) -> String {
         let deadline = Instant::now() + DEADLINE;
         loop {
             match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(line) => {
                     self.seen.push(line.clone());
-                    if wanted(&line) {
+                    if is_match(&line) {
                         return line;
                     }
                 }
-                Err(why) => self.fail(&format!("no {what:?} ({why})"), why == RecvTimeoutError::Disconnected),
+                Err(why) => {
+                    self.fail(&format!("no {expected:?} ({why})"), why == RecvTimeoutError::Disconnected)
+                }
             }
         }
     }
@@ -91,7 +93,7 @@ impl Process {
             match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(line) => self.seen.push(line),
                 Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) => self.fail("it does not end", false),
+                Err(RecvTimeoutError::Timeout) => self.fail("the program should end within 120 s", false),
             }
         }
         let status = self.child.wait().unwrap();
@@ -101,13 +103,13 @@ impl Process {
         std::mem::take(&mut self.seen)
     }
 
-    fn fail(&mut self, what: &str, has_ended: bool) -> ! {
+    fn fail(&mut self, problem: &str, has_ended: bool) -> ! {
         if !has_ended {
             let _ = self.child.kill();
         }
         let errors = self.errors.take().and_then(|errors| errors.join().ok()).unwrap_or_default();
         let last = &self.seen[self.seen.len().saturating_sub(20)..];
-        panic!("{}: {what}\nlast lines: {last:#?}\nerrors:\n{errors}", self.name)
+        panic!("{}: {problem}\nlast lines: {last:#?}\nerrors:\n{errors}", self.name)
     }
 }
 

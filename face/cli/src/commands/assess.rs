@@ -1,4 +1,4 @@
-//! `spillway assess`: would batching help this server?
+//! `spillway assess`: estimates whether batching would help a server.
 
 mod model;
 mod process;
@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use spillway_shim_core::status::find;
+use spillway_shim_core::status::find_pages;
 
 use super::output::Report;
 use super::servers;
@@ -54,13 +54,13 @@ pub(crate) fn run(args: Args) -> ExitCode {
 }
 
 fn report(args: &Args, assessed: Vec<Result<Assessed, String>>) -> ExitCode {
-    let (found, report) = Report::gather(assessed);
-    let mut objects: Vec<Value> = found.iter().map(as_json).collect();
+    let (assessments, report) = Report::gather(assessed);
+    let mut objects: Vec<Value> = assessments.iter().map(as_json).collect();
     let result = match args.pids.len() {
         1 => objects.pop().unwrap_or_default(),
         _ => json!(objects),
     };
-    Report { lines: found.iter().map(as_text).collect(), result, ..report }.print("assess", args.json)
+    Report { lines: assessments.iter().map(as_text).collect(), result, ..report }.print("assess", args.json)
 }
 
 struct Assessed {
@@ -73,7 +73,7 @@ struct Assessed {
 fn assess_process(pid: u32, window: Duration) -> Result<Assessed, String> {
     let process = Process::new(pid)?;
     process.enter_network()?;
-    let page = find().0.into_iter().find(|page| page.pid == pid).and_then(|page| page.status().ok());
+    let page = find_pages().0.into_iter().find(|page| page.pid == pid).and_then(|page| page.status().ok());
     let link_port = page.as_ref().map(|status| status.link_port);
     let helped = page.map_or((0, 0), |status| (servers::established(&status), servers::connections(&status)));
     let (began, cpu, before) = (Instant::now(), process.cpu()?, connections(&process, link_port)?);
@@ -81,32 +81,36 @@ fn assess_process(pid: u32, window: Duration) -> Result<Assessed, String> {
     let (after, used) = (connections(&process, link_port)?, process.cpu()?.since(&cpu));
     let seconds = began.elapsed().as_secs_f64();
     let mut traffic = Counts::default();
-    let (mut kept, mut active) = (0, 0);
+    let (mut stayed, mut active) = (0, 0);
     for (inode, socket) in &after {
         let Some(earlier) = before.get(inode) else { continue };
-        let passed = socket.counts.since(&earlier.counts);
-        kept += 1;
-        active += usize::from(passed.data_in + passed.data_out > 0);
-        traffic.add(&passed);
+        let growth = socket.counts.since(&earlier.counts);
+        stayed += 1;
+        active += usize::from(growth.data_in + growth.data_out > 0);
+        traffic.add(&growth);
     }
-    let changed = before.len() + after.len() - 2 * kept;
-    let sample = Sample { seconds, cpu: used, traffic, connections: kept, active, changed, helped };
+    let changed = before.len() + after.len() - 2 * stayed;
+    let sample = Sample { seconds, cpu: used, traffic, connections: stayed, active, changed, helped };
     Ok(Assessed { pid, name: process.name(), estimate: sample.estimate(), sample })
 }
 
 /// The process's connections from clients, by inode: those on the port of one of its listeners, without links.
 fn connections(process: &Process, link_port: Option<u16>) -> Result<HashMap<u32, Socket>, String> {
-    let own = process.sockets()?;
+    let process_inodes = process.sockets()?;
     let all = sockets::all().map_err(|error| format!("the kernel's list of sockets: {error}"))?;
-    let is_own = |socket: &&Socket| own.contains(&socket.inode);
-    let ports: HashSet<u16> =
-        all.values().filter(is_own).filter(|one| one.is_listening).map(|one| one.local.port()).collect();
+    let is_of_process = |socket: &&Socket| process_inodes.contains(&socket.inode);
+    let ports: HashSet<u16> = all
+        .values()
+        .filter(is_of_process)
+        .filter(|socket| socket.is_listening)
+        .map(|socket| socket.local.port())
+        .collect();
     Ok(all
         .values()
-        .filter(is_own)
-        .filter(|one| !one.is_listening && link_port != Some(one.local.port()))
-        .filter(|one| ports.is_empty() || ports.contains(&one.local.port()))
-        .map(|one| (one.inode, *one))
+        .filter(is_of_process)
+        .filter(|socket| !socket.is_listening && link_port != Some(socket.local.port()))
+        .filter(|socket| ports.is_empty() || ports.contains(&socket.local.port()))
+        .map(|socket| (socket.inode, *socket))
         .collect())
 }
 

@@ -60,11 +60,11 @@ fn report(args: &Args) -> Report {
     };
     let refreshed = servers::refresh(&pages);
     let lists = pages.iter().zip(refreshed).map(|(page, is_fresh)| list(page, is_fresh, args.limit));
-    let (all, report) = Report::gather(lists);
+    let (servers, report) = Report::gather(lists);
     Report {
-        lines: all.iter().flat_map(ServerClients::lines).collect(),
-        result: all.iter().map(ServerClients::as_json).collect(),
-        warnings: all.iter().flat_map(ServerClients::warnings).collect(),
+        lines: servers.iter().flat_map(ServerClients::lines).collect(),
+        result: servers.iter().map(ServerClients::as_json).collect(),
+        warnings: servers.iter().flat_map(ServerClients::warnings).collect(),
         ..report
     }
 }
@@ -74,8 +74,8 @@ fn report(args: &Args) -> Report {
 fn list_helper_clients(args: &Args) -> Result<Option<Report>, String> {
     let Some(service) = &args.of else { return Ok(None) };
     let socket = args.socket.clone().unwrap_or_else(sockets::helper);
-    match helper::of(&socket, service, args.limit) {
-        Ok(all) => Ok(Some(helper::report(&all))),
+    match helper::clients_of_service(&socket, service, args.limit) {
+        Ok(clients) => Ok(Some(helper::report(&clients))),
         Err(error) if args.socket.is_some() => {
             Ok(Some(Report::failed(format!("{}: {error}", socket.display()))))
         }
@@ -113,20 +113,20 @@ impl ServerClients {
     /// Each connection with the address of its helper.
     fn with_helpers(&self) -> impl Iterator<Item = (&ConnectionStatus, Option<SocketAddr>)> {
         let peers: HashMap<u32, _> = self.status.links.iter().map(|link| (link.index, link.peer)).collect();
-        self.connections.iter().map(move |one| (one, peers.get(&one.link).copied()))
+        self.connections.iter().map(move |connection| (connection, peers.get(&connection.link).copied()))
     }
 
     fn lines(&self) -> impl Iterator<Item = String> {
-        self.with_helpers().map(|(one, helper)| {
+        self.with_helpers().map(|(connection, helper)| {
             let helper = helper.map_or_else(|| "-".to_owned(), |address| address.to_string());
             format!(
                 "pid={} addr={} helper={helper} id={} age={} in={} out={}",
                 self.pid,
-                one.client,
-                one.id,
-                one.age.as_secs(),
-                one.bytes_received,
-                one.bytes_sent
+                connection.client,
+                connection.id,
+                connection.age.as_secs(),
+                connection.bytes_received,
+                connection.bytes_sent
             )
         })
     }
@@ -147,8 +147,10 @@ impl ServerClients {
     }
 
     fn as_json(&self) -> Value {
-        let list: Vec<Value> =
-            self.with_helpers().map(|(one, helper)| servers::connection_json(one, helper)).collect();
+        let list: Vec<Value> = self
+            .with_helpers()
+            .map(|(connection, helper)| servers::connection_json(connection, helper))
+            .collect();
         json!({
             "pid": self.pid,
             "program": self.program,

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 use serde_json::{Value, json};
-use spillway_daemon::deprecated::renamed;
+use spillway_daemon::deprecated::warn_renamed;
 use spillway_wire::preamble::Role;
 
 use super::output::Report;
@@ -67,7 +67,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         findings.extend(machine::xdp(args.interface.as_deref().unwrap_or_default()));
     }
     if args.server.is_some() {
-        renamed("doctor --server", "--link");
+        warn_renamed("doctor --server", "--link");
     }
     if let Some(server) = args.link.as_ref().or(args.server.as_ref()) {
         let (key, role) = match &args.client_key {

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::json;
-use spillway_helper::control::{AskError, Draining, Request, ask};
-use spillway_helper::{HelperStatus, query};
+use spillway_helper::control::{Draining, Request, RequestError, send_request};
+use spillway_helper::{HelperStatus, request_status};
 use spillway_values::parse_duration;
 
 use super::output::Report;
@@ -50,14 +50,14 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     report.print("drain", args.json)
 }
 
-fn drain(args: &Args, socket: &Path) -> Result<Report, AskError> {
+fn drain(args: &Args, socket: &Path) -> Result<Report, RequestError> {
     let deadline_ms = args.deadline.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
     let request = Request::Drain { target: args.target.clone(), deadline_ms };
-    let draining: Draining = ask(socket, &request)?;
-    let mut counts = count(&query(socket)?, &draining.services);
+    let draining: Draining = send_request(socket, &request)?;
+    let mut counts = drained_clients(&request_status(socket)?, &draining.services);
     while args.wait && counts.remaining > 0 {
         std::thread::sleep(POLL_INTERVAL);
-        counts = count(&query(socket)?, &draining.services);
+        counts = drained_clients(&request_status(socket)?, &draining.services);
     }
     let line = format!(
         "{}: {} moved, {} left, {} failed, {} to go",
@@ -78,7 +78,7 @@ fn drain(args: &Args, socket: &Path) -> Result<Report, AskError> {
     Ok(Report { lines: vec![line], result, is_failure: counts.failed > 0, ..Report::default() })
 }
 
-fn count(status: &HelperStatus, services: &[String]) -> spillway_helper::Drained {
+fn drained_clients(status: &HelperStatus, services: &[String]) -> spillway_helper::Drained {
     let mut total = spillway_helper::Drained::default();
     let drained = status.services.iter().filter(|service| services.contains(&service.name));
     for service in drained.filter_map(|service| service.drained) {

@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use spillway_daemon::{SignalEvent, Signals};
 use spillway_metrics::{CONTENT_TYPE, Exposition, HttpServer, Request, Response, process};
-use spillway_shim_core::status::find;
+use spillway_shim_core::status::find_pages;
 use spillway_values::listen_address;
 use tracing::info;
 
@@ -31,7 +31,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     match serve(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            spillway_daemon::say(&format!("spillway: {error}"));
+            spillway_daemon::log_line(&format!("spillway: {error}"));
             ExitCode::FAILURE
         }
     }
@@ -60,10 +60,10 @@ fn wait_for_end() -> io::Result<()> {
 fn respond(request: &Request, started: f64) -> Response {
     match request.path.as_str() {
         "/metrics" => {
-            let mut out = Exposition::new();
-            metrics::expose(&Servers::from(find()), &mut out);
-            process::expose(&mut out, started);
-            Response::ok(CONTENT_TYPE, out.into_text())
+            let mut exposition = Exposition::new();
+            metrics::expose(&Servers::from(find_pages()), &mut exposition);
+            process::expose(&mut exposition, started);
+            Response::ok(CONTENT_TYPE, exposition.into_text())
         }
         "/health" => Response::text(200, "healthy\n"),
         _ => Response::text(404, "not found; this port serves /metrics and /health\n"),

@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Args, mut command: Command) -> ExitCode {
 }
 
 /// `spillway.1`, and `spillway-COMMAND.1` for each command that help shows, and for each command of such a command: a page
-/// names those of its commands.
+/// refers to the pages of its commands.
 fn man(command: &Command, directory: &Path) -> io::Result<()> {
     pages(command, "spillway").into_iter().try_for_each(|(name, command)| {
         let mut text = Vec::new();
@@ -63,14 +63,17 @@ fn man(command: &Command, directory: &Path) -> io::Result<()> {
 }
 
 fn pages(command: &Command, name: &str) -> Vec<(String, Command)> {
-    let mut all = vec![(name.to_owned(), command.clone().mut_subcommands(hide_help))];
-    for one in command.get_subcommands().filter(|one| !one.is_hide_set() && one.get_name() != "help") {
-        all.extend(pages(one, &format!("{name}-{}", one.get_name())));
+    let mut all_pages = vec![(name.to_owned(), command.clone().mut_subcommands(hide_help))];
+    for subcommand in command
+        .get_subcommands()
+        .filter(|subcommand| !subcommand.is_hide_set() && subcommand.get_name() != "help")
+    {
+        all_pages.extend(pages(subcommand, &format!("{name}-{}", subcommand.get_name())));
     }
-    all
+    all_pages
 }
 
-/// `help` has no page.
+/// Hides the command `help`, which has no page.
 fn hide_help(command: Command) -> Command {
     if command.get_name() == "help" { command.hide(true) } else { command }
 }
@@ -87,26 +90,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_name_only_pages_that_there_are() {
+    fn manual_pages_refer_only_to_existing_pages() {
         let directory = std::env::temp_dir().join(format!("spillway-man-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let mut command = crate::definition();
         command.build();
         man(&command, &directory).unwrap();
         let files = fs::read_dir(&directory).unwrap().map(|file| file.unwrap());
-        let made: Vec<(String, String)> = files
+        let pages: Vec<(String, String)> = files
             .map(|file| {
                 let name = file.file_name().into_string().unwrap();
                 (name, fs::read_to_string(file.path()).unwrap())
             })
             .collect();
         fs::remove_dir_all(&directory).unwrap();
-        let is_made = |page: &str| made.iter().any(|(name, _)| name == page);
-        assert!(is_made("spillway.1") && is_made("spillway-server-off.1"));
-        for (name, text) in &made {
+        let exists = |page: &str| pages.iter().any(|(name, _)| name == page);
+        assert!(exists("spillway.1") && exists("spillway-server-off.1"));
+        for (name, text) in &pages {
             let text = text.replace('\\', "");
             for word in text.split_whitespace().filter_map(|word| word.strip_suffix("(1)")) {
-                assert!(is_made(&format!("{word}.1")), "{name} names {word}(1)");
+                assert!(
+                    exists(&format!("{word}.1")),
+                    "{name} should refer to existing pages only, not to {word}(1)"
+                );
             }
         }
     }

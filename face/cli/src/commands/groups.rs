@@ -31,9 +31,9 @@ pub(crate) fn grouped(command: Command) -> Command {
         }
     }
     page.push_str("\n`spillway help COMMAND` shows a command's options.\n\n{all-args}{after-help}");
-    // Hidden in clap's own list: the template lists them.
+    // Hide the subcommands in clap's own list: the template lists them.
     command
-        .mut_subcommands(|one| one.hide(true))
+        .mut_subcommands(|subcommand| subcommand.hide(true))
         .override_usage("spillway [OPTIONS] <COMMAND>")
         .help_template(page)
         .after_help(EXIT_CODES)
@@ -48,8 +48,11 @@ mod tests {
     #[test]
     fn every_command_is_in_one_group() {
         let command = crate::Cli::command();
-        let mut shown: Vec<&str> =
-            command.get_subcommands().filter(|one| !one.is_hide_set()).map(Command::get_name).collect();
+        let mut shown: Vec<&str> = command
+            .get_subcommands()
+            .filter(|subcommand| !subcommand.is_hide_set())
+            .map(Command::get_name)
+            .collect();
         let mut grouped: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| *names).copied().collect();
         shown.sort_unstable();
         grouped.sort_unstable();
@@ -58,7 +61,8 @@ mod tests {
 
     #[test]
     fn summaries_fit_a_line() {
-        for command in crate::Cli::command().get_subcommands().filter(|one| !one.is_hide_set()) {
+        for command in crate::Cli::command().get_subcommands().filter(|subcommand| !subcommand.is_hide_set())
+        {
             let about = command.get_about().map(ToString::to_string).unwrap_or_default();
             assert!((1..=60).contains(&about.len()), "{}: {about}", command.get_name());
         }

@@ -9,13 +9,16 @@ use spillway_auth::Key;
 use spillway_batch::{AddressRange, PolicyKind};
 use spillway_daemon::AdminGroup;
 use spillway_helper::config::{HelperConfig, default_max_delay, read_file};
-use spillway_helper::control::Source;
+use spillway_helper::control::SettingsSource;
 use spillway_values::{listen_address, parse_duration};
 
 use super::services::Services;
 
 /// Larger batches gain nothing: hundreds of messages already share the server's cost per batch.
 const BATCH_BYTES_MAX: usize = 64 << 10;
+
+/// For `read_file`: key files are read too, not only the configuration file.
+const READS_KEYS: bool = true;
 
 /// Run a helper: batch many clients' messages for a server
 ///
@@ -24,8 +27,9 @@ const BATCH_BYTES_MAX: usize = 64 << 10;
 ///
 /// Settings come from a file, or from flags for a first try; docs/configuration.md has all keys of the file.
 ///
-/// SIGTERM drains: no new clients, and --drain-deadline for the present ones; a second SIGTERM, a second later or more,
-/// ends the process at once. SIGHUP reloads, as `spillway reload` does. SIGUSR1 logs a status line.
+/// SIGTERM drains: no new clients, and --drain-deadline for the present ones; another SIGTERM, at least
+/// 1 s after the first, ends the process at once. SIGHUP reloads, as `spillway reload` does. SIGUSR1 logs a status
+/// line.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -63,8 +67,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "CIDR")]
     allow_clients: Vec<AddressRange>,
 
-    /// Load balancers, as CIDR, that must send the PROXY protocol (version 1 or 2); repeat for more. Announced clients
-    /// are subject to --allow-clients
+    /// Load balancers, as CIDR, that must send the PROXY protocol (version 1 or 2); repeat for more. The client
+    /// addresses that they send are subject to --allow-clients
     #[arg(long, value_name = "CIDR")]
     proxy_protocol_from: Vec<AddressRange>,
 
@@ -72,8 +76,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
 
-    /// Largest delay that batching adds, such as 200us or 1ms; 0 sends what each turn of the event loop brings
-    /// [default: a quarter of --sla, otherwise 200us]
+    /// Largest delay that batching adds, such as 200us or 1ms; 0: batches leave at the end of each turn of the
+    /// event loop [default: a quarter of --sla, otherwise 200us]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     max_delay: Option<Duration>,
 
@@ -93,7 +97,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     drain_deadline: Duration,
 
-    /// Admin socket for `spillway status`, `reload`, `drain` and `relief`, for owner and group
+    /// Admin socket for `spillway status`, `reload`, `drain` and `relief`; its owner and group may use it
     /// [default: helper.sock in /run/spillway or $XDG_RUNTIME_DIR/spillway, if one of them can be used]
     #[arg(long, value_name = "PATH", visible_alias = "socket")]
     status_socket: Option<PathBuf>,
@@ -115,7 +119,7 @@ enum Batch {
     Adaptive,
     /// PostMan's Algorithm 1 as published, without an upper bound: for comparison
     Algorithm1,
-    /// Always wait for --max-delay or 64 KiB
+    /// A batch leaves --max-delay after the previous one, or sooner with 64 KiB
     Fixed,
     /// Wait from a batch's first request, for at most --max-delay, if others are expected meanwhile
     Deadline,
@@ -130,7 +134,7 @@ impl Args {
         match self.batch {
             Batch::Adaptive => PolicyKind::Adaptive { max_delay: delay, max_bytes: bytes },
             Batch::Algorithm1 => PolicyKind::Algorithm1,
-            Batch::Fixed => PolicyKind::Fixed { delay, bytes },
+            Batch::Fixed => PolicyKind::Fixed { interval: delay, size_bytes: bytes },
             Batch::Deadline => PolicyKind::Deadline { max_delay: delay, max_bytes: bytes },
             Batch::Following => PolicyKind::Following { max_delay: delay, max_bytes: bytes },
         }
@@ -163,13 +167,15 @@ impl Args {
     }
 
     /// Reads the settings, at the start and at each reload.
-    fn source(mut self) -> Source {
+    fn source(mut self) -> SettingsSource {
         if self.config.is_none() && self.status_socket.is_none() {
             // Chosen once, not at each reload: by then this helper itself uses the socket.
             self.status_socket = spillway_daemon::free_default_socket("helper");
         }
         match self.config.clone() {
-            Some(path) => Box::new(move || read_file(&path, true).map_err(|problems| problems.to_string())),
+            Some(path) => {
+                Box::new(move || read_file(&path, READS_KEYS).map_err(|problems| problems.to_string()))
+            }
             None => Box::new(move || self.config().map_err(|error| error.to_string())),
         }
     }
@@ -187,9 +193,9 @@ fn read_keys(paths: &[PathBuf]) -> Result<Vec<Key>, spillway_keys::KeyFileError>
 
 pub(crate) fn run(args: Args) -> ExitCode {
     let mut source = args.source();
-    let ended = source().and_then(|config| spillway_helper::run(config, source).map_err(|e| e.to_string()));
-    ended.unwrap_or_else(|error| {
-        spillway_daemon::say(&format!("spillway: {error}"));
+    let outcome = source().and_then(|config| spillway_helper::run(config, source).map_err(|e| e.to_string()));
+    outcome.unwrap_or_else(|error| {
+        spillway_daemon::log_line(&format!("spillway: {error}"));
         ExitCode::FAILURE
     })
 }

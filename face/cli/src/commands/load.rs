@@ -12,9 +12,9 @@ use clap::ValueEnum;
 use spillway_batch::Encryption;
 use spillway_load::arrivals::Spacing;
 use spillway_load::config::{
-    Assignment, Config, Fill, Helpers, Loop, PolicySettings, ProtocolKind, Sessions,
+    Assignment, Config, Fill, Helpers, PolicySettings, ProtocolKind, RequestLoop, Sessions,
 };
-use spillway_load::control::Order;
+use spillway_load::control::ScheduledCommand;
 use spillway_load::{Error, Report, RunIo, failed, output};
 use spillway_values::{parse_duration, server_address};
 
@@ -120,8 +120,8 @@ pub struct Args {
     #[arg(long, value_name = "TIME", default_value = "100us", value_parser = parse_duration)]
     pace: Duration,
     /// Run commands at a time after the start: `20s=rate:9600`, `20s=move:helper:pace=100us,mark:relief`
-    #[arg(long, value_name = "TIME=COMMANDS", value_parser = Order::parse)]
-    at: Vec<Vec<Order>>,
+    #[arg(long, value_name = "TIME=COMMANDS", value_parser = ScheduledCommand::parse)]
+    at: Vec<Vec<ScheduledCommand>>,
     /// Read commands: `rate N`, `move helper|direct [pace=TIME] [count=N]`, `relief on|off|auto`, `mark NAME`, `start`,
     /// `stop`
     #[arg(long, value_enum, value_name = "FROM")]
@@ -190,20 +190,21 @@ pub fn run(args: Args) -> ExitCode {
 
 /// Runs the load; returns whether the run had no failures.
 fn load(args: Args) -> Result<bool, Error> {
-    let system = |what: String| move |cause: io::Error| Error::System { what, cause };
+    let system_error = |what: String| move |cause: io::Error| Error::System { what, cause };
     // Opened before the run, so that a report that cannot be written is an error at once.
     let json = match &args.json {
         Some(path) => {
-            let file = File::create(path).map_err(system(format!("cannot write {}", path.display())))?;
+            let file =
+                File::create(path).map_err(system_error(format!("cannot write {}", path.display())))?;
             Some(BufWriter::new(file))
         }
         None => None,
     };
-    let surroundings = RunIo {
+    let run_io = RunIo {
         control: match args.control {
             Some(Control::Stdin) => {
                 let input = io::stdin().as_fd().try_clone_to_owned();
-                Some(input.map_err(system("cannot read standard input".into()))?)
+                Some(input.map_err(system_error("cannot read standard input".into()))?)
             }
             None => None,
         },
@@ -214,27 +215,27 @@ fn load(args: Args) -> Result<bool, Error> {
     };
     let events = args.events;
     let config = config(args)?;
-    let report = spillway_load::run(&config, surroundings)?;
+    let report = spillway_load::run(&config, run_io)?;
     if let Some(mut file) = json {
         let envelope = envelope(&config, &report);
         let written = serde_json::to_writer(&mut file, &envelope).map_err(io::Error::from);
         written
             .and_then(|()| file.write_all(b"\n"))
             .and_then(|()| file.flush())
-            .map_err(system("cannot write the report".into()))?;
+            .map_err(system_error("cannot write the report".into()))?;
     }
     let is_printed = events || print(&report);
     Ok(is_printed && !failed(&config, &report))
 }
 
-/// The report for programs. It fails as the command does: on wrong, lost or missing replies.
+/// The report for programs; `ok` is false if replies were wrong, lost or missing, as in the exit code.
 fn envelope(config: &Config, report: &Report) -> serde_json::Value {
     let is_failure = failed(config, report);
     let result = serde_json::json!(report);
     super::output::Report { result, is_failure, ..Default::default() }.envelope("load")
 }
 
-/// Prints the report. Returns whether that succeeded; a closed pipe is no failure.
+/// Prints the report. Returns whether that succeeded; a closed pipe is not a failure.
 fn print(report: &Report) -> bool {
     let mut out = io::stdout().lock();
     match out.write_all(output::table(report).as_bytes()).and_then(|()| out.flush()) {
@@ -255,8 +256,8 @@ fn config(args: Args) -> Result<Config, Error> {
         Arrive::Poisson => Spacing::Poisson,
         Arrive::Constant => Spacing::Constant,
     };
-    let mut schedule: Vec<Order> = args.at.into_iter().flatten().collect();
-    schedule.sort_by_key(|order| order.at_ns);
+    let mut schedule: Vec<ScheduledCommand> = args.at.into_iter().flatten().collect();
+    schedule.sort_by_key(|scheduled| scheduled.at_ns);
     Ok(Config {
         server: args.server,
         helpers: Helpers {
@@ -265,18 +266,22 @@ fn config(args: Args) -> Result<Config, Error> {
             encryption: if args.require_encryption { Encryption::Required } else { Encryption::Preferred },
         },
         sessions: args.sessions.then_some(Sessions {
-            link: args.link,
+            server_link: args.link,
             standby: args.standby,
-            relief: args.relief.then_some(PolicySettings { group: args.group, asked: args.asked }),
+            relief: args.relief.then_some(PolicySettings { group: args.group, helpers_compared: args.asked }),
         }),
-        speech: match args.protocol {
+        protocol: match args.protocol {
             Protocol::Memcached => ProtocolKind::Memcached,
             Protocol::Redis => ProtocolKind::Redis,
             Protocol::Echo => ProtocolKind::Echo,
         },
         connections: args.connections,
         threads: args.threads,
-        pacing: if args.closed { Loop::Closed } else { Loop::Open { rate_per_s: args.rate, spacing } },
+        request_loop: if args.closed {
+            RequestLoop::Closed
+        } else {
+            RequestLoop::Open { rate_per_s: args.rate, spacing }
+        },
         assignment: match args.assign {
             Assign::RoundRobin => Assignment::RoundRobin,
             Assign::Random => Assignment::Random,
@@ -299,7 +304,7 @@ fn config(args: Args) -> Result<Config, Error> {
         sla: args.sla,
         bin: args.bin,
         queue: args.queue,
-        pace: args.pace,
+        move_pace: args.pace,
         schedule,
         allow_resets: args.allow_resets,
         hold: args.hold,

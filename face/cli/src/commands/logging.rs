@@ -47,7 +47,7 @@ impl Args {
         std::panic::set_hook(Box::new(|panic| {
             let thread = std::thread::current().name().unwrap_or("without a name").to_owned();
             let place = panic.location().map(ToString::to_string);
-            let message = spillway_daemon::message(panic.payload());
+            let message = spillway_daemon::panic_message(panic.payload());
             let trace = Backtrace::capture();
             let trace = (trace.status() == BacktraceStatus::Captured).then(|| trace.to_string());
             error!(%thread, place, trace, "panicked: {message}");
@@ -85,7 +85,7 @@ impl Args {
 
     /// The log line about dropped lines, formatted like all others.
     fn dropped_line(&self, dropped: u64) -> Vec<u8> {
-        let line = Captured::default();
+        let line = CapturedLine::default();
         let writer = line.clone();
         let subscriber = self.subscriber(move || writer.clone());
         tracing::subscriber::with_default(subscriber, || {
@@ -119,9 +119,9 @@ impl Write for Line {
 }
 
 #[derive(Clone, Default)]
-struct Captured(Arc<Mutex<Vec<u8>>>);
+struct CapturedLine(Arc<Mutex<Vec<u8>>>);
 
-impl Write for Captured {
+impl Write for CapturedLine {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
         Ok(bytes.len())
@@ -140,11 +140,11 @@ mod tests {
     fn dropped_lines_are_logged_in_the_format_of_the_log() {
         let line = |log| {
             let line = Args { log, verbose: true }.dropped_line(7);
-            String::from_utf8(line).expect("text")
+            String::from_utf8(line).expect("UTF-8")
         };
         let text = line(Form::Text);
         assert!(text.contains("WARN 7 log lines dropped") && text.ends_with('\n'), "{text:?}");
-        let json: serde_json::Value = serde_json::from_str(&line(Form::Json)).expect("an object a line");
+        let json: serde_json::Value = serde_json::from_str(&line(Form::Json)).expect("JSON object");
         assert_eq!((&json["level"], &json["dropped"]), (&"WARN".into(), &7.into()), "{json}");
     }
 }

@@ -17,7 +17,7 @@ pub(crate) struct Report {
     pub lines: Vec<String>,
     /// The field `result` of the envelope.
     pub result: Value,
-    /// Texts about a command that did its work; also printed on standard error.
+    /// Texts about a command that has succeeded; also printed on standard error.
     pub warnings: Vec<String>,
     /// Reasons of a failure; also printed on standard error.
     pub errors: Vec<String>,
@@ -26,21 +26,21 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// A command that did nothing.
+    /// The report of a command that did nothing because of an error.
     pub fn failed(error: impl Display) -> Report {
         Report { errors: vec![error.to_string()], ..Report::default() }
     }
 
-    /// Collects the outcomes of several actions. An error of one leaves the others' results.
+    /// Collects the outcomes of several actions. An error of one action does not discard the others' results.
     pub fn gather<T>(outcomes: impl IntoIterator<Item = Result<T, String>>) -> (Vec<T>, Report) {
-        let (mut done, mut report) = (Vec::new(), Report::default());
+        let (mut results, mut report) = (Vec::new(), Report::default());
         for outcome in outcomes {
             match outcome {
-                Ok(one) => done.push(one),
+                Ok(result) => results.push(result),
                 Err(error) => report.errors.push(error),
             }
         }
-        (done, report)
+        (results, report)
     }
 
     /// Prints the report, and returns the exit code.
@@ -48,11 +48,11 @@ impl Report {
         for text in self.warnings.iter().chain(&self.errors) {
             eprintln!("spillway: {text}");
         }
-        let ended = if self.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        let exit_code = if self.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
         if as_json {
-            return print_and_end([format!("{:#}", self.envelope(command))], ended);
+            return print_and_end([format!("{:#}", self.envelope(command))], exit_code);
         }
-        print_and_end(self.lines, ended)
+        print_and_end(self.lines, exit_code)
     }
 
     /// The document for programs; docs/commands.md has its schema.
@@ -64,7 +64,7 @@ impl Report {
             "warnings": self.warnings,
             "errors": self.errors,
         });
-        deprecated::result_at_top_level(&mut envelope, &self.result);
+        deprecated::copy_result_to_top_level(&mut envelope, &self.result);
         envelope["result"] = self.result;
         envelope
     }
@@ -79,8 +79,8 @@ pub(crate) fn print(lines: impl IntoIterator<Item: Display>) -> ExitCode {
     print_and_end(lines, ExitCode::SUCCESS)
 }
 
-/// Prints lines, and returns `ended` unless they cannot be printed.
-fn print_and_end(lines: impl IntoIterator<Item: Display>, ended: ExitCode) -> ExitCode {
+/// Prints lines, and returns `exit_code` unless they cannot be printed.
+fn print_and_end(lines: impl IntoIterator<Item: Display>, exit_code: ExitCode) -> ExitCode {
     let mut out = BufWriter::new(stdout().lock());
     let printed = lines.into_iter().try_for_each(|line| writeln!(out, "{line}")).and_then(|()| out.flush());
     match printed {
@@ -88,7 +88,7 @@ fn print_and_end(lines: impl IntoIterator<Item: Display>, ended: ExitCode) -> Ex
             eprintln!("spillway: cannot print: {error}");
             ExitCode::FAILURE
         }
-        _ => ended,
+        _ => exit_code,
     }
 }
 
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_envelope_says_what_was_done_and_what_failed() {
+    fn envelope_contains_results_and_errors() {
         let (done, report) = Report::gather([Ok(1), Err("two".to_owned()), Ok(3)]);
         let report = Report { result: json!({ "done": done }), warnings: vec!["slow".into()], ..report };
         let expected = json!({

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use spillway_batch::Role;
-use spillway_helper::control::{AskError, OverrideOutcome, Request, ask};
+use spillway_helper::control::{OverrideOutcome, Request, RequestError, send_request};
 use spillway_policy::Override;
-use spillway_shim_core::status::{self, ServerPage, ask_all};
+use spillway_shim_core::status::{self, LinkStatus, ServerPage, request_all};
 use spillway_values::parse_duration;
 
 use super::output::Report;
@@ -38,7 +38,7 @@ pub(crate) struct Args {
     word: Override,
 
     /// How long the override holds; afterwards auto [default: until `auto`]
-    #[arg(long = "for", value_name = "TIME", value_parser = parse_lasts)]
+    #[arg(long = "for", value_name = "TIME", value_parser = parse_override_duration)]
     lasts: Option<Duration>,
 
     /// Act on all servers of this name, if several have it
@@ -65,20 +65,20 @@ struct Outcome {
     object: Value,
 }
 
-/// The longest override that a server takes: its page has 24 bits for the seconds.
-const LASTS_MAX: Duration = Duration::from_secs(4660 * 3600);
+/// The longest override that a server accepts: its status page has 24 bits for the seconds.
+const DURATION_MAX: Duration = Duration::from_secs(4660 * 3600);
 
-fn parse_lasts(text: &str) -> Result<Duration, String> {
-    let lasts = parse_duration(text).map_err(|error| error.to_string())?;
-    let is_allowed = (Duration::from_millis(1)..=LASTS_MAX).contains(&lasts);
+fn parse_override_duration(text: &str) -> Result<Duration, String> {
+    let duration = parse_duration(text).map_err(|error| error.to_string())?;
+    let is_allowed = (Duration::from_millis(1)..=DURATION_MAX).contains(&duration);
     is_allowed
-        .then_some(lasts)
+        .then_some(duration)
         .ok_or_else(|| "give a time from 1ms to 4660h; without --for it holds until `auto`".into())
 }
 
-/// A server counts whole seconds: the override holds for the time at least.
-fn whole_seconds(lasts: Duration) -> u32 {
-    u32::try_from(lasts.as_millis().div_ceil(1000)).unwrap_or(u32::MAX)
+/// The time in seconds, rounded up, because a server counts whole seconds.
+fn whole_seconds(duration: Duration) -> u32 {
+    u32::try_from(duration.as_millis().div_ceil(1000)).unwrap_or(u32::MAX)
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Ok(outcomes) => {
             let (done, report) = Report::gather(outcomes);
             let (lines, objects): (Vec<String>, Vec<Value>) =
-                done.into_iter().map(|done| (done.line, done.object)).unzip();
+                done.into_iter().map(|outcome| (outcome.line, outcome.object)).unzip();
             let result =
                 json!({ "service": args.service, "override": args.word.name(), "outcomes": objects });
             Report { lines, result, ..report }
@@ -116,7 +116,7 @@ fn apply_override(args: &Args) -> Result<Vec<Result<Outcome, String>>, String> {
     let sockets = if args.sockets.is_empty() { sockets::all() } else { args.sockets.clone() };
     for socket in sockets {
         match override_at_socket(args, &socket) {
-            Ok(line) => outcomes.push(Ok(line)),
+            Ok(outcome) => outcomes.push(Ok(outcome)),
             Err(error) if error.is_unknown_service() => {
                 unknown.push(format!("{}: {error}", socket.display()));
             }
@@ -126,7 +126,11 @@ fn apply_override(args: &Args) -> Result<Vec<Result<Outcome, String>>, String> {
         }
     }
     let lasts_s = args.lasts.map_or(0, whole_seconds);
-    let answers = ask_all(&pages, status::Request::Say { word: args.word, lasts_s }, ANSWER_TIMEOUT);
+    let answers = request_all(
+        &pages,
+        status::Request::SetOverride { manual_override: args.word, lasts_s },
+        ANSWER_TIMEOUT,
+    );
     outcomes.extend(pages.iter().zip(answers).map(|(page, answer)| {
         servers::check_answer(page, answer)?;
         server_outcome(args, page)
@@ -134,25 +138,33 @@ fn apply_override(args: &Args) -> Result<Vec<Result<Outcome, String>>, String> {
     if outcomes.is_empty() { Err(unknown.join("; ")) } else { Ok(outcomes) }
 }
 
-fn override_at_socket(args: &Args, socket: &Path) -> Result<Outcome, AskError> {
-    let lasts_ms = args.lasts.map(|lasts| u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX));
-    let (service, word) = (args.service.clone(), args.word.to_string());
-    let outcome: OverrideOutcome = ask(socket, &Request::Relief { service, word, lasts_ms })?;
-    let left = if args.wait { await_fewer(|| misplaced_clients(args, socket))? } else { outcome.clients };
-    let line = format!("{} at {}: relief {}{}", args.service, socket.display(), outcome.word, to_go(left));
+fn override_at_socket(args: &Args, socket: &Path) -> Result<Outcome, RequestError> {
+    let lasts_ms = args.lasts.map(|duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX));
+    let (service, manual_override) = (args.service.clone(), args.word.to_string());
+    let outcome: OverrideOutcome =
+        send_request(socket, &Request::Relief { service, manual_override, lasts_ms })?;
+    let left =
+        if args.wait { wait_until_no_progress(|| misplaced_clients(args, socket))? } else { outcome.clients };
+    let line = format!(
+        "{} at {}: relief {}{}",
+        args.service,
+        socket.display(),
+        outcome.manual_override,
+        clients_left_text(left)
+    );
     Ok(Outcome { line, object: json!({ "socket": socket, "clients_to_move": left }) })
 }
 
 /// Clients of a helper or a sidecar that still have to move.
-fn misplaced_clients(args: &Args, socket: &Path) -> Result<u64, AskError> {
-    let status: Value = ask(socket, &Request::Status {})?;
+fn misplaced_clients(args: &Args, socket: &Path) -> Result<u64, RequestError> {
+    let status: Value = send_request(socket, &Request::Status {})?;
     if status["kind"] == "sidecar" {
-        let wrong = match args.word.forbidden_role() {
+        let forbidden = match args.word.forbidden_role() {
             None => return Ok(0),
             Some(Role::Client) => "direct",
             Some(Role::Helper) => "helped",
         };
-        return Ok(status[wrong].as_u64().unwrap_or(0));
+        return Ok(status[forbidden].as_u64().unwrap_or(0));
     }
     // With `on` a helper has no clients to move.
     let mut services = status["services"].as_array().into_iter().flatten();
@@ -160,18 +172,17 @@ fn misplaced_clients(args: &Args, socket: &Path) -> Result<u64, AskError> {
     Ok(service.and_then(|service| service["library_clients"].as_u64()).unwrap_or(0))
 }
 
-fn to_go(clients: u64) -> String {
+fn clients_left_text(clients: u64) -> String {
     if clients == 0 { String::new() } else { format!(", {clients} clients still have to move") }
 }
 
 /// The outcome at a server that has accepted the override; with `--wait` once its connections have moved.
 fn server_outcome(args: &Args, page: &ServerPage) -> Result<Outcome, String> {
-    let misplaced = || {
-        misplaced_connections(args.word, page).map_err(|error| format!("{}: {error}", page.path.display()))
-    };
-    let left = if args.wait { await_fewer(misplaced)? } else { 0 };
+    let misplaced =
+        || misplaced_sessions(args.word, page).map_err(|error| format!("{}: {error}", page.path.display()));
+    let left = if args.wait { wait_until_no_progress(misplaced)? } else { 0 };
     let object = json!({ "pid": page.pid, "program": page.program(), "connections_to_move": left });
-    let left = if left == 0 { String::new() } else { format!(", {left} connections have not moved") };
+    let left = if left == 0 { String::new() } else { format!(", {left} sessions have not moved") };
     Ok(Outcome {
         line: format!("server {} {}: relief {}{left}", page.pid, page.program(), args.word),
         object,
@@ -179,13 +190,13 @@ fn server_outcome(args: &Args, page: &ServerPage) -> Result<Outcome, String> {
 }
 
 /// Waits until `count` is 0 or has not become smaller for [`ANSWER_TIMEOUT`]; returns the last count.
-fn await_fewer<E>(mut count: impl FnMut() -> Result<u64, E>) -> Result<u64, E> {
+fn wait_until_no_progress<E>(mut count: impl FnMut() -> Result<u64, E>) -> Result<u64, E> {
     let began = Instant::now();
-    let (mut least, mut since) = (u64::MAX, began);
+    let (mut fewest, mut since) = (u64::MAX, began);
     loop {
         let left = count()?;
-        if left < least {
-            (least, since) = (left, Instant::now());
+        if left < fewest {
+            (fewest, since) = (left, Instant::now());
         }
         if left == 0 || since.elapsed() > ANSWER_TIMEOUT || began.elapsed() > MOVE_TIMEOUT {
             return Ok(left);
@@ -194,12 +205,17 @@ fn await_fewer<E>(mut count: impl FnMut() -> Result<u64, E>) -> Result<u64, E> {
     }
 }
 
-/// Virtual connections on links of the role that the override forbids.
-fn misplaced_connections(word: Override, page: &ServerPage) -> std::io::Result<u64> {
-    let Some(wrong) = word.forbidden_role() else { return Ok(0) };
-    let status = page.status()?;
-    // The state of an authenticated link is its peer's role.
-    Ok(status.links.iter().filter(|link| link.state == wrong.to_string()).map(|link| link.connections).sum())
+/// Sessions on links of the role that the override forbids.
+fn misplaced_sessions(manual_override: Override, page: &ServerPage) -> std::io::Result<u64> {
+    let Some(forbidden) = manual_override.forbidden_role() else { return Ok(0) };
+    Ok(sessions_on(&page.status()?.links, forbidden))
+}
+
+/// Sessions on links of this role. Plain clients are left out, because they cannot move.
+fn sessions_on(links: &[LinkStatus], role: Role) -> u64 {
+    // The state of an authenticated link is its peer's role. Servers of older versions report only all connections.
+    let on_role = links.iter().filter(|link| link.state == role.to_string());
+    on_role.map(|link| link.sessions.unwrap_or(link.connections)).sum()
 }
 
 #[cfg(test)]
@@ -207,12 +223,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_override_lasts_as_long_as_it_is_said_to() {
+    fn plain_clients_are_not_waited_for() {
+        let link = |state, connections, sessions| LinkStatus {
+            index: 0,
+            peer: ([10, 0, 0, 9], 40_000).into(),
+            state,
+            key: 0,
+            age: Duration::ZERO,
+            encrypted: false,
+            connections,
+            sessions,
+            traffic: Vec::new(),
+        };
+        let links = [link("helper", 5, Some(0)), link("helper", 4, Some(3)), link("client", 1, Some(1))];
+        assert_eq!((sessions_on(&links, Role::Helper), sessions_on(&links, Role::Client)), (3, 1));
+        assert_eq!(sessions_on(&[link("helper", 5, None)], Role::Helper), 5, "a server of an older version");
+    }
+
+    #[test]
+    fn override_durations_are_rounded_up_and_limited() {
         for (text, seconds) in [("1ms", 1), ("1500ms", 2), ("10m", 600), ("4660h", 16_776_000)] {
-            assert_eq!(parse_lasts(text).map(whole_seconds), Ok(seconds));
+            assert_eq!(parse_override_duration(text).map(whole_seconds), Ok(seconds));
         }
-        for wrong in ["0", "999us", "4661h", "5000000h", "10"] {
-            assert!(parse_lasts(wrong).is_err(), "{wrong}");
+        for forbidden in ["0", "999us", "4661h", "5000000h", "10"] {
+            assert!(parse_override_duration(forbidden).is_err(), "{forbidden}");
         }
     }
 }

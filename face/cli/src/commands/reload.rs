@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde_json::json;
-use spillway_helper::control::{ReloadOutcome, Request, ask};
+use spillway_helper::control::{ReloadOutcome, Request, send_request};
 
 use super::output::Report;
 use super::sockets;
@@ -12,7 +12,7 @@ use super::sockets;
 /// Reload a helper's settings
 ///
 /// Prints the outcome. With anything wrong the previous settings stay in force, and the exit code is 1.
-/// docs/howto/helper.md says which clients a change affects. Drained services accept clients again.
+/// docs/howto/helper.md lists the clients that a change affects. Drained services accept clients again.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Admin socket of the helper [default: helper.sock in /run/spillway or $XDG_RUNTIME_DIR/spillway]
@@ -26,7 +26,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> ExitCode {
     let socket = args.socket.clone().unwrap_or_else(sockets::helper);
-    let changed = match ask::<ReloadOutcome>(&socket, &Request::Reload {}) {
+    let changed = match send_request::<ReloadOutcome>(&socket, &Request::Reload {}) {
         Ok(changed) => changed,
         Err(error) => {
             let why =

@@ -74,13 +74,13 @@ pub fn run(args: Args) -> ExitCode {
     let mut command = Command::new(program);
     command.args(arguments);
     if args.off || env::var_os("SPILLWAY_OFF").is_some_and(|value| value == "1") {
-        command.env(name(config::OFF), "1");
-        return replaced(&mut command, program);
+        command.env(name(config::SWITCHED_OFF), "1");
+        return execute(&mut command, program);
     }
     let settings = match settings(&args) {
         Ok(settings) => settings,
         Err(error) => {
-            spillway_daemon::say(&format!("spillway: {error}"));
+            spillway_daemon::log_line(&format!("spillway: {error}"));
             return ExitCode::from(2);
         }
     };
@@ -89,21 +89,23 @@ pub fn run(args: Args) -> ExitCode {
             command.env("LD_PRELOAD", preload(&shim, env::var_os("LD_PRELOAD"))).envs(settings);
         }
         Err(unfit @ Unfit::NotFound(_)) => {
-            spillway_daemon::say(&format!("spillway: {unfit}"));
+            spillway_daemon::log_line(&format!("spillway: {unfit}"));
             return ExitCode::from(127);
         }
         Err(unfit) if args.require => {
-            spillway_daemon::say(&format!("spillway: {unfit}; --require was given, so it is not started"));
+            spillway_daemon::log_line(&format!(
+                "spillway: {unfit}; --require was given, so it is not started"
+            ));
             return ExitCode::FAILURE;
         }
-        Err(unfit) => spillway_daemon::say(&format!("spillway: {unfit}; it runs without helpers")),
+        Err(unfit) => spillway_daemon::log_line(&format!("spillway: {unfit}; it runs without helpers")),
     }
-    replaced(&mut command, program)
+    execute(&mut command, program)
 }
 
-fn replaced(command: &mut Command, program: &OsStr) -> ExitCode {
+fn execute(command: &mut Command, program: &OsStr) -> ExitCode {
     let error = command.exec();
-    spillway_daemon::say(&format!("spillway: {} cannot be run: {error}", program.display()));
+    spillway_daemon::log_line(&format!("spillway: {} cannot be run: {error}", program.display()));
     ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 })
 }
 
@@ -144,21 +146,23 @@ fn settings(args: &Args) -> Result<Vec<(String, OsString)>, String> {
         (name(config::REQUIRE), require.into()),
         (name(config::REQUIRE_ENCRYPTION), if args.require_encryption { "1" } else { "0" }.into()),
         (name(config::LAUNCH), launch.into()),
-        (name(config::STARTED), std::process::id().to_string().into()),
+        (name(config::STARTED_PID), std::process::id().to_string().into()),
     ])
 }
 
-/// As the preload library reads it: milliseconds in 32 bits, of which 0 is never.
+/// Parses a time that the preload library can read: milliseconds in 32 bits; 0 means never.
 fn parse_release_after(text: &str) -> Result<Duration, String> {
     let time = parse_duration(text).map_err(|error| error.to_string())?;
-    let is_passed_on = time.is_zero() || (1..=u128::from(u32::MAX)).contains(&time.as_millis());
-    if is_passed_on { Ok(time) } else { Err("give a time from 1ms to 1193h, or 0s for never".into()) }
+    let is_readable = time.is_zero() || (1..=u128::from(u32::MAX)).contains(&time.as_millis());
+    if is_readable { Ok(time) } else { Err("give a time from 1ms to 1193h, or 0s for never".into()) }
 }
 
 fn parse_sessions_memory(text: &str) -> Result<u64, String> {
     let bytes = parse_size(text).map_err(|error| error.to_string())?;
-    let enough = bytes >= config::SESSIONS_MEMORY_MIN as u64;
-    enough.then_some(bytes).ok_or_else(|| "give at least 16MiB: sixteen tables of sessions share it".into())
+    let is_enough = bytes >= config::SESSIONS_MEMORY_MIN as u64;
+    is_enough
+        .then_some(bytes)
+        .ok_or_else(|| "give at least 16MiB: sixteen tables of sessions share it".into())
 }
 
 /// Absolute paths, one a line. Each file is read once, to check that it holds a key.
@@ -180,20 +184,20 @@ pub(crate) fn shim() -> Result<PathBuf, Unfit> {
     if let Some(path) = env::var_os("SPILLWAY_SHIM").map(PathBuf::from) {
         return fs::canonicalize(&path).map_err(|error| Unfit::Unreadable(path, error.to_string()));
     }
-    let here = env::current_exe().unwrap_or_default();
-    let folder = here.parent().unwrap_or(Path::new(".")).to_path_buf();
+    let executable = env::current_exe().unwrap_or_default();
+    let folder = executable.parent().unwrap_or(Path::new(".")).to_path_buf();
     let candidates = [folder.join("libspillway_shim.so"), folder.join("../lib/spillway/libspillway_shim.so")];
     candidates.into_iter().find_map(|path| fs::canonicalize(path).ok()).ok_or(Unfit::NoShim(folder))
 }
 
 /// The value of LD_PRELOAD: the preload library before the previous value.
 fn preload(shim: &Path, before: Option<OsString>) -> OsString {
-    let mut all = shim.as_os_str().to_owned();
+    let mut value = shim.as_os_str().to_owned();
     if let Some(before) = before.filter(|before| !before.is_empty()) {
-        all.push(":");
-        all.push(before);
+        value.push(":");
+        value.push(before);
     }
-    all
+    value
 }
 
 #[cfg(test)]
@@ -201,17 +205,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_release_time_is_one_that_the_library_reads() {
-        for right in ["0", "0s", "1ms", "1.5s", "1193h"] {
-            assert_eq!(parse_release_after(right), Ok(parse_duration(right).unwrap()));
+    fn release_times_out_of_the_librarys_range_are_refused() {
+        for valid in ["0", "0s", "1ms", "1.5s", "1193h"] {
+            assert_eq!(parse_release_after(valid), Ok(parse_duration(valid).unwrap()));
         }
-        for wrong in ["999us", "1194h", "5000000h", "10"] {
-            assert!(parse_release_after(wrong).is_err(), "{wrong}");
+        for invalid in ["999us", "1194h", "5000000h", "10"] {
+            assert!(parse_release_after(invalid).is_err(), "{invalid}");
         }
     }
 
     #[test]
-    fn an_existing_preload_is_kept() {
+    fn previous_preload_value_is_kept() {
         let shim = Path::new("/lib/shim.so");
         assert_eq!(preload(shim, None), "/lib/shim.so");
         assert_eq!(preload(shim, Some("".into())), "/lib/shim.so");

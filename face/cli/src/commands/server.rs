@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use spillway_shim_core::status::{Request, ServerPage, State, ask_all};
+use spillway_shim_core::status::{Request, ServerPage, State, request_all};
 
 use super::output::Report;
 use super::servers;
@@ -58,7 +58,7 @@ struct ServerArgs {
 }
 
 pub(crate) fn run(args: Args) -> ExitCode {
-    let (target, request, until, what) = match args.what {
+    let (target, request, timeout, announcement) = match args.what {
         What::Off { target, within, wait } => {
             let within_ms = u32::try_from(within.as_millis()).unwrap_or(u32::MAX);
             (target, Request::Off { within_ms }, wait.then_some(within + ANSWER_TIMEOUT), "switching off")
@@ -70,12 +70,12 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Ok(pages) => pages,
         Err(error) => return Report::failed(error).print(command, target.json),
     };
-    servers::announce(what, &pages);
+    servers::announce(announcement, &pages);
     // All servers are asked first, then waited for one after the other; a failing server does not stop the others.
-    let answers = ask_all(&pages, request, ANSWER_TIMEOUT);
+    let answers = request_all(&pages, request, ANSWER_TIMEOUT);
     let (done, report) = Report::gather(pages.iter().zip(answers).map(|(page, answer)| {
         servers::check_answer(page, answer)?;
-        Ok((page, outcome(page, until)?))
+        Ok((page, outcome(page, timeout)?))
     }));
     let line = |(page, state): &(&ServerPage, State)| {
         format!("server {} {}: {}", page.pid, page.program(), state.name())
@@ -85,12 +85,12 @@ pub(crate) fn run(args: Args) -> ExitCode {
     Report { lines: done.iter().map(line).collect(), result, ..report }.print(command, target.json)
 }
 
-/// The server's state; with `until`, once its links have ended or that time has passed.
-fn outcome(page: &ServerPage, until: Option<Duration>) -> Result<State, String> {
+/// The server's state; with `timeout`, once its links have ended. An error after that time.
+fn outcome(page: &ServerPage, timeout: Option<Duration>) -> Result<State, String> {
     let began = Instant::now();
     loop {
         let state = page.status().map_err(|error| format!("{}: {error}", page.path.display()))?.state;
-        let Some(timeout) = until.filter(|_| state != State::Off) else { return Ok(state) };
+        let Some(timeout) = timeout.filter(|_| state != State::Off) else { return Ok(state) };
         if began.elapsed() > timeout {
             return Err(format!("server {} is still {}", page.pid, state.name()));
         }

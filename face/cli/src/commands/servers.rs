@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use spillway_daemon::deprecated::add_old_fields;
 use spillway_policy::Override;
 use spillway_shim_core::status::{
-    ConnectionStatus, Counter, Request, ServerPage, ServerStatus, Traffic, Unreadable, ask_all, find,
+    ConnectionStatus, Counter, Request, ServerPage, ServerStatus, Traffic, UnreadablePage, find_pages,
+    request_all,
 };
 
 /// How long a server may take to answer. A busy server answers after its current batch.
@@ -30,14 +31,14 @@ impl fmt::Display for ChooseError {
 /// Chooses the servers that a command acts on: all without a name, otherwise the one of that name. If several servers
 /// have the name, `all` is required; the error lists them.
 pub(crate) fn choose(name: Option<&str>, all: bool) -> Result<Vec<ServerPage>, ChooseError> {
-    let (pages, unreadable) = find();
+    let (pages, unreadable) = find_pages();
     let Some(name) = name else {
         return if pages.is_empty() { Err(ChooseError::Unknown(none_found(&unreadable))) } else { Ok(pages) };
     };
-    let wanted = ServerName::parse(name);
-    let list = |pages: &[ServerPage]| pages.iter().map(described).collect::<Vec<_>>().join("\n  ");
+    let server_name = ServerName::parse(name);
+    let list = |pages: &[ServerPage]| pages.iter().map(describe).collect::<Vec<_>>().join("\n  ");
     let described_all = list(&pages);
-    let found: Vec<ServerPage> = pages.into_iter().filter(|page| wanted.matches(page)).collect();
+    let found: Vec<ServerPage> = pages.into_iter().filter(|page| server_name.matches(page)).collect();
     match found.len() {
         0 if described_all.is_empty() => Err(ChooseError::Unknown(none_found(&unreadable))),
         0 => Err(ChooseError::Unknown(format!("no server here is {name}; servers here:\n  {described_all}"))),
@@ -52,7 +53,7 @@ pub(crate) fn choose(name: Option<&str>, all: bool) -> Result<Vec<ServerPage>, C
 
 pub(crate) fn announce(what: &str, pages: &[ServerPage]) {
     for page in pages {
-        eprintln!("spillway: {what}: {}", described(page));
+        eprintln!("spillway: {what}: {}", describe(page));
     }
 }
 
@@ -86,8 +87,8 @@ impl ServerName<'_> {
     }
 }
 
-/// A server in a list, with what distinguishes it from others of the same program.
-fn described(page: &ServerPage) -> String {
+/// Describes a server in a list, with the facts that distinguish servers of the same program.
+fn describe(page: &ServerPage) -> String {
     let mut text = format!("pid {}, {}", page.pid, page.program());
     if let Ok(status) = page.status() {
         text += &format!(", port {}, link port {}", status.helped_port, status.link_port);
@@ -103,23 +104,23 @@ fn described(page: &ServerPage) -> String {
 }
 
 /// The error if no server can be read.
-pub(crate) fn none_found(unreadable: &[Unreadable]) -> String {
+pub(crate) fn none_found(unreadable: &[UnreadablePage]) -> String {
     match unreadable.first() {
         None => "no server on this machine runs under `spillway run` with its link port open".into(),
-        Some(one) => format!(
+        Some(page) => format!(
             "the status page {} cannot be read: {}; run this as the server's user or as root",
-            one.path.display(),
-            one.error
+            page.path.display(),
+            page.error
         ),
     }
 }
 
 /// Asks servers to update their tables of connections. `false`: the server did not answer in time.
 pub(crate) fn refresh(pages: &[ServerPage]) -> Vec<io::Result<bool>> {
-    ask_all(pages, Request::Refresh, ANSWER_TIMEOUT)
+    request_all(pages, Request::Refresh, ANSWER_TIMEOUT)
 }
 
-/// Turns a server's answer to a request into an error text if it failed.
+/// Returns an error text if a server has failed to answer a request.
 pub(crate) fn check_answer(page: &ServerPage, answer: io::Result<bool>) -> Result<(), String> {
     match answer {
         Ok(true) => Ok(()),
@@ -131,8 +132,8 @@ pub(crate) fn check_answer(page: &ServerPage, answer: io::Result<bool>) -> Resul
 }
 
 /// The count with this name in a list of counts; 0 if absent.
-pub(crate) fn of<T: PartialEq + Copy>(list: &[(T, u64)], what: T) -> u64 {
-    list.iter().find(|(one, _)| *one == what).map_or(0, |(_, value)| *value)
+pub(crate) fn count_of<T: PartialEq + Copy>(list: &[(T, u64)], counter: T) -> u64 {
+    list.iter().find(|(other, _)| *other == counter).map_or(0, |(_, value)| *value)
 }
 
 /// A server's status for programs. Fields may be added.
@@ -150,7 +151,7 @@ pub(crate) fn as_json(page: &ServerPage, status: &ServerStatus) -> Value {
                 "age_ms": millis(link.age),
                 "connections": link.connections,
             });
-            add(&mut value, link.traffic.iter().map(|(what, number)| (what.name(), *number)));
+            add(&mut value, link.traffic.iter().map(|(counter, number)| (counter.name(), *number)));
             value
         })
         .collect();
@@ -174,9 +175,9 @@ pub(crate) fn as_json(page: &ServerPage, status: &ServerStatus) -> Value {
         "links": links,
         "refused": refused,
     });
-    let counted = status.counters.iter().filter(|(what, _)| !is_refusal(*what));
-    add(&mut value, counted.map(|(what, number)| (what.name(), *number)));
-    add(&mut value, status.traffic.iter().map(|(what, number)| (what.name(), *number)));
+    let counted = status.counters.iter().filter(|(counter, _)| !is_refusal(*counter));
+    add(&mut value, counted.map(|(counter, number)| (counter.name(), *number)));
+    add(&mut value, status.traffic.iter().map(|(counter, number)| (counter.name(), *number)));
     let mut list = json!({ "servers": [value] });
     add_old_fields(&mut list);
     list["servers"][0].take()
@@ -184,8 +185,8 @@ pub(crate) fn as_json(page: &ServerPage, status: &ServerStatus) -> Value {
 
 /// Links, virtual connections and sessions that the server refused, by reason.
 pub(crate) fn refusals(status: &ServerStatus) -> impl Iterator<Item = (&'static str, u64)> {
-    let refused = status.counters.iter().filter(|(what, _)| is_refusal(*what));
-    refused.map(|(what, number)| (what.name(), *number))
+    let refused = status.counters.iter().filter(|(counter, _)| is_refusal(*counter));
+    refused.map(|(counter, number)| (counter.name(), *number))
 }
 
 fn is_refusal(counter: Counter) -> bool {
@@ -210,7 +211,7 @@ fn add<'a>(value: &mut Value, numbers: impl Iterator<Item = (&'a str, u64)>) {
 }
 
 pub(crate) fn connections(status: &ServerStatus) -> u64 {
-    // A page may have any numbers.
+    // Saturating, because a forged page may contain any numbers.
     status.links.iter().fold(0, |sum, link| sum.saturating_add(link.connections))
 }
 
@@ -228,8 +229,8 @@ pub(crate) fn as_text(page: &ServerPage, status: &ServerStatus) -> String {
         },
     );
     let established = established(status);
-    let batches = of(&status.traffic, Traffic::BatchesReceived);
-    let messages = of(&status.traffic, Traffic::MessagesReceived);
+    let batches = count_of(&status.traffic, Traffic::BatchesReceived);
+    let messages = count_of(&status.traffic, Traffic::MessagesReceived);
     let mut text = format!(
         "server {} {}: port {} helped through {host}:{}, {} for {} s, {established} links, {} virtual connections, \
          {:.1} messages a batch",
@@ -248,11 +249,11 @@ pub(crate) fn as_text(page: &ServerPage, status: &ServerStatus) -> String {
             text += &format!(" for {} s more", left.as_secs());
         }
     }
-    let stalls = of(&status.traffic, Traffic::Stalls);
+    let stalls = count_of(&status.traffic, Traffic::Stalls);
     if stalls > 0 {
         text += &format!(", {stalls} credit stalls");
     }
-    let dropped = of(&status.counters, Counter::LogLinesDropped);
+    let dropped = count_of(&status.counters, Counter::LogLinesDropped);
     if dropped > 0 {
         text += &format!(", {dropped} log lines dropped");
     }
@@ -264,8 +265,8 @@ pub(crate) fn as_text(page: &ServerPage, status: &ServerStatus) -> String {
         text += &format!("; refused: {}", refused.join(", "));
     }
     for link in &status.links {
-        let messages = of(&link.traffic, Traffic::MessagesReceived);
-        let batches = of(&link.traffic, Traffic::BatchesReceived);
+        let messages = count_of(&link.traffic, Traffic::MessagesReceived);
+        let batches = count_of(&link.traffic, Traffic::BatchesReceived);
         let encryption = match link.state {
             "authenticating" => "",
             _ if link.encrypted => ", encrypted",

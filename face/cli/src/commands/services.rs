@@ -85,9 +85,9 @@ fn group_options<'a>(options: impl Iterator<Item = (&'a str, &'a str)>) -> Resul
             // Resolved later: the named service may follow.
             named.push((option, name, address));
         } else {
-            let before = services.last_mut();
+            let previous = services.last_mut();
             let service =
-                before.ok_or_else(|| format!("--{option} {value}: give its --service before it"))?;
+                previous.ok_or_else(|| format!("--{option} {value}: give its --service before it"))?;
             service.add(option, value);
         }
     }
@@ -109,12 +109,12 @@ impl ServiceArgs {
 
 impl Services {
     pub(crate) fn resolve(&self) -> Result<Vec<Service>, AddressError> {
-        let service = |given: &ServiceArgs| {
-            let mut service = Service::new(given.name.clone(), server_address(&given.server)?);
-            for text in &given.listen {
+        let service = |arguments: &ServiceArgs| {
+            let mut service = Service::new(arguments.name.clone(), server_address(&arguments.server)?);
+            for text in &arguments.listen {
                 service.listen.extend(listen_addresses(text)?);
             }
-            for text in &given.link_listen {
+            for text in &arguments.link_listen {
                 service.link_listen.extend(listen_addresses(text)?);
             }
             Ok(service)

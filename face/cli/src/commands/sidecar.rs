@@ -5,10 +5,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use serde_json::json;
 use spillway_auth::Key;
 use spillway_batch::{AddressRange, Encryption};
 use spillway_daemon::AdminGroup;
-use spillway_daemon::deprecated::renamed;
+use spillway_daemon::deprecated::warn_renamed;
 use spillway_discovery::{EtcdAccess, EtcdFiles, Source};
 use spillway_policy::{ASKED_DEFAULT, Override};
 use spillway_sidecar::{Listen, Settings, loopback};
@@ -18,7 +19,7 @@ use spillway_values::{
 use tracing::warn;
 
 use super::doctor::link_problem;
-use super::output;
+use super::output::Report;
 
 /// Helpers that are probed at the start.
 const PROBED_MAX: usize = 16;
@@ -32,8 +33,8 @@ const PROBED_MAX: usize = 16;
 /// The server runs under `spillway run --link ADDR --client-key FILE`; helpers have `--link-listen` and the same client
 /// key.
 ///
-/// SIGTERM drains: no new connections, idle ones close, and --drain-deadline for the others; a second SIGTERM, a second
-/// later or more, ends the process at once. SIGUSR1 logs a status line.
+/// SIGTERM drains: no new connections, idle ones close, and --drain-deadline for the others; another SIGTERM, at
+/// least 1 s after the first, ends the process at once. SIGUSR1 logs a status line.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -125,8 +126,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "CIDR", value_delimiter = ',', env = "SPILLWAY_SIDECAR_ALLOW_CLIENTS")]
     allow_clients: Vec<AddressRange>,
 
-    /// Load balancers, as CIDR, that must send the PROXY protocol (version 1 or 2); repeat for more. Announced clients
-    /// are subject to --allow-clients and appear in the log; the server sees the address of this host
+    /// Load balancers, as CIDR, that must send the PROXY protocol (version 1 or 2); repeat for more. The client
+    /// addresses that they send are subject to --allow-clients and appear in the log; the server sees the address of
+    /// this host
     #[arg(long, value_name = "CIDR", value_delimiter = ',', env = "SPILLWAY_SIDECAR_PROXY_PROTOCOL_FROM")]
     proxy_protocol_from: Vec<AddressRange>,
 
@@ -151,7 +153,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration, env = "SPILLWAY_SIDECAR_DRAIN_DEADLINE")]
     drain_deadline: Duration,
 
-    /// Admin socket for `spillway status` and `relief`, for owner and group
+    /// Admin socket for `spillway status` and `relief`; its owner and group may use it
     /// [default: sidecar.sock in /run/spillway or $XDG_RUNTIME_DIR/spillway, if one of them can be used]
     #[arg(long, value_name = "PATH", visible_alias = "socket", env = "SPILLWAY_SIDECAR_STATUS_SOCKET")]
     status_socket: Option<PathBuf>,
@@ -168,6 +170,10 @@ pub(crate) struct Args {
     /// Check options, key files and names, print the result, and end. The exit code is 1 when something is wrong
     #[arg(long)]
     check: bool,
+
+    /// Print JSON: for --check
+    #[arg(long, requires = "check")]
+    json: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -192,10 +198,11 @@ impl Args {
             None => Key::loopback_only(),
         };
         if self.server.is_some() {
-            renamed("sidecar --server", "--link");
+            warn_renamed("sidecar --server", "--link");
         }
         let server = server_address(self.link.or(self.server).as_deref().unwrap_or_default())?;
-        if self.client_key.is_none() && !server.ip().is_loopback() {
+        // Canonical, because an IPv4 loopback address may be written in IPv6 notation.
+        if self.client_key.is_none() && !server.ip().to_canonical().is_loopback() {
             return Err(format!("--link {server} is on another host: give --client-key FILE").into());
         }
         if self.require_encryption && self.client_key.is_none() {
@@ -209,7 +216,7 @@ impl Args {
             listen.extend(listen_on(text, self.socket_mode)?);
         }
         let etcd = match &self.helpers {
-            Some(Source::Etcd(place)) => {
+            Some(Source::Etcd(location)) => {
                 let files = EtcdFiles {
                     ca_file: self.etcd_ca_file,
                     cert_file: self.etcd_cert_file,
@@ -217,7 +224,7 @@ impl Args {
                     user: self.etcd_user,
                     password_file: self.etcd_password_file,
                 };
-                EtcdAccess::read(&files, place)?
+                EtcdAccess::read(&files, location)?
             }
             _ => EtcdAccess::default(),
         };
@@ -234,8 +241,8 @@ impl Args {
                 Protocol::Tcp => spillway_requests::Protocol::Tcp,
             },
             name: self.name,
-            word: self.relief,
-            asked: self.ask,
+            manual_override: self.relief,
+            helpers_asked: self.ask,
             sla: self.sla,
             threads: self.threads,
             connect_timeout: self.connect_timeout,
@@ -278,24 +285,32 @@ fn probe_link_ports(settings: &Settings, client_key: Option<PathBuf>) {
 pub(crate) fn run(args: Args) -> ExitCode {
     let client_key = args.client_key.clone();
     if args.check {
-        let checked = args.settings().and_then(|settings| {
-            settings.check()?;
-            Ok(summary(&settings))
-        });
-        return match checked {
-            Ok(summary) => output::print([summary]),
-            Err(error) => failed(&*error),
+        let as_json = args.json;
+        let checked =
+            args.settings().and_then(|settings| settings.check().map(|()| settings).map_err(Into::into));
+        let report = match checked {
+            Ok(settings) => Report {
+                lines: vec![summary(&settings)],
+                result: json!({
+                    "name": settings.name,
+                    "listen": settings.listen.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                    "link": settings.server.to_string(),
+                }),
+                ..Report::default()
+            },
+            Err(error) => Report::failed(error),
         };
+        return report.print("sidecar", as_json);
     }
-    let ended = args
+    let outcome = args
         .settings()
         .inspect(|settings| probe_link_ports(settings, client_key))
         .and_then(|settings| spillway_sidecar::run(settings).map_err(Box::<dyn std::error::Error>::from));
-    ended.unwrap_or_else(|error| failed(&*error))
+    outcome.unwrap_or_else(|error| failed(&*error))
 }
 
 fn failed(error: &dyn std::error::Error) -> ExitCode {
-    spillway_daemon::say(&format!("spillway: {error}"));
+    spillway_daemon::log_line(&format!("spillway: {error}"));
     ExitCode::FAILURE
 }
 
@@ -304,7 +319,7 @@ fn summary(settings: &Settings) -> String {
     let listeners: Vec<String> = settings.listen.iter().map(ToString::to_string).collect();
     let helpers = match &settings.helpers {
         None => "no helpers".to_owned(),
-        Some(Source::Static(all)) => format!("{} helpers", all.len()),
+        Some(Source::Static(helpers)) => format!("{} helpers", helpers.len()),
         Some(_) => "helpers by name".to_owned(),
     };
     format!("OK: clients at {}, link port {}, {helpers}", listeners.join(", "), settings.server)
@@ -313,6 +328,24 @@ fn summary(settings: &Settings) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_on_loopback_needs_no_client_key() {
+        #[derive(clap::Parser)]
+        struct Command {
+            #[command(flatten)]
+            args: Args,
+        }
+        let settings = |link: &str| {
+            let command: Command =
+                clap::Parser::parse_from(["sidecar", "--link", link, "--listen", "1", "--protocol", "tcp"]);
+            command.args.settings().map(drop).map_err(|error| error.to_string())
+        };
+        for loopback in ["127.0.0.1:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+            assert_eq!(settings(loopback), Ok(()), "{loopback}");
+        }
+        assert!(settings("[::ffff:10.0.0.5]:1").unwrap_err().contains("--client-key"));
+    }
 
     #[test]
     fn listeners_are_addresses_or_files() {

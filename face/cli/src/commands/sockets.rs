@@ -3,21 +3,25 @@
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-/// Prefix of the runtime directory in the unit template of sidecars, and its admin socket.
+/// Prefix of the runtime directory in the unit template of sidecars, and the name of its admin socket.
 const UNIT_PREFIX: &str = "spillway-sidecar-";
 const UNIT_SOCKET: &str = "status.sock";
 
 /// Admin sockets in the runtime directories of services and of this user, sorted. May include sockets of killed
 /// daemons.
 pub(crate) fn all() -> Vec<PathBuf> {
-    spillway_daemon::default_directories().iter().filter_map(|own| own.parent()).flat_map(below).collect()
+    spillway_daemon::default_directories()
+        .iter()
+        .filter_map(|directory| directory.parent())
+        .flat_map(sockets_below)
+        .collect()
 }
 
 pub(crate) fn helper() -> PathBuf {
     spillway_daemon::find_default_socket("helper")
 }
 
-fn below(run: &Path) -> Vec<PathBuf> {
+fn sockets_below(run: &Path) -> Vec<PathBuf> {
     let is_unit =
         |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(UNIT_PREFIX));
     // Only UNIT_SOCKET: other sockets in a unit's directory accept clients, and a request there would reach the server.
@@ -52,10 +56,10 @@ mod tests {
         });
         let listeners: Vec<UnixListener> = listeners.collect();
         fs::write(run.join("spillway/note.sock"), "").unwrap();
-        let found = below(&run);
+        let found = sockets_below(&run);
         drop(listeners);
         fs::remove_dir_all(&run).unwrap();
         assert_eq!(found, admin.map(|file| run.join(file)));
-        assert!(below(Path::new("/no/such/place")).is_empty());
+        assert!(sockets_below(Path::new("/no/such/place")).is_empty());
     }
 }

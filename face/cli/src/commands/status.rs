@@ -8,8 +8,8 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 use spillway_daemon::deprecated::read_old_fields;
 use spillway_helper::HelperStatus;
-use spillway_helper::control::{AskError, Request, ask};
-use spillway_shim_core::status::{Unreadable, find};
+use spillway_helper::control::{Request, RequestError, send_request};
+use spillway_shim_core::status::{UnreadablePage, find_pages};
 use spillway_sidecar::SidecarStatus;
 
 use super::output::Report;
@@ -47,15 +47,15 @@ enum Answer {
 }
 
 impl Answer {
-    fn of(socket: &Path) -> Result<Answer, AskError> {
-        let answer = |error: serde_json::Error| AskError::Answer(error.to_string());
-        let mut document: Value = ask(socket, &Request::Status {})?;
+    fn send_request(socket: &Path) -> Result<Answer, RequestError> {
+        let invalid_answer = |error: serde_json::Error| RequestError::UnexpectedAnswer(error.to_string());
+        let mut document: Value = send_request(socket, &Request::Status {})?;
         read_old_fields(&mut document);
         if document["kind"] == "sidecar" {
-            let status = serde_json::from_value(document).map_err(answer)?;
+            let status = serde_json::from_value(document).map_err(invalid_answer)?;
             return Ok(Answer::Sidecar(Box::new(status)));
         }
-        serde_json::from_value(document).map(Answer::Helper).map_err(answer)
+        serde_json::from_value(document).map(Answer::Helper).map_err(invalid_answer)
     }
 
     fn as_json(&self) -> Value {
@@ -76,7 +76,7 @@ impl fmt::Display for Answer {
 }
 
 fn show_one(socket: &Path) -> Report {
-    match Answer::of(socket) {
+    match Answer::send_request(socket) {
         Ok(answer) => {
             Report { lines: vec![answer.to_string()], result: answer.as_json(), ..Report::default() }
         }
@@ -87,7 +87,7 @@ fn show_one(socket: &Path) -> Report {
 fn show_all() -> Report {
     let (mut helpers, mut sidecars, mut failures) = (Vec::new(), Vec::new(), Vec::new());
     for socket in sockets::all() {
-        match Answer::of(&socket) {
+        match Answer::send_request(&socket) {
             Ok(Answer::Helper(status)) => helpers.push(status),
             Ok(Answer::Sidecar(status)) => sidecars.push(status),
             // The socket of a killed program.
@@ -95,14 +95,14 @@ fn show_all() -> Report {
             Err(error) => failures.push(cannot_ask(&socket, &error)),
         }
     }
-    let (pages, unreadable) = find();
+    let (pages, unreadable) = find_pages();
     let servers: Vec<_> = pages.iter().filter_map(|page| Some((page, page.status().ok()?))).collect();
     if helpers.is_empty() && sidecars.is_empty() && servers.is_empty() {
         let why = failures.into_iter().next().unwrap_or_else(why_no_helper);
         return Report::failed(format!("{why}; and {}", servers::none_found(&unreadable)));
     }
-    let here = helpers.iter().map(ToString::to_string).chain(sidecars.iter().map(ToString::to_string));
-    let lines = here.chain(servers.iter().map(|(page, status)| servers::as_text(page, status))).collect();
+    let daemons = helpers.iter().map(ToString::to_string).chain(sidecars.iter().map(ToString::to_string));
+    let lines = daemons.chain(servers.iter().map(|(page, status)| servers::as_text(page, status))).collect();
     let servers: Vec<Value> = servers.iter().map(|(page, status)| servers::as_json(page, status)).collect();
     let helpers: Vec<Value> = helpers.iter().map(HelperStatus::to_value).collect();
     let (helper, sidecar) = (helpers.first(), sidecars.first());
@@ -114,13 +114,13 @@ fn show_all() -> Report {
     Report { lines, result, warnings, ..Report::default() }
 }
 
-/// Lines about status pages that cannot be read; those of other users share one line, since that is normal.
-fn describe_unreadable(pages: &[Unreadable]) -> Vec<String> {
-    let is_others = |page: &&Unreadable| page.error.kind() == ErrorKind::PermissionDenied;
-    let broken = pages.iter().filter(|page| !is_others(page));
+/// Lines about status pages that cannot be read; pages of other users share one line, because they are normal.
+fn describe_unreadable(pages: &[UnreadablePage]) -> Vec<String> {
+    let is_of_another_user = |page: &&UnreadablePage| page.error.kind() == ErrorKind::PermissionDenied;
+    let broken = pages.iter().filter(|page| !is_of_another_user(page));
     let mut lines: Vec<String> =
         broken.map(|page| format!("{}: {}", page.path.display(), page.error)).collect();
-    match pages.iter().filter(is_others).count() {
+    match pages.iter().filter(is_of_another_user).count() {
         0 => {}
         1 => lines.push("1 server of another user".into()),
         others => lines.push(format!("{others} servers of other users")),
@@ -130,14 +130,14 @@ fn describe_unreadable(pages: &[Unreadable]) -> Vec<String> {
 
 /// Why the default helper does not answer, for the case that no admin socket was found.
 fn why_no_helper() -> String {
-    let usual = sockets::helper();
-    match Answer::of(&usual) {
-        Err(error) => cannot_ask(&usual, &error),
+    let default_socket = sockets::helper();
+    match Answer::send_request(&default_socket) {
+        Err(error) => cannot_ask(&default_socket, &error),
         Ok(_) => "no helper answered".into(),
     }
 }
 
-fn cannot_ask(socket: &Path, error: &AskError) -> String {
+fn cannot_ask(socket: &Path, error: &RequestError) -> String {
     format!("cannot ask {}: {error}", socket.display())
 }
 
@@ -147,10 +147,10 @@ mod tests {
 
     #[test]
     fn servers_of_other_users_are_one_line() {
-        let page = |kind: ErrorKind| Unreadable { path: "/dev/shm/a".into(), error: kind.into() };
-        let others = || page(ErrorKind::PermissionDenied);
-        assert_eq!(describe_unreadable(&[others()]), ["1 server of another user"]);
-        let lines = describe_unreadable(&[others(), page(ErrorKind::InvalidData), others()]);
+        let page = |kind: ErrorKind| UnreadablePage { path: "/dev/shm/a".into(), error: kind.into() };
+        let forbidden = || page(ErrorKind::PermissionDenied);
+        assert_eq!(describe_unreadable(&[forbidden()]), ["1 server of another user"]);
+        let lines = describe_unreadable(&[forbidden(), page(ErrorKind::InvalidData), forbidden()]);
         assert_eq!((lines.len(), &*lines[1]), (2, "2 servers of other users"));
         assert!(lines[0].starts_with("/dev/shm/a: "), "{lines:?}");
     }

@@ -24,17 +24,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_seconds() {
+    fn times_without_a_unit_are_seconds() {
         assert_eq!(time_or_seconds("2"), Ok(Duration::from_secs(2)));
         assert_eq!(time_or_seconds("0.5"), Ok(Duration::from_millis(500)));
         assert_eq!(time_or_seconds("500ms"), Ok(Duration::from_millis(500)));
-        for wrong in ["-1", "nan", "inf", "1e300", "soon", ""] {
-            assert!(time_or_seconds(wrong).is_err(), "{wrong}");
+        for invalid in ["-1", "nan", "inf", "1e300", "soon", ""] {
+            assert!(time_or_seconds(invalid).is_err(), "{invalid}");
         }
     }
 
     #[test]
-    fn intervals_have_a_range() {
+    fn intervals_outside_100_ms_to_1_h_are_refused() {
         assert_eq!(interval("1"), Ok(Duration::from_secs(1)));
         assert!(interval("0").is_err() && interval("2h").is_err());
     }

@@ -82,33 +82,33 @@ pub(crate) fn run(args: Args) -> ExitCode {
 }
 
 fn watch(args: &Args, sockets: &[PathBuf], interval: Duration) -> io::Result<ExitCode> {
-    let live = !args.once && !args.json && io::stdout().is_terminal();
+    let is_live = !args.once && !args.json && io::stdout().is_terminal();
     let (sender, receiver) = channel();
     // Only a screen needs signals, to restore the terminal.
-    let _signals = if live { Some(Signals::watch(move |_| sender.send(()).is_ok())?) } else { None };
-    let mut screen = live.then(Screen::open).transpose()?;
+    let _signals = if is_live { Some(Signals::watch(move |_| sender.send(()).is_ok())?) } else { None };
+    let mut screen = is_live.then(Screen::open).transpose()?;
     let with_servers = args.socket.is_empty();
-    let mut seen = sample(sockets, with_servers, &Snapshot::default());
+    let mut snapshot = sample(sockets, with_servers, &Snapshot::default());
     loop {
         if let Some(screen) = &mut screen {
-            screen.draw(&view::text(&seen))?;
+            screen.draw(&view::text(&snapshot))?;
         }
         if is_over(&receiver, interval) {
             return Ok(ExitCode::SUCCESS);
         }
-        seen = sample(sockets, with_servers, &seen);
+        snapshot = sample(sockets, with_servers, &snapshot);
         if screen.is_none() {
-            print(args, &seen)?;
+            print(args, &snapshot)?;
         }
         if args.once {
-            let is_anybody = !seen.servers.is_empty() || !seen.sidecars.is_empty();
-            let answered = is_anybody || seen.helpers.iter().any(|seen| seen.status.is_ok());
-            return Ok(if answered { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+            let has_others = !snapshot.servers.is_empty() || !snapshot.sidecars.is_empty();
+            let has_answer = has_others || snapshot.helpers.iter().any(|sample| sample.status.is_ok());
+            return Ok(if has_answer { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
     }
 }
 
-/// Waits for one interval. True: a signal came first.
+/// Waits for one interval. Returns true if a signal came first.
 fn is_over(receiver: &Receiver<()>, interval: Duration) -> bool {
     match receiver.recv_timeout(interval) {
         Ok(()) => true,
@@ -125,40 +125,40 @@ fn sample(sockets: &[PathBuf], with_servers: bool, before: &Snapshot) -> Snapsho
     // Helpers and sidecars have their sockets in the same directory; only a sidecar answers a sidecar's query.
     let (mut helpers, mut sidecars) = (Vec::new(), Vec::new());
     let sample_helper = |socket: &PathBuf| {
-        let status = spillway_helper::query(socket).map_err(|error| error.to_string());
-        let earlier = before.helpers.iter().find(|seen| seen.socket == *socket);
-        let earlier = earlier.and_then(|seen| seen.status.as_ref().ok());
-        let rates = earlier.zip(status.as_ref().ok()).and_then(|(then, now)| Rates::between(then, now));
+        let status = spillway_helper::request_status(socket).map_err(|error| error.to_string());
+        let earlier = before.helpers.iter().find(|sample| sample.socket == *socket);
+        let earlier = earlier.and_then(|sample| sample.status.as_ref().ok());
+        let rates = earlier.zip(status.as_ref().ok()).and_then(|(earlier, now)| Rates::between(earlier, now));
         HelperSample { socket: socket.clone(), status, rates }
     };
     let servers = if with_servers { servers::sample(&before.servers) } else { Vec::new() };
     for socket in sockets {
         match sidecars::sample(socket, &before.sidecars) {
-            Some(seen) => sidecars.push(seen),
+            Some(sample) => sidecars.push(sample),
             None => helpers.push(sample_helper(socket)),
         }
     }
     Snapshot { helpers, sidecars, servers }
 }
 
-fn print(args: &Args, seen: &Snapshot) -> io::Result<()> {
+fn print(args: &Args, snapshot: &Snapshot) -> io::Result<()> {
     let mut out = io::stdout().lock();
     if !args.json {
-        return writeln!(out, "{}\n", view::text(seen).join("\n"));
+        return writeln!(out, "{}\n", view::text(snapshot).join("\n"));
     }
-    let helpers: Vec<Value> = seen.helpers.iter().map(as_json).collect();
-    let sidecars: Vec<Value> = seen.sidecars.iter().map(SidecarSample::as_json).collect();
-    let servers: Vec<Value> = seen.servers.iter().map(ServerSample::as_json).collect();
+    let helpers: Vec<Value> = snapshot.helpers.iter().map(as_json).collect();
+    let sidecars: Vec<Value> = snapshot.sidecars.iter().map(SidecarSample::as_json).collect();
+    let servers: Vec<Value> = snapshot.servers.iter().map(ServerSample::as_json).collect();
     let result = json!({ "helpers": helpers, "sidecars": sidecars, "servers": servers });
     let document = Report { result, ..Report::default() }.envelope("top");
     if args.once { writeln!(out, "{document:#}") } else { writeln!(out, "{document}") }
 }
 
-fn as_json(seen: &HelperSample) -> Value {
-    match &seen.status {
+fn as_json(sample: &HelperSample) -> Value {
+    match &sample.status {
         Ok(status) => {
-            json!({ "socket": seen.socket, "status": status.to_value(), "rates": seen.rates.as_ref().map(Rates::to_value) })
+            json!({ "socket": sample.socket, "status": status.to_value(), "rates": sample.rates.as_ref().map(Rates::to_value) })
         }
-        Err(error) => json!({ "socket": seen.socket, "error": error }),
+        Err(error) => json!({ "socket": sample.socket, "error": error }),
     }
 }

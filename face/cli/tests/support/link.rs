@@ -36,16 +36,16 @@ impl LinkPeer {
     /// Like [`open`](Self::open), with this encryption setting; [`Encryption::Off`] acts as an older peer without
     /// encryption.
     pub fn open_as(port: SocketAddr, role: Role, key: &Key, encryption: Encryption) -> Result<LinkPeer, End> {
-        let socket = TcpStream::connect(port).expect("the link port accepts");
+        let socket = TcpStream::connect(port).expect("connect to the link port");
         socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         let config = OpenerConfig {
             role,
             key: key.clone(),
             limits: Limits { handshake_timeout: PATIENCE, ..Limits::default() },
-            policy: PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 },
+            policy: PolicyKind::Fixed { interval: Duration::ZERO, size_bytes: 0 },
             encryption,
         };
-        let link = OpenerLink::new(&config, Time::ZERO, spillway_keys::fresh().unwrap());
+        let link = OpenerLink::new(&config, Time::ZERO, spillway_keys::fresh_link_randomness().unwrap());
         let mut peer = LinkPeer { socket, link, started: Instant::now(), unsent: Vec::new() };
         while !peer.link.is_established() {
             peer.turn(|_| {})?;
@@ -53,9 +53,9 @@ impl LinkPeer {
         Ok(peer)
     }
 
-    /// Sends waiting bytes, receives once, and passes the events on.
+    /// Sends waiting bytes, receives once, and calls `on_event` for each event.
     pub fn turn(&mut self, mut on_event: impl FnMut(OpenerEvent<'_>)) -> Result<(), End> {
-        assert!(self.started.elapsed() < PATIENCE * 2, "the other end does nothing");
+        assert!(self.started.elapsed() < PATIENCE * 2, "the link should be used for less than 60 s");
         let now = Time(self.started.elapsed().as_nanos() as u64);
         while let Some(batch) = self.link.flush(now) {
             if self.socket.write_all(batch.as_slice()).is_err() {
@@ -109,7 +109,7 @@ impl LinkPeer {
 
     /// Opens a connection for a client address and waits for the server's answer.
     pub fn connect(&mut self, client: SocketAddr) -> Result<Id, RefuseReason> {
-        let id = self.link.open(client, None).expect("ids are left");
+        let id = self.link.open(client, None).expect("a free id");
         let mut answer = None;
         while answer.is_none() {
             self.turn(|event| match event {
@@ -117,13 +117,13 @@ impl LinkPeer {
                 OpenerEvent::Refused { id: other, reason } if other == id => answer = Some(Err(reason)),
                 _ => {}
             })
-            .expect("the link stays open");
+            .expect("the link should stay open");
         }
         answer.unwrap()
     }
 
     /// Sends a request and reads the reply up to its end.
-    pub fn ask(&mut self, id: Id, request: &[u8], end: &[u8]) -> Vec<u8> {
+    pub fn exchange(&mut self, id: Id, request: &[u8], end: &[u8]) -> Vec<u8> {
         assert_eq!(self.link.compose(id, request), request.len());
         let mut reply = Vec::new();
         while !reply.ends_with(end) {
@@ -132,7 +132,7 @@ impl LinkPeer {
                 OpenerEvent::Closed { id: other, reason } if other == id => panic!("closed: {reason:?}"),
                 _ => {}
             })
-            .expect("the link stays open");
+            .expect("the link should stay open");
         }
         self.link.consumed(id, reply.len()).unwrap();
         reply

@@ -1,4 +1,4 @@
-//! Standard errors that cannot be written: full and closed pipes, terminals.
+//! Files for a process's standard error stream to which writing fails or blocks: full and closed pipes, terminals.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{ErrorKind, Write};
@@ -12,7 +12,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use super::Scratch;
 
 /// Arguments before a command that redirect its standard error to this file.
-pub fn to(log: Option<&str>) -> Vec<String> {
+pub fn redirect_stderr(log: Option<&str>) -> Vec<String> {
     let redirect = |path: &str| {
         let script = r#"log=$1; shift; exec "$@" 2>"$log""#;
         ["sh", "-c", script, "sh", path].map(str::to_owned).to_vec()
@@ -20,9 +20,10 @@ pub fn to(log: Option<&str>) -> Vec<String> {
     log.map(redirect).unwrap_or_default()
 }
 
-/// A full pipe without a reader.
+/// A full pipe from which no process ever reads.
 pub struct FullPipe {
     pub path: String,
+    /// Both ends of the pipe.
     _ends: File,
 }
 
@@ -39,7 +40,7 @@ impl FullPipe {
     }
 }
 
-/// A pipe whose reading end is closed when this is dropped.
+/// A pipe whose reading end is closed when the value is dropped.
 pub struct Reader {
     pub path: String,
     _end: File,
@@ -52,6 +53,7 @@ impl Reader {
     }
 }
 
+/// Creates a named pipe. Returns its path and its reading end, which with `also_writes` is the writing end as well.
 fn pipe(scratch: &Scratch, name: &str, also_writes: bool) -> (String, File) {
     let path = scratch.path(name);
     mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();

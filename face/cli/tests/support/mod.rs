@@ -114,12 +114,12 @@ impl Scene {
         let (helper_file, helper_key) = scratch.key("helper.key");
         let (client_file, client_key) = scratch.key("client.key");
         let [link, plain_port, client_link] = [(); 3].map(|()| loopback(free_port()));
-        let at = link.to_string();
+        let link_address = link.to_string();
         let run = [
             SPILLWAY,
             "run",
             "--link",
-            &at,
+            &link_address,
             "--key",
             &helper_file,
             "--client-key",
@@ -127,8 +127,8 @@ impl Scene {
             "--require",
         ];
         let run = run.into_iter().chain(options.run_arguments).chain(["--"]).map(str::to_owned);
-        let words = logs::to(options.server_log.as_deref()).into_iter().chain(run);
-        let server = options.memcached.wrapper(words).start(&place).unwrap();
+        let arguments = logs::redirect_stderr(options.server_log.as_deref()).into_iter().chain(run);
+        let server = options.memcached.wrapper(arguments).start(&place).unwrap();
         let status_socket = scratch.path("helper.sock");
         let launch = Launch::new(SPILLWAY)
             .name("helper")
@@ -136,7 +136,7 @@ impl Scene {
             .args(["--link-listen", &client_link.to_string(), "--key", &helper_file])
             .args(["--client-key", &client_file, "--threads", "1", "--status-socket", &status_socket])
             .args(&options.helper_arguments)
-            .wrapper(logs::to(options.helper_log.as_deref()))
+            .wrapper(logs::redirect_stderr(options.helper_log.as_deref()))
             .open_files(options.helper_files);
         let helper = place.spawn(&launch).unwrap();
         let scene = Scene {
@@ -162,21 +162,21 @@ impl Scene {
     /// Waits until the helper serves a plain client.
     pub fn await_helped(&self) {
         eventually("the helper serves", || {
-            Client::try_new(self.plain_port).is_some_and(|mut c| c.version().is_some())
+            Client::try_new(self.plain_port).is_some_and(|mut client| client.version().is_some())
         });
     }
 
     pub fn stat(&self, name: &str) -> u64 {
         let mut client = Client::new(self.direct());
         client.send(b"stats\r\n");
-        let mut found = None;
+        let mut value_found = None;
         loop {
             let line = client.line();
             if line == "END" {
-                return found.unwrap_or_else(|| panic!("memcached reports {name}"));
+                return value_found.unwrap_or_else(|| panic!("memcached should report {name}"));
             }
             if let Some(value) = line.strip_prefix(&format!("STAT {name} ")) {
-                found = value.parse().ok();
+                value_found = value.parse().ok();
             }
         }
     }
@@ -197,18 +197,18 @@ pub fn loopback(port: u16) -> SocketAddr {
 
 /// Waits until a condition is true; panics after [`PATIENCE`].
 #[track_caller]
-pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+pub fn eventually(description: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !condition() {
-        assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
+        assert!(Instant::now() < deadline, "{description}: not within {PATIENCE:?}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
 /// Sets the flag when dropped, so that clients on other threads end also when the test panics.
-pub struct Ending<'a>(pub &'a AtomicBool);
+pub struct SetOnDrop<'a>(pub &'a AtomicBool);
 
-impl Drop for Ending<'_> {
+impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -239,7 +239,7 @@ pub struct Client {
 impl Client {
     #[track_caller]
     pub fn new(address: SocketAddr) -> Client {
-        Client::try_new(address).expect("connects")
+        Client::try_new(address).expect("connect")
     }
 
     pub fn try_new(address: SocketAddr) -> Option<Client> {
@@ -256,15 +256,17 @@ impl Client {
 
     #[track_caller]
     pub fn send(&mut self, bytes: &[u8]) {
-        self.reader.get_mut().write_all(bytes).expect("sends");
+        self.reader.get_mut().write_all(bytes).expect("send");
     }
 
-    /// Reads a line of the answer, without CRLF.
+    /// Reads a line of the reply, without CRLF.
     #[track_caller]
     pub fn line(&mut self) -> String {
         let mut line = String::new();
-        self.reader.read_line(&mut line).expect("an answer");
-        line.strip_suffix("\r\n").unwrap_or_else(|| panic!("a whole line, not {line:?}")).to_owned()
+        self.reader.read_line(&mut line).expect("line of the reply");
+        line.strip_suffix("\r\n")
+            .unwrap_or_else(|| panic!("a line should end with CRLF: {line:?}"))
+            .to_owned()
     }
 
     pub fn version(&mut self) -> Option<String> {
@@ -288,7 +290,7 @@ impl Client {
         self.value(key)
     }
 
-    /// Reads the answer to a get of one key.
+    /// Reads the reply to a `get` of one key.
     #[track_caller]
     pub fn value(&mut self, key: &str) -> Option<Vec<u8>> {
         let head = self.line();
@@ -297,7 +299,7 @@ impl Client {
         }
         let length = head.strip_prefix(&format!("VALUE {key} 0 ")).unwrap_or_else(|| panic!("{head:?}"));
         let mut value = vec![0; length.parse::<usize>().unwrap() + 2];
-        self.reader.read_exact(&mut value).expect("the whole value");
+        self.reader.read_exact(&mut value).expect("value with its end");
         assert!(value.ends_with(b"\r\n"));
         value.truncate(value.len() - 2);
         assert_eq!(self.line(), "END");

@@ -11,10 +11,10 @@ use spillway_lab::peers::Peer;
 use spillway_lab::{Launch, Place, Process};
 use spillway_ports::free_port;
 
-use super::{Ending, PATIENCE, SPILLWAY, Scratch, eventually, loopback};
+use super::{PATIENCE, SPILLWAY, Scratch, SetOnDrop, eventually, loopback};
 
 /// A running server with its helpers; the starting point for sidecars.
-pub struct Served {
+pub struct Deployment {
     // Fields are dropped in this order: helpers end before the server.
     pub helpers: Vec<Process>,
     launches: Vec<Launch>,
@@ -29,9 +29,9 @@ pub struct Served {
     pub scratch: Scratch,
 }
 
-impl Served {
+impl Deployment {
     /// `start_server` starts the server with these arguments before the server's own command.
-    pub fn start(helpers: usize, start_server: impl FnOnce(&Place, Vec<String>) -> Peer) -> Served {
+    pub fn start(helpers: usize, start_server: impl FnOnce(&Place, Vec<String>) -> Peer) -> Deployment {
         let (place, scratch) = (Place::local().unwrap(), Scratch::new());
         let (helper_file, _) = scratch.key("helper.key");
         let (client_file, _) = scratch.key("client.key");
@@ -50,9 +50,9 @@ impl Served {
         };
         let launches: Vec<Launch> = ports.iter().map(launch).collect();
         let helpers = launches.iter().map(|launch| place.spawn(launch).unwrap()).collect();
-        let served = Served { helpers, launches, server, place, link, ports, client_file, scratch };
-        served.ports.iter().for_each(await_open);
-        served
+        let deployment = Deployment { helpers, launches, server, place, link, ports, client_file, scratch };
+        deployment.ports.iter().for_each(await_open);
+        deployment
     }
 
     pub fn client_file(&self) -> &str {
@@ -67,36 +67,36 @@ impl Served {
     /// Like [`sidecar`](Self::sidecar), with standard error to this file.
     pub fn sidecar_logging_to(&self, log: Option<&str>, arguments: &[&str]) -> Sidecar {
         let helpers = self.ports.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
-        let mut all =
+        let mut all_arguments =
             vec!["--link".to_owned(), self.link.to_string(), "--client-key".into(), self.client_file.clone()];
         if !helpers.is_empty() {
-            all.extend(["--helpers".into(), helpers]);
+            all_arguments.extend(["--helpers".into(), helpers]);
         }
-        all.extend(arguments.iter().map(|argument| (*argument).to_owned()));
-        Sidecar::start_logging_to(log, &self.place, &self.scratch, &all)
+        all_arguments.extend(arguments.iter().map(|argument| (*argument).to_owned()));
+        Sidecar::start_logging_to(log, &self.place, &self.scratch, &all_arguments)
     }
 
     /// Runs `work`, and meanwhile kills and restarts the helpers in turn, about one each second. With two helpers or more,
     /// at least one runs at any time. Returns the result of `work` and the number of kills.
     pub fn while_helpers_are_killed<T: Send>(&mut self, work: impl FnOnce() -> T + Send) -> (T, u32) {
         let is_over = AtomicBool::new(false);
-        let Served { helpers, launches, place, ports, .. } = self;
+        let Deployment { helpers, launches, place, ports, .. } = self;
         std::thread::scope(|scope| {
             let killer = scope.spawn(|| {
                 let mut killed = 0;
                 while !is_over.load(Ordering::Relaxed) {
-                    let at = killed as usize % helpers.len();
-                    helpers[at].kill();
+                    let index = killed as usize % helpers.len();
+                    helpers[index].kill();
                     killed += 1;
                     std::thread::sleep(Duration::from_millis(300));
-                    helpers[at] = place.spawn(&launches[at]).unwrap();
-                    await_open(&ports[at]);
+                    helpers[index] = place.spawn(&launches[index]).unwrap();
+                    await_open(&ports[index]);
                     std::thread::sleep(Duration::from_millis(500));
                 }
                 killed
             });
             let result = {
-                let _ending = Ending(&is_over);
+                let _ending = SetOnDrop(&is_over);
                 work()
             };
             (result, killer.join().unwrap())
@@ -131,25 +131,29 @@ impl Sidecar {
             .name("sidecar")
             .args(["sidecar", "--listen", &address.to_string(), "--status-socket", &status_socket])
             .args(arguments)
-            .wrapper(super::logs::to(log));
+            .wrapper(super::logs::redirect_stderr(log));
         let process = place.spawn(&launch).unwrap();
         let mut sidecar = Sidecar { process, address, status_socket };
         eventually("the sidecar answers", || {
-            assert!(sidecar.process.exit().is_none(), "the sidecar ended: {}", sidecar.process.tail());
+            assert!(
+                sidecar.process.exit_status().is_none(),
+                "the sidecar ended: {}",
+                sidecar.process.last_output()
+            );
             sidecar.try_status().is_some()
         });
         sidecar
     }
 
     fn try_status(&self) -> Option<Value> {
-        let asked =
+        let output =
             Command::new(SPILLWAY).args(["status", "--json", "--socket", &self.status_socket]).output();
-        let output = asked.unwrap();
+        let output = output.unwrap();
         output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
     }
 
     pub fn status(&self) -> Value {
-        self.try_status().expect("the sidecar answers")
+        self.try_status().expect("status of the sidecar")
     }
 
     /// One number of the status, by its JSON pointer.
@@ -163,12 +167,12 @@ impl Sidecar {
     pub fn not_ended_in_order(&self) -> u64 {
         let status = self.status();
         let ended = status["ended"].as_object().expect("ended connections by reason");
-        ended.iter().filter(|(how, _)| *how != "in_order").filter_map(|(_, count)| count.as_u64()).sum()
+        ended.iter().filter(|(reason, _)| *reason != "in_order").filter_map(|(_, count)| count.as_u64()).sum()
     }
 
     /// Sends SIGTERM and waits for the end. Returns the exit code.
     pub fn stop(&mut self) -> Option<i32> {
         self.process.signal(Signal::TERM.as_raw()).unwrap();
-        self.process.wait(PATIENCE).expect("the sidecar ends after SIGTERM").code()
+        self.process.wait(PATIENCE).expect("the sidecar should end after SIGTERM").code()
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 const HANDSHAKE_BYTES: u32 = 120;
 /// An alteration is at most this far behind the handshake.
 const DEPTH_BYTES: u32 = 6_000;
-/// Most bytes that are inserted, left out, or repeated.
+/// Maximum of bytes that are inserted, left out, or repeated.
 const LENGTH_MAX: u32 = 300;
 const CHUNK_BYTES: usize = 16 << 10;
 /// Offset of the lowest and the highest version in *hello*, and of the version in *welcome*.
@@ -120,18 +120,20 @@ fn proxy_connection(shared: &Arc<Shared>, opener: TcpStream, server: TcpStream) 
     let generation = shared.generation.load(Ordering::Relaxed);
     let tampering = Tampering::ALL[usize::from(shared.tampering.load(Ordering::Relaxed))];
     let mut random = Random::new(shared.seed, number);
-    let altered = random.below(2) == 0;
-    let both = random.below(3) == 0;
-    for (from_opener, from, to) in [(true, &opener, &server), (false, &server, &opener)] {
+    let altered_side_is_opener = random.below(2) == 0;
+    let alters_both_sides = random.below(3) == 0;
+    for (is_from_opener, from, to) in [(true, &opener, &server), (false, &server, &opener)] {
         let plan = match tampering {
             Tampering::Nothing => Plan::Nothing,
-            Tampering::Anywhere if from_opener == altered => Plan::Alter(Alteration::draw(&mut random)),
+            Tampering::Anywhere if is_from_opener == altered_side_is_opener => {
+                Plan::Alter(Alteration::draw(&mut random))
+            }
             Tampering::Anywhere => Plan::Nothing,
-            Tampering::Versions if both || from_opener == altered => {
-                Plan::Versions { from_opener, older: 1 + random.below(3) as u8 }
+            Tampering::Versions if alters_both_sides || is_from_opener == altered_side_is_opener => {
+                Plan::Versions { is_from_opener, version: 1 + random.below(3) as u8 }
             }
             Tampering::Versions => Plan::Nothing,
-            Tampering::Tail if from_opener => {
+            Tampering::Tail if is_from_opener => {
                 Plan::Withhold { after: u64::from(HANDSHAKE_BYTES), bytes: 1 + random.below(12) as usize }
             }
             Tampering::Tail => Plan::Nothing,
@@ -141,9 +143,10 @@ fn proxy_connection(shared: &Arc<Shared>, opener: TcpStream, server: TcpStream) 
     }
 }
 
-/// Forwards one direction until it ends; then closes both.
+/// Forwards one direction until it ends; then closes both sockets.
 fn forward(shared: &Shared, generation: u64, mut from: TcpStream, mut to: TcpStream, plan: Plan) {
-    let mut direction = Direction { plan, passed: 0, recent: Vec::new(), left_out: 0, is_shut: false };
+    let mut direction =
+        Direction { plan, received_bytes: 0, recent: Vec::new(), left_out: 0, withholds_rest: false };
     let mut received = vec![0; CHUNK_BYTES];
     let _ = to.set_nodelay(true);
     while let Ok(count @ 1..) = from.read(&mut received) {
@@ -167,10 +170,10 @@ enum Plan {
     Nothing,
     Alter(Alteration),
     Versions {
-        from_opener: bool,
-        older: u8,
+        is_from_opener: bool,
+        version: u8,
     },
-    /// The last bytes of the first chunk that begins behind `after`, and all that would follow.
+    /// Withholds the last bytes of the first chunk that begins behind `after`, and all that follow.
     Withhold {
         after: u64,
         bytes: usize,
@@ -178,7 +181,7 @@ enum Plan {
 }
 
 struct Alteration {
-    at: u64,
+    offset: u64,
     kind: Kind,
 }
 
@@ -191,7 +194,7 @@ enum Kind {
 
 impl Alteration {
     fn draw(random: &mut Random) -> Alteration {
-        let at = match random.below(4) {
+        let offset = match random.below(4) {
             0 => random.below(HANDSHAKE_BYTES),
             _ => HANDSHAKE_BYTES + random.below(DEPTH_BYTES),
         };
@@ -202,7 +205,7 @@ impl Alteration {
             2 => Kind::LeaveOut(length),
             _ => Kind::Repeat(length),
         };
-        Alteration { at: at.into(), kind }
+        Alteration { offset: offset.into(), kind }
     }
 }
 
@@ -224,38 +227,38 @@ impl Random {
 
 struct Direction {
     plan: Plan,
-    /// Bytes received before this chunk.
-    passed: u64,
+    /// Bytes received so far.
+    received_bytes: u64,
     /// The last bytes received, for [`Kind::Repeat`].
     recent: Vec<u8>,
     /// Bytes that still have to be left out.
     left_out: usize,
     /// Everything that follows is withheld.
-    is_shut: bool,
+    withholds_rest: bool,
 }
 
 impl Direction {
-    /// Alters a chunk by the plan. True: this chunk was altered.
+    /// Alters a chunk by the plan. Returns whether this chunk was altered.
     fn alter(&mut self, chunk: &mut Vec<u8>) -> bool {
-        let (begin, count) = (self.passed, chunk.len());
-        self.passed += count as u64;
-        if self.is_shut {
+        let (begin, count) = (self.received_bytes, chunk.len());
+        self.received_bytes += count as u64;
+        if self.withholds_rest {
             chunk.clear();
             return false;
         }
-        let more = self.left_out.min(count);
-        self.left_out -= more;
-        chunk.drain(..more);
+        let skipped = self.left_out.min(count);
+        self.left_out -= skipped;
+        chunk.drain(..skipped);
         match std::mem::replace(&mut self.plan, Plan::Nothing) {
             Plan::Nothing => false,
-            Plan::Versions { from_opener, older } if begin == 0 => {
-                let versions = if from_opener {
+            Plan::Versions { is_from_opener, version } if begin == 0 => {
+                let versions = if is_from_opener {
                     HELLO_VERSIONS..HELLO_VERSIONS + 2
                 } else {
                     WELCOME_VERSION..WELCOME_VERSION + 1
                 };
                 match chunk.get_mut(versions) {
-                    Some(bytes) => bytes.fill(older),
+                    Some(bytes) => bytes.fill(version),
                     None => return false,
                 }
                 true
@@ -263,34 +266,34 @@ impl Direction {
             Plan::Versions { .. } => false,
             Plan::Withhold { after, bytes } if begin > after && count > bytes => {
                 chunk.truncate(count - bytes);
-                self.is_shut = true;
+                self.withholds_rest = true;
                 true
             }
-            Plan::Alter(alteration) if alteration.at < self.passed => {
-                let at = usize::try_from(alteration.at - begin).unwrap();
-                self.recent.extend_from_slice(&chunk[..at]);
+            Plan::Alter(alteration) if alteration.offset < self.received_bytes => {
+                let offset = usize::try_from(alteration.offset - begin).unwrap();
+                self.recent.extend_from_slice(&chunk[..offset]);
                 match alteration.kind {
-                    Kind::Flip(mask) => chunk[at] ^= mask,
-                    Kind::Insert(bytes) => drop(chunk.splice(at..at, bytes)),
+                    Kind::Flip(mask) => chunk[offset] ^= mask,
+                    Kind::Insert(bytes) => drop(chunk.splice(offset..offset, bytes)),
                     Kind::LeaveOut(bytes) => {
-                        let now = bytes.min(count - at);
-                        chunk.drain(at..at + now);
-                        self.left_out = bytes - now;
+                        let removed = bytes.min(count - offset);
+                        chunk.drain(offset..offset + removed);
+                        self.left_out = bytes - removed;
                     }
                     Kind::Repeat(bytes) => {
-                        let again = self.recent.split_off(self.recent.len().saturating_sub(bytes));
-                        if again.is_empty() {
-                            chunk[at] ^= 1; // nothing to repeat before the first byte
+                        let repeated = self.recent.split_off(self.recent.len().saturating_sub(bytes));
+                        if repeated.is_empty() {
+                            chunk[offset] ^= 1; // nothing to repeat before the first byte
                         }
-                        chunk.splice(at..at, again);
+                        chunk.splice(offset..offset, repeated);
                     }
                 }
                 true
             }
             plan => {
                 self.recent.extend_from_slice(chunk);
-                let old = self.recent.len().saturating_sub(LENGTH_MAX as usize);
-                self.recent.drain(..old);
+                let excess = self.recent.len().saturating_sub(LENGTH_MAX as usize);
+                self.recent.drain(..excess);
                 self.plan = plan;
                 false
             }

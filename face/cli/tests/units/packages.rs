@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 
 use super::{chroot, text, tool};
 
-/// In an order in which dpkg can remove them.
+/// The packages, in an order in which dpkg can remove them.
 pub const PACKAGES: [&str; 4] = ["spillway-sidecar", "spillway-helper", "spillway-server", "spillway"];
 
 /// Paths that dpkg and the system change by themselves.
-const THEIRS: [&str; 7] = ["var/lib/dpkg", "var/log", "var/cache", "tmp", "run", "proc", "dev"];
+const CHANGED_BY_THE_SYSTEM: [&str; 7] =
+    ["var/lib/dpkg", "var/log", "var/cache", "tmp", "run", "proc", "dev"];
 
 fn build() -> PathBuf {
     let debs = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("packages");
@@ -22,52 +23,55 @@ fn build() -> PathBuf {
     debs
 }
 
-/// Installs the packages, purges them, and installs them again. The error says why this host cannot test them.
+/// Installs the packages, purges them, and installs them again. The error is the reason why this host cannot.
 pub fn install(root: &Path) -> Result<(), String> {
     let debs = build();
-    forget_earlier_runs(root);
+    remove_earlier_runs(root);
     for deb in fs::read_dir(&debs).unwrap().map(|entry| entry.unwrap().path()) {
         fs::copy(&deb, root.join("tmp").join(deb.file_name().unwrap())).unwrap();
     }
     let before = listing(root);
-    let add = || chroot(root, &["sh", "-c", "dpkg --force-confold -i /tmp/spillway*.deb"]);
-    let added = add();
+    let dpkg_install = || chroot(root, &["sh", "-c", "dpkg --force-confold -i /tmp/spillway*.deb"]);
+    let added = dpkg_install();
     if text(&added).contains("libc6 (>=") {
         return Err(format!("built for a later C library than Debian 12 has: {}", text(&added)));
     }
     assert!(added.status.success(), "{}", text(&added));
-    there(root);
+    check_installed_files(root);
     // Installing twice works, and keeps an operator's configuration.
     fs::write(root.join("etc/spillway/helper.toml"), "# an operator's\n").unwrap();
-    let again = add();
-    assert!(again.status.success(), "{}", text(&again));
+    let second = dpkg_install();
+    assert!(second.status.success(), "{}", text(&second));
     assert_eq!(fs::read_to_string(root.join("etc/spillway/helper.toml")).unwrap(), "# an operator's\n");
 
     // Enabling services works without a running system; removing the packages disables the services.
-    must(root, &["systemctl", "-q", "enable", "spillway-helper", "spillway-sidecar@a"]);
-    must(root, &[&["dpkg", "--remove"][..], &PACKAGES].concat());
+    run_successfully(root, &["systemctl", "-q", "enable", "spillway-helper", "spillway-sidecar@a"]);
+    run_successfully(root, &[&["dpkg", "--remove"][..], &PACKAGES].concat());
     assert!(!root.join("usr/bin/spillway").exists() && root.join("etc/spillway/helper.toml").exists());
     purge(root);
-    let left: Vec<_> = listing(root).symmetric_difference(&before).cloned().collect();
-    assert!(left.is_empty(), "{left:?}");
+    let differences: Vec<_> = listing(root).symmetric_difference(&before).cloned().collect();
+    assert!(differences.is_empty(), "{differences:?}");
 
     // Purging keeps the user while it may read keys: another user must not get its number.
-    must(root, &["sh", "-c", "dpkg -i /tmp/spillway*.deb"]);
-    must(root, &["install", "-m", "0640", "-g", "spillway", "/dev/null", "/etc/spillway/own.key"]);
+    run_successfully(root, &["sh", "-c", "dpkg -i /tmp/spillway*.deb"]);
+    run_successfully(
+        root,
+        &["install", "-m", "0640", "-g", "spillway", "/dev/null", "/etc/spillway/own.key"],
+    );
     purge(root);
-    must(root, &["getent", "passwd", "spillway"]);
-    must(root, &["rm", "/etc/spillway/own.key"]);
+    run_successfully(root, &["getent", "passwd", "spillway"]);
+    run_successfully(root, &["rm", "/etc/spillway/own.key"]);
 
-    must(root, &["sh", "-c", "dpkg -i /tmp/spillway*.deb && rm /tmp/spillway*.deb"]);
+    run_successfully(root, &["sh", "-c", "dpkg -i /tmp/spillway*.deb && rm /tmp/spillway*.deb"]);
     Ok(())
 }
 
 pub fn purge(root: &Path) {
-    must(root, &[&["dpkg", "--purge"][..], &PACKAGES].concat());
+    run_successfully(root, &[&["dpkg", "--purge"][..], &PACKAGES].concat());
 }
 
 /// Checks the installed files, and that no service runs or is enabled.
-fn there(root: &Path) {
+fn check_installed_files(root: &Path) {
     for (path, mode) in [
         ("usr/bin/spillway", 0o755),
         ("usr/lib/spillway/libspillway_shim.so", 0o644),
@@ -77,33 +81,33 @@ fn there(root: &Path) {
         ("usr/share/doc/spillway/docs/howto/helper.md", 0o644),
         ("usr/share/doc/spillway/examples/kubernetes/helper.yaml", 0o644),
     ] {
-        let found = fs::metadata(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
-        assert_eq!(found.permissions().mode() & 0o7777, mode, "{path}");
+        let metadata = fs::metadata(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+        assert_eq!(metadata.permissions().mode() & 0o7777, mode, "{path}");
     }
-    assert!(must(root, &["spillway", "--version"]).contains(env!("CARGO_PKG_VERSION")));
-    must(root, &["getent", "passwd", "spillway"]);
+    assert!(run_successfully(root, &["spillway", "--version"]).contains(env!("CARGO_PKG_VERSION")));
+    run_successfully(root, &["getent", "passwd", "spillway"]);
     // The example configuration is valid except for the key files, which the operator creates.
-    must(root, &["spillway", "check", "--without-keys", "/etc/spillway/helper.toml"]);
+    run_successfully(root, &["spillway", "check", "--without-keys", "/etc/spillway/helper.toml"]);
     let enabled = chroot(root, &["systemctl", "is-enabled", "spillway-helper"]);
     assert_eq!(text(&enabled).trim(), "disabled");
-    let verified = must(
+    let verified = run_successfully(
         root,
         &["systemd-analyze", "verify", "--man=no", "spillway-helper.service", "spillway-sidecar@a.service"],
     );
     assert_eq!(verified, "");
     let sums = "cd / && md5sum --quiet -c /var/lib/dpkg/info/spillway*.md5sums";
-    must(root, &["sh", "-c", sums]);
+    run_successfully(root, &["sh", "-c", sums]);
 }
 
 #[track_caller]
-fn must(root: &Path, command: &[&str]) -> String {
+fn run_successfully(root: &Path, command: &[&str]) -> String {
     let output = chroot(root, command);
     assert!(output.status.success(), "{command:?}: {}", text(&output));
     text(&output)
 }
 
 /// The root may be left over from an earlier run that was interrupted.
-fn forget_earlier_runs(root: &Path) {
+fn remove_earlier_runs(root: &Path) {
     let _ = chroot(root, &[&["dpkg", "--force-all", "--purge"][..], &PACKAGES].concat());
     let _ = chroot(root, &["userdel", "spillway"]);
     for path in [
@@ -121,25 +125,25 @@ fn forget_earlier_runs(root: &Path) {
     }
 }
 
-/// All paths below the root, without [`THEIRS`].
+/// All paths below the root, without [`CHANGED_BY_THE_SYSTEM`].
 fn listing(root: &Path) -> BTreeSet<PathBuf> {
-    let mut all = BTreeSet::new();
+    let mut paths = BTreeSet::new();
     let mut folders = vec![root.to_owned()];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).unwrap().map(Result::unwrap) {
             let path = entry.path();
-            let inside = path.strip_prefix(root).unwrap().to_owned();
-            if THEIRS.iter().any(|theirs| inside == Path::new(theirs)) {
+            let relative = path.strip_prefix(root).unwrap().to_owned();
+            if CHANGED_BY_THE_SYSTEM.iter().any(|changed| relative == Path::new(changed)) {
                 continue;
             }
             if entry.file_type().unwrap().is_dir() {
                 folders.push(path);
             }
             // Names that end in a hyphen are backup copies by the tools for users.
-            if !inside.to_string_lossy().ends_with('-') {
-                all.insert(inside);
+            if !relative.to_string_lossy().ends_with('-') {
+                paths.insert(relative);
             }
         }
     }
-    all
+    paths
 }

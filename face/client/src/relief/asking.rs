@@ -11,33 +11,33 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use spillway_policy::Member;
 
 use crate::LinkTarget;
-use crate::ask::{Ask, Asked};
+use crate::load_queries::{LoadQueries, LoadQueryOutcome};
 
-/// Maximum of concurrent [`Ask`]s, each of which has a descriptor; further members wait. Answers take a fraction of a
+/// Maximum of concurrent [`LoadQueries`], each of which has a descriptor; further members wait. Answers take a fraction of a
 /// millisecond.
 const UNDER_WAY_MAX: usize = 128;
 /// Maximum of events from one `epoll_wait`.
-const EVENTS: usize = 64;
+const EVENTS_MAX: usize = 64;
 
 /// Members whose helpers are being chosen.
 #[derive(Debug)]
 pub(super) struct Asking {
-    asked: usize,
+    helpers_asked: usize,
     poller: OwnedFd,
-    /// By number, in the order in which the `Ask`s began, which is also the order of their deadlines.
-    under_way: BTreeMap<u64, (Member, Ask)>,
-    next: u64,
+    /// By number, in the order in which the `LoadQueries` began, which is also the order of their deadlines.
+    under_way: BTreeMap<u64, (Member, LoadQueries)>,
+    next_number: u64,
     waiting: VecDeque<Member>,
-    chosen: VecDeque<(Member, Asked)>,
+    chosen: VecDeque<(Member, LoadQueryOutcome)>,
 }
 
 impl Asking {
-    pub(super) fn new(asked: usize) -> io::Result<Asking> {
+    pub(super) fn new(helpers_asked: usize) -> io::Result<Asking> {
         Ok(Asking {
-            asked,
+            helpers_asked,
             poller: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             under_way: BTreeMap::new(),
-            next: 0,
+            next_number: 0,
             waiting: VecDeque::new(),
             chosen: VecDeque::new(),
         })
@@ -54,30 +54,30 @@ impl Asking {
         while self.under_way.len() < UNDER_WAY_MAX {
             let Some(member) = self.waiting.pop_front() else { break };
             match self.start(now, helpers) {
-                Ok(ask) => {
-                    self.under_way.insert(self.next, (member, ask));
-                    self.next += 1;
+                Ok(queries) => {
+                    self.under_way.insert(self.next_number, (member, queries));
+                    self.next_number += 1;
                 }
                 // Without a descriptor, a connection to a helper would fail, too.
-                Err(_) => self.chosen.push_back((member, Asked::Nobody)),
+                Err(_) => self.chosen.push_back((member, LoadQueryOutcome::NoHelper)),
             }
         }
     }
 
-    fn start(&self, now: Instant, helpers: &[LinkTarget]) -> io::Result<Ask> {
+    fn start(&self, now: Instant, helpers: &[LinkTarget]) -> io::Result<LoadQueries> {
         if helpers.is_empty() {
             return Err(io::ErrorKind::NotFound.into());
         }
-        let ask = Ask::start(now, helpers, self.asked)?;
-        epoll::add(&self.poller, &ask, EventData::new_u64(self.next), EventFlags::IN)?;
-        Ok(ask)
+        let queries = LoadQueries::start(now, helpers, self.helpers_asked)?;
+        epoll::add(&self.poller, &queries, EventData::new_u64(self.next_number), EventFlags::IN)?;
+        Ok(queries)
     }
 
     /// Stops choosing a helper for a member.
     pub(super) fn cancel(&mut self, member: Member) {
-        self.waiting.retain(|one| *one != member);
-        self.chosen.retain(|(one, _)| *one != member);
-        self.under_way.retain(|_, (one, _)| *one != member);
+        self.waiting.retain(|other| *other != member);
+        self.chosen.retain(|(other, _)| *other != member);
+        self.under_way.retain(|_, (other, _)| *other != member);
     }
 
     /// Stops choosing for all members, and returns them.
@@ -89,45 +89,45 @@ impl Asking {
 
     /// Receives answers. Call it when the descriptor is ready.
     pub(super) fn handle_ready(&mut self, now: Instant, helpers: &[LinkTarget]) {
-        let mut space = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
+        let mut space = [MaybeUninit::<epoll::Event>::uninit(); EVENTS_MAX];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         // Fails only with EINTR; the descriptor stays ready then.
         let Ok((events, _)) = epoll::wait(&self.poller, &mut space, Some(&at_once)) else { return };
         for event in events {
             let number = event.data.u64();
-            if let Some((_, ask)) = self.under_way.get_mut(&number) {
-                ask.handle_ready();
-                self.settle(now, number);
+            if let Some((_, queries)) = self.under_way.get_mut(&number) {
+                queries.handle_ready();
+                self.poll_queries(now, number);
             }
         }
         self.start_waiting(now, helpers);
     }
 
-    /// Ends `Ask`s whose time to answer is over.
+    /// Ends `LoadQueries` whose time to answer is over.
     pub(super) fn handle_timeout(&mut self, now: Instant, helpers: &[LinkTarget]) {
-        while let Some((&number, (_, ask))) = self.under_way.first_key_value()
-            && ask.poll_timeout() <= now
+        while let Some((&number, (_, queries))) = self.under_way.first_key_value()
+            && queries.poll_timeout() <= now
         {
-            self.settle(now, number);
+            self.poll_queries(now, number);
         }
         self.start_waiting(now, helpers);
     }
 
-    fn settle(&mut self, now: Instant, number: u64) {
-        let Some((member, ask)) = self.under_way.get_mut(&number) else { return };
-        if let Some(asked) = ask.poll(now) {
-            self.chosen.push_back((*member, asked));
+    fn poll_queries(&mut self, now: Instant, number: u64) {
+        let Some((member, queries)) = self.under_way.get_mut(&number) else { return };
+        if let Some(outcome) = queries.poll(now) {
+            self.chosen.push_back((*member, outcome));
             self.under_way.remove(&number);
         }
     }
 
     #[must_use]
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        self.under_way.first_key_value().map(|(_, (_, ask))| ask.poll_timeout())
+        self.under_way.first_key_value().map(|(_, (_, queries))| queries.poll_timeout())
     }
 
     /// The next outcome.
-    pub(super) fn poll(&mut self) -> Option<(Member, Asked)> {
+    pub(super) fn poll(&mut self) -> Option<(Member, LoadQueryOutcome)> {
         self.chosen.pop_front()
     }
 }

@@ -8,8 +8,9 @@
 //! # A turn of the loop
 //! 1. [`join`](Relief::join) for each new connection: `poll_move` returns its first move, and [`Move::open`] opens the
 //!    session. [`leave`](Relief::leave) when the connection ends.
-//! 2. Report each reply by [`measured`](Relief::measured), the oldest request without a reply by
-//!    [`waits_since`](Relief::waits_since), and each event of a session by [`note`](Relief::note).
+//! 2. Report each reply by [`record_latency`](Relief::record_latency), the oldest request without a reply by
+//!    [`set_oldest_request`](Relief::set_oldest_request), and each event of a session by
+//!    [`handle_event`](Relief::handle_event).
 //! 3. Watch [its descriptor](AsFd) for reading; call [`handle_ready`](Relief::handle_ready) when it is ready, and
 //!    [`handle_timeout`](Relief::handle_timeout) at [`poll_timeout`](Relief::poll_timeout).
 //! 4. Call `poll_move` until `None`, and [`poll_notice`](Relief::poll_notice) for the log.
@@ -34,10 +35,10 @@ pub use spillway_policy::activation::OutOfBounds;
 pub use spillway_policy::{ActivationSettings, Member};
 
 use self::asking::Asking;
-use self::routes::Known;
+use self::routes::LinkPorts;
 use crate::LinkTarget;
-use crate::ask::Asked;
 use crate::jitter;
+use crate::load_queries::LoadQueryOutcome;
 use crate::session::{CarrierLoss, Session, SessionEvent, SessionSettings};
 
 /// An order to move a session, or to open a new one.
@@ -72,11 +73,11 @@ impl Move {
     }
 }
 
-/// State of a member that the policy does not have.
+/// State of a member in addition to the policy's.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct MemberState {
     /// Destination of the member's last order, until the outcome is reported.
-    sent_to: Option<SocketAddr>,
+    destination: Option<SocketAddr>,
     /// The member has had no order yet.
     is_new: bool,
 }
@@ -85,11 +86,11 @@ struct Place {
 #[derive(Debug)]
 pub struct Relief {
     epoch: Instant,
-    known: Known,
+    ports: LinkPorts,
     session: SessionSettings,
     activation: Activation,
     asking: Asking,
-    places: HashMap<Member, Place>,
+    members: HashMap<Member, MemberState>,
     moves: VecDeque<Move>,
     jitter: Jitter,
 }
@@ -100,18 +101,18 @@ impl Relief {
     /// # Errors
     /// A setting is out of its bounds, or the host has no descriptors.
     pub fn new(now: Instant, settings: ReliefSettings) -> io::Result<Relief> {
-        let ReliefSettings { server, helpers, activation, asked, session } = settings;
+        let ReliefSettings { server, helpers, activation, helpers_asked, session } = settings;
         let mut jitter = Jitter::seeded(jitter::seed()?);
         let mut activation = Activation::new(Time::ZERO, activation, jitter.bits())
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        activation.helpers(!helpers.is_empty());
+        activation.set_helpers_available(!helpers.is_empty());
         Ok(Relief {
             epoch: now,
             session: SessionSettings { server_port: Some(server.address), ..session },
-            known: Known { server, helpers },
+            ports: LinkPorts { server, helpers },
             activation,
-            asking: Asking::new(asked)?,
-            places: HashMap::new(),
+            asking: Asking::new(helpers_asked)?,
+            members: HashMap::new(),
             moves: VecDeque::new(),
             jitter,
         })
@@ -119,8 +120,8 @@ impl Relief {
 
     /// Replaces the helpers. A session on a helper outside the new list stays there until that carrier is lost.
     pub fn set_helpers(&mut self, now: Instant, helpers: Vec<LinkTarget>) {
-        self.known.helpers = helpers;
-        self.activation.helpers(!self.known.helpers.is_empty());
+        self.ports.helpers = helpers;
+        self.activation.set_helpers_available(!self.ports.helpers.is_empty());
         // Answers that are pending name helpers by their index in the old list.
         for member in self.asking.take_all() {
             self.not_moved(now, member);
@@ -130,21 +131,21 @@ impl Relief {
 
     /// The present list of helpers.
     pub fn helpers(&self) -> &[LinkTarget] {
-        &self.known.helpers
+        &self.ports.helpers
     }
 
-    /// Sets the operator's override, for the time `lasts` or without limit.
-    pub fn say(&mut self, now: Instant, word: Override, lasts: Option<Duration>) {
+    /// Sets the operator's override, for `duration` or without limit.
+    pub fn set_override(&mut self, now: Instant, manual_override: Override, duration: Option<Duration>) {
         let time = self.time(now);
-        self.activation.say(time, word, lasts);
+        self.activation.set_override(time, manual_override, duration);
         self.run(now);
     }
 
-    /// Adds a connection; its first move says where to open it. `None`: too many connections; open this one at the server.
+    /// Adds a connection; its first move opens it. `None`: too many connections; open this one at the server.
     pub fn join(&mut self, now: Instant) -> Option<Member> {
         let time = self.time(now);
         let (member, carrier) = self.activation.join(time)?;
-        self.places.insert(member, Place { sent_to: None, is_new: true });
+        self.members.insert(member, MemberState { destination: None, is_new: true });
         match carrier {
             Carrier::Helped => self.choose(now, member),
             Carrier::Direct => self.send(member, None),
@@ -156,42 +157,42 @@ impl Relief {
     /// Removes a connection that has ended.
     pub fn leave(&mut self, now: Instant, member: Member) {
         let time = self.time(now);
-        self.places.remove(&member);
+        self.members.remove(&member);
         self.asking.cancel(member);
-        self.moves.retain(|one| one.member != member);
+        self.moves.retain(|other| other.member != member);
         self.activation.leave(time, member);
     }
 
     /// A reply arrived; `latency` counts from the time at which the request was due. Not for blocking commands.
-    pub fn measured(&mut self, now: Instant, member: Member, latency: Duration) {
+    pub fn record_latency(&mut self, now: Instant, member: Member, latency: Duration) {
         let time = self.time(now);
-        self.activation.measured(time, member, latency);
+        self.activation.record_latency(time, member, latency);
     }
 
     /// Reports since when the oldest request of this connection waits for its reply; `None` without such a request. Call it
     /// at each change. Not for blocking commands.
-    pub fn waits_since(&mut self, member: Member, since: Option<Instant>) {
+    pub fn set_oldest_request(&mut self, member: Member, since: Option<Instant>) {
         let since = since.map(|since| self.time(since));
-        self.activation.waits_since(member, since);
+        self.activation.set_oldest_request(member, since);
     }
 
     /// Reports an event of a member's session.
-    pub fn note(&mut self, now: Instant, member: Member, event: &SessionEvent) {
+    pub fn handle_event(&mut self, now: Instant, member: Member, event: &SessionEvent) {
         let time = self.time(now);
-        let Some(place) = self.places.get_mut(&member) else { return };
+        let Some(state) = self.members.get_mut(&member) else { return };
         match event {
             SessionEvent::Moved(address) => {
-                let was_sent = place.sent_to.take();
-                let is_direct = *address == self.known.server.address;
+                let destination = state.destination.take();
+                let is_direct = *address == self.ports.server.address;
                 let carrier = if is_direct { Carrier::Direct } else { Carrier::Helped };
-                let is_elsewhere =
-                    was_sent.is_some_and(|sent| (sent == self.known.server.address) != is_direct);
-                if is_elsewhere {
+                let missed_destination =
+                    destination.is_some_and(|address| (address == self.ports.server.address) != is_direct);
+                if missed_destination {
                     self.activation.not_moved(time, member);
                 }
                 self.activation.carried(time, member, carrier);
             }
-            SessionEvent::CarrierLost { why: CarrierLoss::SentAway, .. } => {
+            SessionEvent::CarrierLost { why: CarrierLoss::AskedToMove, .. } => {
                 self.activation.release_requested(time, member);
             }
             SessionEvent::CarrierLost { .. } | SessionEvent::Accepted | SessionEvent::Room => return,
@@ -201,14 +202,14 @@ impl Relief {
 
     /// Receives helpers' answers. Call it when the descriptor is ready.
     pub fn handle_ready(&mut self, now: Instant) {
-        self.asking.handle_ready(now, &self.known.helpers);
+        self.asking.handle_ready(now, &self.ports.helpers);
         self.take_answers(now);
         self.run(now);
     }
 
     /// Handles timeouts. Call it at [`poll_timeout`](Self::poll_timeout).
     pub fn handle_timeout(&mut self, now: Instant) {
-        self.asking.handle_timeout(now, &self.known.helpers);
+        self.asking.handle_timeout(now, &self.ports.helpers);
         self.take_answers(now);
         self.run(now);
     }
@@ -246,7 +247,7 @@ impl Relief {
         let time = self.time(now);
         while let Some(order) = self.activation.poll(time) {
             match order {
-                Order::Help(member) => self.choose(now, member),
+                Order::ToHelper(member) => self.choose(now, member),
                 Order::Direct(member) => {
                     self.asking.cancel(member);
                     self.send(member, None);
@@ -257,15 +258,17 @@ impl Relief {
 
     /// Begins to choose a helper for a member.
     fn choose(&mut self, now: Instant, member: Member) {
-        self.asking.begin(now, member, &self.known.helpers);
+        self.asking.begin(now, member, &self.ports.helpers);
         self.take_answers(now);
     }
 
     fn take_answers(&mut self, now: Instant) {
         while let Some((member, answer)) = self.asking.poll() {
             match answer {
-                Asked::Helper { helper, local_port, .. } => self.send(member, Some((helper, local_port))),
-                Asked::Nobody => self.not_moved(now, member),
+                LoadQueryOutcome::Helper { helper, local_port, .. } => {
+                    self.send(member, Some((helper, local_port)))
+                }
+                LoadQueryOutcome::NoHelper => self.not_moved(now, member),
             }
         }
     }
@@ -274,7 +277,7 @@ impl Relief {
     fn not_moved(&mut self, now: Instant, member: Member) {
         let time = self.time(now);
         self.activation.not_moved(time, member);
-        let is_new = self.places.get(&member).is_some_and(|place| place.is_new);
+        let is_new = self.members.get(&member).is_some_and(|state| state.is_new);
         if is_new {
             self.send(member, None);
         }
@@ -283,10 +286,10 @@ impl Relief {
     /// Orders a member's move: to the server, or to this helper from this port number.
     fn send(&mut self, member: Member, helper: Option<(usize, u16)>) {
         let (helper, local_port) = helper.unzip();
-        let routes = self.known.routes(helper, || self.jitter.fraction());
-        let Some(place) = self.places.get_mut(&member) else { return };
-        place.is_new = false;
-        place.sent_to = routes.first().map(|route| route.address);
+        let routes = self.ports.routes(helper, || self.jitter.fraction());
+        let Some(state) = self.members.get_mut(&member) else { return };
+        state.is_new = false;
+        state.destination = routes.first().map(|route| route.address);
         self.moves.push_back(Move { member, routes, local_port, settings: self.session });
     }
 

@@ -16,7 +16,7 @@ pub struct ReliefSettings {
     pub activation: ActivationSettings,
     /// Number of helpers that are asked for their load before one is chosen (PostMan §5.2). 1: a random helper, which is
     /// asked only whether it accepts clients.
-    pub asked: usize,
+    pub helpers_asked: usize,
     /// Settings of all sessions. `server_port` is replaced by the address of [`server`](Self::server).
     pub session: SessionSettings,
 }
@@ -28,7 +28,7 @@ impl ReliefSettings {
             server,
             helpers,
             activation: ActivationSettings::default(),
-            asked: ASKED_DEFAULT,
+            helpers_asked: ASKED_DEFAULT,
             session: SessionSettings::default(),
         }
     }

@@ -38,9 +38,9 @@ pub type CarrierLoss = spillway_session::CarrierLoss<io::Error>;
 /// Maximum of bytes from one `recv`.
 const RECEIVE_BYTES: usize = 64 * 1024;
 /// An empty buffer with more than this capacity is freed, so that an idle session needs little memory.
-const QUIET_BYTES: usize = 2 * 1024;
+const IDLE_CAPACITY_MAX: usize = 2 * 1024;
 /// Maximum of `recv` calls in one turn.
-const PIECES_PER_TURN: usize = 16;
+const RECEIVES_PER_TURN: usize = 16;
 
 /// One stream of bytes in each direction, and its present carrier.
 ///
@@ -69,7 +69,7 @@ impl Session {
     }
 
     /// As [`open`](Self::open), but connects from `local_port` at the first attempt, if it is free: pass the port number of
-    /// [`Asked::Helper`](crate::Asked::Helper).
+    /// [`LoadQueryOutcome::Helper`](crate::LoadQueryOutcome::Helper).
     pub fn open_from(
         now: Instant,
         routes: Vec<LinkTarget>,
@@ -98,7 +98,7 @@ impl Session {
 
     /// Takes a prefix of `bytes` for sending, and returns its length. These bytes are kept, and sent on any carrier, until
     /// the server has acknowledged them. `WouldBlock` when too many bytes are not acknowledged yet; [`SessionEvent::Room`]
-    /// says when to try again. `BrokenPipe` after [`finish`](Self::finish), and when the server has closed.
+    /// reports that there is room again. `BrokenPipe` after [`finish`](Self::finish), and when the server has closed.
     pub fn send(&mut self, now: Instant, bytes: &[u8]) -> io::Result<usize> {
         let taken = self.driver.write(bytes).map_err(as_error)?;
         if taken > 0 {
@@ -110,7 +110,7 @@ impl Session {
     }
 
     /// Receives into `buffer`, and returns the number of bytes; 0 is the end of the stream. `WouldBlock` when no bytes are
-    /// available. Other errors are final; one with a [`Gone`] inside says how many bytes the server has acknowledged.
+    /// available. Other errors are final; a [`Gone`] inside has the number of acknowledged bytes.
     pub fn receive(&mut self, now: Instant, buffer: &mut [u8]) -> io::Result<usize> {
         if buffer.is_empty() {
             return Ok(0);
@@ -119,12 +119,12 @@ impl Session {
             self.handle_ready(now);
         }
         let taken = io::Read::read(&mut self.arrived, buffer)?;
-        if self.arrived.is_empty() && self.arrived.capacity() > QUIET_BYTES {
+        if self.arrived.is_empty() && self.arrived.capacity() > IDLE_CAPACITY_MAX {
             self.arrived = VecDeque::new();
         }
         if taken > 0 {
             let outcome = self.driver.consumed(taken);
-            debug_assert_eq!(outcome, Ok(()), "what has arrived was received");
+            debug_assert_eq!(outcome, Ok(()), "consumed bytes should have been received before");
             self.settle(now);
             return Ok(taken);
         }
@@ -143,7 +143,7 @@ impl Session {
 
     /// Bytes that were sent and are not acknowledged, and bytes that have arrived and were not received.
     pub fn buffered_bytes(&self) -> usize {
-        self.driver.kept() + self.arrived.len()
+        self.driver.unacknowledged_bytes() + self.arrived.len()
     }
 
     /// Bytes that have arrived and were not received.
@@ -171,7 +171,7 @@ impl Session {
         self.settle(now);
     }
 
-    /// Resets the session: the server is told on the present or the next carrier. Bytes that the server has not
+    /// Resets the session; the present or the next carrier reports it to the server. Bytes that the server has not
     /// acknowledged, and bytes that were not received, are dropped at once. Keep the session in its loop until it
     /// [is over](Self::is_over).
     pub fn reset(&mut self, now: Instant) {
@@ -191,7 +191,7 @@ impl Session {
     }
 
     /// As [`move_to`](Self::move_to), but connects from `local_port`, if it is free: pass the port number of
-    /// [`Asked::Helper`](crate::Asked::Helper).
+    /// [`LoadQueryOutcome::Helper`](crate::LoadQueryOutcome::Helper).
     pub fn move_from(&mut self, now: Instant, route: usize, local_port: Option<u16>) -> io::Result<()> {
         if !self.driver.move_to(self.time(now), route) {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -229,19 +229,19 @@ impl Session {
     pub fn handle_ready(&mut self, now: Instant) {
         self.handle_connected(now);
         let mut space = [MaybeUninit::uninit(); RECEIVE_BYTES];
-        for _ in 0..PIECES_PER_TURN {
+        for _ in 0..RECEIVES_PER_TURN {
             let Some(socket) = self.socket.as_ref().filter(|socket| socket.is_connected()) else { break };
             match socket.receive(&mut space) {
                 Ok([]) => self.driver.handle_closed(self.time(now)),
                 Ok(received) => {
-                    self.digest(self.time(now), received);
+                    self.handle_bytes(self.time(now), received);
                     if received.len() < RECEIVE_BYTES {
                         break; // later bytes make the descriptor ready again
                     }
                     self.act(now);
                     continue;
                 }
-                Err(error) if is_later(&error) || error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if would_block(&error) || error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => self.fail(now, error),
             }
             break;
@@ -250,7 +250,7 @@ impl Session {
     }
 
     /// Decrypts and decomposes bytes that the carrier's socket received.
-    fn digest(&mut self, time: Time, wire: &[u8]) {
+    fn handle_bytes(&mut self, time: Time, wire: &[u8]) {
         scratch::with(|scratch| {
             let mut input = self.driver.unseal(time, wire, scratch);
             while let Some(event) = self.driver.decompose(time, &mut input) {
@@ -263,10 +263,10 @@ impl Session {
 
     /// Keeps bytes for the application. A buffer that is too small is doubled, but never beyond the window.
     fn keep_arrived(&mut self, bytes: &[u8]) {
-        let wanted = self.arrived.len() + bytes.len();
-        if wanted > self.arrived.capacity() {
+        let needed = self.arrived.len() + bytes.len();
+        if needed > self.arrived.capacity() {
             let capacity = (self.arrived.capacity() * 2).min(self.window_bytes);
-            self.arrived.reserve_exact(capacity.max(wanted) - self.arrived.len());
+            self.arrived.reserve_exact(capacity.max(needed) - self.arrived.len());
         }
         self.arrived.extend(bytes);
     }
@@ -289,7 +289,7 @@ impl Session {
         while let Some(bytes) = self.driver.poll_transmit(time) {
             match socket.send(bytes) {
                 Ok(sent) => self.driver.sent(sent),
-                Err(error) if is_later(&error) => return,
+                Err(error) if would_block(&error) => return,
                 Err(error) => return self.fail(now, error),
             }
         }
@@ -312,12 +312,12 @@ impl Session {
         }
     }
 
-    /// Tells the driver if the socket has connected.
+    /// Reports to the driver when the socket has connected.
     fn handle_connected(&mut self, now: Instant) {
         let Some(socket) = &mut self.socket else { return };
         match socket.poll_connected() {
             Ok(None) => {}
-            Ok(Some(address)) => match spillway_keys::fresh() {
+            Ok(Some(address)) => match spillway_keys::fresh_link_randomness() {
                 Ok(fresh) => self.driver.handle_connected(self.time(now), address, fresh),
                 Err(error) => self.fail(now, error),
             },
@@ -335,7 +335,7 @@ impl Session {
     }
 }
 
-fn is_later(error: &io::Error) -> bool {
+fn would_block(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
 }
 

@@ -15,14 +15,14 @@ pub(super) struct CarrierSocket {
     fd: OwnedFd,
     is_connected: bool,
     /// Whether the session's epoll set watches for writability; `None`: the socket is not in the set yet.
-    watched_to_write: Option<bool>,
+    watches_writing: Option<bool>,
 }
 
 impl CarrierSocket {
     /// Starts to connect, from `local_port` if it is free.
     pub(super) fn start(target: SocketAddr, local_port: Option<u16>) -> io::Result<CarrierSocket> {
         let fd = socket::start_from(target, local_port)?;
-        Ok(CarrierSocket { fd, is_connected: false, watched_to_write: None })
+        Ok(CarrierSocket { fd, is_connected: false, watches_writing: None })
     }
 
     pub(super) fn is_connected(&self) -> bool {
@@ -38,7 +38,7 @@ impl CarrierSocket {
         socket::local_address(&self.fd).map(Some)
     }
 
-    /// Receives available bytes. No bytes: the end of the stream.
+    /// Receives available bytes. An empty result is the end of the stream.
     pub(super) fn receive<'a>(&self, space: &'a mut [MaybeUninit<u8>]) -> io::Result<&'a mut [u8]> {
         socket::receive_into(&self.fd, space)
     }
@@ -51,13 +51,13 @@ impl CarrierSocket {
     /// Watches the socket in this epoll set for reading, and for writing if `has_unsent` or not yet connected.
     pub(super) fn watch(&mut self, poller: &OwnedFd, has_unsent: bool) -> io::Result<()> {
         let to_write = has_unsent || !self.is_connected;
-        if self.watched_to_write == Some(to_write) {
+        if self.watches_writing == Some(to_write) {
             return Ok(());
         }
         let mut flags = EventFlags::IN;
         flags.set(EventFlags::OUT, to_write);
         let (fd, data) = (self.fd.as_fd(), EventData::new_u64(0));
-        match self.watched_to_write.replace(to_write) {
+        match self.watches_writing.replace(to_write) {
             None => epoll::add(poller, fd, data, flags)?,
             Some(_) => epoll::modify(poller, fd, data, flags)?,
         }

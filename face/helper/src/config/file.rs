@@ -34,76 +34,80 @@ const NAME_BYTES_MAX: usize = 64;
 pub struct Reading {
     /// Directory of relative key files, searched after the service manager's credentials.
     pub base: PathBuf,
-    /// Whether to read key files. A check on another machine does not.
-    pub keys: bool,
+    /// Whether to read key files; not for a check on another machine.
+    pub reads_keys: bool,
 }
 
 /// Reads a configuration file, with the key files and host names in it. Fails with all errors of the file.
-pub fn read_file(path: &Path, keys: bool) -> Result<HelperConfig, Problems> {
-    let whole_file = |what: String| Problems {
+pub fn read_file(path: &Path, reads_keys: bool) -> Result<HelperConfig, Problems> {
+    let whole_file = |message: String| Problems {
         path: path.to_owned(),
-        problems: vec![Problem { line: 0, column: 0, what }],
+        problems: vec![Problem { line: 0, column: 0, message }],
     };
-    let text = read_bounded(path).map_err(|error| whole_file(format!("cannot be read: {error}")))?;
-    if text.len() as u64 > FILE_BYTES_MAX {
-        let what = format!(
+    let unreadable = |error: &dyn Display| whole_file(format!("cannot be read: {error}"));
+    let bytes = read_bounded(path).map_err(|error| unreadable(&error))?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        let message = format!(
             "has more than {FILE_BYTES_MAX} bytes, the limit for a configuration: is it the right file?"
         );
-        return Err(whole_file(what));
+        return Err(whole_file(message));
     }
+    // Checked after the length, because the bound may have cut a character.
+    let text = String::from_utf8(bytes).map_err(|_| unreadable(&"it is not UTF-8 text"))?;
     let base = path.parent().unwrap_or(Path::new("")).to_owned();
-    read_text(&text, &Reading { base, keys }).map_err(|problems| Problems { path: path.to_owned(), problems })
+    read_text(&text, &Reading { base, reads_keys })
+        .map_err(|problems| Problems { path: path.to_owned(), problems })
 }
 
 /// Reads at most one byte more than [`FILE_BYTES_MAX`]. Refuses all but regular files: reading a pipe without a writer
 /// would block every later reload.
-fn read_bounded(path: &Path) -> io::Result<String> {
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     let flags = OFlags::NONBLOCK.union(OFlags::NOCTTY);
     let file = fs::OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
     }
-    let mut text = String::new();
-    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
-    Ok(text)
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Reads the text of a configuration. Fails with all errors of the text, at least one, ordered by line.
 pub fn read_text(text: &str, reading: &Reading) -> Result<HelperConfig, Vec<Problem>> {
     let file: File = toml::from_str(text).map_err(|error| {
         // The parser puts lists on separate lines.
-        let what = error.message().replace('\n', "; ");
-        let what = with_suggestion(&what).unwrap_or(what);
-        vec![Problem::at(text, error.span().unwrap_or(0..0), what)]
+        let message = error.message().replace('\n', "; ");
+        let message = with_suggestion(&message).unwrap_or(message);
+        vec![Problem::at(text, error.span().unwrap_or(0..0), message)]
     })?;
     let mut reader = Reader { text, reading, problems: Vec::new(), listening: BTreeMap::new() };
     let config = reader.config(&file);
     let mut problems = reader.problems;
     // Without key files the check would report missing keys.
     if problems.is_empty()
-        && reading.keys
+        && reading.reads_keys
         && let Err(error) = config.check()
     {
-        problems.push(Problem { line: 0, column: 0, what: error.to_string() });
+        problems.push(Problem { line: 0, column: 0, message: error.to_string() });
     }
     problems.sort_by_key(|problem| (problem.line, problem.column));
     if problems.is_empty() { Ok(config) } else { Err(problems) }
 }
 
-/// The least similarity (Damerau-Levenshtein, 0 to 1) of a key that is suggested for an unknown one, unless one begins
-/// with the other: `max_delay` is not `max_memory`.
+/// Minimal similarity (Damerau-Levenshtein, 0 to 1) of a key that is suggested for an unknown one; `max_delay` and
+/// `max_memory` have less. If one key begins with the other, the similarity is 1.
 const SIMILAR_MIN: f64 = 0.65;
 
 /// Adds the most similar known key to the parser's message about an unknown key. `None` if no key is similar.
 fn with_suggestion(message: &str) -> Option<String> {
     let (unknown, known) = message.strip_prefix("unknown field `")?.split_once('`')?;
-    let begins = |key: &str| unknown.len() >= 3 && (key.starts_with(unknown) || unknown.starts_with(key));
-    let similar = |key: &&str| match begins(key) {
+    let is_prefix = |key: &str| unknown.len() >= 3 && (key.starts_with(unknown) || unknown.starts_with(key));
+    let similarity = |key: &&str| match is_prefix(key) {
         true => 1.0,
         false => strsim::normalized_damerau_levenshtein(unknown, key),
     };
-    let best = known.split('`').skip(1).step_by(2).max_by(|a, b| similar(a).total_cmp(&similar(b)))?;
-    (similar(&best) >= SIMILAR_MIN).then(|| format!("unknown field `{unknown}`, did you mean `{best}`?"))
+    let best = known.split('`').skip(1).step_by(2).max_by(|a, b| similarity(a).total_cmp(&similarity(b)))?;
+    (similarity(&best) >= SIMILAR_MIN).then(|| format!("unknown field `{unknown}`, did you mean `{best}`?"))
 }
 
 /// Collects errors while reading; the default replaces a value with an error.
@@ -168,13 +172,13 @@ impl Reader<'_> {
                 None
             }
         };
-        // A placeholder, which is never used: without an address there is an error.
+        // The placeholder is never used: without an address the configuration is refused.
         let placeholder = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut service = Service::new(name.get_ref(), server.unwrap_or(placeholder));
-        service.listen = self.listens(&section.listen, "listen");
-        service.link_listen = self.listens(&section.link_listen, "link_listen");
-        let given = |texts: &Texts| texts.as_ref().is_some_and(|list| !list.get_ref().is_empty());
-        if !given(&section.listen) && !given(&section.link_listen) {
+        service.listen = self.listeners(&section.listen, "listen");
+        service.link_listen = self.listeners(&section.link_listen, "link_listen");
+        let is_given = |texts: &Texts| texts.as_ref().is_some_and(|list| !list.get_ref().is_empty());
+        if !is_given(&section.listen) && !is_given(&section.link_listen) {
             self.problem(
                 name.span(),
                 "no port for clients: add listen = [\":PORT\"], or link_listen, or both",
@@ -182,28 +186,28 @@ impl Reader<'_> {
         }
         service.keys = self.keys(&section.key_files);
         service.client_keys = self.keys(&section.client_key_files);
-        if let (Some(at), Some(server)) = (&section.server, server)
+        if let (Some(setting), Some(server)) = (&section.server, server)
             && !server.ip().to_canonical().is_loopback()
-            && !given(&section.key_files)
+            && !is_given(&section.key_files)
         {
-            self.problem(at.span(), "a server on another host needs key_files: a key that it accepts");
+            self.problem(setting.span(), "a server on another host needs key_files: a key that it accepts");
         }
-        if let Some(at) = &section.link_listen
-            && !given(&section.client_key_files)
-            && let Some(open) = service.link_listen.iter().find(|address| !address.ip().is_loopback())
+        if let Some(setting) = &section.link_listen
+            && !is_given(&section.client_key_files)
+            && let Some(public) = service.link_listen.iter().find(|address| !address.ip().is_loopback())
         {
-            let what = format!("library clients of other hosts at {open} need client_key_files");
-            self.problem(at.span(), what);
+            let message = format!("library clients of other hosts at {public} need client_key_files");
+            self.problem(setting.span(), message);
         }
         service.require_encryption = self.flag(&section.require_encryption).unwrap_or(false);
-        if let Some(at) = &section.require_encryption
+        if let Some(setting) = &section.require_encryption
             && service.require_encryption
-            && (!given(&section.key_files)
-                || given(&section.link_listen) && !given(&section.client_key_files))
+            && (!is_given(&section.key_files)
+                || is_given(&section.link_listen) && !is_given(&section.client_key_files))
         {
-            let what = "links without a key are not encrypted: require_encryption needs key_files, and with \
+            let message = "links without a key are not encrypted: require_encryption needs key_files, and with \
                         link_listen also client_key_files";
-            self.problem(at.span(), what);
+            self.problem(setting.span(), message);
         }
         service.clients = self.ranges(&section.clients);
         service.proxy_protocol_from = self.ranges(&section.proxy_protocol_from);
@@ -213,7 +217,7 @@ impl Reader<'_> {
         service.measure_one_in =
             self.number(&section.measure_one_in, 0..=1_000_000).map_or(service.measure_one_in, |n| n as u32);
         if let Some(links) = self.number(&section.links_per_thread, 1..=64) {
-            service.links_per_thread = links as u16; // in the range
+            service.links_per_thread = links as u16; // checked against the range
         }
         let (shortest, longest) = (Duration::from_millis(1), Duration::from_secs(60));
         if let Some(timeout) = self.time(&section.connect_timeout, shortest..=longest) {
@@ -233,7 +237,7 @@ impl Reader<'_> {
 
     fn etcd(&mut self, section: &EtcdSection) -> EtcdFiles {
         let base = &self.reading.base;
-        let mut file = |any| self.string(any).map(|(text, _)| find_key_file(&text, base));
+        let mut file = |setting| self.string(setting).map(|(text, _)| find_key_file(&text, base));
         EtcdFiles {
             ca_file: file(&section.ca_file),
             cert_file: file(&section.cert_file),
@@ -258,25 +262,25 @@ impl Reader<'_> {
             }
             return None;
         };
-        let place = self.checked(&span, text.parse())?;
-        let access = if self.reading.keys {
-            self.checked(&span, EtcdAccess::read(etcd, &place))?
+        let prefix = self.checked(&span, text.parse())?;
+        let access = if self.reading.reads_keys {
+            self.checked(&span, EtcdAccess::read(etcd, &prefix))?
         } else {
             EtcdAccess::default()
         };
         let is_wildcard = |address: &SocketAddr| address.ip().is_unspecified() || address.port() == 0;
-        if let Some(at) = &section.advertise {
+        if let Some(setting) = &section.advertise {
             let link = self.address(&section.advertise)?;
             if is_wildcard(&link) {
                 self.problem(
-                    at.span(),
+                    setting.span(),
                     "clients cannot connect to this: give an ADDRESS:PORT that they reach",
                 );
             }
-            return Some(Register { place, access, link });
+            return Some(Register { prefix, access, link });
         }
         match listens {
-            [link] if !is_wildcard(link) => return Some(Register { place, access, link: *link }),
+            [link] if !is_wildcard(link) => return Some(Register { prefix, access, link: *link }),
             [] => self.problem(span, "register needs link_listen, to which clients connect: add it"),
             _ => self.problem(span, "advertise is missing: give the ADDRESS:PORT that clients connect to"),
         }
@@ -290,42 +294,42 @@ impl Reader<'_> {
         let policies = [
             ("adaptive", PolicyKind::Adaptive { max_delay: delay, max_bytes: bytes }),
             ("algorithm1", PolicyKind::Algorithm1),
-            ("fixed", PolicyKind::Fixed { delay, bytes }),
+            ("fixed", PolicyKind::Fixed { interval: delay, size_bytes: bytes }),
             ("deadline", PolicyKind::Deadline { max_delay: delay, max_bytes: bytes }),
             ("following", PolicyKind::Following { max_delay: delay, max_bytes: bytes }),
         ];
         service.policy = self.choice(&section.policy, &policies).unwrap_or(policies[0].1);
         if let Some(bytes) = self.size(&section.connection_buffer, 4 << 10..=16 << 20) {
-            service.connection_buffer_bytes = bytes as u32; // in the range
+            service.connection_buffer_bytes = bytes as u32; // checked against the range
         }
     }
 
     fn shedding(&mut self, helper: &HelperSection, config: &mut HelperConfig) {
         match self.number(&helper.shed_above, 0..=100) {
             Some(percent @ 1..50) => {
-                if let Some(at) = &helper.shed_above {
-                    let what = format!("{percent} % is not an overload: give 50 to 100, or 0 for never");
-                    self.problem(at.span(), what);
+                if let Some(setting) = &helper.shed_above {
+                    let message = format!("{percent} % is not an overload: give 50 to 100, or 0 for never");
+                    self.problem(setting.span(), message);
                 }
             }
-            Some(percent) => config.shed_above = percent as u8, // in the range
+            Some(percent) => config.shed_above = percent as u8, // checked against the range
             None => {}
         }
         config.shed_until = config.shed_above.saturating_sub(10);
         if let Some(percent) = self.number(&helper.shed_until, 1..=99) {
-            config.shed_until = percent as u8; // in the range
-            if let Some(at) = &helper.shed_until
+            config.shed_until = percent as u8; // checked against the range
+            if let Some(setting) = &helper.shed_until
                 && config.shed_above > 0
                 && config.shed_until >= config.shed_above
             {
-                let what = format!("give less than shed_above, which is {}", config.shed_above);
-                self.problem(at.span(), what);
+                let message = format!("give less than shed_above, which is {}", config.shed_above);
+                self.problem(setting.span(), message);
             }
         }
     }
 
-    fn flag(&mut self, any: &Any) -> Option<bool> {
-        let value = any.as_ref()?;
+    fn flag(&mut self, setting: &Any) -> Option<bool> {
+        let value = setting.as_ref()?;
         let found = value.get_ref().as_bool();
         if found.is_none() {
             self.problem(value.span(), "give true or false");
@@ -333,8 +337,8 @@ impl Reader<'_> {
         found
     }
 
-    fn rate(&mut self, any: &Any) -> Option<u64> {
-        let (text, span) = self.string(any)?;
+    fn rate(&mut self, setting: &Any) -> Option<u64> {
+        let (text, span) = self.string(setting)?;
         let bits = self.checked(&span, parse_rate(&text))?;
         if bits == 0 {
             self.problem(span, "give a rate above 0, or leave the key out");
@@ -343,26 +347,26 @@ impl Reader<'_> {
         Some(bits)
     }
 
-    fn engine(&mut self, any: &Any) -> Engine {
-        if let Some(value) = any
+    fn engine(&mut self, setting: &Any) -> Engine {
+        if let Some(value) = setting
             && value.get_ref().as_str() == Some("xdp")
         {
             self.problem(value.span(), "this version has no xdp engine: use \"sockets\" or \"auto\"");
             return Engine::default();
         }
         let engines = [Engine::Sockets, Engine::Auto];
-        self.choice(any, &engines.map(|engine| (engine.name(), engine))).unwrap_or_default()
+        self.choice(setting, &engines.map(|engine| (engine.name(), engine))).unwrap_or_default()
     }
 
-    fn metrics(&mut self, any: &Any) -> Option<SocketAddr> {
-        let (text, span) = self.string(any)?;
+    fn metrics(&mut self, setting: &Any) -> Option<SocketAddr> {
+        let (text, span) = self.string(setting)?;
         let found = self.checked(&span, listen_address(&text))?;
         self.use_address(found, "metrics", &span);
         Some(found)
     }
 
-    fn name(&mut self, any: &Any) -> Option<String> {
-        let (text, span) = self.string(any)?;
+    fn name(&mut self, setting: &Any) -> Option<String> {
+        let (text, span) = self.string(setting)?;
         if is_name(&text) {
             return Some(text);
         }
@@ -370,8 +374,8 @@ impl Reader<'_> {
         None
     }
 
-    fn path(&mut self, any: &Any) -> Option<PathBuf> {
-        let (text, span) = self.string(any)?;
+    fn path(&mut self, setting: &Any) -> Option<PathBuf> {
+        let (text, span) = self.string(setting)?;
         if Path::new(&text).is_absolute() {
             return Some(text.into());
         }
@@ -379,17 +383,17 @@ impl Reader<'_> {
         None
     }
 
-    fn group(&mut self, any: &Any) -> Option<AdminGroup> {
-        let (text, span) = self.string(any)?;
+    fn group(&mut self, setting: &Any) -> Option<AdminGroup> {
+        let (text, span) = self.string(setting)?;
         self.checked(&span, text.parse())
     }
 
-    fn address(&mut self, any: &Any) -> Option<SocketAddr> {
-        let (text, span) = self.string(any)?;
+    fn address(&mut self, setting: &Any) -> Option<SocketAddr> {
+        let (text, span) = self.string(setting)?;
         self.checked(&span, server_address(&text))
     }
 
-    fn listens(&mut self, texts: &Texts, key: &str) -> Vec<SocketAddr> {
+    fn listeners(&mut self, texts: &Texts, key: &str) -> Vec<SocketAddr> {
         let mut all = Vec::new();
         for text in texts.iter().flat_map(|list| list.get_ref()) {
             let found = self.checked(&text.span(), listen_addresses(text.get_ref())).unwrap_or_default();
@@ -405,10 +409,10 @@ impl Reader<'_> {
         if address.port() == 0 {
             return;
         }
-        if let Some(before) = self.listening.insert(address, key.to_owned()) {
+        if let Some(other_key) = self.listening.insert(address, key.to_owned()) {
             self.problem(
                 span.clone(),
-                format!("{address} is already used by {before}: give each its own address"),
+                format!("{address} is already used by {other_key}: give each its own address"),
             );
         }
     }
@@ -421,7 +425,7 @@ impl Reader<'_> {
     fn keys(&mut self, texts: &Texts) -> Vec<Key> {
         let mut keys = Vec::new();
         for text in texts.iter().flat_map(|list| list.get_ref()) {
-            if !self.reading.keys {
+            if !self.reading.reads_keys {
                 continue;
             }
             let path = find_key_file(text.get_ref(), &self.reading.base);
@@ -430,42 +434,42 @@ impl Reader<'_> {
         keys
     }
 
-    fn number(&mut self, any: &Any, range: std::ops::RangeInclusive<i64>) -> Option<i64> {
-        let value = any.as_ref()?;
+    fn number(&mut self, setting: &Any, range: std::ops::RangeInclusive<i64>) -> Option<i64> {
+        let value = setting.as_ref()?;
         match value.get_ref() {
             Value::Integer(number) if range.contains(number) => Some(*number),
             _ => {
-                let what = format!("give a whole number from {} to {}", range.start(), range.end());
-                self.problem(value.span(), what);
+                let message = format!("give a whole number from {} to {}", range.start(), range.end());
+                self.problem(value.span(), message);
                 None
             }
         }
     }
 
-    fn time(&mut self, any: &Any, range: std::ops::RangeInclusive<Duration>) -> Option<Duration> {
-        let (text, span) = self.string(any)?;
+    fn time(&mut self, setting: &Any, range: std::ops::RangeInclusive<Duration>) -> Option<Duration> {
+        let (text, span) = self.string(setting)?;
         let time = self.checked(&span, parse_duration(&text))?;
         if range.contains(&time) {
             return Some(time);
         }
-        let (least, most) = (duration_text(*range.start()), duration_text(*range.end()));
-        self.problem(span, format!("give a time from {least} to {most}"));
+        let (min, max) = (duration_text(*range.start()), duration_text(*range.end()));
+        self.problem(span, format!("give a time from {min} to {max}"));
         None
     }
 
-    fn size(&mut self, any: &Any, range: std::ops::RangeInclusive<u64>) -> Option<u64> {
-        let (text, span) = self.string(any)?;
+    fn size(&mut self, setting: &Any, range: std::ops::RangeInclusive<u64>) -> Option<u64> {
+        let (text, span) = self.string(setting)?;
         let size = self.checked(&span, parse_size(&text))?;
         if range.contains(&size) {
             return Some(size);
         }
-        let (least, most) = (size_text(*range.start()), size_text(*range.end()));
-        self.problem(span, format!("give a size from {least} to {most}"));
+        let (min, max) = (size_text(*range.start()), size_text(*range.end()));
+        self.problem(span, format!("give a size from {min} to {max}"));
         None
     }
 
-    fn choice<T: Copy>(&mut self, any: &Any, choices: &[(&str, T)]) -> Option<T> {
-        let (text, span) = self.string(any)?;
+    fn choice<T: Copy>(&mut self, setting: &Any, choices: &[(&str, T)]) -> Option<T> {
+        let (text, span) = self.string(setting)?;
         let found = choices.iter().find(|(name, _)| *name == text);
         if found.is_none() {
             let names: Vec<String> = choices.iter().map(|(name, _)| format!("\"{name}\"")).collect();
@@ -474,15 +478,15 @@ impl Reader<'_> {
         found.map(|(_, choice)| *choice)
     }
 
-    fn string(&mut self, any: &Any) -> Option<(String, Range<usize>)> {
-        let value = any.as_ref()?;
+    fn string(&mut self, setting: &Any) -> Option<(String, Range<usize>)> {
+        let value = setting.as_ref()?;
         match value.get_ref() {
             Value::String(text) => Some((text.clone(), value.span())),
-            // For a number without a unit as well, so that the error names the unit.
+            // Also for a number without a unit, so that the error mentions units.
             other => {
-                let what =
+                let message =
                     format!("give a text in quotes, with its unit if it has one, not {}", kind_of(other));
-                self.problem(value.span(), what);
+                self.problem(value.span(), message);
                 None
             }
         }
@@ -492,8 +496,8 @@ impl Reader<'_> {
         result.map_err(|error| self.problem(span.clone(), error.to_string())).ok()
     }
 
-    fn problem(&mut self, span: Range<usize>, what: impl Into<String>) {
-        self.problems.push(Problem::at(self.text, span, what.into()));
+    fn problem(&mut self, span: Range<usize>, message: impl Into<String>) {
+        self.problems.push(Problem::at(self.text, span, message.into()));
     }
 }
 
@@ -514,7 +518,7 @@ fn is_name(text: &str) -> bool {
     (1..=NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(is_allowed)
 }
 
-/// A key file's path. A relative one is a credential of the service manager, or a file beside the configuration.
+/// A key file's path. A relative path is a credential of the service manager, or a file beside the configuration.
 fn find_key_file(text: &str, base: &Path) -> PathBuf {
     let credential = env::var_os("CREDENTIALS_DIRECTORY").map(|directory| Path::new(&directory).join(text));
     credential.filter(|path| path.exists()).unwrap_or_else(|| base.join(text))

@@ -32,8 +32,8 @@ pub struct HelperConfig {
     pub threads: usize,
     /// Path of the admin socket.
     pub socket: Option<PathBuf>,
-    /// The group whose members may reload, drain and override over the socket; every other user may read. `None`: who
-    /// may connect, may do all.
+    /// The group whose members may reload, drain and override over the socket; every other user may read. `None`: every
+    /// user who can connect may operate.
     pub admin_group: Option<AdminGroup>,
     /// Address of the HTTP port for metrics and the status page.
     pub metrics: Option<SocketAddr>,
@@ -43,7 +43,7 @@ pub struct HelperConfig {
     pub max_memory_bytes: usize,
     /// Time for clients to finish when the helper or one of its services drains.
     pub drain_deadline: Duration,
-    /// Whether the helper answers library clients that ask for its load, by UDP at [`Service::link_listen`].
+    /// Whether the helper answers load queries of library clients, by UDP at [`Service::link_listen`].
     pub load_answers: bool,
     /// Bandwidth of the network in one direction, in bits per second, if known.
     pub network_bits: Option<u64>,
@@ -133,9 +133,9 @@ impl HelperConfig {
                 return Err(StartError::NoListener(service.name.clone()));
             }
             if service.client_keys.is_empty()
-                && let Some(open) = service.link_listen.iter().find(|address| !address.ip().is_loopback())
+                && let Some(public) = service.link_listen.iter().find(|address| !address.ip().is_loopback())
             {
-                return Err(StartError::NoClientKey { service: service.name.clone(), address: *open });
+                return Err(StartError::NoClientKey { service: service.name.clone(), address: *public });
             }
             if service.require_encryption
                 && (service.keys.is_empty()
@@ -143,7 +143,7 @@ impl HelperConfig {
             {
                 return Err(StartError::EncryptionWithoutKey(service.name.clone()));
             }
-            let place = |other: &Service| other.register.as_ref().map(|register| register.place.clone());
+            let place = |other: &Service| other.register.as_ref().map(|register| register.prefix.clone());
             if let Some(other) = self.services[..index].iter().find(|other| place(other) == place(service))
                 && service.register.is_some()
             {
@@ -214,7 +214,7 @@ pub fn default_max_delay(sla: Option<Duration>) -> Duration {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Register {
     /// Prefix of the key; the helper's name follows it.
-    pub place: EtcdPrefix,
+    pub prefix: EtcdPrefix,
     /// Certificates and user for etcd.
     pub access: EtcdAccess,
     /// The address that library clients connect to.
@@ -268,10 +268,10 @@ impl Service {
     }
 
     /// Listening addresses whose clients the server would refuse because of their loopback addresses.
-    pub(crate) fn useless_listeners(&self) -> impl Iterator<Item = SocketAddr> + '_ {
+    pub(crate) fn ineffective_listeners(&self) -> impl Iterator<Item = SocketAddr> + '_ {
         let serves_loopback = self.server.ip().to_canonical().is_loopback();
-        let all = self.listen.iter().chain(&self.link_listen).copied();
-        all.filter(move |address| address.ip().is_loopback() && !serves_loopback)
+        let addresses = self.listen.iter().chain(&self.link_listen).copied();
+        addresses.filter(move |address| address.ip().is_loopback() && !serves_loopback)
     }
 }
 
@@ -286,26 +286,26 @@ mod tests {
     }
 
     #[test]
-    fn check_fails_with_the_error_and_the_next_step() {
+    fn unusable_settings_give_an_error_with_the_next_step() {
         let check = |services: Vec<Service>| HelperConfig::new(services).check().map_err(|e| e.to_string());
         let cache = service("cache", "127.0.0.1:11411");
         assert_eq!(check(vec![cache.clone()]), Ok(()));
         assert!(
             check(vec![cache.clone(), cache.clone()]).unwrap_err().contains("two services are named cache")
         );
-        let closed = Service { listen: Vec::new(), ..cache.clone() };
-        assert!(check(vec![closed]).unwrap_err().contains("--listen"));
-        let open = Service { link_listen: vec!["0.0.0.0:0".parse().unwrap()], ..cache.clone() };
-        assert!(check(vec![open.clone()]).unwrap_err().contains("--client-key"));
+        let without_listener = Service { listen: Vec::new(), ..cache.clone() };
+        assert!(check(vec![without_listener]).unwrap_err().contains("--listen"));
+        let without_client_key = Service { link_listen: vec!["0.0.0.0:0".parse().unwrap()], ..cache.clone() };
+        assert!(check(vec![without_client_key.clone()]).unwrap_err().contains("--client-key"));
         let key = Key::from_secret([1; 32]);
-        assert_eq!(check(vec![Service { client_keys: vec![key], ..open }]), Ok(()));
+        assert_eq!(check(vec![Service { client_keys: vec![key], ..without_client_key }]), Ok(()));
         let port = "127.0.0.1:11211".parse().unwrap();
-        let twice = Service { listen: vec![port], link_listen: vec![port], ..cache };
-        assert!(check(vec![twice]).unwrap_err().contains("11211"));
+        let same_address = Service { listen: vec![port], link_listen: vec![port], ..cache };
+        assert!(check(vec![same_address]).unwrap_err().contains("11211"));
     }
 
     #[test]
-    fn loopback_clients_are_for_loopback_servers() {
+    fn loopback_clients_are_allowed_only_for_loopback_servers() {
         let contains = |service: &Service, address: &str| {
             service.client_ranges().iter().any(|range| range.contains(address.parse().unwrap()))
         };
@@ -315,7 +315,7 @@ mod tests {
             !contains(&remote, "127.0.0.1") && !contains(&remote, "::1") && contains(&remote, "10.1.2.3")
         );
         assert!(!contains(&remote, "198.51.100.1"));
-        assert_eq!((local.useless_listeners().count(), remote.useless_listeners().count()), (0, 1));
+        assert_eq!((local.ineffective_listeners().count(), remote.ineffective_listeners().count()), (0, 1));
         let configured = Service { clients: vec!["198.51.100.0/24".parse().unwrap()], ..remote };
         assert!(contains(&configured, "198.51.100.1") && !contains(&configured, "10.1.2.3"));
     }

@@ -12,12 +12,12 @@ pub struct Problem {
     /// Column in characters, from 1.
     pub column: usize,
     /// The error, and how to correct it.
-    pub what: String,
+    pub message: String,
 }
 
 impl Problem {
     /// An error at a range of bytes in `text`.
-    pub(crate) fn at(text: &str, bytes: Range<usize>, what: String) -> Problem {
+    pub(crate) fn at(text: &str, bytes: Range<usize>, message: String) -> Problem {
         let mut start = bytes.start.min(text.len());
         while !text.is_char_boundary(start) {
             start -= 1;
@@ -25,7 +25,7 @@ impl Problem {
         let before = &text[..start];
         let line_start = before.rfind('\n').map_or(0, |end| end + 1);
         let line = 1 + before.bytes().filter(|byte| *byte == b'\n').count();
-        Problem { line, column: 1 + before[line_start..].chars().count(), what }
+        Problem { line, column: 1 + before[line_start..].chars().count(), message }
     }
 }
 
@@ -38,17 +38,17 @@ pub struct Problems {
     pub problems: Vec<Problem>,
 }
 
-/// In the format of compilers, one error on each line: `FILE:LINE:COLUMN: what`.
+/// In the format of compilers, one error on each line: `FILE:LINE:COLUMN: message`.
 impl fmt::Display for Problems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.display();
-        for (index, Problem { line, column, what }) in self.problems.iter().enumerate() {
+        for (index, Problem { line, column, message }) in self.problems.iter().enumerate() {
             if index > 0 {
                 f.write_str("\n")?;
             }
             match line {
-                0 => write!(f, "{path}: {what}")?,
-                _ => write!(f, "{path}:{line}:{column}: {what}")?,
+                0 => write!(f, "{path}: {message}")?,
+                _ => write!(f, "{path}:{line}:{column}: {message}")?,
             }
         }
         Ok(())
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn positions_are_lines_and_characters() {
+    fn positions_are_counted_in_lines_and_characters() {
         let text = "ä = 1\n  béta = 2\n";
         let position = |at| Problem::at(text, at..at, String::new());
         assert_eq!((position(0).line, position(0).column), (1, 1));
@@ -70,7 +70,7 @@ mod tests {
         assert_eq!((position(second).line, position(second).column), (2, 3));
         let value = text.find('2').unwrap();
         assert_eq!((position(value).line, position(value).column), (2, 10));
-        assert_eq!(position(1).column, 1, "within a character");
+        assert_eq!(position(1).column, 1, "a position within a character should be that of the character");
         assert_eq!((position(999).line, position(999).column), (3, 1));
     }
 }

@@ -13,8 +13,8 @@ const HEAD: &str = "\
 of a file by line and column, and `--show` prints every value with defaults. `spillway reload` applies a changed file
 while the helper runs; keys that need a restart are marked below.
 
-A *time* is a whole number with a unit: `ns`, `us`, `ms`, `s`, `m`, `h`. A *size* is one with `B`, `KiB`, `MiB`, `GiB`;
-a *rate* one with `kbit`, `Mbit`, `Gbit`, each second.
+A *time* is a number with a unit: `ns`, `us`, `ms`, `s`, `m`, `h`. A *size* is one with `B`, `KiB`, `MiB`, `GiB`;
+a *rate* one with `kbit`, `Mbit`, `Gbit`, per second. Fractions are permitted: `1.5s`.
 An *address range* is in CIDR notation: `10.0.0.0/8`, `2001:db8::/32`, or a single address.
 ";
 

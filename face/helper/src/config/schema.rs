@@ -77,9 +77,9 @@ section! {
     /// `$XDG_RUNTIME_DIR/spillway`. *Changed by a restart only.*
     socket: Any, "path", "\"/run/spillway/helper.sock\"";
     /// A group, by name or number. With it, every user who can reach the admin socket may read (status and connections;
-    /// mode 0666), and only members of the group, the helper's own user and root may reload, drain and override. *Changed
-    /// by a restart only.*
-    admin_group: Any, "text", "none: who may connect, may do all";
+    /// mode 0666), and only members of the group, the helper's own user and root may reload, drain and override.
+    /// *Changed by a restart only.*
+    admin_group: Any, "text", "none: every user who can connect may operate";
     /// Address of `/metrics`, `/status`, `/health` and the status page, which are read-only and need no password:
     /// `HOST:PORT`, or `:PORT` for every IPv4 address of this host. *Changed by a restart only.*
     metrics: Any, "address", "off";
@@ -92,15 +92,15 @@ section! {
     max_memory: Any, "size", "\"1GiB\"";
     /// Time for clients to finish when the helper or a service drains; then they are reset. At most `24h`.
     drain_deadline: Any, "time", "\"30s\"";
-    /// Whether the helper answers library clients that ask for its load, by UDP at the addresses of `link_listen`.
+    /// Whether the helper answers load queries of library clients, by UDP at the addresses of `link_listen`.
     /// Without answers clients choose a helper at random. *Changed by a restart only.*
     load_answers: Any, "true or false", "true";
     /// Bandwidth of the network in one direction, such as `10Gbit` (or `kbit`, `Mbit`). If it is given, the load
     /// includes the network; the headers of small packets are counted.
     network: Any, "rate", "not known";
     /// Load in percent (CPU of a thread's core, network, memory) from which the helper sends library clients to other
-    /// helpers, a few each second, once that load has lasted for 3 s. It answers `full` to clients that ask for its
-    /// load from then on, and for 10 s after. 50 to 100; 0: never. Plain clients are never sent away.
+    /// helpers, a few each second, once that load has lasted for 3 s. It answers load queries with `full`
+    /// from then on, and for 10 s after. 50 to 100; 0: never. Plain clients are never sent away.
     shed_above: Any, "number", "95";
     /// Load in percent below which the helper stops sending clients away; less than `shed_above`.
     shed_until: Any, "number", "ten less than `shed_above`";
@@ -163,10 +163,11 @@ section! {
     BatchSection, "[service.NAME.batch]", {}
 
     /// `adaptive`: size and interval follow the load (PostMan, Algorithm 1), the interval at most `max_delay`.
-    /// `algorithm1`: the same as published, without an upper bound: for comparison. `fixed`: always wait for
-    /// `max_delay` or `max_bytes`. `deadline`: a batch leaves when its first request has waited for seven eighths of
-    /// `max_delay`, or sooner if few more are expected. `following`: as `deadline`, and after two unanswered batches
-    /// the next waits for a reply, as long as replies take and at most four times `max_delay`.
+    /// `algorithm1`: the same as published, without an upper bound: for comparison. `fixed`: a batch
+    /// leaves `max_delay` after the previous one, or at `max_bytes`. `deadline`: a batch leaves when its first request
+    /// has waited for seven eighths of `max_delay`, or sooner if few more are expected. `following`: as `deadline`, and
+    /// after two unanswered batches the next waits for a reply, as long as replies take and at most four times
+    /// `max_delay`.
     policy: Any, "text", "\"adaptive\"";
     /// Upper bound on the latency that batching adds; `0`: batches leave at the end of each turn. At most `1s`.
     max_delay: Any, "time", "a quarter of `sla`, otherwise `\"200us\"`";

@@ -72,7 +72,7 @@ impl Display for Service {
         writeln!(f, "clients = {}", list(&self.client_ranges())?)?;
         writeln!(f, "proxy_protocol_from = {}", list(&self.proxy_protocol_from)?)?;
         if let Some(register) = &self.register {
-            writeln!(f, "register = \"{}\"", register.place)?;
+            writeln!(f, "register = \"{}\"", register.prefix)?;
             writeln!(f, "advertise = \"{}\"", register.link)?;
         }
         writeln!(f, "protocol = \"{}\"", self.protocol.name())?;
@@ -100,7 +100,7 @@ impl Display for Service {
                 writeln!(f, "policy = \"following\"\n{}", settings(max_delay, max_bytes))?;
             }
             PolicyKind::Algorithm1 => writeln!(f, "policy = \"algorithm1\"")?,
-            PolicyKind::Fixed { delay, bytes } => {
+            PolicyKind::Fixed { interval: delay, size_bytes: bytes } => {
                 writeln!(f, "policy = \"fixed\"\n{}", settings(delay, bytes))?;
             }
         }

@@ -41,6 +41,11 @@ pub enum StartError {
     Port(PortError),
     /// A network thread does not answer.
     Silent,
+    /// These network threads have not answered after others had applied new settings.
+    SilentAfterChange {
+        /// Numbers of the threads.
+        threads: Vec<usize>,
+    },
     /// The host gave no random bytes, no thread or no descriptor.
     Host(io::Error),
 }
@@ -96,6 +101,11 @@ impl fmt::Display for StartError {
                 }
             }
             StartError::Silent => f.write_str("a network thread does not answer: restart the helper"),
+            StartError::SilentAfterChange { threads } => write!(
+                f,
+                "the new settings are in force, except on network threads that do not answer ({threads:?}): restart \
+                 the helper if they stay silent"
+            ),
             StartError::Host(error) => write!(f, "this host cannot run a helper: {error}"),
         }
     }

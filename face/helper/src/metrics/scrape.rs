@@ -25,7 +25,7 @@ impl Scrape {
     /// `status` is the sum of `threads`, which have their numbers.
     pub(crate) fn new(status: HelperStatus, threads: Vec<(usize, ThreadSnapshot)>) -> Scrape {
         let threads: Vec<(String, ThreadSnapshot)> =
-            threads.into_iter().map(|(n, thread)| (n.to_string(), thread)).collect();
+            threads.into_iter().map(|(number, thread)| (number.to_string(), thread)).collect();
         let mut services: Vec<(usize, usize)> = Vec::new();
         for (index, (_, thread)) in threads.iter().enumerate() {
             services.extend((0..thread.status.services.len()).map(|service| (index, service)));
@@ -63,22 +63,24 @@ impl Scrape {
     }
 
     /// One sample for each service and thread.
-    pub(super) fn each(&self, family: &mut Family<'_>, value: fn(&ServiceStatus) -> u64) {
+    pub(super) fn each_service(&self, family: &mut Family<'_>, value: fn(&ServiceStatus) -> u64) {
         self.services().for_each(|(labels, service)| family.count(&labels, value(service)));
     }
 
     /// `N` samples for each service and thread, which differ in a third label.
-    pub(super) fn split<const N: usize>(
+    pub(super) fn by_label<const N: usize>(
         &self,
         family: &mut Family<'_>,
         values: fn(&ServiceStatus) -> [(&'static str, u64); N],
     ) {
         // As `Family::count`: values beyond 2^53 lose their last digits.
-        self.split_exactly(family, |service| values(service).map(|(label, value)| (label, value as f64)));
+        self.fractions_by_label(family, |service| {
+            values(service).map(|(label, value)| (label, value as f64))
+        });
     }
 
-    /// As [`split`](Self::split), for fractions.
-    pub(super) fn split_exactly<const N: usize>(
+    /// As [`by_label`](Self::by_label), for fractions.
+    pub(super) fn fractions_by_label<const N: usize>(
         &self,
         family: &mut Family<'_>,
         values: impl Fn(&ServiceStatus) -> [(&'static str, f64); N],
@@ -103,13 +105,13 @@ impl Scrape {
     pub(super) fn distributions(
         &self,
         family: &mut Family<'_>,
-        of: fn(&status::ServiceStatus) -> &Distribution,
+        distribution: fn(&status::ServiceStatus) -> &Distribution,
         unit: f64,
     ) {
         for service in self.status.services.iter().filter(|service| !service.batch_bytes.bounds.is_empty()) {
-            let of = of(service);
-            let bounds = of.bounds.iter().map(|bound| *bound as f64 / unit);
-            family.histogram(&[&service.name], bounds, &of.counts, of.sum as f64 / unit);
+            let distribution = distribution(service);
+            let bounds = distribution.bounds.iter().map(|bound| *bound as f64 / unit);
+            family.histogram(&[&service.name], bounds, &distribution.counts, distribution.sum as f64 / unit);
         }
     }
 }

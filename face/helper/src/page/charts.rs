@@ -10,21 +10,21 @@ use crate::status::HelperStatus;
 
 /// Services that have charts: those with the most requests. The table lists all of them.
 const SERVICES_MAX: usize = 8;
-/// Size of a chart in units of its own; the page stretches it.
+/// Size of a chart in SVG units; the page stretches it.
 const WIDTH: f64 = 120.0;
 const HEIGHT: f64 = 40.0;
 
 /// A figure of a service over time.
 struct Series {
     name: &'static str,
-    of: fn(&ServiceRates) -> Option<f64>,
+    value: fn(&ServiceRates) -> Option<f64>,
 }
 
 const SERIES: [Series; 4] = [
-    Series { name: "requests/s", of: |rates| Some(rates.requests_per_second) },
-    Series { name: "messages per batch", of: |rates| rates.messages_per_batch },
-    Series { name: "added p99 µs", of: |rates| rates.delay_p99_us },
-    Series { name: "latency p99 µs", of: |rates| rates.latency_p99_us },
+    Series { name: "requests/s", value: |rates| Some(rates.requests_per_second) },
+    Series { name: "messages per batch", value: |rates| rates.messages_per_batch },
+    Series { name: "added p99 µs", value: |rates| rates.delay_p99_us },
+    Series { name: "latency p99 µs", value: |rates| rates.latency_p99_us },
 ];
 
 /// Writes the charts of the busiest services, and of the threads' CPU.
@@ -35,7 +35,7 @@ pub(super) fn write(page: &mut String, status: &HelperStatus, history: &[Rates])
     for name in busiest(last) {
         for series in &SERIES {
             let of_service = |rates: &Rates| {
-                rates.services.iter().find(|service| service.name == name).and_then(series.of)
+                rates.services.iter().find(|service| service.name == name).and_then(series.value)
             };
             let samples: Vec<_> = history.iter().map(of_service).collect();
             // A service without a protocol has no latencies.
@@ -57,16 +57,16 @@ fn busiest(last: &Rates) -> Vec<&str> {
     services.iter().take(SERVICES_MAX).map(|service| service.name.as_str()).collect()
 }
 
-fn write_chart(page: &mut String, of: &str, what: &str, samples: &[Option<f64>]) -> fmt::Result {
+fn write_chart(page: &mut String, subject: &str, figure: &str, samples: &[Option<f64>]) -> fmt::Result {
     let max = samples.iter().flatten().fold(0.0, |max: f64, value| max.max(*value));
     let last = samples.last().copied().flatten();
     let last = last.map_or_else(|| "–".to_owned(), |value| Figure(value).to_string());
-    let (of, max_text) = (Text(of), Figure(max));
+    let (subject, max_text) = (Text(subject), Figure(max));
     write!(
         page,
-        "<figure><figcaption><b>{of}</b> {what}: {last}, at most {max_text}</figcaption>\
+        "<figure><figcaption><b>{subject}</b> {figure}: {last}, at most {max_text}</figcaption>\
          <svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" preserveAspectRatio=\"none\" role=\"img\" \
-         aria-label=\"{of}: {what}, {last} now, at most {max_text}\">"
+         aria-label=\"{subject}: {figure}, {last} now, at most {max_text}\">"
     )?;
     for line in lines(samples, max) {
         page.write_str("<polyline points=\"")?;
@@ -76,7 +76,7 @@ fn write_chart(page: &mut String, of: &str, what: &str, samples: &[Option<f64>])
     page.write_str("</svg></figure>\n")
 }
 
-/// The points of a chart whose right edge is now. Intervals without a value part one line from the next.
+/// The points of a chart whose right edge is the present. An interval without a value separates two lines.
 fn lines(samples: &[Option<f64>], max: f64) -> Vec<Vec<(f64, f64)>> {
     let step = WIDTH / (SAMPLES_MAX - 1) as f64;
     let empty = SAMPLES_MAX.saturating_sub(samples.len());
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_end_now_and_part_where_a_value_is_missing() {
+    fn lines_end_at_the_right_edge_and_break_at_missing_values() {
         let samples = [Some(0.0), None, Some(5.0), Some(10.0)];
         let lines = lines(&samples, 10.0);
         assert_eq!(lines.len(), 2);
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_busiest_services_have_charts() {
+    fn busiest_services_have_charts() {
         let service = |number: usize| ServiceRates {
             name: format!("s{number}<"),
             requests_per_second: number as f64,

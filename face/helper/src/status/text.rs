@@ -38,8 +38,8 @@ impl fmt::Display for ServiceStatus {
                 write!(f, " for {} s more", left / 1000)?;
             }
         }
-        let (up, encrypted) =
-            (self.links_that_are_up(), self.links.iter().filter(|link| link.encrypted).count());
+        let up = self.links_up();
+        let encrypted = self.links.iter().filter(|link| link.state == "up" && link.encrypted).count();
         write!(f, ", {up} of {} links up", self.links.len())?;
         match encrypted {
             _ if up == 0 => {}

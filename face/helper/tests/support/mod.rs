@@ -32,10 +32,10 @@ pub struct EchoServer {
 
 impl EchoServer {
     pub fn start() -> EchoServer {
-        EchoServer::start_at("127.0.0.1:0".parse().expect("an address"))
+        EchoServer::start_at("127.0.0.1:0".parse().unwrap())
     }
 
-    /// Starts at a given address, for a restart of the server.
+    /// Starts at a given address, to restart a server.
     pub fn start_at(address: SocketAddr) -> EchoServer {
         // Large enough never to be the limit in a test.
         let config = Config { queued_bytes_max: 64 << 20, ..Config::default() };
@@ -49,21 +49,21 @@ impl EchoServer {
         let address = bound.addresses()[0];
         let app = LinkEcho::new(address);
         let listeners = bound.into_contexts().remove(0);
-        let mut context = Context::new(config, listeners, Clock::start(), app, |_| ()).expect("descriptors");
+        let mut context = Context::new(config, listeners, Clock::start(), app, |_| ()).unwrap();
         context.command(|_, _, out| out.set_listening(0, true));
         let remote = context.remote();
-        let thread = Some(std::thread::spawn(move || context.run().expect("turns")));
+        let thread = Some(std::thread::spawn(move || context.run().unwrap()));
         EchoServer { address, remote, thread }
     }
 
-    /// Sets whether to echo requests. Otherwise they are only read.
+    /// Sets whether requests are echoed, or only read.
     pub fn set_echo(&self, on: bool) {
-        self.remote.run(move |_, app, _| app.echo = on).expect("the server runs");
+        self.remote.run(move |_, app, _| app.echo = on).expect("the echo server should accept commands");
     }
 
     pub fn connections(&self) -> usize {
         let count = |_, app: &mut LinkEcho, _: &mut _| app.links.values().map(ServerLink::connections).sum();
-        self.remote.ask(count).expect("the server runs")
+        self.remote.run_and_wait(count).expect("the echo server should accept commands")
     }
 }
 
@@ -94,7 +94,7 @@ impl LinkEcho {
         LinkEcho { config, local, links, waiting, nonces: 0, echo: true }
     }
 
-    fn data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
+    fn handle_data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
         let Some(link) = self.links.get_mut(&conn) else { return };
         let mut scratch = Scratch::new();
         let mut input = link.unseal(now, bytes, &mut scratch);
@@ -104,7 +104,7 @@ impl LinkEcho {
                 Ok(Some(ServerEvent::Data { id, bytes })) => {
                     if self.echo {
                         self.waiting.entry((conn, id)).or_default().extend_from_slice(bytes);
-                        reply(link, id, self.waiting.entry((conn, id)).or_default());
+                        send_reply(link, id, self.waiting.entry((conn, id)).or_default());
                     } else {
                         link.consumed(id, bytes.len()).unwrap();
                     }
@@ -117,9 +117,12 @@ impl LinkEcho {
                 Ok(Some(_)) => {}
                 Ok(None) => {
                     while let Some(id) = link.poll_room() {
-                        reply(link, id, self.waiting.entry((conn, id)).or_default());
+                        send_reply(link, id, self.waiting.entry((conn, id)).or_default());
                     }
-                    return out.grant(conn, u32::try_from(bytes.len()).expect("within the grant"));
+                    return out.grant(
+                        conn,
+                        u32::try_from(bytes.len()).expect("a peer should send at most the grant"),
+                    );
                 }
                 Err(_) => {
                     // Sends the reason for the end of the link.
@@ -132,10 +135,10 @@ impl LinkEcho {
     }
 }
 
-fn reply(link: &mut ServerLink, id: Id, waiting: &mut Vec<u8>) {
-    let taken = link.compose(id, waiting);
-    waiting.drain(..taken);
-    link.consumed(id, taken).unwrap();
+fn send_reply(link: &mut ServerLink, id: Id, waiting: &mut Vec<u8>) {
+    let echoed = link.compose(id, waiting);
+    waiting.drain(..echoed);
+    link.consumed(id, echoed).unwrap();
 }
 
 impl Application for LinkEcho {
@@ -153,14 +156,14 @@ impl Application for LinkEcho {
                 self.links.insert(conn, link);
                 out.grant(conn, LINK_GRANT);
             }
-            Event::Data { bytes, .. } => self.data(now, conn, bytes, out),
+            Event::Data { bytes, .. } => self.handle_data(now, conn, bytes, out),
             Event::Finished => {
                 self.links.remove(&conn);
                 out.finish(conn);
             }
             Event::Lost(_) => {
                 self.links.remove(&conn);
-                self.waiting.retain(|(of, _), _| *of != conn);
+                self.waiting.retain(|(owner, _), _| *owner != conn);
             }
             Event::Room | Event::Acknowledged { .. } => {}
         }
@@ -171,7 +174,7 @@ impl Application for LinkEcho {
     fn end_of_turn<T: Transport>(&mut self, now: Time, out: &mut T) {
         for (conn, link) in &mut self.links {
             if let Some(chunk) = link.flush(now) {
-                out.send_chunk(*conn, chunk).expect("room: helpers read");
+                out.send_chunk(*conn, chunk).expect("the queue should have room, because helpers read");
             }
         }
     }
@@ -182,17 +185,17 @@ impl Application for LinkEcho {
 }
 
 /// Waits until a condition holds, at most 30 s.
-pub fn wait(what: &str, mut until: impl FnMut() -> bool) {
+pub fn wait(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);
-    while !until() {
+    while !condition() {
         assert!(Instant::now() < deadline, "timeout: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
 
 pub fn connect(address: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(address).expect("the helper listens");
-    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
+    let stream = TcpStream::connect(address).expect("connect to the helper");
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     stream
 }
 
@@ -200,16 +203,16 @@ pub fn connect(address: SocketAddr) -> TcpStream {
 pub fn echo(stream: &mut TcpStream, seed: usize, length: usize) {
     let bytes: Vec<u8> =
         (0..length).map(|i| (i.wrapping_mul(31) ^ seed.wrapping_mul(131)).to_le_bytes()[0]).collect();
-    stream.write_all(&bytes).expect("a live connection");
+    stream.write_all(&bytes).unwrap();
     let mut back = vec![0; length];
-    stream.read_exact(&mut back).expect("an answer");
+    stream.read_exact(&mut back).unwrap();
     assert_eq!(back, bytes);
 }
 
-/// Whether a new client is served, not refused or reset.
+/// Whether a new client is served, rather than refused or reset.
 pub fn is_served(address: SocketAddr) -> bool {
     let Ok(mut stream) = TcpStream::connect(address) else { return false };
-    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let mut back = [0; 2];
     stream.write_all(b"hi").is_ok() && stream.read_exact(&mut back).is_ok()
 }

@@ -7,7 +7,7 @@ use spillway_batch::Received;
 
 use super::Links;
 use super::other_threads::MAIL;
-use crate::event::{Client, Event, LinkEnd, LinkId, Name};
+use crate::event::{ClientId, Event, LinkId, LinkLoss, Name};
 
 impl Links {
     /// As [`decompose`](Self::decompose), but data of virtual connections without sessions is returned undecoded, in
@@ -36,7 +36,7 @@ impl Links {
                 }
                 Ok(None) => {
                     if let Some(entry) = self.table.get_mut(link) {
-                        entry.keep(input);
+                        entry.keep_partial_frame(input);
                     }
                     *input = &[];
                     self.end_of_input(link);
@@ -44,7 +44,7 @@ impl Links {
                 }
                 Err(error) => {
                     self.push(time, link);
-                    self.lose(link, LinkEnd::Broken(error));
+                    self.lose(link, LinkLoss::ProtocolError(error));
                     return None;
                 }
             }
@@ -58,15 +58,15 @@ impl Links {
     }
 
     /// Puts a run of reply frames into the link's next batch. Data beyond a client's window or the batch's room is
-    /// appended to `rest` as frames, in order: compose `rest` again before later replies, after [`Event::Room`] for one of
-    /// its clients. Replies to clients whose connections have ended are dropped.
+    /// appended to `rest` as frames, in order: compose `rest` again before later replies, after [`Event::CanCompose`] for
+    /// one of its clients. Replies to clients whose connections have ended are dropped.
     pub fn compose_run(&mut self, link: LinkId, run: &[u8], rest: &mut Vec<u8>) {
         self.with(link, |entry| entry.end.compose_run(run, rest));
     }
 
     /// The link and the sender that name a virtual connection in runs, valid until both ends have closed the connection.
     /// `None` for a session.
-    pub fn sender(&self, client: Client) -> Option<(LinkId, u32)> {
+    pub fn sender(&self, client: ClientId) -> Option<(LinkId, u32)> {
         match client.0 {
             Name::Plain(link, id) => Some((link, id.0)),
             Name::Session(_) => None,

@@ -15,10 +15,10 @@ use spillway_session::Carrier;
 use spillway_wire::session::SessionId;
 
 use crate::event::LinkId;
-use crate::threads::{Absent, CarrierName, Ledger, Mailbox, Post, Threads, What};
+use crate::threads::{Absent, CarrierName, Ledger, Mailbox, Message, Post, Threads};
 
 /// Maximum of a session's posted bytes that the link has not taken yet.
-const LENT_BYTES_MAX: u64 = 256 * 1024;
+const POSTED_OUTPUT_BYTES_MAX: u64 = 256 * 1024;
 /// How many bytes a posted control message counts for, and the maximum of these bytes beside a window of data. An honest
 /// client sends few control messages before it is answered.
 const CONTROL_BYTES: u64 = 128;
@@ -34,19 +34,19 @@ pub(super) struct Member {
     others: HashMap<u32, Arc<Mailbox>>,
     pub(super) is_watched: bool,
     /// This turn's posts for other threads.
-    out: BTreeMap<u32, Vec<Post>>,
+    outgoing: BTreeMap<u32, Vec<Post>>,
     /// Connections on this thread's links that carry other threads' sessions.
     held: HashMap<CarrierName, Held>,
-    /// The last [`Ledger::serial`] given out.
-    serials: u64,
-    /// Sessions of which the directory says that this thread owns them, oldest first.
+    /// The [`Ledger::serial`] of the latest carrier.
+    last_serial: u64,
+    /// Sessions that this thread owns according to the directory, oldest first.
     claims: VecDeque<SessionId>,
     /// Posts that were taken out of the mailbox and wait for room in the application's buffer.
     taken: VecDeque<Post>,
     /// Bytes of the first post in `taken` that are in the buffer already.
     taken_bytes: usize,
-    /// What the bytes in the application's buffer mean, in order.
-    run: VecDeque<Item>,
+    /// The meaning of the bytes in the application's buffer, in order.
+    buffer_items: VecDeque<Item>,
 }
 
 /// The link thread's end of a carrier: a connection that carries another thread's session.
@@ -55,7 +55,7 @@ struct Held {
     owner: u32,
     ledger: Arc<Ledger>,
     posted: u64,
-    /// Bytes that the link has not taken yet, at most [`LENT_BYTES_MAX`].
+    /// Bytes that the link has not taken yet, at most [`POSTED_OUTPUT_BYTES_MAX`].
     waiting: VecDeque<u8>,
     /// *finish* and *close*, to be sent after `waiting`.
     end: Vec<Control>,
@@ -63,7 +63,7 @@ struct Held {
 
 /// The session thread's end of a carrier on another thread's link.
 #[derive(Debug)]
-pub(super) struct Far {
+pub(super) struct RemoteCarrier {
     pub(super) ledger: Arc<Ledger>,
     posted: u64,
 }
@@ -77,27 +77,27 @@ enum Item {
     Other(Post),
 }
 
-impl Far {
-    pub(super) fn new(ledger: Arc<Ledger>) -> Far {
-        Far { ledger, posted: 0 }
+impl RemoteCarrier {
+    pub(super) fn new(ledger: Arc<Ledger>) -> RemoteCarrier {
+        RemoteCarrier { ledger, posted: 0 }
     }
 }
 
 /// A [`Carrier`] that posts the session's output to the link's thread.
 pub(super) struct ByPost<'a> {
-    far: &'a mut Far,
+    remote: &'a mut RemoteCarrier,
     carrier: CarrierName,
     posts: &'a mut Vec<Post>,
 }
 
 impl Carrier for ByPost<'_> {
     fn data(&mut self, bytes: &[u8]) -> usize {
-        let Far { ledger, posted } = &mut *self.far;
-        let mut room = LENT_BYTES_MAX.saturating_sub(ledger.waiting(*posted));
+        let RemoteCarrier { ledger, posted } = &mut *self.remote;
+        let mut room = POSTED_OUTPUT_BYTES_MAX.saturating_sub(ledger.waiting(*posted));
         if room < bytes.len() as u64 {
             // Set the flag before the second reading of `sent`: otherwise bytes that are sent in between post no `Room`.
             ledger.wants_room.store(true, Ordering::SeqCst);
-            room = LENT_BYTES_MAX.saturating_sub(ledger.waiting(*posted));
+            room = POSTED_OUTPUT_BYTES_MAX.saturating_sub(ledger.waiting(*posted));
         }
         let taken = bytes.len().min(usize::try_from(room).unwrap_or(usize::MAX));
         *posted += taken as u64;
@@ -105,15 +105,15 @@ impl Carrier for ByPost<'_> {
             self.posts.push(Post {
                 carrier: self.carrier,
                 serial: ledger.serial,
-                what: What::Send(bytes[..taken].to_vec()),
+                message: Message::SendData(bytes[..taken].to_vec()),
             });
         }
         taken
     }
 
     fn control(&mut self, control: Control) {
-        let serial = self.far.ledger.serial;
-        self.posts.push(Post { carrier: self.carrier, serial, what: What::Say(control) });
+        let serial = self.remote.ledger.serial;
+        self.posts.push(Post { carrier: self.carrier, serial, message: Message::SendControl(control) });
     }
 }
 
@@ -126,13 +126,13 @@ impl Member {
             mailbox,
             others: HashMap::new(),
             is_watched: false,
-            out: BTreeMap::new(),
+            outgoing: BTreeMap::new(),
             held: HashMap::new(),
-            serials: 0,
+            last_serial: 0,
             claims: VecDeque::new(),
             taken: VecDeque::new(),
             taken_bytes: 0,
-            run: VecDeque::new(),
+            buffer_items: VecDeque::new(),
         })
     }
 
@@ -142,36 +142,40 @@ impl Member {
 
     /// Whether [`Links::flush`](crate::Links::flush) has posts to hand over.
     pub(super) fn is_busy(&self) -> bool {
-        !self.out.is_empty()
+        !self.outgoing.is_empty()
     }
 
-    pub(super) fn by_post<'a>(&'a mut self, far: &'a mut Far, carrier: CarrierName) -> ByPost<'a> {
-        ByPost { far, carrier, posts: self.out.entry(carrier.0.thread).or_default() }
+    pub(super) fn by_post<'a>(
+        &'a mut self,
+        remote: &'a mut RemoteCarrier,
+        carrier: CarrierName,
+    ) -> ByPost<'a> {
+        ByPost { remote, carrier, posts: self.outgoing.entry(carrier.0.thread).or_default() }
     }
 
     pub(super) fn post(&mut self, thread: u32, post: Post) {
-        self.out.entry(thread).or_default().push(post);
+        self.outgoing.entry(thread).or_default().push(post);
     }
 
     /// Puts posts into another thread's mailbox.
-    fn put(&mut self, thread: u32, posts: &mut Vec<Post>) -> Result<(), Absent> {
+    fn deliver(&mut self, thread: u32, posts: &mut Vec<Post>) -> Result<(), Absent> {
         let mailbox = match self.others.entry(thread) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => entry.insert(self.threads.mailbox(thread).ok_or(Absent)?),
         };
-        let put = mailbox.put(posts);
-        if put.is_err() {
+        let outcome = mailbox.put(posts);
+        if outcome.is_err() {
             self.others.remove(&thread);
         }
-        put
+        outcome
     }
 
     /// Posts input of a connection to the thread of its session. `None`: the connection carries no session of another
     /// thread. `Err`: more than `bytes_max` bytes would be posted and not yet processed.
-    fn pass_on(
+    fn post_input(
         &mut self,
         carrier: CarrierName,
-        what: What,
+        message: Message,
         bytes: u64,
         bytes_max: u64,
     ) -> Option<Result<(), ()>> {
@@ -181,7 +185,7 @@ impl Member {
             return Some(Err(()));
         }
         let (owner, serial) = (held.owner, held.ledger.serial);
-        self.post(owner, Post { carrier, serial, what });
+        self.post(owner, Post { carrier, serial, message });
         Some(Ok(()))
     }
 }
@@ -191,10 +195,10 @@ impl Drop for Member {
         // Detaches other threads' sessions from this thread's links. `leave` removes this thread's sessions.
         let held: Vec<CarrierName> = self.held.keys().copied().collect();
         for carrier in held {
-            let _ = self.pass_on(carrier, What::Lost, 0, u64::MAX);
+            let _ = self.post_input(carrier, Message::Lost, 0, u64::MAX);
         }
-        for (thread, mut posts) in std::mem::take(&mut self.out) {
-            let _ = self.put(thread, &mut posts);
+        for (thread, mut posts) in std::mem::take(&mut self.outgoing) {
+            let _ = self.deliver(thread, &mut posts);
         }
         self.threads.leave(self.thread);
     }

@@ -10,22 +10,22 @@ use spillway_transport::Time;
 
 use super::Links;
 use super::release::Releasing;
-use crate::threads::{CarrierName, What};
+use crate::threads::{CarrierName, Message};
 
 impl Links {
     /// Sets the operator's override of relief. *on*: direct sessions are sent to helpers; *off*: helped sessions are sent
     /// back. Present sessions move at random times within `within`, and so do later ones after they are accepted.
-    /// *auto*: clients decide. A session whose client knows no such route stays. Returns the number of sessions asked to
+    /// *auto*: clients decide. A session whose client has no such route stays. Returns the number of sessions asked to
     /// move.
-    pub fn say(&mut self, word: Override, within: Duration) -> usize {
-        self.placement = Placement::new(word, within);
-        self.send_elsewhere(self.placement)
+    pub fn set_override(&mut self, manual_override: Override, within: Duration) -> usize {
+        self.placement = Placement::new(manual_override, within);
+        self.request_moves(self.placement)
     }
 
     /// Sends the sessions that are helped now back to the server's own port, once, at random times within `within`. Later
     /// sessions are not affected. Returns how many are asked to move.
     pub fn release(&mut self, within: Duration) -> usize {
-        self.send_elsewhere(Placement::new(Override::Off, within))
+        self.request_moves(Placement::new(Override::Off, within))
     }
 
     /// A decision of [`Settings::release`](crate::Settings::release), for the log. Call it after
@@ -51,29 +51,29 @@ impl Links {
         }
         let Some(releasing) = &mut self.releasing else { return };
         let helped = self.sessions.carried_by(Role::Helper);
-        let home = releasing.handle_timeout(now, self.placement.word(), helped);
-        for (_, carrier, drain) in self.sessions.return_home(home) {
-            self.say_on(carrier, drain);
+        let returning = releasing.handle_timeout(now, self.placement.manual_override(), helped);
+        for (_, carrier, drain) in self.sessions.ask_to_return(returning) {
+            self.send_on(carrier, drain);
         }
     }
 
-    fn send_elsewhere(&mut self, placement: Placement) -> usize {
-        let misplaced = self.sessions.misplaced(placement);
+    fn request_moves(&mut self, placement: Placement) -> usize {
+        let misplaced = self.sessions.misplaced_sessions(placement);
         for (_, carrier, drain) in &misplaced {
-            self.say_on(*carrier, *drain);
+            self.send_on(*carrier, *drain);
         }
         misplaced.len()
     }
 
     /// Sends *drain* on the carrier of a session that was just accepted, if a link of this role is the wrong carrier.
-    pub(super) fn greet(&mut self, role: Role, carrier: CarrierName, serial: u64) {
-        if let Some(drain) = self.placement.drains(role) {
-            self.on_carrier(carrier, serial, What::Say(drain));
+    pub(super) fn drain_if_misplaced(&mut self, role: Role, carrier: CarrierName, serial: u64) {
+        if let Some(drain) = self.placement.drain_for(role) {
+            self.on_carrier(carrier, serial, Message::SendControl(drain));
         }
     }
 
-    pub(super) fn say_on(&mut self, carrier: CarrierName, control: Control) {
+    pub(super) fn send_on(&mut self, carrier: CarrierName, control: Control) {
         let serial = self.carriers.serial(carrier);
-        self.on_carrier(carrier, serial, What::Say(control));
+        self.on_carrier(carrier, serial, Message::SendControl(control));
     }
 }

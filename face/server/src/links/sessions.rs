@@ -5,19 +5,20 @@ use std::time::Instant;
 
 use spillway_batch::{CloseReason, Control, Kind, RefuseReason, Role};
 use spillway_session::{
-    Expired, Heard, OnServerLink, Opened, OpeningMessage, Order, SessionHandle, StreamEvent,
+    CarrierAction, ControlEffects, Expired, Opened, OpeningMessage, ServerLinkCarrier, SessionHandle,
+    StreamEvent,
 };
 use spillway_transport::Time;
 use spillway_wire::session::Opening;
 
 use super::Links;
-use super::other_threads::Far;
-use crate::event::{Client, Event, Name};
-use crate::threads::{CarrierName, What};
+use super::other_threads::RemoteCarrier;
+use crate::event::{ClientId, Event, Name};
+use crate::threads::{CarrierName, Message};
 
 impl Links {
     /// Handles a session's opening message on a connection of this thread's links.
-    pub(super) fn session_words(
+    pub(super) fn session_opening(
         &mut self,
         now: Time,
         (link, id): CarrierName,
@@ -29,10 +30,10 @@ impl Links {
             self.with(link, |entry| entry.end.refuse(id, RefuseReason::Unavailable));
             return None;
         }
-        if self.post_words((link, id), kind, client, opening) {
+        if self.post_opening((link, id), kind, client, opening) {
             return None;
         }
-        if !self.claims(kind, opening.session) {
+        if !self.claim_session(kind, opening.session) {
             // Another thread claimed the session first. The client tries again, and is then passed to that thread.
             self.with(link, |entry| entry.end.refuse(id, RefuseReason::Unavailable));
             return None;
@@ -42,39 +43,41 @@ impl Links {
         event
     }
 
-    /// Opens or resumes a session on a carrier. `far` is set for a carrier on another thread's link.
+    /// Opens or resumes a session on a carrier. `remote` is set for a carrier on another thread's link.
     pub(super) fn open_session(
         &mut self,
         now: Time,
         carrier: CarrierName,
         role: Role,
         (kind, client, opening): (Kind, SocketAddr, Opening),
-        far: Option<Far>,
+        remote: Option<RemoteCarrier>,
     ) -> Option<Event<'static>> {
-        let serial = far.as_ref().map_or(0, |far| far.ledger.serial);
-        let words = OpeningMessage { carrier, kind, client, opening };
-        let opened = self.sessions.open(now, &self.config.ring, &words, role);
+        let serial = remote.as_ref().map_or(0, |remote| remote.ledger.serial);
+        let message = OpeningMessage { carrier, kind, client, opening };
+        let opened = self.sessions.open(now, &self.config.ring, &message, role);
         let event = match &opened {
             Opened::New { session, .. } => {
-                self.carriers.insert(carrier, *session, far);
-                Some(Event::Connected { client: Client(Name::Session(*session)), address: client })
+                self.carriers.insert(carrier, *session, remote);
+                Some(Event::Connected { client: ClientId(Name::Session(*session)), address: client })
             }
             Opened::Resumed { session, room, replaced, .. } => {
                 replaced.iter().for_each(|old| self.close_carrier(*old));
-                self.carriers.insert(carrier, *session, far);
-                room.then_some(Event::Room { client: Client(Name::Session(*session)) })
+                self.carriers.insert(carrier, *session, remote);
+                room.then_some(Event::CanCompose { client: ClientId(Name::Session(*session)) })
             }
-            Opened::Over { .. } | Opened::Refused(_) => None,
+            Opened::AlreadyClosed { .. } | Opened::Refused(_) => None,
         };
-        for order in opened.orders() {
-            match order {
-                Order::Say(control) => self.on_carrier(carrier, serial, What::Say(control)),
-                Order::Accept => {
-                    self.on_carrier(carrier, serial, What::Say(Control::Accepted));
-                    self.greet(role, carrier, serial);
+        for action in opened.actions() {
+            match action {
+                CarrierAction::Send(control) => {
+                    self.on_carrier(carrier, serial, Message::SendControl(control))
                 }
-                Order::Close(reason) => self.on_carrier(carrier, serial, What::Leave(reason)),
-                Order::Refuse(reason) => self.on_carrier(carrier, serial, What::Refuse(reason)),
+                CarrierAction::Accept => {
+                    self.on_carrier(carrier, serial, Message::SendControl(Control::Accepted));
+                    self.drain_if_misplaced(role, carrier, serial);
+                }
+                CarrierAction::Close(reason) => self.on_carrier(carrier, serial, Message::Close(reason)),
+                CarrierAction::Refuse(reason) => self.on_carrier(carrier, serial, Message::Refuse(reason)),
             }
         }
         event
@@ -91,7 +94,7 @@ impl Links {
             self.post_bytes(carrier, bytes);
             return None;
         };
-        let client = Client(Name::Session(session));
+        let client = ClientId(Name::Session(session));
         match self.sessions.handle_data(now, session, carrier, bytes.len()) {
             Ok(true) => {
                 if let Some(releasing) = &mut self.releasing
@@ -102,7 +105,7 @@ impl Links {
                 Some(Event::Data { client, bytes })
             }
             Ok(false) => None,
-            Err(event) => Some(told(client, event)),
+            Err(event) => Some(stream_event(client, event)),
         }
     }
 
@@ -116,19 +119,20 @@ impl Links {
             self.post_control(carrier, control);
             return None;
         };
-        let Heard { event, leaves, .. } = self.sessions.handle_control(now, session, carrier, &control);
-        if leaves {
+        let ControlEffects { event, closes_carrier, .. } =
+            self.sessions.handle_control(now, session, carrier, &control);
+        if closes_carrier {
             self.close_carrier(carrier);
         }
-        event.map(|event| told(Client(Name::Session(session)), event))
+        event.map(|event| stream_event(ClientId(Name::Session(session)), event))
     }
 
     pub(super) fn accept_session(&mut self, session: SessionHandle) {
         if let Some(carrier) = self.sessions.accept(session) {
             let serial = self.carriers.serial(carrier);
-            self.on_carrier(carrier, serial, What::Say(Control::Accepted));
+            self.on_carrier(carrier, serial, Message::SendControl(Control::Accepted));
             if let Some(role) = self.sessions.role(session) {
-                self.greet(role, carrier, serial);
+                self.drain_if_misplaced(role, carrier, serial);
             }
         }
     }
@@ -137,7 +141,7 @@ impl Links {
         if let Some(carrier) = self.sessions.refuse(session) {
             let serial = self.carriers.serial(carrier);
             self.carriers.remove(carrier);
-            self.on_carrier(carrier, serial, What::Refuse(reason));
+            self.on_carrier(carrier, serial, Message::Refuse(reason));
         }
     }
 
@@ -145,13 +149,13 @@ impl Links {
     pub(super) fn transmit_sessions(&mut self, now: Time) {
         while let Some((session, carrier)) = self.sessions.poll_dirty() {
             let (link, id) = carrier;
-            let is_over = if let Some(far) = self.carriers.far(carrier)
+            let is_over = if let Some(remote) = self.carriers.remote(carrier)
                 && let Some(member) = &mut self.member
             {
-                self.sessions.transmit(now, session, &mut member.by_post(far, carrier))
+                self.sessions.transmit(now, session, &mut member.by_post(remote, carrier))
             } else if let Some(entry) = self.table.get_mut(link).filter(|entry| entry.lost.is_none()) {
-                let on = &mut OnServerLink { link: &mut entry.end, id };
-                let is_over = self.sessions.transmit(now, session, on);
+                let on_link = &mut ServerLinkCarrier { link: &mut entry.end, id };
+                let is_over = self.sessions.transmit(now, session, on_link);
                 // Marks the link, so that this turn's flush sends its output.
                 self.with(link, |_| ());
                 is_over
@@ -167,7 +171,7 @@ impl Links {
     /// A connection has room again. Returns whether it carries a session.
     pub(super) fn carrier_has_room(&mut self, carrier: CarrierName) -> bool {
         let session = self.carriers.session(carrier);
-        session.into_iter().for_each(|session| self.sessions.has_room(session));
+        session.into_iter().for_each(|session| self.sessions.carrier_has_room(session));
         session.is_some()
     }
 
@@ -182,7 +186,7 @@ impl Links {
     fn close_carrier(&mut self, carrier: CarrierName) {
         let serial = self.carriers.serial(carrier);
         self.carriers.remove(carrier);
-        self.on_carrier(carrier, serial, What::Leave(CloseReason::Moved));
+        self.on_carrier(carrier, serial, Message::Close(CloseReason::Moved));
     }
 
     pub(super) fn sessions_timeout(&mut self, now: Time) {
@@ -208,9 +212,9 @@ impl Links {
     }
 }
 
-fn told(client: Client, event: StreamEvent) -> Event<'static> {
+fn stream_event(client: ClientId, event: StreamEvent) -> Event<'static> {
     match event {
-        StreamEvent::Room => Event::Room { client },
+        StreamEvent::Room => Event::CanCompose { client },
         StreamEvent::Finished => Event::Finished { client },
         StreamEvent::Closed(reason) => Event::Closed { client, reason },
     }

@@ -11,47 +11,48 @@ use spillway_wire::preamble::{Verdict, Welcome};
 
 use super::other_threads::{MAIL, Member};
 use super::{ACCEPTED_PER_TURN, Links};
-use crate::event::{Client, Event, LinkEnd, LinkId, Name};
+use crate::event::{ClientId, Event, LinkId, LinkLoss, Name};
 use crate::link::Link;
 use crate::listener::Accepted;
 use crate::watch::{Interest, LISTENER, MAILBOX, join, split};
 
-/// More than a peer sends before it has read the link port's answer.
+/// Buffer for a new link's first packet: more than a peer sends before it has read the link port's answer.
 const FIRST_BYTES: usize = 512;
 
 impl Links {
     /// Updates an epoll set. Its events carry `mark` in the upper 32 bits of their data, so that [`owns`](Self::owns)
-    /// tells them from the application's own events. Call it after `bind`, and then after each turn.
+    /// distinguishes them from the application's own events. Call it after `bind`, and then after each turn.
     ///
     /// # Errors
     /// A descriptor cannot be added to the set or changed there.
     pub fn watch_in(&mut self, epoll: impl AsFd, mark: u32) -> io::Result<()> {
         let epoll = epoll.as_fd();
         let interest = self.listener.interest();
-        let before = self.listener.watched.replace(interest);
-        watch(epoll, self.listener.descriptor(), join(mark, LISTENER), before, interest)?;
-        if let Some(member) = &mut self.member
-            && !std::mem::replace(&mut member.is_watched, true)
-        {
+        watch(epoll, self.listener.descriptor(), join(mark, LISTENER), self.listener.watched, interest)?;
+        self.listener.watched = Some(interest);
+        if let Some(member) = self.member.as_mut().filter(|member| !member.is_watched) {
             let interest = Interest { readable: true, writable: false };
             watch(epoll, member.descriptor(), join(mark, MAILBOX), None, interest)?;
+            member.is_watched = true;
         }
-        let mut kept = 0;
-        for index in 0..self.touched.len() {
-            let link = self.touched[index];
-            let Some(entry) = self.table.get_mut(link) else { continue };
+        let mut outcome = Ok(());
+        self.touched.retain(|&link| {
+            let Some(entry) = self.table.get_mut(link) else { return false };
             let interest = entry.interest();
-            let before = entry.watched.replace(interest);
-            // The next flush sends what was composed after this turn's flush.
-            entry.touched = entry.lost.is_none() && entry.end.pending() > 0 && !interest.writable;
-            if entry.touched {
-                self.touched[kept] = link;
-                kept += 1;
+            let data = join(mark, link.slot + 1);
+            let watched = watch(epoll, entry.socket.as_fd(), data, entry.watched, interest);
+            if watched.is_ok() {
+                entry.watched = Some(interest);
             }
-            watch(epoll, entry.socket.as_fd(), join(mark, link.slot + 1), before, interest)?;
-        }
-        self.touched.truncate(kept);
-        Ok(())
+            // The next flush sends what was composed after this turn's flush; the next call tries a failed change again.
+            entry.touched =
+                watched.is_err() || entry.lost.is_none() && entry.end.pending() > 0 && !interest.writable;
+            if let (Err(error), true) = (watched, outcome.is_ok()) {
+                outcome = Err(error);
+            }
+            entry.touched
+        });
+        outcome
     }
 
     /// Whether an event of the epoll set belongs to the link port: the upper 32 bits of its data are `mark`.
@@ -63,22 +64,22 @@ impl Links {
     /// [`receive`](Self::receive) from, if a link can be read; with [threads](crate::Settings::threads) also an id that
     /// stands for the posts of other threads. Spurious calls are harmless.
     pub fn handle_ready(&mut self, now: Instant, data: u64, flags: EventFlags) -> Option<LinkId> {
-        let (_, place) = split(data);
-        if place == LISTENER {
+        let (_, index) = split(data);
+        if index == LISTENER {
             self.accept_links(now);
             return None;
         }
-        if place == MAILBOX {
+        if index == MAILBOX {
             return Some(MAIL);
         }
-        let link = self.table.at(place - 1)?;
+        let link = self.table.at(index - 1)?;
         let time = self.time(now);
         let broken = flags.intersects(EventFlags::ERR | EventFlags::HUP);
         if broken || flags.contains(EventFlags::OUT) {
             self.push(time, link);
         }
-        let has_opened = self.table.get_mut(link).is_some_and(|entry| entry.has_opened());
-        (broken || has_opened || flags.contains(EventFlags::IN)).then_some(link)
+        let has_plaintext = self.table.get_mut(link).is_some_and(|entry| entry.has_plaintext());
+        (broken || has_plaintext || flags.contains(EventFlags::IN)).then_some(link)
     }
 
     fn accept_links(&mut self, now: Instant) {
@@ -90,7 +91,7 @@ impl Links {
 
     fn add(&mut self, now: Instant, accepted: Accepted) {
         // The handshake needs random bytes. Without them the connection is closed, and the peer tries again.
-        let Ok(fresh) = spillway_keys::fresh() else { return };
+        let Ok(fresh) = spillway_keys::fresh_link_randomness() else { return };
         let (time, limits) = (self.time(now), self.config.limits);
         let peer = accepted.peer;
         let end = ServerLink::new(self.config.clone(), time, peer, accepted.local, fresh);
@@ -99,14 +100,14 @@ impl Links {
         if self.table.len() - self.lost.len() >= self.links_max {
             // Drop a link that has not authenticated yet, if there is one, for the new link.
             let Some(victim) = self.unauthenticated.evict(time) else { return refuse(&link) };
-            self.lose(victim, LinkEnd::Evicted);
+            self.lose(victim, LinkLoss::Evicted);
         }
         let Some(link) = self.table.insert(link) else { return };
         self.forget_settled_handshakes();
         self.handshakes.push_back((now + limits.handshake_timeout, link));
         self.touched.push(link);
         if let Some(victim) = self.unauthenticated.begin(time, peer.ip(), link) {
-            self.lose(victim, LinkEnd::Evicted);
+            self.lose(victim, LinkLoss::Evicted);
         }
         self.read_first(time, link);
     }
@@ -119,17 +120,20 @@ impl Links {
         let Some(entry) = self.table.get_mut(link).filter(|entry| entry.lost.is_none()) else { return };
         let mut input = &buffer[..received];
         match entry.end.decompose(time, &mut input) {
-            Ok(event) => debug_assert!(event.is_none(), "nothing is established before our answer is read"),
+            Ok(event) => debug_assert!(
+                event.is_none(),
+                "a link should not be established before the peer has read the answer"
+            ),
             Err(error) => {
                 self.push(time, link);
-                self.lose(link, LinkEnd::Broken(error));
+                self.lose(link, LinkLoss::ProtocolError(error));
             }
         }
-        self.note_named_key(link);
+        self.update_named_key(link);
     }
 
-    /// Tells `unauthenticated` if the link's peer has named an accepted key. Call it after each input.
-    pub(super) fn note_named_key(&mut self, link: LinkId) {
+    /// Reports to `unauthenticated` that the link's peer has named an accepted key. Call it after each input.
+    pub(super) fn update_named_key(&mut self, link: LinkId) {
         if self.table.get(link).is_some_and(|entry| !entry.authenticated && entry.end.has_named_key()) {
             self.unauthenticated.named_key(link);
         }
@@ -153,7 +157,7 @@ impl Links {
         let (latest, scratch) = (self.latest, &mut self.scratch);
         let entry = self.table.get_mut(link);
         let outcome = entry.map(|entry| entry.receive(latest, buffer, scratch));
-        self.note_reading(link);
+        self.update_reading(link);
         match outcome {
             Some(Ok(received)) => received,
             Some(Err(why)) => {
@@ -165,7 +169,7 @@ impl Links {
     }
 
     /// Records a link's read timeout and a changed `Interest`. Call it after each input and timeout of the link.
-    fn note_reading(&mut self, link: LinkId) {
+    fn update_reading(&mut self, link: LinkId) {
         let Some(entry) = self.table.get_mut(link) else { return };
         if !entry.has_read_timeout && entry.end.has_read_timeout() {
             entry.has_read_timeout = true;
@@ -179,9 +183,9 @@ impl Links {
 
     /// Call it when all bytes of an input of a link have been decomposed.
     pub(super) fn end_of_input(&mut self, link: LinkId) {
-        self.note_named_key(link);
+        self.update_named_key(link);
         self.collect_room(link);
-        self.note_reading(link);
+        self.update_reading(link);
     }
 
     /// Sends everything that was composed, in one batch and one system call for each link. Call it at the end of a turn:
@@ -192,7 +196,7 @@ impl Links {
             releasing.count_turn(time);
         }
         self.transmit_sessions(time);
-        self.hand_over();
+        self.deliver_posts();
         for index in 0..self.touched.len() {
             self.push(time, self.touched[index]);
         }
@@ -207,19 +211,19 @@ impl Links {
         }
         match outcome {
             Ok(()) => self.collect_room(link),
-            Err(error) => self.lose(link, LinkEnd::Socket(error)),
+            Err(error) => self.lose(link, LinkLoss::Socket(error)),
         }
     }
 
     pub(super) fn collect_room(&mut self, link: LinkId) {
         while let Some(id) = self.table.get_mut(link).and_then(|entry| entry.end.poll_room()) {
-            if !self.carrier_has_room((link, id)) && !self.pass_waiting((link, id)) {
-                self.room.push_back(Client(Name::Plain(link, id)));
+            if !self.carrier_has_room((link, id)) && !self.compose_waiting((link, id)) {
+                self.room.push_back(ClientId(Name::Plain(link, id)));
             }
         }
     }
 
-    pub(super) fn lose(&mut self, link: LinkId, why: LinkEnd) {
+    pub(super) fn lose(&mut self, link: LinkId, why: LinkLoss) {
         if let Some(entry) = self.table.get_mut(link).filter(|entry| entry.lost.is_none()) {
             self.unauthenticated.end(link);
             let ids: Vec<Id> = entry.end.ids().collect();
@@ -240,15 +244,15 @@ impl Links {
     #[must_use]
     pub fn poll_event(&mut self) -> Option<Event<'static>> {
         if let Some(client) = self.room.pop_front() {
-            return Some(Event::Room { client });
+            return Some(Event::CanCompose { client });
         }
         if let Some(session) = self.ended.pop_front() {
-            let client = Client(Name::Session(session));
+            let client = ClientId(Name::Session(session));
             return Some(Event::Closed { client, reason: CloseReason::Reset });
         }
         let link = *self.lost.front()?;
         if let Some(id) = self.table.get_mut(link).and_then(|entry| entry.orphans.pop()) {
-            let client = Client(Name::Plain(link, id));
+            let client = ClientId(Name::Plain(link, id));
             return Some(Event::Closed { client, reason: CloseReason::Reset });
         }
         self.lost.pop_front();
@@ -288,7 +292,7 @@ impl Links {
         while let Some(&(_, link)) = self.handshakes.front().filter(|(deadline, _)| *deadline <= now) {
             self.handshakes.pop_front();
             if self.table.get(link).is_some_and(|entry| !entry.authenticated) {
-                self.lose(link, LinkEnd::Broken(LinkError::HandshakeTimeout));
+                self.lose(link, LinkLoss::ProtocolError(LinkError::HandshakeTimeout));
             }
         }
     }
@@ -307,15 +311,15 @@ impl Links {
                 kept += 1;
             }
             match outcome {
-                Ok(()) => self.note_reading(link),
-                Err(error) => self.lose(link, LinkEnd::Broken(error)),
+                Ok(()) => self.update_reading(link),
+                Err(error) => self.lose(link, LinkLoss::ProtocolError(error)),
             }
         }
         self.read_timeouts.truncate(kept);
     }
 }
 
-/// Tells the peer of a link beyond `links_max` why its link is closed.
+/// Sends the reason of the refusal to the peer of a link beyond `links_max`.
 fn refuse(link: &Link) {
     let _ = rustix::net::send(
         &link.socket,

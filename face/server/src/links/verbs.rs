@@ -9,10 +9,10 @@ use spillway_transport::Time;
 
 use super::Links;
 use super::other_threads::MAIL;
-use crate::event::{Client, Event, LinkEnd, LinkId, Name};
+use crate::event::{ClientId, Event, LinkId, LinkLoss, Name};
 
 impl Links {
-    /// Takes the next event from the front of a link's received bytes; `None` when all of them are used up. A link that
+    /// Takes the next event from the front of a link's received bytes; `None` when none is left. A link that
     /// violates the protocol is lost: [`poll_event`](Self::poll_event) returns an event for each of its connections.
     pub fn decompose<'a>(&mut self, now: Instant, link: LinkId, input: &mut &'a [u8]) -> Option<Event<'a>> {
         let time = self.time(now);
@@ -32,9 +32,9 @@ impl Links {
                     return None;
                 }
                 Err(error) => {
-                    // The end may have composed a message that tells the peer why.
+                    // The link's end may have composed a message with the reason for the peer.
                     self.push(time, link);
-                    self.lose(link, LinkEnd::Broken(error));
+                    self.lose(link, LinkLoss::ProtocolError(error));
                     return None;
                 }
             }
@@ -47,7 +47,7 @@ impl Links {
         link: LinkId,
         event: ServerEvent<'a>,
     ) -> Option<Event<'a>> {
-        let client = |id| Client(Name::Plain(link, id));
+        let client = |id| ClientId(Name::Plain(link, id));
         Some(match event {
             ServerEvent::Connect { id, client: address, server: _ } => {
                 Event::Connected { client: client(id), address }
@@ -61,7 +61,7 @@ impl Links {
                 Event::Data { client: client(id), bytes }
             }
             ServerEvent::Session { id, kind, client, opening } => {
-                return self.session_words(now, (link, id), (kind, client, opening));
+                return self.session_opening(now, (link, id), (kind, client, opening));
             }
             ServerEvent::Carried { id, bytes } => return self.session_data(now, (link, id), bytes),
             ServerEvent::CarriedControl { id, control } => {
@@ -82,7 +82,7 @@ impl Links {
     }
 
     /// Accepts a connection: the client's *pm_connect* succeeds.
-    pub fn accept(&mut self, client: Client) {
+    pub fn accept(&mut self, client: ClientId) {
         match client.0 {
             Name::Plain(link, id) => {
                 self.with(link, |entry| entry.end.accept(id));
@@ -91,8 +91,8 @@ impl Links {
         }
     }
 
-    /// Refuses a connection that has not been accepted, and forgets it. Its requests count as undelivered.
-    pub fn refuse(&mut self, client: Client, reason: RefuseReason) {
+    /// Refuses a connection that has not been accepted, and removes it. Its requests count as undelivered.
+    pub fn refuse(&mut self, client: ClientId, reason: RefuseReason) {
         match client.0 {
             Name::Plain(link, id) => {
                 self.with(link, |entry| entry.end.refuse(id, reason));
@@ -102,8 +102,8 @@ impl Links {
     }
 
     /// Puts a prefix of a reply into the link's next batch, as far as the client's window and the batch allow, and
-    /// returns its length in bytes. If that is less than the whole reply, [`Event::Room`] says when to try again.
-    pub fn compose(&mut self, client: Client, reply: &[u8]) -> usize {
+    /// returns its length in bytes. If that is less than the whole reply, [`Event::CanCompose`] reports room.
+    pub fn compose(&mut self, client: ClientId, reply: &[u8]) -> usize {
         match client.0 {
             Name::Plain(link, id) => self.with(link, |entry| entry.end.compose(id, reply)).unwrap_or(0),
             Name::Session(session) => self.sessions.write(session, reply),
@@ -114,7 +114,7 @@ impl Links {
     ///
     /// # Errors
     /// More bytes than were received, a mistake of the application; nothing has changed.
-    pub fn consumed(&mut self, client: Client, bytes: usize) -> Result<(), ConsumedTooMuch> {
+    pub fn consumed(&mut self, client: ClientId, bytes: usize) -> Result<(), ConsumedTooMuch> {
         match client.0 {
             Name::Plain(link, id) => self.with(link, |entry| entry.end.consumed(id, bytes)).unwrap_or(Ok(())),
             Name::Session(session) => self.sessions.consumed(session, bytes),
@@ -122,7 +122,7 @@ impl Links {
     }
 
     /// Ends the stream of replies to a client, which may still send.
-    pub fn finish(&mut self, client: Client) {
+    pub fn finish(&mut self, client: ClientId) {
         match client.0 {
             Name::Plain(link, id) => {
                 self.with(link, |entry| entry.end.finish(id));
@@ -133,7 +133,7 @@ impl Links {
 
     /// Closes a connection, or answers [`Event::Closed`]. Replies composed before still reach the client, unless the
     /// reason is a reset.
-    pub fn close(&mut self, client: Client, reason: CloseReason) {
+    pub fn close(&mut self, client: ClientId, reason: CloseReason) {
         match client.0 {
             Name::Plain(link, id) => {
                 self.with(link, |entry| entry.end.close(id, reason));
@@ -143,7 +143,7 @@ impl Links {
     }
 
     /// A connection's client, role and byte counts: the paper's *get_info*. `None` when the connection has ended.
-    pub fn info(&self, client: Client) -> Option<Info> {
+    pub fn info(&self, client: ClientId) -> Option<Info> {
         match client.0 {
             Name::Plain(link, id) => self.table.get(link)?.end.info(id),
             Name::Session(session) => {
@@ -160,7 +160,7 @@ impl Links {
 
     /// Replies that a plain client's own TCP has not acknowledged, if its helper reports acknowledgements. `None` for
     /// sessions.
-    pub fn unacknowledged(&self, client: Client) -> Option<Unacknowledged<'_>> {
+    pub fn unacknowledged(&self, client: ClientId) -> Option<Unacknowledged<'_>> {
         match client.0 {
             Name::Plain(link, id) => self.table.get(link)?.end.unacknowledged(id),
             Name::Session(_) => None,
@@ -169,7 +169,7 @@ impl Links {
 
     /// The link that carries a connection now. A session's link may change, and may be another thread's; `None` for a
     /// session without a carrier.
-    pub fn link(&self, client: Client) -> Option<LinkId> {
+    pub fn link(&self, client: ClientId) -> Option<LinkId> {
         match client.0 {
             Name::Plain(link, _) => Some(link),
             Name::Session(session) => self.sessions.carrier(session).map(|(link, _)| link),

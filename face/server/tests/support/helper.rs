@@ -8,30 +8,30 @@ use spillway_helper::{Helper, HelperConfig, Service};
 
 use super::Keys;
 
-pub struct Relief {
+pub struct TestHelper {
     helper: Helper,
     pub plain: SocketAddr,
     pub link: SocketAddr,
 }
 
-impl Relief {
+impl TestHelper {
     /// Starts a helper, and waits until its link to the link port `server` is up.
-    pub fn start(keys: &Keys, server: SocketAddr) -> Relief {
-        let relief = Relief::start_with(keys.helper.clone(), keys, server);
-        relief.await_links(1);
-        relief
+    pub fn start(keys: &Keys, server: SocketAddr) -> TestHelper {
+        let helper = TestHelper::start_with(keys.helper.clone(), keys, server);
+        helper.await_links(1);
+        helper
     }
 
     /// Starts a helper with the link port `link` for library clients.
-    pub fn start_at(keys: &Keys, server: SocketAddr, link: SocketAddr) -> Relief {
-        Relief::start_on(keys.helper.clone(), keys, server, link)
+    pub fn start_at(keys: &Keys, server: SocketAddr, link: SocketAddr) -> TestHelper {
+        TestHelper::start_on(keys.helper.clone(), keys, server, link)
     }
 
-    pub fn start_with(key: Key, keys: &Keys, server: SocketAddr) -> Relief {
-        Relief::start_on(key, keys, server, SocketAddr::new(server.ip(), 0))
+    pub fn start_with(key: Key, keys: &Keys, server: SocketAddr) -> TestHelper {
+        TestHelper::start_on(key, keys, server, SocketAddr::new(server.ip(), 0))
     }
 
-    fn start_on(key: Key, keys: &Keys, server: SocketAddr, link: SocketAddr) -> Relief {
+    fn start_on(key: Key, keys: &Keys, server: SocketAddr, link: SocketAddr) -> TestHelper {
         let mut service = Service::new("echo", server);
         service.listen.push(SocketAddr::new(server.ip(), 0));
         service.link_listen.push(link);
@@ -50,7 +50,7 @@ impl Relief {
         };
         let status = helper.status();
         let (plain, link) = (status.services[0].listen[0], status.services[0].link_listen[0]);
-        Relief { helper, plain, link }
+        TestHelper { helper, plain, link }
     }
 
     pub fn target(&self, keys: &Keys) -> LinkTarget {
@@ -68,15 +68,15 @@ impl Relief {
 
     /// Waits until this many links to the server are up.
     pub fn await_links(&self, links: usize) {
-        self.await_that("the links to the server", || {
-            self.helper.status().services[0].links_that_are_up() == links
+        self.await_condition("the links to the server", || {
+            self.helper.status().services[0].links_up() == links
         });
     }
 
-    pub fn await_that(&self, what: &str, mut done: impl FnMut() -> bool) {
+    pub fn await_condition(&self, description: &str, mut done: impl FnMut() -> bool) {
         let deadline = Instant::now() + Duration::from_secs(60);
         while !done() {
-            assert!(Instant::now() < deadline, "no sign of {what}: {}", self.helper.status());
+            assert!(Instant::now() < deadline, "{description}: not within 60 s: {}", self.helper.status());
             std::thread::sleep(Duration::from_millis(2));
         }
     }

@@ -76,13 +76,13 @@ impl Echo {
     /// may have left some open (a lock, a pipe of `make`), which would take the place of clients that must be served.
     /// Three are always inherited here, so that each run tests this.
     pub fn start_limited(keys: &Keys, descriptors: usize) -> Echo {
-        let limited = format!(
+        let script = format!(
             "exec 7</dev/null 8</dev/null 9</dev/null; inherited=0; \
              for fd in /proc/$$/fd/*; do [ ${{fd##*/}} -gt 2 ] && inherited=$((inherited + 1)); done; \
              ulimit -n $(({descriptors} + inherited)) && exec \"$@\""
         );
         let mut command = Command::new("/bin/sh");
-        command.args(["-c", &limited, "sh"]).arg(program());
+        command.args(["-c", &script, "sh"]).arg(program());
         Echo::run(keys, command.args(["--listen", "127.0.0.1:0", "--link", "127.0.0.1:0", "--key"]))
     }
 
@@ -98,7 +98,8 @@ impl Echo {
         let mut line = String::new();
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let ports = line.trim().strip_prefix("listening on ").and_then(|rest| rest.split_once(", links on "));
-        let (plain, link) = ports.unwrap_or_else(|| panic!("the echo server says {line:?}"));
+        let (plain, link) =
+            ports.unwrap_or_else(|| panic!("the echo server's first line should name its ports: {line:?}"));
         Echo { process, plain: plain.parse().unwrap(), link: link.parse().unwrap() }
     }
 

@@ -61,10 +61,15 @@ impl Port {
 }
 
 /// Runs turns until `done`, at most 60 s.
-pub fn until<T>(it: &mut T, what: &str, turn: impl Fn(&mut T), mut done: impl FnMut(&mut T) -> bool) {
+pub fn run_until<T>(
+    server: &mut T,
+    description: &str,
+    turn: impl Fn(&mut T),
+    mut done: impl FnMut(&mut T) -> bool,
+) {
     let deadline = Instant::now() + Duration::from_secs(60);
-    while !done(it) {
-        assert!(Instant::now() < deadline, "no sign of {what}");
-        turn(it);
+    while !done(server) {
+        assert!(Instant::now() < deadline, "{description}: not within 60 s");
+        turn(server);
     }
 }

@@ -12,7 +12,7 @@ use spillway_client::Key;
 use spillway_transport::Time;
 
 #[derive(Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum LinkEvent {
     Established,
     Accepted(Id),
     Refused(Id, RefuseReason),
@@ -41,9 +41,9 @@ impl RawLink {
         let stream = TcpStream::connect(address).unwrap();
         // A failing test must end.
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        let policy = PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 };
+        let policy = PolicyKind::Fixed { interval: Duration::ZERO, size_bytes: 0 };
         let config = OpenerConfig { role, key, limits: Limits::default(), policy, encryption };
-        let fresh = spillway_keys::fresh().unwrap();
+        let fresh = spillway_keys::fresh_link_randomness().unwrap();
         let mut link =
             RawLink { stream, end: OpenerLink::new(&config, Time::ZERO, fresh), buffer: Vec::new() };
         link.flush();
@@ -53,7 +53,7 @@ impl RawLink {
     /// Opens a link, and waits until it is established.
     pub fn establish(address: SocketAddr, role: Role, key: Key) -> RawLink {
         let mut link = RawLink::open(address, role, key);
-        assert_eq!(link.hear(), Heard::Established);
+        assert_eq!(link.next_event(), LinkEvent::Established);
         link.flush();
         link
     }
@@ -66,12 +66,12 @@ impl RawLink {
     }
 
     /// Whether all received bytes are decomposed.
-    pub fn is_used_up(&self) -> bool {
+    pub fn is_all_decomposed(&self) -> bool {
         self.buffer.is_empty()
     }
 
     /// Whether the socket has bytes or has reached its end.
-    pub fn has_something(&self) -> bool {
+    pub fn has_input(&self) -> bool {
         self.stream.set_nonblocking(true).unwrap();
         let peeked = self.stream.peek(&mut [0]);
         self.stream.set_nonblocking(false).unwrap();
@@ -79,45 +79,45 @@ impl RawLink {
     }
 
     /// Waits for the next event of the link.
-    pub fn hear(&mut self) -> Heard {
+    pub fn next_event(&mut self) -> LinkEvent {
         loop {
             let mut input = self.buffer.as_slice();
             let before = input.len();
-            let heard = match self.end.decompose(Time::ZERO, &mut input) {
+            let event = match self.end.decompose(Time::ZERO, &mut input) {
                 Ok(Some(event)) => Some(translate(event)),
                 Ok(None) => None,
-                Err(error) => Some(Heard::Broken(error)),
+                Err(error) => Some(LinkEvent::Broken(error)),
             };
             let used = before - input.len();
             self.buffer.drain(..used);
-            if let Some(heard) = heard {
-                return heard;
+            if let Some(event) = event {
+                return event;
             }
             let mut buffer = [0; 4096];
             match self.stream.read(&mut buffer) {
-                Ok(0) => return Heard::End,
+                Ok(0) => return LinkEvent::End,
                 Ok(received) => {
                     let mut scratch = Scratch::new();
                     let opened = self.end.unseal(Time::ZERO, &buffer[..received], &mut scratch);
                     self.buffer.extend_from_slice(opened);
                 }
-                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Heard::End,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return LinkEvent::End,
                 Err(error) => panic!("{error}"),
             }
         }
     }
 }
 
-fn translate(event: OpenerEvent<'_>) -> Heard {
+fn translate(event: OpenerEvent<'_>) -> LinkEvent {
     match event {
-        OpenerEvent::Established { .. } => Heard::Established,
-        OpenerEvent::Accepted { id } => Heard::Accepted(id),
-        OpenerEvent::Refused { id, reason } => Heard::Refused(id, reason),
-        OpenerEvent::Data { id, bytes } => Heard::Data(id, bytes.to_vec()),
-        OpenerEvent::Finished { id } => Heard::Finished(id),
-        OpenerEvent::Closed { id, reason } => Heard::Closed(id, reason),
-        OpenerEvent::RelayedData { id, bytes, .. } => Heard::Data(id, bytes.to_vec()),
-        OpenerEvent::RelayedControl { id, control } => Heard::Control(id, control),
+        OpenerEvent::Established { .. } => LinkEvent::Established,
+        OpenerEvent::Accepted { id } => LinkEvent::Accepted(id),
+        OpenerEvent::Refused { id, reason } => LinkEvent::Refused(id, reason),
+        OpenerEvent::Data { id, bytes } => LinkEvent::Data(id, bytes.to_vec()),
+        OpenerEvent::Finished { id } => LinkEvent::Finished(id),
+        OpenerEvent::Closed { id, reason } => LinkEvent::Closed(id, reason),
+        OpenerEvent::RelayedData { id, bytes, .. } => LinkEvent::Data(id, bytes.to_vec()),
+        OpenerEvent::RelayedControl { id, control } => LinkEvent::Control(id, control),
         other => panic!("{other:?}"),
     }
 }
@@ -125,8 +125,8 @@ fn translate(event: OpenerEvent<'_>) -> Heard {
 /// Waits until the peer has closed or reset the connection.
 pub fn assert_closes(mut stream: TcpStream) {
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    let mut said = Vec::new();
-    match stream.read_to_end(&mut said) {
+    let mut bytes = Vec::new();
+    match stream.read_to_end(&mut bytes) {
         Ok(_) => {}
         Err(error) => assert_eq!(error.kind(), io::ErrorKind::ConnectionReset),
     }

@@ -11,7 +11,7 @@ use spillway_client::session::{BlockingSession, SessionEvent, SessionSettings};
 pub fn stream_and_move(routes: Vec<LinkTarget>, number: usize, total: usize) -> usize {
     let routes_max = routes.len();
     let mut session = BlockingSession::open(routes, SessionSettings::default()).unwrap();
-    let byte = |at: usize| ((at * 31 + number * 17) % 251) as u8;
+    let byte = |offset: usize| ((offset * 31 + number * 17) % 251) as u8;
     let (mut written, mut read, mut turn) = (0, 0, 0);
     while read < total {
         let now = Instant::now();
@@ -22,8 +22,8 @@ pub fn stream_and_move(routes: Vec<LinkTarget>, number: usize, total: usize) -> 
             Err(error) if error.kind() == ErrorKind::WouldBlock => session.read(&mut buffer).unwrap(),
             outcome => outcome.unwrap(),
         };
-        for got in &buffer[..count] {
-            assert_eq!(*got, byte(read), "session {number}, byte {read}");
+        for actual in &buffer[..count] {
+            assert_eq!(*actual, byte(read), "session {number}, byte {read}");
             read += 1;
         }
         turn += 1;
@@ -36,7 +36,7 @@ pub fn stream_and_move(routes: Vec<LinkTarget>, number: usize, total: usize) -> 
         moves += usize::from(matches!(event, SessionEvent::Moved(_)));
     }
     session.finish();
-    assert_eq!(session.read(&mut [0; 9]).unwrap(), 0, "nothing but the end");
+    assert_eq!(session.read(&mut [0; 9]).unwrap(), 0, "the stream should end after the last byte");
     session.close().unwrap();
     moves
 }

@@ -1,4 +1,4 @@
-//! Many connections in one epoll loop, each with a request under way or a move, every byte verified.
+//! Many connections in one epoll loop, each with a request under way or a move; verifies every byte.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -58,10 +58,10 @@ impl Swarm {
         let deadline = Instant::now() + Duration::from_secs(120);
         let mut buffer = vec![0; 1 << 16];
         for index in 0..self.members.len() {
-            self.tend(index, &mut buffer);
+            self.handle_events(index, &mut buffer);
         }
         while self.members.iter().any(|member| member.rounds < self.rounds) {
-            assert!(Instant::now() < deadline, "it stalls");
+            assert!(Instant::now() < deadline, "all rounds should end within 120 s");
             let mut space = [MaybeUninit::<epoll::Event>::uninit(); 64];
             let timeout = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
             let Ok((events, _)) = epoll::wait(&self.epoll, &mut space, Some(&timeout)) else { continue };
@@ -72,18 +72,18 @@ impl Swarm {
                 if self.members[index].connection.handle_ready(now, slot, event.flags.into()) {
                     self.receive(index, &mut buffer);
                 }
-                self.tend(index, &mut buffer);
+                self.handle_events(index, &mut buffer);
             }
         }
         self.members.iter().map(|member| member.moves).sum()
     }
 
-    fn tend(&mut self, index: usize, buffer: &mut [u8]) {
+    fn handle_events(&mut self, index: usize, buffer: &mut [u8]) {
         while let Some(event) = self.members[index].connection.poll_event() {
             match event {
                 Event::Moved(_) => {
                     self.members[index].moves += 1;
-                    self.members[index].next(self.rounds);
+                    self.members[index].send_next(self.rounds);
                 }
                 Event::Prepared(_) => self.members[index].prepared = true,
                 Event::Room => self.members[index].send(),
@@ -97,14 +97,14 @@ impl Swarm {
     fn receive(&mut self, index: usize, buffer: &mut [u8]) {
         let member = &mut self.members[index];
         match member.connection.receive(buffer) {
-            Ok(0) => panic!("member {index}: an end"),
+            Ok(0) => panic!("member {index}: unexpected end of the stream"),
             Ok(received) => member.verify(&buffer[..received]),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => panic!("member {index}: {error}"),
         }
         if member.received == member.end && member.received == member.sent && member.end > 0 {
             member.rounds += 1;
-            member.go_on(self.rounds, &self.routes);
+            member.continue_after_reply(self.rounds, &self.routes);
         }
     }
 }
@@ -115,9 +115,9 @@ impl Member {
     }
 
     fn verify(&mut self, bytes: &[u8]) {
-        for got in bytes {
+        for actual in bytes {
             assert_eq!(
-                *got,
+                *actual,
                 Member::byte(self.index, self.received),
                 "member {} at {}",
                 self.index,
@@ -125,11 +125,11 @@ impl Member {
             );
             self.received += 1;
         }
-        assert!(self.received <= self.sent, "member {}: bytes that nobody sent", self.index);
+        assert!(self.received <= self.sent, "member {}: more bytes than were sent", self.index);
     }
 
     /// After a complete reply: begins, prepares or completes a move, or sends the next request.
-    fn go_on(&mut self, rounds: usize, routes: &[Option<LinkTarget>]) {
+    fn continue_after_reply(&mut self, rounds: usize, routes: &[Option<LinkTarget>]) {
         let now = Instant::now();
         let turn = self.rounds / ROUNDS_PER_MOVE + self.index;
         let route = routes[turn % routes.len()].as_ref().map_or(Route::Direct, Route::Link);
@@ -143,15 +143,15 @@ impl Member {
                 self.connection.begin_move(now, route)
             };
             if self.index % 2 == 1 || outcome.is_err() {
-                self.next(rounds);
+                self.send_next(rounds);
             }
         } else {
-            self.next(rounds);
+            self.send_next(rounds);
         }
     }
 
     /// Sends the next request, if rounds are left.
-    fn next(&mut self, rounds: usize) {
+    fn send_next(&mut self, rounds: usize) {
         if self.rounds < rounds {
             self.end += 1 + (self.index * 31 + self.rounds * 97) % 3000;
             self.send();

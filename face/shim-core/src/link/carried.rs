@@ -1,68 +1,70 @@
 //! Sessions that a link carries.
 
 use spillway_batch::{CloseReason, Control, Id};
-use spillway_session::{OnServerLink, OpeningMessage, Order};
+use spillway_session::{CarrierAction, OpeningMessage, ServerLinkCarrier};
 use spillway_transport::Time;
 
-use super::{Inner, Named};
-use crate::carrier_name::{CarrierName, Name};
-use crate::ready;
+use super::{Inner, Referent};
+use crate::carrier_name::{CarrierName, SessionName};
+use crate::epoll_set;
 use crate::sessions::{self, Next};
 use crate::wakes::Wakes;
 use crate::{prepared, release_timer, relief_override, status, sys};
 
 impl Inner {
     /// Handles a session's first message on this link: the session begins or resumes.
-    pub(super) fn session_words(&mut self, words: OpeningMessage<CarrierName>, wakes: &mut Wakes) {
-        let (_, id) = words.carrier;
+    pub(super) fn handle_session_opening(&mut self, message: OpeningMessage<CarrierName>, wakes: &mut Wakes) {
+        let (_, id) = message.carrier;
         let Some((config, limits)) = prepared::session_config() else { return };
-        let Some(role) = self.end.as_ref().and_then(|end| end.role()) else { return };
-        let (words, opened) = sessions::open(&config.ring, limits, (&words, role), self.local, wakes);
-        if words.is_new {
-            release_timer::begin();
+        let Some(role) = self.endpoint.as_ref().and_then(|endpoint| endpoint.role()) else { return };
+        let (outcome, opened) = sessions::open(&config.ring, limits, (&message, role), self.local, wakes);
+        if outcome.is_new {
+            release_timer::session_began();
         }
-        if let Some(name) = words.name {
-            self.name(id, Named::Session(name));
+        if let Some(name) = outcome.name {
+            self.set_referent(id, Referent::Session(name));
         }
-        for order in opened.orders() {
-            match order {
-                Order::Say(control) => self.say(id, control),
-                Order::Accept => {
+        for action in opened.actions() {
+            match action {
+                CarrierAction::Send(control) => self.send_control(id, control),
+                CarrierAction::Accept => {
                     self.accept(id);
-                    self.send_away(id);
+                    self.send_override_drain(id);
                 }
-                Order::Close(reason) => self.say(id, Control::Close(reason)),
-                Order::Refuse(reason) => {
+                CarrierAction::Close(reason) => self.send_control(id, Control::Close(reason)),
+                CarrierAction::Refuse(reason) => {
                     status::connection_refused(reason);
                     self.refuse(id, reason);
                 }
             }
         }
-        if let Some(name) = words.name.filter(|_| !words.is_new) {
+        if let Some(name) = outcome.name.filter(|_| !outcome.is_new) {
             self.carry(id, name);
         }
-        self.raised.extend(words.raised);
-        if let Some(set) = words.connection.and_then(|connection| ready::get(connection.source.set())) {
+        self.raised.extend(outcome.raised);
+        if let Some(set) =
+            outcome.connection.and_then(|connection| epoll_set::get(connection.readiness.set()))
+        {
             self.adopt(set);
         }
     }
 
-    pub(super) fn session_data(&mut self, now: Time, id: Id, bytes: &[u8], wakes: &mut Wakes) {
-        if let Named::Session(name) = self.named(id) {
+    pub(super) fn handle_session_data(&mut self, now: Time, id: Id, bytes: &[u8], wakes: &mut Wakes) {
+        if let Referent::Session(name) = self.referent(id) {
             let (raised, next) = sessions::data(now, name, (self.index, id), bytes, wakes);
             self.raised.extend(raised);
-            self.go_on(id, name, next);
+            self.apply_next(id, name, next);
         }
     }
 
-    pub(super) fn session_control(&mut self, now: Time, id: Id, control: &Control) {
-        let Named::Session(name) = self.named(id) else { return };
+    pub(super) fn handle_session_control(&mut self, now: Time, id: Id, control: &Control) {
+        let Referent::Session(name) = self.referent(id) else { return };
         let (raised, next) = sessions::control(now, name, (self.index, id), control);
         self.raised.extend(raised);
-        self.go_on(id, name, next);
+        self.apply_next(id, name, next);
     }
 
-    fn go_on(&mut self, id: Id, name: Name, next: Next) {
+    fn apply_next(&mut self, id: Id, name: SessionName, next: Next) {
         match next {
             Next::Nothing => {}
             Next::Carry => self.carry(id, name),
@@ -70,33 +72,33 @@ impl Inner {
         }
     }
 
-    /// Gives the link what the session that `id` refers to has to send.
-    pub(crate) fn carry(&mut self, id: Id, name: Name) {
-        let Some(link) = self.end.as_deref_mut() else { return };
-        if sessions::transmit(sys::now(), name, (self.index, id), &mut OnServerLink { link, id }) {
-            self.name(id, Named::Nobody);
+    /// Sends the output of the session that `id` refers to.
+    pub(crate) fn carry(&mut self, id: Id, name: SessionName) {
+        let Some(link) = self.endpoint.as_deref_mut() else { return };
+        if sessions::transmit(sys::now(), name, (self.index, id), &mut ServerLinkCarrier { link, id }) {
+            self.set_referent(id, Referent::Nothing);
         }
     }
 
-    /// The application has accepted the session that `id` refers to: tells its client.
+    /// The application has accepted the session that `id` refers to: informs its client.
     pub(crate) fn accept(&mut self, id: Id) {
-        if let Some(end) = &mut self.end {
-            end.accept(id);
+        if let Some(endpoint) = &mut self.endpoint {
+            endpoint.accept(id);
         }
     }
 
-    /// Asks the client of an accepted session to move, if the operator's override requires that.
-    pub(crate) fn send_away(&mut self, id: Id) {
-        let role = self.end.as_ref().and_then(|end| end.role());
-        let drain = role.and_then(|role| relief_override::placement().drains(role));
-        drain.into_iter().for_each(|drain| self.say(id, drain));
+    /// Asks the client of an accepted session to move, if the operator's override requires it.
+    pub(crate) fn send_override_drain(&mut self, id: Id) {
+        let role = self.endpoint.as_ref().and_then(|endpoint| endpoint.role());
+        let drain = role.and_then(|role| relief_override::placement().drain_for(role));
+        drain.into_iter().for_each(|drain| self.send_control(id, drain));
     }
 
     /// Closes `id`, which no longer carries its session.
     pub(crate) fn leave(&mut self, id: Id) {
-        self.name(id, Named::Nobody);
-        if let Some(end) = &mut self.end {
-            end.close(id, CloseReason::Moved);
+        self.set_referent(id, Referent::Nothing);
+        if let Some(endpoint) = &mut self.endpoint {
+            endpoint.close(id, CloseReason::Moved);
         }
     }
 
@@ -104,8 +106,8 @@ impl Inner {
     pub(super) fn detach_sessions(&self) -> usize {
         let now = sys::now();
         let mut count = 0;
-        for (id, named) in self.named.iter() {
-            if let Named::Session(name) = *named {
+        for (id, referent) in self.referents.iter() {
+            if let Referent::Session(name) = *referent {
                 sessions::detach(now, name, (self.index, id));
                 count += 1;
             }
@@ -113,9 +115,9 @@ impl Inner {
         count
     }
 
-    pub(crate) fn say(&mut self, id: Id, control: Control) {
-        if let Some(end) = &mut self.end {
-            end.say(id, control);
+    pub(crate) fn send_control(&mut self, id: Id, control: Control) {
+        if let Some(endpoint) = &mut self.endpoint {
+            endpoint.send_control(id, control);
         }
     }
 }

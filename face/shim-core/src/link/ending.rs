@@ -1,75 +1,76 @@
-//! Ends a link when the process ends in order, or when the event loop that served the link is closed.
+//! Ends a link when the process ends in order, or when the application closes the link's event loop.
 
 use spillway_batch::{CloseReason, Id, IdTable};
-use spillway_session::OnServerLink;
+use spillway_session::ServerLinkCarrier;
 
-use super::{Inner, Lost, Named};
-use crate::patience::Patience;
+use super::{Inner, Lost, Referent};
+use crate::lock_deadline::LockDeadline;
 use crate::wakes::Wakes;
 use crate::{sessions, sys};
 
-/// Most bytes of unread requests that are taken from the socket: the kernel resets a socket that is closed with
-/// unread bytes, and the peer would lose what it has yet to receive.
+/// Maximum number of unread request bytes that are read before the socket is closed: the kernel resets a socket that is
+/// closed with unread bytes, and the peer would lose the replies that it has not received yet.
 const UNREAD_BYTES_MAX: usize = 1 << 20;
 const DISCARD_BYTES: usize = 16 * 1024;
 
 impl Inner {
     /// Closes everything that the link carries, and its socket, because the process ends.
-    pub(crate) fn end_with_process(&mut self, patience: &Patience) {
-        if self.end.is_none() {
+    pub(crate) fn end_with_process(&mut self, lock_deadline: &LockDeadline) {
+        if self.endpoint.is_none() {
             return;
         }
-        self.close_all(patience, None);
-        self.named = IdTable::new(); // other threads may still run: they find nothing here
+        self.close_all(lock_deadline, None);
+        // Threads that still run find no connection or session here.
+        (self.referents, self.session_count) = (IdTable::new(), 0);
         sys::shut_down(self.fd, libc::SHUT_WR);
         self.discard_unread();
         sys::shut_down(self.fd, libc::SHUT_RDWR);
     }
 
-    /// Closes everything that the link carries, because its event loop is closed. The process may go on, so
+    /// Closes everything that the link carries, because its event loop is closed. The process may continue, so
     /// connections in other event loops are informed.
     pub(crate) fn end_with_loop(&mut self, wakes: &mut Wakes) {
-        self.close_all(&Patience::new(), Some(wakes));
+        self.close_all(&LockDeadline::new(), Some(wakes));
         self.discard_unread();
-        self.lose(Lost::Unserved, wakes);
+        self.lose(Lost::EventLoopClosed, wakes);
     }
 
-    /// Closes everything that the link carries, and sends as much of that as the socket takes. The link must not be
-    /// used afterwards. With `wakes`, the application is informed of the end of its sessions.
-    fn close_all(&mut self, patience: &Patience, mut wakes: Option<&mut Wakes>) {
-        let ids: Vec<Id> = self.named.iter().map(|(id, _)| id).collect();
+    /// Closes everything that the link carries, and sends as much as the socket accepts. The link must not be used
+    /// afterwards. With `wakes`, the application is informed of the end of its sessions.
+    fn close_all(&mut self, lock_deadline: &LockDeadline, mut wakes: Option<&mut Wakes>) {
+        let ids: Vec<Id> = self.referents.iter().map(|(id, _)| id).collect();
         for id in ids {
-            self.close_one(id, patience, wakes.as_deref_mut());
+            self.close_one(id, lock_deadline, wakes.as_deref_mut());
         }
         self.send_last();
     }
 
-    fn close_one(&mut self, id: Id, patience: &Patience, wakes: Option<&mut Wakes>) {
-        let (named, carrier) = (self.named(id), (self.index, id));
-        let Some(link) = self.end.as_deref_mut() else { return };
-        match named {
-            Named::Nobody => {}
-            Named::Connection(_) => link.close(id, CloseReason::Normal),
-            Named::Session(name) => {
-                let on = &mut OnServerLink { link, id };
-                sessions::end_with_server(sys::now(), (name, carrier), on, patience, wakes);
+    fn close_one(&mut self, id: Id, lock_deadline: &LockDeadline, wakes: Option<&mut Wakes>) {
+        let (referent, carrier) = (self.referent(id), (self.index, id));
+        let Some(link) = self.endpoint.as_deref_mut() else { return };
+        match referent {
+            Referent::Nothing => {}
+            Referent::Connection(_) => link.close(id, CloseReason::Normal),
+            Referent::Session(name) => {
+                let on = &mut ServerLinkCarrier { link, id };
+                sessions::end_with_server(sys::now(), (name, carrier), on, lock_deadline, wakes);
             }
         }
     }
 
     fn discard_unread(&self) {
-        let (mut buffer, mut taken) = ([0; DISCARD_BYTES], 0);
-        while taken < UNREAD_BYTES_MAX {
+        let (mut buffer, mut discarded) = ([0; DISCARD_BYTES], 0);
+        while discarded < UNREAD_BYTES_MAX {
             match sys::receive(self.fd, &mut buffer) {
-                Ok(length @ 1..) => taken += length,
+                Ok(length @ 1..) => discarded += length,
                 _ => break,
             }
         }
     }
 
-    /// Sends without informing connections of room, as `flush` does, because that takes further locks.
+    /// Sends like `flush`, but does not inform connections of room, because that takes further locks.
     fn send_last(&mut self) {
-        // An error means that the peer is gone.
+        // An error means that the peer has closed the link.
         let _ = self.push();
     }
 }

@@ -1,4 +1,4 @@
-//! Orders that sessions move, sent over all links; and the links' traffic, on which these orders are based.
+//! Sends sessions orders to move, over all links; and the links' traffic, on which such orders are based.
 
 use std::collections::BTreeSet;
 
@@ -8,14 +8,13 @@ use super::{all, get, on_carrier};
 use crate::sessions::Order;
 use crate::wakes::Wakes;
 
-/// Sends orders to the clients of sessions, at once: this thread may not come to its ready list for long. Returns the
-/// number of orders.
-pub(crate) fn say_all(orders: Vec<Order>, wakes: &mut Wakes) -> usize {
+/// Sends orders to the clients of sessions, and flushes the links at once. Returns the number of orders.
+pub(crate) fn send_orders(orders: Vec<Order>, wakes: &mut Wakes) -> usize {
     let count = orders.len();
     let mut links = BTreeSet::new();
     for (carrier, name, control) in orders {
         links.insert(carrier.0);
-        on_carrier(carrier, name, wakes, |inner, id, _| inner.say(id, control));
+        on_carrier(carrier, name, wakes, |inner, id, _| inner.send_control(id, control));
     }
     links.into_iter().filter_map(get).for_each(|link| link.lock().flush_or_lose(wakes));
     count
@@ -34,9 +33,9 @@ pub(crate) fn traffic() -> Traffic {
     let mut traffic = Traffic::default();
     for link in all() {
         let inner = link.lock();
-        let Some(end) = &inner.end else { continue };
-        let messages = end.counters().messages_received;
-        if end.role() == Some(Role::Helper) {
+        let Some(endpoint) = &inner.endpoint else { continue };
+        let messages = endpoint.counters().messages_received;
+        if endpoint.role() == Some(Role::Helper) {
             traffic.helped += messages;
         } else {
             traffic.direct += messages;

@@ -1,5 +1,5 @@
-//! Tries again to open the link port, in the next thread that waits for events: the address may be held by a forked
-//! child of a server that was killed, or an interface may not be up yet.
+//! Retries opening the link port, in the next thread that waits for events: a forked child of a killed server may still
+//! hold the address, or an interface may not be up yet.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
@@ -8,10 +8,10 @@ use std::sync::Mutex;
 use spillway_transport::Time;
 
 use super::open_in;
-use crate::ready::{self, Set};
+use crate::epoll_set::{self, Set};
 use crate::{lock, prepared, sys};
 
-/// Time from the first failure to the next attempt; it doubles with each failure, up to [`WAIT_MAX`].
+/// Time from the first failure to the next attempt. It doubles with each failure, up to [`WAIT_MAX`].
 const WAIT_MIN: Duration = Duration::from_millis(50);
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
@@ -26,10 +26,9 @@ struct Retry {
     wait: Duration,
 }
 
-/// The port could not be opened: from now on, threads that wait in this set try again.
+/// The port could not be opened: from now on, threads that wait in this set retry.
 pub(super) fn begin(set: &Set) {
-    // Threads that wait in the kernel return here only if the set is active. Without free descriptors, they do so
-    // when the set is activated for another reason.
+    // Only waits on an active set reach this library. If activation fails, retries begin once the set is active.
     let _ = set.activate();
     *lock(&RETRY) = Some(Retry { set: set.index, wait: WAIT_MIN });
     AT.store((sys::now() + WAIT_MIN).as_nanos(), Ordering::Release);
@@ -40,26 +39,26 @@ pub(crate) fn is_waiting() -> bool {
     AT.load(Ordering::Relaxed) != u64::MAX
 }
 
-/// Whether [`look`] has something to do.
+/// Whether [`try_again`] has something to do.
 #[inline]
 pub(crate) fn is_due(now: Time) -> bool {
     AT.load(Ordering::Relaxed) <= now.as_nanos()
 }
 
-/// Time to the next attempt: no wait may be longer.
+/// Time to the next attempt, which bounds every wait.
 pub(crate) fn due_within() -> Option<Duration> {
     let at = AT.load(Ordering::Relaxed);
     (at != u64::MAX).then(|| Time(at).since(sys::now()))
 }
 
-/// Tries again if it is time. Call with no lock held.
-pub(crate) fn look(now: Time) {
+/// Retries if an attempt is due. Call with no lock held.
+pub(crate) fn try_again(now: Time) {
     let mut guard = lock(&RETRY);
     let (Some(retry), Some(config)) = (guard.as_mut().filter(|_| is_due(now)), prepared::config()) else {
         return;
     };
     let before = sys::errno();
-    let opened = ready::get(retry.set).ok_or(libc::EBADF).and_then(|set| open_in(config, set));
+    let opened = epoll_set::get(retry.set).ok_or(libc::EBADF).and_then(|set| open_in(config, set));
     sys::set_errno(before);
     if opened.is_ok() {
         *guard = None;
@@ -70,13 +69,13 @@ pub(crate) fn look(now: Time) {
     }
 }
 
-/// The application closes an epoll set. If the port was to be watched there, the next set into which the application
-/// puts its listener takes that set's place.
+/// The application closes an epoll set. If the port was to be watched there, the port is opened in the next set to
+/// which the application adds the listener.
 pub(super) fn set_closed(set: &Set) {
     let mut guard = lock(&RETRY);
     if guard.as_ref().is_some_and(|retry| retry.set == set.index) {
         *guard = None;
         AT.store(u64::MAX, Ordering::Release);
-        prepared::is_to_be_opened();
+        prepared::set_link_port_pending();
     }
 }

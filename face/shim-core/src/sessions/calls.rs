@@ -7,14 +7,14 @@ use spillway_batch::{CloseReason, Info, RefuseReason, Role};
 use spillway_session::SessionHandle;
 
 use super::{Shard, TABLES, expiry, shard, shard_of};
-use crate::carrier_name::Name;
+use crate::carrier_name::SessionName;
 use crate::connections::{self, Connection};
 use crate::io_vectors::put;
 use crate::sys::{self, Errno};
 use crate::wakes::Wakes;
 use crate::{links, lock, status};
 
-/// Acts on a connection's session, then gives its carrier what the session has to send. `None`: it has no session any more.
+/// Calls `act` on a connection's session, then sends the session's output on its carrier. `None`: the session is over.
 fn with<T>(
     connection: &Connection,
     wakes: &mut Wakes,
@@ -24,7 +24,7 @@ fn with<T>(
     let (outcome, carrier) = {
         let mut guard = shard(name.shard);
         let shard = guard.as_mut()?;
-        let session = shard.of(connection)?;
+        let session = shard.session_of(connection)?;
         let outcome = act(shard, session);
         (outcome, shard.port.carrier(session))
     };
@@ -34,11 +34,11 @@ fn with<T>(
     Some(outcome)
 }
 
-fn name_of(connection: &Connection) -> Option<Name> {
-    Some(Name { shard: shard_of(connection)?, slot: connection.id.load(Ordering::Relaxed) })
+fn name_of(connection: &Connection) -> Option<SessionName> {
+    Some(SessionName { shard: shard_of(connection)?, slot: connection.id.load(Ordering::Relaxed) })
 }
 
-/// Sends on a connection. Returns the length taken, or EAGAIN.
+/// Sends on a connection. Returns the number of bytes accepted, or EAGAIN.
 ///
 /// # Safety
 /// `parts` describe readable memory.
@@ -51,15 +51,15 @@ pub(crate) unsafe fn send(
     let mut overflows = false;
     let write = |shard: &mut Shard, session| {
         if !connection.has_descriptor(fd) {
-            return Err(libc::EBADF); // closed by another thread; the place may be another client's
+            return Err(libc::EBADF); // closed by another thread; another client may use the slot
         }
         // SAFETY: the caller vouches for the parts.
-        let (taken, wanted) = unsafe { put(parts, |bytes| shard.port.write(session, bytes)) };
-        if taken < wanted {
-            connection.source.can_send(false);
+        let (accepted, wanted) = unsafe { put(parts, |bytes| shard.port.write(session, bytes)) };
+        if accepted < wanted {
+            connection.readiness.set_can_send(false);
         }
         overflows = shard.port.is_overflowing();
-        if taken == 0 && wanted > 0 { Err(libc::EAGAIN) } else { Ok(taken) }
+        if accepted == 0 && wanted > 0 { Err(libc::EAGAIN) } else { Ok(accepted) }
     };
     let sent = with(connection, wakes, write).unwrap_or(Err(libc::EPIPE));
     if overflows {
@@ -68,7 +68,7 @@ pub(crate) unsafe fn send(
     sent
 }
 
-/// All sessions together exceed their memory: ends those that hold most and do not read.
+/// The shard's sessions exceed their memory: ends those that hold the most and do not read.
 #[cold]
 fn end_overflowing(connection: &Connection, wakes: &mut Wakes) {
     let Some(index) = shard_of(connection) else { return };
@@ -81,7 +81,7 @@ fn end_overflowing(connection: &Connection, wakes: &mut Wakes) {
 pub(crate) fn consumed(connection: &Connection, bytes: usize, wakes: &mut Wakes) {
     with(connection, wakes, |shard, session| {
         let outcome = shard.port.consumed(session, bytes);
-        debug_assert_eq!(outcome, Ok(()), "what the application reads was received");
+        debug_assert_eq!(outcome, Ok(()), "the application reads received bytes only");
     });
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn accept(connection: &Connection, wakes: &mut Wakes) {
     }
 }
 
-/// Refuses a connection that was taken out of the accept queue.
+/// Refuses a connection that was removed from the accept queue.
 pub(crate) fn refuse(connection: &Connection, wakes: &mut Wakes) {
     let refuse = |shard: &mut Shard, session: SessionHandle| {
         let carrier = shard.port.refuse(session);
@@ -111,16 +111,16 @@ pub(crate) fn refuse(connection: &Connection, wakes: &mut Wakes) {
     }
 }
 
-/// The application has closed the connection: nothing is delivered to it after this. The session lingers.
+/// The application has closed the connection, which receives nothing after this. The session lingers.
 pub(crate) fn close(connection: &Connection, abort: bool, wakes: &mut Wakes) {
     let reason = if abort { CloseReason::Reset } else { CloseReason::Normal };
     with(connection, wakes, |shard, session| {
         shard.port.close(sys::now(), session, reason);
-        if let Some(place) = shard.place(session.slot()) {
-            place.connection = None;
+        if let Some(entry) = shard.entry(session.slot()) {
+            entry.connection = None;
         }
         status::connection_ended(connection);
-        expiry::note(shard.port.poll_timeout());
+        expiry::schedule(shard.port.poll_timeout());
     });
 }
 
@@ -128,21 +128,22 @@ pub(crate) fn close(connection: &Connection, abort: bool, wakes: &mut Wakes) {
 pub(crate) fn link_of(connection: &Connection) -> Option<u32> {
     let guard = shard(shard_of(connection)?);
     let shard = guard.as_ref()?;
-    shard.port.carrier(shard.of(connection)?).map(|(link, _)| link)
+    shard.port.carrier(shard.session_of(connection)?).map(|(link, _)| link)
 }
 
-/// Calls `tell` with the traffic of each session that the application has not closed.
-pub(crate) fn each_connection(tell: &mut impl FnMut(u32, Info)) {
+/// Calls `report` with the traffic of each session that the application has not closed.
+pub(crate) fn each_connection(report: &mut impl FnMut(u32, Info)) {
     for table in &TABLES {
         let guard = lock(table);
         let Some(shard) = guard.as_ref() else { continue };
-        for place in &shard.places {
-            let known = place.session.and_then(|session| shard.port.info(session));
-            if let (Some(connection), Some(info)) = (place.connection, known)
-                && let Some(client) = connections::get(connection).and_then(|one| one.lock().client)
+        for entry in &shard.entries {
+            let info = entry.session.and_then(|session| shard.port.info(session));
+            if let (Some(connection), Some(info)) = (entry.connection, info)
+                && let Some(client) =
+                    connections::get(connection).and_then(|connection| connection.lock().client)
             {
                 let (bytes_received, bytes_sent) = (info.bytes_received, info.bytes_sent);
-                tell(connection, Info { client, role: Role::Client, bytes_received, bytes_sent });
+                report(connection, Info { client, role: Role::Client, bytes_received, bytes_sent });
             }
         }
     }

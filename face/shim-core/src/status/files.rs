@@ -18,7 +18,7 @@ pub(crate) fn read(fd: c_int, bytes: &mut [u8]) -> Result<usize, Errno> {
     call!(libc::SYS_read, fd, bytes.as_mut_ptr(), bytes.len())
 }
 
-/// Gives a file a second name; EEXIST if that name is taken.
+/// Gives a file a second name; EEXIST if that name exists.
 pub(crate) fn link(path: &CStr, new: &CStr) -> Result<(), Errno> {
     let here = libc::AT_FDCWD;
     call!(libc::SYS_linkat, here, path.as_ptr(), here, new.as_ptr(), 0).map(drop)
@@ -26,16 +26,16 @@ pub(crate) fn link(path: &CStr, new: &CStr) -> Result<(), Errno> {
 
 /// Locks a whole file for this process: EAGAIN or EACCES if another process has it.
 ///
-/// This is a record lock (`F_SETLK`): the kernel releases it when the process ends, whatever has become of its
-/// descriptors. A child of `fork` or `vfork` never has it, while a lock of `flock` or `F_OFD_SETLK` would last as
-/// long as any process had a copy of the descriptor. It is also released when this process closes *any* descriptor of
-/// the file, so nothing here opens a page of its own process.
+/// This is a record lock (`F_SETLK`), which the kernel releases when the process ends, also if other processes have
+/// copies of the descriptor. A lock of `flock` or `F_OFD_SETLK` would last as long as any copy, for instance in a
+/// child. A record lock is also released when this process closes *any* descriptor of the file, so this library never
+/// opens the page of its own process a second time.
 pub(crate) fn lock(fd: c_int) -> Result<(), Errno> {
     let lock = WHOLE_FILE;
     call!(libc::SYS_fcntl, fd, libc::F_SETLK, &raw const lock).map(drop)
 }
 
-/// The other process that has a file locked; 0 if it is in no PID namespace that this process sees. `None`: unlocked.
+/// The other process that holds a file's lock: its id, or 0 if this PID namespace has no id for it. `None`: unlocked.
 pub(crate) fn lock_holder(fd: c_int) -> Result<Option<u32>, Errno> {
     let mut lock = WHOLE_FILE;
     call!(libc::SYS_fcntl, fd, libc::F_GETLK, &raw mut lock)?;
@@ -56,17 +56,17 @@ pub(crate) fn unlink(path: &CStr) {
     let _ = call!(libc::SYS_unlinkat, libc::AT_FDCWD, path.as_ptr(), 0);
 }
 
-/// Sets the length of an open file; a new part is a hole.
+/// Sets the length of an open file. A part that is added is a hole.
 pub(crate) fn truncate(fd: c_int, bytes: usize) -> Result<(), Errno> {
     call!(libc::SYS_ftruncate, fd, bytes).map(drop)
 }
 
-/// Allocates memory, or room on the disk, for a part of a file.
+/// Allocates memory, or disk space, for a part of a file.
 pub(crate) fn take_room(fd: c_int, offset: usize, bytes: usize) -> Result<(), Errno> {
     call!(libc::SYS_fallocate, fd, 0, offset, bytes).map(drop)
 }
 
-/// The greatest size of a file, in bytes.
+/// The largest size that this process may give a file, in bytes.
 pub(crate) fn file_size_limit() -> u64 {
     let mut limit = MaybeUninit::<libc::rlimit>::uninit();
     let before = sys::errno();
@@ -77,7 +77,7 @@ pub(crate) fn file_size_limit() -> u64 {
     if outcome == 0 { unsafe { limit.assume_init() }.rlim_cur } else { 0 }
 }
 
-/// A descriptor that becomes readable when a process writes the file with a system call.
+/// A descriptor that becomes readable when a process writes to the file with a system call.
 pub(crate) fn watch_writes(path: &CStr) -> Result<c_int, Errno> {
     let fd = call!(libc::SYS_inotify_init1, libc::IN_NONBLOCK | libc::IN_CLOEXEC)? as c_int;
     match call!(libc::SYS_inotify_add_watch, fd, path.as_ptr(), libc::IN_MODIFY) {

@@ -1,8 +1,9 @@
 //! The layout of a server's status page: 64-bit words at fixed places, in the machine's own byte order.
 //!
-//! A reader refuses a page with a [`LAYOUT`] that it does not know; fields are only added with a new number there.
-//! From layout 4 on, a living server holds a lock on its page. Readers of older layouts remove pages by process id;
-//! those pages have another first word, so neither kind of reader removes the other's.
+//! A reader refuses a page with an unknown [`LAYOUT`]; added fields need a new layout number, unless 0 means that the
+//! field is not known. From layout 4 on, a
+//! running server holds a lock on its page. Older readers remove pages by process id; older pages have another first
+//! word, so older and newer readers do not remove each other's pages.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -24,9 +25,9 @@ pub(crate) mod header {
     pub(crate) const LAYOUT: usize = 1;
     /// The process id in the server's own PID namespace.
     pub(crate) const PID: usize = 2;
-    /// In pages before layout 4: when the process started, in clock ticks since the machine did.
+    /// In pages before layout 4: when the process started, in clock ticks since the machine booted.
     pub(crate) const START_TICKS: usize = 3;
-    /// When the page was made, in nanoseconds of the monotonic clock.
+    /// When the page was created, in nanoseconds of the monotonic clock.
     pub(crate) const BEGAN_NS: usize = 4;
     pub(crate) const STATE: usize = 5;
     /// The last request; see [`super::Request`]. Every process that may write the file may set it.
@@ -39,31 +40,31 @@ pub(crate) mod header {
     pub(crate) const LINK_ADDRESS: usize = 9;
     /// The server's ordinary port.
     pub(crate) const HELPED_PORT: usize = 11;
-    /// Number of places of the two tables that have memory.
-    pub(crate) const LINKS_MADE: usize = 12;
-    pub(crate) const CONNECTIONS_MADE: usize = 13;
+    /// Number of slots with memory in each of the two tables.
+    pub(crate) const LINKS_ALLOCATED: usize = 12;
+    pub(crate) const CONNECTIONS_ALLOCATED: usize = 13;
     /// The operator's override of relief, and when it ends, in nanoseconds of the monotonic clock; 0 for never.
     pub(crate) const RELIEF: usize = 14;
     pub(crate) const RELIEF_UNTIL_NS: usize = 15;
     /// Inodes of the server's PID and network namespaces; 0 if they are not known.
     pub(crate) const PID_NAMESPACE: usize = 16;
     pub(crate) const NET_NAMESPACE: usize = 17;
-    /// The program's name when the page was made, two words of bytes, padded with zeros.
+    /// The program's name when the page was created: two words of bytes, padded with zeros.
     pub(crate) const PROGRAM: usize = 18;
     /// [`super::Counter`]s begin here.
     pub(crate) const COUNTERS: usize = 64;
     /// [`super::Traffic`] of links that have ended begins here.
-    pub(crate) const GONE: usize = 128;
+    pub(crate) const ENDED_TRAFFIC: usize = 128;
 }
 
-/// Number of links with a place; further ones are only counted.
+/// Number of links with a slot; further links are only counted.
 pub(crate) const LINKS: usize = 4096;
 pub(crate) const LINK_WORDS: usize = 32;
-/// Number of virtual connections with a place; further ones are only counted.
+/// Number of virtual connections with a slot; further connections are only counted.
 pub(crate) const CONNECTIONS: usize = 65_536;
 pub(crate) const CONNECTION_WORDS: usize = 8;
 
-/// Memory is allocated for this many places at a time: 16 KiB each.
+/// Number of slots for which memory is allocated at a time: 16 KiB.
 pub(crate) const LINKS_CHUNK: usize = 64;
 pub(crate) const CONNECTIONS_CHUNK: usize = 256;
 
@@ -72,7 +73,7 @@ const CONNECTIONS_AT: usize = LINKS_AT + LINKS * LINK_WORDS;
 /// Number of words of the whole page.
 pub(crate) const WORDS: usize = CONNECTIONS_AT + CONNECTIONS * CONNECTION_WORDS;
 
-/// Words of a link's place. Word 0 counts changes, and is odd while the place is being changed.
+/// Words of a link's slot. Word 0 counts changes, and is odd while the slot is being changed.
 pub(crate) mod link {
     /// 0 vacant, 1 authenticating, 2 established by a helper, 3 by a library client.
     pub(crate) const STATE: usize = 1;
@@ -80,17 +81,20 @@ pub(crate) mod link {
     pub(crate) const PEER: usize = 2;
     pub(crate) const SINCE_NS: usize = 5;
     pub(crate) const KEY: usize = 6;
-    /// Number of virtual connections on it.
+    /// Number of virtual connections on the link.
     pub(crate) const CONNECTIONS: usize = 7;
     /// [`super::Traffic`] begins here.
     pub(crate) const TRAFFIC: usize = 8;
     /// 1 once the link is established and encrypted.
     pub(crate) const ENCRYPTED: usize = 16;
+    /// Number of virtual connections on the link that carry sessions, plus 1; 0 before the first batch and on pages of
+    /// older versions, which did not write this word.
+    pub(crate) const SESSIONS: usize = 17;
 }
 
-/// Words of a virtual connection's place. Word 0 counts changes, and is odd while the place is being changed.
+/// Words of a virtual connection's slot. Word 0 counts changes, and is odd while the slot is being changed.
 pub(crate) mod connection {
-    /// Three words, all zeros while the place is vacant.
+    /// Three words, all zeros while the slot is vacant.
     pub(crate) const CLIENT: usize = 1;
     pub(crate) const SINCE_NS: usize = 4;
     /// The link's index in the upper half, and the connection's id on that link in the lower half.
@@ -99,12 +103,12 @@ pub(crate) mod connection {
     pub(crate) const BYTES_SENT: usize = 7;
 }
 
-/// The first word of a link's place.
+/// The first word of a link's slot.
 pub(crate) fn link_at(index: usize) -> usize {
     LINKS_AT + index * LINK_WORDS
 }
 
-/// The first word of a connection's place.
+/// The first word of a connection's slot.
 pub(crate) fn connection_at(index: usize) -> usize {
     CONNECTIONS_AT + index * CONNECTION_WORDS
 }
@@ -116,7 +120,7 @@ pub enum State {
     Opening,
     /// Links are accepted.
     On,
-    /// Switched off; links have some time left to move their connections away.
+    /// Switched off; the links drain until their deadline.
     Draining,
     /// Switched off.
     Off,
@@ -157,7 +161,7 @@ impl State {
 pub enum Request {
     /// Write each connection's bytes into the table.
     Refresh,
-    /// Accept no more links; existing ones have this time to move their connections away.
+    /// Accept no more links; existing links drain within this time.
     Off {
         /// The time in milliseconds.
         within_ms: u32,
@@ -165,17 +169,17 @@ pub enum Request {
     /// Accept links again.
     On,
     /// Set the operator's override of relief.
-    Say {
+    SetOverride {
         /// The override.
-        word: Override,
-        /// How long it lasts in seconds, less than 2²⁴; 0 for ever.
+        manual_override: Override,
+        /// How long the override lasts, in seconds, less than 2²⁴; 0 for no limit.
         lasts_s: u32,
     },
 }
 
 /// The number of an override.
-pub(crate) fn relief_word(word: Override) -> u64 {
-    match word {
+pub(crate) fn override_number(manual_override: Override) -> u64 {
+    match manual_override {
         Override::Auto => 0,
         Override::On => 1,
         Override::Off => 2,
@@ -183,7 +187,7 @@ pub(crate) fn relief_word(word: Override) -> u64 {
 }
 
 /// The override with this number; `Auto` for unknown numbers.
-pub(crate) fn relief_of(word: u64) -> Override {
+pub(crate) fn override_of(word: u64) -> Override {
     match word {
         1 => Override::On,
         2 => Override::Off,
@@ -191,19 +195,19 @@ pub(crate) fn relief_of(word: u64) -> Override {
     }
 }
 
-/// Bits of a request's argument for the seconds; the override is above them.
+/// Number of bits for the seconds in a request's argument; the override is in the bits above.
 const SECONDS_BITS: u32 = 24;
 const SECONDS_MAX: u32 = (1 << SECONDS_BITS) - 1;
 
 impl Request {
-    /// The request as a word. `sequence` makes it differ from the word before.
+    /// The request as one 64-bit word of the page. `sequence` tells two equal requests apart.
     pub(crate) fn word(self, sequence: u64) -> u64 {
         let (kind, argument) = match self {
             Request::Refresh => (1, 0),
             Request::Off { within_ms } => (2, within_ms),
             Request::On => (3, 0),
-            Request::Say { word, lasts_s } => {
-                (4, (relief_word(word) as u32) << SECONDS_BITS | lasts_s.min(SECONDS_MAX))
+            Request::SetOverride { manual_override, lasts_s } => {
+                (4, (override_number(manual_override) as u32) << SECONDS_BITS | lasts_s.min(SECONDS_MAX))
             }
         };
         kind << 56 | (sequence & 0xff_ffff) << 32 | u64::from(argument)
@@ -216,8 +220,8 @@ impl Request {
             3 => Some(Request::On),
             4 => {
                 let argument = word as u32;
-                let word = relief_of((argument >> SECONDS_BITS).into());
-                Some(Request::Say { word, lasts_s: argument & SECONDS_MAX })
+                let manual_override = override_of((argument >> SECONDS_BITS).into());
+                Some(Request::SetOverride { manual_override, lasts_s: argument & SECONDS_MAX })
             }
             _ => None,
         }
@@ -252,7 +256,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Events counted since the page was made.
+    /// Events counted since the page was created.
     Counter {
         /// Links that authenticated.
         LinksAccepted = "links_accepted",
@@ -261,7 +265,7 @@ counters! {
         /// Links refused: too many.
         LinkFull = "link_full",
         /// Links dropped before they had authenticated, because newer ones came and too many were waiting.
-        LinkStrangers = "link_strangers",
+        LinkEvicted = "link_strangers",
         /// Links refused: the key is not accepted, or not known to the peer.
         LinkKey = "link_key",
         /// Links refused: no version in common.
@@ -270,7 +274,7 @@ counters! {
         LinkTimeout = "link_timeout",
         /// Links refused: the peer sent no valid handshake, or ended the connection too early.
         LinkMalformed = "link_malformed",
-        /// Links refused: the off switch is on.
+        /// Links refused: helping is off.
         LinkOff = "link_off",
         /// Links refused: no descriptor is free for them, or the socket cannot be watched.
         LinkDescriptors = "link_descriptors",
@@ -308,10 +312,10 @@ counters! {
         BytesReceived = "bytes_received",
         /// Bytes sent, headers and control included.
         BytesSent = "bytes_sent",
-        /// How often a reply had to wait for credit, or for room on the link.
+        /// Number of times that a reply had to wait for credit, or for room on the link.
         Stalls = "credit_stalls",
         /// Frames ignored because their connections had ended.
-        Strays = "strays",
+        UnknownFrames = "strays",
     }
 }
 
@@ -350,11 +354,11 @@ mod tests {
     }
 
     #[test]
-    fn requests_survive_a_round_trip_and_differ_by_sequence() {
-        let says = [Override::Auto, Override::On, Override::Off]
-            .map(|word| Request::Say { word, lasts_s: SECONDS_MAX });
+    fn requests_survive_a_round_trip_and_differ_by_sequence_number() {
+        let overrides = [Override::Auto, Override::On, Override::Off]
+            .map(|manual_override| Request::SetOverride { manual_override, lasts_s: SECONDS_MAX });
         let others = [Request::Refresh, Request::Off { within_ms: u32::MAX }, Request::On];
-        for request in others.into_iter().chain(says) {
+        for request in others.into_iter().chain(overrides) {
             let word = request.word(0xff_ffff);
             assert_eq!((Request::of(word), sequence_of(word)), (Some(request), 0xff_ffff));
             assert_ne!(word, request.word(7));
@@ -364,9 +368,9 @@ mod tests {
     }
 
     #[test]
-    fn tables_do_not_overlap() {
-        assert!(header::COUNTERS + Counter::ALL.len() <= header::GONE);
-        assert!(header::GONE + Traffic::ALL.len() <= HEADER_WORDS);
+    fn words_of_the_page_do_not_overlap() {
+        assert!(header::COUNTERS + Counter::ALL.len() <= header::ENDED_TRAFFIC);
+        assert!(header::ENDED_TRAFFIC + Traffic::ALL.len() <= HEADER_WORDS);
         assert!(link::TRAFFIC + Traffic::ALL.len() <= link::ENCRYPTED && link::ENCRYPTED < LINK_WORDS);
         assert_eq!(link_at(LINKS), connection_at(0));
         assert_eq!(connection_at(CONNECTIONS), WORDS);

@@ -1,4 +1,4 @@
-//! Where pages are, and which process owns one: what servers and readers of pages must agree on.
+//! What servers and readers of pages must agree on: the pages' directories and names, and process start times.
 
 use core::ffi::CStr;
 use std::ffi::CString;
@@ -6,15 +6,15 @@ use std::ffi::CString;
 use super::files;
 use crate::sys;
 
-/// Where pages are looked for and made, unless [`DIRECTORY`] names a place. Services may write to the first whatever
-/// their units say; systemd may remove the second with a helper that runs on the same machine.
+/// The directories of pages, unless [`DIRECTORY`] names another. Services may write to the first with any settings of
+/// their units; systemd may remove the second when a helper on the same machine ends.
 pub(crate) const DIRECTORIES: [&str; 2] = ["/dev/shm", "/run/spillway"];
-/// The variable that names the directory for pages.
+/// The environment variable that names the directory of pages.
 pub(crate) const DIRECTORY: &CStr = c"SPILLWAY_STATUS_DIR";
-/// File names of pages begin with this; the launch follows.
+/// File names of pages are this prefix and the id of the launch.
 pub(crate) const PREFIX: &str = "spillway-server-";
 
-/// When the process of this `stat` file started, in clock ticks since the machine did.
+/// When the process of this `/proc/PID/stat` file started, in clock ticks since the machine booted.
 pub(crate) fn start_ticks(path: &str) -> Option<u64> {
     let path = CString::new(path).ok()?;
     let fd = files::open(&path, libc::O_RDONLY, 0).ok()?;
@@ -24,8 +24,7 @@ pub(crate) fn start_ticks(path: &str) -> Option<u64> {
     ticks_in(core::str::from_utf8(&bytes[..read.ok()?]).ok()?)
 }
 
-/// The program's name, in parentheses, may hold anything; the first field after it is the state, the 20th the time.
-/// `None` for a process that has ended and was not waited for yet.
+/// The start time is the 20th field after the program's name in parentheses. `None` for a zombie.
 fn ticks_in(stat: &str) -> Option<u64> {
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?;
@@ -37,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_start_time_is_found_behind_any_name() {
+    fn start_time_is_parsed_after_a_name_with_parentheses() {
         let rest = "S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20";
         assert_eq!(ticks_in(&format!("42 (a) b) {rest}")), Some(4711));
         assert_eq!(ticks_in(&format!("42 (a) b) {}", rest.replacen('S', "Z", 1))), None);

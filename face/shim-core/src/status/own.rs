@@ -1,4 +1,4 @@
-//! The page of this process, once it is published, and its counters.
+//! The page of this process, and its counters.
 
 use core::sync::atomic::{AtomicI32, Ordering};
 use std::sync::OnceLock;
@@ -12,16 +12,16 @@ use crate::sys;
 use crate::table::{self, Entry};
 
 static PAGE: OnceLock<Page> = OnceLock::new();
-/// The descriptor that is ready after a reader's request; -1 for none.
+/// The descriptor that is readable after a reader's request; -1 for none.
 static WATCH: AtomicI32 = AtomicI32::new(-1);
 
-/// The page; `None` before it is published.
+/// The page; `None` before [`publish`].
 #[inline]
 pub(super) fn page() -> Option<&'static Page> {
     PAGE.get()
 }
 
-/// Makes this the process's page; false if it has one.
+/// Makes this the process's page; false if the process has one.
 pub(super) fn publish(page: Page) -> bool {
     PAGE.set(page).is_ok()
 }
@@ -40,14 +40,14 @@ pub(crate) fn add(counter: Counter, count: u64) {
     }
 }
 
-/// Lets an epoll set report readers' requests. Where that fails, a request is seen when something else is reported.
+/// Lets an epoll set report readers' requests. If that fails, requests are handled at the next other event.
 pub(crate) fn watch_in(set: c_int, tag: u64) {
     let Some(Ok(fd)) = page().map(Page::watch) else { return };
     if sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, tag).is_err() {
         sys::close(fd);
         return;
     }
-    table::note(fd, Entry::Own);
+    table::record(fd, Entry::Library);
     WATCH.store(fd, Ordering::Release);
 }
 
@@ -57,27 +57,27 @@ pub(crate) fn take_watch() {
     while let Ok(1..) = files::read(WATCH.load(Ordering::Acquire), &mut buffer) {}
 }
 
-/// A reader's request that was not [answered](Asked::answered) yet, if there is one.
-pub(crate) fn asked() -> Option<Asked> {
+/// A reader's request that was not [carried out](PendingRequest::mark_done) yet.
+pub(crate) fn pending_request() -> Option<PendingRequest> {
     let page = page()?;
     let word = page.word(header::REQUEST).load(Ordering::Acquire);
-    (word != page.word(header::ANSWERED).load(Ordering::Relaxed)).then_some(Asked { page, word })
+    (word != page.word(header::ANSWERED).load(Ordering::Relaxed)).then_some(PendingRequest { page, word })
 }
 
 /// A reader's request.
-pub(crate) struct Asked {
+pub(crate) struct PendingRequest {
     page: &'static Page,
     word: u64,
 }
 
-impl Asked {
-    /// The request; `None` if this version does not know it.
+impl PendingRequest {
+    /// The request; `None` if this version has no such request.
     pub(crate) fn request(&self) -> Option<Request> {
         Request::of(self.word)
     }
 
     /// Marks the request as carried out.
-    pub(crate) fn answered(self) {
+    pub(crate) fn mark_done(self) {
         self.page.word(header::ANSWERED).store(self.word, Ordering::Release);
     }
 }

@@ -1,9 +1,8 @@
-//! Reading the status pages of this machine's servers, for the command.
+//! Reads the status pages of this machine's servers, for Spillway's commands.
 //!
-//! A living server holds a lock on its page. The kernel reports which process that is, also across PID namespaces, so
-//! nothing that a page could forge is trusted: the page counts only if its file belongs to the user of that process.
-//! Only a process that could lock a page removes it. A page is read rather than mapped, so that no other process can
-//! cut a mapping short.
+//! A running server holds a lock on its page. The kernel reports the lock's holder, also across PID namespaces, so the
+//! process id on the page, which could be forged, is not trusted: a page is valid only if its file belongs to the user
+//! of the holder. Only a process that can lock a page removes it. Pages are not mapped: they could be truncated.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
@@ -22,26 +21,26 @@ use super::layout::{self, Counter, Request, State, Traffic, header};
 use super::origin::{DIRECTORIES, DIRECTORY, PREFIX, start_ticks};
 use crate::sys;
 
-/// Most files of one directory that are examined, and most names of files of whatever kind that are read.
+/// Maximum number of pages that are opened in one directory, and of file names that are read.
 const FILES_MAX: usize = 4096;
 const NAMES_MAX: usize = 1 << 20;
-/// Attempts to read places that are being changed, over all places.
-const TRIES: usize = 2000;
-/// Attempts to read a status while no link ends.
-const STATUS_TRIES: usize = 16;
-/// Interval between checks for the answer to a request.
+/// Attempts to read slots that are being changed, over all slots.
+const ATTEMPTS: usize = 2000;
+/// Attempts to read a status at a time when no link ends.
+const STATUS_ATTEMPTS: usize = 16;
+/// Interval between checks whether a request was carried out.
 const ANSWER_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The directories where pages may be.
-pub fn directories() -> Vec<String> {
-    let named = crate::environment::variable(DIRECTORY).filter(|name| !name.is_empty());
-    match named {
-        Some(one) => vec![one],
+pub fn page_directories() -> Vec<String> {
+    let configured = crate::environment::variable(DIRECTORY).filter(|name| !name.is_empty());
+    match configured {
+        Some(directory) => vec![directory],
         None => DIRECTORIES.map(str::to_owned).to_vec(),
     }
 }
 
-/// The page of a living server.
+/// The page of a running server.
 #[derive(Debug)]
 pub struct ServerPage {
     file: File,
@@ -49,23 +48,23 @@ pub struct ServerPage {
     inode: (u64, u64),
     /// The page's path.
     pub path: PathBuf,
-    /// The server's process id: as this process sees it, or else as the server's own PID namespace does.
+    /// The server's process id in this process's PID namespace; if it has none there, in the server's own.
     pub pid: u32,
-    /// Whether the process is in this PID namespace, or in one below.
+    /// Whether the process has an id in this process's PID namespace.
     pub is_visible: bool,
-    /// The inode of the server's PID namespace, if that is not this process's own and is known.
+    /// The inode of the server's PID namespace, if it is known and differs from this process's own.
     pub pid_namespace: Option<u64>,
-    /// The inode of the server's network namespace, if that is not this process's own and is known.
+    /// The inode of the server's network namespace, if it is known and differs from this process's own.
     pub net_namespace: Option<u64>,
-    /// The user that the page belongs to.
+    /// The user id of the page's owner.
     pub user: u32,
     /// The program's name according to the page.
-    named: String,
+    name_on_page: String,
 }
 
 /// A page that cannot be read.
 #[derive(Debug)]
-pub struct Unreadable {
+pub struct UnreadablePage {
     /// The page's path.
     pub path: PathBuf,
     /// Why the page cannot be read.
@@ -77,11 +76,11 @@ pub struct Unreadable {
 pub struct ServerStatus {
     /// Whether helpers are served.
     pub state: State,
-    /// The operator's override of relief in force.
+    /// The operator's override of relief that is in effect.
     pub relief: Override,
-    /// The override's remaining time; `None` if it does not end.
+    /// The override's remaining time; `None` without an end.
     pub relief_left: Option<Duration>,
-    /// Time since the page was made, which is before the link port opens.
+    /// Time since the page was created, which is before the link port opens.
     pub age: Duration,
     /// The link port's address; `None` for all addresses.
     pub link_address: Option<IpAddr>,
@@ -91,7 +90,7 @@ pub struct ServerStatus {
     pub helped_port: u16,
     /// All counters, in the order of [`Counter::ALL`].
     pub counters: Vec<(Counter, u64)>,
-    /// Traffic of all links together, also of those that have ended, in the order of [`Traffic::ALL`].
+    /// Traffic of all links together, including links that have ended, in the order of [`Traffic::ALL`].
     pub traffic: Vec<(Traffic, u64)>,
     /// The links that have not ended.
     pub links: Vec<LinkStatus>,
@@ -106,15 +105,17 @@ pub struct LinkStatus {
     pub peer: SocketAddr,
     /// `authenticating`, `helper` or `client`.
     pub state: &'static str,
-    /// The id of its key.
+    /// The id of the link's key.
     pub key: u64,
-    /// Time since it was accepted.
+    /// Time since the link was accepted.
     pub age: Duration,
-    /// Whether it is encrypted, once it is authenticated.
+    /// Whether the link is encrypted; false before the peer has authenticated.
     pub encrypted: bool,
-    /// Number of virtual connections on it.
+    /// Number of virtual connections on the link.
     pub connections: u64,
-    /// Its traffic, in the order of [`Traffic::ALL`].
+    /// Number of those that carry sessions, which can move to other links; `None` if the server does not report it.
+    pub sessions: Option<u64>,
+    /// The link's traffic, in the order of [`Traffic::ALL`].
     pub traffic: Vec<(Traffic, u64)>,
 }
 
@@ -123,11 +124,11 @@ pub struct LinkStatus {
 pub struct ConnectionStatus {
     /// The client's own address.
     pub client: SocketAddr,
-    /// Index of its link.
+    /// Index of the connection's link.
     pub link: u32,
-    /// Its id on that link.
+    /// The connection's id on that link.
     pub id: u32,
-    /// Time since it was opened.
+    /// Time since the connection was opened.
     pub age: Duration,
     /// Bytes of requests received.
     pub bytes_received: u64,
@@ -135,13 +136,12 @@ pub struct ConnectionStatus {
     pub bytes_sent: u64,
 }
 
-/// The pages of all living servers, and the pages that cannot be read. Removes pages of servers that were killed,
-/// where that is allowed.
-pub fn find() -> (Vec<ServerPage>, Vec<Unreadable>) {
-    find_in(&directories())
+/// The pages of all running servers, and the unreadable pages. Removes pages of killed servers, where this user may.
+pub fn find_pages() -> (Vec<ServerPage>, Vec<UnreadablePage>) {
+    find_in(&page_directories())
 }
 
-pub(super) fn find_in(directories: &[String]) -> (Vec<ServerPage>, Vec<Unreadable>) {
+pub(super) fn find_in(directories: &[String]) -> (Vec<ServerPage>, Vec<UnreadablePage>) {
     let (mut pages, mut unreadable) = (Vec::new(), Vec::new());
     let mut known = HashSet::new();
     for directory in directories {
@@ -151,7 +151,7 @@ pub(super) fn find_in(directories: &[String]) -> (Vec<ServerPage>, Vec<Unreadabl
             match ServerPage::open(&file.path()) {
                 Ok(Some(page)) if known.insert(page.identity()) => pages.push(page),
                 Ok(_) => {}
-                Err(error) => unreadable.push(Unreadable { path: file.path(), error }),
+                Err(error) => unreadable.push(UnreadablePage { path: file.path(), error }),
             }
         }
     }
@@ -161,8 +161,8 @@ pub(super) fn find_in(directories: &[String]) -> (Vec<ServerPage>, Vec<Unreadabl
 
 struct Words(Vec<u64>);
 
-/// Places of a table: their indexes and words.
-type Places = Vec<(u32, Vec<u64>)>;
+/// Slots of a table: their indexes and words.
+type Slots = Vec<(u32, Vec<u64>)>;
 
 impl Words {
     fn read(file: &File, first: usize, count: usize) -> io::Result<Words> {
@@ -179,10 +179,10 @@ impl ServerPage {
         let metadata = file.metadata()?;
         let Words(words) = Words::read(&file, 0, layout::HEADER_WORDS)?;
         if words[header::MAGIC] == layout::MAGIC_UNLOCKED {
-            return older(&words);
+            return open_unlocked_layout(&words);
         }
         if words[header::MAGIC] != layout::MAGIC {
-            return Ok(None); // still being made, or not a page
+            return Ok(None); // still being created, or not a page
         }
         let holder = files::lock_holder(file.as_raw_fd()).map_err(io::Error::from_raw_os_error)?;
         let Some(holder) = holder else {
@@ -192,12 +192,12 @@ impl ServerPage {
         if words[header::LAYOUT] != layout::LAYOUT {
             return Err(io::Error::other("the server runs another version of Spillway than this command"));
         }
-        // A page of root's was made before the server gave up its rights.
+        // Root may own the page, because the server created it before it changed its user.
         let is_visible = holder != 0;
         if is_visible && metadata.uid() != 0 && owner(holder) != Some(metadata.uid()) {
             return Err(io::Error::other("it does not belong to the user of the process that has it locked"));
         }
-        let elsewhere = |word: usize, own: &str| {
+        let if_foreign = |word: usize, own: &str| {
             Some(words[word]).filter(|inode| *inode != 0 && *inode != namespace(own))
         };
         let name: Vec<u8> =
@@ -208,15 +208,15 @@ impl ServerPage {
             path: path.to_owned(),
             pid: if is_visible { holder } else { words[header::PID] as u32 },
             is_visible,
-            pid_namespace: elsewhere(header::PID_NAMESPACE, PID_NAMESPACE),
-            net_namespace: elsewhere(header::NET_NAMESPACE, NET_NAMESPACE),
+            pid_namespace: if_foreign(header::PID_NAMESPACE, PID_NAMESPACE),
+            net_namespace: if_foreign(header::NET_NAMESPACE, NET_NAMESPACE),
             user: metadata.uid(),
-            named: printable(name.split(|byte| *byte == 0).next().unwrap_or_default()),
+            name_on_page: escape_name(name.split(|byte| *byte == 0).next().unwrap_or_default()),
         }))
     }
 
-    /// Tells this server from others. A server has one page; further names of it, or pages that its process has locked,
-    /// would only use up the reader's descriptors.
+    /// Distinguishes servers. Each server counts once: further names of its page, or further pages that its process has
+    /// locked, would only use up the reader's descriptors.
     fn identity(&self) -> (u64, u64) {
         if self.is_visible { (u64::MAX, self.pid.into()) } else { self.inode }
     }
@@ -225,12 +225,15 @@ impl ServerPage {
     pub fn status(&self) -> io::Result<ServerStatus> {
         let (words, links) = self.header_and_links()?;
         let now = sys::now().as_nanos();
-        let mut traffic = traffic_at(&words, header::GONE);
+        let mut traffic = traffic_at(&words, header::ENDED_TRAFFIC);
         let links: Vec<LinkStatus> =
             links.into_iter().filter_map(|(index, words)| link_status(index, &words, now)).collect();
         for link in &links {
-            // A page may have any numbers.
-            traffic.iter_mut().zip(&link.traffic).for_each(|(sum, one)| sum.1 = sum.1.saturating_add(one.1));
+            // Saturating, because a forged page may contain any numbers.
+            traffic
+                .iter_mut()
+                .zip(&link.traffic)
+                .for_each(|(sum, more)| sum.1 = sum.1.saturating_add(more.1));
         }
         let address = [words[header::LINK_ADDRESS], words[header::LINK_ADDRESS + 1]];
         let link_address = (address != [0; 2]).then(|| {
@@ -239,8 +242,8 @@ impl ServerPage {
         });
         let until = words[header::RELIEF_UNTIL_NS];
         let relief_left = (until > 0).then(|| Duration::from_nanos(until.saturating_sub(now)));
-        let said = layout::relief_of(words[header::RELIEF]);
-        let relief = if relief_left == Some(Duration::ZERO) { Override::Auto } else { said };
+        let on_page = layout::override_of(words[header::RELIEF]);
+        let relief = if relief_left == Some(Duration::ZERO) { Override::Auto } else { on_page };
         Ok(ServerStatus {
             relief,
             relief_left: relief_left.filter(|_| relief != Override::Auto),
@@ -251,107 +254,106 @@ impl ServerPage {
             helped_port: words[header::HELPED_PORT] as u16,
             counters: Counter::ALL
                 .iter()
-                .map(|one| (*one, words[header::COUNTERS + *one as usize]))
+                .map(|counter| (*counter, words[header::COUNTERS + *counter as usize]))
                 .collect(),
             traffic,
             links,
         })
     }
 
-    /// The server's virtual connections that have a place on the page.
+    /// The server's virtual connections that have a slot on the page.
     pub fn connections(&self) -> io::Result<Vec<ConnectionStatus>> {
         let Words(words) = Words::read(&self.file, 0, layout::HEADER_WORDS)?;
         let now = sys::now().as_nanos();
-        let made = (words[header::CONNECTIONS_MADE] as usize).min(layout::CONNECTIONS);
-        let places = self.places(layout::connection_at(0), layout::CONNECTION_WORDS, made)?;
-        Ok(places.into_iter().filter_map(|(_, words)| connection_status(&words, now)).collect())
+        let allocated = (words[header::CONNECTIONS_ALLOCATED] as usize).min(layout::CONNECTIONS);
+        let slots = self.slots(layout::connection_at(0), layout::CONNECTION_WORDS, allocated)?;
+        Ok(slots.into_iter().filter_map(|(_, words)| connection_status(&words, now)).collect())
     }
 
-    /// The header and the links at a time when no link ended: the traffic of one that ends between the two reads would be
-    /// missing from their sum, which must never fall.
-    fn header_and_links(&self) -> io::Result<(Vec<u64>, Places)> {
-        let gone = header::GONE..header::GONE + Traffic::ALL.len();
+    /// The header and the links, read while no link ended: the traffic of a link that ends between the two reads would
+    /// be missing from the sum, which must not decrease.
+    fn header_and_links(&self) -> io::Result<(Vec<u64>, Slots)> {
+        let ended_traffic = header::ENDED_TRAFFIC..header::ENDED_TRAFFIC + Traffic::ALL.len();
         let Words(mut before) = Words::read(&self.file, 0, layout::HEADER_WORDS)?;
-        let mut tries = STATUS_TRIES;
+        let mut attempts = STATUS_ATTEMPTS;
         loop {
-            let made = (before[header::LINKS_MADE] as usize).min(layout::LINKS);
-            let links = self.places(layout::link_at(0), layout::LINK_WORDS, made)?;
+            let allocated = (before[header::LINKS_ALLOCATED] as usize).min(layout::LINKS);
+            let links = self.slots(layout::link_at(0), layout::LINK_WORDS, allocated)?;
             let Words(after) = Words::read(&self.file, 0, layout::HEADER_WORDS)?;
-            tries -= 1;
-            if before[gone.clone()] == after[gone.clone()] || tries == 0 {
+            attempts -= 1;
+            if before[ended_traffic.clone()] == after[ended_traffic.clone()] || attempts == 0 {
                 return Ok((before, links));
             }
             before = after;
         }
     }
 
-    /// The places of a table, each as it was at one moment. Places that keep changing are left out.
-    fn places(&self, first: usize, size: usize, count: usize) -> io::Result<Places> {
+    /// The slots of a table, each as of one moment. Slots that keep changing are left out.
+    fn slots(&self, first: usize, size: usize, count: usize) -> io::Result<Slots> {
         let mut found = Vec::with_capacity(count);
-        let mut tries = TRIES;
+        let mut attempts = ATTEMPTS;
         let Words(before) = Words::read(&self.file, first, count * size)?;
         let Words(after) = Words::read(&self.file, first, count * size)?;
         for index in 0..count {
-            let place = index * size..(index + 1) * size;
-            let is_whole = before[place.start] & 1 == 0 && before[place.start] == after[place.start];
+            let slot = index * size..(index + 1) * size;
+            let is_whole = before[slot.start] & 1 == 0 && before[slot.start] == after[slot.start];
             if is_whole {
-                found.push((index as u32, before[place].to_vec()));
-            } else if let Some(words) = self.place(first + index * size, size, &mut tries)? {
+                found.push((index as u32, before[slot].to_vec()));
+            } else if let Some(words) = self.slot(first + index * size, size, &mut attempts)? {
                 found.push((index as u32, words));
             }
         }
         Ok(found)
     }
 
-    fn place(&self, first: usize, size: usize, tries: &mut usize) -> io::Result<Option<Vec<u64>>> {
-        while *tries > 0 {
-            *tries -= 1;
+    fn slot(&self, first: usize, size: usize, attempts: &mut usize) -> io::Result<Option<Vec<u64>>> {
+        while *attempts > 0 {
+            *attempts -= 1;
             let Words(before) = Words::read(&self.file, first, size)?;
             let Words(after) = Words::read(&self.file, first, 1)?;
             if before[0] & 1 == 0 && before[0] == after[0] {
                 return Ok(Some(before));
             }
         }
-        Ok(None) // its writer died during a change, or changes it all the time
+        Ok(None) // the writer died during a change, or changes the slot continually
     }
 
-    /// Sends a request to the server. Returns the word for [`has_done`](Self::has_done).
-    fn ask(&self, request: Request) -> io::Result<u64> {
+    /// Sends a request to the server. Returns the request's word, for [`has_done`](Self::has_done).
+    fn request(&self, request: Request) -> io::Result<u64> {
         let Words(words) = Words::read(&self.file, header::REQUEST, 1)?;
         let word = request.word(layout::sequence_of(words[0]).wrapping_add(1));
-        // Written by a system call, because the server's watch of the file reports those.
+        // By a system call, because the server's watch of the file reports only these.
         self.file.write_all_at(&word.to_ne_bytes(), header::REQUEST as u64 * 8)?;
         Ok(word)
     }
 
-    /// Whether the server has carried out this request, the last one.
-    fn has_done(&self, asked: u64) -> io::Result<bool> {
+    /// Whether the server has carried out this request, which must be the last one.
+    fn has_done(&self, requested: u64) -> io::Result<bool> {
         let Words(words) = Words::read(&self.file, header::ANSWERED, 1)?;
-        Ok(words[0] == asked)
+        Ok(words[0] == requested)
     }
 
-    /// The name of the server's program: the system's if the process is visible, otherwise the page's. Escaped for
-    /// printing, because a process may have any name.
+    /// The program's name, escaped for printing: from the kernel if the process is visible, otherwise from the page.
     pub fn program(&self) -> String {
         if !self.is_visible {
-            return self.named.clone();
+            return self.name_on_page.clone();
         }
         let name = std::fs::read(format!("/proc/{}/comm", self.pid)).unwrap_or_default();
-        printable(name.trim_ascii_end())
+        escape_name(name.trim_ascii_end())
     }
 }
 
-/// Sends the same request to several servers, and waits until all have carried it out, for at most `patience` in
-/// total. `false`: the server has not done so, and will when it next looks.
-pub fn ask_all(pages: &[ServerPage], request: Request, patience: Duration) -> Vec<io::Result<bool>> {
+/// Sends the same request to several servers, and waits until all have carried it out, for at most `timeout` in
+/// total. `false`: the server has not carried out the request yet, and will when it next handles events.
+pub fn request_all(pages: &[ServerPage], request: Request, timeout: Duration) -> Vec<io::Result<bool>> {
     let mut answers: Vec<io::Result<bool>> = Vec::with_capacity(pages.len());
-    let asked: Vec<io::Result<u64>> = pages.iter().map(|page| page.ask(request)).collect();
+    let requested: Vec<io::Result<u64>> = pages.iter().map(|page| page.request(request)).collect();
     let began = Instant::now();
-    for (page, asked) in pages.iter().zip(asked) {
-        answers.push(asked.and_then(|asked| {
+    for (page, requested) in pages.iter().zip(requested) {
+        answers.push(requested.and_then(|requested| {
             loop {
-                let is_done = page.has_done(asked)?;
-                if is_done || began.elapsed() >= patience {
+                let is_done = page.has_done(requested)?;
+                if is_done || began.elapsed() >= timeout {
                     return Ok(is_done);
                 }
                 std::thread::sleep(ANSWER_INTERVAL);
@@ -373,8 +375,8 @@ fn open_page(path: &Path) -> io::Result<Option<File>> {
     Ok((metadata.is_file() && metadata.len() == layout::WORDS as u64 * 8).then_some(file))
 }
 
-/// Handles a page of a layout without a lock: its server cannot be proven to have ended, so the page stays.
-fn older(words: &[u64]) -> io::Result<Option<ServerPage>> {
+/// Handles a page of a layout without a lock: its server may still run in another PID namespace, so the page stays.
+fn open_unlocked_layout(words: &[u64]) -> io::Result<Option<ServerPage>> {
     let pid = words[header::PID];
     if start_ticks(&format!("/proc/{pid}/stat")) == Some(words[header::START_TICKS]) {
         return Err(io::Error::other("the server runs an older version of Spillway than this command"));
@@ -382,21 +384,21 @@ fn older(words: &[u64]) -> io::Result<Option<ServerPage>> {
     Ok(None)
 }
 
-/// Removes a page that no process has locked. Of several processes that try, only the one with the lock removes it, while
-/// the path still names this file: a process that makes a page of this name has locked and removed this file before.
+/// Removes a page that no process has locked: locks the file, and removes it if the path still names it. Otherwise
+/// another process has removed it before, and may have created a new page with this name.
 fn remove_dead(file: &File, path: &Path) {
     let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
     if files::lock(file.as_raw_fd()).is_ok()
-        && let (Ok(this), Ok(named)) = (file.metadata(), std::fs::symlink_metadata(path))
-        && identity(this) == identity(named)
+        && let (Ok(opened), Ok(at_path)) = (file.metadata(), std::fs::symlink_metadata(path))
+        && identity(opened) == identity(at_path)
     {
         let _ = std::fs::remove_file(path);
     }
 }
 
-/// Clears a path for a process that is to make a page there. Returns the living process that has a page there;
-/// otherwise removes the file, even a locked one that does not belong to the user of its process.
-pub(super) fn take_out(path: &Path) -> Option<u32> {
+/// Clears a path for a new page. Returns the process that holds a valid page there, if any; otherwise removes the
+/// file, also a locked file that does not belong to the user of its process.
+pub(super) fn clear_path(path: &Path) -> Option<u32> {
     if let Ok(Some(file)) = open_page(path) {
         let holder = files::lock_holder(file.as_raw_fd()).ok().flatten();
         let user = file.metadata().map_or(0, |metadata| metadata.uid());
@@ -413,22 +415,21 @@ pub(super) fn take_out(path: &Path) -> Option<u32> {
     None
 }
 
-/// The files by which the kernel shows a process its own namespaces.
+/// The kernel's files for the namespaces of the calling process.
 pub(super) const PID_NAMESPACE: &str = "/proc/self/ns/pid";
 pub(super) const NET_NAMESPACE: &str = "/proc/self/ns/net";
 
-/// The inode of a namespace; 0 if it is not known.
+/// The inode of a namespace; 0 if it cannot be read.
 pub(super) fn namespace(path: &str) -> u64 {
     std::fs::metadata(path).map_or(0, |metadata| metadata.ino())
 }
 
-/// The name of another process, escaped for printing: control characters, and characters that change the direction of
-/// writing.
-pub fn printable(name: &[u8]) -> String {
+/// A process name, which may hold any characters, with those for control and writing direction escaped.
+pub fn escape_name(name: &[u8]) -> String {
     let text = String::from_utf8_lossy(name);
-    let escaped = text.chars().flat_map(|one| {
-        let is_plain = matches!(one, '\'' | '"');
-        let (plain, escaped) = (is_plain.then_some(one), (!is_plain).then(|| one.escape_debug()));
+    let escaped = text.chars().flat_map(|character| {
+        let is_plain = matches!(character, '\'' | '"');
+        let (plain, escaped) = (is_plain.then_some(character), (!is_plain).then(|| character.escape_debug()));
         plain.into_iter().chain(escaped.into_iter().flatten())
     });
     escaped.collect()
@@ -442,7 +443,7 @@ fn owner(pid: u32) -> Option<u32> {
 }
 
 fn traffic_at(words: &[u64], at: usize) -> Vec<(Traffic, u64)> {
-    Traffic::ALL.iter().map(|one| (*one, words[at + *one as usize])).collect()
+    Traffic::ALL.iter().map(|kind| (*kind, words[at + *kind as usize])).collect()
 }
 
 fn address_at(words: &[u64], at: usize) -> Option<SocketAddr> {
@@ -464,6 +465,7 @@ fn link_status(index: u32, words: &[u64], now: u64) -> Option<LinkStatus> {
         age: Duration::from_nanos(now.saturating_sub(words[layout::link::SINCE_NS])),
         encrypted: words[layout::link::ENCRYPTED] == 1,
         connections: words[layout::link::CONNECTIONS],
+        sessions: words[layout::link::SESSIONS].checked_sub(1),
         traffic: traffic_at(words, layout::link::TRAFFIC),
     })
 }
@@ -499,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_removed_when_nobody_has_it_locked_whatever_its_layout() {
+    fn unlocked_page_of_any_layout_is_removed() {
         let path = scratch("layout");
         for layout in [layout::LAYOUT, layout::LAYOUT + 1] {
             // The process id on the page is wrong, and must not be used.
@@ -510,7 +512,7 @@ mod tests {
                 Err(error) => {
                     assert!(layout > layout::LAYOUT && error.to_string().contains("another version"))
                 }
-                Ok(None) => panic!("its server lives"),
+                Ok(None) => panic!("a locked page should be found"),
             }
             assert!(path.exists());
             drop(holder);
@@ -519,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_page_is_refused_or_left_alone() {
+    fn page_of_a_layout_without_lock_is_refused_or_skipped_and_stays() {
         let path = scratch("older");
         let ticks = start_ticks("/proc/self/stat").unwrap();
         let write = |ticks: u64| {
@@ -531,14 +533,14 @@ mod tests {
         write(ticks + 1);
         assert!(
             ServerPage::open(&path).unwrap().is_none() && path.exists(),
-            "it may live in another namespace"
+            "the page stays: its server may run in another PID namespace"
         );
         std::fs::remove_file(&path).unwrap();
     }
 
-    /// The page of one user's process, in a file of another user.
+    /// The page is locked by a process of one user, and its file belongs to another user.
     #[test]
-    fn a_page_that_is_not_its_process_users_is_told() {
+    fn page_of_another_user_than_its_process_is_an_error() {
         let path = scratch("forged");
         write(&path, &[(header::MAGIC, layout::MAGIC), (header::LAYOUT, layout::LAYOUT)]);
         let holder = Holder::of(&path);
@@ -552,7 +554,7 @@ mod tests {
 
     /// In a directory that lists its newest file first.
     #[test]
-    fn a_page_is_found_among_many_other_files() {
+    fn page_is_found_among_many_other_files() {
         let directory = Path::new("/dev/shm").join(format!("spillway-many-{}", std::process::id()));
         std::fs::create_dir(&directory).unwrap();
         let path = directory.join(format!("{PREFIX}a"));
@@ -568,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn further_names_and_pages_of_a_process_are_left_out() {
+    fn hard_links_of_a_page_are_reported_once() {
         let directory = scratch("names");
         std::fs::create_dir(&directory).unwrap();
         let path = directory.join(format!("{PREFIX}a"));
@@ -583,12 +585,12 @@ mod tests {
         assert_eq!((pages.len(), unreadable.len()), (1, 0));
     }
 
-    /// A page whose only link ends and is accepted again, over and over.
+    /// The page's only link ends and is accepted again, in a loop.
     #[test]
-    fn traffic_does_not_fall_when_a_link_ends() {
+    fn traffic_does_not_decrease_when_a_link_ends() {
         const MESSAGES: u64 = 1_000_000;
         let path = scratch("ending");
-        write(&path, &[(header::LINKS_MADE, layout::LINKS as u64)]);
+        write(&path, &[(header::LINKS_ALLOCATED, layout::LINKS as u64)]);
         let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
         let set = |at: usize, word: u64| file.write_all_at(&word.to_ne_bytes(), at as u64 * 8).unwrap();
         let link = layout::link_at(layout::LINKS - 1);
@@ -603,14 +605,14 @@ mod tests {
             pid_namespace: None,
             net_namespace: None,
             user: 0,
-            named: String::new(),
+            name_on_page: String::new(),
         };
         let messages = || page.status().unwrap().traffic[Traffic::MessagesReceived as usize].1;
         let is_over = AtomicBool::new(false);
-        let lives = std::thread::scope(|scope| {
+        let links_ended = std::thread::scope(|scope| {
             let links = scope.spawn(|| {
                 let traffic = Traffic::MessagesReceived as usize;
-                let (mut sequence, mut lives) = (0, 0);
+                let (mut sequence, mut links_ended) = (0, 0);
                 let mut change = |words: &[(usize, u64)]| {
                     set(link, sequence + 1);
                     words.iter().for_each(|(at, word)| set(*at, *word));
@@ -621,33 +623,36 @@ mod tests {
                     change(&[(link + layout::link::TRAFFIC + traffic, 0), (link + layout::link::STATE, 2)]);
                     set(link + layout::link::TRAFFIC + traffic, MESSAGES);
                     std::thread::sleep(Duration::from_millis(2));
-                    lives += 1;
-                    change(&[(header::GONE + traffic, lives * MESSAGES), (link + layout::link::STATE, 0)]);
+                    links_ended += 1;
+                    change(&[
+                        (header::ENDED_TRAFFIC + traffic, links_ended * MESSAGES),
+                        (link + layout::link::STATE, 0),
+                    ]);
                     std::thread::sleep(Duration::from_millis(2));
                 }
-                lives
+                links_ended
             });
             let (mut before, began) = (0, Instant::now());
-            let mut falls = 0;
+            let mut decreases = 0;
             while began.elapsed() < Duration::from_secs(2) {
                 let now = messages();
-                falls += usize::from(now < before);
+                decreases += usize::from(now < before);
                 before = now;
             }
             is_over.store(true, Ordering::Relaxed);
-            assert_eq!(falls, 0);
+            assert_eq!(decreases, 0);
             links.join().unwrap()
         });
-        assert_eq!(messages(), lives * MESSAGES);
+        assert_eq!(messages(), links_ended * MESSAGES);
         std::fs::remove_file(&path).unwrap();
     }
 
     #[test]
-    fn any_traffic_is_added_up() {
+    fn sum_of_traffic_saturates() {
         let path = scratch("traffic");
         let traffic = layout::link_at(0) + layout::link::TRAFFIC;
         let mut words = vec![(header::MAGIC, layout::MAGIC), (header::LAYOUT, layout::LAYOUT)];
-        words.extend([(header::LINKS_MADE, 1), (header::GONE, 1), (traffic, u64::MAX)]);
+        words.extend([(header::LINKS_ALLOCATED, 1), (header::ENDED_TRAFFIC, 1), (traffic, u64::MAX)]);
         words.push((layout::link_at(0) + layout::link::STATE, 2));
         let peer = layout::address_words("10.0.0.1:1".parse().unwrap());
         words.extend(
@@ -663,7 +668,7 @@ mod tests {
 
     /// Reading a page with a valid start and random words does not panic, and returns bounded tables.
     #[test]
-    fn any_words_are_read() {
+    fn page_with_random_words_is_read_without_panic() {
         let path = scratch("reader");
         let fill = |seed: u64| {
             let mut state = seed;
@@ -679,15 +684,19 @@ mod tests {
         for seed in 0..4 {
             fill(seed);
             let holder = Holder::of(&path);
-            let page = ServerPage::open(&path).unwrap().expect("it is a page of a living process");
-            assert!(page.named.chars().all(|one| !one.is_control()), "{:?}", page.named);
+            let page = ServerPage::open(&path).unwrap().expect("a locked page is found");
+            assert!(
+                page.name_on_page.chars().all(|character| !character.is_control()),
+                "{:?}",
+                page.name_on_page
+            );
             assert_eq!((page.pid, page.program().as_str()), (holder.pid(), "python3"));
             assert!(page.status().unwrap().links.len() <= layout::LINKS);
             assert!(page.connections().unwrap().len() <= layout::CONNECTIONS);
-            let answers = ask_all(&[page], Request::Refresh, Duration::ZERO);
-            assert!(matches!(answers[..], [Ok(false)]), "nobody is there to answer");
+            let answers = request_all(&[page], Request::Refresh, Duration::ZERO);
+            assert!(matches!(answers[..], [Ok(false)]), "no server carries out the request");
         }
-        // Too short, a symbolic link, a directory: not a page, or an error.
+        // A file that is too short is no page; a symbolic link or a directory is an error.
         std::fs::write(&path, [0; 100]).unwrap();
         assert!(ServerPage::open(&path).unwrap().is_none());
         std::fs::remove_file(&path).unwrap();
@@ -698,11 +707,11 @@ mod tests {
     }
 
     #[test]
-    fn names_cannot_write_to_terminals() {
-        assert_eq!(printable(b"memcached"), "memcached");
-        assert_eq!(printable(b"it's \"x\""), "it's \"x\"");
-        assert_eq!(printable(b"\x1b[2Jroot\n\x07"), "\\u{1b}[2Jroot\\n\\u{7}");
-        assert_eq!(printable("\u{9b}31m\u{202e}".as_bytes()), "\\u{9b}31m\\u{202e}");
-        assert_eq!(printable(b"\xff\\"), "\u{fffd}\\\\");
+    fn control_characters_in_names_are_escaped() {
+        assert_eq!(escape_name(b"memcached"), "memcached");
+        assert_eq!(escape_name(b"it's \"x\""), "it's \"x\"");
+        assert_eq!(escape_name(b"\x1b[2Jroot\n\x07"), "\\u{1b}[2Jroot\\n\\u{7}");
+        assert_eq!(escape_name("\u{9b}31m\u{202e}".as_bytes()), "\\u{9b}31m\\u{202e}");
+        assert_eq!(escape_name(b"\xff\\"), "\u{fffd}\\\\");
     }
 }

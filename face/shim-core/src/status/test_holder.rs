@@ -12,7 +12,7 @@ impl Holder {
             print('held', flush=True); sys.stdin.read()";
         let mut command = Command::new("/usr/bin/python3");
         command.args(["-c", HOLD]).arg(path).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("python3 is installed");
+        let mut child = command.spawn().expect("run python3");
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "held\n");

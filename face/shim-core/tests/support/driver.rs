@@ -1,4 +1,4 @@
-//! The opening end of a link, driven step by step.
+//! The opener's end of a link, driven step by step.
 
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
@@ -12,7 +12,7 @@ use spillway_batch::{
 };
 use spillway_transport::{Chunk, Time};
 
-/// A driver's state of one virtual connection.
+/// The driver's state of one virtual connection.
 #[derive(Debug, Default)]
 pub struct Virtual {
     pub accepted: bool,
@@ -20,12 +20,12 @@ pub struct Virtual {
     pub received: Vec<u8>,
     pub finished: bool,
     pub closed: Option<CloseReason>,
-    /// Received bytes are not reported as consumed, like by a client that does not read.
-    pub holds: bool,
-    held: usize,
+    /// Received bytes are not reported as consumed, as if the client did not read.
+    pub is_unread: bool,
+    unread_bytes: usize,
 }
 
-/// A message on a relayed connection, such as one that carries a session.
+/// A message on a relayed connection, for instance one that carries a session.
 #[derive(Debug)]
 pub enum Relayed {
     Control(Control),
@@ -38,17 +38,17 @@ pub struct Driver {
     pub link: OpenerLink,
     pub connections: HashMap<Id, Virtual>,
     pub established: bool,
-    /// The server closed the link, or it broke.
+    /// Why the link was lost.
     pub lost: Option<String>,
     /// Messages of relayed connections, in order.
     pub relayed: Vec<(Id, Relayed)>,
-    /// Bytes that `send` could not place yet.
+    /// Bytes beyond the credit, by connection.
     unsent: HashMap<Id, Vec<u8>>,
     buffer: Vec<u8>,
-    began: Instant,
+    started: Instant,
 }
 
-/// How long anything may take before a test fails.
+/// Time after which a wait fails the test.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Driver {
@@ -64,16 +64,16 @@ impl Driver {
 
     /// Opens a link with the key of links that stay on loopback.
     pub fn loopback(port: SocketAddr) -> Driver {
-        Driver::open(port, Role::Helper, Key::loopback_only()).expect("the link is established")
+        Driver::open(port, Role::Helper, Key::loopback_only()).expect("the server accepts the link")
     }
 
     pub fn start(port: SocketAddr, role: Role, key: Key) -> Result<Driver, String> {
-        // The link port opens only when the server waits for clients, which is after it begins to listen.
-        let until = Instant::now() + Duration::from_secs(5);
+        // The link port opens when the server first waits for clients, so it may open after the ordinary port.
+        let deadline = Instant::now() + Duration::from_secs(5);
         let stream = loop {
             match TcpStream::connect(port) {
                 Ok(stream) => break stream,
-                Err(error) if error.kind() == ErrorKind::ConnectionRefused && Instant::now() < until => {
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused && Instant::now() < deadline => {
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 Err(error) => return Err(error.to_string()),
@@ -81,7 +81,7 @@ impl Driver {
         };
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
         let limits = Limits { handshake_timeout: Duration::from_secs(60), ..Limits::default() };
-        let policy = PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 };
+        let policy = PolicyKind::Fixed { interval: Duration::ZERO, size_bytes: 0 };
         let config = OpenerConfig { role, key, limits, policy, encryption: Encryption::Preferred };
         let mut random = [0; LinkRandomness::BYTES];
         getrandom::fill(&mut random).map_err(|error| error.to_string())?;
@@ -94,15 +94,15 @@ impl Driver {
             relayed: Vec::new(),
             unsent: HashMap::new(),
             buffer: vec![0; 256 * 1024],
-            began: Instant::now(),
+            started: Instant::now(),
         })
     }
 
     pub fn now(&self) -> Time {
-        Time(self.began.elapsed().as_nanos() as u64)
+        Time(self.started.elapsed().as_nanos() as u64)
     }
 
-    /// Opens a virtual connection from an address made of the number of connections.
+    /// Opens a virtual connection from a client address that no other connection of this link has.
     pub fn connect(&mut self) -> Id {
         let number = self.connections.len() as u16;
         let client =
@@ -111,24 +111,24 @@ impl Driver {
     }
 
     pub fn connect_from(&mut self, client: SocketAddr) -> Id {
-        let id = self.link.open(client, None).expect("an id is free");
+        let id = self.link.open(client, None).expect("an id is free on the link");
         self.connections.insert(id, Virtual::default());
         id
     }
 
-    /// Puts a request into the batch; bytes beyond the credit are sent later.
+    /// Adds a request to the batch. Bytes beyond the credit are sent when credit arrives.
     pub fn send(&mut self, id: Id, bytes: &[u8]) {
         if let Some(waiting) = self.unsent.get_mut(&id) {
             waiting.extend_from_slice(bytes);
             return;
         }
-        let taken = self.link.compose(id, bytes);
-        if taken < bytes.len() {
-            self.unsent.insert(id, bytes[taken..].to_vec());
+        let composed = self.link.compose(id, bytes);
+        if composed < bytes.len() {
+            self.unsent.insert(id, bytes[composed..].to_vec());
         }
     }
 
-    pub fn unsent(&self) -> usize {
+    pub fn unsent_bytes(&self) -> usize {
         self.unsent.values().map(Vec::len).sum()
     }
 
@@ -138,13 +138,13 @@ impl Driver {
             if let Err(error) = self.stream.write_all(batch.as_slice()) {
                 self.lost.get_or_insert(error.to_string());
             }
-            self.link.recycle(recycled(batch));
+            self.link.recycle(cleared(batch));
         }
     }
 
-    /// Receives once, waiting at most this long. Returns whether anything was received.
+    /// Receives once, waiting for at most `wait`. Returns whether bytes were received.
     pub fn receive(&mut self, wait: Duration) -> bool {
-        self.stream.set_read_timeout(Some(wait.max(Duration::from_millis(1)))).expect("a timeout can be set");
+        self.stream.set_read_timeout(Some(wait.max(Duration::from_millis(1)))).unwrap();
         let mut buffer = std::mem::take(&mut self.buffer);
         let length = match self.stream.read(&mut buffer) {
             Ok(0) => {
@@ -152,18 +152,18 @@ impl Driver {
                 0
             }
             Ok(length) => length,
-            Err(error) if is_passing(error.kind()) => 0,
+            Err(error) if is_temporary(error.kind()) => 0,
             Err(error) => {
                 self.lost.get_or_insert(error.to_string());
                 0
             }
         };
-        self.digest(&buffer[..length]);
+        self.handle_bytes(&buffer[..length]);
         self.buffer = buffer;
         length > 0
     }
 
-    fn digest(&mut self, wire: &[u8]) {
+    fn handle_bytes(&mut self, wire: &[u8]) {
         let now = self.now();
         let mut scratch = Scratch::new();
         let mut input = self.link.unseal(now, wire, &mut scratch);
@@ -192,8 +192,8 @@ impl Driver {
             OpenerEvent::Data { id, bytes } => {
                 let connection = self.of(id);
                 connection.received.extend_from_slice(bytes);
-                if connection.holds {
-                    connection.held += bytes.len();
+                if connection.is_unread {
+                    connection.unread_bytes += bytes.len();
                 } else {
                     self.link.consumed(id, bytes.len()).unwrap();
                 }
@@ -203,7 +203,7 @@ impl Driver {
                 self.of(id).closed = Some(reason);
                 self.link.close(id, CloseReason::Normal);
             }
-            OpenerEvent::Drain { .. } | OpenerEvent::Taken { .. } => {}
+            OpenerEvent::Drain { .. } | OpenerEvent::Acknowledged { .. } => {}
             OpenerEvent::RelayedControl { id, control } => self.relayed.push((id, Relayed::Control(control))),
             OpenerEvent::RelayedData { id, bytes, .. } => {
                 self.relayed.push((id, Relayed::Data(bytes.to_vec())));
@@ -211,12 +211,12 @@ impl Driver {
         }
     }
 
-    /// A client that did not read reads again: reports all bytes as consumed.
-    pub fn release(&mut self, id: Id) {
+    /// Reports all unread bytes as consumed, and those that follow, as if the client read again.
+    pub fn read_again(&mut self, id: Id) {
         let connection = self.of(id);
-        connection.holds = false;
-        let held = std::mem::take(&mut connection.held);
-        self.link.consumed(id, held).unwrap();
+        connection.is_unread = false;
+        let unread_bytes = std::mem::take(&mut connection.unread_bytes);
+        self.link.consumed(id, unread_bytes).unwrap();
         self.flush();
     }
 
@@ -234,7 +234,11 @@ impl Driver {
         let deadline = Instant::now() + PATIENCE;
         self.flush();
         while !until(self) {
-            assert!(Instant::now() < deadline, "the condition did not come in time; lost: {:?}", self.lost);
+            assert!(
+                Instant::now() < deadline,
+                "the condition is not met within {PATIENCE:?}; link lost: {:?}",
+                self.lost
+            );
             assert!(self.lost.is_none() || !self.established, "the link was lost: {:?}", self.lost);
             self.receive(Duration::from_millis(100));
             self.flush();
@@ -243,8 +247,8 @@ impl Driver {
 
     /// Takes the next message on a relayed connection.
     pub fn next_relayed(&mut self, id: Id) -> Relayed {
-        self.run(|driver| driver.relayed.iter().any(|(of, _)| *of == id));
-        let position = self.relayed.iter().position(|(of, _)| *of == id).expect("it has come");
+        self.run(|driver| driver.relayed.iter().any(|(relayed_id, _)| *relayed_id == id));
+        let position = self.relayed.iter().position(|(relayed_id, _)| *relayed_id == id).unwrap();
         self.relayed.remove(position).1
     }
 
@@ -259,12 +263,12 @@ impl Driver {
     }
 }
 
-/// Nothing was received yet, or the machine was suspended meanwhile.
-fn is_passing(kind: ErrorKind) -> bool {
+/// Whether an error is no failure: no bytes have arrived, or a signal or a suspend has interrupted the call.
+fn is_temporary(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-fn recycled(mut batch: Chunk) -> Chunk {
+fn cleared(mut batch: Chunk) -> Chunk {
     batch.clear();
     batch
 }

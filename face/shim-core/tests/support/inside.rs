@@ -1,5 +1,4 @@
-//! The preload library inside the test's own process, called as an application calls libc: for seeded random calls,
-//! and to count what one call returns.
+//! The preload library inside the test's own process, called as an application calls libc.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::AsRawFd;
@@ -20,7 +19,7 @@ pub struct Inside {
 /// The data of the listener's events.
 pub const LISTENER: u64 = u64::MAX;
 
-/// Starts the one application of this process.
+/// Starts the application, once for this process.
 pub fn start() -> &'static Inside {
     static INSIDE: OnceLock<Inside> = OnceLock::new();
     INSIDE.get_or_init(|| {
@@ -33,7 +32,7 @@ pub fn start() -> &'static Inside {
         // SAFETY: plain calls with valid arguments.
         let set = unsafe {
             assert_eq!(descriptors::listen(listener.as_raw_fd(), 128), 0);
-            epoll::created(libc::epoll_create1(libc::EPOLL_CLOEXEC))
+            epoll::record_set(libc::epoll_create1(libc::EPOLL_CLOEXEC))
         };
         let inside = Inside { listener, set, link };
         assert_eq!(
@@ -53,7 +52,7 @@ impl Inside {
 
     pub fn wait(&self, max: usize, timeout_ms: c_int) -> Vec<(u64, u32)> {
         let mut events = vec![epoll_event { events: 0, u64: 0 }; max];
-        // SAFETY: there is room for `max`.
+        // SAFETY: there is room for `max` events.
         let count = unsafe {
             epoll::wait(self.set, events.as_mut_ptr(), max as c_int, epoll::Wait::Plain(timeout_ms))
         };
@@ -63,7 +62,7 @@ impl Inside {
 
     pub fn accept(&self) -> Option<c_int> {
         let null = std::ptr::null_mut();
-        // SAFETY: no address is asked for.
+        // SAFETY: null pointers request no address.
         let fd = unsafe {
             accept::accept(self.listener.as_raw_fd(), null, std::ptr::null_mut(), libc::SOCK_CLOEXEC)
         };

@@ -37,7 +37,7 @@ impl Daemon {
             .args(["-d", "-u", "root", "-l", "127.0.0.1", "-p", &plain.port().to_string(), "-P"])
             .arg(pid_file);
         command.env("LD_PRELOAD", library()).env("SPILLWAY_LINK", link.to_string());
-        assert!(command.stdin(Stdio::null()).status().expect("memcached is installed").success());
+        assert!(command.stdin(Stdio::null()).status().expect("run memcached").success());
         let deadline = Instant::now() + PATIENCE;
         loop {
             let pid = std::fs::read_to_string(pid_file).ok().and_then(|text| text.trim().parse().ok());
@@ -46,7 +46,7 @@ impl Daemon {
             {
                 return Daemon { pid, link };
             }
-            assert!(Instant::now() < deadline, "the daemon does not listen");
+            assert!(Instant::now() < deadline, "the daemon does not listen within {PATIENCE:?}");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -54,7 +54,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // SAFETY: a signal to the process whose id the daemon itself wrote.
+        // SAFETY: passes no pointers. The daemon itself has written its process id.
         unsafe { libc::kill(self.pid, libc::SIGKILL) };
     }
 }

@@ -1,4 +1,4 @@
-//! Any server program with the preload library, on free ports, with its standard error.
+//! A server process of any program with the preload library, on free ports; its standard error is recorded.
 
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpStream};
@@ -13,13 +13,13 @@ use super::driver::PATIENCE;
 
 /// The preload library of the same build.
 pub fn library() -> PathBuf {
-    let program = std::env::current_exe().expect("a program knows its path");
+    let program = std::env::current_exe().expect("path of the test program");
     let candidates = program.ancestors().skip(1).take(3).flat_map(|folder| {
         [folder.join("libspillway_shim.so"), folder.join("deps").join("libspillway_shim.so")]
     });
     let found = candidates.into_iter().find(|path| path.exists());
     found.expect(
-        "libspillway_shim.so is not beside this test: run `cargo build --release -p spillway-shim` first",
+        "libspillway_shim.so beside the test program: run `cargo build --release -p spillway-shim` first",
     )
 }
 
@@ -34,23 +34,23 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts what `command` makes, which must listen on the address that it is given. Waits for both ports.
+    /// Starts the program of `command`, which gets the address to listen on. Waits for both ports.
     pub fn start(command: impl Fn(SocketAddr) -> Command) -> Server {
         Server::start_until(command, |server| TcpStream::connect(server.link).is_ok())
     }
 
     /// Like [`start`](Self::start), but waits for the ordinary port and `is_up`.
     pub fn start_until(command: impl Fn(SocketAddr) -> Command, is_up: impl Fn(&Server) -> bool) -> Server {
-        // Another process may take a port before the server binds it: try again then.
+        // Several attempts, because another process may take a port before the server binds it.
         for _ in 0..10 {
             if let Some(server) = Server::start_at(free_address(), free_address(), &command, &is_up) {
                 return server;
             }
         }
-        panic!("the server did not start ten times in a row");
+        panic!("the server failed to start in ten attempts");
     }
 
-    /// Like [`start_until`](Self::start_until), on these two ports; `None` if the server ends at once.
+    /// Like [`start_until`](Self::start_until), on these two ports; `None` if the server ends before it is up.
     pub fn start_at(
         plain: SocketAddr,
         link: SocketAddr,
@@ -75,13 +75,14 @@ impl Server {
         if !command.get_envs().any(|(name, _)| name == "SPILLWAY_LINK") {
             command.env("SPILLWAY_LINK", link.to_string());
         }
-        let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it is installed");
+        let mut child =
+            command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("start the server program");
         let log = Arc::new(Mutex::new(String::new()));
-        let (lines, copy) = (BufReader::new(child.stderr.take().unwrap()), log.clone());
+        let (stderr, log_of_thread) = (BufReader::new(child.stderr.take().unwrap()), log.clone());
         std::thread::spawn(move || {
-            for line in lines.lines().map_while(Result::ok) {
+            for line in stderr.lines().map_while(Result::ok) {
                 eprintln!("server: {line}");
-                let mut log = copy.lock().unwrap();
+                let mut log = log_of_thread.lock().unwrap();
                 log.push_str(&line);
                 log.push('\n');
             }
@@ -90,11 +91,11 @@ impl Server {
     }
 
     /// Starts the ignored test `server` of the calling test program as a server process of this kind.
-    pub fn own(kind: &str) -> Server {
-        Server::start(|address| own_command(kind, address))
+    pub fn of_kind(kind: &str) -> Server {
+        Server::start(|address| kind_command(kind, address))
     }
 
-    /// Ends the server with SIGKILL, and waits for that.
+    /// Ends the server with SIGKILL, and waits for its end.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -125,7 +126,7 @@ impl Server {
     pub fn wait_for_log(&self, text: &str) {
         let deadline = Instant::now() + PATIENCE;
         while !self.log().contains(text) {
-            assert!(Instant::now() < deadline, "no {text:?} in the log:\n{}", self.log());
+            assert!(Instant::now() < deadline, "{text:?} is not in the log:\n{}", self.log());
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -162,13 +163,13 @@ impl Server {
     }
 }
 
-/// Ends a process that a test's server has made.
+/// Ends a child process of a test's server.
 pub fn kill(pid: i32) {
-    // SAFETY: a signal.
+    // SAFETY: passes no pointers.
     unsafe { libc::kill(pid, libc::SIGKILL) };
 }
 
-pub fn own_command(kind: &str, address: SocketAddr) -> Command {
+pub fn kind_command(kind: &str, address: SocketAddr) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "server", "--ignored", "--nocapture"]).stdout(Stdio::null());
     command.env("SERVER_KIND", kind).env("SERVER_ADDRESS", address.to_string());

@@ -1,4 +1,4 @@
-//! A real redis with the preload library, in a directory of its own, and its commands.
+//! A real redis with the preload library, in a directory of its own, and its protocol.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use spillway_batch::Id;
 use super::driver::Driver;
 use super::process::Server;
 
-/// A redis and its directory, which is removed when this is dropped.
+/// A redis server and its directory. Both end when dropped.
 pub struct Redis {
     pub server: Server,
     pub directory: PathBuf,
@@ -42,32 +42,34 @@ impl Drop for Redis {
     }
 }
 
-/// A client on the same host: with its default settings, redis serves no other.
-pub fn local(link: &mut Driver) -> Id {
+/// Connects a client on the same host: with its default settings, redis serves only such clients.
+pub fn connect_local(link: &mut Driver) -> Id {
     let port = 20_000 + link.connections.len() as u16;
     link.connect_from(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
 }
 
-/// A command as clients send it.
-pub fn command(words: &[&[u8]]) -> Vec<u8> {
-    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
-    for word in words {
-        bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
-        bytes.extend_from_slice(word);
+/// The bytes of a command.
+pub fn command(arguments: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();
+    for argument in arguments {
+        bytes.extend_from_slice(format!("${}\r\n", argument.len()).as_bytes());
+        bytes.extend_from_slice(argument);
         bytes.extend_from_slice(b"\r\n");
     }
     bytes
 }
 
-pub fn words(text: &str) -> Vec<u8> {
+/// The bytes of a command whose arguments are separated by spaces.
+pub fn command_of(text: &str) -> Vec<u8> {
     command(&text.split(' ').map(str::as_bytes).collect::<Vec<_>>())
 }
 
+/// A bulk string in redis' protocol.
 pub fn bulk(value: &[u8]) -> Vec<u8> {
     [format!("${}\r\n", value.len()).as_bytes(), value, b"\r\n"].concat()
 }
 
-/// Sends a command and checks that exactly this reply comes.
+/// Sends a command and checks that the reply equals `reply`.
 pub fn expect(link: &mut Driver, id: Id, command: &[u8], reply: &[u8]) {
     link.send(id, command);
     link.run(|link| {
@@ -78,9 +80,9 @@ pub fn expect(link: &mut Driver, id: Id, command: &[u8], reply: &[u8]) {
     assert!(received == reply, "{:?}", String::from_utf8_lossy(&received[..received.len().min(500)]));
 }
 
-/// Sends a command and awaits one whole bulk reply.
+/// Sends a command and receives one complete bulk reply.
 pub fn ask_text(link: &mut Driver, id: Id, text: &str) -> String {
-    link.send(id, &words(text));
+    link.send(id, &command_of(text));
     link.run(|link| {
         let received = &link.connections[&id].received;
         let end = received.windows(2).position(|pair| pair == b"\r\n");

@@ -21,11 +21,11 @@ use crate::settings::is_in;
 use crate::socket;
 use crate::table::{AwaitingHeader, Entry, Opening, Side};
 
-/// At most one rejected load balancer is logged in this time.
+/// Minimum interval between log lines about rejected load balancers.
 const WARN_INTERVAL: Duration = Duration::from_secs(1);
-/// Connections accepted from a listener before other events are handled.
+/// Maximum number of connections accepted from a listener before other events are handled.
 const ACCEPTED_PER_TURN: usize = 64;
-/// Pause of accepting after the host ran out of descriptors.
+/// How long accepting pauses when the host has no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 impl Worker {
@@ -34,7 +34,7 @@ impl Worker {
         for (token, listener) in (LISTENERS..).zip(&self.listeners) {
             let flags = EventFlags::IN | EventFlags::EXCLUSIVE;
             match epoll::add(&self.epoll, &**listener, EventData::new_u64(token), flags) {
-                // `EXIST`: an earlier attempt registered this listener and failed at a later one.
+                // `EXIST`: an earlier call has registered this listener, and has failed at a later listener.
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -53,15 +53,15 @@ impl Worker {
         self.accept_at_most(now, listener, ACCEPTED_PER_TURN);
     }
 
-    pub(super) fn accept_at_most(&mut self, now: Instant, listener: u64, most: usize) {
+    pub(super) fn accept_at_most(&mut self, now: Instant, listener: u64, max: usize) {
         let Some(listener) = usize::try_from(listener).ok().and_then(|at| self.listeners.get(at)) else {
             return;
         };
         let listener = Arc::clone(listener);
-        for _ in 0..most {
+        for _ in 0..max {
             match socket::accept(&listener) {
                 Ok((socket, peer)) => self.admit_client(now, socket, peer),
-                Err(error) if socket::is_later(&error) => return,
+                Err(error) if socket::would_block(&error) => return,
                 // The client closed its connection before it was accepted.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
@@ -94,12 +94,12 @@ impl Worker {
         *self.table.get(index) =
             Entry::AwaitingHeader(AwaitingHeader { socket, peer, bytes: Vec::new(), deadline });
         self.set_timer(index, Some(deadline));
-        self.count_connections(1);
+        self.add_connections(1);
     }
 
     /// Adds to the connections of all threads together, which `max_connections` bounds.
-    fn count_connections(&self, more: i64) {
-        self.resources.thread.count_connection(more);
+    fn add_connections(&self, number: i64) {
+        self.resources.thread.add_connections(number);
     }
 
     fn admit(&self, peer: Option<SocketAddr>) -> Result<(), Refusal> {
@@ -129,22 +129,23 @@ impl Worker {
     /// Reads the PROXY header, and opens the session when the header is complete.
     pub(super) fn receive_header(&mut self, now: Instant, index: u32) {
         let Entry::AwaitingHeader(awaiting) = self.table.get(index) else { return };
-        let mut space = [0; PROXY_BYTES_MAX];
+        let mut buffer = [0; PROXY_BYTES_MAX];
         let room = PROXY_BYTES_MAX - awaiting.bytes.len();
-        match socket::receive(&awaiting.socket, &mut space[..room]) {
-            Ok(count @ 1..) => awaiting.bytes.extend_from_slice(&space[..count]),
-            Err(error) if socket::is_later(&error) => return,
-            Ok(0) | Err(_) => return self.reject_awaiting(index, None),
+        match socket::receive(&awaiting.socket, &mut buffer[..room]) {
+            Ok(count @ 1..) => awaiting.bytes.extend_from_slice(&buffer[..count]),
+            Err(error) if socket::would_block(&error) => return,
+            Ok(0) => return self.reject_awaiting(index, Some("closed without a PROXY header".into())),
+            Err(error) => return self.reject_awaiting(index, Some(error.to_string())),
         }
         match parse_proxy(&awaiting.bytes) {
-            Ok(None) => {} // incomplete; not returned for PROXY_BYTES_MAX bytes
+            Ok(None) => {} // incomplete; cannot happen with PROXY_BYTES_MAX bytes
             Ok(Some(header)) => {
                 let Entry::AwaitingHeader(awaiting) = self.remove_awaiting(index) else { return };
                 let (client, first) = (header.client.or(awaiting.peer), &awaiting.bytes[header.bytes..]);
                 if client.is_some_and(|client| !is_in(&self.settings.allow_clients, client.ip())) {
                     return self.reject(&awaiting.socket, client, Refusal::Address);
                 }
-                self.resources.thread.counters.announced.add(1);
+                self.resources.thread.counters.with_proxy_header.add(1);
                 if let (Some(client), Some(via)) = (client, awaiting.peer) {
                     debug!(%client, %via, "client accepted");
                 }
@@ -155,17 +156,17 @@ impl Worker {
     }
 
     fn remove_awaiting(&mut self, index: u32) -> Entry {
-        self.count_connections(-1);
-        let place = self.table.remove(index);
-        if let Entry::AwaitingHeader(awaiting) = &place {
-            // The socket is registered again under the token of its next slot.
+        self.add_connections(-1);
+        let entry = self.table.remove(index);
+        if let Entry::AwaitingHeader(awaiting) = &entry {
+            // `begin_session` registers the socket again, with another token.
             let _ = epoll::delete(&self.epoll, &awaiting.socket);
         }
-        place
+        entry
     }
 
-    /// Rejects a load balancer's connection. `why`: what is wrong with its header; `None`: the header did not come in
-    /// time.
+    /// Rejects a load balancer's connection. `why`: the error of its header or socket; `None` if the header did not
+    /// arrive in time.
     pub(super) fn reject_awaiting(&mut self, index: u32, why: Option<String>) {
         if let Entry::AwaitingHeader(awaiting) = self.remove_awaiting(index) {
             let why = why.unwrap_or_else(|| "no PROXY header in time".into());
@@ -179,8 +180,8 @@ impl Worker {
         }
     }
 
-    /// Asks the relief policy where to open the session; [`Worker::apply_relief`] gets the answer, which may wait for
-    /// helpers. A connection outside the group opens at the server at once.
+    /// Asks the relief policy where to open the session. The policy may first wait for helpers' load reports; its order
+    /// arrives in [`Worker::apply_relief`]. The session of a connection outside the group opens at the server at once.
     fn begin_session(
         &mut self,
         now: Instant,
@@ -192,8 +193,8 @@ impl Worker {
         let member = self.resources.relief.join(now);
         let opening = Opening { socket, client, first: first.to_vec(), deadline, member };
         let index = self.table.insert(Entry::Opening(opening));
-        self.resources.thread.counters.taken.add(1);
-        self.count_connections(1);
+        self.resources.thread.counters.accepted.add(1);
+        self.add_connections(1);
         self.set_timer(index, Some(deadline));
         match member {
             Some(member) => drop(self.members.insert(member, index)),
@@ -204,13 +205,13 @@ impl Worker {
         }
     }
 
-    /// Connects a local connection with its opened session, or closes it if opening failed.
+    /// Begins to forward between a local connection and its session, or closes the connection if the session failed.
     pub(super) fn handle_opened(&mut self, now: Instant, index: u32, session: io::Result<Session>) {
         let session = match session {
             Ok(session) => session,
             Err(error) => {
                 warn!(%error, "cannot open a session: the client is reset");
-                return self.give_up(now, index);
+                return self.abandon_opening(now, index);
             }
         };
         let local = EventData::new_u64(self.table.token(index, Side::Local));
@@ -225,16 +226,16 @@ impl Worker {
         pair.watched = Some(EventFlags::IN);
         *self.table.get(index) = Entry::Open(Box::new(pair));
         if watched.is_err() {
-            return self.end(now, index, Ending::NoCarrier, false);
+            return self.close(now, index, Ending::NoCarrier, false);
         }
         // On loopback the first request has often arrived by now.
-        self.pump(now, index, true);
+        self.forward(now, index, true);
     }
 
-    /// Closes a local connection whose session could not be opened, or not in time.
-    pub(super) fn give_up(&mut self, now: Instant, index: u32) {
+    /// Closes a local connection whose session failed to open, or took too long.
+    pub(super) fn abandon_opening(&mut self, now: Instant, index: u32) {
         if let Entry::Opening(opening) = self.table.remove(index) {
-            self.count_connections(-1);
+            self.add_connections(-1);
             if let Some(member) = opening.member {
                 self.members.remove(&member);
                 self.resources.relief.leave(now, member);
@@ -254,12 +255,12 @@ mod tests {
     use crate::mailbox::Mailbox;
     use crate::settings::Settings;
     use crate::thread_state::ThreadState;
-    use crate::worker::Start;
+    use crate::worker::WorkerSetup;
 
     #[test]
-    fn a_registered_listener_does_not_stop_the_registration_of_later_ones() {
+    fn listeners_after_a_registered_one_are_registered() {
         let listener = || Arc::new(socket::listen(([127, 0, 0, 1], 0).into()).unwrap());
-        let mut worker = Worker::new(Start {
+        let mut worker = Worker::new(WorkerSetup {
             settings: Arc::new(Settings::new(([127, 0, 0, 1], 1).into(), Key::loopback_only())),
             listeners: vec![listener()],
             thread: Arc::new(ThreadState::new(Instant::now(), Arc::default())),
@@ -268,7 +269,7 @@ mod tests {
             watcher: None,
         })
         .unwrap();
-        // As if an earlier registration of this listener had failed.
+        // The first listener is registered already, and this one is not, as after a failure.
         worker.listeners.push(listener());
         worker.watch_listeners().unwrap();
         let again = epoll::add(&worker.epoll, &*worker.listeners[1], EventData::new_u64(0), EventFlags::IN);

@@ -10,7 +10,7 @@ use crate::socket::BACKLOG;
 use crate::table::Entry;
 
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
-/// How long after the deadline sessions may take to send their end to the server.
+/// Time after the deadline for sessions to send their end to the server.
 const CLOSE_GRACE: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(super) struct Draining {
 
 impl Worker {
     pub(super) fn begin_drain(&mut self, now: Instant, within: Duration) {
-        // Accept the clients that have already connected: closing the listener would reset them.
+        // First accepts the clients in the queue, which closing the listener would reset.
         for listener in 0..self.listeners.len() as u64 {
             self.accept_at_most(now, listener, BACKLOG as usize + 1);
         }
@@ -31,7 +31,7 @@ impl Worker {
         self.draining = Some(Draining { deadline: now + within, check_at: now });
     }
 
-    /// Closes idle connections, and after the deadline all. True: no connection is left.
+    /// Closes idle connections; after the deadline, all connections. Returns whether draining is complete.
     pub(super) fn is_drained(&mut self, now: Instant) -> bool {
         let Some(draining) = &mut self.draining else { return false };
         if now < draining.check_at {
@@ -39,30 +39,30 @@ impl Worker {
         }
         draining.check_at = now + CHECK_INTERVAL;
         let deadline = draining.deadline;
-        let mut is_any_left = false;
+        let mut has_connections = false;
         let mut reset = 0;
         for index in self.table.in_use() {
             match self.table.get(index) {
-                Entry::Open(pair) if pair.is_idle(now) => self.end(now, index, Ending::Shutdown, true),
+                Entry::Open(pair) if pair.is_idle(now) => self.close(now, index, Ending::Shutdown, true),
                 Entry::Open(_) if deadline <= now => {
-                    self.end(now, index, Ending::Shutdown, false);
+                    self.close(now, index, Ending::Shutdown, false);
                     reset += 1;
                 }
                 Entry::AwaitingHeader(_) if deadline <= now => self.reject_awaiting(index, None),
-                Entry::Opening(_) if deadline <= now => self.give_up(now, index),
+                Entry::Opening(_) if deadline <= now => self.abandon_opening(now, index),
                 _ => {}
             }
-            is_any_left |= !matches!(self.table.get(index), Entry::Free);
+            has_connections |= !matches!(self.table.get(index), Entry::Free);
         }
         if reset > 0 {
             info!(connections = reset, "drain deadline: reset connections that were not idle");
         }
-        !is_any_left || deadline + CLOSE_GRACE <= now
+        !has_connections || deadline + CLOSE_GRACE <= now
     }
 
-    pub(super) fn end_all(&mut self, now: Instant) {
+    pub(super) fn close_all(&mut self, now: Instant) {
         for index in self.table.in_use() {
-            self.end(now, index, Ending::Shutdown, false);
+            self.close(now, index, Ending::Shutdown, false);
         }
     }
 }

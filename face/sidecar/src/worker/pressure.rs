@@ -11,9 +11,9 @@ use crate::counters::Ending;
 use crate::memory::{Holding, Shortage, Supply};
 use crate::table::Entry;
 
-/// At most one closed client is logged in this time.
+/// Minimum interval between log lines about closed clients.
 const CLOSED_INTERVAL: Duration = Duration::from_secs(1);
-/// At most one change to scarce memory, and one back, is logged in this time.
+/// Minimum interval between log lines about scarce memory, and between lines about its end.
 const SCARCE_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
@@ -21,26 +21,26 @@ pub(super) struct Pressure {
     closed: LineLimit,
     scarce: LineLimit,
     enough: LineLimit,
-    /// Clients paused and clients closed, when memory last became scarce.
-    before: (u64, u64),
+    /// Totals of paused and of closed clients when memory last became scarce.
+    totals_before: (u64, u64),
     closed_total: u64,
 }
 
 #[derive(Debug, Default)]
 struct LineLimit {
     next_at: Option<Instant>,
-    left_out: u64,
+    lines_left_out: u64,
 }
 
 impl LineLimit {
-    /// Counts a line. `Some`: write it, with the number of lines left out before it; `None`: leave it out.
+    /// Counts a line. `Some`: write the line, with the number of lines left out before it. `None`: leave it out.
     fn count(&mut self, now: Instant, interval: Duration) -> Option<u64> {
         if self.next_at.is_some_and(|at| now < at) {
-            self.left_out += 1;
+            self.lines_left_out += 1;
             return None;
         }
         self.next_at = Some(now + interval);
-        Some(std::mem::take(&mut self.left_out))
+        Some(std::mem::take(&mut self.lines_left_out))
     }
 }
 
@@ -51,20 +51,20 @@ impl Worker {
             self.close_largest(now, Shortage::Exceeded);
             self.memory.note_closed(now);
         }
-        self.judge_memory(now);
+        self.update_supply(now);
     }
 
-    /// Closes long-unread connections while memory is scarce: without this, clients that never read would keep it
+    /// While memory is scarce, closes connections that were not read for long: otherwise such clients would keep memory
     /// scarce. Call about once a second.
     pub(super) fn close_long_unread(&mut self, now: Instant) {
         if self.memory.supply() != Supply::Enough {
             self.close_largest(now, Shortage::Scarce);
-            self.judge_memory(now);
+            self.update_supply(now);
         }
     }
 
     /// Closes connections whose clients do not read, in descending [rank](Holding::rank), until enough memory is free.
-    fn close_largest(&mut self, now: Instant, why: Shortage) {
+    fn close_largest(&mut self, now: Instant, shortage: Shortage) {
         let time = self.resources.time(now);
         let mut holdings: Vec<(u32, Holding)> = Vec::new();
         for index in self.table.in_use() {
@@ -76,10 +76,10 @@ impl Worker {
         }
         holdings.sort_unstable_by_key(|(_, holding)| Reverse(holding.rank()));
         for (index, holding) in holdings {
-            if self.memory.is_enough_closed(why, holding) {
+            if self.memory.is_enough_closed(shortage, holding) {
                 return;
             }
-            if self.memory.may_close(why, holding) {
+            if self.memory.may_close(shortage, holding) {
                 self.close_for_memory(now, index, holding);
             }
         }
@@ -89,17 +89,17 @@ impl Worker {
         let Entry::Open(pair) = self.table.get(index) else { return };
         let client = pair.client_text();
         let Holding { bytes, age } = holding;
-        let cut = MemoryReset { held_bytes: bytes, unread: age, limit_bytes: self.memory.max() };
+        let reset = MemoryReset { held_bytes: bytes, unread: age, limit_bytes: self.memory.max() };
         self.pressure.closed_total += 1;
         if let Some(left_out) = self.pressure.closed.count(now, CLOSED_INTERVAL) {
-            warn!(%client, reason = "memory", left_out, "client reset: {cut}");
+            warn!(%client, reason = "memory", left_out, "client reset: {reset}");
         }
-        self.end(now, index, Ending::Memory, false);
+        self.close(now, index, Ending::Memory, false);
     }
 
-    /// Updates the memory supply; logs a change, and resumes paused clients when there is more memory than before.
-    pub(super) fn judge_memory(&mut self, now: Instant) {
-        let before = self.memory.judge();
+    /// Updates the memory supply. Logs a change, and resumes paused clients when there is more memory than before.
+    pub(super) fn update_supply(&mut self, now: Instant) {
+        let before = self.memory.update_supply();
         let (supply, held) = (self.memory.supply(), self.memory.total());
         self.resources.thread.counters.buffered_bytes.set(held as u64);
         let Some(before) = before else { return };
@@ -125,7 +125,8 @@ impl Worker {
     }
 
     fn log_scarce(&mut self, now: Instant) {
-        self.pressure.before = (self.resources.thread.counters.paused.value(), self.pressure.closed_total);
+        self.pressure.totals_before =
+            (self.resources.thread.counters.paused.value(), self.pressure.closed_total);
         if let Some(left_out) = self.pressure.scarce.count(now, SCARCE_INTERVAL) {
             warn!(
                 buffered_bytes = self.memory.total(),
@@ -138,7 +139,7 @@ impl Worker {
     }
 
     fn log_enough(&mut self, now: Instant) {
-        let (paused, closed) = self.pressure.before;
+        let (paused, closed) = self.pressure.totals_before;
         let paused = self.resources.thread.counters.paused.value() - paused;
         let closed = self.pressure.closed_total - closed;
         if let Some(left_out) = self.pressure.enough.count(now, SCARCE_INTERVAL) {

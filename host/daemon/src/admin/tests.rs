@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicUsize;
 
 use super::*;
 
-const LONG: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A temporary directory, removed on drop.
 struct Scratch(PathBuf);
@@ -39,14 +39,14 @@ fn serve(path: &Path, bounds: Bounds) -> AdminServer {
 }
 
 #[test]
-fn the_file_has_mode_0660_and_is_removed_on_drop() {
+fn socket_file_has_mode_0660_and_is_removed_on_drop() {
     let scratch = Scratch::new();
     let path = scratch.path("a.sock");
     let server = serve(&path, Bounds::default());
     assert_eq!(fs::symlink_metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
-    assert_eq!(ask(&path, "hello", LONG).unwrap(), "<hello>");
-    assert_eq!(ask(&path, "", LONG).unwrap(), "<>");
-    let error = AdminServer::bind(&path, None).expect_err("another server answers");
+    assert_eq!(send_request(&path, "hello", TIMEOUT).unwrap(), "<hello>");
+    assert_eq!(send_request(&path, "", TIMEOUT).unwrap(), "<>");
+    let error = AdminServer::bind(&path, None).expect_err("bind beside an answering server");
     assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
     drop(server);
     assert!(!path.exists());
@@ -57,10 +57,10 @@ fn only_a_socket_without_a_server_is_replaced() {
     let scratch = Scratch::new();
     let path = scratch.path("a.sock");
     drop(UnixListener::bind(&path).unwrap());
-    drop(AdminServer::bind(&path, None).expect("no server answers at the old socket"));
+    drop(AdminServer::bind(&path, None).expect("the socket of an ended server should be replaced"));
 
     fs::write(&path, "a file").unwrap();
-    assert_eq!(AdminServer::bind(&path, None).expect_err("a file").kind(), io::ErrorKind::AddrInUse);
+    assert_eq!(AdminServer::bind(&path, None).unwrap_err().kind(), io::ErrorKind::AddrInUse);
     assert_eq!(fs::read_to_string(&path).unwrap(), "a file");
     fs::remove_file(&path).unwrap();
 
@@ -69,7 +69,7 @@ fn only_a_socket_without_a_server_is_replaced() {
     drop(UnixListener::bind(&target).unwrap());
     for target in [target.clone(), scratch.path("nothing")] {
         symlink(&target, &path).unwrap();
-        assert_eq!(AdminServer::bind(&path, None).expect_err("a link").kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(AdminServer::bind(&path, None).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         assert!(fs::symlink_metadata(&path).unwrap().is_symlink());
         fs::remove_file(&path).unwrap();
     }
@@ -84,7 +84,7 @@ fn drop_keeps_a_file_that_another_server_has_created() {
     fs::remove_file(&path).unwrap();
     let second = serve(&path, Bounds::default());
     drop(first);
-    assert_eq!(ask(&path, "still", LONG).unwrap(), "<still>");
+    assert_eq!(send_request(&path, "still", TIMEOUT).unwrap(), "<still>");
     drop(second);
 }
 
@@ -92,9 +92,9 @@ fn drop_keeps_a_file_that_another_server_has_created() {
 fn connections_are_bounded_in_bytes_time_and_number() {
     let scratch = Scratch::new();
     let path = scratch.path("a.sock");
-    let bounds = Bounds { request_bytes: 100, patience: Duration::from_millis(300), askers: 2 };
+    let bounds = Bounds { request_bytes: 100, timeout: Duration::from_millis(300), connections_max: 2 };
     let _server = serve(&path, bounds);
-    assert!(ask(&path, &"x".repeat(200), LONG).unwrap().contains("too long"));
+    assert!(send_request(&path, &"x".repeat(200), TIMEOUT).unwrap().contains("too long"));
     let answer_to = |bytes: &[u8]| {
         let mut stream = UnixStream::connect(&path).unwrap();
         stream.write_all(bytes).unwrap();
@@ -105,14 +105,14 @@ fn connections_are_bounded_in_bytes_time_and_number() {
     assert!(answer_to(b"half a line").contains("in time"));
     // Two silent connections reach the limit: a third is refused at once, and served after they have timed out.
     let silent = [(); 2].map(|()| UnixStream::connect(&path).unwrap());
-    let deadline = Instant::now() + LONG;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
-        let answer = ask(&path, "third", LONG).unwrap();
+        let answer = send_request(&path, "third", TIMEOUT).unwrap();
         match answer.as_str() {
             "<third>" => break,
             busy => assert!(busy.contains("too many"), "{busy}"),
         }
-        assert!(Instant::now() < deadline);
+        assert!(Instant::now() < deadline, "the third should be served after the time-outs");
         std::thread::sleep(Duration::from_millis(20));
     }
     drop(silent);
@@ -121,42 +121,49 @@ fn connections_are_bounded_in_bytes_time_and_number() {
 #[test]
 fn asking_without_a_server_is_an_error() {
     let scratch = Scratch::new();
-    assert_eq!(ask(&scratch.path("none"), "x", LONG).unwrap_err().kind(), io::ErrorKind::NotFound);
+    assert_eq!(
+        send_request(&scratch.path("none"), "x", TIMEOUT).unwrap_err().kind(),
+        io::ErrorKind::NotFound
+    );
     let path = scratch.path("dead");
     drop(UnixListener::bind(&path).unwrap());
-    assert_eq!(ask(&path, "x", LONG).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    assert_eq!(send_request(&path, "x", TIMEOUT).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
 }
 
 #[test]
-fn who_is_not_in_the_admin_group_reads_only() {
+fn peers_outside_the_admin_group_may_only_read() {
     let scratch = Scratch::new();
     let path = scratch.path("a.sock");
     let server = AdminServer::bind(&path, Some(0)).unwrap();
     assert_eq!(fs::symlink_metadata(&path).unwrap().permissions().mode() & 0o777, 0o666);
     server.serve(Bounds::default(), |_, rights| format!("{rights:?}"), |why| format!("no: {why}")).unwrap();
-    // The daemon's own user operates, root or not.
-    assert_eq!(ask(&path, "", LONG).unwrap(), "Operate");
+    // The daemon's own user may operate, whether it is root or not.
+    assert_eq!(send_request(&path, "", TIMEOUT).unwrap(), "Operate");
 
-    let handler = |operators| Handler {
+    let handler = |operator_group| Handler {
         bounds: Bounds::default(),
-        operators,
+        operator_group,
         answer: Box::new(|_, _| String::new()),
         refusal: Box::new(|_| String::new()),
-        readers: AtomicU32::new(0),
-        operating: AtomicU32::new(0),
+        reader_connections: AtomicU32::new(0),
+        operator_connections: AtomicU32::new(0),
         closed: Arc::default(),
     };
     let (stream, _other) = UnixStream::pair().unwrap();
     assert_eq!(handler(None).rights(&stream), Rights::Operate);
-    assert_eq!(handler(Some(u32::MAX)).rights(&stream), Rights::Operate, "the own user");
+    assert_eq!(
+        handler(Some(u32::MAX)).rights(&stream),
+        Rights::Operate,
+        "the daemon's own user should operate"
+    );
 
-    // Readers have half of the 16 places.
+    // Readers may use 8 of the 16 connections.
     let handler = Arc::new(handler(Some(0)));
     let readers: Vec<_> = (0..9).map(|_| ConnectionGuard::new(&handler, Rights::Read)).collect();
     assert!(handler.is_full(Rights::Read));
     let operators: Vec<_> = (0..7).map(|_| ConnectionGuard::new(&handler, Rights::Operate)).collect();
     assert!(!handler.is_full(Rights::Operate));
-    let _last = ConnectionGuard::new(&handler, Rights::Operate);
+    let _sixteenth = ConnectionGuard::new(&handler, Rights::Operate);
     assert!(handler.is_full(Rights::Operate));
     drop((readers, operators));
     assert!(!handler.is_full(Rights::Read));

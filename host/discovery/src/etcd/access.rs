@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 
 use crate::EtcdPrefix;
 
-/// Five times the bundle of all public authorities.
+/// Five times the size of the bundle with all public authorities.
 const CERTIFICATES_BYTES_MAX: usize = 1 << 20;
 const KEY_BYTES_MAX: usize = 64 << 10;
 const PASSWORD_BYTES_MAX: usize = 1024;
@@ -87,7 +87,7 @@ impl fmt::Display for AccessError {
             AccessError::Password(path) => {
                 write!(f, "{} must hold the password on one line, and nothing else", path.display())
             }
-            AccessError::Combination(what) => f.write_str(what),
+            AccessError::Combination(message) => f.write_str(message),
         }
     }
 }
@@ -97,7 +97,7 @@ impl std::error::Error for AccessError {}
 impl EtcdAccess {
     /// Reads and checks the files for the etcd at `place`, each by itself and together with the endpoints' schemes.
     pub fn read(files: &EtcdFiles, place: &EtcdPrefix) -> Result<EtcdAccess, AccessError> {
-        check(files, place)?;
+        check_combination(files, place)?;
         let certificates = |path: &Option<PathBuf>| path.as_deref().map_or(Ok(Vec::new()), read_certificates);
         let secret = |path: &Path, bytes_max| read_secret_file(path, bytes_max).map_err(AccessError::Secret);
         let mut secrets = Secrets {
@@ -130,13 +130,13 @@ impl EtcdAccess {
 
     /// TLS configuration. Drops parse errors: [`read`](Self::read) has checked the files.
     pub(crate) fn tls(&self) -> TlsConfig {
-        let owned = |pem: &[u8]| -> Vec<Certificate<'static>> {
-            certificates_of(pem).iter().map(|one| Certificate::from_der(one).to_owned()).collect()
+        let parse = |pem: &[u8]| -> Vec<Certificate<'static>> {
+            certificates_of(pem).iter().map(|der| Certificate::from_der(der).to_owned()).collect()
         };
         let key = PrivateKey::from_pem(self.0.key.as_bytes()).ok();
         TlsConfig::builder()
-            .root_certs(RootCerts::Specific(Arc::new(owned(&self.0.ca))))
-            .client_cert(key.map(|key| ClientCert::new_with_certs(&owned(&self.0.chain), key)))
+            .root_certs(RootCerts::Specific(Arc::new(parse(&self.0.ca))))
+            .client_cert(key.map(|key| ClientCert::new_with_certs(&parse(&self.0.chain), key)))
             .unversioned_rustls_crypto_provider(Arc::new(default_provider()))
             .build()
     }
@@ -151,9 +151,9 @@ impl fmt::Debug for EtcdAccess {
     }
 }
 
-fn check(files: &EtcdFiles, place: &EtcdPrefix) -> Result<(), AccessError> {
+fn check_combination(files: &EtcdFiles, place: &EtcdPrefix) -> Result<(), AccessError> {
     let (any_http, any_https) = (place.has_scheme("http"), place.has_scheme("https"));
-    let wrong = [
+    let problems = [
         (
             any_https && files.ca_file.is_none(),
             "https to etcd needs the certificate of the authority that etcd's comes from: give ca_file in [etcd] \
@@ -178,10 +178,10 @@ fn check(files: &EtcdFiles, place: &EtcdPrefix) -> Result<(), AccessError> {
             "a password would be sent to etcd in clear text: write https:// for each endpoint",
         ),
     ];
-    wrong
+    problems
         .iter()
         .find(|(is_wrong, _)| *is_wrong)
-        .map_or(Ok(()), |(_, what)| Err(AccessError::Combination(what)))
+        .map_or(Ok(()), |(_, message)| Err(AccessError::Combination(message)))
 }
 
 fn read_certificates(path: &Path) -> Result<Vec<u8>, AccessError> {

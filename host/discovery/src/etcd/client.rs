@@ -12,10 +12,10 @@ use super::access::EtcdAccess;
 use super::messages::{Login, Refusal, Streamed, Token};
 use crate::EtcdPrefix;
 
-/// Maximal size of an answer's body. A list of `HELPERS_MAX` helpers takes less.
+/// Maximal size of an answer's body. A list of `HELPERS_MAX` helpers is smaller.
 const BODY_BYTES_MAX: u64 = 8 << 20;
 const HEAD_BYTES_MAX: usize = 16 << 10;
-/// Maximal length of etcd's messages in our errors.
+/// Maximal length of a message of etcd that is quoted in an error.
 const MESSAGE_BYTES_MAX: usize = 200;
 
 /// Status codes of gRPC.
@@ -27,7 +27,7 @@ const UNAUTHENTICATED: u32 = 16;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failed {
-    /// etcd's gRPC status code. `None`: etcd has not answered, or not understood the request.
+    /// etcd's gRPC status code, 0 if its error has none; `None` if etcd did not answer as expected.
     code: Option<u32>,
     message: String,
 }
@@ -37,18 +37,18 @@ impl Failed {
         Failed { code: None, message: message.into() }
     }
 
-    /// The key or lease of the request does not exist.
+    /// Whether the key or lease of the request does not exist.
     pub(crate) fn is_not_found(&self) -> bool {
         self.code == Some(NOT_FOUND)
     }
 
-    /// All other members would refuse the request too.
+    /// Whether all other members would refuse the request, too.
     fn is_final(&self) -> bool {
-        let all = [INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, FAILED_PRECONDITION, UNAUTHENTICATED];
-        self.code.is_some_and(|code| all.contains(&code))
+        let codes = [INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, FAILED_PRECONDITION, UNAUTHENTICATED];
+        self.code.is_some_and(|code| codes.contains(&code))
     }
 
-    /// The token has expired, or users have changed since it was made.
+    /// Whether the token has expired, or users have changed since etcd issued it.
     fn is_token_expired(&self) -> bool {
         self.code == Some(UNAUTHENTICATED)
             || self.code == Some(INVALID_ARGUMENT) && self.message.contains("auth store is old")
@@ -70,7 +70,7 @@ impl From<ureq::Error> for Failed {
                 format!("does not answer with HTTP ({error}): is it etcd's client port?")
             }
             ureq::Error::Io(error) => error.to_string(),
-            other => short(&other.to_string()),
+            other => shortened(&other.to_string()),
         })
     }
 }
@@ -81,17 +81,17 @@ pub(crate) struct Client {
     agent: Agent,
     endpoints: Vec<String>,
     current: usize,
-    /// Replaces user and password until it expires.
+    /// Sent instead of user and password until etcd rejects it as expired.
     token: Option<Zeroizing<String>>,
 }
 
 impl Client {
-    /// `timeout` bounds one member's answer. Begins with a random member, so that requests are spread over all.
+    /// `timeout` bounds one member's answer. Begins with a random member, so that clients spread over all members.
     pub(crate) fn new(place: &EtcdPrefix, access: &EtcdAccess, timeout: Duration) -> Client {
-        let mut any = [0; 2];
-        // Without random bytes the first member is used.
-        let _ = getrandom::fill(&mut any);
-        let current = usize::from(u16::from_ne_bytes(any)) % place.endpoints.len().max(1);
+        let mut random = [0; 2];
+        // If the kernel has no random bytes, the first member is used.
+        let _ = getrandom::fill(&mut random);
+        let current = usize::from(u16::from_ne_bytes(random)) % place.endpoints.len().max(1);
         let endpoints = place.endpoints.clone();
         Client { access: access.clone(), agent: agent(access, timeout), endpoints, current, token: None }
     }
@@ -106,13 +106,13 @@ impl Client {
         self.agent = agent(&self.access, timeout);
     }
 
-    /// Sends a request and returns the answer of the first member that has one.
-    pub(crate) fn ask<T: DeserializeOwned>(&mut self, path: &str, body: &Value) -> Result<T, Failed> {
+    /// Sends a request to one member after the other until one answers or refuses for all.
+    pub(crate) fn request<T: DeserializeOwned>(&mut self, path: &str, body: &Value) -> Result<T, Failed> {
         let body = body.to_string();
         let mut failed = Failed::because("no endpoint");
         for _ in 0..self.endpoints.len() {
             let endpoint = self.endpoints[self.current].clone();
-            failed = match self.ask_member(&endpoint, path, &body) {
+            failed = match self.request_from_member(&endpoint, path, &body) {
                 Ok(answer) => return Ok(answer),
                 Err(Failed { code, message }) => Failed { code, message: format!("{endpoint}: {message}") },
             };
@@ -124,13 +124,13 @@ impl Client {
         Err(failed)
     }
 
-    /// As [`ask`](Self::ask), for answers in the form of a stream.
-    pub(crate) fn ask_streamed<T: DeserializeOwned>(
+    /// As [`request`](Self::request), for answers in the form of a stream.
+    pub(crate) fn request_streamed<T: DeserializeOwned>(
         &mut self,
         path: &str,
         body: &Value,
     ) -> Result<T, Failed> {
-        let Streamed { result, error } = self.ask(path, body)?;
+        let Streamed { result, error } = self.request(path, body)?;
         result.ok_or_else(|| match error {
             Some(error) => refused("", Refusal { error, code: 0 }),
             None => Failed::because("answers without a result"),
@@ -138,22 +138,22 @@ impl Client {
     }
 
     /// Sends a request to one member, and again with a new token if the present one has expired.
-    fn ask_member<T: DeserializeOwned>(
+    fn request_from_member<T: DeserializeOwned>(
         &mut self,
         endpoint: &str,
         path: &str,
         body: &str,
     ) -> Result<T, Failed> {
         let had_token = self.token.is_some();
-        let first = self.ask_as_user(endpoint, path, body);
+        let first = self.request_as_user(endpoint, path, body);
         if !had_token || !first.as_ref().is_err_and(Failed::is_token_expired) {
             return first;
         }
         self.token = None;
-        self.ask_as_user(endpoint, path, body)
+        self.request_as_user(endpoint, path, body)
     }
 
-    fn ask_as_user<T: DeserializeOwned>(
+    fn request_as_user<T: DeserializeOwned>(
         &mut self,
         endpoint: &str,
         path: &str,
@@ -206,17 +206,17 @@ fn agent(access: &EtcdAccess, timeout: Duration) -> Agent {
 fn refused(status: &str, refusal: Refusal) -> Failed {
     let (code, message) = refusal.reason();
     let message = if message.is_empty() { "is it etcd, version 3.4 or later?" } else { &message };
-    Failed { code: Some(code), message: format!("refuses{status}: {}", short(message)) }
+    Failed { code: Some(code), message: format!("refuses{status}: {}", shortened(message)) }
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failed> {
     serde_json::from_slice(bytes).map_err(|error| {
-        let why = short(&error.to_string());
+        let why = shortened(&error.to_string());
         Failed::because(format!("answers with something else than etcd's JSON ({why})"))
     })
 }
 
-fn short(message: &str) -> String {
+fn shortened(message: &str) -> String {
     let mut end = message.len().min(MESSAGE_BYTES_MAX);
     while !message.is_char_boundary(end) {
         end -= 1;

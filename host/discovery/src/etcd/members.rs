@@ -1,7 +1,7 @@
 //! The list of helpers, computed from etcd's answers. No I/O, no clock.
 //!
-//! Two rules protect clients from failures of etcd. The address of a helper that has ended costs clients little,
-//! because they ask other helpers too; a list without working helpers costs them their relief:
+//! Two rules protect clients from failures of etcd. The address of a helper that has ended costs clients little: they
+//! query several helpers; a list without working helpers leaves them without relief:
 //! - A helper that is missing from an answer without a seen removal stays for a grace time: helpers register again, one
 //!   after the other, in an etcd that has lost its data.
 //! - The list becomes empty only after it has been empty for the grace time, even if all helpers were removed: in a
@@ -37,20 +37,25 @@ impl Members {
 
     /// Updates the set of helpers to the names in an answer. Their entries follow by [`put`](Self::put); a helper whose
     /// entry is invalid keeps its last one. `removals_seen`: the previous answer is from the same history, so a name
-    /// that disappeared was removed. Otherwise the helper is missing. Returns how many helpers became missing.
-    pub(crate) fn looked_up(&mut self, now: Instant, names: &BTreeSet<String>, removals_seen: bool) -> usize {
-        let mut newly = 0;
+    /// that disappeared was removed; otherwise its helper is missing. Returns the number of newly missing helpers.
+    pub(crate) fn update_names(
+        &mut self,
+        now: Instant,
+        names: &BTreeSet<String>,
+        removals_seen: bool,
+    ) -> usize {
+        let mut newly_missing = 0;
         self.all.retain(|name, member| {
             if names.contains(name) {
                 member.missing_since = None;
             } else if member.missing_since.is_none() {
                 member.missing_since = Some(now);
-                newly += usize::from(!removals_seen);
+                newly_missing += usize::from(!removals_seen);
                 return !removals_seen;
             }
             true
         });
-        newly
+        newly_missing
     }
 
     pub(crate) fn put(&mut self, entry: Entry) -> Result<(), Full> {
@@ -81,35 +86,35 @@ mod tests {
 
     const GRACE: Duration = Duration::from_secs(15);
 
-    struct Trial {
+    struct Script {
         members: Members,
         start: Instant,
     }
 
-    impl Trial {
-        fn new() -> Trial {
-            Trial { members: Members::new(GRACE), start: Instant::now() }
+    impl Script {
+        fn new() -> Script {
+            Script { members: Members::new(GRACE), start: Instant::now() }
         }
 
         fn at(&self, seconds: u64) -> Instant {
             self.start + Duration::from_secs(seconds)
         }
 
-        /// The first answer after a failure holds these names.
-        fn looked_up(&mut self, seconds: u64, names: &[&str]) -> usize {
-            self.answered(seconds, names, false)
+        /// Handles the first answer after a failure, with these names.
+        fn first_answer(&mut self, seconds: u64, names: &[&str]) -> usize {
+            self.answer(seconds, names, false)
         }
 
-        /// The next answer holds these names.
-        fn followed(&mut self, seconds: u64, names: &[&str]) {
-            assert_eq!(self.answered(seconds, names, true), 0);
+        /// Handles a further answer, with these names.
+        fn next_answer(&mut self, seconds: u64, names: &[&str]) {
+            assert_eq!(self.answer(seconds, names, true), 0);
         }
 
-        fn answered(&mut self, seconds: u64, names: &[&str], removals_seen: bool) -> usize {
+        fn answer(&mut self, seconds: u64, names: &[&str], removals_seen: bool) -> usize {
             let all = names.iter().map(|name| (*name).to_owned()).collect();
-            let newly = self.members.looked_up(self.at(seconds), &all, removals_seen);
+            let newly_missing = self.members.update_names(self.at(seconds), &all, removals_seen);
             names.iter().for_each(|name| self.put(name));
-            newly
+            newly_missing
         }
 
         fn put(&mut self, name: &str) {
@@ -125,53 +130,53 @@ mod tests {
 
     #[test]
     fn the_first_answer_is_used_even_if_it_is_empty() {
-        let mut trial = Trial::new();
-        assert_eq!(trial.looked_up(0, &[]), 0);
-        assert!(trial.list(0).is_empty());
-        trial.put("a");
-        assert_eq!(trial.list(0), ["a"]);
+        let mut script = Script::new();
+        assert_eq!(script.first_answer(0, &[]), 0);
+        assert!(script.list(0).is_empty());
+        script.put("a");
+        assert_eq!(script.list(0), ["a"]);
     }
 
     #[test]
     fn missing_helpers_stay_for_the_grace_time_and_removed_ones_do_not() {
-        let mut trial = Trial::new();
-        trial.looked_up(0, &["a", "bb", "ccc"]);
-        assert_eq!(trial.list(0), ["a", "bb", "ccc"]);
-        assert_eq!(trial.looked_up(1, &["bb"]), 2);
-        assert_eq!(trial.looked_up(2, &["bb"]), 0, "they were missing before");
-        assert_eq!(trial.list(2), ["a", "bb", "ccc"]);
-        trial.followed(15, &["a"]);
-        assert_eq!(trial.list(15), ["a", "ccc"], "ccc was missing already");
-        assert_eq!(trial.list(16), ["a"]);
+        let mut script = Script::new();
+        script.first_answer(0, &["a", "bb", "ccc"]);
+        assert_eq!(script.list(0), ["a", "bb", "ccc"]);
+        assert_eq!(script.first_answer(1, &["bb"]), 2);
+        assert_eq!(script.first_answer(2, &["bb"]), 0, "a and ccc were missing before");
+        assert_eq!(script.list(2), ["a", "bb", "ccc"]);
+        script.next_answer(15, &["a"]);
+        assert_eq!(script.list(15), ["a", "ccc"], "ccc was missing before its removal could be seen");
+        assert_eq!(script.list(16), ["a"]);
     }
 
     #[test]
     fn helpers_stay_in_the_list_while_they_register_again() {
-        let mut trial = Trial::new();
-        trial.looked_up(0, &["a", "bb"]);
-        trial.list(0);
-        trial.looked_up(1, &[]);
-        trial.put("a");
-        assert_eq!(trial.list(2), ["a", "bb"], "the list does not shrink to the first helper that is back");
-        trial.put("bb");
-        assert_eq!(trial.list(99), ["a", "bb"]);
+        let mut script = Script::new();
+        script.first_answer(0, &["a", "bb"]);
+        script.list(0);
+        script.first_answer(1, &[]);
+        script.put("a");
+        assert_eq!(script.list(2), ["a", "bb"], "the list does not shrink to the first helper that is back");
+        script.put("bb");
+        assert_eq!(script.list(99), ["a", "bb"]);
     }
 
     #[test]
     fn a_list_becomes_empty_only_after_the_grace_time() {
-        let mut trial = Trial::new();
-        trial.looked_up(0, &["a", "bb"]);
-        trial.list(0);
-        trial.followed(1, &["bb"]);
-        assert_eq!(trial.list(1), ["bb"]);
-        trial.followed(2, &[]);
-        assert_eq!(trial.list(2), ["bb"]);
-        trial.followed(3, &["ccc"]);
-        assert_eq!(trial.list(3), ["ccc"]);
-        trial.followed(4, &[]);
-        assert_eq!(trial.list(4), ["ccc"]);
-        assert_eq!(trial.list(18), ["ccc"]);
-        assert!(trial.list(19).is_empty() && trial.list(20).is_empty());
+        let mut script = Script::new();
+        script.first_answer(0, &["a", "bb"]);
+        script.list(0);
+        script.next_answer(1, &["bb"]);
+        assert_eq!(script.list(1), ["bb"]);
+        script.next_answer(2, &[]);
+        assert_eq!(script.list(2), ["bb"]);
+        script.next_answer(3, &["ccc"]);
+        assert_eq!(script.list(3), ["ccc"]);
+        script.next_answer(4, &[]);
+        assert_eq!(script.list(4), ["ccc"]);
+        assert_eq!(script.list(18), ["ccc"]);
+        assert!(script.list(19).is_empty() && script.list(20).is_empty());
     }
 
     #[test]

@@ -32,7 +32,7 @@ impl KeyValue {
 
     /// The value; `None` if it is longer than `bytes_max`, or is not UTF-8.
     pub(crate) fn value(&self, bytes_max: usize) -> Option<String> {
-        // Base64 has four characters for three bytes.
+        // Base64 has four characters for three bytes, the last two of which may be padding.
         if self.value.len() / 4 * 3 > bytes_max + 2 { None } else { decoded(&self.value) }
     }
 }
@@ -94,7 +94,7 @@ pub(crate) struct Response {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Refusal {
-    /// A string; in a stream an object with the message and gRPC's code.
+    /// A string; in a stream an object with the message and gRPC's status code.
     pub(crate) error: serde_json::Value,
     pub(crate) code: u32,
 }
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_etcds_answers() {
+    fn etcd_answers_are_parsed() {
         let text = r#"{"header":{"cluster_id":"18446744073709551615","revision":"3","raft_term":"2"},
             "kvs":[{"key":"L2E=","create_revision":"2","mod_revision":"2","value":"eA=="}],"count":1}"#;
         let range: Range = serde_json::from_str(text).unwrap();
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_are_too_long_or_invalid_are_none() {
+    fn too_long_or_invalid_values_are_none() {
         let value = |text: &str| KeyValue { value: text.into(), ..KeyValue::default() }.value(10);
         assert_eq!(value(&encoded(b"0123456789")).as_deref(), Some("0123456789"));
         assert_eq!(value(&encoded(&[b'x'; 100])), None);

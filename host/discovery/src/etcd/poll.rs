@@ -11,7 +11,7 @@ use super::messages::{KeyValue, Range, Registered, encoded};
 use crate::settings::Settings;
 use crate::stop::{Stop, spread};
 use crate::updates::Sender;
-use crate::{Entry, EtcdPrefix, HELPERS_MAX, Notice, is_target};
+use crate::{Entry, EtcdPrefix, HELPERS_MAX, Notice, is_connectable};
 
 const NAME_BYTES_MAX: usize = 128;
 const VALUE_BYTES_MAX: usize = 1024;
@@ -20,11 +20,11 @@ pub(crate) fn poll(place: &EtcdPrefix, client: Client, settings: &Settings, stop
     let mut poller = Poller::new(place, client, settings, sender);
     let source = place.to_string();
     loop {
-        let answered = poller.look_up();
+        let result = poller.look_up();
         if stop.is_ended() {
             return;
         }
-        match answered {
+        match result {
             Ok(()) => sender.succeeded(&source),
             Err(failed) => {
                 poller.revision = None;
@@ -32,7 +32,7 @@ pub(crate) fn poll(place: &EtcdPrefix, client: Client, settings: &Settings, stop
             }
         }
         if poller.cluster.is_some() {
-            sender.list(poller.members.list(Instant::now()));
+            sender.set_list(poller.members.list(Instant::now()));
         }
         if stop.wait(spread(settings.etcd_interval)) {
             return;
@@ -48,9 +48,9 @@ struct Poller<'a> {
     cluster: Option<u64>,
     /// The revision of the last answer; `None` after a failure.
     revision: Option<u64>,
-    /// Keys without a valid helper that were reported already.
+    /// Keys whose entries were reported as invalid.
     skipped: BTreeSet<String>,
-    /// More than [`HELPERS_MAX`] helpers were reported already.
+    /// Whether more than [`HELPERS_MAX`] helpers were reported.
     is_too_many: bool,
     sender: &'a Sender,
 }
@@ -75,26 +75,26 @@ impl<'a> Poller<'a> {
             "range_end": encoded(&range_end(&self.prefix)),
             "limit": HELPERS_MAX.to_string(),
         });
-        let range: Range = self.client.ask("/v3/kv/range", &request)?;
+        let range: Range = self.client.request("/v3/kv/range", &request)?;
         let (cluster, revision) = (range.header.cluster_id, range.header.revision);
         let is_same = self.cluster.replace(cluster).is_none_or(|before| before == cluster);
         if !is_same {
-            self.sender.notice(Notice::OtherCluster);
+            self.sender.add_notice(Notice::OtherCluster);
         }
-        // In one history of revisions a key disappears only by a removal, unless the answer's limit cuts it off.
-        let is_whole = range.count <= range.kvs.len() as u64;
-        let removals_seen = is_same && is_whole && self.revision.is_some_and(|before| before <= revision);
+        // In one history of revisions a key disappears only by its removal, or beyond the answer's limit.
+        let is_complete = range.count <= range.kvs.len() as u64;
+        let removals_seen = is_same && is_complete && self.revision.is_some_and(|before| before <= revision);
         self.revision = Some(revision);
         let names: BTreeSet<String> = range.kvs.iter().filter_map(|kv| self.name(kv)).collect();
-        let missing = self.members.looked_up(Instant::now(), &names, removals_seen);
+        let missing = self.members.update_names(Instant::now(), &names, removals_seen);
         if missing > 0 {
-            self.sender.notice(Notice::Missing { helpers: missing });
+            self.sender.add_notice(Notice::Missing { helpers: missing });
         }
         self.put_all(&range);
         Ok(())
     }
 
-    /// Takes the entries of an answer, and reports problems that are new.
+    /// Puts the valid entries of an answer into the list, and reports new problems.
     fn put_all(&mut self, range: &Range) {
         let mut is_too_many = range.count > HELPERS_MAX as u64;
         let mut skipped = BTreeSet::new();
@@ -105,9 +105,9 @@ impl<'a> Poller<'a> {
                 Err(why) => {
                     if !self.skipped.contains(kv.raw_key()) {
                         let key = || kv.key().unwrap_or_else(|| "a key that is not UTF-8".to_owned());
-                        let short =
+                        let shortened =
                             || key().chars().take(NAME_BYTES_MAX).flat_map(char::escape_default).collect();
-                        new_problems.get_or_insert_with(|| (0, short(), why)).0 += 1;
+                        new_problems.get_or_insert_with(|| (0, shortened(), why)).0 += 1;
                     }
                     skipped.insert(kv.raw_key().to_owned());
                 }
@@ -115,10 +115,10 @@ impl<'a> Poller<'a> {
         }
         self.skipped = skipped;
         if let Some((entries, first, why)) = new_problems {
-            self.sender.notice(Notice::Skipped { entries, first, why });
+            self.sender.add_notice(Notice::Skipped { entries, first, why });
         }
         if is_too_many && !self.is_too_many {
-            self.sender.notice(Notice::TooMany);
+            self.sender.add_notice(Notice::TooMany);
         }
         self.is_too_many = is_too_many;
     }
@@ -130,7 +130,7 @@ impl<'a> Poller<'a> {
         let value: Registered =
             serde_json::from_str(&value).map_err(|_| "its value is not {\"link\": \"ADDRESS:PORT\", …}")?;
         let link = value.link.parse().map_err(|_| "its link is not ADDRESS:PORT")?;
-        if !is_target(link) {
+        if !is_connectable(link) {
             return Err("clients cannot connect to its link");
         }
         Ok(Entry { link, name: Some(name) })
@@ -139,8 +139,8 @@ impl<'a> Poller<'a> {
     fn name(&self, kv: &KeyValue) -> Option<String> {
         let key = kv.key()?;
         let name = key.strip_prefix(&self.prefix)?;
-        let fine = (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.contains(|c: char| c.is_control());
-        fine.then(|| name.to_owned())
+        let is_valid = (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.contains(|c: char| c.is_control());
+        is_valid.then(|| name.to_owned())
     }
 }
 

@@ -11,21 +11,20 @@ use super::access::EtcdAccess;
 use super::client::{Client, Failed};
 use super::messages::{Lease, Registered, Transaction, encoded};
 use crate::EtcdPrefix;
-use crate::stop::start_thread;
-use crate::stop::{Running, Stop, running, spread};
+use crate::stop::{Running, Stop, spread, start_thread, stop_pair};
 
-/// Timeout of one member for removing the key when the helper ends. If all fail, the key expires with its lease.
-const WITHDRAW: Duration = Duration::from_millis(500);
+/// Timeout of each member for removing the key when the helper ends. Otherwise the key expires with its lease.
+const WITHDRAW_TIMEOUT: Duration = Duration::from_millis(500);
 const TTL_MIN: Duration = Duration::from_secs(3);
-const REQUEST: Duration = Duration::from_secs(3);
-/// Pause after a failed attempt, spread by a quarter.
-const RETRY: Duration = Duration::from_secs(1);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
+/// Pause after a failed attempt, randomized by up to a quarter.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// A helper's registration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registration {
     /// The cluster and the prefix.
-    pub place: EtcdPrefix,
+    pub prefix: EtcdPrefix,
     /// Credentials for etcd.
     pub access: EtcdAccess,
     /// The helper's name: the key's last part. An existing key of this name is overwritten.
@@ -34,30 +33,30 @@ pub struct Registration {
     pub link: SocketAddr,
     /// Version of the program, for information only.
     pub version: String,
-    /// How long the key outlives a killed helper; at least 3 s. etcd may grant more.
+    /// Time for which the key outlives a killed helper; at least 3 s. etcd may grant more.
     pub ttl: Duration,
 }
 
 impl Registration {
     /// A registration with a `ttl` of 10 s and this program's version.
     pub fn new(
-        place: EtcdPrefix,
+        prefix: EtcdPrefix,
         access: EtcdAccess,
         name: impl Into<String>,
         link: SocketAddr,
     ) -> Registration {
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        Registration { place, access, name: name.into(), link, version, ttl: Duration::from_secs(10) }
+        Registration { prefix, access, name: name.into(), link, version, ttl: Duration::from_secs(10) }
     }
 }
 
 /// State of a registration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RegistrarStatus {
-    /// Since when the key exists, as far as is known.
+    /// Time since which the key exists, according to the last answers of etcd.
     pub since: Option<SystemTime>,
-    /// Why the last attempt failed, if it did.
-    pub trouble: Option<String>,
+    /// Error of the last attempt, if it failed.
+    pub error: Option<String>,
     /// Number of times that the key was written.
     pub registrations: u64,
     /// Number of failed attempts.
@@ -74,7 +73,7 @@ pub enum RegistrarNotice {
         /// The cause.
         why: &'static str,
     },
-    /// An attempt has failed, and is repeated. Reported again only for another reason.
+    /// An attempt has failed and will be repeated. Reported again only if the error changes.
     Failed {
         /// The error.
         why: String,
@@ -82,7 +81,7 @@ pub enum RegistrarNotice {
     /// The key was removed.
     Withdrawn,
     /// The key could not be removed: it expires with its lease.
-    Left {
+    NotWithdrawn {
         /// The error.
         why: String,
     },
@@ -95,7 +94,7 @@ impl std::fmt::Display for RegistrarNotice {
             RegistrarNotice::Restored { why } => write!(f, "registered again: {why}"),
             RegistrarNotice::Failed { why } => write!(f, "cannot be registered ({why}): trying again"),
             RegistrarNotice::Withdrawn => f.write_str("no longer registered"),
-            RegistrarNotice::Left { why } => {
+            RegistrarNotice::NotWithdrawn { why } => {
                 write!(f, "cannot remove the registration ({why}): it expires with its lease")
             }
         }
@@ -116,12 +115,12 @@ impl Registrar {
         on_notice: impl FnMut(&RegistrarNotice) + Send + 'static,
     ) -> io::Result<Registrar> {
         let shared = Arc::new(Shared { state: Mutex::default(), changed: Condvar::new() });
-        let (keeping, end) = (Arc::clone(&shared), End(Arc::clone(&shared)));
+        let (shared_with_keeper, end) = (Arc::clone(&shared), EndGuard(Arc::clone(&shared)));
         let ttl = registration.ttl.max(TTL_MIN);
-        let client = Client::new(&registration.place, &registration.access, REQUEST.min(ttl / 3));
-        let (running, stop) = running(Some(client.agent()));
+        let client = Client::new(&registration.prefix, &registration.access, REQUEST_TIMEOUT.min(ttl / 3));
+        let (running, stop) = stop_pair(Some(client.agent()));
         start_thread(move || {
-            Keeper::new(registration, client, ttl, stop, &keeping, Box::new(on_notice)).run();
+            Keeper::new(registration, client, ttl, stop, &shared_with_keeper, Box::new(on_notice)).run();
             drop(end);
         })?;
         Ok(Registrar { shared, running: Mutex::new(Some(running)) })
@@ -137,11 +136,11 @@ impl Registrar {
         self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
-    /// Waits after [`withdraw`](Self::withdraw) until the registrar has ended. Returns false after `patience`.
-    pub fn wait_withdrawn(&self, patience: Duration) -> bool {
-        let deadline = Instant::now() + patience;
+    /// Waits after [`withdraw`](Self::withdraw) until the registrar has ended. Returns false after `timeout`.
+    pub fn wait_withdrawn(&self, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
         let mut state = self.shared.state();
-        while !state.over {
+        while !state.has_ended {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return false;
@@ -168,7 +167,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     status: RegistrarStatus,
-    over: bool,
+    has_ended: bool,
 }
 
 impl Shared {
@@ -178,12 +177,12 @@ impl Shared {
 }
 
 /// Marks the registrar's thread as ended, also after a panic, and wakes waiters.
-struct End(Arc<Shared>);
+struct EndGuard(Arc<Shared>);
 
-impl Drop for End {
+impl Drop for EndGuard {
     fn drop(&mut self) {
         let mut state = self.0.state();
-        state.over = true;
+        state.has_ended = true;
         state.status.since = None;
         self.0.changed.notify_all();
     }
@@ -198,9 +197,9 @@ struct Keeper<'a> {
     value: String,
     ttl: Duration,
     lease: Option<u64>,
-    /// The key was written with this lease.
+    /// Whether the key was written with this lease.
     is_written: bool,
-    /// When the lease expires unless etcd answers before.
+    /// Time at which the lease expires unless etcd renews it.
     lease_ends: Instant,
     shared: &'a Shared,
     on_notice: OnNotice,
@@ -215,12 +214,12 @@ impl<'a> Keeper<'a> {
         shared: &'a Shared,
         on_notice: OnNotice,
     ) -> Keeper<'a> {
-        let Registration { place, name, link, version, .. } = registration;
+        let Registration { prefix, name, link, version, .. } = registration;
         let value = json!(Registered { link: link.to_string(), version }).to_string();
         Keeper {
             client,
             stop,
-            key: encoded(place.key(&name).as_bytes()),
+            key: encoded(prefix.key(&name).as_bytes()),
             value: encoded(value.as_bytes()),
             ttl,
             lease: None,
@@ -233,22 +232,22 @@ impl<'a> Keeper<'a> {
 
     fn run(mut self) {
         loop {
-            let done = match self.lease {
+            let result = match self.lease {
                 None => self.register(),
-                Some(lease) => self.keep(lease),
+                Some(lease) => self.renew(lease),
             };
             // Do not report a request that failed because of the withdrawal.
             if self.stop.is_ended() {
                 break;
             }
-            let pause = match done {
+            let pause = match result {
                 Ok(()) => {
-                    self.shared.state().status.trouble = None;
+                    self.shared.state().status.error = None;
                     self.ttl / 3
                 }
                 Err(failed) => {
                     self.failed(&failed);
-                    spread(RETRY)
+                    spread(RETRY_PAUSE)
                 }
             };
             if self.stop.wait(pause) {
@@ -258,56 +257,55 @@ impl<'a> Keeper<'a> {
         self.withdraw();
     }
 
-    /// How long a lease lasts: etcd may grant more than was asked for.
+    /// Duration of a lease: etcd may grant more than was requested.
     fn granted(&self, lease: &Lease) -> Duration {
         self.ttl.max(Duration::from_secs(lease.ttl))
     }
 
     fn register(&mut self) -> Result<(), Failed> {
-        let asked = Instant::now();
+        let requested_at = Instant::now();
         let grant = json!({ "TTL": self.ttl.as_secs().to_string() });
-        let lease: Lease = self.client.ask("/v3/lease/grant", &grant)?;
+        let lease: Lease = self.client.request("/v3/lease/grant", &grant)?;
         if lease.id == 0 {
             // A key without a lease would never expire.
             return Err(Failed::because("grants no lease"));
         }
         // Set before the key is written, so that `withdraw` revokes the lease if writing fails.
         (self.lease, self.is_written) = (Some(lease.id), false);
-        self.lease_ends = asked + self.granted(&lease);
-        let _: Value = self.client.ask("/v3/kv/put", &self.put(lease.id))?;
+        self.lease_ends = requested_at + self.granted(&lease);
+        let _: Value = self.client.request("/v3/kv/put", &self.put(lease.id))?;
         self.registered(RegistrarNotice::Registered);
         Ok(())
     }
 
     /// Renews the lease, and writes the key again if it is missing or has another lease.
-    fn keep(&mut self, id: u64) -> Result<(), Failed> {
-        let asked = Instant::now();
+    fn renew(&mut self, id: u64) -> Result<(), Failed> {
+        let requested_at = Instant::now();
         let alive = json!({ "ID": id.to_string() });
-        let lease: Lease = self.client.ask_streamed("/v3/lease/keepalive", &alive)?;
+        let lease: Lease = self.client.request_streamed("/v3/lease/keepalive", &alive)?;
         if lease.ttl == 0 {
             self.lease = None;
             self.shared.state().status.since = None;
             return self.register();
         }
-        self.lease_ends = asked + self.granted(&lease);
+        self.lease_ends = requested_at + self.granted(&lease);
         let transaction = json!({
             "compare": [{ "key": self.key, "target": "LEASE", "result": "EQUAL", "lease": id.to_string() }],
             "failure": [{ "request_range": { "key": self.key } }, { "request_put": self.put(id) }],
         });
-        let checked: Transaction = self.client.ask("/v3/kv/txn", &transaction)?;
-        if !checked.succeeded && !self.is_written {
-            // Writing the key in `register` had failed.
+        let checked: Transaction = self.client.request("/v3/kv/txn", &transaction)?;
+        if !self.is_written {
+            // `register` had failed to write the key, or its answer was lost.
             self.registered(RegistrarNotice::Registered);
         } else if !checked.succeeded {
-            let before = checked.responses.first().and_then(|response| response.response_range.as_ref());
-            let why = match before {
+            let previous = checked.responses.first().and_then(|response| response.response_range.as_ref());
+            let why = match previous {
                 Some(range) if range.count > 0 => "another helper has registered under the same name",
                 _ => "the key had been removed",
             };
             self.registered(RegistrarNotice::Restored { why });
         } else if self.shared.state().status.since.is_none() {
-            // etcd is reachable again before the lease expired, or the answer to writing the key was lost.
-            self.is_written = true;
+            // etcd answers again before the lease expired.
             self.shared.state().status.since = Some(SystemTime::now());
             (self.on_notice)(&RegistrarNotice::Registered);
         }
@@ -329,7 +327,7 @@ impl<'a> Keeper<'a> {
     }
 
     fn failed(&mut self, failed: &Failed) {
-        // The lease expired between two requests.
+        // The lease has expired between two requests.
         if failed.is_not_found() {
             self.lease = None;
         }
@@ -340,7 +338,7 @@ impl<'a> Keeper<'a> {
             if Instant::now() >= self.lease_ends {
                 status.since = None;
             }
-            status.trouble.replace(why.clone()).as_ref() != Some(&why)
+            status.error.replace(why.clone()).as_ref() != Some(&why)
         };
         if is_new_reason {
             (self.on_notice)(&RegistrarNotice::Failed { why });
@@ -349,10 +347,10 @@ impl<'a> Keeper<'a> {
 
     fn withdraw(mut self) {
         let Some(lease) = self.lease else { return };
-        self.client.replace_agent(WITHDRAW);
-        match self.client.ask::<Value>("/v3/lease/revoke", &json!({ "ID": lease.to_string() })) {
+        self.client.replace_agent(WITHDRAW_TIMEOUT);
+        match self.client.request::<Value>("/v3/lease/revoke", &json!({ "ID": lease.to_string() })) {
             Err(failed) if !failed.is_not_found() => {
-                (self.on_notice)(&RegistrarNotice::Left { why: failed.to_string() });
+                (self.on_notice)(&RegistrarNotice::NotWithdrawn { why: failed.to_string() });
             }
             _ => (self.on_notice)(&RegistrarNotice::Withdrawn),
         }
@@ -367,11 +365,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_whose_first_write_failed_is_reported_as_registered_not_as_restored() {
+    fn key_written_after_a_failed_first_write_is_reported_as_registered() {
+        // The key is missing or has another lease, so the transaction writes it.
+        first_write_fails_and_the_transaction_answers("{}");
+    }
+
+    #[test]
+    fn key_whose_first_write_had_a_lost_answer_is_reported_as_registered() {
+        first_write_fails_and_the_transaction_answers(r#"{"succeeded":true}"#);
+    }
+
+    fn first_write_fails_and_the_transaction_answers(transaction: &'static str) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let place = format!("etcd:http://{}/spillway/a/", listener.local_addr().unwrap()).parse().unwrap();
+        let prefix = format!("etcd:http://{}/spillway/a/", listener.local_addr().unwrap()).parse().unwrap();
         let registration =
-            Registration::new(place, EtcdAccess::default(), "one", "10.0.0.1:1".parse().unwrap());
+            Registration::new(prefix, EtcdAccess::default(), "one", "10.0.0.1:1".parse().unwrap());
         let (sender, notices) = std::sync::mpsc::channel();
         let registrar =
             Registrar::start(registration, move |notice| drop(sender.send(notice.clone()))).unwrap();
@@ -380,13 +388,13 @@ mod tests {
             "/v3/lease/keepalive" => "{\"result\":{\"ID\":\"7\",\"TTL\":\"10\"}}\n",
             // Not an answer of etcd: writing fails.
             "/v3/kv/put" => "nonsense",
-            // The key is missing or has another lease, so the transaction writes it.
-            _ => "{}",
+            _ => transaction,
         };
         for path in ["/v3/lease/grant", "/v3/kv/put", "/v3/lease/keepalive", "/v3/kv/txn"] {
             assert_eq!(answer(&listener, reply), path);
         }
-        let next = || notices.recv_timeout(Duration::from_secs(30)).expect("a notice");
+        let next =
+            || notices.recv_timeout(Duration::from_secs(30)).expect("a notice should arrive within 30 s");
         assert!(matches!(next(), RegistrarNotice::Failed { .. }));
         assert_eq!(next(), RegistrarNotice::Registered);
         let RegistrarStatus { registrations, failures, .. } = registrar.status();
@@ -394,15 +402,15 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_written_without_a_lease() {
+    fn key_is_not_written_without_a_lease() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let place = format!("etcd:http://{}/spillway/a/", listener.local_addr().unwrap()).parse().unwrap();
+        let prefix = format!("etcd:http://{}/spillway/a/", listener.local_addr().unwrap()).parse().unwrap();
         let registration =
-            Registration::new(place, EtcdAccess::default(), "one", "10.0.0.1:1".parse().unwrap());
+            Registration::new(prefix, EtcdAccess::default(), "one", "10.0.0.1:1".parse().unwrap());
         let registrar = Registrar::start(registration, |_| ()).unwrap();
         for _ in 0..2 {
             assert_eq!(answer(&listener, |_| "{}"), "/v3/lease/grant");
         }
-        assert!(registrar.status().trouble.is_some_and(|why| why.contains("grants no lease")));
+        assert!(registrar.status().error.is_some_and(|why| why.contains("grants no lease")));
     }
 }

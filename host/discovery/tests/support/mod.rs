@@ -14,17 +14,19 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 /// Long, because machines that run tests are slow and shared.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Polls until there is a value; panics with `what` after [`PATIENCE`].
+const ANY_KEY: &str = "eA=="; // base64 of "x", which need not exist
+
+/// Polls until there is a value; panics with `what` after [`TIMEOUT`].
 #[track_caller]
-pub fn next<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
+pub fn wait_for<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
         if let Some(found) = poll() {
             return found;
         }
-        assert!(began.elapsed() < PATIENCE, "{what}");
+        assert!(began.elapsed() < TIMEOUT, "{what}: not within {TIMEOUT:?}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -48,8 +50,8 @@ pub fn answer(listener: &TcpListener, reply: impl FnOnce(&str) -> &'static str) 
 pub struct Etcd {
     directory: PathBuf,
     name: String,
-    client: u16,
-    peer: u16,
+    client_port: u16,
+    peer_port: u16,
     cluster: String,
     is_secure: bool,
     process: Option<Child>,
@@ -63,28 +65,29 @@ impl Etcd {
 
     /// A running cluster; `None` if etcd is not installed.
     pub fn cluster(members: usize) -> Option<Vec<Etcd>> {
-        Etcd::started(members, false)
+        Etcd::start_members(members, false)
     }
 
     /// A running cluster of one member with https, client certificates (see [`file`](Self::file)) and passwords:
     /// `helper` with `open sesame` may use keys under the prefix; a token lives for 1 s.
     pub fn secure(prefix: &str) -> Option<Etcd> {
-        let etcd = Etcd::started(1, true)?.remove(0);
-        etcd.ask("/v3/auth/user/add", &json!({ "name": "root", "password": "root" }));
-        etcd.ask("/v3/auth/role/add", &json!({ "name": "root" }));
-        etcd.ask("/v3/auth/user/grant", &json!({ "user": "root", "role": "root" }));
-        etcd.ask("/v3/auth/role/add", &json!({ "name": "helpers" }));
+        let etcd = Etcd::start_members(1, true)?.remove(0);
+        etcd.request("/v3/auth/user/add", &json!({ "name": "root", "password": "root" }));
+        etcd.request("/v3/auth/role/add", &json!({ "name": "root" }));
+        etcd.request("/v3/auth/user/grant", &json!({ "user": "root", "role": "root" }));
+        etcd.request("/v3/auth/role/add", &json!({ "name": "helpers" }));
+        // The smallest key after all keys under the prefix: "0" follows "/" in ASCII.
         let end = format!("{}0", prefix.trim_end_matches('/'));
         let (key, range_end) = (STANDARD.encode(prefix), STANDARD.encode(end));
         let permission = json!({ "permType": "READWRITE", "key": key, "range_end": range_end });
-        etcd.ask("/v3/auth/role/grant", &json!({ "name": "helpers", "perm": permission }));
-        etcd.ask("/v3/auth/user/add", &json!({ "name": "helper", "password": "open sesame" }));
-        etcd.ask("/v3/auth/user/grant", &json!({ "user": "helper", "role": "helpers" }));
-        etcd.ask("/v3/auth/enable", &json!({}));
+        etcd.request("/v3/auth/role/grant", &json!({ "name": "helpers", "perm": permission }));
+        etcd.request("/v3/auth/user/add", &json!({ "name": "helper", "password": "open sesame" }));
+        etcd.request("/v3/auth/user/grant", &json!({ "user": "helper", "role": "helpers" }));
+        etcd.request("/v3/auth/enable", &json!({}));
         Some(etcd)
     }
 
-    fn started(members: usize, is_secure: bool) -> Option<Vec<Etcd>> {
+    fn start_members(members: usize, is_secure: bool) -> Option<Vec<Etcd>> {
         if Command::new("etcd").arg("--version").stdout(Stdio::null()).status().is_err() {
             println!("skipped: etcd does not run here; it is in Debian's etcd-server");
             return None;
@@ -94,26 +97,36 @@ impl Etcd {
             .map(|_| {
                 let number = NEXT.fetch_add(1, Ordering::Relaxed);
                 let name = format!("spillway-etcd-{}-{number}", std::process::id());
-                let (client, peer) = (spillway_ports::free_port(), spillway_ports::free_port());
+                let (client_port, peer_port) = (spillway_ports::free_port(), spillway_ports::free_port());
                 let directory = std::env::temp_dir().join(&name);
-                Etcd { directory, name, client, peer, cluster: String::new(), is_secure, process: None }
+                Etcd {
+                    directory,
+                    name,
+                    client_port,
+                    peer_port,
+                    cluster: String::new(),
+                    is_secure,
+                    process: None,
+                }
             })
             .collect();
-        let list: Vec<String> =
-            all.iter().map(|one| format!("{}=http://127.0.0.1:{}", one.name, one.peer)).collect();
-        for one in &mut all {
-            one.cluster = list.join(",");
+        let list: Vec<String> = all
+            .iter()
+            .map(|member| format!("{}=http://127.0.0.1:{}", member.name, member.peer_port))
+            .collect();
+        for member in &mut all {
+            member.cluster = list.join(",");
             if is_secure {
-                one.make_certificates();
+                member.make_certificates();
             }
-            one.run();
+            member.run();
         }
-        all.iter().for_each(Etcd::wait);
+        all.iter().for_each(Etcd::wait_answers);
         Some(all)
     }
 
     fn run(&mut self) {
-        let (client, peer) = (self.endpoint(), format!("http://127.0.0.1:{}", self.peer));
+        let (client, peer) = (self.endpoint(), format!("http://127.0.0.1:{}", self.peer_port));
         fs::create_dir_all(&self.directory).unwrap();
         let mut command = Command::new("etcd");
         if self.is_secure {
@@ -152,16 +165,20 @@ impl Etcd {
                 .args(["-days", "2", "-keyout", &key, "-out", &certificate, "-subj", &format!("/O={name}")])
                 .args(more)
                 .output()
-                .expect("openssl runs");
+                .expect("run openssl");
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         };
-        let signed = ["-CA", "ca.pem", "-CAkey", "ca.key", "-addext", "basicConstraints=critical,CA:FALSE"];
-        let used = |by: &str| format!("extendedKeyUsage={by}");
+        let signed_by_ca =
+            ["-CA", "ca.pem", "-CAkey", "ca.key", "-addext", "basicConstraints=critical,CA:FALSE"];
+        let key_usage = |by: &str| format!("extendedKeyUsage={by}");
         make("ca", &[]);
         make("other", &[]);
-        let both = used("serverAuth,clientAuth");
-        make("etcd", &[&signed[..], &["-addext", "subjectAltName=IP:127.0.0.1", "-addext", &both]].concat());
-        make("helper", &[&signed[..], &["-addext", &used("clientAuth")]].concat());
+        let both_uses = key_usage("serverAuth,clientAuth");
+        make(
+            "etcd",
+            &[&signed_by_ca[..], &["-addext", "subjectAltName=IP:127.0.0.1", "-addext", &both_uses]].concat(),
+        );
+        make("helper", &[&signed_by_ca[..], &["-addext", &key_usage("clientAuth")]].concat());
     }
 
     /// Path of `ca.pem`, `helper.pem`, `helper.key` or `other.pem`.
@@ -170,8 +187,8 @@ impl Etcd {
     }
 
     /// Waits until etcd answers.
-    pub fn wait(&self) {
-        next("etcd answers", || self.try_ask("/v3/kv/range", &json!({ "key": "eA==" })));
+    pub fn wait_answers(&self) {
+        wait_for("etcd answers", || self.try_request("/v3/kv/range", &json!({ "key": ANY_KEY })));
     }
 
     pub fn stop(&mut self) {
@@ -184,7 +201,7 @@ impl Etcd {
     /// Starts the member again with the data in its directory.
     pub fn start_again(&mut self) {
         self.run();
-        self.wait();
+        self.wait_answers();
     }
 
     pub fn lose_data(&mut self) {
@@ -210,7 +227,7 @@ impl Etcd {
     }
 
     pub fn endpoint(&self) -> String {
-        format!("http{}://127.0.0.1:{}", if self.is_secure { "s" } else { "" }, self.client)
+        format!("http{}://127.0.0.1:{}", if self.is_secure { "s" } else { "" }, self.client_port)
     }
 
     pub fn source(&self, prefix: &str) -> String {
@@ -222,42 +239,44 @@ impl Etcd {
     }
 
     pub fn put_bytes(&self, key: &str, value: &[u8]) {
-        self.ask("/v3/kv/put", &json!({ "key": STANDARD.encode(key), "value": STANDARD.encode(value) }));
+        self.request("/v3/kv/put", &json!({ "key": STANDARD.encode(key), "value": STANDARD.encode(value) }));
     }
 
     pub fn remove(&self, key: &str) {
-        self.ask("/v3/kv/deleterange", &json!({ "key": STANDARD.encode(key) }));
+        self.request("/v3/kv/deleterange", &json!({ "key": STANDARD.encode(key) }));
     }
 
-    /// The value of a key.
     pub fn value(&self, key: &str) -> Option<String> {
-        let range = self.ask("/v3/kv/range", &json!({ "key": STANDARD.encode(key) }));
+        let range = self.request("/v3/kv/range", &json!({ "key": STANDARD.encode(key) }));
         let value = range["kvs"][0]["value"].as_str()?;
         Some(String::from_utf8(STANDARD.decode(value).unwrap()).unwrap())
     }
 
     /// Removes all revisions except the newest.
     pub fn compact(&self) {
-        let range = self.ask("/v3/kv/range", &json!({ "key": "eA==" }));
-        self.ask("/v3/kv/compaction", &json!({ "revision": range["header"]["revision"], "physical": true }));
+        let range = self.request("/v3/kv/range", &json!({ "key": ANY_KEY }));
+        self.request(
+            "/v3/kv/compaction",
+            &json!({ "revision": range["header"]["revision"], "physical": true }),
+        );
     }
 
     #[track_caller]
-    fn ask(&self, path: &str, body: &Value) -> Value {
-        self.try_ask(path, body).unwrap_or_else(|| panic!("{path} {body}"))
+    fn request(&self, path: &str, body: &Value) -> Value {
+        self.try_request(path, body).unwrap_or_else(|| panic!("etcd should accept {path} {body}"))
     }
 
-    fn try_ask(&self, path: &str, body: &Value) -> Option<Value> {
+    fn try_request(&self, path: &str, body: &Value) -> Option<Value> {
         if self.is_secure {
-            let asked = Command::new("curl")
+            let output = Command::new("curl")
                 .current_dir(&self.directory)
                 .args(["-sf", "--cacert", "ca.pem", "--cert", "helper.pem", "--key", "helper.key"])
                 .args(["-d", &body.to_string(), &format!("{}{path}", self.endpoint())])
                 .output()
-                .expect("curl runs");
-            return serde_json::from_slice(&asked.stdout).ok();
+                .expect("run curl");
+            return serde_json::from_slice(&output.stdout).ok();
         }
-        let mut stream = TcpStream::connect(("127.0.0.1", self.client)).ok()?;
+        let mut stream = TcpStream::connect(("127.0.0.1", self.client_port)).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         let body = body.to_string();
         let length = body.len();
@@ -266,8 +285,8 @@ impl Etcd {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).ok()?;
         let (head, body) = answer.split_once("\r\n\r\n")?;
-        let fine = head.starts_with("HTTP/1.0 200") || head.starts_with("HTTP/1.1 200");
-        if fine { serde_json::from_str(body).ok() } else { None }
+        let is_ok = head.starts_with("HTTP/1.0 200") || head.starts_with("HTTP/1.1 200");
+        if is_ok { serde_json::from_str(body).ok() } else { None }
     }
 }
 

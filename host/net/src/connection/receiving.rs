@@ -16,17 +16,17 @@ pub(super) struct Receiving {
     granted: u64,
     /// Bytes delivered.
     received: u64,
-    /// Edge-triggered events report each change only once, so they are kept until a read has used them up.
-    told: Told,
+    /// Edge-triggered epoll reports each change only once, so events are kept until a read has used them up.
+    pending: Pending,
     /// The peer's end was read.
     is_finished: bool,
     /// The connection is in the context's list `ready`.
     in_ready: bool,
 }
 
-/// Reported events that reading has not used up.
+/// Events that reads have not used up.
 #[derive(Clone, Copy, Debug, Default)]
-struct Told {
+struct Pending {
     /// The socket may be readable.
     readable: bool,
     /// The peer's end or an error has arrived. A read finds it after the data.
@@ -51,13 +51,13 @@ pub enum Read {
 impl Receiving {
     pub(super) fn note_events(&mut self, flags: EventFlags) {
         let ends = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
-        self.told.readable |= flags.intersects(EventFlags::IN | EventFlags::PRI | ends);
-        self.told.hung_up |= flags.intersects(ends);
-        self.told.urgent |= flags.contains(EventFlags::PRI);
+        self.pending.readable |= flags.intersects(EventFlags::IN | EventFlags::PRI | ends);
+        self.pending.hung_up |= flags.intersects(ends);
+        self.pending.urgent |= flags.contains(EventFlags::PRI);
     }
 
     pub(super) fn note_readable(&mut self) {
-        self.told.readable = true;
+        self.pending.readable = true;
     }
 
     pub(super) fn grant(&mut self, bytes: u32) {
@@ -69,13 +69,13 @@ impl Receiving {
     }
 
     /// Whether a read may find data or an end that may be reported.
-    pub(super) fn wants_read(&self) -> bool {
-        self.has_unread() && (self.granted > 0 || self.told.hung_up)
+    pub(super) fn may_read(&self) -> bool {
+        self.has_unread() && (self.granted > 0 || self.pending.hung_up)
     }
 
     /// Whether there may be unread data or an unread end.
     pub(super) fn has_unread(&self) -> bool {
-        self.told.readable && !self.is_finished
+        self.pending.readable && !self.is_finished
     }
 
     pub(super) fn enter_ready(&mut self) -> bool {
@@ -86,42 +86,43 @@ impl Receiving {
         self.in_ready = false;
     }
 
-    /// Reads once, at most the granted bytes. `broken`: why sending has failed, which is reported after the peer's data.
+    /// Reads once, at most the granted bytes. `broken`: why sending has failed; reported after the granted bytes.
     pub(super) fn read(&mut self, fd: &OwnedFd, buffer: &mut [u8], broken: Option<LostReason>) -> Read {
-        let asked = usize::try_from(self.granted).unwrap_or(usize::MAX).min(buffer.len());
-        if asked == 0 {
-            return self.look_for_the_end(fd, broken);
+        let length_max = usize::try_from(self.granted).unwrap_or(usize::MAX).min(buffer.len());
+        if length_max == 0 {
+            return self.peek_end(fd, broken);
         }
-        match recv_once(fd, &mut buffer[..asked], RecvFlags::DONTWAIT) {
-            Ok(0) => self.ended(broken),
+        match recv_once(fd, &mut buffer[..length_max], RecvFlags::DONTWAIT) {
+            Ok(0) => self.handle_end(broken),
             Ok(length) => {
                 self.granted -= length as u64;
                 self.received += length as u64;
                 // A short read has emptied the receive queue: more data will cause a new event. Exceptions: the end
                 // has already arrived, or an urgent mark stopped the read.
-                self.told.readable =
-                    length == asked || self.told.hung_up || self.told.urgent || broken.is_some();
+                self.pending.readable =
+                    length == length_max || self.pending.hung_up || self.pending.urgent || broken.is_some();
                 Read::Data { length, end: self.received }
             }
-            Err(error) => self.not_read(error, broken),
+            Err(error) => self.handle_error(error, broken),
         }
     }
 
-    /// Without a grant no data may be delivered, but an end that no data precedes is reported.
-    fn look_for_the_end(&mut self, fd: &OwnedFd, broken: Option<LostReason>) -> Read {
+    /// Handles a read without a grant: reports a failure of sending, or an end that no data precedes. Data may still
+    /// precede the failure, but the application may never grant again: it often grants only after it has sent.
+    fn peek_end(&mut self, fd: &OwnedFd, broken: Option<LostReason>) -> Read {
         if let Some(reason) = broken {
             return Read::Lost(reason);
         }
         match recv_once(fd, &mut [0], RecvFlags::DONTWAIT | RecvFlags::PEEK) {
-            Ok(0) => self.ended(None),
+            Ok(0) => self.handle_end(None),
             // Data is waiting: the next grant causes a read.
             Ok(_) => Read::Nothing,
-            Err(error) => self.not_read(error, None),
+            Err(error) => self.handle_error(error, None),
         }
     }
 
-    fn ended(&mut self, broken: Option<LostReason>) -> Read {
-        self.told.readable = false;
+    fn handle_end(&mut self, broken: Option<LostReason>) -> Read {
+        self.pending.readable = false;
         if let Some(reason) = broken {
             return Read::Lost(reason);
         }
@@ -129,10 +130,10 @@ impl Receiving {
         Read::Finished
     }
 
-    fn not_read(&mut self, error: Errno, broken: Option<LostReason>) -> Read {
-        self.told.readable = false;
+    fn handle_error(&mut self, error: Errno, broken: Option<LostReason>) -> Read {
+        self.pending.readable = false;
         if error == Errno::AGAIN {
-            self.told.urgent = false;
+            self.pending.urgent = false;
             return broken.map_or(Read::Nothing, Read::Lost);
         }
         Read::Lost(broken.unwrap_or(reason(error)))

@@ -11,7 +11,7 @@ use crate::sys::unacknowledged;
 /// The sending direction.
 #[derive(Debug, Default)]
 pub(super) struct Sending {
-    out: Outgoing,
+    queue: Outgoing,
     /// Bytes written to the socket.
     sent: u64,
     /// The socket is not writable; an event will report when it is.
@@ -32,9 +32,9 @@ enum Room {
     /// The application waits for room.
     Wanted,
     /// There is room, which is not reported yet.
-    ToTell,
-    /// Room is not reported yet, and the application has asked for room again meanwhile.
-    ToTellAndWanted,
+    ToReport,
+    /// Room is not reported yet, and the application waits for more room already.
+    ToReportAndWanted,
 }
 
 /// The state of the end of this direction.
@@ -52,7 +52,7 @@ enum End {
 /// Acknowledgements of the peer's TCP.
 #[derive(Clone, Copy, Debug, Default)]
 struct Acknowledgements {
-    /// The application wants reports.
+    /// Acknowledgements are reported to the application.
     are_watched: bool,
     /// The connection is in the context's list `watch`.
     in_watch: bool,
@@ -74,13 +74,13 @@ impl Sending {
     }
 
     /// Whether data or the end waits to be sent.
-    pub(super) fn has_something(&self) -> bool {
-        !self.out.is_empty() || self.end == End::Finishing
+    pub(super) fn has_output(&self) -> bool {
+        !self.queue.is_empty() || self.end == End::Finishing
     }
 
     /// Whether all data and the end were written and, if acknowledgements are watched, all data was acknowledged.
-    pub(super) fn is_over(&self) -> bool {
-        self.end == End::Shut && self.out.is_empty() && !self.awaits_acknowledgement()
+    pub(super) fn has_ended(&self) -> bool {
+        self.end == End::Shut && self.queue.is_empty() && !self.awaits_acknowledgement()
     }
 
     fn awaits_acknowledgement(&self) -> bool {
@@ -88,61 +88,61 @@ impl Sending {
     }
 
     pub(super) fn queued(&self) -> usize {
-        self.out.len()
+        self.queue.len()
     }
 
     pub(super) fn held(&self) -> usize {
-        self.out.held()
+        self.queue.held()
     }
 
     pub(super) fn clear(&mut self, pool: &mut Pool) {
-        self.out.clear(pool);
+        self.queue.clear(pool);
     }
 
     pub(super) fn room(&self, max: usize) -> usize {
-        max.saturating_sub(self.out.len())
+        max.saturating_sub(self.queue.len())
     }
 
     pub(super) fn send(&mut self, bytes: &[u8], max: usize, pool: &mut Pool) -> usize {
-        let taken = bytes.len().min(self.room(max));
-        if taken < bytes.len() {
+        let accepted = bytes.len().min(self.room(max));
+        if accepted < bytes.len() {
             self.want_room();
         }
-        self.out.gather(&bytes[..taken], pool);
-        taken
+        self.queue.gather(&bytes[..accepted], pool);
+        accepted
     }
 
-    /// Queues a chunk as a whole. An empty queue takes a chunk of any size.
+    /// Queues a chunk as a whole. An empty queue accepts a chunk of any size.
     pub(super) fn send_chunk(&mut self, chunk: Chunk, max: usize, pool: &mut Pool) -> Result<(), Chunk> {
-        if !self.out.is_empty() && self.out.len() + chunk.len() > max {
+        if !self.queue.is_empty() && self.queue.len() + chunk.len() > max {
             self.want_room();
             return Err(chunk);
         }
-        self.out.push(chunk, pool);
+        self.queue.push(chunk, pool);
         Ok(())
     }
 
     pub(super) fn want_room(&mut self) {
         self.room = match self.room {
             Room::NotWanted | Room::Wanted => Room::Wanted,
-            Room::ToTell | Room::ToTellAndWanted => Room::ToTellAndWanted,
+            Room::ToReport | Room::ToReportAndWanted => Room::ToReportAndWanted,
         };
     }
 
     /// Whether room must be reported now.
     pub(super) fn take_room(&mut self) -> bool {
-        let (room, is_to_tell) = match self.room {
+        let (room, is_to_report) = match self.room {
             Room::NotWanted => (Room::NotWanted, false),
             Room::Wanted => (Room::Wanted, false),
-            Room::ToTell => (Room::NotWanted, true),
-            Room::ToTellAndWanted => (Room::Wanted, true),
+            Room::ToReport => (Room::NotWanted, true),
+            Room::ToReportAndWanted => (Room::Wanted, true),
         };
         self.room = room;
-        is_to_tell && self.is_open()
+        is_to_report && self.is_open()
     }
 
     pub(super) fn finish(&mut self) {
-        debug_assert!(self.is_open(), "an end is told once");
+        debug_assert!(self.is_open(), "the application should finish once");
         self.end = End::Finishing;
     }
 
@@ -158,10 +158,10 @@ impl Sending {
         self.in_dirty = false;
     }
 
-    /// Writes as much as the kernel accepts, and then the end. Also returns whether room must be reported: the application
-    /// waits for it and at most `room_below` bytes remain queued.
+    /// Writes as much as the kernel accepts, and then the end. Also returns whether room must be reported: the
+    /// application waits for it and at most `room_below` bytes remain queued.
     pub(super) fn flush(&mut self, fd: BorrowedFd<'_>, pool: &mut Pool, room_below: usize) -> (Flush, bool) {
-        let (sent, end) = self.out.flush(fd, pool);
+        let (sent, end) = self.queue.flush(fd, pool);
         self.sent += sent as u64;
         match end {
             Flush::Failed(_) => return (end, false),
@@ -173,10 +173,10 @@ impl Sending {
             }
             Flush::Empty => {}
         }
-        let is_wanted = matches!(self.room, Room::Wanted | Room::ToTellAndWanted);
-        let has_room = is_wanted && sent > 0 && self.out.len() <= room_below;
+        let is_wanted = matches!(self.room, Room::Wanted | Room::ToReportAndWanted);
+        let has_room = is_wanted && sent > 0 && self.queue.len() <= room_below;
         if has_room {
-            self.room = Room::ToTell;
+            self.room = Room::ToReport;
         }
         (end, has_room)
     }
@@ -193,7 +193,7 @@ impl Sending {
         self.acknowledgements.in_watch
     }
 
-    pub(super) fn ask_acknowledged(&mut self, fd: &OwnedFd, is_dead: bool) -> Option<u64> {
+    pub(super) fn query_acknowledged(&mut self, fd: &OwnedFd, is_dead: bool) -> Option<u64> {
         self.acknowledgements.in_watch = false;
         if !self.acknowledgements.are_watched || is_dead {
             return None;
@@ -201,8 +201,8 @@ impl Sending {
         let end = u64::from(self.end == End::Shut);
         let outstanding = unacknowledged(fd).unwrap_or(0);
         let through = (self.sent + end).saturating_sub(outstanding).min(self.sent);
-        let is_news = through > self.acknowledgements.through;
+        let has_grown = through > self.acknowledgements.through;
         self.acknowledgements.through = self.acknowledgements.through.max(through);
-        is_news.then_some(through)
+        has_grown.then_some(through)
     }
 }

@@ -27,7 +27,7 @@ impl Application for Echo {
             Event::Data { bytes, .. } => {
                 // There is room for all granted bytes, because the clients of these tests read.
                 assert_eq!(out.send(conn, bytes), bytes.len());
-                out.grant(conn, u32::try_from(bytes.len()).expect("a buffer's length"));
+                out.grant(conn, u32::try_from(bytes.len()).unwrap());
             }
             Event::Finished => out.finish(conn),
             Event::Lost(_) => self.lost += 1,
@@ -38,7 +38,7 @@ impl Application for Echo {
     fn handle_timeout<T: Transport>(&mut self, _: Time, _: &mut T) {}
 
     fn handle_refused(&mut self, listener: u16, limit: HostLimit, peers: u64) {
-        assert_eq!(listener, 0, "the only one");
+        assert_eq!(listener, 0, "the program has one listener");
         self.refused.push((limit, peers));
     }
 
@@ -61,25 +61,24 @@ pub struct Running {
 
 impl Running {
     pub fn start(config: &Config, contexts: usize) -> Running {
-        let any = "127.0.0.1:0".parse().expect("an address");
-        let bound = Listeners::bind(&[any], contexts, config).expect("loopback");
+        let any = "127.0.0.1:0".parse().unwrap();
+        let bound = Listeners::bind(&[any], contexts, config).unwrap();
         let (address, clock) = (bound.addresses()[0], Clock::start());
         let (send, notices) = channel();
         let mut running = Running { address, remotes: Vec::new(), notices, threads: Vec::new() };
         for listeners in bound.into_contexts() {
             let send = send.clone();
             let hook = move |notice| drop(send.send(notice));
-            let mut context =
-                Context::new(config.clone(), listeners, clock, Echo::default(), hook).expect("descriptors");
+            let mut context = Context::new(config.clone(), listeners, clock, Echo::default(), hook).unwrap();
             context.command(|_, _, out| out.set_listening(0, true));
             running.remotes.push(context.remote());
-            running.threads.push(std::thread::spawn(move || context.run().expect("turns")));
+            running.threads.push(std::thread::spawn(move || context.run().unwrap()));
         }
         running
     }
 
     pub fn stop(self) {
         self.remotes.iter().for_each(Remote::stop);
-        self.threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        self.threads.into_iter().for_each(|thread| thread.join().unwrap());
     }
 }

@@ -57,7 +57,8 @@ impl Costs {
             (placement.bridge, BURST_TIMES * self.bridge_us),
         ];
         let limit = |core: usize| {
-            let each_us: f64 = hosts.iter().filter(|(on, _)| *on == core).map(|(_, us)| us).sum();
+            let each_us: f64 =
+                hosts.iter().filter(|(host_core, _)| *host_core == core).map(|(_, us)| us).sum();
             if each_us > 0.0 { CORE_SHARE_MAX * speed * 1e6 / each_us } else { f64::INFINITY }
         };
         hosts.iter().map(|(core, _)| limit(*core)).fold(CAPACITY_MAX_PER_S, f64::min)
@@ -83,21 +84,21 @@ impl Costs {
 ///
 /// The first quota can be too large, because requests cost less at higher rates: the burst would overload the cores. It
 /// can be too small, because an uneven load uses up the quota before the end of its period.
-pub fn corrected(quota: Quota, aimed_per_s: f64, found_per_s: f64) -> Option<Quota> {
-    let found_over_aimed = found_per_s / aimed_per_s;
-    if found_per_s <= 0.0 || NEAR_ENOUGH.contains(&found_over_aimed) {
+pub fn corrected(quota: Quota, expected_per_s: f64, found_per_s: f64) -> Option<Quota> {
+    let found_over_expected = found_per_s / expected_per_s;
+    if found_per_s <= 0.0 || NEAR_ENOUGH.contains(&found_over_expected) {
         return None;
     }
-    let factor = (1.0 / found_over_aimed).min(GROWTH_FACTOR_MAX);
+    let factor = (1.0 / found_over_expected).min(GROWTH_FACTOR_MAX);
     let percent = ((quota.percent_of_core * factor).max(QUOTA_PERCENT_MIN) * 10.0).round() / 10.0;
     (percent != quota.percent_of_core).then(|| Quota::percent(percent))
 }
 
 /// Whether a ramp ended far below the expected capacity although the server did not fail. The machine then disturbed
 /// the steps, and the result does not show whether the quota is right.
-pub fn is_disturbed(found: &Goodput, aimed_per_s: f64) -> bool {
+pub fn is_disturbed(found: &Goodput, expected_per_s: f64) -> bool {
     let kept_per_s = found.kept_per_s.unwrap_or(0.0);
-    found.failed_per_s.is_none() && kept_per_s < NEAR_ENOUGH.start() * aimed_per_s
+    found.failed_per_s.is_none() && kept_per_s < NEAR_ENOUGH.start() * expected_per_s
 }
 
 impl fmt::Display for Costs {
@@ -141,32 +142,32 @@ mod tests {
 
     #[test]
     fn a_fast_machine_has_the_largest_capacity_and_a_tenth_of_a_core() {
-        let place = Placement::on(2);
-        assert_eq!(costs(1.0).checked_capacity_per_s(&place, 1.0), Ok(CAPACITY_MAX_PER_S));
+        let placement = Placement::on(2);
+        assert_eq!(costs(1.0).checked_capacity_per_s(&placement, 1.0), Ok(CAPACITY_MAX_PER_S));
         let quota = costs(1.0).quota(CAPACITY_MAX_PER_S);
         assert_eq!((quota.percent_of_core, quota.period), (10.0, Duration::from_millis(10)));
     }
 
     #[test]
     fn the_busiest_core_limits_the_capacity() {
-        let place = Placement::on(2);
+        let placement = Placement::on(2);
         // Clients and bridge: 3.3 × 2 × 41 µs for each request of the capacity; 80 % of a core.
-        let twice = costs(2.0).capacity_per_s(&place, 1.0);
+        let twice = costs(2.0).capacity_per_s(&placement, 1.0);
         assert!((twice - 800_000.0 / (3.3 * 82.0)).abs() < 1e-6, "{twice}");
         assert!((costs(2.0).quota(twice).percent_of_core - 14.8).abs() < 1e-9);
         // A helper that costs more than clients and bridge together, on the server's core.
         let heavy = Costs { helper_us: 100.0, ..costs(1.0) };
-        assert!((heavy.capacity_per_s(&place, 1.0) - 800_000.0 / (25.0 + 330.0)).abs() < 1e-6);
+        assert!((heavy.capacity_per_s(&placement, 1.0) - 800_000.0 / (25.0 + 330.0)).abs() < 1e-6);
         // With four cores, clients and bridge no longer share one.
         assert!(costs(2.0).capacity_per_s(&Placement::on(4), 1.0) > twice * 1.3);
     }
 
     #[test]
-    fn slowed_cores_carry_as_much_as_slow_ones() {
-        let place = Placement::on(2);
+    fn slowed_and_slow_cores_have_the_same_capacity() {
+        let placement = Placement::on(2);
         for times in [2.0, 3.0] {
-            let slow = costs(times).capacity_per_s(&place, 1.0);
-            let slowed = costs(1.0).capacity_per_s(&place, 1.0 / times);
+            let slow = costs(times).capacity_per_s(&placement, 1.0);
+            let slowed = costs(1.0).capacity_per_s(&placement, 1.0 / times);
             assert!((slow - slowed).abs() < 1e-6, "{slow} and {slowed}");
             assert!(slow > CAPACITY_MIN_PER_S && slow < CAPACITY_MAX_PER_S);
         }
@@ -195,18 +196,21 @@ mod tests {
     }
 
     #[test]
-    fn a_ramp_that_ended_low_without_a_failure_was_disturbed() {
+    fn a_low_ramp_end_without_a_failure_is_a_disturbance() {
         let disturbed =
             |kept_per_s, failed_per_s| is_disturbed(&Goodput { kept_per_s, failed_per_s }, 4_000.0);
         assert!(disturbed(Some(1_524.0), None) && disturbed(None, None));
-        assert!(!disturbed(Some(1_524.0), Some(1_600.0)), "the server failed");
-        assert!(!disturbed(Some(3_300.0), None), "clients lag beyond it, and it is near enough");
-        assert!(!disturbed(Some(8_000.0), None), "the ramp ended at its limit: the quota is too large");
-        assert!(!disturbed(None, Some(100.0)), "not even the least is kept");
+        assert!(!disturbed(Some(1_524.0), Some(1_600.0)), "a failure of the server is not a disturbance");
+        assert!(!disturbed(Some(3_300.0), None), "more than 0.8 of the expected capacity is near enough");
+        assert!(
+            !disturbed(Some(8_000.0), None),
+            "a ramp that ends at its limit shows a quota that is too large"
+        );
+        assert!(!disturbed(None, Some(100.0)), "a failure at the lowest rate is not a disturbance");
     }
 
     #[test]
-    fn a_quota_under_which_much_more_or_less_is_served_is_corrected() {
+    fn a_quota_is_corrected_when_the_capacity_is_far_from_the_expected_one() {
         let quota = Quota::percent(16.0);
         for near in [1_700.0, 2_078.0, 2_200.0] {
             assert_eq!(corrected(quota, 2_078.0, near), None, "{near}");
@@ -214,7 +218,7 @@ mod tests {
         let percent = |found| corrected(quota, 2_000.0, found).map(|quota| quota.percent_of_core);
         assert_eq!(percent(3_200.0), Some(10.0));
         assert_eq!(percent(1_500.0), Some(21.3));
-        assert_eq!(percent(200.0), Some(24.0), "by one half at most");
+        assert_eq!(percent(200.0), Some(24.0), "a quota should grow by one half at most");
         assert_eq!(percent(0.0), None, "a ramp without a result does not correct the quota");
         assert_eq!(corrected(Quota::percent(5.0), 1_000.0, 9_000.0), None, "the quota is at its minimum");
     }

@@ -81,10 +81,10 @@ fn outcome(demo: &Demo) -> Vec<(String, String)> {
 
 fn latency(demo: &Demo) -> Chart {
     let run = &demo.run;
-    let curve = |q: f64| {
+    let curve = |quantile: f64| {
         let point = |from_ms: u64| {
             let span = Span::of(&run.report.bins, from_ms, from_ms + POINT_MS);
-            let ms = span.quantile_us(q).map_or(f64::NAN, |us| us as f64 / 1000.0);
+            let ms = span.quantile_us(quantile).map_or(f64::NAN, |us| us as f64 / 1000.0);
             ((from_ms + POINT_MS / 2) as f64 / 1000.0, ms)
         };
         (0..run.plan.end_ms).step_by(POINT_MS as usize).map(point).collect()
@@ -187,16 +187,16 @@ fn batches(demo: &Demo) -> Chart {
 
 /// A curve with one point for each [`SAMPLES_PER_POINT`] samples; an incomplete last group is dropped.
 fn by_samples(samples: &[Sample], value: impl Fn(&Used, u64) -> f64) -> Vec<(f64, f64)> {
-    let point = |some: &[Sample]| {
+    let point = |group: &[Sample]| {
         let mut sum = (Used::default(), 0);
-        for sample in some {
+        for sample in group {
             sum.0.add(&sample.used);
             sum.1 += sample.replies;
         }
-        let middle_ms = (some[0].from_ms + some[some.len() - 1].to_ms) as f64 / 2.0;
+        let middle_ms = (group[0].from_ms + group[group.len() - 1].to_ms) as f64 / 2.0;
         (middle_ms / 1000.0, value(&sum.0, sum.1))
     };
-    samples.chunks(SAMPLES_PER_POINT).filter(|some| some.len() == SAMPLES_PER_POINT).map(point).collect()
+    samples.chunks(SAMPLES_PER_POINT).filter(|group| group.len() == SAMPLES_PER_POINT).map(point).collect()
 }
 
 fn figures(demo: &Demo) -> crate::table::Table {
@@ -241,7 +241,7 @@ fn definitions() -> Vec<(String, String)> {
         ),
         entry(
             "direct capacity",
-            "the highest rate of a ramp in steps of 5 %, 1.5 s each, at which the SLA of 1 ms is \
+            "the highest rate of a ramp in steps of 5 %, 1.5 s each, at which the SLA is \
                kept without shim and helper",
         ),
         entry(
@@ -256,7 +256,7 @@ fn definitions() -> Vec<(String, String)> {
         ),
         entry(
             "drain floor",
-            "the least time that the backlog of the burst takes to drain: what came in too much before \
+            "the least time that the backlog of the burst takes to drain: the requests above capacity before \
                relief, divided by what the helped server can do beyond the burst",
         ),
         entry(
@@ -285,7 +285,7 @@ mod tests {
     use crate::demo::tests::example;
 
     #[test]
-    fn the_page_shows_the_run() {
+    fn the_page_contains_the_results_and_four_charts() {
         let html = page(&example()).html();
         for expected in [
             "<b>310 ms</b>p99 in the burst, direct",
@@ -311,7 +311,7 @@ mod tests {
         let chart = latency(&demo);
         let points = &chart.series[0].points;
         assert_eq!(points.len() as u64, demo.run.plan.end_ms / POINT_MS);
-        assert!(points.iter().any(|p| p.1 > 300.0) && points.iter().any(|p| p.1 < 0.5));
+        assert!(points.iter().any(|point| point.1 > 300.0) && points.iter().any(|point| point.1 < 0.5));
         assert!(cpu(&demo).series.iter().all(|series| series.points.len() == 64));
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::demo::Demo;
 use crate::results::{Check, Row};
-use crate::scenario::{Plan, Relieved, Second};
+use crate::scenario::{BurstRun, Plan, Second};
 use crate::scene::Setting;
 use crate::table::{Table, grouped, milliseconds, number};
 
@@ -17,7 +17,7 @@ pub(super) fn placement(setting: &Setting) -> String {
 }
 
 /// The first lines of the live table.
-pub(super) fn head(setting: &Setting, server: &str, sla_us: u64) -> String {
+pub(super) fn live_head(setting: &Setting, server: &str, sla_us: u64) -> String {
     let quota = setting.quota.map_or("a memcached host without quota".into(), |quota| {
         format!("a small memcached host: {} % of one core", quota.percent_of_core)
     });
@@ -32,23 +32,23 @@ pub(super) fn head(setting: &Setting, server: &str, sla_us: u64) -> String {
 }
 
 /// One second of the live table.
-pub(super) fn live(plan: &Plan, second: &Second) -> String {
+pub(super) fn live_line(plan: &Plan, second: &Second) -> String {
     let at_ms = second.at_s * 1000;
-    let within = |from_ms: u64| (at_ms..at_ms + 1000).contains(&from_ms);
-    let mut what = match () {
+    let is_now = |event_ms: u64| (at_ms..at_ms + 1000).contains(&event_ms);
+    let mut event = match () {
         () if second.at_s == 0 => "light load".to_owned(),
-        () if within(plan.burst_ms) => "burst".to_owned(),
-        () if within(plan.decision_ms) => format!("relief on, {} moved", second.helped),
-        () if within(plan.over_ms) => "burst over".to_owned(),
-        () if within(plan.back_ms) => format!("back, {} still helped", second.helped),
+        () if is_now(plan.burst_ms) => "burst".to_owned(),
+        () if is_now(plan.decision_ms) => format!("relief on, {} moved", second.helped),
+        () if is_now(plan.over_ms) => "burst over".to_owned(),
+        () if is_now(plan.back_ms) => format!("back, {} still helped", second.helped),
         () => String::new(),
     };
-    if let (true, Some(messages)) = (what.is_empty() && second.helped > 0, second.messages_per_batch) {
-        what = format!("  {messages:.0} messages a batch");
+    if let (true, Some(messages)) = (event.is_empty() && second.helped > 0, second.messages_per_batch) {
+        event = format!("  {messages:.0} messages a batch");
     }
     line(
         &second.at_s.to_string(),
-        &what,
+        &event,
         &grouped(second.offered as f64),
         &percent(second.on_time_share),
         &milliseconds(second.p99_us, "> 250 ms"),
@@ -57,8 +57,16 @@ pub(super) fn live(plan: &Plan, second: &Second) -> String {
     )
 }
 
-fn line(at: &str, what: &str, offered: &str, on_time: &str, p99: &str, server: &str, helper: &str) -> String {
-    format!("{at:>4}  {what:<32} {offered:>9} {on_time:>8} {p99:>10} {server:>8} {helper:>7}")
+fn line(
+    time: &str,
+    event: &str,
+    offered: &str,
+    on_time: &str,
+    p99: &str,
+    server: &str,
+    helper: &str,
+) -> String {
+    format!("{time:>4}  {event:<32} {offered:>9} {on_time:>8} {p99:>10} {server:>8} {helper:>7}")
 }
 
 /// Formats a share; rounds 99.x % down, so that `100 %` means that nothing was late.
@@ -78,7 +86,7 @@ struct Phase {
 }
 
 /// The phases of the run; relief is a phase of its own.
-fn phases(run: &Relieved) -> Vec<Phase> {
+fn phases(run: &BurstRun) -> Vec<Phase> {
     let Plan { burst_ms, decision_ms, over_ms, back_ms, end_ms, .. } = run.plan;
     let phase = |name: &str, from_ms: u64, to_ms: u64| Phase { name: name.into(), from_ms, to_ms };
     let moved = match (run.moved(), run.moved_ms()) {
@@ -119,7 +127,7 @@ pub(super) fn table(demo: &Demo) -> Table {
         let span = run.span((from_ms, to_ms));
         let (used, _) = run.between(from_ms, to_ms);
         let seconds = (to_ms - from_ms) as f64 / 1000.0;
-        let core = |seconds: f64| {
+        let percent_of_core = |seconds: f64| {
             if used.seconds > 0.0 { format!("{:.0} %", used.percent(seconds)) } else { "–".into() }
         };
         table.row([
@@ -128,8 +136,8 @@ pub(super) fn table(demo: &Demo) -> Table {
             grouped(span.offered as f64 / seconds),
             percent(span.on_time_share(run.sla_us)),
             milliseconds(span.p99_us(), "unanswered"),
-            core(used.server_s()),
-            core(used.helper_s),
+            percent_of_core(used.server_s()),
+            percent_of_core(used.helper_s),
             used.messages_per_batch().map_or("–".into(), number),
         ]);
     }
@@ -169,7 +177,7 @@ pub(super) fn relief_line(demo: &Demo) -> String {
 }
 
 /// CPU time of each host for a request, direct and helped.
-fn costs(run: &Relieved) -> String {
+fn costs(run: &BurstRun) -> String {
     let cpu_us = |(from_ms, to_ms): (u64, u64)| {
         let (used, replies) = run.between(from_ms, to_ms);
         used.us_per_request(replies).map(|(host, us)| format!("{host} {us:.1}")).join(", ")
@@ -189,24 +197,23 @@ pub(super) fn warnings(demo: &Demo) -> Vec<String> {
         .into_iter()
         .map(|why| format!("this run is spoilt, and its times should not be cited: {why}"))
         .collect();
-    warnings
-        .extend(demo.calibration.notes.iter().map(|note| format!("when the capacity was sought: {note}")));
+    warnings.extend(demo.calibration.notes.iter().map(|note| format!("during calibration: {note}")));
     warnings
 }
 
 /// Writes the run into `demo.results` as rows and checks.
-pub(super) fn fill(demo: &mut Demo) {
+pub(super) fn fill_results(demo: &mut Demo) {
     let run = &demo.run;
     let spoilt = run.spoilt(demo.setting.quota);
-    let one = |value: Option<f64>| value.into_iter().collect::<Vec<_>>();
+    let values = |value: Option<f64>| value.into_iter().collect::<Vec<_>>();
     let mut rows = vec![
         Row::new("direct, without shim", "goodput", "requests/s", &[demo.calibration.direct_per_s])
             .param("sla_ms", demo.calibration.sla_us as f64 / 1000.0)
             .note("one short ramp"),
-        Row::new("helped", "throughput", "replies/s", &[demo.helped_per_s]).note("without regard to time"),
-        Row::new("helped", "moved_ms", "ms", &one(run.moved_ms())).void_if(&spoilt),
-        Row::new("helped", "relief_ms", "ms", &one(run.relief_ms().map(|ms| ms as f64))).void_if(&spoilt),
-        Row::new("helped", "drain_floor_ms", "ms", &one(run.drain_floor_ms(demo.helped_per_s)))
+        Row::new("helped", "throughput", "replies/s", &[demo.helped_per_s]).note("late replies included"),
+        Row::new("helped", "moved_ms", "ms", &values(run.moved_ms())).void_if(&spoilt),
+        Row::new("helped", "relief_ms", "ms", &values(run.relief_ms().map(|ms| ms as f64))).void_if(&spoilt),
+        Row::new("helped", "drain_floor_ms", "ms", &values(run.drain_floor_ms(demo.helped_per_s)))
             .void_if(&spoilt),
     ];
     let (light, overloaded, relieved) = (run.light(), run.overloaded(), run.relieved());
@@ -216,9 +223,13 @@ pub(super) fn fill(demo: &mut Demo) {
         let span = run.span(window);
         let (used, replies) = run.between(window.0, window.1);
         let p99_ms = span.p99_us().map(|us| us as f64 / 1000.0);
-        let p99 = Row::new(system, "p99_ms", "ms", &one(p99_ms)).param("phase", phase);
+        let p99 = Row::new(system, "p99_ms", "ms", &values(p99_ms)).param("phase", phase);
         // A p99 among unanswered requests is a finding: the row has no value, but stays valid with a note.
-        rows.push(if p99_ms.is_none() { p99.note("it falls among requests without a reply") } else { p99 });
+        rows.push(if p99_ms.is_none() {
+            p99.note("the p99 falls among requests without a reply")
+        } else {
+            p99
+        });
         rows.push(
             Row::new(system, "on_time_percent", "%", &[100.0 * span.on_time_share(run.sla_us)])
                 .param("phase", phase)
@@ -233,7 +244,7 @@ pub(super) fn fill(demo: &mut Demo) {
             );
         }
         rows.push(
-            Row::new(system, "messages_per_batch", "messages", &one(used.messages_per_batch()))
+            Row::new(system, "messages_per_batch", "messages", &values(used.messages_per_batch()))
                 .param("phase", phase),
         );
     }
@@ -278,11 +289,11 @@ mod tests {
     fn a_spoilt_run_has_a_note() {
         let mut demo = example();
         demo.run.samples.iter_mut().for_each(|sample| sample.used.stolen_s = 0.1);
-        fill(&mut demo);
+        fill_results(&mut demo);
         assert!(text(&demo).contains("NOTE: this run is spoilt"));
         let moved = demo.results.rows.iter().find(|row| row.metric == "moved_ms").unwrap();
         assert!(!moved.valid && moved.median == Some(143.0));
-        assert!(demo.passed(), "a spoilt run fails no check");
+        assert!(demo.passed(), "a spoilt run should pass all checks");
     }
 
     #[test]
@@ -297,11 +308,11 @@ mod tests {
             (second(26, 660), "burst over"),
             (second(27, 3), "back, 3 still helped"),
         ] {
-            assert!(live(plan, &second).contains(expected), "{expected}");
+            assert!(live_line(plan, &second).contains(expected), "{expected}");
         }
         let width = |text: &str| text.chars().count();
         let head = line("t/s", "what happens", "offered/s", "on time", "p99", "server", "helper");
-        assert_eq!(width(&live(plan, &second(14, 655))), width(&head));
+        assert_eq!(width(&live_line(plan, &second(14, 655))), width(&head));
         assert_eq!(
             (percent(0.9999), percent(1.0), percent(0.19)),
             ("99.9 %".into(), "100 %".into(), "19 %".into())

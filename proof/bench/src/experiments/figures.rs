@@ -77,12 +77,12 @@ mod tests {
         for figure in figures {
             let claims = all().filter(|experiment| experiment.figures.contains(&figure)).map(|e| e.name);
             let pending = PENDING.iter().filter(|(pending, _)| *pending == figure).map(|_| "pending");
-            let found: Vec<_> = claims.chain(pending).collect();
-            assert_eq!(found.len(), 1, "{figure}: {found:?}");
+            let claims_and_pending: Vec<_> = claims.chain(pending).collect();
+            assert_eq!(claims_and_pending.len(), 1, "{figure}: {claims_and_pending:?}");
             count += 1;
         }
         assert_eq!(count, 24);
         let claimed: usize = all().map(|experiment| experiment.figures.len()).sum();
-        assert_eq!(claimed + PENDING.len(), count, "a figure is listed that no paper has");
+        assert_eq!(claimed + PENDING.len(), count, "each listed figure should be in PAPERS");
     }
 }

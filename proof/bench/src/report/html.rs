@@ -185,18 +185,18 @@ mod tests {
     }
 
     #[test]
-    fn the_page_refers_to_no_other_file() {
+    fn the_page_has_no_external_references() {
         let html = page().html();
-        for outside in
+        for external in
             ["http:", "https:", "//", "src=", "href=", "url(", "@import", "<script", "<link", "<img"]
         {
-            assert!(!html.contains(outside), "{outside}");
+            assert!(!html.contains(external), "{external}");
         }
         assert!(html.contains("prefers-color-scheme: dark"));
     }
 
     #[test]
-    fn warnings_share_a_box_and_grey_the_outcome() {
+    fn warnings_are_in_one_box_and_grey_the_outcome() {
         let html = page().html();
         assert_eq!(html.matches("class=\"warning\"").count(), 1);
         assert!(html.contains("<li>Spoilt</li>") && html.contains("<li>Late</li>"));

@@ -99,7 +99,7 @@ impl Chart {
     pub fn svg(&self, phases: &[Phase], end_s: f64) -> String {
         let scale = Scale::new(self);
         let end_s = end_s.max(1.0);
-        let x = |s: f64| LEFT + (WIDTH - LEFT - RIGHT) * (s / end_s).clamp(0.0, 1.0);
+        let x = |seconds: f64| LEFT + (WIDTH - LEFT - RIGHT) * (seconds / end_s).clamp(0.0, 1.0);
         let bottom = HEIGHT - BOTTOM;
         let mut svg = format!(
             "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">\n",
@@ -133,13 +133,13 @@ impl Chart {
         }
         let step = nice_step(end_s / 10.0).max(1.0);
         for n in 0..=(end_s / step) as usize {
-            let at = n as f64 * step;
+            let seconds = n as f64 * step;
             let _ = writeln!(
                 svg,
                 "<text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-                x(at),
+                x(seconds),
                 bottom + 16.0,
-                label(at)
+                label(seconds)
             );
         }
         let _ = writeln!(
@@ -194,25 +194,25 @@ fn path(points: &[(f64, f64)], x: impl Fn(f64) -> f64, scale: &Scale) -> String 
     let stride = points.len().div_ceil(POINTS_MAX).max(1);
     let mut text = String::new();
     let mut pen_down = false;
-    for (s, value) in points.iter().step_by(stride) {
+    for (seconds, value) in points.iter().step_by(stride) {
         if !value.is_finite() {
             pen_down = false;
             continue;
         }
         let verb = if pen_down { 'L' } else { 'M' };
-        let _ = write!(text, "{verb}{:.1} {:.1}", x(*s), scale.y(*value));
+        let _ = write!(text, "{verb}{:.1} {:.1}", x(*seconds), scale.y(*value));
         pen_down = true;
     }
     text
 }
 
-/// 1, 2 or 5 times a power of ten, at least `least`.
-fn nice_step(least: f64) -> f64 {
-    let power = 10f64.powf(least.max(1e-9).log10().floor());
+/// The smallest 1, 2 or 5 times a power of ten that is at least `min`.
+fn nice_step(min: f64) -> f64 {
+    let power = 10f64.powf(min.max(1e-9).log10().floor());
     [1.0, 2.0, 5.0, 10.0]
         .into_iter()
-        .map(|m| m * power)
-        .find(|step| *step >= least * 0.999)
+        .map(|factor| factor * power)
+        .find(|step| *step >= min * 0.999)
         .unwrap_or(power * 10.0)
 }
 
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_breaks_the_line() {
+    fn a_value_that_is_not_finite_interrupts_the_line() {
         let chart = chart(true, &[(0.0, 1.0), (1.0, 2.0), (2.0, f64::NAN), (3.0, 2.0)]);
         let svg = chart.svg(&[], 4.0);
         let path = svg.split("d=\"").nth(1).unwrap().split('"').next().unwrap();

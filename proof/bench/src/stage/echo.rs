@@ -7,9 +7,9 @@ use spillway_lab::{Launch, Place, Process};
 
 use super::Stage;
 use crate::error::Error;
-use crate::served::{CLIENTS, runs};
+use crate::served::{CLIENTS, check_runs};
 
-const READY_WITHIN: Duration = Duration::from_secs(30);
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A running echo server. Dropping it kills it.
 #[derive(Debug)]
@@ -25,20 +25,20 @@ impl Stage {
     /// Starts an echo server and waits until it listens.
     pub(crate) fn echo(&self) -> Result<Echo, Error> {
         let place = Place::from(&self.server);
-        let free =
+        let free_address =
             || -> Result<SocketAddr, Error> { Ok(SocketAddr::new(place.address(), place.free_port()?)) };
-        let (plain, link) = (free()?, free()?);
+        let (plain, link) = (free_address()?, free_address()?);
         let launch = Launch::new(&self.programs.lab)
             .name("echo")
             .args(["echo", "--listen", &plain.to_string(), "--link", &link.to_string()])
             .args(self.keys.arguments())
             .args(["--allow-clients", CLIENTS]);
         let mut echo = Echo { process: self.server.spawn(&launch)?, plain, link };
-        let deadline = Instant::now() + READY_WITHIN;
+        let deadline = Instant::now() + READY_TIMEOUT;
         while !echo.process.stdout()?.starts_with("listening") {
             echo.check()?;
             if Instant::now() >= deadline {
-                return Err(Error::process("the echo server is not ready", echo.process.tail()));
+                return Err(Error::process("the echo server is not ready", echo.process.last_output()));
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -49,6 +49,6 @@ impl Stage {
 impl Echo {
     /// Fails if the server has ended.
     pub fn check(&mut self) -> Result<(), Error> {
-        runs(&mut self.process, "the echo server")
+        check_runs(&mut self.process, "the echo server")
     }
 }

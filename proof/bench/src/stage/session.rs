@@ -8,7 +8,7 @@ use super::{Helper, Stage, process_cpu};
 use crate::error::Error;
 use crate::generator::{BIN_MS, BIN_REPORT_DELAY, Clients, Generators, Order, Traffic};
 use crate::goodput::Tally;
-use crate::measure::{Step, Used, again, spoilt_by, stopped};
+use crate::measure::{Step, Used, measure_until_valid, spoilt_by, stopped};
 use crate::relief::Span;
 
 /// Running clients.
@@ -23,7 +23,7 @@ pub struct Session<'a> {
 
 /// Results of one measurement.
 #[derive(Clone, Debug, Default)]
-pub struct Taken {
+pub struct MeasuredStep {
     /// Requests and CPU time.
     pub step: Step,
     /// Traffic on the server's cable.
@@ -68,7 +68,7 @@ pub struct Cost {
 
 impl Cost {
     /// CPU time of the server's host, process and interface, for each request in µs. NaN without requests, like the
-    /// following.
+    /// other costs.
     pub fn server_us(&self) -> f64 {
         self.each(self.used.server_s())
     }
@@ -138,7 +138,7 @@ impl<'a> Session<'a> {
         settle: Duration,
         length: Duration,
         helpers: H,
-    ) -> Result<Taken, Error>
+    ) -> Result<MeasuredStep, Error>
     where
         H: IntoIterator<Item = &'h Helper> + Copy,
     {
@@ -161,7 +161,7 @@ impl<'a> Session<'a> {
         self.generators.check()?;
         let bins = self.generators.bins(from_ms, to_ms);
         let step = Step::new(rate_per_s, &bins, after.since(&before), replies);
-        Ok(Taken { step, wire, watched })
+        Ok(MeasuredStep { step, wire, watched })
     }
 
     /// Measures like [`Session::step`], and checks whether the measurement is valid and all requests were served.
@@ -172,29 +172,33 @@ impl<'a> Session<'a> {
         length: Duration,
         helper: Option<&Helper>,
     ) -> Result<Cost, Error> {
-        let Taken { step, wire, .. } = self.step(rate_per_s, settle, length, helper)?;
+        let MeasuredStep { step, wire, .. } = self.step(rate_per_s, settle, length, helper)?;
         let Step { span, used, lag_p99_us, .. } = step;
         // In a closed loop, busy clients are normal, and requests have no due time that they could lag behind.
-        let judged = if self.closed { Used { clients_s: 0.0, ..used } } else { used };
+        let checked = if self.closed { Used { clients_s: 0.0, ..used } } else { used };
         let lag_us = if self.closed { 0 } else { lag_p99_us };
         let unserved = (span.served as f64) < 0.99 * span.offered as f64;
-        let spoilt = spoilt_by(&judged, lag_us).or_else(|| stopped(&used)).or_else(|| {
+        let spoilt = spoilt_by(&checked, lag_us).or_else(|| stopped(&used)).or_else(|| {
             (unserved && !self.closed)
                 .then(|| format!("{} of {} requests were served", span.served, span.offered))
         });
         Ok(Cost { wire_bytes: wire.bytes, used, requests: span.served, span, spoilt })
     }
 
-    /// Measures like [`Session::measure`], and repeats a spoilt measurement; at most `times` attempts.
-    pub fn measure_again(
+    /// Measures like [`Session::measure`], and repeats a spoilt measurement; at most `attempts_max` attempts.
+    pub fn measure_until_valid(
         &mut self,
         rate_per_s: f64,
         settle: Duration,
         length: Duration,
         helper: Option<&Helper>,
-        times: u32,
+        attempts_max: u32,
     ) -> Result<Cost, Error> {
-        again(times, || self.measure(rate_per_s, settle, length, helper), |cost| cost.spoilt.is_none())
+        measure_until_valid(
+            attempts_max,
+            || self.measure(rate_per_s, settle, length, helper),
+            |cost| cost.spoilt.is_none(),
+        )
     }
 
     /// Stops the clients and returns their counts.
@@ -220,13 +224,13 @@ impl Stage {
         mut work: impl FnMut() -> Result<u64, E>,
     ) -> Result<Cost, Error> {
         let failed = |e: E| Error::process(format!("a driver failed: {e}"), "");
-        let begun = Instant::now();
-        while begun.elapsed() < settle {
+        let started_at = Instant::now();
+        while started_at.elapsed() < settle {
             work().map_err(failed)?;
         }
-        let (before, begun) = (self.snapshot(None)?, Instant::now());
+        let (before, started_at) = (self.snapshot(None)?, Instant::now());
         let mut requests = 0;
-        while begun.elapsed() < length {
+        while started_at.elapsed() < length {
             requests += work().map_err(failed)?;
         }
         let used = self.snapshot(None)?.since(&before);
@@ -240,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn costs_are_for_each_request() {
+    fn costs_are_divided_by_requests() {
         let used = Used {
             seconds: 2.0,
             server_process_s: 0.3,
@@ -254,6 +258,6 @@ mod tests {
         let close = |a: f64, b: f64| (a - b).abs() < 1e-9;
         assert!(close(cost.server_us(), 4.0) && close(cost.middle_us(), 8.0) && close(cost.total_us(), 16.0));
         assert!(close(cost.rate_per_s(), 50_000.0));
-        assert!(Cost::default().server_us().is_nan(), "no request, no figure");
+        assert!(Cost::default().server_us().is_nan(), "without requests a cost should be NaN");
     }
 }

@@ -12,7 +12,7 @@ use spillway_bench::results::Results;
 pub const SHORT: Duration = Duration::from_millis(200);
 
 /// Asserts that the experiment is complete, that every check held, and that rows of these metrics are present.
-pub fn assert_whole(results: &Results, output: &[u8], metrics: &[&str]) {
+pub fn assert_complete(results: &Results, output: &[u8], metrics: &[&str]) {
     let output = String::from_utf8_lossy(output);
     assert!(!results.incomplete, "{}\n{output}", results.why);
     for check in &results.checks {

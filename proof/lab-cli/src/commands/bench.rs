@@ -12,8 +12,8 @@ use spillway_bench::scene::{BatchPolicy, Setting};
 use spillway_bench::{record, stop, table};
 use spillway_lab::Slowdown;
 
-/// `--slow` ends after this time, even if this program is killed.
-const SLOW_AT_MOST: Duration = Duration::from_secs(3_600);
+/// Longest time for which `--slow` slows the cores.
+const SLOWDOWN_TIME_MAX: Duration = Duration::from_secs(3_600);
 
 /// Run an experiment and print its results.
 ///
@@ -47,7 +47,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         print!("{}", list());
         return ExitCode::SUCCESS;
     }
-    let outcome = match (args.name.as_str(), experiments::named(&args.name)) {
+    let outcome = match (args.name.as_str(), experiments::by_name(&args.name)) {
         ("all", _) => run_all(&args),
         (_, Some(experiment)) => {
             let file = args.json.clone();
@@ -113,11 +113,12 @@ fn run_one(experiment: &Experiment, args: &Args, file: &Path) -> Result<Outcome,
     if let (true, Some(why)) = (experiment.needs.root, spillway_lab::unavailable()) {
         return Err(Error::Usage(format!("{} cannot run here: {why}", experiment.name)));
     }
-    stop::by_signals();
+    stop::on_signals();
     let setting = Setting { batch: args.batch, ..Setting::of_this_run()? };
     let options = Options { quick: args.quick, only: args.only.clone(), setting };
-    let _slow = args.slow.map(|times| Slowdown::start(times, SLOW_AT_MOST)).transpose()?;
-    let results = record::recorded(experiment.name, file, || (experiment.run)(&options, &mut io::stdout()))?;
+    let _slow = args.slow.map(|times| Slowdown::start(times, SLOWDOWN_TIME_MAX)).transpose()?;
+    let results =
+        record::run_and_record(experiment.name, file, || (experiment.run)(&options, &mut io::stdout()))?;
     println!("\n{}", table::results(&results));
     println!("paper: {}", experiment.paper);
     println!("results: {}", file.display());

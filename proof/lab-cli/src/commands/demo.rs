@@ -62,7 +62,7 @@ fn options(args: Args) -> Result<Options, spillway_bench::Error> {
         connections: args.connections,
         keys: args.keys,
         pace: args.pace,
-        slow: args.slow,
+        slowdown_factor: args.slow,
         ..Setting::of_this_run()?
     };
     let mut options = Options {

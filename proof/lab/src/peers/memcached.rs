@@ -60,8 +60,8 @@ impl Memcached {
     }
 
     /// A command to put in front, such as `["spillway", "run", "--link", ":11411", "--"]`.
-    pub fn wrapper<S: Into<String>>(mut self, words: impl IntoIterator<Item = S>) -> Memcached {
-        self.common.wrapper = words.into_iter().map(Into::into).collect();
+    pub fn wrapper<S: Into<String>>(mut self, command: impl IntoIterator<Item = S>) -> Memcached {
+        self.common.wrapper = command.into_iter().map(Into::into).collect();
         self
     }
 

@@ -1,4 +1,4 @@
-//! Real peers: unmodified Debian programs, on a host or on loopback.
+//! Peers: memcached, Redis and proxies as unmodified Debian programs, on a host or on loopback.
 
 mod memcached;
 mod proxy;
@@ -40,7 +40,7 @@ pub(crate) struct CommonOptions {
     pub environment: Vec<(String, String)>,
 }
 
-/// How to start one kind of peer, and how to find out that it is ready.
+/// How to start one kind of peer, and how to check that it is ready.
 trait PeerKind: Send + Sync {
     fn program(&self) -> &'static str;
     fn debian_package(&self) -> &'static str;
@@ -55,16 +55,16 @@ enum Readiness {
     /// The peer answers a request with its process id.
     Answers {
         request: &'static [u8],
-        /// StartError of the line that holds the process id.
+        /// Start of the line that holds the process id.
         pid_prefix: &'static str,
-        /// StartError of the line that ends the reply.
+        /// Start of the line that ends the reply.
         last_line: &'static str,
     },
     /// The process listens at its address.
     Listens,
 }
 
-/// A running peer. Dropping it kills it.
+/// A running peer. Dropping the handle kills the process.
 pub struct Peer {
     kind: Box<dyn PeerKind>,
     place: Place,
@@ -81,16 +81,16 @@ impl std::fmt::Debug for Peer {
 
 impl Peer {
     fn start(kind: Box<dyn PeerKind>, place: &Place) -> Result<Peer, LabError> {
-        let fixed = kind.common().port;
+        let fixed_port = kind.common().port;
         let mut attempts = 0;
         loop {
             attempts += 1;
-            let port = fixed.map_or_else(|| place.free_port(), Ok)?;
+            let port = fixed_port.map_or_else(|| place.free_port(), Ok)?;
             let address = SocketAddr::new(place.address(), port);
             match start_and_wait(kind.as_ref(), place, address) {
                 Ok((process, pid)) => return Ok(Peer { kind, place: place.clone(), process, address, pid }),
                 // Another process may have taken the port.
-                Err(StartError::Ended(_)) if fixed.is_none() && attempts < START_ATTEMPTS_MAX => {}
+                Err(StartError::Ended(_)) if fixed_port.is_none() && attempts < START_ATTEMPTS_MAX => {}
                 Err(StartError::Ended(e) | StartError::Failed(e)) => return Err(e),
             }
         }
@@ -152,31 +152,31 @@ fn start_and_wait(
         launch = launch.env(name, value);
     }
     let mut process = place.spawn(&launch).map_err(StartError::Failed)?;
-    let what = |problem: &str| {
+    let message = |problem: &str| {
         format!("{} ({address}, package {}) {problem}", kind.program(), kind.debian_package())
     };
     let deadline = Instant::now() + READY_TIMEOUT;
     loop {
-        if let Some(status) = process.exit() {
-            let what = what(&format!("ended at once with {status}"));
-            return Err(StartError::Ended(LabError::NotReady { what, output: process.tail() }));
+        if let Some(status) = process.exit_status() {
+            let what = message(&format!("ended at once with {status}"));
+            return Err(StartError::Ended(LabError::NotReady { what, output: process.last_output() }));
         }
         let answer = match kind.readiness() {
             Readiness::Answers { request, pid_prefix, last_line } => place
-                .enter(|| request_pid(address, request, pid_prefix, last_line))
+                .run_inside(|| request_pid(address, request, pid_prefix, last_line))
                 .map_err(StartError::Failed)?,
             Readiness::Listens => listener(process.pid(), address),
         };
         let problem = match answer {
             Ok(pid) if in_process_group(pid, process.pid()) => return Ok((process, pid)),
-            // Another process has the port; ours will fail to bind and end.
+            // Another process has the port; the started one will fail to bind and end.
             Ok(pid) => format!("did not get its port: process {pid} answers there"),
             Err(e) => format!("does not answer: {e}"),
         };
         if Instant::now() >= deadline {
             return Err(StartError::Failed(LabError::NotReady {
-                what: what(&problem),
-                output: process.tail(),
+                what: message(&problem),
+                output: process.last_output(),
             }));
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -201,9 +201,9 @@ fn listener(pid: u32, address: SocketAddr) -> io::Result<u32> {
     let sockets = fs::read_to_string(process.join("net/tcp"))?;
     let inode = listening_inode(&sockets, address)
         .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no socket listens there"))?;
-    let ours = format!("socket:[{inode}]");
+    let socket_link = format!("socket:[{inode}]");
     let mut files = fs::read_dir(process.join("fd"))?.flatten();
-    match files.any(|file| fs::read_link(file.path()).is_ok_and(|target| target == Path::new(&ours))) {
+    match files.any(|file| fs::read_link(file.path()).is_ok_and(|target| target == Path::new(&socket_link))) {
         true => Ok(pid),
         false => Err(io::Error::new(io::ErrorKind::AddrInUse, "another process listens there")),
     }
@@ -216,19 +216,19 @@ fn listening_inode(table: &str, address: SocketAddr) -> Option<u64> {
     let local = format!("{:08X}:{:04X}", u32::from_ne_bytes(address.ip().octets()), address.port());
     table.lines().find_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        let listens = fields.get(1) == Some(&local.as_str()) && fields.get(3) == Some(&LISTENING);
-        if listens { fields.get(9)?.parse().ok() } else { None }
+        let is_listening = fields.get(1) == Some(&local.as_str()) && fields.get(3) == Some(&LISTENING);
+        if is_listening { fields.get(9)?.parse().ok() } else { None }
     })
 }
 
-fn find_pid(answer: impl BufRead, prefix: &str, last: &str) -> io::Result<u32> {
+fn find_pid(reply: impl BufRead, pid_prefix: &str, last_line: &str) -> io::Result<u32> {
     let mut pid = None;
-    for line in answer.lines().take(REPLY_LINES_MAX) {
+    for line in reply.lines().take(REPLY_LINES_MAX) {
         let line = line?;
-        if let Some(value) = line.strip_prefix(prefix) {
+        if let Some(value) = line.strip_prefix(pid_prefix) {
             pid = value.trim().parse().ok();
         }
-        if line.starts_with(last) || pid.is_some() {
+        if line.starts_with(last_line) || pid.is_some() {
             break;
         }
     }
@@ -247,8 +247,8 @@ mod tests {
         assert_eq!(find_pid(redis.as_bytes(), "process_id:", "-").unwrap(), 4242);
         assert!(find_pid("-ERR no\r\nprocess_id:1\r\n".as_bytes(), "process_id:", "-").is_err());
         assert!(find_pid("STAT pid x\r\nEND\r\n".as_bytes(), "STAT pid ", "END").is_err());
-        let endless = "a\r\n".repeat(REPLY_LINES_MAX) + "STAT pid 1\r\n";
-        assert!(find_pid(endless.as_bytes(), "STAT pid ", "END").is_err());
+        let long_reply = "a\r\n".repeat(REPLY_LINES_MAX) + "STAT pid 1\r\n";
+        assert!(find_pid(long_reply.as_bytes(), "STAT pid ", "END").is_err());
     }
 
     #[test]

@@ -22,7 +22,7 @@ enum Program {
 /// let place = Place::local()?;
 /// let server = Memcached::default().start(&place)?;
 /// let proxy = Proxy::nginx(server.address()).start(&place)?;
-/// println!("ask {} at {}", server.address(), proxy.address());
+/// println!("{} forwards to {}", proxy.address(), server.address());
 /// # Ok(())
 /// # }
 /// ```

@@ -23,8 +23,8 @@ impl Redis {
     }
 
     /// A command to put in front, such as `["spillway", "run", "--link", ":11411", "--"]`.
-    pub fn wrapper<S: Into<String>>(mut self, words: impl IntoIterator<Item = S>) -> Redis {
-        self.common.wrapper = words.into_iter().map(Into::into).collect();
+    pub fn wrapper<S: Into<String>>(mut self, command: impl IntoIterator<Item = S>) -> Redis {
+        self.common.wrapper = command.into_iter().map(Into::into).collect();
         self
     }
 

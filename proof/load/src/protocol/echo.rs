@@ -1,47 +1,47 @@
 //! Echo: the reply must equal the request.
 
-use super::{Protocol, Request, Sent, Verdict, derive, excerpt};
+use super::{Protocol, Request, SentRequest, Verdict, excerpt, fill_derived};
 
-/// Payloads of one size, each different from the previous one.
+/// Requests whose payloads have one size, each different from the previous one.
 #[derive(Clone, Debug)]
 pub struct Echo {
     seed: u64,
-    next: u32,
+    last_number: u32,
     expected: Vec<u8>,
 }
 
 impl Echo {
     /// Payloads of `size` bytes (at least 1), derived from `seed`.
     pub fn new(seed: u64, size: usize) -> Echo {
-        Echo { seed, next: 0, expected: vec![0; size] }
+        Echo { seed, last_number: 0, expected: vec![0; size] }
     }
 }
 
 impl Protocol for Echo {
     fn draw(&mut self) -> Request {
-        self.next = self.next.wrapping_add(1);
-        Request { key: self.next, write: false }
+        self.last_number = self.last_number.wrapping_add(1);
+        Request { key: self.last_number, write: false }
     }
 
-    fn encode(&mut self, request: Request, out: &mut Vec<u8>) -> Sent {
+    fn encode(&mut self, request: Request, out: &mut Vec<u8>) -> SentRequest {
         let start = out.len();
         out.resize(start + self.expected.len(), 0);
-        derive(self.seed, request.key, 0, &mut out[start..]);
-        Sent { request, version: 0 }
+        fill_derived(self.seed, request.key, 0, &mut out[start..]);
+        SentRequest { request, version: 0 }
     }
 
-    fn check(&mut self, sent: &Sent, reply: &[u8]) -> Verdict {
+    fn check(&mut self, sent: &SentRequest, reply: &[u8]) -> Verdict {
         let size = self.expected.len();
         if reply.len() < size {
             return Verdict::Incomplete;
         }
-        derive(self.seed, sent.request.key, 0, &mut self.expected);
+        fill_derived(self.seed, sent.request.key, 0, &mut self.expected);
         if reply[..size] == self.expected { Verdict::Right(size) } else { Verdict::Wrong(size) }
     }
 
-    fn explain(&self, sent: &Sent, reply: &[u8]) -> String {
+    fn explain(&self, sent: &SentRequest, reply: &[u8]) -> String {
         let mut expected = vec![0; self.expected.len()];
-        derive(self.seed, sent.request.key, 0, &mut expected);
+        fill_derived(self.seed, sent.request.key, 0, &mut expected);
         format!("sent {}, got {}", excerpt(&expected), excerpt(reply))
     }
 }
@@ -65,6 +65,10 @@ mod tests {
         }
         let request = echo.draw();
         let other = echo.encode(request, &mut Vec::new());
-        assert_eq!(echo.check(&other, &bytes), Verdict::Wrong(21), "another request's reply");
+        assert_eq!(
+            echo.check(&other, &bytes),
+            Verdict::Wrong(21),
+            "the reply to another request should be wrong"
+        );
     }
 }

@@ -2,7 +2,7 @@
 
 use super::store::{Dialect, Space, Store, push_decimal};
 
-/// A thread's requests to a memcached.
+/// The requests of a thread to a memcached.
 pub type Memcached = Store<Text>;
 
 /// memcached's text protocol.
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_have_their_size_and_are_printable_and_distinct() {
+    fn keys_have_the_configured_size_and_are_printable_and_distinct() {
         let mut seen = std::collections::HashSet::new();
         for key_size in [8, 9, 20, 21, 32, 250] {
             let space = Space { seed: 1, key_size, value_size: 64 };
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_miss_an_error_and_another_keys_value_are_wrong() {
+    fn misses_errors_and_values_of_other_keys_are_wrong() {
         let mut memcached = protocol(1.0);
         let sent = memcached.encode(Request { key: 5, write: false }, &mut Vec::new());
         assert_eq!(memcached.check(&sent, b"END\r\n"), Verdict::Wrong(5));
@@ -117,20 +117,24 @@ mod tests {
     }
 
     #[test]
-    fn reads_return_the_stored_version_or_a_newer_one() {
+    fn gets_may_return_the_stored_version_or_an_overlapping_newer_one() {
         let mut memcached = protocol(0.5);
         let out = &mut Vec::new();
         let first = memcached.encode(Request { key: 5, write: true }, out);
-        let during = memcached.encode(Request { key: 5, write: false }, out);
+        let during_the_set = memcached.encode(Request { key: 5, write: false }, out);
         for version in [0, 1] {
             let bytes = reply(&memcached, 5, version);
-            assert_eq!(memcached.check(&during, &bytes), Verdict::Right(bytes.len()));
+            assert_eq!(memcached.check(&during_the_set, &bytes), Verdict::Right(bytes.len()));
         }
         assert_eq!(memcached.check(&first, b"STORED\r\n"), Verdict::Right(8));
-        let after = memcached.encode(Request { key: 5, write: false }, out);
-        for (version, right) in [(0, false), (1, true), (2, false)] {
+        let after_the_set = memcached.encode(Request { key: 5, write: false }, out);
+        for (version, is_right) in [(0, false), (1, true), (2, false)] {
             let bytes = reply(&memcached, 5, version);
-            assert_eq!(matches!(memcached.check(&after, &bytes), Verdict::Right(_)), right, "{version}");
+            assert_eq!(
+                matches!(memcached.check(&after_the_set, &bytes), Verdict::Right(_)),
+                is_right,
+                "{version}"
+            );
         }
     }
 
@@ -138,20 +142,20 @@ mod tests {
     fn overlapping_sets_may_take_effect_in_either_order() {
         let mut memcached = protocol(0.5);
         let out = &mut Vec::new();
-        let a = memcached.encode(Request { key: 5, write: true }, out);
-        let b = memcached.encode(Request { key: 5, write: true }, out);
-        assert_eq!(memcached.check(&b, b"STORED\r\n"), Verdict::Right(8));
-        assert_eq!(memcached.check(&a, b"STORED\r\n"), Verdict::Right(8));
+        let first = memcached.encode(Request { key: 5, write: true }, out);
+        let second = memcached.encode(Request { key: 5, write: true }, out);
+        assert_eq!(memcached.check(&second, b"STORED\r\n"), Verdict::Right(8));
+        assert_eq!(memcached.check(&first, b"STORED\r\n"), Verdict::Right(8));
         let read = memcached.encode(Request { key: 5, write: false }, out);
-        for (version, right) in [(0, false), (1, true), (2, true)] {
+        for (version, is_right) in [(0, false), (1, true), (2, true)] {
             let bytes = reply(&memcached, 5, version);
-            assert_eq!(matches!(memcached.check(&read, &bytes), Verdict::Right(_)), right, "{version}");
+            assert_eq!(matches!(memcached.check(&read, &bytes), Verdict::Right(_)), is_right, "{version}");
         }
-        assert_eq!(memcached.check(&a, b"NOT_STORED\r\n"), Verdict::Wrong(12));
+        assert_eq!(memcached.check(&first, b"NOT_STORED\r\n"), Verdict::Wrong(12));
     }
 
     #[test]
-    fn a_share_sets_only_its_own_keys() {
+    fn each_share_sets_only_its_own_keys() {
         let space = Space { seed: 9, key_size: 32, value_size: 64 };
         for index in 0..3 {
             let mut memcached = Memcached::new(space.clone(), Keys::uniform(100), 0.5, (index, 3));

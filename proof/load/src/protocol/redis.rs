@@ -2,10 +2,10 @@
 
 use super::store::{Dialect, Space, Store, push_decimal};
 
-/// A thread's requests to a redis.
+/// The requests of a thread to a redis.
 pub type Redis = Store<Resp>;
 
-/// RESP, version 2.
+/// redis's serialization protocol (RESP), version 2.
 #[derive(Clone, Copy, Debug)]
 pub enum Resp {}
 
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_resp() {
+    fn requests_are_encoded_as_resp() {
         let mut redis = protocol(0.5);
         let mut out = Vec::new();
         redis.encode(Request { key: 5, write: false }, &mut out);
@@ -91,7 +91,7 @@ mod tests {
         let sent = redis.encode(Request { key: 5, write: false }, &mut Vec::new());
         let right = reply(&redis, 5, 0);
         assert_eq!(redis.check(&sent, &right), Verdict::Right(right.len()));
-        // Bytes of the next reply are not judged.
+        // Bytes after the reply belong to the next reply and are not checked.
         assert_eq!(redis.check(&sent, &[&right[..], b"$21"].concat()), Verdict::Right(right.len()));
         for cut in 0..right.len() {
             assert_eq!(redis.check(&sent, &right[..cut]), Verdict::Incomplete, "cut at {cut}");
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_miss_an_error_and_another_size_are_wrong() {
+    fn misses_errors_and_values_of_other_sizes_are_wrong() {
         let mut redis = protocol(1.0);
         let sent = redis.encode(Request { key: 5, write: false }, &mut Vec::new());
         assert_eq!(redis.check(&sent, b"$-1\r\n"), Verdict::Wrong(5));
@@ -119,15 +119,15 @@ mod tests {
     }
 
     #[test]
-    fn reads_return_the_stored_version_or_a_newer_one() {
+    fn gets_return_the_stored_version() {
         let mut redis = protocol(0.5);
         let out = &mut Vec::new();
         let set = redis.encode(Request { key: 7, write: true }, out);
         assert_eq!(redis.check(&set, b"+OK\r\n"), Verdict::Right(5));
         let get = redis.encode(Request { key: 7, write: false }, out);
-        for (version, right) in [(0, false), (1, true), (2, false)] {
+        for (version, is_right) in [(0, false), (1, true), (2, false)] {
             let bytes = reply(&redis, 7, version);
-            assert_eq!(matches!(redis.check(&get, &bytes), Verdict::Right(_)), right, "{version}");
+            assert_eq!(matches!(redis.check(&get, &bytes), Verdict::Right(_)), is_right, "{version}");
         }
     }
 }

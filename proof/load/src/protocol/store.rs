@@ -1,12 +1,12 @@
-//! Gets and sets of a key-value store, with every reply checked to the last byte. A [`Dialect`] is the wire format.
+//! Gets and sets of a key-value store; every byte of a reply is checked. A [`Dialect`] is the wire format.
 
 use std::marker::PhantomData;
 
-use super::{Protocol, Request, Sent, Verdict, derive, excerpt};
+use super::{Protocol, Request, SentRequest, Verdict, excerpt, fill_derived};
 use crate::keys::Keys;
 use crate::random::{Random, mix};
 
-/// Values of at least this size begin with their version (8 bytes), by which sets are checked.
+/// Values of at least this size begin with their version (8 bytes), with which replies after sets are checked.
 pub const VERSIONED_VALUE_SIZE_MIN: usize = 8;
 /// A reply without a line end in this many bytes counts as garbled.
 pub(super) const LINE_MAX: usize = 2048;
@@ -28,7 +28,7 @@ pub trait Dialect {
     /// The reply to a set.
     const STORED: &'static [u8];
 
-    /// Whether an unexpected first line of a reply (with its line end) announces a value, of another key or size. The
+    /// Whether an unexpected first line of a reply (line end included) announces a value, of another key or size. The
     /// end of such a reply is unknown.
     fn announces_value(line: &[u8]) -> bool;
 
@@ -71,9 +71,9 @@ impl Space {
         match value.split_at_mut_checked(VERSIONED_VALUE_SIZE_MIN) {
             Some((head, rest)) => {
                 head.copy_from_slice(&version.to_le_bytes());
-                derive(self.seed, key, version, rest);
+                fill_derived(self.seed, key, version, rest);
             }
-            None => derive(self.seed, key, 0, value),
+            None => fill_derived(self.seed, key, 0, value),
         }
     }
 
@@ -100,8 +100,8 @@ pub(crate) fn push_decimal(number: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(&digits[start..]);
 }
 
-/// Versions of one key. The server may keep any of several overlapping sets, so reads may return any of their
-/// versions until all of them are answered.
+/// Versions of one key. Of several overlapping sets any may take effect last, so reads may return any of their
+/// versions until all these sets are answered.
 #[derive(Clone, Copy, Debug, Default)]
 struct Versions {
     /// The newest version sent.
@@ -113,8 +113,8 @@ struct Versions {
     unanswered: u32,
 }
 
-/// One thread's requests. Each thread of all generators needs its own `share`: only the thread that owns a key sets
-/// it, and knows which versions a read may return.
+/// The requests of one thread. Each thread of all generators needs a `share` of its own: only the thread that owns a
+/// key sets the key, and records which versions a read may return.
 #[derive(Clone, Debug)]
 pub struct Store<D> {
     space: Space,
@@ -129,10 +129,11 @@ pub struct Store<D> {
 }
 
 impl<D: Dialect> Store<D> {
-    /// Requests for `keys` of `space`, of which the fraction `get_ratio` are gets. `share` is (index, of).
+    /// Requests for `keys` of `space`; the fraction `get_ratio` are gets. `share` is (index, number of shares).
     pub fn new(space: Space, keys: Keys, get_ratio: f64, share: (u32, u32)) -> Store<D> {
-        let owned = keys.count() / share.1 + 1;
-        let versions = if get_ratio < 1.0 { vec![Versions::default(); owned as usize] } else { Vec::new() };
+        let owned_keys = keys.count() / share.1 + 1;
+        let versions =
+            if get_ratio < 1.0 { vec![Versions::default(); owned_keys as usize] } else { Vec::new() };
         let random = Random::new(space.seed, mix(0x6d63) ^ u64::from(share.0));
         Store { space, keys, random, get_ratio, share, versions, scratch: Vec::new(), dialect: PhantomData }
     }
@@ -142,24 +143,24 @@ impl<D: Dialect> Store<D> {
         &self.space
     }
 
-    fn owned(&mut self, key: u32) -> Option<&mut Versions> {
-        let (index, of) = self.share;
-        if key % of != index { None } else { self.versions.get_mut((key / of) as usize) }
+    fn versions_of_owned(&mut self, key: u32) -> Option<&mut Versions> {
+        let (index, shares) = self.share;
+        if key % shares != index { None } else { self.versions.get_mut((key / shares) as usize) }
     }
 
-    fn check_get(&mut self, sent: &Sent, reply: &[u8]) -> Verdict {
+    fn check_get(&mut self, sent: &SentRequest, reply: &[u8]) -> Verdict {
         let key = sent.request.key;
         let mut expected = std::mem::take(&mut self.scratch);
         expected.clear();
         D::push_value_head(&self.space, key, &mut expected);
-        let head = expected.len();
-        let reply_length = head + self.space.value_size + D::VALUE_TAIL.len();
-        let verdict = if reply.len() < head || reply[..head] != expected {
+        let value_start = expected.len();
+        let reply_length = value_start + self.space.value_size + D::VALUE_TAIL.len();
+        let verdict = if reply.len() < value_start || reply[..value_start] != expected {
             unexpected_line::<D>(reply, &expected, true)
         } else if reply.len() < reply_length {
             Verdict::Incomplete
         } else {
-            let version = match reply[head..].first_chunk::<VERSIONED_VALUE_SIZE_MIN>() {
+            let version = match reply[value_start..].first_chunk::<VERSIONED_VALUE_SIZE_MIN>() {
                 Some(bytes) if self.space.value_size >= VERSIONED_VALUE_SIZE_MIN => {
                     u64::from_le_bytes(*bytes)
                 }
@@ -179,23 +180,23 @@ impl<D: Dialect> Store<D> {
         verdict
     }
 
-    fn may_return(&mut self, sent: &Sent, version: u64) -> bool {
+    fn may_return(&mut self, sent: &SentRequest, version: u64) -> bool {
         if self.versions.is_empty() {
             return version == 0;
         }
-        match self.owned(sent.request.key) {
+        match self.versions_of_owned(sent.request.key) {
             Some(versions) => (sent.version..=u64::from(versions.newest)).contains(&version),
-            None => true, // another thread's key, whose versions this thread does not know
+            None => true, // another thread sets this key: its versions are unknown here
         }
     }
 
-    fn check_set(&mut self, sent: &Sent, reply: &[u8]) -> Verdict {
+    fn check_set(&mut self, sent: &SentRequest, reply: &[u8]) -> Verdict {
         let expected = D::STORED;
         if !reply.starts_with(expected) {
-            // The set may still take effect: keep it unanswered, so that reads may return its version.
+            // The set may still take effect: it stays unanswered, so that reads may return its version.
             return unexpected_line::<D>(reply, expected, false);
         }
-        if let Some(versions) = self.owned(sent.request.key) {
+        if let Some(versions) = self.versions_of_owned(sent.request.key) {
             versions.unanswered -= 1;
             if versions.unanswered == 0 {
                 versions.oldest = versions.oldest_overlapping;
@@ -205,7 +206,7 @@ impl<D: Dialect> Store<D> {
     }
 }
 
-/// Judges a complete or partial reply whose first line is not the expected one.
+/// Checks a complete or partial reply whose first line is not the expected one.
 fn unexpected_line<D: Dialect>(reply: &[u8], expected: &[u8], value_may_follow: bool) -> Verdict {
     if expected.starts_with(reply) {
         return Verdict::Incomplete;
@@ -226,15 +227,15 @@ impl<D: Dialect> Protocol for Store<D> {
         if !write {
             return Request { key, write };
         }
-        // The nearest key of this thread's share has about the same popularity.
-        let (index, of) = self.share;
-        let own = key - key % of + index;
-        Request { key: if own < self.keys.count() { own } else { index }, write }
+        // Sets use the nearest key of this thread's share, which has about the same popularity.
+        let (index, shares) = self.share;
+        let own_key = key - key % shares + index;
+        Request { key: if own_key < self.keys.count() { own_key } else { index }, write }
     }
 
-    fn encode(&mut self, request: Request, out: &mut Vec<u8>) -> Sent {
+    fn encode(&mut self, request: Request, out: &mut Vec<u8>) -> SentRequest {
         let mut version = 0;
-        if let Some(versions) = self.owned(request.key) {
+        if let Some(versions) = self.versions_of_owned(request.key) {
             if request.write {
                 versions.newest = versions.newest.wrapping_add(1);
                 if versions.unanswered == 0 {
@@ -251,24 +252,24 @@ impl<D: Dialect> Protocol for Store<D> {
         } else {
             D::push_get(&self.space, request.key, out);
         }
-        Sent { request, version }
+        SentRequest { request, version }
     }
 
-    fn check(&mut self, sent: &Sent, reply: &[u8]) -> Verdict {
+    fn check(&mut self, sent: &SentRequest, reply: &[u8]) -> Verdict {
         if sent.request.write { self.check_set(sent, reply) } else { self.check_get(sent, reply) }
     }
 
-    fn explain(&self, sent: &Sent, reply: &[u8]) -> String {
+    fn explain(&self, sent: &SentRequest, reply: &[u8]) -> String {
         let mut key = Vec::new();
         self.space.push_key(sent.request.key, &mut key);
-        let what = if sent.request.write { "set" } else { "get" };
-        let why = if D::is_miss(reply) {
+        let operation = if sent.request.write { "set" } else { "get" };
+        let reason = if D::is_miss(reply) {
             "the key is missing (was the key space filled? does it fit the server's memory?): "
         } else if !sent.request.write && D::announces_value(reply) {
             "the value is another key's, altered, or of a wrong version: "
         } else {
             ""
         };
-        format!("{what} {}: {why}got {}", key.escape_ascii(), excerpt(reply))
+        format!("{operation} {}: {reason}got {}", key.escape_ascii(), excerpt(reply))
     }
 }

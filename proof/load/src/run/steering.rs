@@ -8,71 +8,71 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::surroundings::RunIo;
+use super::run_io::RunIo;
 use super::workers::{WORKER_FAILED, WorkerHandle};
 use crate::clock::{Clock, cpu_ns, monotonic_ns};
-use crate::config::{Config, Loop};
-use crate::control::{Command, Order};
+use crate::config::{Config, RequestLoop};
+use crate::control::{Command, ScheduledCommand};
 use crate::error::Error;
 use crate::output::Progress;
-use crate::report::{Bins, DECISIONS_MAX, Event, Mark, Move, Report, TROUBLES_MAX};
+use crate::report::{Bins, DECISIONS_MAX, Event, Mark, Move, PROBLEMS_MAX, Report};
 use crate::signals::Signals;
 use crate::worker::{FromWorker, ToWorker};
 
 const LINE_BYTES_MAX: usize = 4096;
-/// Time zero is this far in the future, so that all workers know it in time.
+/// Time zero is this far in the future, so that all workers receive it before.
 const START_DELAY_NS: u64 = 5_000_000;
 
 pub(super) struct Steering<'a> {
     config: &'a Config,
     control: Option<OwnedFd>,
-    line: Vec<u8>,
+    partial_line: Vec<u8>,
     events: Option<Box<dyn Write + Send>>,
     progress: Option<Progress>,
     signals: Option<Signals>,
     steering_wake: Arc<OwnedFd>,
     pub workers: Vec<WorkerHandle>,
-    ready: u32,
+    ready_workers: u32,
     run_started: bool,
     clock: Clock,
     cpu_before_ns: u64,
     next_move_id: u32,
-    /// Moves that not all workers have reported yet, with the number of workers that have.
-    moving: Vec<(Move, u32)>,
-    helped: Vec<u32>,
+    /// Moves that not all workers have reported yet, each with the number of workers that have reported it.
+    unfinished_moves: Vec<(Move, u32)>,
+    helped_by_worker: Vec<u32>,
     bins: Bins,
-    done: u32,
+    done_workers: u32,
     report: Report,
 }
 
 impl<'a> Steering<'a> {
     pub fn new(
         config: &'a Config,
-        surroundings: RunIo,
+        run_io: RunIo,
         signals: Option<Signals>,
         steering_wake: Arc<OwnedFd>,
         workers: Vec<WorkerHandle>,
     ) -> Steering<'a> {
-        let in_ms = |d: std::time::Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
+        let in_ms = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         Steering {
-            control: surroundings.control,
-            line: Vec::new(),
-            events: surroundings.events,
-            progress: surroundings.progress.map(|out| Progress::new(out, config)),
+            control: run_io.control,
+            partial_line: Vec::new(),
+            events: run_io.events,
+            progress: run_io.progress.map(|out| Progress::new(out, config)),
             signals,
             steering_wake,
-            ready: 0,
+            ready_workers: 0,
             run_started: false,
             clock: Clock::new(monotonic_ns()),
             cpu_before_ns: cpu_ns(),
             next_move_id: 0,
-            moving: Vec::new(),
-            helped: vec![0; workers.len()],
+            unfinished_moves: Vec::new(),
+            helped_by_worker: vec![0; workers.len()],
             bins: Bins::default(),
-            done: 0,
+            done_workers: 0,
             report: Report {
                 server: config.server.to_string(),
-                protocol: config.speech.to_string(),
+                protocol: config.protocol.to_string(),
                 connections: config.connections,
                 sessions: config.sessions.is_some(),
                 sla_us: u64::try_from(config.sla.as_micros()).unwrap_or(u64::MAX),
@@ -86,7 +86,7 @@ impl<'a> Steering<'a> {
     }
 
     pub fn drive(&mut self, from_workers: &Receiver<FromWorker>) -> Result<Report, Error> {
-        while (self.done as usize) < self.workers.len() {
+        while (self.done_workers as usize) < self.workers.len() {
             self.wait()?;
             let ended = self.workers.iter().filter(|worker| worker.has_ended()).count();
             let mut new_bins = Bins::default();
@@ -94,8 +94,8 @@ impl<'a> Steering<'a> {
                 self.handle_message(message, &mut new_bins)?;
             }
             self.publish(new_bins);
-            // `ended` was counted before the messages were read: a worker that ended without `Done` has panicked.
-            if ended > self.done as usize {
+            // `ended` was counted before the messages were read, so a worker that ended without `Done` has panicked.
+            if ended > self.done_workers as usize {
                 return Err(Error::Usage(WORKER_FAILED.into()));
             }
         }
@@ -106,11 +106,11 @@ impl<'a> Steering<'a> {
         let (mut from_control, mut from_signals) = (false, false);
         {
             let mut watched = vec![PollFd::new(&self.steering_wake, PollFlags::IN)];
-            let signals_at = self.signals.as_ref().map(|signals| {
+            let signals_index = self.signals.as_ref().map(|signals| {
                 watched.push(PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN));
                 watched.len() - 1
             });
-            let control_at = self.control.as_ref().map(|control| {
+            let control_index = self.control.as_ref().map(|control| {
                 watched.push(PollFd::new(control, PollFlags::IN));
                 watched.len() - 1
             });
@@ -119,15 +119,16 @@ impl<'a> Steering<'a> {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(e) => return Err(Error::system("cannot wait for workers and commands", e)),
             }
-            let is_ready = |at: Option<usize>| at.is_some_and(|at| !watched[at].revents().is_empty());
-            from_control |= is_ready(control_at);
-            from_signals |= is_ready(signals_at);
+            let has_event =
+                |index: Option<usize>| index.is_some_and(|index| !watched[index].revents().is_empty());
+            from_control |= has_event(control_index);
+            from_signals |= has_event(signals_index);
         }
-        // Resets the eventfd; fails if something else caused this wake-up.
+        // Resets the eventfd; fails if another descriptor caused this wake-up.
         let _ = rustix::io::read(&self.steering_wake, &mut [0u8; 8]);
         if from_signals {
             let commands = self.signals.as_mut().map(Signals::take).unwrap_or_default();
-            commands.into_iter().for_each(|command| self.command(command));
+            commands.into_iter().for_each(|command| self.handle_command(command));
         }
         if from_control {
             self.read_control();
@@ -141,72 +142,73 @@ impl<'a> Steering<'a> {
         match rustix::io::read(control, &mut buffer) {
             Ok(0) => {
                 self.control = None;
-                // Nothing can start the run any more.
+                // No command can start the run any more.
                 if self.config.hold && !self.run_started {
-                    self.command(Command::Stop);
+                    self.handle_command(Command::Stop);
                 }
             }
-            Ok(count) => self.line.extend_from_slice(&buffer[..count]),
+            Ok(count) => self.partial_line.extend_from_slice(&buffer[..count]),
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
             Err(_) => self.control = None,
         }
-        while let Some(end) = self.line.iter().position(|&byte| byte == b'\n') {
-            let line: Vec<u8> = self.line.drain(..=end).collect();
+        while let Some(end) = self.partial_line.iter().position(|&byte| byte == b'\n') {
+            let line: Vec<u8> = self.partial_line.drain(..=end).collect();
             let line = String::from_utf8_lossy(&line);
             if line.trim().is_empty() {
                 continue;
             }
             match Command::parse(&line) {
-                Ok(command) => self.command(command),
-                Err(why) => self.trouble(self.clock.now_ns(), format!("invalid command: {why}")),
+                Ok(command) => self.handle_command(command),
+                Err(why) => self.report_trouble(self.clock.now_ns(), format!("invalid command: {why}")),
             }
         }
-        if self.line.len() > LINE_BYTES_MAX {
-            self.line.clear();
-            self.trouble(
+        if self.partial_line.len() > LINE_BYTES_MAX {
+            self.partial_line.clear();
+            self.report_trouble(
                 self.clock.now_ns(),
                 format!("a command longer than {LINE_BYTES_MAX} bytes was ignored"),
             );
         }
     }
 
-    fn command(&mut self, command: Command) {
+    fn handle_command(&mut self, command: Command) {
         let now_ns = self.clock.now_ns();
         if command.needs_helper() && self.config.helpers.addresses.is_empty() {
-            return self.trouble(now_ns, format!("`{command}` ignored: the run has no --helper"));
+            return self.report_trouble(now_ns, format!("`{command}` ignored: the run has no --helper"));
         }
-        if command.needs_open_loop() && self.config.pacing == Loop::Closed {
-            return self.trouble(now_ns, format!("`{command}` ignored: a closed loop has no rate"));
+        if command.needs_open_loop() && self.config.request_loop == RequestLoop::Closed {
+            return self.report_trouble(now_ns, format!("`{command}` ignored: a closed loop has no rate"));
         }
         match command {
             Command::Start(at_ns) if !self.run_started && self.is_ready() => self.begin(at_ns),
             Command::Start(_) => {
-                self.trouble(now_ns, "`start` ignored: not ready, or started already".into())
+                self.report_trouble(now_ns, "`start` ignored: not ready, or started already".into())
             }
-            command if self.run_started => self.order(Order { at_ns: now_ns, command }),
-            // `stop` must work before the start too; other commands have no effect then.
+            command if self.run_started => self.send_command(ScheduledCommand { at_ns: now_ns, command }),
+            // `stop` must also work before the start; other commands have no effect then.
             Command::Stop => {
                 self.begin(None);
-                self.order(Order { at_ns: 0, command: Command::Stop });
+                self.send_command(ScheduledCommand { at_ns: 0, command: Command::Stop });
             }
-            command => self.trouble(now_ns, format!("`{command}` ignored: the run has not started")),
+            command => self.report_trouble(now_ns, format!("`{command}` ignored: the run has not started")),
         }
     }
 
     fn is_ready(&self) -> bool {
-        self.ready as usize == self.workers.len()
+        self.ready_workers as usize == self.workers.len()
     }
 
-    fn order(&mut self, order: Order) {
+    fn send_command(&mut self, scheduled: ScheduledCommand) {
         let move_id = self.next_move_id;
-        self.next_move_id += u32::from(matches!(order.command, Command::Move { .. }));
+        self.next_move_id += u32::from(matches!(scheduled.command, Command::Move { .. }));
         let mut is_full = false;
         for worker in &self.workers {
-            is_full |= !worker.order(ToWorker::Order { order: order.clone(), move_id });
+            is_full |= !worker.send(ToWorker::Execute { scheduled: scheduled.clone(), move_id });
         }
         if is_full {
-            let what = format!("`{}` is lost on a thread: it has too many commands waiting", order.command);
-            self.trouble(self.clock.now_ns(), what);
+            let what =
+                format!("`{}` is lost on a thread, which has too many waiting commands", scheduled.command);
+            self.report_trouble(self.clock.now_ns(), what);
         }
     }
 
@@ -225,19 +227,19 @@ impl<'a> Steering<'a> {
         self.report.zero_monotonic_ns = zero_ns;
         self.report.zero_unix_ms = (unix_zero_ns / 1_000_000) as u64;
         self.emit(&Event::Start { zero_monotonic_ns: zero_ns, zero_unix_ms: self.report.zero_unix_ms });
-        for order in self.config.schedule.clone() {
-            self.order(order);
+        for scheduled in self.config.schedule.clone() {
+            self.send_command(scheduled);
         }
         for worker in &self.workers {
-            // Cannot be full: `Config::check` bounds the schedule, and other commands come after the start.
-            let _ = worker.order(ToWorker::Start(self.clock));
+            // Cannot be full: `Config::check` bounds the schedule, and other commands are sent after the start.
+            let _ = worker.send(ToWorker::Start(self.clock));
         }
     }
 
     fn handle_message(&mut self, message: FromWorker, new_bins: &mut Bins) -> Result<(), Error> {
         match message {
             FromWorker::Ready => {
-                self.ready += 1;
+                self.ready_workers += 1;
                 if self.is_ready() {
                     self.emit(&Event::Ready { connections: self.config.connections });
                     if !self.config.hold && !self.run_started {
@@ -246,29 +248,29 @@ impl<'a> Steering<'a> {
                 }
             }
             FromWorker::Samples { index, mut samples, helped_now } => {
-                samples.sort_into(self.report.bin_ms, new_bins);
-                self.helped[index as usize] = helped_now;
+                samples.add_to(self.report.bin_ms, new_bins);
+                self.helped_by_worker[index as usize] = helped_now;
             }
-            FromWorker::Executed(order) => {
-                let at_us = order.at_ns / 1000;
-                if let Command::Mark(name) = &order.command {
+            FromWorker::Executed(scheduled) => {
+                let at_us = scheduled.at_ns / 1000;
+                if let Command::Mark(name) = &scheduled.command {
                     self.report.marks.push(Mark { at_us, name: name.clone() });
                 }
-                let command = order.command.to_string();
-                self.note(order.at_ns, &command);
+                let command = scheduled.command.to_string();
+                self.write_event(scheduled.at_ns, &command);
                 self.emit(&Event::Command { at_us, command });
             }
-            FromWorker::Moved(thread_move) => self.moved(thread_move),
+            FromWorker::Moved(thread_move) => self.add_move(thread_move),
             FromWorker::Decided { at_ns, what } => {
                 if self.report.decisions.len() < DECISIONS_MAX {
-                    self.note(at_ns, &what);
+                    self.write_event(at_ns, &what);
                     self.report.decisions.push(format!("{:.3} s: {what}", at_ns as f64 / 1e9));
                 }
                 self.emit(&Event::Decided { at_us: at_ns / 1000, what });
             }
-            FromWorker::Trouble { at_ns, what } => self.trouble(at_ns, what),
+            FromWorker::Trouble { at_ns, what } => self.report_trouble(at_ns, what),
             FromWorker::Done { arrivals_end_ns } => {
-                self.done += 1;
+                self.done_workers += 1;
                 self.report.duration_ms = self.report.duration_ms.max(arrivals_end_ns / 1_000_000);
             }
             FromWorker::Failed(error) => return Err(error),
@@ -276,24 +278,25 @@ impl<'a> Steering<'a> {
         Ok(())
     }
 
-    fn moved(&mut self, thread_move: Move) {
-        let at = match self.moving.iter().position(|(m, _)| m.id == thread_move.id) {
-            Some(at) => {
-                self.moving[at].0.merge(&thread_move);
-                self.moving[at].1 += 1;
-                at
+    fn add_move(&mut self, thread_move: Move) {
+        let index = match self.unfinished_moves.iter().position(|(one_move, _)| one_move.id == thread_move.id)
+        {
+            Some(index) => {
+                self.unfinished_moves[index].0.merge(&thread_move);
+                self.unfinished_moves[index].1 += 1;
+                index
             }
             None => {
-                self.moving.push((thread_move, 1));
-                self.moving.len() - 1
+                self.unfinished_moves.push((thread_move, 1));
+                self.unfinished_moves.len() - 1
             }
         };
-        if self.moving[at].1 as usize == self.workers.len() {
-            let (moved, _) = self.moving.remove(at);
+        if self.unfinished_moves[index].1 as usize == self.workers.len() {
+            let (moved, _) = self.unfinished_moves.remove(index);
             let moved_ms = moved.moved_ms();
             let state = if moved.complete { "moved" } else { "moved so far" };
             let count = moved.first_replies_us.len();
-            self.note(
+            self.write_event(
                 self.clock.now_ns(),
                 &format!("{count} {state} in {moved_ms:.0} ms, {} failed", moved.failed),
             );
@@ -308,7 +311,7 @@ impl<'a> Steering<'a> {
             return;
         }
         bins.iter().for_each(|bin| self.bins.add(bin));
-        let helped_now = self.helped.iter().sum();
+        let helped_now = self.helped_by_worker.iter().sum();
         let now_ns = self.clock.now_ns();
         if let Some(progress) = &mut self.progress {
             progress.update(now_ns, &bins, helped_now);
@@ -320,7 +323,7 @@ impl<'a> Steering<'a> {
         let mut report = std::mem::take(&mut self.report);
         report.cpu_ms = (cpu_ns() - self.cpu_before_ns) as f64 / 1e6;
         report.bins = std::mem::take(&mut self.bins).into_vec();
-        report.moves.sort_by_key(|m| m.id);
+        report.moves.sort_by_key(|one_move| one_move.id);
         report.summarize();
         if let Some(progress) = &mut self.progress {
             progress.finish();
@@ -330,17 +333,17 @@ impl<'a> Steering<'a> {
         Report { bins, ..report }
     }
 
-    fn trouble(&mut self, at_ns: u64, what: String) {
-        if self.report.troubles.len() < TROUBLES_MAX {
-            self.note(at_ns, &what);
-            self.report.troubles.push(what.clone());
+    fn report_trouble(&mut self, at_ns: u64, what: String) {
+        if self.report.problems.len() < PROBLEMS_MAX {
+            self.write_event(at_ns, &what);
+            self.report.problems.push(what.clone());
         }
         self.emit(&Event::Trouble { at_us: at_ns / 1000, what });
     }
 
-    fn note(&mut self, at_ns: u64, what: &str) {
+    fn write_event(&mut self, at_ns: u64, what: &str) {
         if let Some(progress) = &mut self.progress {
-            progress.note(at_ns, what);
+            progress.write_event(at_ns, what);
         }
     }
 

@@ -17,24 +17,24 @@ use crate::protocol::store::{Dialect, Store};
 use crate::random::mix;
 use crate::worker::{FromWorker, ToWorker, Worker, WorkerSetup, wake, wake_fd};
 
-/// More than a schedule of [`crate::config::ORDERS_MAX`] and the start.
-const ORDERS_QUEUED_MAX: usize = 256;
+/// Bound of a worker's unread messages: more than a schedule of [`crate::config::COMMANDS_MAX`] commands and the start.
+const MESSAGES_QUEUED_MAX: usize = 256;
 /// Error of a run whose worker thread ended without a message.
 pub(super) const WORKER_FAILED: &str =
     "a thread of the load generator panicked: please report this bug, with the panic's message";
 
 pub(super) struct WorkerHandle {
-    orders: SyncSender<ToWorker>,
+    messages: SyncSender<ToWorker>,
     wake: Arc<OwnedFd>,
     thread: JoinHandle<()>,
 }
 
 impl WorkerHandle {
-    /// Gives the worker an order. False: the worker has `ORDERS_QUEUED_MAX` unread ones, and this one is dropped. A
-    /// worker that has ended needs none.
+    /// Sends the worker a message. Returns false if the worker has `MESSAGES_QUEUED_MAX` unread messages: this one is
+    /// dropped. A worker that has ended needs no messages.
     #[must_use]
-    pub(super) fn order(&self, message: ToWorker) -> bool {
-        match self.orders.try_send(message) {
+    pub(super) fn send(&self, message: ToWorker) -> bool {
+        match self.messages.try_send(message) {
             Ok(()) => wake(&self.wake),
             Err(TrySendError::Full(_)) => return false,
             Err(TrySendError::Disconnected(_)) => {}
@@ -46,9 +46,9 @@ impl WorkerHandle {
         self.thread.is_finished()
     }
 
-    /// Closes the channel and waits until the worker ends. An error means that the thread panicked.
+    /// Closes the channel and waits until the worker ends. Fails if the thread panicked.
     pub(super) fn join(self) -> Result<(), Error> {
-        drop(self.orders);
+        drop(self.messages);
         self.thread.join().map_err(|_| Error::Usage(WORKER_FAILED.into()))
     }
 }
@@ -60,22 +60,22 @@ pub(super) fn start_workers(
 ) -> Result<Vec<WorkerHandle>, Error> {
     let shared = Arc::new(config.clone());
     let keys = match config.zipf {
-        Some(exponent) if config.speech.has_keys() => Keys::zipf(config.keys, exponent),
+        Some(exponent) if config.protocol.has_keys() => Keys::zipf(config.keys, exponent),
         _ => Keys::uniform(config.keys),
     };
     (0..config.threads)
         .map(|index| {
-            let (orders, receiver) = sync_channel(ORDERS_QUEUED_MAX);
+            let (messages, receiver) = sync_channel(MESSAGES_QUEUED_MAX);
             let wake = Arc::new(wake_fd()?);
             let setup = WorkerSetup {
                 config: shared.clone(),
                 index,
-                orders: receiver,
+                messages: receiver,
                 wake: wake.clone(),
                 to_steering: to_steering.clone(),
                 steering_wake: steering_wake.clone(),
             };
-            let thread = match config.speech {
+            let thread = match config.protocol {
                 ProtocolKind::Memcached => {
                     let protocol: Memcached = store(config, &keys, index);
                     spawn(index, Worker::new(setup, protocol)?)
@@ -90,15 +90,15 @@ pub(super) fn start_workers(
                 }
             };
             thread
-                .map(|thread| WorkerHandle { orders, wake, thread })
+                .map(|thread| WorkerHandle { messages, wake, thread })
                 .map_err(|e| Error::system("cannot start a thread", e))
         })
         .collect()
 }
 
 fn store<D: Dialect>(config: &Config, keys: &Keys, index: u32) -> Store<D> {
-    let (share, of) = config.share;
-    let share = (share * config.threads + index, of * config.threads);
+    let (share, shares) = config.share;
+    let share = (share * config.threads + index, shares * config.threads);
     Store::new(config.space(), keys.clone(), config.get_ratio, share)
 }
 

@@ -10,13 +10,13 @@ use spillway_client::relief::Member;
 
 use super::session_state::SessionState;
 use crate::clock::Clock;
-use crate::protocol::Sent;
+use crate::protocol::SentRequest;
 use crate::queue::Queue;
 use crate::report::Target;
 
 #[derive(Debug, Default)]
 pub(crate) enum State {
-    /// Not open: waits in `Worker::to_open` or for a timer.
+    /// Not open: the connection waits in `Worker::to_open`, or for a timer.
     #[default]
     Closed,
     /// The kernel is connecting the socket.
@@ -24,11 +24,11 @@ pub(crate) enum State {
     /// An open TCP connection, in runs without helpers.
     Plain(OwnedFd),
     /// A moving client, in runs with helpers.
-    Library {
+    MovingClient {
         connection: Box<spillway_moving_client::Connection>,
         /// The first carrier was established.
         open: bool,
-        /// The target carrier is ready for use.
+        /// The carrier to which the connection moves is ready for use.
         prepared: bool,
         /// The carrier is lost, and the direct connection is being prepared.
         falling_back: bool,
@@ -39,7 +39,7 @@ pub(crate) enum State {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pending {
-    pub sent: Sent,
+    pub sent: SentRequest,
     pub intended_ns: u64,
 }
 
@@ -51,15 +51,15 @@ pub(crate) struct Connection {
     pub waiting: Queue,
     /// The received part of an incomplete reply.
     pub partial: Vec<u8>,
-    /// The rest of a request that the socket did not take.
+    /// The part of a request that the socket has not accepted yet.
     pub unsent: Vec<u8>,
     pub carrier: Target,
-    /// The carrier to use. Differs from `carrier` during a move.
+    /// The carrier that should be in use. Differs from `carrier` during a move.
     pub target: Target,
-    /// Until this time, a move holds new requests back. The limit exists because a helper may never answer.
+    /// Until this time a move holds new requests back: a limit, because a helper may never answer.
     pub hold_until_ns: u64,
-    /// Part of the current move, without a reply by the new carrier.
-    pub awaited: bool,
+    /// The connection has started to move, and has not received a reply by the new carrier yet.
+    pub awaits_first_reply: bool,
     /// The connection's identity in its group, if the client library's policy moves it.
     pub member: Option<Member>,
     /// Failed attempts to open the connection since it was last open.
@@ -77,7 +77,7 @@ impl Default for Connection {
             carrier: Target::Direct,
             target: Target::Direct,
             hold_until_ns: 0,
-            awaited: false,
+            awaits_first_reply: false,
             member: None,
             attempts: 0,
         }
@@ -88,7 +88,7 @@ impl Connection {
     /// Whether the connection can send requests, now or after the pending reply.
     pub fn is_open(&self) -> bool {
         match &self.state {
-            State::Plain(_) | State::Library { open: true, falling_back: false, .. } => true,
+            State::Plain(_) | State::MovingClient { open: true, falling_back: false, .. } => true,
             State::Session(session) => session.is_open,
             _ => false,
         }
@@ -101,7 +101,7 @@ impl Connection {
     /// Whether a move holds new requests back.
     pub fn is_held(&self, clock: Clock) -> bool {
         let prepared = match self.state {
-            State::Library { prepared, .. } => prepared,
+            State::MovingClient { prepared, .. } => prepared,
             // A session can move with pending requests.
             State::Session(_) => return false,
             _ => false,
@@ -111,13 +111,13 @@ impl Connection {
 }
 
 impl State {
-    /// Sends what the socket takes, and returns the number of bytes. One system call.
+    /// Sends as many bytes as the socket accepts, in one system call. Returns their number.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let sent = match self {
             State::Plain(socket) => {
                 rustix::net::send(socket, bytes, SendFlags::NOSIGNAL).map_err(io::Error::from)
             }
-            State::Library { connection, .. } => connection.send(bytes),
+            State::MovingClient { connection, .. } => connection.send(bytes),
             State::Session(state) => state.session.send(Instant::now(), bytes),
             State::Closed | State::Opening { .. } => Err(io::ErrorKind::NotConnected.into()),
         };
@@ -127,11 +127,11 @@ impl State {
         }
     }
 
-    /// Receives available bytes; 0 is the end of the stream. One system call.
+    /// Receives available bytes in one system call. Returns their number; 0 at the end of the stream.
     pub fn receive(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             State::Plain(socket) => Ok(rustix::net::recv(socket, buffer, RecvFlags::empty())?.0),
-            State::Library { connection, .. } => connection.receive(buffer),
+            State::MovingClient { connection, .. } => connection.receive(buffer),
             State::Session(state) => state.session.receive(Instant::now(), buffer),
             State::Closed | State::Opening { .. } => Err(io::ErrorKind::NotConnected.into()),
         }

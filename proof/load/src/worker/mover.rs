@@ -1,4 +1,4 @@
-//! Progress of a move of several connections.
+//! The progress of a command that moves several connections.
 
 use crate::report::Move;
 
@@ -8,14 +8,14 @@ pub(super) struct Mover {
     pub(super) given_ns: u64,
     pub(super) pace_ns: u64,
     pub(super) next_start_ns: u64,
-    /// The connection that starts first: the next one to get an arrival at the time of the command. Every connection
-    /// then gets an arrival, and with it its first reply, soon after its start.
+    /// The connection that starts first: the one that sends the next arrival at the time of the command. Every
+    /// connection then sends an arrival, and receives its first reply, soon after its start.
     pub(super) first: usize,
-    /// Connections, from `first` on, that have started or need no move.
+    /// Number of connections, from `first` on, that have started or need no move.
     pub(super) scanned: usize,
     pub(super) not_started: u32,
-    /// Started connections without a reply by the new carrier.
-    pub(super) awaited: u32,
+    /// Number of started connections without a reply by the new carrier.
+    pub(super) awaiting_first_reply: u32,
 }
 
 impl Mover {
@@ -24,23 +24,23 @@ impl Mover {
         self.scanned = scanned;
         self.not_started -= 1;
         self.next_start_ns = self.next_start_ns.saturating_add(self.pace_ns);
-        self.awaited += 1;
+        self.awaiting_first_reply += 1;
     }
 
     /// Counts a connection's first reply by the new carrier.
     pub(super) fn connection_moved(&mut self, now_ns: u64) {
-        self.awaited -= 1;
+        self.awaiting_first_reply -= 1;
         self.report.first_replies_us.push(now_ns.saturating_sub(self.given_ns).div_ceil(1000));
     }
 
-    /// Counts a started connection that does not move.
+    /// Counts a started connection whose move has failed.
     pub(super) fn connection_failed(&mut self) {
-        self.awaited -= 1;
+        self.awaiting_first_reply -= 1;
         self.report.failed += 1;
     }
 
     pub(super) fn has_ended(&self) -> bool {
-        self.not_started == 0 && self.awaited == 0
+        self.not_started == 0 && self.awaiting_first_reply == 0
     }
 
     pub(super) fn into_report(mut self) -> Move {

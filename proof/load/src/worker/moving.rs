@@ -1,4 +1,4 @@
-//! Paced moves of connections between the server and helpers, each without a pending reply.
+//! Paced moves of connections between the server and helpers. A connection moves while no reply is pending.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -22,10 +22,11 @@ impl<P: Protocol> Worker<P> {
     ) {
         self.end_move();
         let threads = self.setup.config.threads;
-        let elsewhere = self.connections.iter().filter(|c| c.target != target).count() as u32;
+        let not_on_target =
+            self.connections.iter().filter(|connection| connection.target != target).count() as u32;
         let share = |count: u32| count / threads + u32::from(self.setup.index < count % threads);
-        let connections = count.map_or(elsewhere, share).min(elsewhere);
-        // Each thread starts one connection per pace × threads.
+        let connections = count.map_or(not_on_target, share).min(not_on_target);
+        // All threads together start one connection per `pace`.
         let pace_ns = u64::try_from(pace.as_nanos()).unwrap_or(u64::MAX).saturating_mul(threads.into());
         self.mover = Some(Mover {
             report: Move {
@@ -41,65 +42,69 @@ impl<P: Protocol> Worker<P> {
             given_ns,
             pace_ns,
             next_start_ns: given_ns,
-            first: (self.turn as usize + 1) % self.connections.len(),
+            first: (self.round_robin_index as usize + 1) % self.connections.len(),
             scanned: 0,
             not_started: connections,
-            awaited: 0,
+            awaiting_first_reply: 0,
         });
-        self.end_move_if_over();
+        self.end_move_if_complete();
     }
 
-    /// Time of the next connection's start, if any remain.
+    /// Time at which the next connection starts to move; `None` if all have started.
     pub(super) fn next_move_ns(&self) -> Option<u64> {
         self.mover.as_ref().filter(|mover| mover.not_started > 0).map(|mover| mover.next_start_ns)
     }
 
     /// Starts the moves that are due. A connection with a pending reply moves after the reply.
     pub(super) fn start_moves(&mut self, now_ns: u64) {
-        while let Some(mover) = self.mover.as_mut().filter(|m| m.not_started > 0 && m.next_start_ns <= now_ns)
+        while let Some(mover) =
+            self.mover.as_mut().filter(|mover| mover.not_started > 0 && mover.next_start_ns <= now_ns)
         {
             let (target, count) = (mover.report.target, self.connections.len());
-            let mut later = (mover.scanned..count).map(|scanned| (scanned, (mover.first + scanned) % count));
-            let Some((scanned, index)) = later.find(|&(_, index)| self.connections[index].target != target)
+            let mut remaining =
+                (mover.scanned..count).map(|scanned| (scanned, (mover.first + scanned) % count));
+            let Some((scanned, index)) =
+                remaining.find(|&(_, index)| self.connections[index].target != target)
             else {
-                mover.not_started = 0; // the others were lost, and reopened on the target
+                mover.not_started = 0; // the other connections were lost, and reopened on the target
                 break;
             };
             mover.connection_started(scanned + 1);
             self.connections[index].target = target;
-            self.connections[index].awaited = true;
+            self.connections[index].awaits_first_reply = true;
             self.connections[index].hold_until_ns = now_ns + HOLD_NS;
             self.timers.push(Reverse((now_ns + HOLD_NS, index as u32)));
-            // Prepares the new carrier while the pending reply is awaited.
+            // Prepares the new carrier, even while a reply is pending.
             self.advance(index);
         }
-        self.end_move_if_over();
+        self.end_move_if_complete();
     }
 
-    /// Handles a reply, which may be the first by the new carrier.
-    pub(super) fn first_reply(&mut self, index: usize, now_ns: u64) {
+    /// Counts a reply if it is the connection's first by the new carrier.
+    pub(super) fn count_first_reply(&mut self, index: usize, now_ns: u64) {
         let connection = &mut self.connections[index];
-        let Some(mover) = self.mover.as_mut().filter(|m| m.report.target == connection.carrier) else {
+        let Some(mover) = self.mover.as_mut().filter(|mover| mover.report.target == connection.carrier)
+        else {
             return;
         };
-        if std::mem::take(&mut connection.awaited) {
+        if std::mem::take(&mut connection.awaits_first_reply) {
             mover.connection_moved(now_ns);
-            self.end_move_if_over();
+            self.end_move_if_complete();
         }
     }
 
-    /// Counts a connection that does not move, or moves back.
+    /// Counts a connection whose move has failed, or that moves back.
     pub(super) fn move_failed(&mut self, index: usize) {
         let connection = &mut self.connections[index];
-        if std::mem::take(&mut connection.awaited)
+        if std::mem::take(&mut connection.awaits_first_reply)
             && let Some(mover) = &mut self.mover
         {
             mover.connection_failed();
-            self.end_move_if_over();
+            self.end_move_if_complete();
         }
     }
 
-    fn end_move_if_over(&mut self) {
+    fn end_move_if_complete(&mut self) {
         if self.mover.as_ref().is_some_and(Mover::has_ended) {
             self.end_move();
         }
@@ -107,7 +112,7 @@ impl<P: Protocol> Worker<P> {
 
     pub(super) fn end_move(&mut self) {
         if let Some(mover) = self.mover.take() {
-            self.connections.iter_mut().for_each(|c| c.awaited = false);
+            self.connections.iter_mut().for_each(|connection| connection.awaits_first_reply = false);
             self.notify(super::FromWorker::Moved(mover.into_report()));
         }
     }

@@ -11,28 +11,28 @@ use super::connection::State;
 use crate::error::Error;
 use crate::protocol::Protocol;
 
-/// Limit of simultaneous attempts: below the shortest usual backlog (128), beyond which the kernel drops handshakes,
-/// which are repeated a second later.
+/// Limit of simultaneous attempts: below the shortest usual backlog (128). Beyond the backlog the kernel drops
+/// handshakes, which are repeated after a second.
 const OPENING_MAX: usize = 64;
-/// Timeout of an attempt: enough for a third handshake after two losses.
+/// Timeout of an attempt: long enough for a third handshake after two losses.
 pub(super) const ATTEMPT_NS: u64 = 5_000_000_000;
 /// Pause before a lost connection is reopened, doubled after each failed attempt.
-const PAUSE_NS: u64 = 50_000_000;
-const PAUSE_DOUBLINGS_MAX: u32 = 6;
+const REOPEN_PAUSE_NS: u64 = 50_000_000;
+const REOPEN_PAUSE_DOUBLINGS_MAX: u32 = 6;
 
 impl<P: Protocol> Worker<P> {
-    /// Opens every connection. The first failure is an error.
+    /// Opens every connection. Fails if any attempt fails.
     pub(super) fn open_all(&mut self) -> Result<(), Error> {
         let total = self.connections.len();
         loop {
             let now_ns = self.clock.now_ns();
             self.open_due(now_ns);
             if let Some(why) = self.last_failure.take() {
-                let open = self.connections.iter().filter(|c| c.is_open()).count();
+                let open = self.connections.iter().filter(|connection| connection.is_open()).count();
                 let what = format!("cannot connect: {why} ({open} of {total} connections were open)");
                 return Err(Error::server(self.server, what));
             }
-            if self.opening == 0 && self.to_open.is_empty() {
+            if self.opening_connections == 0 && self.to_open.is_empty() {
                 return Ok(());
             }
             self.wait(now_ns)?;
@@ -49,28 +49,28 @@ impl<P: Protocol> Worker<P> {
                 State::Opening { deadline_ns, .. } if *deadline_ns == at_ns => {
                     self.open_failed(index as usize, "no answer within 5 s".into());
                 }
-                State::Library { .. } => self.library_timeout(index as usize),
-                State::Session(_) => self.session_timeout(index as usize, at_ns),
+                State::MovingClient { .. } => self.handle_moving_client_timeout(index as usize),
+                State::Session(_) => self.handle_session_timeout(index as usize, at_ns),
                 _ => {}
             }
         }
-        let over = self.running && now_ns >= self.end_ns;
-        while self.opening < OPENING_MAX && !over {
+        let has_ended = self.is_running && now_ns >= self.end_ns;
+        while self.opening_connections < OPENING_MAX && !has_ended {
             let Some(index) = self.to_open.pop_front() else { break };
-            self.open(index as usize, now_ns);
+            self.start_opening(index as usize, now_ns);
         }
     }
 
-    fn open(&mut self, index: usize, now_ns: u64) {
+    fn start_opening(&mut self, index: usize, now_ns: u64) {
         let deadline_ns = now_ns + ATTEMPT_NS;
         let family = if self.server.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        self.opening += 1;
+        self.opening_connections += 1;
         if self.setup.config.sessions.is_some() {
-            return self.session_open(index, deadline_ns);
+            return self.open_session(index, deadline_ns);
         }
         if !self.targets.is_empty() {
-            return self.library_open(index);
+            return self.open_moving_client(index);
         }
         let started = rustix::net::socket_with(family, SocketType::STREAM, flags, None).and_then(|socket| {
             sockopt::set_tcp_nodelay(&socket, true)?;
@@ -90,8 +90,8 @@ impl<P: Protocol> Worker<P> {
         }
     }
 
-    /// Handles the end of an attempt, successful or not.
-    pub(super) fn opened(&mut self, index: usize) {
+    /// Handles the end of a connection attempt, successful or not.
+    pub(super) fn handle_connected(&mut self, index: usize) {
         let State::Opening { socket, .. } = std::mem::take(&mut self.connections[index].state) else {
             return;
         };
@@ -101,52 +101,52 @@ impl<P: Protocol> Worker<P> {
         match outcome {
             Ok(()) => {
                 self.connections[index].state = State::Plain(socket);
-                self.is_open_now(index);
+                self.finish_opening(index);
             }
             Err(e) => self.open_failed(index, explain(e)),
         }
     }
 
-    /// Counts a finished attempt, after which the connection can be used.
-    pub(super) fn is_open_now(&mut self, index: usize) {
-        self.opening -= 1;
+    /// Counts a successful attempt. The connection can send requests now.
+    pub(super) fn finish_opening(&mut self, index: usize) {
+        self.opening_connections -= 1;
         self.connections[index].attempts = 0;
-        if self.running {
+        if self.is_running {
             self.advance(index);
         }
     }
 
     pub(super) fn open_failed(&mut self, index: usize, why: String) {
-        self.opening -= 1;
-        self.relief_leave(index);
+        self.opening_connections -= 1;
+        self.leave_group(index);
         let connection = &mut self.connections[index];
         connection.state = State::Closed;
         connection.attempts += 1;
-        self.pause(index);
-        if self.running {
-            self.trouble(|| format!("cannot reopen connection {index}: {why}"));
+        self.schedule_reopening(index);
+        if self.is_running {
+            self.report_trouble(|| format!("cannot reopen connection {index}: {why}"));
         } else {
             self.last_failure = Some(why);
         }
     }
 
     /// Schedules the reopening of a closed connection.
-    pub(super) fn pause(&mut self, index: usize) {
-        let doublings = self.connections[index].attempts.min(PAUSE_DOUBLINGS_MAX);
-        // A random part spreads the attempts of connections lost at the same time.
-        let spread_ns = u64::from(self.assignment_random.below(PAUSE_NS as u32));
-        let at_ns = self.clock.now_ns() + (PAUSE_NS << doublings) + spread_ns;
+    pub(super) fn schedule_reopening(&mut self, index: usize) {
+        let doublings = self.connections[index].attempts.min(REOPEN_PAUSE_DOUBLINGS_MAX);
+        // A random part spreads the attempts of connections that were lost at the same time.
+        let spread_ns = u64::from(self.assignment_random.below(REOPEN_PAUSE_NS as u32));
+        let at_ns = self.clock.now_ns() + (REOPEN_PAUSE_NS << doublings) + spread_ns;
         self.timers.push(Reverse((at_ns, index as u32)));
     }
 }
 
-fn explain(e: Errno) -> String {
-    match e {
-        Errno::CONNREFUSED => format!("{e}; nothing listens there, or its backlog is full"),
-        Errno::MFILE | Errno::NFILE => format!("{e}; raise the limit on open files (ulimit -n)"),
+fn explain(error: Errno) -> String {
+    match error {
+        Errno::CONNREFUSED => format!("{error}; the port is closed, or its backlog is full"),
+        Errno::MFILE | Errno::NFILE => format!("{error}; raise the limit on open files (ulimit -n)"),
         Errno::ADDRNOTAVAIL => {
-            format!("{e}; no free local port: use fewer connections or more client addresses")
+            format!("{error}; no free local port: use fewer connections or more client addresses")
         }
-        _ => e.to_string(),
+        _ => error.to_string(),
     }
 }

@@ -16,25 +16,25 @@ use super::session_state::SessionState;
 use crate::protocol::Protocol;
 use crate::report::Target;
 
-/// Rounds timers up to save wake-ups.
+/// Timers are rounded up to multiples of this, to save wake-ups.
 const TIMER_GRAIN_NS: u64 = 1_000_000;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 const CLOSE_POLL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 
 impl<P: Protocol> Worker<P> {
-    /// Starts to open a session.
-    pub(super) fn session_open(&mut self, index: usize, deadline_ns: u64) {
+    /// Starts the opening of a session, by its group if there is one.
+    pub(super) fn open_session(&mut self, index: usize, deadline_ns: u64) {
         if !self.groups.is_empty() {
-            return self.relief_join(index);
+            return self.join_group(index);
         }
-        // The thread's number spreads sessions over helpers even if each thread has only one.
+        // The thread's number spreads sessions over helpers even if each thread has a single session.
         let routes = self.setup.config.routes(index + self.setup.index as usize);
-        let server_port = self.setup.config.sessions.and_then(|sessions| sessions.link);
+        let server_port = self.setup.config.sessions.and_then(|sessions| sessions.server_link);
         let settings = SessionSettings { server_port, ..SessionSettings::default() };
-        self.session_opened(index, deadline_ns, |now| Session::open(now, routes, settings));
+        self.start_session(index, deadline_ns, |now| Session::open(now, routes, settings));
     }
 
-    pub(super) fn session_opened(
+    pub(super) fn start_session(
         &mut self,
         index: usize,
         deadline_ns: u64,
@@ -54,14 +54,14 @@ impl<P: Protocol> Worker<P> {
         }
     }
 
-    pub(super) fn session_ready(&mut self, index: usize) {
+    pub(super) fn handle_session_ready(&mut self, index: usize) {
         if let State::Session(state) = &mut self.connections[index].state {
             state.session.handle_ready(Instant::now());
             self.receive_session(index);
         }
     }
 
-    /// Receives available bytes and handles events. Before the session is open, events come first.
+    /// Receives available bytes and handles events. Events are handled first while the session is not open yet.
     fn receive_session(&mut self, index: usize) {
         if matches!(&self.connections[index].state, State::Session(state) if !state.is_open) {
             self.poll_session(index);
@@ -77,9 +77,9 @@ impl<P: Protocol> Worker<P> {
     pub(super) fn poll_session(&mut self, index: usize) {
         while let State::Session(state) = &mut self.connections[index].state {
             match state.session.poll_event() {
-                Some(event) => self.session_event(index, event),
+                Some(event) => self.handle_session_event(index, event),
                 None if !state.is_open && state.session.is_over() => {
-                    let why = state.trouble.take().unwrap_or_else(|| "the server refused it".into());
+                    let why = state.trouble.take().unwrap_or_else(|| "the server refused the session".into());
                     self.open_failed(index, why);
                 }
                 None => break,
@@ -88,32 +88,32 @@ impl<P: Protocol> Worker<P> {
         self.set_session_timer(index);
     }
 
-    fn session_event(&mut self, index: usize, event: SessionEvent) {
-        self.relief_session_event(index, &event);
+    fn handle_session_event(&mut self, index: usize, event: SessionEvent) {
+        self.report_session_event(index, &event);
         let connection = &mut self.connections[index];
         let State::Session(state) = &mut connection.state else { return };
         match event {
             SessionEvent::Moved(address) => {
                 let was_open = std::mem::replace(&mut state.is_open, true);
-                let was_commanded = std::mem::take(&mut state.is_moving);
+                let was_moving = std::mem::take(&mut state.is_moving);
                 let carrier = self.carrier_at(address);
                 self.set_carrier(index, carrier);
                 let connection = &mut self.connections[index];
-                if was_commanded && connection.target != carrier {
+                if was_moving && connection.target != carrier {
                     self.move_failed(index);
                 }
                 self.connections[index].target = carrier;
                 if was_open {
-                    self.samples.carried_on.add(self.clock.now_ns() / self.bin_ns);
+                    self.samples.carrier_changes.add(self.clock.now_ns() / self.bin_ns);
                     self.advance(index);
                 } else {
-                    self.is_open_now(index);
+                    self.finish_opening(index);
                 }
             }
             SessionEvent::CarrierLost { address, why } => {
                 let what = format!("{address}: {why}");
-                if state.is_open && !matches!(why, CarrierLoss::Asked | CarrierLoss::SentAway) {
-                    self.trouble(|| format!("session {index} is not carried any more by {what}"));
+                if state.is_open && !matches!(why, CarrierLoss::LeftOnRequest | CarrierLoss::AskedToMove) {
+                    self.report_trouble(|| format!("session {index} is not carried any more by {what}"));
                 } else {
                     state.trouble = Some(what);
                 }
@@ -123,14 +123,14 @@ impl<P: Protocol> Worker<P> {
         }
     }
 
-    /// The kind of carrier at a link port.
+    /// The kind of the carrier at a link port's address.
     fn carrier_at(&self, address: SocketAddr) -> Target {
-        let own = self.setup.config.sessions.and_then(|sessions| sessions.link);
-        if own == Some(address) { Target::Direct } else { Target::Helper }
+        let server_link = self.setup.config.sessions.and_then(|sessions| sessions.server_link);
+        if server_link == Some(address) { Target::Direct } else { Target::Helper }
     }
 
-    /// Moves a session to its target carrier, with its pending requests.
-    pub(super) fn session_change(&mut self, index: usize) {
+    /// Moves a session to its target carrier. Pending requests move with the session.
+    pub(super) fn move_session_to_target(&mut self, index: usize) {
         let connection = &self.connections[index];
         let target = connection.target;
         let is_moving = matches!(&connection.state, State::Session(state) if state.is_moving);
@@ -147,14 +147,14 @@ impl<P: Protocol> Worker<P> {
             }
             _ => {
                 self.connections[index].target = self.connections[index].carrier;
-                self.trouble(|| format!("session {index} has no route to {target:?}"));
+                self.report_trouble(|| format!("session {index} has no route to {target:?}"));
                 self.move_failed(index);
             }
         }
     }
 
     /// Handles a session's timeout, or the deadline of its opening.
-    pub(super) fn session_timeout(&mut self, index: usize, at_ns: u64) {
+    pub(super) fn handle_session_timeout(&mut self, index: usize, at_ns: u64) {
         let now_ns = self.clock.now_ns();
         let State::Session(state) = &mut self.connections[index].state else { return };
         if state.timer_ns != at_ns {
@@ -169,16 +169,16 @@ impl<P: Protocol> Worker<P> {
         self.receive_session(index);
     }
 
-    /// Schedules `session_timeout` at or a little after the session's next deadline.
+    /// Schedules `handle_session_timeout` at or a little after the session's next deadline.
     pub(super) fn set_session_timer(&mut self, index: usize) {
         let State::Session(state) = &mut self.connections[index].state else { return };
-        let wanted_ns = state.session.poll_timeout().map_or(u64::MAX, |at| {
+        let timeout_ns = state.session.poll_timeout().map_or(u64::MAX, |at| {
             let in_ns = at.saturating_duration_since(Instant::now()).as_nanos();
             self.clock.now_ns().saturating_add(u64::try_from(in_ns).unwrap_or(u64::MAX))
         });
-        let at_ns = if state.is_open { wanted_ns } else { wanted_ns.min(state.deadline_ns) };
+        let at_ns = if state.is_open { timeout_ns } else { timeout_ns.min(state.deadline_ns) };
         let at_ns = at_ns.checked_next_multiple_of(TIMER_GRAIN_NS).unwrap_or(u64::MAX);
-        // An early timer stays and is set again when due: each reply postpones the deadline.
+        // A timer that is too early is kept, and set again when it is due: each reply postpones the deadline.
         if at_ns < state.timer_ns {
             state.timer_ns = at_ns;
             self.timers.push(Reverse((at_ns, index as u32)));
@@ -192,7 +192,7 @@ impl<P: Protocol> Worker<P> {
         }
     }
 
-    /// Closes all sessions, which servers would otherwise keep until a timeout.
+    /// Closes all sessions; servers would otherwise keep them until a timeout.
     pub(super) fn close_sessions(&mut self) {
         let states = self.connections.iter_mut().map(|connection| std::mem::take(&mut connection.state));
         let mut open: Vec<Session> = states
@@ -205,7 +205,7 @@ impl<P: Protocol> Worker<P> {
         open.iter_mut().for_each(|session| session.close(started));
         while !open.is_empty() && started.elapsed() < CLOSE_TIMEOUT {
             let mut space = [std::mem::MaybeUninit::<epoll::Event>::uninit(); 64];
-            // All sessions are polled below, with or without an event.
+            // The result does not matter: all sessions are polled below.
             let _ = epoll::wait(&self.epoll, &mut space, Some(&CLOSE_POLL_INTERVAL));
             let now = Instant::now();
             open.retain_mut(|session| {

@@ -7,12 +7,12 @@ pub(crate) struct SessionState {
     pub session: Session,
     /// The first carrier was established.
     pub is_open: bool,
-    /// When the session must have its first carrier.
+    /// Time at which the session must have its first carrier.
     pub(super) deadline_ns: u64,
     /// Time of the session's valid timer in the worker's heap; other timers of the session there are stale.
     pub(super) timer_ns: u64,
     pub(super) is_moving: bool,
-    /// Why the last carrier was lost.
+    /// The reason for which the last carrier was lost.
     pub(super) trouble: Option<String>,
 }
 

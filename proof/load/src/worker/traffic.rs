@@ -1,4 +1,4 @@
-//! Sends requests and checks replies. Every request gets exactly one outcome.
+//! Sends requests and checks replies. Exactly one outcome is recorded for each request.
 
 use std::io;
 
@@ -19,14 +19,14 @@ impl<P: Protocol> Worker<P> {
             let sent_ns = self.send(index, intended_ns, request);
             self.sample(intended_ns, carrier, Outcome::Lag, sent_ns.saturating_sub(intended_ns));
         } else if self.pool.push(&mut self.connections[index].waiting, intended_ns, request) {
-            self.waiting += 1;
+            self.waiting_requests += 1;
         } else {
             let carrier = self.connections[index].carrier;
             self.sample(intended_ns, carrier, Outcome::Dropped, 0);
         }
     }
 
-    /// Continues an idle connection: with its move, then with a waiting request, or (closed loop) a new one.
+    /// Continues an idle connection with its move, then with a waiting request or, in a closed loop, a new one.
     pub(super) fn advance(&mut self, index: usize) {
         if self.connections[index].target != self.connections[index].carrier {
             self.change_carrier(index);
@@ -37,7 +37,7 @@ impl<P: Protocol> Worker<P> {
         }
         let next = self.pool.pop(&mut connection.waiting);
         if let Some((intended_ns, request)) = next {
-            self.waiting -= 1;
+            self.waiting_requests -= 1;
             self.send(index, intended_ns, request);
         } else if self.arrivals.is_none() {
             let now_ns = self.clock.now_ns();
@@ -51,27 +51,27 @@ impl<P: Protocol> Worker<P> {
 
     /// Sends a request on an idle connection. Returns the send time.
     fn send(&mut self, index: usize, intended_ns: u64, request: Request) -> u64 {
-        self.encoded.clear();
-        let sent = self.protocol.encode(request, &mut self.encoded);
+        self.encode_buffer.clear();
+        let sent = self.protocol.encode(request, &mut self.encode_buffer);
         let sent_ns = self.clock.now_ns();
         self.connections[index].pending = Some(Pending { sent, intended_ns });
-        self.relief_pending_since(index, Some(intended_ns));
-        self.outstanding += 1;
-        match self.connections[index].state.send(&self.encoded) {
-            Ok(count) if count == self.encoded.len() => {}
+        self.report_pending_since(index, Some(intended_ns));
+        self.pending_requests += 1;
+        match self.connections[index].state.send(&self.encode_buffer) {
+            Ok(count) if count == self.encode_buffer.len() => {}
             Ok(count) => {
-                self.connections[index].unsent.extend_from_slice(&self.encoded[count..]);
+                self.connections[index].unsent.extend_from_slice(&self.encode_buffer[count..]);
                 self.watch(index, EventFlags::IN | EventFlags::OUT);
             }
             Err(e) => self.handle_loss(index, &format!("while sending: {e}")),
         }
-        self.touch(index);
+        self.schedule_poll(index);
         sent_ns
     }
 
-    pub(super) fn ready(&mut self, index: usize, slot: Slot, flags: EventFlags) {
-        match self.connections.get(index).map(|c| &c.state) {
-            Some(State::Opening { .. }) => self.opened(index),
+    pub(super) fn handle_ready(&mut self, index: usize, slot: Slot, flags: EventFlags) {
+        match self.connections.get(index).map(|connection| &connection.state) {
+            Some(State::Opening { .. }) => self.handle_connected(index),
             Some(State::Plain(_)) => {
                 if flags.contains(EventFlags::OUT) {
                     self.send_rest(index);
@@ -80,8 +80,8 @@ impl<P: Protocol> Worker<P> {
                     self.receive(index);
                 }
             }
-            Some(State::Library { .. }) => self.library_ready(index, slot, flags),
-            Some(State::Session(_)) => self.session_ready(index),
+            Some(State::MovingClient { .. }) => self.handle_moving_client_ready(index, slot, flags),
+            Some(State::Session(_)) => self.handle_session_ready(index),
             // An earlier event of the same turn closed the connection.
             Some(State::Closed) | None => {}
         }
@@ -107,31 +107,31 @@ impl<P: Protocol> Worker<P> {
         if let State::Plain(socket) = &self.connections[index].state {
             let watched = epoll::modify(&self.epoll, socket, super::token(index), flags);
             if let Err(e) = watched {
-                self.handle_loss(index, &format!("while changing what to wait for: {e}"));
+                self.handle_loss(index, &format!("while changing the events to wait for: {e}"));
             }
         }
     }
 
-    /// Receives and judges bytes. Returns whether more may be available.
+    /// Receives and checks bytes. Returns whether more may be available.
     pub(super) fn receive(&mut self, index: usize) -> bool {
         let connection = &mut self.connections[index];
-        match connection.state.receive(&mut self.received) {
+        match connection.state.receive(&mut self.receive_buffer) {
             Ok(0) => {
                 self.handle_loss(index, "the other side closed it");
                 return false;
             }
             Ok(count) if connection.partial.is_empty() => {
-                // Takes the buffer, so that the reply is judged without a copy.
-                let received = std::mem::take(&mut self.received);
-                self.judge(index, &received[..count]);
-                self.received = received;
+                // Takes the buffer, so that the reply is checked without a copy.
+                let received = std::mem::take(&mut self.receive_buffer);
+                self.check_reply(index, &received[..count]);
+                self.receive_buffer = received;
             }
             Ok(count) => {
                 let mut partial = std::mem::take(&mut connection.partial);
-                partial.extend_from_slice(&self.received[..count]);
-                self.judge(index, &partial);
+                partial.extend_from_slice(&self.receive_buffer[..count]);
+                self.check_reply(index, &partial);
                 partial.clear();
-                // Keeps the memory. `judge` has already stored the rest of an incomplete reply.
+                // Reuses the memory, unless `check_reply` has stored the rest of an incomplete reply.
                 if self.connections[index].partial.is_empty() {
                     self.connections[index].partial = partial;
                 }
@@ -147,19 +147,21 @@ impl<P: Protocol> Worker<P> {
         true
     }
 
-    /// Judges `reply`, all bytes received since the request was sent.
-    fn judge(&mut self, index: usize, reply: &[u8]) {
+    /// Checks `reply`, which has all bytes received since the request was sent.
+    fn check_reply(&mut self, index: usize, reply: &[u8]) {
         let now_ns = self.clock.now_ns();
         let Some(pending) = self.connections[index].pending else {
             let carrier = self.connections[index].carrier;
             self.sample(now_ns, carrier, Outcome::Wrong, 0);
             self.samples.unasked.add(now_ns / self.bin_ns);
-            self.trouble(|| format!("connection {index}: {} bytes without a pending request", reply.len()));
+            self.report_trouble(|| {
+                format!("connection {index}: {} bytes without a pending request", reply.len())
+            });
             self.handle_loss(index, "closed by the generator after bytes without a pending request");
             return;
         };
         let verdict = self.protocol.check(&pending.sent, reply);
-        let (right, length) = match verdict {
+        let (is_right, length) = match verdict {
             Verdict::Incomplete => {
                 self.connections[index].partial.extend_from_slice(reply);
                 return;
@@ -168,13 +170,13 @@ impl<P: Protocol> Worker<P> {
             Verdict::Wrong(length) => (false, length),
             Verdict::Garbled => (false, 0),
         };
-        if right {
+        if is_right {
             self.samples.replied.add(now_ns / self.bin_ns);
         } else if matches!(verdict, Verdict::Right(_)) {
             self.samples.unasked.add(now_ns / self.bin_ns);
         }
         let latency_ns = now_ns.saturating_sub(pending.intended_ns);
-        let outcome = match (right, latency_ns <= self.sla_ns) {
+        let outcome = match (is_right, latency_ns <= self.sla_ns) {
             (true, true) => Outcome::OnTime,
             (true, false) => Outcome::Late,
             (false, _) => Outcome::Wrong,
@@ -182,12 +184,12 @@ impl<P: Protocol> Worker<P> {
         let carrier = self.connections[index].carrier;
         self.sample(pending.intended_ns, carrier, outcome, latency_ns);
         self.connections[index].pending = None;
-        self.outstanding -= 1;
-        self.relief_measured(index, latency_ns);
-        self.first_reply(index, now_ns);
-        if !right {
+        self.pending_requests -= 1;
+        self.report_latency(index, latency_ns);
+        self.count_first_reply(index, now_ns);
+        if !is_right {
             let why = self.protocol.explain(&pending.sent, reply);
-            self.trouble(|| format!("connection {index}: wrong reply: {why}"));
+            self.report_trouble(|| format!("connection {index}: wrong reply: {why}"));
         }
         if length == reply.len() {
             self.advance(index);
@@ -196,13 +198,13 @@ impl<P: Protocol> Worker<P> {
         }
     }
 
-    /// Handles the loss of a connection and of its pending reply. A helped connection falls back to its direct carrier
-    /// if it has one; others are reopened.
+    /// Handles the loss of a connection and of its pending reply. A helped connection falls back to its direct
+    /// connection if there is one; other connections are reopened.
     pub(super) fn handle_loss(&mut self, index: usize, why: &str) {
         let carrier = self.connections[index].carrier;
         let now_ns = self.clock.now_ns();
         self.sample(now_ns, carrier, Outcome::Reset, 0);
-        self.trouble(|| format!("connection {index} is lost: {why}"));
+        self.report_trouble(|| format!("connection {index} is lost: {why}"));
         self.give_up_pending(index);
         self.connections[index].unsent.clear();
         self.connections[index].partial.clear();
@@ -212,14 +214,14 @@ impl<P: Protocol> Worker<P> {
     }
 
     pub(super) fn close(&mut self, index: usize) {
-        self.relief_leave(index);
+        self.leave_group(index);
         let connection = &mut self.connections[index];
         connection.state = State::Closed;
         if connection.carrier == Target::Helper {
             (connection.carrier, connection.target) = (Target::Direct, Target::Direct);
             self.helped_now -= 1;
         }
-        self.pause(index);
+        self.schedule_reopening(index);
     }
 
     /// Counts the pending request as lost.
@@ -227,7 +229,7 @@ impl<P: Protocol> Worker<P> {
         let connection = &mut self.connections[index];
         let carrier = connection.carrier;
         if let Some(pending) = connection.pending.take() {
-            self.outstanding -= 1;
+            self.pending_requests -= 1;
             self.sample(pending.intended_ns, carrier, Outcome::Lost, 0);
         }
     }
@@ -236,7 +238,7 @@ impl<P: Protocol> Worker<P> {
     pub(super) fn give_up_waiting(&mut self, index: usize) {
         let carrier = self.connections[index].carrier;
         while let Some((intended_ns, _)) = self.pool.pop(&mut self.connections[index].waiting) {
-            self.waiting -= 1;
+            self.waiting_requests -= 1;
             self.sample(intended_ns, carrier, Outcome::Unsent, 0);
         }
     }

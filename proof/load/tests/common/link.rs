@@ -1,4 +1,4 @@
-//! A link port that echoes: the server's end of links (`spillway-batch`) on blocking sockets.
+//! A link port whose server echoes: the server end of links (`spillway-batch`) on blocking sockets.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,7 +9,7 @@ use spillway_auth::{Key, KeyRing};
 use spillway_batch::{Role, Scratch, ServerConfig, ServerEvent, ServerLink};
 use spillway_transport::Time;
 
-/// The streams of a port's links, with which a test closes them.
+/// The TCP streams of a port's links. A test closes links with them.
 pub type Streams = Arc<Mutex<Vec<TcpStream>>>;
 
 /// Serves links of clients with `key`. Returns the port's address and its links' streams.
@@ -18,10 +18,10 @@ pub fn link_port(key: Key) -> (SocketAddr, Streams) {
     ring.accept(Role::Client, key);
     let config = Arc::new(ServerConfig { ring, ..ServerConfig::default() });
     let streams = Streams::default();
-    let new_streams = streams.clone();
+    let added_streams = streams.clone();
     let serve = move |stream: TcpStream| {
-        new_streams.lock().unwrap().push(stream.try_clone().unwrap());
-        // An error ends the link. The tests check the client's side.
+        added_streams.lock().unwrap().push(stream.try_clone().unwrap());
+        // An error just ends the link: the tests check the client.
         let _ = echo(stream, &config);
     };
     (super::server("127.0.0.1:0", serve).unwrap(), streams)
@@ -31,43 +31,44 @@ fn echo(mut stream: TcpStream, config: &Arc<ServerConfig>) -> std::io::Result<()
     let start = Instant::now();
     let now = || Time::ZERO + start.elapsed();
     stream.set_nodelay(true)?;
-    let fresh = spillway_keys::fresh()?;
-    let mut link = ServerLink::new(config.clone(), now(), stream.peer_addr()?, stream.local_addr()?, fresh);
+    let randomness = spillway_keys::fresh_link_randomness()?;
+    let mut link =
+        ServerLink::new(config.clone(), now(), stream.peer_addr()?, stream.local_addr()?, randomness);
     let mut buffer = vec![0; 1 << 16];
     let mut to_send = Vec::new();
     let mut scratch = Scratch::new();
     loop {
         let count = stream.read(&mut buffer)?;
         let mut input = link.unseal(now(), &buffer[..count], &mut scratch);
-        let mut broken = count == 0;
+        let mut has_ended = count == 0;
         loop {
             match link.decompose(now(), &mut input) {
                 Ok(Some(ServerEvent::Connect { id, .. })) => link.accept(id),
                 Ok(Some(ServerEvent::Data { id, bytes })) => {
                     to_send.extend_from_slice(bytes);
                     link.consumed(id, bytes.len()).unwrap();
-                    let taken = link.compose(id, &to_send);
-                    to_send.drain(..taken);
+                    let accepted = link.compose(id, &to_send);
+                    to_send.drain(..accepted);
                 }
                 Ok(Some(ServerEvent::Finished { id })) => link.finish(id),
                 Ok(Some(ServerEvent::Closed { id, reason })) => link.close(id, reason),
                 Ok(Some(_)) => {}
                 Ok(None) => break,
                 Err(_) => {
-                    broken = true;
+                    has_ended = true;
                     break;
                 }
             }
         }
         while let Some(id) = link.poll_room() {
-            let taken = link.compose(id, &to_send);
-            to_send.drain(..taken);
+            let accepted = link.compose(id, &to_send);
+            to_send.drain(..accepted);
         }
         while let Some(batch) = link.flush(now()) {
             stream.write_all(batch.as_slice())?;
             link.recycle(batch);
         }
-        if broken {
+        if has_ended {
             return Ok(());
         }
     }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use spillway_load::report::{Event, Report};
 use spillway_load::{Config, RunIo};
 
-/// Long enough for any machine: tests wait for conditions.
+/// Timeout of all waits; long enough for any machine, because waits end when their condition holds.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A memcached on loopback, killed when dropped.
@@ -44,7 +44,11 @@ impl Memcached {
         let mut memcached = Memcached { child, address };
         let deadline = Instant::now() + TIMEOUT;
         while !answers(address, b"version\r\n", b"VERSION ") {
-            assert_eq!(memcached.child.try_wait().unwrap(), None, "memcached ended");
+            assert_eq!(
+                memcached.child.try_wait().unwrap(),
+                None,
+                "memcached should run until the end of the test"
+            );
             assert!(Instant::now() < deadline, "memcached does not listen on {address}");
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -64,7 +68,7 @@ impl Drop for Memcached {
     }
 }
 
-/// A server with one thread per connection, which calls `serve` and ends with the connection.
+/// Starts a server with one thread per connection, which calls `serve`.
 pub fn server(
     address: &str,
     serve: impl Fn(TcpStream) + Send + Sync + 'static,
@@ -114,21 +118,21 @@ impl Lines {
     /// The events of all complete lines so far.
     pub fn events(&self) -> Vec<Event> {
         let bytes = self.0.lock().unwrap().clone();
-        let whole = bytes.iter().rposition(|&b| b == b'\n').map_or(0, |end| end + 1);
-        let lines = bytes[..whole].split(|&b| b == b'\n').filter(|line| !line.is_empty());
+        let complete_bytes = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
+        let lines = bytes[..complete_bytes].split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
         lines.map(|line| serde_json::from_slice(line).unwrap()).collect()
     }
 
     pub fn wait_for(&self, what: &str, matches: impl Fn(&Event) -> bool) {
         let deadline = Instant::now() + TIMEOUT;
         while !self.events().iter().any(&matches) {
-            assert!(Instant::now() < deadline, "no event: {what}");
+            assert!(Instant::now() < deadline, "no event within 30 s: {what}");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 }
 
-/// A run in a thread, which a test controls by commands.
+/// A run in a thread of its own. A test controls the run by commands.
 pub struct ControlledRun {
     control: UnixStream,
     pub lines: Lines,
@@ -139,13 +143,13 @@ impl ControlledRun {
     pub fn start(config: &Config) -> ControlledRun {
         let (control, run_control) = UnixStream::pair().unwrap();
         let lines = Lines::default();
-        let surroundings = RunIo {
+        let run_io = RunIo {
             control: Some(run_control.into()),
             events: Some(Box::new(lines.clone())),
             ..RunIo::default()
         };
         let config = config.clone();
-        let run = std::thread::spawn(move || spillway_load::run(&config, surroundings).unwrap());
+        let run = std::thread::spawn(move || spillway_load::run(&config, run_io).unwrap());
         ControlledRun { control, lines, run }
     }
 
@@ -163,8 +167,8 @@ impl ControlledRun {
     }
 }
 
-/// Whether a server answers a request. An accepted connection alone proves nothing: a child of another test may still
-/// hold the socket by which this port was found to be free, until it executes its own program.
+/// Whether a server answers a request. An accepted connection is not enough: a child process of another test may still
+/// hold the socket that reserved this free port, until the child executes its own program.
 pub fn answers(address: SocketAddr, request: &[u8], reply_start: &[u8]) -> bool {
     let received = TcpStream::connect(address).and_then(|mut stream| {
         stream.set_read_timeout(Some(TIMEOUT))?;
@@ -176,7 +180,7 @@ pub fn answers(address: SocketAddr, request: &[u8], reply_start: &[u8]) -> bool 
     received.is_ok_and(|bytes| bytes == reply_start)
 }
 
-/// A small, short run, because tests share the machine.
+/// Options of a small, short run, because tests share the machine.
 pub fn config(server: SocketAddr) -> Config {
     Config { keys: 1000, connections: 40, duration: Some(Duration::from_millis(600)), ..Config::new(server) }
 }

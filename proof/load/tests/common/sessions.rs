@@ -1,4 +1,4 @@
-//! A session server on the server library, and helpers in front of it, all in the test's process.
+//! A server with sessions on the server library, and helpers in front of it, all in the test's process.
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
@@ -10,9 +10,9 @@ use rustix::event::epoll;
 use spillway_auth::{Key, KeyRing};
 use spillway_batch::Role;
 use spillway_helper::{Helper, HelperConfig, Service};
-use spillway_server::{Client, CloseReason, Event, Links, Settings};
+use spillway_server::{ClientId, CloseReason, Event, Links, Settings};
 
-/// How the server changes received bytes before it sends them back.
+/// Alters the received bytes before the server sends them back.
 pub type Alter = fn(&mut Vec<u8>);
 
 pub fn helper_key() -> Key {
@@ -23,11 +23,11 @@ pub fn client_key() -> Key {
     Key::from_secret([5; 32])
 }
 
-/// A link port that echoes, on a thread that ends with the test's process.
+/// Starts an echo server with a link port, on a thread that ends with the test's process.
 pub fn server(alter: Alter) -> SocketAddr {
-    let mut settings = Settings { ring: KeyRing::new(), ..Settings::default() };
-    settings.ring.accept(Role::Client, client_key());
-    settings.ring.accept(Role::Helper, helper_key());
+    let mut settings = Settings { keys: KeyRing::new(), ..Settings::default() };
+    settings.keys.accept(Role::Client, client_key());
+    settings.keys.accept(Role::Helper, helper_key());
     let links = Links::bind(Instant::now(), "127.0.0.1:0".parse().unwrap(), settings).unwrap();
     let address = links.address();
     std::thread::spawn(move || serve(links, alter));
@@ -36,7 +36,7 @@ pub fn server(alter: Alter) -> SocketAddr {
 
 fn serve(mut links: Links, alter: Alter) {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
-    let mut to_send: HashMap<Client, Vec<u8>> = HashMap::new();
+    let mut to_send: HashMap<ClientId, Vec<u8>> = HashMap::new();
     let mut buffer = vec![0; 1 << 16];
     loop {
         links.watch_in(&epoll, 1).unwrap();
@@ -44,8 +44,8 @@ fn serve(mut links: Links, alter: Alter) {
         let timeout = timeout.unwrap_or(Duration::from_secs(1));
         let timeout =
             Timespec { tv_sec: timeout.as_secs().cast_signed(), tv_nsec: timeout.subsec_nanos().into() };
-        let mut space = [MaybeUninit::<epoll::Event>::uninit(); 64];
-        let Ok((events, _)) = epoll::wait(&epoll, &mut space, Some(&timeout)) else { continue };
+        let mut event_space = [MaybeUninit::<epoll::Event>::uninit(); 64];
+        let Ok((events, _)) = epoll::wait(&epoll, &mut event_space, Some(&timeout)) else { continue };
         let now = Instant::now();
         for event in events {
             if let Some(link) = links.handle_ready(now, event.data.u64(), event.flags) {
@@ -58,7 +58,7 @@ fn serve(mut links: Links, alter: Alter) {
                         Event::Closed { client, .. } | Event::Finished { client } => {
                             replies.push((client, None))
                         }
-                        Event::Room { client } => replies.push((client, Some(Vec::new()))),
+                        Event::CanCompose { client } => replies.push((client, Some(Vec::new()))),
                         Event::Connected { client, .. } => links.accept(client),
                         _ => {}
                     }
@@ -73,7 +73,7 @@ fn serve(mut links: Links, alter: Alter) {
         while let Some(event) = links.poll_event() {
             match event {
                 Event::Connected { client, .. } => links.accept(client),
-                Event::Room { client } => replies.push((client, Some(Vec::new()))),
+                Event::CanCompose { client } => replies.push((client, Some(Vec::new()))),
                 Event::Closed { client, .. } | Event::Finished { client } => replies.push((client, None)),
                 _ => {}
             }
@@ -85,8 +85,8 @@ fn serve(mut links: Links, alter: Alter) {
 
 fn reply(
     links: &mut Links,
-    to_send: &mut HashMap<Client, Vec<u8>>,
-    client: Client,
+    to_send: &mut HashMap<ClientId, Vec<u8>>,
+    client: ClientId,
     bytes: Option<Vec<u8>>,
     alter: Alter,
 ) {
@@ -125,8 +125,8 @@ impl TestHelper {
         let helper = Helper::start(HelperConfig { threads: 1, ..HelperConfig::new(vec![service]) }).unwrap();
         let link = helper.status().services[0].link_listen[0];
         let deadline = Instant::now() + super::TIMEOUT;
-        while helper.status().services[0].links_that_are_up() == 0 {
-            assert!(Instant::now() < deadline, "no link: {}", helper.status());
+        while helper.status().services[0].links_up() == 0 {
+            assert!(Instant::now() < deadline, "the helper has no link within 30 s: {}", helper.status());
             std::thread::sleep(Duration::from_millis(2));
         }
         TestHelper { helper, link }

@@ -12,17 +12,17 @@ use spillway_transport::Time;
 use super::{Ended, Link, Stage};
 use crate::socket;
 
-/// Batches of a single connection leave at once, so the time is not used.
+/// The time does not matter here, because batches of a single connection leave at once.
 const ANY_TIME: Time = Time::ZERO;
 
-/// Between two requests only control frames of a few dozen bytes arrive.
+/// Buffer for bytes that arrive between two requests: usually control frames of a few dozen bytes.
 const CONTROL_BUFFER_BYTES: usize = 2048;
 
 /// Buffer of an encrypted link: about one record.
 const RECORD_BUFFER_BYTES: usize = 16 * 1024;
 
-/// Memory that an empty buffer of held data keeps.
-const HELD_CAPACITY_KEPT: usize = 4096;
+/// Capacity that the empty buffer of held data keeps, bytes.
+const IDLE_HELD_BYTES: usize = 4096;
 
 impl Link {
     pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -37,13 +37,13 @@ impl Link {
         if !self.unsent.is_empty() {
             self.push_or_fail()?;
         }
-        let taken = if self.unsent.is_empty() { self.protocol.compose(id, bytes) } else { 0 };
-        self.last_send_was_partial = taken < bytes.len();
-        if taken == 0 && !bytes.is_empty() {
+        let accepted = if self.unsent.is_empty() { self.protocol.compose(id, bytes) } else { 0 };
+        self.last_send_was_partial = accepted < bytes.len();
+        if accepted == 0 && !bytes.is_empty() {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         self.push_or_fail()?;
-        Ok(taken)
+        Ok(accepted)
     }
 
     /// Whether `send` has room again after a partial send.
@@ -65,22 +65,22 @@ impl Link {
         self.push_or_fail()
     }
 
-    pub(crate) fn writable(&mut self) {
-        // The next `receive` or `send` returns a failure.
+    pub(crate) fn handle_writable(&mut self) {
+        // A failure is returned by the next `receive` or `send`.
         let _ = self.push_or_fail();
     }
 
-    /// Sends pending bytes as far as the socket takes them.
+    /// Sends as many pending bytes as the socket accepts.
     pub(super) fn push(&mut self) -> io::Result<()> {
         self.unsent.push(ANY_TIME, &mut self.protocol, &self.socket, |_| {})
     }
 
     fn push_or_fail(&mut self) -> io::Result<()> {
-        self.push().inspect_err(|error| self.fail(Ended::Socket(error.kind())))
+        self.push().inspect_err(|error| self.record_failure(Ended::Socket(error.kind())))
     }
 
-    /// Records a failure. The first one stays, because later ones follow from it.
-    fn fail(&mut self, why: Ended) {
+    /// Records a failure, unless one is recorded: later failures follow from the first.
+    fn record_failure(&mut self, why: Ended) {
         if matches!(self.incoming_end, None | Some(Ended::Finished)) {
             self.incoming_end = Some(why);
         }
@@ -105,21 +105,21 @@ impl Link {
                 continue;
             }
             match socket::receive(&self.socket, buffer) {
-                Ok(0) => self.fail(Ended::LinkLost),
+                Ok(0) => self.record_failure(Ended::LinkLost),
                 Ok(received) => {
                     let filled = self.unpack(buffer, received).unwrap_or_else(|(filled, error)| {
-                        self.fail(Ended::Broken(error));
+                        self.record_failure(Ended::Broken(error));
                         filled
                     });
                     self.consumed(filled);
-                    // Sends credit and the answer to *close*. The next call returns a failure.
+                    // Sends credit and the answer to *close*. A failure is returned by the next call.
                     let _ = self.push_or_fail();
                     if filled > 0 {
                         return Ok(filled);
                     }
                 }
                 Err(error) if socket::would_block(&error) => return Err(error),
-                Err(error) => self.fail(Ended::Socket(error.kind())),
+                Err(error) => self.record_failure(Ended::Socket(error.kind())),
             }
         }
     }
@@ -128,16 +128,16 @@ impl Link {
     fn receive_records(&mut self) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); RECORD_BUFFER_BYTES];
         match socket::receive_into(&self.socket, &mut space) {
-            Ok([]) => self.fail(Ended::LinkLost),
+            Ok([]) => self.record_failure(Ended::LinkLost),
             Ok(received) => {
                 if let Err(error) = self.handle_input(ANY_TIME, received) {
-                    self.fail(Ended::Broken(error));
+                    self.record_failure(Ended::Broken(error));
                 }
                 while self.protocol.poll_room().is_some() {}
                 let _ = self.push_or_fail();
             }
             Err(error) if socket::would_block(&error) => return Err(error),
-            Err(error) => self.fail(Ended::Socket(error.kind())),
+            Err(error) => self.record_failure(Ended::Socket(error.kind())),
         }
         Ok(())
     }
@@ -149,17 +149,17 @@ impl Link {
 
     fn take_held(&mut self, buffer: &mut [u8]) -> usize {
         let held = &self.held[self.held_start..];
-        let taken = held.len().min(buffer.len());
-        buffer[..taken].copy_from_slice(&held[..taken]);
-        self.held_start += taken;
+        let length = held.len().min(buffer.len());
+        buffer[..length].copy_from_slice(&held[..length]);
+        self.held_start += length;
         if self.held_start == self.held.len() {
             self.held_start = 0;
             self.held.clear();
-            self.held.shrink_to(HELD_CAPACITY_KEPT);
+            self.held.shrink_to(IDLE_HELD_BYTES);
         }
-        self.consumed(taken);
+        self.consumed(length);
         let _ = self.push_or_fail();
-        taken
+        length
     }
 
     fn consumed(&mut self, bytes: usize) {
@@ -167,12 +167,12 @@ impl Link {
             && bytes > 0
         {
             let outcome = self.protocol.consumed(id, bytes);
-            debug_assert_eq!(outcome, Ok(()), "bytes handed to the application were received");
+            debug_assert_eq!(outcome, Ok(()), "bytes given to the application should have been received");
         }
     }
 
     /// Unpacks the batch in `buffer[..received]` and moves its data to the front of `buffer`. Returns the data's
-    /// length; an error comes with the length of the data before it.
+    /// length, or an error together with the length of the data before it.
     fn unpack(&mut self, buffer: &mut [u8], received: usize) -> Result<usize, (usize, LinkError)> {
         let (mut next, mut filled) = (0, 0);
         while next < received {
@@ -200,8 +200,8 @@ impl Link {
         !self.held.is_empty()
     }
 
-    /// Receives all available bytes and holds the data, at most the window. An application that sends without receiving
-    /// needs it, because credit arrives behind replies on the same stream.
+    /// Receives all available bytes and holds the data, at most one window. An application that sends without receiving
+    /// needs this, because credit arrives after replies on the same stream.
     pub(crate) fn absorb(&mut self) {
         while self.receive_and_hold() {}
     }
@@ -213,21 +213,21 @@ impl Link {
         }
         let mut buffer = [0; CONTROL_BUFFER_BYTES];
         match socket::receive(&self.socket, &mut buffer) {
-            Ok(0) => self.fail(Ended::LinkLost),
+            Ok(0) => self.record_failure(Ended::LinkLost),
             Ok(received) => {
                 if let Err(error) = self.handle_input(ANY_TIME, &buffer[..received]) {
-                    self.fail(Ended::Broken(error));
+                    self.record_failure(Ended::Broken(error));
                 }
                 while self.protocol.poll_room().is_some() {}
                 let _ = self.push_or_fail();
             }
             Err(error) if socket::would_block(&error) => return false,
-            Err(error) => self.fail(Ended::Socket(error.kind())),
+            Err(error) => self.record_failure(Ended::Socket(error.kind())),
         }
         true
     }
 
-    /// Why the incoming direction has ended, if it has.
+    /// The way in which the incoming direction has ended; `None` while it is open.
     #[must_use]
     pub(crate) fn poll_ended(&self) -> Option<Ended> {
         self.incoming_end
@@ -235,7 +235,7 @@ impl Link {
 }
 
 impl Drop for Link {
-    /// Sends *close* if the socket takes it at once.
+    /// Sends *close* if the socket accepts it at once.
     fn drop(&mut self) {
         if let Stage::Requested(id) | Stage::Open(id) = self.stage {
             self.protocol.close(id, CloseReason::Normal);

@@ -9,11 +9,11 @@ use super::{Ended, Link, Stage};
 use crate::error::MoveError;
 use crate::{scratch, socket};
 
-/// Ample for the preamble and the answer to *connect*.
+/// More than the size of the preamble and of the answer to *connect*.
 const OPENING_BUFFER_BYTES: usize = 2048;
 
 impl Link {
-    /// Continues without blocking. Returns whether the virtual connection is accepted.
+    /// Continues the opening, without blocking. Returns whether the virtual connection is accepted.
     pub(crate) fn advance(&mut self, now: Time) -> Result<bool, MoveError> {
         if self.stage == Stage::Connecting {
             if !socket::is_connected(&self.socket)? {
@@ -46,8 +46,8 @@ impl Link {
     /// Handles bytes that arrived while the application cannot receive, and holds the data.
     pub(super) fn handle_input(&mut self, now: Time, wire: &[u8]) -> Result<(), LinkError> {
         scratch::with(|scratch| {
-            let opened = self.protocol.unseal(now, wire, scratch);
-            self.handle_decrypted(now, opened)
+            let plaintext = self.protocol.unseal(now, wire, scratch);
+            self.handle_decrypted(now, plaintext)
         })
     }
 
@@ -63,9 +63,9 @@ impl Link {
     }
 
     fn request_connection(&mut self) -> Result<(), LinkError> {
-        // A connected socket has an address. If the connection is lost, a read returns the reason.
+        // Fails only if the TCP connection is lost; a read then returns the reason.
         let client = socket::local_address(&self.socket).map_err(|_| LinkError::Welcome)?;
-        // A new link has a free id, unless its welcome is invalid.
+        // Fails only if the welcome of the link was invalid: a new link has free ids.
         let id = self.protocol.open(client, self.server).map_err(|_| LinkError::Welcome)?;
         self.stage = Stage::Requested(id);
         Ok(())
@@ -84,7 +84,7 @@ impl Link {
             OpenerEvent::Drain { deadline_ms } => self.drain_ms = Some(deadline_ms),
             OpenerEvent::Established { .. }
             | OpenerEvent::Data { .. }
-            | OpenerEvent::Taken { .. }
+            | OpenerEvent::Acknowledged { .. }
             | OpenerEvent::RelayedData { .. }
             | OpenerEvent::RelayedControl { .. } => {}
         }

@@ -23,12 +23,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server on a loopback address of either family, whose threads end with the test's process.
+    /// Starts a server on a loopback address of either family. The server's threads end with the test's process.
     pub fn start(host: &str, limits: Limits) -> Server {
         Server::start_with(host, limits, true)
     }
 
-    /// Starts a server whose link port reads requests and never replies.
+    /// Starts a server that reads requests on its link port, and never replies.
     pub fn start_sink(limits: Limits) -> Server {
         Server::start_with("127.0.0.1", limits, false)
     }
@@ -82,10 +82,10 @@ fn serve_link(mut stream: TcpStream, config: &Arc<ServerConfig>, replies: bool) 
     let start = Instant::now();
     let now = || Time::ZERO + start.elapsed();
     let (peer, local) = (stream.peer_addr().unwrap(), stream.local_addr().unwrap());
-    let fresh = spillway_keys::fresh().unwrap();
-    let mut link = ServerLink::new(config.clone(), now(), peer, local, fresh);
+    let randomness = spillway_keys::fresh_link_randomness().unwrap();
+    let mut link = ServerLink::new(config.clone(), now(), peer, local, randomness);
     let mut buffer = [0; 65536];
-    let mut waiting = Vec::new();
+    let mut unsent = Vec::new();
     while let Ok(received @ 1..) = stream.read(&mut buffer) {
         let mut scratch = Scratch::new();
         let mut input = link.unseal(now(), &buffer[..received], &mut scratch);
@@ -95,9 +95,9 @@ fn serve_link(mut stream: TcpStream, config: &Arc<ServerConfig>, replies: bool) 
                 Ok(Some(ServerEvent::Data { bytes, .. })) if bytes == CLOSE_LINK => return,
                 Ok(Some(ServerEvent::Data { id, bytes })) => {
                     link.consumed(id, bytes.len()).unwrap();
-                    waiting.extend_from_slice(if replies { bytes } else { &[] });
-                    let sent = link.compose(id, &waiting);
-                    waiting.drain(..sent);
+                    unsent.extend_from_slice(if replies { bytes } else { &[] });
+                    let sent = link.compose(id, &unsent);
+                    unsent.drain(..sent);
                 }
                 Ok(Some(ServerEvent::Finished { id })) => link.finish(id),
                 Ok(Some(ServerEvent::Closed { id, reason })) => link.close(id, reason),
@@ -107,8 +107,8 @@ fn serve_link(mut stream: TcpStream, config: &Arc<ServerConfig>, replies: bool) 
             }
         };
         while let Some(id) = link.poll_room() {
-            let sent = link.compose(id, &waiting);
-            waiting.drain(..sent);
+            let sent = link.compose(id, &unsent);
+            unsent.drain(..sent);
         }
         while let Some(batch) = link.flush(now()) {
             if stream.write_all(batch.as_slice()).is_err() {
@@ -124,7 +124,7 @@ fn serve_link(mut stream: TcpStream, config: &Arc<ServerConfig>, replies: bool) 
 
 /// Waits up to 1 ms for a ready socket and handles it. Returns whether to receive.
 pub fn turn(connection: &mut Connection, deadline: Instant) -> bool {
-    assert!(Instant::now() < deadline, "no event before the deadline");
+    assert!(Instant::now() < deadline, "no event within 60 s");
     let watched = connection.sockets().map(|watch| {
         let mut flags = PollFlags::empty();
         flags.set(PollFlags::IN, watch.readable);
@@ -137,9 +137,9 @@ pub fn turn(connection: &mut Connection, deadline: Instant) -> bool {
     let now = Instant::now();
     let mut receive = false;
     for (slot, flags) in ready.into_iter().filter(|(_, flags)| !flags.is_empty()) {
-        let broken = flags.intersects(PollFlags::ERR | PollFlags::HUP);
-        let readable = broken || flags.contains(PollFlags::IN);
-        let writable = broken || flags.contains(PollFlags::OUT);
+        let has_failed = flags.intersects(PollFlags::ERR | PollFlags::HUP);
+        let readable = has_failed || flags.contains(PollFlags::IN);
+        let writable = has_failed || flags.contains(PollFlags::OUT);
         receive |= connection.handle_ready(now, slot, Ready { readable, writable });
     }
     receive
@@ -159,7 +159,7 @@ pub fn await_event(connection: &mut Connection) -> Event {
     }
 }
 
-/// Waits until `receive` should be called.
+/// Waits until `handle_ready` or an event requests a call of `receive`.
 pub fn await_readable(connection: &mut Connection) {
     let deadline = deadline();
     while !turn(connection, deadline) && !matches!(connection.poll_event(), Some(Event::Readable)) {}
@@ -174,7 +174,7 @@ pub fn exchange(connection: &mut Connection, request: &[u8]) {
         turn(connection, deadline);
         match connection.receive(&mut buffer) {
             Ok(received) => {
-                assert!(received > 0, "an end");
+                assert!(received > 0, "the stream should not end before the whole reply was received");
                 reply.extend_from_slice(&buffer[..received]);
             }
             Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),

@@ -1,24 +1,24 @@
-//! The best policy by p99 and the server's CPU time together.
+//! Comparison of policies by p99 and the server's CPU time together.
 
 use spillway_batch::PolicyKind;
 
-use super::load::Course;
-use super::world::{Figures, Setting, play};
+use super::load::LoadCourse;
+use super::world::{Figures, Setting, simulate};
 
-/// A policy compared with a reference policy: geometric means over the steps of a course, each as policy / reference;
-/// lower is better.
+/// A policy compared with a reference policy: geometric means, over the steps of a course, of the ratio policy /
+/// reference; lower is better.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Judged {
+pub struct RatiosToReference {
     /// Ratio of p99 latencies.
     pub p99: f64,
     /// Ratio of the server's CPU times per request.
     pub server_cpu: f64,
 }
 
-impl Judged {
+impl RatiosToReference {
     /// The geometric means of several runs.
-    pub fn mean(runs: &[Judged]) -> Judged {
-        Judged {
+    pub fn mean(runs: &[RatiosToReference]) -> RatiosToReference {
+        RatiosToReference {
             p99: geometric_mean(runs.iter().map(|run| run.p99)),
             server_cpu: geometric_mean(runs.iter().map(|run| run.server_cpu)),
         }
@@ -29,18 +29,18 @@ impl Judged {
         self.p99 * self.server_cpu
     }
 
-    /// Whether neither figure is worse than the reference's.
-    pub fn is_no_worse(&self) -> bool {
+    /// Whether both figures are at most the reference's.
+    pub fn is_at_most_reference(&self) -> bool {
         self.p99 <= 1.0 && self.server_cpu <= 1.0
     }
 }
 
 /// Compares a run with one of the same course under another policy, step by step.
-pub fn ratios(ours: &[Figures], theirs: &[Figures]) -> Judged {
+pub fn ratios(ours: &[Figures], theirs: &[Figures]) -> RatiosToReference {
     let mean = |of: fn(&Figures) -> f64| {
         geometric_mean(ours.iter().zip(theirs).map(|(ours, theirs)| of(ours) / of(theirs)))
     };
-    Judged { p99: mean(|step| step.p99_us), server_cpu: mean(|step| step.server_us) }
+    RatiosToReference { p99: mean(|step| step.p99_us), server_cpu: mean(|step| step.server_us) }
 }
 
 fn geometric_mean(values: impl Iterator<Item = f64>) -> f64 {
@@ -50,33 +50,33 @@ fn geometric_mean(values: impl Iterator<Item = f64>) -> f64 {
 
 /// Candidate policies on one course.
 #[derive(Clone, Debug)]
-pub struct Contest {
+pub struct BatchingComparison {
     /// The load on the server.
-    pub course: Course,
+    pub course: LoadCourse,
     /// Costs and quota of the server.
     pub setting: Setting,
     /// The policy to which candidates are compared.
     pub reference: PolicyKind,
 }
 
-impl Contest {
+impl BatchingComparison {
     /// Compares a policy with the reference, over all `seeds`.
-    pub fn judge(&self, policy: PolicyKind, seeds: impl IntoIterator<Item = u64>) -> Judged {
+    pub fn judge(&self, policy: PolicyKind, seeds: impl IntoIterator<Item = u64>) -> RatiosToReference {
         let run = |seed| {
-            let ours = play(&self.course, policy, &self.setting, seed);
-            ratios(&ours, &play(&self.course, self.reference, &self.setting, seed))
+            let ours = simulate(&self.course, policy, &self.setting, seed);
+            ratios(&ours, &simulate(&self.course, self.reference, &self.setting, seed))
         };
-        Judged::mean(&seeds.into_iter().map(run).collect::<Vec<_>>())
+        RatiosToReference::mean(&seeds.into_iter().map(run).collect::<Vec<_>>())
     }
 
-    /// The candidate with the lowest score over `seeds`; one that is worse in a figure only if all are.
+    /// The candidate with the lowest score over `seeds`, first among those that are not worse than the reference.
     pub fn choose(
         &self,
         candidates: &[PolicyKind],
         seeds: impl IntoIterator<Item = u64> + Clone,
     ) -> Option<PolicyKind> {
         let judged = candidates.iter().map(|&policy| (self.judge(policy, seeds.clone()), policy));
-        let rank = |judged: &Judged| (!judged.is_no_worse(), judged.score());
+        let rank = |judged: &RatiosToReference| (!judged.is_at_most_reference(), judged.score());
         judged
             .min_by(|(a, _), (b, _)| {
                 let ((a_worse, a), (b_worse, b)) = (rank(a), rank(b));
@@ -91,10 +91,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_steps_have_the_same_weight() {
+    fn every_step_has_the_same_weight_in_the_mean() {
         let step = |p99_us, server_us| Figures { p99_us, server_us, ..Figures::default() };
         let judged = ratios(&[step(50.0, 8.0), step(2_000.0, 4.0)], &[step(100.0, 8.0), step(1_000.0, 8.0)]);
         assert!((judged.p99 - 1.0).abs() < 1e-9 && (judged.server_cpu - 0.5_f64.sqrt()).abs() < 1e-9);
-        assert!(!Judged { p99: 1.01, server_cpu: 0.5 }.is_no_worse());
+        assert!(!RatiosToReference { p99: 1.01, server_cpu: 0.5 }.is_at_most_reference());
     }
 }

@@ -1,4 +1,4 @@
-//! When clients send requests.
+//! The load: times at which clients send requests.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use spillway_transport::Time;
 
 use crate::rng::Rng;
 
-/// A load that rises and falls, in requests per second.
+/// Rates of the steps of a load that rises and falls, in requests per second.
 pub const RATES_PER_S: [f64; 7] = [1_000.0, 4_000.0, 8_000.0, 12_000.0, 8_000.0, 4_000.0, 1_000.0];
 
-/// A constant rate for a time.
+/// A period with a constant rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step {
     /// Requests per second, of all clients together.
@@ -21,11 +21,11 @@ pub struct Step {
 /// Distribution of the times between requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrivals {
-    /// Independent.
+    /// Exponential times: independent requests.
     Poisson,
-    /// At equal distances.
+    /// Equal times.
     Even,
-    /// Independent within bursts of this length, with pauses of nine times this length.
+    /// Independent requests within bursts of this length, which alternate with pauses of nine times this length.
     Bursts(Duration),
     /// Closed loop: each client sends its next request after the reply and a think time with this mean. The rates of
     /// steps are not used.
@@ -34,7 +34,7 @@ pub enum Arrivals {
 
 /// The load of one run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Course {
+pub struct LoadCourse {
     /// Name in tables.
     pub name: &'static str,
     /// Steps in order.
@@ -45,14 +45,14 @@ pub struct Course {
     pub clients: u32,
 }
 
-impl Course {
-    /// Rises and falls in steps, as in the paper's Figure 12.
-    pub fn up_and_down(rates: &[f64], length: Duration) -> Course {
+impl LoadCourse {
+    /// A load that rises and falls in steps, as in the paper's Figure 12.
+    pub fn up_and_down(rates: &[f64], length: Duration) -> LoadCourse {
         let steps = rates.iter().map(|&per_s| Step { per_s, length }).collect();
-        Course { name: "up and down", steps, arrivals: Arrivals::Poisson, clients: 660 }
+        LoadCourse { name: "up and down", steps, arrivals: Arrivals::Poisson, clients: 660 }
     }
 
-    /// The step at a time; `None` after the last.
+    /// Index of the step at `at`; `None` after the last step.
     pub fn step_at(&self, at: Time) -> Option<usize> {
         let mut end = Time::ZERO;
         self.steps.iter().position(|step| {
@@ -69,21 +69,21 @@ impl Course {
     /// Every request of an open loop, with its client; of a closed loop, each client's first request.
     pub fn requests(&self, rng: &mut Rng) -> Vec<(Time, u32)> {
         if let Arrivals::Closed(think) = self.arrivals {
-            return (0..self.clients).map(|client| (Time::ZERO + spread(rng, think), client)).collect();
+            return (0..self.clients).map(|client| (Time::ZERO + exponential(rng, think), client)).collect();
         }
-        let (mut requests, mut begin) = (Vec::new(), Time::ZERO);
+        let (mut requests, mut step_begin) = (Vec::new(), Time::ZERO);
         for step in &self.steps {
-            let end = begin + step.length;
+            let end = step_begin + step.length;
             let distance = Duration::from_secs_f64(1.0 / step.per_s);
-            let mut at = begin;
+            let mut at = step_begin;
             loop {
                 at = self.next(rng, at, distance);
                 if at >= end {
                     break;
                 }
-                requests.push((at, rng.below(u64::from(self.clients)) as u32)); // below a u32
+                requests.push((at, rng.below(u64::from(self.clients)) as u32)); // fits: below `clients`
             }
-            begin = end;
+            step_begin = end;
         }
         requests
     }
@@ -92,22 +92,22 @@ impl Course {
         match self.arrivals {
             Arrivals::Even => at + distance,
             Arrivals::Bursts(length) => {
-                let cycle = length.as_nanos() as u64 * 10; // some seconds at most
-                let next = at + spread(rng, distance / 10);
-                // A request that is due in a pause comes in the next burst.
+                let cycle = length.as_nanos() as u64 * 10; // fits: some seconds at most
+                let next = at + exponential(rng, distance / 10);
+                // A request that falls into a pause is sent in the next burst.
                 if next.as_nanos() % cycle < cycle / 10 {
                     next
                 } else {
-                    Time((next.as_nanos() / cycle + 1) * cycle) + spread(rng, distance / 10)
+                    Time((next.as_nanos() / cycle + 1) * cycle) + exponential(rng, distance / 10)
                 }
             }
-            Arrivals::Poisson | Arrivals::Closed(_) => at + spread(rng, distance),
+            Arrivals::Poisson | Arrivals::Closed(_) => at + exponential(rng, distance),
         }
     }
 }
 
-/// An exponentially distributed time.
-pub(crate) fn spread(rng: &mut Rng, mean: Duration) -> Duration {
+/// Draws an exponentially distributed time.
+pub(crate) fn exponential(rng: &mut Rng, mean: Duration) -> Duration {
     let uniform = ((rng.word() >> 11) as f64 + 1.0) / (1_u64 << 53) as f64; // in (0, 1]
     mean.mul_f64(-uniform.ln())
 }
@@ -117,10 +117,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_are_kept_whatever_the_arrivals() {
+    fn every_distribution_keeps_the_rates_of_the_steps() {
         let length = Duration::from_secs(2);
         for arrivals in [Arrivals::Poisson, Arrivals::Even, Arrivals::Bursts(Duration::from_millis(5))] {
-            let course = Course { arrivals, ..Course::up_and_down(&[2_000.0, 8_000.0], length) };
+            let course = LoadCourse { arrivals, ..LoadCourse::up_and_down(&[2_000.0, 8_000.0], length) };
             let requests = course.requests(&mut Rng::new(3));
             assert!(requests.is_sorted_by_key(|(at, _)| *at) && requests.iter().all(|(_, c)| *c < 660));
             let in_step = |n| requests.iter().filter(|(at, _)| course.step_at(*at) == Some(n)).count();

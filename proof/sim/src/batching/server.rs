@@ -4,17 +4,17 @@ use std::time::Duration;
 
 use spillway_transport::Time;
 
-/// A server's CPU time. The defaults add up to the costs of `burst` in `docs/measurements.md`: 17 µs for a batch that
+/// CPU times of a server. The defaults add up to the costs of `burst` in `docs/measurements.md`: 17 µs for a batch that
 /// wakes the server, 2.5 µs for each message in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
-    /// To wake up.
+    /// CPU time of a wake-up.
     pub wake: Duration,
-    /// To receive a batch.
+    /// CPU time to receive a batch.
     pub batch: Duration,
-    /// To send all replies of a turn.
+    /// CPU time to send all replies of a turn.
     pub send: Duration,
-    /// For each message.
+    /// CPU time of each message.
     pub message: Duration,
 }
 
@@ -48,7 +48,7 @@ pub struct Quota {
 pub struct Core {
     quota: Option<Quota>,
     period_end: Time,
-    left: Duration,
+    left_in_period: Duration,
     /// CPU time used so far.
     pub used: Duration,
 }
@@ -56,25 +56,25 @@ pub struct Core {
 impl Core {
     /// A core without load.
     pub fn new(quota: Option<Quota>) -> Core {
-        Core { quota, period_end: Time::ZERO, left: Duration::ZERO, used: Duration::ZERO }
+        Core { quota, period_end: Time::ZERO, left_in_period: Duration::ZERO, used: Duration::ZERO }
     }
 
-    /// Charges `cost` for work that begins at `now`; returns when the work is done.
+    /// Charges `cost` for work that begins at `now`. Returns when the work ends.
     pub fn work(&mut self, now: Time, mut cost: Duration) -> Time {
         self.used += cost;
         let Some(quota) = self.quota else { return now + cost };
         let mut at = now;
         loop {
             if at >= self.period_end {
-                let period = quota.period.as_nanos() as u64; // some ms
+                let period = quota.period.as_nanos() as u64; // fits: some ms
                 self.period_end = Time((at.as_nanos() / period + 1) * period);
-                self.left = quota.time;
+                self.left_in_period = quota.time;
             }
-            if cost <= self.left {
-                self.left -= cost;
+            if cost <= self.left_in_period {
+                self.left_in_period -= cost;
                 return at + cost;
             }
-            cost -= self.left;
+            cost -= self.left_in_period;
             at = self.period_end;
         }
     }
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_waits_for_the_next_period_after_the_quota() {
+    fn work_beyond_the_quota_waits_for_the_next_period() {
         let ms = Duration::from_millis;
         let mut core = Core::new(Some(Quota { time: ms(1), period: ms(10) }));
         assert_eq!(core.work(Time(2_000_000), ms(1)), Time(3_000_000));

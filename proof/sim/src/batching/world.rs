@@ -1,4 +1,4 @@
-//! A helper's link between clients and a server, in virtual time.
+//! A helper's link between its clients and a server, in virtual time.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use spillway_batch::{
 };
 use spillway_transport::Time;
 
-use super::load::{Arrivals, Course, spread};
+use super::load::{Arrivals, LoadCourse, exponential};
 use super::server::{Core, Costs, Quota};
 use crate::agenda::Agenda;
 use crate::names::{address, helper_key};
@@ -22,11 +22,11 @@ const REQUEST: [u8; 38] = [b'x'; 38];
 /// A value of 64 bytes, with memcached's header and trailer.
 const REPLY: [u8; 122] = [b'x'; 122];
 /// One-way delay between helper and server.
-const WIRE: Duration = Duration::from_micros(25);
+const LINK_DELAY: Duration = Duration::from_micros(25);
 /// Maximum lateness of a timer.
 const TIMER_LATE_NS: u64 = 30_000;
-/// Delay of a request outside the link: a constant, and the mean of a random addition.
-const ELSEWHERE: (Duration, Duration) = (Duration::from_micros(100), Duration::from_micros(50));
+/// Delay of a request outside the link: a constant part, and the mean of a random part.
+const OTHER_DELAY: (Duration, Duration) = (Duration::from_micros(100), Duration::from_micros(50));
 
 /// The server's properties in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,9 +48,9 @@ pub struct Figures {
     pub p99_us: f64,
     /// The server's CPU time per request, microseconds.
     pub server_us: f64,
-    /// Mean, for batches to the server.
+    /// Mean number of messages in a batch to the server.
     pub messages_per_batch: f64,
-    /// Mean time between batches, microseconds.
+    /// Mean time between batches to the server, microseconds.
     pub interval_us: f64,
 }
 
@@ -63,22 +63,22 @@ enum WorldEvent {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct SentRequest {
     at: Time,
     step: usize,
     client: u32,
 }
 
 #[derive(Default)]
-struct Tally {
+struct StepTally {
     latencies_ns: Vec<u64>,
-    server: Duration,
+    server_time: Duration,
     batches: u64,
     messages: u64,
 }
 
 struct World<'a> {
-    course: &'a Course,
+    course: &'a LoadCourse,
     costs: Costs,
     now: Time,
     rng: Rng,
@@ -87,38 +87,38 @@ struct World<'a> {
     server: ServerLink,
     /// Virtual connection of each client.
     ids: Vec<Id>,
-    /// Unanswered requests, by id.
-    asked: Vec<VecDeque<Asked>>,
+    /// Unanswered requests, by id of the virtual connection.
+    unanswered: Vec<VecDeque<SentRequest>>,
     timer: Option<Time>,
     core: Core,
     inbox: Vec<u8>,
-    batches_in: u32,
+    batches_in_inbox: u32,
     busy: bool,
-    tally: Vec<Tally>,
+    tally: Vec<StepTally>,
 }
 
-/// Plays a course under a policy, from a seed, until every request is answered.
+/// Simulates a course under a policy, from a seed, until every request is answered.
 ///
 /// # Panics
 ///
-/// If an end of the link fails, or sets a timeout in the past.
-pub fn play(course: &Course, policy: PolicyKind, setting: &Setting, seed: u64) -> Vec<Figures> {
+/// If an end of the link fails or sets a timeout in the past.
+pub fn simulate(course: &LoadCourse, policy: PolicyKind, setting: &Setting, seed: u64) -> Vec<Figures> {
     let mut world = World::new(course, policy, setting, seed);
-    while let Some((at, what)) = world.agenda.take() {
+    while let Some((at, event)) = world.agenda.take() {
         world.now = at;
-        world.handle(what);
+        world.handle(event);
     }
-    assert!(world.asked.iter().all(VecDeque::is_empty), "a request has no reply");
+    assert!(world.unanswered.iter().all(VecDeque::is_empty), "every request should be answered");
     world.tally.iter_mut().zip(&course.steps).map(|(tally, step)| tally.figures(step.length)).collect()
 }
 
-/// Batches are not encrypted here: the model's costs replace the cost of encryption.
-fn fresh(first: u8) -> LinkRandomness {
+/// Fixed bytes suffice: batches are not encrypted here, because the model's costs include encryption.
+fn link_randomness(first: u8) -> LinkRandomness {
     LinkRandomness::from_random([first; LinkRandomness::BYTES])
 }
 
 impl<'a> World<'a> {
-    fn new(course: &'a Course, policy: PolicyKind, setting: &Setting, seed: u64) -> World<'a> {
+    fn new(course: &'a LoadCourse, policy: PolicyKind, setting: &Setting, seed: u64) -> World<'a> {
         let limits = Limits::default();
         let opener = OpenerConfig {
             role: Role::Helper,
@@ -138,16 +138,22 @@ impl<'a> World<'a> {
             now: Time::ZERO,
             rng,
             agenda: Agenda::default(),
-            opener: OpenerLink::new(&opener, Time::ZERO, fresh(7)),
-            server: ServerLink::new(server, Time::ZERO, address(1, 40_000), address(0, 11_411), fresh(8)),
+            opener: OpenerLink::new(&opener, Time::ZERO, link_randomness(7)),
+            server: ServerLink::new(
+                server,
+                Time::ZERO,
+                address(1, 40_000),
+                address(0, 11_411),
+                link_randomness(8),
+            ),
             ids: Vec::new(),
-            asked: Vec::new(),
+            unanswered: Vec::new(),
             timer: None,
             core: Core::new(setting.quota),
             inbox: Vec::new(),
-            batches_in: 0,
+            batches_in_inbox: 0,
             busy: false,
-            tally: course.steps.iter().map(|_| Tally::default()).collect(),
+            tally: course.steps.iter().map(|_| StepTally::default()).collect(),
         };
         world.connect();
         for (at, client) in requests {
@@ -156,7 +162,7 @@ impl<'a> World<'a> {
         world
     }
 
-    /// Establishes the link and opens a virtual connection for each client, in no time.
+    /// Establishes the link and opens a virtual connection for each client, without advancing the time.
     fn connect(&mut self) {
         let mut opened = false;
         loop {
@@ -166,7 +172,11 @@ impl<'a> World<'a> {
                     break;
                 }
                 opened = true;
-                let open = |n: u32| self.opener.open(address(3, n as u16 + 1), None).expect("a free id");
+                let open = |n: u32| {
+                    self.opener
+                        .open(address(3, n as u16 + 1), None)
+                        .expect("open a virtual connection for every client")
+                };
                 self.ids = (0..self.course.clients).map(open).collect();
             }
             self.inbox.extend_from_slice(to_server.as_ref().map_or(&[], |chunk| chunk.as_slice()));
@@ -175,16 +185,20 @@ impl<'a> World<'a> {
                 self.read_replies(chunk.as_slice());
             }
         }
-        self.asked = vec![VecDeque::new(); self.ids.len() + 1];
+        self.unanswered = vec![VecDeque::new(); self.ids.len() + 1];
     }
 
-    fn handle(&mut self, what: WorldEvent) {
-        match what {
+    fn handle(&mut self, event: WorldEvent) {
+        match event {
             WorldEvent::Request(client) => {
                 let Some(step) = self.course.step_at(self.now) else { return };
                 let id = self.ids[client as usize];
-                self.asked[id.0 as usize].push_back(Asked { at: self.now, step, client });
-                assert_eq!(self.opener.compose(id, &REQUEST), REQUEST.len(), "within credit");
+                self.unanswered[id.0 as usize].push_back(SentRequest { at: self.now, step, client });
+                assert_eq!(
+                    self.opener.compose(id, &REQUEST),
+                    REQUEST.len(),
+                    "compose should accept the whole message within the credit"
+                );
                 self.helper_turn();
             }
             WorldEvent::HelperTimer(at) => {
@@ -195,7 +209,7 @@ impl<'a> World<'a> {
             }
             WorldEvent::BatchAtServer(bytes) => {
                 self.inbox.extend(bytes);
-                self.batches_in += 1;
+                self.batches_in_inbox += 1;
                 if !self.busy {
                     self.busy = true;
                     self.serve(self.costs.wake);
@@ -204,7 +218,7 @@ impl<'a> World<'a> {
             WorldEvent::ServerDone => {
                 if let Some(replies) = self.server.flush(self.now) {
                     self.agenda
-                        .add(self.now + WIRE, WorldEvent::RepliesAtHelper(replies.as_slice().to_vec()));
+                        .add(self.now + LINK_DELAY, WorldEvent::RepliesAtHelper(replies.as_slice().to_vec()));
                     self.server.recycle(replies);
                 }
                 self.busy = !self.inbox.is_empty();
@@ -228,12 +242,12 @@ impl<'a> World<'a> {
             self.tally[step].messages += self.opener.counters().messages_sent - before;
             batch
         } {
-            self.agenda.add(self.now + WIRE, WorldEvent::BatchAtServer(batch.as_slice().to_vec()));
+            self.agenda.add(self.now + LINK_DELAY, WorldEvent::BatchAtServer(batch.as_slice().to_vec()));
             self.opener.recycle(batch);
         }
         let next = self.opener.poll_timeout();
         if let Some(at) = next {
-            assert!(at > self.now, "a timeout in the past");
+            assert!(at > self.now, "the link's timeout should be in the future");
         }
         if next != self.timer {
             self.timer = next;
@@ -247,10 +261,10 @@ impl<'a> World<'a> {
     /// Serves all batches that have arrived.
     fn serve(&mut self, wake: Duration) {
         let messages = self.read_requests();
-        let batches = std::mem::take(&mut self.batches_in);
+        let batches = std::mem::take(&mut self.batches_in_inbox);
         let cost = wake + self.costs.send + self.costs.batch * batches + self.costs.message * messages;
         let step = self.step_now();
-        self.tally[step].server += cost;
+        self.tally[step].server_time += cost;
         let done = self.core.work(self.now, cost);
         self.agenda.add(done, WorldEvent::ServerDone);
     }
@@ -259,16 +273,22 @@ impl<'a> World<'a> {
     fn read_requests(&mut self) -> u32 {
         let inbox = std::mem::take(&mut self.inbox);
         let (mut input, mut messages) = (&inbox[..], 0);
-        while let Some(event) = self.server.decompose(self.now, &mut input).expect("a good helper") {
+        while let Some(event) =
+            self.server.decompose(self.now, &mut input).expect("decompose the helper's batch")
+        {
             match event {
                 ServerEvent::Connect { id, .. } => self.server.accept(id),
                 ServerEvent::Data { id, bytes } => {
                     let length = bytes.len();
                     for _ in 0..length / REQUEST.len() {
                         messages += 1;
-                        assert_eq!(self.server.compose(id, &REPLY), REPLY.len(), "within credit");
+                        assert_eq!(
+                            self.server.compose(id, &REPLY),
+                            REPLY.len(),
+                            "compose should accept the whole message within the credit"
+                        );
                     }
-                    self.server.consumed(id, length).expect("consumed at most what was received");
+                    self.server.consumed(id, length).expect("consume received bytes");
                 }
                 _ => {}
             }
@@ -279,13 +299,15 @@ impl<'a> World<'a> {
     fn read_replies(&mut self, bytes: &[u8]) {
         let mut input = bytes;
         let mut answered = Vec::new();
-        while let Some(event) = self.opener.decompose(self.now, &mut input).expect("a good server") {
+        while let Some(event) =
+            self.opener.decompose(self.now, &mut input).expect("decompose the server's batch")
+        {
             if let OpenerEvent::Data { id, bytes } = event {
                 answered.push((id, bytes.len()));
             }
         }
         for (id, length) in answered {
-            self.opener.consumed(id, length).expect("consumed at most what was received");
+            self.opener.consumed(id, length).expect("consume received bytes");
             for _ in 0..length / REPLY.len() {
                 self.answer(id);
             }
@@ -293,23 +315,24 @@ impl<'a> World<'a> {
     }
 
     fn answer(&mut self, id: Id) {
-        let asked = self.asked[id.0 as usize].pop_front().expect("a reply without a request");
-        let elsewhere = ELSEWHERE.0 + spread(&mut self.rng, ELSEWHERE.1);
-        let latency = self.now.since(asked.at) + elsewhere;
-        self.tally[asked.step].latencies_ns.push(latency.as_nanos() as u64); // some seconds at most
+        let request =
+            self.unanswered[id.0 as usize].pop_front().expect("every reply has an unanswered request");
+        let other_delay = OTHER_DELAY.0 + exponential(&mut self.rng, OTHER_DELAY.1);
+        let latency = self.now.since(request.at) + other_delay;
+        self.tally[request.step].latencies_ns.push(latency.as_nanos() as u64); // some seconds at most
         if let Arrivals::Closed(think) = self.course.arrivals {
-            let again = self.now + elsewhere + spread(&mut self.rng, think);
-            self.agenda.add(again, WorldEvent::Request(asked.client));
+            let again = self.now + other_delay + exponential(&mut self.rng, think);
+            self.agenda.add(again, WorldEvent::Request(request.client));
         }
     }
 
-    /// Work after the end counts for the last step.
+    /// The present step; work after the end counts for the last step.
     fn step_now(&self) -> usize {
         self.course.step_at(self.now).unwrap_or(self.tally.len() - 1)
     }
 }
 
-impl Tally {
+impl StepTally {
     fn figures(&mut self, length: Duration) -> Figures {
         self.latencies_ns.sort_unstable();
         let requests = self.latencies_ns.len().max(1);
@@ -321,7 +344,7 @@ impl Tally {
             per_s: self.latencies_ns.len() as f64 / length.as_secs_f64(),
             p50_us: quantile(50),
             p99_us: quantile(99),
-            server_us: self.server.as_secs_f64() * 1e6 / requests as f64,
+            server_us: self.server_time.as_secs_f64() * 1e6 / requests as f64,
             messages_per_batch: self.messages as f64 / self.batches.max(1) as f64,
             interval_us: length.as_secs_f64() * 1e6 / self.batches.max(1) as f64,
         }

@@ -1,30 +1,30 @@
 //! Planted faults: each is a mistake that a policy could make, and that a run must detect.
 
-use super::books::Check;
+use super::checker::Check;
 
 /// A planted fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Canary {
-    /// A helped connection returns after a second without late requests.
+    /// Every helped connection returns as soon as its process has no late requests.
     Flap,
-    /// Latencies are not reported to the policy.
+    /// Neither latencies nor waiting times are reported to the policy, for any connection.
     Deaf,
-    /// The cap on moves is not kept.
+    /// The limit on moves per second is ignored.
     Rush,
-    /// Latencies of helped connections are reported as low.
+    /// Of helped connections, no waiting times are reported, and latencies are reported as low.
     Blind,
-    /// A member gets an order twice.
+    /// A member receives the same order twice.
     Twice,
-    /// Failed attempts are not remembered.
+    /// Failed trials of relief are not remembered.
     Forgetful,
-    /// The server releases sessions as soon as latency is low, whatever the load.
+    /// The server releases sessions as soon as latency is low, even if the load is high.
     HastyRelease,
-    /// All processes move at once: no jitter, no canaries.
+    /// All processes move at once, without jitter and without a few sessions that move first.
     Herd,
 }
 
 impl Canary {
-    /// All canaries.
+    /// All planted faults.
     pub const ALL: [Canary; 8] = [
         Canary::Flap,
         Canary::Deaf,
@@ -50,8 +50,8 @@ impl Canary {
         }
     }
 
-    /// A seed at which the fault shows, found by `spillway-lab sim policy --seeds 60 --canary NAME`.
-    pub fn shows_at(self) -> u64 {
+    /// A seed with which the fault shows, found by `spillway-lab sim policy --seeds 60 --canary NAME`.
+    pub fn seed(self) -> u64 {
         match self {
             Canary::Rush | Canary::Twice => 0,
             Canary::Blind => 5,
@@ -63,7 +63,7 @@ impl Canary {
     }
 
     /// The check that detects the fault.
-    pub fn seen_by(self) -> Check {
+    pub fn detecting_check(self) -> Check {
         match self {
             Canary::Flap | Canary::HastyRelease => Check::Switches,
             Canary::Deaf => Check::Relief,

@@ -1,4 +1,4 @@
-//! The events of this world.
+//! The events of the world of relief policies.
 
 use spillway_transport::Time;
 
@@ -9,28 +9,28 @@ pub(super) enum WorldEvent {
     /// A connection's next request may be due.
     RequestDue(u32),
     /// A message arrives on the server's ordinary port.
-    Arrive(Message),
-    /// A batch of this helper arrives at the server.
-    Batch(u16, Vec<Message>),
-    /// The server has finished its present work.
-    Served,
+    DirectMessageAtServer(Message),
+    /// A batch of a helper arrives at the server, on the helper's only link.
+    BatchAtServer(u16, Vec<Message>),
+    /// The server has finished the work in progress.
+    ServiceEnded,
     /// A helper has received a message.
-    Received(u16, Message),
+    HelperReceived(u16, Message),
     /// A helper sends its batch.
-    Flush(u16),
+    HelperFlush(u16),
     /// A batch of replies arrives at a helper.
-    Replies(u16, Vec<Message>),
+    RepliesAtHelper(u16, Vec<Message>),
     /// A reply arrives at its client.
-    Reply(Message),
+    ReplyAtClient(Message),
     /// The move of a connection (index, epoch) is refused.
     Refused(u32, u32),
     /// A connection (index, epoch) detects that its helper has failed.
-    Lost(u32, u32),
-    /// A connection (index, epoch) returns to the server by itself.
-    Return(u32, u32),
-    /// A client gives up a request (connection, request).
+    CarrierLost(u32, u32),
+    /// A connection (index, epoch) that lost its carrier, and found no other helper, returns to the server.
+    ReturnToServer(u32, u32),
+    /// A client gives a request up (connection, request).
     GiveUp(u32, u64),
-    /// A process's timer, set for this time, runs out.
+    /// A process's timer, set to this time, expires.
     Wake(u32, Time),
     /// The server's release policy takes a sample.
     ReleaseSample,

@@ -1,18 +1,18 @@
-//! A helper: receives messages, gathers batches, forwards replies; with a queue, and a load that it reports, perhaps
+//! A helper: receives messages, gathers batches, forwards replies, and reports its load, perhaps
 //! wrongly.
 
 use std::time::Duration;
 
 use spillway_transport::Time;
-use spillway_wire::load::Load;
+use spillway_wire::load::LoadReport;
 
 use super::plan::Costs;
 
-/// One message of a connection, on one of its carriers.
+/// A message of a connection on one of its carriers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Message {
     pub connection: u32,
-    /// Epoch of the message's carrier; messages on earlier carriers are ignored.
+    /// Epoch of the message's carrier; clients ignore replies on earlier carriers.
     pub epoch: u32,
     pub content: Content,
 }
@@ -30,40 +30,45 @@ pub(super) struct Helper {
     pub is_alive: bool,
     /// Always reports a load of 0.
     reports_idle: bool,
-    cost: Duration,
-    /// Additional delay of each message, without work.
-    slow: Duration,
+    message_cost: Duration,
+    /// Additional delay of each message, without CPU time.
+    extra_delay: Duration,
     clients_max: u32,
     pub clients: u32,
     busy_until: Time,
-    busy: Duration,
+    busy_time: Duration,
     gathered: Vec<Message>,
     is_flushing: bool,
 }
 
 impl Helper {
-    pub fn new(cost: Duration, reports_idle: bool, clients_max: u32, slow: Duration) -> Helper {
+    pub fn new(
+        message_cost: Duration,
+        reports_idle: bool,
+        clients_max: u32,
+        extra_delay: Duration,
+    ) -> Helper {
         Helper {
             is_alive: true,
             reports_idle,
-            cost,
-            slow,
+            message_cost,
+            extra_delay,
             clients_max,
             clients: 0,
             busy_until: Time::ZERO,
-            busy: Duration::ZERO,
+            busy_time: Duration::ZERO,
             gathered: Vec::new(),
             is_flushing: false,
         }
     }
 
-    /// The load that the helper reports; `None` after it has died.
-    pub fn load(&self, now: Time) -> Option<Load> {
+    /// The load that the helper reports; `None` while it is down.
+    pub fn load(&self, now: Time) -> Option<LoadReport> {
         let queued = self.busy_until.since(now).as_secs_f64();
-        let busy = self.busy.as_secs_f64() / now.as_nanos().max(1) as f64 * 1e9;
+        let busy = self.busy_time.as_secs_f64() / now.as_nanos().max(1) as f64 * 1e9;
         let load = f64::from(self.clients) * 100.0 + (busy + queued) * 1e5;
         let load = if self.reports_idle { 0 } else { load as u32 };
-        self.is_alive.then(|| Load { load, full: self.is_full(), ..Load::default() })
+        self.is_alive.then(|| LoadReport { load, full: self.is_full(), ..LoadReport::default() })
     }
 
     fn is_full(&self) -> bool {
@@ -74,11 +79,11 @@ impl Helper {
         self.is_alive && !self.is_full()
     }
 
-    /// Forwards one message; returns when it has passed.
-    pub fn pass(&mut self, now: Time) -> Time {
-        self.busy_until = self.busy_until.max(now) + self.cost;
-        self.busy += self.cost;
-        self.busy_until + self.slow
+    /// Spends the CPU time of a message in either direction. Returns when the helper has processed the message.
+    pub fn process_message(&mut self, now: Time) -> Time {
+        self.busy_until = self.busy_until.max(now) + self.message_cost;
+        self.busy_time += self.message_cost;
+        self.busy_until + self.extra_delay
     }
 
     /// Adds a message to the batch. Returns when the batch leaves, if this message is its first.

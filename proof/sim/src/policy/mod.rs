@@ -3,15 +3,15 @@
 //! [`Choice`](spillway_policy::Choice), and the server releases with the shipped
 //! [`Release`](spillway_policy::Release); the transport is a model of queues and costs.
 //!
-//! - [`plan`]: what a seed draws: the load's course, faults of the server and of helpers
+//! - [`plan`]: the parameters that a seed draws: the course of the load, and faults of the server and of helpers
 //! - `server`, `helper`: queues with measured costs
 //! - `process`: a process, its connections and decisions; `moves`: connections that move
-//! - [`books`]: checks late requests and moves, outside the code under test
+//! - [`checker`]: checks late requests and moves, outside the code under test
 //! - [`canary`]: planted faults that a run must detect
-//! - [`run()`]: one course with relief, and without for comparison
+//! - [`run()`]: the same load with relief, and without it for comparison
 
-pub mod books;
 pub mod canary;
+pub mod checker;
 pub mod plan;
 
 mod event;

@@ -1,4 +1,4 @@
-//! Moves of connections: to a helper that is chosen, back to the server, away from a helper that has died.
+//! Moves of connections: to a chosen helper, back to the server, and away from a helper that has died.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use super::canary::Canary;
 use super::event::WorldEvent;
 use super::helper::Content;
 use super::plan::Fault;
-use super::process::Place;
+use super::process::CarrierHost;
 use super::world::World;
 
-/// A session detects a silent helper after one to two times this.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// A session detects a silent helper after one to two times this timeout.
+const SILENCE_TIMEOUT: Duration = Duration::from_millis(100);
 
 impl World {
     pub(super) fn execute(&mut self, process: u32, connection: u32, carrier: Carrier) {
-        self.books.ordered(self.now, process, connection, carrier);
+        self.checker.ordered(self.now, process, connection, carrier);
         if self.canary == Some(Canary::Twice) && self.rng.chance(1, 20) {
-            self.books.ordered(self.now, process, connection, carrier);
+            self.checker.ordered(self.now, process, connection, carrier);
         }
         self.add_to_hash(u64::from(connection) << 8 | u64::from(carrier == Carrier::Helped));
         match carrier {
@@ -26,7 +26,7 @@ impl World {
             Carrier::Helped => {
                 if !self.move_to_helper(connection) {
                     let epoch = self.connections[connection as usize].epoch;
-                    self.agenda.add(self.now + PATIENCE, WorldEvent::Refused(connection, epoch));
+                    self.agenda.add(self.now + SILENCE_TIMEOUT, WorldEvent::Refused(connection, epoch));
                 }
             }
         }
@@ -38,43 +38,43 @@ impl World {
         let mut random = || rng.unit();
         let mut choice = Choice::new(self.helpers.len(), 2, &mut random);
         let candidates: Vec<usize> = choice.asked().collect();
-        for (place, helper) in candidates.into_iter().enumerate() {
+        for (number, helper) in candidates.into_iter().enumerate() {
             if let Some(load) = self.helpers[helper].load(self.now) {
-                choice.answered(place, load);
+                choice.answered(number, load);
             }
         }
-        let (Decision::Lowest(place) | Decision::Unheard(place)) = choice.decide(&mut random) else {
+        let (Decision::Lowest(number) | Decision::Unanswered(number)) = choice.decide(&mut random) else {
             return false;
         };
-        let Some(helper) = choice.helper(place).filter(|helper| self.helpers[*helper].accepts_clients())
+        let Some(helper) = choice.helper(number).filter(|helper| self.helpers[*helper].accepts_clients())
         else {
             return false;
         };
         self.helpers[helper].clients += 1;
-        self.start_move(index, Place::Helper(helper as u16));
+        self.start_move(index, CarrierHost::Helper(helper as u16));
         true
     }
 
     pub(super) fn move_to_server(&mut self, index: u32) {
-        self.start_move(index, Place::Server);
+        self.start_move(index, CarrierHost::Server);
     }
 
-    fn start_move(&mut self, index: u32, place: Place) {
+    fn start_move(&mut self, index: u32, carrier_host: CarrierHost) {
         let connection = &mut self.connections[index as usize];
-        if let Place::Helper(old) = connection.place {
+        if let CarrierHost::Helper(old) = connection.carrier_host {
             let old = &mut self.helpers[usize::from(old)];
             old.clients = old.clients.saturating_sub(1);
         }
-        (connection.place, connection.is_moving) = (place, true);
+        (connection.carrier_host, connection.is_moving) = (carrier_host, true);
         connection.epoch += 1;
         self.transmit(index, Content::Connect);
     }
 
-    pub(super) fn fault(&mut self, fault: Fault) {
+    pub(super) fn inject_fault(&mut self, fault: Fault) {
         match fault {
             Fault::Dies(helper) => self.kill(helper),
             Fault::AllDie => (0..self.plan.helpers).for_each(|helper| self.kill(helper)),
-            Fault::AllLive => self.helpers.iter_mut().for_each(|helper| helper.is_alive = true),
+            Fault::AllRestart => self.helpers.iter_mut().for_each(|helper| helper.is_alive = true),
         }
     }
 
@@ -82,9 +82,11 @@ impl World {
         self.helpers[usize::from(helper)].die();
         self.server.lose_link(helper);
         for (index, connection) in self.connections.iter().enumerate() {
-            if connection.place == Place::Helper(helper) {
-                let notices = PATIENCE + Duration::from_nanos(self.rng.below(PATIENCE.as_nanos() as u64));
-                self.agenda.add(self.now + notices, WorldEvent::Lost(index as u32, connection.epoch));
+            if connection.carrier_host == CarrierHost::Helper(helper) {
+                let detected_after =
+                    SILENCE_TIMEOUT + Duration::from_nanos(self.rng.below(SILENCE_TIMEOUT.as_nanos() as u64));
+                self.agenda
+                    .add(self.now + detected_after, WorldEvent::CarrierLost(index as u32, connection.epoch));
             }
         }
     }

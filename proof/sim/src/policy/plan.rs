@@ -1,4 +1,4 @@
-//! What a seed draws: processes, connections and helpers, the load's course, and faults.
+//! The parameters that a seed draws: processes, connections and helpers, the course of the load, and faults.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const MS: Duration = Duration::from_millis(1);
 const US: Duration = Duration::from_micros(1);
 
 /// CPU costs, as measured in `docs/measurements.md` (*burst*): 25 µs for a direct request, 17 µs for a batch and 2.5
-/// µs for a message in it; the server has a tenth of a core, so each takes ten times as long.
+/// µs for a message in it. The server has a tenth of a core, so that each takes ten times as long.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
     /// A request on a connection of its own.
@@ -21,7 +21,7 @@ pub struct Costs {
     pub batch: Duration,
     /// A message in a batch.
     pub message: Duration,
-    /// An opening message on a link of its own; in a batch it costs four messages.
+    /// An opening message on the server's ordinary port. In a batch, an opening message costs as much as four messages.
     pub connect: Duration,
     /// A message in one direction at a helper, which has a whole core.
     pub helper: Duration,
@@ -52,20 +52,20 @@ impl Costs {
     }
 }
 
-/// The course of the load, in units of the server's direct capacity, and other causes of latency.
+/// The change of the load over time, in units of the server's direct capacity, and other causes of latency.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Course {
-    /// 0.5, then 1.5 for 20 s, then 0.3.
+    /// Load 0.5, then 1.5 for 20 s, then 0.3.
     Burst,
-    /// Oscillates by 20 % around the load at which latency exceeds the SLA.
+    /// Load that oscillates by 20 % around the load at which latency exceeds the SLA.
     Oscillation {
         /// Period, ms.
         period_ms: u64,
         /// Mean load.
         middle: f64,
     },
-    /// Rises slowly to 1.6, then falls to 0.3.
+    /// Load that rises slowly to 1.6, then falls to 0.3.
     Ramp,
     /// Low load, but the application takes ten times as long for each request, direct or helped.
     SlowApplication,
@@ -78,7 +78,7 @@ pub enum Course {
 }
 
 impl Course {
-    /// The name in tables.
+    /// Name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Course::Burst => "burst",
@@ -91,7 +91,7 @@ impl Course {
         }
     }
 
-    /// Start of the burst and of the slow courses.
+    /// Start of the burst, of the slowness and of the stalls.
     pub const BEGINS: Time = Time(5_000_000_000);
     /// End of all courses.
     pub const END: Time = Time(65_000_000_000);
@@ -100,17 +100,17 @@ impl Course {
 
     /// Load at `now`.
     pub fn load(self, now: Time) -> f64 {
-        let s = now.as_nanos() as f64 / 1e9;
+        let seconds = now.as_nanos() as f64 / 1e9;
         match self {
             Course::Burst | Course::Impatience if now < Course::BEGINS => 0.5,
             Course::Burst if now < Course::BURST_ENDS => 1.5,
             Course::Impatience if now < Course::BURST_ENDS => 2.5,
             Course::Burst | Course::Impatience => 0.3,
             Course::Oscillation { period_ms, middle } => {
-                let around = (s * 1000.0 / period_ms as f64 * std::f64::consts::TAU).sin();
-                middle * (1.0 + 0.2 * around)
+                let deviation = (seconds * 1000.0 / period_ms as f64 * std::f64::consts::TAU).sin();
+                middle * (1.0 + 0.2 * deviation)
             }
-            Course::Ramp if s < 45.0 => 0.4 + 1.2 * s / 45.0,
+            Course::Ramp if seconds < 45.0 => 0.4 + 1.2 * seconds / 45.0,
             Course::Ramp => 0.3,
             Course::SlowApplication | Course::SlowBackend | Course::Stalls => 0.5,
         }
@@ -128,13 +128,13 @@ impl Course {
     }
 
     /// Additional CPU time of a request, direct or helped.
-    pub fn application(self, now: Time, costs: &Costs) -> Duration {
+    pub fn application_time(self, now: Time, costs: &Costs) -> Duration {
         let is_slow = self == Course::SlowApplication && now >= Course::BEGINS;
         if is_slow { costs.direct * 9 } else { Duration::ZERO }
     }
 
     /// Additional delay of a reply, without CPU time.
-    pub fn backend(self, now: Time) -> Duration {
+    pub fn backend_delay(self, now: Time) -> Duration {
         let is_slow = self == Course::SlowBackend && now >= Course::BEGINS;
         if is_slow { MS * 10 } else { Duration::ZERO }
     }
@@ -148,13 +148,13 @@ impl Course {
         if stalls { now + Duration::from_nanos(STALL_NS - within) } else { now }
     }
 
-    /// Whether batching cannot reduce the latency.
+    /// Whether the latency has a cause that batching cannot reduce.
     pub fn is_beyond_relief(self) -> bool {
         matches!(self, Course::SlowApplication | Course::SlowBackend | Course::Stalls)
     }
 }
 
-/// A fault of helpers.
+/// An event of a plan: helpers die or restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
@@ -163,7 +163,7 @@ pub enum Fault {
     /// All helpers die.
     AllDie,
     /// All helpers restart.
-    AllLive,
+    AllRestart,
 }
 
 /// The parameters of a world.
@@ -179,21 +179,21 @@ pub struct Plan {
     pub helpers: u16,
     /// Maximum of clients of each helper.
     pub helper_clients_max: u32,
-    /// A helper that reports a load of 0 and delays each message.
+    /// A helper that always reports a load of 0, and delays each message.
     pub misreporting_helper: Option<u16>,
     /// Additional delay of a message at every helper.
-    pub helpers_slow: Duration,
-    /// Faults, and when they happen.
+    pub helpers_delay: Duration,
+    /// Faults and their times.
     pub faults: Vec<(Time, Fault)>,
     /// Whether the server measures its CPU use.
     pub measures_cpu: bool,
-    /// Clients give up a request after this time.
+    /// Time after which clients give a request up; `None`: never.
     pub patience: Option<Duration>,
     /// Activation settings of all processes.
     pub settings: ActivationSettings,
 }
 
-/// The faults of a world's helpers.
+/// What is wrong with the helpers of a world: drawn once from the seed. [`Fault`] is one event of it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Trouble {
     None,
@@ -207,7 +207,7 @@ enum Trouble {
 impl Plan {
     /// Draws the plan of a seed.
     pub fn draw(rng: &mut Rng) -> Plan {
-        let oscillation = Course::Oscillation { period_ms: rng.scale(2_000, 20_000), middle: 0.9 };
+        let oscillation = Course::Oscillation { period_ms: rng.log_uniform(2_000, 20_000), middle: 0.9 };
         let courses = [
             Course::Burst,
             oscillation,
@@ -220,7 +220,7 @@ impl Plan {
         let course = match rng.below(10) {
             0..3 => Course::Burst,
             3..5 => oscillation,
-            other => courses[other as usize - 3],
+            other => courses[other as usize - 3], // 5 to 9: the courses from the ramp on
         };
         let troubles = [
             Trouble::None,
@@ -241,11 +241,11 @@ impl Plan {
             0 => vec![rng.range(200, 500) as u32],
             1 | 2 => vec![1; rng.range(150, 250) as usize],
             3 => (0..rng.range(4, 12)).map(|_| rng.range(10, 60) as u32).collect(),
-            _ => (0..rng.range(20, 60)).map(|_| rng.scale(1, 20) as u32).collect(),
+            _ => (0..rng.range(20, 60)).map(|_| rng.log_uniform(1, 20) as u32).collect(),
         };
         let connections: u32 = processes.iter().sum();
         let mut faults = Vec::new();
-        let second = |s: u64| Time(s * 1_000_000_000);
+        let second = |seconds: u64| Time(seconds * 1_000_000_000);
         match trouble {
             Trouble::Deaths => {
                 for helper in 0..helpers - 1 {
@@ -254,7 +254,7 @@ impl Plan {
             }
             Trouble::AllDead => {
                 faults.push((second(rng.range(4, 20)), Fault::AllDie));
-                faults.push((second(rng.range(21, 40)), Fault::AllLive));
+                faults.push((second(rng.range(21, 40)), Fault::AllRestart));
             }
             _ => {}
         }
@@ -271,7 +271,7 @@ impl Plan {
             helper_clients_max: if trouble == Trouble::Full { rng.below(20) as u32 } else { connections },
             misreporting_helper: (trouble == Trouble::Misreports)
                 .then(|| rng.below(u64::from(helpers)) as u16),
-            helpers_slow: if trouble == Trouble::Slow {
+            helpers_delay: if trouble == Trouble::Slow {
                 MS * rng.range(10, 40) as u32
             } else {
                 Duration::ZERO
@@ -288,20 +288,21 @@ impl Plan {
         self.processes.iter().sum()
     }
 
-    /// Whether all helpers work and have room.
+    /// Whether all helpers work and have room for all connections.
     pub fn helpers_are_healthy(&self) -> bool {
         self.faults.is_empty()
             && self.misreporting_helper.is_none()
-            && self.helpers_slow.is_zero()
+            && self.helpers_delay.is_zero()
             && self.helper_clients_max >= self.connections()
     }
 
-    /// The helpers' fault, for tables.
+    /// Name of the helpers' fault, for tables.
     pub fn trouble(&self) -> &'static str {
         match () {
             () if self.helpers_are_healthy() => "-",
-            () if self.misreporting_helper.is_some() => "a liar",
-            () if !self.helpers_slow.is_zero() => "slow",
+            () if self.misreporting_helper.is_some() => "misreports",
+            () if !self.helpers_delay.is_zero() => "slow",
+            () if self.faults.iter().any(|(_, fault)| *fault == Fault::AllDie) => "all dead",
             () if !self.faults.is_empty() => "deaths",
             () => "full",
         }

@@ -12,13 +12,13 @@ pub(super) struct Process {
     pub activation: Activation,
     pub connections: BTreeMap<Member, u32>,
     pub wake_at: Option<Time>,
-    /// Back-offs counted so far.
+    /// Number of back-offs of the policy so far.
     pub back_offs: u64,
 }
 
-/// The present target of a connection's bytes.
+/// The host to which a connection sends now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum CarrierHost {
     Server,
     Helper(u16),
 }
@@ -28,21 +28,21 @@ pub(super) struct Connection {
     pub process: u32,
     pub member: Member,
     pub epoch: u32,
-    pub place: Place,
-    /// The carrier is not attached yet: requests wait.
+    pub carrier_host: CarrierHost,
+    /// The new carrier is not attached yet: requests wait.
     pub is_moving: bool,
     /// Due times of the requests that wait.
     pub backlog: VecDeque<Time>,
-    /// The request in flight, and when it was due.
+    /// Number of the request in flight, and its due time.
     pub in_flight: Option<(u64, Time)>,
     pub next_request: u64,
-    /// Draws the arrivals: the same in every run of a seed.
+    /// Draws the arrivals, which are the same with and without relief.
     pub arrivals: Rng,
 }
 
 impl Connection {
-    /// When the oldest unanswered request was due.
+    /// Due time of the oldest unanswered request; `None` if all are answered.
     pub fn waits_since(&self) -> Option<Time> {
-        self.in_flight.map(|(_, intended)| intended).or(self.backlog.front().copied())
+        self.in_flight.map(|(_, due_at)| due_at).or(self.backlog.front().copied())
     }
 }

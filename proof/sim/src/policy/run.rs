@@ -1,10 +1,10 @@
-//! A run: one course with relief and without, and the report.
+//! A run: the same load with relief and without it, and the report.
 
 use serde::Serialize;
 use spillway_policy::Override;
 
-use super::books::Violation;
 use super::canary::Canary;
+use super::checker::Violation;
 use super::plan::Plan;
 use super::world::World;
 use crate::rng::Rng;
@@ -12,7 +12,7 @@ use crate::rng::Rng;
 /// The result of one seed.
 #[derive(Clone, Debug, Default, Serialize, PartialEq)]
 pub struct Report {
-    /// Replays the run.
+    /// Seed that replays the run.
     pub seed: u64,
     /// Course of the load.
     pub course: &'static str,
@@ -24,9 +24,9 @@ pub struct Report {
     pub connections: u32,
     /// Events handled.
     pub happened: u64,
-    /// Over all orders; the same seed and program give the same hash.
+    /// Hash of all orders; the same seed and program give the same hash.
     pub trace_hash: String,
-    /// Requests due.
+    /// Requests that were due.
     pub requests: u64,
     /// Late requests.
     pub late: u64,
@@ -38,7 +38,7 @@ pub struct Report {
     pub switches_max: u64,
     /// Time with p99 over the SLA, ms, in bins of 100 ms.
     pub over_sla_ms: u64,
-    /// The same without relief, ms.
+    /// Time with p99 over the SLA without relief, ms.
     pub over_sla_ms_without: u64,
     /// Time from the beginning of the burst until relief, ms.
     pub relieved_ms: Option<u64>,
@@ -63,8 +63,8 @@ fn run_world(seed: u64, canary: Option<Canary>, has_log: bool) -> (Report, Vec<S
     let mut world = World::new(seed, plan, Override::Auto, canary);
     world.log = has_log.then(Vec::new);
     world.run();
-    world.books.finish(&world.plan, &without_relief.books);
-    let books = &world.books;
+    world.checker.finish(&world.plan, &without_relief.checker);
+    let checker = &world.checker;
     let ms = |time: std::time::Duration| time.as_millis() as u64;
     let report = Report {
         seed,
@@ -74,15 +74,15 @@ fn run_world(seed: u64, canary: Option<Canary>, has_log: bool) -> (Report, Vec<S
         connections: world.plan.connections(),
         happened: world.events_handled,
         trace_hash: format!("{:016x}", world.hash),
-        requests: books.requests,
-        late: books.late,
-        late_without: without_relief.books.late,
-        moves: books.moves(),
-        switches_max: books.switches_max(),
-        over_sla_ms: ms(books.over_sla()),
-        over_sla_ms_without: ms(without_relief.books.over_sla()),
-        relieved_ms: books.relieved_after().map(ms).filter(|_| world.plan.course.name() == "burst"),
-        violations: books.violations().to_vec(),
+        requests: checker.requests,
+        late: checker.late,
+        late_without: without_relief.checker.late,
+        moves: checker.moves(),
+        switches_max: checker.switches_max(),
+        over_sla_ms: ms(checker.over_sla()),
+        over_sla_ms_without: ms(without_relief.checker.over_sla()),
+        relieved_ms: checker.relieved_after().map(ms).filter(|_| world.plan.course.name() == "burst"),
+        violations: checker.violations().to_vec(),
     };
     (report, world.log.unwrap_or_default())
 }

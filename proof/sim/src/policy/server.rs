@@ -1,5 +1,5 @@
-//! The hot server: one queue, served in order. A link has at most one place in the queue, for all its batches: a
-//! server reads everything that has arrived.
+//! The hot server: one queue, served in order. A link has at most one entry in the queue, for all its batches: a
+//! server reads everything that has arrived on a link at once.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,14 +11,22 @@ use spillway_transport::Time;
 use super::helper::{Content, Message};
 use super::plan::{Costs, Course};
 
+/// The cost of an opening message in a batch, in ordinary messages.
+const CONNECT_IN_BATCH_MESSAGES: u32 = 4;
+/// The service time below which the release policy takes the load as low: half of the clients' SLA of 4 ms. A tenth of
+/// a core needs at least 250 µs for a request.
+const LOW_SERVICE_TIME: Duration = Duration::from_millis(2);
+
 #[derive(Debug)]
-enum Work {
+enum QueuedWork {
+    /// A message on the ordinary port, and the time of its arrival.
     Direct(Message, Time),
+    /// All batches that wait on this link.
     Link(u16),
 }
 
 #[derive(Debug)]
-pub(super) enum Done {
+pub(super) enum FinishedWork {
     Direct(Message),
     Batch(u16, Vec<Message>),
 }
@@ -26,14 +34,14 @@ pub(super) enum Done {
 #[derive(Debug)]
 pub(super) struct Server {
     costs: Costs,
-    queue: VecDeque<Work>,
-    links: Vec<Vec<(Message, Time)>>,
-    present: Option<Done>,
+    queue: VecDeque<QueuedWork>,
+    waiting_by_link: Vec<Vec<(Message, Time)>>,
+    in_progress: Option<FinishedWork>,
     course: Course,
-    service: Histogram,
+    service_times: Histogram,
     requests: u64,
-    helped: u64,
-    busy: Duration,
+    helped_requests: u64,
+    busy_time: Duration,
     last_sample: Time,
     pub release: Release,
     measures_cpu: bool,
@@ -41,110 +49,112 @@ pub(super) struct Server {
 
 impl Server {
     pub fn new(costs: Costs, course: Course, links: u16, measures_cpu: bool, seed: u64) -> Server {
-        // The clients' SLA is 4 ms; a tenth of a core serves no request in less than 250 µs.
-        let settings =
-            ReleaseSettings { service_max: Duration::from_millis(2), ..ReleaseSettings::default() };
+        let settings = ReleaseSettings { service_max: LOW_SERVICE_TIME, ..ReleaseSettings::default() };
         Server {
             costs,
             queue: VecDeque::new(),
-            links: (0..links).map(|_| Vec::new()).collect(),
-            present: None,
+            waiting_by_link: (0..links).map(|_| Vec::new()).collect(),
+            in_progress: None,
             course,
-            service: Histogram::default(),
+            service_times: Histogram::default(),
             requests: 0,
-            helped: 0,
-            busy: Duration::ZERO,
+            helped_requests: 0,
+            busy_time: Duration::ZERO,
             last_sample: Time::ZERO,
-            release: Release::new(Time::ZERO, settings, seed),
+            release: Release::new(Time::ZERO, settings, seed).expect("settings within their bounds"),
             measures_cpu,
         }
     }
 
+    /// A message arrives on the ordinary port. Returns when its service ends, if it begins now.
     pub fn arrive(&mut self, now: Time, message: Message) -> Option<Time> {
-        self.queue.push_back(Work::Direct(message, now));
+        self.queue.push_back(QueuedWork::Direct(message, now));
         self.start(now)
     }
 
+    /// A batch arrives on a link. Returns when its service ends, if it begins now.
     pub fn arrive_batch(&mut self, now: Time, link: u16, batch: Vec<Message>) -> Option<Time> {
-        let waiting = &mut self.links[usize::from(link)];
+        let waiting = &mut self.waiting_by_link[usize::from(link)];
         if waiting.is_empty() {
-            self.queue.push_back(Work::Link(link));
+            self.queue.push_back(QueuedWork::Link(link));
         }
         waiting.extend(batch.into_iter().map(|message| (message, now)));
         self.start(now)
     }
 
-    /// Ends the present work. Returns the finished work, and when the next work ends.
-    pub fn served(&mut self, now: Time) -> (Option<Done>, Option<Time>) {
-        let done = self.present.take();
+    /// Ends the work in progress. Returns the finished work, and when the next work ends.
+    pub fn end_service(&mut self, now: Time) -> (Option<FinishedWork>, Option<Time>) {
+        let done = self.in_progress.take();
         (done, self.start(now))
     }
 
+    /// Begins the next work in the queue if the server is idle. Returns when that work ends.
     fn start(&mut self, now: Time) -> Option<Time> {
-        if self.present.is_some() {
+        if self.in_progress.is_some() {
             return None;
         }
         let begins = self.course.stalled_until(now);
-        let application = self.course.application(now, &self.costs);
+        let application = self.course.application_time(now, &self.costs);
         let (done, cost) = match self.queue.pop_front()? {
-            Work::Direct(message, arrived_at) => {
+            QueuedWork::Direct(message, arrived_at) => {
                 let cost = match message.content {
                     Content::Connect => self.costs.connect,
                     Content::Request(_) => self.costs.direct + application,
                 };
                 self.count(arrived_at, begins + cost, message.content, false);
-                (Done::Direct(message), cost)
+                (FinishedWork::Direct(message), cost)
             }
-            Work::Link(link) => {
-                let batch = std::mem::take(&mut self.links[usize::from(link)]);
-                let of = |(message, _): &(Message, Time)| match message.content {
-                    Content::Connect => self.costs.message * 4,
+            QueuedWork::Link(link) => {
+                let batch = std::mem::take(&mut self.waiting_by_link[usize::from(link)]);
+                let cost_of = |(message, _): &(Message, Time)| match message.content {
+                    Content::Connect => self.costs.message * CONNECT_IN_BATCH_MESSAGES,
                     Content::Request(_) => self.costs.message + application,
                 };
-                let cost = self.costs.batch + batch.iter().map(of).sum::<Duration>();
+                let cost = self.costs.batch + batch.iter().map(cost_of).sum::<Duration>();
                 for (message, arrived_at) in &batch {
                     self.count(*arrived_at, begins + cost, message.content, true);
                 }
-                (Done::Batch(link, batch.into_iter().map(|(message, _)| message).collect()), cost)
+                (FinishedWork::Batch(link, batch.into_iter().map(|(message, _)| message).collect()), cost)
             }
         };
-        self.busy += cost;
-        self.present = Some(done);
+        self.busy_time += cost;
+        self.in_progress = Some(done);
         Some(begins + cost)
     }
 
     fn count(&mut self, arrived_at: Time, done: Time, content: Content, helped: bool) {
         if matches!(content, Content::Request(_)) {
             self.requests += 1;
-            self.helped += u64::from(helped);
-            self.service.record(done.since(arrived_at) + self.backend(done));
+            self.helped_requests += u64::from(helped);
+            self.service_times.record(done.since(arrived_at) + self.backend_delay(done));
         }
     }
 
-    /// How long a reply waits for the backend.
-    pub fn backend(&self, now: Time) -> Duration {
-        self.course.backend(now)
+    /// Time for which a reply waits for the backend.
+    pub fn backend_delay(&self, now: Time) -> Duration {
+        self.course.backend_delay(now)
     }
 
-    /// Gives the release policy a sample. Returns whether the p99 service time was below 2 ms.
+    /// Gives the release policy a sample. Returns whether the p99 service time was below [`LOW_SERVICE_TIME`].
     pub fn sample_release(&mut self, now: Time, helped_sessions: u32) -> bool {
         let passed = now.since(self.last_sample).as_secs_f64().max(1e-9);
-        let busy_percent = (self.busy.as_secs_f64() / passed * 100.0) as u32;
+        let busy_percent = (self.busy_time.as_secs_f64() / passed * 100.0) as u32;
         let sample = Sample {
             requests: self.requests,
-            helped: self.helped,
-            service: self.service.quantile(990),
+            helped: self.helped_requests,
+            service: self.service_times.quantile(990),
             busy_percent: self.measures_cpu.then_some(busy_percent),
             helped_sessions,
         };
-        self.release.look(now, sample);
-        (self.service, self.requests, self.helped) = (Histogram::default(), 0, 0);
-        (self.busy, self.last_sample) = (Duration::ZERO, now);
-        sample.service.is_none_or(|service| service < Duration::from_millis(2))
+        self.release.sample(now, sample);
+        (self.service_times, self.requests, self.helped_requests) = (Histogram::default(), 0, 0);
+        (self.busy_time, self.last_sample) = (Duration::ZERO, now);
+        sample.service.is_none_or(|service| service < LOW_SERVICE_TIME)
     }
 
+    /// Discards the work that waits on a link, because its helper has died.
     pub fn lose_link(&mut self, link: u16) {
-        self.links[usize::from(link)].clear();
-        self.queue.retain(|work| !matches!(work, Work::Link(other) if *other == link));
+        self.waiting_by_link[usize::from(link)].clear();
+        self.queue.retain(|work| !matches!(work, QueuedWork::Link(other) if *other == link));
     }
 }

@@ -7,24 +7,29 @@ use spillway_policy::activation::Notice;
 use spillway_policy::{Activation, ActivationSettings, Carrier, Order, Override};
 use spillway_transport::Time;
 
-use super::books::Books;
 use super::canary::Canary;
+use super::checker::Checker;
 use super::event::WorldEvent;
 use super::helper::{Content, Helper, Message};
 use super::plan::{Course, Plan};
-use super::process::{Connection, Place, Process};
-use super::server::{Done, Server};
+use super::process::{CarrierHost, Connection, Process};
+use super::server::{FinishedWork, Server};
 use crate::agenda::Agenda;
 use crate::rng::{Rng, mix};
 
 const SAMPLE_EVERY: Duration = Duration::from_millis(250);
-/// Sessions without a helper return to the server at random within this time.
+/// A session that lost its helper, and found no other, returns to the server after a random delay of at most this.
 const RETURN_WITHIN: Duration = Duration::from_secs(1);
+/// The additional delay of each message at a helper that reports a load of 0: the report attracts clients, which then
+/// wait.
+const MISREPORTING_DELAY: Duration = Duration::from_millis(15);
+/// What [`Canary::Blind`] reports as the latency of helped connections at most: this part of the SLA, which is on time.
+const BLIND_SLA_DIVISOR: u32 = 4;
 
 pub(super) struct World {
     pub plan: Plan,
-    /// Statistics of requests and moves, and the checks on them.
-    pub books: Books,
+    /// Counts requests and moves, and checks them.
+    pub checker: Checker,
     pub now: Time,
     /// Number of events handled.
     pub events_handled: u64,
@@ -62,13 +67,13 @@ impl World {
         let helper = |index: u16| {
             let is_misreporting = plan.misreporting_helper == Some(index);
             let extra_delay =
-                plan.helpers_slow + if is_misreporting { Duration::from_millis(15) } else { Duration::ZERO };
+                plan.helpers_delay + if is_misreporting { MISREPORTING_DELAY } else { Duration::ZERO };
             Helper::new(plan.costs.helper, is_misreporting, plan.helper_clients_max, extra_delay)
         };
         let helpers = (0..plan.helpers).map(helper).collect();
         let mut world = World {
             release_due: None,
-            books: Books::new(&plan),
+            checker: Checker::new(&plan),
             now: Time::ZERO,
             events_handled: 0,
             hash: 0,
@@ -87,22 +92,24 @@ impl World {
     }
 
     fn populate(&mut self, rng: &mut Rng, settings: ActivationSettings, manual_override: Override) {
-        for (process, members) in self.plan.processes.clone().into_iter().enumerate() {
+        for (process, connection_count) in self.plan.processes.clone().into_iter().enumerate() {
             let mut activation =
-                Activation::new(Time::ZERO, settings, rng.word()).expect("settings in bounds");
+                Activation::new(Time::ZERO, settings, rng.word()).expect("settings of the plan are valid");
             if manual_override != Override::Auto {
-                activation.say(Time::ZERO, manual_override, None);
+                activation.set_override(Time::ZERO, manual_override, None);
             }
             let mut connections = std::collections::BTreeMap::new();
-            for _ in 0..members {
-                let index = self.connections.len() as u32; // hundreds
-                let (member, _) = activation.join(Time::ZERO).expect("room for hundreds");
+            for _ in 0..connection_count {
+                let index = self.connections.len() as u32; // fits: some hundred
+                let (member, _) = activation
+                    .join(Time::ZERO)
+                    .expect("activation has room for every connection of a process");
                 connections.insert(member, index);
                 self.connections.push(Connection {
                     process: process as u32,
                     member,
                     epoch: 0,
-                    place: Place::Server,
+                    carrier_host: CarrierHost::Server,
                     is_moving: false,
                     backlog: Default::default(),
                     in_flight: None,
@@ -120,17 +127,17 @@ impl World {
     }
 
     pub fn run(&mut self) {
-        while let Some((at, what)) = self.agenda.take() {
+        while let Some((at, event)) = self.agenda.take() {
             if at > Course::END {
                 break;
             }
             self.now = at;
             self.events_handled += 1;
-            self.handle(what);
+            self.handle(event);
         }
         for connection in &self.connections {
             let waiting = connection.in_flight.iter().map(|(_, due_at)| due_at).chain(&connection.backlog);
-            waiting.for_each(|due_at| self.books.unanswered(*due_at, Course::END));
+            waiting.for_each(|due_at| self.checker.unanswered(*due_at, Course::END));
         }
     }
 
@@ -139,44 +146,49 @@ impl World {
         self.hash = mix(self.hash ^ value ^ self.now.as_nanos());
     }
 
-    fn handle(&mut self, what: WorldEvent) {
-        match what {
+    fn handle(&mut self, event: WorldEvent) {
+        match event {
             WorldEvent::RequestDue(connection) => self.request_due(connection),
-            WorldEvent::Arrive(message) => {
+            WorldEvent::DirectMessageAtServer(message) => {
                 let next = self.server.arrive(self.now, message);
-                self.serve(next);
+                self.schedule_service_end(next);
             }
-            WorldEvent::Batch(link, batch) if self.helpers[usize::from(link)].is_alive => {
-                let next = self.server.arrive_batch(self.now, link, batch);
-                self.serve(next);
+            WorldEvent::BatchAtServer(helper, batch) if self.helpers[usize::from(helper)].is_alive => {
+                let next = self.server.arrive_batch(self.now, helper, batch);
+                self.schedule_service_end(next);
             }
-            WorldEvent::Batch(..) => {}
-            WorldEvent::Served => self.served(),
-            WorldEvent::Received(helper, message) => self.received(helper, message),
-            WorldEvent::Flush(helper) => {
+            WorldEvent::BatchAtServer(..) => {}
+            WorldEvent::ServiceEnded => self.service_ended(),
+            WorldEvent::HelperReceived(helper, message) => self.helper_received(helper, message),
+            WorldEvent::HelperFlush(helper) => {
                 let batch = self.helpers[usize::from(helper)].flush();
                 if !batch.is_empty() {
-                    self.agenda.add(self.now + self.plan.costs.one_way, WorldEvent::Batch(helper, batch));
+                    self.agenda
+                        .add(self.now + self.plan.costs.one_way, WorldEvent::BatchAtServer(helper, batch));
                 }
             }
-            WorldEvent::Replies(helper, replies) => self.pass_replies(helper, &replies),
-            WorldEvent::Reply(message) => self.reply(message),
+            WorldEvent::RepliesAtHelper(helper, replies) => self.forward_replies(helper, &replies),
+            WorldEvent::ReplyAtClient(message) => self.reply(message),
             WorldEvent::Refused(connection, epoch) => self.refused(connection, epoch),
-            WorldEvent::Lost(connection, epoch) if self.connections[connection as usize].epoch == epoch => {
+            WorldEvent::CarrierLost(connection, epoch)
+                if self.connections[connection as usize].epoch == epoch =>
+            {
                 if !self.move_to_helper(connection) {
                     let wait = Duration::from_nanos(self.rng.below(RETURN_WITHIN.as_nanos() as u64));
-                    self.agenda.add(self.now + wait, WorldEvent::Return(connection, epoch));
+                    self.agenda.add(self.now + wait, WorldEvent::ReturnToServer(connection, epoch));
                 }
             }
-            WorldEvent::Return(connection, epoch) if self.connections[connection as usize].epoch == epoch => {
+            WorldEvent::ReturnToServer(connection, epoch)
+                if self.connections[connection as usize].epoch == epoch =>
+            {
                 self.move_to_server(connection);
             }
-            WorldEvent::Lost(..) | WorldEvent::Return(..) => {}
+            WorldEvent::CarrierLost(..) | WorldEvent::ReturnToServer(..) => {}
             WorldEvent::GiveUp(connection, request) => self.give_up(connection, request),
             WorldEvent::Wake(process, at) => {
-                let process_at = &mut self.processes[process as usize];
-                if process_at.wake_at == Some(at) {
-                    process_at.wake_at = None;
+                let woken = &mut self.processes[process as usize];
+                if woken.wake_at == Some(at) {
+                    woken.wake_at = None;
                     self.drive(process);
                 }
             }
@@ -185,12 +197,12 @@ impl World {
                 self.release_due = None;
                 self.release_sessions();
             }
-            WorldEvent::Fault(index) => self.fault(self.plan.faults[index].1),
+            WorldEvent::Fault(index) => self.inject_fault(self.plan.faults[index].1),
         }
     }
 
-    /// Requests arrive at random at the maximum rate of the load's course; [`Self::request_due`] drops some of them, so that
-    /// the rest arrive at the present rate.
+    /// Schedules arrivals at the maximum rate of the load; [`Self::request_due`] drops some of them, so that the rest
+    /// arrive at the present rate.
     fn schedule_request(&mut self, index: u32) {
         let total = self.plan.course.load_max() * self.plan.costs.capacity();
         let rate = total / f64::from(self.plan.connections());
@@ -224,70 +236,76 @@ impl World {
             }
             self.transmit(index, Content::Request(request));
         }
-        self.report_waiting(index);
+        self.report_waiting_time(index);
     }
 
     pub(super) fn transmit(&mut self, index: u32, content: Content) {
         let connection = &self.connections[index as usize];
         let message = Message { connection: index, epoch: connection.epoch, content };
         let arrives = self.now + self.plan.costs.one_way;
-        match connection.place {
-            Place::Server => self.agenda.add(arrives, WorldEvent::Arrive(message)),
-            Place::Helper(helper) => {
-                let received = self.helpers[usize::from(helper)].pass(arrives);
-                self.agenda.add(received, WorldEvent::Received(helper, message));
+        match connection.carrier_host {
+            CarrierHost::Server => self.agenda.add(arrives, WorldEvent::DirectMessageAtServer(message)),
+            CarrierHost::Helper(helper) => {
+                let received = self.helpers[usize::from(helper)].process_message(arrives);
+                self.agenda.add(received, WorldEvent::HelperReceived(helper, message));
             }
         }
     }
 
-    fn report_waiting(&mut self, index: u32) {
+    fn report_waiting_time(&mut self, index: u32) {
         let is_reported = self.canary != Some(Canary::Deaf) && !self.is_blind_to(index);
         let connection = &self.connections[index as usize];
         let process = &mut self.processes[connection.process as usize];
         if is_reported {
-            process.activation.waits_since(connection.member, connection.waits_since());
+            process.activation.set_oldest_request(connection.member, connection.waits_since());
         }
         self.drive(self.connections[index as usize].process);
     }
 
+    /// Whether [`Canary::Blind`] hides the latency of this connection from the policy, because it is helped.
     fn is_blind_to(&self, index: u32) -> bool {
-        self.canary == Some(Canary::Blind) && self.connections[index as usize].place != Place::Server
+        self.canary == Some(Canary::Blind)
+            && self.connections[index as usize].carrier_host != CarrierHost::Server
     }
 
-    fn serve(&mut self, next: Option<Time>) {
+    fn schedule_service_end(&mut self, next: Option<Time>) {
         if let Some(at) = next {
-            self.agenda.add(at, WorldEvent::Served);
+            self.agenda.add(at, WorldEvent::ServiceEnded);
         }
     }
 
-    fn served(&mut self) {
-        let (done, next) = self.server.served(self.now);
-        self.serve(next);
-        let arrives = self.now + self.plan.costs.one_way + self.server.backend(self.now);
-        match done {
-            Some(Done::Direct(message)) => self.agenda.add(arrives, WorldEvent::Reply(message)),
-            Some(Done::Batch(link, replies)) => self.agenda.add(arrives, WorldEvent::Replies(link, replies)),
+    fn service_ended(&mut self) {
+        let (finished, next) = self.server.end_service(self.now);
+        self.schedule_service_end(next);
+        let arrives = self.now + self.plan.costs.one_way + self.server.backend_delay(self.now);
+        match finished {
+            Some(FinishedWork::Direct(message)) => {
+                self.agenda.add(arrives, WorldEvent::ReplyAtClient(message))
+            }
+            Some(FinishedWork::Batch(helper, replies)) => {
+                self.agenda.add(arrives, WorldEvent::RepliesAtHelper(helper, replies))
+            }
             None => {}
         }
     }
 
-    fn received(&mut self, helper: u16, message: Message) {
+    fn helper_received(&mut self, helper: u16, message: Message) {
         let node = &mut self.helpers[usize::from(helper)];
         if node.is_alive
             && let Some(flush_at) = node.gather(self.now, message, &self.plan.costs)
         {
-            self.agenda.add(flush_at, WorldEvent::Flush(helper));
+            self.agenda.add(flush_at, WorldEvent::HelperFlush(helper));
         }
     }
 
-    fn pass_replies(&mut self, helper: u16, replies: &[Message]) {
+    fn forward_replies(&mut self, helper: u16, replies: &[Message]) {
         let node = &mut self.helpers[usize::from(helper)];
         if !node.is_alive {
             return;
         }
         for message in replies {
-            let arrives = node.pass(self.now) + self.plan.costs.one_way;
-            self.agenda.add(arrives, WorldEvent::Reply(*message));
+            let arrives = node.process_message(self.now) + self.plan.costs.one_way;
+            self.agenda.add(arrives, WorldEvent::ReplyAtClient(*message));
         }
     }
 
@@ -295,7 +313,7 @@ impl World {
         let index = message.connection;
         let connection = &mut self.connections[index as usize];
         if connection.epoch != message.epoch {
-            return; // on an abandoned carrier
+            return; // the reply came on an abandoned carrier
         }
         match message.content {
             Content::Connect => self.carrier_attached(index),
@@ -306,12 +324,16 @@ impl World {
                     return;
                 };
                 let latency = self.now.since(due_at);
-                self.books.answered(due_at, latency);
+                self.checker.answered(due_at, latency);
                 let (member, process) = (connection.member, connection.process);
                 let is_blind = self.is_blind_to(index);
                 if self.canary != Some(Canary::Deaf) {
-                    let reported = if is_blind { latency.min(self.plan.settings.sla / 4) } else { latency };
-                    self.processes[process as usize].activation.measured(self.now, member, reported);
+                    let reported = if is_blind {
+                        latency.min(self.plan.settings.sla / BLIND_SLA_DIVISOR)
+                    } else {
+                        latency
+                    };
+                    self.processes[process as usize].activation.record_latency(self.now, member, reported);
                 }
                 self.send(index);
             }
@@ -323,11 +345,11 @@ impl World {
         let connection = &mut self.connections[index as usize];
         connection.is_moving = false;
         let (member, process) = (connection.member, connection.process);
-        let carrier = match connection.place {
-            Place::Server => Carrier::Direct,
-            Place::Helper(_) => Carrier::Helped,
+        let carrier = match connection.carrier_host {
+            CarrierHost::Server => Carrier::Direct,
+            CarrierHost::Helper(_) => Carrier::Helped,
         };
-        self.books.arrived(index, carrier);
+        self.checker.carrier_attached(index, carrier);
         self.processes[process as usize].activation.carried(self.now, member, carrier);
         match self.connections[index as usize].in_flight {
             Some((request, _)) => self.transmit(index, Content::Request(request)),
@@ -340,7 +362,7 @@ impl World {
         let connection = &self.connections[index as usize];
         if connection.epoch == epoch {
             let (member, process) = (connection.member, connection.process);
-            self.books.refused(index);
+            self.checker.refused(index);
             self.processes[process as usize].activation.not_moved(self.now, member);
             self.drive(process);
         }
@@ -355,19 +377,19 @@ impl World {
         };
         let (member, process) = (connection.member, connection.process);
         let waited = self.now.since(due_at);
-        // Counted as answered after this time, which is late if it exceeds the SLA.
-        self.books.answered(due_at, waited);
+        // Counted as answered after the waiting time, and so as late if that exceeds the SLA.
+        self.checker.answered(due_at, waited);
         if self.canary != Some(Canary::Deaf) && !self.is_blind_to(index) {
-            self.processes[process as usize].activation.gave_up(self.now, member, waited);
+            self.processes[process as usize].activation.record_given_up(self.now, member, waited);
         }
         self.send(index);
     }
 
-    /// Executes a process's orders, and sets its timer.
+    /// Executes a process's orders, and sets its timer. `index` is the process's.
     fn drive(&mut self, index: u32) {
         while let Some(order) = self.processes[index as usize].activation.poll(self.now) {
             let (member, carrier) = match order {
-                Order::Help(member) => (member, Carrier::Helped),
+                Order::ToHelper(member) => (member, Carrier::Helped),
                 Order::Direct(member) => (member, Carrier::Direct),
             };
             let connection = self.processes[index as usize].connections[&member];
@@ -379,10 +401,11 @@ impl World {
                 log.push(format!("{:6} ms  process {index}: {notice}", self.now.as_nanos() / 1_000_000));
             }
         }
+        // Setting an override, also the present one, makes the policy forget its failed trials.
         if self.canary == Some(Canary::Forgetful) {
             let back_offs = process.activation.counters().back_offs;
             if std::mem::replace(&mut process.back_offs, back_offs) < back_offs {
-                process.activation.say(self.now, Override::Auto, None);
+                process.activation.set_override(self.now, Override::Auto, None);
             }
         }
         if let Some(at) = process.activation.poll_timeout()
@@ -394,23 +417,23 @@ impl World {
         }
     }
 
-    fn helped(&self) -> Vec<u32> {
+    fn helped_connections(&self) -> Vec<u32> {
         let helped = |(_, connection): &(usize, &Connection)| {
-            matches!(connection.place, Place::Helper(_)) && !connection.is_moving
+            matches!(connection.carrier_host, CarrierHost::Helper(_)) && !connection.is_moving
         };
         self.connections.iter().enumerate().filter(helped).map(|(index, _)| index as u32).collect()
     }
 
     fn sample_release(&mut self) {
-        let helped = self.helped();
-        let is_quick = self.server.sample_release(self.now, helped.len() as u32);
+        let helped = self.helped_connections();
+        let is_latency_low = self.server.sample_release(self.now, helped.len() as u32);
         if let (Some(log), Some(notice)) = (&mut self.log, self.server.release.poll_notice()) {
             log.push(format!("{:6} ms  server: {notice}", self.now.as_nanos() / 1_000_000));
         }
         for index in helped {
             let process = self.connections[index as usize].process;
             match self.canary {
-                Some(Canary::HastyRelease) if is_quick => self.request_release(index),
+                Some(Canary::HastyRelease) if is_latency_low => self.request_release(index),
                 Some(Canary::Flap)
                     if self.processes[process as usize].activation.status(self.now).figures.late == 0 =>
                 {
@@ -423,10 +446,10 @@ impl World {
         self.agenda.add(self.now + SAMPLE_EVERY, WorldEvent::ReleaseSample);
     }
 
-    /// Releases helped sessions, chosen at random, as many as the release policy orders now.
+    /// Releases as many helped sessions as the release policy orders now, chosen at random.
     fn release_sessions(&mut self) {
-        while self.server.release.poll(self.now) {
-            let helped = self.helped();
+        while self.server.release.poll_drain(self.now) {
+            let helped = self.helped_connections();
             if !helped.is_empty() {
                 let index = self.rng.pick(&helped);
                 self.request_release(index);

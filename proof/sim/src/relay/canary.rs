@@ -3,32 +3,32 @@
 /// A planted fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Canary {
-    /// A byte from a plain client is altered on its way to the helper.
+    /// A byte from a plain client is altered on the path to the helper.
     FlipByte,
-    /// A piece of a request is lost between the link and the application.
+    /// The bytes of an event are lost between the link and the application.
     DropPiece,
-    /// A piece is delivered twice.
+    /// The bytes of an event are delivered twice.
     RepeatPiece,
-    /// Two pieces are delivered in the wrong order.
+    /// The bytes of two events are delivered in the wrong order.
     SwapPieces,
-    /// A connection is never closed: its id is never free.
+    /// A virtual connection is never closed: its id stays in use.
     ForgetClose,
     /// Credit for bytes that were read is never returned.
     ForgetCredit,
-    /// A helper reports replies as acknowledged by a client to which it has only sent them.
+    /// A helper reports replies as acknowledged as soon as it has sent them to the client.
     HastyAcknowledgement,
-    /// A helper whose memory is short closes a client that holds nothing.
+    /// A helper whose memory is short closes a client without bytes in flight.
     CloseIdle,
     /// A helper keeps all connections that do not authenticate.
     KeepStrangers,
-    /// A helper goes on reading a client that does not read its answers.
+    /// A helper keeps reading from a client that does not read the answers.
     ReadFlooders,
-    /// Links have no records, so that alterations on their path are not noticed.
+    /// Links are not encrypted: alterations on their path are not detected by records.
     UnsealedLinks,
 }
 
 impl Canary {
-    /// All canaries.
+    /// All planted faults.
     pub const ALL: [Canary; 11] = [
         Canary::FlipByte,
         Canary::DropPiece,

@@ -1,4 +1,4 @@
-//! Plain clients.
+//! The host of all plain clients.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -7,25 +7,25 @@ use std::time::Duration;
 use spillway_transport::{Application, Conn, Event, LostReason, Time, Transport};
 
 use crate::network::AddressBook;
-use crate::oracle::Shared;
+use crate::oracle::SharedOracle;
 use crate::relay::script::Script;
 use crate::rng::Rng;
 
-/// First grant of a fresh connection, bytes.
-const GRANT_BYTES: u64 = 32 * 1024;
+/// First grant of a new connection, bytes.
+const FIRST_GRANT_BYTES: u64 = 32 * 1024;
 
 pub struct Clients {
     targets: Vec<SocketAddr>,
     rng: Rng,
-    oracle: Shared,
-    early_ends_in_1000: u64,
+    oracle: SharedOracle,
+    early_ends_per_1000: u64,
     clients_max: usize,
     /// `None` until the connection is open.
     clients: BTreeMap<Conn, Option<Script>>,
     next_client: Option<Time>,
     next_work: Option<Time>,
     addresses: AddressBook,
-    /// Helpers gate acknowledgements: what a client's TCP sees acknowledged must be with the server.
+    /// Helpers gate acknowledgements: the server must have received the bytes that clients see acknowledged.
     pub(crate) are_gated: bool,
 }
 
@@ -35,15 +35,15 @@ impl Clients {
         addresses: AddressBook,
         targets: Vec<SocketAddr>,
         clients_max: usize,
-        early_ends_in_1000: u64,
+        early_ends_per_1000: u64,
         rng: Rng,
-        oracle: Shared,
+        oracle: SharedOracle,
     ) -> Clients {
         Clients {
             targets,
             rng,
             oracle,
-            early_ends_in_1000,
+            early_ends_per_1000,
             clients_max,
             clients: BTreeMap::new(),
             next_client: Some(Time::ZERO),
@@ -53,10 +53,10 @@ impl Clients {
         }
     }
 
-    pub fn calm_down(&mut self, now: Time) {
+    pub fn begin_calm_phase(&mut self, now: Time) {
         self.next_client = None;
         self.next_work = Some(now);
-        self.clients.values_mut().flatten().for_each(Script::calm_down);
+        self.clients.values_mut().flatten().for_each(Script::begin_calm_phase);
     }
 
     /// Connections that are open or opening.
@@ -68,51 +68,51 @@ impl Clients {
         self.clients.iter().filter(|(_, script)| script.is_none()).map(|(conn, _)| *conn)
     }
 
-    fn pump<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
+    fn advance<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
         let Some(Some(script)) = self.clients.get_mut(&conn) else { return };
         loop {
             let bytes = script.next_bytes(now, &mut self.rng);
             if bytes.is_empty() {
                 break;
             }
-            let taken = out.send(conn, &bytes);
-            script.sent_bytes(taken, now, &mut self.rng);
-            if taken < bytes.len() {
+            let accepted = out.send(conn, &bytes);
+            script.sent_bytes(accepted, now, &mut self.rng);
+            if accepted < bytes.len() {
                 break;
             }
         }
-        if script.resets() {
-            script.done();
+        if script.is_reset_due() {
+            script.record_end();
             self.clients.remove(&conn);
             out.abort(conn);
             return;
         }
-        if script.is_sent() {
+        if script.is_end_due() {
             script.finish();
             out.finish(conn);
         }
-        let read = script.reads(&mut self.rng);
+        let read = script.read_some(&mut self.rng);
         if read > 0 {
-            out.grant(conn, read as u32); // at most what was granted
+            out.grant(conn, read as u32); // fits: at most the granted bytes
         }
-        let waits = script.unread > 0 || script.pause > now;
+        let waits = script.unread > 0 || script.paused_until > now;
         if waits && self.next_work.is_none() {
             self.next_work = Some(now + Duration::from_nanos(self.rng.range(50_000, 2_000_000)));
         }
     }
 
-    fn opened<T: Transport>(&mut self, now: Time, conn: Conn, address: SocketAddr, out: &mut T) {
-        let mut script = Script::new(&mut self.rng, address, self.early_ends_in_1000, &self.oracle);
+    fn handle_opened<T: Transport>(&mut self, now: Time, conn: Conn, address: SocketAddr, out: &mut T) {
+        let mut script = Script::new(&mut self.rng, address, self.early_ends_per_1000, &self.oracle);
         if self.next_client.is_none() {
-            // The connection attempt was in flight when the storm ended.
-            script.calm_down();
+            // The connection attempt was in flight when the fault phase ended.
+            script.begin_calm_phase();
         }
         self.clients.insert(conn, Some(script));
-        out.grant(conn, GRANT_BYTES as u32);
+        out.grant(conn, FIRST_GRANT_BYTES as u32);
         if self.are_gated {
             out.watch_acknowledged(conn, true);
         }
-        self.pump(now, conn, out);
+        self.advance(now, conn, out);
     }
 }
 
@@ -121,20 +121,20 @@ impl Application for Clients {
         match event {
             Event::Opened { .. } => {
                 let Some(address) = self.addresses.borrow().get(&conn).copied() else { return };
-                self.opened(now, conn, address, out);
+                self.handle_opened(now, conn, address, out);
             }
             Event::Data { bytes, .. } => {
                 if let Some(Some(script)) = self.clients.get_mut(&conn) {
-                    script.received(bytes);
+                    script.receive(bytes);
                 }
-                self.pump(now, conn, out);
+                self.advance(now, conn, out);
             }
-            Event::Room => self.pump(now, conn, out),
+            Event::Room => self.advance(now, conn, out),
             Event::Finished => {
                 let Some(Some(script)) = self.clients.get_mut(&conn) else { return };
-                script.end_of_replies();
+                script.receive_end();
                 if !script.finished {
-                    // The server has closed: the client sends no more.
+                    // The server has closed: the client ends its requests.
                     script.finish();
                     out.finish(conn);
                 }
@@ -142,10 +142,10 @@ impl Application for Clients {
             Event::Lost(reason) => {
                 if let Some(Some(script)) = self.clients.remove(&conn) {
                     if reason == LostReason::Closed && !script.saw_end {
-                        let what = format!("stream {:x}: closed without an end", script.token);
+                        let what = format!("stream {:x}: closed before the end of the replies", script.token);
                         self.oracle.borrow_mut().violation(what);
                     }
-                    script.done();
+                    script.record_end();
                 }
             }
             Event::Acknowledged { through } => {
@@ -160,11 +160,11 @@ impl Application for Clients {
         if self.next_work.is_some_and(|at| at <= now) {
             self.next_work = None;
             for conn in self.clients.keys().copied().collect::<Vec<_>>() {
-                self.pump(now, conn, out);
+                self.advance(now, conn, out);
             }
         }
         if self.next_client.is_some_and(|at| at <= now) {
-            self.next_client = Some(now + Duration::from_nanos(self.rng.scale(10_000, 5_000_000)));
+            self.next_client = Some(now + Duration::from_nanos(self.rng.log_uniform(10_000, 5_000_000)));
             let burst = if self.rng.chance(1, 20) { 20 } else { 1 };
             for _ in 0..burst {
                 if self.clients.len() < self.clients_max {

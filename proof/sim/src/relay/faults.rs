@@ -19,7 +19,7 @@ impl Network {
         (!connections.is_empty()).then(|| rng.pick(&connections))
     }
 
-    /// Loses a connection: each end fails at its own time, for its own reason.
+    /// Cuts a connection: each end fails at a random time, for a random reason.
     pub(crate) fn cut(&mut self, host: HostId, conn: Conn) {
         let Some(socket) = self.socket_mut(host, conn) else { return };
         let Some(peer) = socket.peer else { return };
@@ -30,11 +30,11 @@ impl Network {
             let reason = self.rng.pick(&[LostReason::Reset, LostReason::TimedOut, LostReason::Failed]);
             let delay = Duration::from_nanos(self.rng.range(0, 20_000_000));
             let segment = Segment::Lost(reason);
-            self.after(delay, NetworkEvent::Segment { at, conn, from: None, segment });
+            self.queue_after(delay, NetworkEvent::Segment { at, conn, from: None, segment });
         }
     }
 
-    /// Delays all segments that `host` sends on a connection, until `delay` has passed.
+    /// Delays the segments that `host` sends on a connection until `delay` has passed.
     pub(crate) fn stall(&mut self, host: HostId, conn: Conn, delay: Duration) {
         let until = self.now + delay;
         if let Some(socket) = self.socket_mut(host, conn) {
@@ -42,8 +42,8 @@ impl Network {
         }
     }
 
-    /// Loses what `source` sends to `target` until `delay` has passed. Retransmissions arrive after that; resets do
-    /// not.
+    /// Loses the segments from `source` to `target` until `delay` has passed. Retransmissions arrive after that; resets
+    /// do not.
     pub(crate) fn silence(&mut self, source: HostId, target: HostId, delay: Duration) {
         let (until, hosts) = (self.now + delay, self.hosts.len());
         let silences = &mut self.hosts[source].silent_until;
@@ -51,18 +51,18 @@ impl Network {
         silences[target] = silences[target].max(until);
     }
 
-    /// The time until which nothing from `source` arrives at `target`.
+    /// The time until which segments from `source` to `target` are lost; `None` if they are not.
     pub(crate) fn silent_until(&self, source: HostId, target: HostId) -> Option<Time> {
         let until = *self.hosts[source].silent_until.get(target)?;
         (until > self.now).then_some(until)
     }
 
-    /// Ends a connection whose peer has vanished, at its keep-alive timeout.
+    /// Ends a connection whose peer has vanished, at the keep-alive timeout.
     pub(crate) fn time_out_peer(&mut self, (at, conn): (HostId, Conn)) {
         let (low, high) = KEEP_ALIVE_NS;
-        let delay = Duration::from_nanos(self.rng.scale(low, high));
+        let delay = Duration::from_nanos(self.rng.log_uniform(low, high));
         let segment = Segment::Lost(LostReason::TimedOut);
-        self.after(delay, NetworkEvent::Segment { at, conn, from: None, segment });
+        self.queue_after(delay, NetworkEvent::Segment { at, conn, from: None, segment });
     }
 
     /// Ends a host's program: its connections are reset, its listeners closed.
@@ -96,7 +96,7 @@ impl Network {
 
     pub(crate) fn drift(&mut self, host: HostId) {
         self.hosts[host].clock.drift(&mut self.rng, self.now);
-        // The host's timers are due at other times.
+        // The new rate changes when the host's timers are due.
         self.turn_soon(host);
     }
 }

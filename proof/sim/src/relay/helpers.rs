@@ -1,4 +1,4 @@
-//! Helpers, for every world.
+//! Helpers: start, drain, bounds, and the state that they still hold. Several worlds use this module.
 
 use std::time::Duration;
 
@@ -18,16 +18,16 @@ pub(crate) fn drain(network: &mut Network, host: HostId, relay: &mut Relay, with
 }
 
 /// Describes a violation if a helper exceeds one of its bounds.
-pub(crate) fn beyond_bounds(relay: &Relay, config: &Config) -> Option<String> {
+pub(crate) fn exceeded_bound(relay: &Relay, config: &Config) -> Option<String> {
     let (held, bound) = (relay.buffered_bytes(), config.memory_bytes_max);
     if held > bound {
-        return Some(format!("a helper holds {held} bytes, its bound is {bound}"));
+        return Some(format!("a helper holds {held} bytes, but its bound is {bound}"));
     }
     let (clients, bound) = (relay.clients(), config.clients_max);
-    (clients > bound).then(|| format!("a helper has {clients} clients, its bound is {bound}"))
+    (clients > bound).then(|| format!("a helper has {clients} clients, but its bound is {bound}"))
 }
 
-/// What a helper still holds.
+/// Counts of the clients, ids and bytes that a helper still holds.
 pub(crate) fn leftovers(relay: &Relay) -> [(&'static str, usize); 3] {
     let status = relay.status();
     let links = status.services.iter().flat_map(|service| &service.links);

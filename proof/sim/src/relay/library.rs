@@ -1,4 +1,4 @@
-//! Library clients: each opens a link to a helper, and virtual connections on it, one after the other.
+//! Library clients: each opens a link to a helper and, one after the other, virtual connections on it.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use spillway_batch::{
 use spillway_transport::{Application, Conn, Event, Time, Transport, Unsent};
 
 use crate::network::AddressBook;
-use crate::oracle::Shared;
+use crate::oracle::SharedOracle;
 use crate::relay::script::Script;
 use crate::rng::Rng;
 
@@ -20,8 +20,8 @@ pub struct Library {
     targets: Vec<SocketAddr>,
     key: Key,
     rng: Rng,
-    oracle: Shared,
-    early_ends_in_1000: u64,
+    oracle: SharedOracle,
+    early_ends_per_1000: u64,
     clients_max: usize,
     addresses: AddressBook,
     links: BTreeMap<Conn, Option<Link>>,
@@ -31,11 +31,11 @@ pub struct Library {
 
 struct Link {
     address: SocketAddr,
-    end: OpenerLink,
+    protocol: OpenerLink,
     unsent: Unsent,
     current: Option<(Id, Script)>,
-    /// Virtual connections still to be opened.
-    left: u32,
+    /// Number of virtual connections that are still to be opened.
+    connections_left: u32,
     finished: bool,
 }
 
@@ -46,16 +46,16 @@ impl Library {
         targets: Vec<SocketAddr>,
         key: Key,
         clients_max: usize,
-        early_ends_in_1000: u64,
+        early_ends_per_1000: u64,
         rng: Rng,
-        oracle: Shared,
+        oracle: SharedOracle,
     ) -> Library {
         Library {
             targets,
             key,
             rng,
             oracle,
-            early_ends_in_1000,
+            early_ends_per_1000,
             clients_max,
             addresses,
             links: BTreeMap::new(),
@@ -64,13 +64,13 @@ impl Library {
         }
     }
 
-    pub fn calm_down(&mut self, now: Time) {
+    pub fn begin_calm_phase(&mut self, now: Time) {
         self.next_client = None;
         self.next_work = Some(now);
         for link in self.links.values_mut().flatten() {
-            link.left = 0;
+            link.connections_left = 0;
             if let Some((_, script)) = &mut link.current {
-                script.calm_down();
+                script.begin_calm_phase();
             }
         }
     }
@@ -80,69 +80,79 @@ impl Library {
         self.links.len()
     }
 
-    fn opened(&mut self, now: Time, conn: Conn, address: SocketAddr) {
-        let fresh = LinkRandomness::filled(|bytes| self.rng.fill(bytes));
+    fn handle_opened(&mut self, now: Time, conn: Conn, address: SocketAddr) {
+        let randomness = LinkRandomness::generate(|bytes| self.rng.fill(bytes));
         let window_bytes = self.rng.pick(&[1000, 64 << 10, 256 << 10]);
         let config = OpenerConfig {
             role: Role::Client,
             key: self.key.clone(),
             limits: Limits { window_bytes, ..Limits::default() },
-            policy: PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 },
+            policy: PolicyKind::Fixed { interval: Duration::ZERO, size_bytes: 0 },
             encryption: Encryption::Preferred,
         };
-        let left = self.rng.range(1, 4) as u32; // at most 4
-        let end = OpenerLink::new(&config, now, fresh);
+        let connections_left = self.rng.range(1, 4) as u32; // fits: at most 4
+        let protocol = OpenerLink::new(&config, now, randomness);
         self.links.insert(
             conn,
-            Some(Link { address, end, unsent: Unsent::default(), current: None, left, finished: false }),
+            Some(Link {
+                address,
+                protocol,
+                unsent: Unsent::default(),
+                current: None,
+                connections_left,
+                finished: false,
+            }),
         );
     }
 
-    fn data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
+    fn handle_data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
         let Some(Some(link)) = self.links.get_mut(&conn) else { return };
         let mut scratch = Scratch::new();
-        let mut input = link.end.unseal(now, bytes, &mut scratch);
+        let mut input = link.protocol.unseal(now, bytes, &mut scratch);
         loop {
-            match link.end.decompose(now, &mut input) {
-                Ok(Some(event)) => event_of(link, event),
+            match link.protocol.decompose(now, &mut input) {
+                Ok(Some(event)) => handle_event(link, event),
                 Ok(None) => break,
                 Err(error) => {
                     self.oracle.borrow_mut().violation(format!("a library client's link failed: {error}"));
-                    return self.lose(conn, out);
+                    return self.abort(conn, out);
                 }
             }
         }
-        out.grant(conn, bytes.len() as u32); // at most what was granted
-        self.pump(now, conn, out);
+        out.grant(conn, bytes.len() as u32); // fits: at most the granted bytes
+        self.advance(now, conn, out);
     }
 
-    fn lose<T: Transport>(&mut self, conn: Conn, out: &mut T) {
+    fn abort<T: Transport>(&mut self, conn: Conn, out: &mut T) {
         self.forget(conn);
         out.abort(conn);
     }
 
     fn forget(&mut self, conn: Conn) {
         if let Some(Some(Link { current: Some((_, script)), .. })) = self.links.remove(&conn) {
-            script.done();
+            script.record_end();
         }
     }
 
-    fn pump<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
+    fn advance<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
         let Some(Some(link)) = self.links.get_mut(&conn) else { return };
-        if link.end.is_established() && link.current.is_none() && link.left > 0 && link.end.connections() == 0
+        if link.protocol.is_established()
+            && link.current.is_none()
+            && link.connections_left > 0
+            && link.protocol.connections() == 0
         {
-            link.left -= 1;
-            if let Ok(id) = link.end.open(link.address, None) {
+            link.connections_left -= 1;
+            if let Ok(id) = link.protocol.open(link.address, None) {
                 let mut script =
-                    Script::new(&mut self.rng, link.address, self.early_ends_in_1000, &self.oracle);
+                    Script::new(&mut self.rng, link.address, self.early_ends_per_1000, &self.oracle);
                 if self.next_client.is_none() {
-                    // The link was in flight when the storm ended.
-                    script.calm_down();
+                    // The link was being opened when the fault phase ended.
+                    script.begin_calm_phase();
                 }
                 link.current = Some((id, script));
             }
         }
-        while link.end.poll_room().is_some() {}
+        while link.protocol.poll_room().is_some() {}
         if let Some((id, script)) = &mut link.current {
             let id = *id;
             loop {
@@ -150,35 +160,37 @@ impl Library {
                 if bytes.is_empty() {
                     break;
                 }
-                let taken = link.end.compose(id, &bytes);
-                script.sent_bytes(taken, now, &mut self.rng);
-                if taken < bytes.len() {
+                let accepted = link.protocol.compose(id, &bytes);
+                script.sent_bytes(accepted, now, &mut self.rng);
+                if accepted < bytes.len() {
                     break;
                 }
             }
-            if script.is_sent() {
+            if script.is_end_due() {
                 script.finish();
-                link.end.finish(id);
+                link.protocol.finish(id);
             }
-            let read = script.reads(&mut self.rng);
-            let outcome = link.end.consumed(id, read as usize);
-            debug_assert_eq!(outcome, Ok(()), "at most what is unread");
-            let resets = script.resets();
-            if resets && self.rng.chance(1, 2) {
-                return self.lose(conn, out);
+            let read = script.read_some(&mut self.rng);
+            let outcome = link.protocol.consumed(id, read as usize);
+            debug_assert_eq!(outcome, Ok(()), "the client should consume only unread bytes");
+            let is_reset = script.is_reset_due();
+            if is_reset && self.rng.chance(1, 2) {
+                return self.abort(conn, out);
             }
-            if resets || (script.saw_end && script.finished && script.unread == 0) {
-                script.done();
-                link.end.close(id, if resets { CloseReason::Reset } else { CloseReason::Normal });
+            if is_reset || (script.saw_end && script.finished && script.unread == 0) {
+                script.record_end();
+                link.protocol.close(id, if is_reset { CloseReason::Reset } else { CloseReason::Normal });
                 link.current = None;
             }
         }
-        let waits = link.current.as_ref().is_some_and(|(_, script)| script.unread > 0 || script.pause > now);
+        let waits =
+            link.current.as_ref().is_some_and(|(_, script)| script.unread > 0 || script.paused_until > now);
         if waits && self.next_work.is_none() {
             self.next_work = Some(now + Duration::from_nanos(self.rng.range(50_000, 2_000_000)));
         }
-        let over = link.current.is_none() && link.left == 0 && link.end.connections() == 0;
-        if link.transmit(now, conn, out) && over && link.end.is_established() && !link.finished {
+        let is_over =
+            link.current.is_none() && link.connections_left == 0 && link.protocol.connections() == 0;
+        if link.transmit(now, conn, out) && is_over && link.protocol.is_established() && !link.finished {
             link.finished = true;
             out.finish(conn);
         }
@@ -186,47 +198,47 @@ impl Library {
 }
 
 impl Link {
-    /// Returns whether everything was sent.
+    /// Sends the link's output. Returns whether the transport accepted all of it.
     fn transmit<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) -> bool {
         let next = |spent| {
-            self.end.recycle(spent);
-            self.end.flush(now)
+            self.protocol.recycle(spent);
+            self.protocol.flush(now)
         };
         self.unsent.send_all_to(next, |bytes| out.send(conn, bytes));
         self.unsent.is_empty()
     }
 }
 
-fn event_of(link: &mut Link, event: OpenerEvent<'_>) {
+fn handle_event(link: &mut Link, event: OpenerEvent<'_>) {
     match event {
         OpenerEvent::Data { bytes, .. } => {
             if let Some((_, script)) = &mut link.current {
-                script.received(bytes);
+                script.receive(bytes);
             }
         }
         OpenerEvent::Finished { .. } => {
             if let Some((_, script)) = &mut link.current {
-                script.end_of_replies();
+                script.receive_end();
             }
         }
         OpenerEvent::Refused { .. } => {
             if let Some((_, script)) = link.current.take() {
-                script.done();
+                script.record_end();
             }
         }
         OpenerEvent::Closed { id, reason } => {
-            link.end.close(id, reason);
+            link.protocol.close(id, reason);
             if let Some((_, mut script)) = link.current.take() {
                 if reason == CloseReason::Normal {
-                    script.end_of_replies();
+                    script.receive_end();
                 }
-                script.done();
+                script.record_end();
             }
         }
-        OpenerEvent::Drain { .. } => link.left = 0,
+        OpenerEvent::Drain { .. } => link.connections_left = 0,
         OpenerEvent::Established { .. }
         | OpenerEvent::Accepted { .. }
-        | OpenerEvent::Taken { .. }
+        | OpenerEvent::Acknowledged { .. }
         | OpenerEvent::RelayedData { .. }
         | OpenerEvent::RelayedControl { .. } => {}
     }
@@ -237,15 +249,15 @@ impl Application for Library {
         match event {
             Event::Opened { .. } => {
                 let Some(address) = self.addresses.borrow().get(&conn).copied() else { return };
-                self.opened(now, conn, address);
+                self.handle_opened(now, conn, address);
                 out.grant(conn, 1 << 20);
-                self.pump(now, conn, out);
+                self.advance(now, conn, out);
             }
-            Event::Data { bytes, .. } => self.data(now, conn, bytes, out),
-            Event::Room => self.pump(now, conn, out),
+            Event::Data { bytes, .. } => self.handle_data(now, conn, bytes, out),
+            Event::Room => self.advance(now, conn, out),
             Event::Finished => {
                 let finished =
-                    self.links.get(&conn).is_some_and(|link| link.as_ref().is_some_and(|l| l.finished));
+                    self.links.get(&conn).is_some_and(|link| link.as_ref().is_some_and(|link| link.finished));
                 self.forget(conn);
                 if !finished {
                     out.finish(conn);
@@ -260,11 +272,11 @@ impl Application for Library {
         if self.next_work.is_some_and(|at| at <= now) {
             self.next_work = None;
             for conn in self.links.keys().copied().collect::<Vec<_>>() {
-                self.pump(now, conn, out);
+                self.advance(now, conn, out);
             }
         }
         if self.next_client.is_some_and(|at| at <= now) {
-            self.next_client = Some(now + Duration::from_nanos(self.rng.scale(10_000, 10_000_000)));
+            self.next_client = Some(now + Duration::from_nanos(self.rng.log_uniform(10_000, 10_000_000)));
             if self.links.len() < self.clients_max {
                 let target = self.rng.pick(&self.targets);
                 if let Ok(conn) = out.connect(now, target) {

@@ -2,10 +2,10 @@
 //!
 //! - [`world`]: the hosts and their faults
 //! - `server`, `helpers`, `clients`, `library`: the hosts' applications
-//! - `settings`, `world_config`, `faults`: what a seed draws, and what faults do
-//! - `script`: what each client sends and reads
+//! - `settings`, `world_config`, `faults`: the parameters that a seed draws, and the effects of faults
+//! - `script`: the bytes that each client sends and reads
 //! - [`canary`]: planted faults that a run must detect
-//! - [`run()`]: a storm, then calm, and the report
+//! - [`run()`]: a fault phase, then a calm phase, and the report
 
 pub mod canary;
 pub mod world;

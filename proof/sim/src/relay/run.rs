@@ -1,23 +1,23 @@
-//! A run: a storm of `steps` steps, then calm until everything has ended, and the report.
+//! A run: a fault phase of `steps` steps, then a calm phase until everything has ended, and the report.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::phases::{PhasedWorld, run_both_phases};
 use crate::relay::canary::Canary;
 use crate::relay::world::World;
-use crate::storm::{Stormy, storm_and_calm};
 
 /// The result of one seed.
 #[derive(Clone, Debug, Serialize, PartialEq, Eq)]
 pub struct Report {
-    /// Replays the run, with the same number of steps.
+    /// Seed that replays the run, with the same number of steps.
     pub seed: u64,
-    /// Events handled, in the storm and after it.
+    /// Events handled in both phases.
     pub steps: u64,
     /// Virtual time, milliseconds.
     pub simulated_ms: u64,
-    /// Over all events delivered to hosts' programs; the same seed, steps and program give the same hash.
+    /// Hash of all events delivered to hosts' programs; the same seed, steps and program give the same hash.
     pub trace_hash: String,
     /// Virtual connections begun.
     pub streams: usize,
@@ -27,11 +27,11 @@ pub struct Report {
     pub broken: u64,
     /// Bytes delivered, both ways, each checked.
     pub delivered_bytes: u64,
-    /// Checks of replies that the server keeps until a client's TCP has acknowledged them.
+    /// Number of checks of the replies that the server keeps until a client's TCP has acknowledged them.
     pub kept_looks: u64,
     /// Clients that helpers closed because memory was short.
     pub closed_for_memory: u64,
-    /// Segments of links that were altered on the path.
+    /// Segments of links that an attacker on the path altered.
     pub altered: u64,
     /// Faults injected.
     pub faults: u64,
@@ -43,18 +43,18 @@ pub struct Report {
     pub violations: Vec<String>,
 }
 
-/// Bound of the virtual time without progress after the storm: longer than any timer.
+/// Limit of the virtual time without progress in the calm phase: longer than any timer.
 const PROGRESS_WITHIN: Duration = Duration::from_secs(30);
 
-/// Runs a world from a seed: `steps` of storm, then calm.
+/// Runs a world from a seed: a fault phase of `steps` steps, then a calm phase.
 pub fn run(seed: u64, steps: u64, canary: Option<Canary>) -> Report {
     let mut world = World::new(seed, canary);
-    let taken = storm_and_calm(&mut world, steps, PROGRESS_WITHIN);
+    let steps_taken = run_both_phases(&mut world, steps, PROGRESS_WITHIN);
     let (batches, messages) = world.finish();
     let oracle = world.oracle.borrow();
     Report {
         seed,
-        steps: taken,
+        steps: steps_taken,
         simulated_ms: world.now().as_nanos() / 1_000_000,
         trace_hash: format!("{:016x}", world.network.hash),
         streams: oracle.streams(),

@@ -1,23 +1,23 @@
-//! What a client does, drawn from the seed.
+//! The behaviour of one client, drawn from the seed.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use spillway_transport::Time;
 
-use crate::oracle::Shared;
+use crate::oracle::SharedOracle;
 use crate::pattern::{TOKEN_BYTES, Token, bytes_of, request_word};
 use crate::rng::Rng;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behaviour {
-    /// Sends, finishes, reads all, closes.
+    /// Sends, ends its requests, reads all replies, closes.
     Normal,
-    /// Reads slowly, and sends in pieces with pauses.
+    /// Reads slowly, and pauses between sends.
     Slow,
     /// Resets its connection after this many bytes.
     ResetsAfter(u64),
-    /// Does not read until the storm is over.
+    /// Reads nothing until the calm phase.
     ReadsLate,
 }
 
@@ -30,24 +30,28 @@ pub struct Script {
     length: u64,
     sent: u64,
     /// The client sends nothing before this time.
-    pub pause: Time,
-    /// The client has sent its end.
+    pub paused_until: Time,
+    /// The client has sent the end of its requests.
     pub finished: bool,
     /// The client has received the end of the replies.
     pub saw_end: bool,
-    /// Received and not yet given credit for, bytes.
+    /// Bytes received and not yet granted again.
     pub unread: u64,
-    oracle: Shared,
+    oracle: SharedOracle,
 }
 
 impl Script {
-    /// Draws a client's script, and begins its stream at the oracle.
-    pub fn new(rng: &mut Rng, client: SocketAddr, early_ends_in_1000: u64, oracle: &Shared) -> Script {
+    /// Draws a client's script, and announces its stream to the oracle.
+    pub fn new(rng: &mut Rng, client: SocketAddr, early_ends_per_1000: u64, oracle: &SharedOracle) -> Script {
         let token = rng.word();
-        let length =
-            TOKEN_BYTES + if rng.chance(1, 8) { rng.scale(30_000, 400_000) } else { rng.scale(1, 4000) };
-        let behaviour = if rng.chance(early_ends_in_1000, 1000) {
-            if rng.chance(1, 4) { Behaviour::ReadsLate } else { Behaviour::ResetsAfter(rng.scale(1, length)) }
+        let length = TOKEN_BYTES
+            + if rng.chance(1, 8) { rng.log_uniform(30_000, 400_000) } else { rng.log_uniform(1, 4000) };
+        let behaviour = if rng.chance(early_ends_per_1000, 1000) {
+            if rng.chance(1, 4) {
+                Behaviour::ReadsLate
+            } else {
+                Behaviour::ResetsAfter(rng.log_uniform(1, length))
+            }
         } else if rng.chance(1, 4) {
             Behaviour::Slow
         } else {
@@ -59,7 +63,7 @@ impl Script {
             behaviour,
             length,
             sent: 0,
-            pause: Time::ZERO,
+            paused_until: Time::ZERO,
             finished: false,
             saw_end: false,
             unread: 0,
@@ -67,26 +71,26 @@ impl Script {
         }
     }
 
-    /// The next bytes to be sent; empty during a pause and after the end.
+    /// The next bytes to send; empty during a pause and after the end.
     pub fn next_bytes(&self, now: Time, rng: &mut Rng) -> Vec<u8> {
-        if self.finished || self.pause > now {
+        if self.finished || self.paused_until > now {
             return Vec::new();
         }
-        let part = (self.length - self.sent).min(rng.scale(1, 40_000));
+        let part = (self.length - self.sent).min(rng.log_uniform(1, 40_000));
         bytes_of(request_word, self.token, self.sent, part)
     }
 
-    /// The transport took this many bytes.
+    /// Records that the transport accepted this many bytes.
     pub fn sent_bytes(&mut self, bytes: usize, now: Time, rng: &mut Rng) {
         self.sent += bytes as u64;
         self.oracle.borrow_mut().sent(self.token, bytes as u64);
         if self.behaviour == Behaviour::Slow {
-            self.pause = now + Duration::from_nanos(rng.scale(1_000, 3_000_000));
+            self.paused_until = now + Duration::from_nanos(rng.log_uniform(1_000, 3_000_000));
         }
     }
 
-    /// Whether all bytes are sent, and the end is not.
-    pub fn is_sent(&self) -> bool {
+    /// Whether all bytes are sent, but not the end of the requests.
+    pub fn is_end_due(&self) -> bool {
         self.sent == self.length && !self.finished
     }
 
@@ -95,38 +99,38 @@ impl Script {
         self.oracle.borrow_mut().sent_all(self.token);
     }
 
-    pub fn resets(&self) -> bool {
+    pub fn is_reset_due(&self) -> bool {
         matches!(self.behaviour, Behaviour::ResetsAfter(after) if self.sent >= after)
     }
 
-    pub fn received(&mut self, bytes: &[u8]) {
+    pub fn receive(&mut self, bytes: &[u8]) {
         self.unread += bytes.len() as u64;
         self.oracle.borrow_mut().client_received(self.token, bytes);
     }
 
-    /// Reads some bytes; returns how many, to be granted again.
-    pub fn reads(&mut self, rng: &mut Rng) -> u64 {
+    /// Reads some bytes. Returns how many the caller must grant again.
+    pub fn read_some(&mut self, rng: &mut Rng) -> u64 {
         let part = match self.behaviour {
             Behaviour::ReadsLate => 0,
-            Behaviour::Slow => self.unread.min(rng.scale(1, 10_000)),
+            Behaviour::Slow => self.unread.min(rng.log_uniform(1, 10_000)),
             Behaviour::Normal | Behaviour::ResetsAfter(_) => self.unread,
         };
         self.unread -= part;
         part
     }
 
-    pub fn end_of_replies(&mut self) {
+    pub fn receive_end(&mut self) {
         if !std::mem::replace(&mut self.saw_end, true) {
             self.oracle.borrow_mut().client_saw_end(self.token);
         }
     }
 
-    pub fn done(&self) {
+    pub fn record_end(&self) {
         self.oracle.borrow_mut().client_done(self.token, self.saw_end && self.finished);
     }
 
-    /// A client that did not read begins to.
-    pub fn calm_down(&mut self) {
+    /// Lets a client that reads late begin to read.
+    pub fn begin_calm_phase(&mut self) {
         if self.behaviour == Behaviour::ReadsLate {
             self.behaviour = Behaviour::Normal;
         }

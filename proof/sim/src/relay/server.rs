@@ -1,4 +1,4 @@
-//! The server: the shipped end of its links, and a small application behind them with its own buffers.
+//! The server: the shipped server end of links, and a small application with buffers of its own.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,57 +12,57 @@ use spillway_batch::{
 use spillway_transport::{Application, Chunk, Conn, Event, Time, Transport};
 
 use crate::attackers::is_attacker;
-use crate::oracle::Shared;
+use crate::oracle::SharedOracle;
 use crate::pattern::{TOKEN_BYTES, Token, bytes_of, reply_word};
 use crate::relay::canary::Canary;
 use crate::rng::Rng;
 
-/// Replies that the application prepares before it stops reading requests.
-const OWED_BYTES_MAX: u64 = 64 * 1024;
+/// With this many unwritten bytes of replies, the application stops reading requests.
+const UNWRITTEN_BYTES_MAX: u64 = 64 * 1024;
 
 pub struct Server {
     config: Arc<ServerConfig>,
     local: SocketAddr,
     rng: Rng,
-    oracle: Shared,
+    oracle: SharedOracle,
     links: BTreeMap<Conn, Link>,
-    /// Connections, of a thousand, that are refused; and as many that are closed early.
-    early_ends_in_1000: u64,
-    /// A fault that is not planted yet, or one that lasts.
+    /// Number of connections, of a thousand, that the application refuses; it closes the same number early.
+    early_ends_per_1000: u64,
+    /// The planted fault; `None` after a fault that strikes only once has done so.
     pub(crate) canary: Option<Canary>,
-    /// An attacker alters links on their path.
+    /// An attacker alters the bytes of links on their path.
     pub(crate) is_altered: bool,
     work_at: Option<Time>,
 }
 
 struct Link {
-    end: ServerLink,
+    protocol: ServerLink,
     unsent: Option<Chunk>,
-    /// Bytes that were read, to be granted again when [`ServerLink::may_read`] allows it.
+    /// Bytes read and not yet granted again: [`ServerLink::may_read`] must allow the grant.
     ungranted: u32,
     connections: BTreeMap<u32, Connection>,
-    /// Closed by the client; the application closes them later, at its own pace.
+    /// Connections that the client has closed and the application closes later.
     closing: Vec<(Id, CloseReason)>,
-    /// A piece held back by [`Canary::SwapPieces`].
+    /// Bytes of an event that [`Canary::SwapPieces`] holds back.
     held: Option<(u32, Vec<u8>)>,
 }
 
 struct Connection {
     client: SocketAddr,
-    head: Vec<u8>,
+    token_bytes: Vec<u8>,
     token: Option<Token>,
-    /// Received and not yet read by the application.
-    waiting: u64,
+    /// Bytes received and not yet read by the application.
+    unread: u64,
     read: u64,
-    owed: u64,
+    reply_end: u64,
     replied: u64,
     client_finished: bool,
     finished: bool,
-    /// Closes early, when it has read this many bytes.
+    /// Closes early, after it has read this many bytes.
     close_at: Option<u64>,
-    /// Closes as soon as it has finished; otherwise the client closes first.
+    /// Closes right after the end of its replies; otherwise the client closes first.
     closes_first: bool,
-    /// For [`Canary::ForgetClose`].
+    /// Planted fault [`Canary::ForgetClose`]: the id stays in use.
     keeps_id: bool,
 }
 
@@ -81,9 +81,9 @@ impl Server {
     pub fn new(
         config: Arc<ServerConfig>,
         local: SocketAddr,
-        early_ends_in_1000: u64,
+        early_ends_per_1000: u64,
         rng: Rng,
-        oracle: Shared,
+        oracle: SharedOracle,
     ) -> Server {
         Server {
             config,
@@ -91,37 +91,39 @@ impl Server {
             rng,
             oracle,
             links: BTreeMap::new(),
-            early_ends_in_1000,
+            early_ends_per_1000,
             canary: None,
             is_altered: false,
             work_at: Some(Time::ZERO),
         }
     }
 
-    /// Virtual connections that have not ended on both sides.
+    /// Number of virtual connections that have not ended on both sides.
     pub fn connections(&self) -> usize {
-        self.links.values().map(|link| link.end.connections()).sum()
+        self.links.values().map(|link| link.protocol.connections()).sum()
     }
 
-    /// Plain clients with kept replies, and the offset at which these begin.
+    /// Plain clients with kept replies, each with the offset at which these begin.
     pub(crate) fn kept_from(&self) -> impl Iterator<Item = (SocketAddr, u64)> + '_ {
-        let ends = self.links.values().map(|link| &link.end);
-        ends.flat_map(|end| {
-            end.ids().filter_map(|id| Some((end.info(id)?.client, end.unacknowledged(id)?.acknowledged)))
+        let protocols = self.links.values().map(|link| &link.protocol);
+        protocols.flat_map(|protocol| {
+            protocol
+                .ids()
+                .filter_map(|id| Some((protocol.info(id)?.client, protocol.unacknowledged(id)?.acknowledged)))
         })
     }
 
-    fn data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
+    fn handle_data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
         let Some(mut link) = self.links.remove(&conn) else { return };
         let mut scratch = Scratch::new();
-        let mut input = link.end.unseal(now, bytes, &mut scratch);
+        let mut input = link.protocol.unseal(now, bytes, &mut scratch);
         loop {
-            match link.end.decompose(now, &mut input) {
-                Ok(Some(event)) => self.event(&mut link, event),
+            match link.protocol.decompose(now, &mut input) {
+                Ok(Some(event)) => self.handle_event(&mut link, event),
                 Ok(None) => break,
                 Err(error) => {
-                    // Faults lose connections, and only an alterer changes bytes: all other input must be valid.
-                    // Helpers may also use keys that the server does not know.
+                    // Other faults only end connections: all input must be valid unless an attacker alters bytes.
+                    // A helper may try a key that the server does not accept.
                     if !self.is_altered
                         && !matches!(error, LinkError::HandshakeTimeout | LinkError::UnknownKey { .. })
                     {
@@ -133,29 +135,33 @@ impl Server {
                 }
             }
         }
-        link.ungranted += bytes.len() as u32; // at most what was granted
+        link.ungranted += bytes.len() as u32; // fits: at most the granted bytes
         self.links.insert(conn, link);
     }
 
-    fn event(&mut self, link: &mut Link, event: ServerEvent<'_>) {
+    fn handle_event(&mut self, link: &mut Link, event: ServerEvent<'_>) {
         match event {
             ServerEvent::Established { .. } => {
-                if self.config.encryption != Encryption::Off && !link.end.is_encrypted() {
+                if self.config.encryption != Encryption::Off && !link.protocol.is_encrypted() {
                     self.oracle.borrow_mut().violation("a link is not encrypted".to_owned());
                 }
             }
             ServerEvent::Drain { .. } => {}
             ServerEvent::Connect { id, client, .. } => self.connect(link, id, client),
             ServerEvent::Forbidden { client, why } => {
-                self.oracle.borrow_mut().violation(format!("{client} was carried: {why}"));
+                self.oracle.borrow_mut().violation(format!(
+                    "the link of a key opened a connection for {client}, which the rules forbid: {why}"
+                ));
             }
             ServerEvent::Session { id, client, .. } if is_attacker(client) => {
-                link.end.refuse(id, RefuseReason::Gone);
+                link.protocol.refuse(id, RefuseReason::Gone);
             }
             ServerEvent::Session { .. }
             | ServerEvent::Carried { .. }
             | ServerEvent::CarriedControl { .. } => {
-                self.oracle.borrow_mut().violation("there are no sessions in this world".to_owned());
+                self.oracle
+                    .borrow_mut()
+                    .violation("a session was opened in a world without sessions".to_owned());
             }
             ServerEvent::Data { id, bytes } => self.receive(link, id, bytes),
             ServerEvent::Finished { id } => {
@@ -173,7 +179,7 @@ impl Server {
                     if reason == CloseReason::Normal {
                         oracle.server_saw_end(token);
                     } else if reason != CloseReason::Reset {
-                        oracle.violation(format!("stream {token:x} was closed for {reason:?}"));
+                        oracle.violation(format!("stream {token:x} was closed with the reason {reason:?}"));
                     }
                     oracle.server_done(token);
                 }
@@ -185,45 +191,45 @@ impl Server {
     }
 
     fn connect(&mut self, link: &mut Link, id: Id, client: SocketAddr) {
-        if self.rng.chance(self.early_ends_in_1000, 1000) {
-            link.end.refuse(id, RefuseReason::Full);
+        if self.rng.chance(self.early_ends_per_1000, 1000) {
+            link.protocol.refuse(id, RefuseReason::Full);
             self.oracle.borrow_mut().server_refuses(client);
             return;
         }
-        link.end.accept(id);
-        let ends_early = self.rng.chance(self.early_ends_in_1000, 1000);
+        link.protocol.accept(id);
+        let ends_early = self.rng.chance(self.early_ends_per_1000, 1000);
         let keeps_id = self.canary == Some(Canary::ForgetClose);
         let connection = Connection {
             client,
-            head: Vec::new(),
+            token_bytes: Vec::new(),
             token: None,
-            waiting: 0,
+            unread: 0,
             read: 0,
-            owed: 0,
+            reply_end: 0,
             replied: 0,
             client_finished: false,
             finished: false,
-            close_at: ends_early.then(|| self.rng.scale(1, 100_000)),
+            close_at: ends_early.then(|| self.rng.log_uniform(1, 100_000)),
             closes_first: self.rng.chance(1, 2),
             keeps_id,
         };
         link.connections.insert(id.0, connection);
     }
 
-    /// Delivers bytes, with the planted fault.
+    /// Delivers bytes to the application, altered by the planted fault if there is one.
     fn receive(&mut self, link: &mut Link, id: Id, bytes: &[u8]) {
-        let known = link.connections.get(&id.0).is_some_and(|connection| connection.token.is_some());
-        match self.canary.filter(|_| known) {
+        let has_token = link.connections.get(&id.0).is_some_and(|connection| connection.token.is_some());
+        match self.canary.filter(|_| has_token) {
             Some(Canary::DropPiece) => {
                 self.canary = None;
                 return;
             }
             Some(Canary::RepeatPiece) => {
                 self.canary = None;
-                self.take_in(link, id.0, bytes);
-                // The fault is the repeated delivery, not the count of unread bytes.
+                self.deliver(link, id.0, bytes);
+                // The repeated bytes must not change the count of unread bytes.
                 if let Some(connection) = link.connections.get_mut(&id.0) {
-                    connection.waiting -= bytes.len() as u64;
+                    connection.unread -= bytes.len() as u64;
                 }
             }
             Some(Canary::SwapPieces) if link.held.is_none() => {
@@ -232,39 +238,36 @@ impl Server {
             }
             _ => {}
         }
-        self.take_in(link, id.0, bytes);
+        self.deliver(link, id.0, bytes);
         if link.held.as_ref().is_some_and(|(held, _)| *held == id.0)
             && let Some((_, bytes)) = link.held.take()
         {
             self.canary = None;
-            self.take_in(link, id.0, &bytes);
+            self.deliver(link, id.0, &bytes);
         }
     }
 
-    fn take_in(&mut self, link: &mut Link, id: u32, bytes: &[u8]) {
+    fn deliver(&mut self, link: &mut Link, id: u32, bytes: &[u8]) {
         let Some(connection) = link.connections.get_mut(&id) else { return };
         let mut oracle = self.oracle.borrow_mut();
-        connection.waiting += bytes.len() as u64;
+        connection.unread += bytes.len() as u64;
         if is_attacker(connection.client) {
             return;
         }
-        if connection.waiting > u64::from(self.config.limits.window_bytes) {
-            oracle.violation(format!(
-                "{} bytes wait for the application, more than its window",
-                connection.waiting
-            ));
+        if connection.unread > u64::from(self.config.limits.window_bytes) {
+            oracle.violation(format!("{} unread bytes exceed the application's window", connection.unread));
         }
         let mut rest = bytes;
         if connection.token.is_none() {
-            let missing = TOKEN_BYTES as usize - connection.head.len();
-            let (head, tail) = bytes.split_at(missing.min(bytes.len()));
-            connection.head.extend_from_slice(head);
+            let missing = TOKEN_BYTES as usize - connection.token_bytes.len();
+            let (token_part, tail) = bytes.split_at(missing.min(bytes.len()));
+            connection.token_bytes.extend_from_slice(token_part);
             rest = tail;
-            if let Ok(head) = <[u8; 8]>::try_from(connection.head.as_slice()) {
-                let token = Token::from_le_bytes(head);
+            if let Ok(token_bytes) = <[u8; 8]>::try_from(connection.token_bytes.as_slice()) {
+                let token = Token::from_le_bytes(token_bytes);
                 if oracle.recognise(token, connection.client) {
                     connection.token = Some(token);
-                    oracle.server_received(token, &head);
+                    oracle.server_received(token, &token_bytes);
                     if connection.close_at.is_some() || connection.keeps_id {
                         oracle.server_ends_early(token);
                     }
@@ -278,95 +281,96 @@ impl Server {
         }
     }
 
-    /// Gives the applications of a link a turn: they read, reply, and end. Returns whether any is still busy.
+    /// Gives the applications of a link a turn: they read, reply and close. Returns whether any is still busy.
     fn work(&mut self, link: &mut Link) -> bool {
         let mut busy = false;
         let mut closed = Vec::new();
         if self.rng.chance(1, 3) {
-            link.closing.drain(..).for_each(|(id, reason)| link.end.close(id, reason));
+            link.closing.drain(..).for_each(|(id, reason)| link.protocol.close(id, reason));
         }
         busy |= !link.closing.is_empty();
-        while link.end.poll_room().is_some() {}
+        while link.protocol.poll_room().is_some() {}
         for (id, connection) in &mut link.connections {
             let id = Id(*id);
             if self.rng.chance(1, 4) {
                 busy = true;
                 continue;
             }
-            let room = OWED_BYTES_MAX.saturating_sub(connection.owed - connection.replied);
-            let part = connection.waiting.min(self.rng.scale(1, 64 * 1024)).min(room / 4);
-            connection.waiting -= part;
+            let room_for_replies =
+                UNWRITTEN_BYTES_MAX.saturating_sub(connection.reply_end - connection.replied);
+            let part = connection.unread.min(self.rng.log_uniform(1, 64 * 1024)).min(room_for_replies / 4);
+            connection.unread -= part;
             connection.read += part;
             if self.canary != Some(Canary::ForgetCredit) {
-                let outcome = link.end.consumed(id, part as usize);
-                debug_assert_eq!(outcome, Ok(()), "at most what waits");
+                let outcome = link.protocol.consumed(id, part as usize);
+                debug_assert_eq!(outcome, Ok(()), "the application should consume only unread bytes");
             }
-            connection.owed = connection.reply_bytes(connection.read);
+            connection.reply_end = connection.reply_bytes(connection.read);
             if is_attacker(connection.client) {
-                let part = (connection.owed - connection.replied).min(64 * 1024) as usize; // fits
-                connection.replied += link.end.compose(id, &vec![0; part]) as u64;
-                busy |= connection.waiting > 0 || connection.replied < connection.owed;
+                let part = (connection.reply_end - connection.replied).min(64 * 1024) as usize; // fits: at most 64 KiB
+                connection.replied += link.protocol.compose(id, &vec![0; part]) as u64;
+                busy |= connection.unread > 0 || connection.replied < connection.reply_end;
                 continue;
             }
             let Some(token) = connection.token else { continue };
             let mut oracle = self.oracle.borrow_mut();
-            let part = (connection.owed - connection.replied).min(self.rng.scale(1, 64 * 1024));
+            let part = (connection.reply_end - connection.replied).min(self.rng.log_uniform(1, 64 * 1024));
             if part > 0 {
                 let bytes = bytes_of(reply_word, token, connection.replied, part);
-                let taken = link.end.compose(id, &bytes) as u64;
-                connection.replied += taken;
-                oracle.replied(token, taken);
+                let accepted = link.protocol.compose(id, &bytes) as u64;
+                connection.replied += accepted;
+                oracle.replied(token, accepted);
             }
             if self.rng.chance(1, 16)
-                && let Some(all) = link.end.unacknowledged(id)
+                && let Some(kept) = link.protocol.unacknowledged(id)
             {
                 let bytes_max = self.config.limits.kept_bytes_max;
-                oracle.kept(token, all.acknowledged, &[all.bytes.0, all.bytes.1].concat(), bytes_max);
+                oracle.kept(token, kept.acknowledged, &[kept.bytes.0, kept.bytes.1].concat(), bytes_max);
             }
             if connection.close_at.is_some_and(|at| connection.read >= at) {
                 let reason = self.rng.pick(&[CloseReason::Normal, CloseReason::Reset]);
                 oracle.replied_all(token);
                 oracle.server_done(token);
-                link.end.close(id, reason);
+                link.protocol.close(id, reason);
                 closed.push(id.0);
                 continue;
             }
-            let all = connection.client_finished
-                && connection.waiting == 0
-                && connection.replied == connection.owed;
-            if all && !connection.finished {
+            let has_replied_all = connection.client_finished
+                && connection.unread == 0
+                && connection.replied == connection.reply_end;
+            if has_replied_all && !connection.finished {
                 connection.finished = true;
                 oracle.replied_all(token);
-                link.end.finish(id);
+                link.protocol.finish(id);
                 if connection.closes_first && !connection.keeps_id {
                     oracle.server_done(token);
-                    link.end.close(id, CloseReason::Normal);
+                    link.protocol.close(id, CloseReason::Normal);
                     closed.push(id.0);
                 }
             }
-            busy |= connection.waiting > 0 || connection.replied < connection.owed;
+            busy |= connection.unread > 0 || connection.replied < connection.reply_end;
         }
         closed.iter().for_each(|id| drop(link.connections.remove(id)));
         busy
     }
 
     fn transmit<T: Transport>(&mut self, now: Time, conn: Conn, link: &mut Link, out: &mut T) {
-        while let Some(mut chunk) = link.unsent.take().or_else(|| link.end.flush(now)) {
+        while let Some(mut chunk) = link.unsent.take().or_else(|| link.protocol.flush(now)) {
             match out.send_chunk(conn, chunk) {
                 Ok(()) => continue,
                 Err(returned) => chunk = returned,
             }
-            let taken = out.send(conn, chunk.as_slice());
-            chunk.advance(taken);
+            let accepted = out.send(conn, chunk.as_slice());
+            chunk.advance(accepted);
             if !chunk.is_empty() {
                 link.unsent = Some(chunk);
                 break;
             }
         }
         if let Some(spent) = out.take_recycled_chunk() {
-            link.end.recycle(spent);
+            link.protocol.recycle(spent);
         }
-        if link.end.may_read() {
+        if link.protocol.may_read() {
             out.grant(conn, std::mem::take(&mut link.ungranted));
         }
     }
@@ -390,10 +394,10 @@ impl Application for Server {
     fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
         match event {
             Event::Opened { peer, .. } => {
-                let fresh = LinkRandomness::filled(|bytes| self.rng.fill(bytes));
-                let end = ServerLink::new(self.config.clone(), now, peer, self.local, fresh);
+                let randomness = LinkRandomness::generate(|bytes| self.rng.fill(bytes));
+                let protocol = ServerLink::new(self.config.clone(), now, peer, self.local, randomness);
                 let link = Link {
-                    end,
+                    protocol,
                     unsent: None,
                     ungranted: 0,
                     connections: BTreeMap::new(),
@@ -403,7 +407,7 @@ impl Application for Server {
                 self.links.insert(conn, link);
                 out.grant(conn, 1 << 20);
             }
-            Event::Data { bytes, .. } => self.data(now, conn, bytes, out),
+            Event::Data { bytes, .. } => self.handle_data(now, conn, bytes, out),
             Event::Finished => {
                 if let Some(link) = self.links.remove(&conn) {
                     self.drop_link(link);
@@ -426,7 +430,7 @@ impl Application for Server {
         self.work_at = None;
         let mut failed = Vec::new();
         for (conn, link) in &mut self.links {
-            if link.end.handle_timeout(now).is_err() {
+            if link.protocol.handle_timeout(now).is_err() {
                 failed.push(*conn);
             }
         }
@@ -451,10 +455,10 @@ impl Application for Server {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        let of_link = |link: &Link| match link.end.pending() {
-            0 => link.end.poll_timeout(),
-            _ => link.end.poll_read_timeout(),
+        let timeout_of = |link: &Link| match link.protocol.pending() {
+            0 => link.protocol.poll_timeout(),
+            _ => link.protocol.poll_read_timeout(),
         };
-        self.links.values().filter_map(of_link).chain(self.work_at).min()
+        self.links.values().filter_map(timeout_of).chain(self.work_at).min()
     }
 }

@@ -1,9 +1,9 @@
-//! A relay's world: clients, helpers, a server and faults, all from one seed.
+//! The world of relays: clients, helpers, a server and faults, all drawn from one seed.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillway_relay::{Cut, Notice, Relay};
+use spillway_relay::{Notice, Relay, ResetReason};
 use spillway_transport::Time;
 
 use crate::agenda::NetworkEvent;
@@ -12,7 +12,8 @@ use crate::attackers::{ATTACKERS_IP, Attackers};
 use crate::driver::{self, Down};
 use crate::names::{SERVER, address, client_key, ip};
 use crate::network::Network;
-use crate::oracle::{Oracle, Shared};
+use crate::oracle::{Oracle, SharedOracle};
+use crate::phases::PhasedWorld;
 use crate::relay::canary::Canary;
 use crate::relay::clients::Clients;
 use crate::relay::helpers;
@@ -22,18 +23,17 @@ use crate::relay::settings;
 use crate::relay::world_config::{self, WorldConfig, is_suspicious};
 use crate::rng::Rng;
 use crate::socket::HostId;
-use crate::storm::Stormy;
 
-const PLAIN: HostId = 1;
-const LIBRARY: HostId = 2;
+const PLAIN_CLIENTS: HostId = 1;
+const LIBRARY_CLIENTS: HostId = 2;
 const FIRST_HELPER: HostId = 3;
 
-/// Numbers of the world's own events; a host's index is added to `RESTART`.
+/// Numbers of the world's own events. `RESTART` is added to a host's index.
 const FAULT: u64 = 0;
 const RESTART: u64 = 1;
 
 /// The server's kept replies are checked once in this many steps.
-const KEPT_EVERY: u64 = 16;
+const KEPT_CHECK_EVERY: u64 = 16;
 
 enum Node {
     Server(Box<Server>),
@@ -48,16 +48,16 @@ enum Node {
 pub struct World {
     pub(crate) network: Network,
     nodes: Vec<Node>,
-    pub(crate) oracle: Shared,
+    pub(crate) oracle: SharedOracle,
     rng: Rng,
     config: WorldConfig,
-    /// By host: clients of each helper at the last check.
+    /// By host: number of clients of a helper at the previous check.
     clients_before: Vec<u32>,
-    storm: bool,
+    in_fault_phase: bool,
     steps: u64,
     /// Faults injected.
     pub faults: u64,
-    /// Batches and messages that helpers sent.
+    /// Number of batches and of messages that helpers sent.
     pub traffic: (u64, u64),
 }
 
@@ -65,34 +65,35 @@ impl World {
     /// Creates a world at its beginning.
     pub fn new(seed: u64, canary: Option<Canary>) -> World {
         let mut rng = Rng::new(seed);
-        // Generators of their own leave the rest of each world unchanged.
+        // With separate generators, a change of the attacks does not change other draws of the same seed.
         let mut attack_rng = Rng::new(!seed);
         let mut alterer_rng = Rng::new(seed.rotate_left(32) ^ 1);
-        let config = world_config::drawn(&mut rng, &mut attack_rng, &mut alterer_rng, canary);
-        let mut network = Network::new(rng.word(), config.weather);
-        let oracle: Shared = Shared::new(std::cell::RefCell::new(Oracle::new(config.calm)));
+        let config = world_config::draw(&mut rng, &mut attack_rng, &mut alterer_rng, canary);
+        let mut network = Network::new(rng.word(), config.conditions);
+        let oracle: SharedOracle =
+            SharedOracle::new(std::cell::RefCell::new(Oracle::new(config.is_faultless)));
         let helpers = FIRST_HELPER..FIRST_HELPER + config.helpers;
         network.add_host(ip(SERVER), &[11411]);
-        network.add_host(ip(PLAIN), &[]);
-        network.add_host(ip(LIBRARY), &[]);
+        network.add_host(ip(PLAIN_CLIENTS), &[]);
+        network.add_host(ip(LIBRARY_CLIENTS), &[]);
         for host in helpers.clone() {
             network.add_host(ip(host), &[11211, 11411]);
         }
         let targets = |port| helpers.clone().map(|host| address(host, port)).collect::<Vec<_>>();
-        let (most, early_ends) = (config.clients_max, config.early_ends_in_1000);
+        let (clients_max, early_ends) = (config.clients_max, config.early_ends_per_1000);
         let plain = Clients::new(
-            network.addresses(PLAIN),
+            network.addresses(PLAIN_CLIENTS),
             targets(11211),
-            most,
+            clients_max,
             early_ends,
             rng.fork(),
             oracle.clone(),
         );
         let library = Library::new(
-            network.addresses(LIBRARY),
+            network.addresses(LIBRARY_CLIENTS),
             targets(11411),
             client_key(),
-            most / 2,
+            clients_max / 2,
             early_ends,
             rng.fork(),
             oracle.clone(),
@@ -107,7 +108,7 @@ impl World {
             rng,
             clients_before: vec![0; FIRST_HELPER + config.helpers],
             config,
-            storm: true,
+            in_fault_phase: true,
             steps: 0,
             faults: 0,
             traffic: (0, 0),
@@ -128,7 +129,7 @@ impl World {
         world.network.grants_everything = canary == Some(Canary::ReadFlooders);
         world.network.reports_full_memory = canary == Some(Canary::CloseIdle);
         if canary == Some(Canary::FlipByte) {
-            world.network.flip = Some((PLAIN, FIRST_HELPER, 10));
+            world.network.flip = Some((PLAIN_CLIENTS, FIRST_HELPER, 10));
         }
         if let Node::Server(server) = &mut world.nodes[SERVER] {
             server.canary = canary;
@@ -136,8 +137,8 @@ impl World {
         for host in 0..world.nodes.len() {
             world.network.turn_soon(host);
         }
-        if !world.config.calm {
-            world.network.after(Duration::from_millis(5), NetworkEvent::World(FAULT));
+        if !world.config.is_faultless {
+            world.network.queue_after(Duration::from_millis(5), NetworkEvent::World(FAULT));
         }
         world
     }
@@ -145,12 +146,12 @@ impl World {
     fn start(&mut self, host: HostId) {
         let mut rng = self.rng.fork();
         self.nodes[host] = if host == SERVER {
-            let early_ends = self.config.early_ends_in_1000 / 4;
+            let early_ends = self.config.early_ends_per_1000 / 4;
             let (mut config, oracle) = (self.config.server.clone(), self.oracle.clone());
             if self.faults > 0 && rng.chance(1, 2) {
-                let least = settings::server_window_min(&self.config.relay);
+                let window_min = settings::server_window_min(&self.config.relay);
                 Arc::make_mut(&mut config).limits.window_bytes =
-                    (rng.scale(16, 256 * 1024) as u32).max(least);
+                    (rng.log_uniform(16, 256 * 1024) as u32).max(window_min);
             }
             let mut server = Server::new(config, address(SERVER, 11411), early_ends, rng, oracle);
             server.is_altered = self.config.is_altered;
@@ -159,7 +160,9 @@ impl World {
             match helpers::start(&self.config.relay, rng) {
                 Ok(relay) => Node::Helper(relay),
                 Err(error) => {
-                    self.oracle.borrow_mut().violation(format!("a fault of the simulator: {error}"));
+                    self.oracle
+                        .borrow_mut()
+                        .violation(format!("the simulator cannot start a helper: {error}"));
                     Node::Down(Down)
                 }
             }
@@ -170,15 +173,15 @@ impl World {
     fn stop(&mut self, host: HostId) {
         match std::mem::replace(&mut self.nodes[host], Node::Down(Down)) {
             Node::Server(mut server) => server.die(),
-            Node::Helper(relay) => self.count(&relay),
+            Node::Helper(relay) => self.count_traffic(&relay),
             _ => {}
         }
         self.network.crash(host);
-        let down = Duration::from_nanos(self.rng.scale(1_000_000, 300_000_000));
-        self.network.after(down, NetworkEvent::World(RESTART + host as u64));
+        let downtime = Duration::from_nanos(self.rng.log_uniform(1_000_000, 300_000_000));
+        self.network.queue_after(downtime, NetworkEvent::World(RESTART + host as u64));
     }
 
-    fn count(&mut self, relay: &Relay) {
+    fn count_traffic(&mut self, relay: &Relay) {
         for service in relay.status().services {
             self.traffic.0 += service.traffic.batches_sent;
             self.traffic.1 += service.traffic.messages_sent;
@@ -188,21 +191,21 @@ impl World {
     fn check_bounds(&mut self) {
         for (node, before) in self.nodes.iter_mut().zip(&mut self.clients_before) {
             let Node::Helper(relay) = node else { continue };
-            // Clients may have come or left in this turn.
+            // Many clients may have come or left in this turn: half of the bound counts as possibly full.
             let clients = relay.clients();
-            let has_been_full = clients.max(*before) * 2 >= self.config.relay.clients_max;
+            let may_have_been_full = clients.max(*before) * 2 >= self.config.relay.clients_max;
             *before = clients;
             while let Some(notice) = relay.poll_notice() {
-                if let Notice::ClientReset { client, why: Cut::Memory(_), .. } = notice
-                    && client.ip() == ip(PLAIN)
+                if let Notice::ClientReset { client, why: ResetReason::Memory(_), .. } = notice
+                    && client.ip() == ip(PLAIN_CLIENTS)
                 {
                     self.oracle.borrow_mut().closed_for_memory(client);
                 }
-                if is_suspicious(notice, &self.config, has_been_full) {
+                if is_suspicious(notice, &self.config, may_have_been_full) {
                     self.oracle.borrow_mut().violation(format!("a helper reports {notice:?}"));
                 }
             }
-            if let Some(what) = helpers::beyond_bounds(relay, &self.config.relay) {
+            if let Some(what) = helpers::exceeded_bound(relay, &self.config.relay) {
                 self.oracle.borrow_mut().violation(what);
             }
         }
@@ -211,13 +214,14 @@ impl World {
         }
     }
 
-    /// Checks that the server keeps all replies that a plain client's TCP lacks.
+    /// Checks that the server keeps all replies that a plain client's TCP has not received.
     fn check_kept(&mut self) {
         let Node::Server(server) = &self.nodes[SERVER] else { return };
-        let received = self.network.received_by(PLAIN);
+        let received = self.network.received_by(PLAIN_CLIENTS);
         for (client, from) in server.kept_from() {
             if received.get(&client).is_some_and(|received| from > *received) {
-                let what = format!("replies that {client} lacks are not kept: only from offset {from}");
+                let what =
+                    format!("replies that {client} has not received are not kept: only from offset {from}");
                 self.oracle.borrow_mut().violation(what);
             }
         }
@@ -230,18 +234,19 @@ impl World {
             let Node::Helper(relay) = &self.nodes[host] else { continue };
             let connection_bytes_max = self.config.relay.connection_buffer_bytes;
             let (clients, _) = relay.client_statuses(None, usize::MAX);
-            let beyond = clients.iter().find_map(|client| {
-                attackers.beyond_bounds(client.client, client.buffered, connection_bytes_max)
+            let too_many_bytes = clients.iter().find_map(|client| {
+                attackers.exceeded_bound(client.client, client.buffered, connection_bytes_max)
             });
-            let too_many = attackers.beyond_strangers(&self.network, host, self.config.unauthenticated);
-            for what in beyond.into_iter().chain(too_many) {
+            let exceeded_stranger_bound =
+                attackers.exceeded_stranger_bound(&self.network, host, self.config.unauthenticated);
+            for what in too_many_bytes.into_iter().chain(exceeded_stranger_bound) {
                 self.oracle.borrow_mut().violation(what);
             }
         }
     }
 
-    fn fault(&mut self) {
-        if !self.storm {
+    fn inject_fault(&mut self) {
+        if !self.in_fault_phase {
             return;
         }
         self.faults += 1;
@@ -252,26 +257,27 @@ impl World {
             2 => self.drain(helper),
             3 => self.change_settings(helper),
             4..=5 => {
-                // A connection of the server's host is a link.
+                // Every connection of the server's host is a link.
                 if let Some(conn) = self.network.any_connection(SERVER, &mut self.rng) {
                     self.network.cut(SERVER, conn);
                 }
             }
             6..=9 => {
-                let (host, delay) = (self.rng.pick(&[SERVER, helper]), self.rng.scale(100_000, 50_000_000));
+                let (host, delay) =
+                    (self.rng.pick(&[SERVER, helper]), self.rng.log_uniform(100_000, 50_000_000));
                 if let Some(conn) = self.network.any_connection(host, &mut self.rng) {
                     self.network.stall(host, conn, Duration::from_nanos(delay));
                 }
             }
             _ => {
-                let host = self.rng.pick(&[PLAIN, LIBRARY, helper]);
+                let host = self.rng.pick(&[PLAIN_CLIENTS, LIBRARY_CLIENTS, helper]);
                 if let Some(conn) = self.network.any_connection(host, &mut self.rng) {
                     self.network.cut(host, conn);
                 }
             }
         }
-        let next = self.rng.scale(1_000_000, self.config.fault_ns_max);
-        self.network.after(Duration::from_nanos(next), NetworkEvent::World(FAULT));
+        let next = self.rng.log_uniform(1_000_000, self.config.fault_ns_max);
+        self.network.queue_after(Duration::from_nanos(next), NetworkEvent::World(FAULT));
     }
 
     fn stop_if_up(&mut self, host: HostId) {
@@ -280,9 +286,9 @@ impl World {
         }
     }
 
-    /// Drains a helper, or stops it if it is drained.
+    /// Drains a helper, or stops it if it has already drained.
     fn drain(&mut self, host: HostId) {
-        let within = Duration::from_nanos(self.rng.scale(1_000_000, 50_000_000));
+        let within = Duration::from_nanos(self.rng.log_uniform(1_000_000, 50_000_000));
         if let Node::Helper(relay) = &mut self.nodes[host] {
             if relay.is_drained() {
                 return self.stop(host);
@@ -291,53 +297,53 @@ impl World {
         }
     }
 
-    /// Changes a running helper's settings, or drains its service until the next change.
+    /// Changes the settings of a running helper, or drains its service until the next change.
     fn change_settings(&mut self, host: HostId) {
-        let within = Duration::from_nanos(self.rng.scale(1_000_000, 50_000_000));
-        let drains = self.rng.chance(1, 4);
-        let config = settings::other(&mut self.rng, &self.config.relay);
+        let within = Duration::from_nanos(self.rng.log_uniform(1_000_000, 50_000_000));
+        let drains_service = self.rng.chance(1, 4);
+        let config = settings::changed(&mut self.rng, &self.config.relay);
         let Node::Helper(relay) = &mut self.nodes[host] else { return };
         if relay.is_draining() {
             return;
         }
-        let refused = driver::command(&mut self.network, host, &mut **relay, |now, relay, port| {
-            if drains {
+        let is_refused = driver::command(&mut self.network, host, &mut **relay, |now, relay, port| {
+            if drains_service {
                 relay.drain_service(now, settings::SERVICE, within, port);
                 return false;
             }
             relay.reconfigure(now, config, within, port).is_err()
         });
-        if refused {
+        if is_refused {
             self.oracle.borrow_mut().violation("a helper refuses valid settings".to_owned());
         }
     }
 
-    /// Checks that everything has ended. Returns batches and messages sent by helpers.
+    /// Checks that everything has ended. Returns the number of batches and of messages that helpers sent.
     pub fn finish(&mut self) -> (u64, u64) {
         if !self.has_violations() {
             for what in self.leftovers() {
-                self.oracle.borrow_mut().violation(format!("after the storm there are still {what}"));
+                self.oracle.borrow_mut().violation(format!("after the fault phase there are still {what}"));
             }
             self.oracle.borrow_mut().all_ended();
         }
         for node in std::mem::take(&mut self.nodes) {
             if let Node::Helper(relay) = node {
-                self.count(&relay);
+                self.count_traffic(&relay);
             }
         }
         self.traffic
     }
 }
 
-impl Stormy for World {
+impl PhasedWorld for World {
     fn step(&mut self) -> bool {
         match self.network.pop() {
             None => return false,
-            Some(NetworkEvent::World(FAULT)) => self.fault(),
-            Some(NetworkEvent::World(restart)) => self.start((restart - RESTART) as HostId),
-            Some(what) => {
+            Some(NetworkEvent::World(FAULT)) => self.inject_fault(),
+            Some(NetworkEvent::World(number)) => self.start((number - RESTART) as HostId),
+            Some(event) => {
                 let nodes = &mut self.nodes;
-                driver::handle(&mut self.network, what, |network, host| match &mut nodes[host] {
+                driver::handle(&mut self.network, event, |network, host| match &mut nodes[host] {
                     Node::Server(node) => driver::turn(network, host, &mut **node),
                     Node::Plain(node) => driver::turn(network, host, &mut **node),
                     Node::Library(node) => driver::turn(network, host, &mut **node),
@@ -347,7 +353,7 @@ impl Stormy for World {
                 });
                 self.check_bounds();
                 self.steps += 1;
-                if self.steps.is_multiple_of(KEPT_EVERY) {
+                if self.steps.is_multiple_of(KEPT_CHECK_EVERY) {
                     self.check_kept();
                     self.check_attackers();
                 }
@@ -356,10 +362,10 @@ impl Stormy for World {
         true
     }
 
-    fn calm_down(&mut self) {
-        self.storm = false;
+    fn begin_calm_phase(&mut self) {
+        self.in_fault_phase = false;
         if let Some(alterer) = &mut self.network.alterer {
-            alterer.calm_down();
+            alterer.begin_calm_phase();
         }
         for host in FIRST_HELPER..self.nodes.len() {
             let Node::Helper(relay) = &mut self.nodes[host] else { continue };
@@ -368,19 +374,19 @@ impl Stormy for World {
                 continue;
             }
             let config = self.config.relay.clone();
-            let refused = driver::command(&mut self.network, host, &mut **relay, |now, relay, port| {
+            let is_refused = driver::command(&mut self.network, host, &mut **relay, |now, relay, port| {
                 relay.reconfigure(now, config, Duration::from_millis(50), port).is_err()
             });
-            if refused {
+            if is_refused {
                 self.oracle.borrow_mut().violation("a helper refuses valid settings".to_owned());
             }
         }
         let now = self.network.now();
         for host in 0..self.nodes.len() {
             match &mut self.nodes[host] {
-                Node::Plain(clients) => clients.calm_down(now),
-                Node::Library(clients) => clients.calm_down(now),
-                Node::Attackers(attackers) => attackers.calm_down(),
+                Node::Plain(clients) => clients.begin_calm_phase(now),
+                Node::Library(clients) => clients.begin_calm_phase(now),
+                Node::Attackers(attackers) => attackers.begin_calm_phase(),
                 _ => continue,
             }
             self.network.turn_soon(host);
@@ -388,26 +394,26 @@ impl Stormy for World {
     }
 
     fn leftovers(&self) -> Vec<String> {
-        let mut left = Vec::new();
-        let mut note = |what: &str, count: usize| {
+        let mut leftovers = Vec::new();
+        let mut add = |what: &str, count: usize| {
             if count > 0 {
-                left.push(format!("{count} {what}"));
+                leftovers.push(format!("{count} {what}"));
             }
         };
-        note("streams", self.oracle.borrow().open());
+        add("streams", self.oracle.borrow().open());
         for node in &self.nodes {
             match node {
-                Node::Plain(clients) => note("plain clients' connections", clients.open()),
-                Node::Library(clients) => note("library clients' links", clients.open()),
-                Node::Attackers(attackers) => note("attackers' connections", attackers.open()),
-                Node::Server(server) => note("connections at the server", server.connections()),
+                Node::Plain(clients) => add("plain clients' connections", clients.open()),
+                Node::Library(clients) => add("library clients' links", clients.open()),
+                Node::Attackers(attackers) => add("attackers' connections", attackers.open()),
+                Node::Server(server) => add("connections at the server", server.connections()),
                 Node::Helper(relay) => {
-                    helpers::leftovers(relay).into_iter().for_each(|(what, count)| note(what, count))
+                    helpers::leftovers(relay).into_iter().for_each(|(what, count)| add(what, count))
                 }
-                Node::Down(_) => note("host down", 1),
+                Node::Down(_) => add("hosts that are down", 1),
             }
         }
-        left
+        leftovers
     }
 
     fn progress(&self) -> u64 {

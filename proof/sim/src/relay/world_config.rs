@@ -1,4 +1,4 @@
-//! The parameters of a relay's world, drawn from its seed.
+//! The parameters of a world of relays, drawn from its seed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,54 +6,54 @@ use std::time::Duration;
 use spillway_auth::KeyRing;
 use spillway_batch::unauthenticated::Bounds;
 use spillway_batch::{AddressRules, Encryption, Limits, LinkError, Role, ServerConfig};
-use spillway_relay::{Config, Cut, LinkDown, Notice, Refusal};
+use spillway_relay::{Config, LinkDown, Notice, Refusal, ResetReason};
 
 use crate::attackers::{self, Attack, is_attacker};
+use crate::conditions::NetworkConditions;
 use crate::names::helper_key;
 use crate::relay::canary::Canary;
 use crate::relay::settings;
 use crate::rng::Rng;
-use crate::weather::Weather;
 
 #[derive(Clone, Debug)]
 pub(crate) struct WorldConfig {
-    pub(crate) weather: Weather,
+    pub(crate) conditions: NetworkConditions,
     pub(crate) helpers: usize,
     pub(crate) relay: Config,
     pub(crate) server: Arc<ServerConfig>,
     pub(crate) clients_max: usize,
-    pub(crate) early_ends_in_1000: u64,
-    /// No faults: every stream whose ends intend it must complete.
-    pub(crate) calm: bool,
+    pub(crate) early_ends_per_1000: u64,
+    /// No faults: every stream must complete unless its client or the application ends it early.
+    pub(crate) is_faultless: bool,
     pub(crate) fault_ns_max: u64,
     pub(crate) attack: Option<Attack>,
     /// An attacker on the path of the helpers' links alters segments.
     pub(crate) is_altered: bool,
-    /// Bounds that helpers must keep; a helper with a planted fault does not know them.
+    /// Bounds that helpers must keep; a planted fault may remove them from the helpers.
     pub(crate) unauthenticated: Bounds,
 }
 
-pub(crate) fn drawn(
+pub(crate) fn draw(
     rng: &mut Rng,
     attack_rng: &mut Rng,
     alterer_rng: &mut Rng,
     canary: Option<Canary>,
 ) -> WorldConfig {
-    let calm = canary.is_some() || rng.chance(1, 4);
-    let mut weather = Weather::drawn(rng, calm);
+    let is_faultless = canary.is_some() || rng.chance(1, 4);
+    let mut conditions = NetworkConditions::draw(rng, is_faultless);
     if canary == Some(Canary::ReadFlooders) {
-        // Much input, and few of its answers in the transport's queue.
-        weather = Weather { queue_bytes_max: 2_000, ..Weather::calm() };
+        // The transport's queue holds only few answers.
+        conditions = NetworkConditions { queue_bytes_max: 2_000, ..NetworkConditions::mild() };
     }
     let mut ring = KeyRing::new();
     ring.accept(Role::Helper, helper_key());
-    // In half of the worlds windows are so wide that only links limit a stream.
-    let wide = canary != Some(Canary::ForgetCredit) && rng.chance(1, 2);
-    let window = if wide { 256 * 1024 } else { rng.scale(16, 4096) as u32 };
+    // In half of the worlds windows are so large that only the links limit a stream.
+    let has_large_windows = canary != Some(Canary::ForgetCredit) && rng.chance(1, 2);
+    let window = if has_large_windows { 256 * 1024 } else { rng.log_uniform(16, 4096) as u32 };
     let limits = Limits {
         window_bytes: window,
-        pending_bytes_max: rng.scale(1_000, 1 << 20) as usize,
-        connections_max: if calm { 1000 } else { rng.pick(&[5, 100, 1000]) },
+        pending_bytes_max: rng.log_uniform(1_000, 1 << 20) as usize,
+        connections_max: if is_faultless { 1000 } else { rng.pick(&[5, 100, 1000]) },
         kept_bytes_max: rng.pick(&[0, 2_000, 10_000, 256 * 1024]),
         handshake_timeout: Duration::from_secs(5),
     };
@@ -63,7 +63,7 @@ pub(crate) fn drawn(
         server.encryption = Encryption::Off;
     }
     let helpers = rng.range(1, 2) as usize;
-    let mut relay = settings::of_helpers(rng, calm);
+    let mut relay = settings::of_helpers(rng, is_faultless);
     server.limits.window_bytes = server.limits.window_bytes.max(settings::server_window_min(&relay));
     if canary == Some(Canary::HastyAcknowledgement) {
         server.limits.kept_bytes_max = 256 * 1024;
@@ -73,31 +73,31 @@ pub(crate) fn drawn(
         Some(Canary::KeepStrangers) => Some(Attack::WITHOUT_KEY),
         Some(Canary::ReadFlooders) => Some(Attack::FLOODING),
         Some(_) => None,
-        None => Attack::drawn(attack_rng),
+        None => Attack::draw(attack_rng),
     };
-    let unauthenticated = attackers::drawn_bounds(attack_rng, attack, canary.is_some());
+    let unauthenticated = attackers::draw_bounds(attack_rng, attack, canary.is_some());
     relay.unauthenticated =
         if canary == Some(Canary::KeepStrangers) { attackers::NO_BOUNDS } else { unauthenticated };
-    let is_altered = canary == Some(Canary::UnsealedLinks) || !calm && alterer_rng.chance(1, 3);
+    let is_altered = canary == Some(Canary::UnsealedLinks) || !is_faultless && alterer_rng.chance(1, 3);
     WorldConfig {
         attack,
         is_altered,
         unauthenticated,
-        weather,
+        conditions,
         helpers,
         relay,
         server: Arc::new(server),
-        clients_max: rng.scale(4, 120) as usize,
-        early_ends_in_1000: if calm { rng.pick(&[0, 100]) } else { 100 },
-        calm,
-        fault_ns_max: rng.scale(5_000_000, 200_000_000),
+        clients_max: rng.log_uniform(4, 120) as usize,
+        early_ends_per_1000: if is_faultless { rng.pick(&[0, 100]) } else { 100 },
+        is_faultless,
+        fault_ns_max: rng.log_uniform(5_000_000, 200_000_000),
     }
 }
 
-/// Whether a helper's notice is a violation. Faults lose connections, only an alterer changes bytes, and only on
-/// links; all but attackers keep to the protocol. `has_been_full`: the helper may have had `clients_max` clients when
-/// it gave the notice.
-pub(crate) fn is_suspicious(notice: Notice, config: &WorldConfig, has_been_full: bool) -> bool {
+/// Whether a helper's notice is a violation. Faults only end connections; an attacker on the path alters only bytes of
+/// links; all other hosts keep to the protocol. `may_have_been_full`: the helper may have had `clients_max` clients
+/// when it gave the notice.
+pub(crate) fn is_suspicious(notice: Notice, config: &WorldConfig, may_have_been_full: bool) -> bool {
     let bounds = config.unauthenticated;
     match notice {
         Notice::ClientReset { client, .. } | Notice::ClientRefused { client, .. } if is_attacker(client) => {
@@ -105,11 +105,13 @@ pub(crate) fn is_suspicious(notice: Notice, config: &WorldConfig, has_been_full:
         }
         Notice::LinkDown { why: LinkDown::Link(_), .. } if config.is_altered => false,
         Notice::LinkDown { why: LinkDown::Link(error), .. } => error != LinkError::HandshakeTimeout,
-        Notice::ClientReset { why, .. } => !matches!(why, Cut::Memory(_)),
+        Notice::ClientReset { why, .. } => !matches!(why, ResetReason::Memory(_)),
         Notice::ClientRefused { why: Refusal::Handshake(error), .. } => error != LinkError::HandshakeTimeout,
-        // An attack is too small to reach the shipped bounds. A full helper closes unauthenticated clients for new
+        // An attack here cannot reach the shipped bounds. A full helper closes unauthenticated clients to accept new
         // ones.
-        Notice::ClientRefused { why: Refusal::Evicted, .. } => bounds == Bounds::DEFAULT && !has_been_full,
+        Notice::ClientRefused { why: Refusal::Evicted, .. } => {
+            bounds == Bounds::DEFAULT && !may_have_been_full
+        }
         Notice::ClientRefused { why, .. } => {
             matches!(why, Refusal::Address | Refusal::ForeignAddress | Refusal::OtherServer)
         }

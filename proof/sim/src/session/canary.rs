@@ -7,47 +7,47 @@ use super::check::Check;
 pub enum Canary {
     /// Bytes from a replaced carrier are delivered to the server's application.
     DeliverOld,
-    /// A piece of a request is lost between the link and the session.
+    /// The bytes of an event are lost between the link and the session.
     DropPiece,
-    /// A piece of a request is delivered twice.
+    /// The bytes of an event are delivered twice.
     RepeatPiece,
     /// A byte of a request is altered.
     AlterRequest,
     /// A byte of a reply is altered.
     AlterReply,
-    /// The end of the replies is sent before the last of them.
+    /// The end of the replies is sent before the last reply.
     EarlyEnd,
-    /// The server resumes a session on a carrier whose opening message is old.
+    /// The server resumes a session for an opening message with an old epoch.
     AcceptStale,
     /// The server answers *gone* for a session that it knows.
     FalseGone,
-    /// The server forgets how sessions ended, and answers *gone* for those that were closed in order.
+    /// The server forgets how sessions ended, and answers *gone* for sessions that were closed in order.
     ForgetLast,
-    /// The server confirms the end of a session that it does not know to a client that has closed it, as if it had
+    /// The server does not know a session, but confirms its end to the client that has closed it, as if the server had
     /// received every byte.
     FalseOver,
     /// A client reports a higher acknowledged offset for a session that is *gone* than the server acknowledged.
     GoneFurther,
     /// A session keeps more bytes for its client than its bound.
     KeepMore,
-    /// A session takes more bytes from its client than its window.
+    /// A session accepts more bytes from its client than its window.
     TakeMore,
     /// Credit for bytes that were read is never returned.
     ForgetCredit,
     /// Room to write that comes with a new carrier is not reported.
     ForgetRoom,
-    /// A connection on a helper's link is never closed after its client has left: its id is never free.
+    /// A virtual connection on a helper's link is never closed after its client has left: its id stays in use.
     ForgetClose,
     /// The server sends a wrong offset as the end of the replies.
     WrongFinish,
     /// The server keeps all connections that do not authenticate.
     KeepStrangers,
-    /// The server goes on reading a peer that does not read its answers.
+    /// The server keeps reading from a peer that does not read the answers.
     ReadFlooders,
 }
 
 impl Canary {
-    /// All canaries.
+    /// All planted faults.
     pub const ALL: [Canary; 19] = [
         Canary::DeliverOld,
         Canary::DropPiece,
@@ -96,7 +96,7 @@ impl Canary {
     }
 
     /// The check that detects the fault first.
-    pub fn seen_by(self) -> Check {
+    pub fn detecting_check(self) -> Check {
         match self {
             Canary::DeliverOld | Canary::DropPiece | Canary::RepeatPiece | Canary::AlterRequest => {
                 Check::Requests
@@ -115,7 +115,7 @@ impl Canary {
         }
     }
 
-    /// Whether no other check detects the fault.
+    /// Whether only one check detects the fault.
     pub fn is_detected_by_one_check(self) -> bool {
         !matches!(self, Canary::DeliverOld | Canary::DropPiece | Canary::RepeatPiece)
     }

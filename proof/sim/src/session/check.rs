@@ -8,26 +8,26 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Check {
-    /// The server's application gets the bytes that the client's application wrote: each once, in order, unaltered.
+    /// The server's application receives the bytes that the client's application wrote: each once, in order, unaltered.
     Requests,
-    /// The client's application gets the bytes that the server's application wrote: each once, in order, unaltered.
+    /// The client's application receives the bytes that the server's application wrote: each once, in order, unaltered.
     Replies,
     /// The end of a stream arrives after its last byte.
     Ends,
-    /// A session continues only with a higher epoch, and only in the life that its client knows.
+    /// A session resumes only with a higher epoch, and only in the life that its client has accepted.
     Epochs,
-    /// A server answers *gone* only if it does not know the session and has no record that it received every byte and
-    /// both ends closed; the client then reports the offset that was acknowledged.
+    /// A server answers *gone* only if it does not know the session and does not remember that it received every byte
+    /// and both ends closed. The client then reports the acknowledged offset.
     Gone,
-    /// A session that its client closed is over in order only after the server received all that was written.
+    /// A session that its client closed ends in order only after the server has received all bytes written.
     Closes,
-    /// Buffers and tables keep within their bounds.
+    /// Buffers and tables stay within their bounds.
     Memory,
-    /// After the storm every session ends.
+    /// Every session ends in the calm phase.
     Liveness,
     /// Ended sessions leave no connection, id or byte behind.
     Leftovers,
-    /// No rule of the protocol or of the transport's contract is broken.
+    /// All hosts keep to the protocol and to the transport's contract.
     Rules,
 }
 
@@ -52,7 +52,7 @@ impl Check {
 pub struct Violation {
     /// The violated check.
     pub check: Check,
-    /// What was observed.
+    /// Description of the observation that violates the check.
     pub what: String,
 }
 

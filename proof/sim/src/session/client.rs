@@ -8,23 +8,23 @@ use spillway_session::{CarrierLoss, Driver, Observer, Patience, SessionEvent};
 use spillway_transport::{Conn, LostReason, Time, Transport};
 use spillway_wire::session::SessionId;
 
-use super::books::Shared;
 use super::canary::Canary;
 use super::check::Check;
+use super::checker::SharedChecker;
 use super::client_app::ClientApp;
 use super::copies;
 use crate::clock::Clock;
 use crate::rng::Rng;
 
-/// Longer than any stall, so that after the storm no client leaves a working carrier.
-const PATIENCE_CALM: Duration = Duration::from_secs(5);
+/// Longer than any stall, so that in the calm phase clients leave only carriers that have failed.
+const CALM_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) struct Client {
     pub(crate) driver: Driver<LostReason>,
     pub(crate) app: ClientApp,
     pub(crate) socket: Option<Socket>,
     pub(crate) clock: Clock,
-    /// When the client's timers are due, in the world's time.
+    /// Time at which the client's timers are due, on the world's clock.
     pub(crate) wake_at: Time,
 }
 
@@ -32,34 +32,34 @@ pub(crate) struct Client {
 pub(crate) struct Socket {
     pub(crate) conn: Conn,
     pub(crate) is_connected: bool,
-    /// Bytes received and not granted again yet.
+    /// Bytes received and not yet granted again.
     pub(crate) ungranted: u32,
 }
 
-/// The state that the clients of a world share, borrowed for one client's turn.
+/// State shared by the clients of a world, borrowed for one client's turn.
 pub(crate) struct Environment<'a> {
     pub(crate) rng: &'a mut Rng,
-    pub(crate) books: &'a Shared,
+    pub(crate) checker: &'a SharedChecker,
     /// Copies of control messages, for replays.
-    pub(crate) copies: Option<&'a copies::Shared>,
+    pub(crate) copies: Option<&'a copies::SharedCopies>,
     pub(crate) canary: Option<Canary>,
 }
 
-/// An attacker between a client and its server: records control messages and replays copies.
+/// An attacker between a client and the server: records control messages and replays copies.
 struct Tap<'a, 'b> {
     session: SessionId,
     environment: &'a mut Environment<'b>,
 }
 
 impl Observer for Tap<'_, '_> {
-    fn hears(&mut self, control: &Control) {
+    fn observe(&mut self, control: &Control) {
         let epoch = match control {
             Control::Reconnect(reconnect) => Some(reconnect.opening.epoch),
             Control::Connect(connect) => Some(connect.session.map_or(0, |opening| opening.epoch)),
             _ => None,
         };
         if let Some(epoch) = epoch {
-            self.environment.books.borrow_mut().client_opens(self.session, epoch);
+            self.environment.checker.borrow_mut().client_opens(self.session, epoch);
         }
         match self.environment.copies {
             Some(copies) if epoch.is_some() => copies.borrow_mut().keep_opening(self.session, *control),
@@ -68,7 +68,7 @@ impl Observer for Tap<'_, '_> {
         }
     }
 
-    fn repeats(&mut self) -> Option<Control> {
+    fn poll_replay(&mut self) -> Option<Control> {
         let copies = self.environment.copies?.borrow();
         let is_replayed = self.environment.rng.chance(1, 32);
         is_replayed.then(|| copies.client_copy(self.session, self.environment.rng)).flatten()
@@ -76,18 +76,18 @@ impl Observer for Tap<'_, '_> {
 }
 
 impl Client {
-    pub(crate) fn time(&self, now: Time) -> Time {
+    pub(crate) fn local_time(&self, now: Time) -> Time {
         self.clock.read(now)
     }
 
-    pub(crate) fn calm_down(&mut self, now: Time) {
-        let patience = Patience { floor: PATIENCE_CALM, ceiling: PATIENCE_CALM, idle: PATIENCE_CALM };
-        self.driver.set_patience(self.time(now), patience, PATIENCE_CALM);
-        self.app.calm_down();
+    pub(crate) fn begin_calm_phase(&mut self, now: Time) {
+        let patience = Patience { floor: CALM_TIMEOUT, ceiling: CALM_TIMEOUT, idle: CALM_TIMEOUT };
+        self.driver.set_patience(self.local_time(now), patience, CALM_TIMEOUT);
+        self.app.begin_calm_phase();
         self.wake_at = now;
     }
 
-    pub(crate) fn receives(&mut self, client_now: Time, bytes: &[u8], environment: &mut Environment<'_>) {
+    pub(crate) fn receive(&mut self, client_now: Time, bytes: &[u8], environment: &mut Environment<'_>) {
         let mut scratch = Scratch::new();
         let mut input = self.driver.unseal(client_now, bytes, &mut scratch);
         while let Some(event) = self.driver.decompose(client_now, &mut input) {
@@ -99,21 +99,21 @@ impl Client {
                 | OpenerEvent::RelayedData { .. }
                 | OpenerEvent::Drain { .. } => {
                     if let Some(bytes) = self.driver.handle(client_now, event) {
-                        self.app.receives(bytes, environment.books);
+                        self.app.receive(bytes, environment.checker);
                     }
                 }
                 other => {
-                    environment
-                        .books
-                        .borrow_mut()
-                        .violation(Check::Rules, format!("a client receives {other:?}"));
+                    environment.checker.borrow_mut().violation(
+                        Check::Rules,
+                        format!("a client's link returned an unexpected event: {other:?}"),
+                    );
                 }
             }
-            self.note_events(environment);
+            self.handle_events(environment);
         }
-        self.note_events(environment);
+        self.handle_events(environment);
         if let Some(socket) = &mut self.socket {
-            socket.ungranted += bytes.len() as u32; // at most what was granted
+            socket.ungranted += bytes.len() as u32; // fits: at most the granted bytes
         }
     }
 
@@ -127,10 +127,10 @@ impl Client {
         let OpenerEvent::RelayedControl { id, .. } = event else { return };
         let session = self.driver.id();
         if let Some(copies) = environment.copies {
-            if let Control::Resumed(right) = &control
+            if let Control::Resumed(original) = &control
                 && environment.rng.chance(1, 8)
                 && let Some(copy) = copies.borrow().answer(session, environment.rng)
-                && copy != *right
+                && copy != *original
             {
                 let event = OpenerEvent::RelayedControl { id, control: Control::Resumed(copy) };
                 return self.receive_replayed_answer(client_now, event, environment);
@@ -145,19 +145,19 @@ impl Client {
         }
         let was_attached = self.driver.carrier().is_some();
         let _ = self.driver.handle(client_now, event);
-        let mut books = environment.books.borrow_mut();
+        let mut checker = environment.checker.borrow_mut();
         match &control {
             Control::Acknowledge(acknowledge) if was_attached => {
-                books.client_sees_acknowledged(session, acknowledge.received);
+                checker.client_sees_acknowledged(session, acknowledge.received);
             }
             Control::Resumed(answer) if !was_attached && self.driver.carrier().is_some() => {
-                books.client_attaches(session, answer);
+                checker.client_attaches(session, answer);
             }
             _ => {}
         }
     }
 
-    /// A replayed answer arrives before the server's own.
+    /// Handles a replayed answer that arrives before the server's own answer.
     fn receive_replayed_answer(
         &mut self,
         client_now: Time,
@@ -165,16 +165,16 @@ impl Client {
         environment: &mut Environment<'_>,
     ) {
         let _ = self.driver.handle(client_now, event);
-        let mut books = environment.books.borrow_mut();
+        let mut checker = environment.checker.borrow_mut();
         match event {
             OpenerEvent::RelayedControl { control: Control::Resumed(copy), .. }
                 if self.driver.carrier().is_some() =>
             {
-                books.client_attaches(self.driver.id(), &copy);
+                checker.client_attaches(self.driver.id(), &copy);
             }
-            _ => books.copies_refused += 1,
+            _ => checker.copies_refused += 1,
         }
-        // To leave the carrier because of a copy breaks no rule.
+        // The client may leave the carrier because of a copy.
         while let Some(event) = self.driver.poll_event() {
             if let SessionEvent::Room = event {
                 self.app.has_room();
@@ -182,7 +182,7 @@ impl Client {
         }
     }
 
-    /// A control message that the server sent on another carrier is replayed.
+    /// Handles the replay of a control message that the server sent on another carrier.
     fn receive_replay(
         &mut self,
         client_now: Time,
@@ -196,16 +196,16 @@ impl Client {
         let _ = self.driver.handle(client_now, event);
         if self.driver.poll_event().is_some() || self.driver.end() != end {
             environment
-                .books
+                .checker
                 .borrow_mut()
                 .violation(Check::Rules, format!("a replayed message had an effect: {event:?}"));
         }
     }
 
-    pub(crate) fn note_events(&mut self, environment: &mut Environment<'_>) {
+    pub(crate) fn handle_events(&mut self, environment: &mut Environment<'_>) {
         let mut has_moved = false;
         while let Some(event) = self.driver.poll_event() {
-            let broken = match event {
+            let error_text = match event {
                 SessionEvent::Moved(_) => {
                     has_moved = true;
                     continue;
@@ -218,23 +218,25 @@ impl Client {
                 }
                 SessionEvent::CarrierLost { why: CarrierLoss::Link(error), .. } => error.to_string(),
                 SessionEvent::CarrierLost { why: CarrierLoss::Carrier(error), .. } => error.to_string(),
-                SessionEvent::CarrierLost { why: CarrierLoss::TooOld, .. } => "no sessions".into(),
+                SessionEvent::CarrierLost { why: CarrierLoss::TooOld, .. } => {
+                    "the server does not support sessions".into()
+                }
                 SessionEvent::CarrierLost { .. } | SessionEvent::Accepted => continue,
             };
             environment
-                .books
+                .checker
                 .borrow_mut()
-                .violation(Check::Rules, format!("a client's carrier failed: {broken}"));
+                .violation(Check::Rules, format!("a client's carrier failed: {error_text}"));
         }
-        self.app.note_end(&self.driver, environment.canary, environment.books);
+        self.app.record_end(&self.driver, environment.canary, environment.checker);
     }
 
-    /// Grants received bytes again: all of them, or a part if the application is slow.
+    /// Grants received bytes again: all of them, or only a part if the application is slow.
     pub(crate) fn grant<T: Transport>(&mut self, rng: &mut Rng, out: &mut T) {
         let Some(socket) = self.socket.as_mut().filter(|socket| socket.ungranted > 0) else { return };
-        let all = u64::from(socket.ungranted);
-        let part = if self.app.is_slow() { all.min(rng.scale(100, 10_000)) } else { all };
-        socket.ungranted -= part as u32; // at most `ungranted`
+        let ungranted = u64::from(socket.ungranted);
+        let part = if self.app.is_slow() { ungranted.min(rng.log_uniform(100, 10_000)) } else { ungranted };
+        socket.ungranted -= part as u32; // fits: at most `ungranted`
         out.grant(socket.conn, part as u32);
     }
 
@@ -242,18 +244,23 @@ impl Client {
         self.socket.as_ref().is_some_and(|socket| socket.ungranted > 0) || self.app.has_work()
     }
 
-    pub(crate) fn connected(&mut self, client_now: Time, address: std::net::SocketAddr, rng: &mut Rng) {
+    pub(crate) fn handle_connected(
+        &mut self,
+        client_now: Time,
+        address: std::net::SocketAddr,
+        rng: &mut Rng,
+    ) {
         if let Some(socket) = &mut self.socket {
             socket.is_connected = true;
             self.driver.handle_connected(
                 client_now,
                 address,
-                LinkRandomness::filled(|bytes| rng.fill(bytes)),
+                LinkRandomness::generate(|bytes| rng.fill(bytes)),
             );
         }
     }
 
-    /// Sends the driver's output as far as the socket takes it.
+    /// Sends as much of the driver's output as the socket accepts.
     pub(crate) fn transmit<T: Transport>(
         &mut self,
         client_now: Time,
@@ -266,10 +273,10 @@ impl Client {
         };
         let mut tap = Tap { session: self.driver.id(), environment };
         while let Some(bytes) = self.driver.poll_transmit_observed(client_now, &mut tap) {
-            let wanted = bytes.len();
-            let taken = out.send(conn, bytes);
-            self.driver.sent(taken);
-            if taken < wanted {
+            let length = bytes.len();
+            let accepted = out.send(conn, bytes);
+            self.driver.sent(accepted);
+            if accepted < length {
                 break;
             }
         }

@@ -1,4 +1,4 @@
-//! How clients behave, and the settings of their sessions.
+//! The behaviour of clients, and the settings of their sessions.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -7,24 +7,24 @@ use spillway_session::{Pace, Patience, SessionSettings, StreamLimits};
 
 use crate::rng::Rng;
 
-/// Longer than any run.
+/// A timeout that is longer than any run.
 const NEVER: Duration = Duration::from_secs(1_000_000);
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClientBehaviour {
-    /// Clients at a time.
+    /// Maximum of concurrent clients.
     pub(crate) clients_max: usize,
     /// Clients, of a thousand, that reset their session early.
-    pub(crate) early_ends_in_1000: u64,
-    /// Clients, of a thousand, that close in order as soon as they have written all, and await no reply.
-    pub(crate) early_closes_in_1000: u64,
+    pub(crate) early_ends_per_1000: u64,
+    /// Clients, of a thousand, that close in order as soon as they have written all bytes, without waiting for replies.
+    pub(crate) early_closes_per_1000: u64,
     /// Bounds of each end of a session.
     pub(crate) limits: StreamLimits,
-    /// Longest timeout without a sign of life from the carrier.
+    /// Maximum of the timeout for a silent carrier.
     pub(crate) patience_max: Duration,
-    /// Turns of a client, of a thousand, at which it moves without a reason.
-    pub(crate) random_moves_in_1000: u64,
-    /// Maximum that a client writes, bytes.
+    /// Turns of a client, of a thousand, in which it moves without a reason.
+    pub(crate) random_moves_per_1000: u64,
+    /// Maximum of bytes that a client writes.
     pub(crate) bytes_max: u64,
     /// Some clients give their session up when no carrier has worked for a while.
     pub(crate) some_give_up: bool,
@@ -32,26 +32,23 @@ pub(crate) struct ClientBehaviour {
 
 impl ClientBehaviour {
     pub(crate) fn settings(&self, server: SocketAddr, rng: &mut Rng) -> SessionSettings {
-        let longest = self.patience_max.as_nanos() as u64; // less than a minute
-        let ceiling = rng.scale(500_000, longest);
+        let timeout_ns_max = self.patience_max.as_nanos() as u64; // fits: less than a minute
+        let ceiling = rng.log_uniform(500_000, timeout_ns_max);
         let gives_up = self.some_give_up && rng.chance(1, 4);
-        let window = rng.scale(1_000_000, 1_000_000_000);
-        let up_to = |rng: &mut Rng, low, high| Duration::from_nanos(rng.scale(low, high));
+        let window = rng.log_uniform(1_000_000, 1_000_000_000);
+        let draw = |rng: &mut Rng, low, high| Duration::from_nanos(rng.log_uniform(low, high));
         SessionSettings {
             stream: self.limits,
             patience: Patience {
-                floor: up_to(rng, 200_000, ceiling),
+                floor: draw(rng, 200_000, ceiling),
                 ceiling: Duration::from_nanos(ceiling),
-                idle: up_to(rng, 500_000, 5_000_000_000),
+                idle: draw(rng, 500_000, 5_000_000_000),
             },
-            attach_timeout: up_to(rng, 500_000, longest),
-            give_up_after: if gives_up { up_to(rng, 100_000_000, 30_000_000_000) } else { NEVER },
-            refused_patience: up_to(rng, 1_000_000, 2_000_000_000),
+            attach_timeout: draw(rng, 500_000, timeout_ns_max),
+            give_up_after: if gives_up { draw(rng, 100_000_000, 30_000_000_000) } else { NEVER },
+            refused_patience: draw(rng, 1_000_000, 2_000_000_000),
             server_port: rng.chance(3, 4).then_some(server),
-            pace: Pace {
-                window: Duration::from_nanos(window),
-                window_max: up_to(rng, window, 8_000_000_000),
-            },
+            pace: Pace { window: Duration::from_nanos(window), window_max: draw(rng, window, 8_000_000_000) },
         }
     }
 }

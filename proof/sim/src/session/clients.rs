@@ -1,5 +1,5 @@
-//! A host of clients with sessions: each moves its session between helpers and the server's own link port, when a
-//! carrier fails or is silent for too long, and at random.
+//! The host of all clients. Each client moves its session between helpers and the server's own link port, when a
+//! carrier fails or is silent for too long, and at random times.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,9 +11,9 @@ use spillway_session::{Action, Driver, LinkTarget};
 use spillway_transport::{Application, Conn, Event, LostReason, Time, Transport};
 use spillway_wire::session::SessionId;
 
-use super::books::Shared;
 use super::canary::Canary;
 use super::check::Check;
+use super::checker::SharedChecker;
 use super::client::{Client, Environment, Socket};
 use super::client_app::ClientApp;
 use super::client_behaviour::ClientBehaviour;
@@ -22,35 +22,35 @@ use crate::clock::Clock;
 use crate::network::AddressBook;
 use crate::rng::Rng;
 
-/// Bound of abandoned carriers that stay open.
+/// Maximum of abandoned carriers that stay open.
 const ABANDONED_MAX: usize = 50;
 pub(crate) struct ClientEnvironment {
     pub(crate) addresses: AddressBook,
     /// Link ports of the helpers; the last one is the server's.
     pub(crate) ports: Vec<SocketAddr>,
     pub(crate) key: Key,
-    pub(crate) books: Shared,
-    pub(crate) copies: Option<copies::Shared>,
+    pub(crate) checker: SharedChecker,
+    pub(crate) copies: Option<copies::SharedCopies>,
     pub(crate) canary: Option<Canary>,
 }
 
-/// A host of clients. The host's clock is true; each client has its own.
+/// All clients on one host. The host's clock is exact; each client has a clock of its own.
 pub(crate) struct Clients {
     environment: ClientEnvironment,
     behaviour: ClientBehaviour,
     rng: Rng,
     clients: BTreeMap<u64, Client>,
     by_carrier: BTreeMap<Conn, u64>,
-    /// Carriers that clients have abandoned without closing, and when each is closed.
+    /// Carriers that clients have abandoned without closing them, each with the time at which it is closed.
     abandoned: Vec<(Conn, Time)>,
     next_number: u64,
     next_client: Option<Time>,
-    is_calm: bool,
+    in_calm_phase: bool,
 }
 
 impl ClientEnvironment {
     fn for_turn<'a>(&'a self, rng: &'a mut Rng) -> Environment<'a> {
-        Environment { rng, books: &self.books, copies: self.copies.as_ref(), canary: self.canary }
+        Environment { rng, checker: &self.checker, copies: self.copies.as_ref(), canary: self.canary }
     }
 
     fn server(&self) -> SocketAddr {
@@ -59,14 +59,17 @@ impl ClientEnvironment {
 
     /// All link ports, in random order; for most clients the server's port comes last.
     fn targets(&self, rng: &mut Rng) -> Vec<LinkTarget> {
-        let (server, helpers) =
-            self.ports.split_last().map_or((self.server(), [].as_slice()), |(s, h)| (*s, h));
+        let (server, helpers) = self
+            .ports
+            .split_last()
+            .map_or((self.server(), [].as_slice()), |(server, helpers)| (*server, helpers));
         let mut ports: Vec<SocketAddr> = Vec::new();
         for helper in helpers {
             ports.insert(rng.below(ports.len() as u64 + 1) as usize, *helper);
         }
-        let place = if rng.chance(3, 4) { ports.len() } else { rng.below(ports.len() as u64 + 1) as usize };
-        ports.insert(place, server);
+        let position =
+            if rng.chance(3, 4) { ports.len() } else { rng.below(ports.len() as u64 + 1) as usize };
+        ports.insert(position, server);
         let target = |address| LinkTarget {
             address,
             key: self.key.clone(),
@@ -76,7 +79,7 @@ impl ClientEnvironment {
         ports.into_iter().map(target).collect()
     }
 
-    /// Moves a client to another link port, or gives it another list of link ports.
+    /// Moves a client to another link port, or replaces its list of link ports.
     fn move_at_random(&self, client_now: Time, driver: &mut Driver<LostReason>, rng: &mut Rng) {
         if driver.is_closed_here() {
             return;
@@ -102,15 +105,15 @@ impl Clients {
             abandoned: Vec::new(),
             next_number: 0,
             next_client: Some(Time::ZERO),
-            is_calm: false,
+            in_calm_phase: false,
         }
     }
 
-    pub(crate) fn calm_down(&mut self, now: Time) {
-        self.is_calm = true;
+    pub(crate) fn begin_calm_phase(&mut self, now: Time) {
+        self.in_calm_phase = true;
         self.next_client = None;
         for client in self.clients.values_mut() {
-            client.calm_down(now);
+            client.begin_calm_phase(now);
             client.driver.set_targets(self.environment.targets(&mut self.rng));
         }
     }
@@ -125,18 +128,18 @@ impl Clients {
         }
     }
 
-    /// Clients and abandoned carriers.
+    /// Number of clients and abandoned carriers.
     pub(crate) fn open(&self) -> usize {
         self.clients.len() + self.abandoned.len()
     }
 
-    fn arrive(&mut self, now: Time) {
+    fn add_client(&mut self, now: Time) {
         let rng = &mut self.rng;
         let mut id = SessionId([0; 16]);
         rng.fill(&mut id.0);
-        self.environment.books.borrow_mut().begin(id);
-        let app = ClientApp::drawn(id, &self.behaviour, rng);
-        let clock = Clock::drawn(rng);
+        self.environment.checker.borrow_mut().begin(id);
+        let app = ClientApp::draw(id, &self.behaviour, rng);
+        let clock = Clock::draw(rng);
         let settings = self.behaviour.settings(self.environment.server(), rng);
         let targets = self.environment.targets(rng);
         let Some(driver) = Driver::new(clock.read(now), targets, &settings, id, rng.word()) else { return };
@@ -145,42 +148,42 @@ impl Clients {
     }
 
     /// Gives one client a turn: its application, timers, moves and output.
-    fn pump<T: Transport>(&mut self, now: Time, number: u64, out: &mut T) {
+    fn client_turn<T: Transport>(&mut self, now: Time, number: u64, out: &mut T) {
         let Some(client) = self.clients.get_mut(&number) else { return };
-        let client_now = client.time(now);
-        client.app.work(&mut client.driver, &mut self.rng, &self.environment.books);
+        let client_now = client.local_time(now);
+        client.app.work(&mut client.driver, &mut self.rng, &self.environment.checker);
         client.grant(&mut self.rng, out);
         client.driver.handle_timeout(client_now);
-        if !self.is_calm && self.rng.chance(self.behaviour.random_moves_in_1000, 1000) {
+        if !self.in_calm_phase && self.rng.chance(self.behaviour.random_moves_per_1000, 1000) {
             self.environment.move_at_random(client_now, &mut client.driver, &mut self.rng);
         }
         self.perform_actions(now, number, out);
         let Some(client) = self.clients.get_mut(&number) else { return };
-        client.note_events(&mut self.environment.for_turn(&mut self.rng));
-        let kept = client.driver.kept();
+        client.handle_events(&mut self.environment.for_turn(&mut self.rng));
+        let kept = client.driver.unacknowledged_bytes();
         if kept > self.behaviour.limits.kept_bytes_max {
             let what = format!("a client keeps {kept} bytes, more than its bound");
-            self.environment.books.borrow_mut().violation(Check::Memory, what);
+            self.environment.checker.borrow_mut().violation(Check::Memory, what);
         }
         if client.driver.is_over() {
-            self.environment.books.borrow_mut().client_over(client.driver.id());
+            self.environment.checker.borrow_mut().client_ended(client.driver.id());
             self.close(now, number, out);
             self.clients.remove(&number);
             return;
         }
         let due = client.driver.poll_timeout();
-        let wanted = due.map_or(now + Duration::from_secs(1), |at| client.clock.when(at));
+        let timer_at = due.map_or(now + Duration::from_secs(1), |at| client.clock.when(at));
         client.wake_at = if client.has_work() {
-            wanted.min(now + Duration::from_nanos(self.rng.range(50_000, 2_000_000)))
+            timer_at.min(now + Duration::from_nanos(self.rng.range(50_000, 2_000_000)))
         } else {
-            wanted
+            timer_at
         };
     }
 
-    /// Sends a client's output and does what its driver asks for.
+    /// Sends a client's output, and opens and closes carriers as its driver requests.
     fn perform_actions<T: Transport>(&mut self, now: Time, number: u64, out: &mut T) {
         while let Some(client) = self.clients.get_mut(&number) {
-            let client_now = client.time(now);
+            let client_now = client.local_time(now);
             client.transmit(client_now, &mut self.environment.for_turn(&mut self.rng), out);
             let target = match client.driver.poll_action() {
                 None => break,
@@ -205,8 +208,8 @@ impl Clients {
         let Some(client) = self.clients.get_mut(&number) else { return };
         let Some(socket) = client.socket.take() else { return };
         self.by_carrier.remove(&socket.conn);
-        if !self.is_calm && self.abandoned.len() < ABANDONED_MAX && self.rng.chance(1, 2) {
-            let until = now + Duration::from_nanos(self.rng.scale(100_000, 200_000_000));
+        if !self.in_calm_phase && self.abandoned.len() < ABANDONED_MAX && self.rng.chance(1, 2) {
+            let until = now + Duration::from_nanos(self.rng.log_uniform(100_000, 200_000_000));
             self.abandoned.push((socket.conn, until));
         } else {
             out.abort(socket.conn);
@@ -224,23 +227,23 @@ impl Application for Clients {
         }
         let Some(&number) = self.by_carrier.get(&conn) else { return };
         let Some(client) = self.clients.get_mut(&number) else { return };
-        let client_now = client.time(now);
+        let client_now = client.local_time(now);
         match event {
             Event::Opened { .. } => {
                 let address = self.environment.addresses.borrow().get(&conn).copied();
-                debug_assert!(address.is_some(), "an open connection has an address");
-                client.connected(client_now, address.unwrap_or(([0; 4], 0).into()), &mut self.rng);
+                debug_assert!(address.is_some(), "an open connection should have an address");
+                client.handle_connected(client_now, address.unwrap_or(([0; 4], 0).into()), &mut self.rng);
                 out.grant(conn, 1 << 20);
             }
             Event::Data { bytes, .. } => {
-                client.receives(client_now, bytes, &mut self.environment.for_turn(&mut self.rng));
+                client.receive(client_now, bytes, &mut self.environment.for_turn(&mut self.rng));
             }
             Event::Finished | Event::Lost(_) => {
                 self.by_carrier.remove(&conn);
                 client.socket = None;
                 match event {
-                    Event::Lost(why) => {
-                        client.driver.handle_failed(client_now, why, why == LostReason::Refused)
+                    Event::Lost(reason) => {
+                        client.driver.handle_failed(client_now, reason, reason == LostReason::Refused)
                     }
                     _ => client.driver.handle_closed(client_now),
                 }
@@ -248,19 +251,19 @@ impl Application for Clients {
             Event::Room => {}
             Event::Acknowledged { .. } => return,
         }
-        self.pump(now, number, out);
+        self.client_turn(now, number, out);
     }
 
     fn handle_timeout<T: Transport>(&mut self, now: Time, out: &mut T) {
         if self.next_client.is_some_and(|at| at <= now) {
-            self.next_client = Some(now + Duration::from_nanos(self.rng.scale(10_000, 10_000_000)));
+            self.next_client = Some(now + Duration::from_nanos(self.rng.log_uniform(10_000, 10_000_000)));
             if self.clients.len() < self.behaviour.clients_max {
-                self.arrive(now);
+                self.add_client(now);
             }
         }
         let due = self.clients.iter().filter(|(_, client)| client.wake_at <= now);
         let due: Vec<u64> = due.map(|(number, _)| *number).collect();
-        due.into_iter().for_each(|number| self.pump(now, number, out));
+        due.into_iter().for_each(|number| self.client_turn(now, number, out));
         self.abandoned.retain(|(conn, until)| {
             if *until <= now {
                 out.abort(*conn);

@@ -1,4 +1,4 @@
-//! Copies of control messages, which an attacker replays later, on other carriers. Frames are not encrypted here;
+//! Copies of control messages, which an attacker replays later on other carriers. The attacker reads all frames here;
 //! only opening messages and their answers are authenticated.
 
 use std::cell::RefCell;
@@ -10,10 +10,10 @@ use spillway_wire::session::{Resumed, SessionId};
 
 use crate::rng::Rng;
 
-/// Bound of each queue.
-const KEPT_MAX: usize = 100;
-/// The newest copies may still arrive before their originals.
-const NEWEST: usize = 4;
+/// Maximum of copies in each queue.
+const COPIES_MAX: usize = 100;
+/// Half of the replayed opening messages are among this many newest ones, which may arrive before their originals.
+const NEWEST_COUNT: usize = 4;
 
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
@@ -23,68 +23,70 @@ pub(crate) struct Copies {
     to_client: VecDeque<(SessionId, Control)>,
 }
 
-pub(crate) type Shared = Rc<RefCell<Copies>>;
+pub(crate) type SharedCopies = Rc<RefCell<Copies>>;
 
-fn keep<T>(queue: &mut VecDeque<T>, copy: T) {
-    if queue.len() >= KEPT_MAX {
+fn push_bounded<T>(queue: &mut VecDeque<T>, copy: T) {
+    if queue.len() >= COPIES_MAX {
         queue.pop_front();
     }
     queue.push_back(copy);
 }
 
-fn any_of(queue: &VecDeque<(SessionId, Control)>, id: SessionId, rng: &mut Rng) -> Option<Control> {
-    let of_session: Vec<Control> = queue.iter().filter(|(of, _)| *of == id).map(|(_, c)| *c).collect();
+fn random_copy(queue: &VecDeque<(SessionId, Control)>, id: SessionId, rng: &mut Rng) -> Option<Control> {
+    let of_session: Vec<Control> =
+        queue.iter().filter(|(session, _)| *session == id).map(|(_, control)| *control).collect();
     (!of_session.is_empty()).then(|| rng.pick(&of_session))
 }
 
-/// Whether an old copy is harmless: the message carries an absolute offset. *Finish* and *close* are not
+/// Whether an old copy is harmless because the message carries an absolute offset. *Finish* and *close* are not
 /// authenticated: an attacker who can replay them on a carrier can also forge them.
-fn is_absolute(control: &Control) -> bool {
+fn has_absolute_offset(control: &Control) -> bool {
     matches!(control, Control::Credit(_) | Control::Acknowledge(_))
 }
 
 impl Copies {
     pub(crate) fn keep_opening(&mut self, id: SessionId, opening: Control) {
-        keep(&mut self.openings, (id, opening));
+        push_bounded(&mut self.openings, (id, opening));
     }
 
     pub(crate) fn keep_from_client(&mut self, id: SessionId, control: Control) {
-        if is_absolute(&control) {
-            keep(&mut self.to_server, (id, control));
+        if has_absolute_offset(&control) {
+            push_bounded(&mut self.to_server, (id, control));
         }
     }
 
     pub(crate) fn keep_from_server(&mut self, id: SessionId, control: Control) {
         match control {
-            Control::Resumed(answer) => keep(&mut self.answers, (id, answer)),
-            control if is_absolute(&control) => keep(&mut self.to_client, (id, control)),
+            Control::Resumed(answer) => push_bounded(&mut self.answers, (id, answer)),
+            control if has_absolute_offset(&control) => push_bounded(&mut self.to_client, (id, control)),
             _ => {}
         }
     }
 
-    /// An opening message: one of the newest, or any.
+    /// A copy of an opening message: one of the newest, or any.
     pub(crate) fn opening(&self, rng: &mut Rng) -> Option<(SessionId, Control)> {
-        let all = self.openings.len();
-        let newest = if rng.chance(1, 2) { NEWEST } else { all };
-        let back = rng.below(newest.min(all).max(1) as u64) as usize;
-        self.openings.get(all.checked_sub(1 + back)?).copied()
+        let count = self.openings.len();
+        let newest = if rng.chance(1, 2) { NEWEST_COUNT } else { count };
+        let age = rng.below(newest.min(count).max(1) as u64) as usize;
+        self.openings.get(count.checked_sub(1 + age)?).copied()
     }
 
-    /// An answer to an opening message: of this session, or of any.
+    /// A copy of an answer to an opening message: of this session, or of any.
     pub(crate) fn answer(&self, id: SessionId, rng: &mut Rng) -> Option<Resumed> {
-        let own: Vec<Resumed> = self.answers.iter().filter(|(of, _)| *of == id).map(|(_, a)| *a).collect();
+        let own: Vec<Resumed> =
+            self.answers.iter().filter(|(session, _)| *session == id).map(|(_, answer)| *answer).collect();
         if own.is_empty() || rng.chance(1, 4) {
-            let any = rng.below(self.answers.len().max(1) as u64) as usize;
-            return self.answers.get(any).map(|(_, answer)| *answer);
+            let index = rng.below(self.answers.len().max(1) as u64) as usize;
+            return self.answers.get(index).map(|(_, answer)| *answer);
         }
         Some(rng.pick(&own))
     }
 
     pub(crate) fn client_copy(&self, id: SessionId, rng: &mut Rng) -> Option<Control> {
-        any_of(&self.to_server, id, rng)
+        random_copy(&self.to_server, id, rng)
     }
 
     pub(crate) fn server_copy(&self, id: SessionId, rng: &mut Rng) -> Option<Control> {
-        any_of(&self.to_client, id, rng)
+        random_copy(&self.to_client, id, rng)
     }
 }

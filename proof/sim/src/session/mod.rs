@@ -1,19 +1,19 @@
 //! Sessions in the simulator: clients that move between helpers and the server itself, over links that break, with
 //! servers that restart, clocks that differ, partitions in one direction, and an attacker who replays messages.
-//! Everything but the applications is the shipped code.
+//! Everything except the applications is the shipped code.
 //!
-//! - [`books`]: checks every session, outside the code under test
+//! - [`checker`]: checks every session, outside the code under test
 //! - [`check`]: the list of checks
-//! - `client`, `clients`, `client_behaviour`, `client_app`, `server`, `receive`, `app`: the two ends, each with a small
-//!   application
+//! - `client`, `clients`, `client_behaviour`, `client_app`, `server`, `receive`, `app`: clients and server, each with a
+//!   small application
 //! - `copies`, `replayer`: recorded messages, and the attacker who replays them
 //! - [`world`]: hosts and faults; `world_config`: the parameters drawn for them
 //! - [`canary`]: planted faults that a run must detect
-//! - [`run()`]: a storm, then calm, and the report
+//! - [`run()`]: a fault phase, then a calm phase, and the report
 
-pub mod books;
 pub mod canary;
 pub mod check;
+pub mod checker;
 pub mod world;
 
 mod app;

@@ -4,29 +4,29 @@ use std::net::SocketAddr;
 
 use spillway_auth::{Prover, prove};
 use spillway_batch::{CloseReason, Control, Id, Kind, LinkError, RefuseReason, Scratch, ServerEvent};
-use spillway_session::{Heard, Opened, OpeningMessage, Order, SessionHandle, StreamEvent};
+use spillway_session::{CarrierAction, ControlEffects, Opened, OpeningMessage, SessionHandle, StreamEvent};
 use spillway_transport::{Conn, Time, Transport};
 use spillway_wire::preamble::PROOF_BYTES;
 use spillway_wire::session::{Opening, Position, Resumed};
 
 use super::app::App;
 use super::canary::Canary;
-use super::server::{Known, Link, Server, accept, altered};
+use super::server::{KnownSession, Link, Server, accept, altered};
 use crate::attackers::is_attacker;
 use crate::names::client_key;
 
 impl Server {
-    pub(super) fn data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
+    pub(super) fn handle_data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
         let Some(mut link) = self.links.remove(&conn) else { return };
         let mut scratch = Scratch::new();
-        let mut input = link.end.unseal(now, bytes, &mut scratch);
+        let mut input = link.protocol.unseal(now, bytes, &mut scratch);
         loop {
-            match link.end.decompose(now, &mut input) {
-                Ok(Some(event)) => self.event(now, conn, &mut link, event),
+            match link.protocol.decompose(now, &mut input) {
+                Ok(Some(event)) => self.handle_event(now, conn, &mut link, event),
                 Ok(None) => break,
                 Err(error) => {
-                    if error != LinkError::HandshakeTimeout && !is_attacker(link.end.peer()) {
-                        self.wrong(format!("the server's link failed: {error}"));
+                    if error != LinkError::HandshakeTimeout && !is_attacker(link.protocol.peer()) {
+                        self.rule_violation(format!("the server's link failed: {error}"));
                     }
                     self.drop_link(now, conn, &link);
                     out.abort(conn);
@@ -34,16 +34,16 @@ impl Server {
                 }
             }
         }
-        // The opener has sent the id of an accepted key, and may not have proved yet that it has the key.
-        if link.end.has_named_key() {
+        // The opener has sent the id of an accepted key, but may not have proved yet that it has the key.
+        if link.protocol.has_named_key() {
             self.unauthenticated.named_key(conn);
         }
         link.ungranted += bytes.len() as u32; // fits: the transport delivers no more than it was granted
         self.links.insert(conn, link);
-        self.dirty.insert(conn);
+        self.dirty_links.insert(conn);
     }
 
-    fn event(&mut self, now: Time, conn: Conn, link: &mut Link, event: ServerEvent<'_>) {
+    fn handle_event(&mut self, now: Time, conn: Conn, link: &mut Link, event: ServerEvent<'_>) {
         match event {
             ServerEvent::Established { .. } => {
                 self.authenticated(conn);
@@ -61,23 +61,27 @@ impl Server {
                 match self.port.handle_data(now, session, (conn, id), bytes.len()) {
                     Ok(true) => {
                         if self.strikes(Canary::AlterRequest, 20) {
-                            self.receive(session, &altered(bytes));
+                            self.deliver(session, &altered(bytes));
                         } else {
-                            self.receive(session, bytes);
+                            self.deliver(session, bytes);
                         }
                         if self.strikes(Canary::RepeatPiece, 20) {
-                            self.receive_wrongly(session, bytes);
+                            self.deliver_unexpected(session, bytes);
                         }
                     }
                     Ok(false) if self.canary == Some(Canary::DeliverOld) => {
-                        self.receive_wrongly(session, bytes);
+                        self.deliver_unexpected(session, bytes);
                     }
                     Ok(false) => {}
-                    Err(event) => self.wrong(format!("a client broke the session protocol: {event:?}")),
+                    Err(event) => {
+                        self.rule_violation(format!("a client broke the session protocol: {event:?}"))
+                    }
                 }
             }
-            ServerEvent::CarriedControl { id, control } => self.control(now, conn, link, id, control),
-            other => self.wrong(format!("the server's link returned an unexpected event: {other:?}")),
+            ServerEvent::CarriedControl { id, control } => self.handle_control(now, conn, link, id, control),
+            other => {
+                self.rule_violation(format!("the server's link returned an unexpected event: {other:?}"))
+            }
         }
     }
 
@@ -88,51 +92,51 @@ impl Server {
         link: &mut Link,
         (id, kind, client, opening): (Id, Kind, SocketAddr, Opening),
     ) {
-        let Some(role) = link.end.role() else { return };
+        let Some(role) = link.protocol.role() else { return };
         let message = OpeningMessage { carrier: (conn, id), kind, client, opening };
         if kind == Kind::Reconnect && self.strikes(Canary::FalseGone, 4) {
-            return link.end.refuse(id, RefuseReason::Gone);
+            return link.protocol.refuse(id, RefuseReason::Gone);
         }
         let opened = self.port.open(now, &self.config.ring, &message, role);
         match opened {
             Opened::New { session, ref answer } => {
                 if let Control::Resumed(answer) = answer {
-                    self.books.borrow_mut().server_begins(opening.session, answer);
+                    self.checker.borrow_mut().server_begins(opening.session, answer);
                     if self.canary == Some(Canary::AcceptStale) {
                         self.answers.insert(opening.session, *answer);
                     }
                 }
                 link.carried.insert(id.0, session);
-                let app = App::new(opening.session, self.early_ends_in_1000, &mut self.rng);
-                self.known.insert(session, Known { id: opening.session, app: Some(app) });
-                self.busy.insert(session);
+                let app = App::new(opening.session, self.early_ends_per_1000, &mut self.rng);
+                self.known_sessions.insert(session, KnownSession { id: opening.session, app: Some(app) });
+                self.busy_sessions.insert(session);
             }
-            Opened::Resumed { session, ref answer, room, replaced, .. } => {
+            Opened::Resumed { session, ref answer, room: has_room, replaced, .. } => {
                 if let Control::Resumed(answer) = answer {
-                    self.books.borrow_mut().server_resumes(opening.session, answer);
+                    self.checker.borrow_mut().server_resumes(opening.session, answer);
                 }
                 link.carried.insert(id.0, session);
-                self.moved.extend(replaced);
-                if room && self.canary != Some(Canary::ForgetRoom) {
-                    self.may_write(session);
+                self.left_carriers.extend(replaced);
+                if has_room && self.canary != Some(Canary::ForgetRoom) {
+                    self.report_room(session);
                 }
             }
-            Opened::Over { .. } if self.canary == Some(Canary::ForgetLast) => {
-                return link.end.refuse(id, RefuseReason::Gone);
+            Opened::AlreadyClosed { .. } if self.canary == Some(Canary::ForgetLast) => {
+                return link.protocol.refuse(id, RefuseReason::Gone);
             }
-            Opened::Over { ref answer, .. } => {
+            Opened::AlreadyClosed { ref answer, .. } => {
                 if let Control::Resumed(answer) = answer {
-                    self.books.borrow_mut().server_repeats_end(opening.session, answer);
+                    self.checker.borrow_mut().server_repeats_end(opening.session, answer);
                 }
             }
             Opened::Refused(RefuseReason::Gone) => {
-                self.books.borrow_mut().server_answers_gone(now, opening.session);
+                self.checker.borrow_mut().server_answers_gone(now, opening.session);
                 if self.canary == Some(Canary::FalseOver)
                     && kind == Kind::Reconnect
-                    && self.books.borrow().has_closed_in_order(opening.session)
+                    && self.checker.borrow().has_closed_in_order(opening.session)
                 {
-                    link.end.say(id, false_over(&opening));
-                    return link.end.close(id, CloseReason::Normal);
+                    link.protocol.send_control(id, forged_end(&opening));
+                    return link.protocol.close(id, CloseReason::Normal);
                 }
             }
             Opened::Refused(reason) => {
@@ -141,89 +145,92 @@ impl Server {
                     && let Some(answer) = self.answers.get(&opening.session)
                 {
                     let answer = Resumed { epoch: opening.epoch, ..*answer };
-                    self.books.borrow_mut().server_resumes(opening.session, &answer);
+                    self.checker.borrow_mut().server_resumes(opening.session, &answer);
                 }
             }
         }
-        for order in opened.orders() {
-            match order {
-                Order::Say(control) => link.end.say(id, control),
-                Order::Accept => accept(link, id, self.placement),
-                Order::Close(reason) => link.end.close(id, reason),
-                Order::Refuse(reason) => link.end.refuse(id, reason),
+        for action in opened.actions() {
+            match action {
+                CarrierAction::Send(control) => link.protocol.send_control(id, control),
+                CarrierAction::Accept => accept(link, id, self.placement),
+                CarrierAction::Close(reason) => link.protocol.close(id, reason),
+                CarrierAction::Refuse(reason) => link.protocol.refuse(id, reason),
             }
         }
     }
 
     /// The session's application, unless it has closed; marks the session as busy.
-    fn app(&mut self, session: SessionHandle) -> Option<&mut App> {
-        self.busy.insert(session);
-        self.known.get_mut(&session)?.app.as_mut()
+    fn busy_app(&mut self, session: SessionHandle) -> Option<&mut App> {
+        self.busy_sessions.insert(session);
+        self.known_sessions.get_mut(&session)?.app.as_mut()
     }
 
-    fn may_write(&mut self, session: SessionHandle) {
-        if let Some(app) = self.app(session) {
+    fn report_room(&mut self, session: SessionHandle) {
+        if let Some(app) = self.busy_app(session) {
             app.may_write = true;
         }
     }
 
-    fn receive(&mut self, session: SessionHandle, bytes: &[u8]) {
-        let books = self.books.clone();
-        if let Some(app) = self.app(session) {
-            app.waiting += bytes.len() as u64;
-            let mut books = books.borrow_mut();
-            books.server_reads(app.id, bytes);
-            books.server_holds(app.id, app.waiting);
+    fn deliver(&mut self, session: SessionHandle, bytes: &[u8]) {
+        let checker = self.checker.clone();
+        if let Some(app) = self.busy_app(session) {
+            app.unread += bytes.len() as u64;
+            let mut checker = checker.borrow_mut();
+            checker.server_reads(app.id, bytes);
+            checker.server_holds(app.id, app.unread);
         }
     }
 
-    /// Plants a fault: delivers bytes that the application must not get, repeated ones or ones from an old carrier. Leaves the
-    /// application's count of unread bytes as it was.
-    fn receive_wrongly(&mut self, session: SessionHandle, bytes: &[u8]) {
-        self.receive(session, bytes);
-        if let Some(app) = self.app(session) {
-            app.waiting -= bytes.len() as u64;
+    /// Planted fault: delivers bytes that the application must not receive, either repeated or from an old carrier. The
+    /// application's count of unread bytes stays the same.
+    fn deliver_unexpected(&mut self, session: SessionHandle, bytes: &[u8]) {
+        self.deliver(session, bytes);
+        if let Some(app) = self.busy_app(session) {
+            app.unread -= bytes.len() as u64;
         }
     }
 
-    fn control(&mut self, now: Time, conn: Conn, link: &mut Link, id: Id, control: Control) {
+    fn handle_control(&mut self, now: Time, conn: Conn, link: &mut Link, id: Id, control: Control) {
         let Some(&session) = link.carried.get(&id.0) else { return };
-        let Heard { event, leaves, .. } = self.port.handle_control(now, session, (conn, id), &control);
-        let books = self.books.clone();
+        let ControlEffects { event, closes_carrier: client_has_left, .. } =
+            self.port.handle_control(now, session, (conn, id), &control);
+        let checker = self.checker.clone();
         match event {
             Some(StreamEvent::Finished) => {
-                if let Some(app) = self.app(session) {
+                if let Some(app) = self.busy_app(session) {
                     app.client_finished = true;
-                    books.borrow_mut().server_sees_end(app.id);
+                    checker.borrow_mut().server_sees_end(app.id);
                 }
             }
             Some(StreamEvent::Closed(reason)) => {
-                if let Some(app) = self.known.get_mut(&session).and_then(|known| known.app.take()) {
-                    let mut books = books.borrow_mut();
+                if let Some(app) =
+                    self.known_sessions.get_mut(&session).and_then(|session| session.app.take())
+                {
+                    let mut checker = checker.borrow_mut();
                     match reason {
-                        CloseReason::Normal => books.server_sees_end(app.id),
+                        CloseReason::Normal => checker.server_sees_end(app.id),
                         CloseReason::Reset => {}
-                        other => books.server_sees_break(app.id, other),
+                        other => checker.server_sees_protocol_error(app.id, other),
                     }
-                    books.server_closes(app.id, reason != CloseReason::Normal);
+                    checker.server_closes(app.id, reason != CloseReason::Normal);
                     self.port.close(now, session, CloseReason::Normal);
                 }
             }
-            Some(StreamEvent::Room) => self.may_write(session),
+            Some(StreamEvent::Room) => self.report_room(session),
             None => {}
         }
         if !self.port.contains(session) {
-            self.over.push(session);
+            self.ended_sessions.push(session);
         }
-        if leaves && self.canary != Some(Canary::ForgetClose) {
+        if client_has_left && self.canary != Some(Canary::ForgetClose) {
             link.carried.remove(&id.0);
-            link.end.close(id, CloseReason::Moved);
+            link.protocol.close(id, CloseReason::Moved);
         }
     }
 }
 
-/// A forged answer that confirms every byte that the client has sent.
-fn false_over(opening: &Opening) -> Control {
+/// A forged answer, which confirms all bytes that the client has sent.
+fn forged_end(opening: &Opening) -> Control {
     let Position { sent, received, .. } = opening.position;
     let position = Position { sent: received, received: sent, credit: u64::MAX, finish_received: false };
     let answer = Resumed { epoch: opening.epoch, life: opening.life, position, proof: [0; PROOF_BYTES] };

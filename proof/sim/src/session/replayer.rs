@@ -1,5 +1,5 @@
-//! An attacker with a helper's key who replays opening messages: before the original, after it, twice, in any order.
-//! Sessions must not be disturbed, because a server accepts from a helper only what is authenticated end to end.
+//! An attacker with a helper's key who replays opening messages: before the originals, after them, twice, in any order.
+//! Replays must not disturb sessions: a server accepts opening messages only if they are authenticated end to end.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -13,33 +13,33 @@ use spillway_batch::{
 use spillway_transport::{Application, Conn, Event, Time, Transport, Unsent};
 use spillway_wire::session::SessionId;
 
-use super::books::Shared;
 use super::check::Check;
+use super::checker::SharedChecker;
 use super::copies;
 use crate::rng::Rng;
 
-/// Bound of connections on the attacker's link.
+/// Maximum of virtual connections on the attacker's link.
 const CONNECTIONS_MAX: usize = 10;
 
 pub(crate) struct Replayer {
     target: SocketAddr,
     key: Key,
     rng: Rng,
-    copies: copies::Shared,
-    books: Shared,
+    copies: copies::SharedCopies,
+    checker: SharedChecker,
     link: Option<Link>,
     next_at: Time,
-    is_calm: bool,
+    in_calm_phase: bool,
 }
 
 struct Link {
     conn: Conn,
-    end: Option<OpenerLink>,
+    protocol: Option<OpenerLink>,
     unsent: Unsent,
     replays: VecDeque<Replay>,
 }
 
-/// A connection on which an opening message was replayed.
+/// A virtual connection on which an opening message was replayed.
 struct Replay {
     id: Id,
     session: SessionId,
@@ -51,59 +51,61 @@ impl Replayer {
         target: SocketAddr,
         key: Key,
         rng: Rng,
-        copies: copies::Shared,
-        books: Shared,
+        copies: copies::SharedCopies,
+        checker: SharedChecker,
     ) -> Replayer {
-        Replayer { target, key, rng, copies, books, link: None, next_at: Time::ZERO, is_calm: false }
+        Replayer { target, key, rng, copies, checker, link: None, next_at: Time::ZERO, in_calm_phase: false }
     }
 
-    pub(crate) fn calm_down(&mut self) {
-        self.is_calm = true;
+    pub(crate) fn begin_calm_phase(&mut self) {
+        self.in_calm_phase = true;
         self.next_at = Time::ZERO;
     }
 
-    /// The link and its connections that are open.
+    /// Number of open connections: the link, and the virtual connections on it.
     pub(crate) fn open(&self) -> usize {
         self.link.as_ref().map_or(0, |link| 1 + link.replays.len())
     }
 
     fn work<T: Transport>(&mut self, now: Time, out: &mut T) {
         let Some(link) = &mut self.link else {
-            if !self.is_calm
+            if !self.in_calm_phase
                 && let Ok(conn) = out.connect(now, self.target)
             {
                 self.link =
-                    Some(Link { conn, end: None, unsent: Unsent::default(), replays: VecDeque::new() });
+                    Some(Link { conn, protocol: None, unsent: Unsent::default(), replays: VecDeque::new() });
             }
             return;
         };
-        if self.is_calm {
+        if self.in_calm_phase {
             out.abort(link.conn);
             self.link = None;
             return;
         }
-        let Some(end) = link.end.as_mut().filter(|end| end.is_established()) else { return };
+        let Some(protocol) = link.protocol.as_mut().filter(|protocol| protocol.is_established()) else {
+            return;
+        };
         let copies = self.copies.borrow();
         match self.rng.below(4) {
-            // A control message behind the replayed opening message, which may have been refused.
+            // A control message after the replayed opening message, which the server may have refused.
             0 if !link.replays.is_empty() => {
                 let replay = &link.replays[self.rng.below(link.replays.len() as u64) as usize];
                 if let Some(control) = copies.client_copy(replay.session, &mut self.rng)
                     && !replay.is_closing
                 {
-                    end.relay_control(replay.id, control);
+                    protocol.relay_control(replay.id, control);
                 }
             }
             1 => {
                 if let Some(replay) = link.replays.iter_mut().find(|replay| !replay.is_closing) {
                     replay.is_closing = true;
-                    end.relay_control(replay.id, Control::Close(CloseReason::Lost));
+                    protocol.relay_control(replay.id, Control::Close(CloseReason::Lost));
                 }
             }
             _ => {
                 if link.replays.len() < CONNECTIONS_MAX
                     && let Some((session, opening)) = copies.opening(&mut self.rng)
-                    && let Ok(id) = end.open_relayed(opening)
+                    && let Ok(id) = protocol.open_relayed(opening)
                 {
                     link.replays.push_back(Replay { id, session, is_closing: false });
                 }
@@ -112,27 +114,27 @@ impl Replayer {
     }
 
     fn transmit<T: Transport>(&mut self, now: Time, out: &mut T) {
-        let Some(Link { conn, end: Some(end), unsent, .. }) = &mut self.link else { return };
+        let Some(Link { conn, protocol: Some(protocol), unsent, .. }) = &mut self.link else { return };
         let next = |spent| {
-            end.recycle(spent);
-            end.flush(now)
+            protocol.recycle(spent);
+            protocol.flush(now)
         };
         unsent.send_all_to(next, |bytes| out.send(*conn, bytes));
     }
 
-    fn data<T: Transport>(&mut self, now: Time, bytes: &[u8], out: &mut T) {
-        let Some(Link { conn, end: Some(end), replays, .. }) = &mut self.link else { return };
+    fn handle_data<T: Transport>(&mut self, now: Time, bytes: &[u8], out: &mut T) {
+        let Some(Link { conn, protocol: Some(protocol), replays, .. }) = &mut self.link else { return };
         let mut scratch = Scratch::new();
-        let mut input = end.unseal(now, bytes, &mut scratch);
+        let mut input = protocol.unseal(now, bytes, &mut scratch);
         loop {
-            let (id, control) = match end.decompose(now, &mut input) {
+            let (id, control) = match protocol.decompose(now, &mut input) {
                 Ok(Some(OpenerEvent::RelayedControl { id, control })) => (id, control),
                 Ok(Some(_)) => continue,
                 Ok(None) => return,
                 Err(error) => {
                     if error != LinkError::HandshakeTimeout {
-                        let what = format!("the replayer's link: {error}");
-                        self.books.borrow_mut().violation(Check::Rules, what);
+                        let what = format!("the replayer's link failed: {error}");
+                        self.checker.borrow_mut().violation(Check::Rules, what);
                     }
                     out.abort(*conn);
                     self.link = None;
@@ -141,19 +143,19 @@ impl Replayer {
             };
             match control {
                 Control::Refused(_) => {
-                    self.books.borrow_mut().copies_refused += 1;
+                    self.checker.borrow_mut().copies_refused += 1;
                     replays.retain(|replay| replay.id != id);
-                    end.release_relayed(id);
+                    protocol.release_relayed(id);
                 }
                 Control::Close(_) => {
                     if replays.iter().any(|replay| replay.id == id && !replay.is_closing) {
-                        end.relay_control(id, Control::Close(CloseReason::Lost));
+                        protocol.relay_control(id, Control::Close(CloseReason::Lost));
                     }
                     replays.retain(|replay| replay.id != id);
-                    end.release_relayed(id);
+                    protocol.release_relayed(id);
                 }
                 Control::Resumed(answer) => {
-                    self.books.borrow_mut().copies_taken += 1;
+                    self.checker.borrow_mut().copies_accepted += 1;
                     if let Some(replay) = replays.iter().find(|replay| replay.id == id) {
                         self.copies.borrow_mut().keep_from_server(replay.session, Control::Resumed(answer));
                     }
@@ -168,22 +170,22 @@ impl Application for Replayer {
     fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
         match event {
             Event::Opened { .. } => {
-                let fresh = LinkRandomness::filled(|bytes| self.rng.fill(bytes));
+                let randomness = LinkRandomness::generate(|bytes| self.rng.fill(bytes));
                 let config = OpenerConfig {
                     role: Role::Helper,
                     key: self.key.clone(),
                     limits: Limits::default(),
-                    policy: PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 },
+                    policy: PolicyKind::Fixed { interval: Duration::ZERO, size_bytes: 0 },
                     encryption: Encryption::Preferred,
                 };
                 if let Some(link) = &mut self.link {
-                    link.end = Some(OpenerLink::new(&config, now, fresh));
+                    link.protocol = Some(OpenerLink::new(&config, now, randomness));
                 }
                 out.grant(conn, 1 << 20);
             }
             Event::Data { bytes, .. } => {
-                self.data(now, bytes, out);
-                out.grant(conn, bytes.len() as u32); // at most what was granted
+                self.handle_data(now, bytes, out);
+                out.grant(conn, bytes.len() as u32); // fits: at most the granted bytes
             }
             Event::Finished | Event::Lost(_) => {
                 self.link = None;
@@ -197,8 +199,9 @@ impl Application for Replayer {
 
     fn handle_timeout<T: Transport>(&mut self, now: Time, out: &mut T) {
         if self.next_at <= now {
-            let soon = if self.is_calm { 1_000_000_000 } else { self.rng.scale(20_000, 20_000_000) };
-            self.next_at = now + Duration::from_nanos(soon);
+            let delay_ns =
+                if self.in_calm_phase { 1_000_000_000 } else { self.rng.log_uniform(20_000, 20_000_000) };
+            self.next_at = now + Duration::from_nanos(delay_ns);
             self.work(now, out);
         }
     }
@@ -208,6 +211,6 @@ impl Application for Replayer {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        (!self.is_calm || self.link.is_some()).then_some(self.next_at)
+        (!self.in_calm_phase || self.link.is_some()).then_some(self.next_at)
     }
 }

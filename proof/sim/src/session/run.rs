@@ -1,4 +1,4 @@
-//! A run: a storm of `steps` steps, then calm until every session has ended, and the report.
+//! A run: a fault phase of `steps` steps, then a calm phase until every session has ended, and the report.
 
 use std::time::Duration;
 
@@ -7,24 +7,24 @@ use serde::Serialize;
 use super::canary::Canary;
 use super::check::{Check, Violation};
 use super::world::World;
-use crate::storm::{Stormy, storm_and_calm};
+use crate::phases::{PhasedWorld, run_both_phases};
 
 /// The result of one seed.
 #[derive(Clone, Debug, Default, Serialize, PartialEq, Eq)]
 pub struct Report {
-    /// Replays the run, with the same number of steps.
+    /// Seed that replays the run, with the same number of steps.
     pub seed: u64,
-    /// Events handled, in the storm and after it.
+    /// Events handled in both phases.
     pub steps: u64,
     /// Virtual time, milliseconds.
     pub simulated_ms: u64,
-    /// Over all events delivered to hosts' programs; the same seed, steps and program give the same hash.
+    /// Hash of all events delivered to hosts' programs; the same seed, steps and program give the same hash.
     pub trace_hash: String,
     /// Sessions begun.
     pub sessions: usize,
     /// Sessions that ended in good order and complete.
     pub completed: u64,
-    /// Sessions whose clients learned that no server knows them.
+    /// Sessions whose clients received *gone*: the server does not know them.
     pub gone: u64,
     /// Resumptions on another carrier.
     pub moves: u64,
@@ -37,39 +37,40 @@ pub struct Report {
     /// Replayed messages that were refused.
     pub copies_refused: u64,
     /// Replayed opening messages that arrived before their originals.
-    pub copies_taken: u64,
+    #[serde(rename = "copies_taken")]
+    pub copies_accepted: u64,
     /// Violations; empty if the code under test is right.
     pub violations: Vec<Violation>,
 }
 
-/// Bound of the virtual time without progress after the storm: longer than any timer.
+/// Limit of the virtual time without progress in the calm phase: longer than any timer.
 const PROGRESS_WITHIN: Duration = Duration::from_secs(180);
 
-/// Runs a world from a seed: `steps` of storm, then calm.
+/// Runs a world from a seed: a fault phase of `steps` steps, then a calm phase.
 pub fn run(seed: u64, steps: u64, canary: Option<Canary>) -> Report {
     run_without_check(seed, steps, canary, None)
 }
 
-/// Like [`run`], with the check `blind` off.
-pub fn run_without_check(seed: u64, steps: u64, canary: Option<Canary>, blind: Option<Check>) -> Report {
-    let mut world = World::new(seed, canary, blind);
-    let taken = storm_and_calm(&mut world, steps, PROGRESS_WITHIN);
+/// Like [`run`], with the check `check_off` switched off.
+pub fn run_without_check(seed: u64, steps: u64, canary: Option<Canary>, check_off: Option<Check>) -> Report {
+    let mut world = World::new(seed, canary, check_off);
+    let steps_taken = run_both_phases(&mut world, steps, PROGRESS_WITHIN);
     world.finish();
-    let books = world.books.borrow();
+    let checker = world.checker.borrow();
     Report {
         seed,
-        steps: taken,
+        steps: steps_taken,
         simulated_ms: world.now().as_nanos() / 1_000_000,
         trace_hash: format!("{:016x}", world.network.hash),
-        sessions: books.sessions(),
-        completed: books.completed,
-        gone: books.gone,
-        moves: books.moves,
+        sessions: checker.sessions(),
+        completed: checker.completed,
+        gone: checker.gone,
+        moves: checker.moves,
         messages: world.network.events_delivered,
-        delivered_bytes: books.delivered,
+        delivered_bytes: checker.delivered,
         faults: world.faults,
-        copies_refused: books.copies_refused,
-        copies_taken: books.copies_taken,
-        violations: books.violations().to_vec(),
+        copies_refused: checker.copies_refused,
+        copies_accepted: checker.copies_accepted,
+        violations: checker.violations().to_vec(),
     }
 }

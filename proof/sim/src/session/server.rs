@@ -7,64 +7,64 @@ use std::time::Duration;
 
 use spillway_batch::unauthenticated::Bounds;
 use spillway_batch::{CloseReason, Control, Id, LinkRandomness, ServerConfig, ServerLink, Unauthenticated};
-use spillway_session::{Expired, OnServerLink, Placement, Port, SessionHandle, TableLimits};
+use spillway_session::{Expired, Placement, Port, ServerLinkCarrier, SessionHandle, TableLimits};
 use spillway_transport::{Application, Conn, Event, Time, Transport, Unsent};
 use spillway_wire::session::{Resumed, SessionId};
 
 use super::app::{App, End};
-use super::books::Shared;
 use super::canary::Canary;
 use super::check::Check;
+use super::checker::SharedChecker;
 use crate::attackers::NO_BOUNDS;
 use crate::rng::Rng;
 
 /// A virtual connection on a link, as the carrier of a session.
-type CarrierName = (Conn, Id);
+type CarrierId = (Conn, Id);
 
 pub(crate) struct Server {
     pub(super) config: Arc<ServerConfig>,
     pub(super) limits: TableLimits,
     pub(super) local: SocketAddr,
     pub(super) rng: Rng,
-    pub(super) books: Shared,
+    pub(super) checker: SharedChecker,
     pub(super) links: BTreeMap<Conn, Link>,
     /// Links that have not authenticated.
-    pub(super) proving: BTreeSet<Conn>,
-    /// Bounds the links in `proving`; chooses which one is closed for a new one.
+    pub(super) authenticating: BTreeSet<Conn>,
+    /// Bounds the links in `authenticating`; chooses which one is closed for a new one.
     pub(super) unauthenticated: Unauthenticated<Conn>,
     /// Links that have authenticated and have a [read timeout](ServerLink::poll_read_timeout).
     pub(super) read_timeouts: BTreeSet<Conn>,
-    pub(super) dirty: BTreeSet<Conn>,
-    pub(super) port: Port<CarrierName>,
-    /// Where the operator wants sessions: helped, direct, or either.
+    pub(super) dirty_links: BTreeSet<Conn>,
+    pub(super) port: Port<CarrierId>,
+    /// Where sessions belong by the operator's override: helped, direct, or either.
     pub(super) placement: Placement,
-    /// All sessions that the port knows, and those in `over`.
-    pub(super) known: BTreeMap<SessionHandle, Known>,
-    /// Sessions that are over, to be forgotten at the next transmission.
-    pub(super) over: Vec<SessionHandle>,
-    /// Sessions whose applications can work.
-    pub(super) busy: BTreeSet<SessionHandle>,
-    /// Carriers whose sessions have moved to another one.
-    pub(super) moved: Vec<CarrierName>,
-    /// Sessions, of a thousand, that are closed early.
-    pub(super) early_ends_in_1000: u64,
+    /// All sessions that the port knows, and those in `ended_sessions`.
+    pub(super) known_sessions: BTreeMap<SessionHandle, KnownSession>,
+    /// Sessions that have ended and are forgotten at the next transmission.
+    pub(super) ended_sessions: Vec<SessionHandle>,
+    /// Sessions whose applications can work without a further event.
+    pub(super) busy_sessions: BTreeSet<SessionHandle>,
+    /// Carriers that their sessions have left for another carrier.
+    pub(super) left_carriers: Vec<CarrierId>,
+    /// Sessions, of a thousand, that the application closes early.
+    pub(super) early_ends_per_1000: u64,
     pub(super) work_at: Option<Time>,
-    pub(super) has_begun: bool,
+    pub(super) is_listening: bool,
     pub(super) canary: Option<Canary>,
-    /// For [`Canary::AcceptStale`]: the answer with which each session began.
+    /// The answer with which each session began, for the planted fault [`Canary::AcceptStale`].
     pub(super) answers: BTreeMap<SessionId, Resumed>,
 }
 
-pub(super) struct Known {
+pub(super) struct KnownSession {
     pub(super) id: SessionId,
     /// `None` after the application has closed.
     pub(super) app: Option<App>,
 }
 
 pub(super) struct Link {
-    pub(super) end: ServerLink,
+    pub(super) protocol: ServerLink,
     pub(super) unsent: Unsent,
-    /// Bytes that were read, to be granted again when [`ServerLink::may_read`] allows it.
+    /// Bytes read and not yet granted again: [`ServerLink::may_read`] must allow the grant.
     pub(super) ungranted: u32,
     pub(super) carried: BTreeMap<u32, SessionHandle>,
 }
@@ -74,9 +74,9 @@ impl Server {
         config: Arc<ServerConfig>,
         (limits, bounds): (TableLimits, Bounds),
         local: SocketAddr,
-        early_ends_in_1000: u64,
+        early_ends_per_1000: u64,
         mut rng: Rng,
-        books: Shared,
+        checker: SharedChecker,
     ) -> Server {
         let port = Port::new(limits, rng.word());
         Server {
@@ -84,27 +84,27 @@ impl Server {
             limits,
             local,
             rng,
-            books,
+            checker,
             links: BTreeMap::new(),
-            proving: BTreeSet::new(),
+            authenticating: BTreeSet::new(),
             unauthenticated: Unauthenticated::new(bounds),
             read_timeouts: BTreeSet::new(),
-            dirty: BTreeSet::new(),
+            dirty_links: BTreeSet::new(),
             port,
             placement: Placement::default(),
-            known: BTreeMap::new(),
-            over: Vec::new(),
-            busy: BTreeSet::new(),
-            moved: Vec::new(),
-            early_ends_in_1000,
+            known_sessions: BTreeMap::new(),
+            ended_sessions: Vec::new(),
+            busy_sessions: BTreeSet::new(),
+            left_carriers: Vec::new(),
+            early_ends_per_1000,
             work_at: None,
-            has_begun: false,
+            is_listening: false,
             canary: None,
             answers: BTreeMap::new(),
         }
     }
 
-    pub(crate) fn plant(&mut self, canary: Option<Canary>) {
+    pub(crate) fn plant_fault(&mut self, canary: Option<Canary>) {
         self.canary = canary;
         let mut limits = self.limits;
         match canary {
@@ -123,44 +123,46 @@ impl Server {
         self.port.len()
     }
 
-    /// Bytes that wait for each link's peer.
+    /// Bytes that wait for the peer of each link.
     pub(crate) fn pending(&self) -> impl Iterator<Item = (SocketAddr, usize)> + '_ {
-        self.links.values().map(move |link| (link.end.peer(), link.end.pending() + link.unsent.len()))
+        self.links
+            .values()
+            .map(move |link| (link.protocol.peer(), link.protocol.pending() + link.unsent.len()))
     }
 
-    /// Records in the books that the process dies.
+    /// Records at the checker that the process dies.
     pub(crate) fn die(&mut self) {
-        let mut books = self.books.borrow_mut();
-        books.server_dies(self.known.values().map(|known| known.id));
+        let mut checker = self.checker.borrow_mut();
+        checker.server_dies(self.known_sessions.values().map(|known| known.id));
     }
 
-    pub(super) fn wrong(&self, what: String) {
-        self.books.borrow_mut().violation(Check::Rules, what);
+    pub(super) fn rule_violation(&self, what: String) {
+        self.checker.borrow_mut().violation(Check::Rules, what);
     }
 
-    /// Whether the planted fault is `canary`, and strikes now: one time in `one_in`.
+    /// Whether the planted fault is `canary` and strikes now, which it does one time in `one_in`.
     pub(super) fn strikes(&mut self, canary: Canary, one_in: u64) -> bool {
         self.canary == Some(canary) && self.rng.chance(1, one_in)
     }
 
-    /// Gives each busy application a turn, at random. Returns whether any is still busy.
+    /// Gives busy applications a turn, each with a probability of 3/4. Returns whether any application is still busy.
     fn work(&mut self, now: Time) -> bool {
-        for session in std::mem::take(&mut self.busy) {
+        for session in std::mem::take(&mut self.busy_sessions) {
             if self.rng.chance(1, 4) {
-                self.busy.insert(session);
+                self.busy_sessions.insert(session);
                 continue;
             }
-            let Some(known) = self.known.get_mut(&session) else { continue };
+            let Some(known) = self.known_sessions.get_mut(&session) else { continue };
             let Some(mut app) = known.app.take() else { continue };
             let is_open = self.work_on(now, session, &mut app);
             if is_open && app.is_busy() {
-                self.busy.insert(session);
+                self.busy_sessions.insert(session);
             }
-            if let Some(known) = self.known.get_mut(&session) {
+            if let Some(known) = self.known_sessions.get_mut(&session) {
                 known.app = is_open.then_some(app);
             }
         }
-        !self.busy.is_empty()
+        !self.busy_sessions.is_empty()
     }
 
     /// Gives one application a turn. Returns false if it has closed the session.
@@ -170,52 +172,55 @@ impl Server {
             && let Some(link) = self.links.get_mut(&conn)
         {
             accept(link, id, self.placement);
-            self.dirty.insert(conn);
+            self.dirty_links.insert(conn);
         }
-        let part = app.reads(&mut self.rng);
+        let read = app.read_some(&mut self.rng);
         if self.canary != Some(Canary::ForgetCredit) {
-            let outcome = self.port.consumed(session, part as usize);
-            debug_assert_eq!(outcome, Ok(()), "at most what waits");
+            let outcome = self.port.consumed(session, read as usize);
+            debug_assert_eq!(outcome, Ok(()), "the application should consume only unread bytes");
         }
-        let mut books = self.books.borrow_mut();
-        let part = app.unwritten().min(self.rng.scale(1, 64 * 1024));
+        let mut checker = self.checker.borrow_mut();
+        let part = app.unwritten().min(self.rng.log_uniform(1, 64 * 1024));
         if app.may_write && part > 0 {
             // One byte more than there is room for, so that room is reported later.
-            let mut bytes = books.reply(app.id, part.min(self.port.room(session) as u64 + 1));
+            let mut bytes = checker.reply(app.id, part.min(self.port.room(session) as u64 + 1));
             if self.canary == Some(Canary::AlterReply) && self.rng.chance(1, 20) {
                 bytes = altered(&bytes);
             }
-            let taken = self.port.write(session, &bytes);
-            app.may_write = taken == bytes.len();
-            app.replied += taken as u64;
-            books.replied(app.id, taken as u64);
+            let accepted = self.port.write(session, &bytes);
+            app.may_write = accepted == bytes.len();
+            app.replied += accepted as u64;
+            checker.replied(app.id, accepted as u64);
             let kept = self.port.info(session).map_or(0, |info| info.bytes_kept);
             if kept > self.limits.stream.kept_bytes_max {
-                books.violation(Check::Memory, format!("{kept} bytes are kept, more than the bound"));
+                checker.violation(
+                    Check::Memory,
+                    format!("the server keeps {kept} bytes for a session, more than its bound"),
+                );
             }
         }
         match app.next_end(self.canary, &mut self.rng) {
             End::Open => true,
             End::Close(reason) => {
-                books.server_closes(app.id, reason != CloseReason::Normal);
+                checker.server_closes(app.id, reason != CloseReason::Normal);
                 self.port.close(now, session, reason);
                 false
             }
             End::Finish { closes } => {
                 if app.unwritten() == 0 {
-                    books.server_finishes(app.id);
+                    checker.server_finishes(app.id);
                 }
                 if self.canary == Some(Canary::WrongFinish)
                     && let Some(info) = self.port.info(session)
                     && let Some((conn, id)) = info.carrier
                     && let Some(link) = self.links.get_mut(&conn)
                 {
-                    link.end.say(id, Control::Finish(info.bytes_sent + 1));
-                    self.dirty.insert(conn);
+                    link.protocol.send_control(id, Control::Finish(info.bytes_sent + 1));
+                    self.dirty_links.insert(conn);
                 }
                 self.port.finish(session);
                 if closes {
-                    books.server_closes(app.id, false);
+                    checker.server_closes(app.id, false);
                     self.port.close(now, session, CloseReason::Normal);
                 }
                 !closes
@@ -223,36 +228,36 @@ impl Server {
         }
     }
 
-    /// Sets where sessions belong; sends clients of misplaced sessions away.
-    pub(crate) fn place(&mut self, placement: Placement) {
+    /// Sets where sessions belong, and asks clients of misplaced sessions to move.
+    pub(crate) fn set_placement(&mut self, placement: Placement) {
         self.placement = placement;
-        let misplaced = self.port.misplaced(placement);
+        let misplaced = self.port.misplaced_sessions(placement);
         self.send_controls(misplaced);
     }
 
     /// Releases `count` helped sessions to the server's own port.
     pub(crate) fn release(&mut self, count: usize) {
-        let released = self.port.return_home(count);
+        let released = self.port.ask_to_return(count);
         self.send_controls(released);
     }
 
-    fn send_controls(&mut self, controls: Vec<(SessionHandle, CarrierName, Control)>) {
+    fn send_controls(&mut self, controls: Vec<(SessionHandle, CarrierId, Control)>) {
         for (_, (conn, id), control) in controls {
             if let Some(link) = self.links.get_mut(&conn) {
-                link.end.say(id, control);
-                self.dirty.insert(conn);
+                link.protocol.send_control(id, control);
+                self.dirty_links.insert(conn);
             }
         }
     }
 
     fn close_moved(&mut self) {
-        for (conn, id) in std::mem::take(&mut self.moved) {
+        for (conn, id) in std::mem::take(&mut self.left_carriers) {
             if self.canary != Some(Canary::DeliverOld)
                 && let Some(link) = self.links.get_mut(&conn)
             {
                 link.carried.remove(&id.0);
-                link.end.close(id, CloseReason::Moved);
-                self.dirty.insert(conn);
+                link.protocol.close(id, CloseReason::Moved);
+                self.dirty_links.insert(conn);
             }
         }
     }
@@ -260,45 +265,45 @@ impl Server {
     fn transmit_sessions(&mut self, now: Time) {
         while let Some((session, (conn, id))) = self.port.poll_dirty() {
             let Some(link) = self.links.get_mut(&conn) else { continue };
-            if self.port.transmit(now, session, &mut OnServerLink { link: &mut link.end, id }) {
-                self.over.push(session);
+            if self.port.transmit(now, session, &mut ServerLinkCarrier { link: &mut link.protocol, id }) {
+                self.ended_sessions.push(session);
             }
-            self.dirty.insert(conn);
+            self.dirty_links.insert(conn);
         }
-        for session in std::mem::take(&mut self.over) {
+        for session in std::mem::take(&mut self.ended_sessions) {
             self.forget(now, session, false);
         }
     }
 
     fn forget(&mut self, now: Time, session: SessionHandle, lost: bool) {
-        if let Some(known) = self.known.remove(&session) {
-            self.books.borrow_mut().server_forgets(now, known.id, lost);
+        if let Some(known) = self.known_sessions.remove(&session) {
+            self.checker.borrow_mut().server_forgets(now, known.id, lost);
         }
     }
 
-    /// Sends each dirty link's output. Sessions that get room on a link are marked dirty again.
+    /// Sends the output of each dirty link. Sessions that receive room on a link become dirty again.
     fn transmit_links<T: Transport>(&mut self, now: Time, out: &mut T) {
-        for conn in std::mem::take(&mut self.dirty) {
+        for conn in std::mem::take(&mut self.dirty_links) {
             let Some(link) = self.links.get_mut(&conn) else { continue };
             let next = |spent| {
-                link.end.recycle(spent);
-                link.end.flush(now)
+                link.protocol.recycle(spent);
+                link.protocol.flush(now)
             };
             link.unsent.send_all_to(next, |bytes| out.send(conn, bytes));
-            if link.end.may_read() || self.canary == Some(Canary::ReadFlooders) {
+            if link.protocol.may_read() || self.canary == Some(Canary::ReadFlooders) {
                 out.grant(conn, std::mem::take(&mut link.ungranted));
             }
-            if link.end.is_established() && link.end.has_read_timeout() {
+            if link.protocol.is_established() && link.protocol.has_read_timeout() {
                 self.read_timeouts.insert(conn);
             }
-            while let Some(id) = link.end.poll_room() {
-                link.carried.get(&id.0).into_iter().for_each(|session| self.port.has_room(*session));
+            while let Some(id) = link.protocol.poll_room() {
+                link.carried.get(&id.0).into_iter().for_each(|session| self.port.carrier_has_room(*session));
             }
         }
     }
 
     pub(super) fn authenticated(&mut self, conn: Conn) {
-        self.proving.remove(&conn);
+        self.authenticating.remove(&conn);
         self.unauthenticated.end(conn);
     }
 
@@ -324,7 +329,7 @@ impl Server {
                     (session, carrier)
                 }
             };
-            self.moved.extend(carrier);
+            self.left_carriers.extend(carrier);
             self.forget(now, session, true);
         }
         self.port.handle_timeout(now);
@@ -332,9 +337,9 @@ impl Server {
 }
 
 pub(super) fn accept(link: &mut Link, id: Id, placement: Placement) {
-    link.end.accept(id);
-    if let Some(drain) = link.end.role().and_then(|role| placement.drains(role)) {
-        link.end.say(id, drain);
+    link.protocol.accept(id);
+    if let Some(drain) = link.protocol.role().and_then(|role| placement.drain_for(role)) {
+        link.protocol.send_control(id, drain);
     }
 }
 
@@ -350,19 +355,19 @@ impl Application for Server {
     fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
         match event {
             Event::Opened { peer, .. } => {
-                let fresh = LinkRandomness::filled(|bytes| self.rng.fill(bytes));
-                let end = ServerLink::new(self.config.clone(), now, peer, self.local, fresh);
+                let randomness = LinkRandomness::generate(|bytes| self.rng.fill(bytes));
+                let protocol = ServerLink::new(self.config.clone(), now, peer, self.local, randomness);
                 self.links.insert(
                     conn,
-                    Link { end, unsent: Unsent::default(), ungranted: 0, carried: BTreeMap::new() },
+                    Link { protocol, unsent: Unsent::default(), ungranted: 0, carried: BTreeMap::new() },
                 );
-                self.proving.insert(conn);
+                self.authenticating.insert(conn);
                 out.grant(conn, 64 << 10);
                 if let Some(victim) = self.unauthenticated.begin(now, peer.ip(), conn) {
                     self.abort(now, victim, out);
                 }
             }
-            Event::Data { bytes, .. } => self.data(now, conn, bytes, out),
+            Event::Data { bytes, .. } => self.handle_data(now, conn, bytes, out),
             Event::Finished | Event::Lost(_) => {
                 if let Some(link) = self.links.remove(&conn) {
                     self.drop_link(now, conn, &link);
@@ -372,29 +377,29 @@ impl Application for Server {
                 }
             }
             Event::Room => {
-                self.dirty.insert(conn);
+                self.dirty_links.insert(conn);
             }
             Event::Acknowledged { .. } => {}
         }
     }
 
     fn handle_timeout<T: Transport>(&mut self, now: Time, out: &mut T) {
-        if !self.has_begun {
-            self.has_begun = true;
+        if !self.is_listening {
+            self.is_listening = true;
             out.set_listening(0, true);
         }
         self.work_at = self.work_at.filter(|at| *at > now);
         self.expire(now);
         let is_late = |conn: &Conn, links: &mut BTreeMap<Conn, Link>| {
-            links.get_mut(conn).is_some_and(|link| link.end.handle_timeout(now).is_err())
+            links.get_mut(conn).is_some_and(|link| link.protocol.handle_timeout(now).is_err())
         };
         let late: Vec<Conn> =
-            self.proving.iter().copied().filter(|conn| is_late(conn, &mut self.links)).collect();
+            self.authenticating.iter().copied().filter(|conn| is_late(conn, &mut self.links)).collect();
         late.into_iter().for_each(|conn| self.abort(now, conn, out));
         for conn in std::mem::take(&mut self.read_timeouts) {
             let Some(link) = self.links.get_mut(&conn) else { continue };
-            match link.end.handle_timeout(now) {
-                Ok(()) => drop(self.dirty.insert(conn)),
+            match link.protocol.handle_timeout(now) {
+                Ok(()) => drop(self.dirty_links.insert(conn)),
                 Err(_) => self.abort(now, conn, out),
             }
         }
@@ -402,13 +407,13 @@ impl Application for Server {
 
     fn end_of_turn<T: Transport>(&mut self, now: Time, out: &mut T) {
         if self.port.len() > self.limits.sessions_max {
-            let what = format!("{} sessions, more than the bound", self.port.len());
-            self.books.borrow_mut().violation(Check::Memory, what);
+            let what = format!("the server has {} sessions, more than its bound", self.port.len());
+            self.checker.borrow_mut().violation(Check::Memory, what);
         }
         let busy = self.work(now);
         self.close_moved();
         self.transmit_sessions(now);
-        while !self.dirty.is_empty() {
+        while !self.dirty_links.is_empty() {
             self.transmit_links(now, out);
             self.transmit_sessions(now);
         }
@@ -418,13 +423,14 @@ impl Application for Server {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        if !self.has_begun {
+        if !self.is_listening {
             return Some(Time::ZERO);
         }
-        let proving = self.proving.iter().filter_map(|conn| self.links.get(conn));
-        let deadlines = proving.filter(|link| link.end.pending() == 0).filter_map(|l| l.end.poll_timeout());
+        let proving = self.authenticating.iter().filter_map(|conn| self.links.get(conn));
+        let deadlines =
+            proving.filter(|link| link.protocol.pending() == 0).filter_map(|l| l.protocol.poll_timeout());
         let reading =
-            self.read_timeouts.iter().filter_map(|conn| self.links.get(conn)?.end.poll_read_timeout());
+            self.read_timeouts.iter().filter_map(|conn| self.links.get(conn)?.protocol.poll_read_timeout());
         deadlines.chain(reading).chain(self.work_at).chain(self.port.poll_timeout()).min()
     }
 }

@@ -12,127 +12,131 @@ use spillway_session::{StreamLimits, TableLimits};
 use super::canary::Canary;
 use super::client_behaviour::ClientBehaviour;
 use crate::attackers::{self, Attack};
+use crate::conditions::NetworkConditions;
 use crate::names::{client_key, helper_key};
 use crate::relay::settings;
 use crate::rng::Rng;
-use crate::weather::Weather;
 
-/// A record holds up to 16 KiB until it is complete: a session whose only route is a helper with less memory than a
+/// An incomplete record takes up to 16 KiB: a session whose only route is a helper with less memory than a
 /// few records would never end. A real helper has at least 1 MiB.
 const HELPER_MEMORY_MIN: usize = 128 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Faults {
-    /// No faults; clients still move at random.
+    /// No faults; clients still move at random times.
     None,
-    /// Faults that every session survives: no client may learn that its session is *gone*.
+    /// Faults that every session must survive: clients never receive *gone*.
     Survivable,
-    /// Restarts of the server, too, and servers with small tables and short timeouts.
+    /// Also restarts of the server, small tables and short timeouts.
     All,
 }
 
 pub(crate) struct WorldConfig {
-    pub(crate) weather: Weather,
+    pub(crate) conditions: NetworkConditions,
     pub(crate) behaviour: ClientBehaviour,
     pub(crate) relay: Config,
     pub(crate) server: Arc<ServerConfig>,
     pub(crate) table: TableLimits,
     /// Sessions, of a thousand, that the server's application closes early.
-    pub(crate) early_ends_in_1000: u64,
+    pub(crate) early_ends_per_1000: u64,
     pub(crate) helpers: usize,
     pub(crate) faults: Faults,
     pub(crate) fault_ns_max: u64,
-    /// Longest time for which a direction between two hosts carries nothing, nanoseconds.
+    /// Maximum duration of the loss of all segments from one host to another, nanoseconds.
     pub(crate) silence_ns_max: u64,
-    /// Most faults stall carriers of clients, which then abandon carriers that still deliver.
+    /// Most faults stall carriers of clients, so that clients abandon carriers that still deliver.
     pub(crate) mostly_stalls: bool,
-    /// Faults, of a thousand, that are changed to a restart of the server.
-    pub(crate) restarts_in_1000: u64,
+    /// Faults, of a thousand, that are replaced by a restart of the server.
+    pub(crate) restarts_per_1000: u64,
     /// An attacker records control messages and replays them.
-    pub(crate) is_copied: bool,
-    /// Every host has its own clock rate.
+    pub(crate) has_replayer: bool,
+    /// Each host has a clock rate of its own.
     pub(crate) clocks_differ: bool,
     pub(crate) attack: Option<Attack>,
-    /// Bounds that servers and helpers must keep; the server with a planted fault does not know them.
+    /// Bounds that servers and helpers must keep; a planted fault may remove them from the server.
     pub(crate) unauthenticated: Bounds,
 }
 
 impl WorldConfig {
-    /// A planted fault is given the parameters under which it shows: many moves, and bounds that are reached.
-    pub(crate) fn drawn(rng: &mut Rng, attack_rng: &mut Rng, canary: Option<Canary>) -> WorldConfig {
+    /// Draws the parameters. With a planted fault they let the fault show: many moves, and bounds that are reached.
+    pub(crate) fn draw(rng: &mut Rng, attack_rng: &mut Rng, canary: Option<Canary>) -> WorldConfig {
         let faults = match canary {
             Some(Canary::GoneFurther | Canary::FalseOver) => Faults::All,
             Some(_) => Faults::Survivable,
             None => rng.pick(&[Faults::None, Faults::Survivable, Faults::All, Faults::All, Faults::All]),
         };
         let is_harsh = faults == Faults::All;
-        let clients_max = rng.scale(if canary.is_some() { 8 } else { 2 }, 60) as usize;
+        let clients_max = rng.log_uniform(if canary.is_some() { 8 } else { 2 }, 60) as usize;
         let is_tight = matches!(canary, Some(Canary::KeepMore | Canary::TakeMore | Canary::ForgetCredit));
         let tight = StreamLimits { window_bytes: 1_000, kept_bytes_max: 1_000 };
-        // Small windows keep bytes in flight.
-        let busy = StreamLimits { window_bytes: 8_000, kept_bytes_max: 8_000 };
+        // Small windows, with which bytes are usually in flight.
+        let small = StreamLimits { window_bytes: 8_000, kept_bytes_max: 8_000 };
         let table = TableLimits {
             sessions_max: if is_harsh { rng.pick(&[clients_max, 10_000]) } else { 10_000 },
             stream: match canary {
                 Some(_) if is_tight => tight,
-                Some(_) => busy,
-                None => stream(rng),
+                Some(_) => small,
+                None => stream_limits(rng),
             },
-            detached_max: if is_harsh { at_most(rng, 60) } else { Duration::from_secs(60) },
-            linger: if is_harsh { at_most(rng, 30) } else { Duration::from_secs(30) },
+            detached_max: if is_harsh { up_to_seconds(rng, 60) } else { Duration::from_secs(60) },
+            linger: if is_harsh { up_to_seconds(rng, 30) } else { Duration::from_secs(30) },
             ..TableLimits::default()
         };
-        let at_clients = if canary.is_some() { busy } else { stream(rng) };
-        // Small buffers pass few bytes per round trip, so sessions are short.
-        let least = |limits: StreamLimits| limits.kept_bytes_max.min(limits.window_bytes as usize) as u64;
-        let bytes_max = (least(table.stream).min(least(at_clients)) * 300).min(300_000);
+        let client_limits = if canary.is_some() { small } else { stream_limits(rng) };
+        // With small buffers few bytes pass per round trip, so sessions must be short.
+        let smallest = |limits: StreamLimits| limits.kept_bytes_max.min(limits.window_bytes as usize) as u64;
+        let bytes_max = (smallest(table.stream).min(smallest(client_limits)) * 300).min(300_000);
         let behaviour = ClientBehaviour {
             clients_max,
-            early_ends_in_1000: rng.pick(&[0, 50]),
-            early_closes_in_1000: match canary {
+            early_ends_per_1000: rng.pick(&[0, 50]),
+            early_closes_per_1000: match canary {
                 Some(Canary::ForgetLast | Canary::FalseOver) => 500,
                 _ => rng.pick(&[0, 100]),
             },
-            limits: at_clients,
+            limits: client_limits,
             patience_max: Duration::from_nanos(match canary {
                 Some(_) => 5_000_000,
-                None => rng.scale(2_000_000, 500_000_000),
+                None => rng.log_uniform(2_000_000, 500_000_000),
             }),
-            random_moves_in_1000: if canary.is_some() { 20 } else { rng.pick(&[0, 1, 20]) },
+            random_moves_per_1000: if canary.is_some() { 20 } else { rng.pick(&[0, 1, 20]) },
             some_give_up: is_harsh && canary.is_none(),
-            bytes_max: if canary.is_some() { 100_000 } else { rng.scale(100, bytes_max) },
+            bytes_max: if canary.is_some() { 100_000 } else { rng.log_uniform(100, bytes_max) },
         };
-        let calm = faults != Faults::All;
+        let is_mild = faults != Faults::All;
         let attack = match canary {
             Some(Canary::KeepStrangers) => Some(Attack::WITHOUT_KEY),
             Some(Canary::ReadFlooders) => Some(Attack::FLOODING),
             Some(_) => None,
-            None => Attack::drawn(attack_rng),
+            None => Attack::draw(attack_rng),
         };
-        let unauthenticated = attackers::drawn_bounds(attack_rng, attack, canary.is_some());
+        let unauthenticated = attackers::draw_bounds(attack_rng, attack, canary.is_some());
         WorldConfig {
-            // A planted fault must show within few steps.
-            weather: if canary.is_some() { Weather::calm() } else { Weather::drawn(rng, calm) },
+            // Mild conditions let a planted fault show within few steps.
+            conditions: if canary.is_some() {
+                NetworkConditions::mild()
+            } else {
+                NetworkConditions::draw(rng, is_mild)
+            },
             behaviour,
             relay: {
-                let drawn = settings::of_helpers(rng, calm);
+                let drawn = settings::of_helpers(rng, is_mild);
                 let memory_bytes_max = drawn.memory_bytes_max.max(HELPER_MEMORY_MIN);
                 Config { unauthenticated, memory_bytes_max, ..drawn }
             },
             server: server(rng),
             table,
-            early_ends_in_1000: rng.pick(&[0, 50]),
+            early_ends_per_1000: rng.pick(&[0, 50]),
             helpers: rng.range(1, 3) as usize,
             faults,
             fault_ns_max: match canary {
                 Some(Canary::FalseOver) => 5_000_000,
                 Some(_) => 200_000,
-                None => rng.scale(5_000_000, 200_000_000),
+                None => rng.log_uniform(5_000_000, 200_000_000),
             },
             silence_ns_max: if canary.is_some() { 10_000_000 } else { 500_000_000 },
             mostly_stalls: canary.is_some(),
-            restarts_in_1000: if canary == Some(Canary::FalseOver) { 300 } else { 0 },
-            is_copied: canary.is_some() || rng.chance(1, 2),
+            restarts_per_1000: if canary == Some(Canary::FalseOver) { 300 } else { 0 },
+            has_replayer: canary.is_some() || rng.chance(1, 2),
             clocks_differ: rng.chance(3, 4),
             attack,
             unauthenticated,
@@ -140,16 +144,16 @@ impl WorldConfig {
     }
 }
 
-fn stream(rng: &mut Rng) -> StreamLimits {
+fn stream_limits(rng: &mut Rng) -> StreamLimits {
     StreamLimits {
-        window_bytes: rng.scale(16, 256 * 1024) as u32,
-        kept_bytes_max: rng.scale(16, 256 * 1024) as usize,
+        window_bytes: rng.log_uniform(16, 256 * 1024) as u32,
+        kept_bytes_max: rng.log_uniform(16, 256 * 1024) as usize,
     }
 }
 
-/// From 20 ms to `seconds`.
-fn at_most(rng: &mut Rng, seconds: u64) -> Duration {
-    Duration::from_nanos(rng.scale(20_000_000, seconds * 1_000_000_000))
+/// Draws a time from 20 ms to `seconds`.
+fn up_to_seconds(rng: &mut Rng, seconds: u64) -> Duration {
+    Duration::from_nanos(rng.log_uniform(20_000_000, seconds * 1_000_000_000))
 }
 
 fn server(rng: &mut Rng) -> Arc<ServerConfig> {
@@ -157,7 +161,7 @@ fn server(rng: &mut Rng) -> Arc<ServerConfig> {
     ring.accept(Role::Helper, helper_key());
     ring.accept(Role::Client, client_key());
     let limits = Limits {
-        pending_bytes_max: rng.scale(1_000, 1 << 20) as usize,
+        pending_bytes_max: rng.log_uniform(1_000, 1 << 20) as usize,
         connections_max: 1_000,
         ..Limits::default()
     };

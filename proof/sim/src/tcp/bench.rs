@@ -1,5 +1,5 @@
-//! Simulated throughput and latency: two hosts and one path that only loses frames. Virtual time makes the figures
-//! exact.
+//! Simulated throughput and latency: two hosts, and a path that loses frames and limits the rate. Virtual time makes
+//! the figures exact.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::path::{Conditions, Path};
 use crate::agenda::Agenda;
 use crate::rng::Rng;
 
-/// The conditions of one row.
+/// The conditions of one row of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Line {
     /// Round-trip time without queueing.
@@ -28,44 +28,48 @@ pub struct Line {
     pub queue_bytes: u64,
     /// Congestion control.
     pub algorithm: Algorithm,
-    /// Interval of the receiver's turns, each for all frames since the last; zero: a turn for each frame.
+    /// Interval of the receiver's turns, each for all frames since the previous turn; zero: a turn for each frame.
     pub turn: Duration,
 }
 
-/// The figures of one row.
+/// The figures of one row of the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     /// Goodput of one bulk stream, payload bytes per second.
     pub goodput: u64,
-    /// Retransmitted segments, of a thousand segments sent.
+    /// Retransmitted segments per thousand segments sent.
     pub retransmitted_per_mille: u64,
     /// Retransmission timeouts of the bulk stream.
     pub timeouts: u64,
-    /// Median round trip of a message of 64 bytes, one at a time, microseconds.
+    /// Median round trip of messages of 64 bytes, sent one at a time, microseconds.
     pub ping_p50_us: u64,
     /// The 99th percentile of these round trips, microseconds.
     pub ping_p99_us: u64,
 }
 
 const PORT: u16 = 80;
-const MESSAGE: usize = 64;
-/// Larger than any bandwidth-delay product here.
-const WINDOW: u32 = 64 << 20;
-/// Measurement of the bulk stream: start and end.
+const MESSAGE_BYTES: usize = 64;
+/// Exceeds every bandwidth-delay product here.
+const WINDOW_BYTES: u32 = 64 << 20;
+/// Start (`WARM_UP`) and end (`BULK_END`) of the measurement of the bulk stream.
 const WARM_UP: Duration = Duration::from_secs(5);
-const BULK: Duration = Duration::from_secs(65);
-/// Round trips to measure.
+const BULK_END: Duration = Duration::from_secs(65);
+/// Number of round trips to measure.
 const PINGS: usize = 2_000;
 
-/// Measures a row.
+/// Measures the bulk stream and the round trips of a row.
 pub fn measure(line: Line, seed: u64) -> Figures {
-    let bulk = measure_bulk(line, seed, WARM_UP, BULK);
-    let ping = Task::Ping { came: 0, sent_at: Time::ZERO, times: Vec::new() };
+    let bulk = measure_bulk(line, seed, WARM_UP, BULK_END);
+    let ping = Task::Ping { received: 0, sent_at: Time::ZERO, round_trips: Vec::new() };
     let mut pings = Pair::new(line, seed, [ping, Task::Echo]);
     pings.run(|pair, _| pair.pings().len() >= PINGS);
-    let mut times: Vec<u64> = pings.pings().iter().map(|time| time.as_micros() as u64).collect(); // seconds
-    times.sort_unstable();
-    Figures { ping_p50_us: times[times.len() / 2], ping_p99_us: times[times.len() * 99 / 100], ..bulk }
+    let mut round_trips: Vec<u64> = pings.pings().iter().map(|time| time.as_micros() as u64).collect(); // fits: seconds
+    round_trips.sort_unstable();
+    Figures {
+        ping_p50_us: round_trips[round_trips.len() / 2],
+        ping_p99_us: round_trips[round_trips.len() * 99 / 100],
+        ..bulk
+    }
 }
 
 /// Measures only the bulk stream of a row, from `warm_up` until `end`.
@@ -75,9 +79,9 @@ pub fn measure_bulk(line: Line, seed: u64, warm_up: Duration, end: Duration) -> 
     let (before, sent_before) = (bulk.received(), bulk.sent);
     let timeouts_before = bulk.ends[0].stack.counters().timeouts;
     bulk.run(|_, now| now >= Time::ZERO + end);
-    let (bytes, took_ms) = (bulk.received() - before, (end - warm_up).as_millis() as u64); // a minute
+    let (bytes, took_ms) = (bulk.received() - before, (end - warm_up).as_millis() as u64); // fits: a minute
     let segments = bulk.sent - sent_before;
-    let needed = bytes / u64::from(MTU - 52); // headers with timestamps
+    let needed = bytes / u64::from(MTU - 52); // 52 bytes of headers, with timestamps
     Figures {
         goodput: bytes * 1000 / took_ms,
         retransmitted_per_mille: segments.saturating_sub(needed) * 1000 / segments.max(1),
@@ -90,18 +94,18 @@ const MTU: u16 = 1500;
 
 enum Task {
     Bulk { received: u64 },
-    Ping { came: usize, sent_at: Time, times: Vec<Duration> },
+    Ping { received: usize, sent_at: Time, round_trips: Vec<Duration> },
     Echo,
 }
 
 impl Task {
     fn begin<T: Transport>(&mut self, now: Time, conn: Conn, listener: Option<u16>, out: &mut T) {
-        out.grant(conn, WINDOW);
+        out.grant(conn, WINDOW_BYTES);
         match self {
             Task::Bulk { .. } if listener.is_none() => fill(conn, out),
             Task::Ping { sent_at, .. } => {
                 *sent_at = now;
-                out.send(conn, &[1; MESSAGE]);
+                out.send(conn, &[1; MESSAGE_BYTES]);
             }
             _ => {}
         }
@@ -119,16 +123,16 @@ impl Application for Task {
             (Event::Opened { listener, .. }, task) => task.begin(now, conn, listener, out),
             (Event::Room, Task::Bulk { .. }) => fill(conn, out),
             (Event::Data { bytes, .. }, task) => {
-                out.grant(conn, bytes.len() as u32); // a window's
+                out.grant(conn, bytes.len() as u32); // fits: at most a window
                 match task {
                     Task::Bulk { received } => *received += bytes.len() as u64,
                     Task::Echo => _ = out.send(conn, bytes),
-                    Task::Ping { came, sent_at, times } => {
-                        *came += bytes.len();
-                        if *came == MESSAGE {
-                            times.push(now - *sent_at);
-                            (*came, *sent_at) = (0, now);
-                            out.send(conn, &[1; MESSAGE]);
+                    Task::Ping { received, sent_at, round_trips } => {
+                        *received += bytes.len();
+                        if *received == MESSAGE_BYTES {
+                            round_trips.push(now - *sent_at);
+                            (*received, *sent_at) = (0, now);
+                            out.send(conn, &[1; MESSAGE_BYTES]);
                         }
                     }
                 }
@@ -150,13 +154,13 @@ struct End {
     stack: Stack,
     task: Task,
     armed: Option<Time>,
-    /// Interval of turns, and the frames that wait for the next one.
+    /// Interval of turns (`turn`), and the frames that wait for the next turn (`waiting`).
     turn: Duration,
     waiting: Vec<Vec<u8>>,
 }
 
 enum WorldEvent {
-    Arrive(usize, Vec<u8>),
+    FrameArrives(usize, Vec<u8>),
     Wake(usize, Time),
     /// The turn of an end whose turns are at intervals.
     Turn(usize),
@@ -193,7 +197,7 @@ impl Pair {
         let (agenda, slot) = (Agenda::default(), vec![0; ethernet::HEADER_BYTES + usize::from(MTU)]);
         let mut pair = Pair { now: Time(1), agenda, ends, paths, sent: 0, slot };
         let target = SocketAddr::from((address_of(1), PORT));
-        // A new table has room.
+        // Cannot fail: the connection table is empty.
         let _ = pair.ends[0].stack.connect(Time(1), target);
         pair.turn(0, Vec::new());
         pair
@@ -204,20 +208,22 @@ impl Pair {
     }
 
     fn pings(&self) -> &[Duration] {
-        if let Task::Ping { times, .. } = &self.ends[0].task { times } else { &[] }
+        if let Task::Ping { round_trips, .. } = &self.ends[0].task { round_trips } else { &[] }
     }
 
     fn run(&mut self, is_over: impl Fn(&Pair, Time) -> bool) {
         while !is_over(self, self.now) {
-            let Some((at, what)) = self.agenda.take() else { return };
+            let Some((at, event)) = self.agenda.take() else { return };
             self.now = self.now.max(at);
-            match what {
-                WorldEvent::Arrive(to, frame) if self.ends[to].turn.is_zero() => self.turn(to, vec![frame]),
-                WorldEvent::Arrive(to, frame) => {
+            match event {
+                WorldEvent::FrameArrives(to, frame) if self.ends[to].turn.is_zero() => {
+                    self.turn(to, vec![frame])
+                }
+                WorldEvent::FrameArrives(to, frame) => {
                     let End { turn, waiting, .. } = &mut self.ends[to];
                     waiting.push(frame);
                     if waiting.len() == 1 {
-                        let turn_ns = turn.as_nanos() as u64; // microseconds
+                        let turn_ns = turn.as_nanos() as u64; // fits: microseconds
                         self.agenda.add(Time(at.0.next_multiple_of(turn_ns)), WorldEvent::Turn(to));
                     }
                 }
@@ -245,7 +251,7 @@ impl Pair {
             self.sent += u64::from(index == 0);
             let agenda = &mut self.agenda;
             self.paths[index].send(self.now, &self.slot[..length], |arrival| {
-                agenda.add(arrival.at, WorldEvent::Arrive(1 - index, arrival.frame));
+                agenda.add(arrival.at, WorldEvent::FrameArrives(1 - index, arrival.frame));
             });
         }
         let at = drive::poll_timeout(stack, task).map(|at| at.max(self.now));
@@ -261,11 +267,11 @@ impl End {
         let mut settings = Settings::new(mac_of(ip), ip, 24, Key([5; 16]));
         settings.listeners = vec![Listener { address: SocketAddrV4::new(ip, PORT), is_gated: false }];
         settings.mtu = MTU;
-        settings.send_buffer_bytes = WINDOW as usize;
-        settings.receive_window_max = WINDOW;
-        settings.reassembly_bytes_max = WINDOW as usize;
+        settings.send_buffer_bytes = WINDOW_BYTES as usize;
+        settings.receive_window_max = WINDOW_BYTES;
+        settings.reassembly_bytes_max = WINDOW_BYTES as usize;
         settings.recovery.algorithm = line.algorithm;
-        let settings_error = "these settings keep to their limits";
+        let settings_error = "the settings of the benchmark are valid";
         let mut stack = Stack::new(Time(1), settings).expect(settings_error);
         stack.set_listening(0, true);
         End { stack, task, armed: None, turn, waiting: Vec::new() }

@@ -17,11 +17,11 @@ pub enum Canary {
     RepeatSegment,
     /// The bytes of a segment are not delivered.
     DropSegment,
-    /// The end of a stream is delivered before its last bytes.
+    /// The end of a stream is delivered before the last bytes.
     EarlyEnd,
     /// A gated stack acknowledges bytes that were not released.
     HastyAcknowledgement,
-    /// The right edge of a window moves back.
+    /// The end of a window moves back.
     ShrinkWindow,
     /// Bytes that were read are never granted again.
     ForgetCredit,
@@ -31,18 +31,18 @@ pub enum Canary {
     AlterQueue,
     /// A move loses the peer's SACK information.
     ForgetSack,
-    /// A move loses the bytes that came out of order.
+    /// A move loses the bytes that were received out of order.
     ForgetLate,
-    /// A move counts the next byte as received.
+    /// A move counts one byte as received that was not.
     SkipByte,
-    /// A move opens the gate.
+    /// A move removes the gate.
     ForgetGate,
     /// Forged resets carry exactly RCV.NXT.
     ExactReset,
 }
 
 impl Canary {
-    /// All canaries.
+    /// All planted faults.
     pub const ALL: [Canary; 14] = [
         Canary::FlipByte,
         Canary::RepeatSegment,
@@ -88,7 +88,7 @@ impl Canary {
             }
             Canary::EarlyEnd => "ended in good order",
             Canary::HastyAcknowledgement | Canary::ForgetGate => "where the gate is",
-            Canary::ShrinkWindow => "edge goes back",
+            Canary::ShrinkWindow => "window's end goes back",
             Canary::ForgetCredit => "has not ended",
             Canary::TakeDamaged => "damaged frames were taken",
             Canary::ForgetSack => "another state has arrived",
@@ -98,7 +98,7 @@ impl Canary {
         }
     }
 
-    pub(crate) fn is_in_moves(self) -> bool {
+    pub(crate) fn strikes_in_moves(self) -> bool {
         use Canary::{AlterQueue, ForgetGate, ForgetLate, ForgetSack, SkipByte};
         matches!(self, AlterQueue | ForgetSack | ForgetLate | SkipByte | ForgetGate)
     }
@@ -109,8 +109,8 @@ impl Canary {
         let receiving = &mut state.receiving;
         match self {
             Canary::AlterQueue => {
-                let is_sent = (sending.nxt - sending.una) as usize; // at most one window
-                if let Some(byte) = sending.queue.get_mut(is_sent..).and_then(<[u8]>::last_mut) {
+                let sent_bytes = (sending.nxt - sending.una) as usize; // fits: at most one window
+                if let Some(byte) = sending.queue.get_mut(sent_bytes..).and_then(<[u8]>::last_mut) {
                     *byte ^= 0x20;
                 }
             }
@@ -118,7 +118,7 @@ impl Canary {
                 let segments = state.recovery.iter_mut().flat_map(|recovery| &mut recovery.segments);
                 segments.for_each(|segment| segment.sacked = false);
             }
-            // Unreported bytes are only retransmitted.
+            // If no SACK has reported the bytes, the peer would just retransmit them.
             Canary::ForgetLate if !receiving.owes => receiving.late.clear(),
             Canary::SkipByte if receiving.next == 1 => {
                 receiving.next = 2;
@@ -130,35 +130,35 @@ impl Canary {
     }
 }
 
-/// A program, with a fault between it and its stack.
+/// A program, and a planted fault between program and stack.
 pub(crate) struct FaultyProgram {
     pub(crate) inner: Program,
     canary: Option<Canary>,
     /// Opportunities to skip before the fault strikes.
-    until: u32,
+    opportunities_left: u32,
 }
 
 impl FaultyProgram {
-    pub(crate) fn new(inner: Program, canary: Option<Canary>, until: u32) -> FaultyProgram {
-        FaultyProgram { inner, canary, until }
+    pub(crate) fn new(inner: Program, canary: Option<Canary>, opportunities_left: u32) -> FaultyProgram {
+        FaultyProgram { inner, canary, opportunities_left }
     }
 
     fn strikes(&mut self, canary: Canary) -> bool {
         if self.canary != Some(canary) {
             return false;
         }
-        self.until = self.until.saturating_sub(1);
-        self.until == 0 && mem::take(&mut self.canary).is_some()
+        self.opportunities_left = self.opportunities_left.saturating_sub(1);
+        self.opportunities_left == 0 && mem::take(&mut self.canary).is_some()
     }
 
-    /// Alters an outgoing frame, if the fault is in frames and this one shows it.
+    /// Alters an outgoing frame if the planted fault concerns frames like this one.
     pub(crate) fn alter_frame(&mut self, frame: &mut [u8]) {
         // Offsets in a frame: Ethernet 14, IPv4 20, then TCP's acknowledgement at 8, flags at 13, window at 14,
         // checksum at 16.
         const ACK: usize = 42;
         const FLAGS: usize = 47;
         const WINDOW: usize = 48;
-        const CHECK: usize = 50;
+        const CHECKSUM: usize = 50;
         if frame.len() < 54 || frame[12..14] != [8, 0] || frame[FLAGS] & 0x17 != 0x10 {
             return;
         }
@@ -171,17 +171,17 @@ impl FaultyProgram {
             Some(Canary::ShrinkWindow) => (WINDOW, word(frame, WINDOW), word(frame, WINDOW) / 2),
             _ => return,
         };
-        // The fault lasts: it shows only in a gated connection, or in one with an open window.
-        self.until = self.until.saturating_sub(1);
-        if self.until == 0 && to != from {
-            let check = checksum::adjust_u16(word(frame, CHECK), from, to);
+        // The fault lasts, because it shows only in a gated connection, or in one with an open window.
+        self.opportunities_left = self.opportunities_left.saturating_sub(1);
+        if self.opportunities_left == 0 && to != from {
+            let checksum = checksum::adjust_u16(word(frame, CHECKSUM), from, to);
             frame[at..at + 2].copy_from_slice(&to.to_be_bytes());
-            frame[CHECK..CHECK + 2].copy_from_slice(&check.to_be_bytes());
+            frame[CHECKSUM..CHECKSUM + 2].copy_from_slice(&checksum.to_be_bytes());
         }
     }
 
-    /// Whether to conceal that a frame that has arrived is damaged.
-    pub(crate) fn conceals_damage(&mut self) -> bool {
+    /// Whether to count a damaged frame as undamaged.
+    pub(crate) fn counts_as_undamaged(&mut self) -> bool {
         self.strikes(Canary::TakeDamaged)
     }
 }
@@ -191,7 +191,7 @@ impl Application for FaultyProgram {
         if let Event::Data { end, bytes } = event {
             if self.strikes(Canary::FlipByte) {
                 let mut bytes = bytes.to_vec();
-                bytes[0] ^= 0x20; // never empty
+                bytes[0] ^= 0x20; // data events are never empty
                 return self.inner.handle(now, conn, Event::Data { end, bytes: &bytes }, out);
             }
             if self.strikes(Canary::DropSegment) {

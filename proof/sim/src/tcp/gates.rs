@@ -1,4 +1,4 @@
-//! What gated applications have received and released: the bound of their stack's acknowledgements.
+//! The bytes that gated applications have received and released, which bound the acknowledgements of their stack.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -8,9 +8,9 @@ use std::rc::Rc;
 /// A gated connection, in offsets of the incoming stream.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Gate {
-    /// Bytes delivered to the application, without the end.
+    /// Bytes delivered to the application, without the end of the stream.
     pub(crate) received: u64,
-    /// Bytes that the application has released; one more than the stream's length includes the end.
+    /// Bytes that the application has released; the end of the stream counts as one byte.
     pub(crate) released: u64,
 }
 
@@ -22,7 +22,7 @@ pub(crate) struct Gates(BTreeMap<(SocketAddr, SocketAddr), Gate>);
 pub(crate) type SharedGates = Rc<RefCell<Gates>>;
 
 impl Gates {
-    /// Begins a connection, in the place of an earlier one with the same ends.
+    /// Begins a connection; replaces an earlier one with the same ends.
     pub(crate) fn begin(&mut self, local: SocketAddr, peer: SocketAddr) {
         self.0.insert((local, peer), Gate::default());
     }

@@ -2,16 +2,16 @@
 //! frames.
 //!
 //! - [`path`]: one direction between two hosts: loss, reordering, copies, damage, delay, a rate limit with a queue
-//! - `plan`: the parameters that a seed draws; `world`: all events; `host`: stacks, a program, a clock
-//! - `rack`: several stacks behind one address; `switch`: the stack of each frame
+//! - `plan`: the parameters that a seed draws; `world`: handles all events; `host`: stacks, a program and a clock
+//! - `rack`: several stacks behind one address; `switch`: chooses the stack that receives a frame
 //! - `moves`: when connections move between stacks; `moving`: the move itself
 //! - `program`: clients and servers, checked by the [`oracle`](crate::oracle)
-//! - `rogue`: peers that break rules: `puppet`s, each a connection with a trick; floods, noise, forged segments
+//! - `rogue`: a host that violates protocols: `puppet`s (connections that misbehave), floods, noise, forged segments
 //! - `sniffer`: checks every frame that a stack sends; `gates`: bytes that applications have released
 //! - [`canary`]: planted faults that a run must detect
 //! - [`bench`]: throughput and latency over a line, in virtual time
 //! - [`scene`]: clients, helpers and a server on the stack
-//! - [`run()`]: a storm, then calm, and the report
+//! - [`run()`]: a fault phase, then a calm phase, and the report
 
 pub mod bench;
 pub mod canary;

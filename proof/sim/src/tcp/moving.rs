@@ -7,19 +7,19 @@ use spillway_wire::state::ConnectionState;
 use super::rack::Rack;
 use super::switch::Ends;
 
-/// Bound of the differences that a violation lists.
+/// Maximum of differences that a violation lists.
 const DIFFERENCES_MAX: usize = 8;
 
 impl Rack {
-    /// A frame with these ends was received or sent: moves a connection if one is due.
+    /// Moves a connection, if a move is due, after a frame with these ends was received or sent.
     pub(super) fn move_after(&mut self, now: Time, ends: Option<Ends>) {
-        let framed = || ends.and_then(|ends| self.switch.name(&ends));
-        let name = self.moves.pick(framed, &self.places);
+        let of_frame = || ends.and_then(|ends| self.switch.name(&ends));
+        let name = self.moves.pick(of_frame, &self.places);
         if let Some((name, place)) = name.and_then(|name| Some((name, *self.places.get(&name)?))) {
             let step = self.moves.step(self.stacks.len());
             let target = (place.0 + step) % self.stacks.len();
             if let Err(why) = self.move_connection(now, name, place, target) {
-                self.faults.push(format!("{name:?} moves from stack {} to {target}: {why}", place.0));
+                self.violations.push(format!("{name:?} moves from stack {} to {target}: {why}", place.0));
             }
         }
     }
@@ -45,14 +45,15 @@ impl Rack {
                 self.moves.refused += 1;
                 (
                     place.0,
-                    self.import(now, place.0, &state)
-                        .map_err(|error| format!("the first stack does not take it back: {error}"))?,
+                    self.import(now, place.0, &state).map_err(|error| {
+                        format!("the source stack refuses the connection's return: {error}")
+                    })?,
                 )
             }
             Err(error) => return Err(error.to_string()),
         };
         self.moves.made += 1;
-        if self.moves.checks() {
+        if self.moves.is_check_due() {
             self.compare(now, reached_stack, &exported, &state)?;
         }
         self.places.insert(name, (reached_stack, conn));
@@ -61,7 +62,7 @@ impl Rack {
         Ok(())
     }
 
-    /// Exports a connection, writes it as bytes and reads these again.
+    /// Exports a connection, writes its state as bytes, and parses the bytes again.
     fn export_as_bytes(
         &mut self,
         now: Time,
@@ -83,7 +84,7 @@ impl Rack {
         entry.stack.import(entry.time(now), state)
     }
 
-    /// Compares the state before a move with the state that a fresh stack exports after it.
+    /// Compares the state before a move with the state that a new stack exports after importing it.
     fn compare(
         &self,
         now: Time,
@@ -93,18 +94,18 @@ impl Rack {
     ) -> Result<(), String> {
         let entry = &self.stacks[reached_stack];
         let stack_now = entry.time(now);
-        let mut other =
+        let mut fresh_stack =
             Stack::new(stack_now, entry.stack.settings().clone()).map_err(|error| error.to_string())?;
-        let conn = other.import(stack_now, imported).map_err(|error| error.to_string())?;
-        let state = other.export(stack_now, conn).map_err(|error| error.to_string())?;
+        let conn = fresh_stack.import(stack_now, imported).map_err(|error| error.to_string())?;
+        let state = fresh_stack.export(stack_now, conn).map_err(|error| error.to_string())?;
         compare_states(exported, &state, stack_now)
     }
 }
 
-/// Compares two states, except for what may differ after a move. `now`: time on the target's clock.
+/// Compares two states, except for values that may differ after a move. `now`: time on the target's clock.
 fn compare_states(exported: &ConnectionState, imported: &ConnectionState, now: Time) -> Result<(), String> {
     let (mut exported, mut imported) = (exported.clone(), imported.clone());
-    // The target may have a smaller MSS, and a longer queue, whose room it reported at the import.
+    // The target may have a smaller MSS. It may also have a longer queue, and has then reported room at the import.
     imported.agreed.mss = exported.agreed.mss;
     imported.sending.wants_room |= exported.sending.wants_room;
     let joined = |state: &ConnectionState| join_adjacent(&state.receiving.late);
@@ -113,23 +114,23 @@ fn compare_states(exported: &ConnectionState, imported: &ConnectionState, now: T
     let clamp_age = |age_ns: &mut u64| *age_ns = (*age_ns).min(now.0);
     clamp_age(&mut exported.heard_age_ns);
     exported.agreed.stamps.iter_mut().for_each(|stamps| clamp_age(&mut stamps.recent_age_ns));
-    if let (Some(left), Some(came)) = (&mut exported.recovery, &mut imported.recovery) {
-        clamp_age(&mut left.sent_age_ns);
-        clamp_age(&mut left.progress_age_ns);
-        clamp_age(&mut left.latest_age_ns);
-        if left.segments.is_empty() {
-            left.probe = None; // the probe has arrived
+    if let (Some(before), Some(after)) = (&mut exported.recovery, &mut imported.recovery) {
+        clamp_age(&mut before.sent_age_ns);
+        clamp_age(&mut before.progress_age_ns);
+        clamp_age(&mut before.latest_age_ns);
+        if before.segments.is_empty() {
+            before.probe = None; // the probe has been acknowledged
         }
-        for (left, came) in
-            left.segments.iter_mut().zip(&came.segments).filter(|(left, _)| left.age_ns > now.0)
+        for (before, after) in
+            before.segments.iter_mut().zip(&after.segments).filter(|(before, _)| before.age_ns > now.0)
         {
-            (left.age_ns, left.transmissions) = (now.0, came.transmissions);
+            (before.age_ns, before.transmissions) = (now.0, after.transmissions);
         }
-        // A different algorithm starts anew, and so do epochs from before the clock's start.
-        came.controller = left.controller;
-        if let (Some(left), Some(came)) = (&mut left.undo, &mut came.undo) {
-            came.controller = left.controller;
-            left.first_age_ns.iter_mut().for_each(clamp_age);
+        // The target's algorithm may be another one, which starts anew; so do epochs from before its clock's start.
+        after.controller = before.controller;
+        if let (Some(before), Some(after)) = (&mut before.undo, &mut after.undo) {
+            after.controller = before.controller;
+            before.first_age_ns.iter_mut().for_each(clamp_age);
         }
     }
     if exported == imported {
@@ -146,9 +147,9 @@ fn compare_states(exported: &ConnectionState, imported: &ConnectionState, now: T
     Err(format!("another state has arrived: {}", differences.join("; ")))
 }
 
-fn join_adjacent(pieces: &[(u64, Vec<u8>)]) -> Vec<(u64, Vec<u8>)> {
+fn join_adjacent(ranges: &[(u64, Vec<u8>)]) -> Vec<(u64, Vec<u8>)> {
     let mut all: Vec<(u64, Vec<u8>)> = Vec::new();
-    for (from, bytes) in pieces {
+    for (from, bytes) in ranges {
         match all.last_mut() {
             Some((first, before)) if *first + before.len() as u64 == *from => before.extend_from_slice(bytes),
             _ => all.push((*from, bytes.clone())),
@@ -162,8 +163,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn adjacent_pieces_are_joined() {
-        let pieces = [(5, vec![1, 2]), (7, vec![3]), (2, vec![4])];
-        assert_eq!(join_adjacent(&pieces), [(5, vec![1, 2, 3]), (2, vec![4])]);
+    fn adjacent_ranges_are_joined() {
+        let ranges = [(5, vec![1, 2]), (7, vec![3]), (2, vec![4])];
+        assert_eq!(join_adjacent(&ranges), [(5, vec![1, 2, 3]), (2, vec![4])]);
     }
 }

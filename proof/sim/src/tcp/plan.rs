@@ -1,4 +1,4 @@
-//! The parameters of a world, drawn from its seed.
+//! The parameters of a world of user-level stacks, drawn from its seed.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
@@ -17,36 +17,36 @@ use crate::rng::Rng;
 
 /// Every host listens on this port.
 pub(crate) const PORT: u16 = 80;
-/// Every host listens on this port, too, with a gate.
+/// Every host also listens on this port, with a gate.
 pub(crate) const GATED_PORT: u16 = 81;
 
-/// Bound of receive windows and reassembly, bytes.
+/// Maximum of receive windows and of reassembly, bytes.
 const WINDOW_MAX: u64 = 4 << 20;
 
 pub(crate) struct Plan {
     pub(crate) hosts: usize,
     pub(crate) behaviour: ProgramBehaviour,
-    /// Bounds of the paths' conditions; each path draws its own.
-    pub(crate) weather: Weather,
+    /// Maxima from which the conditions of each path are drawn.
+    pub(crate) conditions_max: ConditionsMax,
     /// Maximum time between two faults; 0: no faults.
     pub(crate) fault_ns_max: u64,
     /// Maximum duration of a fault.
     pub(crate) silence_ns_max: u64,
-    /// Bound of a host's receive queue, frames.
-    pub(crate) inbox_max: usize,
+    /// Maximum length of a host's receive queue, frames.
+    pub(crate) receive_queue_max: usize,
     /// Maximum time between an arrival and the host's turn.
     pub(crate) turn_delay_ns: u64,
     pub(crate) clocks_differ: bool,
-    /// A connection may be reset although both ends behave: a listener with cookies knows nothing of a connection
-    /// whose first bytes are lost.
+    /// A connection may be reset although both ends keep to the protocol: a listener with cookies does not know a
+    /// connection whose first bytes are lost.
     pub(crate) may_break: bool,
-    /// Listeners have so little room that they answer SYNs with cookies.
+    /// Listeners allow so few half-open connections that they answer SYNs with cookies.
     pub(crate) is_crowded: bool,
-    /// Reassembly may have too little room for what comes out of order.
+    /// Reassembly may have too little room for the bytes that arrive out of order.
     pub(crate) has_little_room: bool,
     pub(crate) moves: When,
     stacks: Stacks,
-    /// What the rogue host does; `None`: no rogue host.
+    /// Settings of the rogue host; `None` without a rogue host.
     pub(crate) rogue: Option<RogueSettings>,
     tables: Tables,
 }
@@ -54,7 +54,7 @@ pub(crate) struct Plan {
 #[derive(Clone, Copy, Debug)]
 struct Stacks {
     count: usize,
-    /// All stacks but the first have addresses of their own, and get only connections that move.
+    /// All stacks except the first have addresses of their own, and receive only connections that move.
     have_own_addresses: bool,
 }
 
@@ -64,9 +64,9 @@ struct Tables {
     give_up_after: Duration,
 }
 
-/// Maxima of the paths of a world.
+/// Maxima of the conditions of a world's paths.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Weather {
+pub(crate) struct ConditionsMax {
     loss_ppm: u64,
     reorder_ppm: u64,
     duplicate_ppm: u64,
@@ -77,26 +77,31 @@ pub(crate) struct Weather {
 }
 
 impl Plan {
-    pub(crate) fn drawn(rng: &mut Rng, canary: Option<Canary>) -> Plan {
+    pub(crate) fn draw(rng: &mut Rng, canary: Option<Canary>) -> Plan {
         let is_crowded = canary.is_none() && rng.chance(1, 6);
         let may_time_out = canary.is_none() && !is_crowded && rng.chance(1, 4);
-        let clients_max = rng.scale(2, 40) as usize; // fits
-        let weather = Weather {
+        let clients_max = rng.log_uniform(2, 40) as usize; // fits
+        let conditions_max = ConditionsMax {
             loss_ppm: rng.pick(&[0, 1_000, 10_000, 30_000, 100_000]),
             reorder_ppm: rng.pick(&[0, 10_000, 200_000]),
             duplicate_ppm: rng.pick(&[0, 0, 10_000, 50_000]),
             corrupt_ppm: rng.pick(&[0, 1_000, 20_000]),
             replay_ppm: rng.pick(&[0, 0, 10_000]),
-            delay_ns_max: rng.scale(20_000, 100_000_000),
+            delay_ns_max: rng.log_uniform(20_000, 100_000_000),
             is_narrow: rng.chance(1, 3),
         };
-        let weather = match canary {
-            Some(Canary::TakeDamaged) => Weather { corrupt_ppm: 20_000, ..weather },
-            Some(Canary::ForgetSack | Canary::ForgetLate) => {
-                Weather { reorder_ppm: 200_000, loss_ppm: 100_000, delay_ns_max: 1_000_000, ..weather }
+        let conditions_max = match canary {
+            Some(Canary::TakeDamaged) => ConditionsMax { corrupt_ppm: 20_000, ..conditions_max },
+            Some(Canary::ForgetSack | Canary::ForgetLate) => ConditionsMax {
+                reorder_ppm: 200_000,
+                loss_ppm: 100_000,
+                delay_ns_max: 1_000_000,
+                ..conditions_max
+            },
+            Some(_) => {
+                ConditionsMax { delay_ns_max: 1_000_000, loss_ppm: 1_000, is_narrow: false, ..conditions_max }
             }
-            Some(_) => Weather { delay_ns_max: 1_000_000, loss_ppm: 1_000, is_narrow: false, ..weather },
-            None => weather,
+            None => conditions_max,
         };
         let is_exact = canary == Some(Canary::ExactReset);
         let rogue = (is_exact || canary.is_none() && rng.chance(1, 3)).then(|| RogueSettings {
@@ -104,43 +109,47 @@ impl Plan {
             forges: is_exact || rng.chance(1, 2),
             is_exact,
         });
-        let often = rng.scale(1, 1000);
-        let moves = if canary.is_some_and(Canary::is_in_moves) {
+        let per_1000 = rng.log_uniform(1, 1000);
+        let moves = if canary.is_some_and(Canary::strikes_in_moves) {
             When::Always
         } else {
             rng.pick(&[
                 When::Never,
                 When::Never,
                 When::Always,
-                When::Sometimes(often),
-                When::Sometimes(often),
+                When::Sometimes(per_1000),
+                When::Sometimes(per_1000),
             ])
         };
-        let count = if moves == When::Never { 1 } else { rng.range(2, 3) as usize }; // a few
+        let count = if moves == When::Never { 1 } else { rng.range(2, 3) as usize }; // fits: a few
         Plan {
             has_little_room: canary.is_none() && rng.chance(1, 2),
             moves,
             rogue,
             stacks: Stacks { count, have_own_addresses: rng.chance(1, 2) },
-            hosts: rng.range(2, 4) as usize, // a few
+            hosts: rng.range(2, 4) as usize, // fits: a few
             behaviour: ProgramBehaviour {
                 clients_max,
-                pause_ns_max: rng.scale(1_000_000, 200_000_000),
-                early_ends_in_1000: if is_crowded || canary.is_some() { 0 } else { rng.pick(&[0, 50]) },
-                grant_bytes: rng.scale(500, 256 * 1024),
-                gate_ns_max: rng.scale(100_000, 500_000_000),
+                pause_ns_max: rng.log_uniform(1_000_000, 200_000_000),
+                early_ends_per_1000: if is_crowded || canary.is_some() { 0 } else { rng.pick(&[0, 50]) },
+                grant_bytes: rng.log_uniform(500, 256 * 1024),
+                gate_ns_max: rng.log_uniform(100_000, 500_000_000),
                 may_time_out,
             },
-            weather,
+            conditions_max,
             fault_ns_max: if canary.is_some() { 0 } else { rng.pick(&[0, 50_000_000, 1_000_000_000]) },
-            silence_ns_max: if may_time_out { 400_000_000_000 } else { rng.scale(1_000_000, 8_000_000_000) },
-            inbox_max: rng.scale(16, 2_000) as usize, // fits
-            turn_delay_ns: rng.scale(1_000, 1_000_000),
+            silence_ns_max: if may_time_out {
+                400_000_000_000
+            } else {
+                rng.log_uniform(1_000_000, 8_000_000_000)
+            },
+            receive_queue_max: rng.log_uniform(16, 2_000) as usize, // fits
+            turn_delay_ns: rng.log_uniform(1_000, 1_000_000),
             clocks_differ: rng.chance(3, 4),
             may_break: may_time_out || is_crowded,
             is_crowded,
             tables: Tables {
-                half_open_max: if is_crowded { rng.scale(1, 4) as u32 } else { 1024 },
+                half_open_max: if is_crowded { rng.log_uniform(1, 4) as u32 } else { 1024 },
                 is_kept_alive: true,
                 give_up_after: Duration::from_secs(if may_time_out { rng.range(10, 120) } else { 120 }),
             },
@@ -166,18 +175,21 @@ impl Plan {
         settings.connections_max = 4096;
         settings.half_open_max = self.tables.half_open_max;
         settings.time_wait_max = 4096;
-        // A connection that moves at every frame is copied at every frame.
-        let most = if self.moves == When::Always { 32 * 1024 } else { 512 * 1024 };
-        settings.send_buffer_bytes = rng.scale(6_000, most) as usize; // fits
-        settings.receive_window_max = rng.scale(65_535, WINDOW_MAX) as u32; // fits
-        settings.initial_window = rng.scale(500, 65_535) as u16; // fits
-        settings.reassembly_bytes_max =
-            if self.has_little_room { rng.scale(4_000, 512 * 1024) as usize } else { WINDOW_MAX as usize }; // fits
+        // Each move copies the send buffer, and may happen at every frame.
+        let send_buffer_max = if self.moves == When::Always { 32 * 1024 } else { 512 * 1024 };
+        settings.send_buffer_bytes = rng.log_uniform(6_000, send_buffer_max) as usize; // fits
+        settings.receive_window_max = rng.log_uniform(65_535, WINDOW_MAX) as u32; // fits
+        settings.initial_window = rng.log_uniform(500, 65_535) as u16; // fits
+        settings.reassembly_bytes_max = if self.has_little_room {
+            rng.log_uniform(4_000, 512 * 1024) as usize
+        } else {
+            WINDOW_MAX as usize
+        }; // fits
         settings.is_nagle = rng.chance(1, 3);
-        settings.delayed_ack = Duration::from_micros(rng.scale(100, 200_000));
+        settings.delayed_ack = Duration::from_micros(rng.log_uniform(100, 200_000));
         settings.give_up_after = self.tables.give_up_after;
         settings.recovery.algorithm = rng.pick(&[Algorithm::Cubic, Algorithm::NewReno]);
-        settings.recovery.rto_min = Duration::from_millis(rng.scale(5, 300));
+        settings.recovery.rto_min = Duration::from_millis(rng.log_uniform(5, 300));
         settings.recovery.tail_loss_probe = rng.chance(3, 4);
         settings.keep_alive = self.tables.is_kept_alive.then(|| KeepAlive {
             idle: Duration::from_secs(rng.range(5, 60)),
@@ -188,22 +200,22 @@ impl Plan {
     }
 }
 
-impl Weather {
-    /// Draws one direction between two hosts.
-    pub(crate) fn path(&self, rng: &mut Rng) -> Conditions {
-        let most = |rng: &mut Rng, most: u64| if most == 0 { 0 } else { rng.range(0, most) };
-        let delay_ns = rng.scale(5_000, self.delay_ns_max);
+impl ConditionsMax {
+    /// Draws the conditions of one direction between two hosts.
+    pub(crate) fn draw_path(&self, rng: &mut Rng) -> Conditions {
+        let up_to = |rng: &mut Rng, max: u64| if max == 0 { 0 } else { rng.range(0, max) };
+        let delay_ns = rng.log_uniform(5_000, self.delay_ns_max);
         Conditions {
             delay_ns,
-            jitter_ns: most(rng, delay_ns),
-            loss_ppm: most(rng, self.loss_ppm),
-            duplicate_ppm: most(rng, self.duplicate_ppm),
-            reorder_ppm: most(rng, self.reorder_ppm),
-            reorder_ns_max: rng.scale(1_000, 500_000_000),
-            corrupt_ppm: most(rng, self.corrupt_ppm),
-            replay_ppm: most(rng, self.replay_ppm),
-            bits_per_s: if self.is_narrow { rng.scale(1_000_000, 1_000_000_000) } else { 0 },
-            queue_bytes_max: rng.scale(20_000, 2_000_000),
+            jitter_ns: up_to(rng, delay_ns),
+            loss_ppm: up_to(rng, self.loss_ppm),
+            duplicate_ppm: up_to(rng, self.duplicate_ppm),
+            reorder_ppm: up_to(rng, self.reorder_ppm),
+            reorder_ns_max: rng.log_uniform(1_000, 500_000_000),
+            corrupt_ppm: up_to(rng, self.corrupt_ppm),
+            replay_ppm: up_to(rng, self.replay_ppm),
+            bits_per_s: if self.is_narrow { rng.log_uniform(1_000_000, 1_000_000_000) } else { 0 },
+            queue_bytes_max: rng.log_uniform(20_000, 2_000_000),
         }
     }
 }

@@ -7,27 +7,27 @@ use std::time::Duration;
 use spillway_transport::{Application, Conn, Event, LostReason, Time, Transport};
 
 use super::gates::SharedGates;
-use crate::oracle::Shared;
+use crate::oracle::SharedOracle;
 use crate::pattern::{TOKEN_BYTES, Token, bytes_of, reply_word};
 use crate::relay::script::Script;
 use crate::rng::Rng;
 
-/// Replies that a server prepares before it stops reading requests.
-const OWED_BYTES_MAX: u64 = 64 * 1024;
+/// With this many unwritten bytes of replies, a server stops reading requests.
+const UNWRITTEN_BYTES_MAX: u64 = 64 * 1024;
 
-/// After this time a server reads anyway: an ungranted byte in the window cannot be released at a gate, and its
+/// After this time a server reads in any case: an ungranted byte in the window cannot be released at a gate, and its
 /// sender gives up after two minutes.
 const READS_WITHIN: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProgramBehaviour {
-    /// Own connections at a time.
+    /// Maximum of concurrent connections that the program opens.
     pub(crate) clients_max: usize,
     /// Maximum time between two new connections.
     pub(crate) pause_ns_max: u64,
     /// Connections, of a thousand, that either end resets early.
-    pub(crate) early_ends_in_1000: u64,
-    /// Grant of a fresh connection; a reader restores it.
+    pub(crate) early_ends_per_1000: u64,
+    /// First grant of a new connection; the program grants as many bytes again as it reads.
     pub(crate) grant_bytes: u64,
     /// Maximum time before a gated server releases bytes.
     pub(crate) gate_ns_max: u64,
@@ -36,10 +36,10 @@ pub(crate) struct ProgramBehaviour {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Addresses {
     /// The host's address; port 0.
     pub(crate) own: SocketAddr,
-    /// By listener; the second one is gated.
+    /// Addresses of the listeners; the second listener is gated.
     pub(crate) listeners: [SocketAddr; 2],
     /// Listeners of other hosts.
     pub(crate) targets: Vec<SocketAddr>,
@@ -47,22 +47,22 @@ pub(crate) struct Place {
     pub(crate) rogues: Vec<SocketAddr>,
 }
 
-impl Place {
+impl Addresses {
     fn is_rogue(&self, peer: SocketAddr) -> bool {
         self.rogues.iter().any(|rogue| rogue.ip() == peer.ip())
     }
 }
 
 pub(crate) struct Program {
-    place: Place,
+    addresses: Addresses,
     behaviour: ProgramBehaviour,
     rng: Rng,
-    oracle: Shared,
+    oracle: SharedOracle,
     gates: SharedGates,
     endpoints: BTreeMap<Conn, Endpoint>,
     next_client: Option<Time>,
     next_work: Option<Time>,
-    /// For [`Canary::ForgetCredit`](super::canary::Canary::ForgetCredit): grants nothing.
+    /// Planted fault [`Canary::ForgetCredit`](super::canary::Canary::ForgetCredit): grants no bytes.
     pub(crate) withholds_grants: bool,
     pub(crate) opened: u64,
 }
@@ -70,33 +70,33 @@ pub(crate) struct Program {
 enum Endpoint {
     Opening,
     Client(Script),
-    Server(Box<Service>),
+    Server(Box<ServerConnection>),
 }
 
-struct Service {
+struct ServerConnection {
     ends: (SocketAddr, SocketAddr),
-    head: Vec<u8>,
+    token_bytes: Vec<u8>,
     token: Option<Token>,
-    /// The oracle checks the stream.
+    /// Whether the oracle checks the stream.
     is_checked: bool,
     read: u64,
-    owed: u64,
+    reply_end: u64,
     replied: u64,
-    /// Received and not yet read, bytes.
+    /// Bytes received and not yet read.
     unread: u64,
-    /// When `unread` grew from 0.
+    /// Time at which `unread` last rose from 0.
     unread_since: Time,
     client_finished: bool,
     finished: bool,
-    /// Finishes early, when it has read this many bytes.
+    /// Ends the replies early, after it has read this many bytes.
     finishes_at: Option<u64>,
-    /// Resets when it has read this many bytes.
+    /// Resets after it has read this many bytes.
     resets_at: Option<u64>,
     /// Times and offsets of releases; `None` without a gate.
     releases: Option<VecDeque<(Time, u64)>>,
 }
 
-impl Service {
+impl ServerConnection {
     /// Length of the replies to `read` bytes of requests: nothing, an echo, or four times as much.
     fn reply_bytes(&self, read: u64) -> u64 {
         let factor = [0, 1, 1, 4][(self.token.unwrap_or(0) % 4) as usize];
@@ -106,14 +106,14 @@ impl Service {
 
 impl Program {
     pub(crate) fn new(
-        place: Place,
+        addresses: Addresses,
         behaviour: ProgramBehaviour,
         rng: Rng,
-        books: (Shared, SharedGates),
+        records: (SharedOracle, SharedGates),
     ) -> Program {
-        let (oracle, gates) = books;
+        let (oracle, gates) = records;
         Program {
-            place,
+            addresses,
             behaviour,
             rng,
             oracle,
@@ -126,12 +126,12 @@ impl Program {
         }
     }
 
-    pub(crate) fn calm_down(&mut self, now: Time) {
+    pub(crate) fn begin_calm_phase(&mut self, now: Time) {
         self.next_client = None;
         self.next_work = Some(now);
         for endpoint in self.endpoints.values_mut() {
             if let Endpoint::Client(script) = endpoint {
-                script.calm_down();
+                script.begin_calm_phase();
             }
         }
     }
@@ -150,49 +150,49 @@ impl Program {
         }
     }
 
-    fn pump<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
+    fn advance<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
         match self.endpoints.get(&conn) {
-            Some(Endpoint::Client(_)) => self.pump_client(now, conn, out),
-            Some(Endpoint::Server(_)) => self.pump_server(now, conn, out),
+            Some(Endpoint::Client(_)) => self.advance_client(now, conn, out),
+            Some(Endpoint::Server(_)) => self.advance_server(now, conn, out),
             Some(Endpoint::Opening) | None => {}
         }
     }
 
-    fn pump_client<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
+    fn advance_client<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
         let Some(Endpoint::Client(script)) = self.endpoints.get_mut(&conn) else { return };
         loop {
             let bytes = script.next_bytes(now, &mut self.rng);
             if bytes.is_empty() {
                 break;
             }
-            let taken = out.send(conn, &bytes);
-            script.sent_bytes(taken, now, &mut self.rng);
-            if taken < bytes.len() {
+            let accepted = out.send(conn, &bytes);
+            script.sent_bytes(accepted, now, &mut self.rng);
+            if accepted < bytes.len() {
                 break;
             }
         }
-        if script.resets() {
-            script.done();
+        if script.is_reset_due() {
+            script.record_end();
             self.endpoints.remove(&conn);
             return out.abort(conn);
         }
-        if script.is_sent() {
+        if script.is_end_due() {
             script.finish();
             out.finish(conn);
         }
-        let read = if self.withholds_grants { 0 } else { script.reads(&mut self.rng) };
+        let read = if self.withholds_grants { 0 } else { script.read_some(&mut self.rng) };
         if read > 0 {
-            out.grant(conn, read as u32); // at most what was granted
+            out.grant(conn, read as u32); // fits: at most the granted bytes
         }
-        if script.unread > 0 || script.pause > now {
+        if script.unread > 0 || script.paused_until > now {
             self.work_soon(now);
         }
     }
 
-    fn pump_server<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
-        let Some(Endpoint::Server(service)) = self.endpoints.get_mut(&conn) else { return };
-        if service.resets_at.is_some_and(|at| service.read >= at) {
-            if let (Some(token), true) = (service.token, service.is_checked) {
+    fn advance_server<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
+        let Some(Endpoint::Server(server)) = self.endpoints.get_mut(&conn) else { return };
+        if server.resets_at.is_some_and(|at| server.read >= at) {
+            if let (Some(token), true) = (server.token, server.is_checked) {
                 let mut oracle = self.oracle.borrow_mut();
                 oracle.server_ends_early(token);
                 oracle.server_done(token);
@@ -200,31 +200,32 @@ impl Program {
             self.endpoints.remove(&conn);
             return out.abort(conn);
         }
-        if let Some(token) = service.token {
-            while service.replied < service.owed {
-                let part = (service.owed - service.replied).min(self.rng.scale(1, 40_000));
-                let bytes = bytes_of(reply_word, token, service.replied, part);
-                let taken = out.send(conn, &bytes) as u64;
-                service.replied += taken;
-                if service.is_checked {
-                    self.oracle.borrow_mut().replied(token, taken);
+        if let Some(token) = server.token {
+            while server.replied < server.reply_end {
+                let part = (server.reply_end - server.replied).min(self.rng.log_uniform(1, 40_000));
+                let bytes = bytes_of(reply_word, token, server.replied, part);
+                let accepted = out.send(conn, &bytes) as u64;
+                server.replied += accepted;
+                if server.is_checked {
+                    self.oracle.borrow_mut().replied(token, accepted);
                 }
-                if taken < part {
+                if accepted < part {
                     break;
                 }
             }
         }
-        let waited = now.since(service.unread_since);
-        let may_read =
-            service.finished || service.owed - service.replied < OWED_BYTES_MAX || waited > READS_WITHIN;
-        if may_read && service.unread > 0 && !self.withholds_grants {
-            out.grant(conn, service.unread as u32); // at most what was granted
-            service.unread = 0;
+        let waited = now.since(server.unread_since);
+        let may_read = server.finished
+            || server.reply_end - server.replied < UNWRITTEN_BYTES_MAX
+            || waited > READS_WITHIN;
+        if may_read && server.unread > 0 && !self.withholds_grants {
+            out.grant(conn, server.unread as u32); // fits: at most the granted bytes
+            server.unread = 0;
         }
-        let is_enough = service.client_finished || service.finishes_at.is_some_and(|at| service.read >= at);
-        if is_enough && service.replied == service.owed && !service.finished {
-            service.finished = true;
-            if let (Some(token), true) = (service.token, service.is_checked) {
+        let may_finish = server.client_finished || server.finishes_at.is_some_and(|at| server.read >= at);
+        if may_finish && server.replied == server.reply_end && !server.finished {
+            server.finished = true;
+            if let (Some(token), true) = (server.token, server.is_checked) {
                 self.oracle.borrow_mut().replied_all(token);
             }
             out.finish(conn);
@@ -233,15 +234,15 @@ impl Program {
     }
 
     fn release<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
-        let Some(Endpoint::Server(service)) = self.endpoints.get_mut(&conn) else { return };
-        let Some(releases) = &mut service.releases else { return };
+        let Some(Endpoint::Server(server)) = self.endpoints.get_mut(&conn) else { return };
+        let Some(releases) = &mut server.releases else { return };
         let mut through = None;
         while releases.front().is_some_and(|(at, _)| *at <= now) {
             through = releases.pop_front().map(|(_, released)| released);
         }
         let waits = !releases.is_empty();
         if let Some(released) = through {
-            if let Some(gate) = self.gates.borrow_mut().get_mut(service.ends.0, service.ends.1) {
+            if let Some(gate) = self.gates.borrow_mut().get_mut(server.ends.0, server.ends.1) {
                 gate.released = gate.released.max(released);
             }
             out.release(conn, released);
@@ -251,21 +252,27 @@ impl Program {
         }
     }
 
-    fn opened<T: Transport>(&mut self, now: Time, conn: Conn, event: (SocketAddr, Option<u16>), out: &mut T) {
+    fn handle_opened<T: Transport>(
+        &mut self,
+        now: Time,
+        conn: Conn,
+        event: (SocketAddr, Option<u16>),
+        out: &mut T,
+    ) {
         self.opened += 1;
         let (peer, listener) = event;
         let endpoint = match (listener, self.endpoints.get(&conn)) {
-            (Some(listener), None) => Endpoint::Server(Box::new(self.service(peer, listener))),
+            (Some(listener), None) => Endpoint::Server(Box::new(self.accept(peer, listener))),
             (None, Some(Endpoint::Opening)) => {
                 let mut script = Script::new(
                     &mut self.rng,
-                    self.place.own,
-                    self.behaviour.early_ends_in_1000,
+                    self.addresses.own,
+                    self.behaviour.early_ends_per_1000,
                     &self.oracle,
                 );
                 if self.next_client.is_none() {
-                    // The connection attempt was in flight when the storm ended.
-                    script.calm_down();
+                    // The connection attempt was in flight when the fault phase ended.
+                    script.begin_calm_phase();
                 }
                 Endpoint::Client(script)
             }
@@ -273,95 +280,97 @@ impl Program {
         };
         self.endpoints.insert(conn, endpoint);
         out.grant(conn, self.behaviour.grant_bytes as u32); // fits
-        self.pump(now, conn, out);
+        self.advance(now, conn, out);
     }
 
-    fn service(&mut self, peer: SocketAddr, listener: u16) -> Service {
-        let local = self.place.listeners[usize::from(listener).min(1)];
+    fn accept(&mut self, peer: SocketAddr, listener: u16) -> ServerConnection {
+        let local = self.addresses.listeners[usize::from(listener).min(1)];
         let is_gated = listener == 1;
         if is_gated {
             self.gates.borrow_mut().begin(local, peer);
         }
-        let resets = self.rng.chance(self.behaviour.early_ends_in_1000, 1000);
-        Service {
+        let resets = self.rng.chance(self.behaviour.early_ends_per_1000, 1000);
+        ServerConnection {
             ends: (local, peer),
-            head: Vec::new(),
+            token_bytes: Vec::new(),
             token: None,
-            is_checked: !self.place.is_rogue(peer),
+            is_checked: !self.addresses.is_rogue(peer),
             read: 0,
-            owed: 0,
+            reply_end: 0,
             replied: 0,
             unread: 0,
             unread_since: Time::ZERO,
             client_finished: false,
             finished: false,
-            finishes_at: self.rng.chance(1, 6).then(|| self.rng.scale(TOKEN_BYTES, 100_000)),
-            resets_at: resets.then(|| self.rng.scale(TOKEN_BYTES, 100_000)),
+            finishes_at: self.rng.chance(1, 6).then(|| self.rng.log_uniform(TOKEN_BYTES, 100_000)),
+            resets_at: resets.then(|| self.rng.log_uniform(TOKEN_BYTES, 100_000)),
             releases: is_gated.then(VecDeque::new),
         }
     }
 
-    fn data_for_server(&mut self, now: Time, conn: Conn, end: u64, bytes: &[u8]) {
-        let delay = Duration::from_nanos(self.rng.scale(1_000, self.behaviour.gate_ns_max));
-        let Some(Endpoint::Server(service)) = self.endpoints.get_mut(&conn) else { return };
+    fn receive_request(&mut self, now: Time, conn: Conn, end: u64, bytes: &[u8]) {
+        let delay = Duration::from_nanos(self.rng.log_uniform(1_000, self.behaviour.gate_ns_max));
+        let Some(Endpoint::Server(server)) = self.endpoints.get_mut(&conn) else { return };
         let mut oracle = self.oracle.borrow_mut();
-        if let Some(releases) = &mut service.releases {
-            if let Some(gate) = self.gates.borrow_mut().get_mut(service.ends.0, service.ends.1) {
+        if let Some(releases) = &mut server.releases {
+            if let Some(gate) = self.gates.borrow_mut().get_mut(server.ends.0, server.ends.1) {
                 gate.received = end;
             }
             let at = releases.back().map_or(Time::ZERO, |(at, _)| *at).max(now + delay);
             releases.push_back((at, end));
         }
-        if service.unread == 0 {
-            service.unread_since = now;
+        if server.unread == 0 {
+            server.unread_since = now;
         }
-        service.unread += bytes.len() as u64;
-        service.read += bytes.len() as u64;
-        if service.is_checked && end != service.read {
-            oracle
-                .violation(format!("{conn:?}: the event's end is {end}, but {} bytes arrived", service.read));
+        server.unread += bytes.len() as u64;
+        server.read += bytes.len() as u64;
+        if server.is_checked && end != server.read {
+            oracle.violation(format!(
+                "{conn:?}: the event's end is {end}, but {} bytes were delivered",
+                server.read
+            ));
         }
-        let mut fresh = bytes;
-        if service.token.is_none() {
-            let missing = TOKEN_BYTES as usize - service.head.len();
-            let (head, rest) = bytes.split_at(missing.min(bytes.len()));
-            service.head.extend_from_slice(head);
-            let Ok(word) = <[u8; 8]>::try_from(&service.head[..]) else { return };
+        let mut after_token = bytes;
+        if server.token.is_none() {
+            let missing = TOKEN_BYTES as usize - server.token_bytes.len();
+            let (token_part, rest) = bytes.split_at(missing.min(bytes.len()));
+            server.token_bytes.extend_from_slice(token_part);
+            let Ok(word) = <[u8; 8]>::try_from(&server.token_bytes[..]) else { return };
             let token = Token::from_le_bytes(word);
-            service.token = Some(token);
-            if service.is_checked {
-                service.is_checked = oracle.recognise(token, SocketAddr::new(service.ends.1.ip(), 0));
+            server.token = Some(token);
+            if server.is_checked {
+                server.is_checked = oracle.recognise(token, SocketAddr::new(server.ends.1.ip(), 0));
                 oracle.server_received(token, &word);
             }
-            fresh = rest;
+            after_token = rest;
         }
-        service.owed = service.reply_bytes(service.read);
-        if let (Some(token), true) = (service.token, service.is_checked) {
-            oracle.server_received(token, fresh);
+        server.reply_end = server.reply_bytes(server.read);
+        if let (Some(token), true) = (server.token, server.is_checked) {
+            oracle.server_received(token, after_token);
         }
     }
 
-    fn finished<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
+    fn handle_finished<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
         match self.endpoints.get_mut(&conn) {
             Some(Endpoint::Client(script)) => {
-                script.end_of_replies();
+                script.receive_end();
                 if !script.finished {
-                    // The server has closed: the client sends no more.
+                    // The server has closed: the client ends its requests.
                     script.finish();
                     out.finish(conn);
                 }
             }
-            Some(Endpoint::Server(service)) => {
-                service.client_finished = true;
-                if let (Some(token), true) = (service.token, service.is_checked) {
+            Some(Endpoint::Server(server)) => {
+                server.client_finished = true;
+                if let (Some(token), true) = (server.token, server.is_checked) {
                     self.oracle.borrow_mut().server_saw_end(token);
                 }
-                let read = service.read;
-                if let Some(releases) = &mut service.releases {
+                let read = server.read;
+                if let Some(releases) = &mut server.releases {
                     let at = releases.back().map_or(now, |(at, _)| *at);
                     releases.push_back((at, read + 1));
                 }
-                self.pump(now, conn, out);
+                self.advance(now, conn, out);
             }
             Some(Endpoint::Opening) | None => {
                 self.violation(format!("{conn:?} finished before it was opened"))
@@ -369,31 +378,34 @@ impl Program {
         }
     }
 
-    fn lost(&mut self, conn: Conn, reason: LostReason) {
+    fn handle_lost(&mut self, conn: Conn, reason: LostReason) {
         let is_rogue = match self.endpoints.get(&conn) {
-            Some(Endpoint::Server(service)) => self.place.is_rogue(service.ends.1),
+            Some(Endpoint::Server(server)) => self.addresses.is_rogue(server.ends.1),
             _ => false,
         };
         if reason == LostReason::TimedOut && !self.behaviour.may_time_out && !is_rogue {
-            self.violation(format!("{conn:?} timed out without a long fault"));
+            self.violation(format!("{conn:?} timed out although no fault is that long"));
         }
         match self.endpoints.remove(&conn) {
             Some(Endpoint::Client(script)) => {
                 if reason == LostReason::Closed && !script.saw_end {
-                    self.violation(format!("stream {:x}: closed without an end", script.token));
+                    self.violation(format!(
+                        "stream {:x}: closed before the end of the replies",
+                        script.token
+                    ));
                 }
-                script.done();
+                script.record_end();
             }
-            Some(Endpoint::Server(service)) => {
-                if reason == LostReason::Closed && !(service.client_finished && service.finished) {
-                    self.violation(format!("{:?}: closed although an end is missing", service.token));
+            Some(Endpoint::Server(server)) => {
+                if reason == LostReason::Closed && !(server.client_finished && server.finished) {
+                    self.violation(format!("{:?}: closed before both ends had finished", server.token));
                 }
-                if let (Some(token), true) = (service.token, service.is_checked) {
+                if let (Some(token), true) = (server.token, server.is_checked) {
                     self.oracle.borrow_mut().server_done(token);
                 }
             }
             Some(Endpoint::Opening) => {}
-            None => self.violation(format!("{conn:?} lost before it was opened")),
+            None => self.violation(format!("{conn:?} was lost before it was opened")),
         }
     }
 }
@@ -401,18 +413,18 @@ impl Program {
 impl Application for Program {
     fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
         match event {
-            Event::Opened { peer, listener } => self.opened(now, conn, (peer, listener), out),
+            Event::Opened { peer, listener } => self.handle_opened(now, conn, (peer, listener), out),
             Event::Data { end, bytes } => {
                 match self.endpoints.get_mut(&conn) {
-                    Some(Endpoint::Client(script)) => script.received(bytes),
-                    Some(Endpoint::Server(_)) => self.data_for_server(now, conn, end, bytes),
-                    _ => self.violation(format!("{conn:?}: bytes of an unknown connection")),
+                    Some(Endpoint::Client(script)) => script.receive(bytes),
+                    Some(Endpoint::Server(_)) => self.receive_request(now, conn, end, bytes),
+                    _ => self.violation(format!("{conn:?} delivered bytes before it was opened")),
                 }
-                self.pump(now, conn, out);
+                self.advance(now, conn, out);
             }
-            Event::Room => self.pump(now, conn, out),
-            Event::Finished => self.finished(now, conn, out),
-            Event::Lost(reason) => self.lost(conn, reason),
+            Event::Room => self.advance(now, conn, out),
+            Event::Finished => self.handle_finished(now, conn, out),
+            Event::Lost(reason) => self.handle_lost(conn, reason),
             Event::Acknowledged { .. } => {}
         }
     }
@@ -421,16 +433,16 @@ impl Application for Program {
         if self.next_work.is_some_and(|at| at <= now) {
             self.next_work = None;
             for conn in self.endpoints.keys().copied().collect::<Vec<_>>() {
-                self.pump(now, conn, out);
+                self.advance(now, conn, out);
             }
         }
         if self.next_client.is_some_and(|at| at <= now) {
             self.next_client =
-                Some(now + Duration::from_nanos(self.rng.scale(10_000, self.behaviour.pause_ns_max)));
+                Some(now + Duration::from_nanos(self.rng.log_uniform(10_000, self.behaviour.pause_ns_max)));
             let burst = if self.rng.chance(1, 20) { 8 } else { 1 };
             for _ in 0..burst {
                 if self.endpoints.len() < self.behaviour.clients_max {
-                    let target = self.rng.pick(&self.place.targets);
+                    let target = self.rng.pick(&self.addresses.targets);
                     if let Ok(conn) = out.connect(now, target) {
                         self.endpoints.insert(conn, Endpoint::Opening);
                     }

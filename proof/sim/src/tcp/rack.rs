@@ -1,4 +1,4 @@
-//! A host's stacks: one, or several behind one address, between which connections move. The program sees one
+//! A host's stacks: one, or several behind one address. Connections move between the stacks. The program sees one
 //! transport, in which a connection keeps its name when it moves.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use super::moves::Moves;
 use super::switch::{Ends, Switch, ends_of, set_target_mac};
 use crate::rng::Rng;
 
-/// Bound of the drops that a stack reports in one turn.
+/// Maximum of drops that a stack reports in one turn.
 const DROPS_MAX: usize = 64;
 
 /// A stack with its own clock.
@@ -33,22 +33,23 @@ impl ClockedStack {
 #[derive(Debug)]
 pub(crate) struct Rack {
     pub(super) stacks: Vec<ClockedStack>,
-    /// By the program's name of a connection.
+    /// By the program's name of a connection: its stack, and its name there.
     pub(super) places: BTreeMap<Conn, (usize, Conn)>,
     pub(super) names: BTreeMap<(usize, Conn), Conn>,
     pub(super) switch: Switch,
     pub(super) moves: Moves,
     next_name: u32,
-    pub(crate) faults: Vec<String>,
+    pub(crate) violations: Vec<String>,
 }
 
 impl Rack {
     /// The first stack has the host's address; other stacks with this address accept new connections, too.
     pub(crate) fn new(now: Time, settings: Vec<Settings>, moves: Moves, mut rng: Rng) -> Rack {
-        let settings_error = "the plan keeps to the limits of settings";
+        let settings_error = "the settings of the plan are valid";
         let is_spread = settings.iter().all(|one| one.address == settings[0].address);
         let entry = |(index, settings): (usize, Settings)| {
-            let ahead = Duration::from_nanos(if index == 0 { 0 } else { rng.scale(1, 1_000_000_000_000) });
+            let ahead =
+                Duration::from_nanos(if index == 0 { 0 } else { rng.log_uniform(1, 1_000_000_000_000) });
             let mut stack = Stack::new(now + ahead, settings).expect(settings_error);
             stack.watch_drops(DROPS_MAX);
             ClockedStack { stack, ahead }
@@ -56,14 +57,14 @@ impl Rack {
         let stacks: Vec<ClockedStack> = settings.into_iter().enumerate().map(entry).collect();
         let switch = Switch::new(stacks.len(), is_spread, rng.fork());
         let (places, names) = (BTreeMap::new(), BTreeMap::new());
-        Rack { stacks, places, names, switch, moves, next_name: 0, faults: Vec::new() }
+        Rack { stacks, places, names, switch, moves, next_name: 0, violations: Vec::new() }
     }
 
     pub(crate) fn connections(&self) -> usize {
         self.stacks.iter().map(|entry| entry.stack.connections()).sum()
     }
 
-    /// Bound of the half-open connections of all stacks.
+    /// Maximum of half-open connections of all stacks together.
     pub(crate) fn half_open_max(&self) -> usize {
         self.stacks.iter().map(|entry| entry.stack.settings().half_open_max as usize).sum()
     }
@@ -88,7 +89,7 @@ impl Rack {
 
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         let at = |entry: &ClockedStack| {
-            entry.stack.poll_timeout().map(|at| Time(at.0.saturating_sub(entry.ahead.as_nanos() as u64))) // hours
+            entry.stack.poll_timeout().map(|at| Time(at.0.saturating_sub(entry.ahead.as_nanos() as u64))) // fits: hours
         };
         self.stacks.iter().filter_map(at).min()
     }
@@ -101,7 +102,7 @@ impl Rack {
         self.drain(application, now);
     }
 
-    /// As [`spillway_tcp::drive::deliver`]; the frame's connection may move afterwards.
+    /// As [`spillway_tcp::drive::deliver`]. The frame's connection may move afterwards.
     pub(crate) fn deliver<A: Application>(&mut self, application: &mut A, now: Time, frame: &mut [u8]) {
         for index in self.switch.targets(now, frame) {
             let entry = &mut self.stacks[index];
@@ -110,7 +111,9 @@ impl Rack {
                 let event = Event::Data { end: delivery.end, bytes: &frame[delivery.range] };
                 match self.names.get(&(index, delivery.conn)).copied() {
                     Some(name) => application.handle(now, name, event, self),
-                    None => self.faults.push(format!("{:?} has bytes and was never opened", delivery.conn)),
+                    None => self
+                        .violations
+                        .push(format!("{:?} received bytes, but was never opened", delivery.conn)),
                 }
             }
             self.drain(application, now);
@@ -134,13 +137,13 @@ impl Rack {
         }
     }
 
-    /// Sends frames, one of each stack in turn; a frame's connection may move afterwards.
+    /// Sends all frames, one of each stack in turn. A frame's connection may move afterwards.
     pub(crate) fn transmit<A: Application>(
         &mut self,
         application: &mut A,
         now: Time,
         slot: &mut Vec<u8>,
-        mut sends: impl FnMut(&mut A, &mut [u8]),
+        mut send: impl FnMut(&mut A, &mut [u8]),
     ) {
         let mut is_quiet = false;
         while !std::mem::replace(&mut is_quiet, true) {
@@ -149,35 +152,35 @@ impl Rack {
                 slot.resize(entry.stack.frame_bytes_max(), 0);
                 let Some(length) = entry.stack.poll_transmit(entry.time(now), slot) else { continue };
                 is_quiet = false;
-                sends(application, &mut slot[..length]);
+                send(application, &mut slot[..length]);
                 self.move_some(application, now, ends_of(&slot[..length]));
             }
         }
     }
 
     fn move_some<A: Application>(&mut self, application: &mut A, now: Time, ends: Option<Ends>) {
-        if self.moves.are_none() {
+        if self.moves.have_ended() {
             return;
         }
         self.move_after(now, ends);
         self.drain(application, now);
     }
 
-    /// Passes the stacks' events to the application. Returns whether there were any.
+    /// Passes all events of the stacks to the application. Returns whether there was at least one.
     fn drain<A: Application>(&mut self, application: &mut A, now: Time) -> bool {
-        let (mut index, mut quiet, mut is_any) = (0, 0, false);
-        while quiet < self.stacks.len() {
+        let (mut index, mut stacks_without_event, mut has_events) = (0, 0, false);
+        while stacks_without_event < self.stacks.len() {
             if let Some((conn, event)) = self.stacks[index].stack.poll_event() {
-                (quiet, is_any) = (0, true);
-                self.tell(application, now, (index, conn), &event);
+                (stacks_without_event, has_events) = (0, true);
+                self.pass_event(application, now, (index, conn), &event);
             } else {
-                (quiet, index) = (quiet + 1, (index + 1) % self.stacks.len());
+                (stacks_without_event, index) = (stacks_without_event + 1, (index + 1) % self.stacks.len());
             }
         }
-        is_any
+        has_events
     }
 
-    fn tell<A: Application>(
+    fn pass_event<A: Application>(
         &mut self,
         application: &mut A,
         now: Time,
@@ -189,9 +192,9 @@ impl Rack {
             self.add_connection(place, local.map(|local| (local, *peer)));
         }
         let Some(name) = self.names.get(&place).copied() else {
-            return self.faults.push(format!("{event:?} of {:?}, which was never opened", place.1));
+            return self.violations.push(format!("{event:?} of {:?}, which was never opened", place.1));
         };
-        let told = match event {
+        let event = match event {
             StackEvent::Opened { peer, listener } => Event::Opened { peer: *peer, listener: *listener },
             StackEvent::Data { end, bytes } => Event::Data { end: *end, bytes },
             StackEvent::Acknowledged { through } => Event::Acknowledged { through: *through },
@@ -202,7 +205,7 @@ impl Rack {
                 Event::Lost(*reason)
             }
         };
-        application.handle(now, name, told, self);
+        application.handle(now, name, event, self);
     }
 
     /// Gives a new connection a name and a place.
@@ -213,7 +216,7 @@ impl Rack {
         self.names.insert(place, name);
         match ends {
             Some(ends) => self.switch.add(ends, place.0, name),
-            None => self.faults.push(format!("{name:?} has no address")),
+            None => self.violations.push(format!("{name:?} has no address")),
         }
         name
     }
@@ -225,14 +228,14 @@ impl Rack {
         }
     }
 
-    fn at(&mut self, name: Conn) -> Option<(&mut Stack, Conn)> {
+    fn stack_of(&mut self, name: Conn) -> Option<(&mut Stack, Conn)> {
         let (index, conn) = *self.places.get(&name)?;
         Some((&mut self.stacks[index].stack, conn))
     }
 }
 
 impl Transport for Rack {
-    /// Only the first stack opens connections: stacks that share an address would have to agree on ports.
+    /// Only the first stack opens connections, because stacks that share an address would need separate ports.
     fn connect(&mut self, now: Time, target: SocketAddr) -> Result<Conn, Full> {
         let entry = &mut self.stacks[0];
         let conn = entry.stack.connect(entry.time(now), target)?;
@@ -251,17 +254,17 @@ impl Transport for Rack {
     }
 
     fn send(&mut self, name: Conn, bytes: &[u8]) -> usize {
-        self.at(name).map_or(0, |(stack, conn)| stack.send(conn, bytes))
+        self.stack_of(name).map_or(0, |(stack, conn)| stack.send(conn, bytes))
     }
 
     fn want_room(&mut self, name: Conn) {
-        if let Some((stack, conn)) = self.at(name) {
+        if let Some((stack, conn)) = self.stack_of(name) {
             stack.want_room(conn);
         }
     }
 
     fn send_chunk(&mut self, name: Conn, chunk: Chunk) -> Result<(), Chunk> {
-        match self.at(name) {
+        match self.stack_of(name) {
             Some((stack, conn)) => stack.send_chunk(conn, chunk),
             None => Err(chunk),
         }
@@ -284,31 +287,31 @@ impl Transport for Rack {
     }
 
     fn grant(&mut self, name: Conn, bytes: u32) {
-        if let Some((stack, conn)) = self.at(name) {
+        if let Some((stack, conn)) = self.stack_of(name) {
             stack.grant(conn, bytes);
         }
     }
 
     fn release(&mut self, name: Conn, through: u64) {
-        if let Some((stack, conn)) = self.at(name) {
+        if let Some((stack, conn)) = self.stack_of(name) {
             stack.release(conn, through);
         }
     }
 
     fn watch_acknowledged(&mut self, name: Conn, on: bool) {
-        if let Some((stack, conn)) = self.at(name) {
+        if let Some((stack, conn)) = self.stack_of(name) {
             stack.watch_acknowledged(conn, on);
         }
     }
 
     fn finish(&mut self, name: Conn) {
-        if let Some((stack, conn)) = self.at(name) {
+        if let Some((stack, conn)) = self.stack_of(name) {
             stack.finish(conn);
         }
     }
 
     fn abort(&mut self, name: Conn) {
-        if let Some((stack, conn)) = self.at(name) {
+        if let Some((stack, conn)) = self.stack_of(name) {
             stack.abort(conn);
         }
         self.forget(name);

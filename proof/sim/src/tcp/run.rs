@@ -1,4 +1,4 @@
-//! A run: a storm of `packets` frames, then calm until every connection has ended, and the report.
+//! A run: a fault phase of `packets` frames, then a calm phase until every connection has ended, and the report.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use serde::Serialize;
 
 use super::canary::Canary;
 use super::world::World;
-use crate::storm::{Stormy, storm_and_calm};
+use crate::phases::{PhasedWorld, run_both_phases};
 
 /// The result of one seed.
 #[derive(Clone, Debug, Default, Serialize, PartialEq, Eq)]
 pub struct Report {
-    /// Replays the run, with the same number of frames.
+    /// Seed that replays the run, with the same number of frames.
     pub seed: u64,
-    /// Frames that stacks sent, in the storm and after it.
+    /// Frames that stacks sent in both phases.
     pub packets: u64,
     /// Frames lost on their paths, for any reason.
     pub lost: u64,
@@ -21,7 +21,7 @@ pub struct Report {
     pub rogue_frames: u64,
     /// Virtual time, milliseconds.
     pub simulated_ms: u64,
-    /// Over every frame and the time it was sent; the same seed, number of frames and program give the same hash.
+    /// Hash of every frame and its send time; the same seed, number of frames and program give the same hash.
     pub trace_hash: String,
     /// Connections begun.
     pub streams: usize,
@@ -31,11 +31,11 @@ pub struct Report {
     pub broken: u64,
     /// Bytes delivered, both ways, each checked.
     pub delivered_bytes: u64,
-    /// In helper scenes: acknowledgements to clients, each compared with what the server had received.
+    /// Acknowledgements to clients in helper scenes, each compared with the bytes that the server had received.
     pub acknowledgements: u64,
     /// Faults injected.
     pub faults: u64,
-    /// Damaged frames, all of them detected by a checksum.
+    /// Damaged frames, all detected by a checksum.
     pub damaged: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
@@ -45,33 +45,33 @@ pub struct Report {
     pub connections_max: usize,
     /// Violations; empty if the code under test is right.
     pub violations: Vec<String>,
-    /// After a violation: the last segments that stacks dropped before it, and why, oldest first.
+    /// After a violation: the last segments that stacks dropped before it, with the reasons, oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub dropped: Vec<String>,
 }
 
-/// Bound of the virtual time without progress after the storm: longer than any timer.
+/// Limit of the virtual time without progress in the calm phase: longer than any timer.
 const PROGRESS_WITHIN: Duration = Duration::from_secs(600);
 
-/// Runs a world from a seed: about `packets` frames of storm, then calm.
+/// Runs a world from a seed: a fault phase of about `packets` frames, then a calm phase.
 pub fn run(seed: u64, packets: u64, canary: Option<Canary>) -> Report {
-    of_world(seed, packets, World::new(seed, canary))
+    run_world(seed, packets, World::new(seed, canary))
 }
 
-/// Like [`run`]; passes every frame and every drop to `tell`, as lines of text.
+/// Like [`run`]; passes every frame and every drop to `on_line`, as lines of text.
 pub fn run_with_trace(
     seed: u64,
     packets: u64,
     canary: Option<Canary>,
-    tell: impl FnMut(String) + 'static,
+    on_line: impl FnMut(String) + 'static,
 ) -> Report {
     let mut world = World::new(seed, canary);
-    world.trace = Some(Box::new(tell));
-    of_world(seed, packets, world)
+    world.trace = Some(Box::new(on_line));
+    run_world(seed, packets, world)
 }
 
-fn of_world(seed: u64, packets: u64, mut world: World) -> Report {
-    storm_and_calm(&mut world, packets, PROGRESS_WITHIN);
+fn run_world(seed: u64, packets: u64, mut world: World) -> Report {
+    run_both_phases(&mut world, packets, PROGRESS_WITHIN);
     world.finish();
     let sum = |of: fn(&spillway_tcp::Counters) -> u64| -> u64 {
         world.hosts().iter().map(|host| host.rack.sum(of)).sum()

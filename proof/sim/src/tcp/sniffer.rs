@@ -1,6 +1,6 @@
 //! Checks every frame that a stack sends, outside the code under test.
 //!
-//! Numbers of a stream count from its SYN, which is 0; the first byte is 1. Streams here are far shorter than 2^31.
+//! Sequence numbers are relative: a stream's SYN is 0, and its first byte 1. Streams here are far shorter than 2^31.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -20,41 +20,41 @@ pub(crate) struct Sniffed<'a> {
 
 /// The TCP segment in a frame; `Ok(None)` for other packets.
 pub(crate) fn sniff(frame: &[u8]) -> Result<Option<Sniffed<'_>>, String> {
-    let why = |error| format!("a malformed frame: {error}");
-    let (header, packet) = ethernet::Header::parse(frame).map_err(why)?;
+    let malformed = |error| format!("a malformed frame: {error}");
+    let (header, packet) = ethernet::Header::parse(frame).map_err(malformed)?;
     if header.kind != ethernet::KIND_IPV4 {
         return Ok(None);
     }
-    let (ip, _, segment) = ipv4::Header::parse(packet).map_err(why)?;
+    let (ip, _, segment) = ipv4::Header::parse(packet).map_err(malformed)?;
     if ip.protocol != ipv4::PROTOCOL_TCP {
         return Ok(None);
     }
-    let pseudo = checksum::pseudo_v4(ip.source, ip.target, ip.protocol, segment.len() as u32); // at most 65,535
-    let (header, _, payload) = tcp::Header::parse(segment, pseudo).map_err(why)?;
-    let end = |ip: Ipv4Addr, port| SocketAddr::from((ip, port));
+    let pseudo = checksum::pseudo_v4(ip.source, ip.target, ip.protocol, segment.len() as u32); // fits: at most 65,535
+    let (header, _, payload) = tcp::Header::parse(segment, pseudo).map_err(malformed)?;
+    let address = |ip: Ipv4Addr, port| SocketAddr::from((ip, port));
     Ok(Some(Sniffed {
-        source: end(ip.source, header.source),
-        target: end(ip.target, header.target),
+        source: address(ip.source, header.source),
+        target: address(ip.target, header.target),
         header,
         payload,
     }))
 }
 
-/// What one end has sent.
+/// State of one end of a connection, as its frames show it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct End {
     /// Initial sequence number, once known.
     pub(crate) initial: Option<u32>,
-    /// The highest number sent, plus one; the end of the stream counts.
+    /// The highest number sent, plus one; the FIN counts.
     pub(crate) sent: u32,
     /// The highest number acknowledged.
     pub(crate) acknowledged: u32,
-    /// Right edge of the window that this end has advertised.
-    pub(crate) edge: u32,
+    /// End of the window that this end has advertised.
+    pub(crate) window_end: u32,
     scale: Option<u8>,
-    /// SACK blocks that this end has sent and not acknowledged yet.
+    /// SACK blocks that this end has sent, beyond its acknowledgement.
     sacked: Vec<(u32, u32)>,
-    /// The previous stream with the same addresses (initial number, `sent`): after a late SYN the peer still uses it.
+    /// Initial number and `sent` of the previous stream with these addresses: after a late SYN the peer still uses it.
     previous: Option<(u32, u32)>,
 }
 
@@ -78,42 +78,48 @@ pub(crate) struct Sniffer {
     /// The port whose connections are gated.
     gated_port: u16,
     has_cookies: bool,
-    /// Forged SYNs: victim, claimed source, and the number that acknowledges the SYN.
-    forged: BTreeSet<(SocketAddr, SocketAddr, u32)>,
+    /// Forged SYNs: victim, pretended source, and the number that acknowledges the SYN.
+    forged_syns: BTreeSet<(SocketAddr, SocketAddr, u32)>,
 }
 
 impl Sniffer {
     pub(crate) fn new(gates: SharedGates, gated_port: u16) -> Sniffer {
-        Sniffer { flows: BTreeMap::new(), gates, gated_port, has_cookies: false, forged: BTreeSet::new() }
+        Sniffer {
+            flows: BTreeMap::new(),
+            gates,
+            gated_port,
+            has_cookies: false,
+            forged_syns: BTreeSet::new(),
+        }
     }
 
-    /// A listener with cookies answers a late copy of a SYN again, if it has forgotten the connection.
+    /// Allows repeated SYN-ACKs: a listener with cookies may have forgotten the connection of a late SYN.
     pub(crate) fn with_cookies(self, has_cookies: bool) -> Sniffer {
         Sniffer { has_cookies, ..self }
     }
 
-    /// What both ends of a connection have sent.
+    /// Both ends of a connection: the local end, then the peer.
     pub(crate) fn ends(&self, local: SocketAddr, peer: SocketAddr) -> Option<(&End, &End)> {
         let is_lower = local < peer;
         let [lower, higher] = self.flows.get(&if is_lower { (local, peer) } else { (peer, local) })?;
         Some(if is_lower { (lower, higher) } else { (higher, lower) })
     }
 
-    /// Notes a forged SYN: after the end of a connection, it begins another one.
-    pub(crate) fn forged(&mut self, frame: &[u8]) {
+    /// Records a forged SYN; if its connection has ended, the SYN begins a new one.
+    pub(crate) fn record_forged(&mut self, frame: &[u8]) {
         if let Ok(Some(seen)) = sniff(frame)
             && seen.header.flags.contains(Flags::SYN)
         {
-            self.forged.insert((seen.target, seen.source, seen.header.seq.wrapping_add(1)));
+            self.forged_syns.insert((seen.target, seen.source, seen.header.seq.wrapping_add(1)));
         }
     }
 
-    /// Observes a frame. `is_judged`: a stack sent the frame, which must be right; other frames are only noted.
-    pub(crate) fn observe(&mut self, frame: &[u8], is_judged: bool) -> Result<(), String> {
+    /// Observes a frame. `is_checked`: a stack sent the frame, which must be valid; other frames are only recorded.
+    pub(crate) fn observe(&mut self, frame: &[u8], is_checked: bool) -> Result<(), String> {
         let seen = match sniff(frame) {
             Ok(Some(seen)) => seen,
             Ok(None) => return Ok(()),
-            Err(why) => return if is_judged { Err(why) } else { Ok(()) },
+            Err(why) => return if is_checked { Err(why) } else { Ok(()) },
         };
         let (source, target) = (seen.source, seen.target);
         let is_lower = source < target;
@@ -122,100 +128,120 @@ impl Sniffer {
         if flags.contains(Flags::RST) {
             return Ok(());
         }
-        // The victim of a forged SYN answers it, and acknowledges while it is half-open.
+        // A bare acknowledgement that answers a forged SYN is allowed.
         let is_bare = flags.contains(Flags::ACK) && seen.payload.is_empty();
-        if is_bare && self.forged.contains(&(source, target, seen.header.ack)) {
+        if is_bare && self.forged_syns.contains(&(source, target, seen.header.ack)) {
             return Ok(());
         }
         let ends = self.flows.entry(key).or_default();
         let [lower, higher] = std::mem::take(ends);
-        let (mut us, mut them) = if is_lower { (lower, higher) } else { (higher, lower) };
-        if flags.contains(Flags::SYN) && us.initial != Some(seen.header.seq) {
+        let (mut sender, mut receiver) = if is_lower { (lower, higher) } else { (higher, lower) };
+        if flags.contains(Flags::SYN) && sender.initial != Some(seen.header.seq) {
             if !flags.contains(Flags::ACK) {
-                them = them.restarted(None);
+                receiver = receiver.restarted(None);
             }
-            us = us.restarted(Some(seen.header.seq));
+            sender = sender.restarted(Some(seen.header.seq));
         }
         if flags.contains(Flags::SYN) {
-            us.scale = seen.header.options.window_scale;
+            sender.scale = seen.header.options.window_scale;
         }
         let is_cookie = flags.contains(Flags::SYN | Flags::ACK)
-            && them.initial.is_some_and(|initial| seen.header.ack == initial.wrapping_add(1));
-        if self.has_cookies && is_cookie && us.acknowledged > 1 {
-            let ends = if is_lower { [us, them] } else { [them, us] };
+            && receiver.initial.is_some_and(|initial| seen.header.ack == initial.wrapping_add(1));
+        if self.has_cookies && is_cookie && sender.acknowledged > 1 {
+            let ends = if is_lower { [sender, receiver] } else { [receiver, sender] };
             self.flows.insert(key, ends);
             return Ok(());
         }
         let limit = self.gated_limit(source, target);
-        let judged = judge(&mut us, &mut them, &seen, limit);
-        let ends = if is_lower { [us, them] } else { [them, us] };
+        let verdict = check_segment(&mut sender, &mut receiver, &seen, limit);
+        let ends = if is_lower { [sender, receiver] } else { [receiver, sender] };
         self.flows.insert(key, ends);
-        let place = || format!("{source} to {target}: {} {:?}", seen.header.flags, seen.header);
-        judged
-            .map_err(|why| format!("{why} ({})", place()))
-            .or_else(|why| if is_judged { Err(why) } else { Ok(()) })
+        let context = || format!("{source} to {target}: {} {:?}", seen.header.flags, seen.header);
+        verdict
+            .map_err(|why| format!("{why} ({})", context()))
+            .or_else(|why| if is_checked { Err(why) } else { Ok(()) })
     }
 
-    /// For a gated end: the bound of acknowledgements, and what was delivered.
+    /// The highest allowed acknowledgement of a gated end, and the end of the delivered bytes; `None` without a gate.
     fn gated_limit(&self, local: SocketAddr, peer: SocketAddr) -> Option<(u32, u32)> {
         let gate = (local.port() == self.gated_port).then(|| self.gates.borrow().get(local, peer))?;
-        Some((1 + gate.released as u32, 1 + gate.received as u32)) // short streams
+        Some((1 + gate.released as u32, 1 + gate.received as u32)) // fits: streams are short
     }
 }
 
-fn judge(us: &mut End, them: &mut End, seen: &Sniffed<'_>, gated: Option<(u32, u32)>) -> Result<(), String> {
+fn check_segment(
+    sender: &mut End,
+    receiver: &mut End,
+    seen: &Sniffed<'_>,
+    gated: Option<(u32, u32)>,
+) -> Result<(), String> {
     let (header, flags) = (&seen.header, seen.header.flags);
-    let Some(initial) = us.initial else { return Ok(()) };
+    let Some(initial) = sender.initial else { return Ok(()) };
     let (is_syn, is_fin) = (flags.contains(Flags::SYN), flags.contains(Flags::FIN));
-    let from = header.seq.wrapping_sub(initial).cast_signed();
-    let payload_bytes = seen.payload.len() as i32; // of one frame
-    let until = from + payload_bytes + i32::from(is_syn) + i32::from(is_fin);
-    us.sent = us.sent.max(until.max(0).cast_unsigned());
-    let mut verdict = Ok(());
-    // One byte beyond the window is a window probe.
-    if payload_bytes > 1 && them.initial.is_some() && from + payload_bytes > them.edge.cast_signed() {
-        verdict = Err(format!("sends up to {} where only {} may be sent", from + payload_bytes, them.edge));
-    }
-    if flags.contains(Flags::ACK) && them.is_in_previous(header.ack) || us.is_in_previous(header.seq) {
+    let segment_start = header.seq.wrapping_sub(initial).cast_signed();
+    let payload_bytes = seen.payload.len() as i32; // fits: one frame
+    let segment_end = segment_start + payload_bytes + i32::from(is_syn) + i32::from(is_fin);
+    sender.sent = sender.sent.max(segment_end.max(0).cast_unsigned());
+    // A segment of the previous stream: the windows of the present one do not apply.
+    if flags.contains(Flags::ACK) && receiver.is_in_previous(header.ack) || sender.is_in_previous(header.seq)
+    {
         return Ok(());
     }
-    let Some(theirs) = them.initial.filter(|_| flags.contains(Flags::ACK)) else { return verdict };
-    let ack = header.ack.wrapping_sub(theirs);
-    let scale = if is_syn || us.scale.is_none() || them.scale.is_none() { 0 } else { us.scale.unwrap_or(0) };
-    let edge = ack.wrapping_add(u32::from(header.window) << scale.min(14));
-    if ack > them.sent {
-        return Err(format!("acknowledges {ack} of {} that were sent", them.sent));
+    let mut verdict = Ok(());
+    // A segment with one byte beyond the window is a window probe.
+    if payload_bytes > 1
+        && receiver.initial.is_some()
+        && segment_start + payload_bytes > receiver.window_end.cast_signed()
+    {
+        verdict = Err(format!(
+            "sends up to {}, but the window ends at {}",
+            segment_start + payload_bytes,
+            receiver.window_end
+        ));
     }
-    if ack < us.acknowledged {
-        return Err(format!("acknowledges {ack} after {}", us.acknowledged));
+    let Some(receiver_initial) = receiver.initial.filter(|_| flags.contains(Flags::ACK)) else {
+        return verdict;
+    };
+    let ack = header.ack.wrapping_sub(receiver_initial);
+    let scale = if is_syn || sender.scale.is_none() || receiver.scale.is_none() {
+        0
+    } else {
+        sender.scale.unwrap_or(0)
+    };
+    let window_end = ack.wrapping_add(u32::from(header.window) << scale.min(14));
+    if ack > receiver.sent {
+        return Err(format!("acknowledges {ack} of {} that were sent", receiver.sent));
     }
-    // A retransmitted SYN has an unscaled window. The edge may move back by less than a unit of the scale (RFC 7323
-    // §2.4).
-    if edge + (1 << scale.min(14)) <= us.edge && !is_syn {
-        return Err(format!("the window's edge goes back from {} to {edge}", us.edge));
+    if ack < sender.acknowledged {
+        return Err(format!("acknowledges {ack} after {}", sender.acknowledged));
     }
-    (us.acknowledged, us.edge) = (ack, edge.max(us.edge));
-    us.sacked.retain(|(_, right)| *right > ack);
-    if let Some((left, right)) = us.sacked.iter().find(|(left, _)| *left <= ack && gated.is_none()) {
+    // A retransmitted SYN has an unscaled window. The window's end may move back by less than a unit of the scale (RFC
+    // 7323 §2.4).
+    if window_end + (1 << scale.min(14)) <= sender.window_end && !is_syn {
+        return Err(format!("the window's end goes back from {} to {window_end}", sender.window_end));
+    }
+    (sender.acknowledged, sender.window_end) = (ack, window_end.max(sender.window_end));
+    sender.sacked.retain(|(_, right)| *right > ack);
+    if let Some((left, right)) = sender.sacked.iter().find(|(left, _)| *left <= ack && gated.is_none()) {
         return Err(format!("acknowledges {ack} after SACK {left}..{right}"));
     }
     if let Some((released, _)) = gated.filter(|(released, _)| ack > *released) {
         return Err(format!("acknowledges {ack} where the gate is at {released}"));
     }
     for (left, right) in header.options.sack.as_slice() {
-        let (left, right) = (left.wrapping_sub(theirs), right.wrapping_sub(theirs));
-        // A duplicate SACK may report any old range, if segments are forged (RFC 2883).
+        let (left, right) = (left.wrapping_sub(receiver_initial), right.wrapping_sub(receiver_initial));
+        // Forged segments may cause a duplicate SACK of any old range (RFC 2883).
         if right.wrapping_sub(ack).cast_signed() <= 0 && left.wrapping_sub(right).cast_signed() < 0 {
             continue;
         }
-        if left >= right || right > them.sent {
-            return Err(format!("SACK {left}..{right}, but only {} were sent", them.sent));
+        if left >= right || right > receiver.sent {
+            return Err(format!("SACK {left}..{right}, but only {} were sent", receiver.sent));
         }
         if gated.is_some_and(|(_, received)| left < received && right > ack) {
             return Err(format!("SACK {left}..{right}, which waits at the gate"));
         }
-        if right > ack && !us.sacked.contains(&(left, right)) {
-            us.sacked.push((left, right));
+        if right > ack && !sender.sacked.contains(&(left, right)) {
+            sender.sacked.push((left, right));
         }
     }
     verdict
@@ -238,7 +264,7 @@ mod tests {
         tcp::Header { flags, seq, ack, window: 1000, ..tcp::Header::default() }
     }
 
-    /// A connection from A (first number 100) to B (first number 900); with `gated_port` 80 B is gated.
+    /// A connection from A (initial number 100) to B (initial number 900) opens. B is gated if `gated_port` is 80.
     fn opened(gated_port: u16) -> Sniffer {
         let mut sniffer = Sniffer::new(SharedGates::default(), gated_port);
         sniffer.observe(&frame(A, B, header(Flags::SYN, 100, 0), b""), true).unwrap();
@@ -252,18 +278,18 @@ mod tests {
     }
 
     #[test]
-    fn valid_segments_are_no_violation() {
+    fn valid_segments_cause_no_violation() {
         let mut sniffer = opened(1);
         assert_eq!(verdict(&mut sniffer, header(Flags::ACK, 901, 106), &[0; 1000]), "");
         assert_eq!(
             verdict(&mut sniffer, header(Flags::ACK, 1901, 106), b"1"),
             "",
-            "one byte beyond the edge: a probe"
+            "one byte beyond the window should count as a probe"
         );
     }
 
     #[test]
-    fn only_a_listener_with_cookies_repeats_its_syn_ack() {
+    fn only_listeners_with_cookies_may_repeat_a_syn_ack() {
         let again = header(Flags::SYN | Flags::ACK, 900, 101);
         let after_data = |sniffer: Sniffer| {
             let mut sniffer = sniffer;
@@ -282,7 +308,7 @@ mod tests {
         assert!(verdict(&mut opened(1), ack(106), &[0; 1001]).starts_with("sends up to 1002"));
         let narrow = tcp::Header { window: 994, ..ack(106) };
         assert!(
-            verdict(&mut opened(1), narrow, b"").starts_with("the window's edge goes back from 1001 to 1000")
+            verdict(&mut opened(1), narrow, b"").starts_with("the window's end goes back from 1001 to 1000")
         );
         let mut sack = ack(101);
         sack.options.sack.push(103, 107);
@@ -290,11 +316,11 @@ mod tests {
         let mut damaged = frame(B, A, ack(106), b"abc");
         damaged[55] ^= 1;
         assert!(opened(1).observe(&damaged, true).unwrap_err().starts_with("a malformed frame"));
-        assert!(opened(1).observe(&damaged, false).is_ok(), "only stacks are judged");
+        assert!(opened(1).observe(&damaged, false).is_ok(), "frames of other hosts should not be checked");
     }
 
     #[test]
-    fn a_gate_is_a_limit() {
+    fn acknowledgements_and_sack_blocks_beyond_the_gate_are_detected() {
         let ack = |ack| header(Flags::ACK, 901, ack);
         let mut sniffer = opened(80);
         let (local, peer) = (B.parse().unwrap(), A.parse().unwrap());
@@ -307,7 +333,7 @@ mod tests {
         assert_eq!(verdict(&mut sniffer, ack(103), b""), "");
         let mut sack = ack(103);
         sack.options.sack.push(104, 106);
-        assert_eq!(verdict(&mut sniffer, sack, b""), "", "came out of order");
+        assert_eq!(verdict(&mut sniffer, sack, b""), "", "SACK of bytes received out of order");
         sack.options.sack = tcp::SackBlocks::default();
         sack.options.sack.push(103, 106);
         assert!(verdict(&mut sniffer, sack, b"").starts_with("SACK 3..6, which waits at the gate"));

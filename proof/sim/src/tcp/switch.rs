@@ -1,4 +1,4 @@
-//! The switch before a host's stacks, with a rule for each connection.
+//! The switch in front of a host's stacks, with a rule for each connection.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,21 +14,21 @@ use crate::rng::{Rng, mix};
 /// Local address and peer address.
 pub(super) type Ends = (SocketAddr, SocketAddr);
 
-/// For this time after a move, frames may still arrive at the old stack.
-const LATE: Duration = Duration::from_secs(1);
-/// One in this many frames arrives at the old stack.
+/// For this time after a move, late frames may still arrive at the old stack.
+const LATE_FRAMES_FOR: Duration = Duration::from_secs(1);
+/// During that time, one in this many frames arrives at the old stack.
 const LATE_ONE_IN: u64 = 50;
 
 #[derive(Debug)]
 struct Rule {
     stack: usize,
-    /// While the connection lives.
+    /// The program's name of the connection; `None` after its end.
     name: Option<Conn>,
-    /// The stack before the last move, and when that was.
+    /// The stack before the last move, and the time of that move.
     before: Option<(usize, Time)>,
 }
 
-/// Has a rule for each connection, present or past.
+/// The switch. Rules remain after the end of their connections.
 #[derive(Debug)]
 pub(super) struct Switch {
     rules: BTreeMap<Ends, Rule>,
@@ -51,7 +51,7 @@ impl Switch {
         self.ends.insert(name, ends);
     }
 
-    /// Ends a connection; late frames still go to its last stack.
+    /// Ends a connection. Late frames still reach its last stack.
     pub(super) fn forget(&mut self, name: Conn) {
         if let Some(rule) = self.ends.remove(&name).and_then(|ends| self.rules.get_mut(&ends)) {
             rule.name = rule.name.filter(|latest| *latest != name);
@@ -73,15 +73,15 @@ impl Switch {
     pub(super) fn targets(&mut self, now: Time, frame: &[u8]) -> Vec<usize> {
         let is_arp = frame.get(12..14) == Some(&ethernet::KIND_ARP.to_be_bytes()[..]);
         if is_arp {
-            let is_question = frame.get(20..22) == Some(&[0, 1][..]);
-            // Stacks that share an address would all answer.
-            return if is_question && self.is_spread { vec![0] } else { (0..self.stacks).collect() };
+            let is_request = frame.get(20..22) == Some(&[0, 1][..]);
+            // Only one of the stacks that share an address may answer.
+            return if is_request && self.is_spread { vec![0] } else { (0..self.stacks).collect() };
         }
         let Some((source, target)) = ends_of(frame) else { return vec![0] };
         let Some(rule) = self.rules.get(&(target, source)) else {
             return vec![if self.is_spread { self.initial_stack(source) } else { 0 }];
         };
-        let old = rule.before.filter(|(_, at)| now.since(*at) < LATE).map(|(old, _)| old);
+        let old = rule.before.filter(|(_, at)| now.since(*at) < LATE_FRAMES_FOR).map(|(old, _)| old);
         if let Some(old) = old.filter(|_| self.rng.chance(1, LATE_ONE_IN)) {
             self.late += 1;
             return vec![old];
@@ -92,7 +92,7 @@ impl Switch {
     fn initial_stack(&self, peer: SocketAddr) -> usize {
         let mut hasher = DefaultHasher::new();
         peer.hash(&mut hasher);
-        (mix(hasher.finish()) % self.stacks as u64) as usize // a few stacks
+        (mix(hasher.finish()) % self.stacks as u64) as usize // fits: a few stacks
     }
 }
 
@@ -121,20 +121,24 @@ pub(super) fn set_target_mac(frame: &mut [u8], mac: Mac) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tcp::frames::{Ends as Both, segment};
+    use crate::tcp::frames::{Ends as FrameEnds, segment};
 
     const PEER: &str = "10.0.0.2:40000";
     const OURS: &str = "10.0.0.1:80";
 
     fn frame() -> Vec<u8> {
-        let both = Both::between(PEER.parse().unwrap(), OURS.parse().unwrap());
-        segment(both, spillway_wire::packet::tcp::Header::default(), &[])
+        let ends = FrameEnds::between(PEER.parse().unwrap(), OURS.parse().unwrap());
+        segment(ends, spillway_wire::packet::tcp::Header::default(), &[])
     }
 
     #[test]
-    fn frames_follow_a_connection_and_some_arrive_at_the_old_stack() {
+    fn after_a_move_most_frames_reach_the_new_stack_and_some_the_old_one() {
         let mut switch = Switch::new(3, false, Rng::new(1));
-        assert_eq!(switch.targets(Time(1), &frame()), [0], "no rule yet");
+        assert_eq!(
+            switch.targets(Time(1), &frame()),
+            [0],
+            "without a rule the first stack receives the frame"
+        );
         let name = Conn { slot: 7, generation: 0 };
         let ends = (OURS.parse().unwrap(), PEER.parse().unwrap());
         switch.add(ends, 0, name);
@@ -143,26 +147,29 @@ mod tests {
         let targets: Vec<_> = (0..1000).flat_map(|_| switch.targets(Time(2), &frame())).collect();
         let late = targets.iter().filter(|target| **target == 0).count();
         assert!((5..50).contains(&late) && targets.iter().all(|target| [0, 2].contains(target)), "{late}");
-        let later = Time::ZERO + 2 * LATE;
+        let later = Time::ZERO + 2 * LATE_FRAMES_FOR;
         assert!((0..100).all(|_| switch.targets(later, &frame()) == [2]));
         switch.forget(name);
         assert_eq!(
             (switch.name(&ends), switch.targets(later, &frame())),
             (None, vec![2]),
-            "where it was last"
+            "late frames should reach the connection's last stack"
         );
     }
 
     #[test]
-    fn stacks_that_share_an_address_share_its_new_connections() {
+    fn new_connections_of_a_shared_address_always_reach_the_same_stack() {
         let mut switch = Switch::new(3, true, Rng::new(1));
         let target = switch.targets(Time(1), &frame());
-        assert!((0..10).all(|_| switch.targets(Time(1), &frame()) == target), "always the same");
-        let mut question = frame();
-        question[12..14].copy_from_slice(&[8, 6]);
-        question[20..22].copy_from_slice(&[0, 1]);
-        assert_eq!(switch.targets(Time(1), &question), [0], "one answers");
-        question[21] = 2;
-        assert_eq!(switch.targets(Time(1), &question), [0, 1, 2], "all receive the answer");
+        assert!(
+            (0..10).all(|_| switch.targets(Time(1), &frame()) == target),
+            "all frames of a connection should reach the same stack"
+        );
+        let mut arp = frame();
+        arp[12..14].copy_from_slice(&[8, 6]);
+        arp[20..22].copy_from_slice(&[0, 1]);
+        assert_eq!(switch.targets(Time(1), &arp), [0], "only one stack should receive an ARP request");
+        arp[21] = 2;
+        assert_eq!(switch.targets(Time(1), &arp), [0, 1, 2], "all stacks should receive an ARP reply");
     }
 }

@@ -1,4 +1,4 @@
-//! Frames, and what stacks drop of them, as lines of text.
+//! Frames, and drops by stacks, as lines of text.
 
 use std::collections::VecDeque;
 
@@ -8,16 +8,17 @@ use spillway_transport::Time;
 use super::path::Arrival;
 use super::sniffer::sniff;
 
-/// A frame as in a packet trace, with its loss, delays and damage.
+/// A frame as a line of a packet trace, with its loss, delays and damage.
 pub(crate) fn line(now: Time, frame: &[u8], arrivals: &[(usize, Arrival)]) -> String {
     let us = |at: Time| at.as_nanos() as f64 / 1e3;
-    let fate = arrivals.iter().map(|(_, arrival)| {
+    let outcome = arrivals.iter().map(|(_, arrival)| {
         let damage = if arrival.is_corrupt { " damaged" } else { "" };
         let copy = if arrival.frame == frame || arrival.is_corrupt { "" } else { " replayed" };
         format!("{:+.1}us{copy}{damage}", us(arrival.at) - us(now))
     });
-    let fate = if arrivals.is_empty() { "lost".to_owned() } else { fate.collect::<Vec<_>>().join(", ") };
-    let Ok(Some(seen)) = sniff(frame) else { return format!("{:14.1} other  [{fate}]", us(now)) };
+    let outcome =
+        if arrivals.is_empty() { "lost".to_owned() } else { outcome.collect::<Vec<_>>().join(", ") };
+    let Ok(Some(seen)) = sniff(frame) else { return format!("{:14.1} other  [{outcome}]", us(now)) };
     let header = &seen.header;
     let sack = match header.options.sack.as_slice() {
         [] => String::new(),
@@ -26,7 +27,7 @@ pub(crate) fn line(now: Time, frame: &[u8], arrivals: &[(usize, Arrival)]) -> St
     let stamps = header.options.timestamps;
     let stamps = stamps.map_or(String::new(), |stamps| format!(" ts {}/{}", stamps.value, stamps.echo));
     format!(
-        "{:14.1} {} > {} {} {}+{} ack {} win {}{sack}{stamps}  [{fate}]",
+        "{:14.1} {} > {} {} {}+{} ack {} win {}{sack}{stamps}  [{outcome}]",
         us(now),
         seen.source,
         seen.target,
@@ -43,19 +44,19 @@ pub(crate) struct Drop {
     pub(crate) now: Time,
     pub(crate) host: usize,
     pub(crate) stack: usize,
-    pub(crate) what: Dropping,
+    pub(crate) dropping: Dropping,
 }
 
 impl Drop {
     /// A line in the format of [`line`].
     pub(crate) fn line(&self) -> String {
         let us = self.now.as_nanos() as f64 / 1e3;
-        format!("{us:14.1} host {} stack {} drops {}", self.host, self.stack, self.what)
+        format!("{us:14.1} host {} stack {} drops {}", self.host, self.stack, self.dropping)
     }
 }
 
-/// Bound of the drops in a report.
-const LAST_MAX: usize = 20;
+/// Maximum of drops in a report.
+const LAST_DROPS_MAX: usize = 20;
 
 /// The last drops, for the report of a failed run.
 #[derive(Debug, Default)]
@@ -63,13 +64,13 @@ pub(crate) struct LastDrops(VecDeque<Drop>);
 
 impl LastDrops {
     pub(crate) fn add(&mut self, drop: Drop) {
-        if self.0.len() == LAST_MAX {
+        if self.0.len() == LAST_DROPS_MAX {
             self.0.pop_front();
         }
         self.0.push_back(drop);
     }
 
-    /// Oldest first.
+    /// The drops as lines of text, oldest first.
     pub(crate) fn lines(&self) -> Vec<String> {
         self.0.iter().map(Drop::line).collect()
     }
@@ -84,13 +85,13 @@ mod tests {
     #[test]
     fn the_last_drops_are_kept_oldest_first() {
         let mut last = LastDrops::default();
-        for us in 1..=LAST_MAX as u64 + 1 {
+        for us in 1..=LAST_DROPS_MAX as u64 + 1 {
             let now = Time(us * 1000);
-            let what = Dropping { at: now, reason: Dropped::BadChecksum, segment: None };
-            last.add(Drop { now, host: 1, stack: 0, what });
+            let dropping = Dropping { at: now, reason: Dropped::BadChecksum, segment: None };
+            last.add(Drop { now, host: 1, stack: 0, dropping });
         }
         let lines = last.lines();
-        assert_eq!(lines.len(), LAST_MAX);
+        assert_eq!(lines.len(), LAST_DROPS_MAX);
         assert_eq!(lines[0].trim_start(), "2.0 host 1 stack 0 drops wrong checksum");
     }
 }

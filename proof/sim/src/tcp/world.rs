@@ -1,4 +1,4 @@
-//! The world: hosts on one network; handles all events in order of time.
+//! The world of user-level stacks: hosts on one network. Handles all events in order of time.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use super::host::Host;
 use super::moves::Moves;
 use super::path::{Arrival, Path};
 use super::plan::{GATED_PORT, PORT, Plan};
-use super::program::{Place, Program};
+use super::program::{Addresses, Program};
 use super::rack::Rack;
 use super::rogue::Rogue;
 use super::sniffer::{Sniffer, sniff};
@@ -24,18 +24,18 @@ use super::switch::ends_of;
 use super::trace::{Drop, LastDrops, line};
 use crate::agenda::Agenda;
 use crate::clock::Clock;
-use crate::oracle::{Oracle, Shared};
+use crate::oracle::{Oracle, SharedOracle};
+use crate::phases::PhasedWorld;
 use crate::rng::{Rng, mix};
-use crate::storm::Stormy;
 
-/// Maximum of opportunities that a canary skips before it strikes.
+/// Maximum of opportunities that a planted fault skips before it strikes.
 const CANARY_AFTER_MAX: u64 = 200;
 /// A step is one sent frame, or this many events without one.
 const EVENTS_PER_STEP: u32 = 64;
 
-/// Maximum pause of a host.
+/// Maximum pause of a host by a fault.
 const PAUSE_MAX: Duration = Duration::from_secs(3);
-/// Rest after a partition, in multiples of its duration: patient connections recover.
+/// Time without faults after a fault that blocks connections, in multiples of its duration: the connections recover.
 const QUIET_FACTOR: u32 = 4;
 
 enum WorldEvent {
@@ -43,7 +43,7 @@ enum WorldEvent {
     Turn(usize),
     Wake(usize, Time),
     Fault,
-    Mend(usize, usize),
+    PathRestored(usize, usize),
     Rogue,
 }
 
@@ -53,14 +53,14 @@ pub(crate) struct World {
     agenda: Agenda<WorldEvent>,
     plan: Plan,
     hosts: Vec<Host>,
-    /// Numbered after the hosts.
+    /// The rogue host; its number follows those of the other hosts.
     rogue: Option<Rogue>,
-    /// By source, then target.
+    /// The path from each host to each host: by source, then by target.
     paths: Vec<Path>,
     sniffer: Sniffer,
-    pub(crate) oracle: Shared,
+    pub(crate) oracle: SharedOracle,
     slot: Vec<u8>,
-    is_calm: bool,
+    in_calm_phase: bool,
     pub(crate) hash: u64,
     pub(crate) packets: u64,
     pub(crate) faults: u64,
@@ -76,8 +76,8 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(seed: u64, canary: Option<Canary>) -> World {
         let mut rng = Rng::new(seed);
-        let plan = Plan::drawn(&mut rng, canary);
-        let oracle: Shared = Rc::new(RefCell::new(Oracle::new(!plan.may_break)));
+        let plan = Plan::draw(&mut rng, canary);
+        let oracle: SharedOracle = Rc::new(RefCell::new(Oracle::new(!plan.may_break)));
         let gates = SharedGates::default();
         let mut world = World {
             now: Time(1),
@@ -88,7 +88,7 @@ impl World {
             sniffer: Sniffer::new(gates.clone(), GATED_PORT).with_cookies(plan.is_crowded),
             oracle: oracle.clone(),
             slot: Vec::new(),
-            is_calm: false,
+            in_calm_phase: false,
             hash: seed,
             packets: 0,
             faults: 0,
@@ -100,22 +100,22 @@ impl World {
             plan,
         };
         for _ in 0..world.nodes() * world.nodes() {
-            let conditions = world.plan.weather.path(&mut rng);
+            let conditions = world.plan.conditions_max.draw_path(&mut rng);
             world.paths.push(Path::new(conditions, rng.fork()));
         }
-        let canary_host = rng.below(world.plan.hosts as u64) as usize; // one of them
+        let canary_host = rng.below(world.plan.hosts as u64) as usize; // fits: index of a host
         for host in 0..world.plan.hosts {
-            let books = (oracle.clone(), gates.clone());
+            let records = (oracle.clone(), gates.clone());
             let program =
-                Program::new(place(host, world.plan.hosts), world.plan.behaviour, rng.fork(), books);
+                Program::new(addresses_of(host, world.plan.hosts), world.plan.behaviour, rng.fork(), records);
             let canary = canary.filter(|_| host == canary_host);
-            let program = FaultyProgram::new(program, canary, rng.range(1, CANARY_AFTER_MAX) as u32); // few
-            let clock = if world.plan.clocks_differ { Clock::drawn(&mut rng) } else { Clock::TRUE };
+            let program = FaultyProgram::new(program, canary, rng.range(1, CANARY_AFTER_MAX) as u32); // fits: few
+            let clock = if world.plan.clocks_differ { Clock::draw(&mut rng) } else { Clock::TRUE };
             let settings = world.plan.stacks(&mut rng, host);
-            let until = rng.range(1, CANARY_AFTER_MAX) as u32; // few
-            let moves = Moves::new(world.plan.moves, rng.fork(), canary, until);
+            let moves_until_fault = rng.range(1, CANARY_AFTER_MAX) as u32; // fits: few
+            let moves = Moves::new(world.plan.moves, rng.fork(), canary, moves_until_fault);
             let rack = Rack::new(clock.read(world.now), settings, moves, rng.fork());
-            world.hosts.push(Host::new(rack, program, clock, world.plan.inbox_max));
+            world.hosts.push(Host::new(rack, program, clock, world.plan.receive_queue_max));
             world.turn_after(host, 0);
         }
         if world.plan.fault_ns_max > 0 {
@@ -147,8 +147,8 @@ impl World {
     }
 
     /// Queues a wake-up, unless an earlier one is queued.
-    fn arm(&mut self, host: usize) {
-        let Some(at) = self.hosts[host].wants_turn_at() else { return };
+    fn queue_wake_up(&mut self, host: usize) {
+        let Some(at) = self.hosts[host].next_turn_at() else { return };
         let at = at.max(self.now);
         if self.hosts[host].armed.is_none_or(|armed| at < armed) {
             self.hosts[host].armed = Some(at);
@@ -164,19 +164,19 @@ impl World {
         for frame in &frames {
             self.send(host, frame);
         }
-        if let Some(what) = self.hosts[host].beyond_bounds() {
+        if let Some(what) = self.hosts[host].exceeded_bound() {
             self.oracle.borrow_mut().violation(what);
         }
-        for fault in self.hosts[host].rack.faults.drain(..) {
-            self.oracle.borrow_mut().violation(fault);
+        for violation in self.hosts[host].rack.violations.drain(..) {
+            self.oracle.borrow_mut().violation(violation);
         }
         self.connections_max = self.connections_max.max(self.hosts[host].rack.connections());
-        self.arm(host);
+        self.queue_wake_up(host);
     }
 
     fn trace_drops(&mut self, host: usize) {
-        for (stack, what) in self.hosts[host].rack.dropped() {
-            let drop = Drop { now: self.now, host, stack, what };
+        for (stack, dropping) in self.hosts[host].rack.dropped() {
+            let drop = Drop { now: self.now, host, stack, dropping };
             if let Some(trace) = &mut self.trace {
                 trace(drop.line());
             }
@@ -186,25 +186,25 @@ impl World {
 
     fn send(&mut self, source: usize, frame: &[u8]) {
         self.packets += 1;
-        let seen = if self.is_of_rogue(frame) {
+        let verdict = if self.is_to_unknown_host(frame) {
             sniff(frame).map(|_| ())
         } else {
             self.sniffer.observe(frame, true)
         };
-        if let Err(why) = seen {
+        if let Err(why) = verdict {
             self.oracle.borrow_mut().violation(why);
         }
-        self.carry(source, frame);
+        self.send_over_paths(source, frame);
         self.forge(source, frame);
     }
 
-    fn is_of_rogue(&self, frame: &[u8]) -> bool {
+    fn is_to_unknown_host(&self, frame: &[u8]) -> bool {
         let known = |end: SocketAddr| (0..self.plan.hosts).any(|host| address_of(host) == end.ip());
         self.rogue.is_some() && ends_of(frame).is_some_and(|(_, target)| !known(target))
     }
 
-    /// Sends a frame over the paths to all hosts with its target address.
-    fn carry(&mut self, source: usize, frame: &[u8]) {
+    /// Sends a frame over the paths to all hosts that have the frame's target address.
+    fn send_over_paths(&mut self, source: usize, frame: &[u8]) {
         let digest = frame.chunks(8).fold(frame.len() as u64, |hash, chunk| {
             let mut word = [0; 8];
             word[..chunk.len()].copy_from_slice(chunk);
@@ -214,11 +214,11 @@ impl World {
         let Ok((header, _)) = ethernet::Header::parse(frame) else { return };
         let mut arrivals = Vec::new();
         for target in 0..self.nodes() {
-            let has = match self.hosts.get(target) {
+            let has_target = match self.hosts.get(target) {
                 Some(host) => host.rack.has(header.target),
                 None => self.rogue.as_ref().is_some_and(|rogue| rogue.has(header.target)),
             };
-            if (has || header.target == Mac::BROADCAST) && target != source {
+            if (has_target || header.target == Mac::BROADCAST) && target != source {
                 let now = self.now;
                 self.path(source, target).send(now, frame, |arrival| arrivals.push((target, arrival)));
             }
@@ -234,14 +234,14 @@ impl World {
     fn send_rogue_frames(&mut self, frames: &[Vec<u8>]) {
         for frame in frames {
             self.rogue_frames += 1;
-            self.carry(self.plan.hosts, frame);
+            self.send_over_paths(self.plan.hosts, frame);
         }
     }
 
-    /// May forge an answer to a frame, which arrives before the peer's.
+    /// May forge an answer to a frame; it arrives before the peer's answer.
     fn forge(&mut self, victim: usize, frame: &[u8]) {
         let Some(rogue) = &mut self.rogue else { return };
-        if !rogue.forges() {
+        if !rogue.is_forgery_due() {
             return;
         }
         let Ok(Some(seen)) = sniff(frame) else { return };
@@ -250,7 +250,7 @@ impl World {
             return;
         }
         let Some(forged) = rogue.forge(seen.target, seen.source, them, us) else { return };
-        self.sniffer.forged(&forged);
+        self.sniffer.record_forged(&forged);
         self.rogue_frames += 1;
         if let Some(trace) = &mut self.trace {
             trace(format!("{} forged", line(self.now, &forged, &[])));
@@ -259,8 +259,8 @@ impl World {
         self.turn_after(victim, 0);
     }
 
-    fn handle(&mut self, what: WorldEvent) {
-        match what {
+    fn handle(&mut self, event: WorldEvent) {
+        match event {
             WorldEvent::Arrive { to, frame, .. } if to == self.plan.hosts => {
                 let frames = self.rogue.as_mut().map_or(Vec::new(), |rogue| rogue.handle_frame(&frame));
                 self.send_rogue_frames(&frames);
@@ -288,66 +288,67 @@ impl World {
                 }
             }
             WorldEvent::Fault => {
-                if !self.is_calm {
-                    let lasts = self.fault();
-                    self.next_fault(lasts * QUIET_FACTOR);
+                if !self.in_calm_phase {
+                    let duration = self.inject_fault();
+                    self.next_fault(duration * QUIET_FACTOR);
                 }
             }
-            WorldEvent::Mend(source, target) => self.path(source, target).is_cut = false,
+            WorldEvent::PathRestored(source, target) => self.path(source, target).is_cut = false,
         }
     }
 
     fn next_fault(&mut self, rest: Duration) {
-        let at = self.now + rest + Duration::from_nanos(self.rng.scale(1_000_000, self.plan.fault_ns_max));
+        let at =
+            self.now + rest + Duration::from_nanos(self.rng.log_uniform(1_000_000, self.plan.fault_ns_max));
         self.agenda.add(at, WorldEvent::Fault);
     }
 
-    /// Cuts a path, pauses a host, or changes a path or a clock. Returns how long connections are blocked.
-    fn fault(&mut self) -> Duration {
+    /// Cuts a path, pauses a host, or changes a path or a clock. Returns for how long the fault blocks connections.
+    fn inject_fault(&mut self) -> Duration {
         self.faults += 1;
         let hosts = self.plan.hosts as u64;
-        let (one, other) = (self.rng.below(hosts) as usize, self.rng.below(hosts) as usize); // of the hosts
-        let lasts = Duration::from_nanos(self.rng.scale(100_000, self.plan.silence_ns_max));
+        let (host, other) = (self.rng.below(hosts) as usize, self.rng.below(hosts) as usize); // fits: indices of hosts
+        let duration = Duration::from_nanos(self.rng.log_uniform(100_000, self.plan.silence_ns_max));
         match self.rng.below(4) {
             0 => {
-                self.cut(one, other, lasts);
+                self.cut(host, other, duration);
                 if self.rng.chance(1, 2) {
-                    self.cut(other, one, lasts);
+                    self.cut(other, host, duration);
                 }
-                return lasts;
+                return duration;
             }
             1 => {
-                let lasts = lasts.min(PAUSE_MAX);
-                self.hosts[one].paused_until = self.now + lasts;
-                return lasts;
+                let duration = duration.min(PAUSE_MAX);
+                self.hosts[host].paused_until = self.now + duration;
+                return duration;
             }
             2 => {
-                let conditions = self.plan.weather.path(&mut self.rng);
-                self.path(one, other).conditions = conditions;
+                let conditions = self.plan.conditions_max.draw_path(&mut self.rng);
+                self.path(host, other).conditions = conditions;
             }
             _ => {
                 if self.plan.clocks_differ {
-                    self.hosts[one].clock.drift(&mut self.rng, self.now);
-                    self.hosts[one].armed = None;
-                    self.arm(one);
+                    self.hosts[host].clock.drift(&mut self.rng, self.now);
+                    self.hosts[host].armed = None;
+                    self.queue_wake_up(host);
                 }
             }
         }
         Duration::ZERO
     }
 
-    fn cut(&mut self, source: usize, target: usize, lasts: Duration) {
+    fn cut(&mut self, source: usize, target: usize, duration: Duration) {
         let path = self.path(source, target);
         if !std::mem::replace(&mut path.is_cut, true) {
-            self.agenda.add(self.now + lasts, WorldEvent::Mend(source, target));
+            self.agenda.add(self.now + duration, WorldEvent::PathRestored(source, target));
         }
     }
 
     pub(crate) fn finish(&mut self) {
         self.oracle.borrow_mut().all_ended();
-        let left = self.leftovers();
+        let leftovers = self.leftovers();
         let checks = self.hosts.iter().filter_map(|host| host.check(self.rogue.is_some()).err());
-        for what in left.into_iter().chain(checks) {
+        for what in leftovers.into_iter().chain(checks) {
             self.oracle.borrow_mut().violation(what);
         }
     }
@@ -362,10 +363,10 @@ impl World {
 }
 
 /// A host's addresses, and the listeners of the other hosts.
-fn place(host: usize, hosts: usize) -> Place {
+fn addresses_of(host: usize, hosts: usize) -> Addresses {
     let end = |host, port| SocketAddr::from((address_of(host), port));
     let others = (0..hosts).filter(|other| *other != host);
-    Place {
+    Addresses {
         own: end(host, 0),
         listeners: [end(host, PORT), end(host, GATED_PORT)],
         targets: others.flat_map(|other| [end(other, PORT), end(other, GATED_PORT)]).collect(),
@@ -377,13 +378,13 @@ fn listeners(host: usize) -> [SocketAddr; 2] {
     [PORT, GATED_PORT].map(|port| SocketAddr::from((address_of(host), port)))
 }
 
-impl Stormy for World {
+impl PhasedWorld for World {
     fn step(&mut self) -> bool {
         let before = self.packets;
         for _ in 0..EVENTS_PER_STEP {
-            let Some((at, what)) = self.agenda.take() else { return false };
+            let Some((at, event)) = self.agenda.take() else { return false };
             self.now = self.now.max(at);
-            self.handle(what);
+            self.handle(event);
             if self.packets > before {
                 break;
             }
@@ -391,17 +392,17 @@ impl Stormy for World {
         true
     }
 
-    fn calm_down(&mut self) {
-        self.is_calm = true;
-        let frames = self.rogue.as_mut().map_or(Vec::new(), Rogue::calm_down);
+    fn begin_calm_phase(&mut self) {
+        self.in_calm_phase = true;
+        let frames = self.rogue.as_mut().map_or(Vec::new(), Rogue::begin_calm_phase);
         self.send_rogue_frames(&frames);
         for path in &mut self.paths {
-            path.conditions = path.conditions.calm();
+            path.conditions = path.conditions.without_faults();
             path.is_cut = false;
         }
         for host in 0..self.hosts.len() {
             let now = self.hosts[host].clock.read(self.now);
-            self.hosts[host].program.inner.calm_down(now);
+            self.hosts[host].program.inner.begin_calm_phase(now);
             self.hosts[host].rack.moves.end();
             self.hosts[host].paused_until = self.now;
             self.turn_after(host, 0);
@@ -409,16 +410,16 @@ impl Stormy for World {
     }
 
     fn leftovers(&self) -> Vec<String> {
-        let mut left = Vec::new();
+        let mut leftovers = Vec::new();
         for (index, host) in self.hosts.iter().enumerate() {
             let (connections, known) = (host.rack.connections(), host.program.inner.open());
             if connections > 0 || known > 0 {
-                left.push(format!(
-                    "host {index} has {connections} connections, its program {known}: something has not ended"
+                leftovers.push(format!(
+                    "host {index} has {connections} connections and its program {known}: a connection has not ended"
                 ));
             }
         }
-        left
+        leftovers
     }
 
     fn progress(&self) -> u64 {

@@ -1,5 +1,5 @@
 //! Library clients. A library client has a link of its own with one virtual connection, whose frames are relayed with
-//! the id rewritten. Credit is end to end. [`requests`]: bytes from the client. [`replies`]: bytes to the client.
+//! the id rewritten. Credit is forwarded end to end. [`requests`]: bytes from the client. [`replies`]: bytes to it.
 
 mod replies;
 mod requests;
@@ -36,7 +36,7 @@ pub(crate) struct LibraryClient {
     is_shed: bool,
     /// Output is scheduled for the end of the turn.
     is_dirty: bool,
-    /// Received bytes that wait until the server's link has room. Together with `granted` at most one grant.
+    /// Received bytes that wait until the server's link has room. Together with `granted`, they are at most one grant.
     waiting: Backlog,
     /// The client has finished its stream, which is handled after `waiting`.
     has_ended: bool,
@@ -142,7 +142,7 @@ impl LibraryClient {
         self.relayed.as_ref().is_some_and(RelayedConn::is_closed_by_server)
     }
 
-    /// Sends *drain*, if the client has authenticated. False: it has not.
+    /// Sends *drain* if the client has authenticated. Returns whether it has.
     #[must_use]
     pub(crate) fn drain(&mut self, deadline_ms: u32) -> bool {
         let is_established = self.is_established();
@@ -161,7 +161,7 @@ impl LibraryClient {
         self.is_shed = true;
     }
 
-    /// The client's authentication has failed: the result still sends the rejection.
+    /// The client's authentication has failed. The returned client sends the rejection and lingers.
     pub(crate) fn linger_rejected(&mut self, now: Time, memory: &mut Memory) -> Lingering {
         let mut backlog = Backlog::default();
         if let Some(rejection) = self.acceptor.flush() {
@@ -171,7 +171,7 @@ impl LibraryClient {
         Lingering::library(now, self.service, self.peer, self.since, backlog)
     }
 
-    /// The client has finished its link.
+    /// The client has finished its link. The returned client lingers until the connection ends.
     pub(crate) fn linger(&mut self, now: Time, memory: &mut Memory) -> Lingering {
         self.release_memory(memory);
         Lingering::library(now, self.service, self.peer, self.since, Backlog::default())

@@ -10,7 +10,7 @@ use crate::clients::relayed::{ControlAction, RelayedConn};
 use crate::memory::{Held, Memory};
 
 impl LibraryClient {
-    /// Adds data of the server to the output. False: one end of the connection has closed, and the data is ignored.
+    /// Adds data of the server to the output. False: the data is ignored, because one end of the connection has closed.
     #[must_use]
     pub(crate) fn reply(&mut self, bytes: &[u8], memory: &mut Memory) -> bool {
         if !self.relayed.as_ref().is_some_and(RelayedConn::takes_replies) {
@@ -25,11 +25,11 @@ impl LibraryClient {
     /// Handles a control message of the server, and adds it to the output.
     pub(crate) fn handle_server_control(&mut self, control: Control) -> ControlAction {
         let relayed = self.relayed.as_mut();
-        let step = relayed.map_or(ControlAction::Ignore, |relayed| relayed.handle_server_control(&control));
-        if step != ControlAction::Ignore {
+        let action = relayed.map_or(ControlAction::Ignore, |relayed| relayed.handle_server_control(&control));
+        if action != ControlAction::Ignore {
             self.acceptor.control(CLIENT_ID, control);
         }
-        step
+        action
     }
 
     /// Adds a control message of the relay itself to the output.
@@ -49,14 +49,14 @@ impl LibraryClient {
         !core::mem::replace(&mut self.is_dirty, true)
     }
 
-    /// Sends as much output as the transport takes. Call it again at the transport's `Room` event.
+    /// Sends as much output as the transport takes. Call this again at the transport's `Room` event.
     pub(crate) fn transmit<T: Transport>(&mut self, now: Time, conn: Conn, memory: &mut Memory, out: &mut T) {
         self.is_dirty = false;
-        let next = |sent_chunk| {
+        let next_chunk = |sent_chunk| {
             self.acceptor.recycle(sent_chunk);
             self.acceptor.flush()
         };
-        self.unsent.send_all_to(next, |bytes| {
+        self.unsent.send_all_to(next_chunk, |bytes| {
             let taken = out.send(conn, bytes);
             self.sent += taken as u64;
             taken

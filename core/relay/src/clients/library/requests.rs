@@ -11,7 +11,7 @@ use crate::clients::relayed::{ControlAction, DataAction, VirtualId};
 use crate::links::Linked;
 use crate::memory::Memory;
 
-/// When received bytes are handled.
+/// When the caller must handle received bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Received {
     Now,
@@ -55,7 +55,7 @@ impl LibraryClient {
         self.waiting.take(memory)
     }
 
-    /// The client has finished its stream. False: handle it after the stored bytes, when
+    /// The client has finished its stream. False: bytes are stored, and the end must be handled after them, when
     /// [`has_ended`](Self::has_ended).
     #[must_use]
     pub(crate) fn handle_finished(&mut self) -> bool {
@@ -79,14 +79,14 @@ impl LibraryClient {
         if let Some(ring) = ring {
             return self.acceptor.unseal(now, ring, bytes, scratch);
         }
-        // A reload may have removed the keys since the client connected: only loopback clients may connect without a
-        // key.
-        let trusted = !self.is_established() && self.peer.ip().is_loopback();
-        let ring = if trusted { KeyRing::loopback_only() } else { KeyRing::new() };
+        // Without keys only loopback clients may authenticate. A reload may have removed the keys since this client
+        // connected.
+        let is_loopback = !self.is_established() && self.peer.ip().is_loopback();
+        let ring = if is_loopback { KeyRing::loopback_only() } else { KeyRing::new() };
         self.acceptor.unseal(now, &ring, bytes, scratch)
     }
 
-    /// The next event in unsealed bytes. Call it until `None`.
+    /// The next event in unsealed bytes. Call this until `None`.
     pub(crate) fn decompose<'a>(
         &mut self,
         input: &mut &'a [u8],
@@ -97,11 +97,11 @@ impl LibraryClient {
     pub(crate) fn request(&mut self, id: Id, bytes: &[u8]) -> DataAction {
         self.bytes_in += bytes.len() as u64;
         let relayed = self.relayed.as_mut().filter(|_| id == CLIENT_ID);
-        let request = relayed.map_or(DataAction::Ignore, |relayed| relayed.request(bytes.len()));
-        if request == DataAction::Ignore {
+        let action = relayed.map_or(DataAction::Ignore, |relayed| relayed.request(bytes.len()));
+        if action == DataAction::Ignore {
             self.acceptor.charge_ignored_data(bytes.len());
         }
-        request
+        action
     }
 
     pub(crate) fn may_open(&self, id: Id) -> bool {
@@ -138,9 +138,9 @@ impl LibraryClient {
             return;
         }
         self.is_paused = false;
-        let most = memory.grant_bytes();
+        let limit = memory.grant_bytes();
         if self.is_throttled
-            || self.granted * 2 > most
+            || self.granted * 2 > limit
             || !self.waiting.is_empty()
             || !self.acceptor.may_read()
         {
@@ -149,10 +149,10 @@ impl LibraryClient {
         if let Some(linked) = linked.filter(|linked| linked.is_congested()) {
             return self.wait_for_link(conn, linked);
         }
-        let more = most - self.granted;
-        self.granted += more;
+        let additional = limit - self.granted;
+        self.granted += additional;
         #[expect(clippy::cast_possible_truncation, reason = "at most CLIENT_GRANT_BYTES")]
-        out.grant(conn, more as u32);
+        out.grant(conn, additional as u32);
     }
 
     fn wait_for_link(&mut self, conn: Conn, linked: &mut Linked) {

@@ -41,7 +41,7 @@ pub(crate) struct PlainClient {
     /// The client is in the link's list of waiting clients.
     waits_for_link: bool,
     /// Requests are not read, because memory is scarce and the client does not read its replies.
-    paused: bool,
+    is_paused: bool,
     unread: Unread,
     client_finished: bool,
     server_finished: bool,
@@ -52,7 +52,7 @@ pub(crate) struct PlainClient {
     replies: Backlog,
     /// Acknowledgements, if the server keeps replies.
     reply_acks: Option<Box<ReplyAcks>>,
-    /// Follows the client's requests, if the client is sampled.
+    /// Follows the client's requests if the client is sampled for measurement.
     tracker: Option<Box<Tracker>>,
 }
 
@@ -96,7 +96,7 @@ impl PlainClient {
             granted: arrival.granted,
             stalled: None,
             waits_for_link: false,
-            paused: false,
+            is_paused: false,
             unread: Unread::new(now),
             client_finished: false,
             server_finished: false,
@@ -108,7 +108,7 @@ impl PlainClient {
         }
     }
 
-    /// The server keeps replies until they are acknowledged.
+    /// Forwards the client's acknowledgements, because the server keeps replies until then.
     pub(crate) fn report_acknowledgements(&mut self) {
         self.reply_acks = Some(Box::default());
     }
@@ -118,19 +118,19 @@ impl PlainClient {
         self.tracker = Some(Box::new(tracker));
     }
 
-    /// Follows requests before they are forwarded.
+    /// Measures requests. Call this before they are forwarded.
     pub(crate) fn track_requests(&mut self, now: Time, bytes: &[u8], metrics: &mut RequestMetrics) {
         if let Some(tracker) = &mut self.tracker {
             metrics.requests(tracker, now, bytes);
         }
     }
 
-    /// Measures replies before they are forwarded.
+    /// Measures replies. Call this before they are forwarded.
     pub(crate) fn track_replies(&mut self, now: Time, bytes: &[u8], metrics: &mut RequestMetrics) {
         if let Some(tracker) = &mut self.tracker {
             if !self.replies.is_empty() {
-                // The server waits for credit because the client does not read.
-                tracker.excuse();
+                // The reply's latency does not count: the server waits for credit because the client does not read.
+                tracker.exclude_outstanding();
             }
             metrics.replies(tracker, now, bytes);
         }
@@ -185,12 +185,12 @@ impl PlainClient {
         FinalAck::new((self.link, self.id), self.bytes_out, self.reply_acks.as_deref().copied(), linked)
     }
 
-    /// The server has closed: the result sends the remaining replies.
+    /// The server has closed. The returned client sends the remaining replies.
     pub(crate) fn linger(&mut self, final_ack: Option<FinalAck>, memory: &mut Memory) -> Lingering {
         self.window.release_memory(memory);
         self.requests.clear(memory);
-        let left = (core::mem::take(&mut self.replies), self.unread);
-        Lingering::plain(self.service, (self.peer, self.since), self.bytes_out, left, final_ack)
+        let remaining = (core::mem::take(&mut self.replies), self.unread);
+        Lingering::plain(self.service, (self.peer, self.since), self.bytes_out, remaining, final_ack)
     }
 
     pub(crate) fn release_memory(&mut self, memory: &mut Memory) {

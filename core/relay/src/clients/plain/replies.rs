@@ -21,7 +21,7 @@ impl PlainClient {
         if taken < bytes.len() {
             self.replies.push(&bytes[taken..], memory);
         } else if let Some(window) = self.window.taken(now, taken, linked.window_bytes_max(), memory) {
-            linked.widen(self.id, window);
+            linked.raise_window(self.id, window);
         }
         if taken > 0 {
             self.give_credit(linked, taken);
@@ -32,8 +32,8 @@ impl PlainClient {
     /// Sends as much as the transport takes, but lets it queue at most one window. Requests a `Room` event for the
     /// rest.
     fn send<T: Transport>(&self, conn: Conn, bytes: &[u8], out: &mut T) -> usize {
-        let most = self.window.bytes().saturating_sub(out.queued(conn));
-        let taken = out.send(conn, &bytes[..bytes.len().min(most)]);
+        let limit = self.window.bytes().saturating_sub(out.queued(conn));
+        let taken = out.send(conn, &bytes[..bytes.len().min(limit)]);
         if taken < bytes.len() {
             out.want_room(conn);
         }
@@ -42,10 +42,10 @@ impl PlainClient {
 
     fn give_credit(&self, linked: &mut Linked, taken: usize) {
         let outcome = linked.consumed(self.id, taken);
-        debug_assert_eq!(outcome, Ok(()), "replies that are sent were received");
+        debug_assert_eq!(outcome, Ok(()), "only received replies are sent");
     }
 
-    /// The server sends no more.
+    /// The server has finished its stream.
     pub(crate) fn server_finished<T: Transport>(&mut self, conn: Conn, out: &mut T) {
         self.server_finished = true;
         if self.replies.is_empty() {
@@ -53,7 +53,7 @@ impl PlainClient {
         }
     }
 
-    /// The transport takes more bytes for the client.
+    /// The transport can take more bytes for the client.
     pub(crate) fn client_has_room<T: Transport>(
         &mut self,
         now: Time,
@@ -75,7 +75,7 @@ impl PlainClient {
         if self.server_finished && self.replies.is_empty() {
             out.finish(conn);
         }
-        if self.paused {
+        if self.is_paused {
             self.grant(now, conn, linked, memory, out);
         }
     }

@@ -31,7 +31,7 @@ impl PlainClient {
         u64::from(self.header_bytes) + requests
     }
 
-    /// The client sends no more.
+    /// The client has finished its stream.
     pub(crate) fn finished(&mut self, linked: &mut Linked) {
         self.client_finished = true;
         if self.requests.is_empty() {
@@ -77,8 +77,8 @@ impl PlainClient {
         self.grant(now, conn, linked, memory, out);
     }
 
-    /// Grants up to the server's credit and `Memory::grant_bytes` when half of it is used up. Grants nothing while
-    /// memory is scarce and replies wait.
+    /// Grants up to the server's credit, at most `Memory::grant_bytes`, when half of the last grant is used up. Grants
+    /// nothing while memory is scarce and replies wait.
     pub(crate) fn grant<T: Transport>(
         &mut self,
         now: Time,
@@ -88,19 +88,19 @@ impl PlainClient {
         out: &mut T,
     ) {
         if memory.is_scarce() && !self.replies.is_empty() {
-            if !core::mem::replace(&mut self.paused, true) {
+            if !core::mem::replace(&mut self.is_paused, true) {
                 memory.count_pause();
             }
             return;
         }
-        self.paused = false;
+        self.is_paused = false;
         self.grant_more(conn, memory.grant_bytes(), linked, out);
-        let stalls = self.granted == 0 && !self.client_finished;
-        if stalls && self.stalled.is_none() {
+        let is_stalled = self.granted == 0 && !self.client_finished;
+        if is_stalled && self.stalled.is_none() {
             let by_link = linked.is_congested() || linked.credit(self.id) > 0;
             linked.count_stall(by_link);
             self.stalled = Some(Stalled { since: now, by_link });
-        } else if !stalls {
+        } else if !is_stalled {
             linked.add_stalls(self.end_stall(now));
         }
     }
@@ -117,17 +117,17 @@ impl PlainClient {
     }
 
     pub(crate) fn is_paused(&self) -> bool {
-        self.paused
+        self.is_paused
     }
 
-    /// Whether no further byte of the client would be read.
+    /// Whether the client has sent all bytes that it was granted.
     pub(crate) fn is_grant_used_up(&self) -> bool {
         self.granted == 0
     }
 
-    fn grant_more<T: Transport>(&mut self, conn: Conn, most: usize, linked: &mut Linked, out: &mut T) {
+    fn grant_more<T: Transport>(&mut self, conn: Conn, grant_max: usize, linked: &mut Linked, out: &mut T) {
         let credit = linked.credit(self.id);
-        let allowed = credit.min(most);
+        let allowed = credit.min(grant_max);
         let used = self.granted + self.requests.len();
         if self.client_finished || used * 2 > allowed {
             return;
@@ -139,11 +139,11 @@ impl PlainClient {
             }
             return;
         }
-        let more = allowed - used;
-        if more > 0 {
-            self.granted += more;
+        let additional = allowed - used;
+        if additional > 0 {
+            self.granted += additional;
             #[expect(clippy::cast_possible_truncation, reason = "at most CLIENT_GRANT_BYTES")]
-            out.grant(conn, more as u32);
+            out.grant(conn, additional as u32);
         }
         if credit < CLIENT_GRANT_BYTES {
             linked.want_room(self.id);

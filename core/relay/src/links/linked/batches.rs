@@ -6,7 +6,7 @@ use super::Linked;
 use crate::memory::Memory;
 
 /// A batch that reaches this size leaves before the end of the turn. Smaller batches wait for the end of the turn,
-/// because the adaptive policy's *S* can only grow when batches may exceed it.
+/// because the adaptive policy raises its size threshold *S* only after batches that exceed it.
 pub(crate) const BATCH_BYTES: usize = 64 * 1024;
 
 impl Linked {
@@ -27,7 +27,7 @@ impl Linked {
 
     /// Updates the relay's memory total. The batch of one turn is not counted; bytes beyond it are.
     pub(crate) fn count(&mut self, memory: &mut Memory) {
-        let counted = self.to_count();
+        let counted = self.bytes_to_count();
         memory.link_changed(self.counted, counted);
         self.counted = counted;
     }
@@ -36,7 +36,7 @@ impl Linked {
         memory.link_changed(self.counted, 0);
     }
 
-    pub(super) fn to_count(&self) -> usize {
+    pub(super) fn bytes_to_count(&self) -> usize {
         let held = self.opener.held() + self.unsent.as_ref().map_or(0, Chunk::capacity);
         let incomplete = self.opener.held_incomplete();
         let waiting = if self.pending() == 0 { 0 } else { (held - incomplete).saturating_sub(BATCH_BYTES) };
@@ -56,7 +56,7 @@ impl Linked {
             self.unsent = self.offer(chunk, out);
         }
         if self.unsent.is_some() {
-            self.opener.waits(now);
+            self.opener.start_waiting(now);
         } else if let Some(batch) = self.opener.poll_transmit(now) {
             if let Some(sent_chunk) = out.take_recycled_chunk() {
                 self.opener.recycle(sent_chunk);
@@ -77,7 +77,7 @@ impl Linked {
         }
     }
 
-    /// Returns the bytes that the transport did not take. Offer them again at its `Room` event.
+    /// Returns the bytes that the transport did not take. Offer them again at the transport's `Room` event.
     fn offer<T: Transport>(&mut self, chunk: Chunk, out: &mut T) -> Option<Chunk> {
         let mut chunk = match out.send_chunk(self.conn, chunk) {
             Ok(()) => return None,

@@ -29,22 +29,22 @@ impl Linked {
         self.members.clients()
     }
 
-    /// Opens a virtual connection for a plain client. `keeps`: asks the server to keep its replies.
+    /// Opens a virtual connection for a plain client. `keeps_replies`: whether the server should keep replies.
     pub(crate) fn open_plain(
         &mut self,
         conn: Conn,
         peer: SocketAddr,
         window: u32,
-        keeps: bool,
+        keeps_replies: bool,
     ) -> Result<Id, Refusal> {
-        let id = self.opener.open_with_window(peer, window, keeps).map_err(refusal_of)?;
+        let id = self.opener.open_with_window(peer, window, keeps_replies).map_err(refusal)?;
         self.members.put(id, conn);
         Ok(id)
     }
 
     /// Opens a virtual connection for a library client. `opening`: the client's *connect* or *reconnect*.
     pub(crate) fn open_relayed(&mut self, conn: Conn, opening: Control) -> Result<Id, Refusal> {
-        let id = self.opener.open_relayed(opening).map_err(refusal_of)?;
+        let id = self.opener.open_relayed(opening).map_err(refusal)?;
         self.relayed += 1;
         self.members.put(id, conn);
         Ok(id)
@@ -79,8 +79,8 @@ impl Linked {
     }
 
     /// Whether the server reports which requests it has taken.
-    pub(crate) fn reports_taken_requests(&self) -> bool {
-        self.opener.reports_taken_requests()
+    pub(crate) fn acknowledges_requests(&self) -> bool {
+        self.opener.acknowledges_requests()
     }
 
     pub(crate) fn relay_data(&mut self, id: Id, bytes: &[u8], last: bool) {
@@ -106,15 +106,15 @@ impl Linked {
         self.opener.consumed(id, bytes)
     }
 
-    pub(crate) fn widen(&mut self, id: Id, window: u32) {
-        self.opener.widen(id, window);
+    pub(crate) fn raise_window(&mut self, id: Id, window: u32) {
+        self.opener.raise_window(id, window);
     }
 
     pub(crate) fn finish(&mut self, id: Id) {
         self.opener.finish(id);
     }
 
-    /// Allows the server to drop the kept replies up to this offset.
+    /// Forwards an acknowledgement: the server may drop the kept replies up to this offset.
     pub(crate) fn acknowledge(&mut self, id: Id, through: u64) {
         self.opener.acknowledge(id, through);
     }
@@ -124,13 +124,13 @@ impl Linked {
         self.opener.want_room(id);
     }
 
-    /// The next plain client for which the link has room or credit. Call it until `None`.
+    /// The next plain client for which the link has room or credit. Call this until `None`.
     #[must_use]
     pub(crate) fn poll_room(&mut self) -> Option<Id> {
         self.opener.poll_room()
     }
 
-    /// Counts a plain client's stall, `by_link` or for want of credit.
+    /// Counts a plain client's stall: `by_link`, or otherwise because the server gave no credit.
     pub(crate) fn count_stall(&mut self, by_link: bool) {
         self.stalls.credit += u64::from(!by_link);
         self.stalls.link += u64::from(by_link);
@@ -140,7 +140,7 @@ impl Linked {
         self.stalls.add(stalls);
     }
 
-    /// Adds a client to those that wait until the link has drained.
+    /// Adds a client that waits until the transport has taken the link's batch.
     pub(crate) fn add_waiter(&mut self, conn: Conn) {
         self.waiters.push(conn);
     }
@@ -161,7 +161,7 @@ impl Linked {
     }
 }
 
-fn refusal_of(error: OpenError) -> Refusal {
+fn refusal(error: OpenError) -> Refusal {
     match error {
         OpenError::NotEstablished => Refusal::LinkDown,
         OpenError::Full => Refusal::LinkFull,

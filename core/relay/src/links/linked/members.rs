@@ -3,7 +3,7 @@ use alloc::vec::Vec;
 use spillway_batch::Id;
 use spillway_transport::Conn;
 
-/// Clients by id. A vector, because the opener keeps ids small and dense.
+/// Clients by id, in a vector, because the opener assigns small and dense ids.
 #[derive(Debug, Default)]
 pub(crate) struct Members {
     members: Vec<Member>,
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_belong_to_a_client_then_are_orphans_then_free() {
+    fn ids_change_from_client_to_orphan_to_free() {
         let mut members = Members::default();
         let conn = |slot| Conn { slot, generation: 1 };
         members.put(Id(5), conn(50));
@@ -77,6 +77,6 @@ mod tests {
         assert_eq!((members.client(Id(5)), members.is_orphan(Id(5))), (None, true));
         members.free(Id(5));
         assert!(!members.is_orphan(Id(5)) && !members.is_orphan(Id(99)));
-        assert_eq!(members.client(Id(99)), None, "never used");
+        assert_eq!(members.client(Id(99)), None, "an id that was never used has no client");
     }
 }

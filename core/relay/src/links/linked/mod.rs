@@ -16,8 +16,8 @@ use crate::links::linked::members::Members;
 
 pub(crate) use batches::BATCH_BYTES;
 
-/// Bytes that a server may have in flight to the relay. They are handled at once, so this bounds no buffer here; it
-/// must be large enough for full throughput.
+/// Bytes that a server may have in flight to the relay: enough for full throughput. The relay handles received bytes at
+/// once, so this number bounds no buffer here.
 pub(crate) const LINK_GRANT_BYTES: u32 = 1 << 20;
 
 /// A link whose connection is open.
@@ -30,14 +30,14 @@ pub(crate) struct Linked {
     key: KeyId,
     /// Connections of library clients that have not ended on both sides.
     relayed: u32,
-    /// Both ends have authenticated.
+    /// Whether both ends have authenticated.
     is_up: bool,
     /// The server accepts no more clients on this link.
     is_draining: bool,
     /// Rest of a batch that the transport did not take.
     unsent: Option<Chunk>,
     members: Members,
-    /// Clients that get no grant until the link has drained, in order of their turn.
+    /// Clients that get no grant until the transport has taken the batch, in the order in which they resume.
     waiters: Vec<Conn>,
     /// Stalls of the link's plain clients.
     stalls: Stalls,
@@ -46,10 +46,10 @@ pub(crate) struct Linked {
 }
 
 impl Linked {
-    pub(crate) fn new(now: Time, conn: Conn, config: &OpenerConfig, fresh: LinkRandomness) -> Linked {
+    pub(crate) fn new(now: Time, conn: Conn, config: &OpenerConfig, randomness: LinkRandomness) -> Linked {
         Linked {
             conn,
-            opener: OpenerLink::new(config, now, fresh),
+            opener: OpenerLink::new(config, now, randomness),
             window_bytes_max: config.limits.window_bytes,
             key: config.key.id(),
             relayed: 0,
@@ -87,7 +87,7 @@ impl Linked {
         self.is_draining = true;
     }
 
-    pub(crate) fn takes_clients(&self) -> bool {
+    pub(crate) fn accepts_clients(&self) -> bool {
         self.is_up && !self.is_draining
     }
 
@@ -122,7 +122,7 @@ impl Linked {
         self.opener.unseal(now, bytes, scratch)
     }
 
-    /// The next event in unsealed bytes. Call it until `None`.
+    /// The next event in unsealed bytes. Call this until `None`.
     pub(crate) fn decompose<'a>(
         &mut self,
         now: Time,
@@ -131,8 +131,8 @@ impl Linked {
         self.opener.decompose(now, input)
     }
 
-    /// When the link's next timeout is due. While the transport has no room, batches wait for its `Room` event and not
-    /// for a time.
+    /// When the link's next timeout is due. While the transport has no room, batches have no timeout: they wait for the
+    /// transport's `Room` event.
     #[must_use]
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         if self.unsent.is_some() { self.opener.poll_record_timeout() } else { self.opener.poll_timeout() }
@@ -149,6 +149,6 @@ impl Linked {
 
     /// Whether a turn without new events would do nothing.
     pub(crate) fn is_at_rest(&self) -> bool {
-        !self.is_unfinished() && self.counted == self.to_count()
+        !self.is_unfinished() && self.counted == self.bytes_to_count()
     }
 }

@@ -7,14 +7,15 @@ use super::checksum::Sum;
 use super::{Layer, PacketError};
 
 /// Bytes of type, code and checksum.
-const HEAD_BYTES: usize = 4;
+const TYPE_TO_CHECKSUM_BYTES: usize = 4;
 
 /// Bytes of the shortest message: every type has four bytes after the checksum.
-pub const BYTES_MIN: usize = 8;
+pub const MESSAGE_BYTES_MIN: usize = 8;
 
-/// Checks length and checksum. Returns the first [`BYTES_MIN`] bytes and the rest.
-fn open(bytes: &[u8], pseudo: Sum) -> Result<(&[u8; BYTES_MIN], &[u8]), PacketError> {
-    let (head, rest) = bytes.split_first_chunk::<BYTES_MIN>().ok_or(PacketError::Truncated(Layer::Icmp))?;
+/// Checks length and checksum. Returns the first [`MESSAGE_BYTES_MIN`] bytes and the rest.
+fn split_verified(bytes: &[u8], pseudo: Sum) -> Result<(&[u8; MESSAGE_BYTES_MIN], &[u8]), PacketError> {
+    let (head, rest) =
+        bytes.split_first_chunk::<MESSAGE_BYTES_MIN>().ok_or(PacketError::Truncated(Layer::Icmp))?;
     if pseudo.add_bytes(bytes).finish() != 0 {
         return Err(PacketError::Checksum(Layer::Icmp));
     }
@@ -22,13 +23,13 @@ fn open(bytes: &[u8], pseudo: Sum) -> Result<(&[u8; BYTES_MIN], &[u8]), PacketEr
 }
 
 /// Writes type, code and checksum before the body, which `out` already holds.
-fn seal(out: &mut [u8], kind: u8, code: u8, pseudo: Sum) {
-    out[..HEAD_BYTES].copy_from_slice(&[kind, code, 0, 0]);
+fn emit_head(out: &mut [u8], kind: u8, code: u8, pseudo: Sum) {
+    out[..TYPE_TO_CHECKSUM_BYTES].copy_from_slice(&[kind, code, 0, 0]);
     let check = pseudo.add_bytes(out).finish();
-    out[2..HEAD_BYTES].copy_from_slice(&check.to_be_bytes());
+    out[2..TYPE_TO_CHECKSUM_BYTES].copy_from_slice(&check.to_be_bytes());
 }
 
 /// Encodes two numbers as the four bytes after the checksum.
-fn pair(high: u16, low: u16) -> [u8; 4] {
+fn two_numbers(high: u16, low: u16) -> [u8; 4] {
     (u32::from(high) << 16 | u32::from(low)).to_be_bytes()
 }

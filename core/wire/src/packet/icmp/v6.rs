@@ -5,7 +5,7 @@ use core::net::Ipv6Addr;
 use super::super::checksum::Sum;
 use super::super::ethernet::Mac;
 use super::super::{Layer, PacketError};
-use super::{BYTES_MIN, HEAD_BYTES, open, pair, seal};
+use super::{MESSAGE_BYTES_MIN, TYPE_TO_CHECKSUM_BYTES, emit_head, split_verified, two_numbers};
 
 const UNREACHABLE: u8 = 1;
 const PACKET_TOO_BIG: u8 = 2;
@@ -37,21 +37,21 @@ pub enum Message<'a> {
     Unreachable {
         /// The cause, for example [`CODE_PORT`].
         code: u8,
-        /// The beginning of that packet.
+        /// The beginning of the undelivered packet.
         inner: &'a [u8],
     },
     /// A packet exceeds the next hop's MTU.
     PacketTooBig {
         /// The MTU, in bytes.
         mtu: u32,
-        /// The beginning of that packet.
+        /// The beginning of the undelivered packet.
         inner: &'a [u8],
     },
     /// A packet had no hops left, or some of its fragments did not arrive in time.
     TimeExceeded {
         /// 0: no hops left; 1: fragments missing.
         code: u8,
-        /// The beginning of that packet.
+        /// The beginning of the undelivered packet.
         inner: &'a [u8],
     },
     /// An echo request.
@@ -79,7 +79,7 @@ pub enum Message<'a> {
         /// Ethernet address of the sender.
         source_mac: Option<Mac>,
     },
-    /// Tells the Ethernet address of an IPv6 address.
+    /// Announces the Ethernet address of an IPv6 address.
     NeighbourAdvertisement {
         /// The IPv6 address; not a multicast address.
         target: Ipv6Addr,
@@ -104,10 +104,10 @@ pub enum Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// Parses the payload of an IPv6 packet. `pseudo` is the pseudo-header's sum. For neighbour discovery the caller must
-    /// check [`NEIGHBOUR_HOP_LIMIT`].
+    /// Parses the payload of an IPv6 packet. `pseudo` is the pseudo-header's sum. For neighbour discovery the caller
+    /// must check [`NEIGHBOUR_HOP_LIMIT`].
     pub fn parse(bytes: &'a [u8], pseudo: Sum) -> Result<Message<'a>, PacketError> {
-        let (&[kind, code, _, _, a, b, c, d], rest) = open(bytes, pseudo)?;
+        let (&[kind, code, _, _, a, b, c, d], rest) = split_verified(bytes, pseudo)?;
         let (ident, sequence) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
         Ok(match (kind, code) {
             (UNREACHABLE, code) => Message::Unreachable { code, inner: rest },
@@ -118,11 +118,11 @@ impl<'a> Message<'a> {
             (ECHO_REQUEST, 0) => Message::EchoRequest { ident, sequence, payload: rest },
             (ECHO_REPLY, 0) => Message::EchoReply { ident, sequence, payload: rest },
             (SOLICITATION, 0) => {
-                let (target, source_mac) = neighbour(rest, OPTION_SOURCE_MAC)?;
+                let (target, source_mac) = parse_neighbour(rest, OPTION_SOURCE_MAC)?;
                 Message::NeighbourSolicitation { target, source_mac }
             }
             (ADVERTISEMENT, 0) => {
-                let (target, target_mac) = neighbour(rest, OPTION_TARGET_MAC)?;
+                let (target, target_mac) = parse_neighbour(rest, OPTION_TARGET_MAC)?;
                 Message::NeighbourAdvertisement {
                     target,
                     target_mac,
@@ -131,34 +131,35 @@ impl<'a> Message<'a> {
                     overrides: a & OVERRIDES != 0,
                 }
             }
-            (kind, code) => Message::Other { kind, code, body: &bytes[HEAD_BYTES..] },
+            (kind, code) => Message::Other { kind, code, body: &bytes[TYPE_TO_CHECKSUM_BYTES..] },
         })
     }
 
     /// Bytes of the message.
     pub fn bytes(&self) -> usize {
-        let neighbour = |mac: &Option<Mac>| BYTES_MIN + 16 + mac.map_or(0, |_| MAC_OPTION_BYTES);
+        let neighbour_bytes =
+            |mac: &Option<Mac>| MESSAGE_BYTES_MIN + 16 + mac.map_or(0, |_| MAC_OPTION_BYTES);
         match self {
             Message::Unreachable { inner, .. }
             | Message::PacketTooBig { inner, .. }
-            | Message::TimeExceeded { inner, .. } => BYTES_MIN + inner.len(),
+            | Message::TimeExceeded { inner, .. } => MESSAGE_BYTES_MIN + inner.len(),
             Message::EchoRequest { payload, .. } | Message::EchoReply { payload, .. } => {
-                BYTES_MIN + payload.len()
+                MESSAGE_BYTES_MIN + payload.len()
             }
-            Message::NeighbourSolicitation { source_mac, .. } => neighbour(source_mac),
-            Message::NeighbourAdvertisement { target_mac, .. } => neighbour(target_mac),
-            Message::Other { body, .. } => HEAD_BYTES + body.len(),
+            Message::NeighbourSolicitation { source_mac, .. } => neighbour_bytes(source_mac),
+            Message::NeighbourAdvertisement { target_mac, .. } => neighbour_bytes(target_mac),
+            Message::Other { body, .. } => TYPE_TO_CHECKSUM_BYTES + body.len(),
         }
     }
 
-    /// Emits the message with its checksum; returns its length, [`Message::bytes`]. `pseudo` is the pseudo-header's sum for
-    /// that length.
+    /// Emits the message with its checksum; returns its length, [`Message::bytes`]. `pseudo` is the pseudo-header's sum
+    /// for this length.
     ///
     /// # Panics
-    /// If `out` is shorter than that.
+    /// If `out` is shorter than the message.
     pub fn emit(&self, out: &mut [u8], pseudo: Sum) -> usize {
         let out = &mut out[..self.bytes()];
-        let (_, after) = out.split_at_mut(HEAD_BYTES);
+        let (_, after) = out.split_at_mut(TYPE_TO_CHECKSUM_BYTES);
         let mut put = |four: [u8; 4], rest: &[u8]| {
             after[..4].copy_from_slice(&four);
             after[4..].copy_from_slice(rest);
@@ -177,21 +178,21 @@ impl<'a> Message<'a> {
                 (TIME_EXCEEDED, code)
             }
             Message::EchoRequest { ident, sequence, payload } => {
-                put(pair(ident, sequence), payload);
+                put(two_numbers(ident, sequence), payload);
                 (ECHO_REQUEST, 0)
             }
             Message::EchoReply { ident, sequence, payload } => {
-                put(pair(ident, sequence), payload);
+                put(two_numbers(ident, sequence), payload);
                 (ECHO_REPLY, 0)
             }
             Message::NeighbourSolicitation { target, source_mac } => {
-                put_neighbour(after, 0, target, OPTION_SOURCE_MAC, source_mac);
+                emit_neighbour(after, 0, target, OPTION_SOURCE_MAC, source_mac);
                 (SOLICITATION, 0)
             }
             Message::NeighbourAdvertisement { target, target_mac, router, solicited, overrides } => {
                 let bit = |set: bool, bit: u8| if set { bit } else { 0 };
                 let bits = bit(router, ROUTER) | bit(solicited, SOLICITED) | bit(overrides, OVERRIDES);
-                put_neighbour(after, bits, target, OPTION_TARGET_MAC, target_mac);
+                emit_neighbour(after, bits, target, OPTION_TARGET_MAC, target_mac);
                 (ADVERTISEMENT, 0)
             }
             Message::Other { kind, code, body } => {
@@ -199,7 +200,7 @@ impl<'a> Message<'a> {
                 (kind, code)
             }
         };
-        seal(out, kind, code, pseudo);
+        emit_head(out, kind, code, pseudo);
         out.len()
     }
 }
@@ -210,22 +211,24 @@ pub fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     Ipv6Addr::from([0xff, 0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, a, b, c])
 }
 
-/// Parses the target and the first Ethernet address of kind `wanted`. Options of length 0 are errors (RFC 4861 §7.1.1).
-fn neighbour(bytes: &[u8], wanted: u8) -> Result<(Ipv6Addr, Option<Mac>), PacketError> {
+/// Parses the target, and the first Ethernet address in an option of `option_kind`. Options of length 0 are errors (RFC
+/// 4861 §7.1.1).
+fn parse_neighbour(bytes: &[u8], option_kind: u8) -> Result<(Ipv6Addr, Option<Mac>), PacketError> {
     let (target, mut rest) = bytes.split_first_chunk::<16>().ok_or(PacketError::Truncated(Layer::Icmp))?;
     let target = Ipv6Addr::from(*target);
     if target.is_multicast() {
         return Err(PacketError::Field(Layer::Icmp));
     }
     let mut mac = None;
-    while let [kind, eights, ..] = *rest {
-        if eights == 0 {
+    while let [kind, length_in_eights, ..] = *rest {
+        if length_in_eights == 0 {
             return Err(PacketError::Option(Layer::Icmp, kind));
         }
-        let (option, after) =
-            rest.split_at_checked(usize::from(eights) * 8).ok_or(PacketError::Truncated(Layer::Icmp))?;
+        let (option, after) = rest
+            .split_at_checked(usize::from(length_in_eights) * 8)
+            .ok_or(PacketError::Truncated(Layer::Icmp))?;
         if let [_, 1, a, b, c, d, e, f] = *option
-            && kind == wanted
+            && kind == option_kind
             && mac.is_none()
         {
             mac = Some(Mac([a, b, c, d, e, f]));
@@ -235,7 +238,7 @@ fn neighbour(bytes: &[u8], wanted: u8) -> Result<(Ipv6Addr, Option<Mac>), Packet
     if rest.is_empty() { Ok((target, mac)) } else { Err(PacketError::Truncated(Layer::Icmp)) }
 }
 
-fn put_neighbour(after: &mut [u8], bits: u8, target: Ipv6Addr, option: u8, mac: Option<Mac>) {
+fn emit_neighbour(after: &mut [u8], bits: u8, target: Ipv6Addr, option: u8, mac: Option<Mac>) {
     after[..4].copy_from_slice(&[bits, 0, 0, 0]);
     after[4..20].copy_from_slice(&target.octets());
     if let Some(Mac(mac)) = mac {
@@ -268,7 +271,7 @@ mod tests {
         out
     }
 
-    const CARD: Mac = Mac([2, 0, 0, 0, 0, 9]);
+    const MAC: Mac = Mac([2, 0, 0, 0, 0, 9]);
 
     #[test]
     fn every_message_survives_a_round_trip() {
@@ -280,7 +283,7 @@ mod tests {
             Message::EchoRequest { ident: 0x1234, sequence: 0xffff, payload: b"odd" },
             Message::EchoReply { ident: 0x1234, sequence: 0xffff, payload: b"odd" },
             Message::NeighbourSolicitation { target, source_mac: None },
-            Message::NeighbourSolicitation { target, source_mac: Some(CARD) },
+            Message::NeighbourSolicitation { target, source_mac: Some(MAC) },
             Message::Other { kind: 143, code: 0, body: &[0, 0, 0, 1, 4] },
         ] {
             let bytes = emitted(&message);
@@ -289,7 +292,7 @@ mod tests {
         for bits in 0..8 {
             let message = Message::NeighbourAdvertisement {
                 target,
-                target_mac: if bits == 0 { None } else { Some(CARD) },
+                target_mac: if bits == 0 { None } else { Some(MAC) },
                 router: bits & 1 != 0,
                 solicited: bits & 2 != 0,
                 overrides: bits & 4 != 0,
@@ -302,7 +305,7 @@ mod tests {
     #[test]
     fn a_solicitation_is_laid_out_as_in_rfc_4861() {
         let bytes =
-            emitted(&Message::NeighbourSolicitation { target: address("fe80::2"), source_mac: Some(CARD) });
+            emitted(&Message::NeighbourSolicitation { target: address("fe80::2"), source_mac: Some(MAC) });
         assert_eq!((bytes[0], bytes[1], &bytes[4..8]), (135, 0, &[0; 4][..]));
         assert_eq!(bytes[8..24], address("fe80::2").octets());
         assert_eq!(bytes[24..], [1, 1, 2, 0, 0, 0, 0, 9]);
@@ -314,7 +317,7 @@ mod tests {
     fn with_options(options: &[u8]) -> Result<Option<Mac>, PacketError> {
         let mut bytes = [&[0; 8][..], &address("fe80::2").octets(), options].concat();
         let pseudo = pseudo(bytes.len());
-        seal(&mut bytes, SOLICITATION, 0, pseudo);
+        emit_head(&mut bytes, SOLICITATION, 0, pseudo);
         match Message::parse(&bytes, pseudo)? {
             Message::NeighbourSolicitation { source_mac, .. } => Ok(source_mac),
             other => panic!("{other:?}"),
@@ -322,47 +325,51 @@ mod tests {
     }
 
     #[test]
-    fn options_of_neighbours() {
-        let card: &[u8] = &[1, 1, 2, 0, 0, 0, 0, 9];
-        assert_eq!(with_options(card), Ok(Some(CARD)));
-        let nonce: &[u8] = &[14, 2, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14];
-        assert_eq!(with_options(&[nonce, card, &[1; 8]].concat()), Ok(Some(CARD)), "the first counts");
-        assert_eq!(with_options(nonce), Ok(None));
+    fn the_first_ethernet_address_counts_and_malformed_options_are_rejected() {
+        let mac_option: &[u8] = &[1, 1, 2, 0, 0, 0, 0, 9];
+        assert_eq!(with_options(mac_option), Ok(Some(MAC)));
+        let nonce_option: &[u8] = &[14, 2, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14];
+        assert_eq!(
+            with_options(&[nonce_option, mac_option, &[1; 8]].concat()),
+            Ok(Some(MAC)),
+            "the first one counts"
+        );
+        assert_eq!(with_options(nonce_option), Ok(None));
         assert_eq!(with_options(&[1, 0, 0, 0, 0, 0, 0, 0]), Err(PacketError::Option(Layer::Icmp, 1)));
-        assert_eq!(with_options(&card[..7]), Err(PacketError::Truncated(Layer::Icmp)));
+        assert_eq!(with_options(&mac_option[..7]), Err(PacketError::Truncated(Layer::Icmp)));
         assert_eq!(with_options(&[1]), Err(PacketError::Truncated(Layer::Icmp)));
     }
 
     #[test]
-    fn what_is_wrong_is_refused() {
+    fn group_targets_and_wrong_checksums_are_rejected() {
         let message = Message::NeighbourSolicitation { target: address("ff02::1"), source_mac: None };
         let bytes = emitted(&message);
         let parsed = Message::parse(&bytes, pseudo(bytes.len()));
-        assert_eq!(parsed, Err(PacketError::Field(Layer::Icmp)), "a group has no card");
+        assert_eq!(parsed, Err(PacketError::Field(Layer::Icmp)), "the target is a multicast address");
         let bytes = emitted(&Message::EchoRequest { ident: 1, sequence: 2, payload: b"abcde" });
-        for place in 0..bytes.len() {
+        for offset in 0..bytes.len() {
             let mut damaged = bytes.clone();
-            damaged[place] ^= 4;
+            damaged[offset] ^= 4;
             let parsed = Message::parse(&damaged, pseudo(bytes.len()));
-            assert_eq!(parsed, Err(PacketError::Checksum(Layer::Icmp)), "byte {place}");
+            assert_eq!(parsed, Err(PacketError::Checksum(Layer::Icmp)), "byte {offset}");
         }
         let parsed = Message::parse(&bytes, Sum::ZERO);
-        assert_eq!(parsed, Err(PacketError::Checksum(Layer::Icmp)), "addresses are summed, too");
+        assert_eq!(parsed, Err(PacketError::Checksum(Layer::Icmp)), "the checksum covers the addresses");
     }
 
     proptest! {
         #[test]
-        fn any_bytes_are_taken(
+        fn arbitrary_bytes_do_not_panic_and_valid_ones_survive_a_round_trip(
             mut bytes in proptest::collection::vec(any::<u8>(), 0..80),
             kind in prop::sample::select(alloc::vec![1_u8, 2, 3, 128, 129, 135, 136, 137]), code in 0..2_u8,
         ) {
             let pseudo = pseudo(bytes.len());
             let _ = Message::parse(&bytes, pseudo);
-            if bytes.len() >= BYTES_MIN {
-                seal(&mut bytes, kind, code, pseudo);
+            if bytes.len() >= MESSAGE_BYTES_MIN {
+                emit_head(&mut bytes, kind, code, pseudo);
                 if let Ok(message) = Message::parse(&bytes, pseudo) {
-                    let again = emitted(&message);
-                    prop_assert_eq!(Message::parse(&again, self::pseudo(again.len())), Ok(message));
+                    let emitted_again = emitted(&message);
+                    prop_assert_eq!(Message::parse(&emitted_again, self::pseudo(emitted_again.len())), Ok(message));
                 }
             }
         }

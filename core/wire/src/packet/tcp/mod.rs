@@ -18,14 +18,14 @@ pub const HEADER_BYTES_MAX: usize = 60;
 /// Bytes of a header with timestamps as its only option.
 const TIMESTAMPS_HEADER_BYTES: usize = HEADER_BYTES + options::ONLY_TIMESTAMPS_BYTES;
 /// Offset of the checksum in a header.
-const CHECK_AT: usize = 16;
+const CHECKSUM_OFFSET: usize = 16;
 
 /// The control bits.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Flags(pub u8);
 
 impl Flags {
-    /// No control bit.
+    /// No control bits.
     pub const NONE: Flags = Flags(0);
     /// The sender sends no more data.
     pub const FIN: Flags = Flags(0x01);
@@ -72,7 +72,7 @@ impl BitOrAssign for Flags {
 }
 
 impl fmt::Display for Flags {
-    /// As in packet traces: `SA` for SYN and ACK, `.` for none.
+    /// As in packet traces: `SA` for SYN and ACK, `.` without flags.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if *self == Flags::NONE {
             return f.write_str(".");
@@ -112,25 +112,31 @@ pub struct Header {
     pub options: Options,
 }
 
+/// Whether a segment's checksum covers only the pseudo-header: its sender, such as Linux with checksum offload, has left
+/// the rest to hardware.
+pub fn is_checksum_partial(segment: &[u8], pseudo: Sum) -> bool {
+    segment.get(CHECKSUM_OFFSET..CHECKSUM_OFFSET + 2) == Some(&(!pseudo.finish()).to_be_bytes())
+}
+
 impl Header {
     /// Parses a segment. Returns the header, its length in bytes with options, and the payload. `pseudo` is the
     /// pseudo-header's sum for the whole segment. Reserved bits, and unknown or malformed options are ignored (RFC 9293
     /// MUST-5, 6, 7).
     #[inline]
     pub fn parse(segment: &[u8], pseudo: Sum) -> Result<(Header, usize, &[u8]), PacketError> {
-        let (mut header, header_bytes) = Header::read(segment)?;
+        let (mut header, header_bytes) = Header::parse_fixed_part(segment)?;
         let (head, payload) =
             segment.split_at_checked(header_bytes).ok_or(PacketError::Truncated(Layer::Tcp))?;
         if pseudo.add_bytes(segment).finish() != 0 {
             return Err(PacketError::Checksum(Layer::Tcp));
         }
-        header.options.read_all(&head[HEADER_BYTES..]);
+        header.options.parse_into(&head[HEADER_BYTES..]);
         Ok((header, header_bytes, payload))
     }
 
     /// Parses the fixed part. Returns the header and its length in bytes with options, at least [`HEADER_BYTES`].
     #[inline]
-    fn read(segment: &[u8]) -> Result<(Header, usize), PacketError> {
+    fn parse_fixed_part(segment: &[u8]) -> Result<(Header, usize), PacketError> {
         let head = segment.first_chunk::<HEADER_BYTES>().ok_or(PacketError::Truncated(Layer::Tcp))?;
         let [p0, p1, p2, p3, s0, s1, s2, s3, a0, a1, a2, a3, offset, flags, w0, w1, _, _, u0, u1] = *head;
         let header_bytes = usize::from(offset >> 4) * 4;
@@ -167,25 +173,30 @@ impl Header {
         let header_bytes = self.header_bytes();
         let (head, payload) = out[..header_bytes + payload_bytes].split_at_mut(header_bytes);
         let sum = pseudo.add_bytes(payload);
-        if let (Some(stamps), Some(head)) = (self.options.only_timestamps(), head.first_chunk_mut()) {
-            self.emit_with_timestamps(stamps, head, sum);
+        if let (Some(timestamps), Some(head)) = (self.options.only_timestamps(), head.first_chunk_mut()) {
+            self.emit_with_timestamps(timestamps, head, sum);
         } else if let Some((fixed, options)) = head.split_first_chunk_mut() {
             *fixed = self.fixed(header_bytes);
             self.options.emit(options);
             let check = sum.add_bytes(head).finish();
-            head[CHECK_AT..CHECK_AT + 2].copy_from_slice(&check.to_be_bytes());
+            head[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 2].copy_from_slice(&check.to_be_bytes());
         }
         header_bytes + payload_bytes
     }
 
-    /// Fast path for the header that nearly every segment has: its length is a constant.
+    /// Fast path for headers with only timestamps, which nearly every segment has: their length is a constant.
     #[inline]
-    fn emit_with_timestamps(&self, stamps: Timestamps, out: &mut [u8; TIMESTAMPS_HEADER_BYTES], sum: Sum) {
+    fn emit_with_timestamps(
+        &self,
+        timestamps: Timestamps,
+        out: &mut [u8; TIMESTAMPS_HEADER_BYTES],
+        sum: Sum,
+    ) {
         let mut head = [0; TIMESTAMPS_HEADER_BYTES];
         head[..HEADER_BYTES].copy_from_slice(&self.fixed(TIMESTAMPS_HEADER_BYTES));
-        head[HEADER_BYTES..].copy_from_slice(&stamps.only());
+        head[HEADER_BYTES..].copy_from_slice(&timestamps.only());
         let check = sum.add_array(&head).finish();
-        head[CHECK_AT..CHECK_AT + 2].copy_from_slice(&check.to_be_bytes());
+        head[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 2].copy_from_slice(&check.to_be_bytes());
         *out = head;
     }
 
@@ -238,18 +249,17 @@ mod tests {
     use super::super::checksum::pseudo_v4;
     use super::*;
 
-    const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-    const THERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+    const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+    const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
     fn pseudo(bytes: usize) -> Sum {
-        pseudo_v4(HERE, THERE, 6, bytes as u32)
+        pseudo_v4(LOCAL, PEER, 6, bytes as u32)
     }
 
-    /// Corrects the checksum.
-    fn summed(mut segment: Vec<u8>) -> Vec<u8> {
-        segment[CHECK_AT..CHECK_AT + 2].fill(0);
+    fn with_correct_checksum(mut segment: Vec<u8>) -> Vec<u8> {
+        segment[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 2].fill(0);
         let check = pseudo(segment.len()).add_bytes(&segment).finish();
-        segment[CHECK_AT..CHECK_AT + 2].copy_from_slice(&check.to_be_bytes());
+        segment[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 2].copy_from_slice(&check.to_be_bytes());
         segment
     }
 
@@ -284,17 +294,17 @@ mod tests {
     }
 
     #[test]
-    fn a_syn_as_linux_lays_it_out() {
-        let segment = summed(SYN.to_vec());
+    fn a_syn_of_linux_parses_and_is_emitted_unchanged() {
+        let segment = with_correct_checksum(SYN.to_vec());
         assert_eq!(parse(&segment), Ok((syn(), 40, &[][..])));
         let mut out = [0xee; 41];
         assert_eq!(syn().emit(&mut out, 0, pseudo(40)), 40);
         assert_eq!(out[..40], segment);
-        assert_eq!(out[40], 0xee, "nothing is written behind it");
+        assert_eq!(out[40], 0xee, "emit must not write past the segment");
     }
 
     #[test]
-    fn a_segment_with_bytes() {
+    fn a_segment_with_payload_survives_a_round_trip() {
         let header = Header {
             source: 1,
             target: 0xffff,
@@ -314,51 +324,51 @@ mod tests {
     }
 
     #[test]
-    fn every_wrong_bit_is_noticed() {
-        let segment = summed([&SYN[..], b"some bytes"].concat());
-        for place in 0..segment.len() {
+    fn every_flipped_bit_is_detected() {
+        let segment = with_correct_checksum([&SYN[..], b"some bytes"].concat());
+        for offset in 0..segment.len() {
             for bit in 0..8 {
                 let mut damaged = segment.clone();
-                damaged[place] ^= 1 << bit;
-                assert!(parse(&damaged).is_err(), "byte {place}, bit {bit}");
+                damaged[offset] ^= 1 << bit;
+                assert!(parse(&damaged).is_err(), "byte {offset}, bit {bit}");
             }
         }
-        let other = pseudo_v4(HERE, HERE, 6, segment.len() as u32);
-        assert_eq!(Header::parse(&segment, other), Err(PacketError::Checksum(Layer::Tcp)), "not for us");
+        let other = pseudo_v4(LOCAL, LOCAL, 6, segment.len() as u32);
+        assert_eq!(Header::parse(&segment, other), Err(PacketError::Checksum(Layer::Tcp)), "other addresses");
     }
 
     #[test]
-    fn lying_headers_are_errors() {
-        let segment = summed(SYN.to_vec());
+    fn truncated_headers_and_invalid_header_lengths_are_rejected() {
+        let segment = with_correct_checksum(SYN.to_vec());
         for cut in 0..40 {
             assert_eq!(parse(&segment[..cut]), Err(PacketError::Truncated(Layer::Tcp)), "{cut}");
         }
-        for words in 0..5 {
+        for length_in_words in 0..5 {
             let mut segment = SYN.to_vec();
-            segment[12] = words << 4;
-            assert_eq!(parse(&summed(segment)), Err(PacketError::HeaderLength(Layer::Tcp)), "{words}");
+            segment[12] = length_in_words << 4;
+            assert_eq!(parse(&with_correct_checksum(segment)), Err(PacketError::HeaderLength(Layer::Tcp)));
         }
         let mut segment = SYN.to_vec();
         segment[12] = 0xb0;
-        assert_eq!(parse(&summed(segment)), Err(PacketError::Truncated(Layer::Tcp)));
+        assert_eq!(parse(&with_correct_checksum(segment)), Err(PacketError::Truncated(Layer::Tcp)));
     }
 
     #[test]
     fn reserved_bits_are_ignored() {
         let mut segment = SYN.to_vec();
         segment[12] |= 0xf;
-        assert_eq!(parse(&summed(segment)), Ok((syn(), 40, &[][..])), "RFC 9293 §3.1: ignored in what comes");
+        assert_eq!(parse(&with_correct_checksum(segment)), Ok((syn(), 40, &[][..])), "RFC 9293 §3.1");
     }
 
     #[test]
-    fn what_is_quoted() {
+    fn a_quoted_segment_needs_its_first_eight_bytes() {
         let quoted = Quoted { source: 40_000, target: 80, seq: 0x0102_0304 };
         assert_eq!(Quoted::parse(&SYN[..8]), Ok(quoted));
         assert_eq!(Quoted::parse(&SYN[..7]), Err(PacketError::Truncated(Layer::Tcp)));
     }
 
     #[test]
-    fn flags_read_as_in_traces() {
+    fn flags_are_printed_as_in_traces_and_combine() {
         assert_eq!((Flags::SYN | Flags::ACK).to_string(), "SA");
         assert_eq!(Flags::NONE.to_string(), ".");
         assert_eq!(Flags(0xff).to_string(), "FSRPAUEC");
@@ -386,17 +396,20 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_taken(bytes in proptest::collection::vec(any::<u8>(), 0..100), words in 5..16_u8) {
+        fn arbitrary_bytes_do_not_panic(
+            bytes in proptest::collection::vec(any::<u8>(), 0..100),
+            length_in_words in 5..16_u8,
+        ) {
             let _ = parse(&bytes);
             if bytes.len() >= HEADER_BYTES {
-                let mut likely = bytes;
-                likely[12] = words << 4;
-                let likely = summed(likely);
-                if usize::from(words) * 4 > likely.len() {
-                    prop_assert_eq!(parse(&likely), Err(PacketError::Truncated(Layer::Tcp)));
+                let mut valid = bytes;
+                valid[12] = length_in_words << 4;
+                let valid = with_correct_checksum(valid);
+                if usize::from(length_in_words) * 4 > valid.len() {
+                    prop_assert_eq!(parse(&valid), Err(PacketError::Truncated(Layer::Tcp)));
                 } else {
-                    let (header, header_bytes, payload) = parse(&likely).unwrap();
-                    prop_assert_eq!(header_bytes + payload.len(), likely.len());
+                    let (header, header_bytes, payload) = parse(&valid).unwrap();
+                    prop_assert_eq!(header_bytes + payload.len(), valid.len());
                     prop_assert!(header.header_bytes() <= HEADER_BYTES_MAX);
                 }
             }

@@ -19,7 +19,7 @@ const TIMESTAMPS: u8 = 8;
 
 /// The beginning of the options of nearly every segment: two NOPs, then timestamps with their length of ten bytes.
 const ONLY_TIMESTAMPS: [u8; 4] = [NOP, NOP, TIMESTAMPS, 10];
-/// Bytes of options that are [`ONLY_TIMESTAMPS`] and the two clocks.
+/// Bytes of these options: [`ONLY_TIMESTAMPS`] and the two clocks.
 pub(super) const ONLY_TIMESTAMPS_BYTES: usize = 12;
 
 /// The timestamps option.
@@ -91,13 +91,13 @@ impl Options {
     /// twice, the last one counts.
     pub fn parse(bytes: &[u8]) -> Options {
         let mut options = Options::default();
-        options.read_all(bytes);
+        options.parse_into(bytes);
         options
     }
 
     /// Parses the bytes into `self`, whose options must all be absent.
     #[inline]
-    pub(super) fn read_all(&mut self, bytes: &[u8]) {
+    pub(super) fn parse_into(&mut self, bytes: &[u8]) {
         if let [n0, n1, kind, length, v0, v1, v2, v3, e0, e1, e2, e3] = *bytes
             && [n0, n1, kind, length] == ONLY_TIMESTAMPS
         {
@@ -106,21 +106,21 @@ impl Options {
                 echo: u32::from_be_bytes([e0, e1, e2, e3]),
             });
         } else if !bytes.is_empty() {
-            self.walk(bytes);
+            self.parse_one_by_one(bytes);
         }
     }
 
-    fn walk(&mut self, mut rest: &[u8]) {
+    fn parse_one_by_one(&mut self, mut rest: &[u8]) {
         loop {
             rest = match *rest {
                 [NOP, ref after @ ..] => after,
                 [] | [END, ..] | [_] => return,
                 [kind, length, ..] => match rest.split_at_checked(usize::from(length)) {
                     Some(([_, _, value @ ..], after)) => {
-                        self.read(kind, value);
+                        self.parse_value(kind, value);
                         after
                     }
-                    // The length is below 2, or beyond the header.
+                    // The length is below 2, or exceeds the header.
                     _ => return,
                 },
             };
@@ -128,7 +128,7 @@ impl Options {
     }
 
     /// Parses the value of one option. An option of a wrong length counts as unknown.
-    fn read(&mut self, kind: u8, value: &[u8]) {
+    fn parse_value(&mut self, kind: u8, value: &[u8]) {
         match (kind, value) {
             (MSS, &[high, low]) => {
                 self.mss = Some(u16::from_be_bytes([high, low])).filter(|mss| *mss != 0);
@@ -170,8 +170,8 @@ impl Options {
     #[inline]
     pub fn sack_fitting(&self) -> &[(u32, u32)] {
         let blocks = self.sack.as_slice();
-        let room = BYTES_MAX.saturating_sub(self.bytes_without_sack() + 4) / 8;
-        &blocks[..blocks.len().min(room)]
+        let blocks_max = BYTES_MAX.saturating_sub(self.bytes_without_sack() + 4) / 8;
+        &blocks[..blocks.len().min(blocks_max)]
     }
 
     #[inline]
@@ -233,8 +233,8 @@ impl Writer<'_> {
     /// Drops a word that does not fit, which cannot happen: [`Options::bytes`] counts the same words.
     #[inline]
     fn put(&mut self, word: [u8; 4]) {
-        if let Some((place, rest)) = core::mem::take(&mut self.0).split_first_chunk_mut::<4>() {
-            *place = word;
+        if let Some((target, rest)) = core::mem::take(&mut self.0).split_first_chunk_mut::<4>() {
+            *target = word;
             self.0 = rest;
         }
     }
@@ -282,11 +282,11 @@ pub(super) mod tests {
         blocks
     }
 
-    const NOW: Option<Timestamps> = Some(Timestamps { value: 1, echo: 2 });
+    const TIMESTAMPS_1_2: Option<Timestamps> = Some(Timestamps { value: 1, echo: 2 });
 
     #[test]
-    fn options_as_linux_lays_them_out() {
-        let options = Options { timestamps: NOW, sack: blocks(1), ..Options::default() };
+    fn options_are_emitted_in_the_order_of_linux() {
+        let options = Options { timestamps: TIMESTAMPS_1_2, sack: blocks(1), ..Options::default() };
         #[rustfmt::skip]
         assert_eq!(
             emitted(&options),
@@ -299,28 +299,29 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn blocks_are_cut_to_the_room_there_is() {
-        assert_eq!(blocks(5).as_slice().len(), 4, "a fifth is left out");
-        let alone = Options { sack: blocks(4), ..Options::default() };
-        assert_eq!((alone.sack_fitting().len(), alone.bytes()), (4, 36));
-        let timed = Options { timestamps: NOW, ..alone };
-        assert_eq!((timed.sack_fitting().len(), timed.bytes()), (3, 40));
-        let all = Options { mss: Some(1460), window_scale: Some(7), sack_permitted: true, ..timed };
-        assert_eq!((all.sack_fitting().len(), all.bytes()), (2, 40));
-        for options in [alone, timed, all] {
+    fn sack_blocks_that_do_not_fit_are_dropped() {
+        assert_eq!(blocks(5).as_slice().len(), 4, "the fifth block is dropped");
+        let only_sack = Options { sack: blocks(4), ..Options::default() };
+        assert_eq!((only_sack.sack_fitting().len(), only_sack.bytes()), (4, 36));
+        let with_timestamps = Options { timestamps: TIMESTAMPS_1_2, ..only_sack };
+        assert_eq!((with_timestamps.sack_fitting().len(), with_timestamps.bytes()), (3, 40));
+        let with_all =
+            Options { mss: Some(1460), window_scale: Some(7), sack_permitted: true, ..with_timestamps };
+        assert_eq!((with_all.sack_fitting().len(), with_all.bytes()), (2, 40));
+        for options in [only_sack, with_timestamps, with_all] {
             assert_eq!(Options::parse(&emitted(&options)), options.fitting());
         }
     }
 
     #[test]
-    fn unknown_options_are_passed_over() {
+    fn unknown_options_are_skipped() {
         // RFC 9293 MUST-6: Fast Open (34), MD5 (19), an experiment (254), each by its length.
         let bytes = [34, 2, 19, 6, 1, 2, 3, 4, 254, 4, 0xca, 0xfe, 2, 4, 5, 180];
         assert_eq!(Options::parse(&bytes), Options { mss: Some(1460), ..Options::default() });
     }
 
     #[test]
-    fn impossible_lengths_end_the_options() {
+    fn an_invalid_length_ends_the_options() {
         // RFC 9293 MUST-7: no crash, no endless loop. Options before the invalid one remain valid.
         let mss = Options { mss: Some(1460), ..Options::default() };
         for bytes in [
@@ -336,7 +337,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn known_options_of_another_length_are_unknown() {
+    fn known_options_of_a_wrong_length_are_ignored() {
         for bytes in [
             &[2, 3, 5][..],
             &[2, 5, 5, 180, 0],
@@ -357,25 +358,29 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn values_beyond_their_limits() {
+    fn a_window_scale_is_capped_and_an_mss_of_zero_is_ignored() {
         assert_eq!(Options::parse(&[3, 3, 15]).window_scale, Some(14), "RFC 7323 §2.3");
         assert_eq!(Options::parse(&[3, 3, 255]).window_scale, Some(14));
-        assert_eq!(Options::parse(&[2, 4, 0, 0]).mss, None, "no segment has no bytes");
-        assert_eq!(Options::parse(&[2, 4, 5, 180, 2, 4, 1, 0]).mss, Some(256), "the last counts");
+        assert_eq!(Options::parse(&[2, 4, 0, 0]).mss, None, "an MSS of 0 counts as absent");
+        assert_eq!(
+            Options::parse(&[2, 4, 5, 180, 2, 4, 1, 0]).mss,
+            Some(256),
+            "the last of two MSS options counts"
+        );
     }
 
     proptest! {
         #[test]
-        fn any_bytes_are_taken(bytes in proptest::collection::vec(any::<u8>(), 0..=40)) {
+        fn the_fast_path_agrees_with_parsing_one_by_one(bytes in proptest::collection::vec(any::<u8>(), 0..=40)) {
             let options = Options::parse(&bytes);
-            let mut walked = Options::default();
-            walked.walk(&bytes);
-            prop_assert_eq!(walked, options, "the short way and the long one agree");
+            let mut one_by_one = Options::default();
+            one_by_one.parse_one_by_one(&bytes);
+            prop_assert_eq!(one_by_one, options, "the fast path should give the same options");
             prop_assert_eq!(Options::parse(&emitted(&options)), options.fitting());
         }
 
         #[test]
-        fn likely_bytes_are_taken(
+        fn arbitrary_values_of_known_options_do_not_panic(
             kinds in proptest::collection::vec((0..10_u8, 0..12_u8, any::<[u8; 10]>()), 0..8),
         ) {
             let mut bytes = Vec::new();

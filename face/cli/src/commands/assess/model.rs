@@ -34,7 +34,7 @@ const USER_WITH_SYSTEM: f64 = 0.3;
 const NS_PER_BYTE: f64 = 0.15;
 /// The batch delay of a helper.
 const DELAY_SECONDS: f64 = 200e-6;
-/// Most messages a second that one helper core carries.
+/// Maximum of messages a second that one helper core carries.
 const HELPER_RATE_MAX: f64 = 150_000.0;
 const BATCH_BYTES_MAX: f64 = 64.0 * 1024.0;
 /// Below this rate in requests a second, or this fraction of a core, the measurement is too small to judge.
@@ -154,9 +154,9 @@ impl Sample {
     ) -> Verdict {
         let busy = self.cpu.total_ns as f64 / 1e9 / self.seconds;
         // A busy program that sends few packets computes. Time spent waiting for a processor counts as busy, too.
-        let wanted = busy + self.cpu.waited_ns as f64 / 1e9 / self.seconds;
+        let demand = busy + self.cpu.waited_ns as f64 / 1e9 / self.seconds;
         if estimate.requests_per_second < RATE_MIN
-            && wanted >= 0.3
+            && demand >= 0.3
             && self.cpu.user.is_some_and(|user| user > 0.5)
         {
             return Verdict::Application;
@@ -216,31 +216,32 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_under_small_requests_is_helped() {
+    fn cache_with_small_requests_gets_the_verdict_helps() {
         let estimate = busy(180_000, 0.2).estimate();
         assert_eq!(estimate.verdict, Verdict::Helps);
         assert!((3.0..13.0).contains(&estimate.gain_overloaded), "{estimate:?}");
         assert!((estimate.cpu_us - 5.6).abs() < 0.1, "{estimate:?}");
-        let quota = busy(30_000, 0.25).estimate();
-        assert!(quota.gain_overloaded > quota.gain_now && quota.verdict == Verdict::Helps, "{quota:?}");
+        let slower = busy(30_000, 0.25).estimate();
+        assert!(slower.gain_overloaded > slower.gain_now && slower.verdict == Verdict::Helps, "{slower:?}");
     }
 
     #[test]
-    fn a_server_that_computes_is_not_helped() {
+    fn computing_server_gets_the_verdict_application() {
         let estimate = busy(30_000, 0.9).estimate();
         assert_eq!(estimate.verdict, Verdict::Application);
         assert!(estimate.gain_overloaded < 1.5 && estimate.staying_us > estimate.cpu_us / 2.0);
-        let alone = Sample { connections: 0, active: 0, traffic: Counts::default(), ..busy(1, 1.0) };
-        assert_eq!(alone.estimate().verdict, Verdict::Application);
-        let mut crowded_out = alone;
-        (crowded_out.cpu.total_ns, crowded_out.cpu.waited_ns) = (100_000_000, 500_000_000);
-        assert_eq!(crowded_out.estimate().verdict, Verdict::Application);
-        crowded_out.cpu.waited_ns = 0;
-        assert_eq!(crowded_out.estimate().verdict, Verdict::NoClients);
+        let without_clients =
+            Sample { connections: 0, active: 0, traffic: Counts::default(), ..busy(1, 1.0) };
+        assert_eq!(without_clients.estimate().verdict, Verdict::Application);
+        let mut waiting = without_clients;
+        (waiting.cpu.total_ns, waiting.cpu.waited_ns) = (100_000_000, 500_000_000);
+        assert_eq!(waiting.estimate().verdict, Verdict::Application);
+        waiting.cpu.waited_ns = 0;
+        assert_eq!(waiting.estimate().verdict, Verdict::NoClients);
     }
 
     #[test]
-    fn large_values_and_few_clients_are_not_helped() {
+    fn large_values_and_few_connections_get_their_verdicts() {
         let mut large = busy(8_000, 0.1);
         large.traffic.bytes_out = 8_000 * 500_000;
         large.traffic.data_out = 8_000 * 350;
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn quiet_servers_cannot_be_judged() {
+    fn quiet_server_gets_an_unclear_verdict() {
         let mut quiet = busy(20, 0.2);
         quiet.cpu.total_ns = 5_000_000;
         assert_eq!(quiet.estimate().verdict, Verdict::TooQuiet);
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_packet_cost_falls_with_the_batch_size() {
+    fn packet_cost_falls_with_the_batch_size() {
         let sizes = [0.0, 1.0, 5.0, 7.0, 10.0, 20.0, 100.0, 200.0, 1e6];
         assert!(sizes.windows(2).all(|pair| packet_cost_left(pair[0]) >= packet_cost_left(pair[1])));
         assert!((packet_cost_left(20.0) - 0.23).abs() < 1e-9 && (packet_cost_left(1e6) - 0.077).abs() < 1e-9);

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use spillway_shim_core::status::printable;
+use spillway_shim_core::status::escape_name;
 
 /// A process that is read through `/proc` and not changed.
 #[derive(Debug)]
@@ -55,21 +55,21 @@ impl Process {
 
     /// The program's name, from `/proc/PID/comm`.
     pub(super) fn name(&self) -> String {
-        printable(fs::read(self.folder.join("comm")).unwrap_or_default().trim_ascii_end())
+        escape_name(fs::read(self.folder.join("comm")).unwrap_or_default().trim_ascii_end())
     }
 
     /// Moves the calling thread into the process's network namespace.
     pub(super) fn enter_network(&self) -> Result<(), String> {
-        let own =
+        let own_namespace =
             fs::read_link("/proc/self/ns/net").map_err(|error| format!("/proc/self/ns/net: {error}"))?;
         let path = self.folder.join("ns/net");
-        let theirs = fs::read_link(&path).map_err(|error| self.not_readable(&error))?;
-        if own == theirs {
+        let process_namespace = fs::read_link(&path).map_err(|error| self.not_readable(&error))?;
+        if own_namespace == process_namespace {
             return Ok(());
         }
-        let space = fs::File::open(&path).map_err(|error| self.not_readable(&error))?;
+        let namespace_file = fs::File::open(&path).map_err(|error| self.not_readable(&error))?;
         let kind = Some(rustix::thread::LinkNameSpaceType::Network);
-        rustix::thread::move_into_link_name_space(std::os::fd::AsFd::as_fd(&space), kind).map_err(|error| {
+        rustix::thread::move_into_link_name_space(std::os::fd::AsFd::as_fd(&namespace_file), kind).map_err(|error| {
             format!(
                 "process {} has another network namespace, which only root may enter ({error}); run this with sudo",
                 self.pid
@@ -134,8 +134,9 @@ impl Cpu {
         let waited_ns = self.waited_ns.saturating_sub(before.waited_ns);
         let mut used = CpuUse { total_ns: 0, busiest_ns: 0, waited_ns, threads: 0, user: None };
         for (id, now) in &self.threads_ns {
-            let then = before.threads_ns.iter().find(|(other, _)| other == id).map_or(0, |(_, time)| *time);
-            let time = now.saturating_sub(then);
+            let earlier =
+                before.threads_ns.iter().find(|(other, _)| other == id).map_or(0, |(_, time)| *time);
+            let time = now.saturating_sub(earlier);
             used.total_ns += time;
             used.busiest_ns = used.busiest_ns.max(time);
             used.threads += usize::from(time > 0);
@@ -176,7 +177,7 @@ mod tests {
         assert!(!own.sockets().unwrap().is_empty());
         drop(socket);
         assert!(own.cpu().unwrap().threads_ns.iter().any(|(_, time)| *time > 0));
-        assert!(own.enter_network().is_ok(), "our own network namespace");
+        assert!(own.enter_network().is_ok(), "a process should enter its own network namespace");
         assert!(Process::new(u32::MAX).unwrap_err().contains("no process"));
     }
 }

@@ -32,16 +32,17 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 /// `NLM_F_REQUEST | NLM_F_DUMP`.
-const FLAGS: u16 = 0x301;
+const DUMP_FLAGS: u16 = 0x301;
 const TCP: u8 = 6;
 const ESTABLISHED: u8 = 1;
 const LISTEN: u8 = 10;
 /// `INET_DIAG_INFO`: the attribute with the kernel's `tcp_info`.
-const INFO: u16 = 2;
+const INFO_ATTRIBUTE: u16 = 2;
 
-const HEADER: usize = 16;
+const HEADER_BYTES: usize = 16;
 /// Length of `inet_diag_msg`.
-const MESSAGE: usize = 72;
+const MESSAGE_BYTES: usize = 72;
+const REQUEST_BYTES: usize = HEADER_BYTES + 56; // the header and `inet_diag_req_v2`
 
 /// All listening and established TCP sockets of this network namespace, by inode.
 pub(super) fn all() -> io::Result<HashMap<u32, Socket>> {
@@ -89,16 +90,16 @@ fn dump(family: u8, found: &mut HashMap<u32, Socket>) -> io::Result<()> {
     }
 }
 
-fn request(family: u8) -> [u8; HEADER + 56] {
-    let mut bytes = [0; HEADER + 56];
-    bytes[0..4].copy_from_slice(&(HEADER as u32 + 56).to_ne_bytes());
+fn request(family: u8) -> [u8; REQUEST_BYTES] {
+    let mut bytes = [0; REQUEST_BYTES];
+    bytes[0..4].copy_from_slice(&(REQUEST_BYTES as u32).to_ne_bytes());
     bytes[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
-    bytes[6..8].copy_from_slice(&FLAGS.to_ne_bytes());
-    bytes[HEADER] = family;
-    bytes[HEADER + 1] = TCP;
-    bytes[HEADER + 2] = 1 << (INFO - 1);
+    bytes[6..8].copy_from_slice(&DUMP_FLAGS.to_ne_bytes());
+    bytes[HEADER_BYTES] = family;
+    bytes[HEADER_BYTES + 1] = TCP;
+    bytes[HEADER_BYTES + 2] = 1 << (INFO_ATTRIBUTE - 1);
     let states: u32 = 1 << ESTABLISHED | 1 << LISTEN;
-    bytes[HEADER + 4..HEADER + 8].copy_from_slice(&states.to_ne_bytes());
+    bytes[HEADER_BYTES + 4..HEADER_BYTES + 8].copy_from_slice(&states.to_ne_bytes());
     bytes
 }
 
@@ -106,7 +107,7 @@ fn request(family: u8) -> [u8; HEADER + 56] {
 fn message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let length = u32::from_ne_bytes(array(bytes, 0)?) as usize;
     let kind = u16::from_ne_bytes(array(bytes, 4)?);
-    let body = bytes.get(HEADER..length)?;
+    let body = bytes.get(HEADER_BYTES..length)?;
     let next = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
     Some((kind, body, next))
 }
@@ -125,11 +126,11 @@ fn parse(body: &[u8]) -> Option<Socket> {
         local: SocketAddr::new(ip, port),
         counts: Counts::default(),
     };
-    let mut rest = body.get(MESSAGE..)?;
+    let mut rest = body.get(MESSAGE_BYTES..)?;
     while let Some(length) = array(rest, 0).map(|bytes| u16::from_ne_bytes(bytes) as usize) {
         let kind = u16::from_ne_bytes(array(rest, 2)?);
         let Some(value) = rest.get(4..length) else { break };
-        if kind == INFO {
+        if kind == INFO_ATTRIBUTE {
             socket.counts = counts(value);
         }
         rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
@@ -139,33 +140,33 @@ fn parse(body: &[u8]) -> Option<Socket> {
 
 /// Reads the counters at their offsets in `tcp_info`, to which newer kernels only append.
 fn counts(info: &[u8]) -> Counts {
-    let long = |at| array(info, at).map_or(0, u64::from_ne_bytes);
-    let word = |at| array(info, at).map_or(0, |bytes| u64::from(u32::from_ne_bytes(bytes)));
+    let counter_64 = |offset| array(info, offset).map_or(0, u64::from_ne_bytes);
+    let counter_32 = |offset| array(info, offset).map_or(0, |bytes| u64::from(u32::from_ne_bytes(bytes)));
     Counts {
-        bytes_in: long(128),
-        bytes_out: long(120),
-        segments_in: word(140),
-        segments_out: word(136),
-        data_in: word(152),
-        data_out: word(156),
+        bytes_in: counter_64(128),
+        bytes_out: counter_64(120),
+        segments_in: counter_32(140),
+        segments_out: counter_32(136),
+        data_in: counter_32(152),
+        data_out: counter_32(156),
     }
 }
 
-fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
-    bytes.get(at..at.checked_add(N)?)?.try_into().ok()
+fn array<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {
+    bytes.get(offset..offset.checked_add(N)?)?.try_into().ok()
 }
 
 impl Counts {
     /// Traffic since `before`; the kernel's 32-bit counters wrap.
     pub(super) fn since(&self, before: &Counts) -> Counts {
-        let word = |now: u64, then: u64| u64::from((now as u32).wrapping_sub(then as u32));
+        let difference_32 = |now: u64, then: u64| u64::from((now as u32).wrapping_sub(then as u32));
         Counts {
             bytes_in: self.bytes_in.saturating_sub(before.bytes_in),
             bytes_out: self.bytes_out.saturating_sub(before.bytes_out),
-            segments_in: word(self.segments_in, before.segments_in),
-            segments_out: word(self.segments_out, before.segments_out),
-            data_in: word(self.data_in, before.data_in),
-            data_out: word(self.data_out, before.data_out),
+            segments_in: difference_32(self.segments_in, before.segments_in),
+            segments_out: difference_32(self.segments_out, before.segments_out),
+            data_in: difference_32(self.data_in, before.data_in),
+            data_out: difference_32(self.data_out, before.data_out),
         }
     }
 
@@ -193,10 +194,10 @@ mod tests {
     }
 
     #[test]
-    fn both_families_are_counted() {
+    fn sockets_of_both_address_families_are_counted() {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(listener) = TcpListener::bind(address) else {
-                println!("skipped: {address} cannot be bound here");
+                println!("skipped: no socket at {address}");
                 continue;
             };
             let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -204,16 +205,16 @@ mod tests {
             client.write_all(b"12345").unwrap();
             server.read_exact(&mut [0; 5]).unwrap();
             let all = all().unwrap();
-            let seen = all[&inode(&server)];
-            assert_eq!(seen.local, listener.local_addr().unwrap());
-            assert_eq!((seen.counts.bytes_in, seen.counts.data_in, seen.counts.bytes_out), (5, 1, 0));
-            assert!(!seen.is_listening);
+            let socket = all[&inode(&server)];
+            assert_eq!(socket.local, listener.local_addr().unwrap());
+            assert_eq!((socket.counts.bytes_in, socket.counts.data_in, socket.counts.bytes_out), (5, 1, 0));
+            assert!(!socket.is_listening);
         }
     }
 
     #[test]
-    fn a_truncated_message_does_not_panic() {
-        let body = [7; MESSAGE + 12];
+    fn truncated_messages_do_not_panic() {
+        let body = [7; MESSAGE_BYTES + 12];
         for length in 0..body.len() {
             let _ = parse(&body[..length]);
             let _ = message(&body[..length]);
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_wrap() {
+    fn differences_of_wrapped_counters_are_right() {
         let before = Counts { data_in: u64::from(u32::MAX), bytes_in: 7, ..Counts::default() };
         let now = Counts { data_in: 4, bytes_in: 9, ..Counts::default() };
         assert_eq!(now.since(&before), Counts { data_in: 5, bytes_in: 2, ..Counts::default() });

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_next_step_is_on_a_line_of_its_own() {
+    fn next_step_is_printed_on_its_own_line() {
         let finding = Finding::missing("kernel", "3.10", "use 4.14 or later");
         let text = finding.to_string();
         assert!(

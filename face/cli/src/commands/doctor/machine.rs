@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::net::{AddressFamily, SocketType, socket, sockopt};
 use rustix::process::{Resource, getrlimit};
 use spillway_shim_core::config::glibc_version;
-use spillway_shim_core::status::directories;
+use spillway_shim_core::status::page_directories;
 
 use super::finding::Finding;
 use crate::commands::run::shim;
@@ -22,7 +22,7 @@ const NET_ADMIN: u32 = 12;
 const SYS_ADMIN: u32 = 21;
 const BPF: u32 = 39;
 /// With fewer descriptors a helper or server serves few clients.
-const FILES_FEW: u64 = 65_536;
+const OPEN_FILES_MIN: u64 = 65_536;
 
 pub(super) fn findings() -> Vec<Finding> {
     vec![
@@ -39,12 +39,12 @@ pub(super) fn findings() -> Vec<Finding> {
     ]
 }
 
-fn text(path: &str) -> Option<String> {
+fn read_text(path: &str) -> Option<String> {
     fs::read_to_string(path).ok().map(|text| text.trim_end().to_owned())
 }
 
 fn kernel() -> Finding {
-    let release = text("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".into());
+    let release = read_text("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".into());
     let mut parts = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
     match (parts.next(), parts.next()) {
         (Some(major), Some(minor)) if (major, minor) < KERNEL_MIN => {
@@ -79,12 +79,12 @@ fn open_files() -> Finding {
     let limit = getrlimit(Resource::Nofile);
     let show = |limit: Option<u64>| limit.map_or_else(|| "unlimited".to_owned(), |number| number.to_string());
     let found = format!("{} now, {} at most", show(limit.current), show(limit.maximum));
-    if limit.maximum.is_some_and(|files| files < FILES_FEW) {
+    if limit.maximum.is_some_and(|files| files < OPEN_FILES_MIN) {
         let next =
             "each client needs one: LimitNOFILE= in units, ulimit -n or /etc/security/limits.conf elsewhere";
         return Finding::warning("open files", found, next);
     }
-    if limit.current.is_some_and(|files| files < FILES_FEW) {
+    if limit.current.is_some_and(|files| files < OPEN_FILES_MIN) {
         let next = "a helper raises it by itself; a server under `spillway run` needs one for each helped client, so \
                     give it more (LimitNOFILE=, ulimit -n, or its own option)";
         return Finding::warning("open files", found, next);
@@ -107,7 +107,7 @@ fn reuse_port() -> Finding {
 
 fn clock() -> Finding {
     let path = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
-    match text(path) {
+    match read_text(path) {
         Some(name) if FAST_CLOCKS.contains(&name.as_str()) => Finding::ok("clock", name),
         Some(name) => {
             let next = "reading the clock takes a system call, which costs helpers and servers CPU time; choose tsc if \
@@ -122,7 +122,7 @@ fn status_pages() -> Finding {
     let is_writable = |path: &&String| {
         rustix::fs::access(path.as_str(), rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK).is_ok()
     };
-    let directories = directories();
+    let directories = page_directories();
     match directories.iter().find(is_writable) {
         Some(directory) => {
             Finding::ok("status pages", format!("servers of this user write them to {directory}"))
@@ -149,30 +149,30 @@ fn cgroups() -> Finding {
 
 fn namespaces() -> Finding {
     let what = "laboratory";
-    let only =
+    let next =
         "only `spillway-lab demo` and `spillway-lab bench` need them; all other commands run without root";
-    let has_them = Path::new("/proc/self/ns/net").exists();
+    let has_namespaces = Path::new("/proc/self/ns/net").exists();
     let is_root = rustix::process::geteuid().is_root();
     let capable = capability(NET_ADMIN) && capability(SYS_ADMIN);
-    match (has_them, capable) {
+    match (has_namespaces, capable) {
         (true, true) => Finding::ok(what, "network namespaces can be created"),
-        (false, _) => Finding::warning(what, "the kernel has no network namespaces", only),
+        (false, _) => Finding::warning(what, "the kernel has no network namespaces", next),
         (true, false) if is_root => {
-            Finding::warning(what, "root without CAP_NET_ADMIN and CAP_SYS_ADMIN", only)
+            Finding::warning(what, "root without CAP_NET_ADMIN and CAP_SYS_ADMIN", next)
         }
-        (true, false) => Finding::warning(what, "network namespaces need root", only),
+        (true, false) => Finding::warning(what, "network namespaces need root", next),
     }
 }
 
 /// Whether this process has a capability in its effective set.
 fn capability(number: u32) -> bool {
-    let status = text("/proc/self/status").unwrap_or_default();
+    let status = read_text("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
         .is_some_and(|mask| mask >> number & 1 == 1)
 }
 
-/// Checks the key files in [`KEY_DIRECTORY`] and those named as options. A bad one is an error only if it was named.
+/// Checks the key files in [`KEY_DIRECTORY`] and those of options. A bad file is an error only if an option names it.
 pub(super) fn key_files(named: &[Option<&Path>]) -> Vec<Finding> {
     let mut files: Vec<PathBuf> = named.iter().flatten().map(|path| path.to_path_buf()).collect();
     let is_key = |path: &PathBuf| path.extension().is_some_and(|end| end == "key");
@@ -208,9 +208,9 @@ pub(super) fn xdp(interface: &str) -> Vec<Finding> {
             next,
         ));
     } else {
-        let about =
+        let attribute =
             |file: &str| fs::read_to_string(folder.join(file)).unwrap_or_default().trim_end().to_owned();
-        let (state, mtu) = (about("operstate"), about("mtu"));
+        let (state, mtu) = (attribute("operstate"), attribute("mtu"));
         findings.push(match mtu.parse::<u32>() {
             Ok(bytes) if bytes > 3498 => Finding::missing(
                 "interface",
@@ -249,16 +249,19 @@ mod tests {
     #[test]
     fn this_host_meets_the_requirements_of_kernel_sockets() {
         let findings = findings();
-        assert!(findings.iter().all(|one| one.state != State::Missing), "{findings:?}");
-        assert!(findings.iter().all(|one| one.state == State::Ok || !one.next.is_empty()), "{findings:?}");
+        assert!(findings.iter().all(|finding| finding.state != State::Missing), "{findings:?}");
+        assert!(
+            findings.iter().all(|finding| finding.state == State::Ok || !finding.next.is_empty()),
+            "{findings:?}"
+        );
     }
 
     #[test]
-    fn an_interface_must_be_the_name_of_an_existing_one() {
+    fn xdp_without_an_existing_interface_is_missing() {
         for name in ["", "../net/lo", "no-such-if"] {
             assert_eq!(xdp(name)[0].state, State::Missing);
         }
-        assert_eq!(xdp("lo").last().map(|one| one.what), Some("engine xdp"));
+        assert_eq!(xdp("lo").last().map(|finding| finding.what), Some("engine xdp"));
     }
 
     #[test]
@@ -266,7 +269,9 @@ mod tests {
         let path = Path::new("/no/such.key");
         let findings = key_files(&[Some(path), None]);
         assert!(
-            findings.iter().any(|one| one.state == State::Missing && one.found.contains("spillway key new"))
+            findings
+                .iter()
+                .any(|finding| finding.state == State::Missing && finding.found.contains("spillway key new"))
         );
     }
 }

@@ -10,12 +10,12 @@ use spillway_wire::preamble::{Hello, Role, VERSIONS, Verdict, WELCOME_BYTES, Wel
 
 use super::finding::Finding;
 
-/// For the connect, and for each read and write.
+/// Timeout of the connect, and of each read and write.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-const WHAT: &str = "server";
+const SERVER_CHECK: &str = "server";
 
-/// Probes a link port with this key in this role; without a key on loopback with the loopback key.
+/// Probes a link port with this key in this role. Without a key, a loopback port is probed with the loopback key.
 pub(super) fn findings(server: &str, key: Option<&Path>, role: Role) -> Vec<Finding> {
     match probe(server, key, role) {
         Ok(findings) => findings,
@@ -24,21 +24,23 @@ pub(super) fn findings(server: &str, key: Option<&Path>, role: Role) -> Vec<Find
 }
 
 fn probe(server: &str, key: Option<&Path>, role: Role) -> Result<Vec<Finding>, Box<Finding>> {
-    let missing = |found: String, next: &str| Box::new(Finding::missing(WHAT, found, next));
+    let missing = |found: String, next: &str| Box::new(Finding::missing(SERVER_CHECK, found, next));
     let named_key = key
         .map(spillway_keys::read_key_file)
         .transpose()
         .map_err(|error| missing(error.to_string(), "the key is needed to reach the server"))?;
-    let (mut stream, peer, took) = connect(server)?;
+    let (mut stream, peer, elapsed) = connect(server)?;
     let key = match &named_key {
         Some(key) => key.clone(),
         None if is_loopback(peer.ip()) => Key::loopback_only(),
         // A random key is refused, but the answer still shows that this is a link port and its version.
         None => spillway_keys::fresh_key().map_err(|error| missing(error.to_string(), ""))?,
     };
-    let mut findings =
-        vec![Finding::ok(WHAT, format!("{peer} answers in {:.1} ms", took.as_secs_f64() * 1000.0))];
-    let welcome = greet(&mut stream, &key, role);
+    let mut findings = vec![Finding::ok(
+        SERVER_CHECK,
+        format!("{peer} answers in {:.1} ms", elapsed.as_secs_f64() * 1000.0),
+    )];
+    let welcome = handshake(&mut stream, &key, role);
     let finding = match welcome {
         Err(why) => {
             return Err(missing(
@@ -57,7 +59,7 @@ fn is_loopback(ip: IpAddr) -> bool {
 }
 
 fn connect(server: &str) -> Result<(TcpStream, SocketAddr, Duration), Box<Finding>> {
-    let missing = |found: String, next: &str| Box::new(Finding::missing(WHAT, found, next));
+    let missing = |found: String, next: &str| Box::new(Finding::missing(SERVER_CHECK, found, next));
     let addresses: Vec<SocketAddr> = server
         .to_socket_addrs()
         .map_err(|error| missing(format!("{server}: {error}"), "name it as HOST:PORT, with its link port"))?
@@ -91,7 +93,7 @@ enum Answer {
     Refused(Verdict),
 }
 
-fn greet(stream: &mut TcpStream, key: &Key, role: Role) -> Result<Answer, String> {
+fn handshake(stream: &mut TcpStream, key: &Key, role: Role) -> Result<Answer, String> {
     let describe = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => "no answer in time".to_owned(),
         std::io::ErrorKind::UnexpectedEof => "the connection was closed without an answer".to_owned(),
@@ -119,12 +121,12 @@ fn greet(stream: &mut TcpStream, key: &Key, role: Role) -> Result<Answer, String
 }
 
 fn link_finding(answer: Answer, has_key: bool, role: Role) -> Finding {
-    let ours = format!("{} to {}", VERSIONS.start(), VERSIONS.end());
+    let supported = format!("{} to {}", VERSIONS.start(), VERSIONS.end());
     match answer {
         Answer::Accepted(welcome) => Finding::ok(
             "link",
             format!(
-                "version {} (this command supports {ours}); the key is accepted for a {role}; {} connections a link",
+                "version {} (this command supports {supported}); the key is accepted for a {role}; {} connections a link",
                 welcome.version, welcome.connections_max
             ),
         ),
@@ -135,7 +137,7 @@ fn link_finding(answer: Answer, has_key: bool, role: Role) -> Finding {
         ),
         Answer::Refused(Verdict::Version) => Finding::missing(
             "link",
-            format!("the server supports none of versions {ours}"),
+            format!("the server supports none of versions {supported}"),
             "update the older of the two: versions N and N-1 work together",
         ),
         Answer::Refused(Verdict::Full) => {
@@ -162,7 +164,7 @@ mod tests {
     use super::*;
 
     /// The findings about a server that answers with these bytes.
-    fn against(answer: Vec<u8>) -> Vec<Finding> {
+    fn findings_for_reply(answer: Vec<u8>) -> Vec<Finding> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let server = std::thread::spawn(move || {
@@ -178,21 +180,27 @@ mod tests {
 
     #[test]
     fn each_kind_of_answer_has_a_finding() {
-        let last = |answer: Vec<u8>| against(answer).pop().unwrap();
-        let other = last(b"-ERR unknown command\r\n".to_vec());
-        assert!(other.state == State::Missing && other.found.contains("not a link port"), "{other}");
-        let noise = last(vec![b'x'; WELCOME_BYTES]);
-        assert!(noise.found.contains("not a link port"), "{noise}");
+        let last = |answer: Vec<u8>| findings_for_reply(answer).pop().unwrap();
+        let redis_error = last(b"-ERR unknown command\r\n".to_vec());
+        assert!(
+            redis_error.state == State::Missing && redis_error.found.contains("not a link port"),
+            "{redis_error}"
+        );
+        let unknown_bytes = last(vec![b'x'; WELCOME_BYTES]);
+        assert!(unknown_bytes.found.contains("not a link port"), "{unknown_bytes}");
         let key = last(Welcome::refusal(Verdict::Key).emit().to_vec());
         assert!(key.state == State::Warning && key.next.contains("--key"), "{key}");
         let version = last(Welcome::refusal(Verdict::Version).emit().to_vec());
         assert!(version.state == State::Missing && version.next.contains("update"), "{version}");
         let full = last(Welcome::refusal(Verdict::Full).emit().to_vec());
         assert_eq!(full.state, State::Missing);
-        let mut impostor = Welcome::refusal(Verdict::Full);
-        (impostor.verdict, impostor.version, impostor.connections_max) = (Verdict::Proceed, 1, 5);
-        let impostor = last(impostor.emit().to_vec());
-        assert!(impostor.state == State::Missing && impostor.found.contains("not the key"), "{impostor}");
+        let mut wrong_proof = Welcome::refusal(Verdict::Full);
+        (wrong_proof.verdict, wrong_proof.version, wrong_proof.connections_max) = (Verdict::Proceed, 1, 5);
+        let wrong_proof = last(wrong_proof.emit().to_vec());
+        assert!(
+            wrong_proof.state == State::Missing && wrong_proof.found.contains("not the key"),
+            "{wrong_proof}"
+        );
     }
 
     #[test]

@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 
 use spillway_metrics::{Declared, Exposition, Family};
-use spillway_shim_core::status::{Counter, ServerPage, ServerStatus, State, Traffic, Unreadable};
+use spillway_shim_core::status::{Counter, ServerPage, ServerStatus, State, Traffic, UnreadablePage};
 
-use crate::commands::servers::{connections, established, of, refusals};
+use crate::commands::servers::{connections, count_of, established, refusals};
 
 /// Labels of a server. The process id is needed because programs and ports repeat in other network namespaces. If the
 /// exporter does not see the process, its PID namespace follows the id: the first process of each container has id 1.
@@ -23,7 +23,7 @@ struct ServerSample {
     /// Authenticated links, and virtual connections of all links.
     links: u64,
     connections: u64,
-    /// Without its links: a page may have thousands, and a host many pages.
+    /// The status without links: a page may have thousands of links, and a host many pages.
     status: ServerStatus,
 }
 
@@ -35,18 +35,18 @@ impl ServerSample {
     }
 }
 
-impl From<(Vec<ServerPage>, Vec<Unreadable>)> for Servers {
-    fn from((pages, unreadable): (Vec<ServerPage>, Vec<Unreadable>)) -> Servers {
+impl From<(Vec<ServerPage>, Vec<UnreadablePage>)> for Servers {
+    fn from((pages, unreadable): (Vec<ServerPage>, Vec<UnreadablePage>)) -> Servers {
         // A page of a process that the exporter does not see may have the labels of another.
-        let mut known = HashSet::new();
+        let mut known_labels = HashSet::new();
         let sample = |page: &ServerPage| {
             let status = page.status().ok()?;
             let pid = process_label(page.pid, page.is_visible, page.pid_namespace);
             let labels = [page.program(), status.helped_port.to_string(), pid];
-            known.insert(labels.clone()).then(|| ServerSample::new(labels, status))
+            known_labels.insert(labels.clone()).then(|| ServerSample::new(labels, status))
         };
-        let all: Vec<ServerSample> = pages.iter().filter_map(sample).collect();
-        Servers { unreadable: unreadable.len() + pages.len() - all.len(), samples: all }
+        let samples: Vec<ServerSample> = pages.iter().filter_map(sample).collect();
+        Servers { unreadable: unreadable.len() + pages.len() - samples.len(), samples }
     }
 }
 
@@ -64,17 +64,17 @@ impl Servers {
     }
 
     fn counter(&self, family: &mut Family<'_>, counter: Counter) {
-        self.each(family, |seen| of(&seen.status.counters, counter));
+        self.each(family, |sample| count_of(&sample.status.counters, counter));
     }
 
     fn traffic(&self, family: &mut Family<'_>, traffic: Traffic) {
-        self.each(family, |seen| of(&seen.status.traffic, traffic));
+        self.each(family, |sample| count_of(&sample.status.traffic, traffic));
     }
 }
 
 /// Writes all metrics except those of the exporter's own process.
-pub(super) fn expose(servers: &Servers, out: &mut Exposition) {
-    Declared::write(&ALL, servers, out);
+pub(super) fn expose(servers: &Servers, exposition: &mut Exposition) {
+    Declared::write(&ALL, servers, exposition);
 }
 
 const ALL: [Declared<Servers>; 15] = [
@@ -82,7 +82,7 @@ const ALL: [Declared<Servers>; 15] = [
         "spillway_server_helped",
         SERVER,
         "Whether the server's link port is open: 0 while switched off, or while it cannot be opened.",
-        |servers, family| servers.each(family, |seen| u64::from(seen.status.state == State::On)),
+        |servers, family| servers.each(family, |sample| u64::from(sample.status.state == State::On)),
     ),
     Declared::gauge(
         "spillway_server_pages_unreadable",
@@ -91,10 +91,10 @@ const ALL: [Declared<Servers>; 15] = [
         |servers, family| family.count(&[], servers.unreadable as u64),
     ),
     Declared::gauge("spillway_server_links", SERVER, "Authenticated links now.", |servers, family| {
-        servers.each(family, |seen| seen.links)
+        servers.each(family, |sample| sample.links)
     }),
     Declared::gauge("spillway_server_connections", SERVER, "Virtual connections now.", |servers, family| {
-        servers.each(family, |seen| seen.connections)
+        servers.each(family, |sample| sample.connections)
     }),
     Declared::counter(
         "spillway_server_links_accepted_total",
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_counted_and_not_kept() {
+    fn sample_has_counts_of_links_instead_of_links() {
         let link = |index: u32| LinkStatus {
             index,
             state: if index == 0 { "authenticating" } else { "helper" },
@@ -204,6 +204,7 @@ mod tests {
             age: Duration::ZERO,
             encrypted: true,
             connections: u64::from(index) * 10,
+            sessions: None,
             traffic: Vec::new(),
         };
         let status = ServerStatus {
@@ -218,21 +219,21 @@ mod tests {
             traffic: Vec::new(),
             links: (0..3).map(link).collect(),
         };
-        let seen = ServerSample::new(["memcached".into(), "11211".into(), "812".into()], status);
-        assert_eq!((seen.links, seen.connections, seen.status.links.capacity()), (2, 30, 0));
+        let sample = ServerSample::new(["memcached".into(), "11211".into(), "812".into()], status);
+        assert_eq!((sample.links, sample.connections, sample.status.links.capacity()), (2, 30, 0));
     }
 
     #[test]
-    fn processes_of_other_pid_namespaces_are_told_apart() {
+    fn label_of_a_process_in_another_pid_namespace_has_the_namespace() {
         assert_eq!(process_label(812, true, Some(4_026_532_201)), "812");
         assert_eq!(process_label(1, false, Some(4_026_532_201)), "1@4026532201");
         assert_eq!(process_label(1, false, None), "1@0");
     }
 
     #[test]
-    fn a_host_without_servers_exposes_that() {
-        let mut out = Exposition::new();
-        expose(&Servers { samples: Vec::new(), unreadable: 2 }, &mut out);
-        assert!(out.into_text().contains("spillway_server_pages_unreadable 2\n"));
+    fn unreadable_pages_are_exposed_without_servers() {
+        let mut exposition = Exposition::new();
+        expose(&Servers { samples: Vec::new(), unreadable: 2 }, &mut exposition);
+        assert!(exposition.into_text().contains("spillway_server_pages_unreadable 2\n"));
     }
 }

@@ -7,8 +7,11 @@ use clap::{Arg, Command};
 /// A section for each command that help shows, with a table of its options.
 pub(super) fn text(command: &Command) -> String {
     let mut text = String::new();
-    for one in command.get_subcommands().filter(|one| !one.is_hide_set() && one.get_name() != "help") {
-        section(&mut text, one, &format!("spillway {}", one.get_name()));
+    for subcommand in command
+        .get_subcommands()
+        .filter(|subcommand| !subcommand.is_hide_set() && subcommand.get_name() != "help")
+    {
+        section(&mut text, subcommand, &format!("spillway {}", subcommand.get_name()));
     }
     text
 }
@@ -25,8 +28,8 @@ fn section(text: &mut String, command: &Command, name: &str) {
         }
         text.push('\n');
     }
-    for inner in command.get_subcommands().filter(|one| one.get_name() != "help") {
-        section(text, inner, &format!("{name} {}", inner.get_name()));
+    for subcommand in command.get_subcommands().filter(|subcommand| subcommand.get_name() != "help") {
+        section(text, subcommand, &format!("{name} {}", subcommand.get_name()));
     }
 }
 
@@ -47,7 +50,7 @@ fn spelling(arg: &Arg) -> String {
 
 fn meaning(arg: &Arg) -> String {
     let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
-    let mut words = vec![help.split(" [default:").next().unwrap_or_default().trim().to_owned()];
+    let mut parts = vec![help.split(" [default:").next().unwrap_or_default().trim().to_owned()];
     let values: Vec<String> = arg
         .get_possible_values()
         .iter()
@@ -55,12 +58,12 @@ fn meaning(arg: &Arg) -> String {
         .map(|value| format!("`{}`", value.get_name()))
         .collect();
     if !values.is_empty() {
-        words.push(format!("({})", values.join(", ")));
+        parts.push(format!("({})", values.join(", ")));
     }
     if let Some(variable) = arg.get_env() {
-        words.push(format!("(`{}`)", variable.to_string_lossy()));
+        parts.push(format!("(`{}`)", variable.to_string_lossy()));
     }
-    escape(&words.join(" ")).replace('\n', " ")
+    escape(&parts.join(" ")).replace('\n', " ")
 }
 
 /// The default value in the help text's `[default: …]`, otherwise clap's.
@@ -68,9 +71,10 @@ fn default(arg: &Arg) -> String {
     let values: Vec<String> =
         arg.get_default_values().iter().map(|value| value.to_string_lossy().into_owned()).collect();
     let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
-    let named = help.split_once("[default:").map(|(_, rest)| rest.trim().trim_end_matches(']').to_owned());
-    match named {
-        Some(named) => escape(&named).replace('\n', " "),
+    let default_in_help =
+        help.split_once("[default:").map(|(_, rest)| rest.trim().trim_end_matches(']').to_owned());
+    match default_in_help {
+        Some(default_in_help) => escape(&default_in_help).replace('\n', " "),
         None if values.is_empty() || !arg.get_action().takes_values() => String::new(),
         None => format!("`{}`", escape(&values.join(","))),
     }
@@ -83,15 +87,15 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_documentation_has_every_command_and_option() {
+    fn documentation_equals_the_generated_reference() {
         let page = include_str!("../../../../../docs/commands.md");
         let mut command = crate::definition();
         command.build();
         let (_, documented) = page.split_once("## Every command\n\n").expect("the heading of the reference");
-        let made = super::text(&command);
+        let generated = super::text(&command);
         assert!(
-            documented.trim() == made.trim(),
-            "docs/commands.md is not what `spillway generate reference` prints below \"Every command\""
+            documented.trim() == generated.trim(),
+            "docs/commands.md differs from the output of `spillway generate reference` below \"Every command\""
         );
     }
 }

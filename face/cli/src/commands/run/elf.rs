@@ -50,18 +50,18 @@ fn parse<H: FileHeader<Endian = Endianness>>(bytes: &[u8]) -> object::Result<Elf
             }
         }
     }
-    // A stripped program may have no sections; the segments have to do.
+    // A stripped program may have no sections; then only its segments are examined.
     let Ok(sections) = header.sections(endian, bytes) else { return Ok(elf) };
     for section in sections.iter() {
         elf.is_go |= sections.section_name(endian, section).is_ok_and(|name| name == b".go.buildinfo");
     }
-    if let Ok(Some((mut needs, strings))) = sections.gnu_verneed(endian, bytes)
+    if let Ok(Some((mut requirements, strings))) = sections.gnu_verneed(endian, bytes)
         && let Ok(strings) = sections.strings(endian, bytes, strings)
     {
-        while let Ok(Some((_, mut versions))) = needs.next() {
+        while let Ok(Some((_, mut versions))) = requirements.next() {
             while let Ok(Some(version)) = versions.next() {
-                let named = version.name(endian, strings).ok().and_then(glibc_version);
-                elf.glibc = elf.glibc.max(named);
+                let required = version.name(endian, strings).ok().and_then(glibc_version);
+                elf.glibc = elf.glibc.max(required);
             }
         }
     }
@@ -82,8 +82,8 @@ pub(super) fn version(text: &str) -> Option<Version> {
 mod tests {
     use super::*;
 
-    const INTERPRETER: u32 = 3;
-    const NOTE: u32 = 4;
+    const PT_INTERP: u32 = 3;
+    const PT_NOTE: u32 = 4;
 
     /// An ELF file with these segments: (type, content).
     fn program(machine: u16, parts: &[(u32, &[u8])]) -> Vec<u8> {
@@ -106,20 +106,19 @@ mod tests {
 
     #[test]
     fn static_dynamic_and_go_programs_are_recognised() {
-        let glibc =
-            Elf::parse(&program(62, &[(1, b"code"), (INTERPRETER, b"/lib64/ld-linux-x86-64.so.2\0")]));
+        let glibc = Elf::parse(&program(62, &[(1, b"code"), (PT_INTERP, b"/lib64/ld-linux-x86-64.so.2\0")]));
         let glibc = glibc.unwrap();
         assert_eq!(glibc.interpreter.as_deref(), Some("/lib64/ld-linux-x86-64.so.2"));
         assert_eq!((glibc.machine, glibc.is_go, glibc.is_64_bit), (62, false, true));
         assert_eq!(Elf::parse(&program(62, &[(1, b"code")])).unwrap().interpreter, None);
         let note = b"\x04\0\0\0\x04\0\0\0\x04\0\0\0Go\0\0abcd";
-        assert!(Elf::parse(&program(62, &[(NOTE, note)])).unwrap().is_go);
+        assert!(Elf::parse(&program(62, &[(PT_NOTE, note)])).unwrap().is_go);
     }
 
     #[test]
     fn this_program_requires_glibc() {
-        let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
-        let elf = Elf::parse(&own).unwrap();
+        let bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        let elf = Elf::parse(&bytes).unwrap();
         assert!(elf.glibc.is_some_and(|version| ((2, 2)..(3, 0)).contains(&version)), "{elf:?}");
         assert!(!elf.is_go && elf.interpreter.is_some());
         assert_eq!(version("2.2.5"), Some((2, 2)));
@@ -128,12 +127,12 @@ mod tests {
 
     #[test]
     fn malformed_programs_do_not_panic() {
-        let whole = program(62, &[(INTERPRETER, b"/lib/ld.so\0"), (NOTE, b"x")]);
-        for cut in 0..whole.len() {
-            let _ = Elf::parse(&whole[..cut]);
+        let program_bytes = program(62, &[(PT_INTERP, b"/lib/ld.so\0"), (PT_NOTE, b"x")]);
+        for cut in 0..program_bytes.len() {
+            let _ = Elf::parse(&program_bytes[..cut]);
         }
-        for position in 0..whole.len() {
-            let mut bytes = whole.clone();
+        for position in 0..program_bytes.len() {
+            let mut bytes = program_bytes.clone();
             bytes[position] = 0xff;
             let _ = Elf::parse(&bytes);
         }

@@ -1,4 +1,4 @@
-//! Whether the dynamic linker loads the preload library into a command, and the command calls the C library.
+//! Checks that the dynamic linker loads the preload library into a command, and that the command calls the C library.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -12,8 +12,8 @@ use spillway_shim_core::config::glibc_version;
 use super::elf::{Elf, Version};
 use super::script;
 
-/// Depth to which scripts that are interpreted by, or start, other scripts are followed.
-const DEPTH: u32 = 4;
+/// Maximum depth of scripts that start other scripts, or are interpreted by them.
+const DEPTH_MAX: u32 = 4;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Unfit {
@@ -89,7 +89,7 @@ impl fmt::Display for Unfit {
 }
 
 pub(super) fn can_preload(command: &OsStr, shim: &Path) -> Result<(), Unfit> {
-    let path = found(command).ok_or_else(|| Unfit::NotFound(command.to_owned()))?;
+    let path = find_command(command).ok_or_else(|| Unfit::NotFound(command.to_owned()))?;
     let library = fs::read(shim).map_err(|error| Unfit::Unreadable(shim.to_path_buf(), error.to_string()))?;
     let Some(library) = Elf::parse(&library) else {
         return Err(Unfit::Unreadable(shim.to_path_buf(), "not an ELF library".into()));
@@ -99,10 +99,10 @@ pub(super) fn can_preload(command: &OsStr, shim: &Path) -> Result<(), Unfit> {
     {
         return Err(Unfit::OldGlibc { needed, found });
     }
-    examine(&path, &library, DEPTH)
+    examine(&path, &library, DEPTH_MAX)
 }
 
-fn found(command: &OsStr) -> Option<PathBuf> {
+fn find_command(command: &OsStr) -> Option<PathBuf> {
     let is_command = |path: &Path| {
         fs::metadata(path).is_ok_and(|status| status.is_file() && status.permissions().mode() & 0o111 != 0)
     };
@@ -161,11 +161,11 @@ fn examine_rights(path: &Path) -> Result<(), Unfit> {
 fn examine_script(script: &[u8], shim: &Elf, depth: u32) -> Result<(), Unfit> {
     let text = String::from_utf8_lossy(script);
     let (first_line, rest) = text.split_once('\n').unwrap_or((&text, ""));
-    if let Some(path) = script::interpreter(first_line).and_then(|name| found(OsStr::new(name))) {
+    if let Some(path) = script::interpreter(first_line).and_then(|name| find_command(OsStr::new(name))) {
         examine(&path, shim, depth - 1)?;
     }
     let programs: Vec<PathBuf> =
-        script::executed(rest).iter().filter_map(|name| found(OsStr::new(name))).collect();
+        script::executed_programs(rest).iter().filter_map(|name| find_command(OsStr::new(name))).collect();
     let mut verdicts = programs.iter().map(|path| examine(path, shim, depth - 1));
     let Some(first) = verdicts.next() else { return Ok(()) };
     if first.is_ok() || verdicts.any(|verdict| verdict.is_ok()) { Ok(()) } else { first }
@@ -175,28 +175,32 @@ fn examine_script(script: &[u8], shim: &Elf, depth: u32) -> Result<(), Unfit> {
 mod tests {
     use super::*;
 
-    fn own() -> Elf {
+    fn own_program() -> Elf {
         Elf::parse(&fs::read(env::current_exe().unwrap()).unwrap()).unwrap()
     }
 
     #[test]
     fn commands_of_this_host_can_be_preloaded() {
-        let own = env::current_exe().unwrap();
-        assert_eq!(can_preload(OsStr::new("sh"), &own), Ok(()));
+        let own_path = env::current_exe().unwrap();
+        assert_eq!(can_preload(OsStr::new("sh"), &own_path), Ok(()));
         let missing = OsStr::new("no-such-command-here");
-        assert_eq!(can_preload(missing, &own), Err(Unfit::NotFound(missing.to_owned())));
+        assert_eq!(can_preload(missing, &own_path), Err(Unfit::NotFound(missing.to_owned())));
         assert!(glibc_version().is_some_and(|version| version >= (2, 17)));
     }
 
     #[test]
-    fn a_script_is_as_fit_as_what_it_starts() {
-        let shim = own();
-        let other = Elf { machine: shim.machine ^ 1, ..own() };
-        let path = found(OsStr::new("sh")).unwrap();
-        assert_eq!(examine(&path, &other, 4), Err(Unfit::OtherMachine(path)));
-        assert!(examine_script(b"/bin/sh\nexec sleep 1\n", &other, 4).is_err());
+    fn script_is_fit_if_its_interpreter_and_program_are() {
+        let shim = own_program();
+        let foreign_shim = Elf { machine: shim.machine ^ 1, ..own_program() };
+        let path = find_command(OsStr::new("sh")).unwrap();
+        assert_eq!(examine(&path, &foreign_shim, 4), Err(Unfit::OtherMachine(path)));
+        assert!(examine_script(b"/bin/sh\nexec sleep 1\n", &foreign_shim, 4).is_err());
         assert_eq!(examine_script(b"/bin/sh\nexec no-such-command-here\n", &shim, 4), Ok(()));
-        assert_eq!(examine_script(b"no-such-interpreter\n", &shim, 4), Ok(()), "exec reports it");
+        assert_eq!(
+            examine_script(b"no-such-interpreter\n", &shim, 4),
+            Ok(()),
+            "a missing interpreter should be left to exec"
+        );
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub(super) fn interpreter(first_line: &str) -> Option<&str> {
 }
 
 /// The programs behind `exec`, in shell and Perl scripts.
-pub(super) fn executed(text: &str) -> Vec<String> {
+pub(super) fn executed_programs(text: &str) -> Vec<String> {
     let mut variables: Vec<(&str, &str)> = Vec::new();
     let mut programs = Vec::new();
     for line in text.lines().take(LINES_MAX).map(str::trim).filter(|line| !line.starts_with('#')) {
@@ -26,7 +26,7 @@ pub(super) fn executed(text: &str) -> Vec<String> {
             variables.push((name, value));
         }
         let Some(rest) = after_exec(line) else { continue };
-        if let Some(program) = first_word(rest).and_then(|word| resolved(word, &variables))
+        if let Some(program) = first_word(rest).and_then(|word| resolve(word, &variables))
             && programs.len() < PROGRAMS_MAX
         {
             programs.push(program.to_owned());
@@ -57,10 +57,10 @@ fn first_word(rest: &str) -> Option<&str> {
     (!word.is_empty()).then_some(word)
 }
 
-fn resolved<'a>(word: &'a str, variables: &[(&str, &'a str)]) -> Option<&'a str> {
+fn resolve<'a>(word: &'a str, variables: &[(&str, &'a str)]) -> Option<&'a str> {
     let Some(name) = word.strip_prefix('$') else { return is_plain(word).then_some(word) };
     let name = name.trim_start_matches('{').trim_end_matches('}');
-    let mut values = variables.iter().filter(|(one, _)| *one == name).map(|(_, value)| *value);
+    let mut values = variables.iter().filter(|(variable, _)| *variable == name).map(|(_, value)| *value);
     let value = values.next()?;
     values.next().is_none().then_some(value)
 }
@@ -92,21 +92,24 @@ mod tests {
     fn the_program_behind_exec_is_found() {
         let shell = "#!/bin/sh\nset -e\nSERVER=/opt/cache/bin/server\nexec 3>/dev/null\nexec >>log\n\
                      [ -x $SERVER ] || exit 1; exec \"$SERVER\" --port 1 \"$@\"\n";
-        assert_eq!(executed(shell), ["/opt/cache/bin/server"]);
+        assert_eq!(executed_programs(shell), ["/opt/cache/bin/server"]);
         let perl = "my $params;\nmy $memcached = \"/usr/bin/memcached\";\nexec \"$memcached $params\";\n";
-        assert_eq!(executed(perl), ["/usr/bin/memcached"]);
-        assert_eq!(executed("exec memcached -m 64"), ["memcached"]);
-        assert_eq!(executed("execute this\n# exec nothing\nexec \"$@\"\nexec $(which x)\n"), [""; 0]);
+        assert_eq!(executed_programs(perl), ["/usr/bin/memcached"]);
+        assert_eq!(executed_programs("exec memcached -m 64"), ["memcached"]);
+        assert_eq!(
+            executed_programs("execute this\n# exec nothing\nexec \"$@\"\nexec $(which x)\n"),
+            [""; 0]
+        );
         let twice = "A=/bin/one\nA=/bin/two\nexec $A\n";
-        assert_eq!(executed(twice), [""; 0], "the variable has two values");
+        assert_eq!(executed_programs(twice), [""; 0], "a variable with two values should be ignored");
     }
 
     #[test]
-    fn any_text_is_accepted() {
+    fn unusual_texts_do_not_panic() {
         for text in
             ["exec", "exec ", "exec \"", "=\n==\n$=x\nexec $", "exec (\"", "; exec", "\u{fe0f}=\u{1f600}"]
         {
-            let _ = executed(text);
+            let _ = executed_programs(text);
         }
     }
 }

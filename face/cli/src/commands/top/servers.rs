@@ -1,9 +1,9 @@
 //! Samples of this host's servers under `spillway run`, from their status pages.
 
 use serde_json::{Value, json};
-use spillway_shim_core::status::{ServerStatus, Traffic, find};
+use spillway_shim_core::status::{ServerStatus, Traffic, find_pages};
 
-use crate::commands::servers::{connections, established, of, refusals};
+use crate::commands::servers::{connections, count_of, established, refusals};
 
 pub(crate) struct ServerSample {
     pub(crate) pid: u32,
@@ -26,14 +26,15 @@ pub(crate) struct ServerRates {
 
 /// All servers whose status pages this user may read.
 pub(super) fn sample(before: &[ServerSample]) -> Vec<ServerSample> {
-    let (pages, _) = find();
-    let read = pages.iter().filter_map(|page| Some((page, page.status().ok()?)));
-    read.map(|(page, status)| {
-        let earlier = before.iter().find(|seen| seen.pid == page.pid);
-        let rates = earlier.and_then(|earlier| ServerRates::between(&earlier.status, &status));
-        ServerSample { pid: page.pid, program: page.program(), status, rates }
-    })
-    .collect()
+    let (pages, _) = find_pages();
+    let readable = pages.iter().filter_map(|page| Some((page, page.status().ok()?)));
+    readable
+        .map(|(page, status)| {
+            let earlier = before.iter().find(|sample| sample.pid == page.pid);
+            let rates = earlier.and_then(|earlier| ServerRates::between(&earlier.status, &status));
+            ServerSample { pid: page.pid, program: page.program(), status, rates }
+        })
+        .collect()
 }
 
 impl ServerRates {
@@ -42,7 +43,8 @@ impl ServerRates {
         if seconds <= 0.0 {
             return None;
         }
-        let traffic = |what| of(&after.traffic, what).saturating_sub(of(&before.traffic, what)) as f64;
+        let traffic =
+            |what| count_of(&after.traffic, what).saturating_sub(count_of(&before.traffic, what)) as f64;
         let refused = |status| refusals(status).map(|(_, number)| number).sum::<u64>();
         let (messages, batches) = (traffic(Traffic::MessagesReceived), traffic(Traffic::BatchesReceived));
         Some(ServerRates {

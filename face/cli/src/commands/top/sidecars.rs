@@ -8,14 +8,14 @@ use spillway_sidecar::SidecarStatus;
 pub(crate) struct SidecarSample {
     socket: PathBuf,
     status: SidecarStatus,
-    /// Since the previous snapshot.
+    /// Rate since the previous snapshot.
     replies_per_s: Option<f64>,
 }
 
 /// Queries the sidecar at this socket. `None`: no sidecar answers there.
 pub(super) fn sample(socket: &Path, before: &[SidecarSample]) -> Option<SidecarSample> {
     let status = spillway_sidecar::query(socket).ok()?;
-    let earlier = before.iter().find(|seen| seen.socket == socket && seen.status.pid == status.pid);
+    let earlier = before.iter().find(|sample| sample.socket == socket && sample.status.pid == status.pid);
     let replies_per_s = earlier.and_then(|earlier| rate(&earlier.status, &status));
     Some(SidecarSample { socket: socket.to_owned(), status, replies_per_s })
 }

@@ -6,7 +6,7 @@ use spillway_shim_core::status::State;
 use super::servers::ServerSample;
 use super::{HelperSample, Snapshot};
 
-const HEADS: [&str; 9] =
+const COLUMN_HEADS: [&str; 9] =
     ["links", "clients", "req/s", "batch/s", "msg/b", "p50 us", "p99 us", "stall/s", "ref/s"];
 
 pub(super) fn text(snapshot: &Snapshot) -> Vec<String> {
@@ -16,7 +16,7 @@ pub(super) fn text(snapshot: &Snapshot) -> Vec<String> {
             lines.push(String::new());
         }
         match status {
-            Ok(status) => helper(status, rates.as_ref(), &mut lines),
+            Ok(status) => helper_lines(status, rates.as_ref(), &mut lines),
             Err(error) => lines.push(format!("{}: {error}", socket.display())),
         }
     }
@@ -30,10 +30,10 @@ pub(super) fn text(snapshot: &Snapshot) -> Vec<String> {
         if !lines.is_empty() {
             lines.push(String::new());
         }
-        lines.push(row("server", HEADS));
+        lines.push(row("server", COLUMN_HEADS));
         for server in &snapshot.servers {
             lines.push(server_line(server));
-            lines.extend(switched(server));
+            lines.extend(state_line(server));
         }
     }
     lines
@@ -41,7 +41,7 @@ pub(super) fn text(snapshot: &Snapshot) -> Vec<String> {
 
 /// A server's line; servers do not measure batch delays.
 fn server_line(server: &ServerSample) -> String {
-    let figure = |value: Option<f64>| value.map_or("-".to_owned(), short);
+    let figure = |value: Option<f64>| value.map_or("-".to_owned(), format_figure);
     let rates = server.rates;
     row(
         &server.program,
@@ -60,55 +60,55 @@ fn server_line(server: &ServerSample) -> String {
 }
 
 /// A line about a server whose link port is closed.
-fn switched(server: &ServerSample) -> Option<String> {
+fn state_line(server: &ServerSample) -> Option<String> {
     let state = server.status.state;
     (state != State::On).then(|| format!("  process {}: {}", server.pid, state.name()))
 }
 
-fn helper(status: &HelperStatus, rates: Option<&Rates>, lines: &mut Vec<String>) {
+fn helper_lines(status: &HelperStatus, rates: Option<&Rates>, lines: &mut Vec<String>) {
     let state = if status.draining { "draining" } else { "up" };
     lines.push(format!(
         "{} ({}) {state} {}  clients {} of {}  buffered {}B",
         status.name,
         status.pid,
-        span(status.uptime_ms / 1000),
+        format_duration(status.uptime_ms / 1000),
         status.clients,
         status.max_connections,
-        short(status.buffered_bytes as f64)
+        format_figure(status.buffered_bytes as f64)
     ));
     if let Some(rates) = rates {
-        lines.push(cpu(&rates.thread_cpu_percent));
+        lines.push(cpu_line(&rates.thread_cpu_percent));
     }
     if status.threads_silent > 0 {
         lines.push(format!("{} of {} threads do not answer", status.threads_silent, status.threads));
     }
-    lines.push(row("service", HEADS));
+    lines.push(row("service", COLUMN_HEADS));
     for service in &status.services {
         let rates = rates.and_then(|rates| rates.services.iter().find(|rates| rates.name == service.name));
         lines.push(service_line(service, rates));
-        lines.extend(links(service));
-        lines.extend(asked(service));
+        lines.extend(links_line(service));
+        lines.extend(load_queries_line(service));
     }
 }
 
 /// Each network thread's share of a core; only the busiest threads if the line is too short.
-fn cpu(percent: &[f64]) -> String {
+fn cpu_line(percent: &[f64]) -> String {
     const SHOWN_MAX: usize = 7;
-    let mut all: Vec<(usize, f64)> = percent.iter().copied().enumerate().collect();
-    let more = all.len().saturating_sub(SHOWN_MAX);
-    if more > 0 {
-        all.sort_by(|a, b| b.1.total_cmp(&a.1));
-        all.truncate(SHOWN_MAX);
+    let mut threads: Vec<(usize, f64)> = percent.iter().copied().enumerate().collect();
+    let hidden = threads.len().saturating_sub(SHOWN_MAX);
+    if hidden > 0 {
+        threads.sort_by(|a, b| b.1.total_cmp(&a.1));
+        threads.truncate(SHOWN_MAX);
     }
     let each: Vec<String> =
-        all.iter().map(|(context, percent)| format!("{context}: {percent:.0}%")).collect();
-    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!("CPU {}{rest}", each.join(" "))
+        threads.iter().map(|(thread, percent)| format!("{thread}: {percent:.0}%")).collect();
+    let hidden_text = if hidden > 0 { format!(" and {hidden} more") } else { String::new() };
+    format!("CPU {}{hidden_text}", each.join(" "))
 }
 
 fn service_line(service: &ServiceStatus, rates: Option<&ServiceRates>) -> String {
-    let up = service.links_that_are_up();
-    let figure = |value: Option<f64>| value.map_or("-".to_owned(), short);
+    let up = service.links_up();
+    let figure = |value: Option<f64>| value.map_or("-".to_owned(), format_figure);
     let rate = |value: fn(&ServiceRates) -> Option<f64>| figure(rates.and_then(value));
     row(
         &service.name,
@@ -126,8 +126,8 @@ fn service_line(service: &ServiceStatus, rates: Option<&ServiceRates>) -> String
     )
 }
 
-/// Links that do not carry clients, by state.
-fn links(service: &ServiceStatus) -> Option<String> {
+/// Links that do not accept clients, by state.
+fn links_line(service: &ServiceStatus) -> Option<String> {
     let mut states: Vec<(&str, usize)> = Vec::new();
     for link in service.links.iter().filter(|link| link.state != "up") {
         match states.iter_mut().find(|(state, _)| *state == link.state) {
@@ -140,12 +140,12 @@ fn links(service: &ServiceStatus) -> Option<String> {
 }
 
 /// Requests of library clients for the helper's load since the start; `None` if there were none.
-fn asked(service: &ServiceStatus) -> Option<String> {
+fn load_queries_line(service: &ServiceStatus) -> Option<String> {
     let refused: Vec<String> = service
         .load_queries_refused
         .iter()
         .filter(|(_, count)| **count > 0)
-        .map(|(reason, count)| format!("{reason} {}", whole(*count)))
+        .map(|(reason, count)| format!("{reason} {}", format_count(*count)))
         .collect();
     let answered = service.load_queries_answered;
     if answered == 0 && refused.is_empty() && service.library_clients_sent_away == 0 {
@@ -153,16 +153,16 @@ fn asked(service: &ServiceStatus) -> Option<String> {
     }
     let refused =
         if refused.is_empty() { String::new() } else { format!(", refused: {}", refused.join(", ")) };
-    let shed = if service.library_clients_sent_away == 0 {
+    let sent_away = if service.library_clients_sent_away == 0 {
         String::new()
     } else {
-        format!("; sent away {}", whole(service.library_clients_sent_away))
+        format!("; sent away {}", format_count(service.library_clients_sent_away))
     };
-    Some(format!("  asked for load {}{refused}{shed}", whole(answered)))
+    Some(format!("  asked for load {}{refused}{sent_away}", format_count(answered)))
 }
 
-fn whole(count: u64) -> String {
-    if count < 10 { count.to_string() } else { short(count as f64) }
+fn format_count(count: u64) -> String {
+    if count < 10 { count.to_string() } else { format_figure(count as f64) }
 }
 
 fn row(name: &str, cells: [&str; 9]) -> String {
@@ -172,8 +172,8 @@ fn row(name: &str, cells: [&str; 9]) -> String {
     )
 }
 
-/// At most five characters.
-fn short(value: f64) -> String {
+/// Formats a figure in at most five characters.
+fn format_figure(value: f64) -> String {
     match value {
         v if v < 9.95 && v > 0.0 => format!("{v:.1}"),
         v if v < 9_999.5 => format!("{v:.0}"),
@@ -183,7 +183,7 @@ fn short(value: f64) -> String {
     }
 }
 
-fn span(seconds: u64) -> String {
+fn format_duration(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds}s"),
         60..3_600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
@@ -247,23 +247,23 @@ mod tests {
         ];
         let lines = text(&Snapshot { helpers, sidecars: Vec::new(), servers: Vec::new() });
         assert!(lines.iter().all(|line| line.chars().count() <= 79), "{lines:#?}");
-        let all = lines.join("\n");
+        let text = lines.join("\n");
         assert!(
-            all.contains("cache           3/4       0       1M     99k  1000    123     1M     0.2      0"),
-            "{all}"
+            text.contains("cache           2/4       0       1M     99k  1000    123     1M     0.2      0"),
+            "{text}"
         );
-        assert!(all.contains("links to 10.0.0.5:11411: 1 waiting, 1 draining"), "{all}");
-        assert!(all.contains("asked for load 12k, refused: proof 7; sent away 40"), "{all}");
+        assert!(text.contains("links to 10.0.0.5:11411: 1 waiting, 1 draining"), "{text}");
+        assert!(text.contains("asked for load 12k, refused: proof 7; sent away 40"), "{text}");
         assert!(
-            all.contains("and 57 more") && all.contains("2d07h") && all.contains("/run/b: no answer"),
-            "{all}"
+            text.contains("and 57 more") && text.contains("2d07h") && text.contains("/run/b: no answer"),
+            "{text}"
         );
     }
 
     #[test]
     fn figures_are_short() {
-        let all = [0.0, 0.04, 9.9, 9.97, 123.6, 9_999.0, 12_345.0, 1e6, 5e12].map(short);
-        assert_eq!(all, ["0", "0.0", "9.9", "10", "124", "9999", "12k", "1M", "5000G"]);
-        assert_eq!([59, 61, 3_700, 90_000].map(span), ["59s", "1m01s", "1h01m", "1d01h"]);
+        let figures = [0.0, 0.04, 9.9, 9.97, 123.6, 9_999.0, 12_345.0, 1e6, 5e12].map(format_figure);
+        assert_eq!(figures, ["0", "0.0", "9.9", "10", "124", "9999", "12k", "1M", "5000G"]);
+        assert_eq!([59, 61, 3_700, 90_000].map(format_duration), ["59s", "1m01s", "1h01m", "1d01h"]);
     }
 }

@@ -16,18 +16,18 @@ const MINIMAL: &str = "[service.cache]\nserver = \"127.0.0.1:11411\"\nlisten = [
 const ETCD: &str = "register = \"etcd:http://10.0.0.1:2379/a/\"";
 
 fn read(text: &str) -> Result<HelperConfig, Vec<Problem>> {
-    read_text(text, &Reading { base: PathBuf::new(), keys: false })
+    read_text(text, &Reading { base: PathBuf::new(), reads_keys: false })
 }
 
-/// The only error, as `line:column: what`.
-fn problem(text: &str) -> String {
+/// The only error, as `line:column: message`.
+fn only_problem(text: &str) -> String {
     let problems = read(text).expect_err(text);
     assert_eq!(problems.len(), 1, "{text}: {problems:?}");
-    format!("{}:{}: {}", problems[0].line, problems[0].column, problems[0].what)
+    format!("{}:{}: {}", problems[0].line, problems[0].column, problems[0].message)
 }
 
 #[test]
-fn a_short_file_has_the_defaults() {
+fn keys_that_are_not_given_have_their_defaults() {
     let config = read(MINIMAL).unwrap();
     let default = HelperConfig::new(config.services.clone());
     let default = HelperConfig { socket: Some(crate::default_socket()), ..default };
@@ -41,15 +41,23 @@ fn a_short_file_has_the_defaults() {
 
 #[test]
 fn files_that_are_too_long_or_not_regular_are_refused() {
-    let read = |path: &Path| read_file(path, false).expect_err("not a configuration").to_string();
-    assert!(read(Path::new("/dev/zero")).contains("is not a regular file"));
+    let refusal = |path: &Path| read_file(path, false).unwrap_err().to_string();
+    assert!(refusal(Path::new("/dev/zero")).contains("is not a regular file"));
     let directory = std::env::temp_dir().join(format!("spillway-config-files-{}", std::process::id()));
     fs::create_dir_all(&directory).unwrap();
     let (fifo, long) = (directory.join("fifo"), directory.join("long.toml"));
     rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR, 0).unwrap();
-    assert!(read(&fifo).contains("is not a regular file"), "without waiting for a writer");
-    fs::write(&long, "#".repeat(1 << 21)).unwrap();
-    assert!(read(&long).contains("has more than 1048576 bytes"));
+    assert!(
+        refusal(&fifo).contains("is not a regular file"),
+        "a pipe should be refused without waiting for a writer"
+    );
+    // The bound cuts a character of the second text.
+    for text in ["#".repeat(1 << 21), "€".repeat(1 << 20)] {
+        fs::write(&long, text).unwrap();
+        assert!(refusal(&long).contains("has more than 1048576 bytes"));
+    }
+    fs::write(&long, b"# \xff").unwrap();
+    assert!(refusal(&long).contains("it is not UTF-8 text"));
     fs::remove_dir_all(directory).unwrap();
 }
 
@@ -71,27 +79,27 @@ fn every_key_of_the_reference_is_shown() {
 
 #[test]
 fn a_change_of_require_encryption_is_shown() {
-    let read = |required| {
+    let shown = |required| {
         let mut config = read(MINIMAL).unwrap();
         config.services[0].require_encryption = required;
         config.to_string()
     };
-    assert!(read(true).contains("require_encryption = true") && read(true) != read(false));
+    assert!(shown(true).contains("require_encryption = true") && shown(true) != shown(false));
 }
 
 #[test]
-fn the_longest_times_are_those_that_the_kernel_takes() {
+fn longest_permitted_times_are_accepted_by_the_kernel() {
     let config = read(
         "[service.cache]\nserver = \"127.0.0.1:11411\"\nlisten = [\"127.0.0.1:0\"]\nclient_keepalive = \"9h\"\n\
          connect_timeout = \"60s\"\n",
     );
     let (config, threads) = (config.unwrap(), Threads::new(1));
     let plan = ListenerTable::default().plan(&config, 1, &net_config(&config, &threads));
-    assert_eq!(plan.expect("sockets with these settings").new.len(), 1);
+    assert_eq!(plan.unwrap().new.len(), 1);
 }
 
 #[test]
-fn a_batch_waits_for_a_quarter_of_the_sla_unless_a_bound_is_given() {
+fn max_delay_is_a_quarter_of_the_sla_unless_it_is_given() {
     let max_bytes = 64 << 10;
     for (sla, bound, expected_us) in [("", "", 200), ("2ms", "", 500), ("2ms", "300us", 300)] {
         let line = |key: &str, value: &str| match value {
@@ -102,9 +110,9 @@ fn a_batch_waits_for_a_quarter_of_the_sla_unless_a_bound_is_given() {
         let config = read(&format!("{MINIMAL}\n{}{batch}", line("sla", sla))).unwrap();
         let max_delay = Duration::from_micros(expected_us);
         assert_eq!(config.services[0].policy, PolicyKind::Following { max_delay, max_bytes });
-        let again = read(&config.to_string()).unwrap();
+        let reread = read(&config.to_string()).unwrap();
         assert_eq!(
-            (again.services[0].sla, again.services[0].policy),
+            (reread.services[0].sla, reread.services[0].policy),
             (config.services[0].sla, config.services[0].policy)
         );
     }
@@ -112,12 +120,12 @@ fn a_batch_waits_for_a_quarter_of_the_sla_unless_a_bound_is_given() {
 }
 
 #[test]
-fn every_policy_of_batching_is_read_and_shown() {
+fn every_batch_policy_is_read_and_shown() {
     let (max_delay, max_bytes) = (Duration::from_micros(300), 32 << 10);
     let policies = [
         ("adaptive", PolicyKind::Adaptive { max_delay, max_bytes }),
         ("algorithm1", PolicyKind::Algorithm1),
-        ("fixed", PolicyKind::Fixed { delay: max_delay, bytes: max_bytes }),
+        ("fixed", PolicyKind::Fixed { interval: max_delay, size_bytes: max_bytes }),
         ("deadline", PolicyKind::Deadline { max_delay, max_bytes }),
         ("following", PolicyKind::Following { max_delay, max_bytes }),
     ];
@@ -194,10 +202,13 @@ fn every_key_is_read() {
     assert_eq!((service.protocol, service.links_per_thread), (Protocol::Memcached, 2));
     assert_eq!(service.measure_one_in, 4);
     assert_eq!((service.connect_timeout, service.client_keepalive), (Duration::from_secs(2), None));
-    assert_eq!(service.policy, PolicyKind::Fixed { delay: Duration::from_millis(1), bytes: 32 << 10 });
+    assert_eq!(
+        service.policy,
+        PolicyKind::Fixed { interval: Duration::from_millis(1), size_bytes: 32 << 10 }
+    );
     assert_eq!(service.connection_buffer_bytes, 64 << 10);
     let register = service.register.as_ref().unwrap();
-    assert_eq!(register.place.to_string(), "etcd:http://10.0.0.1:2379,http://10.0.0.2:2379/spillway/cache/");
+    assert_eq!(register.prefix.to_string(), "etcd:http://10.0.0.1:2379,http://10.0.0.2:2379/spillway/cache/");
     assert_eq!(register.link, "10.0.0.9:11411".parse().unwrap());
     let path = |name: &str| Some(Path::new("/etc/etcd").join(name));
     let etcd = EtcdFiles {
@@ -208,17 +219,18 @@ fn every_key_is_read() {
         password_file: path("password"),
     };
     assert_eq!(config.etcd, etcd);
-    let named: BTreeSet<&str> =
+    let keys_of_text: BTreeSet<&str> =
         text.lines().filter_map(|line| Some(line.split_once(" = ")?.0.trim())).collect();
-    let all: BTreeSet<&str> = SECTIONS.iter().flat_map(|s| s.entries).map(|entry| entry.key).collect();
-    assert_eq!(named, all, "the keys of the text are those of the reference");
+    let keys_of_reference: BTreeSet<&str> =
+        SECTIONS.iter().flat_map(|s| s.entries).map(|entry| entry.key).collect();
+    assert_eq!(keys_of_text, keys_of_reference, "the text should contain every key of the reference");
     // The shown text can be read again, with the same result. Secret keys are not shown, so the test adds some.
     let shown = config
         .to_string()
         .replace("listen = [", "key_files = [\"x\"]\nclient_key_files = [\"x\"]\nlisten = [");
     let shown = shown.replacen("link_key_files = [\"x\"]\nclient_key_files = [\"x\"]\n", "link_", 1);
-    let again = read(&shown).unwrap_or_else(|problems| panic!("{problems:?}\n{shown}"));
-    assert_eq!(again.to_string(), config.to_string());
+    let reread = read(&shown).unwrap_or_else(|problems| panic!("{problems:?}\n{shown}"));
+    assert_eq!(reread.to_string(), config.to_string());
 }
 
 #[test]
@@ -236,7 +248,7 @@ fn defaults_of_the_reference_are_those_in_force() {
 }
 
 #[test]
-fn problems_have_line_column_and_a_next_step() {
+fn each_problem_has_line_column_and_the_next_step() {
     let with = |more: &str| format!("{MINIMAL}{more}\n");
     let helper = |line: &str| format!("[helper]\n{line}\n{MINIMAL}");
     let cases = [
@@ -311,7 +323,7 @@ fn problems_have_line_column_and_a_next_step() {
         (helper("shed_until = 95"), "2:14: give less than shed_above, which is 95"),
     ];
     for (text, expected) in cases {
-        let problem = problem(&text);
+        let problem = only_problem(&text);
         assert!(problem.starts_with(expected), "{text}\nproblem:  {problem}\nexpected: {expected}");
     }
 }
@@ -333,19 +345,19 @@ fn key_files_are_found_and_read_and_errors_have_their_position() {
         fs::set_permissions(base.join(name), fs::Permissions::from_mode(0o600)).unwrap();
     }
     let text = format!("{MINIMAL}key_files = [\"new.key\", \"{}\"]\n", base.join("old.key").display());
-    let reading = Reading { base: base.clone(), keys: true };
+    let reading = Reading { base: base.clone(), reads_keys: true };
     let config = read_text(&text, &reading).unwrap();
     let ids: Vec<_> = config.services[0].keys.iter().map(Key::id).collect();
     assert_eq!(ids, [2, 1].map(|byte| Key::from_secret([byte; 32]).id()));
     let text = format!("{MINIMAL}client_key_files = [\"new.key\", \"none.key\"]\n");
     let problems = read_text(&text, &reading).unwrap_err();
     assert_eq!((problems[0].line, problems[0].column), (4, 32));
-    assert!(problems[0].what.contains("spillway key new"), "{problems:?}");
+    assert!(problems[0].message.contains("spillway key new"), "{problems:?}");
     fs::remove_dir_all(&base).unwrap();
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_an_error() {
+fn unreadable_file_is_an_error_with_its_path() {
     let error = read_file(Path::new("/no/such/helper.toml"), true).unwrap_err().to_string();
     assert!(error.starts_with("/no/such/helper.toml: cannot be read"), "{error}");
     assert!(read_file(Path::new("/"), true).is_err());
@@ -396,16 +408,16 @@ fn tokens() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn any_text_is_read_or_refused_without_a_panic(text in "\\PC{0,400}") {
+    fn arbitrary_text_does_not_panic(text in "\\PC{0,400}") {
         let _ = read(&text);
     }
 
     #[test]
-    fn errors_in_any_tokens_have_a_line_of_the_text(text in tokens()) {
+    fn errors_in_random_tokens_have_a_line_of_the_text(text in tokens()) {
         if let Err(problems) = read(&text) {
             prop_assert!(!problems.is_empty());
             let lines = text.lines().count() + 2;
-            prop_assert!(problems.iter().all(|p| p.line <= lines && !p.what.is_empty()));
+            prop_assert!(problems.iter().all(|problem| problem.line <= lines && !problem.message.is_empty()));
         }
     }
 }

@@ -10,11 +10,11 @@ use spillway_wire::session::Opening;
 
 use super::super::Links;
 use super::{CONTROL_BYTES, CONTROL_BYTES_MAX, Held};
-use crate::threads::{CarrierName, Ledger, Post, What, Words};
+use crate::threads::{CarrierName, Ledger, Message, Post, PostedOpening};
 
 impl Links {
     /// Posts a session's opening message if another thread owns the session. Returns whether it was posted.
-    pub(in crate::links) fn post_words(
+    pub(in crate::links) fn post_opening(
         &mut self,
         carrier: CarrierName,
         kind: Kind,
@@ -30,14 +30,14 @@ impl Links {
         if owner == member.thread {
             return false;
         }
-        member.serials += 1;
-        let ledger = Arc::new(Ledger::new(member.serials));
+        member.last_serial += 1;
+        let ledger = Arc::new(Ledger::new(member.last_serial));
         let held =
             Held { owner, ledger: ledger.clone(), posted: 0, waiting: VecDeque::new(), end: Vec::new() };
         let serial = ledger.serial;
         member.held.insert(carrier, held);
-        let words = Words { role, kind, client, opening, ledger };
-        member.post(owner, Post { carrier, serial, what: What::Words(Box::new(words)) });
+        let posted = PostedOpening { role, kind, client, opening, ledger };
+        member.post(owner, Post { carrier, serial, message: Message::Opening(Box::new(posted)) });
         true
     }
 
@@ -46,11 +46,11 @@ impl Links {
         let Some(member) = &mut self.member else { return };
         // Successive small pieces of one client become one post.
         if let Some(held) = member.held.get_mut(&carrier)
-            && let Some(Post { carrier: last, what: What::Bytes(gathered), .. }) =
-                member.out.get_mut(&held.owner).and_then(|posts| posts.last_mut())
+            && let Some(Post { carrier: last, message: Message::Data(earlier), .. }) =
+                member.outgoing.get_mut(&held.owner).and_then(|posts| posts.last_mut())
             && *last == carrier
         {
-            gathered.extend_from_slice(bytes);
+            earlier.extend_from_slice(bytes);
             held.posted += bytes.len() as u64;
             let posted = held.posted.saturating_sub(held.ledger.handled.load(Ordering::Relaxed));
             if posted > self.posted_bytes_max() {
@@ -58,12 +58,12 @@ impl Links {
             }
             return;
         }
-        self.pass_on(carrier, What::Bytes(bytes.to_vec()), bytes.len() as u64);
+        self.post_input(carrier, Message::Data(bytes.to_vec()), bytes.len() as u64);
     }
 
     /// Posts a control message of a connection, if it carries another thread's session.
     pub(in crate::links) fn post_control(&mut self, carrier: CarrierName, control: Control) {
-        self.pass_on(carrier, What::Heard(control), CONTROL_BYTES);
+        self.post_input(carrier, Message::Control(control), CONTROL_BYTES);
         if matches!(control, Control::Close(_)) {
             self.forget_if_over(carrier);
         }
@@ -73,10 +73,10 @@ impl Links {
         u64::from(self.window_bytes) + CONTROL_BYTES_MAX
     }
 
-    fn pass_on(&mut self, carrier: CarrierName, what: What, bytes: u64) {
+    fn post_input(&mut self, carrier: CarrierName, message: Message, bytes: u64) {
         let bytes_max = self.posted_bytes_max();
         if let Some(member) = &mut self.member
-            && member.pass_on(carrier, what, bytes, bytes_max) == Some(Err(()))
+            && member.post_input(carrier, message, bytes, bytes_max) == Some(Err(()))
         {
             self.drop_held(carrier);
         }
@@ -98,7 +98,7 @@ impl Links {
     /// Detaches another thread's session from a connection that is lost or will be closed. Returns whether there was one.
     pub(in crate::links) fn lose_held(&mut self, carrier: CarrierName) -> bool {
         let Some(member) = &mut self.member else { return false };
-        let is_held = member.pass_on(carrier, What::Lost, 0, u64::MAX).is_some();
+        let is_held = member.post_input(carrier, Message::Lost, 0, u64::MAX).is_some();
         member.held.remove(&carrier);
         is_held
     }
@@ -120,25 +120,27 @@ impl Links {
         if held.ledger.serial != post.serial {
             return;
         }
-        match post.what {
-            What::Send(bytes) => {
+        match post.message {
+            Message::SendData(bytes) => {
                 held.waiting.extend(bytes);
-                self.pass_waiting(carrier);
+                self.compose_waiting(carrier);
             }
             // *finish* and *close* are sent after all data.
-            What::Say(control @ (Control::Finish(_) | Control::Close(_))) if !held.waiting.is_empty() => {
+            Message::SendControl(control @ (Control::Finish(_) | Control::Close(_)))
+                if !held.waiting.is_empty() =>
+            {
                 held.end.push(control);
             }
-            What::Say(control) => self.say_held(carrier, control),
-            What::Refuse(reason) => {
+            Message::SendControl(control) => self.send_held(carrier, control),
+            Message::Refuse(reason) => {
                 self.with(link, |entry| entry.end.refuse(id, reason));
                 self.forget_held(carrier);
             }
-            What::Leave(reason) => {
+            Message::Close(reason) => {
                 self.with(link, |entry| entry.end.close(id, reason));
                 self.forget_held(carrier);
             }
-            What::Words(_) | What::Bytes(_) | What::Heard(_) | What::Lost | What::Room => {}
+            Message::Opening(_) | Message::Data(_) | Message::Control(_) | Message::Lost | Message::Room => {}
         }
     }
 
@@ -148,11 +150,11 @@ impl Links {
         }
     }
 
-    fn say_held(&mut self, carrier: CarrierName, control: Control) {
+    fn send_held(&mut self, carrier: CarrierName, control: Control) {
         let (link, id) = carrier;
         self.with(link, |entry| match control {
             Control::Accepted => entry.end.accept(id),
-            control => entry.end.say(id, control),
+            control => entry.end.send_control(id, control),
         });
         if matches!(control, Control::Close(_)) {
             self.forget_if_over(carrier);
@@ -160,24 +162,24 @@ impl Links {
     }
 
     /// Composes data that waits for room on a connection. Returns whether the connection carries another thread's session.
-    pub(in crate::links) fn pass_waiting(&mut self, carrier: CarrierName) -> bool {
+    pub(in crate::links) fn compose_waiting(&mut self, carrier: CarrierName) -> bool {
         let (link, id) = carrier;
         let Some(member) = &mut self.member else { return false };
         let Some(held) = member.held.get_mut(&carrier) else { return false };
         let (owner, ledger) = (held.owner, held.ledger.clone());
         let mut waiting = std::mem::take(&mut held.waiting);
-        let passed = self.with(link, |entry| {
+        let composed = self.with(link, |entry| {
             if !entry.end.is_open(id) {
                 return waiting.len();
             }
             entry.end.compose(id, waiting.make_contiguous())
         });
-        let passed = passed.unwrap_or(waiting.len());
-        waiting.drain(..passed);
+        let composed = composed.unwrap_or(waiting.len());
+        waiting.drain(..composed);
         let is_empty = waiting.is_empty();
         let Some(member) = &mut self.member else { return false };
-        if passed > 0 && ledger.note_sent(passed) {
-            member.post(owner, Post { carrier, serial: ledger.serial, what: What::Room });
+        if composed > 0 && ledger.note_sent(composed) {
+            member.post(owner, Post { carrier, serial: ledger.serial, message: Message::Room });
         }
         let mut end = Vec::new();
         if let Some(held) = member.held.get_mut(&carrier) {
@@ -187,20 +189,20 @@ impl Links {
             }
         }
         for control in end {
-            self.say_held(carrier, control);
+            self.send_held(carrier, control);
         }
         true
     }
 
     /// Puts this turn's posts into the mailboxes of their threads.
-    pub(in crate::links) fn hand_over(&mut self) {
+    pub(in crate::links) fn deliver_posts(&mut self) {
         let Some(member) = &mut self.member else { return };
         let mut absent = Vec::new();
-        for (thread, mut posts) in std::mem::take(&mut member.out) {
-            if posts.is_empty() || member.put(thread, &mut posts).is_ok() {
+        for (thread, mut posts) in std::mem::take(&mut member.outgoing) {
+            if posts.is_empty() || member.deliver(thread, &mut posts).is_ok() {
                 continue;
             }
-            // The thread has left, and its sessions are gone. Their clients learn this on another carrier.
+            // The thread has left, and its sessions are gone. Their clients get this answer on another carrier.
             absent.extend(member.held.iter().filter(|(_, held)| held.owner == thread).map(|(name, _)| *name));
             member.held.retain(|_, held| held.owner != thread);
         }

@@ -5,22 +5,22 @@ use spillway_transport::Time;
 use spillway_wire::session::SessionId;
 
 use super::super::Links;
-use super::{CONTROL_BYTES, Far, Item};
+use super::{CONTROL_BYTES, Item, RemoteCarrier};
 use crate::event::Event;
-use crate::threads::{CarrierName, Post, What, Words};
+use crate::threads::{CarrierName, Message, Post, PostedOpening};
 
 impl Links {
     /// Whether this thread may handle an opening message. For a *connect*, the directory then names this thread as the
     /// session's owner.
-    pub(in crate::links) fn claims(&mut self, kind: Kind, session: SessionId) -> bool {
+    pub(in crate::links) fn claim_session(&mut self, kind: Kind, session: SessionId) -> bool {
         let Some(member) = &mut self.member else { return true };
-        if kind != Kind::Connect || self.sessions.knows(session) {
+        if kind != Kind::Connect || self.sessions.has_id(session) {
             return true;
         }
         // For each new session check two old claims: forgotten sessions leave the directory.
         for _ in 0..2 {
             if let Some(claimed) = member.claims.pop_front() {
-                if self.sessions.knows(claimed) {
+                if self.sessions.has_id(claimed) {
                     member.claims.push_back(claimed);
                 } else {
                     member.threads.release(claimed, member.thread);
@@ -37,7 +37,7 @@ impl Links {
     /// Removes the session of a handled opening message from the directory, if the message has opened no session.
     pub(in crate::links) fn settle_claim(&mut self, session: SessionId) {
         if let Some(member) = &mut self.member
-            && !self.sessions.knows(session)
+            && !self.sessions.has_id(session)
         {
             member.threads.release(session, member.thread);
             if member.claims.back() == Some(&session) {
@@ -46,20 +46,20 @@ impl Links {
         }
     }
 
-    /// Carries out `what` on a carrier, or posts it to the thread of the carrier's link.
-    pub(in crate::links) fn on_carrier(&mut self, carrier: CarrierName, serial: u64, what: What) {
+    /// Carries out `message` on a carrier, or posts it to the thread of the carrier's link.
+    pub(in crate::links) fn on_carrier(&mut self, carrier: CarrierName, serial: u64, message: Message) {
         let (link, id) = carrier;
         if link.thread != self.table.thread() {
             if let Some(member) = &mut self.member {
-                member.post(link.thread, Post { carrier, serial, what });
+                member.post(link.thread, Post { carrier, serial, message });
             }
             return;
         }
-        self.with(link, |entry| match what {
-            What::Say(Control::Accepted) => entry.end.accept(id),
-            What::Say(control) => entry.end.say(id, control),
-            What::Refuse(reason) => entry.end.refuse(id, reason),
-            What::Leave(reason) => entry.end.close(id, reason),
+        self.with(link, |entry| match message {
+            Message::SendControl(Control::Accepted) => entry.end.accept(id),
+            Message::SendControl(control) => entry.end.send_control(id, control),
+            Message::Refuse(reason) => entry.end.refuse(id, reason),
+            Message::Close(reason) => entry.end.close(id, reason),
             // Data is sent by `transmit_sessions`.
             _ => {}
         });
@@ -76,14 +76,14 @@ impl Links {
         while let Some(member) = &mut self.member {
             let Some(post) = member.taken.pop_front() else { break };
             let room = buffer.len() - used;
-            match &post.what {
-                What::Bytes(bytes) => {
+            match &post.message {
+                Message::Data(bytes) => {
                     let rest = &bytes[member.taken_bytes..];
                     let count = rest.len().min(room);
                     buffer[used..used + count].copy_from_slice(&rest[..count]);
                     used += count;
                     if count > 0 {
-                        member.run.push_back(Item::Bytes(post.carrier, count));
+                        member.buffer_items.push_back(Item::Bytes(post.carrier, count));
                     }
                     member.taken_bytes += count;
                     if member.taken_bytes < bytes.len() {
@@ -92,19 +92,21 @@ impl Links {
                     }
                     member.taken_bytes = 0;
                 }
-                What::Words(_) | What::Heard(_) | What::Lost if room == 0 => {
+                Message::Opening(_) | Message::Control(_) | Message::Lost if room == 0 => {
                     member.taken.push_front(post);
                     break;
                 }
-                What::Words(_) | What::Heard(_) | What::Lost => {
+                Message::Opening(_) | Message::Control(_) | Message::Lost => {
                     buffer[used] = 0;
                     used += 1;
-                    member.run.push_back(Item::Other(post));
+                    member.buffer_items.push_back(Item::Other(post));
                 }
-                What::Room => {
+                Message::Room => {
                     self.carrier_has_room(post.carrier);
                 }
-                What::Send(_) | What::Say(_) | What::Refuse(_) | What::Leave(_) => self.serve_post(post),
+                Message::SendData(_) | Message::SendControl(_) | Message::Refuse(_) | Message::Close(_) => {
+                    self.serve_post(post)
+                }
             }
         }
         if let Some(member) = &self.member
@@ -122,21 +124,21 @@ impl Links {
         input: &mut &'a [u8],
     ) -> Option<Event<'a>> {
         loop {
-            let item = self.member.as_mut()?.run.pop_front()?;
+            let item = self.member.as_mut()?.buffer_items.pop_front()?;
             let count = if let Item::Bytes(_, count) = &item { *count } else { 1 };
             let (bytes, rest) = input.split_at(count.min(input.len()));
             *input = rest;
             let event = match item {
                 Item::Bytes(carrier, _) => {
-                    self.carriers.note_handled(carrier, bytes.len() as u64);
+                    self.carriers.report_handled(carrier, bytes.len() as u64);
                     self.session_data(now, carrier, bytes)
                 }
-                Item::Other(Post { carrier, what: What::Heard(control), .. }) => {
-                    self.carriers.note_handled(carrier, CONTROL_BYTES);
+                Item::Other(Post { carrier, message: Message::Control(control), .. }) => {
+                    self.carriers.report_handled(carrier, CONTROL_BYTES);
                     self.session_control(now, carrier, control)
                 }
-                Item::Other(Post { carrier, what: What::Words(words), .. }) => {
-                    self.posted_words(now, carrier, *words)
+                Item::Other(Post { carrier, message: Message::Opening(posted), .. }) => {
+                    self.posted_opening(now, carrier, *posted)
                 }
                 Item::Other(Post { carrier, .. }) => {
                     self.carrier_lost(now, carrier);
@@ -149,14 +151,20 @@ impl Links {
         }
     }
 
-    fn posted_words(&mut self, now: Time, carrier: CarrierName, words: Words) -> Option<Event<'static>> {
-        let Words { role, kind, client, opening, ledger } = words;
+    fn posted_opening(
+        &mut self,
+        now: Time,
+        carrier: CarrierName,
+        posted: PostedOpening,
+    ) -> Option<Event<'static>> {
+        let PostedOpening { role, kind, client, opening, ledger } = posted;
         // This thread has forgotten the session, and another one has claimed it since. The client tries again.
-        if !self.claims(kind, opening.session) {
-            self.on_carrier(carrier, ledger.serial, What::Refuse(RefuseReason::Unavailable));
+        if !self.claim_session(kind, opening.session) {
+            self.on_carrier(carrier, ledger.serial, Message::Refuse(RefuseReason::Unavailable));
             return None;
         }
-        let event = self.open_session(now, carrier, role, (kind, client, opening), Some(Far::new(ledger)));
+        let event =
+            self.open_session(now, carrier, role, (kind, client, opening), Some(RemoteCarrier::new(ledger)));
         self.settle_claim(opening.session);
         event
     }
@@ -171,23 +179,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_that_begin_nothing_leave_nothing_in_the_directory() {
+    fn refused_opening_message_leaves_no_directory_entry() {
         let threads = Threads::default();
         let settings = Settings { threads: Some(threads.clone()), ..Settings::default() };
         let mut links = Links::bind(Instant::now(), "127.0.0.1:0".parse().unwrap(), settings).unwrap();
         for number in 0..100 {
             let session = SessionId([number; 16]);
-            assert!(links.claims(Kind::Connect, session));
+            assert!(links.claim_session(Kind::Connect, session));
             assert_eq!(threads.owner(session), Some(0));
             // As if the table had refused the opening message: it was forged, or the table is full.
             links.settle_claim(session);
             assert_eq!(threads.owner(session), None);
-            assert!(links.claims(Kind::Reconnect, session), "to be told that it is gone");
+            assert!(
+                links.claim_session(Kind::Reconnect, session),
+                "this thread should answer that the session is gone"
+            );
             assert_eq!(threads.owner(session), None);
         }
         let taken = SessionId([200; 16]);
         assert_eq!(threads.claim(taken, 7), 7);
-        assert!(!links.claims(Kind::Connect, taken), "another thread was faster");
+        assert!(
+            !links.claim_session(Kind::Connect, taken),
+            "the session should stay with the thread that claimed it first"
+        );
         drop(links);
         assert_eq!(threads.owner(taken), Some(7));
     }

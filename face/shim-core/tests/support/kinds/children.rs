@@ -1,4 +1,4 @@
-//! Servers that make child processes in ways that run no handlers of `fork`.
+//! Servers that create child processes without the handlers of `fork`.
 
 use std::ffi::c_void;
 use std::net::TcpListener;
@@ -8,14 +8,14 @@ use libc::{c_int, c_long};
 
 use super::{accept, close, read, write};
 
-/// What a child gets and makes; parent and child share the memory.
+/// Shared memory of parent and child: the child duplicates `client`, and stores its new descriptors.
 struct Shared {
     client: RawFd,
-    made: [RawFd; 5],
+    new: [RawFd; 5],
 }
 
-/// For each connection, makes a child like `vfork` does, which makes descriptors; then checks that their numbers have
-/// no meaning in the parent, and tells the client.
+/// For each connection, creates a child as `vfork` does, which opens descriptors. Then checks that these numbers are
+/// free in the parent and work for pipes, and sends the result to the client.
 pub(super) fn vforks(listener: &TcpListener) -> ! {
     loop {
         let fd = accept(listener).unwrap();
@@ -24,7 +24,7 @@ pub(super) fn vforks(listener: &TcpListener) -> ! {
             close(fd);
             continue;
         }
-        let mut shared = Shared { client: fd, made: [-1; 5] };
+        let mut shared = Shared { client: fd, new: [-1; 5] };
         let mut stack = vec![0u8; 256 * 1024];
         let top = stack.as_mut_ptr_range().end.cast::<c_void>();
         // SAFETY: the child runs on a stack of its own, and this thread waits until it has ended.
@@ -34,8 +34,8 @@ pub(super) fn vforks(listener: &TcpListener) -> ! {
             libc::wait(std::ptr::null_mut());
         }
         let mut wrong = String::new();
-        let pipes: Vec<[RawFd; 2]> = (0..shared.made.len()).map(|_| pipe()).collect();
-        for number in shared.made {
+        let pipes: Vec<[RawFd; 2]> = (0..shared.new.len()).map(|_| pipe()).collect();
+        for number in shared.new {
             let Some([reader, writer]) = pipes.iter().find(|ends| ends.contains(&number)) else {
                 wrong += &format!("{number} is not free; ");
                 continue;
@@ -43,7 +43,7 @@ pub(super) fn vforks(listener: &TcpListener) -> ! {
             let mut bytes = [0; 8];
             if write(*writer, b"of pipe") != 7 || read(*reader, &mut bytes) != 7 || &bytes[..7] != b"of pipe"
             {
-                wrong += &format!("{number} is no pipe; ");
+                wrong += &format!("{number} does not work as a pipe; ");
             }
         }
         pipes.as_flattened().iter().for_each(|fd| close(*fd));
@@ -53,12 +53,12 @@ pub(super) fn vforks(listener: &TcpListener) -> ! {
 }
 
 extern "C" fn make_descriptors(shared: *mut c_void) -> c_int {
-    // SAFETY: the parent waits with the value; all calls have valid arguments.
+    // SAFETY: the parent keeps `shared` and waits; all calls have valid arguments.
     unsafe {
         let shared = &mut *shared.cast::<Shared>();
         let listening = libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0);
         assert_eq!(libc::listen(listening, 1), 0);
-        shared.made = [
+        shared.new = [
             libc::dup(shared.client),
             libc::fcntl(shared.client, libc::F_DUPFD_CLOEXEC, 0),
             libc::epoll_create1(0),
@@ -76,8 +76,8 @@ fn pipe() -> [RawFd; 2] {
     ends
 }
 
-/// Echoes one byte of each client after making a child for it by a plain system call; the child keeps all
-/// descriptors. It outlives its parent for a minute, unless the test ends it.
+/// For each client, creates a child by a plain system call and then echoes one byte. The child keeps all descriptors,
+/// and outlives its parent for a minute, unless the test ends it.
 pub(super) fn raw_fork(listener: &TcpListener) -> ! {
     let parent = std::process::id();
     loop {

@@ -1,4 +1,4 @@
-//! Servers with an event loop: `poll`, `select`, and epoll in all the ways it is used.
+//! Servers with an event loop: `poll`, `select`, and the usual ways to use epoll.
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
@@ -10,31 +10,31 @@ use libc::{EPOLLET, EPOLLEXCLUSIVE, EPOLLIN, EPOLLONESHOT, EPOLLOUT, c_int, epol
 
 use super::{Client, accept, close, nonblocking, read, write};
 
-/// A loop over all clients with `poll` or the like.
+/// A loop over all clients with `poll`, or another `wait` with the same interface.
 pub(super) fn polling(listener: &TcpListener, wait: impl Fn(&mut [pollfd]) -> c_int) -> ! {
     nonblocking(listener.as_raw_fd());
     let mut clients: HashMap<RawFd, Client> = HashMap::new();
     loop {
-        let one = |(fd, client): (&RawFd, &Client)| {
-            let input = if client.ended || client.waiting.len() >= 64 * 1024 { 0 } else { libc::POLLIN };
-            let output = if client.waiting.is_empty() { 0 } else { libc::POLLOUT };
+        let to_poll = |(fd, client): (&RawFd, &Client)| {
+            let input = if client.ended || client.unsent.len() >= 64 * 1024 { 0 } else { libc::POLLIN };
+            let output = if client.unsent.is_empty() { 0 } else { libc::POLLOUT };
             pollfd { fd: *fd, events: input | output, revents: 0 }
         };
-        let mut descriptors: Vec<pollfd> = clients.iter().map(one).collect();
+        let mut descriptors: Vec<pollfd> = clients.iter().map(to_poll).collect();
         descriptors.push(pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 });
         let ready = wait(&mut descriptors);
         assert!(ready > 0, "{}", std::io::Error::last_os_error());
-        assert_eq!(ready as usize, descriptors.iter().filter(|one| one.revents != 0).count());
+        assert_eq!(ready as usize, descriptors.iter().filter(|polled| polled.revents != 0).count());
         if descriptors.pop().is_some_and(|listener| listener.revents != 0) {
             while let Some(fd) = accept(listener) {
                 nonblocking(fd);
                 clients.insert(fd, Client::default());
             }
         }
-        for one in descriptors.iter().filter(|one| one.revents != 0) {
-            if clients.get_mut(&one.fd).is_some_and(|client| !client.turn(one.fd)) {
-                clients.remove(&one.fd);
-                close(one.fd);
+        for polled in descriptors.iter().filter(|polled| polled.revents != 0) {
+            if clients.get_mut(&polled.fd).is_some_and(|client| !client.turn(polled.fd)) {
+                clients.remove(&polled.fd);
+                close(polled.fd);
             }
         }
     }
@@ -44,24 +44,24 @@ pub(super) fn select(descriptors: &mut [pollfd]) -> c_int {
     // SAFETY: all zeros is an empty set; numbers are below its size.
     unsafe {
         let mut sets: [libc::fd_set; 2] = std::mem::zeroed();
-        for one in descriptors.iter() {
-            assert!((one.fd as usize) < libc::FD_SETSIZE);
+        for polled in descriptors.iter() {
+            assert!((polled.fd as usize) < libc::FD_SETSIZE);
             for (set, bit) in sets.iter_mut().zip([libc::POLLIN, libc::POLLOUT]) {
-                if one.events & bit != 0 {
-                    libc::FD_SET(one.fd, set);
+                if polled.events & bit != 0 {
+                    libc::FD_SET(polled.fd, set);
                 }
             }
         }
-        let count = descriptors.iter().map(|one| one.fd).max().unwrap() + 1;
+        let count = descriptors.iter().map(|polled| polled.fd).max().unwrap() + 1;
         let mut time = libc::timeval { tv_sec: 3600, tv_usec: 0 };
         let [input, output] = &mut sets;
         let ready = libc::select(count, input, output, std::ptr::null_mut(), &raw mut time);
         assert!(ready > 0 && time.tv_sec > 0);
-        for one in descriptors.iter_mut() {
-            let has = |set: &libc::fd_set, bit| if libc::FD_ISSET(one.fd, set) { bit } else { 0 };
-            one.revents = has(&sets[0], libc::POLLIN) | has(&sets[1], libc::POLLOUT);
+        for polled in descriptors.iter_mut() {
+            let has = |set: &libc::fd_set, bit| if libc::FD_ISSET(polled.fd, set) { bit } else { 0 };
+            polled.revents = has(&sets[0], libc::POLLIN) | has(&sets[1], libc::POLLOUT);
         }
-        descriptors.iter().filter(|one| one.revents != 0).count() as c_int
+        descriptors.iter().filter(|polled| polled.revents != 0).count() as c_int
     }
 }
 
@@ -91,15 +91,15 @@ impl Set {
 
     fn wait_for(&self, max: usize) -> Vec<(RawFd, u32)> {
         let mut events = vec![epoll_event { events: 0, u64: 0 }; max];
-        // SAFETY: there is room for `max`.
+        // SAFETY: there is room for `max` events.
         let count = unsafe { libc::epoll_wait(self.0, events.as_mut_ptr(), max as c_int, -1) };
         assert!(count > 0, "{}", std::io::Error::last_os_error());
         events[..count as usize].iter().map(|event| (event.u64 as RawFd, event.events)).collect()
     }
 }
 
-/// An event loop; clients are watched for `events`, and again after each turn if they fire once.
-pub(super) fn epoll_loop(listeners: &[&TcpListener], events: u32, rearm: bool) -> ! {
+/// An event loop. Clients are watched for `events`; with `is_one_shot`, they are watched again after each turn.
+pub(super) fn epoll_loop(listeners: &[&TcpListener], events: u32, is_one_shot: bool) -> ! {
     let set = Set::new();
     for listener in listeners {
         nonblocking(listener.as_raw_fd());
@@ -118,26 +118,26 @@ pub(super) fn epoll_loop(listeners: &[&TcpListener], events: u32, rearm: bool) -
             }
             let Some(client) = clients.get_mut(&fd) else { continue };
             let is_edge = events & EPOLLET as u32 != 0;
-            // Edge-triggered: until nothing more can be read or written.
-            let goes_on = loop {
-                let goes_on = client.turn(fd);
-                if !goes_on || !is_edge || !client.waiting.is_empty() {
-                    break goes_on;
+            // Edge-triggered: reads and writes until both would block.
+            let stays_open = loop {
+                let stays_open = client.turn(fd);
+                if !stays_open || !is_edge || !client.unsent.is_empty() {
+                    break stays_open;
                 }
                 let mut byte = 0u8;
-                // SAFETY: one byte is offered.
+                // SAFETY: the buffer has one byte.
                 let more =
                     unsafe { libc::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) };
                 if more < 0 {
                     break true;
                 }
             };
-            if !goes_on {
+            if !stays_open {
                 clients.remove(&fd);
                 close(fd);
             } else if !is_edge {
-                let output = if client.waiting.is_empty() { 0 } else { EPOLLOUT as u32 };
-                if rearm || output != 0 || events & EPOLLOUT as u32 == 0 {
+                let output = if client.unsent.is_empty() { 0 } else { EPOLLOUT as u32 };
+                if is_one_shot || output != 0 || events & EPOLLOUT as u32 == 0 {
                     assert_eq!(set.control(libc::EPOLL_CTL_MOD, fd, events | output), 0);
                 }
             }
@@ -147,20 +147,21 @@ pub(super) fn epoll_loop(listeners: &[&TcpListener], events: u32, rearm: bool) -
 
 /// Four threads, each with a listener and an event loop of its own.
 pub(super) fn reuseport(address: SocketAddr, first: TcpListener) -> ! {
-    drop(first); // it was not bound with SO_REUSEPORT
+    drop(first); // this listener is bound without SO_REUSEPORT
     for _ in 0..4 {
         thread::spawn(move || {
             use std::os::fd::FromRawFd;
-            // SAFETY: plain calls with valid arguments; the descriptor becomes the listener's own.
+            // SAFETY: plain calls with valid arguments; the listener takes over the descriptor.
             let listener = unsafe {
                 let fd = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
-                let one: c_int = 1;
+                let polled: c_int = 1;
                 let length = size_of::<c_int>() as u32;
                 for option in [libc::SO_REUSEPORT, libc::SO_REUSEADDR] {
-                    let set = libc::setsockopt(fd, libc::SOL_SOCKET, option, (&raw const one).cast(), length);
+                    let set =
+                        libc::setsockopt(fd, libc::SOL_SOCKET, option, (&raw const polled).cast(), length);
                     assert_eq!(set, 0);
                 }
-                let SocketAddr::V4(v4) = address else { panic!("an IPv4 address") };
+                let SocketAddr::V4(v4) = address else { panic!("the test's address should be IPv4") };
                 let mut name: libc::sockaddr_in = std::mem::zeroed();
                 name.sin_family = libc::AF_INET as u16;
                 name.sin_port = v4.port().to_be();
@@ -178,7 +179,7 @@ pub(super) fn reuseport(address: SocketAddr, first: TcpListener) -> ! {
     }
 }
 
-/// Three threads, each with the one listener in a set of its own, exclusively.
+/// Three threads, each with the same listener in a set of its own, with EPOLLEXCLUSIVE.
 pub(super) fn exclusive(listener: &TcpListener) -> ! {
     nonblocking(listener.as_raw_fd());
     thread::scope(|scope| {
@@ -204,7 +205,7 @@ pub(super) fn exclusive(listener: &TcpListener) -> ! {
             });
         }
     });
-    unreachable!("the threads never end")
+    unreachable!("a thread of the server has ended")
 }
 
 /// Each connection is in one set for reading and in another, of another thread, for writing.
@@ -220,12 +221,12 @@ pub(super) fn two_sets(listener: &TcpListener) -> ! {
                 let mut clients = shared.lock().unwrap();
                 let Some(client) = clients.get_mut(&fd) else { continue };
                 if client.turn(fd) {
-                    if client.waiting.is_empty() {
+                    if client.unsent.is_empty() {
                         assert_eq!(set.control(libc::EPOLL_CTL_MOD, fd, 0), 0);
                     }
                 } else {
                     clients.remove(&fd);
-                    close(fd); // which takes it out of both sets
+                    close(fd); // removes the connection from both sets
                 }
             }
         }
@@ -242,7 +243,7 @@ pub(super) fn two_sets(listener: &TcpListener) -> ! {
                 }
                 continue;
             }
-            // The other thread does the work, woken by its own set.
+            // Wakes the other thread, which does the work.
             if clients.lock().unwrap().contains_key(&fd) {
                 writers.control(libc::EPOLL_CTL_MOD, fd, EPOLLOUT as u32);
             }
@@ -250,17 +251,17 @@ pub(super) fn two_sets(listener: &TcpListener) -> ! {
     }
 }
 
-/// Clients that [`pool`] answers together.
-const TOGETHER: usize = 6;
+/// Number of threads of [`pool`], and of the test's clients.
+const POOL_THREADS: usize = 6;
 
-/// [`TOGETHER`] threads wait in one set, for one event each. No thread answers its client before all have one.
+/// [`POOL_THREADS`] threads wait in one set, for one event each. No thread answers before each thread has a client.
 pub(super) fn pool(listener: &TcpListener) -> ! {
     nonblocking(listener.as_raw_fd());
     let set: &'static Set = Box::leak(Box::new(Set::new()));
     set.add(listener.as_raw_fd(), EPOLLIN as u32);
-    let all_have_one: &'static Barrier = Box::leak(Box::new(Barrier::new(TOGETHER)));
+    let all_have_a_client: &'static Barrier = Box::leak(Box::new(Barrier::new(POOL_THREADS)));
     thread::scope(|scope| {
-        for _ in 0..TOGETHER {
+        for _ in 0..POOL_THREADS {
             scope.spawn(|| {
                 loop {
                     let (fd, _) = set.wait_for(1)[0];
@@ -277,14 +278,14 @@ pub(super) fn pool(listener: &TcpListener) -> ! {
                         close(fd);
                         continue;
                     }
-                    all_have_one.wait();
+                    all_have_a_client.wait();
                     assert_eq!(write(fd, &buffer[..length as usize]), length);
                     assert_eq!(set.control(libc::EPOLL_CTL_MOD, fd, (EPOLLIN | EPOLLONESHOT) as u32), 0);
                 }
             });
         }
     });
-    unreachable!("the threads never end")
+    unreachable!("a thread of the server has ended")
 }
 
 /// The main thread blocks in `accept` and hands connections to two event loops.
@@ -311,7 +312,7 @@ pub(super) fn hand_over(listener: &TcpListener) -> ! {
         nonblocking(fd);
         set.add(fd, (EPOLLIN | EPOLLOUT | EPOLLET) as u32);
     }
-    unreachable!("there are always sets")
+    unreachable!("a cycle over two sets has ended")
 }
 
 /// Tries to set up io_uring, as libuv does, and then uses epoll.
@@ -321,7 +322,7 @@ pub(super) fn rings(listener: &TcpListener) -> ! {
     unsafe {
         assert_eq!(libc::syscall(libc::SYS_io_uring_setup, 8, parameters.as_mut_ptr()), -1);
         assert_eq!(*libc::__errno_location(), libc::ENOSYS);
-        // Other system calls pass.
+        // Other system calls still work.
         assert_eq!(libc::syscall(libc::SYS_getpid), i64::from(libc::getpid()));
     }
     epoll_loop(&[listener], EPOLLIN as u32, false)

@@ -1,5 +1,5 @@
-//! Echo servers of all kinds, which call libc's functions and therefore the preload library's. Each sends back what
-//! it receives, and `bye` when its client sends no more.
+//! Echo servers of all kinds, which call libc's functions and therefore the preload library's. Each returns the bytes
+//! that it receives, and sends `bye` when its client has finished sending.
 
 mod calls;
 mod children;
@@ -12,7 +12,7 @@ use std::os::fd::{IntoRawFd, RawFd};
 use libc::{EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP};
 use loops::{epoll_loop, polling};
 
-/// Runs the server of this kind on this address, for ever.
+/// Runs the server of this kind on this address, without an end.
 pub fn serve(kind: &str, address: SocketAddr) -> ! {
     let listener = TcpListener::bind(address).unwrap();
     match kind {
@@ -21,7 +21,7 @@ pub fn serve(kind: &str, address: SocketAddr) -> ! {
             unsafe { libc::poll(descriptors.as_mut_ptr(), descriptors.len() as u64, -1) }
         }),
         "ppoll" => polling(&listener, |descriptors| {
-            // SAFETY: as above; neither time nor mask.
+            // SAFETY: as above; the null pointers mean no timeout and no mask.
             unsafe {
                 libc::ppoll(
                     descriptors.as_mut_ptr(),
@@ -51,7 +51,7 @@ pub fn serve(kind: &str, address: SocketAddr) -> ! {
         "raw-fork" => children::raw_fork(&listener),
         "calls" => calls::calls(&listener),
         "rings" => loops::rings(&listener),
-        other => panic!("no server of the kind {other}"),
+        other => panic!("unknown kind of server: {other}"),
     }
 }
 
@@ -70,7 +70,7 @@ fn write(fd: RawFd, bytes: &[u8]) -> isize {
 }
 
 fn close(fd: RawFd) {
-    // SAFETY: the descriptor is the caller's.
+    // SAFETY: the caller owns the descriptor.
     assert_eq!(unsafe { libc::close(fd) }, 0);
 }
 
@@ -87,34 +87,36 @@ fn would_block() -> bool {
     std::io::Error::last_os_error().kind() == std::io::ErrorKind::WouldBlock
 }
 
-/// The bytes that have yet to be sent to a client, and whether the client has ended.
+/// The state of one client of an event loop.
 #[derive(Default)]
 struct Client {
-    waiting: Vec<u8>,
+    /// Bytes that were not sent to the client yet.
+    unsent: Vec<u8>,
+    /// The client has finished sending.
     ended: bool,
 }
 
 impl Client {
-    /// Reads and writes until both would block. `false`: the client must be closed.
+    /// Reads and writes until both would block. `false`: the caller must close the client.
     fn turn(&mut self, fd: RawFd) -> bool {
         let mut buffer = [0; 16 * 1024];
-        // Bounded: a client that sends and does not read must not fill the server's memory.
-        while !self.ended && self.waiting.len() < 64 * 1024 {
+        // Bounded, because a client that sends and does not read must not fill the server's memory.
+        while !self.ended && self.unsent.len() < 64 * 1024 {
             match read(fd, &mut buffer) {
                 0 => {
                     self.ended = true;
-                    self.waiting.extend_from_slice(b"bye");
+                    self.unsent.extend_from_slice(b"bye");
                 }
                 -1 if would_block() => break,
                 -1 => return false,
-                length => self.waiting.extend_from_slice(&buffer[..length as usize]),
+                length => self.unsent.extend_from_slice(&buffer[..length as usize]),
             }
         }
-        while !self.waiting.is_empty() {
-            match write(fd, &self.waiting) {
+        while !self.unsent.is_empty() {
+            match write(fd, &self.unsent) {
                 -1 if would_block() => return true,
                 -1 => return false,
-                length => drop(self.waiting.drain(..length as usize)),
+                length => drop(self.unsent.drain(..length as usize)),
             }
         }
         !self.ended

@@ -1,4 +1,4 @@
-//! Servers whose threads block in calls on one connection each.
+//! Servers whose threads each block in calls on one connection.
 
 use std::net::TcpListener;
 use std::os::fd::{IntoRawFd, RawFd};
@@ -7,8 +7,8 @@ use std::thread;
 
 use super::{accept, close, read, write};
 
-/// Echoes one client on a blocking descriptor, until the client ends.
-pub(super) fn converse(fd: RawFd) {
+/// Echoes one client on a blocking descriptor, until the client finishes.
+pub(super) fn echo(fd: RawFd) {
     let mut buffer = vec![0; 100_000];
     loop {
         match read(fd, &mut buffer) {
@@ -27,17 +27,17 @@ pub(super) fn converse(fd: RawFd) {
 pub(super) fn threads(listener: &TcpListener) -> ! {
     loop {
         let fd = accept(listener).unwrap();
-        thread::spawn(move || converse(fd));
+        thread::spawn(move || echo(fd));
     }
 }
 
-/// Eight threads that block in `accept`, and then serve one client after the other.
+/// Eight threads, each of which accepts a client, serves it to its end, and accepts the next one.
 pub(super) fn prethreads(listener: TcpListener) -> ! {
     let listener: &'static TcpListener = Box::leak(Box::new(listener));
     for _ in 0..8 {
         thread::spawn(move || {
             loop {
-                converse(accept(listener).unwrap());
+                echo(accept(listener).unwrap());
             }
         });
     }
@@ -46,10 +46,10 @@ pub(super) fn prethreads(listener: TcpListener) -> ! {
     }
 }
 
-/// A thread blocks in `read` for each connection; another ends connections on request: `close`, `shut` or `replace`.
+/// A thread blocks in `read` for each connection. Another ends connections on request: `close`, `shut` or `replace`.
 pub(super) fn closer(listener: &TcpListener) -> ! {
     let (sender, receiver) = mpsc::channel::<(RawFd, u8)>();
-    let nothing: RawFd = std::fs::File::open("/dev/null").unwrap().into_raw_fd();
+    let null: RawFd = std::fs::File::open("/dev/null").unwrap().into_raw_fd();
     thread::spawn(move || {
         for (fd, how) in receiver {
             match how {
@@ -57,7 +57,7 @@ pub(super) fn closer(listener: &TcpListener) -> ! {
                 // SAFETY: no pointers are passed.
                 b's' => assert_eq!(unsafe { libc::shutdown(fd, libc::SHUT_RDWR) }, 0),
                 // SAFETY: as above.
-                _ => assert_eq!(unsafe { libc::dup2(nothing, fd) }, fd),
+                _ => assert_eq!(unsafe { libc::dup2(null, fd) }, fd),
             }
         }
     });
@@ -70,10 +70,10 @@ pub(super) fn closer(listener: &TcpListener) -> ! {
                 let length = read(fd, &mut buffer);
                 let bytes = &buffer[..length.max(0) as usize];
                 match bytes.first() {
-                    // The other thread closes the number, which may be another client's at once.
+                    // After the other thread has closed the descriptor, another client may get its number.
                     Some(b'c') => return sender.send((fd, b'c')).unwrap(),
                     Some(how @ (b's' | b'r')) => sender.send((fd, *how)).unwrap(),
-                    // Bytes that come late may find the connection shut down already.
+                    // The write fails if the connection was shut down before.
                     Some(_) if write(fd, bytes) == length => {}
                     _ => return close(fd),
                 }
@@ -118,7 +118,7 @@ pub(super) fn mmsg(listener: &TcpListener) -> ! {
     }
 }
 
-/// Echoes through a file: writes what it receives to the file, and sends it from there.
+/// Echoes through a file: writes the received bytes to the file, and sends them from there.
 pub(super) fn send_file(listener: &TcpListener) -> ! {
     loop {
         let fd = accept(listener).unwrap();
@@ -147,7 +147,7 @@ pub(super) fn send_file(listener: &TcpListener) -> ! {
     }
 }
 
-/// A thread for each connection; a client whose first byte is `2` gets the number of standard error.
+/// A thread for each connection; a client whose first byte is `2` is moved to the descriptor of standard error.
 pub(super) fn standard_error(listener: &TcpListener) -> ! {
     loop {
         let fd = accept(listener).unwrap();
@@ -157,7 +157,7 @@ pub(super) fn standard_error(listener: &TcpListener) -> ! {
                 // SAFETY: no pointers are passed.
                 assert_eq!(unsafe { libc::dup2(fd, 2) }, 2);
                 close(fd);
-                converse(2);
+                echo(2);
             } else {
                 close(fd);
             }
@@ -165,7 +165,7 @@ pub(super) fn standard_error(listener: &TcpListener) -> ! {
     }
 }
 
-/// A process for each connection: not served, which the library logs.
+/// A process for each connection, which the library does not support and logs.
 pub(super) fn forks(listener: &TcpListener) -> ! {
     loop {
         let fd = accept(listener).unwrap();
@@ -174,12 +174,12 @@ pub(super) fn forks(listener: &TcpListener) -> ! {
             if libc::fork() == 0 {
                 let mut byte = [0; 1];
                 let length = libc::read(fd, byte.as_mut_ptr().cast(), 1);
-                // In a child, the library takes no descriptors of its own.
-                let free = [libc::dup(0), libc::dup(0)];
-                free.iter().for_each(|fd| close(*fd));
-                let made = [libc::epoll_create1(0), libc::dup(0)];
-                if length < 0 && made == free {
-                    write(2, b"the child is left alone\n");
+                // In a child, the library opens no descriptors of its own.
+                let lowest = [libc::dup(0), libc::dup(0)];
+                lowest.iter().for_each(|fd| close(*fd));
+                let new = [libc::epoll_create1(0), libc::dup(0)];
+                if length < 0 && new == lowest {
+                    write(2, b"the library opens no descriptor in the child\n");
                 }
                 libc::_exit(0);
             }

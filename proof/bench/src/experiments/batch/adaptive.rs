@@ -14,16 +14,16 @@ use spillway_load::config::ProtocolKind;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rounds::{print_line, spoilt_suffix, turns};
+use crate::experiments::common::rounds::{measurement_order, print_line, spoilt_suffix};
 use crate::generator::{BIN_REPORT_DELAY, Clients, Traffic};
 use crate::goodput::Tally;
-use crate::measure::{QUOTA_SHARE_MAX, Step, again, spoilt_by, stopped};
+use crate::measure::{QUOTA_SHARE_MAX, Step, measure_until_valid, spoilt_by, stopped};
 use crate::results::Results;
 use crate::scene::{Setting, quota_text};
-use crate::stage::{Helper, HelperKind, Pair, QUOTA, Session, Stage, space_of};
+use crate::stage::{Helper, HelperKind, Pair, QUOTA_ENTRY, Session, Stage, space_of};
 use crate::table::milliseconds;
 
-/// Names of policies as helpers take them, and their batch delay: a helper's default, or a quarter of an SLA of 1 ms.
+/// Names of policies in a helper's options, and their batch delay: the default, or a quarter of an SLA of 1 ms.
 /// `algorithm1` has no delay of its own. All others are compared with the first.
 const POLICIES: [(&str, Duration); 5] = [
     ("adaptive", Duration::from_micros(200)),
@@ -33,7 +33,7 @@ const POLICIES: [(&str, Duration); 5] = [
     ("following", Duration::from_micros(250)),
 ];
 const FIRST_SEED: u64 = 10_001;
-/// Before the first step of a course.
+/// Pause before the first step of a course.
 const WARM_UP: Duration = Duration::from_millis(700);
 /// Steps in which the machine stalled for a larger share of the time are spoilt: their p99 is that of the stalls.
 const STALLED_SHARE_MAX: f64 = 0.005;
@@ -53,8 +53,8 @@ pub struct Effort {
     pub settle: Duration,
     /// Length of each step.
     pub length: Duration,
-    /// Most attempts at a spoilt step, the first included.
-    pub tries: u32,
+    /// Maximum number of attempts at a spoilt step, the first included.
+    pub attempts_max: u32,
 }
 
 impl Effort {
@@ -67,18 +67,18 @@ impl Effort {
             connections: 660,
             settle: Duration::from_millis(500),
             length: Duration::from_secs(3),
-            tries: 2,
+            attempts_max: 2,
         }
     }
 
-    /// For a run of two minutes.
+    /// The effort of a quick run: about two minutes.
     pub fn quick() -> Effort {
         Effort {
             choosing: 1,
             judging: 1,
             settle: Duration::from_millis(200),
             length: Duration::from_millis(700),
-            tries: 1,
+            attempts_max: 1,
             ..Effort::full()
         }
     }
@@ -91,7 +91,7 @@ impl Effort {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Measurement {
     p50_us: f64,
-    /// If it falls among unanswered requests: the length of the step and the wait for late replies.
+    /// The length of the step plus the wait for late replies if the p99 falls among unanswered requests.
     p99_us: f64,
     server_us: f64,
     helper_us: f64,
@@ -116,7 +116,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
 
 /// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
-    let stage = Stage::set("adaptive", setting)?;
+    let stage = Stage::create("adaptive", setting)?;
     let _ = writeln!(out, "{}; {} connections", setting.placement.description(), effort.connections);
     let pair = stage.pair(ProtocolKind::Memcached, &[])?;
     for round in 0..effort.rounds() {
@@ -133,11 +133,11 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let mut course = Course { setting, effort, stage: &stage, pair, helpers, tally: Tally::default(), out };
     let mut machine = stage.machine(&[("memcached", "-V")])?;
     let mut series = Vec::from(series);
-    let ended = course.rounds(&mut series);
+    let outcome = course.measure_rounds(&mut series);
     let Course { tally, helpers, pair, .. } = course;
     drop((helpers, pair));
-    let ended = ended.and_then(|()| stage.close());
-    machine.lab.insert(QUOTA.into(), quota_text(setting.quota));
+    let outcome = outcome.and_then(|()| stage.close());
+    machine.lab.insert(QUOTA_ENTRY.into(), quota_text(setting.quota));
     machine.lab.insert(
         "helpers".into(),
         format!(
@@ -148,7 +148,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let mut results = Results::new("adaptive", machine);
     findings::add_results(&series, effort, &mut results);
     results.checks = tally.checks();
-    Ok(results.after(ended))
+    Ok(results.with_outcome(outcome))
 }
 
 fn seed(round: usize) -> u64 {
@@ -166,17 +166,21 @@ struct Course<'a> {
 }
 
 impl Course<'_> {
-    fn rounds(&mut self, series: &mut [Series]) -> Result<(), Error> {
-        for (round, at) in turns(self.effort.rounds(), series.len()) {
-            let steps = self.course(round, at)?;
-            series[at].rounds.push(steps);
+    fn measure_rounds(&mut self, series: &mut [Series]) -> Result<(), Error> {
+        for (round, policy_index) in measurement_order(self.effort.rounds(), series.len()) {
+            let steps = self.measure_course(round, policy_index)?;
+            series[policy_index].rounds.push(steps);
         }
         Ok(())
     }
 
     /// All steps once, through the helper of one policy.
-    fn course(&mut self, round: usize, at: usize) -> Result<Vec<Result<Measurement, String>>, Error> {
-        let helper = &self.helpers[at];
+    fn measure_course(
+        &mut self,
+        round: usize,
+        policy_index: usize,
+    ) -> Result<Vec<Result<Measurement, String>>, Error> {
+        let helper = &self.helpers[policy_index];
         let traffic = Traffic::default();
         let clients = self.stage.clients(helper.address, &traffic, self.effort.connections);
         let clients = Clients { seed: seed(round), ..clients };
@@ -184,20 +188,20 @@ impl Course<'_> {
         let mut steps = Vec::new();
         for (n, &rate) in self.effort.rates.iter().enumerate() {
             let warm_up = if n == 0 { WARM_UP } else { Duration::ZERO };
-            let (seen, step) = self.step(&mut session, rate, warm_up, helper)?;
-            let spoilt = spoilt_suffix(seen.as_ref().err().map(String::as_str));
+            let (measurement, step) = self.measure_step(&mut session, rate, warm_up, helper)?;
+            let spoilt = spoilt_suffix(measurement.as_ref().err().map(String::as_str));
             print_line(
                 self.out,
                 format_args!(
                     "round {}: {} at {rate}/s: p99 {}; server {:.1} % of a core, {:.1} messages a batch{spoilt}",
                     round + 1,
-                    POLICIES[at].0,
+                    POLICIES[policy_index].0,
                     milliseconds(step.span.p99_us(), "without a reply"),
                     step.used.server_percent(),
                     step.used.messages_per_batch().unwrap_or(0.0),
                 ),
             );
-            steps.push(seen);
+            steps.push(measurement);
         }
         self.tally.add(&session.finish()?);
         self.pair.check()?;
@@ -205,28 +209,28 @@ impl Course<'_> {
         Ok(steps)
     }
 
-    fn step(
+    fn measure_step(
         &self,
         session: &mut Session<'_>,
         rate: f64,
         warm_up: Duration,
         helper: &Helper,
     ) -> Result<(Result<Measurement, String>, Step), Error> {
-        let Effort { settle, length, tries, .. } = *self.effort;
+        let Effort { settle, length, attempts_max, .. } = *self.effort;
         let mut warm_up = Some(warm_up);
-        again(
-            tries,
+        measure_until_valid(
+            attempts_max,
             || {
                 let settle = settle + warm_up.take().unwrap_or_default();
                 let step = session.step(rate, settle, length, Some(helper))?.step;
-                Ok((seen(&step, self.setting, length), step))
+                Ok((measurement_of(&step, self.setting, length), step))
             },
-            |(seen, _)| seen.is_ok(),
+            |(measurement, _)| measurement.is_ok(),
         )
     }
 }
 
-fn seen(step: &Step, setting: &Setting, length: Duration) -> Result<Measurement, String> {
+fn measurement_of(step: &Step, setting: &Setting, length: Duration) -> Result<Measurement, String> {
     let used = &step.used;
     let quota_share = used.quota_share(setting.quota);
     let stalled = used.stalled_s > STALLED_SHARE_MAX * used.seconds;
@@ -265,7 +269,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn an_undisturbed_step_has_costs_by_its_replies() {
+    fn costs_are_divided_by_replies_and_disturbed_steps_are_spoilt() {
         let used = Used {
             seconds: 2.0,
             server_process_s: 0.08,
@@ -276,19 +280,22 @@ mod tests {
         };
         let step = Step { rate_per_s: 6_000.0, used, replies_per_s: 5_000.0, ..Step::default() };
         let setting = Setting::new(Programs::in_directory(Path::new("")));
-        let seen = |step: &Step| seen(step, &setting, Duration::from_secs(2));
-        let good = seen(&step).unwrap();
-        assert!((good.server_us - 10.0).abs() < 1e-9 && (good.batch_interval_us - 500.0).abs() < 1e-9);
-        assert_eq!(
-            (good.messages_per_batch, good.p99_us),
-            (2.5, 2_250_000.0),
-            "no request was answered in time"
+        let measure = |step: &Step| measurement_of(step, &setting, Duration::from_secs(2));
+        let measurement = measure(&step).unwrap();
+        assert!(
+            (measurement.server_us - 10.0).abs() < 1e-9
+                && (measurement.batch_interval_us - 500.0).abs() < 1e-9
         );
-        assert!((good.quota_share.unwrap() - 0.5).abs() < 1e-9);
-        let beyond = Step { used: Used { server_process_s: 0.3, ..used }, ..step.clone() };
-        assert!(seen(&beyond).unwrap_err().contains("of its quota"));
+        assert_eq!(
+            (measurement.messages_per_batch, measurement.p99_us),
+            (2.5, 2_250_000.0),
+            "without a p99 the waiting time should count"
+        );
+        assert!((measurement.quota_share.unwrap() - 0.5).abs() < 1e-9);
+        let above_quota = Step { used: Used { server_process_s: 0.3, ..used }, ..step.clone() };
+        assert!(measure(&above_quota).unwrap_err().contains("of its quota"));
         let stalled = Step { used: Used { stalled_s: 0.02, ..used }, ..step.clone() };
-        assert!(seen(&stalled).unwrap_err().contains("stalled"));
-        assert!(seen(&Step { used: Used { batches: 0, ..used }, ..step }).is_err());
+        assert!(measure(&stalled).unwrap_err().contains("stalled"));
+        assert!(measure(&Step { used: Used { batches: 0, ..used }, ..step }).is_err());
     }
 }

@@ -37,7 +37,7 @@ pub struct Effort {
     pub attacks: Vec<&'static str>,
     /// Valid rounds of each attack.
     pub rounds: usize,
-    /// Most repetitions of spoilt rounds, for each attack.
+    /// Maximum number of repetitions of spoilt rounds, for each attack.
     pub spoilt_max: usize,
     /// Pause between the start of an attack and its measurement, and after the attack.
     pub settle: Duration,
@@ -57,7 +57,7 @@ impl Effort {
         }
     }
 
-    /// For a run of three minutes.
+    /// The effort of a quick run: about three minutes.
     pub fn quick() -> Effort {
         Effort { rounds: 2, spoilt_max: 0, length: Duration::from_millis(1_500), ..Effort::full() }
     }
@@ -202,7 +202,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
 
 /// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
-    let stage = Stage::set("attacks", setting)?;
+    let stage = Stage::create("attacks", setting)?;
     let attackers = stage.attackers(QUOTA)?;
     let mut machine = stage.machine(&[("memcached", "-V")])?;
     machine.lab.insert(
@@ -211,26 +211,26 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     );
     machine.lab.insert(
         "honest clients".into(),
-        format!("{CONNECTIONS} connections and {RATE_PER_S}/s on each of three ways; a new connection on each all the time"),
+        format!("{CONNECTIONS} connections and {RATE_PER_S}/s on each of three paths, and new connections"),
     );
     machine.lab.insert("helper".into(), format!("1 thread, max_memory {MAX_MEMORY_MIB} MiB"));
-    let mut all = Vec::new();
-    let wanted = ATTACKS.iter().filter(|attack| effort.attacks.contains(&attack.id));
-    let course = wanted.into_iter().try_for_each(|&attack| {
+    let mut attack_results = Vec::new();
+    let selected = ATTACKS.iter().filter(|attack| effort.attacks.contains(&attack.id));
+    let outcome = selected.into_iter().try_for_each(|&attack| {
         stop::check()?;
         print_line(out, format_args!("{}: {}", attack.id, attack.description));
         // A failure under attack, even at the start, is a finding and not an error of the experiment.
-        let seen = match Setup::start(&stage, &attackers, setting, attack) {
+        let result = match Setup::start(&stage, &attackers, setting, attack) {
             Ok(setup) => setup.run(effort, out),
             Err(error) => AttackResult { ended: Some(error.to_string()), ..AttackResult::new(attack) },
         };
         stop::check()?;
-        print_line(out, format_args!("  {}", findings::summary(&seen)));
-        all.push(seen);
+        print_line(out, format_args!("  {}", findings::summary(&result)));
+        attack_results.push(result);
         Ok(())
     });
-    let course = course.and_then(|()| stage.close());
+    let outcome = outcome.and_then(|()| stage.close());
     let mut results = Results::new("attacks", machine);
-    findings::add_results(&all, &mut results);
-    Ok(results.after(course))
+    findings::add_results(&attack_results, &mut results);
+    Ok(results.with_outcome(outcome))
 }

@@ -14,24 +14,24 @@ use spillway_lab::Burner;
 use crate::calibrate::{Calibration, FLOOR_PER_S, LIMIT_PER_S, Neighbours, calibrate, p99_at_fifth_us};
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::goodput::{Driver, Ramped, Tally, Timing, ramp};
+use crate::goodput::{Driver, RampResult, Tally, Timing, ramp};
 use crate::ramp::Ramp;
 use crate::relief::{Span, sla_us};
 use crate::results::Results;
-use crate::scenario::{self, Plan, Relieved};
+use crate::scenario::{self, BurstRun, Plan};
 use crate::scene::{Placement, Scene, System};
 use crate::stats::median;
 
 const ROUNDS: usize = 5;
 const ROUNDS_QUICK: usize = 2;
-/// With `--quick`, nothing starts that would not end by this time; closing takes a little longer.
-const QUICK: Duration = Duration::from_secs(114);
+/// With `--quick`, a step starts only if it ends within this time; closing the scene takes a little longer.
+const QUICK_TIME_MAX: Duration = Duration::from_secs(114);
 /// Duration of the shortest useful ramp in seconds, with the start of its clients.
 const RAMP_S: u64 = 10;
 /// Start of a ramp, as a share of the goodput in earlier rounds.
 const RAMP_START: f64 = 0.85;
 /// Start of the helped system's first search, as a multiple of the direct capacity.
-const HELPED_GUESS: f64 = 3.0;
+const HELPED_START: f64 = 3.0;
 /// The paper's SLA, in µs. Stalls of the development machine are of the same size.
 const PAPER_SLA_US: u64 = 500;
 /// Measured in addition to the run's own SLA, in µs.
@@ -48,12 +48,12 @@ struct Series {
     sla_us: u64,
     max_delay: Duration,
     /// The burner limits the server, instead of a quota.
-    burner: bool,
+    has_burner: bool,
     /// A repetition of another series, for the A/A ratio.
-    again: bool,
+    is_repetition: bool,
     /// The server's quota in percent of a core, if that includes the CPU time of a helper.
     iso_percent: Option<f64>,
-    rounds: Vec<Option<Ramped>>,
+    rounds: Vec<Option<RampResult>>,
 }
 
 #[derive(Debug)]
@@ -61,8 +61,8 @@ struct Measured {
     quick: bool,
     calibration: Calibration,
     series: Vec<Series>,
-    relieved: Vec<Relieved>,
-    /// Latencies of the probe on the direct port, for each of `relieved`.
+    burst_runs: Vec<BurstRun>,
+    /// Latencies of the probe on the direct port, for each of `burst_runs`.
     probed: Vec<Span>,
     migrations: Vec<rivals::Migration>,
     /// Measured CPU time of the burner, in percent of its core.
@@ -73,7 +73,7 @@ struct Measured {
 
 struct Course<'a> {
     quick: bool,
-    begun: Instant,
+    started_at: Instant,
     timing: Timing,
     out: &'a mut dyn Write,
     measured: Measured,
@@ -81,10 +81,10 @@ struct Course<'a> {
 
 /// Runs the experiment.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
-    let begun = Instant::now();
-    let mut scene = Scene::set("burst", options.setting.clone())?;
+    let started_at = Instant::now();
+    let mut scene = Scene::create("burst", options.setting.clone())?;
     let warm_up = Duration::from_millis(if options.quick { 1_000 } else { 2_000 });
-    let deadline = options.quick.then(|| begun + QUICK);
+    let deadline = options.quick.then(|| started_at + QUICK_TIME_MAX);
     let timing = Timing { warm_up, deadline, ..Timing::default() };
     let _ = writeln!(out, "{}", options.setting.placement.description());
     if options.quick {
@@ -101,35 +101,35 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
         tally: calibration.tally.clone(),
         calibration,
         series: Vec::new(),
-        relieved: Vec::new(),
+        burst_runs: Vec::new(),
         probed: Vec::new(),
         migrations: Vec::new(),
         burnt_percent: None,
         left_out: Vec::new(),
     };
-    let mut course = Course { quick: options.quick, begun, timing, out, measured };
-    let ended = course.run(scene, options);
+    let mut course = Course { quick: options.quick, started_at, timing, out, measured };
+    let outcome = course.run(scene, options);
     let mut results = Results::new("burst", machine);
     findings::add_results(&course.measured, options, &mut results);
-    Ok(results.after(ended))
+    Ok(results.with_outcome(outcome))
 }
 
 impl Course<'_> {
     fn run(&mut self, mut scene: Scene, options: &Options) -> Result<(), Error> {
         if options.quick {
             // A quick run may end before the ramps are complete, but must measure relief.
-            self.reliefs(&mut scene)?;
+            self.measure_reliefs(&mut scene)?;
         }
-        self.goodput(&mut scene)?;
+        self.measure_goodput(&mut scene)?;
         if !options.quick {
-            self.reliefs(&mut scene)?;
+            self.measure_reliefs(&mut scene)?;
         }
-        self.rivals(&mut scene)?;
+        self.measure_rivals(&mut scene)?;
         scene.close()?;
         self.cross_check(options)
     }
 
-    fn goodput(&mut self, scene: &mut Scene) -> Result<(), Error> {
+    fn measure_goodput(&mut self, scene: &mut Scene) -> Result<(), Error> {
         let max_delay = scene.setting().max_delay;
         let sla_us = self.measured.calibration.sla_us;
         let mut slas_us = vec![sla_us];
@@ -137,16 +137,16 @@ impl Course<'_> {
             slas_us.extend([ROUND_SLA_US, PAPER_SLA_US].into_iter().filter(|&other| other != sla_us));
         }
         for (n, &sla_us) in slas_us.iter().enumerate() {
-            let mut plan = vec![(System::Plain, false), (System::Helped, false), (System::Shimmed, false)];
+            let mut systems = vec![(System::Plain, false), (System::Helped, false), (System::Shimmed, false)];
             if n == 0 && !self.quick {
-                plan.push((System::Plain, true));
+                systems.push((System::Plain, true));
                 scene.start_nutcracker()?;
-                plan.push((System::Nutcracker, false));
+                systems.push((System::Nutcracker, false));
             }
             if sla_us < ROUND_SLA_US {
                 scene.set_max_delay(PAPER_MAX_DELAY)?;
             }
-            self.rounds(scene, &plan, sla_us, false)?;
+            self.measure_rounds(scene, &systems, sla_us, false)?;
         }
         scene.set_max_delay(max_delay)?;
         if self.quick {
@@ -155,67 +155,69 @@ impl Course<'_> {
         Ok(())
     }
 
-    fn rounds(
+    fn measure_rounds(
         &mut self,
         scene: &mut Scene,
-        plan: &[(System, bool)],
+        systems: &[(System, bool)],
         sla_us: u64,
-        burner: bool,
+        has_burner: bool,
     ) -> Result<(), Error> {
         let first = self.measured.series.len();
-        self.measured.series.extend(plan.iter().map(|&(system, again)| Series {
+        self.measured.series.extend(systems.iter().map(|&(system, is_repetition)| Series {
             system,
             sla_us,
             max_delay: scene.setting().max_delay,
-            burner,
-            again,
+            has_burner,
+            is_repetition,
             iso_percent: None,
             rounds: Vec::new(),
         }));
         let rounds = if self.quick { ROUNDS_QUICK } else { ROUNDS };
         for round in 0..rounds {
-            for turn in 0..plan.len() {
-                // A quick run keeps the order: only the last systems of the plan may be left out.
-                let at = first + if self.quick { turn } else { (turn + round) % plan.len() };
-                let ramped = if self.time_for(RAMP_S) { Some(self.ramp(scene, at)?) } else { None };
-                self.print_round(at, round, ramped.as_ref());
-                self.measured.series[at].rounds.push(ramped);
+            for position in 0..systems.len() {
+                // A quick run keeps the order: only the last of `systems` may be left out.
+                let index = first + if self.quick { position } else { (position + round) % systems.len() };
+                let ramped =
+                    if self.has_time_for(RAMP_S) { Some(self.run_ramp(scene, index)?) } else { None };
+                self.print_round(index, round, ramped.as_ref());
+                self.measured.series[index].rounds.push(ramped);
             }
         }
         Ok(())
     }
 
-    fn ramp(&mut self, scene: &mut Scene, at: usize) -> Result<Ramped, Error> {
-        let series = &self.measured.series[at];
+    fn run_ramp(&mut self, scene: &mut Scene, index: usize) -> Result<RampResult, Error> {
+        let series = &self.measured.series[index];
         let capacity = self.measured.calibration.direct_per_s;
-        let known = series.median().or_else(|| {
+        let earlier_per_s = series.median().or_else(|| {
             // Another series of the same system under the same limits, or the calibration.
-            let same = self.measured.series.iter().filter(|s| {
-                (s.burner, s.sla_us, s.iso_percent) == (series.burner, series.sla_us, series.iso_percent)
+            let similar = self.measured.series.iter().filter(|other| {
+                (other.has_burner, other.sla_us, other.iso_percent)
+                    == (series.has_burner, series.sla_us, series.iso_percent)
             });
-            let mut same = same.filter(|s| s.system == series.system);
-            same.find_map(Series::median)
+            let mut similar = similar.filter(|other| other.system == series.system);
+            similar.find_map(Series::median)
         });
         let direct = matches!(series.system, System::Plain | System::Shimmed)
             && series.iso_percent.is_none()
-            && !series.burner
+            && !series.has_burner
             && series.sla_us >= ROUND_SLA_US;
-        let plan = match known.or(direct.then_some(capacity)) {
-            Some(known) => Ramp::stepping(known * RAMP_START, FLOOR_PER_S, LIMIT_PER_S),
+        let ramp_plan = match earlier_per_s.or(direct.then_some(capacity)) {
+            Some(earlier_per_s) => Ramp::stepping(earlier_per_s * RAMP_START, FLOOR_PER_S, LIMIT_PER_S),
             None if series.system == System::Helped => {
-                Ramp::searching(capacity * HELPED_GUESS, FLOOR_PER_S, LIMIT_PER_S)
+                Ramp::searching(capacity * HELPED_START, FLOOR_PER_S, LIMIT_PER_S)
             }
             None => Ramp::searching(capacity / 2.0, FLOOR_PER_S, LIMIT_PER_S),
         };
         // The main series also measures the saturated throughput of the helped server, in every round.
-        let saturate = series.system == System::Helped && at < 4 && !series.burner;
-        let ramped = ramp(scene, series.system, self.timing, plan, series.sla_us, saturate)?;
+        let saturate = series.system == System::Helped && index < 4 && !series.has_burner;
+        let ramped = ramp(scene, series.system, self.timing, ramp_plan, series.sla_us, saturate)?;
         self.measured.tally.add(&ramped.tally);
         Ok(ramped)
     }
 
     /// Measures bursts that a helper relieves.
-    fn reliefs(&mut self, scene: &mut Scene) -> Result<(), Error> {
+    fn measure_reliefs(&mut self, scene: &mut Scene) -> Result<(), Error> {
         let (direct_per_s, sla_us) =
             (self.measured.calibration.direct_per_s, self.measured.calibration.sla_us);
         let rounds = if self.quick { 1 } else { ROUNDS };
@@ -227,20 +229,20 @@ impl Course<'_> {
         for round in 0..rounds {
             let probe = rivals::Probe::start(scene)?;
             let run = scenario::run(scene, plan, sla_us, &mut |_| {})?;
-            let (probed, probe) = probe.finish(&run)?;
+            let (probed, probe_report) = probe.finish(&run)?;
             self.measured.tally.add_report(&run.report);
-            self.measured.tally.add_report(&probe);
+            self.measured.tally.add_report(&probe_report);
             self.measured.probed.push(probed);
-            let ms = |ms: Option<f64>| ms.map_or("none".into(), |ms| format!("{ms:.0} ms"));
+            let ms_text = |ms: Option<f64>| ms.map_or("none".into(), |ms| format!("{ms:.0} ms"));
             let _ = writeln!(
                 self.out,
                 "relief {}: moved in {}, under the SLA after {}{}",
                 round + 1,
-                ms(run.moved_ms()),
-                ms(run.relief_ms().map(|ms| ms as f64)),
+                ms_text(run.moved_ms()),
+                ms_text(run.relief_ms().map(|ms| ms as f64)),
                 spoilt(&run.spoilt(scene.setting().quota))
             );
-            self.measured.relieved.push(run);
+            self.measured.burst_runs.push(run);
         }
         Ok(())
     }
@@ -252,8 +254,8 @@ impl Course<'_> {
             return Ok(());
         }
         let placement = options.setting.placement;
-        let off_its_core = |core: usize| if core == placement.server { placement.clients } else { core };
-        let (helper, bridge) = (off_its_core(placement.helper), off_its_core(placement.bridge));
+        let other_core = |core: usize| if core == placement.server { placement.clients } else { core };
+        let (helper, bridge) = (other_core(placement.helper), other_core(placement.bridge));
         if helper == placement.server {
             self.measured.left_out.push("the burner (it needs a second core)".into());
             return Ok(());
@@ -261,22 +263,22 @@ impl Course<'_> {
         let mut setting = options.setting.clone();
         setting.placement = Placement { helper, bridge, ..placement };
         setting.quota = None;
-        let mut scene = Scene::set("burner", setting)?;
+        let mut scene = Scene::create("burner", setting)?;
         let burner = Burner::start(placement.server, BURNT.0, BURNT.1)?;
         let _ = writeln!(
             self.out,
             "cross-check: a burner takes {:?} of every {:?} of the server's core",
             BURNT.0, BURNT.1
         );
-        let plan = [(System::Plain, false), (System::Helped, false), (System::Shimmed, false)];
+        let systems = [(System::Plain, false), (System::Helped, false), (System::Shimmed, false)];
         let sla_us = self.sla_under_burner(&mut scene)?;
-        self.rounds(&mut scene, &plan, sla_us, true)?;
+        self.measure_rounds(&mut scene, &systems, sla_us, true)?;
         self.measured.burnt_percent = Some(burner.percent_of_core());
         drop(burner);
         scene.close()
     }
 
-    /// Fixes the SLA again by its rule: a request that arrives while the burner runs waits for almost a period, so that
+    /// Measures the SLA again, with the burner: a request that arrives while the burner runs waits for almost a period, so that
     /// no system could keep the SLA measured with a quota.
     fn sla_under_burner(&mut self, scene: &mut Scene) -> Result<u64, Error> {
         let mut driver = Driver::start(scene, System::Plain, self.timing)?;
@@ -285,31 +287,31 @@ impl Course<'_> {
         Ok(sla_us(p99_us.unwrap_or(0)))
     }
 
-    fn time_for(&self, seconds: u64) -> bool {
-        !self.quick || self.begun.elapsed() + Duration::from_secs(seconds) <= QUICK
+    fn has_time_for(&self, seconds: u64) -> bool {
+        !self.quick || self.started_at.elapsed() + Duration::from_secs(seconds) <= QUICK_TIME_MAX
     }
 
-    fn print_round(&mut self, at: usize, round: usize, ramped: Option<&Ramped>) {
-        let series = &self.measured.series[at];
-        let what = format!(
+    fn print_round(&mut self, index: usize, round: usize, ramped: Option<&RampResult>) {
+        let series = &self.measured.series[index];
+        let label = format!(
             "round {}: {}{}, SLA {} µs{}",
             round + 1,
             series.system.name(),
-            if series.again { " (again)" } else { "" },
+            if series.is_repetition { " (again)" } else { "" },
             series.sla_us,
-            if series.burner { ", burner" } else { "" }
+            if series.has_burner { ", burner" } else { "" }
         );
-        let found = ramped.map_or("left out, no time".into(), |ramped| {
-            format!("{}{}", ramped.found, spoilt(&ramped.trouble.iter().cloned().collect::<Vec<_>>()))
+        let outcome = ramped.map_or("left out, no time".into(), |ramped| {
+            format!("{}{}", ramped.goodput, spoilt(&ramped.trouble.iter().cloned().collect::<Vec<_>>()))
         });
         // A closed output does not stop the experiment.
-        let _ = writeln!(self.out, "{what}: {found}").and_then(|()| self.out.flush());
+        let _ = writeln!(self.out, "{label}: {outcome}").and_then(|()| self.out.flush());
     }
 }
 
 impl Series {
     fn goodputs(&self) -> Vec<Option<f64>> {
-        self.rounds.iter().map(|round| round.as_ref().and_then(|ramped| ramped.found.kept_per_s)).collect()
+        self.rounds.iter().map(|round| round.as_ref().and_then(|ramped| ramped.goodput.kept_per_s)).collect()
     }
 
     fn median(&self) -> Option<f64> {

@@ -34,7 +34,7 @@ fn full() -> Effort {
         main_per_s: 10_000.0,
         settle: Duration::from_millis(400),
         length: Duration::from_millis(2_000),
-        tries: 3,
+        attempts_max: 3,
     }
 }
 
@@ -43,7 +43,7 @@ fn quick() -> Effort {
         rounds: 3,
         rates: vec![5_000.0, 10_000.0],
         length: Duration::from_millis(1_000),
-        tries: 2,
+        attempts_max: 2,
         ..full()
     }
 }
@@ -58,7 +58,7 @@ enum Middle {
     Helper300,
     /// A helper with 3 services that measures the requests of one of 16 clients.
     HelperSampling,
-    /// The same, of every client.
+    /// A helper with 3 services that measures the requests of every client.
     HelperMeasuring,
     Nginx,
     Haproxy,
@@ -99,14 +99,14 @@ impl Path for Middle {
     }
 }
 
-struct Programs {
+struct MiddlePrograms {
     /// Helpers with 1, 3 and 300 services, and two with 3 services that measure requests.
     helpers: [Helper; 5],
     proxies: [Peer; 3],
     server: SocketAddr,
 }
 
-impl Programs {
+impl MiddlePrograms {
     fn helper(&self, middle: Middle) -> Option<&Helper> {
         match middle {
             Middle::Helper => Some(&self.helpers[0]),
@@ -141,11 +141,11 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
 
 /// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
-    let stage = Stage::set("middle", setting)?;
+    let stage = Stage::create("middle", setting)?;
     let _ = writeln!(out, "{} (or proxy); no quota", setting.placement.description());
     let mut pair = stage.pair(ProtocolKind::Memcached, &[64])?;
     let plain = pair.plain.address();
-    let programs = Programs {
+    let programs = MiddlePrograms {
         helpers: [
             helper(&stage, pair.link, (0, None))?,
             helper(&stage, pair.link, (2, None))?,
@@ -163,7 +163,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let machine =
         stage.machine(&[("memcached", "-V"), ("haproxy", "-v"), ("nutcracker", "-V"), ("nginx", "-v")])?;
     let mut course = Course { effort, pair: &mut pair, out };
-    let (series, tally, ended) = course.run(
+    let (series, tally, outcome) = course.run(
         &MIDDLES,
         |_, middle| {
             let session = stage.session(programs.address(middle), &Traffic::default(), CONNECTIONS)?;
@@ -172,22 +172,22 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
         |cost| format!("{:.1} µs in the middle, {:.1} µs at the server", cost.middle_us(), cost.server_us()),
     );
     drop(programs);
-    let ended = ended.and_then(|()| stage.close());
+    let outcome = outcome.and_then(|()| stage.close());
     let mut results = Results::new("helper-cost", machine);
-    series.iter().for_each(|series| rows(series, &mut results));
-    ratios(&series, effort, &mut results);
+    series.iter().for_each(|series| add_rows(series, &mut results));
+    add_ratios(&series, effort, &mut results);
     results.checks = tally.checks();
-    Ok(results.after(ended))
+    Ok(results.with_outcome(outcome))
 }
 
-/// A helper with further services, and with measured clients.
-fn helper(stage: &Stage, link: SocketAddr, more: (u16, Option<u32>)) -> Result<Helper, Error> {
+/// Starts a helper. `extra` is the number of further services, and N if the helper measures one of N clients.
+fn helper(stage: &Stage, link: SocketAddr, extra: (u16, Option<u32>)) -> Result<Helper, Error> {
     let kind = HelperKind { library: false, batch: "adaptive", max_delay: MAX_DELAY };
     let port = Place::from(&stage.middle).free_port()?;
-    stage.helper_with((&stage.middle, port), link, &kind, more)
+    stage.helper_with((&stage.middle, port), link, &kind, extra)
 }
 
-fn rows(series: &Series<Middle>, results: &mut Results) {
+fn add_rows(series: &Series<Middle>, results: &mut Results) {
     let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Cost) -> Option<f64>| {
         results.rows.push(series.row(metric, unit, value, ""));
     };
@@ -204,13 +204,14 @@ fn rows(series: &Series<Middle>, results: &mut Results) {
     }
 }
 
-fn ratios(series: &[Series<Middle>], effort: &Effort, results: &mut Results) {
+fn add_ratios(series: &[Series<Middle>], effort: &Effort, results: &mut Results) {
     for &rate in &effort.rates {
-        if let (Some(many), Some(few)) =
+        if let (Some(services_300), Some(services_3)) =
             (find(series, Middle::Helper300, rate), find(series, Middle::Helper3, rate))
         {
             let name = format!("kernel_300_services_over_3{}", effort.suffix(rate));
-            let ratio = Ratio::paired(&name, &many.each(Cost::middle_us), &few.each(Cost::middle_us));
+            let ratio =
+                Ratio::paired(&name, &services_300.each(Cost::middle_us), &services_3.each(Cost::middle_us));
             let note = format!("CPU in the middle at {rate}/s, one service used; expected ≤ 1.05");
             results.ratios.push(ratio.note(note));
         }
@@ -224,16 +225,16 @@ fn ratios(series: &[Series<Middle>], effort: &Effort, results: &mut Results) {
                 results.ratios.push(ratio.note(format!("CPU in the middle at {rate}/s; expected ≤ 1.02")));
             }
         }
-        let Some(ours) = find(series, Middle::Helper, rate) else { continue };
+        let Some(helper) = find(series, Middle::Helper, rate) else { continue };
         for other in [Middle::Nginx, Middle::Haproxy, Middle::Nutcracker] {
-            let Some(theirs) = find(series, other, rate) else { continue };
-            let main = rate == effort.main_per_s;
+            let Some(proxy) = find(series, other, rate) else { continue };
+            let is_main_rate = rate == effort.main_per_s;
             let name = format!("kernel_over_{}{}", other.name(), effort.suffix(rate));
-            let ratio = Ratio::paired(&name, &ours.each(Cost::middle_us), &theirs.each(Cost::middle_us));
-            let expected = if main { "; expected ≤ 1.0" } else { "" };
+            let ratio = Ratio::paired(&name, &helper.each(Cost::middle_us), &proxy.each(Cost::middle_us));
+            let expected = if is_main_rate { "; expected ≤ 1.0" } else { "" };
             results.ratios.push(ratio.note(format!("CPU in the middle at {rate}/s{expected}")));
-            if main {
-                let rounds = paired_ratios(&ours.each(Cost::server_us), &theirs.each(Cost::server_us));
+            if is_main_rate {
+                let rounds = paired_ratios(&helper.each(Cost::server_us), &proxy.each(Cost::server_us));
                 let ratio = Ratio::new(&format!("server_behind_helper_over_{}", other.name()), &rounds);
                 results.ratios.push(ratio.note(format!("CPU of the server behind, at {rate}/s")));
             }
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_is_compared_with_theirs_at_the_same_rate_and_round() {
+    fn helper_and_proxies_are_compared_at_the_same_rate_and_round() {
         let all = [
             series(Middle::Helper, 10_000.0, &[8.0, 8.0, 0.0, 8.0, 8.0, 8.0]),
             series(Middle::Nginx, 10_000.0, &[10.0; 6]),
@@ -266,8 +267,8 @@ mod tests {
             series(Middle::Helper300, 10_000.0, &[10.0; 6]),
         ];
         let mut results = Results::new("helper-cost", Machine::default());
-        all.iter().for_each(|series| rows(series, &mut results));
-        ratios(&all, &full(), &mut results);
+        all.iter().for_each(|series| add_rows(series, &mut results));
+        add_ratios(&all, &full(), &mut results);
         let ratio = |name: &str| results.ratios.iter().find(|r| r.name == name).unwrap();
         let main = ratio("kernel_over_nginx");
         assert!(main.valid && main.runs == 5 && (main.median.unwrap() - 0.8).abs() < 1e-9, "{main:?}");

@@ -18,14 +18,14 @@ use spillway_load::config::ProtocolKind;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rounds::{Rounds, print_line, spoilt_suffix, turns};
+use crate::experiments::common::rounds::{Rounds, measurement_order, print_line, spoilt_suffix};
 use crate::experiments::common::saturation::{limit, spoilt};
 use crate::generator::{Clients, Traffic};
 use crate::goodput::Tally;
-use crate::measure::again;
+use crate::measure::measure_until_valid;
 use crate::results::Results;
 use crate::scene::{Setting, quota_text};
-use crate::stage::{Echo, Helper, HelperKind, Middles, Session, Stage, Taken};
+use crate::stage::{Echo, Helper, HelperKind, MeasuredStep, MiddleHosts, Session, Stage};
 
 const HELPERS: HelperKind =
     HelperKind { library: true, batch: "adaptive", max_delay: Duration::from_micros(200) };
@@ -46,8 +46,8 @@ pub struct Effort {
     pub settle: Duration,
     /// Length of each measurement.
     pub length: Duration,
-    /// Most attempts at a spoilt measurement, the first included.
-    pub tries: u32,
+    /// Maximum number of attempts at a spoilt measurement, the first included.
+    pub attempts_max: u32,
     /// Number of arrivals of clients that choose for themselves.
     pub arrivals: usize,
     /// Clients of each arrival.
@@ -68,7 +68,7 @@ impl Effort {
             quota: Quota { percent_of_core: 10.0, period: Duration::from_millis(20) },
             settle: Duration::from_millis(500),
             length: Duration::from_millis(1_500),
-            tries: 3,
+            attempts_max: 3,
             arrivals: 9,
             clients: 1_000,
             spread_over: 4,
@@ -76,13 +76,13 @@ impl Effort {
         }
     }
 
-    /// For a run of two minutes.
+    /// The effort of a quick run: about two minutes.
     pub fn quick() -> Effort {
         Effort {
             rounds: 3,
             settle: Duration::from_millis(300),
             length: Duration::from_millis(800),
-            tries: 2,
+            attempts_max: 2,
             arrivals: 3,
             ..Effort::full()
         }
@@ -118,37 +118,37 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     let count = effort.counts.iter().copied().max().unwrap_or(1).max(1);
     let quota = Some(effort.quota);
-    let stage = Stage::set_with("helpers", setting, Middles { count, quota })?;
-    let on = setting.placement.helper_cores_text(count);
-    let _ = writeln!(out, "helpers {on}; each: {}", quota_text(quota));
+    let stage = Stage::create_with("helpers", setting, MiddleHosts { count, quota })?;
+    let cores = setting.placement.helper_cores_text(count);
+    let _ = writeln!(out, "helpers {cores}; each: {}", quota_text(quota));
     let echo = stage.echo()?;
     let helpers = stage.helpers(echo.link, &HELPERS)?;
     let mut course = Course { effort, stage: &stage, echo, helpers, tally: Tally::default(), out: &mut *out };
-    let one = |&count: &usize| Series { count, rounds: Rounds::default() };
-    let mut series: Vec<Series> = effort.counts.iter().map(one).collect();
+    let new_series = |&count: &usize| Series { count, rounds: Rounds::default() };
+    let mut series: Vec<Series> = effort.counts.iter().map(new_series).collect();
     let mut machine = stage.machine(&[])?;
-    let ended = turns(effort.rounds, series.len())
-        .try_for_each(|(round, at)| course.turn(round, &mut series[at]).map(drop));
+    let outcome = measurement_order(effort.rounds, series.len())
+        .try_for_each(|(round, index)| course.measure_round(round, &mut series[index]).map(drop));
     let Course { mut tally, echo, helpers, .. } = course;
     drop((echo, helpers));
-    let ended = ended.and_then(|()| stage.close()).and_then(|()| spread::run(setting, effort, out));
-    let (spreads, ended) = match ended {
-        Ok((spreads, arrived)) => {
-            tally.add(&arrived);
+    let outcome = outcome.and_then(|()| stage.close()).and_then(|()| spread::run(setting, effort, out));
+    let (spreads, outcome) = match outcome {
+        Ok((spreads, arrivals_tally)) => {
+            tally.add(&arrivals_tally);
             (spreads, Ok(()))
         }
         Err(error) => (Vec::new(), Err(error)),
     };
     machine.server = "echo server of the server library".into();
     machine.lab.insert("quota of each helper's host".into(), quota_text(quota));
-    machine.lab.insert("helpers".into(), format!("1 thread each; {on}"));
+    machine.lab.insert("helpers".into(), format!("1 thread each; {cores}"));
     let loops = format!("{} closed loops for each helper, 64 B", effort.connections_each);
     machine.lab.insert("connections".into(), loops);
     let mut results = Results::new("helpers", machine);
     findings::add_results(&series, &mut results);
     spread::add_results(&spreads, effort, &mut results);
     results.checks = tally.checks();
-    Ok(results.after(ended))
+    Ok(results.with_outcome(outcome))
 }
 
 struct Course<'a> {
@@ -161,21 +161,21 @@ struct Course<'a> {
 }
 
 impl<'a> Course<'a> {
-    fn turn(&mut self, round: usize, series: &mut Series) -> Result<(), Error> {
+    fn measure_round(&mut self, round: usize, series: &mut Series) -> Result<(), Error> {
         // No quota while clients connect and move: only the measurement is limited.
         self.set_quota(None)?;
-        let mut session = self.start(series.count)?;
+        let mut session = self.start_clients(series.count)?;
         self.set_quota(Some(self.effort.quota))?;
-        let Effort { settle, length, tries, .. } = *self.effort;
-        series.rounds.take(again(
-            tries,
+        let Effort { settle, length, attempts_max, .. } = *self.effort;
+        series.rounds.push(measure_until_valid(
+            attempts_max,
             || {
-                let taken = session.step(0.0, settle, length, &self.helpers[..series.count])?;
-                let share = self.quota_share(&taken, series.count);
-                let seen = Measurement::of(&taken, share);
-                let spoilt = spoilt(&taken.step.used, LIMITING_HOSTS, share);
-                print_round(self.out, round, series.count, &seen, spoilt.as_deref());
-                Ok((seen, spoilt))
+                let measured = session.step(0.0, settle, length, &self.helpers[..series.count])?;
+                let share = self.quota_share(&measured, series.count);
+                let measurement = Measurement::of(&measured, share);
+                let spoilt = spoilt(&measured.step.used, LIMITING_HOSTS, share);
+                print_round(self.out, round, series.count, &measurement, spoilt.as_deref());
+                Ok((measurement, spoilt))
             },
             |(_, spoilt)| spoilt.is_none(),
         )?);
@@ -185,8 +185,8 @@ impl<'a> Course<'a> {
         self.helpers.iter_mut().try_for_each(Helper::check)
     }
 
-    fn start(&self, count: usize) -> Result<Session<'a>, Error> {
-        let traffic = Traffic { speech: ProtocolKind::Echo, closed: true, ..Traffic::default() };
+    fn start_clients(&self, count: usize) -> Result<Session<'a>, Error> {
+        let traffic = Traffic { protocol: ProtocolKind::Echo, closed: true, ..Traffic::default() };
         let connections = self.effort.connections_each * count as u32;
         let addresses: Vec<SocketAddr> = self.helpers[..count].iter().map(|helper| helper.address).collect();
         let helpers = Some((addresses, self.stage.client_key().to_owned()));
@@ -197,19 +197,19 @@ impl<'a> Course<'a> {
     }
 
     fn set_quota(&self, quota: Option<Quota>) -> Result<(), Error> {
-        self.stage.middles().try_for_each(|host| Ok(host.set_quota(quota)?))
+        self.stage.middle_hosts().try_for_each(|host| Ok(host.set_quota(quota)?))
     }
 
-    fn quota_share(&self, taken: &Taken, count: usize) -> f64 {
-        let used = &taken.step.used;
+    fn quota_share(&self, measured: &MeasuredStep, count: usize) -> f64 {
+        let used = &measured.step.used;
         used.percent(used.helper_s) / (self.effort.quota.percent_of_core * count.max(1) as f64)
     }
 }
 
 impl Measurement {
-    fn of(taken: &Taken, share: f64) -> Measurement {
-        let used = &taken.step.used;
-        let served = taken.step.span.served as f64;
+    fn of(measured: &MeasuredStep, share: f64) -> Measurement {
+        let used = &measured.step.used;
+        let served = measured.step.span.served as f64;
         Measurement {
             messages_per_s: served / used.seconds,
             helper_us: used.helper_s * 1e6 / served,
@@ -221,8 +221,14 @@ impl Measurement {
     }
 }
 
-fn print_round(out: &mut dyn Write, round: usize, count: usize, seen: &Measurement, spoilt: Option<&str>) {
-    let limit = seen.limit.as_ref().map_or(String::new(), |limit| format!(" ({limit})"));
+fn print_round(
+    out: &mut dyn Write,
+    round: usize,
+    count: usize,
+    measurement: &Measurement,
+    spoilt: Option<&str>,
+) {
+    let limit = measurement.limit.as_ref().map_or(String::new(), |limit| format!(" ({limit})"));
     let spoilt = spoilt_suffix(spoilt);
     print_line(
         out,
@@ -230,9 +236,9 @@ fn print_round(out: &mut dyn Write, round: usize, count: usize, seen: &Measureme
             "round {}: helpers {count}: {:.0} messages/s, {:.1} µs of their CPU and {:.2} of the server's for \
              each{limit}{spoilt}",
             round + 1,
-            seen.messages_per_s,
-            seen.helper_us,
-            seen.server_us,
+            measurement.messages_per_s,
+            measurement.helper_us,
+            measurement.server_us,
         ),
     );
 }

@@ -2,7 +2,7 @@
 //! of rates in which helping lowers the p99.
 //!
 //! The server's host has a quota, so that it is the bottleneck. Rounds are interleaved: each measures every system
-//! once, in rotating order, from the lowest rate up to the first with a useless p99.
+//! once, in rotating order, from the lowest rate up to the first with a p99 above the useful limit.
 
 mod findings;
 
@@ -15,22 +15,22 @@ use spillway_load::config::ProtocolKind;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::curves::{Point, USELESS_US};
-use crate::experiments::common::rounds::{print_line, spoilt_suffix, turns};
+use crate::experiments::common::curves::{Point, USEFUL_LIMIT_US};
+use crate::experiments::common::rounds::{measurement_order, print_line, spoilt_suffix};
 use crate::generator::{Clients, Traffic};
 use crate::goodput::Tally;
-use crate::measure::{Step, Used, again, too_busy};
+use crate::measure::{Step, Used, measure_until_valid, too_busy};
 use crate::results::Results;
 use crate::scene::{Setting, quota_text};
-use crate::stage::{Helper, HelperKind, Middles, Pair, QUOTA, Session, Stage};
+use crate::stage::{Helper, HelperKind, MiddleHosts, Pair, QUOTA_ENTRY, Session, Stage};
 use crate::table::milliseconds;
 
-/// Limit for draining the backlog of an overload.
-const QUIET_WITHIN: Duration = Duration::from_secs(5);
+/// Timeout for draining the backlog of an overload.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// A step with a higher p99, in µs, is spoilt if a stall of the machine may explain it.
 const SLA_US: u64 = 1_000;
-const MOVING_PER_S: f64 = 1_500.0;
-/// A curve ends after this many spoilt rates in a row: higher ones would be spoilt too.
+const MOVE_RATE_PER_S: f64 = 1_500.0;
+/// A curve ends after this number of spoilt rates in a row: higher ones would be spoilt too.
 const SPOILT_RATES_MAX: usize = 2;
 
 /// The amount of measurement.
@@ -48,8 +48,8 @@ pub struct Effort {
     pub settle: Duration,
     /// Length of each measurement.
     pub length: Duration,
-    /// Most attempts at a spoilt measurement, the first included.
-    pub tries: u32,
+    /// Maximum number of attempts at a spoilt measurement, the first included.
+    pub attempts_max: u32,
 }
 
 impl Effort {
@@ -62,11 +62,11 @@ impl Effort {
             connections: 660,
             settle: Duration::from_millis(300),
             length: Duration::from_millis(1_500),
-            tries: 3,
+            attempts_max: 3,
         }
     }
 
-    /// For a run of two minutes.
+    /// The effort of a quick run: about two minutes.
     pub fn quick() -> Effort {
         Effort {
             rounds: 3,
@@ -74,7 +74,7 @@ impl Effort {
             helpers: vec![1, 3],
             settle: Duration::from_millis(200),
             length: Duration::from_millis(700),
-            tries: 1,
+            attempts_max: 1,
             ..Effort::full()
         }
     }
@@ -130,7 +130,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
 /// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     let count = effort.helpers.iter().copied().max().unwrap_or(1).max(1);
-    let stage = Stage::set_with("latency", setting, Middles { count, quota: None })?;
+    let stage = Stage::create_with("latency", setting, MiddleHosts { count, quota: None })?;
     let _ = writeln!(out, "{}; {} connections", setting.placement.description(), effort.connections);
     let pair = stage.pair(ProtocolKind::Memcached, &[64])?;
     // Not Algorithm 1: under evenly spaced requests its interval can stay at any value up to its cap.
@@ -144,22 +144,22 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
         series.extend(numbers.map(|helpers| Series { operation, helpers, rounds: Vec::new() }));
     }
     let mut machine = stage.machine(&[("memcached", "-V")])?;
-    let ended = turns(effort.rounds, series.len()).try_for_each(|(round, at)| {
-        let curve = course.curve(round, &series[at])?;
-        series[at].rounds.push(curve);
+    let outcome = measurement_order(effort.rounds, series.len()).try_for_each(|(round, index)| {
+        let curve = course.measure_curve(round, &series[index])?;
+        series[index].rounds.push(curve);
         Ok(())
     });
     let Course { tally, helpers, .. } = course;
     drop(helpers);
-    let ended = ended.and_then(|()| stage.close());
-    machine.lab.insert(QUOTA.into(), quota_text(setting.quota));
+    let outcome = outcome.and_then(|()| stage.close());
+    machine.lab.insert(QUOTA_ENTRY.into(), quota_text(setting.quota));
     let cores = setting.placement.helper_cores_text(count);
     let helpers = format!("1 thread each, a batch each {:?}; {cores}", setting.max_delay);
     machine.lab.insert("helpers".into(), helpers);
     let mut results = Results::new("load-latency", machine);
     findings::add_results(&series, effort, &mut results);
     results.checks = tally.checks();
-    Ok(results.after(ended))
+    Ok(results.with_outcome(outcome))
 }
 
 struct Course<'a> {
@@ -174,36 +174,37 @@ struct Course<'a> {
 
 impl<'a> Course<'a> {
     /// Measures one system from the lowest rate upwards. Returns a point for each rate.
-    fn curve(&mut self, round: usize, series: &Series) -> Result<Curve, Error> {
-        let mut session = self.start(series)?;
+    fn measure_curve(&mut self, round: usize, series: &Series) -> Result<Curve, Error> {
+        let mut session = self.start_clients(series)?;
         let mut curve = Curve::new();
         let mut spoilt_in_a_row = 0;
         for &rate in &self.effort.rates {
-            let (point, step) = self.point(&mut session, rate, series)?;
+            let (point, step) = self.measure_point(&mut session, rate, series)?;
             print_round(self.out, round, series, &point, &step);
             spoilt_in_a_row = if matches!(point, Point::Spoilt(_)) { spoilt_in_a_row + 1 } else { 0 };
-            let ends = matches!(point, Point::Over | Point::Limit(_)) || spoilt_in_a_row == SPOILT_RATES_MAX;
+            let is_end =
+                matches!(point, Point::Over | Point::Limit(_)) || spoilt_in_a_row == SPOILT_RATES_MAX;
             curve.push((point, Some(step)));
-            if ends {
+            if is_end {
                 break;
             }
         }
         // Rates beyond the end of the curve get the point of its end.
         if let Some((end, _)) = curve.last() {
-            let beyond = match end {
+            let end_point = match end {
                 Point::Spoilt(why) => Point::Limit(format!("lower rates were spoilt already: {why}")),
                 end => end.clone(),
             };
-            curve.resize(self.effort.rates.len(), (beyond, None));
+            curve.resize(self.effort.rates.len(), (end_point, None));
         }
-        session.generators().quiesce(QUIET_WITHIN)?;
+        session.generators().quiesce(DRAIN_TIMEOUT)?;
         self.tally.add(&session.finish()?);
         self.pair.check()?;
         self.helpers.iter_mut().try_for_each(Helper::check)?;
         Ok(curve)
     }
 
-    fn start(&self, series: &Series) -> Result<Session<'a>, Error> {
+    fn start_clients(&self, series: &Series) -> Result<Session<'a>, Error> {
         let traffic = series.operation.traffic();
         let server = if series.helpers == 0 { &self.pair.plain } else { &self.pair.shimmed };
         let plain = self.stage.clients(server.address(), &traffic, self.effort.connections);
@@ -212,7 +213,7 @@ impl<'a> Course<'a> {
         let clients = Clients { helpers, pace: self.setting.pace, ..plain };
         let mut session = self.stage.session_of(&clients, &traffic)?;
         if series.helpers > 0 {
-            session.move_to_helper(MOVING_PER_S)?;
+            session.move_to_helper(MOVE_RATE_PER_S)?;
         }
         Ok(session)
     }
@@ -221,20 +222,25 @@ impl<'a> Course<'a> {
         &self.helpers[..series.helpers.min(self.helpers.len())]
     }
 
-    fn point(&self, session: &mut Session<'_>, rate: f64, series: &Series) -> Result<(Point, Step), Error> {
-        let Effort { settle, length, tries, .. } = *self.effort;
-        again(
-            tries,
+    fn measure_point(
+        &self,
+        session: &mut Session<'_>,
+        rate: f64,
+        series: &Series,
+    ) -> Result<(Point, Step), Error> {
+        let Effort { settle, length, attempts_max, .. } = *self.effort;
+        measure_until_valid(
+            attempts_max,
             || {
                 let step = session.step(rate, settle, length, self.helpers_of(series))?.step;
-                Ok((judge(&step, self.setting, series.helpers), step))
+                Ok((classify(&step, self.setting, series.helpers), step))
             },
             |(point, _)| !matches!(point, Point::Spoilt(_)),
         )
     }
 }
 
-fn judge(step: &Step, setting: &Setting, helpers: usize) -> Point {
+fn classify(step: &Step, setting: &Setting, helpers: usize) -> Point {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let helper_cores: BTreeSet<usize> =
         (0..helpers).map(|n| setting.placement.helper_core(n, cores)).collect();
@@ -246,7 +252,7 @@ fn judge(step: &Step, setting: &Setting, helpers: usize) -> Point {
     }
     match (step.spoilt(setting.quota, SLA_US), step.span.p99_us()) {
         (Some(why), _) => Point::Spoilt(why),
-        (None, Some(us)) if us <= USELESS_US => Point::P99(us),
+        (None, Some(us)) if us <= USEFUL_LIMIT_US => Point::P99(us),
         (None, _) => Point::Over,
     }
 }
@@ -254,7 +260,7 @@ fn judge(step: &Step, setting: &Setting, helpers: usize) -> Point {
 fn print_round(out: &mut dyn Write, round: usize, series: &Series, point: &Point, step: &Step) {
     let verdict = match point {
         Point::P99(_) => String::new(),
-        Point::Over => " (later than is of use)".into(),
+        Point::Over => " (above the useful limit)".into(),
         Point::Spoilt(why) => spoilt_suffix(Some(why)),
         Point::Limit(why) => format!(" (the end of what this machine can show: {why})"),
     };

@@ -18,10 +18,10 @@ use crate::experiments::common::rounds::{Rounds, print_line, spoilt_suffix};
 use crate::experiments::common::saturation::{limit, spoilt};
 use crate::generator::Traffic;
 use crate::goodput::Tally;
-use crate::measure::again;
+use crate::measure::measure_until_valid;
 use crate::results::Results;
 use crate::scene::Setting;
-use crate::stage::{Echo, Helper, HelperKind, Middles, QUOTA, Stage, Taken};
+use crate::stage::{Echo, Helper, HelperKind, MeasuredStep, MiddleHosts, QUOTA_ENTRY, Stage};
 
 /// Period of the quotas. Long enough for a small quota; latencies, which it would raise, are not measured here.
 const PERIOD: Duration = Duration::from_millis(20);
@@ -46,8 +46,8 @@ pub struct Effort {
     pub settle: Duration,
     /// Length of each measurement.
     pub length: Duration,
-    /// Most attempts at a spoilt measurement, the first included.
-    pub tries: u32,
+    /// Maximum number of attempts at a spoilt measurement, the first included.
+    pub attempts_max: u32,
 }
 
 impl Effort {
@@ -60,18 +60,18 @@ impl Effort {
             connections: 400,
             settle: Duration::from_millis(300),
             length: Duration::from_millis(1_000),
-            tries: 3,
+            attempts_max: 3,
         }
     }
 
-    /// For a run of two minutes.
+    /// The effort of a quick run: about two minutes.
     pub fn quick() -> Effort {
         Effort {
             rounds: 3,
             payloads: vec![64, 1_024, 8_192],
             settle: Duration::from_millis(200),
             length: Duration::from_millis(600),
-            tries: 2,
+            attempts_max: 2,
             ..Effort::full()
         }
     }
@@ -120,7 +120,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
 
 /// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
-    let stage = Stage::set_with("payload", setting, Middles { count: 1, quota: None })?;
+    let stage = Stage::create_with("payload", setting, MiddleHosts { count: 1, quota: None })?;
     let _ = writeln!(out, "{}; {} closed loops", setting.placement.description(), effort.connections);
     let echo = stage.echo()?;
     let helper = stage.helpers(echo.link, &HELPER)?.remove(0);
@@ -139,25 +139,26 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     // The quotas of one payload and path are measured one after the other, with the same clients.
     let quotas = effort.quotas_percent.len().max(1);
     let mut machine = stage.machine(&[])?;
-    let ended = (0..effort.rounds).try_for_each(|round| {
-        let mut turns: Vec<&mut [Series]> = series.chunks_mut(quotas).collect();
-        let first = round % turns.len().max(1);
-        turns.rotate_left(first);
-        turns.into_iter().try_for_each(|turn| course.turn(round, turn).map(drop))
+    let outcome = (0..effort.rounds).try_for_each(|round| {
+        let mut order: Vec<&mut [Series]> = series.chunks_mut(quotas).collect();
+        let first = round % order.len().max(1);
+        order.rotate_left(first);
+        order.into_iter().try_for_each(|quotas| course.measure_round(round, quotas).map(drop))
     });
     let Course { tally, echo, helper, .. } = course;
     drop((echo, helper));
-    let ended = ended.and_then(|()| stage.close());
+    let outcome = outcome.and_then(|()| stage.close());
     machine.server = "echo server of the server library".into();
-    machine
-        .lab
-        .insert(QUOTA.into(), format!("by row, in periods of {PERIOD:?}, process and interface together"));
+    machine.lab.insert(
+        QUOTA_ENTRY.into(),
+        format!("by row, in periods of {PERIOD:?}, process and interface together"),
+    );
     machine.lab.insert("helper".into(), format!("1 thread, a batch each {:?}", HELPER.max_delay));
     machine.lab.insert("connections".into(), format!("{} closed loops", effort.connections));
     let mut results = Results::new("payload", machine);
     findings::add_results(&series, effort, &mut results);
     results.checks = tally.checks();
-    Ok(results.after(ended))
+    Ok(results.with_outcome(outcome))
 }
 
 struct Course<'a> {
@@ -170,33 +171,33 @@ struct Course<'a> {
 }
 
 impl Course<'_> {
-    fn turn(&mut self, round: usize, quotas: &mut [Series]) -> Result<(), Error> {
+    fn measure_round(&mut self, round: usize, quotas: &mut [Series]) -> Result<(), Error> {
         let Some(&Series { path, payload, .. }) = quotas.first() else { return Ok(()) };
         let traffic =
-            Traffic { speech: ProtocolKind::Echo, value_size: payload, closed: true, ..Traffic::default() };
+            Traffic { protocol: ProtocolKind::Echo, value_size: payload, closed: true, ..Traffic::default() };
         let (target, helper) = match path {
             Path::Direct => (self.echo.plain, None),
             Path::Helped => (self.helper.address, Some(&self.helper)),
         };
-        let Effort { settle, length, tries, .. } = *self.effort;
+        let Effort { settle, length, attempts_max, .. } = *self.effort;
         // No quota while clients connect: only the measurement is limited.
         self.stage.server.set_quota(None)?;
         let mut session = self.stage.session(target, &traffic, self.effort.connections)?;
         for series in quotas {
             let quota = Quota { percent_of_core: series.quota_percent, period: PERIOD };
             self.stage.server.set_quota(Some(quota))?;
-            let found = again(
-                tries,
+            let result = measure_until_valid(
+                attempts_max,
                 || {
-                    let taken = session.step(0.0, settle, length, helper)?;
-                    let seen = Measurement::of(&taken, quota);
-                    let spoilt = spoilt(&taken.step.used, LIMITING_HOST, seen.quota_share);
-                    print_round(self.out, round, series, &seen, spoilt.as_deref());
-                    Ok((seen, spoilt))
+                    let measured = session.step(0.0, settle, length, helper)?;
+                    let measurement = Measurement::of(&measured, quota);
+                    let spoilt = spoilt(&measured.step.used, LIMITING_HOST, measurement.quota_share);
+                    print_round(self.out, round, series, &measurement, spoilt.as_deref());
+                    Ok((measurement, spoilt))
                 },
                 |(_, spoilt)| spoilt.is_none(),
             )?;
-            series.rounds.take(found);
+            series.rounds.push(result);
         }
         self.stage.server.set_quota(None)?;
         self.tally.add(&session.finish()?);
@@ -206,9 +207,9 @@ impl Course<'_> {
 }
 
 impl Measurement {
-    fn of(taken: &Taken, quota: Quota) -> Measurement {
-        let used = &taken.step.used;
-        let served = taken.step.span.served as f64;
+    fn of(measured: &MeasuredStep, quota: Quota) -> Measurement {
+        let used = &measured.step.used;
+        let served = measured.step.span.served as f64;
         let server_s = used.server_s();
         let quota_share = used.quota_share(Some(quota)).unwrap_or(0.0);
         Measurement {
@@ -221,8 +222,14 @@ impl Measurement {
     }
 }
 
-fn print_round(out: &mut dyn Write, round: usize, series: &Series, seen: &Measurement, spoilt: Option<&str>) {
-    let limit = seen.limit.as_ref().map_or(String::new(), |limit| format!(" ({limit})"));
+fn print_round(
+    out: &mut dyn Write,
+    round: usize,
+    series: &Series,
+    measurement: &Measurement,
+    spoilt: Option<&str>,
+) {
+    let limit = measurement.limit.as_ref().map_or(String::new(), |limit| format!(" ({limit})"));
     let spoilt = spoilt_suffix(spoilt);
     print_line(
         out,
@@ -232,8 +239,8 @@ fn print_round(out: &mut dyn Write, round: usize, series: &Series, seen: &Measur
             series.payload,
             series.path.name(),
             series.quota_percent,
-            seen.messages_per_s,
-            seen.server_us,
+            measurement.messages_per_s,
+            measurement.server_us,
         ),
     );
 }

@@ -19,10 +19,10 @@ use spillway_load::protocol::store::Store;
 use crate::driver::{LinkDriver, Links, ManyKeys, PipeDriver};
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rounds::{print_line, spoilt_suffix, turns};
+use crate::experiments::common::rounds::{measurement_order, print_line, spoilt_suffix};
 use crate::generator::Traffic;
 use crate::goodput::Tally;
-use crate::measure::again;
+use crate::measure::measure_until_valid;
 use crate::results::Results;
 use crate::scene::Setting;
 use crate::stage::{Cost, Helper, KEYS, Pair, Stage, process_cpu, space};
@@ -30,7 +30,7 @@ use crate::stage::{Cost, Helper, KEYS, Pair, Stage, process_cpu, space};
 const CONNECTIONS: u32 = 200;
 /// The helper's default batch delay.
 const MAX_DELAY: Duration = Duration::from_micros(200);
-/// Most links of a driver; with small batches it then has fewer clients than [`CONNECTIONS`].
+/// Maximum number of links of a driver; with small batches it then has fewer clients than [`CONNECTIONS`].
 const LINKS_MAX: u16 = 40;
 /// First client port of a driver's first link, and the distance to that of the next link.
 const PORTS: (u16, u16) = (20_000, 1_000);
@@ -62,8 +62,8 @@ pub struct Effort {
     pub length: Duration,
     /// Length of the measurement with idle clients.
     pub idle: Duration,
-    /// Most attempts at a spoilt measurement, the first included.
-    pub tries: u32,
+    /// Maximum number of attempts at a spoilt measurement, the first included.
+    pub attempts_max: u32,
 }
 
 impl Effort {
@@ -82,11 +82,11 @@ impl Effort {
             settle: Duration::from_millis(300),
             length: Duration::from_millis(1_200),
             idle: Duration::from_secs(20),
-            tries: 3,
+            attempts_max: 3,
         }
     }
 
-    /// For a run of two minutes.
+    /// The effort of a quick run: about two minutes.
     pub fn quick() -> Effort {
         Effort {
             pairs: 5,
@@ -101,7 +101,7 @@ impl Effort {
             settle: Duration::from_millis(200),
             length: Duration::from_millis(600),
             idle: Duration::from_secs(3),
-            tries: 1,
+            attempts_max: 1,
         }
     }
 }
@@ -127,7 +127,7 @@ enum Path {
 /// All measurements of one path; `None` for a spoilt one.
 #[derive(Clone, Debug)]
 struct Series {
-    speech: ProtocolKind,
+    protocol: ProtocolKind,
     path: Path,
     value_size: usize,
     get_ratio: f64,
@@ -140,7 +140,7 @@ struct Series {
 /// All measurements at an offered rate, direct and through a helper.
 #[derive(Clone, Debug)]
 struct Offered {
-    speech: ProtocolKind,
+    protocol: ProtocolKind,
     rate_per_s: f64,
     direct: Vec<Option<Cost>>,
     helped: Vec<Option<Cost>>,
@@ -150,7 +150,7 @@ struct Offered {
 /// CPU use with idle clients, in percent of a core.
 #[derive(Clone, Copy, Debug)]
 struct Idle {
-    speech: ProtocolKind,
+    protocol: ProtocolKind,
     helper_percent: f64,
     shim_percent: f64,
     plain_percent: f64,
@@ -163,7 +163,7 @@ struct Measured {
     idle: Vec<Idle>,
     tally: Tally,
     /// Requests of drivers; a driver checks all replies.
-    driven: u64,
+    driver_requests: u64,
 }
 
 /// Runs the experiment.
@@ -179,16 +179,16 @@ pub fn run_with(
     servers: &[ProtocolKind],
     out: &mut dyn Write,
 ) -> Result<Results, Error> {
-    let stage = Stage::set("cost", setting)?;
+    let stage = Stage::create("cost", setting)?;
     let _ = writeln!(out, "{}; no quota", setting.placement.description());
     let mut course = Course { effort, stage: &stage, out, measured: Measured::default() };
     let machine = stage.machine(&[("memcached", "-V"), ("redis-server", "-v")])?;
-    let ended = servers.iter().try_for_each(|&speech| course.server(speech));
+    let outcome = servers.iter().try_for_each(|&protocol| course.measure_server(protocol));
     let mut measured = course.measured;
-    let ended = ended.and_then(|()| stage.close());
+    let outcome = outcome.and_then(|()| stage.close());
     let mut results = Results::new("server-cost", machine);
     findings::add_results(&mut measured, effort, &mut results);
-    Ok(results.after(ended))
+    Ok(results.with_outcome(outcome))
 }
 
 struct Course<'a> {
@@ -199,21 +199,27 @@ struct Course<'a> {
 }
 
 impl Course<'_> {
-    fn server(&mut self, speech: ProtocolKind) -> Result<(), Error> {
+    fn measure_server(&mut self, protocol: ProtocolKind) -> Result<(), Error> {
         let mut sizes = vec![64];
         sizes.extend(self.effort.mixes.iter().filter(|(_, gets)| *gets == 1.0).map(|(size, _)| *size));
         sizes.dedup();
-        let mut pair = self.stage.pair(speech, &sizes)?;
+        let mut pair = self.stage.pair(protocol, &sizes)?;
         let helper = self.stage.helper(pair.link, MAX_DELAY)?;
-        self.idle(&pair, &helper)?;
-        self.rounds(&mut pair, "pairs", &[(Path::Plain, 64, 1.0), (Path::Shim, 64, 1.0)], self.effort.pairs)?;
+        self.measure_idle(&pair, &helper)?;
+        self.measure_rounds(
+            &mut pair,
+            "pairs",
+            &[(Path::Plain, 64, 1.0), (Path::Shim, 64, 1.0)],
+            self.effort.pairs,
+        )?;
         let mut plan = vec![(Path::Plain, 64, 1.0)];
         plan.extend(self.effort.batches.iter().map(|&batch| (Path::Batch(batch), 64, 1.0)));
         plan.extend(self.effort.mix_batches.iter().map(|&batch| (Path::Alone(batch), 64, 1.0)));
-        self.rounds(&mut pair, "batches", &plan, self.effort.rounds)?;
-        let both = |&batch: &u16| [(Path::Batch(batch), 64, 1.0), (Path::Unencrypted(batch), 64, 1.0)];
-        let plan: Vec<_> = self.effort.mix_batches.iter().flat_map(both).collect();
-        self.rounds(&mut pair, "links", &plan, self.effort.link_rounds)?;
+        self.measure_rounds(&mut pair, "batches", &plan, self.effort.rounds)?;
+        let with_and_without_encryption =
+            |&batch: &u16| [(Path::Batch(batch), 64, 1.0), (Path::Unencrypted(batch), 64, 1.0)];
+        let plan: Vec<_> = self.effort.mix_batches.iter().flat_map(with_and_without_encryption).collect();
+        self.measure_rounds(&mut pair, "links", &plan, self.effort.link_rounds)?;
         let mut plan = Vec::new();
         for &(size, gets) in &self.effort.mixes {
             plan.push((Path::Plain, size, gets));
@@ -222,11 +228,11 @@ impl Course<'_> {
         for &depth in &self.effort.depths {
             plan.extend([(Path::Pipelined(depth), 64, 1.0), (Path::Multiget(depth), 64, 1.0)]);
         }
-        self.rounds(&mut pair, "mixes", &plan, self.effort.side_rounds)?;
-        self.offered(&mut pair, &helper)
+        self.measure_rounds(&mut pair, "mixes", &plan, self.effort.side_rounds)?;
+        self.measure_offered(&mut pair, &helper)
     }
 
-    fn rounds(
+    fn measure_rounds(
         &mut self,
         pair: &mut Pair,
         part: &'static str,
@@ -235,7 +241,7 @@ impl Course<'_> {
     ) -> Result<(), Error> {
         let first = self.measured.series.len();
         self.measured.series.extend(plan.iter().map(|&(path, value_size, get_ratio)| Series {
-            speech: pair.speech,
+            protocol: pair.protocol,
             path,
             value_size,
             get_ratio,
@@ -243,40 +249,40 @@ impl Course<'_> {
             costs: Vec::new(),
             spoilt: Vec::new(),
         }));
-        for (round, at) in turns(rounds, plan.len()) {
-            let (path, size, gets) = plan[at];
-            let cost = self.cost(pair, path, size, gets)?;
-            let series = &mut self.measured.series[first + at];
-            print_round(self.out, &format!("{} {part} {}: {series}", pair.speech, round + 1), &cost);
-            series.take(cost);
+        for (round, index) in measurement_order(rounds, plan.len()) {
+            let (path, size, gets) = plan[index];
+            let cost = self.measure_cost(pair, path, size, gets)?;
+            let series = &mut self.measured.series[first + index];
+            print_round(self.out, &format!("{} {part} {}: {series}", pair.protocol, round + 1), &cost);
+            series.push(cost);
             pair.check()?;
         }
         Ok(())
     }
 
-    fn cost(&mut self, pair: &Pair, path: Path, size: usize, gets: f64) -> Result<Cost, Error> {
-        again(
-            self.effort.tries,
+    fn measure_cost(&mut self, pair: &Pair, path: Path, size: usize, gets: f64) -> Result<Cost, Error> {
+        measure_until_valid(
+            self.effort.attempts_max,
             || match path {
-                Path::Plain => self.closed(pair.plain.address(), pair.speech, size, gets),
-                Path::Shim => self.closed(pair.shimmed.address(), pair.speech, size, gets),
-                _ => match pair.speech {
-                    ProtocolKind::Redis => self.driven::<Resp>(pair, path, size, gets),
-                    _ => self.driven::<Text>(pair, path, size, gets),
+                Path::Plain => self.measure_closed_loops(pair.plain.address(), pair.protocol, size, gets),
+                Path::Shim => self.measure_closed_loops(pair.shimmed.address(), pair.protocol, size, gets),
+                _ => match pair.protocol {
+                    ProtocolKind::Redis => self.measure_driver::<Resp>(pair, path, size, gets),
+                    _ => self.measure_driver::<Text>(pair, path, size, gets),
                 },
             },
             |cost| cost.spoilt.is_none(),
         )
     }
 
-    fn closed(
+    fn measure_closed_loops(
         &mut self,
         target: SocketAddr,
-        speech: ProtocolKind,
+        protocol: ProtocolKind,
         value_size: usize,
         get_ratio: f64,
     ) -> Result<Cost, Error> {
-        let traffic = Traffic { speech, value_size, get_ratio, closed: true, ..Traffic::default() };
+        let traffic = Traffic { protocol, value_size, get_ratio, closed: true, ..Traffic::default() };
         let mut session = self.stage.session(target, &traffic, CONNECTIONS)?;
         let cost = session.measure(0.0, self.effort.settle, self.effort.length, None)?;
         self.measured.tally.add(&session.finish()?);
@@ -284,7 +290,7 @@ impl Course<'_> {
     }
 
     /// Measures requests of a driver ([`crate::driver`]) on the clients' host.
-    fn driven<D: ManyKeys + Send>(
+    fn measure_driver<D: ManyKeys + Send>(
         &mut self,
         pair: &Pair,
         path: Path,
@@ -294,14 +300,14 @@ impl Course<'_> {
         let (stage, settle, length) = (self.stage, self.effort.settle, self.effort.length);
         let space = space(size, gets < 1.0);
         if gets < 1.0 {
-            stage.fill(pair.speech, pair.shimmed.address(), &space)?;
+            stage.fill(pair.protocol, pair.shimmed.address(), &space)?;
         }
         let store = |share| -> Store<D> { Store::new(space.clone(), Keys::uniform(KEYS), gets, share) };
         let key = spillway_keys::read_key_file(stage.key()).map_err(|e| Error::Usage(e.to_string()))?;
         let failed = |e: String| Error::process(format!("a driver failed: {e}"), "");
         let plain = pair.plain.address();
-        let from = |link: u16| SocketAddr::new(stage.client.address(), PORTS.0 + link * PORTS.1);
-        let cost = stage.client.enter(|| match path {
+        let client_address = |link: u16| SocketAddr::new(stage.client.address(), PORTS.0 + link * PORTS.1);
+        let cost = stage.client.run_inside(|| match path {
             Path::Pipelined(depth) => {
                 let (mut driver, mut store) = (PipeDriver::open(plain).map_err(failed)?, store((0, 1)));
                 stage.cost_of(settle, length, || driver.pipelined(&mut store, depth))
@@ -326,42 +332,45 @@ impl Course<'_> {
                     _ => Encryption::Required,
                 };
                 let open = |link| {
-                    let driver = LinkDriver::open(pair.link, key.clone(), encryption, from(link), batch)?;
+                    let driver =
+                        LinkDriver::open(pair.link, key.clone(), encryption, client_address(link), batch)?;
                     Ok((driver, store((u32::from(link), u32::from(links)))))
                 };
                 let drivers = (0..links).map(open).collect::<Result<_, String>>().map_err(failed)?;
                 let mut links = Links::start(drivers).map_err(failed)?;
-                let cost = stage.cost_of(settle, length, || links.turn())?;
+                let cost = stage.cost_of(settle, length, || links.collect_and_send())?;
                 links.finish().map_err(failed)?;
                 Ok(cost)
             }
         })??;
-        self.measured.driven += cost.requests;
+        self.measured.driver_requests += cost.requests;
         Ok(cost)
     }
 
-    fn offered(&mut self, pair: &mut Pair, helper: &Helper) -> Result<(), Error> {
+    fn measure_offered(&mut self, pair: &mut Pair, helper: &Helper) -> Result<(), Error> {
         let first = self.measured.offered.len();
         self.measured.offered.extend(self.effort.rates.iter().map(|&rate_per_s| Offered {
-            speech: pair.speech,
+            protocol: pair.protocol,
             rate_per_s,
             direct: Vec::new(),
             helped: Vec::new(),
             spoilt: Vec::new(),
         }));
-        let traffic = Traffic { speech: pair.speech, ..Traffic::default() };
-        let (settle, length, tries) = (self.effort.settle, self.effort.length, self.effort.tries);
+        let traffic = Traffic { protocol: pair.protocol, ..Traffic::default() };
+        let (settle, length, attempts_max) =
+            (self.effort.settle, self.effort.length, self.effort.attempts_max);
         for round in 0..self.effort.side_rounds {
             for helped in [round % 2 == 0, round % 2 != 0] {
-                let (target, through) =
+                let (target, counted_helper) =
                     if helped { (helper.address, Some(helper)) } else { (pair.plain.address(), None) };
                 let mut session = self.stage.session(target, &traffic, CONNECTIONS)?;
                 for (n, &rate) in self.effort.rates.iter().enumerate() {
-                    let cost = session.measure_again(rate, settle, length, through, tries)?;
+                    let cost =
+                        session.measure_until_valid(rate, settle, length, counted_helper, attempts_max)?;
                     let path = if helped { "helped" } else { "direct" };
                     print_round(
                         self.out,
-                        &format!("{} at {rate}/s {}: {path}", pair.speech, round + 1),
+                        &format!("{} at {rate}/s {}: {path}", pair.protocol, round + 1),
                         &cost,
                     );
                     let offered = &mut self.measured.offered[first + n];
@@ -377,21 +386,21 @@ impl Course<'_> {
     }
 
     /// Measures a helper with idle clients, and the servers behind it.
-    fn idle(&mut self, pair: &Pair, helper: &Helper) -> Result<(), Error> {
-        let traffic = Traffic { speech: pair.speech, ..Traffic::default() };
+    fn measure_idle(&mut self, pair: &Pair, helper: &Helper) -> Result<(), Error> {
+        let traffic = Traffic { protocol: pair.protocol, ..Traffic::default() };
         let session = self.stage.session(helper.address, &traffic, CONNECTIONS)?;
         std::thread::sleep(self.effort.settle);
         let cpu_times = || -> Result<[Duration; 3], Error> {
             let (shimmed, plain) = (process_cpu(pair.shimmed.pid()), process_cpu(pair.plain.pid()));
             Ok([self.stage.middle_cpu()?.total(), shimmed, plain])
         };
-        let (before, begun) = (cpu_times()?, std::time::Instant::now());
+        let (before, started_at) = (cpu_times()?, std::time::Instant::now());
         std::thread::sleep(self.effort.idle);
-        let (after, elapsed) = (cpu_times()?, begun.elapsed());
+        let (after, elapsed) = (cpu_times()?, started_at.elapsed());
         let percent =
             |n: usize| 100.0 * after[n].saturating_sub(before[n]).as_secs_f64() / elapsed.as_secs_f64();
         let idle = Idle {
-            speech: pair.speech,
+            protocol: pair.protocol,
             helper_percent: percent(0),
             shim_percent: percent(1),
             plain_percent: percent(2),
@@ -399,7 +408,7 @@ impl Course<'_> {
         let _ = writeln!(
             self.out,
             "{}: idle helper {:.3} %, server with shim {:.3} %, without {:.3} % of a core",
-            pair.speech, idle.helper_percent, idle.shim_percent, idle.plain_percent
+            pair.protocol, idle.helper_percent, idle.shim_percent, idle.plain_percent
         );
         self.measured.idle.push(idle);
         self.measured.tally.add(&session.finish()?);
@@ -408,7 +417,7 @@ impl Course<'_> {
 }
 
 impl Series {
-    fn take(&mut self, cost: Cost) {
+    fn push(&mut self, cost: Cost) {
         self.spoilt.extend(cost.spoilt.clone());
         self.costs.push(cost.spoilt.is_none().then_some(cost));
     }
@@ -462,8 +471,8 @@ fn request_name(get_ratio: f64) -> &'static str {
     }
 }
 
-fn print_round(out: &mut dyn Write, what: &str, cost: &Cost) {
+fn print_round(out: &mut dyn Write, label: &str, cost: &Cost) {
     let spoilt = spoilt_suffix(cost.spoilt.as_deref());
     let (us, rate) = (cost.server_us(), cost.rate_per_s());
-    print_line(out, format_args!("{what}: {us:.2} µs of server CPU a request, {rate:.0}/s{spoilt}"));
+    print_line(out, format_args!("{label}: {us:.2} µs of server CPU a request, {rate:.0}/s{spoilt}"));
 }

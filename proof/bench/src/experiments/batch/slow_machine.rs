@@ -7,7 +7,7 @@ use crate::calibrate::Neighbours;
 use crate::demo::{self, Demo};
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rounds::{print_line, turns};
+use crate::experiments::common::rounds::{measurement_order, print_line};
 use crate::goodput::Tally;
 use crate::machine::Machine;
 use crate::results::{Check, Results, Row, few};
@@ -17,17 +17,17 @@ use crate::scene::Setting;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effort {
     /// Factors by which all cores are slowed.
-    pub slow: Vec<u32>,
+    pub slowdown_factors: Vec<u32>,
     /// Valid runs with each factor.
     pub runs: usize,
-    /// Most repetitions of spoilt runs, with each factor.
+    /// Maximum number of repetitions of spoilt runs, with each factor.
     pub spoilt_max: usize,
 }
 
 impl Effort {
-    /// For the promise in SPECIFICATION.md.
+    /// The effort that the promise in SPECIFICATION.md needs.
     pub fn full() -> Effort {
-        Effort { slow: vec![2, 3], runs: 10, spoilt_max: 5 }
+        Effort { slowdown_factors: vec![2, 3], runs: 10, spoilt_max: 5 }
     }
 
     /// One run with each factor; takes three minutes.
@@ -48,8 +48,8 @@ struct DemoRun {
 
 #[derive(Clone, Debug)]
 struct Series {
-    slow: u32,
-    seen: Vec<DemoRun>,
+    slowdown_factor: u32,
+    runs: Vec<DemoRun>,
 }
 
 /// Runs the experiment.
@@ -60,32 +60,40 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
 
 /// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
-    let mut series: Vec<Series> = effort.slow.iter().map(|&slow| Series { slow, seen: Vec::new() }).collect();
+    let mut series: Vec<Series> = effort
+        .slowdown_factors
+        .iter()
+        .map(|&slowdown_factor| Series { slowdown_factor, runs: Vec::new() })
+        .collect();
     let mut tally = Tally::default();
     let mut machine = Machine::here();
-    let course = turns(effort.runs + effort.spoilt_max, series.len()).try_for_each(|(round, at)| {
-        let Series { slow, seen } = &mut series[at];
-        let good = seen.iter().filter(|seen| seen.spoilt.is_empty()).count();
-        if good == effort.runs {
-            return Ok(());
-        }
-        let setting = Setting { slow: Some(*slow), ..setting.clone() };
-        let demo = demo::play(
-            &demo::Options { neighbours: Neighbours::Accepted, ..demo::Options::new(setting) },
-            &mut io::sink(),
-        )?;
-        tally.add(demo.tally());
-        machine = demo.results.machine.clone();
-        let one = DemoRun::of(&demo);
-        print_line(out, format_args!("run {}, {slow} times slower: {}", round + 1, one.description()));
-        seen.push(one);
-        Ok(())
-    });
+    let outcome =
+        measurement_order(effort.runs + effort.spoilt_max, series.len()).try_for_each(|(round, index)| {
+            let Series { slowdown_factor, runs } = &mut series[index];
+            let valid = runs.iter().filter(|run| run.spoilt.is_empty()).count();
+            if valid == effort.runs {
+                return Ok(());
+            }
+            let setting = Setting { slowdown_factor: Some(*slowdown_factor), ..setting.clone() };
+            let demo = demo::run_without_files(
+                &demo::Options { neighbours: Neighbours::Accepted, ..demo::Options::new(setting) },
+                &mut io::sink(),
+            )?;
+            tally.add(demo.tally());
+            machine = demo.results.machine.clone();
+            let demo_run = DemoRun::of(&demo);
+            print_line(
+                out,
+                format_args!("run {}, {slowdown_factor} times slower: {}", round + 1, demo_run.description()),
+            );
+            runs.push(demo_run);
+            Ok(())
+        });
     machine.lab.remove("cores");
     let mut results = Results::new("slow-machine", machine);
     series.iter().for_each(|series| add_results(series, effort, &mut results));
     results.checks.extend(tally.checks());
-    Ok(results.after(course))
+    Ok(results.with_outcome(outcome))
 }
 
 impl DemoRun {
@@ -115,23 +123,27 @@ impl DemoRun {
 }
 
 fn add_results(series: &Series, effort: &Effort, results: &mut Results) {
-    let good: Vec<&DemoRun> = series.seen.iter().filter(|seen| seen.spoilt.is_empty()).collect();
-    let spoilt: Vec<String> = series.seen.iter().flat_map(|seen| seen.spoilt.first().cloned()).collect();
-    let left_out = crate::results::left_out(&spoilt, series.seen.len());
+    let valid: Vec<&DemoRun> = series.runs.iter().filter(|run| run.spoilt.is_empty()).collect();
+    let spoilt: Vec<String> = series.runs.iter().flat_map(|run| run.spoilt.first().cloned()).collect();
+    let left_out = crate::results::left_out(&spoilt, series.runs.len());
     let mut row = |metric: &str, unit: &str, value: &dyn Fn(&DemoRun) -> Option<f64>| {
-        let values: Vec<f64> = good.iter().filter_map(|seen| value(seen)).collect();
-        let row = Row::new("helped", metric, unit, &values).param("slowed_times", series.slow);
-        results.rows.push(row.note(&left_out).void_if(few(good.len(), "runs", effort.runs)));
+        let values: Vec<f64> = valid.iter().filter_map(|run| value(run)).collect();
+        let row = Row::new("helped", metric, unit, &values).param("slowed_times", series.slowdown_factor);
+        results.rows.push(row.note(&left_out).void_if(few(valid.len(), "runs", effort.runs)));
     };
-    row("capacity_per_s", "1/s", &|seen| Some(seen.capacity_per_s));
-    row("quota_percent", "% of a core", &|seen| Some(seen.quota_percent));
-    row("sla_ms", "ms", &|seen| Some(seen.sla_ms));
-    row("messages_per_batch", "messages", &|seen| seen.messages_per_batch);
-    row("relief_ms", "ms", &|seen| seen.relief_ms.map(|ms| ms as f64));
-    let relieved = good.iter().filter(|seen| seen.relief_ms.is_some()).count();
-    let name = format!("relieved_slowed_{}_times", series.slow);
-    let detail =
-        format!("{relieved} of {} runs, {} of them needed; {} spoilt", good.len(), effort.runs, spoilt.len());
+    row("capacity_per_s", "1/s", &|run| Some(run.capacity_per_s));
+    row("quota_percent", "% of a core", &|run| Some(run.quota_percent));
+    row("sla_ms", "ms", &|run| Some(run.sla_ms));
+    row("messages_per_batch", "messages", &|run| run.messages_per_batch);
+    row("relief_ms", "ms", &|run| run.relief_ms.map(|ms| ms as f64));
+    let relieved = valid.iter().filter(|run| run.relief_ms.is_some()).count();
+    let name = format!("relieved_slowed_{}_times", series.slowdown_factor);
+    let detail = format!(
+        "{relieved} of {} runs, {} of them needed; {} spoilt",
+        valid.len(),
+        effort.runs,
+        spoilt.len()
+    );
     results.checks.push(Check::new(&name, relieved == effort.runs, detail));
 }
 
@@ -139,7 +151,7 @@ fn add_results(series: &Series, effort: &Effort, results: &mut Results) {
 mod tests {
     use super::*;
 
-    fn seen(relief_ms: Option<u64>, spoilt: &[&str]) -> DemoRun {
+    fn demo_run(relief_ms: Option<u64>, spoilt: &[&str]) -> DemoRun {
         DemoRun {
             capacity_per_s: 2_800.0,
             quota_percent: 7.0,
@@ -150,25 +162,25 @@ mod tests {
         }
     }
 
-    fn stated(seen: Vec<DemoRun>) -> Results {
+    fn results_of(runs: Vec<DemoRun>) -> Results {
         let mut results = Results::new("slow-machine", Machine::default());
         let effort = Effort { runs: 3, ..Effort::full() };
-        add_results(&Series { slow: 2, seen }, &effort, &mut results);
+        add_results(&Series { slowdown_factor: 2, runs }, &effort, &mut results);
         results
     }
 
     #[test]
-    fn all_valid_runs_must_be_relieved_and_spoilt_ones_do_not_count() {
-        let good = || seen(Some(900), &[]);
-        let results = stated(vec![good(), seen(None, &["a stall"]), good(), good()]);
+    fn a_valid_run_without_relief_fails_the_check_and_spoilt_runs_do_not_count() {
+        let valid = || demo_run(Some(900), &[]);
+        let results = results_of(vec![valid(), demo_run(None, &["a stall"]), valid(), valid()]);
         assert!(results.passed(), "{:?}", results.checks);
         let relief = results.rows.iter().find(|row| row.metric == "relief_ms").unwrap();
         assert!(relief.valid && relief.runs == 3 && relief.why.contains("a stall"), "{relief:?}");
         assert_eq!(relief.params["slowed_times"], 2);
 
-        let results = stated(vec![good(), seen(None, &[]), good()]);
+        let results = results_of(vec![valid(), demo_run(None, &[]), valid()]);
         assert!(!results.passed() && results.checks[0].detail.starts_with("2 of 3 runs"));
-        let results = stated(vec![good(), good()]);
+        let results = results_of(vec![valid(), valid()]);
         assert!(!results.passed() && results.rows.iter().all(|row| !row.valid));
     }
 }

@@ -12,14 +12,14 @@ use spillway_load::config::ProtocolKind;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rounds::{Rounds, print_line, spoilt_suffix, turns};
+use crate::experiments::common::rounds::{Rounds, measurement_order, print_line, spoilt_suffix};
 use crate::experiments::common::saturation::{few, limit, limit_note, spoilt};
 use crate::generator::Traffic;
 use crate::goodput::Tally;
-use crate::measure::again;
+use crate::measure::measure_until_valid;
 use crate::results::{Ratio, Results, Row};
 use crate::scene::{Setting, quota_text};
-use crate::stage::{QUOTA, Stage, Taken};
+use crate::stage::{MeasuredStep, QUOTA_ENTRY, Stage};
 use crate::stats::paired_ratios;
 
 /// The amount of measurement.
@@ -37,8 +37,8 @@ pub struct Effort {
     pub settle: Duration,
     /// Length of each measurement.
     pub length: Duration,
-    /// Most attempts at a spoilt measurement, the first included.
-    pub tries: u32,
+    /// Maximum number of attempts at a spoilt measurement, the first included.
+    pub attempts_max: u32,
 }
 
 impl Effort {
@@ -51,17 +51,17 @@ impl Effort {
             connections: 100,
             settle: Duration::from_millis(300),
             length: Duration::from_millis(1_500),
-            tries: 3,
+            attempts_max: 3,
         }
     }
 
-    /// For a run of two minutes.
+    /// The effort of a quick run: about two minutes.
     pub fn quick() -> Effort {
         Effort {
             rounds: 3,
             settle: Duration::from_millis(200),
             length: Duration::from_millis(800),
-            tries: 2,
+            attempts_max: 2,
             ..Effort::full()
         }
     }
@@ -87,9 +87,9 @@ struct Measurement {
 }
 
 impl Measurement {
-    fn of(taken: &Taken, quota: Quota) -> Measurement {
-        let used = &taken.step.used;
-        let (served, packets) = (taken.step.span.served as f64, taken.wire.packets as f64);
+    fn of(measured: &MeasuredStep, quota: Quota) -> Measurement {
+        let used = &measured.step.used;
+        let (served, packets) = (measured.step.span.served as f64, measured.wire.packets as f64);
         let server_us = used.server_s() * 1e6;
         let quota_share = used.quota_share(Some(quota)).unwrap_or(0.0);
         Measurement {
@@ -122,30 +122,30 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
 
 /// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
-    let stage = Stage::set("table1", setting)?;
+    let stage = Stage::create("table1", setting)?;
     let quota = Some(effort.quota);
     let _ = writeln!(out, "{}; server: {}", setting.placement.description(), quota_text(quota));
     let mut echo = stage.echo()?;
-    let one = |&size: &usize| Series { size, rounds: Rounds::default() };
-    let mut series: Vec<Series> = effort.sizes.iter().map(one).collect();
+    let new_series = |&size: &usize| Series { size, rounds: Rounds::default() };
+    let mut series: Vec<Series> = effort.sizes.iter().map(new_series).collect();
     let mut tally = Tally::default();
     let mut machine = stage.machine(&[])?;
-    let course = turns(effort.rounds, series.len()).try_for_each(|(round, at)| {
-        let series = &mut series[at];
-        let speech = ProtocolKind::Echo;
-        let traffic = Traffic { speech, value_size: series.size, closed: true, ..Traffic::default() };
+    let outcome = measurement_order(effort.rounds, series.len()).try_for_each(|(round, index)| {
+        let series = &mut series[index];
+        let protocol = ProtocolKind::Echo;
+        let traffic = Traffic { protocol, value_size: series.size, closed: true, ..Traffic::default() };
         // No quota while clients connect: only the measurement is limited.
         stage.server.set_quota(None)?;
         let mut session = stage.session(echo.plain, &traffic, effort.connections)?;
         stage.server.set_quota(quota)?;
-        series.rounds.take(again(
-            effort.tries,
+        series.rounds.push(measure_until_valid(
+            effort.attempts_max,
             || {
-                let taken = session.step(0.0, effort.settle, effort.length, None)?;
-                let seen = Measurement::of(&taken, effort.quota);
-                let spoilt = spoilt(&taken.step.used, LIMITING_HOST, seen.quota_share);
-                print_round(out, round, series.size, &seen, spoilt.as_deref());
-                Ok((seen, spoilt))
+                let measured = session.step(0.0, effort.settle, effort.length, None)?;
+                let measurement = Measurement::of(&measured, effort.quota);
+                let spoilt = spoilt(&measured.step.used, LIMITING_HOST, measurement.quota_share);
+                print_round(out, round, series.size, &measurement, spoilt.as_deref());
+                Ok((measurement, spoilt))
             },
             |(_, spoilt)| spoilt.is_none(),
         )?);
@@ -153,59 +153,79 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
         echo.check()
     });
     drop(echo);
-    let course = course.and_then(|()| stage.close());
+    let outcome = outcome.and_then(|()| stage.close());
     machine.server = "echo server".into();
     // The stage states the encryption of links; this experiment uses no link.
     machine.lab.remove("links");
-    machine.lab.insert(QUOTA.into(), quota_text(quota));
+    machine.lab.insert(QUOTA_ENTRY.into(), quota_text(quota));
     machine.lab.insert("connections".into(), format!("{} closed loops", effort.connections));
     let mut results = Results::new("table1", machine);
     add_results(&series, &mut results);
     results.checks = tally.checks();
-    Ok(results.after(course))
+    Ok(results.with_outcome(outcome))
 }
 
 fn add_results(series: &[Series], results: &mut Results) {
     for series in series {
-        let note = limit_note(series.rounds.good().filter_map(|seen| seen.limit.as_deref()));
+        let note = limit_note(series.rounds.valid().filter_map(|measurement| measurement.limit.as_deref()));
         let spoilt = series.rounds.left_out();
         let mut row = |metric: &str, unit: &str, note: &str, value: &dyn Fn(&Measurement) -> f64| {
-            let values: Vec<f64> = series.rounds.good().map(value).collect();
+            let values: Vec<f64> = series.rounds.valid().map(value).collect();
             let row = Row::new("kernel TCP", metric, unit, &values).param("message_bytes", series.size);
             results.rows.push(row.note(note).note(&spoilt));
         };
-        row("messages_per_s", "1/s", &note, &|seen| seen.messages_per_s);
-        row("goodput_gbit_per_s", "Gbit/s", "payload, one way", &|seen| seen.gbit_per_s(series.size));
-        row("goodput_gbit_per_s_per_core", "Gbit/s", "", &|seen| seen.gbit_per_core(series.size));
-        row("server_cpu_us_per_message", "µs", "", &|seen| seen.server_us);
-        row("server_cpu_us_per_packet", "µs", "in or out, acknowledgements too", &|seen| seen.packet_us);
-        row("packets_per_message", "packets", "in and out", &|seen| seen.packets);
+        row("messages_per_s", "1/s", &note, &|measurement| measurement.messages_per_s);
+        row("goodput_gbit_per_s", "Gbit/s", "payload, one way", &|measurement| {
+            measurement.gbit_per_s(series.size)
+        });
+        row("goodput_gbit_per_s_per_core", "Gbit/s", "", &|measurement| {
+            measurement.gbit_per_core(series.size)
+        });
+        row("server_cpu_us_per_message", "µs", "", &|measurement| measurement.server_us);
+        row("server_cpu_us_per_packet", "µs", "in or out, acknowledgements too", &|measurement| {
+            measurement.packet_us
+        });
+        row("packets_per_message", "packets", "in and out", &|measurement| measurement.packets);
     }
     let (Some(small), Some(large)) = (series.first(), series.last()) else { return };
     let mut ratio = |name: &str, value: &dyn Fn(&Measurement, usize) -> f64, note: &str| {
-        let ours = large.rounds.each(|seen| value(seen, large.size));
-        let theirs = small.rounds.each(|seen| value(seen, small.size));
-        let rounds = paired_ratios(&ours, &theirs);
+        let large_values = large.rounds.each(|measurement| value(measurement, large.size));
+        let small_values = small.rounds.each(|measurement| value(measurement, small.size));
+        let rounds = paired_ratios(&large_values, &small_values);
         let ratio = Ratio::new(&format!("{name}_{}_over_{}", large.size, small.size), &rounds);
         results.ratios.push(ratio.void_if(few(rounds.len())).note(note));
     };
-    ratio("goodput", &|seen, size| seen.gbit_per_s(size), "by a server of the same quota; paper: 3.8");
-    let per_core: &dyn Fn(&Measurement, usize) -> f64 = &|seen, size| seen.gbit_per_core(size);
+    ratio(
+        "goodput",
+        &|measurement, size| measurement.gbit_per_s(size),
+        "by a server of the same quota; paper: 3.8",
+    );
+    let per_core: &dyn Fn(&Measurement, usize) -> f64 = &|measurement, size| measurement.gbit_per_core(size);
     ratio("goodput_per_core", per_core, "paper: 14, from 2.4 Gbit/s by 8 cores and 9.1 by 2.2");
-    ratio("cpu_per_message", &|seen, _| seen.server_us, "what the larger message costs");
+    ratio(
+        "cpu_per_message",
+        &|measurement, _| measurement.server_us,
+        "the larger message's cost, as a multiple of the smaller one's",
+    );
 }
 
-fn print_round(out: &mut dyn Write, round: usize, size: usize, seen: &Measurement, spoilt: Option<&str>) {
-    let limit = seen.limit.as_ref().map_or(String::new(), |limit| format!(" ({limit})"));
+fn print_round(
+    out: &mut dyn Write,
+    round: usize,
+    size: usize,
+    measurement: &Measurement,
+    spoilt: Option<&str>,
+) {
+    let limit = measurement.limit.as_ref().map_or(String::new(), |limit| format!(" ({limit})"));
     let spoilt = spoilt_suffix(spoilt);
     print_line(
         out,
         format_args!(
             "round {}: {size} B: {:.0} messages/s, {:.3} Gbit/s, {:.2} µs of server CPU for a message{limit}{spoilt}",
             round + 1,
-            seen.messages_per_s,
-            seen.gbit_per_s(size),
-            seen.server_us,
+            measurement.messages_per_s,
+            measurement.gbit_per_s(size),
+            measurement.server_us,
         ),
     );
 }
@@ -218,8 +238,9 @@ mod tests {
     #[test]
     fn large_messages_are_compared_with_small_ones() {
         let series = |size: usize, messages_per_s: f64, server_us: f64| {
-            let seen = Measurement { messages_per_s, server_us, packet_us: 2.0, ..Measurement::default() };
-            Series { size, rounds: vec![Some(seen); 3].into_iter().collect() }
+            let measurement =
+                Measurement { messages_per_s, server_us, packet_us: 2.0, ..Measurement::default() };
+            Series { size, rounds: vec![Some(measurement); 3].into_iter().collect() }
         };
         let all = [series(64, 20_000.0, 10.0), series(1_024, 10_000.0, 20.0), series(65_536, 1_000.0, 200.0)];
         let mut results = Results::new("table1", Machine::default());

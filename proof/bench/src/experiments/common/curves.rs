@@ -1,12 +1,12 @@
 //! Crossings of two curves, and the range in which one is below the other.
 
-/// A latency curve ends at the first rate with a higher p99, in µs: such latencies are of no use.
-pub(crate) const USELESS_US: u64 = 10_000;
+/// Highest useful p99, in µs. A latency curve ends at the first rate with a higher one.
+pub(crate) const USEFUL_LIMIT_US: u64 = 10_000;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Point {
     P99(u64),
-    /// The p99 is above [`USELESS_US`], or more than 1 % stayed unanswered; the same is assumed for every higher rate.
+    /// The p99 is above [`USEFUL_LIMIT_US`], or more than 1 % stayed unanswered. The same is assumed for higher rates.
     Over,
     /// The measurement was disturbed, with the reason.
     Spoilt(String),
@@ -15,11 +15,11 @@ pub(crate) enum Point {
 }
 
 impl Point {
-    /// The p99 for comparisons, in µs; [`USELESS_US`] as a lower bound for [`Point::Over`]. `None` if unknown.
+    /// The p99 for comparisons, in µs; [`USEFUL_LIMIT_US`] as a lower bound for [`Point::Over`]. `None` if unknown.
     fn latency_us(&self) -> Option<f64> {
         match self {
             Point::P99(us) => Some((*us).max(1) as f64),
-            Point::Over => Some(USELESS_US as f64),
+            Point::Over => Some(USEFUL_LIMIT_US as f64),
             Point::Spoilt(_) | Point::Limit(_) => None,
         }
     }
@@ -27,7 +27,7 @@ impl Point {
 
 /// The range of rates in which one curve is below another.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Pays {
+pub(crate) struct PayingRange {
     /// The interpolated crossing; the lowest measured rate if the curve is below from the start.
     pub from: f64,
     /// The highest measured rate of the range.
@@ -35,8 +35,8 @@ pub(crate) struct Pays {
 }
 
 /// The range in which `helped` is below `direct`: from their crossing (on logarithmic scales) to the highest rate at
-/// which the helped latency is below [`USELESS_US`]. Both slices have a point for each rate.
-pub(crate) fn pays(rates: &[f64], direct: &[Point], helped: &[Point]) -> Option<Pays> {
+/// which the helped latency is below [`USEFUL_LIMIT_US`]. Both slices have a point for each rate.
+pub(crate) fn paying_range(rates: &[f64], direct: &[Point], helped: &[Point]) -> Option<PayingRange> {
     let known: Vec<(f64, f64, bool)> = rates
         .iter()
         .zip(direct.iter().zip(helped))
@@ -51,7 +51,7 @@ pub(crate) fn pays(rates: &[f64], direct: &[Point], helped: &[Point]) -> Option<
         Some(before) => log_crossing((known[before].0, known[before].1), (known[first].0, known[first].1)),
         None => known[first].0,
     };
-    Some(Pays { from, until: known[last].0 })
+    Some(PayingRange { from, until: known[last].0 })
 }
 
 /// The position at which a falling ratio passes 1.
@@ -67,9 +67,9 @@ pub(crate) enum Crossing {
 
 impl Crossing {
     /// The position; the first or last measured one if the crossing is outside the measured range.
-    pub fn at(self) -> f64 {
-        let (Crossing::Before(at) | Crossing::At(at) | Crossing::Beyond(at)) = self;
-        at
+    pub fn position(self) -> f64 {
+        let (Crossing::Before(position) | Crossing::At(position) | Crossing::Beyond(position)) = self;
+        position
     }
 }
 
@@ -86,8 +86,8 @@ pub(crate) fn crossing(points: &[(f64, f64)]) -> Option<Crossing> {
 /// Where the ratio passes 1 between two points (position, ratio), on logarithmic scales. Exactly one of the two ratios
 /// must be below 1.
 fn log_crossing((a, ratio_a): (f64, f64), (b, ratio_b): (f64, f64)) -> f64 {
-    let (above, below) = (ratio_a.ln(), ratio_b.ln());
-    let share = if above == below { 1.0 } else { above / (above - below) };
+    let (log_a, log_b) = (ratio_a.ln(), ratio_b.ln());
+    let share = if log_a == log_b { 1.0 } else { log_a / (log_a - log_b) };
     (a.ln() + (b.ln() - a.ln()) * share.clamp(0.0, 1.0)).exp()
 }
 
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     fn p99(us: &[u64]) -> Vec<Point> {
-        us.iter().map(|&us| if us < USELESS_US { Point::P99(us) } else { Point::Over }).collect()
+        us.iter().map(|&us| if us < USEFUL_LIMIT_US { Point::P99(us) } else { Point::Over }).collect()
     }
 
     fn close(a: f64, b: f64) -> bool {
@@ -104,13 +104,16 @@ mod tests {
     }
 
     #[test]
-    fn helping_pays_between_the_crossing_and_its_own_end() {
+    fn helping_pays_from_the_crossing_to_the_end_of_the_helped_curve() {
         let rates = [1_000.0, 2_000.0, 4_000.0, 8_000.0, 16_000.0, 32_000.0];
         let direct = p99(&[200, 300, 1_600, 99_999, 99_999, 99_999]);
         let helped = p99(&[600, 600, 800, 900, 1_500, 99_999]);
         // The ratio is 2 at 2,000/s and 1/2 at 4,000/s: the crossing is half way on a logarithmic scale.
-        let pays = super::pays(&rates, &direct, &helped).unwrap();
-        assert!(close(pays.from, (2_000.0f64 * 4_000.0).sqrt()) && pays.until == 16_000.0, "{pays:?}");
+        let paying_range = super::paying_range(&rates, &direct, &helped).unwrap();
+        assert!(
+            close(paying_range.from, (2_000.0f64 * 4_000.0).sqrt()) && paying_range.until == 16_000.0,
+            "{paying_range:?}"
+        );
     }
 
     #[test]
@@ -119,40 +122,46 @@ mod tests {
         let direct = p99(&[200, 300, 1_200, 99_999]);
         let mut helped = p99(&[400, 0, 600, 700]);
         helped[1] = Point::Spoilt("a stall".into());
-        let pays = super::pays(&rates, &direct, &helped).unwrap();
-        assert!(close(pays.from, 2_000.0) && pays.until == 8_000.0, "{pays:?}");
+        let paying_range = super::paying_range(&rates, &direct, &helped).unwrap();
+        assert!(close(paying_range.from, 2_000.0) && paying_range.until == 8_000.0, "{paying_range:?}");
         helped[3] = Point::Limit("the helper used 90 % of a core".into());
-        assert_eq!(super::pays(&rates, &direct, &helped).unwrap().until, 4_000.0);
+        assert_eq!(super::paying_range(&rates, &direct, &helped).unwrap().until, 4_000.0);
     }
 
     #[test]
-    fn helping_may_pay_always_or_never() {
+    fn helping_can_pay_at_all_rates_or_at_none() {
         let rates = [1_000.0, 2_000.0];
         let (fast, slow) = (p99(&[100, 200]), p99(&[300, 400]));
-        assert_eq!(pays(&rates, &slow, &fast), Some(Pays { from: 1_000.0, until: 2_000.0 }));
-        assert_eq!(pays(&rates, &fast, &slow), None);
-        assert_eq!(pays(&rates, &fast, &fast), None);
+        assert_eq!(paying_range(&rates, &slow, &fast), Some(PayingRange { from: 1_000.0, until: 2_000.0 }));
+        assert_eq!(paying_range(&rates, &fast, &slow), None);
+        assert_eq!(paying_range(&rates, &fast, &fast), None);
         let over = p99(&[99_999, 99_999]);
-        assert_eq!(pays(&rates, &over, &over), None, "two useless latencies are not compared");
-        assert_eq!(pays(&[], &[], &[]), None);
+        assert_eq!(
+            paying_range(&rates, &over, &over),
+            None,
+            "two latencies above the useful limit should not be compared"
+        );
+        assert_eq!(paying_range(&[], &[], &[]), None);
     }
 
     #[test]
     fn a_single_better_point_at_a_low_rate_does_not_start_the_range() {
         let rates = [1_000.0, 2_000.0, 4_000.0];
-        let pays = pays(&rates, &p99(&[500, 200, 900]), &p99(&[400, 400, 450])).unwrap();
-        assert!(pays.from > 2_000.0 && pays.from < 4_000.0, "{pays:?}");
+        let paying_range = paying_range(&rates, &p99(&[500, 200, 900]), &p99(&[400, 400, 450])).unwrap();
+        assert!(paying_range.from > 2_000.0 && paying_range.from < 4_000.0, "{paying_range:?}");
     }
 
     #[test]
     fn a_crossing_is_interpolated_on_logarithmic_scales() {
         let points = [(64.0, 4.0), (1_024.0, 2.0), (4_096.0, 0.5), (8_192.0, 0.4)];
-        let Some(Crossing::At(at)) = crossing(&points) else { panic!("no crossing") };
-        assert!(close(at, 2_048.0), "{at}");
+        let Some(Crossing::At(position)) = crossing(&points) else {
+            panic!("the ratio should pass 1 between two points")
+        };
+        assert!(close(position, 2_048.0), "{position}");
         assert_eq!(crossing(&points[..2]), Some(Crossing::Beyond(1_024.0)));
         assert_eq!(crossing(&points[2..]), Some(Crossing::Before(4_096.0)));
         assert_eq!(crossing(&[]), None);
-        assert!(close(crossing(&[(64.0, 1.0), (128.0, 0.5)]).unwrap().at(), 64.0));
-        assert_eq!(Crossing::Beyond(7.0).at(), 7.0);
+        assert!(close(crossing(&[(64.0, 1.0), (128.0, 0.5)]).unwrap().position(), 64.0));
+        assert_eq!(Crossing::Beyond(7.0).position(), 7.0);
     }
 }

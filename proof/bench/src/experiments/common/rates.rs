@@ -6,7 +6,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::experiments::common::rounds::{Rounds, print_line, spoilt_suffix, turns};
+use crate::experiments::common::rounds::{Rounds, measurement_order, print_line, spoilt_suffix};
 use crate::goodput::Tally;
 use crate::results::Row;
 use crate::stage::{Cost, Helper, Pair, Session};
@@ -24,8 +24,8 @@ pub struct Effort {
     pub settle: Duration,
     /// Length of each measurement.
     pub length: Duration,
-    /// Most attempts at a spoilt measurement, the first included.
-    pub tries: u32,
+    /// Maximum number of attempts at a spoilt measurement, the first included.
+    pub attempts_max: u32,
 }
 
 impl Effort {
@@ -42,16 +42,16 @@ pub(crate) trait Path: Copy + PartialEq {
 
 /// All rounds of one path at one rate.
 #[derive(Clone, Debug)]
-pub(crate) struct Series<W> {
-    pub path: W,
+pub(crate) struct Series<P> {
+    pub path: P,
     pub rate_per_s: f64,
     pub costs: Rounds<Cost>,
 }
 
-impl<W: Path> Series<W> {
+impl<P: Path> Series<P> {
     /// A row of one figure over all valid rounds.
     pub fn row(&self, metric: &str, unit: &str, value: &dyn Fn(&Cost) -> Option<f64>, note: &str) -> Row {
-        let values: Vec<f64> = self.costs.good().filter_map(value).collect();
+        let values: Vec<f64> = self.costs.valid().filter_map(value).collect();
         let row = Row::new(self.path.name(), metric, unit, &values).param("offered_per_s", self.rate_per_s);
         row.note(note).note(self.costs.left_out())
     }
@@ -62,7 +62,7 @@ impl<W: Path> Series<W> {
     }
 }
 
-pub(crate) fn find<W: Path>(series: &[Series<W>], path: W, rate_per_s: f64) -> Option<&Series<W>> {
+pub(crate) fn find<P: Path>(series: &[Series<P>], path: P, rate_per_s: f64) -> Option<&Series<P>> {
     series.iter().find(|series| series.path == path && series.rate_per_s == rate_per_s)
 }
 
@@ -77,36 +77,36 @@ impl Course<'_> {
     /// Measures each path at each rate. `start` starts the clients of a path and returns the helper whose batches to
     /// count; `summary` formats a cost for the output. The returned `Result` is an error if the run stopped early; the
     /// other two values are then incomplete.
-    pub fn run<'a, W: Path>(
+    pub fn run<'a, P: Path>(
         &mut self,
-        paths: &[W],
-        start: impl Fn(&Pair, W) -> Result<(Session<'a>, Option<&'a Helper>), Error>,
+        paths: &[P],
+        start: impl Fn(&Pair, P) -> Result<(Session<'a>, Option<&'a Helper>), Error>,
         summary: fn(&Cost) -> String,
-    ) -> (Vec<Series<W>>, Tally, Result<(), Error>) {
-        let Effort { rounds, rates, settle, length, tries, .. } = self.effort;
-        let mut series: Vec<Series<W>> = Vec::new();
+    ) -> (Vec<Series<P>>, Tally, Result<(), Error>) {
+        let Effort { rounds, rates, settle, length, attempts_max, .. } = self.effort;
+        let mut series: Vec<Series<P>> = Vec::new();
         for &path in paths {
-            let one = |&rate_per_s: &f64| Series { path, rate_per_s, costs: Rounds::default() };
-            series.extend(rates.iter().map(one));
+            let new_series = |&rate_per_s: &f64| Series { path, rate_per_s, costs: Rounds::default() };
+            series.extend(rates.iter().map(new_series));
         }
         let mut tally = Tally::default();
-        let course = turns(*rounds, paths.len()).try_for_each(|(round, at)| {
-            let (mut session, helper) = start(self.pair, paths[at])?;
-            for (n, &rate) in rates.iter().enumerate() {
-                let cost = session.measure_again(rate, *settle, *length, helper, *tries)?;
-                let (path, summary) = (paths[at].name(), summary(&cost));
+        let outcome = measurement_order(*rounds, paths.len()).try_for_each(|(round, path_index)| {
+            let (mut session, helper) = start(self.pair, paths[path_index])?;
+            for (rate_index, &rate) in rates.iter().enumerate() {
+                let cost = session.measure_until_valid(rate, *settle, *length, helper, *attempts_max)?;
+                let (path, summary) = (paths[path_index].name(), summary(&cost));
                 let spoilt = spoilt_suffix(cost.spoilt.as_deref());
                 print_line(
                     self.out,
                     format_args!("round {}: {path} at {rate}/s: {summary}{spoilt}", round + 1),
                 );
                 let spoilt = cost.spoilt.clone();
-                series[at * rates.len() + n].costs.take((cost, spoilt));
+                series[path_index * rates.len() + rate_index].costs.push((cost, spoilt));
             }
             tally.add(&session.finish()?);
             self.pair.check()
         });
-        (series, tally, course)
+        (series, tally, outcome)
     }
 }
 
@@ -127,7 +127,7 @@ mod tests {
     fn spoilt_rounds_keep_their_index_and_are_in_no_row() {
         let mut series = Series { path: Only, rate_per_s: 500.0, costs: Rounds::default() };
         for (wire_bytes, spoilt) in [(300, None), (900, Some("a stall".to_owned())), (500, None)] {
-            series.costs.take((Cost { wire_bytes, requests: 1, ..Cost::default() }, spoilt));
+            series.costs.push((Cost { wire_bytes, requests: 1, ..Cost::default() }, spoilt));
         }
         assert_eq!(series.each(Cost::wire_bytes_each), [Some(300.0), None, Some(500.0)]);
         let row = series.row("bytes", "B", &|cost| Some(cost.wire_bytes_each()), "both ways");
@@ -140,14 +140,14 @@ mod tests {
     }
 
     #[test]
-    fn ratios_at_the_main_rate_have_the_plain_name() {
+    fn ratio_names_at_the_main_rate_have_no_suffix() {
         let effort = Effort {
             rounds: 1,
             rates: vec![500.0, 1_000.0],
             main_per_s: 1_000.0,
             settle: Duration::ZERO,
             length: Duration::ZERO,
-            tries: 1,
+            attempts_max: 1,
         };
         assert_eq!((effort.suffix(500.0), effort.suffix(1_000.0)), ("_at_500".into(), String::new()));
     }

@@ -18,7 +18,7 @@ pub const PORT: u16 = 7000;
 
 /// Memory for one frame: a multiple of a cache line.
 const SLOT_BYTES: usize = 1536;
-const TCP_AT: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES;
+const TCP_OFFSET: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES;
 
 /// A queue of frames in reusable slots, in place of a network card.
 #[derive(Debug)]
@@ -56,8 +56,8 @@ impl Frames {
         if self.len() == self.capacity {
             return false;
         }
-        let at = self.len() * SLOT_BYTES;
-        let Some(length) = write(&mut self.bytes[at..at + SLOT_BYTES]) else { return false };
+        let offset = self.len() * SLOT_BYTES;
+        let Some(length) = write(&mut self.bytes[offset..offset + SLOT_BYTES]) else { return false };
         self.lengths.push(length);
         true
     }
@@ -72,14 +72,14 @@ pub struct Client {
     ack: u32,
     /// Sequence number of the next answer to check.
     checked: u32,
-    /// The stack's last timestamp, to echo (RFC 7323).
+    /// The stack's last timestamp, which the next segment echoes (RFC 7323).
     echo: u32,
 }
 
 impl Client {
     /// A client whose port and first sequence number follow from `number`, at most 55,535.
     pub fn new(number: usize) -> Client {
-        let number = number as u32; // thousands
+        let number = number as u32; // at most 55,535
         let seq = number.wrapping_mul(2_654_435_761);
         Client { port: 10_000 + number as u16, seq, ack: 0, checked: 0, echo: 0 }
     }
@@ -101,17 +101,17 @@ impl Client {
         length
     }
 
-    /// Checks the SYN-ACK and takes over its sequence number and timestamp.
-    pub fn take_syn(&mut self, frame: &[u8]) -> Result<(), String> {
+    /// Checks the SYN-ACK and adopts its sequence number and timestamp.
+    pub fn accept_syn_ack(&mut self, frame: &[u8]) -> Result<(), String> {
         let (header, payload) = parse(frame)?;
         let is_right =
             header.flags == Flags::SYN | Flags::ACK && header.ack == self.seq && payload.is_empty();
-        let stamps = header.options.timestamps;
-        match stamps {
-            Some(stamps)
+        let timestamps = header.options.timestamps;
+        match timestamps {
+            Some(timestamps)
                 if is_right && header.options.sack_permitted && header.options.window_scale.is_some() =>
             {
-                (self.ack, self.echo) = (header.seq.wrapping_add(1), stamps.value);
+                (self.ack, self.echo) = (header.seq.wrapping_add(1), timestamps.value);
                 self.checked = self.ack;
                 Ok(())
             }
@@ -120,24 +120,24 @@ impl Client {
     }
 
     pub fn acknowledgement(&self, slot: &mut [u8]) -> usize {
-        self.write(Flags::ACK, self.stamps(), &[], slot)
+        self.write(Flags::ACK, self.timestamps(), &[], slot)
     }
 
     /// Writes the next message, with an acknowledgement of the answers to all earlier messages.
     pub fn message(&mut self, slot: &mut [u8]) -> usize {
         let mut message = [0; MESSAGE_BYTES];
         fill(self.ack, &mut message);
-        let length = self.write(Flags::ACK | Flags::PSH, self.stamps(), &message, slot);
+        let length = self.write(Flags::ACK | Flags::PSH, self.timestamps(), &message, slot);
         self.seq = self.seq.wrapping_add(MESSAGE_BYTES as u32);
         self.ack = self.ack.wrapping_add(MESSAGE_BYTES as u32);
         length
     }
 
     /// Writes a segment that leaves a gap of `skipped` bytes after the data sent so far.
-    pub fn early(&self, skipped: u32, bytes: &[u8], slot: &mut [u8]) -> usize {
+    pub fn after_gap(&self, skipped: u32, bytes: &[u8], slot: &mut [u8]) -> usize {
         let mut later = self.clone();
         later.seq = later.seq.wrapping_add(skipped);
-        later.write(Flags::ACK, self.stamps(), bytes, slot)
+        later.write(Flags::ACK, self.timestamps(), bytes, slot)
     }
 
     /// Checks an answer: the same bytes as the message, once and in order. Returns `false` for a bare acknowledgement.
@@ -152,11 +152,11 @@ impl Client {
             return Err(format!("a wrong answer: {header:?} with {} bytes", payload.len()));
         }
         self.checked = self.checked.wrapping_add(MESSAGE_BYTES as u32);
-        self.echo = header.options.timestamps.map_or(self.echo, |stamps| stamps.value);
+        self.echo = header.options.timestamps.map_or(self.echo, |timestamps| timestamps.value);
         Ok(true)
     }
 
-    fn stamps(&self) -> Options {
+    fn timestamps(&self) -> Options {
         Options { timestamps: Some(Timestamps { value: 1, echo: self.echo }), ..Options::default() }
     }
 
@@ -171,10 +171,11 @@ impl Client {
             urgent: 0,
             options,
         };
-        let (at, bytes) = (TCP_AT + header.header_bytes(), header.header_bytes() + payload.len());
-        slot[at..at + payload.len()].copy_from_slice(payload);
+        let (payload_offset, bytes) =
+            (TCP_OFFSET + header.header_bytes(), header.header_bytes() + payload.len());
+        slot[payload_offset..payload_offset + payload.len()].copy_from_slice(payload);
         let pseudo = checksum::pseudo_v4(CLIENT_IP, STACK_IP, ipv4::PROTOCOL_TCP, bytes as u32);
-        header.emit(&mut slot[TCP_AT..], payload.len(), pseudo);
+        header.emit(&mut slot[TCP_OFFSET..], payload.len(), pseudo);
         let packet = ipv4::Header {
             source: CLIENT_IP,
             target: STACK_IP,
@@ -183,7 +184,7 @@ impl Client {
             dscp_ecn: 0,
             ident: 0,
             dont_fragment: true,
-            payload_bytes: bytes as u16, // a frame's
+            payload_bytes: bytes as u16, // at most the size of a slot
         };
         let frame = ethernet::Header { target: STACK_MAC, source: CLIENT_MAC, kind: ethernet::KIND_IPV4 };
         if let Some(head) = slot.first_chunk_mut() {
@@ -192,14 +193,14 @@ impl Client {
         if let Some(head) = slot[ethernet::HEADER_BYTES..].first_chunk_mut() {
             packet.emit(head);
         }
-        TCP_AT + bytes
+        TCP_OFFSET + bytes
     }
 }
 
 /// Fills a message with bytes that follow from their sequence numbers, so that [`Client::check`] finds misplaced ones.
-fn fill(from: u32, message: &mut [u8]) {
-    for (byte, offset) in message.iter_mut().zip(from..) {
-        *byte = (offset ^ (offset >> 7)) as u8;
+fn fill(first_seq: u32, message: &mut [u8]) {
+    for (byte, seq) in message.iter_mut().zip(first_seq..) {
+        *byte = (seq ^ (seq >> 7)) as u8;
     }
 }
 
@@ -210,7 +211,7 @@ pub fn target_of(frame: &[u8]) -> Option<Mac> {
 
 /// The destination port of a frame.
 pub fn port_of(frame: &[u8]) -> Option<u16> {
-    frame.get(TCP_AT + 2..TCP_AT + 4).map(|port| u16::from_be_bytes([port[0], port[1]]))
+    frame.get(TCP_OFFSET + 2..TCP_OFFSET + 4).map(|port| u16::from_be_bytes([port[0], port[1]]))
 }
 
 pub fn listener() -> SocketAddrV4 {

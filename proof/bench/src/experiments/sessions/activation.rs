@@ -1,4 +1,4 @@
-//! Relief that clients switch on by themselves (PostMan §5.3): how often clients switch while load swings around the
+//! Relief that clients switch on by themselves (PostMan §5.3): number of switches while load swings around the
 //! threshold, and how long replies are late in a real burst, compared with clients that never switch.
 //!
 //! Clients are groups of sessions; each group decides as one process would. All sessions start on the server's own link
@@ -15,14 +15,14 @@ use spillway_load::report::Report;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rounds::{print_line, spoilt_suffix, turns};
+use crate::experiments::common::rounds::{measurement_order, print_line, spoilt_suffix};
 use crate::generator::{BIN_MS, Clients, Order, Routes, Traffic};
 use crate::goodput::Tally;
 use crate::measure::{spoilt_by, stopped};
 use crate::relief::{GRID_MS, Span, relief_ms, sla_us};
 use crate::results::Results;
 use crate::scene::{Setting, quota_text};
-use crate::stage::{Helper, HelperKind, Middles, Pair, QUOTA, Session, Stage};
+use crate::stage::{Helper, HelperKind, MiddleHosts, Pair, QUOTA_ENTRY, Session, Stage};
 
 const HELPERS: usize = 2;
 /// Start of the search for the threshold, in requests a second.
@@ -34,12 +34,12 @@ const LIGHT_PER_S: f64 = 800.0;
 const LIGHT_STEPS: u32 = 3;
 /// Saturates a server with a small quota.
 const SATURATING_PER_S: f64 = 60_000.0;
-/// Limit for draining the backlog of an overload.
-const QUIET_WITHIN: Duration = Duration::from_secs(5);
+/// Timeout for draining the backlog of an overload.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Amplitude of the swing, as a share of the threshold.
-const SWING: f64 = 0.2;
+const SWING_SHARE: f64 = 0.2;
 /// Rate of the burst, as a multiple of the threshold.
-const BURST: f64 = 1.5;
+const BURST_TIMES: f64 = 1.5;
 
 /// The amount of measurement.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,7 +78,7 @@ impl Effort {
         }
     }
 
-    /// For a run of two minutes.
+    /// The effort of a quick run: about two minutes.
     pub fn quick() -> Effort {
         let s = Duration::from_secs;
         Effort { rounds: 1, swing: s(20), burst: s(10), calm: s(3), step: s(1), ..Effort::full() }
@@ -108,7 +108,7 @@ enum Course {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Known {
+struct Baseline {
     sla_us: u64,
     /// Highest rate at which the p99 of direct sessions is within the SLA.
     threshold_per_s: f64,
@@ -124,11 +124,11 @@ struct RunResult {
     switches_per_client: f64,
     /// Total length of bins with a p99 over the SLA, since the start of the burst or of the swing.
     over_sla_ms: u64,
-    /// From the burst until three seconds in a row have a p99 within the SLA.
+    /// Time from the start of the burst until three seconds in a row have a p99 within the SLA.
     relieved_ms: Option<u64>,
-    /// From the burst to the first decision.
+    /// Time from the start of the burst to the first decision.
     decided_ms: Option<u64>,
-    /// From the burst until half of the groups that move all of their sessions have decided so.
+    /// Median time from the start of the burst to a group's decision to move all of its sessions.
     all_moving_ms: Option<u64>,
     /// [`crate::relief::drain_floor_ms`] for the backlog that gathers until `all_moving_ms`.
     floor_ms: Option<f64>,
@@ -148,7 +148,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
 
 /// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
-    let stage = Stage::set_with("activation", setting, Middles { count: HELPERS, quota: None })?;
+    let stage = Stage::create_with("activation", setting, MiddleHosts { count: HELPERS, quota: None })?;
     let _ = writeln!(
         out,
         "{}; {} sessions of {} processes, {HELPERS} helpers",
@@ -161,25 +161,25 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let helpers = stage.helpers(pair.link, &kind)?;
     stage.server.set_quota(setting.quota)?;
     let mut setup = Setup { effort, stage: &stage, pair, helpers, tally: Tally::default(), out };
-    let known = setup.calibrate()?;
+    let baseline = setup.calibrate()?;
     let mut series: Vec<(Course, Policy, Vec<RunResult>)> = [Course::Swing, Course::Burst]
         .into_iter()
         .flat_map(|course| [Policy::Decides, Policy::Never].map(|policy| (course, policy, Vec::new())))
         .collect();
     let mut machine = stage.machine(&[("memcached", "-V")])?;
-    let course = turns(effort.rounds, series.len()).try_for_each(|(round, at)| {
-        let (course, policy, seen) = &mut series[at];
-        seen.push(setup.run(round, *course, *policy, &known)?);
+    let outcome = measurement_order(effort.rounds, series.len()).try_for_each(|(round, index)| {
+        let (course, policy, runs) = &mut series[index];
+        runs.push(setup.run(round, *course, *policy, &baseline)?);
         Ok(())
     });
     let Setup { tally, helpers, .. } = setup;
     drop(helpers);
-    let course = course.and_then(|()| stage.close());
-    machine.lab.insert(QUOTA.into(), quota_text(setting.quota));
+    let outcome = outcome.and_then(|()| stage.close());
+    machine.lab.insert(QUOTA_ENTRY.into(), quota_text(setting.quota));
     let mut results = Results::new("activation", machine);
-    findings::add_results(&series, &known, effort, &mut results);
+    findings::add_results(&series, &baseline, effort, &mut results);
     results.checks = tally.checks();
-    Ok(results.after(course))
+    Ok(results.with_outcome(outcome))
 }
 
 struct Setup<'a> {
@@ -192,8 +192,8 @@ struct Setup<'a> {
 }
 
 impl<'a> Setup<'a> {
-    fn routes(&self, helpers: bool) -> Routes {
-        let addresses = self.helpers.iter().filter(|_| helpers).map(|helper| helper.address);
+    fn routes(&self, has_helpers: bool) -> Routes {
+        let addresses = self.helpers.iter().filter(|_| has_helpers).map(|helper| helper.address);
         Routes {
             helpers: addresses.collect(),
             standby: false,
@@ -214,7 +214,7 @@ impl<'a> Setup<'a> {
     }
 
     /// Measures the SLA, the threshold, and the saturated throughput of direct and of helped sessions.
-    fn calibrate(&mut self) -> Result<Known, Error> {
+    fn calibrate(&mut self) -> Result<Baseline, Error> {
         let (settle, length) = (Duration::from_millis(300), self.effort.step);
         let mut direct = self.session(self.routes(false))?;
         // The lowest p99 counts: one raised by a stall would set an SLA that is kept at any rate.
@@ -240,19 +240,19 @@ impl<'a> Setup<'a> {
         let direct_per_s = self.saturate(direct)?;
         let helped = Routes { link: None, ..self.routes(true) };
         let helped_per_s = self.session(helped).and_then(|session| self.saturate(session))?;
-        let known = Known { sla_us, threshold_per_s, direct_per_s, helped_per_s };
+        let baseline = Baseline { sla_us, threshold_per_s, direct_per_s, helped_per_s };
         let _ = writeln!(
             self.out,
-            "SLA {:.1} ms; threshold {threshold_per_s:.0}/s; without regard to time {direct_per_s:.0}/s direct, \
+            "SLA {:.1} ms; threshold {threshold_per_s:.0}/s; saturated {direct_per_s:.0}/s direct, \
              {helped_per_s:.0}/s helped",
             sla_us as f64 / 1000.0
         );
-        Ok(known)
+        Ok(baseline)
     }
 
     fn saturate(&mut self, mut session: Session<'a>) -> Result<f64, Error> {
         let step = session.step(SATURATING_PER_S, Duration::from_millis(500), self.effort.step, None)?.step;
-        session.generators().quiesce(QUIET_WITHIN)?;
+        session.generators().quiesce(DRAIN_TIMEOUT)?;
         self.tally.add(&session.finish()?);
         Ok(step.replies_per_s)
     }
@@ -262,15 +262,15 @@ impl<'a> Setup<'a> {
         round: usize,
         course: Course,
         policy: Policy,
-        known: &Known,
+        baseline: &Baseline,
     ) -> Result<RunResult, Error> {
         let mut routes = self.routes(policy == Policy::Decides);
         routes.relief = (policy == Policy::Decides).then_some(self.effort.group);
-        let (schedule, judged_from, length) = self.schedule(course, known);
-        let clients = Clients { schedule, duration: Some(length), ..self.clients(routes, known.sla_us) };
+        let (schedule, measured_from, length) = self.schedule(course, baseline);
+        let clients = Clients { schedule, duration: Some(length), ..self.clients(routes, baseline.sla_us) };
         let mut session = self.stage.session_of(&clients, &Traffic::default())?;
         let to_ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let (from_ms, end_ms) = (to_ms(judged_from), to_ms(length));
+        let (from_ms, end_ms) = (to_ms(measured_from), to_ms(length));
         session.generators().sleep_until_ms(from_ms);
         let before = self.stage.snapshot(None)?;
         session.generators().sleep_until_ms(end_ms);
@@ -282,27 +282,27 @@ impl<'a> Setup<'a> {
         // Lag is not checked: connections that wait for late replies lag behind their schedule without a fault of the
         // client.
         let spoilt = spoilt_by(&used, 0).or_else(|| stopped(&used));
-        let seen = RunResult { spoilt, ..RunResult::of(&report, (from_ms, end_ms), course, known) };
-        print_round(self.out, round, course, policy, &seen);
-        Ok(seen)
+        let result = RunResult { spoilt, ..RunResult::of(&report, (from_ms, end_ms), course, baseline) };
+        print_round(self.out, round, course, policy, &result);
+        Ok(result)
     }
 
     /// The offered rates by time, the start of the measured span, and the length of the course.
-    fn schedule(&self, course: Course, known: &Known) -> (Vec<(Duration, Order)>, Duration, Duration) {
+    fn schedule(&self, course: Course, baseline: &Baseline) -> (Vec<(Duration, Order)>, Duration, Duration) {
         let Effort { swing, half_swing, calm, burst, .. } = *self.effort;
         match course {
             Course::Swing => {
                 let halves = (swing.as_millis() / half_swing.as_millis().max(1)) as u32;
                 let rate = |half: u32| match half % 2 {
-                    0 => known.threshold_per_s * (1.0 - SWING),
-                    _ => known.threshold_per_s * (1.0 + SWING),
+                    0 => baseline.threshold_per_s * (1.0 - SWING_SHARE),
+                    _ => baseline.threshold_per_s * (1.0 + SWING_SHARE),
                 };
                 let orders = (0..halves).map(|half| (half_swing * half, Order::Rate(rate(half))));
                 (orders.collect(), Duration::ZERO, half_swing * halves)
             }
             Course::Burst => {
-                let low = Order::Rate(known.threshold_per_s * 0.3);
-                let high = Order::Rate(known.threshold_per_s * BURST);
+                let low = Order::Rate(baseline.threshold_per_s * 0.3);
+                let high = Order::Rate(baseline.threshold_per_s * BURST_TIMES);
                 (vec![(Duration::ZERO, low), (calm, high)], calm, calm + burst)
             }
         }
@@ -310,35 +310,38 @@ impl<'a> Setup<'a> {
 }
 
 impl RunResult {
-    fn of(report: &Report, (from_ms, end_ms): (u64, u64), course: Course, known: &Known) -> RunResult {
-        let is_late = |from: u64| !Span::of(&report.bins, from, from + GRID_MS).keeps(known.sla_us);
+    fn of(report: &Report, (from_ms, end_ms): (u64, u64), course: Course, baseline: &Baseline) -> RunResult {
+        let is_late = |from: u64| !Span::of(&report.bins, from, from + GRID_MS).keeps(baseline.sla_us);
         let late: Vec<bool> = (from_ms..end_ms).step_by(GRID_MS as usize).map(is_late).collect();
-        let over = late.iter().filter(|late| **late).count() as u64;
-        let moves: u64 = report.bins.iter().map(|bin| bin.carried_on).sum();
+        let late_bins = late.iter().filter(|late| **late).count() as u64;
+        let moves: u64 = report.bins.iter().map(|bin| bin.carrier_changes).sum();
         // Sorted by time. A group that decides twice counts twice; such groups are few.
-        let mut decided: Vec<(u64, &str)> =
-            report.decisions.iter().filter_map(|what| decided_after(what, from_ms)).collect();
-        decided.sort_unstable();
-        let whole: Vec<u64> =
-            decided.iter().filter(|(_, name)| *name == findings::ALL_MOVE).map(|(at, _)| *at).collect();
-        let all_moving_ms = whole.get(whole.len() / 2).copied();
+        let mut decisions_by_time: Vec<(u64, &str)> =
+            report.decisions.iter().filter_map(|line| decided_after(line, from_ms)).collect();
+        decisions_by_time.sort_unstable();
+        let group_moves_ms: Vec<u64> = decisions_by_time
+            .iter()
+            .filter(|(_, name)| *name == findings::ALL_MOVE)
+            .map(|(at_ms, _)| *at_ms)
+            .collect();
+        let all_moving_ms = group_moves_ms.get(group_moves_ms.len() / 2).copied();
         let mut decisions = BTreeMap::new();
-        for (_, name) in &decided {
+        for (_, name) in &decisions_by_time {
             *decisions.entry((*name).to_owned()).or_default() += 1;
         }
         let floor_ms = all_moving_ms.filter(|_| course == Course::Burst).and_then(|lasted_ms| {
-            let burst = known.threshold_per_s * BURST;
+            let burst = baseline.threshold_per_s * BURST_TIMES;
             let lasted_s = lasted_ms as f64 / 1000.0;
-            crate::relief::drain_floor_ms(burst, known.direct_per_s, known.helped_per_s, lasted_s)
+            crate::relief::drain_floor_ms(burst, baseline.direct_per_s, baseline.helped_per_s, lasted_s)
         });
         RunResult {
             switches_per_client: moves as f64 / f64::from(report.connections.max(1)),
-            over_sla_ms: over * GRID_MS,
-            relieved_ms: relief_ms(&report.bins, from_ms, end_ms, known.sla_us),
-            decided_ms: decided.first().map(|(at, _)| *at),
+            over_sla_ms: late_bins * GRID_MS,
+            relieved_ms: relief_ms(&report.bins, from_ms, end_ms, baseline.sla_us),
+            decided_ms: decisions_by_time.first().map(|(at_ms, _)| *at_ms),
             all_moving_ms,
             floor_ms,
-            on_time_share: Span::of(&report.bins, from_ms, end_ms).on_time_share(known.sla_us),
+            on_time_share: Span::of(&report.bins, from_ms, end_ms).on_time_share(baseline.sla_us),
             late_spans: spans(&late),
             decisions,
             spoilt: None,
@@ -348,8 +351,8 @@ impl RunResult {
 
 /// Parses a decision of a report, `1.234 s: group 3: name: …`. Returns its time in ms after `from_ms`, and its name;
 /// `None` for an earlier one.
-fn decided_after(what: &str, from_ms: u64) -> Option<(u64, &str)> {
-    let (seconds, rest) = what.split_once(" s: ")?;
+fn decided_after(line: &str, from_ms: u64) -> Option<(u64, &str)> {
+    let (seconds, rest) = line.split_once(" s: ")?;
     let at_ms = (seconds.parse::<f64>().ok()? * 1000.0) as u64;
     let name = rest.split(": ").nth(1)?;
     Some((at_ms.checked_sub(from_ms)?, name))
@@ -358,16 +361,16 @@ fn decided_after(what: &str, from_ms: u64) -> Option<(u64, &str)> {
 /// Formats the spans of `true` values, one value for each step of the grid: `0.2–0.9, 3.1–3.2`, in seconds.
 fn spans(values: &[bool]) -> String {
     let seconds = |steps: usize| format!("{:.1}", steps as f64 * GRID_MS as f64 / 1000.0);
-    let mut at = 0;
+    let mut steps = 0;
     let runs = values.chunk_by(|a, b| a == b).filter_map(|run| {
-        at += run.len();
-        run[0].then(|| format!("{}–{}", seconds(at - run.len()), seconds(at)))
+        steps += run.len();
+        run[0].then(|| format!("{}–{}", seconds(steps - run.len()), seconds(steps)))
     });
     runs.collect::<Vec<_>>().join(", ")
 }
 
-fn print_round(out: &mut dyn Write, round: usize, course: Course, policy: Policy, seen: &RunResult) {
-    let spoilt = spoilt_suffix(seen.spoilt.as_deref());
+fn print_round(out: &mut dyn Write, round: usize, course: Course, policy: Policy, result: &RunResult) {
+    let spoilt = spoilt_suffix(result.spoilt.as_deref());
     let ms = |value: Option<u64>| value.map_or("–".into(), |ms| format!("{ms} ms"));
     print_line(
         out,
@@ -376,18 +379,18 @@ fn print_round(out: &mut dyn Write, round: usize, course: Course, policy: Policy
              all moving after {}{spoilt}",
             round + 1,
             policy.name(),
-            seen.switches_per_client,
-            seen.over_sla_ms,
-            seen.on_time_share * 100.0,
-            ms(seen.decided_ms),
-            ms(seen.all_moving_ms),
+            result.switches_per_client,
+            result.over_sla_ms,
+            result.on_time_share * 100.0,
+            ms(result.decided_ms),
+            ms(result.all_moving_ms),
         ),
     );
     let decisions: Vec<String> =
-        seen.decisions.iter().map(|(name, count)| format!("{count} {name}")).collect();
+        result.decisions.iter().map(|(name, count)| format!("{count} {name}")).collect();
     let or_dash = |text: &str| if text.is_empty() { "–".to_owned() } else { text.to_owned() };
-    let (late, decisions) = (or_dash(&seen.late_spans), or_dash(&decisions.join(", ")));
+    let (late, decisions) = (or_dash(&result.late_spans), or_dash(&decisions.join(", ")));
     print_line(out, format_args!("    late at {late} s; decisions: {decisions}"));
 }
 
-const _: () = assert!(BIN_MS == GRID_MS, "bins are the grid");
+const _: () = assert!(BIN_MS == GRID_MS, "the bins of a report should be the grid of recovery");

@@ -19,7 +19,7 @@ use spillway_load::report::Report;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rounds::{print_line, spoilt_suffix, turns};
+use crate::experiments::common::rounds::{measurement_order, print_line, spoilt_suffix};
 use crate::generator::{Clients, Order, Routes, Traffic};
 use crate::measure::{spoilt_by, stopped};
 use crate::results::Results;
@@ -37,7 +37,7 @@ const SLA: Duration = Duration::from_millis(50);
 /// A larger p99 of the clients' lag before the fault spoils a run: half of the grid.
 const LAG_US_MAX: u64 = recovery::GRID_MS * 1000 / 2;
 /// Time that a run goes on after the fault ends: data that the first helper still held must not reach a client.
-const HEALED: Duration = Duration::from_millis(500);
+const PAUSE_AFTER_FAULT: Duration = Duration::from_millis(500);
 /// Start and end of the throughput curve, in ms relative to the fault.
 const COURSE_MS: (i64, i64) = (-500, 1_000);
 
@@ -54,8 +54,8 @@ pub struct Effort {
     pub settle: Duration,
     /// Measured time after the fault.
     pub after: Duration,
-    /// Most attempts at a spoilt run, the first included.
-    pub tries: u32,
+    /// Maximum number of attempts at a spoilt run, the first included.
+    pub attempts_max: u32,
 }
 
 impl Effort {
@@ -67,13 +67,13 @@ impl Effort {
             rate_per_s: 5_000.0,
             settle: Duration::from_millis(2_000),
             after: Duration::from_millis(2_000),
-            tries: 3,
+            attempts_max: 3,
         }
     }
 
-    /// For a run of two minutes.
+    /// The effort of a quick run: about two minutes.
     pub fn quick() -> Effort {
-        Effort { rounds: 3, tries: 2, ..Effort::full() }
+        Effort { rounds: 3, attempts_max: 2, ..Effort::full() }
     }
 }
 
@@ -81,7 +81,7 @@ impl Effort {
 enum Fault {
     Kill,
     Stop,
-    /// Its host loses all packets.
+    /// The helper's host loses all packets.
     Cut,
 }
 
@@ -97,21 +97,21 @@ impl Fault {
     }
 }
 
-/// What one run saw. Times are in ms since the fault.
+/// Result of one run. Times are in ms since the fault.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct RunResult {
     /// [`recovery::recovered_ms`] of replies in time.
     recovered_ms: Option<u64>,
     /// [`recovery::recovered_ms`] of all replies.
     throughput_again_ms: Option<u64>,
-    /// When the first and the last session moved to another helper.
+    /// Times at which the first and the last session moved to another helper.
     carried_on_ms: Option<(u64, u64)>,
     silence_ms: u64,
     slowest_ms: f64,
     /// Duration of the call that causes the fault.
     strike_ms: f64,
     /// Replies a second in steps of 100 ms.
-    course: Vec<(i64, f64)>,
+    throughput_course: Vec<(i64, f64)>,
     replies: u64,
     lost: u64,
     repeated: u64,
@@ -131,7 +131,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
 
 /// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
-    let stage = Stage::set("fail", setting)?;
+    let stage = Stage::create("fail", setting)?;
     let _ = writeln!(
         out,
         "{}; no quota; {}/s offered over {} sessions",
@@ -147,24 +147,24 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let mut setup = Setup { stage: &stage, effort, pair, port, first, standby, second };
     let mut series = FAULTS.map(|fault| (fault, Vec::new()));
     let machine = stage.machine(&[("memcached", "-V")])?;
-    let course = turns(effort.rounds, series.len()).try_for_each(|(round, at)| {
-        let (fault, seen) = &mut series[at];
-        for _ in 0..effort.tries.max(1) {
-            let one = setup.run(*fault)?;
-            print_round(out, round, *fault, &one);
-            let good = one.spoilt.is_none();
-            seen.push(one);
-            if good {
+    let outcome = measurement_order(effort.rounds, series.len()).try_for_each(|(round, index)| {
+        let (fault, runs) = &mut series[index];
+        for _ in 0..effort.attempts_max.max(1) {
+            let result = setup.run(*fault)?;
+            print_round(out, round, *fault, &result);
+            let is_valid = result.spoilt.is_none();
+            runs.push(result);
+            if is_valid {
                 break;
             }
         }
         Ok(())
     });
     drop(setup);
-    let course = course.and_then(|()| stage.close());
+    let outcome = outcome.and_then(|()| stage.close());
     let mut results = Results::new("failover", machine);
     findings::add_results(&series, effort, &mut results);
-    Ok(results.after(course))
+    Ok(results.with_outcome(outcome))
 }
 
 /// Servers and helpers; each run starts its own clients.
@@ -201,7 +201,7 @@ impl Setup<'_> {
 
         let (before, second_before) = (self.stage.snapshot(None)?, self.second.cpu()?);
         let from_ns = monotonic_ns();
-        let held = self.cause_fault(fault)?;
+        let loss = self.cause_fault(fault)?;
         let strike_ms = (monotonic_ns() - from_ns) as f64 / 1e6;
         let fault_ms = generators.ms_at(from_ns);
         let end_ms = fault_ms + u64::try_from(self.effort.after.as_millis()).unwrap_or(u64::MAX);
@@ -209,18 +209,18 @@ impl Setup<'_> {
         let mut used = self.stage.snapshot(None)?.since(&before);
         used.others_s -= self.second.cpu()?.since(&second_before).total().as_secs_f64();
         generators.check()?;
-        self.end_fault(fault, held)?;
-        std::thread::sleep(HEALED);
+        self.end_fault(fault, loss)?;
+        std::thread::sleep(PAUSE_AFTER_FAULT);
         let report = session.report()?;
         self.pair.check()?;
         self.standby.check()?;
-        let seen = RunResult::of(&report, fault_ms, end_ms);
+        let result = RunResult::of(&report, fault_ms, end_ms);
         // Only lag before the fault spoils a run: clients that reconnect lag as a consequence of the fault.
         let lag_us =
             report.span(fault_ms.saturating_sub(recovery::BEFORE_MS), fault_ms).lag_us.quantile_us(0.99);
         let lagged = (lag_us > LAG_US_MAX).then(|| format!("the clients lagged: p99 {} µs", lag_us));
         let spoilt = lagged.or_else(|| spoilt_by(&used, 0)).or_else(|| stopped(&used));
-        Ok(RunResult { strike_ms, stalled_ms: used.stalled_s * 1000.0, spoilt, ..seen })
+        Ok(RunResult { strike_ms, stalled_ms: used.stalled_s * 1000.0, spoilt, ..result })
     }
 
     /// Causes the fault. A cut lasts until the returned value is dropped.
@@ -228,13 +228,13 @@ impl Setup<'_> {
         match fault {
             Fault::Kill => self.first.signal(Signal::KILL.as_raw()).map(|()| None),
             Fault::Stop => self.first.signal(Signal::STOP.as_raw()).map(|()| None),
-            Fault::Cut => Ok(Some(self.stage.middle.lose(1.0)?)),
+            Fault::Cut => Ok(Some(self.stage.middle.drop_packets(1.0)?)),
         }
     }
 
     /// Ends the fault, and waits until the first helper has its link again.
-    fn end_fault(&mut self, fault: Fault, held: Option<Loss>) -> Result<(), Error> {
-        drop(held);
+    fn end_fault(&mut self, fault: Fault, loss: Option<Loss>) -> Result<(), Error> {
+        drop(loss);
         match fault {
             Fault::Kill => {
                 self.first.stop();
@@ -245,7 +245,7 @@ impl Setup<'_> {
             Fault::Cut => {}
         }
         // The server may have given up the link during the fault.
-        self.first.await_link()
+        self.first.wait_for_link()
     }
 }
 
@@ -261,23 +261,23 @@ impl RunResult {
             carried_on_ms: recovery::carried_on_ms(bins, fault_ms, end_ms),
             silence_ms: recovery::silence_ms(bins, fault_ms, end_ms),
             slowest_ms: slowest_us.into_iter().max().unwrap_or(0) as f64 / 1000.0,
-            course: recovery::course(bins, fault_ms, COURSE_MS, recovery::replied),
+            throughput_course: recovery::throughput_course(bins, fault_ms, COURSE_MS, recovery::replied),
             replies: all.answered,
             lost: all.lost + all.dropped,
             repeated: all.unasked,
             reordered: all.wrong - all.unasked.min(all.wrong),
             resets: all.resets,
-            carried_on: bins.iter().filter(|bin| bin.at_ms < end_ms).map(|bin| bin.carried_on).sum(),
-            troubles: report.troubles.clone(),
+            carried_on: bins.iter().filter(|bin| bin.at_ms < end_ms).map(|bin| bin.carrier_changes).sum(),
+            troubles: report.problems.clone(),
             ..RunResult::default()
         }
     }
 }
 
-fn print_round(out: &mut dyn Write, round: usize, fault: Fault, seen: &RunResult) {
+fn print_round(out: &mut dyn Write, round: usize, fault: Fault, result: &RunResult) {
     let ms = |value: Option<u64>| value.map_or("never".into(), |ms| format!("{ms} ms"));
-    let spoilt = spoilt_suffix(seen.spoilt.as_deref());
-    let carried = seen.carried_on_ms.map_or("–".into(), |(first, last)| format!("{first} to {last} ms"));
+    let spoilt = spoilt_suffix(result.spoilt.as_deref());
+    let carried = result.carried_on_ms.map_or("–".into(), |(first, last)| format!("{first} to {last} ms"));
     print_line(
         out,
         format_args!(
@@ -285,15 +285,15 @@ fn print_round(out: &mut dyn Write, round: usize, fault: Fault, seen: &RunResult
              slowest {:.0} ms; {} lost, {} repeated, {} reordered of {}{spoilt}",
             round + 1,
             fault.name(),
-            ms(seen.recovered_ms),
-            ms(seen.throughput_again_ms),
-            seen.carried_on,
-            seen.silence_ms,
-            seen.slowest_ms,
-            seen.lost,
-            seen.repeated,
-            seen.reordered,
-            seen.replies,
+            ms(result.recovered_ms),
+            ms(result.throughput_again_ms),
+            result.carried_on,
+            result.silence_ms,
+            result.slowest_ms,
+            result.lost,
+            result.repeated,
+            result.reordered,
+            result.replies,
         ),
     );
 }

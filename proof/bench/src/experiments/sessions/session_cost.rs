@@ -34,12 +34,18 @@ fn full() -> Effort {
         main_per_s: 10_000.0,
         settle: Duration::from_millis(400),
         length: Duration::from_millis(2_000),
-        tries: 3,
+        attempts_max: 3,
     }
 }
 
 fn quick() -> Effort {
-    Effort { rounds: 5, rates: vec![10_000.0], length: Duration::from_millis(1_500), tries: 2, ..full() }
+    Effort {
+        rounds: 5,
+        rates: vec![10_000.0],
+        length: Duration::from_millis(1_500),
+        attempts_max: 2,
+        ..full()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,14 +88,14 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
 
 /// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
-    let stage = Stage::set("session", setting)?;
+    let stage = Stage::create("session", setting)?;
     let _ = writeln!(out, "{}; no quota; {CONNECTIONS} clients", setting.placement.description());
     let mut pair = stage.pair(ProtocolKind::Memcached, &[64])?;
     let port = Place::from(&stage.middle).free_port()?;
     let helper = stage.helper_on((&stage.middle, port), pair.link, &HELPER)?;
     let machine = stage.machine(&[("memcached", "-V")])?;
     let mut course = Course { effort, pair: &mut pair, out };
-    let (series, tally, ended) = course.run(
+    let (series, tally, outcome) = course.run(
         &CLIENT_KINDS,
         |pair, kind| {
             let session = start(&stage, pair, &helper, kind, effort.rates[0])?;
@@ -104,12 +110,12 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
         },
     );
     drop(helper);
-    let ended = ended.and_then(|()| stage.close());
+    let outcome = outcome.and_then(|()| stage.close());
     let mut results = Results::new("session-cost", machine);
-    series.iter().for_each(|series| rows(series, &mut results));
-    ratios(&series, effort, &mut results);
+    series.iter().for_each(|series| add_rows(series, &mut results));
+    add_ratios(&series, effort, &mut results);
     results.checks = tally.checks();
-    Ok(results.after(ended))
+    Ok(results.with_outcome(outcome))
 }
 
 /// Starts the clients; helped connections without sessions have moved to the helper when this returns.
@@ -138,7 +144,7 @@ fn start<'a>(
     Ok(session)
 }
 
-fn rows(series: &Series<ClientKind>, results: &mut Results) {
+fn add_rows(series: &Series<ClientKind>, results: &mut Results) {
     let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Cost) -> Option<f64>, note: &str| {
         results.rows.push(series.row(metric, unit, value, note));
     };
@@ -158,7 +164,7 @@ fn rows(series: &Series<ClientKind>, results: &mut Results) {
     row("p99_us", "µs", &|cost| cost.span.quantile_us(0.99).map(|us| us as f64), "");
 }
 
-fn ratios(series: &[Series<ClientKind>], effort: &Effort, results: &mut Results) {
+fn add_ratios(series: &[Series<ClientKind>], effort: &Effort, results: &mut Results) {
     let comparisons = [
         (
             ["session_over_plain_batched_cpu", "session_over_plain_batched_wire"],
@@ -172,18 +178,20 @@ fn ratios(series: &[Series<ClientKind>], effort: &Effort, results: &mut Results)
         ),
     ];
     for &rate in &effort.rates {
-        for ([cpu, wire], (ours, theirs), note) in comparisons {
-            let (Some(ours), Some(theirs)) = (find(series, ours, rate), find(series, theirs, rate)) else {
+        for ([cpu, wire], (session_kind, plain_kind), note) in comparisons {
+            let (Some(session), Some(plain)) =
+                (find(series, session_kind, rate), find(series, plain_kind, rate))
+            else {
                 continue;
             };
             let figures = [
                 (cpu, "server CPU for each request", Cost::server_us as fn(&Cost) -> f64),
                 (wire, "bytes on the server's cable for each request", Cost::wire_bytes_each),
             ];
-            for (name, what, value) in figures {
+            for (name, quantity, value) in figures {
                 let name = format!("{name}{}", effort.suffix(rate));
-                let ratio = Ratio::paired(&name, &ours.each(value), &theirs.each(value));
-                results.ratios.push(ratio.note(format!("{what}, at {rate}/s; {note}")));
+                let ratio = Ratio::paired(&name, &session.each(value), &plain.each(value));
+                results.ratios.push(ratio.note(format!("{quantity}, at {rate}/s; {note}")));
             }
         }
     }
@@ -214,8 +222,8 @@ mod tests {
             series(ClientKind::SessionDirect, 2_000.0, &[25.0; 2]),
         ];
         let mut results = Results::new("session-cost", Machine::default());
-        all.iter().for_each(|series| rows(series, &mut results));
-        ratios(&all, &full(), &mut results);
+        all.iter().for_each(|series| add_rows(series, &mut results));
+        add_ratios(&all, &full(), &mut results);
         let ratio = |name: &str| results.ratios.iter().find(|r| r.name == name).unwrap();
         let helped = ratio("session_over_plain_batched_cpu");
         assert!(

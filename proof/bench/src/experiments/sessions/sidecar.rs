@@ -16,16 +16,16 @@ use crate::experiments::Options;
 use crate::experiments::common::rounds::{print_line, spoilt_suffix};
 use crate::generator::Traffic;
 use crate::goodput::Tally;
-use crate::measure::{again, spoilt_by, stopped};
+use crate::measure::{measure_until_valid, spoilt_by, stopped};
 use crate::results::{Ratio, Results, Row, few, left_out};
 use crate::scene::Setting;
-use crate::served::runs;
-use crate::stage::{Echo, Pair, Stage, Taken};
+use crate::served::check_runs;
+use crate::stage::{Echo, MeasuredStep, Pair, Stage};
 
-/// Far below the capacity of server and sidecar.
+/// Offered rate: far below the capacity of server and sidecar.
 const RATE_PER_S: f64 = 1_000.0;
 const CONNECTIONS: u32 = 20;
-const READY_WITHIN: Duration = Duration::from_secs(30);
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// A difference of a few µs needs this many pairs.
 const PAIRS_MIN: usize = 15;
 
@@ -38,8 +38,8 @@ pub struct Effort {
     pub settle: Duration,
     /// Length of each measurement.
     pub length: Duration,
-    /// Most attempts at a spoilt measurement, the first included.
-    pub tries: u32,
+    /// Maximum number of attempts at a spoilt measurement, the first included.
+    pub attempts_max: u32,
 }
 
 impl Effort {
@@ -49,13 +49,13 @@ impl Effort {
             pairs: 17,
             settle: Duration::from_millis(300),
             length: Duration::from_millis(1_500),
-            tries: 3,
+            attempts_max: 3,
         }
     }
 
-    /// For a run of two minutes.
+    /// The effort of a quick run: about two minutes.
     pub fn quick() -> Effort {
-        Effort { pairs: 5, length: Duration::from_millis(800), tries: 2, ..Effort::full() }
+        Effort { pairs: 5, length: Duration::from_millis(800), attempts_max: 2, ..Effort::full() }
     }
 }
 
@@ -79,7 +79,7 @@ impl Protocol {
     }
 
     /// The clients' protocol: echoes for `tcp`, which the sidecar cannot parse.
-    fn speech(self) -> ProtocolKind {
+    fn kind(self) -> ProtocolKind {
         match self {
             Protocol::Memcached => ProtocolKind::Memcached,
             Protocol::Redis => ProtocolKind::Redis,
@@ -115,9 +115,9 @@ enum Servers {
 
 impl Servers {
     fn start(stage: &Stage, protocol: Protocol) -> Result<Servers, Error> {
-        Ok(match protocol.speech() {
+        Ok(match protocol.kind() {
             ProtocolKind::Echo => Servers::Echo(stage.echo()?),
-            speech => Servers::Pair(Box::new(stage.pair(speech, &[64])?)),
+            kind => Servers::Pair(Box::new(stage.pair(kind, &[64])?)),
         })
     }
 
@@ -164,11 +164,11 @@ impl Sidecar {
             .args(["--require-encryption", "--client-key"])
             .arg(stage.client_key());
         let mut sidecar = Sidecar { process: stage.client.spawn(&launch)?, address };
-        let deadline = Instant::now() + READY_WITHIN;
-        while stage.client.enter(|| std::net::TcpStream::connect(address).is_err())? {
+        let deadline = Instant::now() + READY_TIMEOUT;
+        while stage.client.run_inside(|| std::net::TcpStream::connect(address).is_err())? {
             sidecar.check()?;
             if Instant::now() >= deadline {
-                return Err(Error::process("the sidecar is not ready", sidecar.process.tail()));
+                return Err(Error::process("the sidecar is not ready", sidecar.process.last_output()));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -176,7 +176,7 @@ impl Sidecar {
     }
 
     fn check(&mut self) -> Result<(), Error> {
-        runs(&mut self.process, "the sidecar")
+        check_runs(&mut self.process, "the sidecar")
     }
 }
 
@@ -188,37 +188,45 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
 
 /// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
-    let stage = Stage::set("sidecar", setting)?;
+    let stage = Stage::create("sidecar", setting)?;
     let _ =
         writeln!(out, "{}; the sidecar with the clients; {RATE_PER_S}/s", setting.placement.description());
     let mut series = Vec::new();
     let mut tally = Tally::default();
     let mut machine = stage.machine(&[("memcached", "-V"), ("redis-server", "-v")])?;
-    let course = PROTOCOLS.into_iter().try_for_each(|protocol| {
+    let outcome = PROTOCOLS.into_iter().try_for_each(|protocol| {
         let mut servers = Servers::start(&stage, protocol)?;
         let mut sidecar = Sidecar::start(&stage, &setting.programs.spillway, servers.link(), protocol)?;
         series.push(Series { protocol, direct: Vec::new(), sidecar: Vec::new(), spoilt: Vec::new() });
-        let Some(one) = series.last_mut() else { return Ok(()) };
+        let Some(current) = series.last_mut() else { return Ok(()) };
         for pair in 0..effort.pairs {
-            for through in [pair % 2 == 0, pair % 2 != 0] {
-                let beside = through.then_some(&sidecar);
-                let seen = measure(&stage, effort, &servers, one, beside, &mut tally, &mut |seen, why| {
-                    print_round(out, pair, protocol, through, seen, why);
-                })?;
-                if through { &mut one.sidecar } else { &mut one.direct }.push(seen);
+            for uses_sidecar in [pair % 2 == 0, pair % 2 != 0] {
+                let measured_sidecar = uses_sidecar.then_some(&sidecar);
+                let measurement = measure(
+                    &stage,
+                    effort,
+                    &servers,
+                    current,
+                    measured_sidecar,
+                    &mut tally,
+                    &mut |measurement, why| {
+                        print_round(out, pair, protocol, uses_sidecar, measurement, why);
+                    },
+                )?;
+                if uses_sidecar { &mut current.sidecar } else { &mut current.direct }.push(measurement);
                 servers.check()?;
                 sidecar.check()?;
             }
         }
         Ok(())
     });
-    let course = course.and_then(|()| stage.close());
+    let outcome = outcome.and_then(|()| stage.close());
     machine.lab.insert("sidecar".into(), "1 thread, on the clients' host and core; no helper".into());
     machine.lab.insert("connections".into(), format!("{CONNECTIONS}, {RATE_PER_S}/s, GET or echo of 64 B"));
     let mut results = Results::new("sidecar", machine);
     series.iter().for_each(|series| add_results(series, &mut results));
     results.checks = tally.checks();
-    Ok(results.after(course))
+    Ok(results.with_outcome(outcome))
 }
 
 /// Measures one half of a pair; `None` if every attempt was spoilt. Calls `print` after each attempt.
@@ -231,37 +239,37 @@ fn measure(
     tally: &mut Tally,
     print: &mut dyn FnMut(Option<Measurement>, Option<&str>),
 ) -> Result<Option<Measurement>, Error> {
-    let traffic = Traffic { speech: series.protocol.speech(), ..Traffic::default() };
+    let traffic = Traffic { protocol: series.protocol.kind(), ..Traffic::default() };
     let target = sidecar.map_or(servers.plain(), |sidecar| sidecar.address);
     let mut session = stage.session(target, &traffic, CONNECTIONS)?;
     if let Some(sidecar) = sidecar {
         session.watch(sidecar.process.pid());
     }
-    let (seen, spoilt) = again(
-        effort.tries,
+    let (measurement, spoilt) = measure_until_valid(
+        effort.attempts_max,
         || {
-            let taken = session.step(RATE_PER_S, effort.settle, effort.length, None)?;
-            let used = &taken.step.used;
-            let spoilt = spoilt_by(used, taken.step.lag_p99_us).or_else(|| stopped(used));
-            let seen = Measurement::of(&taken);
-            print(seen, spoilt.as_deref());
+            let measured = session.step(RATE_PER_S, effort.settle, effort.length, None)?;
+            let used = &measured.step.used;
+            let spoilt = spoilt_by(used, measured.step.lag_p99_us).or_else(|| stopped(used));
+            let measurement = Measurement::of(&measured);
+            print(measurement, spoilt.as_deref());
             series.spoilt.extend(spoilt.clone());
-            Ok((seen, spoilt))
+            Ok((measurement, spoilt))
         },
         |(_, spoilt)| spoilt.is_none(),
     )?;
     tally.add(&session.finish()?);
-    Ok(seen.filter(|_| spoilt.is_none()))
+    Ok(measurement.filter(|_| spoilt.is_none()))
 }
 
 impl Measurement {
-    fn of(taken: &Taken) -> Option<Measurement> {
-        let (span, used) = (&taken.step.span, &taken.step.used);
+    fn of(measured: &MeasuredStep) -> Option<Measurement> {
+        let (span, used) = (&measured.step.span, &measured.step.used);
         let each = |seconds: f64| seconds * 1e6 / span.served as f64;
         Some(Measurement {
             p50_us: span.quantile_us(0.5)? as f64,
             p99_us: span.quantile_us(0.99)? as f64,
-            cpu_us: each(taken.watched.as_secs_f64()),
+            cpu_us: each(measured.watched.as_secs_f64()),
             server_us: each(used.server_s()),
         })
     }
@@ -274,45 +282,48 @@ fn add_results(series: &Series, results: &mut Results) {
         .zip(&series.sidecar)
         .filter_map(|(direct, sidecar)| (*direct).zip(*sidecar))
         .collect();
-    let few = few(pairs.len(), "pairs", PAIRS_MIN);
-    let good = series.direct.iter().chain(&series.sidecar).flatten().count();
-    let spoilt = left_out(&series.spoilt, good + series.spoilt.len());
+    let too_few = few(pairs.len(), "pairs", PAIRS_MIN);
+    let valid = series.direct.iter().chain(&series.sidecar).flatten().count();
+    let spoilt = left_out(&series.spoilt, valid + series.spoilt.len());
     let mut row =
         |system: &str, metric: &str, note: &str, value: &dyn Fn(&Measurement, &Measurement) -> f64| {
             let values: Vec<f64> = pairs.iter().map(|(direct, sidecar)| value(direct, sidecar)).collect();
             let row = Row::new(system, metric, "µs", &values).param("protocol", series.protocol.name());
-            results
-                .rows
-                .push(row.param("offered_per_s", RATE_PER_S).note(note).note(&spoilt).void_if(few.clone()));
+            results.rows.push(
+                row.param("offered_per_s", RATE_PER_S).note(note).note(&spoilt).void_if(too_few.clone()),
+            );
         };
     row("direct", "p50_us", "", &|direct, _| direct.p50_us);
     row("sidecar", "p50_us", "", &|_, sidecar| sidecar.p50_us);
     let added = "sidecar minus direct, pair by pair; expected ≤ 60";
     row("sidecar", "added_p50_us", added, &|direct, sidecar| sidecar.p50_us - direct.p50_us);
-    row("sidecar", "added_p99_us", "likewise", &|direct, sidecar| sidecar.p99_us - direct.p99_us);
+    row("sidecar", "added_p99_us", "sidecar minus direct, pair by pair", &|direct, sidecar| {
+        sidecar.p99_us - direct.p99_us
+    });
     row("sidecar", "cpu_us_per_request", "of the sidecar's process", &|_, sidecar| sidecar.cpu_us);
     row("direct", "server_cpu_us_per_request", "", &|direct, _| direct.server_us);
     row("sidecar", "server_cpu_us_per_request", "", &|_, sidecar| sidecar.server_us);
     let rounds: Vec<f64> = pairs.iter().map(|(direct, sidecar)| sidecar.p50_us / direct.p50_us).collect();
     let name = format!("p50_sidecar_over_direct_{}", series.protocol.name());
-    results.ratios.push(Ratio::new(&name, &rounds).void_if(few));
+    results.ratios.push(Ratio::new(&name, &rounds).void_if(too_few));
 }
 
 fn print_round(
     out: &mut dyn Write,
     pair: usize,
     protocol: Protocol,
-    through: bool,
-    seen: Option<Measurement>,
+    uses_sidecar: bool,
+    measurement: Option<Measurement>,
     spoilt: Option<&str>,
 ) {
-    let way = if through { "sidecar" } else { "direct" };
+    let path = if uses_sidecar { "sidecar" } else { "direct" };
     let spoilt = spoilt_suffix(spoilt);
-    let figures = seen.map_or("no replies".into(), |seen| {
-        let sidecar = if through { format!(", {:.1} µs of its CPU", seen.cpu_us) } else { String::new() };
-        format!("p50 {:.0} µs, p99 {:.0} µs{sidecar}", seen.p50_us, seen.p99_us)
+    let figures = measurement.map_or("no replies".into(), |measurement| {
+        let sidecar =
+            if uses_sidecar { format!(", {:.1} µs of its CPU", measurement.cpu_us) } else { String::new() };
+        format!("p50 {:.0} µs, p99 {:.0} µs{sidecar}", measurement.p50_us, measurement.p99_us)
     });
-    print_line(out, format_args!("pair {}: {}, {way}: {figures}{spoilt}", pair + 1, protocol.name()));
+    print_line(out, format_args!("pair {}: {}, {path}: {figures}{spoilt}", pair + 1, protocol.name()));
 }
 
 #[cfg(test)]
@@ -322,16 +333,16 @@ mod tests {
 
     #[test]
     fn added_latency_is_computed_pair_by_pair() {
-        let seen =
+        let measurement =
             |p50_us: f64| Some(Measurement { p50_us, p99_us: 3.0 * p50_us, cpu_us: 20.0, server_us: 9.0 });
         let mut series = Series {
             protocol: Protocol::Redis,
-            direct: vec![seen(100.0); 16],
-            sidecar: vec![seen(150.0); 16],
+            direct: vec![measurement(100.0); 16],
+            sidecar: vec![measurement(150.0); 16],
             spoilt: vec!["a stall".into()],
         };
-        // A pair on a slow machine, and a pair with one half missing.
-        (series.direct[3], series.sidecar[3]) = (seen(300.0), seen(350.0));
+        // One pair with higher latencies on both sides, and one pair without a direct measurement.
+        (series.direct[3], series.sidecar[3]) = (measurement(300.0), measurement(350.0));
         series.direct[5] = None;
         let mut results = Results::new("sidecar", Machine::default());
         add_results(&series, &mut results);

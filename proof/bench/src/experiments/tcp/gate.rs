@@ -10,7 +10,7 @@ use spillway_xdp::FaultsOptions;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rounds::{Rounds, print_line, turns};
+use crate::experiments::common::rounds::{Rounds, measurement_order, print_line};
 use crate::experiments::tcp::kernel_peer::{Gate, Measured, Plan, Site, System, Work};
 use crate::results::{Check, Ratio, Results, Row};
 use crate::scene::Setting;
@@ -54,7 +54,7 @@ impl Effort {
         }
     }
 
-    /// For a run of two minutes.
+    /// The effort of a quick run: about two minutes.
     pub fn quick() -> Effort {
         Effort {
             rounds: 3,
@@ -81,7 +81,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
 
 /// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
-    let mut site = Site::set("gate", setting)?;
+    let mut site = Site::create("gate", setting)?;
     let mut machine = site.machine()?;
     machine.lab.retain(|name, _| name != "path, linux");
     let mut all = Vec::new();
@@ -92,18 +92,18 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
             rounds: Rounds::default(),
         }));
     }
-    let course = turns(effort.rounds, all.len()).try_for_each(|(round, at)| {
-        let seen = site.measure(&all[at].plan(effort))?;
-        print_round(out, round, &all[at], &seen);
-        all[at].rounds.take((seen, None));
+    let outcome = measurement_order(effort.rounds, all.len()).try_for_each(|(round, index)| {
+        let measured = site.measure(&all[index].plan(effort))?;
+        print_round(out, round, &all[index], &measured);
+        all[index].rounds.push((measured, None));
         Ok(())
     });
-    let course = course.and_then(|()| site.close());
+    let outcome = outcome.and_then(|()| site.close());
     let mut results = Results::new("gate", machine);
-    all.iter().for_each(|series| rows(series, &mut results));
-    ratios(&all, &mut results);
-    checks(&all, &mut results);
-    Ok(results.after(course))
+    all.iter().for_each(|series| add_rows(series, &mut results));
+    add_ratios(&all, &mut results);
+    add_checks(&all, &mut results);
+    Ok(results.with_outcome(outcome))
 }
 
 impl Series {
@@ -132,9 +132,9 @@ impl Series {
     }
 }
 
-fn rows(series: &Series, results: &mut Results) {
+fn add_rows(series: &Series, results: &mut Results) {
     let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Measured) -> Option<f64>, note: &str| {
-        let values: Vec<f64> = series.rounds.good().filter_map(value).collect();
+        let values: Vec<f64> = series.rounds.valid().filter_map(value).collect();
         let row = Row::new("spillway", metric, unit, &values)
             .param("gate_ms", series.gate_ms)
             .param("traffic", series.traffic_name());
@@ -144,51 +144,61 @@ fn rows(series: &Series, results: &mut Results) {
         row(
             "bulk_bytes_per_s",
             "B/s",
-            &|seen| Some(seen.bytes_per_s),
+            &|measured| Some(measured.bytes_per_s),
             "from the first byte on, slow start included",
         );
         row(
             "bulk_late_bytes_per_s",
             "B/s",
-            &|seen| Some(seen.late_bytes_per_s),
+            &|measured| Some(measured.late_bytes_per_s),
             "in the second half, when the window limits",
         );
     } else {
-        row("round_trips_per_s", "1/s", &|seen| Some(seen.round_trips_per_s()), "64 bytes, one at a time");
-        row("p50_us", "µs", &|seen| seen.quantile_us(0.5), "");
-        row("p99_us", "µs", &|seen| seen.quantile_us(0.99), "");
-        row("max_us", "µs", &|seen| seen.quantile_us(1.0), "");
+        row(
+            "round_trips_per_s",
+            "1/s",
+            &|measured| Some(measured.round_trips_per_s()),
+            "64 bytes, one at a time",
+        );
+        row("p50_us", "µs", &|measured| measured.quantile_us(0.5), "");
+        row("p99_us", "µs", &|measured| measured.quantile_us(0.99), "");
+        row("max_us", "µs", &|measured| measured.quantile_us(1.0), "");
     }
-    let count = |name: &'static str| move |seen: &Measured| seen.peer.get(name).map(|count| *count as f64);
+    let count =
+        |name: &'static str| move |measured: &Measured| measured.peer.get(name).map(|count| *count as f64);
     row(
         "sent_again_percent",
         "%",
-        &|seen| Some(100.0 * seen.sender.again_share),
-        "of the peer's segments, for nothing",
+        &|measured| Some(100.0 * measured.sender.retransmitted_share),
+        "of the peer's segments; all are spurious",
     );
-    row("sent_again", "segments", &count("again"), "in a connection's life");
-    row("timeouts", "of the peer", &count("timeouts"), "in a connection's life");
-    row("tail_loss_probes", "of the peer", &count("probes"), "in a connection's life");
-    row("found_spurious", "of the peer", &count("spurious"), "timeouts that it took back");
+    row("sent_again", "segments", &count("retransmissions"), "over a whole connection");
+    row("timeouts", "of the peer", &count("timeouts"), "over a whole connection");
+    row("tail_loss_probes", "of the peer", &count("probes"), "over a whole connection");
+    row("found_spurious", "of the peer", &count("spurious"), "timeouts that the peer found to be spurious");
 }
 
-fn ratios(all: &[Series], results: &mut Results) {
-    let bulk = |gate_ms| all.iter().find(|s| s.traffic == Traffic::Bulk && s.gate_ms == gate_ms);
-    let Some(open) = bulk(0) else { return };
-    for series in all.iter().filter(|s| s.traffic == Traffic::Bulk && s.gate_ms > 0) {
-        let speed = |series: &Series| series.rounds.each(|seen| seen.bytes_per_s);
+fn add_ratios(all: &[Series], results: &mut Results) {
+    let bulk =
+        |gate_ms| all.iter().find(|series| series.traffic == Traffic::Bulk && series.gate_ms == gate_ms);
+    let Some(without_delay) = bulk(0) else { return };
+    for series in all.iter().filter(|series| series.traffic == Traffic::Bulk && series.gate_ms > 0) {
+        let speed = |series: &Series| series.rounds.each(|measured| measured.bytes_per_s);
         let name = format!("bulk_over_open_gate_{}ms", series.gate_ms);
-        let ratio = Ratio::paired(&name, &speed(series), &speed(open));
-        results.ratios.push(ratio.note("goodput, by that of a gate that opens at once"));
+        let ratio = Ratio::paired(&name, &speed(series), &speed(without_delay));
+        results.ratios.push(ratio.note("goodput, divided by that with a delay of 0"));
     }
 }
 
-fn checks(all: &[Series], results: &mut Results) {
-    let seen = || all.iter().flat_map(|series| series.rounds.good());
-    let (wrong, bytes) = (seen().map(|seen| seen.wrong).sum(), seen().map(|seen| seen.bytes).sum::<u64>());
-    let of = format!("{bytes} bytes, each compared, from the first to the last");
-    results.checks.push(Check::none("wrong", wrong, &of));
-    let trouble = seen().map(|seen| seen.trouble).sum();
+fn add_checks(all: &[Series], results: &mut Results) {
+    let measurements = || all.iter().flat_map(|series| series.rounds.valid());
+    let (wrong, bytes) = (
+        measurements().map(|measured| measured.wrong).sum(),
+        measurements().map(|measured| measured.bytes).sum::<u64>(),
+    );
+    let detail = format!("{bytes} bytes, each compared, from the first to the last");
+    results.checks.push(Check::none("wrong", wrong, &detail));
+    let trouble = measurements().map(|measured| measured.trouble).sum();
     results.checks.push(Check::none(
         "trouble",
         trouble,
@@ -196,27 +206,31 @@ fn checks(all: &[Series], results: &mut Results) {
     ));
 }
 
-fn print_round(out: &mut dyn Write, round: usize, series: &Series, seen: &Measured) {
-    let what = match series.traffic {
+fn print_round(out: &mut dyn Write, round: usize, series: &Series, measured: &Measured) {
+    let figures = match series.traffic {
         Traffic::Bulk => {
-            format!("{:.2} MB/s, late {:.2} MB/s", seen.bytes_per_s / 1e6, seen.late_bytes_per_s / 1e6)
+            format!(
+                "{:.2} MB/s, late {:.2} MB/s",
+                measured.bytes_per_s / 1e6,
+                measured.late_bytes_per_s / 1e6
+            )
         }
         _ => format!(
             "{} answers, p50 {:.0} µs, p99 {:.0} µs",
-            seen.took_ns.len(),
-            seen.quantile_us(0.5).unwrap_or(f64::NAN),
-            seen.quantile_us(0.99).unwrap_or(f64::NAN)
+            measured.latencies_ns.len(),
+            measured.quantile_us(0.5).unwrap_or(f64::NAN),
+            measured.quantile_us(0.99).unwrap_or(f64::NAN)
         ),
     };
-    let count = |name: &str| seen.peer.get(name).copied().unwrap_or(0);
+    let count = |name: &str| measured.peer.get(name).copied().unwrap_or(0);
     print_line(
         out,
         format_args!(
-            "round {}: gate of {} ms, {}: {what}; the peer sent {} segments of {} again, {} timeouts, {} probes",
+            "round {}: gate of {} ms, {}: {figures}; the peer sent {} segments of {} again, {} timeouts, {} probes",
             round + 1,
             series.gate_ms,
             series.traffic_name(),
-            count("again"),
+            count("retransmissions"),
             count("segments"),
             count("timeouts"),
             count("probes")
@@ -232,14 +246,14 @@ mod tests {
     use crate::machine::Machine;
 
     fn series(traffic: Traffic, gate_ms: u64, bytes_per_s: f64) -> Series {
-        let seen = Measured {
+        let measured = Measured {
             bytes_per_s,
             bytes: 640,
-            took_ns: vec![1_000_000; 10],
+            latencies_ns: vec![1_000_000; 10],
             peer: BTreeMap::from([("timeouts", 2), ("probes", 1), ("spurious", 1)]),
             ..Measured::default()
         };
-        Series { traffic, gate_ms, rounds: (0..5).map(|_| Some(seen.clone())).collect() }
+        Series { traffic, gate_ms, rounds: (0..5).map(|_| Some(measured.clone())).collect() }
     }
 
     #[test]
@@ -250,9 +264,9 @@ mod tests {
             series(Traffic::AnsweredAtOnce, 50, 0.0),
         ];
         let mut results = Results::new("gate", Machine::default());
-        all.iter().for_each(|series| rows(series, &mut results));
-        ratios(&all, &mut results);
-        checks(&all, &mut results);
+        all.iter().for_each(|series| add_rows(series, &mut results));
+        add_ratios(&all, &mut results);
+        add_checks(&all, &mut results);
         assert_eq!(results.ratios.len(), 1);
         assert_eq!(results.ratios[0].median, Some(0.2));
         let row = |metric: &str| results.rows.iter().rfind(|row| row.metric == metric).unwrap();

@@ -28,13 +28,13 @@ use crate::stop;
 
 pub(super) use roles::Gate;
 use roles::{GRANT_BYTES, Role, Stream};
-use running::{Running, Used};
+use running::{LoopResult, Running};
 
 /// Largest IP packet of the stack and of all interfaces, in bytes.
 pub(super) const MTU: u16 = 1500;
 /// Port on which the stack, or the kernel in its place, listens.
 const PORT: u16 = 7000;
-/// Limit for connecting, for each command of the setup, and for the end of a loop.
+/// Timeout for connecting, for each command of the setup, and for the end of a loop.
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// Settings of both kernels. Receive windows are 1 MB (half of a buffer), as in the stack; every interface's queue is
 /// long enough for them. Unsent data waits in the programs, not in megabytes of socket buffers. A connection does not
@@ -47,11 +47,11 @@ const SYSCTLS: [(&str, &str); 3] = [
 /// Counters of a kernel about loss: name in [`Measured::peer`], name of the kernel.
 const COUNTERS: [(&str, &str); 6] = [
     ("segments", "Tcp:OutSegs"),
-    ("again", "Tcp:RetransSegs"),
+    ("retransmissions", "Tcp:RetransSegs"),
     ("timeouts", "TcpExt:TCPTimeouts"),
     ("probes", "TcpExt:TCPLossProbes"),
     ("spurious", "TcpExt:TCPSpuriousRTOs"),
-    ("duplicates_told", "TcpExt:TCPDSACKRecv"),
+    ("duplicates_reported", "TcpExt:TCPDSACKRecv"),
 ];
 
 /// The system under test, at the other end of the peer's cable.
@@ -130,7 +130,7 @@ pub(super) struct Measured {
     /// Wrong or missing bytes, pieces, and answers.
     pub wrong: u64,
     /// Latency of each answer in ns, sorted.
-    pub took_ns: Vec<u64>,
+    pub latencies_ns: Vec<u64>,
     /// Counters of the peer's kernel over the connection.
     pub peer: BTreeMap<&'static str, u64>,
     pub sender: Sender,
@@ -145,22 +145,23 @@ pub(super) struct Measured {
 pub(super) struct Sender {
     pub timeouts: f64,
     /// Retransmitted data divided by data sent once: payload bytes for the stack, segments for a kernel.
-    pub again_share: f64,
+    pub retransmitted_share: f64,
 }
 
 impl Measured {
     pub fn round_trips_per_s(&self) -> f64 {
-        let seconds = self.took_ns.iter().sum::<u64>() as f64 / 1e9;
-        self.took_ns.len() as f64 / seconds.max(f64::MIN_POSITIVE)
+        let seconds = self.latencies_ns.iter().sum::<u64>() as f64 / 1e9;
+        self.latencies_ns.len() as f64 / seconds.max(f64::MIN_POSITIVE)
     }
 
     /// A quantile of the answers' latencies, in µs; `None` without answers.
     pub fn quantile_us(&self, share: f64) -> Option<f64> {
-        let last = self.took_ns.len().checked_sub(1)?;
-        Some(self.took_ns[(share * last as f64).round() as usize] as f64 / 1000.0)
+        let last = self.latencies_ns.len().checked_sub(1)?;
+        Some(self.latencies_ns[(share * last as f64).round() as usize] as f64 / 1000.0)
     }
 }
 
+/// The hosts and interfaces of the experiment.
 pub(super) struct Site {
     /// The peer; one TAP interface leads to the stack, another one to the other kernel.
     peer: Host,
@@ -180,7 +181,7 @@ pub(super) struct Site {
 }
 
 impl Site {
-    pub fn set(name: &str, setting: &Setting) -> Result<Site, Error> {
+    pub fn create(name: &str, setting: &Setting) -> Result<Site, Error> {
         let lab = Lab::new(name)?;
         let placement = setting.placement;
         let host = |name: &str, core| {
@@ -189,13 +190,15 @@ impl Site {
         };
         let (peer, other) = (host("peer", placement.clients)?, host("other", placement.clients)?);
         let cable = host("cable", placement.server)?;
-        let to_stack = interface(&peer, System::Spillway.peer_interface(), System::Spillway.peer_address())?;
+        let to_stack =
+            create_interface(&peer, System::Spillway.peer_interface(), System::Spillway.peer_address())?;
         let to_other = [
-            interface(&peer, System::Linux.peer_interface(), System::Linux.peer_address())?,
-            interface(&other, OTHER_INTERFACE, System::Linux.address())?,
+            create_interface(&peer, System::Linux.peer_interface(), System::Linux.peer_address())?,
+            create_interface(&other, OTHER_INTERFACE, System::Linux.address())?,
         ];
-        let algorithm =
-            peer.enter(sockets::algorithm)?.map_err(system("cannot choose a congestion control"))?;
+        let algorithm = peer
+            .run_inside(sockets::algorithm)?
+            .map_err(system_error("cannot choose a congestion control"))?;
         let placement = format!(
             "programs of both kernels on core {}; the stack and its application, or the cable between kernels, on core {}",
             setting.placement.clients, setting.placement.server
@@ -207,7 +210,7 @@ impl Site {
             to_stack: Some(to_stack),
             to_other: Some(to_other),
             algorithm,
-            steady: Steady::hold(setting.awake),
+            steady: Steady::start(setting.idle_cores_poll),
             placement,
             lab,
         })
@@ -216,10 +219,13 @@ impl Site {
     /// Describes the machine and the site. Fails if interfaces have different offloads.
     pub fn machine(&self) -> Result<Machine, Error> {
         let mut machine = Machine::here();
-        let of =
+        let offloads_of =
             |host: &Host, interface: &str| -> Result<Offloads, Error> { Ok(host.offloads_of(interface)?) };
-        let offloads = of(&self.peer, System::Spillway.peer_interface())?;
-        let others = [of(&self.peer, System::Linux.peer_interface())?, of(&self.other, OTHER_INTERFACE)?];
+        let offloads = offloads_of(&self.peer, System::Spillway.peer_interface())?;
+        let others = [
+            offloads_of(&self.peer, System::Linux.peer_interface())?,
+            offloads_of(&self.other, OTHER_INTERFACE)?,
+        ];
         if others.iter().any(|other| *other != offloads) {
             return Err(Error::Usage(
                 "the TAP interfaces have different offloads: their results cannot be compared".into(),
@@ -231,9 +237,15 @@ impl Site {
             ("mtu".into(), MTU.to_string()),
             ("congestion control".into(), format!("{}, of all", sockets::name_of(self.algorithm))),
             ("path, spillway".into(), "stack and application | TAP | kernel | program".into()),
-            ("path, linux".into(), "program | kernel | TAP | cable: our loop | TAP | kernel | program".into()),
+            (
+                "path, linux".into(),
+                "program | kernel | TAP | cable: our loop | TAP | kernel | program".into(),
+            ),
             ("window".into(), format!("at most {} KB, of the stack and of the kernels", GRANT_BYTES / 1024)),
-            ("faults".into(), "in the loop, at the peer's TAP, by the same seeds; while a connection is made there are none".into()),
+            (
+                "faults".into(),
+                "in the loop, at the peer's TAP, by the same seeds, after the handshake".into(),
+            ),
         ]);
         machine.lab.extend(self.steady.description());
         Ok(machine)
@@ -242,12 +254,12 @@ impl Site {
     pub fn measure(&mut self, plan: &Plan) -> Result<Measured, Error> {
         stop::check()?;
         let before = self.counters(plan.system)?;
-        let mut seen = match plan.system {
-            System::Spillway => self.with_stack(plan)?,
-            System::Linux => self.with_kernel(plan)?,
+        let mut measured = match plan.system {
+            System::Spillway => self.measure_stack(plan)?,
+            System::Linux => self.measure_kernel(plan)?,
         };
         let after = self.counters(plan.system)?;
-        let [peer, other] = [0, 1].map(|place| since(&after[place], &before[place]));
+        let [peer, other] = [0, 1].map(|index| differences(&after[index], &before[index]));
         let kernel = match (plan.system, plan.work) {
             (_, Work::Receiving | Work::Answering) => Some(&peer),
             (System::Linux, Work::Sending) => Some(&other),
@@ -255,17 +267,17 @@ impl Site {
         };
         if let Some(kernel) = kernel {
             let count = |name: &str| kernel.get(name).copied().unwrap_or(0) as f64;
-            seen.sender = Sender {
+            measured.sender = Sender {
                 timeouts: count("timeouts"),
-                again_share: count("again") / count("segments").max(1.0),
+                retransmitted_share: count("retransmissions") / count("segments").max(1.0),
             };
         }
-        seen.peer = peer;
-        Ok(seen)
+        measured.peer = peer;
+        Ok(measured)
     }
 
-    fn with_stack(&mut self, plan: &Plan) -> Result<Measured, Error> {
-        let tap = self.to_stack.take().ok_or_else(lost)?;
+    fn measure_stack(&mut self, plan: &Plan) -> Result<Measured, Error> {
+        let tap = self.to_stack.take().ok_or_else(interface_lost)?;
         let role = match plan.work {
             Work::Sending => Role::Source(plan.length),
             Work::Receiving => Role::Sink(plan.length),
@@ -273,82 +285,82 @@ impl Site {
         };
         let listener = SocketAddrV4::new(System::Spillway.address(), PORT);
         let running = Running::stack(&self.cable, tap, listener, self.algorithm, role, plan)?;
-        let ran = self.run_peer(plan, &running);
-        let (tap, used) = running.stop()?;
+        let outcome = self.run_peer(plan, &running);
+        let (tap, loop_result) = running.stop()?;
         self.to_stack = Some(tap);
-        let mut seen = ran.map_err(|error| describe(plan, error, &used))?;
+        let mut measured = outcome.map_err(|error| describe(plan, error, &loop_result))?;
         if plan.work == Work::Sending {
-            seen.wrong += seen.bytes.abs_diff(used.sent);
-            seen.sender = used.sender;
+            measured.wrong += measured.bytes.abs_diff(loop_result.sent);
+            measured.sender = loop_result.sender;
         } else {
-            seen.count(used.received, plan);
+            measured.set_received(loop_result.received, plan);
         }
-        seen.use_of_loop(&used);
-        Ok(seen)
+        measured.set_loop_use(&loop_result);
+        Ok(measured)
     }
 
-    fn with_kernel(&mut self, plan: &Plan) -> Result<Measured, Error> {
-        let taps = self.to_other.take().ok_or_else(lost)?;
-        let listener = self.other.enter(|| TcpListener::bind((System::Linux.address(), PORT)))?;
-        let listener = listener.map_err(system("cannot listen at the other kernel"))?;
+    fn measure_kernel(&mut self, plan: &Plan) -> Result<Measured, Error> {
+        let taps = self.to_other.take().ok_or_else(interface_lost)?;
+        let listener = self.other.run_inside(|| TcpListener::bind((System::Linux.address(), PORT)))?;
+        let listener = listener.map_err(system_error("cannot listen at the other kernel"))?;
         let (work, length, algorithm) = (plan.work, plan.length, self.algorithm);
         let program = self.other.thread(move || {
             let (stream, _) = listener.accept()?;
             sockets::prepare(&stream, algorithm)?;
             Ok::<_, std::io::Error>(match work {
                 Work::Sending => Stream { bytes: sockets::send(&stream, length)?, ..Stream::default() },
-                Work::Receiving => sockets::take(&stream, length)?,
+                Work::Receiving => sockets::receive(&stream, length)?,
                 Work::Answering => Stream { bytes: sockets::echo(&stream)?, ..Stream::default() },
             })
         })?;
         let running = Running::cable(&self.cable, taps, plan)?;
-        let ran = self.run_peer(plan, &running);
+        let outcome = self.run_peer(plan, &running);
         // After a success the program's connection has ended, so it returns. After a failure it may still wait for a
         // connection; closing the laboratory ends it.
-        let other = match &ran {
+        let other = match &outcome {
             Ok(_) => Some(
                 program.join().map_err(|_| Error::process("a program of the other kernel", "it panicked"))?,
             ),
             Err(_) => None,
         };
-        let (taps, used) = running.stop()?;
+        let (taps, loop_result) = running.stop()?;
         self.to_other = Some(taps);
-        let mut seen = ran.map_err(|error| describe(plan, error, &used))?;
+        let mut measured = outcome.map_err(|error| describe(plan, error, &loop_result))?;
         if let Some(other) = other {
-            let other = other?.map_err(system("the program of the other kernel"))?;
+            let other = other?.map_err(system_error("the program of the other kernel"))?;
             match work {
-                Work::Sending => seen.wrong += seen.bytes.abs_diff(other.bytes),
-                Work::Receiving | Work::Answering => seen.count(other, plan),
+                Work::Sending => measured.wrong += measured.bytes.abs_diff(other.bytes),
+                Work::Receiving | Work::Answering => measured.set_received(other, plan),
             }
         }
-        seen.use_of_loop(&used);
-        Ok(seen)
+        measured.set_loop_use(&loop_result);
+        Ok(measured)
     }
 
     /// Runs the peer's program: connects, starts the faults, and does the peer's side of the work.
     fn run_peer<T>(&self, plan: &Plan, running: &Running<T>) -> std::io::Result<Measured> {
         let target = SocketAddr::from((plan.system.address(), PORT));
-        let ran = self.peer.enter(|| {
+        let outcome = self.peer.run_inside(|| {
             let stream = TcpStream::connect_timeout(&target, TIMEOUT)?;
             sockets::prepare(&stream, self.algorithm)?;
             running.begin_faults();
-            let mut seen = Measured::default();
+            let mut measured = Measured::default();
             match plan.work {
                 Work::Sending => {
-                    let taken = sockets::take(&stream, plan.length)?;
-                    seen.count(taken, plan);
+                    let received = sockets::receive(&stream, plan.length)?;
+                    measured.set_received(received, plan);
                 }
-                Work::Receiving => seen.bytes = sockets::send(&stream, plan.length)?,
+                Work::Receiving => measured.bytes = sockets::send(&stream, plan.length)?,
                 Work::Answering => {
-                    let (took, wrong) = sockets::ask(&stream, plan.length)?;
-                    seen.bytes = (took.len() * sockets::MESSAGE_BYTES) as u64;
-                    (seen.took_ns, seen.wrong) = (took, wrong);
-                    seen.took_ns.sort_unstable();
+                    let (latencies_ns, wrong) = sockets::request(&stream, plan.length)?;
+                    measured.bytes = (latencies_ns.len() * sockets::MESSAGE_BYTES) as u64;
+                    (measured.latencies_ns, measured.wrong) = (latencies_ns, wrong);
+                    measured.latencies_ns.sort_unstable();
                 }
             }
-            Ok(seen)
+            Ok(measured)
         });
-        ran.map_err(std::io::Error::other)?
+        outcome.map_err(std::io::Error::other)?
     }
 
     fn counters(&self, system: System) -> Result<[BTreeMap<String, u64>; 2], Error> {
@@ -363,8 +375,8 @@ impl Site {
 }
 
 impl Measured {
-    /// Takes over the receiving end's counts, and compares its bytes with those sent, where they are known already.
-    fn count(&mut self, stream: Stream, plan: &Plan) {
+    /// Adopts the receiving end's counts, and compares its bytes with the sent bytes if these are known.
+    fn set_received(&mut self, stream: Stream, plan: &Plan) {
         self.wrong += stream.wrong;
         if plan.work == Work::Sending {
             self.bytes = stream.bytes;
@@ -376,13 +388,13 @@ impl Measured {
         self.late_bytes_per_s = stream.late as f64 / (seconds / 2.0);
     }
 
-    fn use_of_loop(&mut self, used: &Used) {
-        (self.faulted, self.loop_share, self.trouble) = (used.faulted, used.loop_share, used.trouble);
+    fn set_loop_use(&mut self, result: &LoopResult) {
+        (self.faulted, self.loop_share, self.trouble) = (result.faulted, result.loop_share, result.trouble);
     }
 }
 
-fn since(after: &BTreeMap<String, u64>, before: &BTreeMap<String, u64>) -> BTreeMap<&'static str, u64> {
-    let value = |of: &BTreeMap<String, u64>, counter: &str| of.get(counter).copied().unwrap_or(0);
+fn differences(after: &BTreeMap<String, u64>, before: &BTreeMap<String, u64>) -> BTreeMap<&'static str, u64> {
+    let value = |counters: &BTreeMap<String, u64>, counter: &str| counters.get(counter).copied().unwrap_or(0);
     COUNTERS
         .iter()
         .map(|(name, counter)| (*name, value(after, counter).saturating_sub(value(before, counter))))
@@ -390,29 +402,29 @@ fn since(after: &BTreeMap<String, u64>, before: &BTreeMap<String, u64>) -> BTree
 }
 
 /// Creates a TAP interface on a host, with an address and up. The returned handle is its other end.
-fn interface(host: &Host, name: &str, address: Ipv4Addr) -> Result<Tap, Error> {
-    let tap = host.enter(|| Tap::open(name))?.map_err(|error| Error::Usage(error.to_string()))?;
-    command(host, &["ip", "addr", "add", &format!("{address}/24"), "dev", name])?;
-    command(host, &["ip", "link", "set", name, "mtu", &MTU.to_string(), "up"])?;
+fn create_interface(host: &Host, name: &str, address: Ipv4Addr) -> Result<Tap, Error> {
+    let tap = host.run_inside(|| Tap::open(name))?.map_err(|error| Error::Usage(error.to_string()))?;
+    run_command(host, &["ip", "addr", "add", &format!("{address}/24"), "dev", name])?;
+    run_command(host, &["ip", "link", "set", name, "mtu", &MTU.to_string(), "up"])?;
     Ok(tap)
 }
 
-fn command(host: &Host, arguments: &[&str]) -> Result<(), Error> {
+fn run_command(host: &Host, arguments: &[&str]) -> Result<(), Error> {
     let mut process = host.spawn(&Launch::new(arguments[0]).args(&arguments[1..]))?;
     match process.wait(TIMEOUT) {
         Some(status) if status.success() => Ok(()),
-        _ => Err(Error::process(format!("{} failed", arguments.join(" ")), process.tail())),
+        _ => Err(Error::process(format!("{} failed", arguments.join(" ")), process.last_output())),
     }
 }
 
-fn lost() -> Error {
+fn interface_lost() -> Error {
     Error::Usage("an interface was lost by a measurement that failed: run the experiment again".into())
 }
 
-fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> Error {
+fn system_error(what: &'static str) -> impl FnOnce(std::io::Error) -> Error {
     move |cause| Error::System { what: what.into(), cause }
 }
 
-fn describe(plan: &Plan, error: std::io::Error, used: &Used) -> Error {
-    Error::process(format!("{plan:?}: {error}"), format!("{used:?}"))
+fn describe(plan: &Plan, error: std::io::Error, result: &LoopResult) -> Error {
+    Error::process(format!("{plan:?}: {error}"), format!("{result:?}"))
 }

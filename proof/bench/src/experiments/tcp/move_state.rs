@@ -1,6 +1,6 @@
-//! Time to move a connection from one user-level stack to another: export, serialise, parse, import. By the number of
-//! queued bytes and of bytes received out of order. Without network and switch: Capybara's figure, too, is the work of
-//! the hosts.
+//! Time to move a connection from one user-level stack to another: export, serialise, parse, import. It depends on the
+//! numbers of queued bytes and of bytes received out of order. Network and switch are excluded, as in Capybara's
+//! figure.
 //!
 //! All connections move together, phase by phase, and move back in the next pass. Each phase is timed over all
 //! connections, so that reading the clock costs little, and caches are as in a server that moves many connections at
@@ -15,7 +15,7 @@ use spillway_wire::state::ConnectionState;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rounds::{print_line, turns};
+use crate::experiments::common::rounds::{measurement_order, print_line};
 use crate::experiments::common::script::{Client, Frames, MTU};
 use crate::experiments::tcp::stack::stack;
 use crate::machine::Machine;
@@ -28,21 +28,21 @@ struct Load {
     /// Bytes to send.
     queued: usize,
     /// Bytes received out of order.
-    early: usize,
+    out_of_order: usize,
 }
 
 const LOADS: [Load; 7] = [
-    Load { queued: 0, early: 0 },
-    Load { queued: 1 << 10, early: 0 },
-    Load { queued: 16 << 10, early: 0 },
-    Load { queued: 64 << 10, early: 0 },
-    Load { queued: 128 << 10, early: 0 },
-    Load { queued: 0, early: 16 << 10 },
-    Load { queued: 64 << 10, early: 64 << 10 },
+    Load { queued: 0, out_of_order: 0 },
+    Load { queued: 1 << 10, out_of_order: 0 },
+    Load { queued: 16 << 10, out_of_order: 0 },
+    Load { queued: 64 << 10, out_of_order: 0 },
+    Load { queued: 128 << 10, out_of_order: 0 },
+    Load { queued: 0, out_of_order: 16 << 10 },
+    Load { queued: 64 << 10, out_of_order: 64 << 10 },
 ];
 
 /// Buffered bytes of all connections together; sets their number within [`CONNECTIONS`].
-const BYTES: usize = 4 << 20;
+const BUFFERED_BYTES: usize = 4 << 20;
 const CONNECTIONS: std::ops::RangeInclusive<usize> = 16..=256;
 
 /// Mean times of one connection, in µs.
@@ -56,7 +56,7 @@ struct Times {
 }
 
 impl Times {
-    fn all(&self) -> f64 {
+    fn total(&self) -> f64 {
         self.export + self.emit + self.parse + self.import
     }
 }
@@ -71,12 +71,16 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     }
     let mut results = Results::new("move-state", machine);
     let mut times = vec![Vec::new(); LOADS.len()];
-    let course = turns(rounds, LOADS.len()).try_for_each(|(round, index)| {
+    let outcome = measurement_order(rounds, LOADS.len()).try_for_each(|(round, index)| {
         stop::check()?;
         let load = LOADS[index];
-        let seen = measure(load, passes).map_err(|why| Error::process("moving between two stacks", why))?;
-        print_line(out, format_args!("round {round}, {load:?}: {:.2} µs, {} bytes", seen.all(), seen.bytes));
-        times[index].push(seen);
+        let measured =
+            measure(load, passes).map_err(|why| Error::process("moving between two stacks", why))?;
+        print_line(
+            out,
+            format_args!("round {round}, {load:?}: {:.2} µs, {} bytes", measured.total(), measured.bytes),
+        );
+        times[index].push(measured);
         Ok(())
     });
     for (load, times) in LOADS.iter().zip(&times) {
@@ -84,11 +88,11 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
             let values: Vec<f64> = times.iter().map(value).collect();
             let row = Row::new("spillway", metric, unit, &values)
                 .param("queued_bytes", load.queued)
-                .param("early_bytes", load.early);
+                .param("early_bytes", load.out_of_order);
             results.rows.push(row.note(note));
         };
         let note = "all four; Capybara: 3.7 µs; expected ≤ 2 µs when nothing is queued";
-        row("export_import_us", "µs", &Times::all, note);
+        row("export_import_us", "µs", &Times::total, note);
         row("export_us", "µs", &|times| times.export, "");
         row("emit_us", "µs", &|times| times.emit, "");
         row("parse_us", "µs", &|times| times.parse, "");
@@ -96,10 +100,10 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
         row("state_bytes", "B", &|times| times.bytes as f64, "");
     }
     // A state that differs after parsing is an error that ends the run.
-    if course.is_ok() {
-        results.checks.push(Check::new("moved", true, "every state was read as it was written"));
+    if outcome.is_ok() {
+        results.checks.push(Check::new("moved", true, "every parsed state was equal to the exported one"));
     }
-    Ok(results.after(course))
+    Ok(results.with_outcome(outcome))
 }
 
 /// Two stacks; all connections are in the first.
@@ -112,16 +116,16 @@ struct Scene {
 
 /// Moves all connections in each of several passes. Returns the medians over the passes.
 fn measure(load: Load, passes: usize) -> Result<Times, String> {
-    let connections =
-        (BYTES / (load.queued + load.early).max(1)).clamp(*CONNECTIONS.start(), *CONNECTIONS.end());
+    let connections = (BUFFERED_BYTES / (load.queued + load.out_of_order).max(1))
+        .clamp(*CONNECTIONS.start(), *CONNECTIONS.end());
     let mut scene = Scene::new(connections, load)?;
     // Warm up: one move in each direction allocates both stacks' memory.
     for _ in 0..2 {
         scene.pass()?;
     }
-    let seen = (0..passes).map(|_| scene.pass()).collect::<Result<Vec<Times>, String>>()?;
+    let measured = (0..passes).map(|_| scene.pass()).collect::<Result<Vec<Times>, String>>()?;
     let median_of = |value: fn(&Times) -> f64| {
-        let values: Vec<f64> = seen.iter().map(value).collect();
+        let values: Vec<f64> = measured.iter().map(value).collect();
         median(&values).unwrap_or(f64::NAN)
     };
     Ok(Times {
@@ -129,7 +133,7 @@ fn measure(load: Load, passes: usize) -> Result<Times, String> {
         emit: median_of(|times| times.emit),
         parse: median_of(|times| times.parse),
         import: median_of(|times| times.import),
-        bytes: seen.last().map_or(0, |times| times.bytes),
+        bytes: measured.last().map_or(0, |times| times.bytes),
     })
 }
 
@@ -144,8 +148,8 @@ impl Scene {
         Ok(scene)
     }
 
-    /// Opens a connection with `load.queued` unacknowledged bytes, and `load.early` received bytes behind a gap of one
-    /// byte.
+    /// Opens a connection with `load.queued` unacknowledged bytes, and `load.out_of_order` received bytes behind a gap
+    /// of one byte.
     fn open(&mut self, client: &mut Client, load: Load) -> Result<(), String> {
         let mut frame = Frames::new(1);
         frame.push(|slot| Some(client.syn(slot)));
@@ -154,7 +158,7 @@ impl Scene {
         if self.out.len() != 1 {
             return Err("no answer to a SYN".into());
         }
-        client.take_syn(self.out.get(0))?;
+        client.accept_syn_ack(self.out.get(0))?;
         frame.clear();
         frame.push(|slot| Some(client.acknowledgement(slot)));
         self.stacks[0].handle_frame(self.now, frame.get(0));
@@ -168,10 +172,10 @@ impl Scene {
             return Err(format!("the stack did not accept {} bytes to send", load.queued));
         }
         let piece = vec![7; usize::from(MTU) - 100];
-        for from in (0..load.early).step_by(piece.len()) {
-            let length = piece.len().min(load.early - from);
+        for offset in (0..load.out_of_order).step_by(piece.len()) {
+            let length = piece.len().min(load.out_of_order - offset);
             frame.clear();
-            frame.push(|slot| Some(client.early(1 + from as u32, &piece[..length], slot))); // below a window
+            frame.push(|slot| Some(client.after_gap(1 + offset as u32, &piece[..length], slot))); // within the window
             if self.stacks[0].handle_frame(self.now, frame.get(0)).is_some() {
                 return Err("bytes behind a gap were delivered".into());
             }
@@ -207,32 +211,32 @@ impl Scene {
         let states = states.map_err(|error| error.to_string())?;
 
         let start = Instant::now();
-        let written: Vec<Vec<u8>> = states.iter().map(emitted).collect();
+        let encoded: Vec<Vec<u8>> = states.iter().map(encode).collect();
         let emit = each(start);
 
         let start = Instant::now();
-        let read: Result<Vec<ConnectionState>, _> =
-            written.iter().map(|bytes| ConnectionState::parse(bytes)).collect();
+        let parsed: Result<Vec<ConnectionState>, _> =
+            encoded.iter().map(|bytes| ConnectionState::parse(bytes)).collect();
         let parse = each(start);
-        let read = read.map_err(|error| error.to_string())?;
-        if read != states {
-            return Err("the parsed state differs from the written one".into());
+        let parsed = parsed.map_err(|error| error.to_string())?;
+        if parsed != states {
+            return Err("the parsed state differs from the exported one".into());
         }
 
         let start = Instant::now();
-        let conns: Result<Vec<Conn>, _> = read.iter().map(|state| target.import(now, state)).collect();
+        let conns: Result<Vec<Conn>, _> = parsed.iter().map(|state| target.import(now, state)).collect();
         let import = each(start);
         self.conns = conns.map_err(|error| error.to_string())?;
 
         self.stacks.swap(0, 1);
         self.drain();
         while self.stacks[0].poll_event().is_some() {}
-        let bytes = written.first().map_or(0, Vec::len);
+        let bytes = encoded.first().map_or(0, Vec::len);
         Ok(Times { export, emit, parse, import, bytes })
     }
 }
 
-fn emitted(state: &ConnectionState) -> Vec<u8> {
+fn encode(state: &ConnectionState) -> Vec<u8> {
     let mut bytes = Vec::new();
     state.emit(&mut bytes);
     bytes
@@ -243,11 +247,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_move_with_their_buffers() {
+    fn a_moved_state_contains_all_buffered_bytes() {
         for load in LOADS {
-            let times = measure(load, 2).expect("they move");
-            assert!(times.bytes > load.queued + load.early, "{load:?}: {times:?}");
-            assert!(times.bytes < load.queued + load.early + 4000, "{load:?}: {times:?}");
+            let times = measure(load, 2).unwrap();
+            assert!(times.bytes > load.queued + load.out_of_order, "{load:?}: {times:?}");
+            assert!(times.bytes < load.queued + load.out_of_order + 4000, "{load:?}: {times:?}");
         }
     }
 }

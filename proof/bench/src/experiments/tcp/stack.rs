@@ -18,7 +18,7 @@ use spillway_lab::Place;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rounds::{Rounds, print_line, turns};
+use crate::experiments::common::rounds::{Rounds, measurement_order, print_line};
 use crate::machine::Machine;
 use crate::results::{Check, Ratio, Results, Row};
 use crate::stop;
@@ -35,11 +35,11 @@ struct Effort {
     /// Messages of one time measurement with one connection; a tenth with many.
     messages: usize,
     /// Messages of one instruction count with one connection; a tenth with many.
-    counted: usize,
+    counted_messages: usize,
 }
 
-const FULL: Effort = Effort { rounds: 15, messages: 1_000_000, counted: 20_000 };
-const QUICK: Effort = Effort { rounds: 7, messages: 200_000, counted: 5_000 };
+const FULL: Effort = Effort { rounds: 15, messages: 1_000_000, counted_messages: 20_000 };
+const QUICK: Effort = Effort { rounds: 7, messages: 200_000, counted_messages: 5_000 };
 
 /// Connections of the echo server: one, where smoltcp is at its best, and many.
 const ECHO_CONNECTIONS: [usize; 2] = [1, 1_000];
@@ -62,33 +62,35 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
             .insert("build".into(), "with assertions: times and counts are not those of a release".into());
     }
     let mut results = Results::new("stack", machine);
-    let count = |work, connections, messages| counted::each(&place, program, work, connections, messages);
+    let count = |work, connections, messages| {
+        counted::instructions_per_message(&place, program, work, connections, messages)
+    };
     let echoes = ECHO_CONNECTIONS.iter().try_for_each(|&connections| {
         stop::check()?;
-        echo_rows(connections, &effort, &count, &mut results, out)
+        add_echo_rows(connections, &effort, &count, &mut results, out)
     });
-    let course = echoes.and_then(|()| {
+    let outcome = echoes.and_then(|()| {
         HELPER_CLIENTS.iter().try_for_each(|&clients| {
             stop::check()?;
-            helper_rows(clients, &effort, &count, &mut results, out)
+            add_helper_rows(clients, &effort, &count, &mut results, out)
         })
     });
     // A wrong answer is an error that ends the run.
-    if course.is_ok() {
-        let detail = "every answer was compared: right bytes, in order, once";
+    if outcome.is_ok() {
+        let detail = "every answer was compared: correct bytes, in order, once";
         results.checks.push(Check::new("wrong", true, detail));
     }
-    Ok(results.after(course))
+    Ok(results.with_outcome(outcome))
 }
 
 /// Counts instructions by work, number of connections, and number of messages.
 type Count<'a> = dyn Fn(Work, usize, usize) -> Result<Option<f64>, Error> + 'a;
 
-fn failed(what: &str) -> impl Fn(String) -> Error {
+fn process_error(what: &str) -> impl Fn(String) -> Error {
     move |why| Error::process(what, why)
 }
 
-fn echo_rows(
+fn add_echo_rows(
     connections: usize,
     effort: &Effort,
     count: &Count<'_>,
@@ -96,22 +98,23 @@ fn echo_rows(
     out: &mut dyn Write,
 ) -> Result<(), Error> {
     let mut times: [Rounds<f64>; 2] = Default::default();
-    for (round, index) in turns(effort.rounds, System::ALL.len()) {
+    for (round, index) in measurement_order(effort.rounds, System::ALL.len()) {
         let system = System::ALL[index];
         // smoltcp scans all sockets for each segment, so many connections are slow.
         let messages = if connections > 1 { effort.messages / 10 } else { effort.messages };
-        let ns =
-            echo::measure(system, connections, 2 * connections, messages).map_err(failed(system.name()))?;
+        let ns = echo::measure(system, connections, 2 * connections, messages)
+            .map_err(process_error(system.name()))?;
         print_line(
             out,
             format_args!("round {round}, {}, {connections} connections: {ns:.0} ns a message", system.name()),
         );
-        times[index].take((ns, None));
+        times[index].push((ns, None));
     }
-    let counted = if connections > 1 { effort.counted / 10 } else { effort.counted };
+    let counted_messages =
+        if connections > 1 { effort.counted_messages / 10 } else { effort.counted_messages };
     let mut instructions = Vec::new();
     for (system, times) in System::ALL.iter().zip(&times) {
-        let values: Vec<f64> = times.good().copied().collect();
+        let values: Vec<f64> = times.valid().copied().collect();
         let row = |metric: &str, unit: &str, values: &[f64]| {
             Row::new(system.name(), metric, unit, values).param("connections", connections)
         };
@@ -119,29 +122,32 @@ fn echo_rows(
             row("echo_ns", "ns", &values)
                 .note("a segment in, a segment out; no network card. Compare within this run only"),
         );
-        let each = count(Work::Echo(*system), connections, counted)?;
-        print_line(out, format_args!("{}, {connections} connections: {each:?} instructions", system.name()));
-        let found = row("echo_instructions", "instructions", each.as_slice());
-        results.rows.push(found.void_if(each.is_none().then_some("valgrind is not installed")));
-        instructions.push(each);
+        let per_message = count(Work::Echo(*system), connections, counted_messages)?;
+        print_line(
+            out,
+            format_args!("{}, {connections} connections: {per_message:?} instructions", system.name()),
+        );
+        let row = row("echo_instructions", "instructions", per_message.as_slice());
+        results.rows.push(row.void_if(per_message.is_none().then_some("valgrind is not installed")));
+        instructions.push(per_message);
     }
     let suffix = if connections == 1 { String::new() } else { format!("_at_{connections}") };
     let values: Vec<f64> =
-        instructions[0].iter().zip(&instructions[1]).map(|(ours, theirs)| ours / theirs).collect();
+        instructions[0].iter().zip(&instructions[1]).map(|(spillway, smoltcp)| spillway / smoltcp).collect();
     results.ratios.push(
         Ratio::new(&format!("echo_instructions_over_smoltcp{suffix}"), &values)
-            .note("counted once: a count does not vary; expected ≤ 0.7 with one connection"),
+            .note("counted once, because counts do not vary; expected ≤ 0.7 with one connection"),
     );
-    let each = |times: &Rounds<f64>| times.each(|ns| *ns);
+    let values = |times: &Rounds<f64>| times.each(|ns| *ns);
     results.ratios.push(Ratio::paired(
         &format!("echo_ns_over_smoltcp{suffix}"),
-        &each(&times[0]),
-        &each(&times[1]),
+        &values(&times[0]),
+        &values(&times[1]),
     ));
     Ok(())
 }
 
-fn helper_rows(
+fn add_helper_rows(
     clients: usize,
     effort: &Effort,
     count: &Count<'_>,
@@ -150,8 +156,8 @@ fn helper_rows(
 ) -> Result<(), Error> {
     let (mut times, mut frames) = (Vec::new(), Vec::new());
     for round in 0..effort.rounds {
-        let cost =
-            helper::measure(clients, 2 * clients, effort.messages / 10).map_err(failed("the helper"))?;
+        let cost = helper::measure(clients, 2 * clients, effort.messages / 10)
+            .map_err(process_error("the helper"))?;
         print_line(
             out,
             format_args!("round {round}, helper, {clients} clients: {:.0} ns a message", cost.message_ns),
@@ -170,10 +176,10 @@ fn helper_rows(
          expected ≤ 200"
     )));
     results.rows.push(row("link_frames_per_round_trip", "frames", &frames));
-    let each = count(Work::Helper, clients, effort.counted.max(5 * helper::TURN))?;
-    print_line(out, format_args!("helper, {clients} clients: {each:?} instructions a round trip"));
-    let halves: Vec<f64> = each.iter().map(|each| each / 2.0).collect();
-    let found = row("helper_message_instructions", "instructions", &halves);
-    results.rows.push(found.void_if(each.is_none().then_some("valgrind is not installed")));
+    let per_round_trip = count(Work::Helper, clients, effort.counted_messages.max(5 * helper::TURN))?;
+    print_line(out, format_args!("helper, {clients} clients: {per_round_trip:?} instructions a round trip"));
+    let halves: Vec<f64> = per_round_trip.iter().map(|count| count / 2.0).collect();
+    let row = row("helper_message_instructions", "instructions", &halves);
+    results.rows.push(row.void_if(per_round_trip.is_none().then_some("valgrind is not installed")));
     Ok(())
 }

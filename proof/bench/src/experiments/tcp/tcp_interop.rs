@@ -12,7 +12,7 @@ use spillway_xdp::FaultsOptions;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rounds::{Rounds, print_line, turns};
+use crate::experiments::common::rounds::{Rounds, measurement_order, print_line};
 use crate::experiments::tcp::kernel_peer::{Measured, Plan, Site, System, Work};
 use crate::results::Results;
 use crate::scene::Setting;
@@ -28,7 +28,7 @@ pub struct FaultRates {
     pub reordering: f64,
 }
 
-/// Most frames that overtake a delayed one.
+/// Maximum number of frames that overtake a delayed one.
 pub const REORDERED_BY: usize = 8;
 
 const FAULT_RATES: [FaultRates; 4] = [
@@ -62,7 +62,7 @@ impl Effort {
         }
     }
 
-    /// For a run of two minutes.
+    /// The effort of a quick run: about two minutes.
     pub fn quick() -> Effort {
         Effort {
             rounds: 5,
@@ -89,22 +89,22 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
 
 /// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
-    let mut site = Site::set("interop", setting)?;
+    let mut site = Site::create("interop", setting)?;
     let machine = site.machine()?;
     let mut all = series(effort);
-    let course = turns(effort.rounds, all.len()).try_for_each(|(round, at)| {
-        let Series { system, work, rates, .. } = all[at];
+    let outcome = measurement_order(effort.rounds, all.len()).try_for_each(|(round, index)| {
+        let Series { system, work, rates, .. } = all[index];
         let plan =
             Plan { system, work, faults: rates.faults(round), gate: None, length: effort.length(work) };
-        let seen = site.measure(&plan)?;
-        print_round(out, round, &all[at], &seen);
-        all[at].rounds.take((seen, None));
+        let measured = site.measure(&plan)?;
+        print_round(out, round, &all[index], &measured);
+        all[index].rounds.push((measured, None));
         Ok(())
     });
-    let course = course.and_then(|()| site.close());
+    let outcome = outcome.and_then(|()| site.close());
     let mut results = Results::new("tcp-interop", machine);
     findings::add_results(&all, &mut results);
-    Ok(results.after(course))
+    Ok(results.with_outcome(outcome))
 }
 
 /// All series. The two systems of a pair are adjacent, so that they are measured one after the other.
@@ -146,24 +146,28 @@ impl FaultRates {
     }
 }
 
-fn print_round(out: &mut dyn Write, round: usize, series: &Series, seen: &Measured) {
+fn print_round(out: &mut dyn Write, round: usize, series: &Series, measured: &Measured) {
     let Series { system, work, rates, .. } = series;
-    let what = match work {
+    let figures = match work {
         Work::Answering => {
-            format!("{} answers, p50 {:.1} µs", seen.took_ns.len(), seen.quantile_us(0.5).unwrap_or(f64::NAN))
+            format!(
+                "{} answers, p50 {:.1} µs",
+                measured.latencies_ns.len(),
+                measured.quantile_us(0.5).unwrap_or(f64::NAN)
+            )
         }
-        _ => format!("{:.1} MB/s", seen.bytes_per_s / 1e6),
+        _ => format!("{:.1} MB/s", measured.bytes_per_s / 1e6),
     };
     print_line(
         out,
         format_args!(
-            "round {}: {} {work:?}, {}: {what}; {:.2} % sent again, {} timeouts; loop {:.0} % of a core",
+            "round {}: {} {work:?}, {}: {figures}; {:.2} % sent again, {} timeouts; loop {:.0} % of a core",
             round + 1,
             system.name(),
             rates.description(),
-            100.0 * seen.sender.again_share,
-            seen.sender.timeouts,
-            100.0 * seen.loop_share
+            100.0 * measured.sender.retransmitted_share,
+            measured.sender.timeouts,
+            100.0 * measured.loop_share
         ),
     );
 }

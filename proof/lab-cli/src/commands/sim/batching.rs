@@ -5,7 +5,8 @@ use std::time::Duration;
 use serde_json::json;
 use spillway_batch::PolicyKind;
 use spillway_sim::batching::{
-    Arrivals, Contest, Costs, Course, Figures, Judged, Quota, RATES_PER_S, Setting, play, ratios,
+    Arrivals, BatchingComparison, Costs, Figures, LoadCourse, Quota, RATES_PER_S, RatiosToReference, Setting,
+    ratios, simulate,
 };
 use spillway_values::parse_duration;
 
@@ -23,19 +24,19 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
     /// Largest batch delay of the helper
-    #[arg(long, value_name = "TIME", default_value = "200us", value_parser = delay)]
+    #[arg(long, value_name = "TIME", default_value = "200us", value_parser = parse_delay)]
     max_delay: Duration,
     /// Share of a core that the server may use, in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100))]
     quota: u32,
     /// SLA for `following`, whose batch delay is a quarter of it [default: --max-delay as for the others]
-    #[arg(long, value_name = "TIME", value_parser = delay)]
+    #[arg(long, value_name = "TIME", value_parser = parse_delay)]
     sla: Option<Duration>,
     /// Multiply the server's costs by this factor, as on a slow host
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = factor)]
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = parse_factor)]
     slower: f64,
     /// Length of each step of the load
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = step)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_step)]
     step: Duration,
     /// Send requests at equal intervals instead of a Poisson process
     #[arg(long)]
@@ -45,28 +46,28 @@ pub(crate) struct Args {
     json: bool,
 }
 
-fn step(text: &str) -> Result<Duration, String> {
-    within(text, Duration::from_millis(10), Duration::from_secs(60), "10ms to 60s")
+fn parse_step(text: &str) -> Result<Duration, String> {
+    parse_within(text, Duration::from_millis(10), Duration::from_secs(60), "10ms to 60s")
 }
 
-fn delay(text: &str) -> Result<Duration, String> {
-    within(text, Duration::ZERO, Duration::from_secs(1), "0us to 1s")
+fn parse_delay(text: &str) -> Result<Duration, String> {
+    parse_within(text, Duration::ZERO, Duration::from_secs(1), "0us to 1s")
 }
 
-fn factor(text: &str) -> Result<f64, String> {
-    let given = text.parse().ok().filter(|factor| (0.1..=10.0).contains(factor));
-    given.ok_or_else(|| "give a factor from 0.1 to 10".into())
+fn parse_factor(text: &str) -> Result<f64, String> {
+    let factor = text.parse().ok().filter(|factor| (0.1..=10.0).contains(factor));
+    factor.ok_or_else(|| "give a factor from 0.1 to 10".into())
 }
 
-fn within(text: &str, least: Duration, most: Duration, range: &str) -> Result<Duration, String> {
+fn parse_within(text: &str, min: Duration, max: Duration, range: &str) -> Result<Duration, String> {
     let time = parse_duration(text).map_err(|why| why.to_string())?;
-    if (least..=most).contains(&time) { Ok(time) } else { Err(format!("give a time from {range}")) }
+    if (min..=max).contains(&time) { Ok(time) } else { Err(format!("give a time from {range}")) }
 }
 
-/// Returns the number of failed seeds, which is always 0.
+/// Returns 0, the number of failed seeds: this simulation checks nothing.
 pub(super) fn run(args: &Args) -> u64 {
     let arrivals = if args.even { Arrivals::Even } else { Arrivals::Poisson };
-    let course = Course { arrivals, ..Course::up_and_down(&RATES_PER_S, args.step) };
+    let course = LoadCourse { arrivals, ..LoadCourse::up_and_down(&RATES_PER_S, args.step) };
     let time = PERIOD * args.quota / 100;
     let quota = (args.quota < 100).then_some(Quota { time, period: PERIOD });
     let setting = Setting { quota, costs: Costs::default().times(args.slower) };
@@ -75,27 +76,28 @@ pub(super) fn run(args: &Args) -> u64 {
     let policies = [
         ("adaptive", adaptive),
         ("algorithm1", PolicyKind::Algorithm1),
-        ("fixed", PolicyKind::Fixed { delay: max_delay, bytes: max_bytes }),
+        ("fixed", PolicyKind::Fixed { interval: max_delay, size_bytes: max_bytes }),
         ("deadline", PolicyKind::Deadline { max_delay, max_bytes }),
         (
             "following",
             PolicyKind::Following { max_delay: args.sla.map_or(max_delay, |sla| sla / 4), max_bytes },
         ),
     ];
-    let contest = Contest { course, setting, reference: adaptive };
+    let comparison = BatchingComparison { course, setting, reference: adaptive };
     let seeds = || args.seed..args.seed.saturating_add(args.seeds);
-    let reference: Vec<_> = seeds().map(|seed| play(&contest.course, adaptive, &setting, seed)).collect();
-    let mut found = Vec::new();
+    let reference: Vec<_> =
+        seeds().map(|seed| simulate(&comparison.course, adaptive, &setting, seed)).collect();
+    let mut policy_objects = Vec::new();
     for (name, policy) in policies {
-        let runs: Vec<_> = seeds().map(|seed| play(&contest.course, policy, &setting, seed)).collect();
+        let runs: Vec<_> = seeds().map(|seed| simulate(&comparison.course, policy, &setting, seed)).collect();
         let ratios_to_adaptive: Vec<_> =
-            runs.iter().zip(&reference).map(|(ours, theirs)| ratios(ours, theirs)).collect();
-        let (steps, ratios_to_adaptive) = (&runs[0], Judged::mean(&ratios_to_adaptive));
+            runs.iter().zip(&reference).map(|(run, reference)| ratios(run, reference)).collect();
+        let (steps, ratios_to_adaptive) = (&runs[0], RatiosToReference::mean(&ratios_to_adaptive));
         if !args.json {
             print_policy(name, steps, ratios_to_adaptive);
         }
         let steps: Vec<_> = steps.iter().map(step_json).collect();
-        found.push(json!({
+        policy_objects.push(json!({
             "policy": name,
             "over_adaptive_p99": ratios_to_adaptive.p99,
             "over_adaptive_server_cpu": ratios_to_adaptive.server_cpu,
@@ -103,12 +105,12 @@ pub(super) fn run(args: &Args) -> u64 {
         }));
     }
     if args.json {
-        println!("{}", json!({ "first_seed": args.seed, "seeds": args.seeds, "policies": found }));
+        println!("{}", json!({ "first_seed": args.seed, "seeds": args.seeds, "policies": policy_objects }));
     }
     0
 }
 
-fn print_policy(name: &str, steps: &[Figures], ratios_to_adaptive: Judged) {
+fn print_policy(name: &str, steps: &[Figures], ratios_to_adaptive: RatiosToReference) {
     println!(
         "{name}: {:.3} of adaptive's p99, {:.3} of its server CPU",
         ratios_to_adaptive.p99, ratios_to_adaptive.server_cpu

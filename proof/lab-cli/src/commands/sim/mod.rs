@@ -20,11 +20,11 @@ use serde::Serialize;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    simulation: Simulation,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum Simulation {
     /// Clients, helpers and a server over links, with faults; every byte is checked
     Relay(relay::Args),
     /// Sessions that move between helpers and the server while these fail, stall and restart; every byte is checked
@@ -56,12 +56,12 @@ struct Runs {
 }
 
 pub(crate) fn run(args: Args) -> ExitCode {
-    let failed = match args.what {
-        What::Relay(relay) => relay::run(&relay),
-        What::Session(session) => session::run(&session),
-        What::Batching(batching) => batching::run(&batching),
-        What::Policy(policy) => policy::run(&policy),
-        What::Tcp(tcp) => tcp::run(&tcp),
+    let failed = match args.simulation {
+        Simulation::Relay(relay) => relay::run(&relay),
+        Simulation::Session(session) => session::run(&session),
+        Simulation::Batching(batching) => batching::run(&batching),
+        Simulation::Policy(policy) => policy::run(&policy),
+        Simulation::Tcp(tcp) => tcp::run(&tcp),
     };
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) }
 }
@@ -83,17 +83,25 @@ impl Runs {
     }
 
     /// Prints a seed's violations, and the command that reproduces them; with --json on standard error.
-    fn print_violations(&self, world: &str, seed: u64, canary: Option<&str>, violations: &[impl Display]) {
+    fn print_violations(
+        &self,
+        simulation: &str,
+        seed: u64,
+        canary: Option<&str>,
+        violations: &[impl Display],
+    ) {
         let canary = canary.map(|name| format!(" --canary {name}")).unwrap_or_default();
-        let replay =
-            format!("       replay: spillway-lab sim {world} --seed {seed} --steps {}{canary}", self.steps);
-        let lines = violations.iter().map(|what| format!("       VIOLATION: {what}"));
+        let replay = format!(
+            "       replay: spillway-lab sim {simulation} --seed {seed} --steps {}{canary}",
+            self.steps
+        );
+        let lines = violations.iter().map(|violation| format!("       VIOLATION: {violation}"));
         for line in lines.chain((!violations.is_empty()).then_some(replay)) {
             if self.json { eprintln!("{line}") } else { println!("{line}") }
         }
     }
 
-    fn print_sum(&self, failed: u64) {
+    fn print_total(&self, failed: u64) {
         if !self.json {
             println!("{} of {} seeds without violations", self.seeds - failed, self.seeds);
         }
@@ -104,8 +112,8 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(2);
 
 /// Prints the progress of a swarm on standard error.
 struct Progress {
-    began: Instant,
-    printed: Instant,
+    started_at: Instant,
+    printed_at: Instant,
     seeds: u64,
     done: u64,
     failed: u64,
@@ -114,15 +122,15 @@ struct Progress {
 impl Progress {
     fn new(seeds: u64) -> Progress {
         let now = Instant::now();
-        Progress { began: now, printed: now, seeds, done: 0, failed: 0 }
+        Progress { started_at: now, printed_at: now, seeds, done: 0, failed: 0 }
     }
 
-    fn record(&mut self, is_fine: bool) {
+    fn record(&mut self, has_passed: bool) {
         self.done += 1;
-        self.failed += u64::from(!is_fine);
-        if self.printed.elapsed() >= PROGRESS_EVERY {
-            self.printed = Instant::now();
-            let per_s = self.done as f64 / self.began.elapsed().as_secs_f64();
+        self.failed += u64::from(!has_passed);
+        if self.printed_at.elapsed() >= PROGRESS_EVERY {
+            self.printed_at = Instant::now();
+            let per_s = self.done as f64 / self.started_at.elapsed().as_secs_f64();
             let (done, seeds, failed) = (self.done, self.seeds, self.failed);
             eprintln!("{done} of {seeds} seeds, {per_s:.0}/s, {failed} with violations");
         }

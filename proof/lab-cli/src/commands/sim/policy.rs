@@ -1,8 +1,8 @@
 //! `spillway-lab sim policy`: simulates the relief policy.
 
 use serde_json::json;
-use spillway_sim::policy::books::{Check, Violation};
 use spillway_sim::policy::canary::Canary;
+use spillway_sim::policy::checker::{Check, Violation};
 use spillway_sim::policy::{Report, run as run_world, run_with_trace};
 
 use super::{Progress, fault_by_name};
@@ -88,7 +88,7 @@ fn line(report: &Report) -> String {
 fn print_violations(args: &Args, report: &Report) {
     let canary = args.canary.map(|canary| format!(" --canary {}", canary.name())).unwrap_or_default();
     let replay = format!("       replay: spillway-lab sim policy --seed {} --decisions{canary}", report.seed);
-    let lines = report.violations.iter().map(|what| format!("       VIOLATION: {what}"));
+    let lines = report.violations.iter().map(|violation| format!("       VIOLATION: {violation}"));
     for line in lines.chain((!report.violations.is_empty()).then_some(replay)) {
         if args.json { eprintln!("{line}") } else { println!("{line}") }
     }
@@ -110,7 +110,7 @@ fn run_swarm(args: &Args) -> u64 {
     let seeds = args.seed..args.seed.saturating_add(args.seeds);
     let mut reports: Vec<Report> = Vec::new();
     let mut progress = Progress::new(args.seeds);
-    spillway_sim::swarm(
+    spillway_sim::run_seeds(
         seeds,
         |seed| run_one(seed, args),
         |report| {
@@ -121,15 +121,16 @@ fn run_swarm(args: &Args) -> u64 {
     );
     let failed = reports.iter().filter(|report| !report.violations.is_empty()).count() as u64;
     let sum = |of: fn(&Report) -> u64| reports.iter().map(of).sum::<u64>();
-    let (requests, late, without) = (sum(|r| r.requests), sum(|r| r.late), sum(|r| r.late_without));
-    let (moves, connections) = (sum(|r| r.moves), sum(|r| u64::from(r.connections)));
-    let most = reports.iter().map(|report| report.switches_max).max().unwrap_or(0);
+    let (requests, late, late_without) =
+        (sum(|report| report.requests), sum(|report| report.late), sum(|report| report.late_without));
+    let (moves, connections) = (sum(|report| report.moves), sum(|report| u64::from(report.connections)));
+    let moves_max = reports.iter().map(|report| report.switches_max).max().unwrap_or(0);
     let relieved = reports.iter().filter_map(|report| report.relieved_ms).max();
     if args.json {
         let violations: Vec<_> = reports
             .iter()
-            .flat_map(|report| report.violations.iter().map(|what| (report.seed, what)))
-            .map(|(seed, what)| json!({"seed": seed, "check": what.check, "what": what.what}))
+            .flat_map(|report| report.violations.iter().map(|violation| (report.seed, violation)))
+            .map(|(seed, violation)| json!({"seed": seed, "check": violation.check, "what": violation.what}))
             .collect();
         println!(
             "{}",
@@ -138,18 +139,18 @@ fn run_swarm(args: &Args) -> u64 {
                 "seeds": reports.len(),
                 "requests": requests,
                 "late": late,
-                "late_without": without,
+                "late_without": late_without,
                 "connections": connections,
                 "moves": moves,
-                "switches_max": most,
+                "switches_max": moves_max,
                 "relieved_ms_max": relieved,
                 "violations": violations,
             })
         );
     } else {
         println!(
-            "{} seeds, {failed} with violations; {requests} requests, {late} late ({without} without help), \
-             {connections} connections, {moves} moves, at most {most} of one in a minute",
+            "{} seeds, {failed} with violations; {requests} requests, {late} late ({late_without} without help), \
+             {connections} connections, {moves} moves, at most {moves_max} moves of one connection in a minute",
             reports.len()
         );
     }

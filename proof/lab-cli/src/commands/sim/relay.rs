@@ -28,7 +28,7 @@ pub(super) fn run(args: &Args) -> u64 {
         runs.print(&report, line(&report));
         runs.print_violations("relay", seed, args.canary.map(Canary::name), &report.violations);
     }
-    runs.print_sum(failed);
+    runs.print_total(failed);
     failed
 }
 

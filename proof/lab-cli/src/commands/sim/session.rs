@@ -40,7 +40,7 @@ fn run_seeds(args: &Args) -> u64 {
         runs.print(&report, line(&report));
         args.print_violations(&report);
     }
-    runs.print_sum(failed);
+    runs.print_total(failed);
     failed
 }
 
@@ -78,9 +78,9 @@ fn run_one(seed: u64, args: &Args) -> Report {
     })
 }
 
-/// The sums of all seeds of a swarm.
+/// Sums over all seeds of a swarm.
 #[derive(Debug, Default)]
-struct Sum {
+struct Totals {
     seeds: u64,
     failed: u64,
     steps: u64,
@@ -95,7 +95,7 @@ struct Sum {
     violations: Vec<(u64, Violation)>,
 }
 
-impl Sum {
+impl Totals {
     fn add(&mut self, report: &Report) {
         self.seeds += 1;
         self.failed += u64::from(!report.violations.is_empty());
@@ -107,46 +107,46 @@ impl Sum {
         self.faults += report.faults;
         self.messages += report.messages;
         self.delivered_bytes += report.delivered_bytes;
-        self.copies += report.copies_refused + report.copies_taken;
-        self.violations.extend(report.violations.iter().map(|what| (report.seed, what.clone())));
+        self.copies += report.copies_refused + report.copies_accepted;
+        self.violations.extend(report.violations.iter().map(|violation| (report.seed, violation.clone())));
     }
 }
 
 fn run_swarm(args: &Args) -> u64 {
     let seeds = args.runs.all();
-    let start = seeds.start;
-    let (mut sum, mut progress) = (Sum::default(), Progress::new(args.runs.seeds));
-    let began = Instant::now();
-    spillway_sim::swarm(
+    let first_seed = seeds.start;
+    let (mut totals, mut progress) = (Totals::default(), Progress::new(args.runs.seeds));
+    let started_at = Instant::now();
+    spillway_sim::run_seeds(
         seeds,
         |seed| run_one(seed, args),
         |report| {
-            sum.add(&report);
+            totals.add(&report);
             args.print_violations(&report);
             progress.record(report.violations.is_empty());
         },
     );
     if args.runs.json {
-        let violations = sum
+        let violations = totals
             .violations
             .iter()
-            .map(|(seed, what)| json!({"seed": seed, "check": what.check, "what": what.what}));
+            .map(|(seed, violation)| json!({"seed": seed, "check": violation.check, "what": violation.what}));
         let violations: Vec<_> = violations.collect();
         println!(
             "{}",
             json!({
-                "first_seed": start,
-                "seeds": sum.seeds,
-                "steps": sum.steps,
-                "sessions": sum.sessions,
-                "completed": sum.completed,
-                "gone": sum.gone,
-                "moves": sum.moves,
-                "faults": sum.faults,
-                "messages": sum.messages,
-                "delivered_bytes": sum.delivered_bytes,
-                "said_again": sum.copies,
-                "seconds": began.elapsed().as_secs_f64(),
+                "first_seed": first_seed,
+                "seeds": totals.seeds,
+                "steps": totals.steps,
+                "sessions": totals.sessions,
+                "completed": totals.completed,
+                "gone": totals.gone,
+                "moves": totals.moves,
+                "faults": totals.faults,
+                "messages": totals.messages,
+                "delivered_bytes": totals.delivered_bytes,
+                "said_again": totals.copies,
+                "seconds": started_at.elapsed().as_secs_f64(),
                 "violations": violations,
             })
         );
@@ -154,17 +154,17 @@ fn run_swarm(args: &Args) -> u64 {
         println!(
             "{} seeds in {:.0} s, {} with violations; {} steps, {} messages, {} sessions ({} complete, {} gone), \
              {} moves, {} faults",
-            sum.seeds,
-            began.elapsed().as_secs_f64(),
-            sum.failed,
-            sum.steps,
-            sum.messages,
-            sum.sessions,
-            sum.completed,
-            sum.gone,
-            sum.moves,
-            sum.faults
+            totals.seeds,
+            started_at.elapsed().as_secs_f64(),
+            totals.failed,
+            totals.steps,
+            totals.messages,
+            totals.sessions,
+            totals.completed,
+            totals.gone,
+            totals.moves,
+            totals.faults
         );
     }
-    sum.failed
+    totals.failed
 }

@@ -64,7 +64,7 @@ fn run_seeds(args: &Args) -> u64 {
         print_violations(args, &report);
     }
     match &args.json {
-        Some(to) => failed += write(to, &objects.join("\n")),
+        Some(file) => failed += write(file, &objects.join("\n")),
         None => println!("{} of {} seeds without violations", args.seeds.saturating_sub(failed), args.seeds),
     }
     failed
@@ -93,9 +93,9 @@ fn line(report: &Report) -> String {
 fn print_violations(args: &Args, report: &Report) {
     let canary = args.canary.map(|canary| format!(" --canary {}", canary.name())).unwrap_or_default();
     let (seed, packets) = (report.seed, args.packets);
-    let how = if args.helpers { "--helpers" } else { "--frames" };
+    let mode = if args.helpers { "--helpers" } else { "--frames" };
     let replay =
-        format!("       replay: spillway-lab sim tcp --seed {seed} --packets {packets} {how}{canary}");
+        format!("       replay: spillway-lab sim tcp --seed {seed} --packets {packets} {mode}{canary}");
     let lines = report.violations.iter().map(|what| format!("       VIOLATION: {what}"));
     let dropped = report.dropped.iter().map(|what| format!("       dropped: {}", what.trim_start()));
     for line in lines.chain(dropped).chain((!report.violations.is_empty()).then_some(replay)) {
@@ -105,7 +105,7 @@ fn print_violations(args: &Args, report: &Report) {
 
 /// Runs one seed; a panic of the code under test is a violation.
 fn run_one(seed: u64, args: &Args) -> Report {
-    let ran = std::panic::catch_unwind(|| {
+    let report = std::panic::catch_unwind(|| {
         if args.helpers {
             let is_hasty = args.canary == Some(Canary::HastyAcknowledgement);
             return scene::run(seed, args.packets, is_hasty);
@@ -113,7 +113,7 @@ fn run_one(seed: u64, args: &Args) -> Report {
         run_world(seed, args.packets, args.canary)
     });
     let violations = vec!["the code under test panicked, see above".to_owned()];
-    ran.unwrap_or_else(|_| Report { seed, violations, ..Report::default() })
+    report.unwrap_or_else(|_| Report { seed, violations, ..Report::default() })
 }
 
 fn run_swarm(args: &Args) -> u64 {
@@ -121,7 +121,7 @@ fn run_swarm(args: &Args) -> u64 {
     let mut sum = Report::default();
     let (mut failed, mut violations) = (0, Vec::new());
     let mut progress = Progress::new(args.seeds);
-    spillway_sim::swarm(
+    spillway_sim::run_seeds(
         seeds,
         |seed| run_one(seed, args),
         |report| {
@@ -133,7 +133,7 @@ fn run_swarm(args: &Args) -> u64 {
             add(&mut sum, &report);
         },
     );
-    let Some(to) = &args.json else {
+    let Some(file) = &args.json else {
         println!(
             "{} seeds, {failed} with violations; {} packets, {} of them lost and {} damaged; {} connections, {} of them \
              broken, {} moves; {} bytes, each checked",
@@ -167,7 +167,7 @@ fn run_swarm(args: &Args) -> u64 {
         "connections_max": sum.connections_max,
         "violations": violations,
     });
-    failed + write(to, &object.to_string())
+    failed + write(file, &object.to_string())
 }
 
 fn add(sum: &mut Report, report: &Report) {
@@ -188,15 +188,15 @@ fn add(sum: &mut Report, report: &Report) {
 }
 
 /// Writes to a file, or to standard output for `-`. Returns 1 if writing failed, otherwise 0.
-fn write(to: &str, text: &str) -> u64 {
-    if to == "-" {
+fn write(file: &str, text: &str) -> u64 {
+    if file == "-" {
         println!("{text}");
         return 0;
     }
-    match std::fs::write(to, format!("{text}\n")) {
+    match std::fs::write(file, format!("{text}\n")) {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("spillway-lab sim: {to} cannot be written: {error}");
+            eprintln!("spillway-lab sim: {file} cannot be written: {error}");
             1
         }
     }

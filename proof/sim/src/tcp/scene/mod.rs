@@ -1,5 +1,5 @@
-//! Helper scenes on the stack: plain clients, helpers with gates, and a server, each on its own stack. Helpers die
-//! and restart without state; what was acknowledged to a client must be with the server (PostMan §4.2).
+//! Helper scenes on the stack: plain clients, helpers with gates, and a server, each on a stack of its own. Helpers die
+//! and restart without state; the server must have all bytes that were acknowledged to a client (PostMan §4.2).
 
 mod node;
 mod world;
@@ -7,17 +7,17 @@ mod world;
 use std::time::Duration;
 
 use super::run::Report;
-use crate::storm::{Stormy, storm_and_calm};
+use crate::phases::{PhasedWorld, run_both_phases};
 use world::World;
 
-/// Bound of the virtual time without progress after the storm: longer than any timer.
+/// Limit of the virtual time without progress in the calm phase: longer than any timer.
 const PROGRESS_WITHIN: Duration = Duration::from_secs(600);
 
-/// Runs a scene from a seed: about `packets` frames of storm, then calm. `is_hasty`, a canary: helpers without gates
-/// acknowledge before the server does.
+/// Runs a scene from a seed: a fault phase of about `packets` frames, then a calm phase. `is_hasty` plants a fault:
+/// helpers without gates acknowledge before the server does.
 pub fn run(seed: u64, packets: u64, is_hasty: bool) -> Report {
     let mut world = World::new(seed, is_hasty);
-    storm_and_calm(&mut world, packets, PROGRESS_WITHIN);
+    run_both_phases(&mut world, packets, PROGRESS_WITHIN);
     world.finish();
     let oracle = world.oracle.borrow();
     Report {

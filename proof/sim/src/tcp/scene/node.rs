@@ -12,40 +12,40 @@ use crate::relay::server::Server;
 
 pub(super) enum Actor {
     Server(Box<Server>),
-    /// With the addresses of their connections.
+    /// All plain clients, and the addresses of their connections.
     Clients(Box<Clients>, AddressBook),
     Helper(Box<Relay>),
 }
 
-/// Bound of a host's receive queue, frames.
-const INBOX_MAX: usize = 1_000;
+/// Maximum length of a host's receive queue, frames.
+const RECEIVE_QUEUE_MAX: usize = 1_000;
 
 pub(super) struct Node {
     pub(super) stack: Stack,
     pub(super) actor: Actor,
-    pub(super) inbox: VecDeque<Vec<u8>>,
+    pub(super) receive_queue: VecDeque<Vec<u8>>,
 }
 
 impl Node {
     pub(super) fn new(now: Time, settings: Settings, actor: Actor) -> Node {
-        let settings_error = "the scene keeps to the limits of settings";
-        let stack = Stack::new(now, settings).expect(settings_error);
-        Node { stack, actor, inbox: VecDeque::new() }
+        let stack = Stack::new(now, settings).expect("the settings of a scene are valid");
+        Node { stack, actor, receive_queue: VecDeque::new() }
     }
 
     pub(super) fn arrive(&mut self, frame: Vec<u8>) {
-        if self.inbox.len() < INBOX_MAX {
-            self.inbox.push_back(frame);
+        if self.receive_queue.len() < RECEIVE_QUEUE_MAX {
+            self.receive_queue.push_back(frame);
         }
     }
 
-    pub(super) fn turn(&mut self, now: Time, slot: &mut Vec<u8>, mut sends: impl FnMut(&[u8])) {
-        let (stack, inbox) = (&mut self.stack, &mut self.inbox);
+    /// Runs a turn, then calls `sends` with each outgoing frame. `frame` is the buffer for them, kept between turns.
+    pub(super) fn turn(&mut self, now: Time, frame: &mut Vec<u8>, mut sends: impl FnMut(&[u8])) {
+        let (stack, receive_queue) = (&mut self.stack, &mut self.receive_queue);
         match &mut self.actor {
-            Actor::Server(server) => turn(stack, &mut **server, inbox, now),
-            Actor::Helper(relay) => turn(stack, &mut **relay, inbox, now),
+            Actor::Server(server) => turn(stack, &mut **server, receive_queue, now),
+            Actor::Helper(relay) => turn(stack, &mut **relay, receive_queue, now),
             Actor::Clients(clients, book) => {
-                turn(stack, &mut **clients, inbox, now);
+                turn(stack, &mut **clients, receive_queue, now);
                 let mut book = book.borrow_mut();
                 for conn in clients.opening() {
                     if let Some(address) = stack.local_address(conn) {
@@ -54,9 +54,9 @@ impl Node {
                 }
             }
         }
-        slot.resize(self.stack.frame_bytes_max(), 0);
-        while let Some(length) = self.stack.poll_transmit(now, slot) {
-            sends(&slot[..length]);
+        frame.resize(self.stack.frame_bytes_max(), 0);
+        while let Some(length) = self.stack.poll_transmit(now, frame) {
+            sends(&frame[..length]);
         }
     }
 
@@ -69,9 +69,14 @@ impl Node {
     }
 }
 
-fn turn<A: Application>(stack: &mut Stack, application: &mut A, inbox: &mut VecDeque<Vec<u8>>, now: Time) {
+fn turn<A: Application>(
+    stack: &mut Stack,
+    application: &mut A,
+    receive_queue: &mut VecDeque<Vec<u8>>,
+    now: Time,
+) {
     drive::begin_turn(stack, application, now);
-    for frame in inbox.drain(..) {
+    for frame in receive_queue.drain(..) {
         drive::deliver(stack, application, now, &frame);
     }
     drive::end_turn(stack, application, now);

@@ -1,4 +1,4 @@
-//! The world of a scene: handles all events in order of time.
+//! The world of a scene: its hosts and paths. Handles all events in order of time.
 
 use std::cell::RefCell;
 use std::net::SocketAddrV4;
@@ -18,19 +18,19 @@ use super::node::{Actor, Node};
 use crate::agenda::Agenda;
 use crate::names::{SERVER, address, helper_key};
 use crate::network::AddressBook;
-use crate::oracle::{Oracle, Shared};
+use crate::oracle::{Oracle, SharedOracle};
+use crate::phases::PhasedWorld;
 use crate::relay::clients::Clients;
 use crate::relay::helpers;
 use crate::relay::server::Server;
 use crate::relay::settings;
 use crate::rng::{Rng, mix};
-use crate::storm::Stormy;
 use crate::tcp::frames::{address_of, mac_of};
 use crate::tcp::path::{Conditions, Path};
 
 const CLIENTS: usize = 1;
 const FIRST_HELPER: usize = 2;
-/// Ports for plain clients and for links; the server has only the second one.
+/// Ports for plain clients and for links; the server listens only on the second.
 const PORTS: [u16; 2] = [11_211, 11_411];
 
 enum WorldEvent {
@@ -47,15 +47,15 @@ pub(super) struct World {
     agenda: Agenda<WorldEvent>,
     /// `None`: the host is down.
     nodes: Vec<Option<Node>>,
-    /// Time of the queued wake-up, and whether a turn is queued.
+    /// By host: time of the queued wake-up (`armed`), and whether a turn is queued (`has_turn`).
     armed: Vec<Option<Time>>,
     has_turn: Vec<bool>,
     paths: Vec<Path>,
     stacks: Vec<Settings>,
     relay: Config,
     crash_ns_max: u64,
-    is_calm: bool,
-    pub(super) oracle: Shared,
+    in_calm_phase: bool,
+    pub(super) oracle: SharedOracle,
     pub(super) hash: u64,
     pub(super) packets: u64,
     pub(super) crashes: u64,
@@ -64,7 +64,7 @@ pub(super) struct World {
     slot: Vec<u8>,
 }
 
-fn stack(rng: &mut Rng, node: usize, is_gated: bool) -> Settings {
+fn stack_settings(rng: &mut Rng, node: usize, is_gated: bool) -> Settings {
     let ip = address_of(node);
     let mut key = [0; 16];
     rng.fill(&mut key);
@@ -75,39 +75,39 @@ fn stack(rng: &mut Rng, node: usize, is_gated: bool) -> Settings {
         CLIENTS => Vec::new(),
         _ => vec![listener(PORTS[0], is_gated), listener(PORTS[1], false)],
     };
-    settings.recovery.rto_min = Duration::from_millis(rng.scale(5, 200));
-    settings.initial_window = rng.scale(500, 65_535) as u16; // fits
-    settings.delayed_ack = Duration::from_micros(rng.scale(100, 40_000));
-    // Detects links of dead helpers.
+    settings.recovery.rto_min = Duration::from_millis(rng.log_uniform(5, 200));
+    settings.initial_window = rng.log_uniform(500, 65_535) as u16; // fits
+    settings.delayed_ack = Duration::from_micros(rng.log_uniform(100, 40_000));
+    // Keep-alive detects links of dead helpers.
     settings.keep_alive =
         Some(KeepAlive { idle: Duration::from_secs(5), interval: Duration::from_secs(2), probes: 5 });
     settings
 }
 
-fn path(rng: &mut Rng, loss_ppm: u64) -> Conditions {
-    let most = |rng: &mut Rng, most: u64| rng.range(0, most);
+fn path_conditions(rng: &mut Rng, loss_ppm: u64) -> Conditions {
+    let up_to = |rng: &mut Rng, max: u64| rng.range(0, max);
     Conditions {
-        loss_ppm: most(rng, loss_ppm),
-        reorder_ppm: most(rng, 50_000),
-        reorder_ns_max: rng.scale(1_000, 5_000_000),
-        duplicate_ppm: most(rng, 10_000),
-        ..Conditions::clear(Duration::from_nanos(rng.scale(5_000, 5_000_000)))
+        loss_ppm: up_to(rng, loss_ppm),
+        reorder_ppm: up_to(rng, 50_000),
+        reorder_ns_max: rng.log_uniform(1_000, 5_000_000),
+        duplicate_ppm: up_to(rng, 10_000),
+        ..Conditions::clear(Duration::from_nanos(rng.log_uniform(5_000, 5_000_000)))
     }
 }
 
 impl World {
     pub(super) fn new(seed: u64, is_hasty: bool) -> World {
         let mut rng = Rng::new(seed);
-        let hosts = FIRST_HELPER + rng.range(1, 2) as usize; // few
+        let hosts = FIRST_HELPER + rng.range(1, 2) as usize; // fits: few
         let loss_ppm = rng.pick(&[0, 1_000, 10_000, 50_000]);
-        let oracle: Shared = Rc::new(RefCell::new(Oracle::new(false)));
+        let oracle: SharedOracle = Rc::new(RefCell::new(Oracle::new(false)));
         let mut relay = settings::of_helpers(&mut rng, true);
-        // Gates open by the server's acknowledgements, which helpers with `acknowledges_replies` get.
+        // Acknowledgements of the server open gates; the server sends them to helpers with `acknowledges_replies`.
         for service in &mut relay.services {
             service.acknowledges_replies = true;
             if matches!(service.policy, PolicyKind::Algorithm1) {
-                // Algorithm 1 waits for seconds after an idle time.
-                let max_delay = Duration::from_nanos(rng.scale(10_000, 1_000_000));
+                // Algorithm 1 would wait for seconds after an idle period.
+                let max_delay = Duration::from_nanos(rng.log_uniform(10_000, 1_000_000));
                 service.policy = PolicyKind::Adaptive { max_delay, max_bytes: 1 << 16 };
             }
         }
@@ -118,10 +118,10 @@ impl World {
             armed: vec![None; hosts],
             has_turn: vec![false; hosts],
             paths: Vec::new(),
-            stacks: (0..hosts).map(|node| stack(&mut rng, node, !is_hasty)).collect(),
+            stacks: (0..hosts).map(|node| stack_settings(&mut rng, node, !is_hasty)).collect(),
             relay,
-            crash_ns_max: rng.scale(100_000_000, 5_000_000_000),
-            is_calm: false,
+            crash_ns_max: rng.log_uniform(100_000_000, 5_000_000_000),
+            in_calm_phase: false,
             oracle,
             hash: seed,
             packets: 0,
@@ -132,7 +132,7 @@ impl World {
             rng: rng.fork(),
         };
         for _ in 0..hosts * hosts {
-            world.paths.push(Path::new(path(&mut rng, loss_ppm), rng.fork()));
+            world.paths.push(Path::new(path_conditions(&mut rng, loss_ppm), rng.fork()));
         }
         for node in 0..hosts {
             world.nodes.push(None);
@@ -167,15 +167,18 @@ impl World {
             CLIENTS => {
                 let book = AddressBook::default();
                 let targets = (FIRST_HELPER..self.stacks.len()).map(|node| address(node, PORTS[0])).collect();
-                let most = rng.scale(4, 60) as usize; // few
-                let mut clients = Clients::new(book.clone(), targets, most, 50, rng, oracle);
+                let clients_max = rng.log_uniform(4, 60) as usize; // fits: few
+                let mut clients = Clients::new(book.clone(), targets, clients_max, 50, rng, oracle);
                 clients.are_gated = true;
                 Actor::Clients(Box::new(clients), book)
             }
             _ => match helpers::start(&self.relay, rng) {
                 Ok(relay) => Actor::Helper(relay),
                 Err(error) => {
-                    return self.oracle.borrow_mut().violation(format!("a fault of the simulator: {error}"));
+                    return self
+                        .oracle
+                        .borrow_mut()
+                        .violation(format!("the simulator cannot start a helper: {error}"));
                 }
             },
         };
@@ -225,20 +228,20 @@ impl World {
     }
 
     fn next_crash(&mut self) {
-        let at = self.now + Duration::from_nanos(self.rng.scale(20_000_000, self.crash_ns_max));
+        let at = self.now + Duration::from_nanos(self.rng.log_uniform(20_000_000, self.crash_ns_max));
         self.agenda.add(at, WorldEvent::Crash);
     }
 
-    /// Ends a helper with all its state.
+    /// Crashes a random helper, which loses all its state.
     fn crash(&mut self) {
-        if self.is_calm {
+        if self.in_calm_phase {
             return;
         }
-        let node = FIRST_HELPER + self.rng.below((self.nodes.len() - FIRST_HELPER) as u64) as usize; // one of them
+        let node = FIRST_HELPER + self.rng.below((self.nodes.len() - FIRST_HELPER) as u64) as usize; // fits
         if let Some(dead) = self.nodes[node].take() {
             self.crashes += 1;
             self.timeouts += dead.stack.counters().timeouts;
-            let down = Duration::from_nanos(self.rng.scale(100_000, 1_000_000_000));
+            let down = Duration::from_nanos(self.rng.log_uniform(100_000, 1_000_000_000));
             self.agenda.add(self.now + down, WorldEvent::Restart(node));
         }
         self.next_crash();
@@ -251,7 +254,7 @@ impl World {
     pub(super) fn finish(&mut self) {
         if !self.has_violations() {
             for what in self.leftovers() {
-                self.oracle.borrow_mut().violation(format!("after the storm there are still {what}"));
+                self.oracle.borrow_mut().violation(format!("after the fault phase there are still {what}"));
             }
             self.oracle.borrow_mut().all_ended();
         }
@@ -259,13 +262,13 @@ impl World {
     }
 }
 
-impl Stormy for World {
+impl PhasedWorld for World {
     fn step(&mut self) -> bool {
         let before = self.packets;
         while self.packets == before {
-            let Some((at, what)) = self.agenda.take() else { return false };
+            let Some((at, event)) = self.agenda.take() else { return false };
             self.now = self.now.max(at);
-            match what {
+            match event {
                 WorldEvent::Arrive(to, frame) => {
                     if let Some(node) = &mut self.nodes[to] {
                         node.arrive(frame);
@@ -281,41 +284,41 @@ impl Stormy for World {
                 WorldEvent::Crash => self.crash(),
                 WorldEvent::Restart(node) => self.start(node),
             }
-            if self.is_calm {
-                break; // the run checks for leftovers between steps
+            if self.in_calm_phase {
+                break; // in the calm phase the run checks for leftovers after each event
             }
         }
         true
     }
 
-    fn calm_down(&mut self) {
-        self.is_calm = true;
-        self.paths.iter_mut().for_each(|path| path.conditions = path.conditions.calm());
+    fn begin_calm_phase(&mut self) {
+        self.in_calm_phase = true;
+        self.paths.iter_mut().for_each(|path| path.conditions = path.conditions.without_faults());
         if let Some(Node { actor: Actor::Clients(clients, _), .. }) = &mut self.nodes[CLIENTS] {
-            clients.calm_down(self.now);
+            clients.begin_calm_phase(self.now);
         }
         self.turn_soon(CLIENTS);
     }
 
     fn leftovers(&self) -> Vec<String> {
-        let mut left = Vec::new();
-        let mut note = |what: &str, count: usize| {
+        let mut leftovers = Vec::new();
+        let mut add = |what: &str, count: usize| {
             if count > 0 {
-                left.push(format!("{count} {what}"));
+                leftovers.push(format!("{count} {what}"));
             }
         };
-        note("streams", self.oracle.borrow().open());
-        note("hosts down", self.nodes.iter().filter(|node| node.is_none()).count());
+        add("streams", self.oracle.borrow().open());
+        add("hosts that are down", self.nodes.iter().filter(|node| node.is_none()).count());
         for node in self.nodes.iter().flatten() {
             match &node.actor {
-                Actor::Server(server) => note("connections at the server", server.connections()),
-                Actor::Clients(clients, _) => note("plain clients' connections", clients.open()),
+                Actor::Server(server) => add("connections at the server", server.connections()),
+                Actor::Clients(clients, _) => add("plain clients' connections", clients.open()),
                 Actor::Helper(relay) => {
-                    helpers::leftovers(relay).into_iter().for_each(|(what, count)| note(what, count));
+                    helpers::leftovers(relay).into_iter().for_each(|(what, count)| add(what, count));
                 }
             }
         }
-        left
+        leftovers
     }
 
     fn progress(&self) -> u64 {

@@ -4,7 +4,7 @@ use super::{Effort, FIRST_SEED, Measurement, Series};
 use crate::results::{Ratio, Results, Row, few, left_out};
 
 const ROUNDS_MIN: usize = 5;
-/// A round counts if this many of ten steps are valid for both policies.
+/// A round is used only if at least this many of every ten steps are valid for both policies.
 const STEPS_OF_TEN_MIN: usize = 7;
 
 /// Ratios of one policy to another in the same round: geometric means over the steps.
@@ -17,27 +17,30 @@ struct Comparison {
 impl Comparison {
     /// `None` if both rounds have too few valid steps in common.
     fn of(
-        ours: &[Result<Measurement, String>],
-        theirs: &[Result<Measurement, String>],
+        steps: &[Result<Measurement, String>],
+        reference: &[Result<Measurement, String>],
     ) -> Option<Comparison> {
-        let both: Vec<(&Measurement, &Measurement)> = ours
+        let both: Vec<(&Measurement, &Measurement)> = steps
             .iter()
-            .zip(theirs)
-            .filter_map(|(ours, theirs)| ours.as_ref().ok().zip(theirs.as_ref().ok()))
+            .zip(reference)
+            .filter_map(|(step, reference)| step.as_ref().ok().zip(reference.as_ref().ok()))
             .collect();
-        if both.is_empty() || both.len() * 10 < ours.len() * STEPS_OF_TEN_MIN {
+        if both.is_empty() || both.len() * 10 < steps.len() * STEPS_OF_TEN_MIN {
             return None;
         }
-        let mean = |of: fn(&Measurement) -> f64| {
-            geometric_mean(both.iter().map(|(ours, theirs)| of(ours) / of(theirs)))
+        let mean = |value: fn(&Measurement) -> f64| {
+            geometric_mean(both.iter().map(|(step, reference)| value(step) / value(reference)))
         };
-        Some(Comparison { p99: mean(|seen| seen.p99_us), server_cpu: mean(|seen| seen.server_us) })
+        Some(Comparison {
+            p99: mean(|measurement| measurement.p99_us),
+            server_cpu: mean(|measurement| measurement.server_us),
+        })
     }
 
     fn mean(rounds: &[Comparison]) -> Option<Comparison> {
         (!rounds.is_empty()).then(|| Comparison {
-            p99: geometric_mean(rounds.iter().map(|judged| judged.p99)),
-            server_cpu: geometric_mean(rounds.iter().map(|judged| judged.server_cpu)),
+            p99: geometric_mean(rounds.iter().map(|comparison| comparison.p99)),
+            server_cpu: geometric_mean(rounds.iter().map(|comparison| comparison.server_cpu)),
         })
     }
 
@@ -52,79 +55,92 @@ fn geometric_mean(values: impl Iterator<Item = f64>) -> f64 {
     (sum / f64::from(count.max(1))).exp()
 }
 
-fn judge(ours: &Series, reference: &Series) -> Vec<Option<Comparison>> {
-    ours.rounds.iter().zip(&reference.rounds).map(|(ours, theirs)| Comparison::of(ours, theirs)).collect()
+fn compare(series: &Series, reference: &Series) -> Vec<Option<Comparison>> {
+    series
+        .rounds
+        .iter()
+        .zip(&reference.rounds)
+        .map(|(steps, reference)| Comparison::of(steps, reference))
+        .collect()
 }
 
 /// Adds all rows and ratios to the results. The first series is the reference policy.
 pub(super) fn add_results(series: &[Series], effort: &Effort, results: &mut Results) {
-    series.iter().for_each(|series| rows(series, effort, results));
+    series.iter().for_each(|series| add_rows(series, effort, results));
     let Some((reference, others)) = series.split_first() else { return };
-    let judged: Vec<(&Series, Vec<Option<Comparison>>)> =
-        others.iter().map(|other| (other, judge(other, reference))).collect();
-    best(&judged, effort, results);
-    for (other, rounds) in &judged {
-        let note = "geometric mean over the steps; rounds that chose included";
-        ratios(&format!("{}_over_adaptive", other.policy), rounds, note, results);
+    let comparisons: Vec<(&Series, Vec<Option<Comparison>>)> =
+        others.iter().map(|other| (other, compare(other, reference))).collect();
+    add_best_policy(&comparisons, effort, results);
+    for (other, rounds) in &comparisons {
+        let note = "geometric mean over the steps; the rounds that chose the policy are included";
+        add_ratios(&format!("{}_over_adaptive", other.policy), rounds, note, results);
     }
 }
 
 /// Chooses the best policy in the first rounds, and adds its ratios in the others.
-fn best(judged: &[(&Series, Vec<Option<Comparison>>)], effort: &Effort, results: &mut Results) {
-    let chosen = judged
+fn add_best_policy(
+    comparisons: &[(&Series, Vec<Option<Comparison>>)],
+    effort: &Effort,
+    results: &mut Results,
+) {
+    let chosen = comparisons
         .iter()
         .filter_map(|(series, rounds)| {
-            let chose = &rounds[..effort.choosing.min(rounds.len())];
-            let rank = Comparison::mean(&chose.iter().copied().flatten().collect::<Vec<_>>())?.rank();
-            Some((rank, series.policy, &rounds[chose.len()..]))
+            let choosing_rounds = &rounds[..effort.choosing.min(rounds.len())];
+            let rank =
+                Comparison::mean(&choosing_rounds.iter().copied().flatten().collect::<Vec<_>>())?.rank();
+            Some((rank, series.policy, &rounds[choosing_rounds.len()..]))
         })
         .min_by(|((a_worse, a), ..), ((b_worse, b), ..)| a_worse.cmp(b_worse).then(a.total_cmp(b)));
-    let first_judge = FIRST_SEED + effort.choosing as u64;
+    let first_judging_seed = FIRST_SEED + effort.choosing as u64;
     let (note, rounds) = match chosen {
         Some((_, policy, rounds)) => (
             format!(
-                "{policy}, chosen on seeds {FIRST_SEED} to {} and judged on {first_judge} to {}; geometric mean over the \
-                 steps; expected both ≤ 1 and one ≤ 0.8",
-                first_judge - 1,
+                "{policy}, chosen on seeds {FIRST_SEED} to {} and judged on {first_judging_seed} to {}; geometric mean \
+                 over the steps; expected both ≤ 1 and one ≤ 0.8",
+                first_judging_seed - 1,
                 FIRST_SEED + effort.rounds() as u64 - 1
             ),
             rounds,
         ),
         None => ("no policy could be chosen".to_owned(), &[][..]),
     };
-    ratios("best_over_adaptive", rounds, &note, results);
+    add_ratios("best_over_adaptive", rounds, &note, results);
 }
 
-fn ratios(name: &str, rounds: &[Option<Comparison>], note: &str, results: &mut Results) {
+fn add_ratios(name: &str, rounds: &[Option<Comparison>], note: &str, results: &mut Results) {
     let rounds: Vec<Comparison> = rounds.iter().copied().flatten().collect();
-    let few = few(rounds.len(), "rounds", ROUNDS_MIN);
-    for (metric, of) in
-        [("p99", (|judged| judged.p99) as fn(&Comparison) -> f64), ("server_cpu", |judged| judged.server_cpu)]
-    {
-        let values: Vec<f64> = rounds.iter().map(of).collect();
-        results.ratios.push(Ratio::new(&format!("{name}_{metric}"), &values).void_if(few.clone()).note(note));
+    let too_few = few(rounds.len(), "rounds", ROUNDS_MIN);
+    for (metric, value) in [
+        ("p99", (|comparison| comparison.p99) as fn(&Comparison) -> f64),
+        ("server_cpu", |comparison| comparison.server_cpu),
+    ] {
+        let values: Vec<f64> = rounds.iter().map(value).collect();
+        results
+            .ratios
+            .push(Ratio::new(&format!("{name}_{metric}"), &values).void_if(too_few.clone()).note(note));
     }
 }
 
-fn rows(series: &Series, effort: &Effort, results: &mut Results) {
-    for (at, &rate) in effort.rates.iter().enumerate() {
+fn add_rows(series: &Series, effort: &Effort, results: &mut Results) {
+    for (index, &rate) in effort.rates.iter().enumerate() {
         let steps: Vec<&Result<Measurement, String>> =
-            series.rounds.iter().filter_map(|round| round.get(at)).collect();
+            series.rounds.iter().filter_map(|round| round.get(index)).collect();
         let spoilt: Vec<String> = steps.iter().filter_map(|step| step.as_ref().err().cloned()).collect();
         let note = left_out(&spoilt, steps.len());
         let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Measurement) -> Option<f64>| {
             let values: Vec<f64> = steps.iter().filter_map(|step| value(step.as_ref().ok()?)).collect();
             let row = Row::new(series.policy, metric, unit, &values);
-            results.rows.push(row.param("step", at + 1).param("offered_per_s", rate).note(&note));
+            results.rows.push(row.param("step", index + 1).param("offered_per_s", rate).note(&note));
         };
-        row("p99_us", "µs", &|seen| Some(seen.p99_us));
-        row("p50_us", "µs", &|seen| Some(seen.p50_us));
-        row("server_cpu_us_per_request", "µs", &|seen| Some(seen.server_us));
-        row("messages_per_batch", "messages", &|seen| Some(seen.messages_per_batch));
-        row("batch_interval_us", "µs", &|seen| Some(seen.batch_interval_us));
-        row("helper_cpu_us_per_request", "µs", &|seen| Some(seen.helper_us));
-        if steps.iter().any(|step| step.as_ref().is_ok_and(|seen| seen.quota_share.is_some())) {
-            row("quota_used", "%", &|seen| seen.quota_share.map(|share| share * 100.0));
+        row("p99_us", "µs", &|measurement| Some(measurement.p99_us));
+        row("p50_us", "µs", &|measurement| Some(measurement.p50_us));
+        row("server_cpu_us_per_request", "µs", &|measurement| Some(measurement.server_us));
+        row("messages_per_batch", "messages", &|measurement| Some(measurement.messages_per_batch));
+        row("batch_interval_us", "µs", &|measurement| Some(measurement.batch_interval_us));
+        row("helper_cpu_us_per_request", "µs", &|measurement| Some(measurement.helper_us));
+        if steps.iter().any(|step| step.as_ref().is_ok_and(|measurement| measurement.quota_share.is_some())) {
+            row("quota_used", "%", &|measurement| measurement.quota_share.map(|share| share * 100.0));
         }
     }
 }
@@ -141,16 +157,16 @@ mod tests {
         Series { policy, rounds: rounds.iter().map(|round| vec![step(round); 7]).collect() }
     }
 
-    fn stated(series: &[Series]) -> Results {
+    fn results_of(series: &[Series]) -> Results {
         let mut results = Results::new("adaptive", Machine::default());
         add_results(series, &Effort::full(), &mut results);
         results
     }
 
     #[test]
-    fn the_best_is_chosen_in_the_first_rounds_and_judged_in_the_others() {
+    fn the_best_policy_is_chosen_in_the_first_rounds_and_measured_in_the_others() {
         let rounds = |first: (f64, f64), then: (f64, f64)| [vec![first; 3], vec![then; 5]].concat();
-        let results = stated(&[
+        let results = results_of(&[
             series("adaptive", &[(400.0, 10.0); 8]),
             // A smaller product, but a worse p99.
             series("fixed", &rounds((600.0, 2.0), (100.0, 1.0))),
@@ -173,7 +189,7 @@ mod tests {
         for (round, spoilt) in [(3, 2), (4, 3)] {
             deadline.rounds[round][..spoilt].fill(Err("a stall".into()));
         }
-        let results = stated(&[adaptive, deadline]);
+        let results = results_of(&[adaptive, deadline]);
         let ratio = results.ratios.iter().find(|ratio| ratio.name == "best_over_adaptive_p99").unwrap();
         assert!(!ratio.valid && ratio.runs == 4, "{ratio:?}");
         assert!((ratio.median.unwrap() - 0.75).abs() < 1e-9);
@@ -182,8 +198,8 @@ mod tests {
     }
 
     #[test]
-    fn without_any_round_nothing_is_chosen() {
-        let results = stated(&[series("adaptive", &[]), series("deadline", &[])]);
+    fn without_rounds_all_ratios_are_void() {
+        let results = results_of(&[series("adaptive", &[]), series("deadline", &[])]);
         assert!(results.ratios.iter().all(|ratio| !ratio.valid));
     }
 }

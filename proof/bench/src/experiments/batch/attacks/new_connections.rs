@@ -14,7 +14,7 @@ use crate::error::Error;
 use super::PATHS;
 
 const PAUSE: Duration = Duration::from_millis(100);
-/// Limit for connecting, and for the reply.
+/// Timeout for connecting, and for the reply.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// A request for a missing key, and memcached's reply.
 const REQUEST: &[u8] = b"get nobody-sets-this\r\n";
@@ -44,8 +44,12 @@ impl NewConnections {
 
     pub fn finish(mut self) -> Result<Attempts, Error> {
         self.stop.store(true, Ordering::Relaxed);
-        let thread = self.thread.take().ok_or_else(|| Error::process("newcomers have ended", ""))?;
-        let attempts = thread.join().map_err(|_| Error::process("newcomers panicked", ""))?;
+        let thread = self
+            .thread
+            .take()
+            .ok_or_else(|| Error::process("the thread of new connections has ended", ""))?;
+        let attempts =
+            thread.join().map_err(|_| Error::process("the thread of new connections panicked", ""))?;
         Ok(attempts?)
     }
 }
@@ -93,21 +97,21 @@ mod tests {
     use std::net::TcpListener;
 
     #[test]
-    fn only_the_right_reply_counts() {
-        let answered = |answer: &'static [u8]| {
+    fn a_wrong_or_short_reply_is_an_error() {
+        let request_with_reply = |reply: &'static [u8]| {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let address = listener.local_addr().unwrap();
             let server = std::thread::spawn(move || {
                 let mut stream = listener.accept().unwrap().0;
                 stream.read_exact(&mut [0; REQUEST.len()]).unwrap();
-                stream.write_all(answer).unwrap();
+                stream.write_all(reply).unwrap();
             });
-            let asked = request(address);
+            let result = request(address);
             server.join().unwrap();
-            asked
+            result
         };
-        assert_eq!(answered(b"END\r\n"), Ok(()));
-        assert!(answered(b"ERROR").unwrap_err().contains("wrong reply"));
-        assert!(answered(b"EN").is_err());
+        assert_eq!(request_with_reply(b"END\r\n"), Ok(()));
+        assert!(request_with_reply(b"ERROR").unwrap_err().contains("wrong reply"));
+        assert!(request_with_reply(b"EN").is_err());
     }
 }

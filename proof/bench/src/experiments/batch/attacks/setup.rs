@@ -29,13 +29,13 @@ use super::{
     Target,
 };
 
-const READY_WITHIN: Duration = Duration::from_secs(30);
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
 const LARGE_BYTES: usize = 1_000_000;
 /// A new helper without a link after this time counts as not linked.
-const LINK_WITHIN: Duration = Duration::from_secs(30);
+const LINK_TIMEOUT: Duration = Duration::from_secs(30);
 const LOG_PAUSE: Duration = Duration::from_millis(200);
 /// Timeout of a command that makes a program log a line.
-const COMMAND_WITHIN: Duration = Duration::from_secs(2);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
 /// Batch delay of the helper that each round starts.
 const MAX_DELAY: Duration = Duration::from_micros(200);
 const TROUBLES_MAX: usize = 5;
@@ -113,7 +113,7 @@ impl<'a> Setup<'a> {
             sockets,
             server_rss_before,
         };
-        setup.await_answers()?;
+        setup.wait_for_replies()?;
         Ok(setup)
     }
 
@@ -121,15 +121,15 @@ impl<'a> Setup<'a> {
         [self.helper_plain, self.server.address(), self.sidecar_plain]
     }
 
-    fn await_answers(&mut self) -> Result<(), Error> {
-        let deadline = Instant::now() + READY_WITHIN;
+    fn wait_for_replies(&mut self) -> Result<(), Error> {
+        let deadline = Instant::now() + READY_TIMEOUT;
         for (path, target) in PATHS.into_iter().zip(self.targets()) {
             let mut clients = NewConnections::start(&self.stage.client, [target; 3])?.finish()?;
             while clients.total == 0 || clients.failed > 0 {
                 if Instant::now() >= deadline {
-                    let output = format!("{}\n{}", self.helper.tail(), self.sidecar.tail());
+                    let output = format!("{}\n{}", self.helper.last_output(), self.sidecar.last_output());
                     return Err(Error::process(
-                        format!("the way {path} does not serve: {:?}", clients.troubles),
+                        format!("the path {path} does not answer requests: {:?}", clients.troubles),
                         output,
                     ));
                 }
@@ -142,26 +142,33 @@ impl<'a> Setup<'a> {
         Ok(())
     }
 
-    /// Runs all rounds. A failure ends the attack and is stated in [`AttackResult::ended`].
+    /// Runs all rounds. A failure ends the attack and is recorded in [`AttackResult::ended`].
     pub fn run(mut self, effort: &Effort, out: &mut dyn Write) -> AttackResult {
-        let mut seen = AttackResult::new(self.attack);
-        if let Err(error) = self.rounds(effort, &mut seen, out) {
-            seen.ended = Some(stop::reason(&error));
+        let mut result = AttackResult::new(self.attack);
+        if let Err(error) = self.measure_rounds(effort, &mut result, out) {
+            result.ended = Some(stop::reason(&error));
         }
-        seen.helper_rss_mib = seen.helper_rss_mib.max(rss_mib(self.helper.pid(), "VmHWM"));
-        seen.server_grown_mib = rss_mib(self.server.pid(), "VmHWM") - self.server_rss_before;
+        result.helper_rss_mib = result.helper_rss_mib.max(rss_mib(self.helper.pid(), "VmHWM"));
+        result.server_grown_mib = rss_mib(self.server.pid(), "VmHWM") - self.server_rss_before;
         for (name, process) in [("helper", &mut self.helper), ("sidecar", &mut self.sidecar)] {
-            if let Some(status) = process.exit() {
-                seen.ended.get_or_insert(format!("the {name} ended with {status}: {}", process.tail()));
+            if let Some(status) = process.exit_status() {
+                result
+                    .ended
+                    .get_or_insert(format!("the {name} ended with {status}: {}", process.last_output()));
             }
         }
-        if let Some(status) = self.server.process().exit() {
-            seen.ended.get_or_insert(format!("the server ended with {status}"));
+        if let Some(status) = self.server.process().exit_status() {
+            result.ended.get_or_insert(format!("the server ended with {status}"));
         }
-        seen
+        result
     }
 
-    fn rounds(&mut self, effort: &Effort, seen: &mut AttackResult, out: &mut dyn Write) -> Result<(), Error> {
+    fn measure_rounds(
+        &mut self,
+        effort: &Effort,
+        result: &mut AttackResult,
+        out: &mut dyn Write,
+    ) -> Result<(), Error> {
         let traffic = Traffic::default();
         let mut sessions = Vec::new();
         for target in self.targets() {
@@ -172,37 +179,37 @@ impl<'a> Setup<'a> {
         let new_connections = NewConnections::start(&self.stage.client, self.targets())?;
         std::thread::sleep(effort.settle);
         let mut windows: Vec<(Window, Window)> = Vec::new();
-        let course = (0..effort.rounds + effort.spoilt_max).try_for_each(|round| {
-            if seen.rounds.iter().filter(|round| round.spoilt.is_none()).count() == effort.rounds {
+        let outcome = (0..effort.rounds + effort.spoilt_max).try_for_each(|round| {
+            if result.rounds.iter().filter(|round| round.spoilt.is_none()).count() == effort.rounds {
                 return Ok(());
             }
-            let (quiet, first) = self.window(&mut sessions, effort.length)?;
+            let (quiet, quiet_spoilt) = self.measure_window(&mut sessions, effort.length)?;
             let attack = RunningAttack::start(self)?;
             std::thread::sleep(effort.settle);
-            let (attacked, second) = self.window(&mut sessions, effort.length)?;
-            let spoilt = first.or(second);
+            let (attacked, attacked_spoilt) = self.measure_window(&mut sessions, effort.length)?;
+            let spoilt = quiet_spoilt.or(attacked_spoilt);
             // After the window: starting a helper uses CPU time, which would delay the measured requests.
-            let link_ms = self.new_link();
+            let link_ms = self.measure_new_link();
             drop(attack);
             windows.push((quiet, attacked));
-            let why = spoilt_suffix(spoilt.as_deref());
-            seen.rounds.push(Round { link_ms, spoilt, ..Round::default() });
+            let suffix = spoilt_suffix(spoilt.as_deref());
+            result.rounds.push(Round { link_ms, spoilt, ..Round::default() });
             // Does not check whether the helper runs: its threads may end while the process stays, so only the clients'
             // results count. Its peak memory cannot be read any more after its end.
-            seen.helper_rss_mib = seen.helper_rss_mib.max(rss_mib(self.helper.pid(), "VmHWM"));
+            result.helper_rss_mib = result.helper_rss_mib.max(rss_mib(self.helper.pid(), "VmHWM"));
             let link = link_ms.map_or("none".into(), |ms| format!("after {ms:.0} ms"));
-            print_line(out, format_args!("  round {}: a new helper's link: {link}{why}", round + 1));
+            print_line(out, format_args!("  round {}: a new helper's link: {link}{suffix}", round + 1));
             std::thread::sleep(effort.settle);
             Ok(())
         });
         let attempts = new_connections.finish()?;
-        seen.requests += attempts.total;
-        seen.failed += attempts.failed;
-        seen.troubles.extend(attempts.troubles);
+        result.requests += attempts.total;
+        result.failed += attempts.failed;
+        result.troubles.extend(attempts.troubles);
         for (path, session) in sessions.into_iter().enumerate() {
-            self.add_report(path, session, &windows, seen)?;
+            self.add_report(path, session, &windows, result)?;
         }
-        course
+        outcome
     }
 
     /// Adds one path's requests and failures, and the p99 of each window.
@@ -211,20 +218,20 @@ impl<'a> Setup<'a> {
         path: usize,
         session: Session<'_>,
         windows: &[(Window, Window)],
-        seen: &mut AttackResult,
+        result: &mut AttackResult,
     ) -> Result<(), Error> {
         let report = session.report()?;
-        let all = Span::of(&report.bins, 0, u64::MAX);
+        let span = Span::of(&report.bins, 0, u64::MAX);
         let mut tally = Tally::default();
         tally.add_report(&report);
-        seen.requests += all.offered;
+        result.requests += span.offered;
         // Requests without a correct reply: wrong, lost, or never sent. A broken connection is a failure even without a
         // pending request.
-        seen.failed += (all.offered - all.served.min(all.offered)).max(tally.resets);
-        seen.troubles.extend(tally.troubles.iter().map(|trouble| format!("{}: {trouble}", PATHS[path])));
-        seen.troubles.truncate(TROUBLES_MAX);
+        result.failed += (span.offered - span.served.min(span.offered)).max(tally.resets);
+        result.troubles.extend(tally.troubles.iter().map(|trouble| format!("{}: {trouble}", PATHS[path])));
+        result.troubles.truncate(TROUBLES_MAX);
         let p99_us = |(from_ms, to_ms)| Span::of(&report.bins, from_ms, to_ms).p99_us().map(|us| us as f64);
-        for (round, (quiet, attacked)) in seen.rounds.iter_mut().zip(windows) {
+        for (round, (quiet, attacked)) in result.rounds.iter_mut().zip(windows) {
             round.quiet_us[path] = p99_us(quiet[path]);
             round.attacked_us[path] = p99_us(attacked[path]);
         }
@@ -232,46 +239,46 @@ impl<'a> Setup<'a> {
     }
 
     /// Measures all paths at the same time. Returns the window, and why it is spoilt.
-    fn window(
+    fn measure_window(
         &self,
         sessions: &mut [Session<'_>],
         length: Duration,
     ) -> Result<(Window, Option<String>), Error> {
         let cpu_times = || Ok::<_, Error>((self.stage.snapshot(None)?, self.attackers.cpu()?.total()));
         let (before, attackers_before) = cpu_times()?;
-        let window = window(sessions, length)?;
-        let (after, attackers) = cpu_times()?;
+        let window = wait_for_window(sessions, length)?;
+        let (after, attackers_after) = cpu_times()?;
         let mut used = after.since(&before);
         // The snapshot counts the attackers as other processes, but they are part of the experiment.
-        used.others_s -= attackers.saturating_sub(attackers_before).as_secs_f64();
+        used.others_s -= attackers_after.saturating_sub(attackers_before).as_secs_f64();
         Ok((window, disturbed(&used).or_else(|| stopped(&used))))
     }
 
     /// Starts another helper and returns the time until it had its link, in ms; `None` if that took too long.
-    fn new_link(&self) -> Option<f64> {
-        let begun = Instant::now();
+    fn measure_new_link(&self) -> Option<f64> {
+        let started_at = Instant::now();
         let kind = HelperKind { library: false, batch: "adaptive", max_delay: MAX_DELAY };
         let port = Place::from(&self.stage.middle).free_port().ok()?;
         let mut helper = self.stage.helper_on((&self.stage.middle, port), self.link, &kind).ok()?;
-        let took = begun.elapsed();
+        let elapsed = started_at.elapsed();
         helper.stop();
-        (took < LINK_WITHIN).then_some(took.as_secs_f64() * 1000.0)
+        (elapsed < LINK_TIMEOUT).then_some(elapsed.as_secs_f64() * 1000.0)
     }
 
     /// Makes helper and sidecar log a line each, by a change of the override.
     fn log_lines(&self, count: usize) {
-        let override_ = if count.is_multiple_of(2) { "on" } else { "auto" };
+        let new_override = if count.is_multiple_of(2) { "on" } else { "auto" };
         for (host, socket, service) in [
             (&self.stage.middle, &self.sockets[0], "server"),
             (&self.stage.client, &self.sockets[1], "sidecar"),
         ] {
             let launch = Launch::new(&self.programs.spillway)
                 .name("relief")
-                .args(["relief", service, override_, "--socket"])
+                .args(["relief", service, new_override, "--socket"])
                 .arg(socket);
             if let Ok(mut command) = host.spawn(&launch) {
-                let deadline = Instant::now() + COMMAND_WITHIN;
-                while command.exit().is_none() && Instant::now() < deadline {
+                let deadline = Instant::now() + COMMAND_TIMEOUT;
+                while command.exit_status().is_none() && Instant::now() < deadline {
                     std::thread::sleep(Duration::from_millis(5));
                 }
             }
@@ -298,7 +305,7 @@ impl RunningAttack {
                     std::thread::sleep(LOG_PAUSE);
                 }
                 // The server logs a line when a helper opens a link.
-                let _ = setup.new_link();
+                let _ = setup.measure_new_link();
                 return Ok(RunningAttack::Logged);
             }
         };
@@ -345,7 +352,7 @@ fn configuration(
 fn set_large(stage: &Stage, server: SocketAddr) -> Result<(), Error> {
     let set = || -> std::io::Result<()> {
         let mut stream = TcpStream::connect(server)?;
-        stream.set_read_timeout(Some(READY_WITHIN))?;
+        stream.set_read_timeout(Some(READY_TIMEOUT))?;
         write!(stream, "set {LARGE_KEY} 0 0 {LARGE_BYTES}\r\n")?;
         stream.write_all(&vec![b'x'; LARGE_BYTES])?;
         stream.write_all(b"\r\n")?;
@@ -353,16 +360,19 @@ fn set_large(stage: &Stage, server: SocketAddr) -> Result<(), Error> {
         std::io::Read::read_exact(&mut stream, &mut reply)?;
         if reply == *b"STORED\r\n" { Ok(()) } else { Err(std::io::Error::other("the reply is not STORED")) }
     };
-    stage.client.enter(set)?.map_err(|cause| Error::System { what: "cannot set a large value".into(), cause })
+    stage
+        .client
+        .run_inside(set)?
+        .map_err(|cause| Error::System { what: "cannot set a large value".into(), cause })
 }
 
 /// Waits for `length`, rounded to whole bins on each session's clock, and returns the window.
-fn window(sessions: &mut [Session<'_>], length: Duration) -> Result<Window, Error> {
-    let grid = |ms: u64| ms.div_ceil(BIN_MS) * BIN_MS;
+fn wait_for_window(sessions: &mut [Session<'_>], length: Duration) -> Result<Window, Error> {
+    let round_up_to_bin = |ms: u64| ms.div_ceil(BIN_MS) * BIN_MS;
     let mut window = Window::default();
     for (session, (from_ms, to_ms)) in sessions.iter_mut().zip(&mut window) {
-        *from_ms = grid(session.generators().now_ms());
-        *to_ms = *from_ms + grid(u64::try_from(length.as_millis()).unwrap_or(u64::MAX));
+        *from_ms = round_up_to_bin(session.generators().now_ms());
+        *to_ms = *from_ms + round_up_to_bin(u64::try_from(length.as_millis()).unwrap_or(u64::MAX));
     }
     for (session, (_, to_ms)) in sessions.iter_mut().zip(&window) {
         session.generators().sleep_until_ms(*to_ms);
@@ -385,9 +395,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_read_from_a_status() {
-        let (now, most) = (rss_mib(std::process::id(), "VmRSS"), rss_mib(std::process::id(), "VmHWM"));
-        assert!(now > 1.0 && most >= now * 0.9, "{now} {most}");
+    fn memory_is_read_from_proc_status() {
+        let (now, peak) = (rss_mib(std::process::id(), "VmRSS"), rss_mib(std::process::id(), "VmHWM"));
+        assert!(now > 1.0 && peak >= now * 0.9, "{now} MiB now, {peak} MiB at the peak");
         assert_eq!(rss_mib(u32::MAX, "VmRSS"), 0.0);
     }
 }

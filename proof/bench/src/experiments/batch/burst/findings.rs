@@ -3,28 +3,28 @@
 use super::rivals::{BURST_TIMES, COPIED_BYTES, Migration};
 use super::{Measured, PAPER_SLA_US, ROUNDS, ROUNDS_QUICK, Series};
 use crate::experiments::Options;
-use crate::goodput::Ramped;
+use crate::goodput::RampResult;
 use crate::measure::{Step, Used, not_saturated};
 use crate::relief::Span;
 use crate::results::{Check, Ratio, Results, Row, left_out};
-use crate::scenario::Relieved;
+use crate::scenario::BurstRun;
 use crate::scene::System;
 use crate::stats::{median, paired_ratios};
 
 pub(super) fn add_results(measured: &Measured, options: &Options, results: &mut Results) {
     for series in &measured.series {
-        goodput_rows(series, results);
+        add_goodput_rows(series, results);
     }
-    ratios(measured, results);
-    relief_rows(measured, options, results);
-    rival_ratios(measured, results);
-    migration_rows(measured, results);
+    add_ratios(measured, results);
+    add_relief_rows(measured, options, results);
+    add_rival_ratios(measured, results);
+    add_migration_rows(measured, results);
     results.checks = measured.tally.checks();
-    let unmoved = measured.relieved.iter().filter(|run| run.moved_ms().is_none()).count();
+    let unmoved = measured.burst_runs.iter().filter(|run| run.moved_ms().is_none()).count();
     results.checks.push(Check::none(
         "all_moved",
         unmoved as u64,
-        &format!("{} bursts left clients unmoved", measured.relieved.len()),
+        &format!("{} bursts left clients unmoved", measured.burst_runs.len()),
     ));
     if measured.quick {
         let quick = format!("--quick: {ROUNDS_QUICK} rounds instead of {ROUNDS}");
@@ -36,16 +36,16 @@ pub(super) fn add_results(measured: &Measured, options: &Options, results: &mut 
     }
 }
 
-fn ms(us: u64) -> f64 {
+fn us_to_ms(us: u64) -> f64 {
     us as f64 / 1000.0
 }
 
 /// Adds one system's goodput, and the costs of a request at that rate.
-fn goodput_rows(series: &Series, results: &mut Results) {
+fn add_goodput_rows(series: &Series, results: &mut Results) {
     let row = |metric: &str, unit: &str, values: &[f64]| {
         let row = Row::new(series.system.name(), metric, unit, values)
-            .param("sla_ms", ms(series.sla_us))
-            .param("server_limit", if series.burner { "burner" } else { "quota" });
+            .param("sla_ms", us_to_ms(series.sla_us))
+            .param("server_limit", if series.has_burner { "burner" } else { "quota" });
         let row = match series.iso_percent {
             Some(percent) => {
                 row.param("iso_cpu_percent", percent).note("the server has the helper's CPU as well")
@@ -56,46 +56,64 @@ fn goodput_rows(series: &Series, results: &mut Results) {
             System::Helped => row.param("max_delay_us", series.max_delay.as_micros() as u64),
             System::Plain | System::Shimmed | System::Nutcracker => row,
         };
-        if series.again { row.param("again", true) } else { row }
+        if series.is_repetition { row.param("again", true) } else { row }
     };
     let goodputs: Vec<f64> = series.goodputs().into_iter().flatten().collect();
-    results
-        .rows
-        .push(row("goodput", "requests/s", &goodputs).void_if(void(series)).note(lower_bound(series)));
-    let best: Vec<&Step> = series.rounds.iter().flatten().filter_map(|ramped| ramped.best.as_ref()).collect();
-    let over =
-        |value: fn(&Step) -> Option<f64>| best.iter().filter_map(|step| value(step)).collect::<Vec<_>>();
-    if series.again || best.is_empty() {
+    results.rows.push(
+        row("goodput", "requests/s", &goodputs).void_if(void_reasons(series)).note(lower_bound(series)),
+    );
+    let best_steps: Vec<&Step> =
+        series.rounds.iter().flatten().filter_map(|ramped| ramped.best.as_ref()).collect();
+    let values_of = |value: fn(&Step) -> Option<f64>| {
+        best_steps.iter().filter_map(|step| value(step)).collect::<Vec<_>>()
+    };
+    if series.is_repetition || best_steps.is_empty() {
         return;
     }
     for host in ["server", "helper", "clients", "bridge"] {
-        let each = |step: &&Step| {
+        let host_us = |step: &&Step| {
             let costs = step.used.us_per_request(step.span.served);
             costs.into_iter().find(|(name, _)| *name == host).map(|(_, us)| us)
         };
-        let values: Vec<f64> = best.iter().filter_map(each).collect();
+        let values: Vec<f64> = best_steps.iter().filter_map(host_us).collect();
         results
             .rows
             .push(row("total_cpu_us_per_request", "µs", &values).param("host", host).param("at", "goodput"));
     }
-    results.rows.push(row("server_interface_share", "%", &over(|s| Some(100.0 * s.used.interface_share()))));
-    results.rows.push(row("server_cpu", "% of a core", &over(|s| Some(s.used.server_percent()))));
+    results.rows.push(row(
+        "server_interface_share",
+        "%",
+        &values_of(|step| Some(100.0 * step.used.interface_share())),
+    ));
+    results.rows.push(row("server_cpu", "% of a core", &values_of(|step| Some(step.used.server_percent()))));
     results.rows.push(row(
         "nr_throttled",
         "periods/s",
-        &over(|s| Some(s.used.throttled as f64 / s.used.seconds)),
+        &values_of(|step| Some(step.used.throttled as f64 / step.used.seconds)),
     ));
-    results.rows.push(row("clients_lag_p99_us", "µs", &over(|s| Some(s.lag_p99_us as f64))));
-    results.rows.push(row("clients_cpu", "% of a core", &over(|s| Some(s.used.percent(s.used.clients_s)))));
+    results.rows.push(row("clients_lag_p99_us", "µs", &values_of(|step| Some(step.lag_p99_us as f64))));
+    results.rows.push(row(
+        "clients_cpu",
+        "% of a core",
+        &values_of(|step| Some(step.used.percent(step.used.clients_s))),
+    ));
     if matches!(series.system, System::Helped | System::Nutcracker) {
-        results.rows.push(row("helper_cpu", "% of a core", &over(|s| Some(s.used.percent(s.used.helper_s)))));
+        results.rows.push(row(
+            "helper_cpu",
+            "% of a core",
+            &values_of(|step| Some(step.used.percent(step.used.helper_s))),
+        ));
     }
     if series.system == System::Helped {
-        results.rows.push(row("messages_per_batch", "messages", &over(|s| s.used.messages_per_batch())));
+        results.rows.push(row(
+            "messages_per_batch",
+            "messages",
+            &values_of(|step| step.used.messages_per_batch()),
+        ));
         let saturated = series.rounds.iter().flatten().filter_map(|ramped| ramped.saturated.as_ref());
         let throughput: Vec<f64> = saturated.map(|step| step.replies_per_s).collect();
         if !throughput.is_empty() {
-            results.rows.push(row("throughput", "replies/s", &throughput).note("without regard to time"));
+            results.rows.push(row("throughput", "replies/s", &throughput).note("late replies included"));
         }
     }
 }
@@ -103,7 +121,7 @@ fn goodput_rows(series: &Series, results: &mut Results) {
 /// Why the goodput of a series is void. A ramp that ended early yields a lower bound. As the denominator of a ratio it
 /// makes the ratio too large, so direct series are void; as the numerator it makes the ratio too small, so helped
 /// series are not.
-fn void(series: &Series) -> Vec<String> {
+fn void_reasons(series: &Series) -> Vec<String> {
     if series.system == System::Helped { Vec::new() } else { troubles(series) }
 }
 
@@ -117,32 +135,31 @@ fn lower_bound(series: &Series) -> String {
 }
 
 fn troubles(series: &Series) -> Vec<String> {
-    let round = |(n, ramped): (usize, &Option<Ramped>)| {
+    let round = |(n, ramped): (usize, &Option<RampResult>)| {
         ramped.as_ref()?.trouble.as_ref().map(|trouble| format!("round {}: {trouble}", n + 1))
     };
     series.rounds.iter().enumerate().filter_map(round).collect()
 }
 
 /// Adds helped over direct for each SLA and limit, and the A/A ratio of direct over itself.
-fn ratios(measured: &Measured, results: &mut Results) {
-    let find = |system: System, sla_us: u64, burner: bool, again: bool| {
-        measured
-            .series
-            .iter()
-            .filter(|s| s.iso_percent.is_none())
-            .find(|s| (s.system, s.sla_us, s.burner, s.again) == (system, sla_us, burner, again))
+fn add_ratios(measured: &Measured, results: &mut Results) {
+    let find = |system: System, sla_us: u64, has_burner: bool, is_repetition: bool| {
+        measured.series.iter().filter(|series| series.iso_percent.is_none()).find(|series| {
+            (series.system, series.sla_us, series.has_burner, series.is_repetition)
+                == (system, sla_us, has_burner, is_repetition)
+        })
     };
     for helped in measured.series.iter().filter(|series| series.system == System::Helped) {
         let direct = [System::Plain, System::Shimmed];
         let direct =
-            direct.into_iter().filter_map(|system| find(system, helped.sla_us, helped.burner, false));
+            direct.into_iter().filter_map(|system| find(system, helped.sla_us, helped.has_burner, false));
         let better = direct
             .filter(|series| series.median().is_some())
             .max_by(|a, b| a.median().partial_cmp(&b.median()).unwrap_or(std::cmp::Ordering::Equal));
         let Some(better) = better else { continue };
         let rounds = paired_ratios(&helped.goodputs(), &better.goodputs());
-        let main = helped.sla_us == measured.calibration.sla_us;
-        let name = match (helped.burner, main) {
+        let is_main_sla = helped.sla_us == measured.calibration.sla_us;
+        let name = match (helped.has_burner, is_main_sla) {
             (true, _) => "goodput_helped_over_direct_burner".to_owned(),
             (false, true) => "goodput_helped_over_direct".to_owned(),
             (false, false) => format!("goodput_helped_over_direct_at_{}us", helped.sla_us),
@@ -153,10 +170,10 @@ fn ratios(measured: &Measured, results: &mut Results) {
             "expected ≥ 5, paper 3.3"
         };
         let mut ratio = Ratio::new(&name, &rounds)
-            .void_if(void(better))
-            .note(format!("SLA {} ms; against {}; {target}", ms(helped.sla_us), better.system.name()))
+            .void_if(void_reasons(better))
+            .note(format!("SLA {} ms; against {}; {target}", us_to_ms(helped.sla_us), better.system.name()))
             .note(lower_bound(helped));
-        if let (true, Some(percent)) = (helped.burner, measured.burnt_percent) {
+        if let (true, Some(percent)) = (helped.has_burner, measured.burnt_percent) {
             ratio = ratio.note(format!(
                 "the burner took {percent:.1} % of the server's core; helper and clients shared the other"
             ));
@@ -164,29 +181,34 @@ fn ratios(measured: &Measured, results: &mut Results) {
         results.ratios.push(ratio);
     }
     let sla_us = measured.calibration.sla_us;
-    if let (Some(one), Some(two)) =
+    if let (Some(first), Some(repetition)) =
         (find(System::Plain, sla_us, false, false), find(System::Plain, sla_us, false, true))
     {
-        let rounds = paired_ratios(&two.goodputs(), &one.goodputs());
-        results
-            .ratios
-            .push(Ratio::new("goodput_direct_over_itself", &rounds).note("A/A: what differs by itself"));
+        let rounds = paired_ratios(&repetition.goodputs(), &first.goodputs());
+        results.ratios.push(
+            Ratio::new("goodput_direct_over_itself", &rounds).note("A/A: the difference without any change"),
+        );
     }
 }
 
 /// Adds the ratios of helped over its alternatives, under the main SLA.
-fn rival_ratios(measured: &Measured, results: &mut Results) {
+fn add_rival_ratios(measured: &Measured, results: &mut Results) {
     let sla_us = measured.calibration.sla_us;
-    let main = || measured.series.iter().filter(move |s| s.sla_us == sla_us && !s.burner && !s.again);
-    let Some(helped) = main().find(|s| s.system == System::Helped) else { return };
-    let nutcracker = main().find(|s| s.system == System::Nutcracker).map(|series| {
+    let main = || {
+        measured
+            .series
+            .iter()
+            .filter(move |series| series.sla_us == sla_us && !series.has_burner && !series.is_repetition)
+    };
+    let Some(helped) = main().find(|series| series.system == System::Helped) else { return };
+    let nutcracker = main().find(|series| series.system == System::Nutcracker).map(|series| {
         (
             "goodput_helped_over_nutcracker",
             series,
             "nutcracker in the helper's place, one connection to the server".into(),
         )
     });
-    let iso = main().find_map(|s| Some((s, s.iso_percent?))).map(|(series, percent)| {
+    let iso = main().find_map(|series| Some((series, series.iso_percent?))).map(|(series, percent)| {
         let note = format!(
             "no helper, but its CPU: the server has {percent:.0} % of a core; measured after the others"
         );
@@ -194,12 +216,13 @@ fn rival_ratios(measured: &Measured, results: &mut Results) {
     });
     for (name, rival, note) in nutcracker.into_iter().chain(iso) {
         let rounds = paired_ratios(&helped.goodputs(), &rival.goodputs());
-        let ratio = Ratio::new(name, &rounds).void_if(void(rival)).note(note).note(lower_bound(helped));
-        results.ratios.push(ratio.note(format!("SLA {} ms", ms(sla_us))));
+        let ratio =
+            Ratio::new(name, &rounds).void_if(void_reasons(rival)).note(note).note(lower_bound(helped));
+        results.ratios.push(ratio.note(format!("SLA {} ms", us_to_ms(sla_us))));
     }
 }
 
-fn migration_rows(measured: &Measured, results: &mut Results) {
+fn add_migration_rows(measured: &Measured, results: &mut Results) {
     if measured.migrations.is_empty() {
         return;
     }
@@ -208,26 +231,28 @@ fn migration_rows(measured: &Measured, results: &mut Results) {
         let reasons: Vec<String> =
             runs().filter(|run| !run.spoilt.is_empty()).map(|run| run.spoilt.join(", ")).collect();
         let note = left_out(&reasons, runs().count());
-        let good = || runs().filter(|run| run.spoilt.is_empty());
+        let valid = || runs().filter(|run| run.spoilt.is_empty());
         let row = |metric: &str, unit: &str, values: Vec<f64>| {
             Row::new(system, metric, unit, &values)
                 .param("burst_over_capacity", BURST_TIMES)
-                .param("sla_ms", ms(measured.calibration.sla_us))
+                .param("sla_ms", us_to_ms(measured.calibration.sla_us))
                 .note(&note)
         };
-        let never = good().filter(|run| run.relief_ms.is_none()).count();
-        let never = (never > 0).then(|| format!("{never} of {} runs not relieved in time", good().count()));
-        let relief = good().filter_map(|run| run.relief_ms).map(|ms| ms as f64).collect();
-        results.rows.push(row("relief_ms", "ms", relief).void_if(never));
-        let p99 =
-            |span: fn(&Migration) -> &Span| good().filter_map(|run| span(run).p99_us()).map(ms).collect();
+        let unrelieved = valid().filter(|run| run.relief_ms.is_none()).count();
+        let unrelieved = (unrelieved > 0)
+            .then(|| format!("{unrelieved} of {} runs not relieved in time", valid().count()));
+        let relief = valid().filter_map(|run| run.relief_ms).map(|ms| ms as f64).collect();
+        results.rows.push(row("relief_ms", "ms", relief).void_if(unrelieved));
+        let p99 = |span: fn(&Migration) -> &Span| {
+            valid().filter_map(|run| span(run).p99_us()).map(us_to_ms).collect()
+        };
         results.rows.push(row("p99_ms", "ms", p99(|run| &run.before)).param("phase", "overload"));
         results.rows.push(
             row("p99_ms", "ms", p99(|run| &run.during))
                 .param("phase", "after the decision, for as long as a copy takes"),
         );
         if !helped {
-            let copied: Vec<f64> = good().filter_map(|run| run.copy_ms).collect();
+            let copied: Vec<f64> = valid().filter_map(|run| run.copy_ms).collect();
             let volume = COPIED_BYTES as f64 / 1e6;
             let rates = copied.iter().map(|ms| volume / (ms / 1000.0)).collect();
             results.rows.push(row("copy_ms", "ms", copied).param("copied_mb", volume).note(
@@ -238,21 +263,21 @@ fn migration_rows(measured: &Measured, results: &mut Results) {
     }
 }
 
-fn relief_rows(measured: &Measured, options: &Options, results: &mut Results) {
+fn add_relief_rows(measured: &Measured, options: &Options, results: &mut Results) {
     let quota = measured.calibration.quota.or(options.setting.quota);
-    let (good, spoilt): (Vec<&Relieved>, Vec<&Relieved>) =
-        measured.relieved.iter().partition(|run| run.spoilt(quota).is_empty());
+    let (valid, spoilt): (Vec<&BurstRun>, Vec<&BurstRun>) =
+        measured.burst_runs.iter().partition(|run| run.spoilt(quota).is_empty());
     let reasons: Vec<String> = spoilt.iter().map(|run| run.spoilt(quota).join(", ")).collect();
-    let spoilt_note = left_out(&reasons, measured.relieved.len());
+    let spoilt_note = left_out(&reasons, measured.burst_runs.len());
     // Latencies of direct clients while others are helped, from the probes of valid runs.
-    let probed = measured.relieved.iter().zip(&measured.probed);
+    let probed = measured.burst_runs.iter().zip(&measured.probed);
     let probed = probed.filter(|(run, _)| run.spoilt(quota).is_empty()).map(|(_, span)| span);
     let unanswered = probed.clone().filter(|span| span.p99_us().is_none()).count();
     let unanswered = (unanswered > 0).then(|| format!("more than 1 % unanswered in {unanswered} runs"));
-    let p99s: Vec<f64> = probed.filter_map(Span::p99_us).map(ms).collect();
+    let p99s: Vec<f64> = probed.filter_map(Span::p99_us).map(us_to_ms).collect();
     results.rows.push(
         Row::new("direct, with shim", "direct_p99_while_helped", "ms", &p99s)
-            .param("sla_ms", ms(measured.calibration.sla_us))
+            .param("sla_ms", us_to_ms(measured.calibration.sla_us))
             .param("phase", "burst")
             .void_if(unanswered)
             .note("expected ≤ SLA")
@@ -262,36 +287,40 @@ fn relief_rows(measured: &Measured, options: &Options, results: &mut Results) {
     let row = |metric: &str, values: Vec<f64>| {
         Row::new("helped", metric, "ms", &values)
             .param("connections", options.setting.connections)
-            .param("sla_ms", ms(measured.calibration.sla_us))
+            .param("sla_ms", us_to_ms(measured.calibration.sla_us))
             .note(&spoilt_note)
     };
-    let over = |value: &dyn Fn(&Relieved) -> Option<f64>| {
-        good.iter().filter_map(|run| value(run)).collect::<Vec<_>>()
+    let values_of = |value: &dyn Fn(&BurstRun) -> Option<f64>| {
+        valid.iter().filter_map(|run| value(run)).collect::<Vec<_>>()
     };
-    let floor = |run: &Relieved| run.drain_floor_ms(helped_per_s?);
-    let relief = |run: &Relieved| run.relief_ms().map(|ms| ms as f64);
-    results.rows.push(row("moved_ms", over(&Relieved::moved_ms)).note("expected ≤ 150, paper 550"));
-    let unrelieved = good.iter().filter(|run| run.relief_ms().is_none()).count();
-    let never = (unrelieved > 0)
-        .then(|| format!("{unrelieved} of {} runs not relieved before the burst was over", good.len()));
-    results.rows.push(row("relief_ms", over(&relief)).void_if(never).note("expected ≤ floor + 350"));
-    results.rows.push(row("drain_floor_ms", over(&floor)));
+    let floor = |run: &BurstRun| run.drain_floor_ms(helped_per_s?);
+    let relief = |run: &BurstRun| run.relief_ms().map(|ms| ms as f64);
+    results.rows.push(row("moved_ms", values_of(&BurstRun::moved_ms)).note("expected ≤ 150, paper 550"));
+    let unrelieved = valid.iter().filter(|run| run.relief_ms().is_none()).count();
+    let unrelieved = (unrelieved > 0)
+        .then(|| format!("{unrelieved} of {} runs not relieved before the burst was over", valid.len()));
+    results
+        .rows
+        .push(row("relief_ms", values_of(&relief)).void_if(unrelieved).note("expected ≤ floor + 350"));
+    results.rows.push(row("drain_floor_ms", values_of(&floor)));
     results.rows.push(
-        row("relief_over_floor_ms", over(&|run| Some(relief(run)? - floor(run)?))).note("expected ≤ 350"),
+        row("relief_over_floor_ms", values_of(&|run| Some(relief(run)? - floor(run)?)))
+            .note("expected ≤ 350"),
     );
 
-    type Window = fn(&Relieved) -> (u64, u64);
+    type Window = fn(&BurstRun) -> (u64, u64);
     let phases: [(&str, &str, Window); 3] = [
-        ("direct, with shim", "light load", Relieved::light),
-        ("direct, with shim", "burst", Relieved::overloaded),
-        ("helped", "burst", Relieved::relieved),
+        ("direct, with shim", "light load", BurstRun::light),
+        ("direct, with shim", "burst", BurstRun::overloaded),
+        ("helped", "burst", BurstRun::relieved),
     ];
     for (system, phase, window) in phases {
-        let costs = |run: &&Relieved| -> (Used, u64) {
+        let costs = |run: &&BurstRun| -> (Used, u64) {
             let (from_ms, to_ms) = window(run);
             run.between(from_ms, to_ms)
         };
-        let costs: Vec<(Used, u64)> = good.iter().map(costs).filter(|(used, _)| used.seconds > 0.0).collect();
+        let costs: Vec<(Used, u64)> =
+            valid.iter().map(costs).filter(|(used, _)| used.seconds > 0.0).collect();
         let row = |metric: &str, unit: &str, values: &[f64]| {
             Row::new(system, metric, unit, values).param("phase", phase)
         };
@@ -300,17 +329,22 @@ fn relief_rows(measured: &Measured, options: &Options, results: &mut Results) {
                 costs.iter().map(|(used, replies)| used.us_per_request(*replies)[n].1).collect();
             results.rows.push(row("total_cpu_us_per_request", "µs", &values).param("host", host));
         }
-        let p99s: Vec<f64> = good.iter().filter_map(|run| run.span(window(run)).p99_us()).map(ms).collect();
+        let p99s: Vec<f64> =
+            valid.iter().filter_map(|run| run.span(window(run)).p99_us()).map(us_to_ms).collect();
         results.rows.push(row("p99_ms", "ms", &p99s));
         if phase == "burst" {
             let rates: Vec<f64> =
                 costs.iter().map(|(used, replies)| *replies as f64 / used.seconds).collect();
             results.rows.push(row("throughput", "replies/s", &rates));
-            let shares: Vec<f64> =
-                costs.iter().filter_map(|(used, _)| used.quota_share(quota)).map(|s| 100.0 * s).collect();
-            let held = costs.iter().filter_map(|(used, _)| not_saturated(used, quota)).collect::<Vec<_>>();
+            let shares: Vec<f64> = costs
+                .iter()
+                .filter_map(|(used, _)| used.quota_share(quota))
+                .map(|share| 100.0 * share)
+                .collect();
+            let unsaturated =
+                costs.iter().filter_map(|(used, _)| not_saturated(used, quota)).collect::<Vec<_>>();
             let saturated = row("server_cpu_of_quota", "%", &shares);
-            results.rows.push(if system == "helped" { saturated } else { saturated.void_if(held) });
+            results.rows.push(if system == "helped" { saturated } else { saturated.void_if(unsaturated) });
             let throttled: Vec<f64> =
                 costs.iter().map(|(used, _)| used.throttled as f64 / used.seconds).collect();
             results.rows.push(row("nr_throttled", "periods/s", &throttled));
@@ -342,21 +376,21 @@ mod tests {
 
     fn series(system: System, goodputs: &[f64]) -> Series {
         let round = |&kept: &f64| {
-            Some(Ramped {
-                found: Goodput { kept_per_s: Some(kept), failed_per_s: Some(kept * 1.05) },
+            Some(RampResult {
+                goodput: Goodput { kept_per_s: Some(kept), failed_per_s: Some(kept * 1.05) },
                 best: Some(Step {
                     used: Used { seconds: 2.0, server_process_s: 0.2, ..Used::default() },
                     ..Step::default()
                 }),
-                ..Ramped::default()
+                ..RampResult::default()
             })
         };
         Series {
             system,
             sla_us: 1_000,
             max_delay: Duration::from_micros(300),
-            burner: false,
-            again: false,
+            has_burner: false,
+            is_repetition: false,
             iso_percent: None,
             rounds: goodputs.iter().map(round).collect(),
         }
@@ -367,7 +401,7 @@ mod tests {
             quick: false,
             calibration: Calibration { direct_per_s: 3_000.0, sla_us: 1_000, ..Calibration::default() },
             series,
-            relieved: Vec::new(),
+            burst_runs: Vec::new(),
             probed: Vec::new(),
             migrations: Vec::new(),
             burnt_percent: None,
@@ -376,7 +410,7 @@ mod tests {
         }
     }
 
-    fn stated(measured: &Measured) -> Results {
+    fn results_of(measured: &Measured) -> Results {
         let mut results = Results::new("burst", Machine::default());
         let options = Options {
             quick: measured.quick,
@@ -388,8 +422,8 @@ mod tests {
     }
 
     #[test]
-    fn direct_is_the_better_of_both_and_rounds_are_paired() {
-        let results = stated(&measured(vec![
+    fn helped_is_compared_with_the_better_direct_system_round_by_round() {
+        let results = results_of(&measured(vec![
             series(System::Plain, &[3_000.0; 5]),
             series(System::Shimmed, &[2_000.0, 4_000.0, 4_000.0, 4_000.0, 4_000.0]),
             series(System::Helped, &[16_000.0; 5]),
@@ -405,13 +439,13 @@ mod tests {
     fn a_direct_ramp_that_ended_early_voids_the_ratio_and_a_helped_one_does_not() {
         let mut helped = series(System::Helped, &[16_000.0; 5]);
         helped.rounds[1].as_mut().unwrap().trouble = Some("the helper used 81 % of a core".into());
-        let fine = measured(vec![series(System::Plain, &[3_000.0; 5]), helped]);
-        let results = stated(&fine);
+        let early_helped = measured(vec![series(System::Plain, &[3_000.0; 5]), helped]);
+        let results = results_of(&early_helped);
         assert!(results.ratios[0].valid && results.ratios[0].why.contains("lower bound: round 2"));
 
         let mut plain = series(System::Plain, &[3_000.0; 5]);
         plain.rounds[0].as_mut().unwrap().trouble = Some("the clients lagged".into());
-        let results = stated(&measured(vec![plain, series(System::Helped, &[16_000.0; 5])]));
+        let results = results_of(&measured(vec![plain, series(System::Helped, &[16_000.0; 5])]));
         assert!(!results.ratios[0].valid && results.ratios[0].why.contains("round 1: the clients lagged"));
         let goodput = results.rows.iter().find(|row| row.metric == "goodput").unwrap();
         assert!(!goodput.valid);
@@ -422,7 +456,7 @@ mod tests {
         let mut quick =
             measured(vec![series(System::Plain, &[3_000.0; 2]), series(System::Helped, &[16_000.0; 2])]);
         quick.quick = true;
-        let results = stated(&quick);
+        let results = results_of(&quick);
         assert!(!results.ratios[0].valid && results.ratios[0].why.contains("--quick"));
         assert_eq!(results.ratios[0].upper95, None);
         assert!(results.machine.lab["quick"].contains("2 rounds instead of 5"));
@@ -430,23 +464,25 @@ mod tests {
     }
 
     #[test]
-    fn required_rows_are_present() {
-        let results =
-            stated(&measured(vec![series(System::Plain, &[3_000.0]), series(System::Helped, &[16_000.0])]));
+    fn all_required_rows_are_present() {
+        let results = results_of(&measured(vec![
+            series(System::Plain, &[3_000.0]),
+            series(System::Helped, &[16_000.0]),
+        ]));
         for metric in
             ["goodput", "moved_ms", "relief_ms", "drain_floor_ms", "total_cpu_us_per_request", "nr_throttled"]
         {
             assert!(results.rows.iter().any(|row| row.metric == metric), "{metric}");
         }
         let moved = results.rows.iter().find(|row| row.metric == "moved_ms").unwrap();
-        assert!(!moved.valid, "no burst was run");
+        assert!(!moved.valid, "without a burst there is no time to move");
     }
 
     #[test]
-    fn rivals_are_compared_with_the_helped_server() {
+    fn ratios_of_the_helped_server_to_its_rivals_are_added() {
         let mut iso = series(System::Plain, &[8_000.0; 5]);
         iso.iso_percent = Some(42.0);
-        let results = stated(&measured(vec![
+        let results = results_of(&measured(vec![
             iso,
             series(System::Plain, &[3_000.0; 5]),
             series(System::Helped, &[16_000.0; 5]),
@@ -460,13 +496,13 @@ mod tests {
     }
 
     #[test]
-    fn migrations_are_stated_with_their_volume() {
+    fn migrations_are_reported_with_their_volume() {
         let mut all = measured(vec![series(System::Plain, &[3_000.0; 5])]);
         let copied = Migration { copy_ms: Some(2_000.0), relief_ms: Some(2_400), ..Migration::default() };
         let never = Migration { relief_ms: None, ..copied.clone() };
         let spoilt = Migration { spoilt: vec!["a stall".into()], ..copied.clone() };
         all.migrations = vec![copied, never, spoilt, Migration { helped: true, ..Migration::default() }];
-        let results = stated(&all);
+        let results = results_of(&all);
         let row = |metric: &str| {
             results.rows.iter().find(|r| r.system == "data migration" && r.metric == metric).unwrap()
         };

@@ -26,11 +26,11 @@ pub(super) const COPIED_BYTES: u64 = 40_000_000;
 pub(super) const BURST_TIMES: f64 = 1.6;
 const RUNS: usize = 3;
 const LIGHT_MS: u64 = 2_000;
-/// From the start of the burst to the decision.
+/// Time from the start of the burst to the decision.
 const OVERLOAD_MS: u64 = 3_000;
 /// Least time measured after the decision.
 const AFTER_MS: u64 = 6_000;
-const COPY_WITHIN: Duration = Duration::from_secs(60);
+const COPY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Clients of the probe, and their requests a second.
 const PROBE: (u32, f64) = (20, 100.0);
 
@@ -39,7 +39,7 @@ const PROBE: (u32, f64) = (20, 100.0);
 pub(super) struct Migration {
     pub helped: bool,
     pub copy_ms: Option<f64>,
-    /// From the decision until the SLA was kept, in ms.
+    /// Time from the decision until the SLA was kept, in ms.
     pub relief_ms: Option<u64>,
     /// Latencies from the decision to the end of the copy; for helped runs, over the median duration of the copies.
     pub during: Span,
@@ -64,7 +64,7 @@ impl Probe {
     }
 
     /// Stops the probe. Returns its latencies while the burst was relieved, and its whole report.
-    pub(super) fn finish(self, run: &scenario::Relieved) -> Result<(Span, Report), Error> {
+    pub(super) fn finish(self, run: &scenario::BurstRun) -> Result<(Span, Report), Error> {
         let zero_ns = self.generators.zero_ns();
         let report = self.generators.finish()?;
         let later_ms = run.report.zero_monotonic_ns.saturating_sub(zero_ns) / 1_000_000;
@@ -74,23 +74,27 @@ impl Probe {
 }
 
 impl Course<'_> {
-    pub(super) fn rivals(&mut self, scene: &mut Scene) -> Result<(), Error> {
+    pub(super) fn measure_rivals(&mut self, scene: &mut Scene) -> Result<(), Error> {
         if self.quick {
             self.measured.left_out.push("nutcracker, iso-CPU and data migration (--quick)".into());
             return Ok(());
         }
-        self.iso_cpu(scene)?;
+        self.measure_iso_cpu(scene)?;
         for run in 0..RUNS {
             for helped in [run % 2 == 1, run % 2 == 0] {
-                let migration = if helped { self.helped(scene)? } else { self.migrate(scene)? };
-                let ms = |ms: Option<f64>| ms.map_or("never".into(), |ms| format!("{ms:.0} ms"));
-                let what =
-                    if helped { "helped".into() } else { format!("copied in {}", ms(migration.copy_ms)) };
-                let relief = ms(migration.relief_ms.map(|ms| ms as f64));
+                let migration =
+                    if helped { self.run_with_helper(scene)? } else { self.run_with_migration(scene)? };
+                let ms_text = |ms: Option<f64>| ms.map_or("never".into(), |ms| format!("{ms:.0} ms"));
+                let copying = if helped {
+                    "helped".into()
+                } else {
+                    format!("copied in {}", ms_text(migration.copy_ms))
+                };
+                let relief = ms_text(migration.relief_ms.map(|ms| ms as f64));
                 let why = spoilt(&migration.spoilt);
                 let _ = writeln!(
                     self.out,
-                    "burst of {BURST_TIMES} × capacity: {what}; under the SLA after {relief}{why}"
+                    "burst of {BURST_TIMES} × capacity: {copying}; under the SLA after {relief}{why}"
                 );
                 self.measured.migrations.push(migration);
             }
@@ -99,15 +103,16 @@ impl Course<'_> {
     }
 
     /// Ramps the server without a helper, but with the CPU time that the helper used at its goodput.
-    fn iso_cpu(&mut self, scene: &mut Scene) -> Result<(), Error> {
+    fn measure_iso_cpu(&mut self, scene: &mut Scene) -> Result<(), Error> {
         let Some(quota) = scene.setting().quota else { return Ok(()) };
         let sla_us = self.measured.calibration.sla_us;
         let helped = self.measured.series.iter().find(|s| {
-            s.system == System::Helped && s.sla_us == sla_us && !s.burner && s.iso_percent.is_none()
+            s.system == System::Helped && s.sla_us == sla_us && !s.has_burner && s.iso_percent.is_none()
         });
-        let best = helped.map(|series| series.rounds.iter().flatten().filter_map(|r| r.best.as_ref()));
+        let best_steps =
+            helped.map(|series| series.rounds.iter().flatten().filter_map(|ramped| ramped.best.as_ref()));
         let percents: Vec<f64> =
-            best.into_iter().flatten().map(|s| s.used.percent(s.used.helper_s)).collect();
+            best_steps.into_iter().flatten().map(|step| step.used.percent(step.used.helper_s)).collect();
         let Some(helper_percent) = median(&percents) else {
             self.measured.left_out.push("iso-CPU (the helper's CPU time was not measured)".into());
             return Ok(());
@@ -119,26 +124,26 @@ impl Course<'_> {
             iso.percent_of_core
         );
         scene.set_quota(Some(iso))?;
-        let at = self.measured.series.len();
+        let index = self.measured.series.len();
         self.measured.series.push(Series {
             system: System::Plain,
             sla_us,
             max_delay: Duration::ZERO,
-            burner: false,
-            again: false,
+            has_burner: false,
+            is_repetition: false,
             iso_percent: Some(iso.percent_of_core),
             rounds: Vec::new(),
         });
         for round in 0..ROUNDS {
-            let ramped = if self.time_for(RAMP_S) { Some(self.ramp(scene, at)?) } else { None };
-            self.print_round(at, round, ramped.as_ref());
-            self.measured.series[at].rounds.push(ramped);
+            let ramped = if self.has_time_for(RAMP_S) { Some(self.run_ramp(scene, index)?) } else { None };
+            self.print_round(index, round, ramped.as_ref());
+            self.measured.series[index].rounds.push(ramped);
         }
         scene.set_quota(Some(quota))
     }
 
     /// Runs a burst, and copies data from the server's host; half of the clients leave when the copy is complete.
-    fn migrate(&mut self, scene: &mut Scene) -> Result<Migration, Error> {
+    fn run_with_migration(&mut self, scene: &mut Scene) -> Result<Migration, Error> {
         let (capacity, sla_us) = (self.measured.calibration.direct_per_s, self.measured.calibration.sla_us);
         let clients = scene.clients(System::Plain);
         let half = Clients { connections: clients.connections / 2, ..clients };
@@ -154,7 +159,7 @@ impl Course<'_> {
         }
         let decision_ms = LIGHT_MS + OVERLOAD_MS;
         staying.sleep_until_ms(decision_ms);
-        let begun = scene.snapshot()?;
+        let before = scene.snapshot()?;
         let copy = Copy::start(scene)?;
         let copied = copy.wait(&staying)?;
         let copied_at_ms = staying.now_ms();
@@ -162,7 +167,7 @@ impl Course<'_> {
         self.measured.tally.add_report(&leaving.finish()?);
         let end_ms = copied_at_ms.max(decision_ms) + AFTER_MS;
         staying.sleep_until_ms(end_ms);
-        let spoilt = stalls(scene, &begun)?;
+        let spoilt = stalls(scene, &before)?;
         std::thread::sleep(BIN_REPORT_DELAY);
         let report = staying.finish()?;
         self.measured.tally.add_report(&report);
@@ -177,20 +182,20 @@ impl Course<'_> {
     }
 
     /// Runs the same burst with a helper.
-    fn helped(&mut self, scene: &mut Scene) -> Result<Migration, Error> {
+    fn run_with_helper(&mut self, scene: &mut Scene) -> Result<Migration, Error> {
         let (capacity, sla_us) = (self.measured.calibration.direct_per_s, self.measured.calibration.sla_us);
         let plan = Plan::new(capacity, LIGHT_MS / 1000, OVERLOAD_MS / 1000, AFTER_MS / 1000, 2);
         let plan = Plan { burst_per_s: BURST_TIMES * capacity, ..plan };
         let run = scenario::run(scene, plan, sla_us, &mut |_| {})?;
         self.measured.tally.add_report(&run.report);
         let copies = self.measured.migrations.iter().filter_map(|migration| migration.copy_ms);
-        let as_long_ms = median(&copies.collect::<Vec<_>>()).map_or(1_000, |ms| ms as u64);
+        let copy_duration_ms = median(&copies.collect::<Vec<_>>()).map_or(1_000, |ms| ms as u64);
         let used = run.between(plan.decision_ms, plan.over_ms).0;
         Ok(Migration {
             helped: true,
             copy_ms: None,
             relief_ms: run.relief_ms(),
-            during: run.span((plan.decision_ms, (plan.decision_ms + as_long_ms).min(plan.over_ms))),
+            during: run.span((plan.decision_ms, (plan.decision_ms + copy_duration_ms).min(plan.over_ms))),
             before: run.span((plan.burst_ms + OVERLOAD_MS / 2, plan.decision_ms)),
             spoilt: stopped(&used).into_iter().collect(),
         })
@@ -207,18 +212,21 @@ fn stalls(scene: &Scene, since: &Snapshot) -> Result<Vec<String>, Error> {
 struct Copy {
     sender: Process,
     receiver: Receiver,
-    begun: Instant,
+    started_at: Instant,
 }
 
 impl Copy {
     fn start(scene: &Scene) -> Result<Copy, Error> {
-        let (target, receiver) = receive(scene.helper_host())?;
-        let script =
-            format!("exec head -c {COPIED_BYTES} /dev/zero > /dev/tcp/{}/{}", target.ip(), target.port());
+        let (receiver_address, receiver) = receive(scene.helper_host())?;
+        let script = format!(
+            "exec head -c {COPIED_BYTES} /dev/zero > /dev/tcp/{}/{}",
+            receiver_address.ip(),
+            receiver_address.port()
+        );
         let launch = Launch::new("bash").name("copy").args(["-c", &script]).output(Output::Files);
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let sender = scene.server_host().spawn(&launch)?;
-        Ok(Copy { sender, receiver, begun })
+        Ok(Copy { sender, receiver, started_at })
     }
 
     /// Waits for the end of the copy and returns its duration.
@@ -227,13 +235,13 @@ impl Copy {
             clients.check()?;
             std::thread::sleep(Duration::from_millis(2));
         }
-        let took = self.begun.elapsed();
+        let duration = self.started_at.elapsed();
         self.sender.kill();
-        let printed = self.sender.tail();
+        let printed = self.sender.last_output();
         let received =
             self.receiver.join().map_err(|_| Error::process("the receiver of copied data panicked", ""))?;
         match received? {
-            Ok(COPIED_BYTES) => Ok(took),
+            Ok(COPIED_BYTES) => Ok(duration),
             Ok(bytes) => Err(Error::process(format!("only {bytes} bytes were copied"), printed)),
             Err(cause) => Err(Error::System { what: "cannot receive copied data".into(), cause }),
         }
@@ -245,12 +253,12 @@ type Receiver = JoinHandle<Result<io::Result<u64>, LabError>>;
 
 /// Listens on a host, accepts one connection, and counts its bytes.
 fn receive(host: &Host) -> Result<(SocketAddr, Receiver), Error> {
-    let system = |cause| Error::System { what: "cannot listen for copied data".into(), cause };
-    let listener = host.enter(|| TcpListener::bind((host.address(), 0)))?.map_err(system)?;
-    let address = listener.local_addr().map_err(system)?;
-    listener.set_nonblocking(true).map_err(system)?;
+    let failure = |cause| Error::System { what: "cannot listen for copied data".into(), cause };
+    let listener = host.run_inside(|| TcpListener::bind((host.address(), 0)))?.map_err(failure)?;
+    let address = listener.local_addr().map_err(failure)?;
+    listener.set_nonblocking(true).map_err(failure)?;
     let count = move || {
-        let deadline = Instant::now() + COPY_WITHIN;
+        let deadline = Instant::now() + COPY_TIMEOUT;
         let mut stream = loop {
             match listener.accept() {
                 Ok((stream, _)) => break stream,
@@ -261,7 +269,7 @@ fn receive(host: &Host) -> Result<(SocketAddr, Receiver), Error> {
             }
         };
         stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(COPY_WITHIN))?;
+        stream.set_read_timeout(Some(COPY_TIMEOUT))?;
         let (mut buffer, mut total) = (vec![0; 256 << 10], 0);
         loop {
             match stream.read(&mut buffer) {

@@ -6,20 +6,24 @@ use crate::results::{Ratio, Results, Row};
 use crate::stats::paired_ratios;
 
 pub(super) fn add_results(series: &[Series], results: &mut Results) {
-    series.iter().for_each(|series| rows(series, results));
-    let Some((one, more)) = series.split_first() else { return };
-    for many in more {
+    series.iter().for_each(|series| add_rows(series, results));
+    let Some((base, others)) = series.split_first() else { return };
+    for series in others {
         let pairs = [
             (
                 "goodput_per_helper",
                 Measurement::per_helper as fn(&Measurement, usize) -> f64,
                 "linear is 1; paper: almost linear",
             ),
-            ("helper_cpu", |seen, _| seen.helper_us, "CPU of the helpers for each request; flat is 1"),
+            (
+                "helper_cpu",
+                |measurement, _| measurement.helper_us,
+                "CPU of the helpers for each request; flat is 1",
+            ),
         ];
         for (name, value, note) in pairs {
-            let rounds = paired_ratios(&many.each(value), &one.each(value));
-            let ratio = Ratio::new(&format!("{name}_{}_over_{}", many.count, one.count), &rounds);
+            let rounds = paired_ratios(&series.each(value), &base.each(value));
+            let ratio = Ratio::new(&format!("{name}_{}_over_{}", series.count, base.count), &rounds);
             results.ratios.push(ratio.void_if(few(rounds.len())).note(note));
         }
     }
@@ -33,24 +37,24 @@ impl Measurement {
 
 impl Series {
     fn each(&self, value: fn(&Measurement, usize) -> f64) -> Vec<Option<f64>> {
-        self.rounds.each(|seen| value(seen, self.count))
+        self.rounds.each(|measurement| value(measurement, self.count))
     }
 }
 
-fn rows(series: &Series, results: &mut Results) {
-    let note = limit_note(series.rounds.good().filter_map(|seen| seen.limit.as_deref()));
+fn add_rows(series: &Series, results: &mut Results) {
+    let note = limit_note(series.rounds.valid().filter_map(|measurement| measurement.limit.as_deref()));
     let spoilt = series.rounds.left_out();
     let mut row = |metric: &str, unit: &str, note: &str, value: &dyn Fn(&Measurement) -> Option<f64>| {
-        let values: Vec<f64> = series.rounds.good().filter_map(value).collect();
+        let values: Vec<f64> = series.rounds.valid().filter_map(value).collect();
         let row = Row::new("helped", metric, unit, &values).param("helpers", series.count);
         results.rows.push(row.note(note).note(&spoilt));
     };
-    row("goodput", "1/s", &note, &|seen| Some(seen.messages_per_s));
-    row("goodput_per_helper", "1/s", &note, &|seen| Some(seen.per_helper(series.count)));
-    row("helper_cpu_us_per_request", "µs", "", &|seen| Some(seen.helper_us));
-    row("server_cpu_us_per_request", "µs", "", &|seen| Some(seen.server_us));
-    row("server_cpu", "% of a core", "", &|seen| Some(seen.server_percent));
-    row("messages_per_batch", "messages", "", &|seen| seen.messages_per_batch);
+    row("goodput", "1/s", &note, &|measurement| Some(measurement.messages_per_s));
+    row("goodput_per_helper", "1/s", &note, &|measurement| Some(measurement.per_helper(series.count)));
+    row("helper_cpu_us_per_request", "µs", "", &|measurement| Some(measurement.helper_us));
+    row("server_cpu_us_per_request", "µs", "", &|measurement| Some(measurement.server_us));
+    row("server_cpu", "% of a core", "", &|measurement| Some(measurement.server_percent));
+    row("messages_per_batch", "messages", "", &|measurement| measurement.messages_per_batch);
 }
 
 #[cfg(test)]
@@ -59,19 +63,20 @@ mod tests {
     use crate::machine::Machine;
 
     /// Results of four rounds; a rate of 0 is a spoilt round.
-    fn seen(messages_per_s: [f64; 4], helper_us: f64) -> [Option<Measurement>; 4] {
-        let seen = |messages_per_s| Measurement { messages_per_s, helper_us, ..Measurement::default() };
-        messages_per_s.map(|messages_per_s| (messages_per_s > 0.0).then(|| seen(messages_per_s)))
+    fn measurements(messages_per_s: [f64; 4], helper_us: f64) -> [Option<Measurement>; 4] {
+        let measurement =
+            |messages_per_s| Measurement { messages_per_s, helper_us, ..Measurement::default() };
+        messages_per_s.map(|messages_per_s| (messages_per_s > 0.0).then(|| measurement(messages_per_s)))
     }
 
     #[test]
-    fn linear_growth_is_a_ratio_of_one_per_helper() {
+    fn linear_throughput_has_a_ratio_of_1_per_helper() {
         let mut results = Results::new("helpers", Machine::default());
-        let one = seen([4_000.0, 4_000.0, 4_000.0, 0.0], 30.0);
-        let mut four = seen([16_000.0, 14_400.0, 16_000.0, 16_000.0], 33.0);
+        let one = measurements([4_000.0, 4_000.0, 4_000.0, 0.0], 30.0);
+        let mut four = measurements([16_000.0, 14_400.0, 16_000.0, 16_000.0], 33.0);
         four[3].as_mut().unwrap().limit = Some("the helpers used 70 % of the quota".into());
-        let series =
-            [(1, one), (4, four)].map(|(count, seen)| Series { count, rounds: seen.into_iter().collect() });
+        let series = [(1, one), (4, four)]
+            .map(|(count, rounds)| Series { count, rounds: rounds.into_iter().collect() });
         add_results(&series, &mut results);
         let ratio = |name: &str| results.ratios.iter().find(|r| r.name == name).unwrap();
         let linear = ratio("goodput_per_helper_4_over_1");

@@ -10,18 +10,18 @@ use std::time::{Duration, Instant};
 use spillway_load::config::ProtocolKind;
 
 use crate::error::Error;
-use crate::experiments::common::rounds::{print_line, turns};
+use crate::experiments::common::rounds::{measurement_order, print_line};
 use crate::experiments::common::saturation::few;
 use crate::generator::{Clients, Order, Routes, Traffic};
 use crate::goodput::Tally;
 use crate::measure::{disturbed, stopped};
 use crate::results::{Results, Row, left_out};
 use crate::scene::Setting;
-use crate::stage::{Echo, Helper, Middles, Stage};
+use crate::stage::{Echo, Helper, MiddleHosts, Stage};
 
 use super::{Effort, HELPERS};
 
-const ARRIVE_WITHIN: Duration = Duration::from_secs(10);
+const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Requests a second of each client: enough to use its connection, and too few to load a host.
 const RATE_EACH_PER_S: f64 = 1.0;
@@ -30,7 +30,7 @@ const RATE_EACH_PER_S: f64 = 1.0;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Spread {
     asked: usize,
-    seen: Vec<Arrival>,
+    arrivals: Vec<Arrival>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -39,17 +39,17 @@ struct Arrival {
     /// Clients that stayed at the server.
     direct: u64,
     /// Time from relief on to the arrival of the last client.
-    within_ms: f64,
-    /// Why `within_ms` is not valid. The clients' choices do not depend on disturbances.
+    duration_ms: f64,
+    /// Why `duration_ms` is not valid. The clients' choices do not depend on disturbances.
     spoilt: Option<String>,
 }
 
 impl Arrival {
     /// Clients of the fullest helper, divided by the mean over all helpers.
     fn max_over_mean(&self) -> Option<f64> {
-        let all: u64 = self.connections.iter().sum();
-        let most = *self.connections.iter().max()?;
-        (all > 0).then(|| most as f64 * self.connections.len() as f64 / all as f64)
+        let total: u64 = self.connections.iter().sum();
+        let largest = *self.connections.iter().max()?;
+        (total > 0).then(|| largest as f64 * self.connections.len() as f64 / total as f64)
     }
 }
 
@@ -58,25 +58,26 @@ pub(super) fn run(
     effort: &Effort,
     out: &mut dyn Write,
 ) -> Result<(Vec<Spread>, Tally), Error> {
-    let stage = Stage::set_with("spread", setting, Middles { count: effort.spread_over, quota: None })?;
+    let stage =
+        Stage::create_with("spread", setting, MiddleHosts { count: effort.spread_over, quota: None })?;
     let echo = stage.echo()?;
     let helpers = stage.helpers(echo.link, &HELPERS)?;
-    let mut arrivals = Arrivals { stage: &stage, effort, echo, helpers, tally: Tally::default() };
-    let one = |&asked: &usize| Spread { asked, ..Spread::default() };
-    let mut spreads: Vec<Spread> = effort.asked.iter().map(one).collect();
-    for (round, at) in turns(effort.arrivals, spreads.len()) {
-        let spread = &mut spreads[at];
-        let arrival = arrivals.arrive(spread.asked)?;
+    let mut setup = Setup { stage: &stage, effort, echo, helpers, tally: Tally::default() };
+    let new_spread = |&asked: &usize| Spread { asked, ..Spread::default() };
+    let mut spreads: Vec<Spread> = effort.asked.iter().map(new_spread).collect();
+    for (round, index) in measurement_order(effort.arrivals, spreads.len()) {
+        let spread = &mut spreads[index];
+        let arrival = setup.measure_arrival(spread.asked)?;
         print_arrival(out, round, spread.asked, &arrival);
-        spread.seen.push(arrival);
+        spread.arrivals.push(arrival);
     }
-    let Arrivals { tally, echo, helpers, .. } = arrivals;
+    let Setup { tally, echo, helpers, .. } = setup;
     drop((echo, helpers));
     stage.close()?;
     Ok((spreads, tally))
 }
 
-struct Arrivals<'a> {
+struct Setup<'a> {
     stage: &'a Stage,
     effort: &'a Effort,
     echo: Echo,
@@ -84,10 +85,10 @@ struct Arrivals<'a> {
     tally: Tally,
 }
 
-impl Arrivals<'_> {
-    fn arrive(&mut self, asked: usize) -> Result<Arrival, Error> {
+impl Setup<'_> {
+    fn measure_arrival(&mut self, asked: usize) -> Result<Arrival, Error> {
         let count = self.effort.clients;
-        let traffic = Traffic { speech: ProtocolKind::Echo, ..Traffic::default() };
+        let traffic = Traffic { protocol: ProtocolKind::Echo, ..Traffic::default() };
         let helpers: Vec<SocketAddr> = self.helpers.iter().map(|helper| helper.address).collect();
         let routes = Routes {
             helpers,
@@ -105,13 +106,13 @@ impl Arrivals<'_> {
         generators.order(&Order::Rate(RATE_EACH_PER_S * f64::from(count)))?;
         generators.sleep_until_ms(0);
         std::thread::sleep(self.effort.settle);
-        let (before, begun) = (self.stage.snapshot(&self.helpers)?, Instant::now());
+        let (before, started_at) = (self.stage.snapshot(&self.helpers)?, Instant::now());
         generators.order(&Order::Help)?;
-        while generators.helped_now() < count && begun.elapsed() < ARRIVE_WITHIN {
+        while generators.helped_now() < count && started_at.elapsed() < ARRIVAL_TIMEOUT {
             generators.check()?;
             std::thread::sleep(POLL_INTERVAL);
         }
-        let within_ms = begun.elapsed().as_secs_f64() * 1e3;
+        let duration_ms = started_at.elapsed().as_secs_f64() * 1e3;
         let used = self.stage.snapshot(&self.helpers)?.since(&before);
         let status = |helper: &Helper| {
             let failed = |why| Error::process(format!("cannot read a helper's status: {why}"), "");
@@ -124,28 +125,29 @@ impl Arrivals<'_> {
         self.helpers.iter_mut().try_for_each(Helper::check)?;
         // Busy clients and helpers do not spoil an arrival: their load is part of what is measured.
         let spoilt = stopped(&used).or_else(|| disturbed(&used));
-        Ok(Arrival { connections, direct, within_ms, spoilt })
+        Ok(Arrival { connections, direct, duration_ms, spoilt })
     }
 }
 
 pub(super) fn add_results(spreads: &[Spread], effort: &Effort, results: &mut Results) {
     for spread in spreads {
-        let reasons: Vec<String> = spread.seen.iter().filter_map(|arrival| arrival.spoilt.clone()).collect();
-        let spoilt = left_out(&reasons, spread.seen.len());
+        let reasons: Vec<String> =
+            spread.arrivals.iter().filter_map(|arrival| arrival.spoilt.clone()).collect();
+        let spoilt = left_out(&reasons, spread.arrivals.len());
         let mut row = |metric: &str, unit: &str, note: &str, value: &dyn Fn(&Arrival) -> Option<f64>| {
-            let values: Vec<f64> = spread.seen.iter().filter_map(value).collect();
+            let values: Vec<f64> = spread.arrivals.iter().filter_map(value).collect();
             let row = Row::new("clients that choose", metric, unit, &values)
                 .param("asked", spread.asked)
                 .param("clients", effort.clients)
                 .param("helpers", effort.spread_over);
-            let few = few(values.len());
-            results.rows.push(row.note(note).void_if(few));
+            let too_few = few(values.len());
+            results.rows.push(row.note(note).void_if(too_few));
         };
-        let expected = if spread.asked == 1 { "a helper at random" } else { "expected ≤ 1.15" };
+        let expected = if spread.asked == 1 { "a helper chosen at random" } else { "expected ≤ 1.15" };
         row("max_over_mean_load", "ratio", expected, &Arrival::max_over_mean);
         row("not_helped", "clients", "", &|arrival| Some(arrival.direct as f64));
-        let timed = |arrival: &Arrival| arrival.spoilt.is_none().then_some(arrival.within_ms);
-        row("all_arrived_ms", "ms", &format!("seen each 100 ms; {spoilt}"), &timed);
+        let timed = |arrival: &Arrival| arrival.spoilt.is_none().then_some(arrival.duration_ms);
+        row("all_arrived_ms", "ms", &format!("measured each 100 ms; {spoilt}"), &timed);
     }
 }
 
@@ -159,7 +161,7 @@ fn print_arrival(out: &mut dyn Write, round: usize, asked: usize, arrival: &Arri
             round + 1,
             arrival.connections,
             arrival.direct,
-            arrival.within_ms,
+            arrival.duration_ms,
         ),
     );
 }
@@ -170,19 +172,19 @@ mod tests {
     use crate::machine::Machine;
 
     #[test]
-    fn the_fullest_helper_is_compared_with_an_even_spread() {
+    fn max_over_mean_compares_the_fullest_helper_with_an_even_spread() {
         let arrival = |connections: &[u64]| Arrival {
             connections: connections.to_vec(),
             direct: 1_000 - connections.iter().sum::<u64>(),
-            within_ms: 80.0,
+            duration_ms: 80.0,
             spoilt: None,
         };
         assert_eq!(arrival(&[250, 250, 250, 250]).max_over_mean(), Some(1.0));
         assert_eq!(arrival(&[0, 0, 0, 0]).max_over_mean(), None);
-        let mut seen =
+        let mut arrivals =
             vec![arrival(&[300, 200, 250, 250]), arrival(&[250; 4]), arrival(&[270, 260, 230, 200])];
-        seen[0].spoilt = Some("a stall".into());
-        let spread = Spread { asked: 2, seen };
+        arrivals[0].spoilt = Some("a stall".into());
+        let spread = Spread { asked: 2, arrivals };
         let mut results = Results::new("helpers", Machine::default());
         add_results(&[spread], &Effort::full(), &mut results);
         let row = |metric: &str| results.rows.iter().find(|row| row.metric == metric).unwrap();

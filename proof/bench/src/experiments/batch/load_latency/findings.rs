@@ -1,7 +1,7 @@
 //! Latency curves and the ranges in which helping pays, as rows and ratios.
 
 use super::{Effort, Series};
-use crate::experiments::common::curves::{Pays, Point, pays};
+use crate::experiments::common::curves::{PayingRange, Point, paying_range};
 use crate::measure::Step;
 use crate::results::{Ratio, Results, Row, few, left_out};
 use crate::stats::paired_ratios;
@@ -9,29 +9,29 @@ use crate::stats::paired_ratios;
 const ROUNDS_MIN: usize = 3;
 
 pub(super) fn add_results(series: &[Series], effort: &Effort, results: &mut Results) {
-    series.iter().for_each(|series| rows(series, effort, results));
+    series.iter().for_each(|series| add_rows(series, effort, results));
     for helped in series.iter().filter(|series| series.helpers > 0) {
-        let same = |direct: &&Series| direct.helpers == 0 && direct.operation == helped.operation;
-        if let Some(direct) = series.iter().find(same) {
-            pay_off(direct, helped, effort, results);
-            ratios(direct, helped, effort, results);
+        let is_direct = |direct: &&Series| direct.helpers == 0 && direct.operation == helped.operation;
+        if let Some(direct) = series.iter().find(is_direct) {
+            add_paying_range(direct, helped, effort, results);
+            add_ratios(direct, helped, effort, results);
         }
     }
 }
 
 impl Series {
-    fn points(&self, at: usize) -> impl Iterator<Item = &Point> {
-        self.rounds.iter().filter_map(move |curve| curve.get(at).map(|(point, _)| point))
+    fn points(&self, rate_index: usize) -> impl Iterator<Item = &Point> {
+        self.rounds.iter().filter_map(move |curve| curve.get(rate_index).map(|(point, _)| point))
     }
 
-    fn p99(&self, at: usize) -> Vec<Option<f64>> {
+    fn p99(&self, rate_index: usize) -> Vec<Option<f64>> {
         let p99 = |point: &Point| if let Point::P99(us) = point { Some(*us as f64) } else { None };
-        self.points(at).map(p99).collect()
+        self.points(rate_index).map(p99).collect()
     }
 
-    /// The steps of all rounds with a p99 at `rates[at]`.
-    fn steps(&self, at: usize) -> impl Iterator<Item = &Step> {
-        self.rounds.iter().filter_map(move |curve| match curve.get(at) {
+    /// The steps of all rounds with a p99 at `rates[rate_index]`.
+    fn steps(&self, rate_index: usize) -> impl Iterator<Item = &Step> {
+        self.rounds.iter().filter_map(move |curve| match curve.get(rate_index) {
             Some((Point::P99(_), Some(step))) => Some(step),
             _ => None,
         })
@@ -43,12 +43,12 @@ impl Series {
     }
 }
 
-fn rows(series: &Series, effort: &Effort, results: &mut Results) {
-    for (at, &rate) in effort.rates.iter().enumerate() {
-        let over = series.points(at).filter(|point| matches!(point, Point::Over)).count();
+fn add_rows(series: &Series, effort: &Effort, results: &mut Results) {
+    for (rate_index, &rate) in effort.rates.iter().enumerate() {
+        let over = series.points(rate_index).filter(|point| matches!(point, Point::Over)).count();
         let mut spoilt = Vec::new();
         let mut limits = Vec::new();
-        for point in series.points(at) {
+        for point in series.points(rate_index) {
             match point {
                 Point::Spoilt(why) => spoilt.push(why.clone()),
                 Point::Limit(why) => limits.push(why.clone()),
@@ -56,70 +56,71 @@ fn rows(series: &Series, effort: &Effort, results: &mut Results) {
             }
         }
         let rounds = series.rounds.len();
-        let late = (over > 0).then(|| format!("later than is of use in {over} of {rounds} rounds"));
+        let late = (over > 0).then(|| format!("above the useful limit in {over} of {rounds} rounds"));
         let limit =
             limits.first().map(|why| format!("beyond this machine in {} rounds: {why}", limits.len()));
         let note = |row: Row| {
             let row = row.param("offered_per_s", rate).note(left_out(&spoilt, rounds));
             row.note(late.as_deref().unwrap_or("")).note(limit.as_deref().unwrap_or(""))
         };
-        let p99: Vec<f64> = series.p99(at).into_iter().flatten().collect();
+        let p99: Vec<f64> = series.p99(rate_index).into_iter().flatten().collect();
         results.rows.push(note(series.row("p99_us", "µs", &p99)));
         if p99.is_empty() {
             continue;
         }
-        let mut more = |metric: &str, unit: &str, value: &dyn Fn(&Step) -> Option<f64>| {
-            let values: Vec<f64> = series.steps(at).filter_map(value).collect();
+        let mut step_row = |metric: &str, unit: &str, value: &dyn Fn(&Step) -> Option<f64>| {
+            let values: Vec<f64> = series.steps(rate_index).filter_map(value).collect();
             results.rows.push(series.row(metric, unit, &values).param("offered_per_s", rate));
         };
-        more("p50_us", "µs", &|step| step.span.quantile_us(0.5).map(|us| us as f64));
-        more("server_cpu", "% of a core", &|step| Some(step.used.server_percent()));
+        step_row("p50_us", "µs", &|step| step.span.quantile_us(0.5).map(|us| us as f64));
+        step_row("server_cpu", "% of a core", &|step| Some(step.used.server_percent()));
         if series.helpers > 0 {
-            more("messages_per_batch", "messages", &|step| step.used.messages_per_batch());
+            step_row("messages_per_batch", "messages", &|step| step.used.messages_per_batch());
         }
     }
 }
 
 /// Adds the range of rates in which helping pays, over all rounds.
-fn pay_off(direct: &Series, helped: &Series, effort: &Effort, results: &mut Results) {
+fn add_paying_range(direct: &Series, helped: &Series, effort: &Effort, results: &mut Results) {
     let points = |curve: &super::Curve| curve.iter().map(|(point, _)| point.clone()).collect::<Vec<_>>();
-    let rounds: Vec<(Option<Pays>, bool)> = direct
+    let rounds: Vec<(Option<PayingRange>, bool)> = direct
         .rounds
         .iter()
         .zip(&helped.rounds)
         .map(|(direct, helped)| {
             let (direct, helped) = (points(direct), points(helped));
             // The helped curve ended at the highest rate or at a limit of the laboratory.
-            let open = !helped.iter().any(|point| matches!(point, Point::Over));
-            (pays(&effort.rates, &direct, &helped), open)
+            let is_open = !helped.iter().any(|point| matches!(point, Point::Over));
+            (paying_range(&effort.rates, &direct, &helped), is_open)
         })
         .collect();
-    let values = |end: fn(&Pays) -> f64| -> Vec<f64> {
-        rounds.iter().filter_map(|(pays, _)| pays.as_ref().map(end)).collect()
+    let values = |end: fn(&PayingRange) -> f64| -> Vec<f64> {
+        rounds.iter().filter_map(|(range, _)| range.as_ref().map(end)).collect()
     };
-    let never = rounds.iter().filter(|(pays, _)| pays.is_none()).count();
+    let never = rounds.iter().filter(|(range, _)| range.is_none()).count();
     let never = (never > 0).then(|| format!("in {never} of {} rounds helping never paid", rounds.len()));
-    let open = rounds.iter().any(|(_, open)| *open).then_some("at least: nothing higher could be seen");
+    let open =
+        rounds.iter().any(|(_, is_open)| *is_open).then_some("at least: higher rates could not be measured");
     for (metric, values, note) in [
-        ("pays_from_per_s", values(|pays| pays.from), None),
-        ("pays_until_per_s", values(|pays| pays.until), open),
+        ("pays_from_per_s", values(|range| range.from), None),
+        ("pays_until_per_s", values(|range| range.until), open),
     ] {
-        let few = few(values.len(), "rounds", ROUNDS_MIN);
+        let too_few = few(values.len(), "rounds", ROUNDS_MIN);
         let row = helped.row(metric, "1/s", &values).note(never.as_deref().unwrap_or(""));
-        results.rows.push(row.note(note.unwrap_or("")).void_if(few));
+        results.rows.push(row.note(note.unwrap_or("")).void_if(too_few));
     }
 }
 
 /// Adds helped over direct for each rate at which both have a p99.
-fn ratios(direct: &Series, helped: &Series, effort: &Effort, results: &mut Results) {
-    for (at, &rate) in effort.rates.iter().enumerate() {
-        let rounds = paired_ratios(&helped.p99(at), &direct.p99(at));
+fn add_ratios(direct: &Series, helped: &Series, effort: &Effort, results: &mut Results) {
+    for (rate_index, &rate) in effort.rates.iter().enumerate() {
+        let rounds = paired_ratios(&helped.p99(rate_index), &direct.p99(rate_index));
         if rounds.is_empty() {
             continue;
         }
         let name = format!("p99_{}_helped_{}_over_direct_at_{rate}", helped.operation.name(), helped.helpers);
-        let few = few(rounds.len(), "rounds", ROUNDS_MIN);
-        results.ratios.push(Ratio::new(&name, &rounds).void_if(few));
+        let too_few = few(rounds.len(), "rounds", ROUNDS_MIN);
+        results.ratios.push(Ratio::new(&name, &rounds).void_if(too_few));
     }
 }
 
@@ -139,7 +140,7 @@ mod tests {
             connections: 10,
             settle: Duration::ZERO,
             length: Duration::ZERO,
-            tries: 1,
+            attempts_max: 1,
         }
     }
 
@@ -150,15 +151,15 @@ mod tests {
         Series { operation, helpers, rounds: vec![curve.into(); 3] }
     }
 
-    fn stated(series: &[Series]) -> Results {
+    fn results_of(series: &[Series]) -> Results {
         let mut results = Results::new("load-latency", Machine::default());
         add_results(series, &effort(), &mut results);
         results
     }
 
     #[test]
-    fn helping_is_compared_with_the_same_operation_direct() {
-        let results = stated(&[
+    fn helped_is_compared_with_the_same_operation_direct() {
+        let results = results_of(&[
             series(Operation::Get, 0, [200, 800, 0]),
             series(Operation::Get, 1, [400, 400, 500]),
             series(Operation::Set, 0, [200, 300, 400]),
@@ -183,21 +184,21 @@ mod tests {
     }
 
     #[test]
-    fn useless_latencies_have_a_note_and_no_figure() {
-        let results = stated(&[series(Operation::Get, 0, [200, 800, 0])]);
+    fn latencies_above_the_useful_limit_have_a_note_and_no_value() {
+        let results = results_of(&[series(Operation::Get, 0, [200, 800, 0])]);
         let rows: Vec<_> = results.rows.iter().filter(|row| row.metric == "p99_us").collect();
         assert!(rows.len() == 3 && rows[0].valid && !rows[2].valid);
-        assert!(rows[2].why.contains("later than is of use in 3 of 3 rounds"), "{}", rows[2].why);
+        assert!(rows[2].why.contains("above the useful limit in 3 of 3 rounds"), "{}", rows[2].why);
         assert_eq!(results.rows.iter().filter(|row| row.metric == "server_cpu").count(), 2);
     }
 
     #[test]
-    fn a_limit_of_the_machine_does_not_end_a_curve() {
+    fn a_limit_of_the_machine_makes_the_paying_range_open_ended() {
         let mut helped = series(Operation::Get, 1, [400, 400, 0]);
         for curve in &mut helped.rounds {
             curve[2].0 = Point::Limit("the clients used 85 % of a core".into());
         }
-        let results = stated(&[series(Operation::Get, 0, [500, 0, 0]), helped]);
+        let results = results_of(&[series(Operation::Get, 0, [500, 0, 0]), helped]);
         let until = results.rows.iter().find(|row| row.metric == "pays_until_per_s").unwrap();
         assert!(until.median == Some(2_000.0) && until.why.contains("at least"), "{until:?}");
         let last = results.rows.iter().rfind(|row| row.metric == "p99_us").unwrap();

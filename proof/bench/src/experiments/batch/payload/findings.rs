@@ -7,44 +7,48 @@ use crate::results::{Ratio, Results, Row};
 use crate::stats::paired_ratios;
 
 pub(super) fn add_results(series: &[Series], effort: &Effort, results: &mut Results) {
-    series.iter().for_each(|series| rows(series, results));
+    series.iter().for_each(|series| add_rows(series, results));
     for &quota in &effort.quotas_percent {
         let find = |path: Path, payload: usize| {
-            series.iter().find(|s| s.path == path && s.payload == payload && s.quota_percent == quota)
+            series.iter().find(|series| {
+                series.path == path && series.payload == payload && series.quota_percent == quota
+            })
         };
         let pairs: Vec<(&Series, &Series)> = effort
             .payloads
             .iter()
             .filter_map(|&payload| Some((find(Path::Direct, payload)?, find(Path::Helped, payload)?)))
             .collect();
-        let each = |series: &Series| series.rounds.each(|seen| seen.messages_per_s);
+        let each = |series: &Series| series.rounds.each(|measurement| measurement.messages_per_s);
         for (direct, helped) in &pairs {
             let rounds = paired_ratios(&each(helped), &each(direct));
             let name = format!("helped_over_direct_{}_at_{quota}_percent", direct.payload);
             results.ratios.push(Ratio::new(&name, &rounds).void_if(few(rounds.len())));
         }
-        results.rows.push(crossing_row("crossing_bytes", quota, &pairs, effort, |seen| seen.messages_per_s));
+        results.rows.push(crossing_row("crossing_bytes", quota, &pairs, effort, |measurement| {
+            measurement.messages_per_s
+        }));
         // The crossing of costs is valid even if the server was not the limit.
-        let messages_per_cpu_us = |seen: &Measurement| 1.0 / seen.server_us;
+        let messages_per_cpu_us = |measurement: &Measurement| 1.0 / measurement.server_us;
         results.rows.push(crossing_row("crossing_cpu_bytes", quota, &pairs, effort, messages_per_cpu_us));
     }
 }
 
-fn rows(series: &Series, results: &mut Results) {
-    let note = limit_note(series.rounds.good().filter_map(|seen| seen.limit.as_deref()));
+fn add_rows(series: &Series, results: &mut Results) {
+    let note = limit_note(series.rounds.valid().filter_map(|measurement| measurement.limit.as_deref()));
     let spoilt = series.rounds.left_out();
     let mut row = |metric: &str, unit: &str, note: &str, value: &dyn Fn(&Measurement) -> Option<f64>| {
-        let values: Vec<f64> = series.rounds.good().filter_map(value).collect();
+        let values: Vec<f64> = series.rounds.valid().filter_map(value).collect();
         let row = Row::new(series.path.name(), metric, unit, &values).param("payload_bytes", series.payload);
         results.rows.push(row.param("quota_percent", series.quota_percent).note(note).note(&spoilt));
     };
-    row("messages_per_s", "1/s", &note, &|seen| Some(seen.messages_per_s));
-    let megabytes = |seen: &Measurement| seen.messages_per_s * series.payload as f64 / 1e6;
-    row("goodput_mb_per_s", "MB/s", "payload, one way", &|seen| Some(megabytes(seen)));
-    row("server_cpu_us_per_message", "µs", "", &|seen| Some(seen.server_us));
-    row("quota_used", "%", "", &|seen| Some(100.0 * seen.quota_share));
+    row("messages_per_s", "1/s", &note, &|measurement| Some(measurement.messages_per_s));
+    let megabytes = |measurement: &Measurement| measurement.messages_per_s * series.payload as f64 / 1e6;
+    row("goodput_mb_per_s", "MB/s", "payload, one way", &|measurement| Some(megabytes(measurement)));
+    row("server_cpu_us_per_message", "µs", "", &|measurement| Some(measurement.server_us));
+    row("quota_used", "%", "", &|measurement| Some(100.0 * measurement.quota_share));
     if series.path == Path::Helped {
-        row("messages_per_batch", "messages", "", &|seen| seen.messages_per_batch);
+        row("messages_per_batch", "messages", "", &|measurement| measurement.messages_per_batch);
     }
 }
 
@@ -58,23 +62,27 @@ fn crossing_row(
 ) -> Row {
     let crossings: Vec<Crossing> = (0..effort.rounds)
         .filter_map(|round| {
-            let at = |series: &Series| series.rounds.get(round).map(&value);
+            let value_of = |series: &Series| series.rounds.get(round).map(&value);
             let ratio = |(direct, helped): &(&Series, &Series)| {
-                Some((direct.payload as f64, at(helped)? / at(direct)?))
+                Some((direct.payload as f64, value_of(helped)? / value_of(direct)?))
             };
             let found = crossing(&pairs.iter().filter_map(ratio).collect::<Vec<_>>())?;
             // A crossing below the first valid payload of this round is unknown if smaller payloads were spoilt.
-            let unknown = matches!(found, Crossing::Before(at) if pairs[0].0.payload as f64 != at);
-            (!unknown).then_some(found)
+            let is_unknown = matches!(found, Crossing::Before(bytes) if pairs[0].0.payload as f64 != bytes);
+            (!is_unknown).then_some(found)
         })
         .collect();
     let count = |kind: fn(&Crossing) -> bool| crossings.iter().filter(|crossing| kind(crossing)).count();
     let note = |count: usize, text: &str| (count > 0).then(|| format!("{text} in {count} rounds"));
-    let beyond =
-        note(count(|c| matches!(c, Crossing::Beyond(_))), "at least: helped is ahead at every payload");
-    let before =
-        note(count(|c| matches!(c, Crossing::Before(_))), "at most: helped is behind at every payload");
-    let values: Vec<f64> = crossings.iter().map(|crossing| crossing.at()).collect();
+    let beyond = note(
+        count(|crossing| matches!(crossing, Crossing::Beyond(_))),
+        "at least: helped is ahead at every payload",
+    );
+    let before = note(
+        count(|crossing| matches!(crossing, Crossing::Before(_))),
+        "at most: helped is behind at every payload",
+    );
+    let values: Vec<f64> = crossings.iter().map(|crossing| crossing.position()).collect();
     let row = Row::new("helped", metric, "B", &values).param("quota_percent", quota);
     row.note(beyond.unwrap_or_default()).note(before.unwrap_or_default()).void_if(few(values.len()))
 }
@@ -85,11 +93,11 @@ mod tests {
     use crate::machine::Machine;
 
     fn series(path: Path, payload: usize, messages_per_s: f64, server_us: f64) -> Series {
-        let seen = Measurement { messages_per_s, server_us, ..Measurement::default() };
-        Series { path, payload, quota_percent: 5.0, rounds: vec![Some(seen); 5].into_iter().collect() }
+        let measurement = Measurement { messages_per_s, server_us, ..Measurement::default() };
+        Series { path, payload, quota_percent: 5.0, rounds: vec![Some(measurement); 5].into_iter().collect() }
     }
 
-    fn stated(series: &[Series]) -> Results {
+    fn results_of(series: &[Series]) -> Results {
         let mut payloads: Vec<usize> = series.iter().map(|series| series.payload).collect();
         payloads.dedup();
         let effort = Effort { payloads, quotas_percent: vec![5.0], ..Effort::full() };
@@ -100,7 +108,7 @@ mod tests {
 
     #[test]
     fn the_crossing_lies_between_payloads() {
-        let results = stated(&[
+        let results = results_of(&[
             series(Path::Direct, 1_024, 1_000.0, 50.0),
             series(Path::Helped, 1_024, 2_000.0, 10.0),
             series(Path::Direct, 4_096, 1_000.0, 60.0),
@@ -125,9 +133,9 @@ mod tests {
             series(Path::Direct, 4_096, 1_000.0, 60.0),
             series(Path::Helped, 4_096, 500.0, 70.0),
         ];
-        let seen = all[1].rounds.get(0).cloned();
-        all[1].rounds = (0..5).map(|round| seen.clone().filter(|_| round > 0)).collect();
-        let results = stated(&all);
+        let measurement = all[1].rounds.get(0).cloned();
+        all[1].rounds = (0..5).map(|round| measurement.clone().filter(|_| round > 0)).collect();
+        let results = results_of(&all);
         let row = results.rows.iter().find(|row| row.metric == "crossing_bytes").unwrap();
         assert_eq!((row.median, row.runs, row.valid), (Some(1_024.0), 4, true));
         assert!(row.why.contains("at most"), "{row:?}");

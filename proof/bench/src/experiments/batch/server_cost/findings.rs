@@ -25,14 +25,14 @@ const ENCRYPTED_EXPECTED: [(u16, &str); 2] = [(20, "expected ≤ 1.10"), (200, "
 
 pub(super) fn add_results(measured: &mut Measured, effort: &Effort, results: &mut Results) {
     for series in &measured.series {
-        series_rows(series, results);
+        add_series_rows(series, results);
     }
     for offered in &measured.offered {
-        offered_rows(offered, results);
+        add_offered_rows(offered, results);
     }
     for idle in &measured.idle {
         let row = |system: &str, metric: &str, value: f64| {
-            Row::new(system, metric, "% of a core", &[value]).param("server", idle.speech.to_string())
+            Row::new(system, metric, "% of a core", &[value]).param("server", idle.protocol.to_string())
         };
         results.rows.push(row("helper", "idle_helper_cpu_percent", idle.helper_percent).note("expected < 1"));
         // The server's own timers use CPU time without the shim as well: subtract it.
@@ -44,18 +44,18 @@ pub(super) fn add_results(measured: &mut Measured, effort: &Effort, results: &mu
         results.rows.push(row("with shim", "idle_server_cpu_percent", idle.shim_percent));
         results.rows.push(row("without shim", "idle_server_cpu_percent", idle.plain_percent));
     }
-    ratios(measured, effort, results);
+    add_ratios(measured, effort, results);
     results.checks = measured.tally.checks();
     // Always 0: a driver ends the experiment at its first wrong byte.
-    results.checks.push(Check::none("wrong_in_batches", 0, &format!("{} replies", measured.driven)));
+    results.checks.push(Check::none("wrong_in_batches", 0, &format!("{} replies", measured.driver_requests)));
 }
 
-fn series_rows(series: &Series, results: &mut Results) {
+fn add_series_rows(series: &Series, results: &mut Results) {
     let spoilt = left_out(&series.spoilt, series.costs.len());
     let mut row = |metric: &str, unit: &str, value: fn(&Cost) -> f64| {
         let values: Vec<f64> = series.costs.iter().flatten().map(value).collect();
         let mut row = Row::new(&series.path.name(), metric, unit, &values)
-            .param("server", series.speech.to_string())
+            .param("server", series.protocol.to_string())
             .param("request", request_name(series.get_ratio))
             .param("value_bytes", series.value_size)
             .param("part", series.part)
@@ -73,21 +73,21 @@ fn series_rows(series: &Series, results: &mut Results) {
     }
 }
 
-fn offered_rows(offered: &Offered, results: &mut Results) {
+fn add_offered_rows(offered: &Offered, results: &mut Results) {
     let runs = offered.direct.len() + offered.helped.len();
     let spoilt = left_out(&offered.spoilt, runs);
     let row = |system: &str, metric: &str, unit: &str, values: &[f64]| {
         Row::new(system, metric, unit, values)
-            .param("server", offered.speech.to_string())
+            .param("server", offered.protocol.to_string())
             .param("offered_per_s", offered.rate_per_s)
             .note(&spoilt)
     };
     for (system, costs) in [("direct, without shim", &offered.direct), ("helped", &offered.helped)] {
-        let over = |value: &dyn Fn(&Cost) -> Option<f64>| {
+        let values_of = |value: &dyn Fn(&Cost) -> Option<f64>| {
             costs.iter().flatten().filter_map(value).collect::<Vec<f64>>()
         };
-        let quantile = |q: f64| over(&|cost: &Cost| cost.span.quantile_us(q).map(|us| us as f64));
-        let server = over(&|cost| Some(cost.server_us()));
+        let quantile = |q: f64| values_of(&|cost: &Cost| cost.span.quantile_us(q).map(|us| us as f64));
+        let server = values_of(&|cost| Some(cost.server_us()));
         results.rows.push(row(system, "server_cpu_us_per_request", "µs", &server));
         results.rows.push(row(system, "p50_us", "µs", &quantile(0.5)));
         results.rows.push(row(system, "p99_us", "µs", &quantile(0.99)));
@@ -95,12 +95,12 @@ fn offered_rows(offered: &Offered, results: &mut Results) {
             system,
             "total_cpu_us_per_request",
             "µs",
-            &over(&|cost| Some(cost.total_us())),
+            &values_of(&|cost| Some(cost.total_us())),
         ));
         if system == "helped" {
-            let batches = over(&|cost| cost.used.messages_per_batch());
+            let batches = values_of(&|cost| cost.used.messages_per_batch());
             results.rows.push(row(system, "messages_per_batch", "messages", &batches));
-            let helper = over(&|cost| Some(cost.middle_us()));
+            let helper = values_of(&|cost| Some(cost.middle_us()));
             results.rows.push(row(system, "helper_cpu_us_per_request", "µs", &helper));
         }
     }
@@ -115,45 +115,50 @@ fn offered_rows(offered: &Offered, results: &mut Results) {
     }
 }
 
-fn ratios(measured: &Measured, effort: &Effort, results: &mut Results) {
-    let find = |speech: ProtocolKind, part: &str, path: Path| {
-        measured.series.iter().find(|s| s.speech == speech && s.part == part && s.path == path)
+fn add_ratios(measured: &Measured, effort: &Effort, results: &mut Results) {
+    let find = |protocol: ProtocolKind, part: &str, path: Path| {
+        measured
+            .series
+            .iter()
+            .find(|series| series.protocol == protocol && series.part == part && series.path == path)
     };
-    for speech in [ProtocolKind::Memcached, ProtocolKind::Redis] {
+    for protocol in [ProtocolKind::Memcached, ProtocolKind::Redis] {
         if let (Some(shim), Some(plain)) =
-            (find(speech, "pairs", Path::Shim), find(speech, "pairs", Path::Plain))
+            (find(protocol, "pairs", Path::Shim), find(protocol, "pairs", Path::Plain))
         {
             let pairs = paired_ratios(&shim.server_us(), &plain.server_us());
-            let few = few(pairs.len(), "pairs", PAIRS_MIN);
-            let name = format!("{speech}_shim_over_plain");
-            results.ratios.push(Ratio::new(&name, &pairs).void_if(few).note(SHIM_EXPECTED));
+            let too_few = few(pairs.len(), "pairs", PAIRS_MIN);
+            let name = format!("{protocol}_shim_over_plain");
+            results.ratios.push(Ratio::new(&name, &pairs).void_if(too_few).note(SHIM_EXPECTED));
         }
         for &batch in &effort.mix_batches {
-            let (Some(encrypted), Some(plain)) =
-                (find(speech, "links", Path::Batch(batch)), find(speech, "links", Path::Unencrypted(batch)))
-            else {
+            let (Some(encrypted), Some(plain)) = (
+                find(protocol, "links", Path::Batch(batch)),
+                find(protocol, "links", Path::Unencrypted(batch)),
+            ) else {
                 continue;
             };
-            let server = if speech == ProtocolKind::Memcached { String::new() } else { format!("{speech}_") };
+            let server =
+                if protocol == ProtocolKind::Memcached { String::new() } else { format!("{protocol}_") };
             let name = format!("{server}encrypted_over_plain_links_{batch}");
             let expected = ENCRYPTED_EXPECTED.iter().find(|(size, _)| *size == batch);
             let ratio = Ratio::paired(&name, &encrypted.server_us(), &plain.server_us());
-            let note = format!("{speech}; {}", expected.map_or("", |(_, text)| text));
+            let note = format!("{protocol}; {}", expected.map_or("", |(_, text)| text));
             results.ratios.push(ratio.note(note));
         }
-        side_rows(measured, speech, results);
-        let Some(plain) = find(speech, "batches", Path::Plain) else { continue };
+        add_side_rows(measured, protocol, results);
+        let Some(plain) = find(protocol, "batches", Path::Plain) else { continue };
         let alone = effort.mix_batches.iter().map(|&batch| (batch, Path::Alone(batch), "_alone"));
         let batches = effort.batches.iter().map(|&batch| (batch, Path::Batch(batch), ""));
         for (batch, path, suffix) in batches.chain(alone) {
-            let Some(helped) = find(speech, "batches", path) else { continue };
-            let expected = EXPECTED.iter().find(|(of, size, _)| (*of, *size) == (speech, batch));
+            let Some(helped) = find(protocol, "batches", path) else { continue };
+            let expected = EXPECTED.iter().find(|(server, size, _)| (*server, *size) == (protocol, batch));
             let expected = if suffix.is_empty() {
                 expected.map_or("", |(_, _, text)| text)
             } else {
                 "one link, one batch at a time, beside 200 plain clients"
             };
-            let name = format!("{speech}_direct_over_helped_{batch}{suffix}");
+            let name = format!("{protocol}_direct_over_helped_{batch}{suffix}");
             let ratio = Ratio::paired(&name, &plain.server_us(), &helped.server_us());
             results.ratios.push(ratio.note(expected));
         }
@@ -161,16 +166,18 @@ fn ratios(measured: &Measured, effort: &Effort, results: &mut Results) {
 }
 
 /// Adds direct over helped for other requests, with which helping gains less or loses, as rows.
-fn side_rows(measured: &Measured, speech: ProtocolKind, results: &mut Results) {
-    let mixes = || measured.series.iter().filter(move |s| s.speech == speech && s.part == "mixes");
-    for helped in mixes().filter(|s| matches!(s.path, Path::Batch(_))) {
-        let same = |s: &&Series| {
-            s.path == Path::Plain && (s.value_size, s.get_ratio) == (helped.value_size, helped.get_ratio)
+fn add_side_rows(measured: &Measured, protocol: ProtocolKind, results: &mut Results) {
+    let mixes =
+        || measured.series.iter().filter(move |series| series.protocol == protocol && series.part == "mixes");
+    for helped in mixes().filter(|series| matches!(series.path, Path::Batch(_))) {
+        let is_plain = |series: &&Series| {
+            series.path == Path::Plain
+                && (series.value_size, series.get_ratio) == (helped.value_size, helped.get_ratio)
         };
-        let Some(plain) = mixes().find(same) else { continue };
+        let Some(plain) = mixes().find(is_plain) else { continue };
         let gains = paired_ratios(&plain.server_us(), &helped.server_us());
         let mut row = Row::new(&helped.path.name(), "direct_over_helped", "×", &gains)
-            .param("server", speech.to_string())
+            .param("server", protocol.to_string())
             .param("request", request_name(helped.get_ratio))
             .param("value_bytes", helped.value_size);
         if median(&gains).is_some_and(|gain| gain < 1.0) {
@@ -196,18 +203,31 @@ mod tests {
     fn series(path: Path, part: &'static str, us: &[f64]) -> Series {
         let costs = us.iter().map(|&us| (us > 0.0).then(|| cost(us))).collect();
         let spoilt = us.iter().filter(|us| **us <= 0.0).map(|_| "a stall".to_owned()).collect();
-        Series { speech: ProtocolKind::Memcached, path, value_size: 64, get_ratio: 1.0, part, costs, spoilt }
+        Series {
+            protocol: ProtocolKind::Memcached,
+            path,
+            value_size: 64,
+            get_ratio: 1.0,
+            part,
+            costs,
+            spoilt,
+        }
     }
 
-    fn stated(series: Vec<Series>) -> Results {
+    fn results_of(series: Vec<Series>) -> Results {
         let idle = Idle {
-            speech: ProtocolKind::Memcached,
+            protocol: ProtocolKind::Memcached,
             helper_percent: 0.2,
             shim_percent: 0.0625,
             plain_percent: 0.03125,
         };
-        let mut measured =
-            Measured { series, idle: vec![idle], tally: Tally::default(), driven: 5, ..Measured::default() };
+        let mut measured = Measured {
+            series,
+            idle: vec![idle],
+            tally: Tally::default(),
+            driver_requests: 5,
+            ..Measured::default()
+        };
         let mut results = Results::new("server-cost", Machine::default());
         add_results(&mut measured, &Effort::full(), &mut results);
         results
@@ -217,7 +237,7 @@ mod tests {
     fn ratios_compare_within_rounds_and_need_enough_of_them() {
         let mut shim = vec![5.1; 15];
         shim[3] = 0.0;
-        let results = stated(vec![
+        let results = results_of(vec![
             series(Path::Plain, "pairs", &[5.0; 15]),
             series(Path::Shim, "pairs", &shim),
             series(Path::Plain, "batches", &[6.0; 5]),
@@ -242,7 +262,7 @@ mod tests {
 
     #[test]
     fn encryption_is_compared_within_rounds_of_the_same_batches() {
-        let results = stated(vec![
+        let results = results_of(vec![
             series(Path::Batch(20), "batches", &[9.0; 5]),
             series(Path::Batch(20), "links", &[2.1; 15]),
             series(Path::Unencrypted(20), "links", &[2.0; 15]),
@@ -268,7 +288,7 @@ mod tests {
         let mut plain = series(Path::Plain, "mixes", &[10.0; 3]);
         let mut helped = series(Path::Batch(20), "mixes", &[12.0; 3]);
         (plain.value_size, helped.value_size) = (4096, 4096);
-        let results = stated(vec![plain, helped]);
+        let results = results_of(vec![plain, helped]);
         let row = results.rows.iter().find(|r| r.metric == "direct_over_helped").unwrap();
         assert!(row.why.contains("helping loses"), "{row:?}");
     }

@@ -4,11 +4,11 @@ use super::{Effort, Fault, RunResult};
 use crate::results::{Check, Results, Row, few, left_out};
 
 const ROUNDS_MIN: usize = 5;
-const RECOVERED: &str = "from the fault to the first moment, looked for every 10 ms, from which three 100 ms bins in a \
+const RECOVERED: &str = "from the fault to the first moment, checked every 10 ms, from which three 100 ms bins in a \
                          row each have ≥ 95 % of the throughput of the second before; counted are right replies within \
                          50 ms, by the time at which they were due";
 const THROUGHPUT: &str =
-    "the same, counting all right replies by the time at which they came: a backlog helps";
+    "as recovered_ms, with all right replies by the time of the reply: replies to a backlog count";
 const LOST: &str = "requests without a reply when the run ended";
 const REPEATED: &str = "bytes without a pending request: a session has one request under way, so a repeated reply \
                         is either too long, or has no request, or shifts all later ones";
@@ -16,35 +16,36 @@ const REORDERED: &str = "replies to another request: values follow from their ke
                          altered byte, another request's reply and a missing reply are all found";
 
 pub(super) fn add_results(series: &[(Fault, Vec<RunResult>); 3], effort: &Effort, results: &mut Results) {
-    for (fault, seen) in series {
-        rows(*fault, seen, effort, results);
+    for (fault, runs) in series {
+        add_rows(*fault, runs, effort, results);
     }
-    let all = || series.iter().flat_map(|(_, seen)| seen);
+    let all = || series.iter().flat_map(|(_, runs)| runs);
     let sum = |count: fn(&RunResult) -> u64| all().map(count).sum::<u64>();
-    let of = format!("{} replies", sum(|seen| seen.replies));
-    let trouble = all().flat_map(|seen| &seen.troubles).find(|what| !what.contains("not carried any more"));
+    let replies = format!("{} replies", sum(|run| run.replies));
+    let trouble =
+        all().flat_map(|run| &run.troubles).find(|trouble| !trouble.contains("not carried any more"));
     for (name, count) in [
-        ("lost", sum(|seen| seen.lost)),
-        ("repeated", sum(|seen| seen.repeated)),
-        ("reordered", sum(|seen| seen.reordered)),
-        ("resets", sum(|seen| seen.resets)),
+        ("lost", sum(|run| run.lost)),
+        ("repeated", sum(|run| run.repeated)),
+        ("reordered", sum(|run| run.reordered)),
+        ("resets", sum(|run| run.resets)),
     ] {
-        let mut check = Check::none(name, count, &of);
+        let mut check = Check::none(name, count, &replies);
         if let Some(trouble) = trouble.filter(|_| !check.ok) {
             check.detail.push_str(&format!(" (first: {trouble})"));
         }
         results.checks.push(check);
     }
-    let runs = all().count();
-    let felt = all().filter(|seen| seen.carried_on > 0).count();
-    let detail = format!("after {felt} of {runs} faults sessions were carried on elsewhere");
-    results.checks.push(Check::new("faults_felt", felt == runs, detail));
+    let faults = all().count();
+    let moved = all().filter(|run| run.carried_on > 0).count();
+    let detail = format!("after {moved} of {faults} faults sessions moved to another helper");
+    results.checks.push(Check::new("faults_felt", moved == faults, detail));
 }
 
-fn rows(fault: Fault, seen: &[RunResult], effort: &Effort, results: &mut Results) {
-    let good: Vec<&RunResult> = seen.iter().filter(|seen| seen.spoilt.is_none()).collect();
-    let reasons: Vec<String> = seen.iter().filter_map(|seen| seen.spoilt.clone()).collect();
-    let spoilt = left_out(&reasons, seen.len());
+fn add_rows(fault: Fault, runs: &[RunResult], effort: &Effort, results: &mut Results) {
+    let valid: Vec<&RunResult> = runs.iter().filter(|run| run.spoilt.is_none()).collect();
+    let reasons: Vec<String> = runs.iter().filter_map(|run| run.spoilt.clone()).collect();
+    let spoilt = left_out(&reasons, runs.len());
     let name = fault.name();
     let base = |metric: &str, unit: &str, values: &[f64]| {
         Row::new("sessions", metric, unit, values)
@@ -52,58 +53,58 @@ fn rows(fault: Fault, seen: &[RunResult], effort: &Effort, results: &mut Results
             .param("sessions", effort.connections)
             .param("offered_per_s", effort.rate_per_s)
     };
-    let few = few(good.len(), "runs", ROUNDS_MIN);
+    let too_few = few(valid.len(), "runs", ROUNDS_MIN);
     let never = |value: fn(&RunResult) -> Option<u64>| {
-        let never = good.iter().filter(|seen| value(seen).is_none()).count();
-        (never > 0).then(|| format!("{never} of {} runs did not get there", good.len()))
+        let never = valid.iter().filter(|run| value(run).is_none()).count();
+        (never > 0).then(|| format!("{never} of {} runs without recovery", valid.len()))
     };
     let mut row = |metric: &str, value: fn(&RunResult) -> Option<u64>, note: &str| {
-        let values: Vec<f64> = good.iter().filter_map(|seen| value(seen)).map(|ms| ms as f64).collect();
+        let values: Vec<f64> = valid.iter().filter_map(|run| value(run)).map(|ms| ms as f64).collect();
         let row = base(&format!("{metric}_{name}"), "ms", &values).note(note);
-        results.rows.push(row.void_if(never(value)).void_if(few.clone()).note(&spoilt));
+        results.rows.push(row.void_if(never(value)).void_if(too_few.clone()).note(&spoilt));
     };
     let expected = if fault == Fault::Kill { "expected ≤ 150" } else { "expected ≤ 400" };
     row(
         "recovered_ms",
-        |seen| seen.recovered_ms,
+        |run| run.recovered_ms,
         &format!("{RECOVERED}; {expected}, paper 1 s timeout + 0.4 s"),
     );
-    row("throughput_again_ms", |seen| seen.throughput_again_ms, THROUGHPUT);
-    row("first_carried_on_ms", |seen| seen.carried_on_ms.map(|(first, _)| first), "");
-    row("all_carried_on_ms", |seen| seen.carried_on_ms.map(|(_, last)| last), "");
-    row("silence_ms", |seen| Some(seen.silence_ms), "the longest time without any reply");
+    row("throughput_again_ms", |run| run.throughput_again_ms, THROUGHPUT);
+    row("first_carried_on_ms", |run| run.carried_on_ms.map(|(first, _)| first), "");
+    row("all_carried_on_ms", |run| run.carried_on_ms.map(|(_, last)| last), "");
+    row("silence_ms", |run| Some(run.silence_ms), "the longest time without any reply");
     let mut row = |metric: &str, unit: &str, value: fn(&RunResult) -> f64, note: &str| {
-        let values: Vec<f64> = good.iter().map(|seen| value(seen)).collect();
+        let values: Vec<f64> = valid.iter().map(|run| value(run)).collect();
         results.rows.push(base(metric, unit, &values).note(note).note(&spoilt));
     };
-    row("slowest_ms", "ms", |seen| seen.slowest_ms, "of all requests around the fault");
+    row("slowest_ms", "ms", |run| run.slowest_ms, "of all requests around the fault");
     row(
         "strike_ms",
         "ms",
-        |seen| seen.strike_ms,
-        "what it took to bring the fault about; recovery counts from its beginning",
+        |run| run.strike_ms,
+        "duration of the call that causes the fault; recovery counts from the start of the call",
     );
     row(
         "machine_stalled_ms",
         "ms",
-        |seen| seen.stalled_ms,
-        "while the run was looked at after the fault, all cores",
+        |run| run.stalled_ms,
+        "in the measured time after the fault, sum of all cores",
     );
     // Counts of spoilt runs are valid too: disturbances of the machine must not lose or repeat bytes.
     let mut row = |metric: &str, value: fn(&RunResult) -> u64, note: &str| {
-        let values: Vec<f64> = seen.iter().map(|seen| value(seen) as f64).collect();
+        let values: Vec<f64> = runs.iter().map(|run| value(run) as f64).collect();
         results.rows.push(base(metric, "each run", &values).note(note));
     };
-    row("lost", |seen| seen.lost, LOST);
-    row("repeated", |seen| seen.repeated, REPEATED);
-    row("reordered", |seen| seen.reordered, REORDERED);
+    row("lost", |run| run.lost, LOST);
+    row("repeated", |run| run.repeated, REPEATED);
+    row("reordered", |run| run.reordered, REORDERED);
     row(
         "carried_on",
-        |seen| seen.carried_on,
-        "sessions that went on elsewhere, again and again counted again",
+        |run| run.carried_on,
+        "moves of sessions to another helper; a session can move more than once",
     );
-    for (n, (at_ms, _)) in seen.first().iter().flat_map(|seen| &seen.course).enumerate() {
-        let rates = good.iter().filter_map(|seen| seen.course.get(n));
+    for (n, (at_ms, _)) in runs.first().iter().flat_map(|run| &run.throughput_course).enumerate() {
+        let rates = valid.iter().filter_map(|run| run.throughput_course.get(n));
         let values: Vec<f64> = rates.map(|(_, per_s)| *per_s).collect();
         results.rows.push(base("throughput_per_s", "1/s", &values).param("at_ms", *at_ms));
     }
@@ -114,18 +115,18 @@ mod tests {
     use super::*;
     use crate::machine::Machine;
 
-    fn seen(recovered_ms: Option<u64>, lost: u64) -> RunResult {
+    fn run_result(recovered_ms: Option<u64>, lost: u64) -> RunResult {
         RunResult {
             recovered_ms,
             lost,
             carried_on: 1_000,
             replies: 5,
-            course: vec![(-100, 5_000.0), (0, 0.0)],
+            throughput_course: vec![(-100, 5_000.0), (0, 0.0)],
             ..RunResult::default()
         }
     }
 
-    fn stated(kill: Vec<RunResult>, cut: Vec<RunResult>) -> Results {
+    fn results_of(kill: Vec<RunResult>, cut: Vec<RunResult>) -> Results {
         let mut results = Results::new("failover", Machine::default());
         let series = [(Fault::Kill, kill), (Fault::Stop, Vec::new()), (Fault::Cut, cut)];
         add_results(&series, &Effort::full(), &mut results);
@@ -133,17 +134,17 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_of_good_runs_and_checks_of_all() {
-        let spoilt = RunResult { spoilt: Some("a stall".into()), ..seen(Some(900), 1) };
-        let mut runs = vec![seen(Some(80), 0); 5];
+    fn rows_use_valid_runs_and_checks_use_all_runs() {
+        let spoilt = RunResult { spoilt: Some("a stall".into()), ..run_result(Some(900), 1) };
+        let mut runs = vec![run_result(Some(80), 0); 5];
         runs.push(spoilt);
-        let results = stated(runs, vec![seen(None, 0)]);
+        let results = results_of(runs, vec![run_result(None, 0)]);
         let row = |metric: &str| results.rows.iter().find(|row| row.metric == metric).unwrap();
         let kill = row("recovered_ms_kill");
         assert!(kill.valid && kill.median == Some(80.0) && kill.max == Some(80.0), "{kill:?}");
         assert!(kill.why.contains("1 of 6 measurements spoilt"), "{kill:?}");
         let cut = row("recovered_ms_cut");
-        assert!(!cut.valid && cut.why.contains("1 of 1 runs did not get there"), "{cut:?}");
+        assert!(!cut.valid && cut.why.contains("1 of 1 runs without recovery"), "{cut:?}");
         assert!(!row("recovered_ms_stop").valid);
         let course: Vec<_> = results.rows.iter().filter(|row| row.metric == "throughput_per_s").collect();
         assert!(course.len() == 4 && course[0].params["at_ms"] == -100 && course[1].median == Some(0.0));
@@ -152,8 +153,8 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_that_moved_no_session_fails_a_check() {
-        let results = stated(vec![RunResult { carried_on: 0, ..seen(Some(80), 0) }], Vec::new());
+    fn a_fault_without_moved_sessions_fails_a_check() {
+        let results = results_of(vec![RunResult { carried_on: 0, ..run_result(Some(80), 0) }], Vec::new());
         assert!(!results.passed());
     }
 }

@@ -41,23 +41,23 @@ pub fn before(bins: &[Bin], fault_ms: u64, figure: Figure) -> f64 {
 /// Time from the fault to the first moment, in steps of [`GRID_MS`], from which [`BINS_GOOD`] bins of [`BIN_MS`] in a
 /// row each have at least [`SHARE_GOOD`] of the figure before the fault. `None` without such a moment before `end_ms`.
 pub fn recovered_ms(bins: &[Bin], fault_ms: u64, end_ms: u64, figure: Figure) -> Option<u64> {
-    let good_min = SHARE_GOOD * before(bins, fault_ms, figure);
-    let good = |at_ms: u64| {
+    let count_min = SHARE_GOOD * before(bins, fault_ms, figure);
+    let is_good = |at_ms: u64| {
         let mut starts = (0..BINS_GOOD).map(|n| at_ms + n * BIN_MS);
-        good_min > 0.0
-            && starts.all(|from_ms| sum(bins, from_ms, from_ms + BIN_MS, figure) as f64 >= good_min)
+        count_min > 0.0
+            && starts.all(|from_ms| sum(bins, from_ms, from_ms + BIN_MS, figure) as f64 >= count_min)
     };
     let last_ms = end_ms.checked_sub(BINS_GOOD * BIN_MS)?;
     let first_ms = fault_ms - fault_ms % GRID_MS;
-    let at_ms = (first_ms..=last_ms).step_by(GRID_MS as usize).find(|&at_ms| good(at_ms))?;
+    let at_ms = (first_ms..=last_ms).step_by(GRID_MS as usize).find(|&at_ms| is_good(at_ms))?;
     Some(at_ms.saturating_sub(fault_ms))
 }
 
-/// When the first and the last session moved to another helper, in ms since the fault. `None` if no session moved.
+/// Times at which the first and the last session moved to another helper, in ms since the fault; `None` without moves.
 pub fn carried_on_ms(bins: &[Bin], fault_ms: u64, end_ms: u64) -> Option<(u64, u64)> {
-    let within =
-        |bin: &&Bin| bin.carried_on > 0 && (fault_ms - fault_ms % GRID_MS..end_ms).contains(&bin.at_ms);
-    let mut moments = bins.iter().filter(within).map(|bin| bin.at_ms);
+    let is_move_in_span =
+        |bin: &&Bin| bin.carrier_changes > 0 && (fault_ms - fault_ms % GRID_MS..end_ms).contains(&bin.at_ms);
+    let mut moments = bins.iter().filter(is_move_in_span).map(|bin| bin.at_ms);
     let first = moments.next()?;
     let last = moments.next_back().unwrap_or(first);
     // The last move happened before the end of its bin.
@@ -67,16 +67,21 @@ pub fn carried_on_ms(bins: &[Bin], fault_ms: u64, end_ms: u64) -> Option<(u64, u
 /// The longest time without any reply from the fault on, in ms.
 pub fn silence_ms(bins: &[Bin], fault_ms: u64, end_ms: u64) -> u64 {
     let first_ms = fault_ms - fault_ms % GRID_MS;
-    let (mut longest, mut run) = (0, 0);
+    let (mut longest, mut silence) = (0, 0);
     for at_ms in (first_ms..end_ms).step_by(GRID_MS as usize) {
-        run = if sum(bins, at_ms, at_ms + GRID_MS, replied) == 0 { run + GRID_MS } else { 0 };
-        longest = longest.max(run);
+        silence = if sum(bins, at_ms, at_ms + GRID_MS, replied) == 0 { silence + GRID_MS } else { 0 };
+        longest = longest.max(silence);
     }
     longest
 }
 
 /// The figure in steps of [`BIN_MS`], as (start of the step in ms since the fault, figure a second).
-pub fn course(bins: &[Bin], fault_ms: u64, span_ms: (i64, i64), figure: Figure) -> Vec<(i64, f64)> {
+pub fn throughput_course(
+    bins: &[Bin],
+    fault_ms: u64,
+    span_ms: (i64, i64),
+    figure: Figure,
+) -> Vec<(i64, f64)> {
     let zero_ms = (fault_ms - fault_ms % GRID_MS).cast_signed();
     (span_ms.0..span_ms.1)
         .step_by(BIN_MS as usize)
@@ -97,8 +102,8 @@ mod tests {
     fn bins(replies: impl Fn(u64) -> (u64, u64)) -> Vec<Bin> {
         let bin = |n: u64| {
             let at_ms = n * GRID_MS;
-            let (came, in_time) = if at_ms < 2_000 { (10, 10) } else { replies(at_ms - 2_000) };
-            let mut bin = Bin { at_ms, offered: 10, replied: came, ..Bin::default() };
+            let (replied, in_time) = if at_ms < 2_000 { (10, 10) } else { replies(at_ms - 2_000) };
+            let mut bin = Bin { at_ms, offered: 10, replied, ..Bin::default() };
             (bin.helped.answered, bin.helped.late) = (10, 10 - in_time);
             bin
         };
@@ -106,29 +111,29 @@ mod tests {
     }
 
     #[test]
-    fn recovery_is_the_beginning_of_three_good_bins() {
-        let fine = bins(|_| (10, 10));
-        assert_eq!(before(&fine, FAULT_MS, replied), 100.0);
-        assert_eq!(recovered_ms(&fine, FAULT_MS, 4_000, replied), Some(0));
-        let late = bins(|at| if at < 180 { (0, 0) } else { (10, 10) });
+    fn recovery_is_the_start_of_three_good_bins() {
+        let undisturbed = bins(|_| (10, 10));
+        assert_eq!(before(&undisturbed, FAULT_MS, replied), 100.0);
+        assert_eq!(recovered_ms(&undisturbed, FAULT_MS, 4_000, replied), Some(0));
+        let late = bins(|at_ms| if at_ms < 180 { (0, 0) } else { (10, 10) });
         // One empty bin of the grid is 10 % of a bin, more than the tolerated 5 %.
         assert_eq!(recovered_ms(&late, FAULT_MS, 4_000, timely), Some(177));
         assert_eq!(silence_ms(&late, FAULT_MS, 4_000), 180);
         // A relapse within the three bins delays recovery to its end.
-        let relapse = bins(|at| if at < 50 || (300..320).contains(&at) { (0, 0) } else { (10, 10) });
+        let relapse = bins(|at_ms| if at_ms < 50 || (300..320).contains(&at_ms) { (0, 0) } else { (10, 10) });
         assert_eq!(recovered_ms(&relapse, FAULT_MS, 4_000, timely), Some(317));
         assert_eq!(recovered_ms(&bins(|_| (9, 9)), FAULT_MS, 4_000, timely), None);
         assert_eq!(
             recovered_ms(&bins(|_| (10, 10)), FAULT_MS, 2_200, timely),
             None,
-            "shorter than three bins"
+            "a span shorter than three bins has no recovery"
         );
     }
 
     #[test]
     fn replies_to_a_backlog_are_throughput_but_not_in_time() {
         // No reply for 150 ms, then the whole backlog.
-        let burst = bins(|at| match at {
+        let burst = bins(|at_ms| match at_ms {
             0..150 => (0, 0),
             150 => (160, 10),
             _ => (10, 10),
@@ -138,14 +143,17 @@ mod tests {
     }
 
     #[test]
-    fn the_course_begins_at_the_fault() {
-        let all = bins(|at| if at < 200 { (5, 5) } else { (10, 10) });
-        let course = course(&all, FAULT_MS, (-200, 300), replied);
-        assert_eq!(course, [(-200, 1000.0), (-100, 1000.0), (0, 500.0), (100, 500.0), (200, 1000.0)]);
+    fn throughput_and_moves_are_relative_to_the_fault() {
+        let all = bins(|at_ms| if at_ms < 200 { (5, 5) } else { (10, 10) });
+        let throughput_course = throughput_course(&all, FAULT_MS, (-200, 300), replied);
+        assert_eq!(
+            throughput_course,
+            [(-200, 1000.0), (-100, 1000.0), (0, 500.0), (100, 500.0), (200, 1000.0)]
+        );
         let mut carried = all;
         assert_eq!(carried_on_ms(&carried, FAULT_MS, 4_000), None);
-        carried[204].carried_on = 3;
-        carried[210].carried_on = 1;
+        carried[204].carrier_changes = 3;
+        carried[210].carrier_changes = 1;
         assert_eq!(carried_on_ms(&carried, FAULT_MS, 4_000), Some((37, 107)));
     }
 }

@@ -1,25 +1,24 @@
 //! A cable between two TAP interfaces: forwards frames in both directions.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use spillway_transport::Time;
-use spillway_xdp::{Device, Endpoint, Stop, Tap};
+use spillway_xdp::{Device, Endpoint, Tap, WAKES_MAX, send};
 
-/// An interface whose `wait` also wakes up for frames of a second one.
+/// An interface whose `wait` also returns when a second interface has a frame.
 #[derive(Debug)]
-pub struct Watching {
+pub struct PairedTap {
     tap: Tap,
     other: OwnedFd,
 }
 
-impl Watching {
+impl PairedTap {
     /// Reads and writes `tap`, and waits for both. Fails if the descriptor of `other` cannot be duplicated.
-    pub fn new(tap: Tap, other: &Tap) -> io::Result<Watching> {
+    pub fn new(tap: Tap, other: &Tap) -> io::Result<PairedTap> {
         let other = other.as_fd().try_clone_to_owned()?;
-        Ok(Watching { tap, other })
+        Ok(PairedTap { tap, other })
     }
 
     pub fn into_tap(self) -> Tap {
@@ -27,34 +26,28 @@ impl Watching {
     }
 }
 
-impl Device for Watching {
-    fn recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        self.tap.recv(buffer)
+impl Device for PairedTap {
+    fn receive(&mut self) -> io::Result<Option<&[u8]>> {
+        self.tap.receive()
     }
 
-    fn send(&mut self, frame: &[u8]) -> io::Result<bool> {
-        self.tap.send(frame)
+    fn transmit(&mut self) -> io::Result<Option<&mut [u8]>> {
+        self.tap.transmit()
     }
 
-    fn wait(&mut self, timeout: Option<Duration>, stop: &Stop) -> io::Result<()> {
-        let timeout = timeout.map(|duration| Timespec {
-            tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(duration.subsec_nanos()),
-        });
-        let mut fds = [
-            PollFd::from_borrowed_fd(self.tap.as_fd(), PollFlags::IN),
-            PollFd::new(&self.other, PollFlags::IN),
-            PollFd::new(stop, PollFlags::IN),
-        ];
-        match poll(&mut fds, timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-        let failed = PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL;
-        if fds[..2].iter().any(|fd| fd.revents().intersects(failed)) {
-            return Err(io::Error::new(io::ErrorKind::NotConnected, "a TAP interface was removed"));
-        }
-        Ok(())
+    fn commit(&mut self, length: usize) -> io::Result<bool> {
+        self.tap.commit(length)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.tap.flush()
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>, wakes: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut all = [self.other.as_fd(); WAKES_MAX];
+        let count = wakes.len().min(WAKES_MAX - 1);
+        all[1..=count].copy_from_slice(&wakes[..count]);
+        self.tap.wait(timeout, &all[..=count])
     }
 }
 
@@ -80,7 +73,7 @@ impl Endpoint for Forward {
     fn begin_turn(&mut self, _now: Time) {}
 
     fn deliver(&mut self, _now: Time, frame: &[u8]) {
-        if let Err(error) = self.tap.send(frame) {
+        if let Err(error) = send(&mut self.tap, frame) {
             self.error = Some(error);
         }
     }
@@ -88,10 +81,17 @@ impl Endpoint for Forward {
     fn end_turn(&mut self, _now: Time) {}
 
     fn poll_transmit(&mut self, _now: Time, slot: &mut [u8]) -> Option<usize> {
-        self.tap.recv(slot).unwrap_or_else(|error| {
-            self.error = Some(error);
-            None
-        })
+        match self.tap.receive() {
+            Ok(frame) => {
+                let frame = frame?;
+                slot.get_mut(..frame.len())?.copy_from_slice(frame);
+                Some(frame.len())
+            }
+            Err(error) => {
+                self.error = Some(error);
+                None
+            }
+        }
     }
 
     fn poll_timeout(&self) -> Option<Time> {

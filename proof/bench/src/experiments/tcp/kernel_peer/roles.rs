@@ -21,7 +21,7 @@ pub enum Role {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gate {
-    /// From the arrival of a byte to its release.
+    /// Time from the arrival of a byte to its release.
     pub delay: Duration,
     /// Whether an echo sends bytes back only when they are released, like a server that acknowledges with its answer.
     pub replies_wait: bool,
@@ -53,13 +53,13 @@ pub struct Roles {
     is_listening: bool,
     conn: Option<Conn>,
     /// End of counting or sending; set by the first byte or when the connection opens.
-    until: Option<Time>,
+    end_time: Option<Time>,
     pub received: Stream,
     /// Bytes that the stack has accepted for sending.
     pub sent: u64,
     /// Received bytes that an echo has not sent back yet.
     waiting: VecDeque<u8>,
-    /// Pending releases: time, and the stream offset up to which to release.
+    /// Pending releases: the time of each, and the stream offset up to which it releases.
     releases: VecDeque<(Time, u64)>,
     has_finished: bool,
     pub ended: u64,
@@ -73,7 +73,7 @@ impl Roles {
             gate,
             is_listening: false,
             conn: None,
-            until: None,
+            end_time: None,
             received: Stream::default(),
             sent: 0,
             waiting: VecDeque::new(),
@@ -87,13 +87,13 @@ impl Roles {
         self.ended > 0 && self.conn.is_none()
     }
 
-    fn take<T: Transport>(&mut self, now: Time, conn: Conn, end: u64, bytes: &[u8], out: &mut T) {
+    fn receive<T: Transport>(&mut self, now: Time, conn: Conn, end: u64, bytes: &[u8], out: &mut T) {
         let begin = self.received.bytes;
         self.received.bytes = end;
         match self.role {
             Role::Sink(length) => {
-                let until = *self.until.get_or_insert(now + length);
-                self.received.count(bytes.len(), until - now, length);
+                let end_time = *self.end_time.get_or_insert(now + length);
+                self.received.count(bytes.len(), end_time - now, length);
                 let is_right = begin + bytes.len() as u64 == end && pattern::is_right(begin, bytes);
                 self.received.wrong += u64::from(!is_right);
             }
@@ -101,22 +101,22 @@ impl Roles {
             Role::Echo => self.waiting.extend(bytes),
             Role::Source(_) => self.received.wrong += 1,
         }
-        out.grant(conn, bytes.len() as u32); // a frame's
+        out.grant(conn, bytes.len() as u32); // at most a frame
         self.release_later(now, conn, end, out);
     }
 
-    fn release_later<T: Transport>(&mut self, now: Time, conn: Conn, through: u64, out: &mut T) {
+    fn release_later<T: Transport>(&mut self, now: Time, conn: Conn, end_offset: u64, out: &mut T) {
         match self.gate {
-            Some(gate) if !gate.delay.is_zero() => self.releases.push_back((now + gate.delay, through)),
-            _ => out.release(conn, through),
+            Some(gate) if !gate.delay.is_zero() => self.releases.push_back((now + gate.delay, end_offset)),
+            _ => out.release(conn, end_offset),
         }
     }
 
     /// Lets a source send as much as the stack accepts, or finish at the end of its time.
     fn pump<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
         if let Role::Source(length) = self.role {
-            let until = *self.until.get_or_insert(now + length);
-            if now < until {
+            let end_time = *self.end_time.get_or_insert(now + length);
+            if now < end_time {
                 return self.fill(conn, out);
             }
             self.finish(conn, out);
@@ -125,20 +125,20 @@ impl Roles {
 
     fn fill<T: Transport>(&mut self, conn: Conn, out: &mut T) {
         loop {
-            let bytes = pattern::from(self.sent);
-            let taken = out.send(conn, bytes);
-            self.sent += taken as u64;
-            if taken < bytes.len() {
+            let bytes = pattern::slice_from(self.sent);
+            let accepted = out.send(conn, bytes);
+            self.sent += accepted as u64;
+            if accepted < bytes.len() {
                 return;
             }
         }
     }
 
-    fn answer<T: Transport>(&mut self, conn: Conn, bytes_max: usize, out: &mut T) {
+    fn send_waiting<T: Transport>(&mut self, conn: Conn, bytes_max: usize, out: &mut T) {
         let bytes_max = bytes_max.min(self.waiting.len());
-        let taken = out.send(conn, &self.waiting.make_contiguous()[..bytes_max]);
-        self.waiting.drain(..taken);
-        self.sent += taken as u64;
+        let accepted = out.send(conn, &self.waiting.make_contiguous()[..bytes_max]);
+        self.waiting.drain(..accepted);
+        self.sent += accepted as u64;
     }
 
     fn finish<T: Transport>(&mut self, conn: Conn, out: &mut T) {
@@ -166,7 +166,7 @@ impl Application for Roles {
             return;
         }
         match event {
-            Event::Data { end, bytes } => self.take(now, conn, end, bytes, out),
+            Event::Data { end, bytes } => self.receive(now, conn, end, bytes, out),
             Event::Finished => {
                 // The FIN takes one offset (RFC 9293, 3.4).
                 self.release_later(now, conn, self.received.bytes + 1, out);
@@ -183,7 +183,7 @@ impl Application for Roles {
         }
         self.pump(now, conn, out);
         if !self.replies_wait() && !self.waiting.is_empty() {
-            self.answer(conn, usize::MAX, out);
+            self.send_waiting(conn, usize::MAX, out);
         }
     }
 
@@ -192,13 +192,13 @@ impl Application for Roles {
             self.is_listening = true;
             out.set_listening(0, true);
         }
-        while let Some((_, through)) = self.releases.front().copied().filter(|(at, _)| *at <= now) {
+        while let Some((_, end_offset)) = self.releases.front().copied().filter(|(at, _)| *at <= now) {
             self.releases.pop_front();
             let Some(conn) = self.conn else { continue };
-            out.release(conn, through);
+            out.release(conn, end_offset);
             if self.replies_wait() {
-                let bytes_max = through.min(self.received.bytes).saturating_sub(self.sent);
-                self.answer(conn, usize::try_from(bytes_max).unwrap_or(usize::MAX), out);
+                let bytes_max = end_offset.min(self.received.bytes).saturating_sub(self.sent);
+                self.send_waiting(conn, usize::try_from(bytes_max).unwrap_or(usize::MAX), out);
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddrV4;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -14,11 +15,9 @@ use spillway_tcp::recovery::Algorithm;
 use spillway_tcp::{Counters, Listener, Settings, Stack};
 use spillway_transport::Time;
 use spillway_wire::packet::ethernet::Mac;
-use spillway_xdp::{
-    Device, Driver, Endpoint, FRAME_BYTES_MAX, Faulted, Faults, FaultsOptions, Hosted, Stop, Tap, Turn,
-};
+use spillway_xdp::{Device, Driver, Endpoint, Faulted, Faults, FaultsOptions, Hosted, Stop, Tap, Turn};
 
-use super::forward::{Forward, Watching};
+use super::forward::{Forward, PairedTap};
 use super::roles::{Role, Roles, Stream};
 use super::{MTU, Plan, Sender, TIMEOUT};
 use crate::error::Error;
@@ -27,11 +26,11 @@ use crate::error::Error;
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
 /// Ethernet, IPv4 and TCP headers with timestamps: the smallest headers of a segment with payload.
 const HEADERS_BYTES: usize = 14 + 20 + 32;
-/// Longest wait of a loop that was told to stop, between two checks whether its endpoint is done.
+/// Interval of a stopping loop's checks whether its endpoint is done.
 const STOP_POLL: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Used {
+pub(super) struct LoopResult {
     /// CPU time of the thread as a share of its running time.
     pub loop_share: f64,
     pub faulted: Faulted,
@@ -46,7 +45,7 @@ pub(super) struct Used {
 pub(super) struct Running<T> {
     stop: Stop,
     has_faults: Arc<AtomicBool>,
-    thread: JoinHandle<Result<io::Result<(T, Used)>, LabError>>,
+    thread: JoinHandle<Result<io::Result<(T, LoopResult)>, LabError>>,
 }
 
 struct Loop {
@@ -76,13 +75,13 @@ impl Running<Tap> {
             let endpoint = Counted { hosted: Hosted { stack, application }, payload: 0, stopped_at: None };
             let (tap, endpoint, used) = work.run(tap, endpoint)?;
             let Hosted { stack, application } = &endpoint.hosted;
-            let again = endpoint.payload.saturating_sub(application.sent) as f64;
+            let retransmitted = endpoint.payload.saturating_sub(application.sent) as f64;
             let sender = Sender {
                 timeouts: stack.counters().timeouts as f64,
-                again_share: again / application.sent.max(1) as f64,
+                retransmitted_share: retransmitted / application.sent.max(1) as f64,
             };
             let (sent, received) = (application.sent, application.received);
-            Ok((tap, Used { sent, received, sender, trouble: trouble(stack.counters()), ..used }))
+            Ok((tap, LoopResult { sent, received, sender, trouble: trouble(stack.counters()), ..used }))
         })
     }
 }
@@ -97,7 +96,7 @@ impl Running<[Tap; 2]> {
         drain(&mut peer)?;
         drain(&mut other)?;
         Running::start(host, plan, move |work| {
-            let device = Watching::new(peer, &other)?;
+            let device = PairedTap::new(peer, &other)?;
             let (device, forward, used) = work.run(device, Forward::new(other))?;
             Ok(([device.into_tap(), forward.into_tap()?], used))
         })
@@ -108,7 +107,7 @@ impl<T: Send + 'static> Running<T> {
     fn start(
         host: &Host,
         plan: &Plan,
-        work: impl FnOnce(Loop) -> io::Result<(T, Used)> + Send + 'static,
+        work: impl FnOnce(Loop) -> io::Result<(T, LoopResult)> + Send + 'static,
     ) -> Result<Running<T>, Error> {
         let stop =
             Stop::new().map_err(|cause| Error::System { what: "cannot start a loop".into(), cause })?;
@@ -124,10 +123,10 @@ impl<T: Send + 'static> Running<T> {
     }
 
     /// Stops the loop and waits until its endpoint is done. Returns the interfaces.
-    pub fn stop(self) -> Result<(T, Used), Error> {
+    pub fn stop(self) -> Result<(T, LoopResult), Error> {
         self.stop.set();
-        let ended = self.thread.join().map_err(|_| Error::process("the loop", "it panicked"))?;
-        ended?.map_err(|cause| Error::System { what: "the loop over interfaces".into(), cause })
+        let outcome = self.thread.join().map_err(|_| Error::process("the loop", "it panicked"))?;
+        outcome?.map_err(|cause| Error::System { what: "the loop over interfaces".into(), cause })
     }
 }
 
@@ -139,16 +138,14 @@ impl<T> Running<T> {
 }
 
 impl Loop {
-    /// Runs until the loop was told to stop and the endpoint is done.
-    fn run<D: Device, E: Finish>(&self, device: D, mut endpoint: E) -> io::Result<(D, E, Used)> {
+    /// Runs until `stop` is set and the endpoint is done.
+    fn run<D: Device, E: Finish>(&self, device: D, mut endpoint: E) -> io::Result<(D, E, LoopResult)> {
         let clean = FaultsOptions { seed: self.faults.seed, ..FaultsOptions::default() };
         let mut driver = Driver::new(Faults::new(device, clean));
         let mut is_clean = true;
         let cpu_start = cpu();
         let mut loop_share = None;
-        // Never set. After `self.stop` is set, waiting for it would return at once; the loop waits for this one
-        // instead.
-        let never = Stop::new()?;
+        // A stopping loop waits without `self.stop`: a wait with it would return at once.
         loop {
             if is_clean && self.has_faults.load(Ordering::Acquire) {
                 is_clean = false;
@@ -171,21 +168,21 @@ impl Loop {
                 match is_ending {
                     true => driver
                         .device_mut()
-                        .wait(Some(timeout.map_or(STOP_POLL, |time| time.min(STOP_POLL))), &never)?,
-                    false => driver.device_mut().wait(timeout, &self.stop)?,
+                        .wait(Some(timeout.map_or(STOP_POLL, |time| time.min(STOP_POLL))), &[])?,
+                    false => driver.device_mut().wait(timeout, &[self.stop.as_fd()])?,
                 }
             }
         }
         let loop_share = loop_share.unwrap_or_default();
         let faults = driver.into_device();
         let faulted = faults.faulted();
-        Ok((faults.into_device(), endpoint, Used { loop_share, faulted, ..Used::default() }))
+        Ok((faults.into_device(), endpoint, LoopResult { loop_share, faulted, ..LoopResult::default() }))
     }
 }
 
-/// An endpoint that may have unfinished work when the loop is told to stop.
+/// An endpoint that may have unfinished work when the loop is stopped.
 trait Finish: Endpoint {
-    /// Whether the work is finished or its time limit has passed. Called in each turn after the loop was told to stop.
+    /// Whether the work is finished or its time limit has passed. Called in each turn of a stopping loop.
     fn is_done(&mut self, now: Time) -> bool;
 }
 
@@ -205,8 +202,8 @@ struct Counted {
 
 impl Finish for Counted {
     fn is_done(&mut self, now: Time) -> bool {
-        let since = *self.stopped_at.get_or_insert(now);
-        self.hosted.application.is_over() || now.since(since) > TIMEOUT
+        let stopped_at = *self.stopped_at.get_or_insert(now);
+        self.hosted.application.is_over() || now.since(stopped_at) > TIMEOUT
     }
 }
 
@@ -236,9 +233,8 @@ impl Endpoint for Counted {
 
 /// Discards frames of an earlier measurement.
 fn drain(tap: &mut Tap) -> Result<(), Error> {
-    let mut buffer = vec![0; FRAME_BYTES_MAX];
     loop {
-        match tap.recv(&mut buffer) {
+        match tap.receive() {
             Ok(Some(_)) => {}
             Ok(None) => return Ok(()),
             Err(cause) => return Err(Error::System { what: "cannot read from an interface".into(), cause }),

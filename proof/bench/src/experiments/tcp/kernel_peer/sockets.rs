@@ -45,7 +45,7 @@ pub fn prepare(stream: &TcpStream, algorithm: Algorithm) -> io::Result<()> {
 pub fn send(mut stream: &TcpStream, length: Duration) -> io::Result<u64> {
     let (start, mut sent) = (Instant::now(), 0);
     while start.elapsed() < length {
-        sent += stream.write(pattern::from(sent))? as u64;
+        sent += stream.write(pattern::slice_from(sent))? as u64;
     }
     stream.shutdown(Shutdown::Write)?;
     match stream.read(&mut [0])? {
@@ -55,39 +55,39 @@ pub fn send(mut stream: &TcpStream, length: Duration) -> io::Result<u64> {
 }
 
 /// Receives the pattern up to FIN, then sends FIN. Counts the bytes of `length` after the first one.
-pub fn take(mut stream: &TcpStream, length: Duration) -> io::Result<Stream> {
-    let (mut seen, mut until) = (Stream::default(), None);
+pub fn receive(mut stream: &TcpStream, length: Duration) -> io::Result<Stream> {
+    let (mut received, mut until) = (Stream::default(), None);
     let mut buffer = vec![0; 256 * 1024];
     loop {
         let count = stream.read(&mut buffer)?;
         if count == 0 {
             stream.shutdown(Shutdown::Write)?;
-            return Ok(seen);
+            return Ok(received);
         }
         let now = Instant::now();
         let until = *until.get_or_insert(now + length);
-        seen.count(count, until.saturating_duration_since(now), length);
-        seen.wrong += u64::from(!pattern::is_right(seen.bytes, &buffer[..count]));
-        seen.bytes += count as u64;
+        received.count(count, until.saturating_duration_since(now), length);
+        received.wrong += u64::from(!pattern::is_right(received.bytes, &buffer[..count]));
+        received.bytes += count as u64;
     }
 }
 
 /// Sends requests for `length`, one at a time. Returns the latency of each answer in ns, and the number of wrong
 /// answers.
-pub fn ask(mut stream: &TcpStream, length: Duration) -> io::Result<(Vec<u64>, u64)> {
-    let (start, mut took, mut wrong) = (Instant::now(), Vec::new(), 0);
+pub fn request(mut stream: &TcpStream, length: Duration) -> io::Result<(Vec<u64>, u64)> {
+    let (start, mut latencies_ns, mut wrong) = (Instant::now(), Vec::new(), 0);
     let mut answer = [0; MESSAGE_BYTES];
     while start.elapsed() < length {
-        let message = &pattern::from((took.len() * MESSAGE_BYTES) as u64)[..MESSAGE_BYTES];
-        let asked = Instant::now();
+        let message = &pattern::slice_from((latencies_ns.len() * MESSAGE_BYTES) as u64)[..MESSAGE_BYTES];
+        let sent_at = Instant::now();
         stream.write_all(message)?;
         stream.read_exact(&mut answer)?;
-        took.push(asked.elapsed().as_nanos() as u64); // about 2 × TIMEOUT at most
+        latencies_ns.push(sent_at.elapsed().as_nanos() as u64); // about 2 × TIMEOUT at most
         wrong += u64::from(answer != message);
     }
     stream.shutdown(Shutdown::Write)?;
     wrong += stream.read(&mut answer)? as u64;
-    Ok((took, wrong))
+    Ok((latencies_ns, wrong))
 }
 
 /// Sends received bytes back up to FIN. Returns their number.

@@ -55,7 +55,7 @@ pub fn serve(arguments: &[String]) -> Result<(), String> {
 
 /// Instructions for each message, from the difference between `messages` and five times as many. `None` if valgrind
 /// cannot be started.
-pub fn each(
+pub fn instructions_per_message(
     place: &Place,
     program: &Path,
     work: Work,
@@ -63,9 +63,9 @@ pub fn each(
     messages: usize,
 ) -> Result<Option<f64>, Error> {
     let (few, many) = (messages, 5 * messages);
-    let Some(base) = count(place, program, work, connections, few)? else { return Ok(None) };
-    let Some(all) = count(place, program, work, connections, many)? else { return Ok(None) };
-    Ok(Some(all.saturating_sub(base) as f64 / (many - few) as f64))
+    let Some(count_few) = count(place, program, work, connections, few)? else { return Ok(None) };
+    let Some(count_many) = count(place, program, work, connections, many)? else { return Ok(None) };
+    Ok(Some(count_many.saturating_sub(count_few) as f64 / (many - few) as f64))
 }
 
 fn count(
@@ -103,14 +103,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_count_is_read() {
+    fn the_instruction_count_is_parsed() {
         let output = "==7== Callgrind, a call-graph generating cache profiler\n==7== Events    : Ir\n==7== Collected : 1234567\n";
         assert_eq!(collected(output), Some(1_234_567));
         assert_eq!(collected("==7== Events    : Ir\n"), None);
     }
 
     #[test]
-    fn work_has_names() {
+    fn work_names_are_parsed() {
         for work in [Work::Echo(System::Ours), Work::Echo(System::Smoltcp), Work::Helper] {
             assert_eq!(work.to_string().parse(), Ok(work));
         }

@@ -67,17 +67,17 @@ impl<E: Echo> Scene<E> {
 
     fn open(&mut self, index: usize) -> Result<(), String> {
         let client = &mut self.clients[index];
-        let mut one = Frames::new(1);
-        one.push(|slot| Some(client.syn(slot)));
+        let mut frame = Frames::new(1);
+        frame.push(|slot| Some(client.syn(slot)));
         self.out.clear();
-        self.echo.turn(self.now, &one, 0..1, &[index], &mut self.out);
+        self.echo.turn(self.now, &frame, 0..1, &[index], &mut self.out);
         if self.out.len() != 1 {
             return Err(format!("{} frames for a SYN", self.out.len()));
         }
-        client.take_syn(self.out.get(0))?;
-        one.clear();
-        one.push(|slot| Some(client.acknowledgement(slot)));
-        self.echo.turn(self.now, &one, 0..1, &[index], &mut self.out);
+        client.accept_syn_ack(self.out.get(0))?;
+        frame.clear();
+        frame.push(|slot| Some(client.acknowledgement(slot)));
+        self.echo.turn(self.now, &frame, 0..1, &[index], &mut self.out);
         self.now = Time(self.now.0 + MESSAGE_NS);
         Ok(())
     }
@@ -85,18 +85,18 @@ impl<E: Echo> Scene<E> {
     fn run(&mut self, warm_up: usize, messages: usize) -> Result<f64, String> {
         for _ in 0..warm_up.div_ceil(BLOCK) {
             self.write();
-            self.turns();
+            self.measurement_order();
             self.check()?;
         }
-        let mut each = Vec::new();
+        let mut block_ns = Vec::new();
         for _ in 0..messages.div_ceil(BLOCK) {
             self.write();
             let start = Instant::now();
             self.counted_turns();
-            each.push(start.elapsed().as_nanos() as f64 / BLOCK as f64);
+            block_ns.push(start.elapsed().as_nanos() as f64 / BLOCK as f64);
             self.check()?;
         }
-        crate::stats::median(&each).ok_or_else(|| "no messages".into())
+        crate::stats::median(&block_ns).ok_or_else(|| "no messages".into())
     }
 
     /// Writes the messages of a block; connections take turns.
@@ -115,11 +115,11 @@ impl<E: Echo> Scene<E> {
     /// The measured code; [`super::counted`] counts instructions inside the function of this name.
     #[inline(never)]
     fn counted_turns(&mut self) {
-        self.turns();
+        self.measurement_order();
     }
 
-    /// Each client has at most one message under way, so a turn has at most one for each client.
-    fn turns(&mut self) {
+    /// Each client has at most one message under way, so a turn delivers at most one message of each client.
+    fn measurement_order(&mut self) {
         let turn = TURN.min(self.clients.len());
         for start in (0..BLOCK).step_by(turn) {
             let range = start..BLOCK.min(start + turn);

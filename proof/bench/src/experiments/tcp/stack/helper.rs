@@ -41,15 +41,15 @@ pub fn measure(clients: usize, warm_up: usize, round_trips: usize) -> Result<Cos
     for _ in 0..warm_up.div_ceil(TURN) {
         scene.round_trips()?;
     }
-    let (mut each, mut frames, mut all) = (Vec::new(), 0, 0);
+    let (mut message_ns, mut frames, mut messages_sum) = (Vec::new(), 0, 0);
     for _ in 0..round_trips.div_ceil(TURN) {
         scene.is_counted = true;
         let (messages, helper_ns, link_frames) = scene.round_trips()?;
-        each.push(helper_ns as f64 / (2 * messages) as f64);
-        (frames, all) = (frames + link_frames, all + messages);
+        message_ns.push(helper_ns as f64 / (2 * messages) as f64);
+        (frames, messages_sum) = (frames + link_frames, messages_sum + messages);
     }
-    let message_ns = crate::stats::median(&each).ok_or("no messages")?;
-    Ok(Cost { message_ns, link_frames: frames as f64 / all as f64 })
+    let message_ns = crate::stats::median(&message_ns).ok_or("no messages")?;
+    Ok(Cost { message_ns, link_frames: frames as f64 / messages_sum as f64 })
 }
 
 struct Scene {
@@ -57,7 +57,7 @@ struct Scene {
     helper: Stack,
     relay: Relay,
     server: Stack,
-    answering: Answering,
+    echo_server: EchoServer,
     clients: Vec<Client>,
     next: usize,
     to_helper: Frames,
@@ -81,7 +81,7 @@ impl Scene {
             plain_listeners: vec![0],
             keys: vec![Key::from_secret(SECRET)],
             // A batch contains the requests of one turn.
-            policy: PolicyKind::Fixed { delay: std::time::Duration::ZERO, bytes: 0 },
+            policy: PolicyKind::Fixed { interval: std::time::Duration::ZERO, size_bytes: 0 },
             ..ServiceConfig::new("echo", SERVER.into())
         };
         let mut count = 0_u8;
@@ -95,7 +95,7 @@ impl Scene {
             helper: stack(false)?,
             relay,
             server,
-            answering: Answering::default(),
+            echo_server: EchoServer::default(),
             clients: (0..clients).map(Client::new).collect(),
             next: 0,
             to_helper: Frames::new(FRAMES),
@@ -109,12 +109,12 @@ impl Scene {
             scene.exchange()?;
         }
         if scene
-            .answering
+            .echo_server
             .link
             .as_ref()
             .is_none_or(|(_, link)| !link.is_established() || !link.is_encrypted())
         {
-            return Err("the helper's link does not come up, or is not encrypted".into());
+            return Err("the helper's link is not established, or is not encrypted".into());
         }
         for index in 0..clients {
             scene.open(index)?;
@@ -128,7 +128,7 @@ impl Scene {
         let answers = self.exchange()?;
         let [answer] = &answers[..] else { return Err(format!("{} frames for a SYN", answers.len())) };
         let client = &mut self.clients[index];
-        client.take_syn(answer)?;
+        client.accept_syn_ack(answer)?;
         self.to_helper.push(|slot| Some(client.acknowledgement(slot)));
         let answers = self.exchange()?;
         if answers.is_empty() { Ok(()) } else { Err("an answer to a bare acknowledgement".into()) }
@@ -168,7 +168,7 @@ impl Scene {
             } else {
                 self.helper_turn()
             }
-            self.helper_ns += start.elapsed().as_nanos() as u64; // seconds
+            self.helper_ns += start.elapsed().as_nanos() as u64; // below 2^64
             self.to_helper.clear();
             self.to_server.clear();
             for frame in self.from_helper.iter() {
@@ -183,7 +183,13 @@ impl Scene {
                 }
             }
             self.now = Time(self.now.0 + TURN_NS);
-            turn(&mut self.server, &mut self.answering, self.now, self.to_server.iter(), &mut self.to_helper);
+            turn(
+                &mut self.server,
+                &mut self.echo_server,
+                self.now,
+                self.to_server.iter(),
+                &mut self.to_helper,
+            );
             self.link_frames += self.to_server.len() + self.to_helper.len();
             if self.to_helper.len() == 0 {
                 return Ok(answers);
@@ -206,12 +212,12 @@ impl Scene {
 
 /// The server's end of the link: replies to each request with the same bytes.
 #[derive(Debug, Default)]
-struct Answering {
+struct EchoServer {
     link: Option<(Conn, ServerLink)>,
 }
 
-impl Answering {
-    fn take(&mut self, now: Time, bytes: &[u8]) {
+impl EchoServer {
+    fn receive(&mut self, now: Time, bytes: &[u8]) {
         let Some((_, link)) = &mut self.link else { return };
         let mut scratch = Scratch::new();
         let mut bytes = link.unseal(now, bytes, &mut scratch);
@@ -220,7 +226,7 @@ impl Answering {
                 ServerEvent::Connect { id, .. } => link.accept(id),
                 ServerEvent::Data { id, bytes } => {
                     link.compose(id, bytes);
-                    link.consumed(id, bytes.len()).expect("consumed at most what was received");
+                    link.consumed(id, bytes.len()).expect("consumed bytes should not exceed received bytes");
                 }
                 _ => {}
             }
@@ -228,7 +234,7 @@ impl Answering {
     }
 }
 
-impl Application for Answering {
+impl Application for EchoServer {
     fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
         match event {
             Event::Opened { peer, .. } => {
@@ -251,8 +257,8 @@ impl Application for Answering {
                 out.grant(conn, 1 << 20);
             }
             Event::Data { bytes, .. } => {
-                self.take(now, bytes);
-                out.grant(conn, bytes.len() as u32); // a frame's
+                self.receive(now, bytes);
+                out.grant(conn, bytes.len() as u32); // at most a frame
             }
             _ => {}
         }

@@ -28,7 +28,7 @@ impl Application for EchoApplication {
             Event::Opened { .. } => out.grant(conn, 1 << 16),
             Event::Data { bytes, .. } => {
                 out.send(conn, bytes);
-                out.grant(conn, bytes.len() as u32); // a frame's
+                out.grant(conn, bytes.len() as u32); // at most a frame
             }
             _ => {}
         }

@@ -32,7 +32,7 @@ impl Theirs {
         let mut interface = Interface::new(config, &mut wire, Instant::ZERO);
         let address = IpCidr::new(STACK_IP.into(), 24);
         let mut is_full = false;
-        interface.update_ip_addrs(|all| is_full = all.push(address).is_err());
+        interface.update_ip_addrs(|addresses| is_full = addresses.push(address).is_err());
         if is_full {
             return Err("smoltcp cannot store its address".into());
         }
@@ -57,7 +57,7 @@ impl Theirs {
 
 impl Echo for Theirs {
     fn turn(&mut self, now: Time, frames: &Frames, range: Range<usize>, owners: &[usize], out: &mut Frames) {
-        let now = Instant::from_micros((now.0 / 1000) as i64); // hours
+        let now = Instant::from_micros((now.0 / 1000) as i64); // the clock starts near 0
         let mut wire = Wire { frames, range: range.clone(), out };
         let Theirs { interface, sockets, handles } = self;
         while interface.poll_ingress_single(now, &mut wire, sockets) != PollIngressSingleResult::None {}
