@@ -3,14 +3,14 @@
 use std::fmt;
 use std::sync::PoisonError;
 
-use spillway_net::{BoundListener, Sockets};
+use spillway_net::BoundListener;
 use spillway_relay::ConfigError;
 use tracing::info;
 
 use crate::config::{HelperConfig, Service, StartError};
 use crate::contexts::{net_config, relay_config};
 use crate::control::ReloadOutcome;
-use crate::listeners::ListenerTable;
+use crate::engine::Port;
 use crate::relay_app::RelayApp;
 use crate::running::{Running, Settings, warn_of_ineffective_settings};
 
@@ -26,6 +26,7 @@ impl Running {
         let Settings { config: before, listeners } = self.settings().clone();
         let restart = keep_restart_settings(&before, &mut config);
         config.check()?;
+        self.engine.check(&config)?;
         let net = net_config(&config, &self.threads);
         let plan = listeners.plan(&config, self.threads.count, &net)?;
         let relay = relay_config(&config, &plan.table, &self.threads);
@@ -37,11 +38,13 @@ impl Running {
             let (relay, removed, table) = (relay.clone(), plan.removed.clone(), plan.table.clone());
             let (connections_max, patience) = (net.connections_max, net.input_patience);
             let drain_deadline = config.drain_deadline;
-            move |now, app: &mut RelayApp, out: &mut Sockets| {
+            move |now, app: &mut RelayApp, out: &mut Port<'_>| {
                 out.set_connections_max(connections_max);
                 out.set_input_patience(patience);
-                listeners.into_iter().for_each(|(index, listener)| out.put_listener(index, listener));
-                set_keep_alive(&table, out);
+                for (index, listener) in listeners {
+                    out.put_listener(now, (index, listener), table.kind(index), &app.log);
+                }
+                out.set_keep_alive(&table);
                 // Fails only if a drain has begun since `check_on_threads`; the settings have no effect then.
                 let _ = app.relay.reconfigure(now, relay, drain_deadline, out);
                 removed.into_iter().for_each(|index| out.drop_listener(index));
@@ -70,17 +73,13 @@ impl Running {
     fn check_on_threads(&self, relay: &spillway_relay::Config) -> Result<(), StartError> {
         let checks = self.remotes.iter().map(|_| {
             let relay = relay.clone();
-            move |_, app: &mut RelayApp, _: &mut Sockets| app.relay.check_change(&relay)
+            move |_, app: &mut RelayApp, _: &mut Port<'_>| app.relay.check_change(&relay)
         });
         let refusal = |checked: Option<Result<(), ConfigError>>| {
             checked.ok_or(StartError::Silent)?.map_err(StartError::Relay)
         };
         self.run_on_all(checks).into_iter().try_for_each(refusal)
     }
-}
-
-fn set_keep_alive(table: &ListenerTable, out: &mut Sockets) {
-    table.iter().for_each(|(index, listener)| out.set_keep_alive(index, listener.keep_alive));
 }
 
 /// One socket of each new listener for each thread. A thread may take any entry of the list.
@@ -97,12 +96,16 @@ fn keep_restart_settings(before: &HelperConfig, config: &mut HelperConfig) -> Ve
     let mut changed = Vec::new();
     let mut keep = |key: &str, is_changed: bool| changed.extend(is_changed.then(|| key.to_owned()));
     keep("helper.engine", before.engine != config.engine);
+    keep("helper.interface", before.interface != config.interface);
+    keep("helper.xdp", before.xdp != config.xdp);
     keep("helper.threads", before.threads != config.threads);
     keep("helper.socket", before.socket != config.socket);
     keep("helper.admin_group", before.admin_group != config.admin_group);
     keep("helper.metrics", before.metrics != config.metrics);
     keep("helper.load_answers", before.load_answers != config.load_answers);
     config.engine = before.engine;
+    config.interface.clone_from(&before.interface);
+    config.xdp.clone_from(&before.xdp);
     config.threads = before.threads;
     config.socket.clone_from(&before.socket);
     config.admin_group.clone_from(&before.admin_group);

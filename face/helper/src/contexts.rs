@@ -6,15 +6,14 @@ use std::time::Duration;
 
 use spillway_batch::{Encryption, Limits, PolicyKind};
 use spillway_daemon::ThreadWatch;
-use spillway_net::{
-    Clock, Config as NetConfig, Context, ContextListeners, allowed_cores, pin_current_thread,
-};
+use spillway_net::{Clock, Config as NetConfig, ContextListeners, allowed_cores, pin_current_thread};
 use spillway_relay::{
     Config as RelayConfig, LoadConfig, Measurement, Relay, ServiceConfig, SheddingSettings,
 };
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::config::{HelperConfig, Protocol, Service, StartError};
+use crate::engine::{Chosen, Context, EngineState};
 use crate::listeners::{ListenerKind, ListenerTable};
 use crate::log::{Entry, Log};
 use crate::quota;
@@ -46,6 +45,22 @@ impl Threads {
         let cores = if configured == 0 { allowed_cores() } else { Vec::new() };
         let count = if cores.is_empty() { configured.max(1) } else { cores.len() };
         Threads { count, cores, cpu_quota: quota::cores() }
+    }
+
+    /// With at most `count_max` threads. `configured`: as for [`new`](Self::new).
+    pub fn at_most(configured: usize, count_max: usize) -> Threads {
+        let mut threads = Threads::new(configured);
+        if threads.count > count_max {
+            if configured > 0 {
+                let count = threads.count;
+                warn!(
+                    "threads = {count}: {count_max} run, because the interface has {count_max} receive queues"
+                );
+            }
+            threads.count = count_max;
+            threads.cores.truncate(count_max);
+        }
+        threads
     }
 
     /// A thread's share of a limit, with half of it added: the kernel spreads clients unevenly over threads.
@@ -143,15 +158,43 @@ fn load_config(config: &HelperConfig, threads: &Threads) -> LoadConfig {
     }
 }
 
-pub fn context(
-    thread: usize,
+/// The contexts of all threads, and what stays known of the engine.
+pub fn contexts(
+    engine: Chosen,
+    threads: usize,
     relay: &RelayConfig,
     net: &NetConfig,
-    clock: Clock,
     log: &Log,
-) -> Result<Context<RelayApp>, StartError> {
+) -> Result<(Vec<Context>, EngineState), StartError> {
     // A host without random bytes is an error at start.
     getrandom::fill(&mut [0; 32]).map_err(|error| StartError::Host(io::Error::other(error)))?;
+    let clock = Clock::start();
+    let applications: Vec<RelayApp> =
+        (0..threads).map(|thread| application(thread, relay, log)).collect::<Result<_, _>>()?;
+    match engine {
+        Chosen::Sockets => {
+            let on_sockets = |application: RelayApp| {
+                let (thread, log) = (application.thread, log.clone());
+                let hook = move |notice| {
+                    log.put(Entry::Net { thread, notice });
+                };
+                spillway_net::Context::new(net.clone(), ContextListeners::default(), clock, application, hook)
+                    .map(Context::Sockets)
+                    .map_err(StartError::Host)
+            };
+            let contexts = applications.into_iter().map(on_sockets).collect::<Result<_, _>>()?;
+            Ok((contexts, EngineState::Sockets))
+        }
+        Chosen::Xdp(engine) => {
+            let (contexts, state) = engine.into_contexts(applications, net, clock)?;
+            let state = EngineState::Xdp(state);
+            info!("engine {state}");
+            Ok((contexts, state))
+        }
+    }
+}
+
+fn application(thread: usize, relay: &RelayConfig, log: &Log) -> Result<RelayApp, StartError> {
     let random = Box::new(|bytes: &mut [u8]| {
         if let Err(error) = getrandom::fill(bytes) {
             // The host had random bytes at start. Links must not open with predictable nonces, so the helper ends.
@@ -159,19 +202,14 @@ pub fn context(
         }
     });
     let relay = Relay::new(relay.clone(), random).map_err(StartError::Relay)?;
-    let app = RelayApp { relay, thread, log: log.clone(), notices_dropped: 0 };
-    let log = log.clone();
-    let hook = move |notice| {
-        log.put(Entry::Net { thread, notice });
-    };
-    Context::new(net.clone(), ContextListeners::default(), clock, app, hook).map_err(StartError::Host)
+    Ok(RelayApp { relay, thread, log: log.clone(), notices_dropped: 0 })
 }
 
 /// Runs a context on a new thread, which ends when the context is stopped.
 pub fn spawn(
     thread: usize,
     core: Option<usize>,
-    mut context: Context<RelayApp>,
+    mut context: Context,
     watch: &ThreadWatch,
 ) -> Result<JoinHandle<()>, StartError> {
     let run = move || {

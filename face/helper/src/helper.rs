@@ -7,13 +7,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use spillway_daemon::{ControlPorts, ServedPorts, ThreadWatch};
-use spillway_net::{Clock, Context, Remote, Sockets};
 use spillway_transport::Time;
 use tracing::{info, warn};
 
-use crate::config::{Engine, HelperConfig, StartError};
-use crate::contexts::{Threads, context, net_config, relay_config, spawn};
+use crate::config::{HelperConfig, StartError};
+use crate::contexts::{Threads, contexts, net_config, relay_config, spawn};
 use crate::control::{Control, SettingsSource};
+use crate::engine::{Context, Port, Remote, choose};
 use crate::history::Sampler;
 use crate::listeners::{ListenerKind, ListenerTable};
 use crate::log::{Log, Names};
@@ -49,7 +49,11 @@ impl Helper {
         watch: ThreadWatch,
     ) -> Result<Helper, StartError> {
         config.check()?;
-        let threads = Threads::new(config.threads);
+        let engine = choose(&config)?;
+        let threads = match engine.threads_max() {
+            Some(count_max) => Threads::at_most(config.threads, count_max),
+            None => Threads::new(config.threads),
+        };
         let net = net_config(&config, &threads);
         let plan = ListenerTable::default().plan(&config, threads.count, &net)?;
         let relay = relay_config(&config, &plan.table, &threads);
@@ -58,21 +62,18 @@ impl Helper {
             .map_err(StartError::Port)?;
 
         warn_of_ineffective_settings(&config);
-        if config.engine == Engine::Auto {
-            info!("engine auto: sockets, because this version has no other");
-        }
         let names = Names::default();
         names.add(config.services.iter().map(|service| service.name.as_str()));
         let log = start_log(&watch, names.clone())?;
-        let clock = Clock::start();
-        let mut contexts = Vec::with_capacity(threads.count);
-        for thread in 0..threads.count {
-            contexts.push(context(thread, &relay, &net, clock, &log)?);
-        }
+        let (mut contexts, engine) = contexts(engine, threads.count, &relay, &net, &log)?;
         for (index, listeners) in plan.new {
+            let kind = plan.table.kind(index);
             for (context, listener) in contexts.iter_mut().zip(listeners) {
-                context.command(|_, _, out| out.put_listener(index, listener));
+                context.command(|now, app, out| out.put_listener(now, (index, listener), kind, &app.log));
             }
+        }
+        for context in &mut contexts {
+            context.command(|_, _, out| out.set_keep_alive(&plan.table));
         }
         for service in &config.services {
             let (name, server) = (&service.name, &service.server);
@@ -80,7 +81,7 @@ impl Helper {
         }
         let remotes = contexts.iter().map(Context::remote).collect();
         let settings = Settings { config, listeners: plan.table };
-        let running = Arc::new(Running::new(remotes, threads, names, settings, watch.clone()));
+        let running = Arc::new(Running::new(remotes, engine, threads, names, settings, watch.clone()));
         let control = Arc::new(Control::new(running, source));
         let mut helper = Helper { control, watch, threads: Vec::new(), ports: None, sampler: None };
         for (thread, context) in contexts.into_iter().enumerate() {
@@ -149,7 +150,7 @@ impl Helper {
 
     /// Whether a condition holds on all threads. It holds for a thread that has ended, and not for a silent one. The wait
     /// is limited, because a drain must end at its deadline.
-    fn all_threads(&self, condition: fn(Time, &mut RelayApp, &mut Sockets) -> bool) -> bool {
+    fn all_threads(&self, condition: fn(Time, &mut RelayApp, &mut Port<'_>) -> bool) -> bool {
         self.running().remotes.iter().all(|remote| {
             remote
                 .run_and_wait_timeout(STATUS_TIMEOUT, condition)

@@ -1,4 +1,4 @@
-//! The helper: one relay per core on kernel sockets.
+//! The helper: one relay per core, on kernel sockets or on the user-level TCP stack.
 //!
 //! [`Helper::start`] binds the listening ports and keeps links to the servers open. The helper accepts clients while a
 //! link is up; otherwise the kernel refuses them. [`run`] is the `spillway helper` command: a helper that runs until
@@ -13,6 +13,7 @@ mod change;
 mod connections;
 mod contexts;
 mod distribution;
+mod engine;
 mod health;
 mod helper;
 mod history;

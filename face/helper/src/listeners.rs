@@ -49,6 +49,12 @@ impl ListenerTable {
         self.owned(service, kind).map(|(_, listener)| listener.bound).collect()
     }
 
+    /// The kind of the listener of an index.
+    pub fn kind(&self, index: u16) -> ListenerKind {
+        let listener = self.0.get(usize::from(index)).and_then(Option::as_ref);
+        listener.map_or(ListenerKind::Plain, |listener| listener.owner.1)
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = (u16, &Listener)> {
         (0_u16..).zip(&self.0).filter_map(|(index, listener)| Some((index, listener.as_ref()?)))
     }

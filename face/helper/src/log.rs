@@ -20,8 +20,18 @@ const SHED_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub enum Entry {
-    Relay { thread: usize, notice: Notice },
-    Net { thread: usize, notice: spillway_net::Notice },
+    Relay {
+        thread: usize,
+        notice: Notice,
+    },
+    Net {
+        thread: usize,
+        notice: spillway_net::Notice,
+    },
+    /// A listener could not be added while the helper runs.
+    Listener {
+        error: String,
+    },
 }
 
 /// The network threads' end of the log.
@@ -91,6 +101,7 @@ pub fn write(entries: &Entries, services: &Names) {
         match entry {
             Entry::Relay { thread, notice } => write_relay(thread, &notice, services, &mut limiter),
             Entry::Net { thread, notice } => warn!(thread, "{notice}"),
+            Entry::Listener { error } => warn!("a new listener is left out: {error}"),
         }
     }
 }

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use spillway_daemon::{ThreadWatch, raise_open_files};
 use spillway_metrics::process::thread_cpu;
-use spillway_net::{Remote, Sockets};
 use spillway_policy::Override;
 use spillway_transport::Time;
 
 use crate::config::HelperConfig;
 use crate::contexts::{Threads, clients_max_of_thread};
+use crate::engine::{EngineState, Port, Remote};
 use crate::listeners::{ListenerKind, ListenerTable};
 use crate::log::Names;
 use crate::registration::Registrars;
@@ -29,7 +29,8 @@ pub const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
 const OTHER_FILES: u64 = 256;
 
 pub struct Running {
-    pub remotes: Vec<Remote<RelayApp>>,
+    pub remotes: Vec<Remote>,
+    pub engine: EngineState,
     pub threads: Threads,
     pub names: Names,
     pub started: Instant,
@@ -49,7 +50,8 @@ pub struct Settings {
 
 impl Running {
     pub fn new(
-        remotes: Vec<Remote<RelayApp>>,
+        remotes: Vec<Remote>,
+        engine: EngineState,
         threads: Threads,
         names: Names,
         settings: Settings,
@@ -58,7 +60,7 @@ impl Running {
         let registrars = Registrars::default();
         let started = Instant::now();
         let (settings, changing) = (Mutex::new(settings), Mutex::new(()));
-        Running { remotes, threads, names, started, registrars, watch, settings, changing }
+        Running { remotes, engine, threads, names, started, registrars, watch, settings, changing }
     }
 
     pub fn settings(&self) -> MutexGuard<'_, Settings> {
@@ -121,11 +123,11 @@ impl Running {
     /// silent thread's queue and runs later.
     pub fn run_on_all<C, R>(&self, commands: impl Iterator<Item = C>) -> Vec<Option<R>>
     where
-        C: FnOnce(Time, &mut RelayApp, &mut Sockets) -> R + Send + 'static,
+        C: FnOnce(Time, &mut RelayApp, &mut Port<'_>) -> R + Send + 'static,
         R: Send + 'static,
     {
         let deadline = Instant::now() + ANSWER_TIMEOUT;
-        let start = |(remote, command): (&Remote<RelayApp>, C)| {
+        let start = |(remote, command): (&Remote, C)| {
             let (sender, answer) = sync_channel(1);
             // Fails for a thread that has ended: then there is no answer.
             let _ = remote.run(move |now, app, out| {
@@ -158,7 +160,7 @@ impl Running {
         let mut has_service = false;
         for remote in &self.remotes {
             let name = name.to_owned();
-            let set = move |now, app: &mut RelayApp, out: &mut _| {
+            let set = move |now, app: &mut RelayApp, out: &mut Port<'_>| {
                 app.relay.set_override(now, &name, override_and_time, within, out)
             };
             has_service |= remote.run_and_wait_timeout(ANSWER_TIMEOUT, set).unwrap_or(false);
@@ -173,8 +175,9 @@ impl Running {
         let mut has_service = false;
         for remote in &self.remotes {
             let name = name.to_owned();
-            let drain =
-                move |now, app: &mut RelayApp, out: &mut _| app.relay.drain_service(now, &name, within, out);
+            let drain = move |now, app: &mut RelayApp, out: &mut Port<'_>| {
+                app.relay.drain_service(now, &name, within, out)
+            };
             has_service |= remote.run_and_wait_timeout(ANSWER_TIMEOUT, drain).unwrap_or(false);
         }
         has_service

@@ -14,7 +14,12 @@ use rustix::net::{AddressFamily, SocketType};
 use spillway_auth::Key;
 use spillway_client::{LinkTarget, LoadQueries, LoadQueryOutcome};
 use spillway_helper::{Helper, HelperConfig, Service};
-use support::{EchoServer, client_key, helper_key, wait};
+use support::{EchoServer, Place, client_key, helper_key, on_each_engine, wait};
+
+on_each_engine! {
+    load_queries_with_a_wrong_key_or_format_are_counted_and_not_answered,
+    without_load_answers_a_helper_is_chosen_at_random,
+}
 
 fn start(server: SocketAddr, threads: usize, address: &str) -> (Helper, LinkTarget) {
     start_with(server, |config| HelperConfig { threads, ..config }, address)
@@ -25,14 +30,23 @@ fn start_with(
     modify: impl FnOnce(HelperConfig) -> HelperConfig,
     address: &str,
 ) -> (Helper, LinkTarget) {
+    start_at(&Place::Loopback, server, modify, address.parse().unwrap())
+}
+
+fn start_at(
+    place: &Place,
+    server: SocketAddr,
+    modify: impl FnOnce(HelperConfig) -> HelperConfig,
+    address: SocketAddr,
+) -> (Helper, LinkTarget) {
     let mut service = Service::new("cache", server);
-    service.link_listen.push(address.parse().unwrap());
+    service.link_listen.push(address);
     service.keys = vec![helper_key()];
     service.client_keys = vec![client_key()];
     let metrics = Some("127.0.0.1:0".parse().unwrap());
     let config = modify(HelperConfig { metrics, ..HelperConfig::new(vec![service]) });
     let threads = config.threads;
-    let helper = Helper::start(config).unwrap();
+    let helper = place.start(config).unwrap();
     wait("the links", || helper.status().services[0].threads_listening == threads);
     let address = helper.status().services[0].link_listen[0];
     (helper, LinkTarget { address, key: client_key(), server: None, encryption: Default::default() })
@@ -116,10 +130,10 @@ fn thread_that_answers_a_load_query_serves_its_client() {
     }
 }
 
-#[test]
-fn load_queries_with_a_wrong_key_or_format_are_counted_and_not_answered() {
-    let server = EchoServer::start();
-    let (helper, target) = start(server.address, 1, "127.0.0.1:0");
+fn load_queries_with_a_wrong_key_or_format_are_counted_and_not_answered(place: &Place) {
+    let server = place.echo_server();
+    let (helper, target) =
+        start_at(place, server.address, |config| HelperConfig { threads: 1, ..config }, place.listen());
     let wrong_key_target = LinkTarget { key: Key::from_secret([9; 32]), ..target.clone() };
     let mut ask = LoadQueries::start(Instant::now(), &[wrong_key_target], 1).unwrap();
     let refused = |reason: &str| helper.status().services[0].load_queries_refused[reason];
@@ -129,18 +143,17 @@ fn load_queries_with_a_wrong_key_or_format_are_counted_and_not_answered() {
         matches!(outcome(&mut ask), LoadQueryOutcome::Helper { answered: false, .. }),
         "no helper should answer"
     );
-    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let sender = UdpSocket::bind(place.own()).unwrap();
     sender.send_to(b"hello?", target.address).unwrap();
     wait("the garbage to be counted", || refused("malformed") == 1);
     assert_eq!(helper.status().services[0].load_queries_answered, 0);
     assert!(helper.status().to_string().contains("0 load queries answered, 2 not"));
 }
 
-#[test]
-fn without_load_answers_a_helper_is_chosen_at_random() {
-    let server = EchoServer::start();
+fn without_load_answers_a_helper_is_chosen_at_random(place: &Place) {
+    let server = place.echo_server();
     let without_answers = |config| HelperConfig { threads: 1, load_answers: false, ..config };
-    let (_helper, target) = start_with(server.address, without_answers, "127.0.0.1:0");
+    let (_helper, target) = start_at(place, server.address, without_answers, place.listen());
     let mut ask = LoadQueries::start(Instant::now(), &[target.clone(), target], 2).unwrap();
     assert!(matches!(outcome(&mut ask), LoadQueryOutcome::Helper { answered: false, .. }));
 }

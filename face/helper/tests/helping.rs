@@ -8,17 +8,27 @@ use std::time::Duration;
 
 use spillway_auth::Key;
 use spillway_helper::{Helper, HelperConfig, HelperStatus, Service, StartError};
-use support::{EchoServer, client_key, connect, echo, helper_key, is_served, wait};
+use support::{EchoServer, Place, client_key, connect, echo, helper_key, is_served, on_each_engine, wait};
 
-fn service(server: SocketAddr) -> Service {
+on_each_engine! {
+    clients_are_served_on_several_threads,
+    clients_are_refused_while_the_server_is_down_and_accepted_again,
+    clients_are_refused_while_the_helper_has_a_wrong_key,
+    misbehaving_clients_do_not_affect_others,
+    two_thousand_clients_are_served_and_one_more_is_refused,
+    drained_clients_may_finish_until_the_deadline,
+    status_over_the_socket_is_that_of_the_helper,
+}
+
+fn service(place: &Place, server: SocketAddr) -> Service {
     let mut service = Service::new("cache", server);
-    service.listen.push("127.0.0.1:0".parse().unwrap());
+    service.listen.push(place.listen());
     service.keys = vec![helper_key()];
     service
 }
 
-fn start(service: Service, threads: usize) -> Helper {
-    Helper::start(HelperConfig { threads, ..HelperConfig::new(vec![service]) }).unwrap()
+fn start(place: &Place, service: Service, threads: usize) -> Helper {
+    place.start(HelperConfig { threads, ..HelperConfig::new(vec![service]) }).unwrap()
 }
 
 fn port(helper: &Helper) -> SocketAddr {
@@ -29,10 +39,9 @@ fn links_up(helper: &Helper) -> usize {
     helper.status().services[0].links_up()
 }
 
-#[test]
-fn clients_are_served_on_several_threads() {
-    let server = EchoServer::start();
-    let helper = start(service(server.address), 2);
+fn clients_are_served_on_several_threads(place: &Place) {
+    let server = place.echo_server();
+    let helper = start(place, service(place, server.address), 2);
     wait("both links", || links_up(&helper) == 2);
     let mut clients: Vec<TcpStream> = (0..200).map(|_| connect(port(&helper))).collect();
     for round in 0..5 {
@@ -71,11 +80,10 @@ fn clients_are_served_on_several_threads() {
     helper.stop();
 }
 
-#[test]
-fn clients_are_refused_while_the_server_is_down_and_accepted_again() {
-    let server = EchoServer::start();
+fn clients_are_refused_while_the_server_is_down_and_accepted_again(place: &Place) {
+    let server = place.echo_server();
     let address = server.address;
-    let helper = start(service(address), 2);
+    let helper = start(place, service(place, address), 2);
     let port = port(&helper);
     wait("both links", || links_up(&helper) == 2);
     let mut client = connect(port);
@@ -94,11 +102,10 @@ fn clients_are_refused_while_the_server_is_down_and_accepted_again() {
     wait("both links", || links_up(&helper) == 2);
 }
 
-#[test]
-fn clients_are_refused_while_the_helper_has_a_wrong_key() {
-    let server = EchoServer::start();
+fn clients_are_refused_while_the_helper_has_a_wrong_key(place: &Place) {
+    let server = place.echo_server();
     for key in [Key::from_secret([9; 32]), client_key()] {
-        let helper = start(Service { keys: vec![key], ..service(server.address) }, 1);
+        let helper = start(place, Service { keys: vec![key], ..service(place, server.address) }, 1);
         wait("the failed attempt", || helper.status().services[0].links[0].state == "waiting");
         let refused = TcpStream::connect(port(&helper)).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
@@ -106,13 +113,12 @@ fn clients_are_refused_while_the_helper_has_a_wrong_key() {
     }
 }
 
-#[test]
-fn misbehaving_clients_do_not_affect_others() {
-    let server = EchoServer::start();
-    let mut service = service(server.address);
-    service.link_listen.push("127.0.0.1:0".parse().unwrap());
+fn misbehaving_clients_do_not_affect_others(place: &Place) {
+    let server = place.echo_server();
+    let mut service = service(place, server.address);
+    service.link_listen.push(place.listen());
     service.client_keys = vec![client_key()];
-    let helper = start(service, 1);
+    let helper = start(place, service, 1);
     let (port, link_port) = (port(&helper), helper.status().services[0].link_listen[0]);
     wait("the link", || links_up(&helper) == 1);
     let mut reader = connect(port);
@@ -163,15 +169,14 @@ fn misbehaving_clients_do_not_affect_others() {
     echo(&mut reader, 5, 5000);
 }
 
-#[test]
-fn two_thousand_clients_are_served_and_one_more_is_refused() {
-    let server = EchoServer::start();
+fn two_thousand_clients_are_served_and_one_more_is_refused(place: &Place) {
+    let server = place.echo_server();
     let config = HelperConfig {
         threads: 1,
         max_connections: 2000,
-        ..HelperConfig::new(vec![service(server.address)])
+        ..HelperConfig::new(vec![service(place, server.address)])
     };
-    let helper = Helper::start(config).unwrap();
+    let helper = place.start(config).unwrap();
     wait("the link", || links_up(&helper) == 1);
     let port = port(&helper);
     let mut clients: Vec<TcpStream> = (0..2000).map(|_| connect(port)).collect();
@@ -192,10 +197,9 @@ fn two_thousand_clients_are_served_and_one_more_is_refused() {
     clients.iter_mut().enumerate().for_each(|(index, client)| echo(client, index, 10));
 }
 
-#[test]
-fn drained_clients_may_finish_until_the_deadline() {
-    let server = EchoServer::start();
-    let helper = start(service(server.address), 1);
+fn drained_clients_may_finish_until_the_deadline(place: &Place) {
+    let server = place.echo_server();
+    let helper = start(place, service(place, server.address), 1);
     wait("the link", || links_up(&helper) == 1);
     let port = port(&helper);
     let mut client = connect(port);
@@ -213,7 +217,7 @@ fn drained_clients_may_finish_until_the_deadline() {
     helper.stop();
 
     // A client that stays is reset at the deadline.
-    let helper = start(service(server.address), 1);
+    let helper = start(place, service(place, server.address), 1);
     wait("the link", || links_up(&helper) == 1);
     let mut client = connect(helper.status().services[0].listen[0]);
     echo(&mut client, 3, 10);
@@ -227,7 +231,7 @@ fn drained_clients_may_finish_until_the_deadline() {
 fn start_error_gives_the_reason() {
     let server = EchoServer::start();
     let other_program = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut service = service(server.address);
+    let mut service = service(&Place::Loopback, server.address);
     service.listen = vec![other_program.local_addr().unwrap()];
     let error = Helper::start(HelperConfig::new(vec![service.clone()]))
         .err()
@@ -242,16 +246,15 @@ fn start_error_gives_the_reason() {
     assert!(error.to_string().contains("no key"), "{error}");
 }
 
-#[test]
-fn status_over_the_socket_is_that_of_the_helper() {
-    let server = EchoServer::start();
+fn status_over_the_socket_is_that_of_the_helper(place: &Place) {
+    let server = place.echo_server();
     let path = std::env::temp_dir().join(format!("spillway-helper-test-{}.sock", std::process::id()));
     let config = HelperConfig {
         threads: 2,
         socket: Some(path.clone()),
-        ..HelperConfig::new(vec![service(server.address)])
+        ..HelperConfig::new(vec![service(place, server.address)])
     };
-    let helper = Helper::start(config).unwrap();
+    let helper = place.start(config).unwrap();
     wait("both links", || links_up(&helper) == 2);
     let mut status = spillway_helper::request_status(&path).unwrap();
     let reread: HelperStatus = serde_json::from_str(&status.to_json()).unwrap();

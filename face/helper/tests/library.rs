@@ -16,16 +16,24 @@ use spillway_helper::{Helper, HelperConfig, HelperStatus, Service};
 use spillway_moving_client::blocking::Client;
 use spillway_moving_client::{Carrier, LinkTarget, MoveError, Route, Settings};
 use spillway_transport::Time;
-use support::{EchoServer, client_key, helper_key, wait};
+use support::{Place, client_key, helper_key, on_each_engine, wait};
 
-fn start(server: SocketAddr, threads: usize) -> (Helper, LinkTarget) {
-    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+on_each_engine! {
+    hundred_library_clients_are_served_by_one_helper,
+    a_client_moves_to_the_helper_and_back,
+    refused_clients_get_an_error_and_do_not_affect_others,
+    silent_peers_without_a_key_do_not_block_clients,
+    client_that_does_not_read_refusals_is_no_longer_read,
+    a_flood_of_credit_does_not_block_clients,
+}
+
+fn start(place: &Place, server: SocketAddr, threads: usize) -> (Helper, LinkTarget) {
     let mut service = Service::new("cache", server);
-    service.link_listen.push(any);
+    service.link_listen.push(place.listen());
     service.keys = vec![helper_key()];
     service.client_keys = vec![client_key()];
     let config = HelperConfig { threads, ..HelperConfig::new(vec![service]) };
-    let helper = Helper::start(config).unwrap();
+    let helper = place.start(config).unwrap();
     wait("the links", || helper.status().services[0].threads_listening == threads);
     let address = helper.status().services[0].link_listen[0];
     (helper, LinkTarget { address, key: client_key(), server: None, encryption: Default::default() })
@@ -40,8 +48,8 @@ fn round_trip(client: &mut Client, seed: usize, length: usize) {
 }
 
 /// Starts an echo server without Spillway, as the server's ordinary port.
-fn start_ordinary_server() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+fn start_ordinary_server(place: &Place) -> SocketAddr {
+    let listener = TcpListener::bind(place.own()).unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
@@ -55,10 +63,9 @@ fn start_ordinary_server() -> SocketAddr {
     address
 }
 
-#[test]
-fn hundred_library_clients_are_served_by_one_helper() {
-    let server = EchoServer::start();
-    let (helper, target) = start(server.address, 2);
+fn hundred_library_clients_are_served_by_one_helper(place: &Place) {
+    let server = place.echo_server();
+    let (helper, target) = start(place, server.address, 2);
     let connect = |_| Client::connect_through_link(&target, None, Settings::default()).unwrap();
     let mut clients: Vec<Client> = (0..100).map(connect).collect();
     for round in 0..10 {
@@ -74,10 +81,9 @@ fn hundred_library_clients_are_served_by_one_helper() {
     wait("no virtual connection left", || server.connections() == 0);
 }
 
-#[test]
-fn a_client_moves_to_the_helper_and_back() {
-    let (server, ordinary_port) = (EchoServer::start(), start_ordinary_server());
-    let (helper, target) = start(server.address, 1);
+fn a_client_moves_to_the_helper_and_back(place: &Place) {
+    let (server, ordinary_port) = (place.echo_server(), start_ordinary_server(place));
+    let (helper, target) = start(place, server.address, 1);
     let mut client = Client::connect(ordinary_port, Settings::default()).unwrap();
     for round in 0..10 {
         round_trip(&mut client, round, 5000);
@@ -90,10 +96,9 @@ fn a_client_moves_to_the_helper_and_back() {
     wait("no client left", || helper.status().clients == 0);
 }
 
-#[test]
-fn refused_clients_get_an_error_and_do_not_affect_others() {
-    let server = EchoServer::start();
-    let (helper, target) = start(server.address, 1);
+fn refused_clients_get_an_error_and_do_not_affect_others(place: &Place) {
+    let server = place.echo_server();
+    let (helper, target) = start(place, server.address, 1);
     let connect = |target: &LinkTarget| Client::connect_through_link(target, None, Settings::default());
     let mut accepted = connect(&target).unwrap();
     let refused = |reason| helper.status().services[0].refused.of(reason);
@@ -119,10 +124,9 @@ fn refused_clients_get_an_error_and_do_not_affect_others() {
 }
 
 /// Peers without a key hold silent connections to the helper's link port, and reopen those that end.
-#[test]
-fn silent_peers_without_a_key_do_not_block_clients() {
-    let server = EchoServer::start();
-    let (_helper, target) = start(server.address, 1);
+fn silent_peers_without_a_key_do_not_block_clients(place: &Place) {
+    let server = place.echo_server();
+    let (_helper, target) = start(place, server.address, 1);
     let mut other_client = Client::connect_through_link(&target, None, Settings::default()).unwrap();
     for sources in [1, 300] {
         let silent_peers = spillway_ports::SilentPeers::hold(target.address, 300, sources);
@@ -167,11 +171,10 @@ fn authenticated_link(target: &LinkTarget) -> TcpStream {
 
 /// A client that keeps requesting connections that are refused, and does not read the refusals, is no longer read. Its
 /// waiting bytes are bounded, and all requests of other clients succeed.
-#[test]
-fn client_that_does_not_read_refusals_is_no_longer_read() {
+fn client_that_does_not_read_refusals_is_no_longer_read(place: &Place) {
     const SENT_MAX: usize = 64 << 20;
-    let server = EchoServer::start();
-    let (helper, target) = start(server.address, 1);
+    let server = place.echo_server();
+    let (helper, target) = start(place, server.address, 1);
     let mut other_client = Client::connect_through_link(&target, None, Settings::default()).unwrap();
     let mut attacker = authenticated_link(&target);
     attacker.set_nonblocking(true).unwrap();
@@ -210,10 +213,9 @@ fn client_that_does_not_read_refusals_is_no_longer_read() {
 }
 
 /// A client repeats its credit endlessly. The helper forwards it once in a batch, and all requests of others succeed.
-#[test]
-fn a_flood_of_credit_does_not_block_clients() {
-    let server = EchoServer::start();
-    let (helper, target) = start(server.address, 1);
+fn a_flood_of_credit_does_not_block_clients(place: &Place) {
+    let server = place.echo_server();
+    let (helper, target) = start(place, server.address, 1);
     let mut other_client = Client::connect_through_link(&target, None, Settings::default()).unwrap();
     let mut attacker = authenticated_link(&target);
     let client = attacker.local_addr().unwrap();

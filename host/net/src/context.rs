@@ -2,11 +2,9 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::event::epoll::EventFlags;
-use rustix::event::{EventfdFlags, eventfd};
 use spillway_transport::{Application, Conn, Event, HostLimit, LostReason, Time};
 
 use crate::connection::Read;
@@ -46,13 +44,12 @@ impl<A: Application> Context<A> {
         app: A,
         hook: impl FnMut(Notice) + Send + 'static,
     ) -> io::Result<Context<A>> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let mailbox = Arc::new(Mailbox::new()?);
         let buffer = vec![0; config.read_bytes.max(1)];
         let events = Vec::with_capacity(config.events_per_turn.max(1));
         let sockets = Sockets::new(config, listeners, Box::new(hook))?;
         // Edge triggered: every write causes an event, so the counter need not be read.
-        sockets.epoll.add(&wake, WAKE_TOKEN, EventFlags::IN | EventFlags::ET)?;
-        let mailbox = Arc::new(Mailbox::new(wake));
+        sockets.epoll.add(&mailbox, WAKE_TOKEN, EventFlags::IN | EventFlags::ET)?;
         let urgent_events = Vec::with_capacity(events.capacity());
         Ok(Context {
             sockets,
@@ -69,7 +66,7 @@ impl<A: Application> Context<A> {
 
     /// A handle for commands from other threads.
     pub fn remote(&self) -> Remote<A> {
-        Remote(Arc::clone(&self.mailbox))
+        self.mailbox.remote()
     }
 
     /// Runs until a [`Remote`] stops it.
@@ -80,7 +77,7 @@ impl<A: Application> Context<A> {
         // Fails only on kernels without timer slack, where timeouts are less exact.
         let _ = rustix::thread::set_current_timer_slack(core::num::NonZeroU64::new(TIMER_SLACK_NS));
         self.command(|_, _, _| ());
-        while !self.mailbox.stop.load(Ordering::Acquire) {
+        while !self.mailbox.is_stopped() {
             self.turn(None)?;
         }
         Ok(())

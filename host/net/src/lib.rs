@@ -24,6 +24,7 @@ mod events;
 mod limiter;
 mod listen;
 mod load_queries;
+mod load_query_sockets;
 mod outgoing;
 mod reason;
 mod remote;
@@ -39,7 +40,8 @@ pub use clock::Clock;
 pub use context::Context;
 pub use cores::{allowed_cores, pin_current_thread};
 pub use listen::{BindError, Binding, BoundListener, ContextListeners, Listeners};
-pub use remote::{Remote, Unreachable};
+pub use load_query_sockets::LoadQuerySockets;
+pub use remote::{Mailbox, Remote, Unreachable};
 pub use sockets::Sockets;
 pub use sys::{Epoll, EpollEvent};
 

@@ -77,6 +77,22 @@ pub struct BoundListener {
     load_queries: Option<OwnedFd>,
 }
 
+impl BoundListener {
+    /// For a program whose connections do not use kernel sockets: the bound TCP socket, which keeps the port from other
+    /// programs and need not listen, and the socket for load queries.
+    pub fn into_sockets(self) -> (OwnedFd, Option<OwnedFd>) {
+        (self.fd, self.load_queries)
+    }
+
+    /// The address with its port.
+    ///
+    /// # Errors
+    /// The system has failed.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        Ok(rustix::net::getsockname(&self.fd)?.try_into()?)
+    }
+}
+
 /// How peers of an address are assigned to contexts, and whether datagrams are received at the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Binding {

@@ -1,46 +1,92 @@
-//! Commands from the owning program to a context's thread.
+//! Commands from the owning program to a context's thread, on any transport.
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use rustix::event::{EventfdFlags, eventfd};
 use spillway_transport::Time;
 
 use crate::sockets::Sockets;
 
-/// A command, which runs on the context's thread.
-pub type Command<A> = Box<dyn FnOnce(Time, &mut A, &mut Sockets) + Send>;
+/// A command for an application `A` on a transport `T`. It runs on the context's thread.
+pub type Command<A, T> = Box<dyn FnOnce(Time, &mut A, &mut T) + Send>;
 
 /// Maximum number of waiting commands. Further callers get [`Unreachable`].
 const COMMANDS_MAX: usize = 256;
 
-/// The commands for a context. The context locks them only after an event of `wake`: no lock on the data path.
-pub struct Mailbox<A> {
-    commands: Mutex<VecDeque<Command<A>>>,
-    pub stop: AtomicBool,
-    closed: AtomicBool,
-    pub wake: OwnedFd,
+/// The commands for a context. The context locks them only after [`has_commands`](Self::has_commands) or an event of its
+/// descriptor: no lock on the data path.
+pub struct Mailbox<A, T = Sockets> {
+    commands: Mutex<VecDeque<Command<A, T>>>,
+    has_commands: AtomicBool,
+    is_stopped: AtomicBool,
+    is_closed: AtomicBool,
+    /// An eventfd, which each command increases.
+    wake: OwnedFd,
 }
 
-impl<A> Mailbox<A> {
-    pub fn new(wake: OwnedFd) -> Mailbox<A> {
-        let (stop, closed) = (AtomicBool::new(false), AtomicBool::new(false));
-        Mailbox { commands: Mutex::new(VecDeque::new()), stop, closed, wake }
+impl<A, T> Mailbox<A, T> {
+    /// An empty mailbox.
+    ///
+    /// # Errors
+    /// The process has no file descriptors left.
+    pub fn new() -> io::Result<Mailbox<A, T>> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Mailbox {
+            commands: Mutex::new(VecDeque::new()),
+            has_commands: AtomicBool::new(false),
+            is_stopped: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
+            wake,
+        })
+    }
+
+    /// A handle for other threads.
+    pub fn remote(self: &Arc<Self>) -> Remote<A, T> {
+        Remote(Arc::clone(self))
+    }
+
+    /// Whether a [`Remote`] has stopped the context.
+    pub fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Acquire)
+    }
+
+    /// Whether commands wait. For a context that does not always wait for its descriptors.
+    pub fn has_commands(&self) -> bool {
+        self.has_commands.load(Ordering::Acquire)
+    }
+
+    /// Makes the descriptor unreadable until the next command. Call it whenever the descriptor was readable, also without
+    /// commands; not needed by a context that waits for edges.
+    pub fn clear_wake(&self) {
+        // Fails only if the counter is zero.
+        let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
     }
 
     /// Takes all waiting commands, oldest first.
-    pub fn take(&self) -> VecDeque<Command<A>> {
+    pub fn take(&self) -> VecDeque<Command<A, T>> {
+        // Before the commands are taken: one that is added later sets it again.
+        self.has_commands.store(false, Ordering::Release);
         std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Rejects all waiting and future commands, because the context ends.
     pub fn close(&self) {
-        self.closed.store(true, Ordering::Release);
+        self.is_closed.store(true, Ordering::Release);
         // Dropping a command wakes the thread that waits for its result.
         drop(self.take());
+    }
+}
+
+/// Readable after a command was added or the context was stopped.
+impl<A, T> AsFd for Mailbox<A, T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
     }
 }
 
@@ -57,27 +103,28 @@ impl std::fmt::Display for Unreachable {
 impl std::error::Error for Unreachable {}
 
 /// A handle of a context that runs on another thread.
-pub struct Remote<A>(pub(crate) Arc<Mailbox<A>>);
+pub struct Remote<A, T = Sockets>(Arc<Mailbox<A, T>>);
 
-impl<A> Clone for Remote<A> {
-    fn clone(&self) -> Remote<A> {
+impl<A, T> Clone for Remote<A, T> {
+    fn clone(&self) -> Remote<A, T> {
         Remote(Arc::clone(&self.0))
     }
 }
 
-impl<A> Remote<A> {
+impl<A: 'static, T: 'static> Remote<A, T> {
     /// Runs a command on the context's thread without waiting for it. Its data is written at the end of that turn.
     pub fn run(
         &self,
-        command: impl FnOnce(Time, &mut A, &mut Sockets) + Send + 'static,
+        command: impl FnOnce(Time, &mut A, &mut T) + Send + 'static,
     ) -> Result<(), Unreachable> {
         {
             let mut commands = self.0.commands.lock().unwrap_or_else(PoisonError::into_inner);
             // Checked under the lock, so that no command remains in the queue of a context that has ended.
-            if self.0.closed.load(Ordering::Acquire) || commands.len() >= COMMANDS_MAX {
+            if self.0.is_closed.load(Ordering::Acquire) || commands.len() >= COMMANDS_MAX {
                 return Err(Unreachable);
             }
             commands.push_back(Box::new(command));
+            self.0.has_commands.store(true, Ordering::Release);
         }
         self.wake();
         Ok(())
@@ -86,7 +133,7 @@ impl<A> Remote<A> {
     /// Runs a command and waits for its result.
     pub fn run_and_wait<R: Send + 'static>(
         &self,
-        command: impl FnOnce(Time, &mut A, &mut Sockets) -> R + Send + 'static,
+        command: impl FnOnce(Time, &mut A, &mut T) -> R + Send + 'static,
     ) -> Result<R, Unreachable> {
         self.run_with_result(command)?.recv().map_err(|_| Unreachable)
     }
@@ -96,7 +143,7 @@ impl<A> Remote<A> {
     pub fn run_and_wait_timeout<R: Send + 'static>(
         &self,
         timeout: Duration,
-        command: impl FnOnce(Time, &mut A, &mut Sockets) -> R + Send + 'static,
+        command: impl FnOnce(Time, &mut A, &mut T) -> R + Send + 'static,
     ) -> Result<R, Unreachable> {
         self.run_with_result(command)?.recv_timeout(timeout).map_err(|_| Unreachable)
     }
@@ -104,19 +151,19 @@ impl<A> Remote<A> {
     /// Runs a command whose result the returned channel delivers.
     fn run_with_result<R: Send + 'static>(
         &self,
-        command: impl FnOnce(Time, &mut A, &mut Sockets) -> R + Send + 'static,
+        command: impl FnOnce(Time, &mut A, &mut T) -> R + Send + 'static,
     ) -> Result<Receiver<R>, Unreachable> {
         let (sender, result) = sync_channel(1);
-        self.run(move |now, app, sockets| {
+        self.run(move |now, app, transport| {
             // Sending fails if the caller no longer waits.
-            let _ = sender.send(command(now, app, sockets));
+            let _ = sender.send(command(now, app, transport));
         })?;
         Ok(result)
     }
 
     /// Ends the context's `run` after its present turn. Dropping the context closes its connections.
     pub fn stop(&self) {
-        self.0.stop.store(true, Ordering::Release);
+        self.0.is_stopped.store(true, Ordering::Release);
         self.wake();
     }
 

@@ -12,9 +12,6 @@ use rustix::io::Errno;
 /// Maximum bytes of a frame: an Ethernet header, and the largest IP packet.
 pub const FRAME_BYTES_MAX: usize = 14 + 65_535;
 
-/// The number of descriptors besides its own that [`Device::wait`] can wait for.
-pub const WAKES_MAX: usize = 4;
-
 /// Sends and receives Ethernet frames. A device lends its own memory, so that no frame is copied on the way to an endpoint.
 /// Only [`wait`](Self::wait) blocks.
 pub trait Device {
@@ -44,32 +41,50 @@ pub trait Device {
     /// The device has failed.
     fn flush(&mut self) -> io::Result<()>;
 
-    /// Waits until a frame may have arrived, `timeout` has passed, or one of `wakes` is readable, of which there are at most
-    /// [`WAKES_MAX`]; `None` is no timeout. If [`transmit`](Self::transmit) found no room, waits only until there may be
-    /// some. May return early.
+    /// Waits until a frame may have arrived, `timeout` has passed, or one of `wakes` is readable; `None`
+    /// is no timeout. If [`transmit`](Self::transmit) found no room, waits only until there may be
+    /// some. May return early. Returns whether one of `wakes` is readable.
     ///
     /// # Errors
     /// The device has failed.
-    fn wait(&mut self, timeout: Option<Duration>, wakes: &[BorrowedFd<'_>]) -> io::Result<()>;
+    fn wait(&mut self, timeout: Option<Duration>, wakes: &[BorrowedFd<'_>]) -> io::Result<bool>;
 }
 
-/// Waits until `fd` or one of `wakes` is readable. Returns the events of `fd`.
+/// Waits until one of `wakes` is readable or `timeout` has passed, but not for frames. Returns whether one is readable.
+///
+/// # Errors
+/// The system has failed.
+pub(crate) fn sleep(timeout: Option<Duration>, wakes: &[BorrowedFd<'_>]) -> io::Result<bool> {
+    Ok(poll_with(&[], timeout, wakes)?.is_woken)
+}
+
+/// What ended a wait.
+pub(crate) struct Polled {
+    /// Events of the device's own descriptors.
+    pub events: PollFlags,
+    /// Whether another descriptor is readable.
+    pub is_woken: bool,
+}
+
+/// Waits until one of the descriptors `own` or `wakes` is readable.
 pub(crate) fn poll_with(
-    fd: BorrowedFd<'_>,
+    own: &[BorrowedFd<'_>],
     timeout: Option<Duration>,
     wakes: &[BorrowedFd<'_>],
-) -> io::Result<PollFlags> {
+) -> io::Result<Polled> {
     let timeout = timeout.map(|duration| Timespec {
         tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(duration.subsec_nanos()),
     });
-    debug_assert!(wakes.len() <= WAKES_MAX, "the caller passes at most WAKES_MAX descriptors");
-    let mut fds: [_; WAKES_MAX + 1] = std::array::from_fn(|at| {
-        PollFd::from_borrowed_fd(*wakes.get(at.wrapping_sub(1)).unwrap_or(&fd), PollFlags::IN)
-    });
-    let count = wakes.len().min(WAKES_MAX) + 1;
-    match poll(&mut fds[..count], timeout.as_ref()) {
-        Ok(_) | Err(Errno::INTR) => Ok(fds[0].revents()),
+    let mut fds: Vec<PollFd<'_>> =
+        own.iter().chain(wakes).map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+    match poll(&mut fds, timeout.as_ref()) {
+        Ok(_) => {
+            let (own, wakes) = fds.split_at(own.len());
+            let events = own.iter().fold(PollFlags::empty(), |all, fd| all | fd.revents());
+            Ok(Polled { events, is_woken: wakes.iter().any(|fd| !fd.revents().is_empty()) })
+        }
+        Err(Errno::INTR) => Ok(Polled { events: PollFlags::empty(), is_woken: false }),
         Err(errno) => Err(errno.into()),
     }
 }

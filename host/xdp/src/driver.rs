@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use spillway_transport::Time;
 
-use crate::device::{Device, Stop, WAKES_MAX};
+use crate::device::{Device, Stop};
 
 /// Maximum frames of one turn in each direction. The bound lets both directions and the timers take their turn.
 pub const BATCH_FRAMES: usize = 64;
@@ -30,7 +30,10 @@ pub trait Endpoint {
     /// When the next turn is due if no frame arrives; `None` for no limit. Called before the loop waits.
     fn poll_timeout(&self) -> Option<Time>;
 
-    /// Descriptors that begin a turn when they are readable: at most [`WAKES_MAX`] without the one of the loop's [`Stop`].
+    /// One of [`wakes`](Self::wakes) is readable. The next turn follows.
+    fn handle_wake(&mut self) {}
+
+    /// Descriptors that begin a turn when they are readable.
     fn wakes(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         std::iter::empty()
     }
@@ -143,13 +146,10 @@ impl<D: Device> Driver<D> {
         while !stop.is_set() {
             if self.turn(clock(), endpoint)? == Turn::Idle {
                 let timeout = endpoint.poll_timeout().map(|at| at.since(clock()));
-                let mut wakes = [stop.as_fd(); WAKES_MAX];
-                let mut count = 1;
-                for (slot, fd) in wakes[1..].iter_mut().zip(endpoint.wakes()) {
-                    *slot = fd;
-                    count += 1;
+                let wakes: Vec<_> = std::iter::once(stop.as_fd()).chain(endpoint.wakes()).collect();
+                if self.device.wait(timeout, &wakes)? {
+                    endpoint.handle_wake();
                 }
-                self.device.wait(timeout, &wakes[..count])?;
             }
         }
         Ok(())

@@ -141,11 +141,11 @@ impl<D: Device> Device for Faults<D> {
         self.device.flush()
     }
 
-    fn wait(&mut self, timeout: Option<Duration>, wakes: &[BorrowedFd<'_>]) -> io::Result<()> {
+    fn wait(&mut self, timeout: Option<Duration>, wakes: &[BorrowedFd<'_>]) -> io::Result<bool> {
         self.outward.release();
         self.send_passed()?;
         self.inward.release();
-        if self.inward.passed.is_empty() { self.device.wait(timeout, wakes) } else { Ok(()) }
+        if self.inward.passed.is_empty() { self.device.wait(timeout, wakes) } else { Ok(false) }
     }
 }
 

@@ -3,15 +3,22 @@
 //! A [`Device`] sends and receives Ethernet frames: a [`Socket`] shares an ordinary interface with the kernel by AF_XDP,
 //! [`Tap`] is the user-space end of a kernel interface, [`Ring`] a pair of queues in memory. [`Faults`] wraps a device and injects faults. A [`Driver`] connects a device with an [`Endpoint`], such
 //! as a stack with its application ([`Hosted`]). It works in turns: [`Driver::run`] takes turns and waits between them,
-//! [`Driver::turn`] takes one at a time that the caller passes.
+//! [`Driver::turn`] takes one at a time that the caller passes. A [`Context`] is all of that for one thread of a program
+//! whose other threads give commands.
 
 mod adapter;
+mod addresses;
+mod context;
+mod crossing;
 mod device;
 mod driver;
+mod endpoints;
 mod faults;
 mod hosted;
 mod interface;
 mod neighbours;
+mod port;
+mod queues;
 mod reserved_ports;
 mod ring;
 mod shared;
@@ -19,12 +26,17 @@ mod socket;
 mod tap;
 
 pub use adapter::{Adapter, AdapterError};
-pub use device::{Device, FRAME_BYTES_MAX, Stop, WAKES_MAX, send};
+pub use context::{Context, Parts};
+pub use crossing::{Crossing, CrossingCounters};
+pub use device::{Device, FRAME_BYTES_MAX, Stop, send};
 pub use driver::{BATCH_FRAMES, Counters, Driver, Endpoint, Turn};
+pub use endpoints::{Endpoints, Lease};
 pub use faults::{Faulted, Faults, FaultsOptions};
 pub use hosted::Hosted;
 pub use interface::{Interface, InterfaceChange, InterfaceError};
 pub use neighbours::{KernelNeighbours, Resolved, TARGETS_MAX};
+pub use port::{Port, PortError};
+pub use queues::Queues;
 pub use reserved_ports::{PortsError, check_reserved};
 pub use ring::Ring;
 pub use shared::Shared;

@@ -60,8 +60,8 @@ impl Device for Ring {
     }
 
     /// Returns at once: no frame can arrive while this thread waits.
-    fn wait(&mut self, _timeout: Option<Duration>, _wakes: &[BorrowedFd<'_>]) -> io::Result<()> {
-        Ok(())
+    fn wait(&mut self, _timeout: Option<Duration>, _wakes: &[BorrowedFd<'_>]) -> io::Result<bool> {
+        Ok(false)
     }
 }
 

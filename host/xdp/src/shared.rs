@@ -1,5 +1,6 @@
 //! The user-level TCP stack with an application, on an interface and addresses that it shares with the kernel.
 
+use std::borrow::BorrowMut;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -26,9 +27,9 @@ const READ_INTERVAL: Duration = Duration::from_millis(1);
 /// A stack with the application that it serves. The kernel gets ARP and ICMP: next hops come from its tables, and its ICMP
 /// errors also reach the stack. The stack's settings must have [`Resolver::Driver`](spillway_tcp::Resolver::Driver).
 #[derive(Debug)]
-pub struct Shared<A> {
+pub struct Shared<A, S = Stack> {
     /// The stack and the application.
-    pub hosted: Hosted<A>,
+    pub hosted: Hosted<A, S>,
     neighbours: KernelNeighbours,
     /// A raw socket, which receives copies of this host's ICMP errors.
     icmp: OwnedFd,
@@ -39,12 +40,12 @@ pub struct Shared<A> {
     buffer: Box<[u8]>,
 }
 
-impl<A: Application> Shared<A> {
+impl<A: Application, S: BorrowMut<Stack>> Shared<A, S> {
     /// Connects a stack with the kernel of the calling thread's network namespace.
     ///
     /// # Errors
     /// The process has no CAP_NET_RAW, or no descriptors left.
-    pub fn new(interface: &Interface, stack: Stack, application: A) -> io::Result<Shared<A>> {
+    pub fn new(interface: &Interface, stack: S, application: A) -> io::Result<Shared<A, S>> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let icmp = socket_with(AddressFamily::INET, SocketType::RAW, flags, Some(ipproto::ICMP))?;
         receive_only_unreachable(&icmp)?;
@@ -59,18 +60,23 @@ impl<A: Application> Shared<A> {
         self.error.take()
     }
 
+    /// Keeps the first error for [`take_error`](Self::take_error).
+    pub(crate) fn keep_error(&mut self, error: io::Error) {
+        self.error.get_or_insert(error);
+    }
+
     /// Passes the kernel's answers and ICMP errors to the stack.
     fn receive_from_kernel(&mut self, now: Time) -> io::Result<()> {
         while let Some(resolved) = self.neighbours.poll()? {
             if let IpAddr::V4(target) = resolved.target {
-                self.hosted.stack.set_next_hop(now, target, resolved.mac);
+                self.hosted.stack.borrow_mut().set_next_hop(now, target, resolved.mac);
             }
         }
         for _ in 0..ICMP_PER_TURN {
             match recv(&self.icmp, &mut *self.buffer, RecvFlags::empty()) {
                 Ok((_, length)) => {
                     let packet = &self.buffer[..length.min(ICMP_BYTES_MAX)];
-                    self.hosted.stack.handle_icmp_packet(now, packet);
+                    self.hosted.stack.borrow_mut().handle_icmp_packet(now, packet);
                 }
                 Err(Errno::AGAIN | Errno::INTR) => break,
                 Err(errno) => return Err(errno.into()),
@@ -80,7 +86,7 @@ impl<A: Application> Shared<A> {
     }
 
     fn ask_kernel(&mut self) -> io::Result<()> {
-        while let Some(peer) = self.hosted.stack.poll_next_hop_request() {
+        while let Some(peer) = self.hosted.stack.borrow_mut().poll_next_hop_request() {
             self.neighbours.ask(peer.into())?;
             self.read_at = Time::ZERO; // the answer comes within microseconds, and a connection waits for it
         }
@@ -88,7 +94,7 @@ impl<A: Application> Shared<A> {
     }
 }
 
-impl<A: Application> Endpoint for Shared<A> {
+impl<A: Application, S: BorrowMut<Stack>> Endpoint for Shared<A, S> {
     fn begin_turn(&mut self, now: Time) {
         if now >= self.read_at {
             self.read_at = now + READ_INTERVAL;
@@ -119,6 +125,10 @@ impl<A: Application> Endpoint for Shared<A> {
 
     fn poll_timeout(&self) -> Option<Time> {
         self.hosted.poll_timeout()
+    }
+
+    fn handle_wake(&mut self) {
+        self.read_at = Time::ZERO;
     }
 
     fn wakes(&self) -> impl Iterator<Item = BorrowedFd<'_>> {

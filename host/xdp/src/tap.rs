@@ -146,15 +146,15 @@ impl Device for Tap {
         Ok(())
     }
 
-    fn wait(&mut self, timeout: Option<Duration>, wakes: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let events = poll_with(self.fd.as_fd(), timeout, wakes)?;
-        if events.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
+    fn wait(&mut self, timeout: Option<Duration>, wakes: &[BorrowedFd<'_>]) -> io::Result<bool> {
+        let polled = poll_with(&[self.fd.as_fd()], timeout, wakes)?;
+        if polled.events.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
             return Err(io::Error::new(
                 io::ErrorKind::NotConnected,
                 format!("interface {} is gone", self.name),
             ));
         }
-        Ok(())
+        Ok(polled.is_woken)
     }
 }
 

@@ -5,8 +5,10 @@
 //! - `listeners`: where peers may connect; `listen`: connections that they open; `used_cookies`: cookies that were accepted
 //! - `moving`: connections that are exported and imported
 //! - `output`: from a connection to a frame; `replies`: replies outside of connections
+//! - `changes`: limits that change while the stack runs
 //! - `verbs`: [`Transport`](spillway_transport::Transport)
 
+mod changes;
 mod icmp;
 mod input;
 mod listen;

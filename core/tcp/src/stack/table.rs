@@ -43,6 +43,15 @@ impl Table {
         self.flows.insert(flow, conn.slot);
     }
 
+    /// Sets the maximum number of connections. Present ones beyond it stay.
+    pub(super) fn set_max(&mut self, connections_max: u32) {
+        self.slots.set_max(connections_max as usize);
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Connection> {
+        self.slots.iter().map(|(_, connection)| connection.as_ref())
+    }
+
     pub(super) fn get(&self, conn: Conn) -> Option<&Connection> {
         self.slots.get(conn).map(Box::as_ref)
     }

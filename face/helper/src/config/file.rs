@@ -1,5 +1,7 @@
 //! Reads a configuration file, and reports all errors at once with their lines and columns.
 
+mod engine;
+
 use std::collections::BTreeMap;
 use std::env;
 use std::fmt::Display;
@@ -80,7 +82,8 @@ pub fn read_text(text: &str, reading: &Reading) -> Result<HelperConfig, Vec<Prob
         let message = with_suggestion(&message).unwrap_or(message);
         vec![Problem::at(text, error.span().unwrap_or(0..0), message)]
     })?;
-    let mut reader = Reader { text, reading, problems: Vec::new(), listening: BTreeMap::new() };
+    let mut reader =
+        Reader { text, reading, problems: Vec::new(), listening: BTreeMap::new(), engine: Engine::default() };
     let config = reader.config(&file);
     let mut problems = reader.problems;
     // Without key files the check would report missing keys.
@@ -117,6 +120,7 @@ struct Reader<'a> {
     problems: Vec<Problem>,
     /// The configuration key of each listening address.
     listening: BTreeMap<SocketAddr, String>,
+    engine: Engine,
 }
 
 impl Reader<'_> {
@@ -126,7 +130,9 @@ impl Reader<'_> {
         let socket = self.path(&helper.socket).unwrap_or_else(crate::default_socket);
         let mut config = HelperConfig {
             name: self.name(&helper.name).unwrap_or(default.name),
-            engine: self.engine(&helper.engine),
+            engine: self.engine(helper),
+            interface: self.interface(&helper.interface),
+            xdp: self.xdp(&helper.xdp),
             threads: self.number(&helper.threads, 0..=1024).map_or(default.threads, |n| n as usize),
             socket: Some(socket),
             admin_group: self.group(&helper.admin_group),
@@ -172,6 +178,9 @@ impl Reader<'_> {
                 None
             }
         };
+        if let Some(server) = server {
+            self.check_server(server, &section.server);
+        }
         // The placeholder is never used: without an address the configuration is refused.
         let placeholder = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut service = Service::new(name.get_ref(), server.unwrap_or(placeholder));
@@ -347,17 +356,6 @@ impl Reader<'_> {
         Some(bits)
     }
 
-    fn engine(&mut self, setting: &Any) -> Engine {
-        if let Some(value) = setting
-            && value.get_ref().as_str() == Some("xdp")
-        {
-            self.problem(value.span(), "this version has no xdp engine: use \"sockets\" or \"auto\"");
-            return Engine::default();
-        }
-        let engines = [Engine::Sockets, Engine::Auto];
-        self.choice(setting, &engines.map(|engine| (engine.name(), engine))).unwrap_or_default()
-    }
-
     fn metrics(&mut self, setting: &Any) -> Option<SocketAddr> {
         let (text, span) = self.string(setting)?;
         let found = self.checked(&span, listen_address(&text))?;
@@ -399,6 +397,7 @@ impl Reader<'_> {
             let found = self.checked(&text.span(), listen_addresses(text.get_ref())).unwrap_or_default();
             for address in found {
                 self.use_address(address, key, &text.span());
+                self.check_listener(address, &text.span());
                 all.push(address);
             }
         }

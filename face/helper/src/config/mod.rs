@@ -1,5 +1,6 @@
 //! Settings of a helper: from a file, from flags, or from a program that embeds the helper.
 
+mod engine;
 mod file;
 mod problem;
 mod reference;
@@ -16,6 +17,9 @@ use spillway_batch::{AddressRange, PolicyKind, Role};
 use spillway_daemon::AdminGroup;
 use spillway_discovery::{EtcdAccess, EtcdFiles, EtcdPrefix};
 
+use crate::engine::{XdpError, check_addresses};
+
+pub use engine::{Engine, XdpConfig, parse_ports};
 pub use file::{Reading, host_name, read_file, read_text};
 pub use problem::{Problem, Problems};
 pub use reference::reference;
@@ -28,6 +32,10 @@ pub struct HelperConfig {
     pub name: String,
     /// Transport of all connections.
     pub engine: Engine,
+    /// The network interface of the engine `xdp`.
+    pub interface: Option<String>,
+    /// Settings of the engine `xdp`.
+    pub xdp: XdpConfig,
     /// Number of network threads; 0: one pinned to each core that the process may use.
     pub threads: usize,
     /// Path of the admin socket.
@@ -55,26 +63,6 @@ pub struct HelperConfig {
     pub etcd: EtcdFiles,
     /// The servers to relieve; at least one.
     pub services: Vec<Service>,
-}
-
-/// Transport of a helper's connections.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Engine {
-    /// Kernel sockets.
-    #[default]
-    Sockets,
-    /// The best on this host: kernel sockets in this version.
-    Auto,
-}
-
-impl Engine {
-    /// The name in the configuration.
-    pub fn name(self) -> &'static str {
-        match self {
-            Engine::Sockets => "sockets",
-            Engine::Auto => "auto",
-        }
-    }
 }
 
 /// Protocol of clients and server, for request metrics. Bytes are never changed.
@@ -106,6 +94,8 @@ impl HelperConfig {
         HelperConfig {
             name: host_name(),
             engine: Engine::default(),
+            interface: None,
+            xdp: XdpConfig::default(),
             threads: 0,
             socket: None,
             admin_group: None,
@@ -156,6 +146,12 @@ impl HelperConfig {
                 }
                 listens.push(*address);
             }
+        }
+        if self.engine == Engine::Xdp {
+            if self.interface.is_none() {
+                return Err(StartError::Xdp(XdpError::NoInterface));
+            }
+            check_addresses(self).map_err(StartError::Xdp)?;
         }
         Ok(())
     }

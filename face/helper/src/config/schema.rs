@@ -62,13 +62,17 @@ macro_rules! section {
 
 section! {
     /// Settings of the whole helper.
-    HelperSection, "[helper]", {}
+    HelperSection, "[helper]", { xdp: XdpSection }
 
     /// Name of the helper in status, metrics and logs, and for `spillway drain`.
     name: Any, "text", "this host's name";
-    /// Transport: `sockets` (the kernel's) or `auto` (the best on this host; the log gives the choice and the reason).
-    /// `xdp` is refused: this version does not have it. *Changed by a restart only.*
+    /// Transport: `sockets` (the kernel's), `xdp` (Spillway's own TCP stack on `interface`, beside the kernel: less CPU for
+    /// each message, see [the TCP stack](tcp.md#beside-the-kernel-af_xdp)) or `auto` (`xdp` if nothing is missing for it,
+    /// otherwise `sockets`; the log gives the choice and the reason). *Changed by a restart only.*
     engine: Any, "text", "\"sockets\"";
+    /// The network interface of the engine `xdp`: that of the listening addresses, which also leads to the servers.
+    /// *Changed by a restart only.*
+    interface: Any, "text", "none; required for `xdp`";
     /// Network threads, each with its own links. 0: one pinned to each core that the process may use. At most 1024.
     /// *Changed by a restart only.*
     threads: Any, "number", "0";
@@ -104,6 +108,20 @@ section! {
     shed_above: Any, "number", "95";
     /// Load in percent below which the helper stops sending clients away; less than `shed_above`.
     shed_until: Any, "number", "ten less than `shed_above`";
+}
+
+section! {
+    /// Settings of the engine `xdp`, or of `auto` where it chooses `xdp`. *Changed by a restart only.*
+    XdpSection, "[helper.xdp]", {}
+
+    /// Local ports of connections to servers, `FIRST-LAST`. The kernel must not use them: they are outside
+    /// `net.ipv4.ip_local_port_range`, as the default is with Linux's, or in `net.ipv4.ip_local_reserved_ports`.
+    ports: Any, "text", "\"61000-65535\"";
+    /// Frames of 2 KiB for each receive queue, half of them for each direction: a power of two from 64 to 65536.
+    frames: Any, "number", "4096";
+    /// For how long a thread looks for frames after the last one, before it sleeps. Saves latency, and costs up to a core
+    /// for each thread. At most `1s`.
+    busy_poll: Any, "time", "\"0s\"";
 }
 
 section! {
@@ -207,5 +225,10 @@ pub(crate) struct File {
 }
 
 /// All sections, in the order of the reference.
-pub(crate) const SECTIONS: [Section; 4] =
-    [HelperSection::SECTION, ServiceSection::SECTION, BatchSection::SECTION, EtcdSection::SECTION];
+pub(crate) const SECTIONS: [Section; 5] = [
+    HelperSection::SECTION,
+    XdpSection::SECTION,
+    ServiceSection::SECTION,
+    BatchSection::SECTION,
+    EtcdSection::SECTION,
+];

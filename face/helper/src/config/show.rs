@@ -8,7 +8,7 @@ use spillway_auth::Key;
 use spillway_batch::PolicyKind;
 use spillway_discovery::EtcdFiles;
 
-use super::{HelperConfig, Service};
+use super::{HelperConfig, Service, XdpConfig};
 use spillway_values::{duration_text, rate_text, size_text};
 
 /// TOML with every setting. Keys are secret: comments show their ids instead.
@@ -18,6 +18,10 @@ impl Display for HelperConfig {
         writeln!(f, "[helper]")?;
         writeln!(f, "name = \"{}\"", self.name)?;
         writeln!(f, "engine = \"{}\"", self.engine.name())?;
+        match &self.interface {
+            Some(interface) => writeln!(f, "interface = {interface:?}")?,
+            None => writeln!(f, "# no interface")?,
+        }
         writeln!(f, "threads = {}", self.threads)?;
         match &self.socket {
             Some(path) => writeln!(f, "socket = {:?}", path.display().to_string())?,
@@ -41,6 +45,10 @@ impl Display for HelperConfig {
         }
         writeln!(f, "shed_above = {}", self.shed_above)?;
         writeln!(f, "shed_until = {}", self.shed_until)?;
+        let XdpConfig { ports, frames, busy_poll } = &self.xdp;
+        writeln!(f, "xdp.ports = \"{}-{}\"", ports.start(), ports.end())?;
+        writeln!(f, "xdp.frames = {frames}")?;
+        writeln!(f, "xdp.busy_poll = \"{}\"", duration_text(*busy_poll))?;
         self.services.iter().try_for_each(|service| write!(f, "\n{service}"))
     }
 }

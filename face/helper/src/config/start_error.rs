@@ -8,6 +8,8 @@ use spillway_daemon::PortError;
 use spillway_net::BindError;
 use spillway_relay::ConfigError;
 
+use crate::engine::XdpError;
+
 /// Why a helper does not start, or refuses new settings. The text includes the operator's next step.
 #[derive(Debug)]
 pub enum StartError {
@@ -39,6 +41,8 @@ pub enum StartError {
     Listeners,
     /// The HTTP port or the admin socket cannot be bound.
     Port(PortError),
+    /// The engine `xdp` cannot be used.
+    Xdp(XdpError),
     /// A network thread does not answer.
     Silent,
     /// These network threads have not answered after others had applied new settings.
@@ -100,6 +104,7 @@ impl fmt::Display for StartError {
                     _ => Ok(()),
                 }
             }
+            StartError::Xdp(error) => error.fmt(f),
             StartError::Silent => f.write_str("a network thread does not answer: restart the helper"),
             StartError::SilentAfterChange { threads } => write!(
                 f,

@@ -1,6 +1,8 @@
 //! An echo server for links, on a separate thread.
 #![allow(dead_code)] // each test program uses only a part
 
+mod place;
+
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,6 +14,11 @@ use spillway_auth::{Key, KeyRing};
 use spillway_batch::{Id, Limits, LinkRandomness, Role, Scratch, ServerConfig, ServerEvent, ServerLink};
 use spillway_net::{Clock, Config, Context, Listeners, Remote};
 use spillway_transport::{Application, Conn, Event, Time, Transport};
+
+#[allow(unused_imports)]
+pub use place::Place;
+#[allow(unused_imports)]
+pub(crate) use place::on_each_engine;
 
 /// Bytes that a peer may send ahead on a link.
 const LINK_GRANT: u32 = 1 << 20;

@@ -162,6 +162,43 @@ impl Socket {
         system::statistics(&self.fd)
     }
 
+    /// Prepares for a wait for frames of this and perhaps other sockets. Returns for how long to wait.
+    pub(crate) fn begin_wait(&mut self, timeout: Option<Duration>) -> io::Result<Duration> {
+        self.return_lent();
+        self.flush()?;
+        Ok(match std::mem::take(&mut self.is_full) {
+            true => FULL_WAIT,
+            false => timeout.map_or(CHECK_INTERVAL, |timeout| timeout.min(CHECK_INTERVAL)),
+        })
+    }
+
+    /// Checks the interface after a wait, at most every [`CHECK_INTERVAL`] without `events` of an error.
+    pub(crate) fn end_wait(&mut self, events: PollFlags) -> io::Result<()> {
+        let is_failed = events.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL);
+        if is_failed || self.checked_at.elapsed() >= CHECK_INTERVAL {
+            self.checked_at = Instant::now();
+            self.interface.check().map_err(|change| io::Error::new(io::ErrorKind::NetworkDown, change))?;
+        }
+        Ok(())
+    }
+
+    /// Returns the received frames to the kernel, the lent one too.
+    pub(crate) fn end_receive(&mut self) {
+        self.return_lent();
+        self.receive.release();
+        self.fill.publish();
+    }
+
+    /// Whether a received frame waits.
+    pub(crate) fn has_frame(&mut self) -> bool {
+        self.receive.has_entry()
+    }
+
+    /// Whether [`transmit`](Device::transmit) will lend a slot.
+    pub(crate) fn has_room(&mut self) -> io::Result<bool> {
+        Ok(self.transmit()?.is_some())
+    }
+
     /// Returns the lent frame to the kernel.
     fn return_lent(&mut self) {
         if let Some(address) = self.lent.take() {
@@ -206,8 +243,7 @@ impl Device for Socket {
     fn receive(&mut self) -> io::Result<Option<&[u8]>> {
         self.return_lent();
         let Some(descriptor) = self.receive.pop() else {
-            self.receive.release();
-            self.fill.publish();
+            self.end_receive();
             return Ok(None);
         };
         let address = self.frames.take(descriptor.addr).map_err(io::Error::other)?;
@@ -259,21 +295,12 @@ impl Device for Socket {
         Ok(())
     }
 
-    fn wait(&mut self, timeout: Option<Duration>, wakes: &[BorrowedFd<'_>]) -> io::Result<()> {
-        self.return_lent();
-        self.flush()?;
-        let timeout = match std::mem::take(&mut self.is_full) {
-            true => FULL_WAIT,
-            false => timeout.map_or(CHECK_INTERVAL, |timeout| timeout.min(CHECK_INTERVAL)),
-        };
+    fn wait(&mut self, timeout: Option<Duration>, wakes: &[BorrowedFd<'_>]) -> io::Result<bool> {
+        let timeout = self.begin_wait(timeout)?;
         // poll(2) also wakes a driver that waits for free frames.
-        let events = poll_with(self.fd.as_fd(), Some(timeout), wakes)?;
-        let is_failed = events.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL);
-        if is_failed || self.checked_at.elapsed() >= CHECK_INTERVAL {
-            self.checked_at = Instant::now();
-            self.interface.check().map_err(|change| io::Error::new(io::ErrorKind::NetworkDown, change))?;
-        }
-        Ok(())
+        let polled = poll_with(&[self.fd.as_fd()], Some(timeout), wakes)?;
+        self.end_wait(polled.events)?;
+        Ok(polled.is_woken)
     }
 }
 

@@ -142,14 +142,20 @@ impl<T: Copy> Consumer<T> {
         Ok(Consumer { shared: Shared::map(fd, offsets, at, count)?, read: 0, available: 0 })
     }
 
+    /// Whether there is a next entry.
+    #[inline]
+    pub(super) fn has_entry(&mut self) -> bool {
+        if self.read == self.available {
+            self.available = self.shared.index(self.shared.producer).load(Ordering::Acquire);
+        }
+        self.read != self.available
+    }
+
     /// The next entry. The kernel may overwrite it only after [`release`](Self::release).
     #[inline]
     pub(super) fn pop(&mut self) -> Option<T> {
-        if self.read == self.available {
-            self.available = self.shared.index(self.shared.producer).load(Ordering::Acquire);
-            if self.read == self.available {
-                return None;
-            }
+        if !self.has_entry() {
+            return None;
         }
         // SAFETY: the entry is inside the mapping, and the kernel has published it.
         let entry = unsafe { self.shared.entry(self.read).read() };

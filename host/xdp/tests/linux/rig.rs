@@ -243,7 +243,7 @@ impl Device for Cable {
         self.device().flush()
     }
 
-    fn wait(&mut self, timeout: Option<Duration>, wakes: &[BorrowedFd<'_>]) -> io::Result<()> {
+    fn wait(&mut self, timeout: Option<Duration>, wakes: &[BorrowedFd<'_>]) -> io::Result<bool> {
         self.device().wait(timeout, wakes)
     }
 }

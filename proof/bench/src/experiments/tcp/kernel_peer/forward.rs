@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use spillway_transport::Time;
-use spillway_xdp::{Device, Endpoint, Tap, WAKES_MAX, send};
+use spillway_xdp::{Device, Endpoint, Tap, send};
 
 /// An interface whose `wait` also returns when a second interface has a frame.
 #[derive(Debug)]
@@ -43,11 +43,9 @@ impl Device for PairedTap {
         self.tap.flush()
     }
 
-    fn wait(&mut self, timeout: Option<Duration>, wakes: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let mut all = [self.other.as_fd(); WAKES_MAX];
-        let count = wakes.len().min(WAKES_MAX - 1);
-        all[1..=count].copy_from_slice(&wakes[..count]);
-        self.tap.wait(timeout, &all[..=count])
+    fn wait(&mut self, timeout: Option<Duration>, wakes: &[BorrowedFd<'_>]) -> io::Result<bool> {
+        let all: Vec<_> = std::iter::once(self.other.as_fd()).chain(wakes.iter().copied()).collect();
+        self.tap.wait(timeout, &all)
     }
 }
 

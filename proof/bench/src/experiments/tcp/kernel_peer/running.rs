@@ -165,12 +165,12 @@ impl Loop {
             if turn == Turn::Idle {
                 let now = Time::ZERO + self.start.elapsed();
                 let timeout = endpoint.poll_timeout().map(|at| at.since(now));
-                match is_ending {
+                let _ = match is_ending {
                     true => driver
                         .device_mut()
                         .wait(Some(timeout.map_or(STOP_POLL, |time| time.min(STOP_POLL))), &[])?,
                     false => driver.device_mut().wait(timeout, &[self.stop.as_fd()])?,
-                }
+                };
             }
         }
         let loop_share = loop_share.unwrap_or_default();

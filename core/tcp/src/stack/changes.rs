@@ -1,0 +1,24 @@
+//! Changes of a running stack's limits, and what a driver must know to change its addresses.
+
+use core::net::SocketAddrV4;
+
+use super::Stack;
+use crate::settings::KeepAlive;
+
+impl Stack {
+    /// Sets [`Settings::connections_max`](crate::Settings::connections_max). Connections beyond the limit stay.
+    pub fn set_connections_max(&mut self, connections: u32) {
+        self.settings.connections_max = connections;
+        self.table.set_max(connections);
+    }
+
+    /// Sets [`Settings::keep_alive`](crate::Settings::keep_alive), for each connection from its next segment on.
+    pub fn set_keep_alive(&mut self, keep_alive: Option<KeepAlive>) {
+        self.settings.keep_alive = keep_alive;
+    }
+
+    /// Whether a connection, established or not, has this local address and port. Takes time for each connection.
+    pub fn has_connections_at(&self, local: SocketAddrV4) -> bool {
+        self.table.iter().any(|connection| connection.flow.local == local)
+    }
+}

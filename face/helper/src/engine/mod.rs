@@ -1,0 +1,20 @@
+//! The engine under the relays: kernel sockets, or the user-level TCP stack on AF_XDP.
+//!
+//! - `context`: the event loop of one network thread on either engine
+//! - `remote`, `port`: commands for a thread, and the transport that they act on
+//! - `choice`: which engine a configuration gets
+//! - `xdp`: what the user-level stack needs of this host; `xdp_error`: what may be missing
+
+mod choice;
+mod context;
+mod port;
+mod remote;
+mod xdp;
+mod xdp_error;
+
+pub use choice::{Chosen, EngineState, choose};
+pub use context::Context;
+pub use port::Port;
+pub use remote::Remote;
+pub use xdp::check_addresses;
+pub use xdp_error::{AddressProblem, XdpError};

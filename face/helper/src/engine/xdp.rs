@@ -1,0 +1,261 @@
+//! The user-level TCP stack under a helper: what it needs of this host, and the contexts of its threads.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use spillway_bpf::{AddressRule, Mode};
+use spillway_net::{Clock, Config as NetConfig};
+use spillway_tcp::isn::Key;
+use spillway_tcp::{Resolver, Settings, Stack};
+use spillway_transport::Time;
+use spillway_xdp::{
+    Adapter, Crossing, CrossingCounters, Endpoints, Interface, Parts, RECEIVED_BYTES_MAX, Socket,
+    SocketOptions, check_reserved,
+};
+
+use super::context::Context;
+use super::xdp_error::{AddressProblem, XdpError};
+use crate::config::{HelperConfig, StartError, XdpConfig};
+use crate::relay_app::RelayApp;
+
+/// The largest IP packet that fits a received frame, after an Ethernet header with a VLAN tag.
+const MTU_MAX: u32 = RECEIVED_BYTES_MAX as u32 - 18;
+
+/// An interface that the helper shares with the kernel.
+pub struct XdpEngine {
+    endpoints: Endpoints,
+    sockets: Vec<Socket>,
+    config: XdpConfig,
+    state: XdpState,
+}
+
+/// What stays known of the engine while the helper runs.
+#[derive(Clone, Debug)]
+pub struct XdpState {
+    interface: Interface,
+    /// The address of connections to servers.
+    own: Ipv4Addr,
+    mode: Mode,
+    is_zero_copy: bool,
+    /// Frames that crossed from one thread to another; `None` with one thread.
+    pub crossing: Option<Arc<CrossingCounters>>,
+}
+
+impl XdpEngine {
+    /// Shares the configured interface. Until listeners are added, all packets go to the kernel, except those for the
+    /// configured range of local ports.
+    ///
+    /// # Errors
+    /// Something is missing on this host, or in the configuration.
+    pub fn open(config: &HelperConfig) -> Result<XdpEngine, XdpError> {
+        let name = config.interface.as_deref().ok_or(XdpError::NoInterface)?;
+        check_addresses(config)?;
+        let interface = Interface::find(name).map_err(XdpError::Interface)?;
+        let addresses = interface.addresses().map_err(XdpError::Host)?;
+        check_listeners(config, &interface, &addresses)?;
+        let own = own_address(config, &interface, &addresses)?;
+        let ports = &config.xdp.ports;
+        check_reserved(ports).map_err(XdpError::Ports)?;
+        let options = SocketOptions { frames: config.xdp.frames };
+        let mut adapter = Adapter::open(name, options, |steer| {
+            for address in &addresses {
+                let ports = (*address == IpAddr::V4(own)).then(|| ports.clone());
+                steer.set_address(*address, &AddressRule { ports, is_separate: false })?;
+            }
+            Ok(())
+        })
+        .map_err(XdpError::Adapter)?;
+        let sockets = adapter.take_sockets();
+        let is_zero_copy = sockets.iter().all(Socket::is_zero_copy);
+        let state = XdpState { interface, own, mode: adapter.mode(), is_zero_copy, crossing: None };
+        Ok(XdpEngine { endpoints: Endpoints::new(adapter), sockets, config: config.xdp.clone(), state })
+    }
+
+    /// What stays known of the engine.
+    pub fn state(&self) -> &XdpState {
+        &self.state
+    }
+
+    /// The number of receive queues.
+    pub fn queues(&self) -> usize {
+        self.sockets.len()
+    }
+
+    /// The contexts of these applications, one for each thread; there are at most as many as queues.
+    ///
+    /// # Errors
+    /// A privilege, a setting or the host is to blame.
+    pub fn into_contexts(
+        mut self,
+        applications: Vec<RelayApp>,
+        net: &NetConfig,
+        clock: Clock,
+    ) -> Result<(Vec<Context>, XdpState), StartError> {
+        let threads = applications.len();
+        let mut key = [0; 16];
+        getrandom::fill(&mut key).map_err(|error| StartError::Host(std::io::Error::other(error)))?;
+        let ends = match threads {
+            1 => vec![(None, self.config.ports.clone())],
+            _ => {
+                let ends = Crossing::between(threads, &self.config.ports).map_err(StartError::Host)?;
+                ends.into_iter().map(|(end, ports)| (Some(end), ports)).collect()
+            }
+        };
+        self.state.crossing = ends.first().and_then(|(end, _)| Some(Arc::clone(end.as_ref()?.counters())));
+        let mut contexts = Vec::with_capacity(threads);
+        let mut sockets = by_thread(std::mem::take(&mut self.sockets), threads);
+        for ((application, (crossing, ports)), sockets) in
+            applications.into_iter().zip(ends).zip(sockets.drain(..))
+        {
+            let settings = self.settings(net, ports, Key(key), clock);
+            let stack =
+                Stack::new(Time::ZERO, settings).map_err(|error| StartError::Xdp(XdpError::Stack(error)))?;
+            let parts = Parts {
+                sockets,
+                stack,
+                endpoints: self.endpoints.clone(),
+                crossing,
+                application,
+                clock,
+                busy_poll: self.config.busy_poll,
+            };
+            let mut context =
+                spillway_xdp::Context::new(parts).map_err(|error| StartError::Xdp(XdpError::Host(error)))?;
+            context.command(|_, _, port| port.set_input_patience(net.input_patience));
+            contexts.push(Context::Xdp(Box::new(context)));
+        }
+        Ok((contexts, self.state))
+    }
+
+    fn settings(&self, net: &NetConfig, ports: RangeInclusive<u16>, key: Key, clock: Clock) -> Settings {
+        let interface = &self.state.interface;
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let connections_max = u32::try_from(net.connections_max).unwrap_or(u32::MAX);
+        Settings {
+            resolver: Resolver::Driver,
+            ports,
+            mtu: u16::try_from(interface.mtu.min(MTU_MAX)).unwrap_or(u16::MAX),
+            connections_max,
+            send_buffer_bytes: net.queued_bytes_max,
+            clock_at_zero: since_1970.saturating_sub(clock.now().since(Time::ZERO)),
+            // Links that do not answer are noticed as on kernel sockets.
+            give_up_after: Duration::from_secs(100).max(net.stall_timeout),
+            ..Settings::new(interface.mac, self.state.own, 32, key)
+        }
+    }
+}
+
+impl XdpState {
+    /// Checks new settings of a running helper.
+    ///
+    /// # Errors
+    /// A listening address or a server is not one of the interface.
+    pub fn check(&self, config: &HelperConfig) -> Result<(), XdpError> {
+        check_addresses(config)?;
+        let addresses = self.interface.addresses().map_err(XdpError::Host)?;
+        check_listeners(config, &self.interface, &addresses)?;
+        let own = own_address(config, &self.interface, &addresses)?;
+        if own == self.own {
+            return Ok(());
+        }
+        Err(XdpError::SeveralOwn { own: [self.own.into(), own.into()] })
+    }
+}
+
+impl fmt::Display for XdpState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mode = match (self.mode, self.is_zero_copy) {
+            (Mode::Generic, _) => "in generic mode, which is slow: the driver has no XDP",
+            (Mode::Native, true) => "in native mode without copies",
+            (Mode::Native, false) => "in native mode",
+        };
+        write!(f, "interface {} with {} queues, {mode}", self.interface.name, self.interface.queues)
+    }
+}
+
+/// Checks that the stack can have all listening addresses of a configuration, as far as that can be seen without the
+/// interface.
+///
+/// # Errors
+/// The first address that it cannot have.
+pub fn check_addresses(config: &HelperConfig) -> Result<(), XdpError> {
+    for service in &config.services {
+        for address in service.listen.iter().chain(&service.link_listen) {
+            if let Some(problem) = AddressProblem::of(*address) {
+                return Err(XdpError::Listen { address: *address, problem });
+            }
+        }
+    }
+    Ok(())
+}
+
+impl AddressProblem {
+    /// Why the stack cannot listen at an address, whatever the interface.
+    pub fn of(address: SocketAddr) -> Option<AddressProblem> {
+        match address.ip() {
+            ip if ip.is_unspecified() => Some(AddressProblem::Wildcard),
+            ip if ip.is_loopback() => Some(AddressProblem::Loopback),
+            IpAddr::V6(_) => Some(AddressProblem::Ipv6),
+            IpAddr::V4(_) => None,
+        }
+    }
+}
+
+fn check_listeners(config: &HelperConfig, interface: &Interface, own: &[IpAddr]) -> Result<(), XdpError> {
+    let listening =
+        config.services.iter().flat_map(|service| service.listen.iter().chain(&service.link_listen));
+    for address in listening {
+        if !own.contains(&address.ip()) {
+            let (interface, own) = (interface.name.clone(), own.to_vec());
+            let problem = AddressProblem::NotOfInterface { interface, own };
+            return Err(XdpError::Listen { address: *address, problem });
+        }
+    }
+    Ok(())
+}
+
+/// The address from which the kernel reaches all servers. It must be one of the interface.
+fn own_address(
+    config: &HelperConfig,
+    interface: &Interface,
+    addresses: &[IpAddr],
+) -> Result<Ipv4Addr, XdpError> {
+    let mut own = None;
+    for service in &config.services {
+        let from = address_towards(service.server);
+        if from == Some(service.server.ip()) {
+            return Err(XdpError::LocalServer(service.server));
+        }
+        let error = || XdpError::Server { address: service.server, from, interface: interface.name.clone() };
+        let IpAddr::V4(this) = from.filter(|from| addresses.contains(from)).ok_or_else(error)? else {
+            return Err(error());
+        };
+        match own {
+            Some(first) if first != this => {
+                return Err(XdpError::SeveralOwn { own: [IpAddr::V4(first), this.into()] });
+            }
+            _ => own = Some(this),
+        }
+    }
+    own.ok_or(XdpError::NoInterface)
+}
+
+/// The address that the kernel chooses for packets to another host. Sends nothing.
+fn address_towards(target: SocketAddr) -> Option<IpAddr> {
+    let any: SocketAddr = if target.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0; 16], 0).into() };
+    let socket = UdpSocket::bind(any).ok()?;
+    socket.connect(target).ok()?;
+    socket.local_addr().ok().map(|address| address.ip())
+}
+
+/// Divides the queues among threads.
+fn by_thread(sockets: Vec<Socket>, threads: usize) -> Vec<Vec<Socket>> {
+    let mut divided: Vec<Vec<Socket>> = (0..threads).map(|_| Vec::new()).collect();
+    for (at, socket) in sockets.into_iter().enumerate() {
+        divided[at % threads].push(socket);
+    }
+    divided
+}

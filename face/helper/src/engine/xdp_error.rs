@@ -1,0 +1,140 @@
+//! Why a helper cannot use the user-level TCP stack.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use spillway_tcp::SettingsError;
+use spillway_xdp::{AdapterError, InterfaceError, PortsError};
+
+/// Why a helper cannot use the engine `xdp`. The text includes the operator's next step.
+#[derive(Debug)]
+pub enum XdpError {
+    /// No interface is configured.
+    NoInterface,
+    /// A listening address is not a single one of the interface.
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What is wrong with it.
+        problem: AddressProblem,
+    },
+    /// A server is not reached through the interface.
+    Server {
+        /// The server's address.
+        address: SocketAddr,
+        /// The address from which this host reaches it.
+        from: Option<IpAddr>,
+        /// The interface's name.
+        interface: String,
+    },
+    /// A server is on this host.
+    LocalServer(SocketAddr),
+    /// Servers are reached from several addresses of this host.
+    SeveralOwn {
+        /// Two of the addresses.
+        own: [IpAddr; 2],
+    },
+    /// The interface cannot be used.
+    Interface(InterfaceError),
+    /// The interface cannot be shared with the kernel.
+    Adapter(AdapterError),
+    /// The kernel may use the stack's local ports.
+    Ports(PortsError),
+    /// The stack refuses a setting.
+    Stack(SettingsError),
+    /// The system has failed.
+    Host(io::Error),
+}
+
+/// What is wrong with a listening address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AddressProblem {
+    /// It stands for every address of the host.
+    Wildcard,
+    /// It is a loopback address.
+    Loopback,
+    /// The stack has no IPv6.
+    Ipv6,
+    /// The interface does not have it.
+    NotOfInterface {
+        /// The interface's name.
+        interface: String,
+        /// The addresses that it has.
+        own: Vec<IpAddr>,
+    },
+}
+
+impl fmt::Display for AddressProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AddressProblem::Wildcard => f.write_str(
+                "the engine xdp listens at single addresses of its interface: give HOST:PORT with one of them",
+            ),
+            AddressProblem::Loopback => f.write_str(
+                "the engine xdp does not see loopback: give an address of its interface, or use the engine sockets",
+            ),
+            AddressProblem::Ipv6 => f.write_str("the engine xdp has no IPv6 yet: give an IPv4 address"),
+            AddressProblem::NotOfInterface { interface, own } => {
+                write!(f, "interface {interface} does not have this address; it has ")?;
+                match own.as_slice() {
+                    [] => f.write_str("none"),
+                    own => {
+                        let own: Vec<String> = own.iter().map(IpAddr::to_string).collect();
+                        f.write_str(&own.join(", "))
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Display for XdpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            XdpError::NoInterface => f.write_str(
+                "the engine xdp needs the network interface that it uses: give --interface IF (interface = \"IF\"); \
+                 `ip link` lists them",
+            ),
+            XdpError::Listen { address, problem } => write!(f, "cannot listen at {address}: {problem}"),
+            XdpError::Server { address, from: Some(from), interface } => write!(
+                f,
+                "server {address} is reached from {from}, which is not an address of interface {interface}: the engine \
+                 xdp needs the interface that leads to the server (`ip route get {}`)",
+                address.ip()
+            ),
+            XdpError::Server { address, from: None, interface } => write!(
+                f,
+                "server {address} cannot be reached through interface {interface}: `ip route get {}` shows the way",
+                address.ip()
+            ),
+            XdpError::LocalServer(address) => write!(
+                f,
+                "server {address} is on this host, and the engine xdp sees only what passes its interface: run the helper \
+                 on another host, or use the engine sockets"
+            ),
+            XdpError::SeveralOwn { own: [one, other] } => write!(
+                f,
+                "servers are reached from {one} and from {other}: the engine xdp uses one address for all of them; run \
+                 a helper for each"
+            ),
+            XdpError::Interface(error) => error.fmt(f),
+            XdpError::Adapter(error) => error.fmt(f),
+            XdpError::Ports(error) => error.fmt(f),
+            XdpError::Stack(error) => error.fmt(f),
+            XdpError::Host(error) => write!(f, "this host cannot run the engine xdp: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for XdpError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            XdpError::Interface(error) => error.source(),
+            XdpError::Adapter(error) => error.source(),
+            XdpError::Ports(error) => error.source(),
+            XdpError::Host(error) => Some(error),
+            _ => None,
+        }
+    }
+}

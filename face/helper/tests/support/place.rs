@@ -1,0 +1,134 @@
+//! Where a test runs: with the helper on kernel sockets over loopback, or on the user-level TCP stack, on another host.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use spillway_helper::config::Engine;
+use spillway_helper::{Helper, HelperConfig, StartError};
+use spillway_lab::{Host, HostOptions, Lab, Launch, unavailable};
+
+use super::EchoServer;
+
+/// The helper's end of the cable.
+const HELPER_END: &str = "helper0";
+/// The other end, of clients and servers.
+const PEERS_END: &str = "peers0";
+const HELPER: Ipv4Addr = Ipv4Addr::new(10, 79, 1, 2);
+/// The address from which clients connect. Servers have another one: they refuse clients with their own.
+const CLIENTS: Ipv4Addr = Ipv4Addr::new(10, 79, 1, 1);
+const SERVERS: Ipv4Addr = Ipv4Addr::new(10, 79, 1, 3);
+/// Receive queues of the helper's interface, and so the most threads of a helper.
+const QUEUES: usize = 2;
+/// Longer than any command that sets up an interface takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Numbers the laboratories of this process.
+static LABS: AtomicU32 = AtomicU32::new(0);
+
+/// Where the helper of a test runs. The test itself runs on the host of clients and servers.
+pub enum Place {
+    /// On the same host, on kernel sockets.
+    Loopback,
+    /// On another host, at the end of a cable.
+    Cable(Host),
+}
+
+impl Place {
+    /// Runs a test with a helper on this engine. Skips it with a reason if this process may not create hosts.
+    pub fn run(engine: Engine, test: fn(&Place)) {
+        if engine == Engine::Sockets {
+            return test(&Place::Loopback);
+        }
+        if let Some(reason) = unavailable() {
+            eprintln!("skipped: {reason}");
+            return;
+        }
+        let lab = Lab::new(&format!("helper-{}", LABS.fetch_add(1, Ordering::Relaxed))).unwrap();
+        let host = |name| lab.host(name, HostOptions::default()).unwrap();
+        let (helper, peers) = (host("helper"), host("peers"));
+        let namespace = peers.namespace();
+        let command = |host: &Host, line: String| {
+            let words: Vec<_> = line.split(' ').collect();
+            let mut process = host.spawn(&Launch::new(words[0]).args(&words[1..])).unwrap();
+            assert!(process.wait(PATIENCE).unwrap().success(), "{line}: {}", process.stderr().unwrap());
+        };
+        let queues = format!("numrxqueues {QUEUES} numtxqueues {QUEUES}");
+        command(
+            &helper,
+            format!(
+                "ip link add {HELPER_END} {queues} type veth peer name {PEERS_END} {queues} netns {namespace}"
+            ),
+        );
+        for (host, interface, address) in [(&helper, HELPER_END, HELPER), (&peers, PEERS_END, CLIENTS)] {
+            command(host, format!("ethtool -K {interface} tx off tso off gro on"));
+            command(host, format!("ip addr add {address}/24 dev {interface}"));
+            command(host, format!("ip link set {interface} up"));
+        }
+        command(&peers, format!("ip addr add {SERVERS}/24 dev {PEERS_END}"));
+        // Hosts of the laboratory let the kernel choose from nearly all ports.
+        command(&helper, "sysctl -qw net.ipv4.ip_local_reserved_ports=61000-65535".to_owned());
+        let place = Place::Cable(helper);
+        let result = peers.run_inside(|| std::panic::catch_unwind(|| test(&place))).unwrap();
+        drop(place);
+        lab.close().unwrap();
+        if let Err(panic) = result {
+            std::panic::resume_unwind(panic);
+        }
+    }
+
+    /// An address of the helper's host, with a port that the helper chooses.
+    pub fn listen(&self) -> SocketAddr {
+        match self {
+            Place::Loopback => ([127, 0, 0, 1], 0).into(),
+            Place::Cable(_) => (HELPER, 0).into(),
+        }
+    }
+
+    /// An address of the test's host that the helper reaches, with a port that the host chooses.
+    pub fn own(&self) -> SocketAddr {
+        match self {
+            Place::Loopback => ([127, 0, 0, 1], 0).into(),
+            Place::Cable(_) => (SERVERS, 0).into(),
+        }
+    }
+
+    /// Starts an echo server for links on the test's host.
+    pub fn echo_server(&self) -> EchoServer {
+        EchoServer::start_at(self.own())
+    }
+
+    /// Starts a helper.
+    pub fn start(&self, config: HelperConfig) -> Result<Helper, StartError> {
+        match self {
+            Place::Loopback => Helper::start(config),
+            Place::Cable(host) => {
+                let config =
+                    HelperConfig { engine: Engine::Xdp, interface: Some(HELPER_END.to_owned()), ..config };
+                host.run_inside(|| Helper::start(config)).unwrap()
+            }
+        }
+    }
+}
+
+/// Makes a test for each engine of functions that take a [`Place`].
+#[allow(unused_macros)]
+macro_rules! on_each_engine {
+    ($($test:ident,)*) => {
+        mod sockets {
+            $(#[test]
+            fn $test() {
+                crate::support::Place::run(spillway_helper::config::Engine::Sockets, super::$test);
+            })*
+        }
+
+        mod xdp {
+            $(#[test]
+            fn $test() {
+                crate::support::Place::run(spillway_helper::config::Engine::Xdp, super::$test);
+            })*
+        }
+    };
+}
+#[allow(unused_imports)]
+pub(crate) use on_each_engine;

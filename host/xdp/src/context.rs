@@ -1,0 +1,261 @@
+//! The event loop of one thread on AF_XDP.
+
+use std::io;
+use std::num::NonZeroU64;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use spillway_net::{Clock, Mailbox, Remote};
+use spillway_tcp::Stack;
+use spillway_transport::{Application, Time};
+
+use crate::crossing::Crossing;
+use crate::device::sleep;
+use crate::driver::{Driver, Endpoint, Turn};
+use crate::endpoints::Endpoints;
+use crate::port::Port;
+use crate::queues::Queues;
+use crate::shared::Shared;
+use crate::socket::Socket;
+use crate::{Counters, Device};
+
+/// The kernel may delay a timeout by the timer slack; its default of 50 us is too long for batch delays.
+const TIMER_SLACK_NS: NonZeroU64 = NonZeroU64::new(1_000).unwrap();
+
+/// An application on a TCP stack of its own, run by one thread beside the kernel: the counterpart of
+/// [`spillway_net::Context`].
+pub struct Context<A> {
+    driver: Driver<Queues>,
+    station: Station<A>,
+    clock: Clock,
+    mailbox: Arc<Mailbox<A, Port>>,
+    /// For how long to look for frames after the last one, before the thread sleeps.
+    busy_poll: Duration,
+    /// Frames received until the last turn with any, and its time.
+    busy: (u64, Time),
+    /// Time of the last turn: it has taken all frames that had arrived.
+    turned_at: Time,
+}
+
+/// What a [`Context`] is made of.
+pub struct Parts<A> {
+    /// The sockets of the thread's queues, at least one.
+    pub sockets: Vec<Socket>,
+    /// The stack. Its settings have [`Resolver::Driver`](spillway_tcp::Resolver::Driver).
+    pub stack: Stack,
+    /// The steering program.
+    pub endpoints: Endpoints,
+    /// The way to other threads, if there are any.
+    pub crossing: Option<Crossing>,
+    /// The application.
+    pub application: A,
+    /// The clock that all threads share.
+    pub clock: Clock,
+    /// For how long to look for frames after the last one, before the thread sleeps. Zero: not at all.
+    pub busy_poll: Duration,
+}
+
+impl<A: Application> Context<A> {
+    /// Creates a context, to be run by one thread, in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// The process has no CAP_NET_RAW, or no file descriptors left.
+    pub fn new(parts: Parts<A>) -> io::Result<Context<A>> {
+        let Parts { sockets, stack, endpoints, crossing, application, clock, busy_poll } = parts;
+        let interface = endpoints.adapter().interface().clone();
+        let port = Port::new(stack, endpoints)?;
+        let shared = Shared::new(&interface, port, application)?;
+        Ok(Context {
+            driver: Driver::new(Queues::new(sockets)),
+            station: Station { shared, crossing, reads_at: Time::ZERO },
+            clock,
+            mailbox: Arc::new(Mailbox::new()?),
+            busy_poll,
+            busy: (0, Time::ZERO),
+            turned_at: Time::ZERO,
+        })
+    }
+
+    /// A handle for commands from other threads.
+    pub fn remote(&self) -> Remote<A, Port> {
+        self.mailbox.remote()
+    }
+
+    /// Totals of the loop.
+    pub fn counters(&self) -> Counters {
+        self.driver.counters()
+    }
+
+    /// Runs one command on the calling thread. What it sends leaves in the next turn.
+    pub fn command<R>(&mut self, command: impl FnOnce(Time, &mut A, &mut Port) -> R) -> R {
+        let hosted = &mut self.station.shared.hosted;
+        command(self.clock.now(), &mut hosted.application, &mut hosted.stack)
+    }
+
+    /// Runs until a [`Remote`] stops it.
+    ///
+    /// # Errors
+    /// The interface was removed, is down or has another number of queues, or the system has failed.
+    pub fn run(&mut self) -> io::Result<()> {
+        // Fails only on kernels without timer slack, where timeouts are less exact.
+        let _ = rustix::thread::set_current_timer_slack(Some(TIMER_SLACK_NS));
+        while !self.mailbox.is_stopped() {
+            self.turn(None)?;
+        }
+        Ok(())
+    }
+
+    /// Runs one turn, then waits for the next, at most for `timeout_max`.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn turn(&mut self, timeout_max: Option<Duration>) -> io::Result<()> {
+        if self.mailbox.has_commands() {
+            self.run_commands();
+        }
+        let now = self.clock.now();
+        self.turned_at = now;
+        let turn = self.driver.turn(now, &mut self.station)?;
+        if let Some(error) = self.station.shared.take_error() {
+            return Err(error);
+        }
+        if turn == Turn::Idle && !self.is_busy(now) {
+            self.wait(timeout_max)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the next turn follows at once, because frames have arrived within the last `busy_poll`.
+    fn is_busy(&mut self, now: Time) -> bool {
+        if self.busy_poll.is_zero() {
+            return false;
+        }
+        let received = self.driver.counters().received;
+        if received != self.busy.0 {
+            self.busy = (received, now);
+        }
+        now.since(self.busy.1) < self.busy_poll
+    }
+
+    /// Waits for the next turn. If the application's deadline is at most the input patience after this turn, only other
+    /// threads and the kernel end the wait; frames are taken once the deadline has passed. This saves wake-ups, each of
+    /// which costs more than a message; requests would wait for the deadline anyway.
+    fn wait(&mut self, timeout_max: Option<Duration>) -> io::Result<()> {
+        let now = self.clock.now();
+        let hosted = &self.station.shared.hosted;
+        let may_sleep = {
+            let bound = self.turned_at + hosted.stack.input_patience;
+            hosted.application.poll_timeout().is_some_and(|deadline| deadline <= bound)
+        };
+        let until = self.station.poll_timeout().map(|at| at.since(now));
+        let timeout = [until, timeout_max].into_iter().flatten().min();
+        let wakes: Vec<BorrowedFd<'_>> =
+            std::iter::once(self.mailbox.as_fd()).chain(self.station.wakes()).collect();
+        let is_woken = match may_sleep {
+            true => sleep(timeout, &wakes)?,
+            false => self.driver.device_mut().wait(timeout, &wakes)?,
+        };
+        if is_woken {
+            self.mailbox.clear_wake();
+            self.station.handle_wake();
+        }
+        Ok(())
+    }
+
+    fn run_commands(&mut self) {
+        let hosted = &mut self.station.shared.hosted;
+        for command in self.mailbox.take() {
+            command(self.clock.now(), &mut hosted.application, &mut hosted.stack);
+        }
+    }
+}
+
+impl<A> Drop for Context<A> {
+    fn drop(&mut self) {
+        eprintln!(
+            "DEBUG {:?} {:?}",
+            self.station.shared.hosted.stack.stack.counters(),
+            self.station.shared.hosted.stack.endpoints().verdicts()
+        );
+        self.mailbox.close();
+    }
+}
+
+/// The endpoint of the driver: stack and application, the kernel's load queries, and frames from other threads.
+struct Station<A> {
+    shared: Shared<A, Port>,
+    crossing: Option<Crossing>,
+    /// When to look for load queries and frames of other threads again, although none of their descriptors was seen readable.
+    reads_at: Time,
+}
+
+/// Interval at which a thread that never waits looks for load queries and frames of other threads.
+const READ_INTERVAL: Duration = Duration::from_millis(1);
+
+impl<A: Application> Station<A> {
+    /// Answers waiting load queries.
+    fn answer_load_queries(&mut self, now: Time) -> io::Result<()> {
+        let hosted = &mut self.shared.hosted;
+        let application = &mut hosted.application;
+        hosted.stack.load_queries.answer(
+            now,
+            |listener, from, query, answer| application.handle_datagram(now, listener, from, query, answer),
+            |_| {},
+        )
+    }
+
+    /// Delivers the frames that other threads have passed to this one.
+    fn deliver_crossed(&mut self, now: Time) {
+        let Some(crossing) = &self.crossing else { return };
+        crossing.clear_wake();
+        while let Some(frame) = crossing.receive() {
+            self.shared.deliver(now, &frame);
+        }
+    }
+}
+
+impl<A: Application> Endpoint for Station<A> {
+    fn begin_turn(&mut self, now: Time) {
+        self.shared.begin_turn(now);
+        let is_due = self.shared.hosted.stack.poll_timeout().is_some_and(|at| at <= now);
+        if now >= self.reads_at || is_due {
+            self.reads_at = now + READ_INTERVAL;
+            self.deliver_crossed(now);
+            if let Err(error) = self.answer_load_queries(now) {
+                self.shared.keep_error(error);
+            }
+            self.shared.hosted.stack.check_left(now);
+        }
+    }
+
+    fn deliver(&mut self, now: Time, frame: &[u8]) {
+        if !self.crossing.as_ref().is_some_and(|crossing| crossing.pass(frame)) {
+            self.shared.deliver(now, frame);
+        }
+    }
+
+    fn end_turn(&mut self, now: Time) {
+        self.shared.end_turn(now);
+    }
+
+    fn poll_transmit(&mut self, now: Time, slot: &mut [u8]) -> Option<usize> {
+        self.shared.poll_transmit(now, slot)
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        let port = self.shared.hosted.stack.poll_timeout();
+        [self.shared.poll_timeout(), port].into_iter().flatten().min()
+    }
+
+    fn handle_wake(&mut self) {
+        self.reads_at = Time::ZERO;
+        self.shared.handle_wake();
+    }
+
+    fn wakes(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let load_queries = self.shared.hosted.stack.load_queries.as_fd();
+        let crossing = self.crossing.as_ref().map(AsFd::as_fd);
+        self.shared.wakes().chain([load_queries]).chain(crossing)
+    }
+}

@@ -1,0 +1,154 @@
+//! Frames that arrive at a queue of one thread and belong to the stack of another.
+//!
+//! The interface chooses the queue of a packet by a hash that the stack does not know. A connection that a peer opens
+//! belongs to the thread at whose queue its first packet arrives, and the interface keeps it there. A connection that a
+//! stack opens belongs to the thread that opened it: each thread has its own part of the local ports, so that any other
+//! thread knows whose a packet is.
+
+use std::io;
+use std::ops::RangeInclusive;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use rustix::event::{EventfdFlags, eventfd};
+use spillway_wire::packet::{ethernet, ipv4, ipv6};
+
+/// Frames that may wait for one thread. Further ones are lost, as in a full queue of an interface.
+const FRAMES_MAX: usize = 1024;
+/// The number of TCP in IP headers.
+const TCP: u8 = 6;
+
+/// One thread's end of the crossing.
+#[derive(Debug)]
+pub struct Crossing {
+    thread: usize,
+    first_port: u16,
+    /// Ports of each thread.
+    ports_each: u16,
+    to: Vec<SyncSender<Box<[u8]>>>,
+    wakes: Arc<[OwnedFd]>,
+    arrived: Receiver<Box<[u8]>>,
+    counters: Arc<CrossingCounters>,
+}
+
+/// Totals of all threads.
+#[derive(Debug, Default)]
+pub struct CrossingCounters {
+    crossed: AtomicU64,
+    lost: AtomicU64,
+}
+
+impl CrossingCounters {
+    /// Frames passed from one thread to another.
+    pub fn crossed(&self) -> u64 {
+        self.crossed.load(Ordering::Relaxed)
+    }
+
+    /// Frames lost because too many waited for a thread.
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+}
+
+impl Crossing {
+    /// The ends of `threads` threads that divide a range of local ports, with the ports of each.
+    ///
+    /// # Errors
+    /// There are fewer ports than threads, or the process has no file descriptors left.
+    pub fn between(
+        threads: usize,
+        ports: &RangeInclusive<u16>,
+    ) -> io::Result<Vec<(Crossing, RangeInclusive<u16>)>> {
+        let count = ports.len();
+        let ports_each = u16::try_from(count / threads.max(1)).unwrap_or(u16::MAX);
+        if ports_each == 0 {
+            let message = format!("{threads} threads cannot share {count} local ports: give more of them");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        let wake = |_| Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let wakes: Arc<[OwnedFd]> = (0..threads).map(wake).collect::<io::Result<_>>()?;
+        let (to, arrived): (Vec<_>, Vec<_>) = (0..threads).map(|_| sync_channel(FRAMES_MAX)).unzip();
+        let counters = Arc::new(CrossingCounters::default());
+        let first_port = *ports.start();
+        let ends = (0_u16..).zip(arrived).map(|(thread, arrived)| {
+            let first = first_port + thread * ports_each; // at most the last port of the range
+            let end = Crossing {
+                thread: usize::from(thread),
+                first_port,
+                ports_each,
+                to: to.clone(),
+                wakes: Arc::clone(&wakes),
+                arrived,
+                counters: Arc::clone(&counters),
+            };
+            (end, first..=first + (ports_each - 1))
+        });
+        Ok(ends.collect())
+    }
+
+    /// Totals of all threads.
+    pub fn counters(&self) -> &Arc<CrossingCounters> {
+        &self.counters
+    }
+
+    /// Passes a frame to its thread, if that is another one. Returns whether it was passed or lost.
+    pub fn pass(&self, frame: &[u8]) -> bool {
+        let Some(thread) = self.thread_of(frame).filter(|thread| *thread != self.thread) else {
+            return false;
+        };
+        match self.to[thread].try_send(frame.into()) {
+            Ok(()) => {
+                self.counters.crossed.fetch_add(1, Ordering::Relaxed);
+                // Fails only if the counter is at its maximum: then the thread is awake.
+                let _ = rustix::io::write(&self.wakes[thread], &1_u64.to_ne_bytes());
+            }
+            // The thread does not keep up, or has ended.
+            Err(_) => _ = self.counters.lost.fetch_add(1, Ordering::Relaxed),
+        }
+        true
+    }
+
+    /// The next frame from another thread.
+    pub fn receive(&self) -> Option<Box<[u8]>> {
+        self.arrived.try_recv().ok()
+    }
+
+    /// Makes the descriptor unreadable until the next frame is passed to this thread.
+    pub fn clear_wake(&self) {
+        // Fails only if the counter is zero.
+        let _ = rustix::io::read(&self.wakes[self.thread], &mut [0_u8; 8]);
+    }
+
+    /// The thread that opened the connection of a frame; `None` for any other frame.
+    fn thread_of(&self, frame: &[u8]) -> Option<usize> {
+        let offset = target_port(frame)?.checked_sub(self.first_port)?;
+        let thread = usize::from(offset / self.ports_each);
+        (thread < self.to.len()).then_some(thread)
+    }
+}
+
+/// Readable when another thread has passed frames to this one.
+impl AsFd for Crossing {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wakes[self.thread].as_fd()
+    }
+}
+
+/// The target port of a TCP segment.
+fn target_port(frame: &[u8]) -> Option<u16> {
+    let (header, packet) = ethernet::Header::parse(frame).ok()?;
+    let segment = match header.kind {
+        ethernet::KIND_IPV4 => {
+            let (header, _, segment) = ipv4::Header::parse(packet).ok()?;
+            (header.protocol == TCP).then_some(segment)
+        }
+        ethernet::KIND_IPV6 => {
+            let (header, _, segment) = ipv6::Header::parse(packet).ok()?;
+            (header.protocol == TCP).then_some(segment)
+        }
+        _ => None,
+    }?;
+    segment.get(2..4)?.first_chunk().map(|port| u16::from_be_bytes(*port))
+}

@@ -1,0 +1,85 @@
+//! The addresses and ports that a steering program passes to the stacks of several threads.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use spillway_bpf::{BpfError, Endpoint, Protocol, VerdictCounters};
+
+use crate::adapter::Adapter;
+
+/// Counts which addresses and ports the threads use, and steers packets to those. Clones share one count.
+#[derive(Clone, Debug)]
+pub struct Endpoints(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    adapter: Adapter,
+    /// How many leases each address has; each is above 0.
+    leases: Mutex<BTreeMap<SocketAddr, usize>>,
+}
+
+/// Packets to an address and port belong to the stacks while a lease exists.
+#[derive(Debug)]
+pub struct Lease {
+    address: SocketAddr,
+    endpoints: Endpoints,
+}
+
+impl Endpoints {
+    /// Without leases. When the last clone and the last lease are gone, the program is detached.
+    pub fn new(adapter: Adapter) -> Endpoints {
+        Endpoints(Arc::new(Inner { adapter, leases: Mutex::default() }))
+    }
+
+    /// The interface with its program.
+    pub fn adapter(&self) -> &Adapter {
+        &self.0.adapter
+    }
+
+    /// Packets by the program's verdict.
+    ///
+    /// # Errors
+    /// The system has failed.
+    pub fn verdicts(&self) -> Result<VerdictCounters, BpfError> {
+        self.0.adapter.steer().counters()
+    }
+
+    /// Steers TCP packets to this address and port.
+    ///
+    /// # Errors
+    /// The program has no room for more endpoints.
+    pub fn lease(&self, address: SocketAddr) -> Result<Lease, BpfError> {
+        let mut leases = self.0.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        if !leases.contains_key(&address) {
+            self.0.adapter.steer().add_endpoint(endpoint(address))?;
+        }
+        *leases.entry(address).or_insert(0) += 1;
+        Ok(Lease { address, endpoints: self.clone() })
+    }
+}
+
+impl Lease {
+    /// The address and port.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let inner = &self.endpoints.0;
+        let mut leases = inner.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(count) = leases.get_mut(&self.address) else { return };
+        *count -= 1;
+        if *count == 0 {
+            leases.remove(&self.address);
+            // Fails only if the system does; the packets are the stack's then, which resets the connections.
+            let _ = inner.adapter.steer().remove_endpoint(endpoint(self.address));
+        }
+    }
+}
+
+fn endpoint(address: SocketAddr) -> Endpoint {
+    Endpoint { protocol: Protocol::Tcp, address }
+}

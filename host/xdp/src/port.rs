@@ -1,0 +1,174 @@
+//! The stack of one thread with its listeners, as commands from other threads see it.
+
+use std::borrow::{Borrow, BorrowMut};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use spillway_bpf::BpfError;
+use spillway_net::{BoundListener, LoadQuerySockets};
+use spillway_tcp::{Listener, SettingsError, Stack};
+use spillway_transport::Time;
+
+use crate::endpoints::{Endpoints, Lease};
+
+/// Interval at which removed listeners are checked for connections that are left.
+const LEFT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The stack of one thread, its listeners, and the kernel's sockets that belong to them.
+pub struct Port {
+    /// The stack: a [`Transport`](spillway_transport::Transport).
+    pub stack: Stack,
+    endpoints: Endpoints,
+    listeners: BTreeMap<u16, PortListener>,
+    pub(crate) load_queries: LoadQuerySockets,
+    /// Leases of removed listeners. Their connections still need packets.
+    left: Vec<Lease>,
+    /// When to check `left` again.
+    check_left_at: Time,
+    pub(crate) input_patience: Duration,
+}
+
+/// What a listener needs besides its entry in the stack.
+struct PortListener {
+    lease: Lease,
+    /// A bound socket that never listens. It keeps other programs of this host from the port.
+    _reserved: OwnedFd,
+}
+
+/// Why a listener cannot be added.
+#[derive(Debug)]
+pub enum PortError {
+    /// The stack has no IPv6 yet, or the address is not one of a host.
+    Address(SocketAddr, Option<SettingsError>),
+    /// The steering program has no room.
+    Program(BpfError),
+    /// The system has failed.
+    Host(io::Error),
+}
+
+impl fmt::Display for PortError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PortError::Address(address, None) => write!(f, "the user-level stack cannot listen at {address}"),
+            PortError::Address(_, Some(error)) => error.fmt(f),
+            PortError::Program(error) => error.fmt(f),
+            PortError::Host(error) => write!(f, "cannot add a listener: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for PortError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            PortError::Address(..) => None,
+            PortError::Program(error) => error.source(),
+            PortError::Host(error) => Some(error),
+        }
+    }
+}
+
+impl Port {
+    /// A stack without listeners.
+    ///
+    /// # Errors
+    /// The process has no file descriptors left.
+    pub fn new(stack: Stack, endpoints: Endpoints) -> io::Result<Port> {
+        Ok(Port {
+            stack,
+            endpoints,
+            listeners: BTreeMap::new(),
+            load_queries: LoadQuerySockets::new()?,
+            left: Vec::new(),
+            check_left_at: Time::ZERO,
+            input_patience: Duration::ZERO,
+        })
+    }
+
+    /// Sets the listener of an index, which is closed at first. The sockets of `bound` stay with the kernel: one reserves the
+    /// port, the other receives load queries. `is_gated`: acknowledgements wait for
+    /// [`release`](spillway_transport::Transport::release).
+    ///
+    /// # Errors
+    /// The address cannot be the stack's, or there is no room for it; the index has no listener then.
+    pub fn put_listener(
+        &mut self,
+        now: Time,
+        index: u16,
+        bound: BoundListener,
+        is_gated: bool,
+    ) -> Result<(), PortError> {
+        self.drop_listener(index);
+        let address = bound.address().map_err(PortError::Host)?;
+        let SocketAddr::V4(own) = address else { return Err(PortError::Address(address, None)) };
+        let lease = self.endpoints.lease(address).map_err(PortError::Program)?;
+        self.stack
+            .set_listener(index, Some(Listener { address: own, is_gated }))
+            .map_err(|error| PortError::Address(address, Some(error)))?;
+        let (reserved, load_queries) = bound.into_sockets();
+        if let Some(socket) = load_queries {
+            self.load_queries.put(now, index, socket);
+        }
+        self.listeners.insert(index, PortListener { lease, _reserved: reserved });
+        Ok(())
+    }
+
+    /// Removes a listener. Its connections stay; when the last one has ended, packets to its address go to the kernel again.
+    pub fn drop_listener(&mut self, index: u16) {
+        let Some(PortListener { lease, .. }) = self.listeners.remove(&index) else { return };
+        self.load_queries.remove(index);
+        // Cannot fail without a listener.
+        let _ = self.stack.set_listener(index, None);
+        self.left.push(lease);
+    }
+
+    /// Sets the limit of connections. Present ones beyond it stay.
+    pub fn set_connections_max(&mut self, connections: usize) {
+        self.stack.set_connections_max(u32::try_from(connections).unwrap_or(u32::MAX));
+    }
+
+    /// Sets how long frames may wait for the application's next deadline: if the deadline comes sooner, the thread sleeps
+    /// until then and handles them in one turn, which saves wake-ups. Zero means that no frames wait.
+    pub fn set_input_patience(&mut self, patience: Duration) {
+        self.input_patience = patience;
+    }
+
+    /// The steering program and its interface.
+    pub fn endpoints(&self) -> &Endpoints {
+        &self.endpoints
+    }
+
+    /// Ends the leases of removed listeners without connections.
+    pub(crate) fn check_left(&mut self, now: Time) {
+        if self.left.is_empty() || now < self.check_left_at {
+            return;
+        }
+        self.check_left_at = now + LEFT_INTERVAL;
+        let stack = &self.stack;
+        self.left.retain(|lease| match lease.address() {
+            SocketAddr::V4(address) => stack.has_connections_at(address),
+            SocketAddr::V6(_) => false,
+        });
+    }
+
+    /// When to call [`check_left`](Self::check_left) and answer load queries next.
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        let check = (!self.left.is_empty()).then_some(self.check_left_at);
+        [check, self.load_queries.next_retry()].into_iter().flatten().min()
+    }
+}
+
+impl Borrow<Stack> for Port {
+    fn borrow(&self) -> &Stack {
+        &self.stack
+    }
+}
+
+impl BorrowMut<Stack> for Port {
+    fn borrow_mut(&mut self) -> &mut Stack {
+        &mut self.stack
+    }
+}
