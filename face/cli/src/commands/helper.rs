@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use spillway_auth::Key;
 use spillway_batch::{AddressRange, PolicyKind};
 use spillway_daemon::AdminGroup;
-use spillway_helper::config::{HelperConfig, default_max_delay, read_file};
+use spillway_helper::config::{Engine, HelperConfig, default_max_delay, read_file};
 use spillway_helper::control::SettingsSource;
 use spillway_values::{listen_address, parse_duration};
 
@@ -42,7 +42,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "service", "listen", "link-listen", "key", "client_key", "allow_clients", "threads", "max_delay", "sla", "batch",
         "max_connections", "drain_deadline", "require_encryption", "status_socket", "admin_group", "metrics",
-        "proxy_protocol_from",
+        "proxy_protocol_from", "engine", "interface",
     ])]
     config: Option<PathBuf>,
 
@@ -71,6 +71,14 @@ pub(crate) struct Args {
     /// addresses that they send are subject to --allow-clients
     #[arg(long, value_name = "CIDR")]
     proxy_protocol_from: Vec<AddressRange>,
+
+    /// What carries all connections
+    #[arg(long, value_enum, default_value_t = EngineName::Sockets)]
+    engine: EngineName,
+
+    /// Network interface of the engine xdp: that of the --listen addresses, which also leads to the servers
+    #[arg(long, value_name = "IF", required_if_eq("engine", "xdp"))]
+    interface: Option<String>,
 
     /// Network threads; 0: one for each core this process may use
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -111,6 +119,27 @@ pub(crate) struct Args {
     /// HOST:PORT, :PORT for all IPv4 addresses, or PORT for loopback. Without a password
     #[arg(long, value_name = "ADDR")]
     metrics: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum EngineName {
+    /// Kernel sockets
+    Sockets,
+    /// Spillway's TCP stack on AF_XDP, beside the kernel: less CPU for each message. `spillway doctor --engine xdp` shows
+    /// what it needs
+    Xdp,
+    /// xdp if nothing is missing for it, otherwise sockets; the log gives the choice and the reason
+    Auto,
+}
+
+impl From<EngineName> for Engine {
+    fn from(name: EngineName) -> Engine {
+        match name {
+            EngineName::Sockets => Engine::Sockets,
+            EngineName::Xdp => Engine::Xdp,
+            EngineName::Auto => Engine::Auto,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -156,6 +185,8 @@ impl Args {
             service.policy = self.policy();
         }
         Ok(HelperConfig {
+            engine: self.engine.into(),
+            interface: self.interface.clone(),
             threads: self.threads,
             max_connections: self.max_connections,
             socket: self.status_socket.clone(),
