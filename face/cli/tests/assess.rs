@@ -149,7 +149,9 @@ fn doctor_finds_the_host_fit_and_probes_a_link_port() {
 fn doctor_names_missing_requirements_of_an_engine() {
     let (code, report) = doctor(&["--engine", "xdp", "--interface", "lo"]);
     assert_eq!(code, Some(1));
-    assert!(!finding(&report, "engine xdp")["next"].as_str().unwrap().is_empty(), "{report:#}");
+    let interface = finding(&report, "interface");
+    assert_eq!(interface["state"], "missing", "{report:#}");
+    assert!(interface["found"].as_str().unwrap().contains("Ethernet"), "{report:#}");
     let (code, _, error) = spillway(&["doctor", "--engine", "xdp"]);
     assert!(code == Some(2) && error.contains("--interface"), "{error}");
 }

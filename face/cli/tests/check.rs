@@ -96,6 +96,27 @@ fn the_sidecars_unit_is_valid_and_hardened() {
     is_valid_and_hardened("spillway-sidecar@.service", "DynamicUser=yes");
 }
 
+/// A helper on the engine xdp needs these privileges, and no others.
+#[test]
+fn the_drop_in_for_the_engine_xdp_gives_exactly_its_privileges() {
+    let drop_in =
+        fs::read_to_string(project("packaging/systemd/spillway-helper.service.d/xdp.conf")).unwrap();
+    let settings: Vec<&str> =
+        drop_in.lines().filter(|line| !line.is_empty() && !line.starts_with(['#', '['])).collect();
+    let capabilities = "CAP_NET_ADMIN CAP_NET_RAW CAP_BPF";
+    assert_eq!(
+        settings,
+        [
+            format!("CapabilityBoundingSet={capabilities}").as_str(),
+            format!("AmbientCapabilities={capabilities}").as_str(),
+            "LimitMEMLOCK=infinity",
+            "RestrictAddressFamilies=AF_NETLINK AF_XDP",
+            "SystemCallFilter=bpf capset",
+            "ProcSubset=all",
+        ]
+    );
+}
+
 fn is_valid_and_hardened(name: &str, user: &str) {
     let unit = fs::read_to_string(project("packaging/systemd").join(name)).unwrap();
     for line in ["Type=notify", "NoNewPrivileges=yes", "CapabilityBoundingSet=", "ProtectSystem=strict", user]

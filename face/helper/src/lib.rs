@@ -33,6 +33,7 @@ pub use config::{HelperConfig, Service, StartError};
 pub use connections::{CONNECTIONS_MAX, Connection, Connections};
 pub use control::{SettingsSource, request_status};
 pub use distribution::Distribution;
+pub use engine::{EngineStatus, XdpError};
 pub use health::health;
 pub use helper::Helper;
 pub use metrics::METRICS;

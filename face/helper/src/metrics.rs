@@ -1,6 +1,7 @@
 //! The metrics of a helper, for Prometheus.
 
 mod scrape;
+mod xdp;
 
 use spillway_metrics::{Declared, Metric};
 
@@ -19,7 +20,7 @@ const STATE: &[&str] = &["service", "thread", "state"];
 /// All metrics but [those of the process](spillway_metrics::process::METRICS).
 pub const METRICS: &[Metric] = &Declared::metrics(&ALL);
 
-pub(crate) const ALL: [Declared<Scrape>; 50] = [
+pub(crate) const ALL: [Declared<Scrape>; 55] = [
     Declared::gauge(
         "spillway_helper_build_info",
         &["version"],
@@ -376,5 +377,45 @@ pub(crate) const ALL: [Declared<Scrape>; 50] = [
         BOTH,
         "Frames of connections that have ended, which are ignored.",
         |scrape, family| scrape.each_service(family, |s| s.traffic.unknown_frames),
+    ),
+    Declared::gauge(
+        "spillway_helper_engine_info",
+        &["engine", "interface", "mode"],
+        "Always 1; the labels are what carries the connections: sockets, or xdp with its interface and where its program \
+         runs (native, generic).",
+        |scrape, family| {
+            let engine = &scrape.status.engine;
+            let text = |label: &Option<String>| label.clone().unwrap_or_default();
+            family.sample(&[&engine.name, &text(&engine.interface), &text(&engine.mode)], 1.0);
+        },
+    ),
+    Declared::counter(
+        "spillway_helper_frames_total",
+        &["thread", "direction"],
+        "Ethernet frames of the engine xdp: received, sent, lost (the interface did not accept them).",
+        |scrape, family| scrape.each_xdp(family, xdp::frames),
+    ),
+    Declared::counter(
+        "spillway_helper_frames_dropped_total",
+        &["thread", "reason"],
+        "Frames received and dropped by the engine xdp, or on the way to it: receive_ring_full and fill_ring_empty (the \
+         thread does not keep up: more frames in helper.xdp.frames, or more threads), too_long, malformed, \
+         partial_checksum (also malformed: the other end of a veth leaves checksums to its hardware), ignored, \
+         unacceptable.",
+        |scrape, family| scrape.each_xdp(family, xdp::drops),
+    ),
+    Declared::counter(
+        "spillway_helper_tcp_events_total",
+        &["thread", "event"],
+        "Events of the engine's own TCP: retransmission_timeout, given_up, reset_sent, reset_received, \
+         connection_refused (a table was full), cookie_sent, unknown_segment.",
+        |scrape, family| scrape.each_xdp(family, xdp::events),
+    ),
+    Declared::counter(
+        "spillway_helper_steered_packets_total",
+        &["verdict"],
+        "Packets at the interface of the engine xdp by what its program did with them: pass_ (to the kernel), to_ (to the \
+         engine), drop_.",
+        |scrape, family| scrape.verdicts(family),
     ),
 ];

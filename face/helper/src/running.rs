@@ -11,7 +11,7 @@ use spillway_transport::Time;
 
 use crate::config::HelperConfig;
 use crate::contexts::{Threads, clients_max_of_thread};
-use crate::engine::{EngineState, Port, Remote};
+use crate::engine::{EngineState, EngineStatus, Port, Remote};
 use crate::listeners::{ListenerKind, ListenerTable};
 use crate::log::Names;
 use crate::registration::Registrars;
@@ -77,10 +77,10 @@ impl Running {
         let mut status = self.status_without_threads();
         let mut threads = Vec::with_capacity(self.remotes.len());
         for (number, remote) in self.remotes.iter().enumerate() {
-            let answer = remote.run_and_wait_timeout(STATUS_TIMEOUT, |now, app, _| {
+            let answer = remote.run_and_wait_timeout(STATUS_TIMEOUT, |now, app, port| {
                 let mut status = app.relay.status();
                 status.notices_dropped += app.notices_dropped;
-                ThreadSnapshot { status, cpu: thread_cpu(), now }
+                ThreadSnapshot { status, cpu: thread_cpu(), now, xdp: port.figures() }
             });
             match answer {
                 Ok(thread) => {
@@ -108,6 +108,7 @@ impl Running {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            engine: EngineStatus::from(&self.engine),
             threads: self.threads.count,
             thread_failure: self.watch.failure().map(str::to_owned),
             log_lines_dropped: spillway_daemon::log_lines_dropped(),

@@ -16,6 +16,7 @@ use spillway_transport::Time;
 
 use crate::config::Service;
 use crate::distribution::Distribution;
+use crate::engine::EngineStatus;
 use crate::registration::RegistrationStatus;
 
 /// The status of one network thread.
@@ -26,6 +27,8 @@ pub(crate) struct ThreadSnapshot {
     pub cpu: Duration,
     /// Time of this snapshot by the thread's clock.
     pub now: Time,
+    /// What the user-level stack has counted; `None` on kernel sockets.
+    pub xdp: Option<Box<spillway_xdp::Figures>>,
 }
 
 /// A snapshot of a helper. Later versions may add fields to the JSON form.
@@ -42,6 +45,9 @@ pub struct HelperStatus {
     pub uptime_ms: u64,
     /// Whether the helper is draining.
     pub draining: bool,
+    /// What carries the connections.
+    #[serde(default)]
+    pub engine: EngineStatus,
     /// Number of network threads.
     pub threads: usize,
     /// Threads that did not answer; totals do not include them.
@@ -301,7 +307,7 @@ impl HelperStatus {
 
     /// Adds the status of thread `number` to the totals.
     pub(crate) fn add(&mut self, number: usize, thread: &ThreadSnapshot) {
-        let ThreadSnapshot { status, cpu, now } = thread;
+        let ThreadSnapshot { status, cpu, now, .. } = thread;
         self.per_thread.push(ThreadStatus {
             thread: number,
             cpu_us: u64::try_from(cpu.as_micros()).unwrap_or(u64::MAX),

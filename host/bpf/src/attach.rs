@@ -118,6 +118,18 @@ impl Drop for Attachment {
     }
 }
 
+/// The number of the XDP program at an interface of the calling thread's network namespace, if it has one.
+///
+/// # Errors
+/// There is no such interface, or the kernel does not tell.
+pub fn attached_program(interface: &str) -> io::Result<Option<u32>> {
+    let index = interface_index(interface)?;
+    // The query is by interface; the descriptor is not used for it.
+    let none = std::fs::File::open("/dev/null")?;
+    let found = Xdp::new(none.as_fd()).query(index, XdpFlags::NONE).map_err(io::Error::other)?;
+    Ok((found.prog_id != 0).then_some(found.prog_id))
+}
+
 fn query(program: &ProgramMut<'_>, index: i32) -> libbpf_rs::Result<libbpf_sys::bpf_xdp_query_opts> {
     Xdp::new(program.as_fd()).query(index, XdpFlags::NONE)
 }

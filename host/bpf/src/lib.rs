@@ -22,7 +22,7 @@ mod pass;
 mod steer;
 mod verdict;
 
-pub use attach::{AttachError, Attachment, Mode};
+pub use attach::{AttachError, Attachment, Mode, attached_program};
 pub use error::BpfError;
 pub use loss::Loss;
 pub use pass::Pass;

@@ -165,6 +165,7 @@ impl<A: Application> Context<A> {
 
     fn run_commands(&mut self) {
         let hosted = &mut self.station.shared.hosted;
+        hosted.stack.device = (self.driver.counters(), self.driver.device().statistics());
         for command in self.mailbox.take() {
             command(self.clock.now(), &mut hosted.application, &mut hosted.stack);
         }

@@ -13,7 +13,10 @@ use spillway_net::{BoundListener, LoadQuerySockets};
 use spillway_tcp::{Listener, SettingsError, Stack};
 use spillway_transport::Time;
 
+use crate::driver::Counters;
 use crate::endpoints::{Endpoints, Lease};
+use crate::figures::Figures;
+use crate::socket::Statistics;
 
 /// Interval at which removed listeners are checked for connections that are left.
 const LEFT_INTERVAL: Duration = Duration::from_secs(1);
@@ -29,6 +32,8 @@ pub struct Port {
     left: Vec<Lease>,
     /// When to check `left` again.
     check_left_at: Time,
+    /// As of the last command of another thread.
+    pub(crate) device: (Counters, Statistics),
     pub(crate) input_patience: Duration,
 }
 
@@ -84,6 +89,7 @@ impl Port {
             load_queries: LoadQuerySockets::new()?,
             left: Vec::new(),
             check_left_at: Time::ZERO,
+            device: (Counters::default(), Statistics::default()),
             input_patience: Duration::ZERO,
         })
     }
@@ -139,6 +145,14 @@ impl Port {
     /// The steering program and its interface.
     pub fn endpoints(&self) -> &Endpoints {
         &self.endpoints
+    }
+
+    /// What this thread has counted, for commands of other threads.
+    pub fn figures(&self) -> Figures {
+        let (driver, sockets) = self.device;
+        // Without a system's answer the program's counters are left out.
+        let verdicts = self.endpoints.verdicts().unwrap_or_default();
+        Figures { driver, stack: *self.stack.counters(), sockets, verdicts }
     }
 
     /// Ends the leases of removed listeners without connections.

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use crate::device::{Device, poll_with};
-use crate::socket::Socket;
+use crate::socket::{Socket, Statistics};
 
 /// The sockets of one thread, as one device. All of them receive; frames leave by the first one with room, because every
 /// queue of an interface sends to the same network.
@@ -24,9 +24,10 @@ impl Queues {
         Queues { sockets, first: 0, lender: 0 }
     }
 
-    /// The sockets.
-    pub fn sockets(&self) -> &[Socket] {
-        &self.sockets
+    /// The sum of the kernel's counters of all sockets, without those that it does not tell.
+    pub fn statistics(&self) -> Statistics {
+        let each = self.sockets.iter().filter_map(|socket| socket.statistics().ok());
+        each.fold(Statistics::default(), |sum, one| sum + one)
     }
 }
 

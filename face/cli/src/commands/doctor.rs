@@ -4,6 +4,7 @@ mod finding;
 mod machine;
 mod probe;
 mod units;
+mod xdp;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -64,7 +65,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
     findings.extend(units::findings());
     findings.extend(machine::key_files(&[&args.key, &args.client_key].map(Option::as_deref)));
     if args.engine == Engine::Xdp {
-        findings.extend(machine::xdp(args.interface.as_deref().unwrap_or_default()));
+        findings.extend(xdp::findings(args.interface.as_deref().unwrap_or_default()));
     }
     if args.server.is_some() {
         warn_renamed("doctor --server", "--link");

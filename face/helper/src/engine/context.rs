@@ -5,6 +5,7 @@ use std::io;
 use spillway_transport::Time;
 
 use super::port::Port;
+use super::privileges::drop_unneeded;
 use super::remote::Remote;
 use crate::relay_app::RelayApp;
 
@@ -35,14 +36,17 @@ impl Context {
         }
     }
 
-    /// Runs until a [`Remote`] stops it.
+    /// Runs until a [`Remote`] stops it. On the engine xdp, the calling thread drops privileges.
     ///
     /// # Errors
     /// The system has failed, or the engine's interface has changed.
     pub fn run(&mut self) -> io::Result<()> {
         match self {
             Context::Sockets(context) => context.run(),
-            Context::Xdp(context) => context.run(),
+            Context::Xdp(context) => {
+                drop_unneeded()?;
+                context.run()
+            }
         }
     }
 }

@@ -2,13 +2,17 @@
 //!
 //! - `context`: the event loop of one network thread on either engine
 //! - `remote`, `port`: commands for a thread, and the transport that they act on
+//! - `privileges`: what a network thread may do
 //! - `choice`: which engine a configuration gets
+//! - `status`: the engine of a running helper, for operators
 //! - `xdp`: what the user-level stack needs of this host; `xdp_error`: what may be missing
 
 mod choice;
 mod context;
 mod port;
+mod privileges;
 mod remote;
+mod status;
 mod xdp;
 mod xdp_error;
 
@@ -16,5 +20,6 @@ pub use choice::{Chosen, EngineState, choose};
 pub use context::Context;
 pub use port::Port;
 pub use remote::Remote;
+pub use status::EngineStatus;
 pub use xdp::check_addresses;
 pub use xdp_error::{AddressProblem, XdpError};

@@ -82,6 +82,14 @@ impl Port<'_> {
         }
     }
 
+    /// What the thread has counted; `None` on kernel sockets.
+    pub fn figures(&self) -> Option<Box<spillway_xdp::Figures>> {
+        match self {
+            Port::Sockets(_) => None,
+            Port::Xdp(port) => Some(Box::new(port.figures())),
+        }
+    }
+
     /// Number of connections, including those being opened.
     pub fn connections(&self) -> usize {
         match self {

@@ -35,11 +35,12 @@ pub struct XdpEngine {
 /// What stays known of the engine while the helper runs.
 #[derive(Clone, Debug)]
 pub struct XdpState {
-    interface: Interface,
+    pub interface: Interface,
     /// The address of connections to servers.
     own: Ipv4Addr,
-    mode: Mode,
-    is_zero_copy: bool,
+    pub mode: Mode,
+    /// Whether the driver uses the frames in place.
+    pub is_zero_copy: bool,
     /// Frames that crossed from one thread to another; `None` with one thread.
     pub crossing: Option<Arc<CrossingCounters>>,
 }

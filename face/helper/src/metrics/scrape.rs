@@ -2,7 +2,9 @@
 
 use spillway_metrics::Family;
 use spillway_relay::ServiceStatus;
+use spillway_xdp::Figures;
 
+use super::xdp::Labelled;
 use crate::distribution::Distribution;
 use crate::registration::RegistrationStatus;
 use crate::status::{self, HelperStatus, ThreadSnapshot};
@@ -89,6 +91,28 @@ impl Scrape {
             values(service)
                 .into_iter()
                 .for_each(|(label, value)| family.sample(&[name, thread, label], value));
+        }
+    }
+
+    /// `N` samples for each thread of the engine xdp, which differ in a second label; none on kernel sockets.
+    pub(super) fn each_xdp<const N: usize>(
+        &self,
+        family: &mut Family<'_>,
+        values: fn(&Figures) -> Labelled<N>,
+    ) {
+        for (label, thread) in &self.threads {
+            let figures = thread.xdp.iter();
+            figures
+                .flat_map(|figures| values(figures))
+                .for_each(|(second, value)| family.count(&[label, second], value));
+        }
+    }
+
+    /// One sample for each verdict of the engine's program, which counts for all threads.
+    pub(super) fn verdicts(&self, family: &mut Family<'_>) {
+        let first = self.threads.iter().find_map(|(_, thread)| thread.xdp.as_ref());
+        for (verdict, packets) in first.iter().flat_map(|figures| figures.verdicts.iter()) {
+            family.count(&[verdict.name()], packets);
         }
     }
 

@@ -14,6 +14,9 @@ impl fmt::Display for HelperStatus {
         write!(f, "helper {name}(pid {}) {state} for {} s", self.pid, self.uptime_ms / 1000)?;
         write!(f, ", {} clients of {}", self.clients, self.max_connections)?;
         write!(f, ", {} KiB buffered", self.buffered_bytes / 1024)?;
+        if let Some(interface) = &self.engine.interface {
+            write!(f, ", engine {} on {interface}", self.engine.name)?;
+        }
         if self.threads_silent > 0 {
             write!(f, ", {} of {} threads do not answer", self.threads_silent, self.threads)?;
         }

@@ -28,6 +28,21 @@ pub struct Statistics {
     pub transmit_ring_empty: u64,
 }
 
+impl std::ops::Add for Statistics {
+    type Output = Statistics;
+
+    fn add(self, other: Statistics) -> Statistics {
+        Statistics {
+            dropped: self.dropped + other.dropped,
+            ring_full: self.ring_full + other.ring_full,
+            fill_ring_empty: self.fill_ring_empty + other.fill_ring_empty,
+            invalid_receive: self.invalid_receive + other.invalid_receive,
+            invalid_transmit: self.invalid_transmit + other.invalid_transmit,
+            transmit_ring_empty: self.transmit_ring_empty + other.transmit_ring_empty,
+        }
+    }
+}
+
 /// Creates a socket.
 pub(super) fn socket() -> io::Result<OwnedFd> {
     // SAFETY: the call has no pointers.

@@ -20,7 +20,6 @@ const FAST_CLOCKS: [&str; 4] = ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page
 /// Numbers of capabilities (`linux/capability.h`).
 const NET_ADMIN: u32 = 12;
 const SYS_ADMIN: u32 = 21;
-const BPF: u32 = 39;
 /// With fewer descriptors a helper or server serves few clients.
 const OPEN_FILES_MIN: u64 = 65_536;
 
@@ -165,7 +164,7 @@ fn namespaces() -> Finding {
 }
 
 /// Whether this process has a capability in its effective set.
-fn capability(number: u32) -> bool {
+pub(super) fn capability(number: u32) -> bool {
     let status = read_text("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
@@ -195,52 +194,6 @@ pub(super) fn key_files(named: &[Option<&Path>]) -> Vec<Finding> {
         .collect()
 }
 
-/// Checks AF_XDP's requirements. The last finding is always `Missing`: this version has no such engine.
-pub(super) fn xdp(interface: &str) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    let folder = Path::new("/sys/class/net").join(interface);
-    // A name with a slash would be a path out of /sys/class/net.
-    if interface.is_empty() || interface.contains('/') || !folder.exists() {
-        let next = "`ip link` lists the interfaces";
-        findings.push(Finding::missing(
-            "interface",
-            format!("{interface}: this host has no such interface"),
-            next,
-        ));
-    } else {
-        let attribute =
-            |file: &str| fs::read_to_string(folder.join(file)).unwrap_or_default().trim_end().to_owned();
-        let (state, mtu) = (attribute("operstate"), attribute("mtu"));
-        findings.push(match mtu.parse::<u32>() {
-            Ok(bytes) if bytes > 3498 => Finding::missing(
-                "interface",
-                format!("{interface}: MTU {mtu}"),
-                "XDP programs take up to 3498 bytes",
-            ),
-            _ => Finding::ok("interface", format!("{interface}: {state}, MTU {mtu}")),
-        });
-    }
-    findings.push(match Path::new("/sys/kernel/btf/vmlinux").exists() {
-        true => Finding::ok("BTF", "the kernel has type information"),
-        false => Finding::missing(
-            "BTF",
-            "the kernel has no type information",
-            "use one with CONFIG_DEBUG_INFO_BTF=y",
-        ),
-    });
-    findings.push(match capability(NET_ADMIN) && (capability(BPF) || capability(SYS_ADMIN)) {
-        true => Finding::ok("capabilities", "CAP_NET_ADMIN and CAP_BPF"),
-        false => Finding::missing(
-            "capabilities",
-            "no CAP_NET_ADMIN with CAP_BPF",
-            "give them with AmbientCapabilities= in the unit, or run as root",
-        ),
-    });
-    let next = "run helpers on kernel sockets, which is the default";
-    findings.push(Finding::missing("engine xdp", "not in this version", next));
-    findings
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::finding::State;
@@ -254,14 +207,6 @@ mod tests {
             findings.iter().all(|finding| finding.state == State::Ok || !finding.next.is_empty()),
             "{findings:?}"
         );
-    }
-
-    #[test]
-    fn xdp_without_an_existing_interface_is_missing() {
-        for name in ["", "../net/lo", "no-such-if"] {
-            assert_eq!(xdp(name)[0].state, State::Missing);
-        }
-        assert_eq!(xdp("lo").last().map(|finding| finding.what), Some("engine xdp"));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use rustix::fs::{CWD, FileType, Mode};
 
 use super::*;
+use crate::config::XdpConfig;
 use crate::config::reference::is_toml;
 use crate::config::schema::SECTIONS;
 use crate::contexts::{Threads, net_config};
@@ -145,6 +146,10 @@ fn every_key_is_read() {
         [helper]
         name = "helper-1"
         engine = "auto"
+        interface = "eth0"
+        xdp.ports = "20000-29999"
+        xdp.frames = 1024
+        xdp.busy_poll = "50us"
         threads = 3
         socket = "/tmp/h.sock"
         admin_group = "root"
@@ -189,6 +194,8 @@ fn every_key_is_read() {
     let config = read(text).unwrap_or_else(|problems| panic!("{problems:?}"));
     let service = &config.services[0];
     assert_eq!((config.name.as_str(), config.engine, config.threads), ("helper-1", Engine::Auto, 3));
+    let xdp = XdpConfig { ports: 20_000..=29_999, frames: 1024, busy_poll: Duration::from_micros(50) };
+    assert_eq!((config.interface.as_deref(), config.xdp.clone()), (Some("eth0"), xdp));
     assert_eq!((config.max_connections, config.max_memory_bytes), (1000, 2 << 20));
     assert_eq!(config.admin_group.as_ref().map(ToString::to_string).as_deref(), Some("root"));
     assert_eq!(config.metrics, Some("127.0.0.1:9411".parse().unwrap()));
@@ -219,8 +226,10 @@ fn every_key_is_read() {
         password_file: path("password"),
     };
     assert_eq!(config.etcd, etcd);
-    let keys_of_text: BTreeSet<&str> =
-        text.lines().filter_map(|line| Some(line.split_once(" = ")?.0.trim())).collect();
+    let keys_of_text: BTreeSet<&str> = text
+        .lines()
+        .filter_map(|line| Some(line.split_once(" = ")?.0.trim().trim_start_matches("xdp.")))
+        .collect();
     let keys_of_reference: BTreeSet<&str> =
         SECTIONS.iter().flat_map(|s| s.entries).map(|entry| entry.key).collect();
     assert_eq!(keys_of_text, keys_of_reference, "the text should contain every key of the reference");
@@ -251,6 +260,12 @@ fn defaults_of_the_reference_are_those_in_force() {
 fn each_problem_has_line_column_and_the_next_step() {
     let with = |more: &str| format!("{MINIMAL}{more}\n");
     let helper = |line: &str| format!("[helper]\n{line}\n{MINIMAL}");
+    let xdp = |line: &str, listen: &str, server: &str| {
+        format!(
+            "[helper]\nengine = \"xdp\"\n{line}\n[service.cache]\nserver = \"{server}\"\nlisten = [\"{listen}\"]\n\
+             key_files = [\"k\"]\n"
+        )
+    };
     let cases = [
         ("".to_owned(), "1:1: no service"),
         ("[helper".to_owned(), "1:"),
@@ -302,8 +317,25 @@ fn each_problem_has_line_column_and_the_next_step() {
         (MINIMAL.replace("127.0.0.1:11411", "10.0.0.5"), "2:10: 10.0.0.5 has no port"),
         (MINIMAL.replace("127.0.0.1:11411", "no.such.host.invalid:1"), "2:10: cannot look up"),
         (MINIMAL.replace("127.0.0.1:11211", "nowhere"), "3:11: nowhere has no port"),
-        (helper("engine = \"xdp\""), "2:10: this version has no xdp engine"),
-        (helper("engine = \"dpdk\""), "2:10: give \"sockets\" or \"auto\""),
+        (xdp("", "10.0.0.9:1", "10.0.0.5:1"), "2:10: xdp needs interface"),
+        (
+            xdp("interface = \"eth0\"", "0.0.0.0:1", "10.0.0.5:1"),
+            "6:11: the engine xdp listens at single addresses",
+        ),
+        (
+            xdp("interface = \"eth0\"", "127.0.0.1:1", "10.0.0.5:1"),
+            "6:11: the engine xdp does not see loopback",
+        ),
+        (
+            xdp("interface = \"eth0\"", "10.0.0.9:1", "127.0.0.1:1"),
+            "5:10: the engine xdp does not reach this host",
+        ),
+        (helper("interface = \"sixteen-bytes-no\""), "2:13: the name of an interface has 1 to 15 bytes"),
+        (helper("xdp.ports = \"9-8\""), "2:13: 9-8: give a range of ports"),
+        (helper("xdp.frames = 100"), "2:14: give a power of two"),
+        (helper("xdp.frames = 32"), "2:14: give a whole number from 64 to 65536"),
+        (helper("xdp.busy_poll = \"2s\""), "2:17: give a time from 0s to 1s"),
+        (helper("engine = \"dpdk\""), "2:10: give \"sockets\" or \"xdp\" or \"auto\""),
         (helper("threads = -1"), "2:11: give a whole number from 0 to 1024"),
         (helper("threads = 1.5"), "2:11: give a whole number"),
         (helper("socket = \"helper.sock\""), "2:10: give an absolute path"),

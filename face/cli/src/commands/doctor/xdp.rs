@@ -1,0 +1,130 @@
+//! Checks what the engine `xdp` needs.
+
+use spillway_bpf::{QUEUES_MAX, Steer, attached_program};
+use spillway_helper::config::XdpConfig;
+use spillway_xdp::{Interface, check_reserved};
+
+use super::finding::Finding;
+use super::machine::capability;
+
+/// The capabilities of the engine, by number (`linux/capability.h`) and name.
+const CAPABILITIES: [(u32, &str); 3] = [(12, "CAP_NET_ADMIN"), (13, "CAP_NET_RAW"), (39, "CAP_BPF")];
+/// `CAP_SYS_ADMIN` stands for `CAP_BPF` on kernels before 5.8, and still includes it.
+const SYS_ADMIN: u32 = 21;
+/// The largest MTU of a veth interface with an XDP program: a page without the kernel's own parts.
+const VETH_MTU_MAX: u32 = 3506;
+
+/// Checks an interface, this process's privileges and the kernel's settings.
+pub(super) fn findings(name: &str) -> Vec<Finding> {
+    let mut findings = interface(name);
+    findings.extend([capabilities(), program(), ports(), memory()]);
+    findings
+}
+
+fn interface(name: &str) -> Vec<Finding> {
+    let interface = match Interface::find(name) {
+        Ok(interface) => interface,
+        Err(error) => {
+            return vec![Finding::missing("interface", error.to_string(), "name one of this host's")];
+        }
+    };
+    let Interface { mtu, queues, .. } = &interface;
+    let is_up = match interface.is_up {
+        true => Finding::ok("interface", format!("{name}: up, MTU {mtu}, {queues} receive queues")),
+        false => Finding::missing("interface", format!("{name} is down"), format!("ip link set {name} up")),
+    };
+    let mut findings = vec![is_up];
+    if *queues > QUEUES_MAX {
+        let next = format!("ethtool -L {name} combined {QUEUES_MAX}");
+        findings.push(Finding::missing("receive queues", format!("{queues} of at most {QUEUES_MAX}"), next));
+    }
+    if *mtu > VETH_MTU_MAX {
+        let next =
+            format!("most drivers take XDP programs up to {VETH_MTU_MAX} bytes: ip link set {name} mtu 1500");
+        findings.push(Finding::warning("MTU", mtu.to_string(), next));
+    }
+    findings.push(match attached_program(name) {
+        Ok(None) => Finding::ok("XDP program", format!("{name} has none")),
+        Ok(Some(id)) => Finding::missing(
+            "XDP program",
+            format!("{name} has another one, number {id}"),
+            format!("bpftool prog show id {id}; a helper that runs already is the usual reason"),
+        ),
+        Err(error) => Finding::missing("XDP program", error.to_string(), "use Linux 5.9 or later"),
+    });
+    findings.push(match interface.addresses() {
+        Ok(addresses) if addresses.is_empty() => Finding::missing(
+            "addresses",
+            format!("{name} has none"),
+            format!("ip addr add ADDRESS/BITS dev {name}"),
+        ),
+        Ok(addresses) => {
+            let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+            Finding::ok("addresses", format!("{}: listen at one of them", texts.join(", ")))
+        }
+        Err(error) => Finding::missing("addresses", error.to_string(), ""),
+    });
+    findings
+}
+
+fn capabilities() -> Finding {
+    let has = |number| capability(number) || number == 39 && capability(SYS_ADMIN);
+    let missing: Vec<&str> =
+        CAPABILITIES.into_iter().filter(|(number, _)| !has(*number)).map(|(_, name)| name).collect();
+    match missing.as_slice() {
+        [] => Finding::ok("capabilities", "CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF"),
+        names => Finding::missing(
+            "capabilities",
+            format!("without {}", names.join(" and ")),
+            "install -D /usr/share/spillway/systemd/spillway-helper.service.d/xdp.conf /etc/systemd/system/spillway-helper.service.d/xdp.conf, or run as root",
+        ),
+    }
+}
+
+/// Loads the steering program and drops it again: the kernel checks it then.
+fn program() -> Finding {
+    match Steer::load() {
+        Ok(_) => Finding::ok("steering program", "the kernel accepts it"),
+        Err(error) => Finding::missing("steering program", error.to_string(), "use Linux 5.9 or later"),
+    }
+}
+
+fn ports() -> Finding {
+    let ports = XdpConfig::default().ports;
+    let text = format!("{} to {}", ports.start(), ports.end());
+    match check_reserved(&ports) {
+        Ok(()) => Finding::ok("local ports", format!("the kernel leaves {text} alone")),
+        Err(error) => {
+            Finding::missing("local ports", error.to_string(), "or choose others: ports in [helper.xdp]")
+        }
+    }
+}
+
+fn memory() -> Finding {
+    // The default of 4,096 frames of 2 KiB for each queue.
+    const NEEDED: u64 = 8 << 20;
+    match rustix::process::getrlimit(rustix::process::Resource::Memlock).current {
+        Some(bytes) if bytes < NEEDED && !capability(14) => Finding::missing(
+            "locked memory",
+            format!("{bytes} bytes"),
+            "LimitMEMLOCK=infinity in the unit, or `ulimit -l unlimited` as root",
+        ),
+        Some(bytes) => Finding::ok("locked memory", format!("{bytes} bytes")),
+        None => Finding::ok("locked memory", "no limit"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::State;
+    use super::*;
+
+    #[test]
+    fn an_interface_that_cannot_be_used_is_missing() {
+        for name in ["", "../net/lo", "no-such-if", "lo"] {
+            let finding = &interface(name)[0];
+            assert_eq!(finding.state, State::Missing, "{name}");
+            assert!(!finding.next.is_empty(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! The engine of a running helper, for operators and programs.
+
+use serde::{Deserialize, Serialize};
+use spillway_bpf::Mode;
+
+use super::choice::EngineState;
+
+/// What carries a helper's connections.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EngineStatus {
+    /// `sockets` or `xdp`.
+    pub name: String,
+    /// The interface; only with `xdp`.
+    #[serde(default)]
+    pub interface: Option<String>,
+    /// `native` or `generic`: where the steering program runs; only with `xdp`.
+    #[serde(default)]
+    pub mode: Option<String>,
+    /// Whether the driver uses the frames in place; only with `xdp`.
+    #[serde(default)]
+    pub zero_copy: Option<bool>,
+    /// Receive queues of the interface; only with `xdp`.
+    #[serde(default)]
+    pub queues: Option<u32>,
+}
+
+impl From<&EngineState> for EngineStatus {
+    fn from(state: &EngineState) -> EngineStatus {
+        let name = state.name().to_owned();
+        match state {
+            EngineState::Sockets => EngineStatus { name, ..EngineStatus::default() },
+            EngineState::Xdp(state) => EngineStatus {
+                name,
+                interface: Some(state.interface.name.clone()),
+                mode: Some(match state.mode {
+                    Mode::Native => "native".to_owned(),
+                    Mode::Generic => "generic".to_owned(),
+                }),
+                zero_copy: Some(state.is_zero_copy),
+                queues: Some(state.interface.queues),
+            },
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! What one thread on AF_XDP has counted.
+
+use spillway_bpf::VerdictCounters;
+
+use crate::driver::Counters;
+use crate::socket::Statistics;
+
+/// Totals of one thread since its start.
+#[derive(Clone, Debug, Default)]
+pub struct Figures {
+    /// Frames and turns of its loop.
+    pub driver: Counters,
+    /// What its stack has counted.
+    pub stack: spillway_tcp::Counters,
+    /// What the kernel has counted at its sockets.
+    pub sockets: Statistics,
+    /// What the steering program of the whole interface has counted.
+    pub verdicts: VerdictCounters,
+}
