@@ -91,112 +91,121 @@ static __always_inline struct address mapped(__be32 ipv4)
     return (struct address){{0, 0, bpf_htonl(0xffff), ipv4}};
 }
 
-static __always_inline enum parsed parse_ports(void *at, void *end, struct packet *packet)
+/* Copies bytes of the frame; false if it ends before. Only privileged programs may read a frame directly where the place
+ * depends on its content: CAP_BPF is not enough, CAP_PERFMON would be needed. */
+static __always_inline bool load(struct xdp_md *context, __u32 at, void *to, __u32 bytes)
 {
-    struct ports *ports = at;
+    return bpf_xdp_load_bytes(context, at, to, bytes) == 0;
+}
+
+static __always_inline enum parsed parse_ports(struct xdp_md *context, __u32 at, struct packet *packet)
+{
+    struct ports ports;
 
     if (packet->protocol != IPPROTO_TCP && packet->protocol != IPPROTO_UDP)
         return PARSED_NO_PORTS;
-    if ((void *)(ports + 1) > end)
+    if (!load(context, at, &ports, sizeof(ports)))
         return PARSED_SHORT;
-    packet->local_port = ports->destination;
-    packet->peer_port = ports->source;
+    packet->local_port = ports.destination;
+    packet->peer_port = ports.source;
     return PARSED_PORTS;
 }
 
-static __always_inline enum parsed parse_ipv4(void *at, void *end, struct packet *packet)
+static __always_inline enum parsed parse_ipv4(struct xdp_md *context, __u32 at, struct packet *packet)
 {
-    struct iphdr *header = at;
+    struct iphdr header;
     __u16 fragment;
 
-    if ((void *)(header + 1) > end || header->version != 4 || header->ihl < 5)
+    if (!load(context, at, &header, sizeof(header)) || header.version != 4 || header.ihl < 5)
         return PARSED_SHORT;
-    packet->local = mapped(header->daddr);
-    packet->peer = mapped(header->saddr);
-    packet->protocol = header->protocol;
-    fragment = bpf_ntohs(header->frag_off);
+    packet->local = mapped(header.daddr);
+    packet->peer = mapped(header.saddr);
+    packet->protocol = header.protocol;
+    fragment = bpf_ntohs(header.frag_off);
     if (fragment & IPV4_FRAGMENT_OFFSET)
         return PARSED_LATER_FRAGMENT;
     packet->is_fragment = fragment & IPV4_MORE_FRAGMENTS;
-    return parse_ports(at + header->ihl * 4, end, packet);
+    return parse_ports(context, at + header.ihl * 4, packet);
 }
 
-static __always_inline enum parsed parse_ipv6(void *at, void *end, struct packet *packet)
+static __always_inline enum parsed parse_ipv6(struct xdp_md *context, __u32 at, struct packet *packet)
 {
-    struct ipv6hdr *header = at;
+    struct ipv6hdr header;
     __u8 next;
 
-    if ((void *)(header + 1) > end || header->version != 6)
+    if (!load(context, at, &header, sizeof(header)) || header.version != 6)
         return PARSED_SHORT;
-    __builtin_memcpy(&packet->local, &header->daddr, sizeof(packet->local));
-    __builtin_memcpy(&packet->peer, &header->saddr, sizeof(packet->peer));
-    next = header->nexthdr;
-    at = header + 1;
+    __builtin_memcpy(&packet->local, &header.daddr, sizeof(packet->local));
+    __builtin_memcpy(&packet->peer, &header.saddr, sizeof(packet->peer));
+    next = header.nexthdr;
+    at += sizeof(header);
+    /* Unrolled: without CAP_PERFMON the verifier does not follow the counter of a loop. */
+#pragma clang loop unroll(full)
     for (int count = 0; count < EXTENSIONS_MAX; count++) {
         if (next == IPPROTO_FRAGMENT) {
-            struct fragment *fragment = at;
+            struct fragment fragment;
 
-            if ((void *)(fragment + 1) > end)
+            if (!load(context, at, &fragment, sizeof(fragment)))
                 return PARSED_SHORT;
-            if (fragment->offset & bpf_htons(IPV6_FRAGMENT_OFFSET))
+            if (fragment.offset & bpf_htons(IPV6_FRAGMENT_OFFSET))
                 return PARSED_LATER_FRAGMENT;
             /* Also a fragment that is the whole packet (RFC 6946): the stack does not read the header. */
             packet->is_fragment = true;
-            next = fragment->next;
-            at = fragment + 1;
+            next = fragment.next;
+            at += sizeof(fragment);
         } else if (next == IPPROTO_HOPOPTS || next == IPPROTO_ROUTING || next == IPPROTO_DSTOPTS) {
-            struct extension *extension = at;
+            struct extension extension;
 
-            if ((void *)(extension + 1) > end)
+            if (!load(context, at, &extension, sizeof(extension)))
                 return PARSED_SHORT;
-            next = extension->next;
-            at += (extension->length + 1) * 8;
+            next = extension.next;
+            at += (extension.length + 1) * 8;
         } else {
             packet->protocol = next;
-            return parse_ports(at, end, packet);
+            return parse_ports(context, at, packet);
         }
     }
     return PARSED_LONG_CHAIN;
 }
 
-static __always_inline enum parsed parse_arp(void *at, void *end, struct packet *packet)
+static __always_inline enum parsed parse_arp(struct xdp_md *context, __u32 at, struct packet *packet)
 {
-    struct arp *arp = at;
+    struct arp arp;
     __be32 target;
 
-    if ((void *)(arp + 1) > end)
+    if (!load(context, at, &arp, sizeof(arp)))
         return PARSED_SHORT;
-    if (arp->hardware != bpf_htons(ARP_HARDWARE_ETHERNET) || arp->protocol != bpf_htons(ETH_P_IP) ||
-        arp->hardware_bytes != ETH_ALEN || arp->protocol_bytes != sizeof(target))
+    if (arp.hardware != bpf_htons(ARP_HARDWARE_ETHERNET) || arp.protocol != bpf_htons(ETH_P_IP) ||
+        arp.hardware_bytes != ETH_ALEN || arp.protocol_bytes != sizeof(target))
         return PARSED_OTHER;
-    __builtin_memcpy(&target, arp->target_ip, sizeof(target));
+    __builtin_memcpy(&target, arp.target_ip, sizeof(target));
     packet->local = mapped(target);
     return PARSED_ARP;
 }
 
-static __always_inline enum parsed parse(void *at, void *end, struct packet *packet)
+static __always_inline enum parsed parse(struct xdp_md *context, struct packet *packet)
 {
-    struct ethhdr *header = at;
+    struct ethhdr *header = (void *)(long)context->data;
+    __u32 at = sizeof(*header);
     __be16 kind;
 
-    if ((void *)(header + 1) > end)
+    if ((void *)(header + 1) > (void *)(long)context->data_end)
         return PARSED_SHORT;
     kind = header->h_proto;
-    at = header + 1;
     if (kind == bpf_htons(ETH_P_8021Q)) {
-        struct vlan_tag *tag = at;
+        struct vlan_tag tag;
 
-        if ((void *)(tag + 1) > end)
+        if (!load(context, at, &tag, sizeof(tag)))
             return PARSED_SHORT;
-        kind = tag->kind;
-        at = tag + 1;
+        kind = tag.kind;
+        at += sizeof(tag);
     }
     if (kind == bpf_htons(ETH_P_IP))
-        return parse_ipv4(at, end, packet);
+        return parse_ipv4(context, at, packet);
     if (kind == bpf_htons(ETH_P_IPV6))
-        return parse_ipv6(at, end, packet);
+        return parse_ipv6(context, at, packet);
     if (kind == bpf_htons(ETH_P_ARP))
-        return parse_arp(at, end, packet);
+        return parse_arp(context, at, packet);
     return PARSED_OTHER;
 }
 

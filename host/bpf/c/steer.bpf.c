@@ -48,10 +48,8 @@ static __always_inline enum verdict owner(const struct packet *packet, const str
 SEC("xdp")
 int steer(struct xdp_md *context)
 {
-    void *data = (void *)(long)context->data;
-    void *end = (void *)(long)context->data_end;
     struct packet packet = {0};
-    enum parsed parsed = parse(data, end, &packet);
+    enum parsed parsed = parse(context, &packet);
     struct address_rule *rule;
     enum verdict verdict;
     bool is_separate;

@@ -174,11 +174,6 @@ impl<A: Application> Context<A> {
 
 impl<A> Drop for Context<A> {
     fn drop(&mut self) {
-        eprintln!(
-            "DEBUG {:?} {:?}",
-            self.station.shared.hosted.stack.stack.counters(),
-            self.station.shared.hosted.stack.endpoints().verdicts()
-        );
         self.mailbox.close();
     }
 }

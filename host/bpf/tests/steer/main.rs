@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use frames::Frame;
 use model::Model;
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use spillway_bpf::{AddressRule, BpfError, Endpoint, Flow, Protocol, Steer, Verdict};
 use spillway_parts::Random;
 
@@ -224,6 +225,26 @@ fn removed_entries_pass_to_the_kernel() {
     ] {
         assert_eq!(verdict_of(&steer, &frame.bytes()).unwrap(), Verdict::PassForeign);
     }
+}
+
+/// Those of the helper's unit. With fewer the kernel does not follow everything that it follows for root.
+#[test]
+fn three_capabilities_suffice_to_load_and_change_the_program() {
+    let model = example();
+    if steer(&model).is_none() {
+        return;
+    }
+    let work = || {
+        let kept = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::BPF;
+        let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+        set_capabilities(None, sets).unwrap();
+        let steer = Steer::load().expect("CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF should suffice");
+        for endpoint in &model.endpoints {
+            steer.add_endpoint(*endpoint).unwrap();
+        }
+        steer.counters().unwrap();
+    };
+    std::thread::scope(|scope| scope.spawn(work).join()).unwrap();
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Checks what the engine `xdp` needs.
 
+use std::net::IpAddr;
+
 use spillway_bpf::{QUEUES_MAX, Steer, attached_program};
 use spillway_helper::config::XdpConfig;
 use spillway_xdp::{Interface, check_reserved};
@@ -50,7 +52,7 @@ fn interface(name: &str) -> Vec<Finding> {
             format!("{name} has another one, number {id}"),
             format!("bpftool prog show id {id}; a helper that runs already is the usual reason"),
         ),
-        Err(error) => Finding::missing("XDP program", error.to_string(), "use Linux 5.9 or later"),
+        Err(error) => Finding::missing("XDP program", error.to_string(), "use Linux 5.18 or later"),
     });
     findings.push(match interface.addresses() {
         Ok(addresses) if addresses.is_empty() => Finding::missing(
@@ -58,13 +60,22 @@ fn interface(name: &str) -> Vec<Finding> {
             format!("{name} has none"),
             format!("ip addr add ADDRESS/BITS dev {name}"),
         ),
-        Ok(addresses) => {
+        Ok(mut addresses) => {
+            addresses.retain(|address| !is_link_local(*address));
             let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
             Finding::ok("addresses", format!("{}: listen at one of them", texts.join(", ")))
         }
         Err(error) => Finding::missing("addresses", error.to_string(), ""),
     });
     findings
+}
+
+/// Whether an address is valid only together with an interface: clients of other hosts do not connect to such addresses.
+fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    }
 }
 
 fn capabilities() -> Finding {
@@ -85,7 +96,7 @@ fn capabilities() -> Finding {
 fn program() -> Finding {
     match Steer::load() {
         Ok(_) => Finding::ok("steering program", "the kernel accepts it"),
-        Err(error) => Finding::missing("steering program", error.to_string(), "use Linux 5.9 or later"),
+        Err(error) => Finding::missing("steering program", error.to_string(), "use Linux 5.18 or later"),
     }
 }
 
