@@ -3,18 +3,16 @@
 use spillway_transport::Time;
 use spillway_wire::packet::ethernet::{self, Mac};
 use spillway_wire::packet::tcp::{self, Flags, Options, SackBlocks, Timestamps};
-use spillway_wire::packet::{checksum, ipv4};
+use spillway_wire::packet::{checksum, ipv4, ipv6};
 
 use super::accept_segment::TimestampState;
 use super::receiving::{Advertised, WindowUpdate};
 use super::{Connection, State};
-use crate::flow::Flow;
+use crate::flow::{Addresses, Flow};
 use crate::narrow::{in_memory, in_packet};
 use crate::seq::{FIRST, Seq};
 use crate::settings::Settings;
 
-/// Offset of the TCP header in a frame: after Ethernet and IPv4.
-pub(crate) const TCP_AT: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES;
 /// Bytes of the timestamps option with two NOPs.
 const TIMESTAMPS_BYTES: u32 = 12;
 
@@ -239,7 +237,7 @@ impl Connection {
         // Linux acknowledges a pushed segment once its program has read it, and any other single segment after 40 ms.
         let psh = if is_last || (is_probe && bytes > 0) { Flags::PSH } else { Flags::NONE };
         let header = self.header(now, from, fin | psh, advertised);
-        let payload_at = TCP_AT + header.header_bytes();
+        let payload_at = self.flow.tcp_at() + header.header_bytes();
         if bytes > 0 {
             self.queue.copy(from, &mut slot[payload_at..payload_at + bytes]);
         }
@@ -288,7 +286,7 @@ impl Connection {
             window,
             urgent: 0,
             options: Options {
-                mss: Some(settings.mss()),
+                mss: Some(settings.mss(&self.flow)),
                 window_scale: self.agreed.has_scale.then_some(scale),
                 sack_permitted: self.agreed.has_sack,
                 timestamps: self.agreed.timestamps.map(option),
@@ -342,15 +340,17 @@ pub(crate) fn write_headers(
     payload_bytes: usize,
     slot: &mut [u8],
 ) -> usize {
-    let tcp_bytes = header.header_bytes() + payload_bytes;
-    let (source_ip, target_ip) = (*flow.local.ip(), *flow.peer.ip());
-    let pseudo =
-        checksum::pseudo_v4(source_ip, target_ip, ipv4::PROTOCOL_TCP, u32::from(in_packet(tcp_bytes)));
-    header.emit(&mut slot[TCP_AT..TCP_AT + tcp_bytes], payload_bytes, pseudo);
+    let (tcp_at, tcp_bytes) = (flow.tcp_at(), header.header_bytes() + payload_bytes);
+    let length = u32::from(in_packet(tcp_bytes));
+    let pseudo = match flow.addresses() {
+        Addresses::V4 { local, peer } => checksum::pseudo_v4(local, peer, ipv4::PROTOCOL_TCP, length),
+        Addresses::V6 { local, peer } => checksum::pseudo_v6(local, peer, ipv4::PROTOCOL_TCP, length),
+    };
+    header.emit(&mut slot[tcp_at..tcp_at + tcp_bytes], payload_bytes, pseudo);
     write_network(settings, flow, target, ipv4::PROTOCOL_TCP, tcp_bytes, slot)
 }
 
-/// Writes the Ethernet and IPv4 headers before a payload that is already in place, and returns the frame's length.
+/// Writes the Ethernet and IP headers before a payload that is already in place, and returns the frame's length.
 #[inline]
 pub(crate) fn write_network(
     settings: &Settings,
@@ -360,24 +360,48 @@ pub(crate) fn write_network(
     payload_bytes: usize,
     slot: &mut [u8],
 ) -> usize {
-    let packet = ipv4::Header {
-        source: *flow.local.ip(),
-        target: *flow.peer.ip(),
-        protocol,
-        ttl: settings.ttl,
-        dscp_ecn: settings.dscp << 2,
-        ident: 0, // not used in packets that are never fragmented (RFC 6864 §4.1)
-        dont_fragment: true,
-        payload_bytes: in_packet(payload_bytes),
+    let (ttl, dscp_ecn, payload_length) = (settings.ttl, settings.dscp << 2, in_packet(payload_bytes));
+    let kind = match flow.addresses() {
+        Addresses::V4 { local, peer } => {
+            let packet = ipv4::Header {
+                source: local,
+                target: peer,
+                protocol,
+                ttl,
+                dscp_ecn,
+                ident: 0, // not used in packets that are never fragmented (RFC 6864 §4.1)
+                dont_fragment: true,
+                payload_bytes: payload_length,
+            };
+            emit_at(slot, ethernet::HEADER_BYTES, |head| packet.emit(head));
+            ethernet::KIND_IPV4
+        }
+        Addresses::V6 { local, peer } => {
+            let packet = ipv6::Header {
+                source: local,
+                target: peer,
+                protocol,
+                hop_limit: ttl,
+                dscp_ecn,
+                // No label (RFC 6437 §3): routers that balance load have the ports, as for IPv4, and a label would change when
+                // the connection moves to a host with another key.
+                flow_label: 0,
+                payload_bytes: payload_length,
+            };
+            emit_at(slot, ethernet::HEADER_BYTES, |head| packet.emit(head));
+            ethernet::KIND_IPV6
+        }
     };
-    let frame = ethernet::Header { target, source: settings.mac, kind: ethernet::KIND_IPV4 };
-    match slot.first_chunk_mut() {
-        Some(head) => frame.emit(head),
+    let frame = ethernet::Header { target, source: settings.mac, kind };
+    emit_at(slot, 0, |head| frame.emit(head));
+    flow.tcp_at() + payload_bytes
+}
+
+/// Writes a header of fixed length at an offset of the slot.
+#[inline(always)]
+fn emit_at<const N: usize>(slot: &mut [u8], at: usize, emit: impl FnOnce(&mut [u8; N])) {
+    match slot[at..].first_chunk_mut() {
+        Some(head) => emit(head),
         None => debug_assert!(false, "the slot should hold a frame: `poll_transmit` checks its length"),
     }
-    match slot[ethernet::HEADER_BYTES..].first_chunk_mut() {
-        Some(head) => packet.emit(head),
-        None => debug_assert!(false, "the slot should hold a frame: `poll_transmit` checks its length"),
-    }
-    TCP_AT + payload_bytes
 }

@@ -1,11 +1,10 @@
 //! Input: from a received frame to the connection.
 
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{IpAddr, SocketAddr};
 
 use spillway_transport::{Conn, Time};
 use spillway_wire::packet::ethernet::{self, Mac};
-use spillway_wire::packet::{PacketError, tcp};
-use spillway_wire::packet::{arp, checksum, ipv4};
+use spillway_wire::packet::{PacketError, arp, checksum, ipv4, ipv6, tcp};
 
 use super::Stack;
 use super::listen::ListenResult;
@@ -36,8 +35,13 @@ impl Stack {
             ethernet::KIND_IPV4 if is_ours && header.source.is_unicast() => {
                 return self.handle_ipv4(header.source, packet);
             }
+            ethernet::KIND_IPV6 if is_ours && header.source.is_unicast() => {
+                return self.handle_ipv6(header.source, packet);
+            }
             ethernet::KIND_ARP if is_ours || header.target == Mac::BROADCAST => self.handle_arp(packet),
-            ethernet::KIND_IPV4 | ethernet::KIND_ARP => self.count_drop(Dropped::NotForUs),
+            ethernet::KIND_IPV4 | ethernet::KIND_IPV6 | ethernet::KIND_ARP => {
+                self.count_drop(Dropped::NotForUs)
+            }
             _ => self.count_drop(Dropped::UnknownProtocol),
         }
         None
@@ -57,19 +61,20 @@ impl Stack {
         };
         let (ip, mac) = (packet.sender_ip, packet.sender_mac);
         let is_arp = self.settings.resolver == Resolver::Arp;
-        if !is_arp || packet.target_ip != self.settings.address || !mac.is_unicast() {
+        let own = self.settings.own_ipv4();
+        if !is_arp || Some(packet.target_ip) != own || !mac.is_unicast() {
             return self.count_drop(Dropped::NotForUs);
         }
         if packet.operation == arp::Operation::Request {
             self.replies.push(Reply::Arp { mac, ip }, &mut self.counters);
         }
         // Only addresses on the link enter the cache: others would displace them.
-        if ip != self.settings.address && self.settings.next_hop(ip) == Some(ip) {
+        if Some(ip) != own && self.settings.next_hop(ip.into()) == Some(ip.into()) {
             let source_kind = match packet.operation {
                 arp::Operation::Request => LearnedFrom::Request,
                 arp::Operation::Reply => LearnedFrom::Reply,
             };
-            self.neighbours.learn(self.now, ip, mac, source_kind);
+            self.neighbours.learn(self.now, ip.into(), mac, source_kind);
             // All connections that wait for an Ethernet address look it up again.
             self.touch_unresolved();
         }
@@ -80,16 +85,18 @@ impl Stack {
             Ok(parsed) => parsed,
             Err(error) => return self.drop_frame(error.into()),
         };
-        let is_for_us = self.is_local(header.target);
-        let ends = (header.target, header.source);
+        let is_for_us = self.is_local(header.target.into());
         match header.protocol {
             // Imported connections keep their addresses, to which ICMP errors are sent as well.
             ipv4::PROTOCOL_TCP if is_for_us || self.has_moved_here => {
-                return self.handle_tcp(source, ends, payload, ethernet::HEADER_BYTES + header_bytes);
+                let length = u32::from(in_packet(payload.len()));
+                let pseudo = checksum::pseudo_v4(header.source, header.target, ipv4::PROTOCOL_TCP, length);
+                let ends = (header.target.into(), header.source.into());
+                return self.handle_tcp(source, ends, payload, pseudo, ethernet::HEADER_BYTES + header_bytes);
             }
             ipv4::PROTOCOL_ICMP if is_for_us || self.has_moved_here => {
-                if self.settings.is_peer(header.source) {
-                    self.handle_icmp(source, ends, payload);
+                if self.settings.is_peer(header.source.into()) {
+                    self.handle_icmp(source, (header.target, header.source), payload);
                 } else {
                     self.count_drop(Dropped::InvalidPeer);
                 }
@@ -100,15 +107,41 @@ impl Stack {
         None
     }
 
+    fn handle_ipv6(&mut self, source: Mac, packet: &[u8]) -> Option<Delivery> {
+        let (header, header_bytes, payload) = match ipv6::Header::parse(packet) {
+            Ok(parsed) => parsed,
+            Err(error) => return self.drop_frame(error.into()),
+        };
+        let is_for_us = self.is_local(header.target.into()) || self.has_moved_here;
+        let length = u32::from(in_packet(payload.len()));
+        let pseudo = checksum::pseudo_v6(header.source, header.target, header.protocol, length);
+        match header.protocol {
+            ipv4::PROTOCOL_TCP if is_for_us => {
+                let ends = (header.target.into(), header.source.into());
+                return self.handle_tcp(source, ends, payload, pseudo, ethernet::HEADER_BYTES + header_bytes);
+            }
+            ipv6::PROTOCOL_ICMP if is_for_us => {
+                if self.settings.is_peer(header.source.into()) {
+                    self.handle_icmpv6(header.target, payload, pseudo);
+                } else {
+                    self.count_drop(Dropped::InvalidPeer);
+                }
+            }
+            ipv4::PROTOCOL_TCP | ipv6::PROTOCOL_ICMP => self.count_drop(Dropped::NotForUs),
+            _ => self.count_drop(Dropped::UnknownProtocol),
+        }
+        None
+    }
+
+    /// Handles a segment at offset `at` of the frame. `pseudo`: the pseudo-header's sum.
     fn handle_tcp(
         &mut self,
         mac: Mac,
-        (ours, theirs): (Ipv4Addr, Ipv4Addr),
+        (ours, theirs): (IpAddr, IpAddr),
         segment: &[u8],
+        pseudo: checksum::Sum,
         at: usize,
     ) -> Option<Delivery> {
-        let length = u32::from(in_packet(segment.len()));
-        let pseudo = checksum::pseudo_v4(theirs, ours, ipv4::PROTOCOL_TCP, length);
         let (header, header_bytes, payload) = match tcp::Header::parse(segment, pseudo) {
             Ok(parsed) => parsed,
             Err(PacketError::Checksum(_)) if tcp::is_checksum_partial(segment, pseudo) => {
@@ -119,8 +152,8 @@ impl Stack {
         if header.source == 0 {
             return self.drop_frame(Dropped::Malformed);
         }
-        let local = SocketAddrV4::new(ours, header.target);
-        let flow = Flow { local, peer: SocketAddrV4::new(theirs, header.source) };
+        let local = SocketAddr::new(ours, header.target);
+        let flow = Flow { local, peer: SocketAddr::new(theirs, header.source) };
         if self.drops.is_watched() {
             let tcp::Header { seq, ack, flags, .. } = header;
             let segment = DroppedSegment { flow, seq, ack, flags, payload_bytes: payload.len() };
@@ -148,7 +181,7 @@ impl Stack {
         header: &tcp::Header,
         payload: &[u8],
     ) -> Option<Conn> {
-        if !self.settings.is_peer(*flow.peer.ip()) {
+        if !self.settings.is_peer(flow.peer.ip()) {
             return self.drop_frame(Dropped::InvalidPeer);
         }
         let expiry = self.now + self.settings.time_wait;
@@ -169,7 +202,7 @@ impl Stack {
             Some(Answer::Open { last: last_seq }) => last = Some(last_seq),
             None => {}
         }
-        if !self.is_local(*flow.local.ip()) {
+        if !self.is_local(flow.local.ip()) {
             return self.drop_frame(Dropped::NotForUs);
         }
         match self.handle_at_listener(flow, mac, header, last) {

@@ -174,12 +174,12 @@ impl TimeWaits {
 
 #[cfg(test)]
 mod tests {
-    use core::net::{Ipv4Addr, SocketAddrV4};
+    use core::net::{Ipv4Addr, SocketAddr};
 
     use super::*;
 
     fn flow(port: u16) -> Flow {
-        let end = |port| SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
+        let end = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         Flow { local: end(80), peer: end(port) }
     }
 

@@ -1,7 +1,7 @@
 //! The stack in a network namespace, whose kernel is its peer: on a TAP interface, or by AF_XDP on one end of a veth.
 
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -141,7 +141,7 @@ impl Rig {
     ) {
         let mut settings = Settings::new(OUR_MAC, OURS, 24, Key([7; 16]));
         for (port, role) in (PORT..).zip(&listeners) {
-            let address = SocketAddrV4::new(OURS, port);
+            let address = SocketAddr::from((OURS, port));
             settings.listeners.push(Listener { address, is_gated: matches!(role, Role::Gated(_)) });
         }
         change(&mut settings);

@@ -1,7 +1,7 @@
 //! Simulated throughput and latency: two hosts, and a path that loses frames and limits the rate. Virtual time makes
 //! the figures exact.
 
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use spillway_tcp::isn::Key;
@@ -265,7 +265,7 @@ impl Pair {
 impl End {
     fn new(line: Line, ip: Ipv4Addr, task: Task, turn: Duration) -> End {
         let mut settings = Settings::new(mac_of(ip), ip, 24, Key([5; 16]));
-        settings.listeners = vec![Listener { address: SocketAddrV4::new(ip, PORT), is_gated: false }];
+        settings.listeners = vec![Listener { address: SocketAddr::from((ip, PORT)), is_gated: false }];
         settings.mtu = MTU;
         settings.send_buffer_bytes = WINDOW_BYTES as usize;
         settings.receive_window_max = WINDOW_BYTES;

@@ -1,7 +1,7 @@
 //! Two hosts with a cable, stacks beside the kernel of one of them, and echo servers of the kernel.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -111,7 +111,7 @@ impl Stacks {
     /// With connections that the first stack opens.
     pub fn opening(pair: &Pair, adapter: &mut Adapter, mut to_open: Vec<(SocketAddr, Role)>) -> Stacks {
         let mut settings = Settings::new(adapter.interface().mac, SERVER, 24, Key([7; 16]));
-        settings.listeners.push(Listener { address: SocketAddrV4::new(SERVER, OURS), is_gated: false });
+        settings.listeners.push(Listener { address: SocketAddr::from((SERVER, OURS)), is_gated: false });
         (settings.resolver, settings.ports) = (Resolver::Driver, PORTS);
         let interface = adapter.interface().clone();
         let mut stacks = Stacks { stop: Stop::new().unwrap(), threads: vec![], counts: vec![] };
