@@ -7,7 +7,7 @@ use alloc::collections::VecDeque;
 use core::fmt;
 
 use spillway_transport::Time;
-use spillway_wire::packet::{PacketError, tcp};
+use spillway_wire::packet::{Layer, PacketError, tcp};
 
 use crate::counters::Counters;
 use crate::flow::Flow;
@@ -47,11 +47,13 @@ reasons! {
     BadChecksum: "wrong checksum", [frames_malformed];
     PartialChecksum: "a checksum that the sender left to its hardware; at the peer's end of a veth: ethtool -K INTERFACE tx off tso off", [frames_malformed, partial_checksums];
     Fragment: "a fragment of an IP packet: fragments are not reassembled", [frames_malformed];
+    Extension: "an IPv6 extension header or option that is malformed, or that the stack does not support", [frames_malformed];
     NotForUs: "for another address", [frames_ignored];
     UnknownProtocol: "an unsupported protocol or kind of message", [frames_ignored];
     InvalidPeer: "from an address that cannot be a peer's", [frames_ignored];
     EchoTooLarge: "an echo request whose answer exceeds the MTU", [frames_ignored];
     UnrelatedError: "an ICMP error that quotes no segment in flight", [frames_ignored];
+    MtuTooSmall: "an ICMP error whose MTU is below the minimum of IPv6, 1,280 bytes", [frames_ignored];
     SoftError: "an ICMP error that may be temporary, or that ends only opening connections", [frames_ignored];
 
     // Segments of no connection.
@@ -95,6 +97,7 @@ impl From<PacketError> for Dropped {
         match error {
             PacketError::Checksum(_) => Dropped::BadChecksum,
             PacketError::Fragment(_) => Dropped::Fragment,
+            PacketError::Extension(_) | PacketError::Option(Layer::Ipv6, _) => Dropped::Extension,
             _ => Dropped::Malformed,
         }
     }
@@ -130,7 +133,7 @@ impl fmt::Display for Dropping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(segment) = &self.segment {
             let DroppedSegment { flow, seq, ack, flags, payload_bytes } = segment;
-            write!(f, "{} > {} {flags} {seq}+{payload_bytes} ack {ack}: ", flow.peer, flow.local)?;
+            write!(f, "{} > {} {flags} {seq}+{payload_bytes} ack {ack}: ", flow.peer(), flow.local())?;
         }
         self.reason.fmt(f)
     }

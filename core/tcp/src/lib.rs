@@ -36,6 +36,6 @@ pub use dropped::{Dropped, DroppedSegment, Dropping};
 pub use event::{Delivery, StackEvent};
 pub use flow::Flow;
 pub use moving::{ExportError, ImportError};
-pub use settings::{KeepAlive, Listener, Resolver, Settings, SettingsError};
+pub use settings::{KeepAlive, Listener, OwnAddress, Resolver, Settings, SettingsError};
 pub use stack::Stack;
 pub use timer::{Timer, Timers};

@@ -1,11 +1,12 @@
-//! ARP (RFC 826): maps IPv4 addresses to Ethernet addresses.
+//! Maps addresses of neighbours to Ethernet addresses: IPv4 addresses by ARP (RFC 826), those of both families by the
+//! driver.
 //!
 //! Entries are learned only from replies to our requests, and from requests for our address. An address is requested at
 //! most once a second (RFC 1122 §2.3.2.1). Frames are not queued here (§2.3.2.2): bytes stay in their connection until
 //! the address is resolved.
 
 use alloc::vec::Vec;
-use core::net::Ipv4Addr;
+use core::net::IpAddr;
 use core::time::Duration;
 
 use spillway_transport::Time;
@@ -48,7 +49,7 @@ pub struct Neighbours {
 
 #[derive(Debug)]
 struct Entry {
-    ip: Ipv4Addr,
+    ip: IpAddr,
     state: State,
     used_at: Time,
     /// Requests sent since the last reply.
@@ -77,7 +78,7 @@ impl Neighbours {
     }
 
     /// The Ethernet address of a neighbour. `None`: not resolved; a request follows, so look it up again later.
-    pub fn lookup(&mut self, now: Time, ip: Ipv4Addr) -> Option<Mac> {
+    pub fn lookup(&mut self, now: Time, ip: IpAddr) -> Option<Mac> {
         if self.entries.get(self.last).is_none_or(|entry| entry.ip != ip) {
             self.last = self.entry(now, ip)?;
         }
@@ -100,7 +101,7 @@ impl Neighbours {
     }
 
     /// Frames to this neighbour seem to be lost: the next lookup causes a new request.
-    pub fn doubt(&mut self, now: Time, ip: Ipv4Addr) {
+    pub fn doubt(&mut self, now: Time, ip: IpAddr) {
         if let Ok(at) = self.position(ip)
             && let State::Known { until, .. } = &mut self.entries[at].state
         {
@@ -109,7 +110,7 @@ impl Neighbours {
     }
 
     /// Learns the Ethernet address of a neighbour from an ARP packet.
-    pub fn learn(&mut self, now: Time, ip: Ipv4Addr, mac: Mac, source: LearnedFrom) {
+    pub fn learn(&mut self, now: Time, ip: IpAddr, mac: Mac, source: LearnedFrom) {
         if !is_host(ip) || !mac.is_unicast() {
             return;
         }
@@ -134,7 +135,7 @@ impl Neighbours {
 
     /// Sets the Ethernet address of the next hop to an address, as the driver has found it; `None` if it has found none.
     /// Addresses without an entry are ignored: the stack does not use them.
-    pub fn set(&mut self, now: Time, ip: Ipv4Addr, mac: Option<Mac>) {
+    pub fn set(&mut self, now: Time, ip: IpAddr, mac: Option<Mac>) {
         let Ok(at) = self.position(ip) else { return };
         let entry = &mut self.entries[at];
         match mac.filter(|mac| mac.is_unicast()) {
@@ -157,11 +158,11 @@ impl Neighbours {
     /// [`poll_timeout`](Neighbours::poll_timeout) says when to call it again.
     #[inline]
     #[must_use]
-    pub fn poll_request(&mut self, now: Time) -> Option<Ipv4Addr> {
+    pub fn poll_request(&mut self, now: Time) -> Option<IpAddr> {
         if self.next_at.is_none_or(|at| now < at) { None } else { self.next_request(now) }
     }
 
-    fn next_request(&mut self, now: Time) -> Option<Ipv4Addr> {
+    fn next_request(&mut self, now: Time) -> Option<IpAddr> {
         let mut at = 0;
         while at < self.entries.len() {
             let entry = &mut self.entries[at];
@@ -186,13 +187,13 @@ impl Neighbours {
         self.next_at
     }
 
-    fn position(&self, ip: Ipv4Addr) -> Result<usize, usize> {
+    fn position(&self, ip: IpAddr) -> Result<usize, usize> {
         self.entries.binary_search_by_key(&ip, |entry| entry.ip)
     }
 
     /// The index of an address's entry; a new entry is requested at once. `None` if the address is not a host's, or if
     /// there is no room.
-    fn entry(&mut self, now: Time, ip: Ipv4Addr) -> Option<usize> {
+    fn entry(&mut self, now: Time, ip: IpAddr) -> Option<usize> {
         let insert_at = match self.position(ip) {
             Ok(at) => return Some(at),
             Err(_) if !is_host(ip) => return None,

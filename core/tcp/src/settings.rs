@@ -2,34 +2,60 @@
 
 use alloc::vec::Vec;
 use core::fmt;
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::ops::RangeInclusive;
 use core::time::Duration;
 
 use spillway_wire::packet::ethernet::Mac;
 
+use crate::flow::Flow;
 use crate::isn::Key;
 use crate::recovery;
 
-/// Bytes of the IPv4 and TCP headers without options.
-pub(crate) const HEADERS_BYTES: u16 = 40;
 /// Every IPv4 host accepts datagrams of 576 bytes (RFC 791); a smaller MTU leaves little room for options.
 const MTU_MIN: u16 = 576;
+/// The smallest MTU of a link with IPv6 (RFC 8200 §5).
+pub(crate) const IPV6_MTU_MIN: u16 = 1280;
+
+/// An address of the stack on its link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnAddress {
+    /// The address.
+    pub ip: IpAddr,
+    /// Length of the link's prefix in bits: addresses that share it with `ip` are on the link. At most 32 for IPv4, and 128
+    /// for IPv6.
+    pub prefix: u8,
+}
+
+impl OwnAddress {
+    /// An address with its link's prefix. An IPv4 address that is mapped into IPv6 becomes an IPv4 address.
+    pub fn new(ip: impl Into<IpAddr>, prefix: u8) -> OwnAddress {
+        let ip = ip.into();
+        let is_mapped = ip.is_ipv6() && ip.to_canonical().is_ipv4();
+        let prefix = if is_mapped { prefix.saturating_sub(96) } else { prefix };
+        OwnAddress { ip: ip.to_canonical(), prefix }
+    }
+
+    fn is_prefix_valid(&self) -> bool {
+        self.prefix <= if self.ip.is_ipv4() { 32 } else { 128 }
+    }
+}
 
 /// An address and port at which peers may connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listener {
-    /// The stack's own address, and the port.
-    pub address: SocketAddrV4,
+    /// The stack's own address, and the port. An IPv4 address that is mapped into IPv6 counts as an IPv4 address.
+    pub address: SocketAddr,
     /// Whether acknowledgements wait for [`release`](spillway_transport::Transport::release) (PostMan §4.2).
     pub is_gated: bool,
 }
 
 impl Listener {
     /// Whether peers can connect to this address.
-    pub(crate) fn check(&self) -> Result<(), SettingsError> {
-        let is_usable = is_host(*self.address.ip()) && self.address.port() != 0;
-        if is_usable { Ok(()) } else { Err(SettingsError::Listener(self.address)) }
+    pub(crate) fn check(&self, settings: &Settings) -> Result<(), SettingsError> {
+        let ip = self.address.ip().to_canonical();
+        let is_usable = is_host(ip) && self.address.port() != 0;
+        if is_usable { settings.check_family(ip) } else { Err(SettingsError::Listener(self.address)) }
     }
 }
 
@@ -47,10 +73,11 @@ pub struct KeepAlive {
 /// How the Ethernet addresses of next hops are found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Resolver {
-    /// The stack has its addresses for itself: it uses ARP and its own `prefix` and `gateway`.
+    /// The stack has its addresses for itself: it uses ARP, the prefix of its address and its own `gateway`. Only for IPv4:
+    /// the stack has no neighbour discovery (RFC 4861).
     #[default]
     Arp,
-    /// The stack shares its addresses with a kernel, which answers ARP and has the routes. The driver asks the kernel: see
+    /// The stack shares its addresses with a kernel, which resolves neighbours and has the routes. The driver asks the kernel: see
     /// [`Stack::poll_next_hop_request`](crate::Stack::poll_next_hop_request).
     Driver,
 }
@@ -60,20 +87,19 @@ pub enum Resolver {
 pub struct Settings {
     /// Ethernet address of the interface.
     pub mac: Mac,
-    /// IPv4 address of the stack.
-    pub address: Ipv4Addr,
-    /// Length of the link's prefix in bits: addresses that share it with `address` are on the link. 0 to 32.
-    pub prefix: u8,
-    /// Next hop for all other addresses; `None`: they are unreachable. Not used with [`Resolver::Driver`].
+    /// The stack's addresses: one IPv4 address, one IPv6 address, or both. A connection that the stack opens has the one of
+    /// the peer's family. Listeners may have other addresses. IPv6 needs [`Resolver::Driver`].
+    pub addresses: Vec<OwnAddress>,
+    /// Next hop for addresses that are not on the link; `None`: they are unreachable. Not used with [`Resolver::Driver`].
     pub gateway: Option<Ipv4Addr>,
     /// How the Ethernet addresses of next hops are found. Default: by ARP.
     pub resolver: Resolver,
     /// Local ports of connections that this end opens. Default 32,768 to 60,999, as in Linux: more than the range from 49,152
     /// on of RFC 6335 §6. Listeners' ports are left out.
     pub ports: RangeInclusive<u16>,
-    /// Bytes of the largest IP packet. 576 to 65,535; default 1,500.
+    /// Bytes of the largest IP packet. 576 to 65,535, with IPv6 1,280 at least (RFC 8200 §5); default 1,500.
     pub mtu: u16,
-    /// Time to live of packets (RFC 9293 MUST-49). At least 1; default 64.
+    /// Time to live of IPv4 packets, and hop limit of IPv6 packets (RFC 9293 MUST-49). At least 1; default 64.
     pub ttl: u8,
     /// Differentiated services code point of packets (RFC 2474; RFC 9293 MUST-48). At most 63; default 0.
     pub dscp: u8,
@@ -123,12 +149,11 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Defaults for a stack on one link, with these addresses.
-    pub fn new(mac: Mac, address: Ipv4Addr, prefix: u8, key: Key) -> Settings {
+    /// Defaults for a stack on one link, with one address. Another one may be added to `addresses`.
+    pub fn new(mac: Mac, address: impl Into<IpAddr>, prefix: u8, key: Key) -> Settings {
         Settings {
             mac,
-            address,
-            prefix,
+            addresses: alloc::vec![OwnAddress::new(address, prefix)],
             gateway: None,
             resolver: Resolver::Arp,
             ports: 32_768..=60_999,
@@ -164,22 +189,59 @@ impl Settings {
         ensure(self.mtu >= MTU_MIN, SettingsError::Mtu(self.mtu))?;
         ensure(self.ttl > 0, SettingsError::Ttl)?;
         ensure(self.dscp < 64, SettingsError::Dscp(self.dscp))?;
-        ensure(self.prefix <= 32, SettingsError::Prefix(self.prefix))?;
         ensure(self.mac.is_unicast(), SettingsError::Mac)?;
-        ensure(is_host(self.address), SettingsError::Address(self.address))?;
+        for own in &self.addresses {
+            ensure(own.is_prefix_valid(), SettingsError::Prefix(own.prefix))?;
+            ensure(is_host(own.ip), SettingsError::Address(own.ip))?;
+            self.check_family(own.ip)?;
+        }
+        let of_family = |is_ipv4| self.addresses.iter().filter(|own| own.ip.is_ipv4() == is_ipv4).count();
+        let is_clear = !self.addresses.is_empty() && of_family(true) <= 1 && of_family(false) <= 1;
+        ensure(is_clear, SettingsError::Addresses)?;
+        ensure(!self.ports.is_empty() && *self.ports.start() > 0, SettingsError::Ports)?;
         ensure(self.connections_max > 0 && self.half_open_max > 0, SettingsError::NoConnections)?;
         let window = self.receive_window_max;
         ensure((65_535..=1 << 30).contains(&window), SettingsError::Window(window))?;
         ensure(self.delayed_ack <= Duration::from_millis(500), SettingsError::DelayedAck(self.delayed_ack))?;
         let listeners = self.listeners.len();
         ensure(listeners <= usize::from(u16::MAX), SettingsError::Listeners(listeners))?;
-        self.listeners.iter().try_for_each(Listener::check)?;
+        self.listeners.iter().try_for_each(|listener| listener.check(self))?;
         Ok(())
     }
 
-    /// The maximum segment size that SYNs advertise.
-    pub(crate) fn mss(&self) -> u16 {
-        self.mtu - HEADERS_BYTES
+    /// Whether the stack can have connections under local addresses of this one's family.
+    pub(crate) fn check_family(&self, ip: IpAddr) -> Result<(), SettingsError> {
+        if ip.is_ipv4() {
+            Ok(())
+        } else if self.resolver != Resolver::Driver {
+            Err(SettingsError::Neighbours(ip))
+        } else if self.mtu < IPV6_MTU_MIN {
+            Err(SettingsError::Ipv6Mtu(self.mtu))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The stack's address for connections to an address of this one's family.
+    pub(crate) fn own_address(&self, target: IpAddr) -> Option<IpAddr> {
+        self.own_for(target).map(|own| own.ip)
+    }
+
+    fn own_for(&self, target: IpAddr) -> Option<&OwnAddress> {
+        self.addresses.iter().find(|own| own.ip.is_ipv4() == target.is_ipv4())
+    }
+
+    /// The stack's IPv4 address.
+    pub(crate) fn own_ipv4(&self) -> Option<Ipv4Addr> {
+        self.addresses.iter().find_map(|own| match own.ip {
+            IpAddr::V4(ip) => Some(ip),
+            IpAddr::V6(_) => None,
+        })
+    }
+
+    /// The maximum segment size that the SYN of a flow advertises, whatever options segments have (RFC 6691 §2).
+    pub(crate) fn mss(&self, flow: &Flow) -> u16 {
+        self.mtu - flow.headers_bytes()
     }
 
     /// The window scale that SYNs advertise: the smallest with which the largest window fits its field (RFC 7323 §2.3).
@@ -189,26 +251,43 @@ impl Settings {
     }
 
     /// Whether a single other host may have this address: not the link's broadcast address (RFC 1122 §3.2.1.3).
-    pub(crate) fn is_peer(&self, address: Ipv4Addr) -> bool {
-        let hosts = u32::MAX.checked_shr(u32::from(self.prefix)).unwrap_or(0);
-        let is_broadcast = hosts > 1 && address.to_bits() == self.address.to_bits() | hosts;
-        is_host(address) && address != self.address && !is_broadcast
+    pub(crate) fn is_peer(&self, address: IpAddr) -> bool {
+        let Some(own) = self.own_for(address) else { return is_host(address) };
+        let is_broadcast = match (address, own.ip) {
+            (IpAddr::V4(address), IpAddr::V4(ip)) => {
+                let hosts = u32::MAX.checked_shr(u32::from(own.prefix)).unwrap_or(0);
+                hosts > 1 && address.to_bits() == ip.to_bits() | hosts
+            }
+            _ => false, // IPv6 has no broadcast addresses
+        };
+        is_host(address) && address != own.ip && !is_broadcast
     }
 
     /// The next hop of packets for this address.
-    pub(crate) fn next_hop(&self, target: Ipv4Addr) -> Option<Ipv4Addr> {
+    pub(crate) fn next_hop(&self, target: IpAddr) -> Option<IpAddr> {
         if self.resolver == Resolver::Driver {
             return Some(target); // the driver knows the route
         }
-        let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0);
-        let is_on_link = (target.to_bits() ^ self.address.to_bits()) & mask == 0;
-        if is_on_link { Some(target) } else { self.gateway }
+        let is_on_link = match (target, self.own_for(target)?) {
+            (IpAddr::V4(address), OwnAddress { ip: IpAddr::V4(ip), prefix }) => {
+                let mask = u32::MAX.checked_shl(32 - u32::from(*prefix)).unwrap_or(0);
+                (address.to_bits() ^ ip.to_bits()) & mask == 0
+            }
+            _ => return None, // no neighbour discovery
+        };
+        if is_on_link { Some(target) } else { self.gateway.map(IpAddr::V4) }
     }
 }
 
-/// Whether a host may have this address (RFC 1122 §3.2.1.3).
-pub(crate) fn is_host(address: Ipv4Addr) -> bool {
-    !(address.is_unspecified() || address.is_multicast() || address.is_broadcast() || address.is_loopback())
+/// Whether a host may have this address (RFC 1122 §3.2.1.3, RFC 4291 §2.5). IPv4 addresses that are mapped into IPv6 never
+/// appear in packets.
+pub(crate) fn is_host(address: IpAddr) -> bool {
+    let is_of_no_host = address.is_unspecified() || address.is_multicast() || address.is_loopback();
+    let is_special = match address {
+        IpAddr::V4(address) => address.is_broadcast(),
+        IpAddr::V6(address) => address.to_ipv4_mapped().is_some(),
+    };
+    !is_of_no_host && !is_special
 }
 
 /// Why a stack cannot be created: an invalid setting.
@@ -220,12 +299,18 @@ pub enum SettingsError {
     Ttl,
     /// The DSCP has more than six bits.
     Dscp(u8),
-    /// The prefix has more than 32 bits.
+    /// The prefix has more bits than the address.
     Prefix(u8),
+    /// There is no address, or there are several of one family.
+    Addresses,
+    /// An IPv6 address needs [`Resolver::Driver`].
+    Neighbours(IpAddr),
+    /// The MTU is below the minimum of IPv6.
+    Ipv6Mtu(u16),
     /// The Ethernet address is not unicast.
     Mac,
-    /// The IPv4 address cannot be a host's.
-    Address(Ipv4Addr),
+    /// The address cannot be a host's.
+    Address(IpAddr),
     /// A limit on connections is 0.
     NoConnections,
     /// The window is not between 65,535 and 2^30.
@@ -237,7 +322,7 @@ pub enum SettingsError {
     /// The range of local ports is empty or contains 0.
     Ports,
     /// The listener's address is not one of a host, or it has no port.
-    Listener(SocketAddrV4),
+    Listener(SocketAddr),
 }
 
 impl fmt::Display for SettingsError {
@@ -246,7 +331,20 @@ impl fmt::Display for SettingsError {
             SettingsError::Mtu(mtu) => write!(f, "an MTU of {mtu} bytes: IPv4 needs {MTU_MIN} at least"),
             SettingsError::Ttl => f.write_str("a time to live of 0: packets need 1 at least"),
             SettingsError::Dscp(code) => write!(f, "a DSCP of {code}: it has six bits"),
-            SettingsError::Prefix(bits) => write!(f, "a prefix of {bits} bits: an IPv4 address has 32"),
+            SettingsError::Prefix(bits) => {
+                write!(f, "a prefix of {bits} bits: an IPv4 address has 32, an IPv6 address 128")
+            }
+            SettingsError::Addresses => {
+                f.write_str("the stack needs an IPv4 address, an IPv6 address, or one of each")
+            }
+            SettingsError::Neighbours(address) => write!(
+                f,
+                "{address}: the stack has no neighbour discovery of its own; share the address with the kernel \
+                 (Resolver::Driver)"
+            ),
+            SettingsError::Ipv6Mtu(mtu) => {
+                write!(f, "an MTU of {mtu} bytes: IPv6 needs {IPV6_MTU_MIN} at least (RFC 8200 §5)")
+            }
             SettingsError::Mac => {
                 f.write_str("the Ethernet address is not unicast: give the interface's own")
             }
@@ -286,12 +384,57 @@ mod tests {
     #[test]
     fn packets_for_hosts_beyond_the_link_go_to_the_gateway() {
         let mut settings = settings();
-        let (near, far) = (Ipv4Addr::new(10, 0, 0, 9), Ipv4Addr::new(10, 0, 1, 9));
-        assert_eq!((settings.next_hop(near), settings.next_hop(far)), (Some(near), None));
+        let (near, far) = (Ipv4Addr::new(10, 0, 0, 9), Ipv4Addr::new(10, 0, 1, 9).into());
+        assert_eq!((settings.next_hop(near.into()), settings.next_hop(far)), (Some(near.into()), None));
         settings.gateway = Some(near);
-        assert_eq!(settings.next_hop(far), Some(near));
-        settings.prefix = 0;
+        assert_eq!(settings.next_hop(far), Some(near.into()));
+        settings.addresses[0].prefix = 0;
         assert_eq!(settings.next_hop(far), Some(far), "with a prefix of 0 bits all hosts are on the link");
+        assert_eq!(settings.next_hop(ip("fd00::9")), None, "no neighbour discovery");
+        settings.resolver = Resolver::Driver;
+        assert_eq!(settings.next_hop(ip("fd00::9")), Some(ip("fd00::9")));
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    /// Settings with an address of each family.
+    fn both() -> Settings {
+        let mut settings = Settings { resolver: Resolver::Driver, ..settings() };
+        settings.addresses.push(OwnAddress::new(ip("fd00::1"), 64));
+        settings
+    }
+
+    #[test]
+    fn peers_are_single_other_hosts() {
+        let settings = both();
+        for peer in ["10.0.0.2", "192.0.2.1", "fd00::2", "fe80::1", "2001:db8::1"] {
+            assert!(settings.is_peer(ip(peer)), "{peer}");
+        }
+        for other in ["10.0.0.1", "10.0.0.255", "224.0.0.1", "0.0.0.0", "127.0.0.1", "255.255.255.255"] {
+            assert!(!settings.is_peer(ip(other)), "{other}");
+        }
+        for other in ["fd00::1", "::", "::1", "ff02::1", "::ffff:10.0.0.2"] {
+            assert!(!settings.is_peer(ip(other)), "{other}");
+        }
+    }
+
+    #[test]
+    fn the_own_address_has_the_family_of_the_target() {
+        assert_eq!(both().own_address(ip("192.0.2.1")), Some(ip("10.0.0.1")));
+        assert_eq!(both().own_address(ip("2001:db8::1")), Some(ip("fd00::1")));
+        assert_eq!(settings().own_address(ip("2001:db8::1")), None);
+        let mapped = OwnAddress::new(ip("::ffff:10.0.0.1"), 120);
+        assert_eq!(mapped, OwnAddress { ip: ip("10.0.0.1"), prefix: 24 });
+    }
+
+    #[test]
+    fn the_segment_size_is_what_the_headers_of_the_family_leave() {
+        let flow =
+            |local: &str, peer: &str| Flow::new(local.parse().unwrap(), peer.parse().unwrap()).unwrap();
+        assert_eq!(both().mss(&flow("10.0.0.1:1", "10.0.0.2:1")), 1460);
+        assert_eq!(both().mss(&flow("[fd00::1]:1", "[fd00::2]:1")), 1440);
     }
 
     #[test]
@@ -304,5 +447,38 @@ mod tests {
         assert_eq!(Settings { listeners, ..settings() }.check(), Err(SettingsError::Listener(address)));
         let slow = Settings { delayed_ack: Duration::from_secs(1), ..settings() };
         assert!(slow.check().is_err());
+        for ports in [0..=9, RangeInclusive::new(9, 8)] {
+            assert_eq!(Settings { ports, ..settings() }.check(), Err(SettingsError::Ports));
+        }
+        let mut long = settings();
+        long.addresses[0].prefix = 33;
+        assert_eq!(long.check(), Err(SettingsError::Prefix(33)));
+    }
+
+    #[test]
+    fn addresses_of_ipv6_need_the_drivers_neighbours_and_an_mtu_of_1280() {
+        assert_eq!(both().check(), Ok(()));
+        let ipv6 = ip("fd00::1");
+        let no_neighbours = Settings { resolver: Resolver::Arp, ..both() };
+        assert_eq!(no_neighbours.check(), Err(SettingsError::Neighbours(ipv6)));
+        assert_eq!(Settings { mtu: 1279, ..both() }.check(), Err(SettingsError::Ipv6Mtu(1279)));
+        assert_eq!(Settings { mtu: 1280, ..both() }.check(), Ok(()));
+
+        let address = "[fd00::9]:80".parse().unwrap();
+        let listeners = alloc::vec![Listener { address, is_gated: false }];
+        let listening = Settings { listeners, ..settings() };
+        assert_eq!(listening.check(), Err(SettingsError::Neighbours(address.ip())));
+        assert_eq!(Settings { resolver: Resolver::Driver, ..listening }.check(), Ok(()));
+
+        let mut two = both();
+        two.addresses.push(OwnAddress::new(ip("fd00::2"), 64));
+        assert_eq!(two.check(), Err(SettingsError::Addresses));
+        two.addresses.clear();
+        assert_eq!(two.check(), Err(SettingsError::Addresses));
+        for wrong in ["::", "::1", "ff02::1", "::ffff:10.0.0.1"] {
+            let mut settings = both();
+            settings.addresses[1] = OwnAddress { ip: ip(wrong), prefix: 64 };
+            assert_eq!(settings.check(), Err(SettingsError::Address(ip(wrong))));
+        }
     }
 }

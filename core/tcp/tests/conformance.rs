@@ -5,44 +5,66 @@ mod pair;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use pair::{PORT, Pair, settings};
+use pair::{PORT, Pair, listener_ipv6, settings, settings_ipv6};
 use spillway_tcp::Settings;
 use spillway_transport::Time;
 use spillway_transport::conformance::{Command, Probe, Rig, SCENARIOS, Side};
 
-struct StackRig(Pair<Probe>);
+struct StackRig {
+    pair: Pair<Probe>,
+    listener: SocketAddr,
+}
 
 impl StackRig {
     fn new(change: impl Fn(&mut Settings)) -> StackRig {
+        StackRig::with(settings, SocketAddr::from(([10, 0, 0, 1], PORT)), change)
+    }
+
+    fn over_ipv6(change: impl Fn(&mut Settings)) -> StackRig {
+        StackRig::with(settings_ipv6, listener_ipv6(1), change)
+    }
+
+    fn with(settings: fn(u8) -> Settings, listener: SocketAddr, change: impl Fn(&mut Settings)) -> StackRig {
         let hosts = [1, 2].map(|host| {
             let mut settings = settings(host);
             change(&mut settings);
             settings
         });
-        StackRig(Pair::new(hosts, [Probe::new(), Probe::new()]))
+        StackRig { pair: Pair::new(hosts, [Probe::new(), Probe::new()]), listener }
+    }
+
+    /// Loses one frame in 20. `flags_at`: offset of the TCP flags in a frame.
+    fn lose_frames(&mut self, seed: u64, flags_at: usize) {
+        let mut state = seed;
+        self.pair.filter = Box::new(move |_, frame| {
+            // Resets are not dropped: a peer with nothing to send would never notice that its connection is over.
+            let is_reset = frame.get(flags_at).is_some_and(|flags| flags & 4 != 0);
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            is_reset || !(state >> 33).is_multiple_of(20)
+        });
     }
 }
 
 impl Rig for StackRig {
     fn command(&mut self, side: Side, act: Command<'_>) {
         let host = if side == Side::Accepting { 0 } else { 1 };
-        self.0.command(host, |now, probe, stack| act(now, probe, stack));
+        self.pair.command(host, |now, probe, stack| act(now, probe, stack));
     }
 
     fn step(&mut self) {
-        self.0.step(Duration::from_micros(50));
+        self.pair.step(Duration::from_micros(50));
     }
 
     fn now(&self) -> Time {
-        self.0.now
+        self.pair.now
     }
 
     fn listener(&self) -> SocketAddr {
-        SocketAddr::from(([10, 0, 0, 1], PORT))
+        self.listener
     }
 
     fn nobody(&self) -> SocketAddr {
-        SocketAddr::from(([10, 0, 0, 1], PORT + 1))
+        SocketAddr::new(self.listener.ip(), PORT + 1)
     }
 }
 
@@ -78,13 +100,29 @@ fn every_scenario_passes_with_lost_frames() {
         for (name, scenario) in SCENARIOS {
             println!("{name}, {seed}");
             let mut rig = StackRig::new(|_| {});
-            let mut state = seed;
-            rig.0.filter = Box::new(move |_, frame| {
-                // Resets are not dropped: a peer with nothing to send would never notice that its connection is over.
-                let is_reset = frame.get(47).is_some_and(|flags| flags & 4 != 0);
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                is_reset || (state >> 33) % 20 != 0
-            });
+            rig.lose_frames(seed, 14 + 20 + 13);
+            scenario(&mut rig);
+        }
+    }
+}
+
+#[test]
+fn every_scenario_passes_over_ipv6() {
+    for mtu in [1280, 1500, 9000] {
+        for (name, scenario) in SCENARIOS {
+            println!("{name}, {mtu}");
+            scenario(&mut StackRig::over_ipv6(|settings| settings.mtu = mtu));
+        }
+    }
+}
+
+#[test]
+fn every_scenario_passes_over_ipv6_with_lost_frames() {
+    for seed in 1..30_u64 {
+        for (name, scenario) in SCENARIOS {
+            println!("{name}, {seed}");
+            let mut rig = StackRig::over_ipv6(|_| {});
+            rig.lose_frames(seed, 14 + 40 + 13);
             scenario(&mut rig);
         }
     }

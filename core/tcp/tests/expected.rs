@@ -4,11 +4,10 @@ mod pair;
 mod streams;
 
 use std::cell::RefCell;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use pair::{PORT, Pair, settings};
+use pair::{Pair, settings, settings_ipv6};
 use spillway_tcp::Settings;
 use spillway_transport::{Time, Transport};
 use streams::Streams;
@@ -17,9 +16,10 @@ use streams::Streams;
 type Frames = Vec<(usize, Vec<u8>)>;
 
 /// All frames of three connections, and the time of their end; one frame in `lost_in` is lost.
-fn run(is_predicting: bool, seed: u64, lost_in: u64) -> (Frames, Time) {
-    let settings = [1, 2].map(|host| Settings { is_predicting, ..settings(host) });
-    let mut pair = Pair::new(settings, [Streams::new(200_000), Streams::new(200_000)]);
+fn run(settings: fn(u8) -> Settings, is_predicting: bool, seed: u64, lost_in: u64) -> (Frames, Time) {
+    let hosts = [1, 2].map(|host| Settings { is_predicting, ..settings(host) });
+    let target = hosts[0].listeners[0].address;
+    let mut pair = Pair::new(hosts, [Streams::new(200_000), Streams::new(200_000)]);
     pair.hosts[0].stack.set_listening(0, true);
     let frames = Rc::new(RefCell::new(Frames::new()));
     let (recorded, mut state) = (frames.clone(), seed);
@@ -29,7 +29,6 @@ fn run(is_predicting: bool, seed: u64, lost_in: u64) -> (Frames, Time) {
         !(state >> 33).is_multiple_of(lost_in)
     });
     for _ in 0..3 {
-        let target = SocketAddr::from(([10, 0, 0, 1], PORT));
         pair.command(1, |now, _, stack| stack.connect(now, target)).expect("room for a connection");
     }
     while pair.hosts.iter().any(|host| host.application.completed < 3) {
@@ -42,9 +41,11 @@ fn run(is_predicting: bool, seed: u64, lost_in: u64) -> (Frames, Time) {
 
 #[test]
 fn the_fast_path_sends_the_same_frames_at_the_same_times() {
-    for (seed, lost_in) in (0..40).zip([u64::MAX, 100, 20, 10].into_iter().cycle()) {
+    let families: [fn(u8) -> Settings; 2] = [settings, settings_ipv6];
+    let rounds = (0..40).zip([u64::MAX, 100, 20, 10].into_iter().cycle());
+    for ((seed, lost_in), settings) in rounds.flat_map(|round| families.map(|settings| (round, settings))) {
         let ((fast, fast_end), (general, general_end)) =
-            (run(true, seed, lost_in), run(false, seed, lost_in));
+            (run(settings, true, seed, lost_in), run(settings, false, seed, lost_in));
         assert_eq!(fast_end, general_end, "seed {seed}, one in {lost_in} lost");
         let first_difference = fast.iter().zip(&general).position(|(fast, general)| fast != general);
         assert_eq!(first_difference, None, "seed {seed}, one in {lost_in} lost: index of a differing frame");

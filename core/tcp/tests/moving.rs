@@ -6,7 +6,7 @@ mod streams;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use pair::{PORT, Pair, settings};
+use pair::{PORT, Pair, settings, settings_ipv6};
 use proptest::prelude::*;
 use spillway_tcp::{ExportError, ImportError, KeepAlive, Settings, Stack};
 use spillway_transport::{Conn, Time, Transport};
@@ -42,7 +42,19 @@ fn move_all(pair: &mut Pair<Streams>, host: usize) -> u64 {
 
 /// Runs connections to their end; with `moves`, each connection moves after each step. Returns the number of moves.
 fn run(length: u64, connections: usize, lost_in: Option<u64>, moves: bool) -> (Pair<Streams>, u64) {
-    let mut pair = Pair::new([1, 2].map(settings), [Streams::new(length), Streams::new(length)]);
+    run_between([1, 2].map(settings), length, connections, lost_in, moves)
+}
+
+/// The same with other settings of the hosts.
+fn run_between(
+    hosts: [Settings; 2],
+    length: u64,
+    connections: usize,
+    lost_in: Option<u64>,
+    moves: bool,
+) -> (Pair<Streams>, u64) {
+    let target = hosts[0].listeners[0].address;
+    let mut pair = Pair::new(hosts, [Streams::new(length), Streams::new(length)]);
     pair.hosts[0].stack.set_listening(0, true);
     if let Some(lost_in) = lost_in {
         let mut state = 7_u64;
@@ -52,7 +64,6 @@ fn run(length: u64, connections: usize, lost_in: Option<u64>, moves: bool) -> (P
         });
     }
     for _ in 0..connections {
-        let target = SocketAddr::from(([10, 0, 0, 1], PORT));
         pair.command(1, |now, _, stack| stack.connect(now, target)).expect("room for a connection");
     }
     let (mut moved, mut steps) = (0, 0_u64);
@@ -72,6 +83,15 @@ fn streams_survive_a_move_at_every_step() {
     let (pair, moved) = run(300_000, 3, None, true);
     assert!(moved > 150, "{moved}");
     assert!(pair.hosts.iter().all(|host| host.stack.connections() == 0));
+}
+
+#[test]
+fn streams_survive_a_move_at_every_step_over_ipv6() {
+    for lost_in in [None, Some(50), Some(10)] {
+        let (pair, moved) = run_between([1, 2].map(settings_ipv6), 200_000, 3, lost_in, true);
+        assert!(moved > 100, "{moved}");
+        assert!(pair.hosts.iter().all(|host| host.stack.connections() == 0));
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 mod support;
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use spillway_auth::Key;
@@ -11,6 +11,7 @@ use spillway_helper::{Helper, HelperConfig, HelperStatus, Service, StartError};
 use support::{EchoServer, Place, client_key, connect, echo, helper_key, is_served, on_each_engine, wait};
 
 on_each_engine! {
+    clients_and_servers_of_both_families_are_served,
     clients_are_served_on_several_threads,
     clients_are_refused_while_the_server_is_down_and_accepted_again,
     clients_are_refused_while_the_helper_has_a_wrong_key,
@@ -77,6 +78,29 @@ fn clients_are_served_on_several_threads(place: &Place) {
     }
     wait("no client left", || helper.status().clients == 0);
     wait("no virtual connection left", || server.connections() == 0);
+    helper.stop();
+}
+
+fn clients_and_servers_of_both_families_are_served(place: &Place) {
+    if UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).is_err() {
+        println!("skipped: this host has no IPv6");
+        return;
+    }
+    let servers = [place.echo_server(), EchoServer::start_at(place.own_v6())];
+    let services = servers.iter().zip(["v4", "v6"]).map(|(server, name)| Service {
+        name: name.to_owned(),
+        listen: vec![place.listen(), place.listen_v6()],
+        ..service(place, server.address)
+    });
+    let config = HelperConfig { threads: 2, ..HelperConfig::new(services.collect()) };
+    let helper = place.start(config).unwrap();
+    wait("all links", || helper.status().services.iter().all(|service| service.links_up() == 2));
+    for service in helper.status().services {
+        for (seed, address) in service.listen.iter().enumerate() {
+            let mut client = connect(*address);
+            (0..10).for_each(|round| echo(&mut client, seed + round, 1 + round * 1000));
+        }
+    }
     helper.stop();
 }
 

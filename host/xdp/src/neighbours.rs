@@ -94,6 +94,10 @@ impl KernelNeighbours {
         route.header.address_family = family(target);
         route.header.destination_prefix_length = if target.is_ipv4() { 32 } else { 128 };
         route.attributes.push(RouteAttribute::Destination(target.into()));
+        if matches!(target, IpAddr::V6(ip) if ip.is_unicast_link_local()) {
+            // Such an address says nothing without its link (RFC 4007 §6).
+            route.attributes.push(RouteAttribute::Oif(self.interface));
+        }
         let sequence = self.send(RouteNetlinkMessage::GetRoute(route), NLM_F_REQUEST)?;
         if self.asked.len() == TARGETS_MAX {
             self.asked.pop_front(); // its answer was lost

@@ -4,7 +4,6 @@ use std::borrow::{Borrow, BorrowMut};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -47,8 +46,8 @@ struct PortListener {
 /// Why a listener cannot be added.
 #[derive(Debug)]
 pub enum PortError {
-    /// The stack has no IPv6 yet, or the address is not one of a host.
-    Address(SocketAddr, Option<SettingsError>),
+    /// The address cannot be a listener's.
+    Address(SettingsError),
     /// The steering program has no room.
     Program(BpfError),
     /// The system has failed.
@@ -58,8 +57,7 @@ pub enum PortError {
 impl fmt::Display for PortError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            PortError::Address(address, None) => write!(f, "the user-level stack cannot listen at {address}"),
-            PortError::Address(_, Some(error)) => error.fmt(f),
+            PortError::Address(error) => error.fmt(f),
             PortError::Program(error) => error.fmt(f),
             PortError::Host(error) => write!(f, "cannot add a listener: {error}"),
         }
@@ -69,7 +67,7 @@ impl fmt::Display for PortError {
 impl std::error::Error for PortError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            PortError::Address(..) => None,
+            PortError::Address(_) => None,
             PortError::Program(error) => error.source(),
             PortError::Host(error) => Some(error),
         }
@@ -109,11 +107,8 @@ impl Port {
     ) -> Result<(), PortError> {
         self.drop_listener(index);
         let address = bound.address().map_err(PortError::Host)?;
-        let SocketAddr::V4(own) = address else { return Err(PortError::Address(address, None)) };
         let lease = self.endpoints.lease(address).map_err(PortError::Program)?;
-        self.stack
-            .set_listener(index, Some(Listener { address: own, is_gated }))
-            .map_err(|error| PortError::Address(address, Some(error)))?;
+        self.stack.set_listener(index, Some(Listener { address, is_gated })).map_err(PortError::Address)?;
         let (reserved, load_queries) = bound.into_sockets();
         if let Some(socket) = load_queries {
             self.load_queries.put(now, index, socket);
@@ -162,10 +157,7 @@ impl Port {
         }
         self.check_left_at = now + LEFT_INTERVAL;
         let stack = &self.stack;
-        self.left.retain(|lease| match lease.address() {
-            SocketAddr::V4(address) => stack.has_connections_at(address),
-            SocketAddr::V6(_) => false,
-        });
+        self.left.retain(|lease| stack.has_connections_at(lease.address()));
     }
 
     /// When to call [`check_left`](Self::check_left) and answer load queries next.

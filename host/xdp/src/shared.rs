@@ -2,12 +2,13 @@
 
 use std::borrow::BorrowMut;
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, ipproto, recv, socket_with};
+use rustix::net::{
+    AddressFamily, RecvFlags, SocketAddrV6, SocketFlags, SocketType, ipproto, recv, recvfrom, socket_with,
+};
 use spillway_tcp::Stack;
 use spillway_transport::{Application, Time};
 
@@ -24,15 +25,14 @@ const ICMP_PER_TURN: usize = 64;
 /// much time as a message.
 const READ_INTERVAL: Duration = Duration::from_millis(1);
 
-/// A stack with the application that it serves. The kernel gets ARP and ICMP: next hops come from its tables, and its ICMP
-/// errors also reach the stack. The stack's settings must have [`Resolver::Driver`](spillway_tcp::Resolver::Driver).
+/// A stack with the application that it serves. The kernel gets ARP, neighbour discovery and ICMP: next hops come from its
+/// tables, and its ICMP errors also reach the stack. The stack's settings must have [`Resolver::Driver`](spillway_tcp::Resolver::Driver).
 #[derive(Debug)]
 pub struct Shared<A, S = Stack> {
     /// The stack and the application.
     pub hosted: Hosted<A, S>,
     neighbours: KernelNeighbours,
-    /// A raw socket, which receives copies of this host's ICMP errors.
-    icmp: OwnedFd,
+    icmp: IcmpSockets,
     /// When to read the kernel's messages again.
     read_at: Time,
     /// The first error of the kernel's answers; the loop goes on without them.
@@ -46,9 +46,7 @@ impl<A: Application, S: BorrowMut<Stack>> Shared<A, S> {
     /// # Errors
     /// The process has no CAP_NET_RAW, or no descriptors left.
     pub fn new(interface: &Interface, stack: S, application: A) -> io::Result<Shared<A, S>> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let icmp = socket_with(AddressFamily::INET, SocketType::RAW, flags, Some(ipproto::ICMP))?;
-        receive_only_unreachable(&icmp)?;
+        let icmp = IcmpSockets::open()?;
         let neighbours = KernelNeighbours::open(interface)?;
         let buffer = vec![0; ICMP_BYTES_MAX].into_boxed_slice();
         let hosted = Hosted { stack, application };
@@ -68,26 +66,14 @@ impl<A: Application, S: BorrowMut<Stack>> Shared<A, S> {
     /// Passes the kernel's answers and ICMP errors to the stack.
     fn receive_from_kernel(&mut self, now: Time) -> io::Result<()> {
         while let Some(resolved) = self.neighbours.poll()? {
-            if let IpAddr::V4(target) = resolved.target {
-                self.hosted.stack.borrow_mut().set_next_hop(now, target, resolved.mac);
-            }
+            self.hosted.stack.borrow_mut().set_next_hop(now, resolved.target, resolved.mac);
         }
-        for _ in 0..ICMP_PER_TURN {
-            match recv(&self.icmp, &mut *self.buffer, RecvFlags::empty()) {
-                Ok((_, length)) => {
-                    let packet = &self.buffer[..length.min(ICMP_BYTES_MAX)];
-                    self.hosted.stack.borrow_mut().handle_icmp_packet(now, packet);
-                }
-                Err(Errno::AGAIN | Errno::INTR) => break,
-                Err(errno) => return Err(errno.into()),
-            }
-        }
-        Ok(())
+        self.icmp.receive(now, &mut self.buffer, self.hosted.stack.borrow_mut())
     }
 
     fn ask_kernel(&mut self) -> io::Result<()> {
         while let Some(peer) = self.hosted.stack.borrow_mut().poll_next_hop_request() {
-            self.neighbours.ask(peer.into())?;
+            self.neighbours.ask(peer)?;
             self.read_at = Time::ZERO; // the answer comes within microseconds, and a connection waits for it
         }
         Ok(())
@@ -132,7 +118,56 @@ impl<A: Application, S: BorrowMut<Stack>> Endpoint for Shared<A, S> {
     }
 
     fn wakes(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        [self.neighbours.as_fd(), self.icmp.as_fd()].into_iter()
+        let icmp = [Some(&self.icmp.v4), self.icmp.v6.as_ref()].into_iter().flatten();
+        std::iter::once(self.neighbours.as_fd()).chain(icmp.map(AsFd::as_fd))
+    }
+}
+
+/// Raw sockets, which receive copies of this host's ICMP errors.
+#[derive(Debug)]
+struct IcmpSockets {
+    v4: OwnedFd,
+    /// `None`: this kernel has no IPv6.
+    v6: Option<OwnedFd>,
+}
+
+impl IcmpSockets {
+    fn open() -> io::Result<IcmpSockets> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let v4 = socket_with(AddressFamily::INET, SocketType::RAW, flags, Some(ipproto::ICMP))?;
+        receive_only_unreachable(&v4)?;
+        let v6 = match socket_with(AddressFamily::INET6, SocketType::RAW, flags, Some(ipproto::ICMPV6)) {
+            Ok(socket) => Some(socket),
+            Err(Errno::AFNOSUPPORT) => None,
+            Err(errno) => return Err(errno.into()),
+        };
+        v6.as_ref().map_or(Ok(()), receive_only_errors)?;
+        Ok(IcmpSockets { v4, v6 })
+    }
+
+    /// Passes waiting messages to a stack.
+    fn receive(&self, now: Time, buffer: &mut [u8], stack: &mut Stack) -> io::Result<()> {
+        for _ in 0..ICMP_PER_TURN {
+            match recv(&self.v4, &mut *buffer, RecvFlags::empty()) {
+                Ok((_, length)) => stack.handle_icmp_packet(now, &buffer[..length.min(buffer.len())]),
+                Err(Errno::AGAIN | Errno::INTR) => break,
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        let Some(v6) = &self.v6 else { return Ok(()) };
+        for _ in 0..ICMP_PER_TURN {
+            match recvfrom(v6, &mut *buffer, RecvFlags::empty()) {
+                Ok((_, length, source)) => {
+                    let source = source.and_then(|address| SocketAddrV6::try_from(address).ok());
+                    let Some(source) = source else { continue }; // does not occur: the family has no other addresses
+                    let message = &buffer[..length.min(buffer.len())];
+                    stack.handle_icmpv6_message(now, *source.ip(), message);
+                }
+                Err(Errno::AGAIN | Errno::INTR) => break,
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
     }
 }
 
@@ -144,10 +179,32 @@ const UNREACHABLE: u32 = 3;
 /// Leaves out all other ICMP messages, such as those of `ping`, so that they do not wake the thread.
 fn receive_only_unreachable(icmp: &OwnedFd) -> io::Result<()> {
     let filtered: u32 = !(1 << UNREACHABLE);
-    let length = size_of_val(&filtered) as libc::socklen_t;
-    // SAFETY: the kernel reads `length` bytes of the mask, which outlives the call.
-    let result = unsafe {
-        libc::setsockopt(icmp.as_raw_fd(), libc::SOL_RAW, ICMP_FILTER, (&raw const filtered).cast(), length)
-    };
+    set_filter(icmp, libc::SOL_RAW, ICMP_FILTER, &filtered)
+}
+
+/// `ICMPV6_FILTER` of <linux/icmpv6.h> (RFC 3542 §3.2): likewise, one bit for each of 256 types.
+const ICMPV6_FILTER: libc::c_int = 1;
+/// The types *destination unreachable* and *packet too big*, which are all that the stack acts on (RFC 4443 §3).
+const V6_UNREACHABLE: u32 = 1;
+const V6_PACKET_TOO_BIG: u32 = 2;
+
+/// Leaves out all other ICMPv6 messages, such as those of neighbour discovery.
+fn receive_only_errors(icmpv6: &OwnedFd) -> io::Result<()> {
+    let mut filtered = [u32::MAX; 8];
+    filtered[0] = !(1 << V6_UNREACHABLE | 1 << V6_PACKET_TOO_BIG);
+    set_filter(icmpv6, libc::IPPROTO_ICMPV6, ICMPV6_FILTER, &filtered)
+}
+
+/// Sets a filter, which is an integer or an array of integers, as the kernel's structures are.
+fn set_filter<T: Copy>(
+    socket: &OwnedFd,
+    level: libc::c_int,
+    option: libc::c_int,
+    filter: &T,
+) -> io::Result<()> {
+    let length = size_of::<T>() as libc::socklen_t;
+    let filter: *const T = filter;
+    // SAFETY: the kernel reads `length` bytes of the filter, which outlives the call.
+    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, filter.cast(), length) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -1,7 +1,7 @@
 //! The memory that an idle connection takes.
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ const BYTES_MAX: usize = 2048;
 
 fn stack(number: u8) -> Stack {
     let address = Ipv4Addr::new(10, 0, 0, number);
-    let listener = Listener { address: SocketAddrV4::new(address, PORT), is_gated: false };
+    let listener = Listener { address: SocketAddr::from((address, PORT)), is_gated: false };
     let settings = Settings::new(Mac([2, 0, 0, 0, 0, number]), address, 24, Key([number; 16]));
     Stack::new(Time::ZERO, Settings { listeners: vec![listener], ..settings }).expect("settings that can be")
 }

@@ -3,7 +3,7 @@
 #[path = "linux/application.rs"]
 mod application;
 
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -36,7 +36,7 @@ impl End {
         let mut settings =
             Settings::new(Mac([2, 0, 0, 0, 0, number]), address(number), 24, Key([number; 16]));
         for (port, role) in (PORT..).zip(&listeners) {
-            let address = SocketAddrV4::new(address(number), port);
+            let address = SocketAddr::from((address(number), port));
             settings.listeners.push(Listener { address, is_gated: matches!(role, Role::Gated(_)) });
         }
         let to_open = open

@@ -7,7 +7,6 @@ use spillway_transport::Time;
 use spillway_wire::packet::tcp;
 
 use super::duplicates::Duplicates;
-use super::handshake::MSS_DEFAULT;
 use super::{Connection, Context};
 use crate::dropped::Dropped;
 use crate::recovery;
@@ -18,6 +17,9 @@ use crate::timer::{Timer, Timers};
 /// slow start, or, with Nagle's algorithm, waits for the acknowledgement of the first part of its message. Small
 /// segments only until this end has sent bytes: later, replies mostly carry the acknowledgement.
 const QUICK_ACKS: u8 = 16;
+/// Segments of this size count as full until a longer one has arrived: no path has smaller full segments by default (RFC 9293
+/// §3.7.1).
+const FULL_BYTES_FIRST: u16 = 536;
 /// The longest delay for a single full segment. Its sender may have more to send and wait for this acknowledgement,
 /// because its window allows only one segment or the segment is a probe (RFC 9293 §3.8.6.3 has no lower bound).
 const DELAY_FULL: Duration = Duration::from_millis(2);
@@ -65,7 +67,7 @@ impl Acking {
             last_sent,
             sent_with_fin: 0,
             bytes_since_sent: 0,
-            full_bytes: u64::from(MSS_DEFAULT),
+            full_bytes: u64::from(FULL_BYTES_FIRST),
             quick_acks_left: QUICK_ACKS,
             has_replied: false,
             duplicates: Duplicates::default(),

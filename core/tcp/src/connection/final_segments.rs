@@ -4,9 +4,9 @@ use spillway_transport::{LostReason, Time};
 use spillway_wire::packet::tcp::{self, Flags};
 
 use super::{Connection, State};
-use crate::settings::HEADERS_BYTES;
+use crate::settings::IPV6_MTU_MIN;
 
-/// The smallest MTU accepted from a router (RFC 1191 §3 allows 68, but options need room; the same as in Linux).
+/// The smallest MTU accepted from a router for IPv4 (RFC 1191 §3 allows 68, but options need room; the same as in Linux).
 const MTU_MIN: u16 = 552;
 
 /// Segments that may be sent after a connection is over.
@@ -74,9 +74,11 @@ impl Connection {
         (self.recovery.una()..self.recovery.nxt()).contains(&seq)
     }
 
-    /// Reduces the segment size to an MTU that a router has reported (RFC 1191).
+    /// Reduces the segment size to an MTU that a router has reported (RFC 1191, RFC 8201). One below the minimum of IPv6 must
+    /// not be passed for an IPv6 connection.
     pub(crate) fn lower_mtu(&mut self, mtu: u16) {
-        let mss = mtu.max(MTU_MIN) - HEADERS_BYTES;
+        debug_assert!(!self.flow.is_ipv6() || mtu >= IPV6_MTU_MIN, "an MTU of {mtu} bytes for IPv6");
+        let mss = mtu.max(MTU_MIN) - self.flow.headers_bytes();
         if mss < self.agreed.mss {
             self.agreed.mss = mss;
             self.recovery.set_mss(self.payload_max());

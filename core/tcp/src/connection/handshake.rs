@@ -8,12 +8,11 @@ use super::receiving::Receiving;
 use super::{Connection, Context, Opening, State};
 use crate::dropped::Dropped;
 use crate::event::StackEvent;
+use crate::flow::Flow;
 use crate::seq::{Base, FIRST, Seq};
 use crate::settings::Settings;
 use crate::timer::Timer;
 
-/// The segment size of a peer whose SYN has no MSS option, in bytes (RFC 9293 §3.7.1).
-pub(crate) const MSS_DEFAULT: u16 = 536;
 /// Smaller segment sizes are raised to this value, as in Linux: segments would be mostly headers.
 pub(super) const MSS_MIN: u16 = 88;
 
@@ -30,16 +29,22 @@ pub(super) struct Agreed {
 
 impl Agreed {
     /// All options that our SYN offers.
-    pub(super) fn offered(settings: &Settings, offset: u32) -> Agreed {
+    pub(super) fn offered(settings: &Settings, flow: &Flow, offset: u32) -> Agreed {
         let timestamps = TimestampState { offset, recent: 0, recent_at: Time::ZERO };
-        Agreed { mss: settings.mss(), has_sack: true, has_scale: true, timestamps: Some(timestamps) }
+        Agreed { mss: settings.mss(flow), has_sack: true, has_scale: true, timestamps: Some(timestamps) }
     }
 
     /// The options in use with a peer whose SYN has `options`.
-    pub(super) fn with(settings: &Settings, options: &tcp::Options, offset: u32, now: Time) -> Agreed {
+    pub(super) fn with(
+        settings: &Settings,
+        flow: &Flow,
+        options: &tcp::Options,
+        offset: u32,
+        now: Time,
+    ) -> Agreed {
         let timestamps =
             options.timestamps.map(|theirs| TimestampState { offset, recent: theirs.value, recent_at: now });
-        let mss = options.mss.unwrap_or(MSS_DEFAULT).clamp(MSS_MIN, settings.mss());
+        let mss = options.mss.unwrap_or(flow.mss_default()).clamp(MSS_MIN, settings.mss(flow));
         let has_scale = options.window_scale.is_some();
         Agreed { mss, has_sack: options.sack_permitted, has_scale, timestamps }
     }
@@ -48,7 +53,7 @@ impl Agreed {
 impl Connection {
     /// A connection that this end opens.
     pub(crate) fn connect(now: Time, settings: &Settings, opening: Opening) -> Connection {
-        let agreed = Agreed::offered(settings, opening.timestamp_offset);
+        let agreed = Agreed::offered(settings, &opening.flow, opening.timestamp_offset);
         let receiving = Receiving::new(0, settings.window_scale(), settings.initial_window, false);
         let mut connection = Connection::new(now, settings, opening, State::SynSent, agreed, receiving);
         connection.timers.set(Timer::Opening, now + settings.give_up_opening_after);
@@ -57,7 +62,7 @@ impl Connection {
 
     /// A connection that a peer opens with this SYN.
     pub(crate) fn accept(now: Time, settings: &Settings, opening: Opening, syn: &tcp::Header) -> Connection {
-        let agreed = Agreed::with(settings, &syn.options, opening.timestamp_offset, now);
+        let agreed = Agreed::with(settings, &opening.flow, &syn.options, opening.timestamp_offset, now);
         let scale = if syn.options.window_scale.is_some() { settings.window_scale() } else { 0 };
         let receiving = Receiving::new(syn.seq, scale, settings.initial_window, opening.is_gated);
         let mut connection = Connection::new(now, settings, opening, State::SynReceived, agreed, receiving);
@@ -90,7 +95,7 @@ impl Connection {
             return false;
         }
         let offset = self.agreed.timestamps.map_or(0, |ours| ours.offset);
-        self.agreed = Agreed::with(cx.settings, &header.options, offset, cx.now);
+        self.agreed = Agreed::with(cx.settings, &self.flow, &header.options, offset, cx.now);
         let scales = header.options.window_scale.map(|theirs| (cx.settings.window_scale(), theirs));
         let (ours, theirs) = scales.unwrap_or((0, 0));
         // The other fields stay: the application may have granted bytes already.
@@ -119,7 +124,7 @@ impl Connection {
         self.acking.is_due |= core::mem::take(&mut self.repeat_syn);
         self.acknowledge_syn(cx.now, ack);
         self.last_received_at = cx.now;
-        let event = StackEvent::Opened { peer: self.flow.peer.into(), listener: self.listener };
+        let event = StackEvent::Opened { peer: self.flow.peer(), listener: self.listener };
         cx.events.push(self.conn, event);
     }
 }

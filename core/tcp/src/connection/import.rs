@@ -1,7 +1,5 @@
 //! Imports a connection from another stack (Capybara §3.3). Every field is checked, because the state may be forged.
 
-use core::net::{SocketAddr, SocketAddrV4};
-
 use spillway_transport::{Chunk, Conn, Time};
 use spillway_wire::state::{self, ConnectionState, Finish, Sending, Stage};
 
@@ -28,11 +26,13 @@ fn ensure(is_right: bool, what: &'static str) -> Checked<()> {
     if is_right { Ok(()) } else { Err(ImportError::Contradiction(what)) }
 }
 
-fn v4(address: SocketAddr) -> Checked<SocketAddrV4> {
-    match address {
-        SocketAddr::V4(address) => Ok(address),
-        SocketAddr::V6(_) => Err(ImportError::Family),
-    }
+/// The ends of an imported connection.
+fn import_flow(settings: &Settings, state: &ConnectionState) -> Checked<Flow> {
+    let flow = Flow::new(state.local, state.peer);
+    let flow = flow.ok_or(ImportError::Contradiction("addresses of two families"))?;
+    ensure(flow.peer_port() != 0 && flow.local_port() != 0, "a port of 0")?;
+    settings.check_family(flow.local().ip()).map_err(|_| ImportError::Family)?;
+    Ok(flow)
 }
 
 impl Connection {
@@ -42,8 +42,7 @@ impl Connection {
         conn: Conn,
         state: &ConnectionState,
     ) -> Checked<Connection> {
-        let flow = Flow { local: v4(state.local)?, peer: v4(state.peer)? };
-        ensure(flow.peer.port() != 0 && flow.local.port() != 0, "a port of 0")?;
+        let flow = import_flow(settings, state)?;
         check_sending(&state.sending, state.stage)?;
         check_receiving(&state.receiving, state.stage)?;
         let opening = Opening {
@@ -56,7 +55,7 @@ impl Connection {
             timestamp_offset: 0,
         };
         let receiving = import_receiving(settings, &state.receiving)?;
-        let agreed = import_agreed(now, settings, &state.agreed)?;
+        let agreed = import_agreed(now, settings.mss(&flow), &state.agreed)?;
         let mut connection = Connection::new(now, settings, opening, State::Established, agreed, receiving);
         connection.is_opened = true;
         connection.import_sending(now, settings, state)?;
@@ -217,7 +216,7 @@ fn import_receiving(settings: &Settings, state: &state::Receiving) -> Checked<Re
     Ok(receiving)
 }
 
-fn import_agreed(now: Time, settings: &Settings, state: &state::Agreed) -> Checked<Agreed> {
+fn import_agreed(now: Time, mss_max: u16, state: &state::Agreed) -> Checked<Agreed> {
     ensure(state.mss >= MSS_MIN, "a segment size")?;
     let timestamps = state.stamps.map(|state| TimestampState {
         offset: state.clock.wrapping_sub(TimestampState::clock(now)),
@@ -225,5 +224,5 @@ fn import_agreed(now: Time, settings: &Settings, state: &state::Agreed) -> Check
         recent_at: Time(now.0.saturating_sub(state.recent_age_ns)),
     });
     // This stack's MTU may be smaller than the exporter's. `has_scale` matters only in SYNs.
-    Ok(Agreed { mss: state.mss.min(settings.mss()), has_sack: state.has_sack, has_scale: false, timestamps })
+    Ok(Agreed { mss: state.mss.min(mss_max), has_sack: state.has_sack, has_scale: false, timestamps })
 }

@@ -48,8 +48,7 @@ use send_queue::SendQueue;
 use window::PeerWindow;
 
 pub(crate) use close::Ended;
-pub(crate) use handshake::MSS_DEFAULT;
-pub(crate) use segmenter::{TCP_AT, write_headers, write_network};
+pub(crate) use segmenter::{write_headers, write_network};
 pub(crate) use send_queue::Spent;
 
 /// Consecutive timeouts after which the next hop's Ethernet address is doubted: R1 (RFC 9293 §3.8.3).

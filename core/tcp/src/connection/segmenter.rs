@@ -1,20 +1,21 @@
 //! Chooses the next segment, and writes it (RFC 9293 §3.7, §3.8.6.2.1).
 
+use core::net::Ipv6Addr;
+
 use spillway_transport::Time;
+use spillway_wire::packet::checksum::Sum;
 use spillway_wire::packet::ethernet::{self, Mac};
 use spillway_wire::packet::tcp::{self, Flags, Options, SackBlocks, Timestamps};
-use spillway_wire::packet::{checksum, ipv4};
+use spillway_wire::packet::{checksum, ipv4, ipv6};
 
 use super::accept_segment::TimestampState;
 use super::receiving::{Advertised, WindowUpdate};
 use super::{Connection, State};
-use crate::flow::Flow;
+use crate::flow::{Addresses, Flow, TCP_AT_V4};
 use crate::narrow::{in_memory, in_packet};
 use crate::seq::{FIRST, Seq};
 use crate::settings::Settings;
 
-/// Offset of the TCP header in a frame: after Ethernet and IPv4.
-pub(crate) const TCP_AT: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES;
 /// Bytes of the timestamps option with two NOPs.
 const TIMESTAMPS_BYTES: u32 = 12;
 
@@ -239,11 +240,11 @@ impl Connection {
         // Linux acknowledges a pushed segment once its program has read it, and any other single segment after 40 ms.
         let psh = if is_last || (is_probe && bytes > 0) { Flags::PSH } else { Flags::NONE };
         let header = self.header(now, from, fin | psh, advertised);
-        let payload_at = TCP_AT + header.header_bytes();
+        let payload_at = self.flow.tcp_at() + header.header_bytes();
         if bytes > 0 {
             self.queue.copy(from, &mut slot[payload_at..payload_at + bytes]);
         }
-        write_headers(settings, self.flow, target, &header, bytes, slot)
+        write_headers(settings, &self.flow, target, &header, bytes, slot)
     }
 
     /// The header of a segment other than a SYN, with these flags besides ACK.
@@ -253,8 +254,8 @@ impl Connection {
         let timestamps = timestamps.map(|ours| Timestamps { value: ours.now(now), echo: ours.recent });
         let sack = if self.may_have_sack_blocks() { self.sack_blocks() } else { SackBlocks::default() };
         tcp::Header {
-            source: self.flow.local.port(),
-            target: self.flow.peer.port(),
+            source: self.flow.local_port(),
+            target: self.flow.peer_port(),
             seq: self.base.low(from),
             ack: self.receiving.base.low(advertised.acknowledged),
             flags: flags | Flags::ACK,
@@ -280,22 +281,22 @@ impl Connection {
         let option = |ours: TimestampState| Timestamps { value: ours.now(now), echo: echo(ours.recent) };
         let scale = if is_answer { self.receiving.scale } else { settings.window_scale() };
         let header = tcp::Header {
-            source: self.flow.local.port(),
-            target: self.flow.peer.port(),
+            source: self.flow.local_port(),
+            target: self.flow.peer_port(),
             seq: self.base.low(FIRST),
             ack,
             flags,
             window,
             urgent: 0,
             options: Options {
-                mss: Some(settings.mss()),
+                mss: Some(settings.mss(&self.flow)),
                 window_scale: self.agreed.has_scale.then_some(scale),
                 sack_permitted: self.agreed.has_sack,
                 timestamps: self.agreed.timestamps.map(option),
                 sack: SackBlocks::default(),
             },
         };
-        write_headers(settings, self.flow, target, &header, 0, slot)
+        write_headers(settings, &self.flow, target, &header, 0, slot)
     }
 
     #[inline]
@@ -336,48 +337,96 @@ impl Connection {
 #[inline(always)]
 pub(crate) fn write_headers(
     settings: &Settings,
-    flow: Flow,
+    flow: &Flow,
     target: Mac,
     header: &tcp::Header,
     payload_bytes: usize,
     slot: &mut [u8],
 ) -> usize {
     let tcp_bytes = header.header_bytes() + payload_bytes;
-    let (source_ip, target_ip) = (*flow.local.ip(), *flow.peer.ip());
-    let pseudo =
-        checksum::pseudo_v4(source_ip, target_ip, ipv4::PROTOCOL_TCP, u32::from(in_packet(tcp_bytes)));
-    header.emit(&mut slot[TCP_AT..TCP_AT + tcp_bytes], payload_bytes, pseudo);
+    let length = u32::from(in_packet(tcp_bytes));
+    match *flow.addresses() {
+        Addresses::V4 { local, peer } => {
+            let pseudo = checksum::pseudo_v4(local, peer, ipv4::PROTOCOL_TCP, length);
+            header.emit(&mut slot[TCP_AT_V4..TCP_AT_V4 + tcp_bytes], payload_bytes, pseudo);
+        }
+        Addresses::V6 { local, peer } => {
+            let pseudo = checksum::pseudo_v6(local, peer, ipv4::PROTOCOL_TCP, length);
+            emit_over_ipv6(header, payload_bytes, pseudo, &mut slot[flow.tcp_at()..]);
+        }
+    }
     write_network(settings, flow, target, ipv4::PROTOCOL_TCP, tcp_bytes, slot)
 }
 
-/// Writes the Ethernet and IPv4 headers before a payload that is already in place, and returns the frame's length.
-#[inline]
+/// A function of its own, so that the code of IPv4, which is inlined, stays short.
+#[inline(never)]
+fn emit_over_ipv6(header: &tcp::Header, payload_bytes: usize, pseudo: Sum, out: &mut [u8]) {
+    header.emit(out, payload_bytes, pseudo);
+}
+
+/// Writes the Ethernet and IP headers before a payload that is already in place, and returns the frame's length.
+#[inline(always)]
 pub(crate) fn write_network(
     settings: &Settings,
-    flow: Flow,
+    flow: &Flow,
     target: Mac,
     protocol: u8,
     payload_bytes: usize,
     slot: &mut [u8],
 ) -> usize {
-    let packet = ipv4::Header {
-        source: *flow.local.ip(),
-        target: *flow.peer.ip(),
-        protocol,
-        ttl: settings.ttl,
-        dscp_ecn: settings.dscp << 2,
-        ident: 0, // not used in packets that are never fragmented (RFC 6864 §4.1)
-        dont_fragment: true,
-        payload_bytes: in_packet(payload_bytes),
+    let payload_length = in_packet(payload_bytes);
+    let kind = match *flow.addresses() {
+        Addresses::V4 { local, peer } => {
+            let packet = ipv4::Header {
+                source: local,
+                target: peer,
+                protocol,
+                ttl: settings.ttl,
+                dscp_ecn: settings.dscp << 2,
+                ident: 0, // not used in packets that are never fragmented (RFC 6864 §4.1)
+                dont_fragment: true,
+                payload_bytes: payload_length,
+            };
+            emit_at(slot, ethernet::HEADER_BYTES, |head| packet.emit(head));
+            ethernet::KIND_IPV4
+        }
+        Addresses::V6 { local, peer } => {
+            write_ipv6(settings, (local, peer), protocol, payload_length, slot);
+            ethernet::KIND_IPV6
+        }
     };
-    let frame = ethernet::Header { target, source: settings.mac, kind: ethernet::KIND_IPV4 };
-    match slot.first_chunk_mut() {
-        Some(head) => frame.emit(head),
+    let frame = ethernet::Header { target, source: settings.mac, kind };
+    emit_at(slot, 0, |head| frame.emit(head));
+    flow.tcp_at() + payload_bytes
+}
+
+#[inline(never)]
+fn write_ipv6(
+    settings: &Settings,
+    (source, target): (Ipv6Addr, Ipv6Addr),
+    protocol: u8,
+    payload_bytes: u16,
+    slot: &mut [u8],
+) {
+    let packet = ipv6::Header {
+        source,
+        target,
+        protocol,
+        hop_limit: settings.ttl,
+        dscp_ecn: settings.dscp << 2,
+        // No label (RFC 6437 §3): routers that balance load have the ports, as for IPv4, and a label would change when the
+        // connection moves to a host with another key.
+        flow_label: 0,
+        payload_bytes,
+    };
+    emit_at(slot, ethernet::HEADER_BYTES, |head| packet.emit(head));
+}
+
+/// Writes a header of fixed length at an offset of the slot.
+#[inline(always)]
+fn emit_at<const N: usize>(slot: &mut [u8], at: usize, emit: impl FnOnce(&mut [u8; N])) {
+    match slot[at..].first_chunk_mut() {
+        Some(head) => emit(head),
         None => debug_assert!(false, "the slot should hold a frame: `poll_transmit` checks its length"),
     }
-    match slot[ethernet::HEADER_BYTES..].first_chunk_mut() {
-        Some(head) => packet.emit(head),
-        None => debug_assert!(false, "the slot should hold a frame: `poll_transmit` checks its length"),
-    }
-    TCP_AT + payload_bytes
 }

@@ -41,7 +41,7 @@ pub enum ImportError {
     Full,
     /// A connection with the same addresses and ports exists on this stack, or is in TIME-WAIT.
     Present,
-    /// An address is IPv6, which the stack does not support.
+    /// The connection has IPv6 addresses, which the stack's settings do not permit.
     Family,
     /// The state contradicts itself; the text names the field.
     Contradiction(&'static str),
@@ -54,7 +54,9 @@ impl fmt::Display for ImportError {
         match self {
             ImportError::Full => f.write_str("no room for another connection: raise the connection limit"),
             ImportError::Present => f.write_str("a connection with these addresses and ports exists already"),
-            ImportError::Family => f.write_str("the stack does not support IPv6"),
+            ImportError::Family => f.write_str(
+                "the stack's settings do not permit IPv6: it needs Resolver::Driver and an MTU of 1,280 bytes",
+            ),
             ImportError::Contradiction(field) => write!(f, "the state contradicts itself: {field}"),
             ImportError::TooMuch(quantity) => write!(f, "more {quantity} than this stack's settings allow"),
         }

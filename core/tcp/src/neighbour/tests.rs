@@ -1,6 +1,7 @@
 //! Tests of requests, learning and removal, then random sequences of operations.
 
 use alloc::vec;
+use core::net::{Ipv4Addr, Ipv6Addr};
 
 use proptest::prelude::*;
 
@@ -13,11 +14,13 @@ fn at(ms: u64) -> Time {
     Time(ms * 1_000_000)
 }
 
-fn ip(host: u16) -> Ipv4Addr {
-    Ipv4Addr::from(0x0a00_0000 | u32::from(host))
+/// Addresses of both families.
+fn ip(host: u16) -> IpAddr {
+    let ipv4 = Ipv4Addr::from(0x0a00_0000 | u32::from(host));
+    if host.is_multiple_of(3) { Ipv6Addr::from(0xfd00 << 112 | u128::from(host)).into() } else { ipv4.into() }
 }
 
-fn poll_requests(neighbours: &mut Neighbours, ms: u64) -> Vec<Ipv4Addr> {
+fn poll_requests(neighbours: &mut Neighbours, ms: u64) -> Vec<IpAddr> {
     core::iter::from_fn(|| neighbours.poll_request(at(ms))).collect()
 }
 
@@ -110,9 +113,8 @@ fn an_entry_without_replies_is_removed() {
 #[test]
 fn addresses_that_are_not_a_hosts_are_neither_requested_nor_learned() {
     let mut neighbours = Neighbours::new(NEIGHBOURS_MAX);
-    for address in
-        [Ipv4Addr::UNSPECIFIED, Ipv4Addr::BROADCAST, Ipv4Addr::LOCALHOST, Ipv4Addr::new(224, 0, 0, 1)]
-    {
+    for address in ["0.0.0.0", "255.255.255.255", "127.0.0.1", "224.0.0.1", "::", "::1", "ff02::1"] {
+        let address = address.parse().unwrap();
         assert_eq!(neighbours.lookup(at(0), address), None);
         neighbours.learn(at(0), address, ONE, LearnedFrom::Request);
     }
@@ -154,7 +156,7 @@ proptest! {
         steps in prop::collection::vec(step(), 1..600)
     ) {
         let (mut neighbours, mut ms) = (Neighbours::new(NEIGHBOURS_MAX), 0);
-        let mut requests = alloc::collections::BTreeMap::<Ipv4Addr, u64>::new();
+        let mut requests = alloc::collections::BTreeMap::<IpAddr, u64>::new();
         for step in steps {
             match step {
                 Step::Lookup(host) => prop_assert!(neighbours.lookup(at(ms), ip(host)).is_none_or(|mac| mac == ONE)),

@@ -1,6 +1,6 @@
 //! Changes of a running stack's limits, and what a driver must know to change its addresses.
 
-use core::net::SocketAddrV4;
+use core::net::SocketAddr;
 
 use super::Stack;
 use crate::settings::KeepAlive;
@@ -18,7 +18,7 @@ impl Stack {
     }
 
     /// Whether a connection, established or not, has this local address and port. Takes time for each connection.
-    pub fn has_connections_at(&self, local: SocketAddrV4) -> bool {
-        self.table.iter().any(|connection| connection.flow.local == local)
+    pub fn has_connections_at(&self, local: SocketAddr) -> bool {
+        self.table.iter().any(|connection| connection.flow.local() == local)
     }
 }

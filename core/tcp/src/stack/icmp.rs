@@ -1,17 +1,29 @@
 //! ICMP: answers `ping` (RFC 1122 §3.2.2.6), and acts on errors from routers that are plausible (RFC 9293 §3.9.2.2, RFC
-//! 5927).
+//! 5927), those of ICMP for IPv6 too (RFC 4443, RFC 8201).
 
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{Ipv4Addr, Ipv6Addr};
 
 use spillway_transport::{LostReason, Time};
+use spillway_wire::packet::checksum::Sum;
 use spillway_wire::packet::ethernet::Mac;
-use spillway_wire::packet::{icmp, ipv4, tcp};
+use spillway_wire::packet::{PacketError, icmp, ipv4, ipv6, tcp};
 
 use super::Stack;
 use super::replies::Reply;
 use crate::dropped::Dropped;
-use crate::flow::Flow;
-use crate::settings::Resolver;
+use crate::flow::{Addresses, Flow};
+use crate::settings::{IPV6_MTU_MIN, Resolver};
+
+/// What an error says of the connection whose segment it quotes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RouterError {
+    /// The segment exceeds this MTU of the path, in bytes.
+    TooLarge(u16),
+    /// No program listens at the peer's port: a hard error (RFC 1122 §4.2.3.9).
+    Refused,
+    /// Any other error may be temporary.
+    Soft,
+}
 
 impl Stack {
     /// Handles an IPv4 packet with an ICMP message, as a raw socket receives it, where the kernel that shares the stack's
@@ -21,16 +33,65 @@ impl Stack {
         let Ok((header, _, message)) = ipv4::Header::parse(packet) else {
             return self.count_drop(Dropped::Malformed);
         };
-        if header.protocol == ipv4::PROTOCOL_ICMP && self.settings.is_peer(header.source) {
+        if header.protocol == ipv4::PROTOCOL_ICMP && self.settings.is_peer(header.source.into()) {
             self.handle_icmp(Mac::ZERO, (header.target, header.source), message);
         }
+    }
+
+    /// Handles an ICMPv6 message of this source, as a raw socket receives it: without the IPv6 header, and after the kernel
+    /// has verified its checksum (RFC 3542 §3.1). For the same use as [`handle_icmp_packet`](Self::handle_icmp_packet).
+    pub fn handle_icmpv6_message(&mut self, now: Time, source: Ipv6Addr, message: &[u8]) {
+        self.now = self.now.max(now);
+        if self.settings.is_peer(source.into()) {
+            self.handle_icmpv6_error(None, icmp::v6::Message::parse_verified(message));
+        }
+    }
+
+    /// Handles an ICMPv6 message in a frame to this address. Echo requests are answered by the kernel, which shares every
+    /// IPv6 address of the stack.
+    pub(super) fn handle_icmpv6(&mut self, ours: Ipv6Addr, message: &[u8], pseudo: Sum) {
+        self.handle_icmpv6_error(Some(ours), icmp::v6::Message::parse(message, pseudo));
+    }
+
+    /// `ours`: the address to which the error was sent, if known. The kernel delivers only those to its own addresses.
+    fn handle_icmpv6_error(
+        &mut self,
+        ours: Option<Ipv6Addr>,
+        message: Result<icmp::v6::Message<'_>, PacketError>,
+    ) {
+        let (error, inner) = match message {
+            Ok(icmp::v6::Message::PacketTooBig { mtu, inner }) => {
+                let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
+                // RFC 8201 §4: such a message is discarded.
+                if mtu < IPV6_MTU_MIN {
+                    return self.count_drop(Dropped::MtuTooSmall);
+                }
+                (RouterError::TooLarge(mtu), inner)
+            }
+            // RFC 4443 §3.1 has no code for an unknown protocol, which IPv4 has.
+            Ok(icmp::v6::Message::Unreachable { code: icmp::v6::CODE_PORT, inner }) => {
+                (RouterError::Refused, inner)
+            }
+            Ok(icmp::v6::Message::Unreachable { inner, .. }) => (RouterError::Soft, inner),
+            Ok(icmp::v6::Message::EchoRequest { .. }) => return self.count_drop(Dropped::NotForUs),
+            Ok(_) => return self.count_drop(Dropped::UnknownProtocol),
+            Err(error) => return self.count_drop(error.into()),
+        };
+        let quoted = ipv6::Header::parse_quoted(inner).ok().and_then(|(header, payload)| {
+            let is_ours =
+                header.protocol == ipv4::PROTOCOL_TCP && ours.is_none_or(|ours| ours == header.source);
+            let segment = tcp::Quoted::parse(payload).ok().filter(|_| is_ours)?;
+            let addresses = Addresses::V6 { local: header.source, peer: header.target };
+            Some((addresses, segment))
+        });
+        self.handle_error(quoted, error);
     }
 
     pub(super) fn handle_icmp(&mut self, mac: Mac, (ours, ip): (Ipv4Addr, Ipv4Addr), message: &[u8]) {
         match icmp::v4::Message::parse(message) {
             Ok(icmp::v4::Message::EchoRequest { ident, sequence, payload }) => {
                 // The kernel that shares the address answers.
-                if !self.is_local(ours) || self.settings.resolver == Resolver::Driver {
+                if !self.is_local(ours.into()) || self.settings.resolver == Resolver::Driver {
                     return self.count_drop(Dropped::NotForUs);
                 }
                 if ipv4::HEADER_BYTES + message.len() > usize::from(self.settings.mtu) {
@@ -48,30 +109,38 @@ impl Stack {
         }
     }
 
-    /// Acts on an error only if it quotes a segment in flight: other errors may be forged (RFC 5927 §4.1).
     fn handle_unreachable(&mut self, ours: Ipv4Addr, code: u8, next_hop_mtu: u16, inner: &[u8]) {
         let quoted = ipv4::Header::parse_quoted(inner).ok().and_then(|(header, payload)| {
             let is_ours = header.protocol == ipv4::PROTOCOL_TCP && header.source == ours;
-            tcp::Quoted::parse(payload).ok().filter(|_| is_ours).map(|segment| (header, segment))
+            let segment = tcp::Quoted::parse(payload).ok().filter(|_| is_ours)?;
+            Some((Addresses::V4 { local: header.source, peer: header.target }, segment))
         });
-        let Some((header, segment)) = quoted else { return self.count_drop(Dropped::UnrelatedError) };
-        let flow = Flow {
-            local: SocketAddrV4::new(header.source, segment.source),
-            peer: SocketAddrV4::new(header.target, segment.target),
+        let error = match code {
+            icmp::v4::CODE_FRAGMENTATION_NEEDED => RouterError::TooLarge(next_hop_mtu),
+            icmp::v4::CODE_PROTOCOL | icmp::v4::CODE_PORT => RouterError::Refused,
+            _ => RouterError::Soft,
         };
+        self.handle_error(quoted, error);
+    }
+
+    /// Acts on an error only if it quotes a segment in flight: other errors may be forged (RFC 5927 §4.1). `quoted`: the
+    /// addresses and numbers of the quoted segment.
+    fn handle_error(&mut self, quoted: Option<(Addresses, tcp::Quoted)>, error: RouterError) {
+        let Some((addresses, segment)) = quoted else { return self.count_drop(Dropped::UnrelatedError) };
+        let flow = Flow::between(addresses, segment.source, segment.target);
         let Some(conn) = self.table.find(&flow) else { return self.count_drop(Dropped::UnrelatedError) };
         self.with(conn, |connection, cx| {
             if !connection.is_in_flight(segment.seq) {
                 return cx.drop(Dropped::UnrelatedError);
             }
-            match code {
-                icmp::v4::CODE_FRAGMENTATION_NEEDED => connection.lower_mtu(next_hop_mtu),
+            match error {
+                RouterError::TooLarge(mtu) => connection.lower_mtu(mtu),
                 // A hard error ends an opening connection; other errors may be temporary (RFC 1122 §4.2.3.9, RFC 5461).
-                icmp::v4::CODE_PROTOCOL | icmp::v4::CODE_PORT if connection.is_opening() => {
+                RouterError::Refused if connection.is_opening() => {
                     connection.fail(LostReason::Refused);
                     connection.push_events(cx);
                 }
-                _ => cx.drop(Dropped::SoftError),
+                RouterError::Refused | RouterError::Soft => cx.drop(Dropped::SoftError),
             }
         });
     }

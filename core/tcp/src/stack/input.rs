@@ -1,11 +1,8 @@
 //! Input: from a received frame to the connection.
 
-use core::net::{Ipv4Addr, SocketAddrV4};
-
 use spillway_transport::{Conn, Time};
 use spillway_wire::packet::ethernet::{self, Mac};
-use spillway_wire::packet::{PacketError, tcp};
-use spillway_wire::packet::{arp, checksum, ipv4};
+use spillway_wire::packet::{PacketError, arp, checksum, ipv4, ipv6, tcp};
 
 use super::Stack;
 use super::listen::ListenResult;
@@ -13,10 +10,21 @@ use super::replies::Reply;
 use super::time_wait::Answer;
 use crate::dropped::{Dropped, DroppedSegment};
 use crate::event::Delivery;
-use crate::flow::Flow;
+use crate::flow::{Addresses, Flow};
 use crate::narrow::in_packet;
 use crate::neighbour::LearnedFrom;
 use crate::settings::Resolver;
+
+/// A TCP segment in a received frame.
+struct Segment<'a> {
+    addresses: Addresses,
+    /// The sum of the pseudo-header.
+    pseudo: checksum::Sum,
+    /// Header and payload.
+    bytes: &'a [u8],
+    /// Offset of the segment in the frame.
+    at: usize,
+}
 
 impl Stack {
     /// Handles a received frame. Pass its delivery to the application, then call [`poll_event`](Self::poll_event) until
@@ -32,15 +40,21 @@ impl Stack {
             Err(error) => return self.drop_frame(error.into()),
         };
         let is_ours = header.target == self.settings.mac;
-        match header.kind {
+        let segment = match header.kind {
             ethernet::KIND_IPV4 if is_ours && header.source.is_unicast() => {
-                return self.handle_ipv4(header.source, packet);
+                self.handle_ipv4(header.source, packet)?
             }
-            ethernet::KIND_ARP if is_ours || header.target == Mac::BROADCAST => self.handle_arp(packet),
-            ethernet::KIND_IPV4 | ethernet::KIND_ARP => self.count_drop(Dropped::NotForUs),
-            _ => self.count_drop(Dropped::UnknownProtocol),
-        }
-        None
+            ethernet::KIND_IPV6 if is_ours && header.source.is_unicast() => self.handle_ipv6(packet)?,
+            ethernet::KIND_ARP if is_ours || header.target == Mac::BROADCAST => {
+                self.handle_arp(packet);
+                return None;
+            }
+            ethernet::KIND_IPV4 | ethernet::KIND_IPV6 | ethernet::KIND_ARP => {
+                return self.drop_frame(Dropped::NotForUs);
+            }
+            _ => return self.drop_frame(Dropped::UnknownProtocol),
+        };
+        self.handle_tcp(header.source, &segment)
     }
 
     /// Counts the frame as dropped; always returns `None`.
@@ -57,39 +71,47 @@ impl Stack {
         };
         let (ip, mac) = (packet.sender_ip, packet.sender_mac);
         let is_arp = self.settings.resolver == Resolver::Arp;
-        if !is_arp || packet.target_ip != self.settings.address || !mac.is_unicast() {
+        let own = self.settings.own_ipv4();
+        if !is_arp || Some(packet.target_ip) != own || !mac.is_unicast() {
             return self.count_drop(Dropped::NotForUs);
         }
         if packet.operation == arp::Operation::Request {
             self.replies.push(Reply::Arp { mac, ip }, &mut self.counters);
         }
         // Only addresses on the link enter the cache: others would displace them.
-        if ip != self.settings.address && self.settings.next_hop(ip) == Some(ip) {
+        if Some(ip) != own && self.settings.next_hop(ip.into()) == Some(ip.into()) {
             let source_kind = match packet.operation {
                 arp::Operation::Request => LearnedFrom::Request,
                 arp::Operation::Reply => LearnedFrom::Reply,
             };
-            self.neighbours.learn(self.now, ip, mac, source_kind);
+            self.neighbours.learn(self.now, ip.into(), mac, source_kind);
             // All connections that wait for an Ethernet address look it up again.
             self.touch_unresolved();
         }
     }
 
-    fn handle_ipv4(&mut self, source: Mac, packet: &[u8]) -> Option<Delivery> {
+    /// Handles an IPv4 packet, unless it holds a TCP segment: that is returned.
+    #[inline]
+    fn handle_ipv4<'a>(&mut self, source: Mac, packet: &'a [u8]) -> Option<Segment<'a>> {
         let (header, header_bytes, payload) = match ipv4::Header::parse(packet) {
             Ok(parsed) => parsed,
             Err(error) => return self.drop_frame(error.into()),
         };
-        let is_for_us = self.is_local(header.target);
-        let ends = (header.target, header.source);
+        let is_for_us = self.is_local(header.target.into());
         match header.protocol {
             // Imported connections keep their addresses, to which ICMP errors are sent as well.
             ipv4::PROTOCOL_TCP if is_for_us || self.has_moved_here => {
-                return self.handle_tcp(source, ends, payload, ethernet::HEADER_BYTES + header_bytes);
+                let length = u32::from(in_packet(payload.len()));
+                return Some(Segment {
+                    addresses: Addresses::V4 { local: header.target, peer: header.source },
+                    pseudo: checksum::pseudo_v4(header.source, header.target, ipv4::PROTOCOL_TCP, length),
+                    bytes: payload,
+                    at: ethernet::HEADER_BYTES + header_bytes,
+                });
             }
             ipv4::PROTOCOL_ICMP if is_for_us || self.has_moved_here => {
-                if self.settings.is_peer(header.source) {
-                    self.handle_icmp(source, ends, payload);
+                if self.settings.is_peer(header.source.into()) {
+                    self.handle_icmp(source, (header.target, header.source), payload);
                 } else {
                     self.count_drop(Dropped::InvalidPeer);
                 }
@@ -100,15 +122,44 @@ impl Stack {
         None
     }
 
+    /// Handles an IPv6 packet, unless it holds a TCP segment: that is returned. A function of its own, so that the code of
+    /// IPv4, which is inlined, stays short.
+    #[inline(never)]
+    fn handle_ipv6<'a>(&mut self, packet: &'a [u8]) -> Option<Segment<'a>> {
+        let (header, header_bytes, payload) = match ipv6::Header::parse(packet) {
+            Ok(parsed) => parsed,
+            Err(error) => return self.drop_frame(error.into()),
+        };
+        let is_for_us = self.is_local(header.target.into()) || self.has_moved_here;
+        let length = u32::from(in_packet(payload.len()));
+        let pseudo = checksum::pseudo_v6(header.source, header.target, header.protocol, length);
+        match header.protocol {
+            ipv4::PROTOCOL_TCP if is_for_us => {
+                return Some(Segment {
+                    addresses: Addresses::V6 { local: header.target, peer: header.source },
+                    pseudo,
+                    bytes: payload,
+                    at: ethernet::HEADER_BYTES + header_bytes,
+                });
+            }
+            ipv6::PROTOCOL_ICMP if is_for_us => {
+                if self.settings.is_peer(header.source.into()) {
+                    self.handle_icmpv6(header.target, payload, pseudo);
+                } else {
+                    self.count_drop(Dropped::InvalidPeer);
+                }
+            }
+            ipv4::PROTOCOL_TCP | ipv6::PROTOCOL_ICMP => self.count_drop(Dropped::NotForUs),
+            _ => self.count_drop(Dropped::UnknownProtocol),
+        }
+        None
+    }
+
     fn handle_tcp(
         &mut self,
         mac: Mac,
-        (ours, theirs): (Ipv4Addr, Ipv4Addr),
-        segment: &[u8],
-        at: usize,
+        &Segment { addresses, pseudo, bytes: segment, at }: &Segment<'_>,
     ) -> Option<Delivery> {
-        let length = u32::from(in_packet(segment.len()));
-        let pseudo = checksum::pseudo_v4(theirs, ours, ipv4::PROTOCOL_TCP, length);
         let (header, header_bytes, payload) = match tcp::Header::parse(segment, pseudo) {
             Ok(parsed) => parsed,
             Err(PacketError::Checksum(_)) if tcp::is_checksum_partial(segment, pseudo) => {
@@ -119,8 +170,7 @@ impl Stack {
         if header.source == 0 {
             return self.drop_frame(Dropped::Malformed);
         }
-        let local = SocketAddrV4::new(ours, header.target);
-        let flow = Flow { local, peer: SocketAddrV4::new(theirs, header.source) };
+        let flow = Flow::between(addresses, header.target, header.source);
         if self.drops.is_watched() {
             let tcp::Header { seq, ack, flags, .. } = header;
             let segment = DroppedSegment { flow, seq, ack, flags, payload_bytes: payload.len() };
@@ -148,12 +198,12 @@ impl Stack {
         header: &tcp::Header,
         payload: &[u8],
     ) -> Option<Conn> {
-        if !self.settings.is_peer(*flow.peer.ip()) {
+        if !self.settings.is_peer(flow.peer().ip()) {
             return self.drop_frame(Dropped::InvalidPeer);
         }
         let expiry = self.now + self.settings.time_wait;
         let mut last = None;
-        let is_listening = self.listeners.open_at(flow.local).is_some();
+        let is_listening = self.listeners.open_at(flow.local()).is_some();
         match self.time_waits.handle(&flow, header, payload.len(), expiry, is_listening) {
             Some(Answer::Drop(reason)) => return self.drop_frame(reason),
             Some(Answer::Reset) => {
@@ -169,7 +219,7 @@ impl Stack {
             Some(Answer::Open { last: last_seq }) => last = Some(last_seq),
             None => {}
         }
-        if !self.is_local(*flow.local.ip()) {
+        if !self.is_local(flow.local().ip()) {
             return self.drop_frame(Dropped::NotForUs);
         }
         match self.handle_at_listener(flow, mac, header, last) {

@@ -40,7 +40,7 @@ impl Stack {
         header: &tcp::Header,
         last: Option<u32>,
     ) -> ListenResult {
-        let Some(listener) = self.listeners.open_at(flow.local) else {
+        let Some(listener) = self.listeners.open_at(flow.local()) else {
             return ListenResult::Refused(Dropped::NoListener);
         };
         let has = |flag| header.flags.contains(flag);
@@ -80,7 +80,7 @@ impl Stack {
         syn: &tcp::Header,
         last: Option<u32>,
     ) {
-        let mut initial = self.isn.initial(self.now, flow.local.into(), flow.peer.into());
+        let mut initial = self.isn.initial(self.now, flow.local(), flow.peer());
         if let Some(last) =
             last.filter(|last| initial.wrapping_sub(*last).cast_signed() < INITIAL_DISTANCE_MIN.cast_signed())
         {
@@ -121,7 +121,7 @@ impl Stack {
         let binding = cookie_binding(flow, syn.seq);
         let options = &syn.options;
         let offered = cookies::SynOptions {
-            mss: options.mss.unwrap_or(crate::connection::MSS_DEFAULT),
+            mss: options.mss.unwrap_or(flow.mss_default()),
             window_scale: options.window_scale,
             sack: options.sack_permitted,
         };
@@ -130,15 +130,15 @@ impl Stack {
         let timestamps = answer.timestamp.zip(options.timestamps);
         // Without timestamps a cookie cannot keep the other options.
         let header = tcp::Header {
-            source: flow.local.port(),
-            target: flow.peer.port(),
+            source: flow.local_port(),
+            target: flow.peer_port(),
             seq: answer.initial,
             ack: syn.seq.wrapping_add(1),
             flags: Flags::SYN | Flags::ACK,
             window: self.settings.initial_window,
             urgent: 0,
             options: Options {
-                mss: Some(self.settings.mss()),
+                mss: Some(self.settings.mss(&flow)),
                 window_scale: timestamps.and(options.window_scale).map(|_| self.settings.window_scale()),
                 sack_permitted: timestamps.is_some() && options.sack_permitted,
                 timestamps: timestamps.map(|(value, theirs)| Timestamps { value, echo: theirs.value }),
@@ -210,5 +210,5 @@ impl Stack {
 }
 
 pub(super) fn cookie_binding(flow: Flow, peer_initial: u32) -> cookies::Binding {
-    cookies::Binding { local: flow.local.into(), peer: flow.peer.into(), peer_initial }
+    cookies::Binding { local: flow.local(), peer: flow.peer(), peer_initial }
 }

@@ -1,10 +1,11 @@
 //! Addresses and ports at which peers may connect.
 
 use alloc::vec::Vec;
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{IpAddr, SocketAddr};
 
 use hashbrown::HashMap;
 
+use crate::flow::canonical;
 use crate::hasher::{Keyed, keyed};
 use crate::isn::Key;
 use crate::settings::{Listener, Settings};
@@ -13,12 +14,13 @@ use crate::settings::{Listener, Settings};
 #[derive(Debug)]
 pub(super) struct Listeners {
     slots: Vec<Option<Slot>>,
-    by_address: HashMap<SocketAddrV4, u16, Keyed>,
+    by_address: HashMap<SocketAddr, u16, Keyed>,
     /// How many listeners have each port.
     ports: HashMap<u16, u32, Keyed>,
-    /// The addresses of all listeners, and the one of opened connections: few.
-    addresses: Vec<Ipv4Addr>,
-    own_address: Ipv4Addr,
+    /// The addresses of all listeners, and those of opened connections: few.
+    addresses: Vec<IpAddr>,
+    /// The addresses of opened connections.
+    own: Vec<IpAddr>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +37,7 @@ impl Listeners {
             by_address: HashMap::with_hasher(keyed(key)),
             ports: HashMap::with_hasher(keyed(key)),
             addresses: Vec::new(),
-            own_address: settings.address,
+            own: settings.addresses.iter().map(|own| own.ip).collect(),
         };
         for (index, listener) in (0_u16..).zip(&settings.listeners) {
             listeners.set(index, Some(*listener));
@@ -61,7 +63,8 @@ impl Listeners {
                 }
             }
         }
-        if let Some(listener) = listener {
+        if let Some(Listener { address, is_gated }) = listener {
+            let listener = Listener { address: canonical(address), is_gated };
             self.slots[at] = Some(Slot { listener, is_open: false });
             self.by_address.insert(listener.address, index);
             *self.ports.entry(listener.address.port()).or_insert(0) += 1;
@@ -77,7 +80,7 @@ impl Listeners {
     }
 
     /// The open listener at an address, with its index.
-    pub(super) fn open_at(&self, address: SocketAddrV4) -> Option<(u16, Listener)> {
+    pub(super) fn open_at(&self, address: SocketAddr) -> Option<(u16, Listener)> {
         let index = *self.by_address.get(&address)?;
         let slot = self.slots.get(usize::from(index)).copied().flatten()?;
         slot.is_open.then_some((index, slot.listener))
@@ -95,14 +98,14 @@ impl Listeners {
 
     /// Whether an address is the stack's own.
     #[inline]
-    pub(super) fn has_address(&self, ip: Ipv4Addr) -> bool {
+    pub(super) fn has_address(&self, ip: IpAddr) -> bool {
         self.addresses.contains(&ip)
     }
 
     fn update_addresses(&mut self) {
         self.addresses.clear();
-        self.addresses.push(self.own_address);
-        let of_listeners = self.slots.iter().flatten().map(|slot| *slot.listener.address.ip());
+        self.addresses.extend_from_slice(&self.own);
+        let of_listeners = self.slots.iter().flatten().map(|slot| slot.listener.address.ip());
         self.addresses.extend(of_listeners);
         self.addresses.sort_unstable();
         self.addresses.dedup();
@@ -111,6 +114,8 @@ impl Listeners {
 
 #[cfg(test)]
 mod tests {
+    use core::net::Ipv4Addr;
+
     use super::*;
     use spillway_wire::packet::ethernet::Mac;
 
@@ -138,22 +143,43 @@ mod tests {
     }
 
     #[test]
+    fn both_families_may_have_a_listener_at_one_port() {
+        let mut listeners = listeners();
+        let (first, second) = (listener("10.0.0.1:80"), listener("[fd00::1]:80"));
+        listeners.set(1, Some(second));
+        listeners.set_open(0, true);
+        listeners.set_open(1, true);
+        assert_eq!(listeners.open_at(first.address), Some((0, first)));
+        assert_eq!(listeners.open_at(second.address), Some((1, second)));
+        assert!(listeners.has_address(second.address.ip()));
+        // An IPv4 address that is mapped into IPv6 counts as an IPv4 address.
+        listeners.set(1, Some(listener("[::ffff:10.0.0.2]:80")));
+        listeners.set_open(1, true);
+        let mapped = listener("10.0.0.2:80");
+        assert_eq!(listeners.open_at(mapped.address), Some((1, mapped)));
+        assert!(!listeners.has_address(second.address.ip()));
+    }
+
+    #[test]
     fn addresses_and_ports_follow_the_listeners() {
         let mut listeners = listeners();
         let second = listener("10.0.0.2:80");
         listeners.set(3, Some(second));
         listeners.set_open(3, true);
         assert_eq!(listeners.open_at(second.address), Some((3, second)));
-        assert!(listeners.has_address(*second.address.ip()) && listeners.has_port(80));
+        assert!(listeners.has_address(second.address.ip()) && listeners.has_port(80));
         assert!(!listeners.contains(1) && listeners.contains(3));
         listeners.set(3, None);
         assert_eq!(listeners.open_at(second.address), None);
         assert!(
-            !listeners.has_address(*second.address.ip()) && listeners.has_port(80),
+            !listeners.has_address(second.address.ip()) && listeners.has_port(80),
             "the first one is left"
         );
         listeners.set(0, None);
         assert!(!listeners.has_port(80));
-        assert!(listeners.has_address(Ipv4Addr::new(10, 0, 0, 1)), "the address of opened connections stays");
+        assert!(
+            listeners.has_address(Ipv4Addr::new(10, 0, 0, 1).into()),
+            "the address of opened connections stays"
+        );
     }
 }

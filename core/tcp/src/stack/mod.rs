@@ -23,7 +23,7 @@ mod verbs;
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::net::Ipv4Addr;
+use core::net::IpAddr;
 
 use spillway_transport::{Conn, LostReason, Time};
 use spillway_wire::packet::ethernet::Mac;
@@ -133,17 +133,17 @@ impl Stack {
 
     /// Whether a local address is the stack's own, rather than that of a connection that has moved here.
     #[inline]
-    fn is_local(&self, ip: Ipv4Addr) -> bool {
+    fn is_local(&self, ip: IpAddr) -> bool {
         self.listeners.has_address(ip)
     }
 
     /// Replaces the listener of an index by another one, which is closed, or by none. Its connections stay.
     ///
     /// # Errors
-    /// The listener's address is not one of a host, or it has no port.
+    /// The listener's address is not one of a host, or it has no port; the settings do not permit IPv6.
     pub fn set_listener(&mut self, index: u16, listener: Option<Listener>) -> Result<(), SettingsError> {
         if let Some(listener) = &listener {
-            listener.check()?;
+            listener.check(&self.settings)?;
         }
         self.listeners.set(index, listener);
         Ok(())
@@ -153,7 +153,7 @@ impl Stack {
     /// returns `None`; [`set_next_hop`](Self::set_next_hop) has the answer. A peer in use is returned again every 30 s, so
     /// that the kernel confirms its neighbour.
     #[must_use]
-    pub fn poll_next_hop_request(&mut self) -> Option<Ipv4Addr> {
+    pub fn poll_next_hop_request(&mut self) -> Option<IpAddr> {
         match self.settings.resolver {
             Resolver::Arp => None,
             Resolver::Driver => self.neighbours.poll_request(self.now),
@@ -161,9 +161,9 @@ impl Stack {
     }
 
     /// The Ethernet address of the next hop to a peer, or `None` if there is no route or the next hop does not answer.
-    pub fn set_next_hop(&mut self, now: Time, peer: Ipv4Addr, mac: Option<Mac>) {
+    pub fn set_next_hop(&mut self, now: Time, peer: IpAddr, mac: Option<Mac>) {
         self.now = self.now.max(now);
-        self.neighbours.set(self.now, peer, mac);
+        self.neighbours.set(self.now, peer.to_canonical(), mac);
         self.touch_unresolved();
     }
 
@@ -338,8 +338,8 @@ impl Stack {
             (0, header.seq.wrapping_add(length), Flags::RST | Flags::ACK)
         };
         let reset = tcp::Header {
-            source: flow.local.port(),
-            target: flow.peer.port(),
+            source: flow.local_port(),
+            target: flow.peer_port(),
             seq,
             ack,
             flags,

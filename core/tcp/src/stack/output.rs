@@ -1,6 +1,6 @@
 //! Output: from a connection to a frame.
 
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{IpAddr, Ipv4Addr};
 
 use spillway_transport::Time;
 use spillway_wire::packet::ethernet::{self, Mac};
@@ -8,8 +8,8 @@ use spillway_wire::packet::{arp, icmp, ipv4};
 
 use super::Stack;
 use super::replies::Reply;
-use crate::connection::{TCP_AT, write_headers, write_network};
-use crate::flow::Flow;
+use crate::connection::{write_headers, write_network};
+use crate::flow::{Addresses, Flow};
 use crate::neighbour::Neighbours;
 use crate::settings::{Resolver, Settings};
 
@@ -39,13 +39,13 @@ impl Stack {
         let (now, settings) = (self.now, &self.settings);
         while let Some(index) = self.touched.pop_front() {
             let Some(connection) = self.table.at_mut(index) else { continue };
-            let peer = *connection.flow.peer.ip();
             // Resolve a neighbour only if there is something to send.
             let needs_mac = connection.mac.is_none() && connection.wants_transmit(settings);
             let mac = connection.mac.or_else(|| {
                 if !needs_mac {
                     return None;
                 }
+                let peer = connection.flow.peer().ip();
                 if core::mem::take(&mut connection.must_doubt_neighbour)
                     && let Some(hop) = settings.next_hop(peer)
                 {
@@ -81,8 +81,14 @@ impl Stack {
         if self.settings.resolver == Resolver::Driver {
             return None; // `poll_next_hop_request` has it
         }
-        let ip = self.neighbours.poll_request(self.now)?;
-        Some(self.write_arp(slot, arp::Operation::Request, Mac::BROADCAST, Mac::ZERO, ip))
+        let IpAddr::V4(ip) = self.neighbours.poll_request(self.now)? else {
+            debug_assert!(
+                false,
+                "only IPv4 addresses should be resolved by ARP: `Settings::next_hop` has no others"
+            );
+            return None;
+        };
+        self.write_arp(slot, arp::Operation::Request, Mac::BROADCAST, Mac::ZERO, ip)
     }
 
     fn next_reply(&mut self, slot: &mut [u8]) -> Option<usize> {
@@ -90,20 +96,21 @@ impl Stack {
             match reply {
                 Reply::Segment { flow, mac, header } => {
                     if let Some(mac) = mac
-                        .or_else(|| resolve(self.now, &self.settings, &mut self.neighbours, *flow.peer.ip()))
+                        .or_else(|| resolve(self.now, &self.settings, &mut self.neighbours, flow.peer().ip()))
                     {
-                        return Some(write_headers(&self.settings, flow, mac, &header, 0, slot));
+                        return Some(write_headers(&self.settings, &flow, mac, &header, 0, slot));
                     }
                 }
                 Reply::Arp { mac, ip } => {
-                    return Some(self.write_arp(slot, arp::Operation::Reply, mac, mac, ip));
+                    if let Some(length) = self.write_arp(slot, arp::Operation::Reply, mac, mac, ip) {
+                        return Some(length);
+                    }
                 }
                 Reply::Echo { mac, local, ip, ident, sequence, payload } => {
                     let echo = icmp::v4::Message::EchoReply { ident, sequence, payload: &payload };
-                    let (local, peer) = (SocketAddrV4::new(local, 0), SocketAddrV4::new(ip, 0));
-                    let bytes = echo.emit(&mut slot[TCP_AT..]);
-                    let flow = Flow { local, peer };
-                    return Some(write_network(&self.settings, flow, mac, ipv4::PROTOCOL_ICMP, bytes, slot));
+                    let flow = Flow::between(Addresses::V4 { local, peer: ip }, 0, 0);
+                    let bytes = echo.emit(&mut slot[flow.tcp_at()..]);
+                    return Some(write_network(&self.settings, &flow, mac, ipv4::PROTOCOL_ICMP, bytes, slot));
                 }
             }
         }
@@ -117,14 +124,10 @@ impl Stack {
         to: Mac,
         target_mac: Mac,
         ip: Ipv4Addr,
-    ) -> usize {
-        let packet = arp::Packet {
-            operation,
-            sender_mac: self.settings.mac,
-            sender_ip: self.settings.address,
-            target_mac,
-            target_ip: ip,
-        };
+    ) -> Option<usize> {
+        let sender_ip = self.settings.own_ipv4()?;
+        let packet =
+            arp::Packet { operation, sender_mac: self.settings.mac, sender_ip, target_mac, target_ip: ip };
         let header = ethernet::Header { target: to, source: self.settings.mac, kind: ethernet::KIND_ARP };
         match slot.first_chunk_mut() {
             Some(head) => header.emit(head),
@@ -134,11 +137,11 @@ impl Stack {
             Some(body) => packet.emit(body),
             None => debug_assert!(false, "the slot should hold a frame: `poll_transmit` checks its length"),
         }
-        ethernet::HEADER_BYTES + arp::BYTES
+        Some(ethernet::HEADER_BYTES + arp::BYTES)
     }
 }
 
 /// The Ethernet address of the next hop to `target`.
-fn resolve(now: Time, settings: &Settings, neighbours: &mut Neighbours, target: Ipv4Addr) -> Option<Mac> {
+fn resolve(now: Time, settings: &Settings, neighbours: &mut Neighbours, target: IpAddr) -> Option<Mac> {
     neighbours.lookup(now, settings.next_hop(target)?)
 }

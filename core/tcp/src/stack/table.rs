@@ -2,7 +2,9 @@
 
 use alloc::boxed::Box;
 
-use hashbrown::HashMap;
+use core::hash::BuildHasher;
+
+use hashbrown::HashTable;
 use spillway_parts::Slots;
 use spillway_transport::Conn;
 
@@ -14,15 +16,30 @@ use crate::isn::Key;
 #[derive(Debug)]
 pub(super) struct Table {
     slots: Slots<Box<Connection>>,
-    flows: HashMap<Flow, u32, Keyed>,
-    /// Flow of the last segment: consecutive segments often belong to one flow (packet trains, Jain and Routhier 1986).
-    last: Option<(Flow, u32)>,
+    /// Slots by flow. The flow itself is only in its connection, which is needed next in any case: addresses of IPv6 would
+    /// make the table four times as large.
+    flows: HashTable<Place>,
+    hasher: Keyed,
+    /// Slot of the last segment's connection, if its flow is in `flows`: consecutive segments often belong to one flow (packet
+    /// trains, Jain and Routhier 1986).
+    last: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// Hash of the flow.
+    hash: u64,
+    slot: u32,
 }
 
 impl Table {
     pub(super) fn new(connections_max: u32, key: Key) -> Table {
-        let flows = HashMap::with_hasher(keyed(key));
-        Table { slots: Slots::new(connections_max as usize), flows, last: None }
+        Table {
+            slots: Slots::new(connections_max as usize),
+            flows: HashTable::new(),
+            hasher: keyed(key),
+            last: None,
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -37,10 +54,22 @@ impl Table {
     /// Adds a connection with the id that [`next`](Self::next) returned.
     pub(super) fn add(&mut self, connection: Box<Connection>) {
         let (flow, conn) = (connection.flow, connection.conn);
+        debug_assert!(self.slot_of(&flow).is_none(), "a flow should have one connection");
         let added = self.slots.insert(connection);
         debug_assert_eq!(added.map(Conn::from), Some(conn), "the id should be the one that `next` returned");
         self.last = None;
-        self.flows.insert(flow, conn.slot);
+        let place = Place { hash: self.hasher.hash_one(flow), slot: conn.slot };
+        self.flows.insert_unique(place.hash, place, |place| place.hash);
+    }
+
+    /// The slot of a flow's connection.
+    #[inline]
+    fn slot_of(&self, flow: &Flow) -> Option<u32> {
+        let hash = self.hasher.hash_one(flow);
+        let is_same = |place: &Place| {
+            place.hash == hash && self.at(place.slot).is_some_and(|connection| connection.flow == *flow)
+        };
+        self.flows.find(hash, is_same).map(|place| place.slot)
     }
 
     /// Sets the maximum number of connections. Present ones beyond it stay.
@@ -69,26 +98,28 @@ impl Table {
         self.slots.entry_in_mut(slot).map(|(_, connection)| connection.as_mut())
     }
 
+    #[inline]
     pub(super) fn find(&mut self, flow: &Flow) -> Option<Conn> {
-        let slot = match self.last {
-            Some((last, slot)) if last == *flow => slot,
-            _ => {
-                let slot = *self.flows.get(flow)?;
-                self.last = Some((*flow, slot));
-                slot
-            }
-        };
+        if let Some(connection) = self.last.and_then(|slot| self.at(slot))
+            && connection.flow == *flow
+        {
+            return Some(connection.conn);
+        }
+        let slot = self.slot_of(flow)?;
+        self.last = Some(slot);
         self.at(slot).map(|connection| connection.conn)
     }
 
     /// Removes a flow if it belongs to this connection; returns whether it did.
     pub(super) fn forget_flow(&mut self, flow: Flow, conn: Conn) -> bool {
-        let is_same = self.flows.get(&flow) == Some(&conn.slot);
-        if is_same {
-            self.last = None;
-            self.flows.remove(&flow);
-        }
-        is_same
+        let hash = self.hasher.hash_one(flow);
+        let Ok(place) = self.flows.find_entry(hash, |place| place.hash == hash && place.slot == conn.slot)
+        else {
+            return false;
+        };
+        self.last = None;
+        place.remove();
+        true
     }
 
     /// Removes a connection; its slot may be used again.

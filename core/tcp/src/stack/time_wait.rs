@@ -174,13 +174,13 @@ impl TimeWaits {
 
 #[cfg(test)]
 mod tests {
-    use core::net::{Ipv4Addr, SocketAddrV4};
+    use core::net::{Ipv4Addr, SocketAddr};
 
     use super::*;
 
     fn flow(port: u16) -> Flow {
-        let end = |port| SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
-        Flow { local: end(80), peer: end(port) }
+        let end = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        Flow::new(end(80), end(port)).unwrap()
     }
 
     #[test]

@@ -1,44 +1,53 @@
 //! Implements [`Transport`] for the stack.
 
 use alloc::boxed::Box;
-use core::net::{SocketAddr, SocketAddrV4};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use spillway_transport::{Chunk, Conn, Full, LostReason, Time, Transport};
 
 use super::replies::Reply;
 use super::{Stack, touch};
 use crate::connection::{Connection, Opening};
-use crate::flow::Flow;
+use crate::flow::{Flow, canonical};
 use crate::narrow::in_field;
 
 impl Stack {
     /// The local address of a connection, as `getsockname` returns it; `None` if there is no such connection.
     pub fn local_address(&self, conn: Conn) -> Option<SocketAddr> {
-        self.table.get(conn).map(|connection| connection.flow.local.into())
+        self.table.get(conn).map(|connection| connection.flow.local())
     }
 
     /// The value of the timestamp clock for this peer at time zero.
     pub(super) fn timestamp_offset(&self, flow: Flow) -> u32 {
-        let hashed = self.isn.timestamp_offset((*flow.local.ip()).into(), (*flow.peer.ip()).into());
+        let hashed = self.isn.timestamp_offset(flow.local().ip(), flow.peer().ip());
         hashed.wrapping_add(self.isn.milliseconds(Time::ZERO))
     }
 
-    /// A free local port for a connection to this peer. The search begins at an unpredictable port (RFC 6056 §3.3.3).
-    fn free_port(&mut self, peer: SocketAddrV4) -> Option<u16> {
+    /// A flow from this address to a peer, with a free local port. The search begins at an unpredictable port (RFC 6056
+    /// §3.3.3).
+    fn free_flow(&mut self, own: IpAddr, peer: SocketAddr) -> Option<Flow> {
         let (first, last) = (*self.settings.ports.start(), *self.settings.ports.end());
         let ports = u32::from(last - first) + 1; // `Settings::check` has seen that the range is not empty
-        let offset = self.isn.port_offset(self.settings.address.into(), peer.into());
+        let offset = self.isn.port_offset(own, peer);
         for _ in 0..ports {
             self.next_port = self.next_port.wrapping_add(1);
             let nth = offset.wrapping_add(u32::from(self.next_port)) % ports;
             let port = first + in_field(u64::from(nth));
-            let flow = Flow { local: SocketAddrV4::new(self.settings.address, port), peer };
+            let flow = Flow::new(SocketAddr::new(own, port), peer)?;
             let is_listener = self.listeners.has_port(port);
             if !is_listener && self.table.find(&flow).is_none() && !self.time_waits.contains(&flow) {
-                return Some(port);
+                return Some(flow);
             }
         }
         None
+    }
+}
+
+/// The unspecified address of an address's family.
+fn unspecified(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     }
 }
 
@@ -46,26 +55,24 @@ impl Transport for Stack {
     fn connect(&mut self, now: Time, target: SocketAddr) -> Result<Conn, Full> {
         self.now = self.now.max(now);
         let conn = self.table.next().ok_or(Full)?;
-        // IPv6 is not supported: the connection is lost at once, as with an unreachable network.
-        let peer = match target {
-            SocketAddr::V4(peer) => peer,
-            SocketAddr::V6(_) => SocketAddrV4::new(core::net::Ipv4Addr::UNSPECIFIED, 0),
-        };
-        let port = self.free_port(peer).ok_or(Full)?;
-        let flow = Flow { local: SocketAddrV4::new(self.settings.address, port), peer };
+        let peer = canonical(target);
+        // Without an address of the peer's family the connection is lost at once, as with an unreachable network.
+        let own = self.settings.own_address(peer.ip());
+        let flow = self.free_flow(own.unwrap_or(unspecified(peer.ip())), peer).ok_or(Full)?;
         let opening = Opening {
             conn,
             flow,
             listener: None,
             is_gated: false,
             mac: None,
-            initial: self.isn.initial(self.now, flow.local.into(), flow.peer.into()),
+            initial: self.isn.initial(self.now, flow.local(), flow.peer()),
             timestamp_offset: self.timestamp_offset(flow),
         };
         self.table.add(Box::new(Connection::connect(self.now, &self.settings, opening)));
-        let is_reachable = self.settings.is_peer(*peer.ip())
+        let is_reachable = own.is_some()
+            && self.settings.is_peer(peer.ip())
             && peer.port() != 0
-            && self.settings.next_hop(*peer.ip()).is_some();
+            && self.settings.next_hop(peer.ip()).is_some();
         self.with(conn, |connection, cx| {
             if !is_reachable {
                 connection.fail(LostReason::Failed);

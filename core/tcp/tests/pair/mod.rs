@@ -1,11 +1,11 @@
 //! Two stacks and a cable between them, in virtual time.
 
 use std::collections::VecDeque;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use spillway_tcp::isn::Key;
-use spillway_tcp::{Listener, Settings, Stack, drive};
+use spillway_tcp::{Listener, Resolver, Settings, Stack, drive};
 use spillway_transport::{Application, Time};
 use spillway_wire::packet::ethernet::Mac;
 
@@ -13,10 +13,28 @@ pub const PORT: u16 = 80;
 
 /// Settings of host 1 or 2; host 1 listens.
 pub fn settings(host: u8) -> Settings {
-    let address = Ipv4Addr::new(10, 0, 0, host);
-    let listener = Listener { address: SocketAddrV4::new(address, PORT), is_gated: false };
+    settings_at(host, Ipv4Addr::new(10, 0, 0, host).into(), 24)
+}
+
+/// The same with IPv6 addresses; the harness resolves next hops.
+#[allow(dead_code, reason = "not every test program has tests over IPv6")]
+pub fn settings_ipv6(host: u8) -> Settings {
+    Settings { resolver: Resolver::Driver, ..settings_at(host, listener_ipv6(host).ip(), 64) }
+}
+
+/// The listener's address over IPv6, if this is host 1.
+pub fn listener_ipv6(host: u8) -> SocketAddr {
+    (Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, host.into()), PORT).into()
+}
+
+fn settings_at(host: u8, address: IpAddr, prefix: u8) -> Settings {
+    let listener = Listener { address: SocketAddr::from((address, PORT)), is_gated: false };
     let listeners = if host == 1 { vec![listener] } else { vec![] };
-    Settings { listeners, ..Settings::new(Mac([2, 0, 0, 0, 0, host]), address, 24, Key([host; 16])) }
+    Settings { listeners, ..Settings::new(mac_of(host), address, prefix, Key([host; 16])) }
+}
+
+fn mac_of(host: u8) -> Mac {
+    Mac([2, 0, 0, 0, 0, host])
 }
 
 /// A stack, its application, and the frames in flight to it.
@@ -98,13 +116,19 @@ impl<A: Application> Pair<A> {
         let node = &mut self.hosts[host];
         drive::end_turn(&mut node.stack, &mut node.application, self.now);
         let mut slot = vec![0; node.stack.frame_bytes_max()];
-        while let Some(length) = self.hosts[host].stack.poll_transmit(self.now, &mut slot) {
-            if (self.filter)(host, &slot[..length]) {
-                if let Some(rewrite) = &mut self.rewrite {
-                    rewrite(host, &mut slot[..length]);
+        loop {
+            while let Some(length) = self.hosts[host].stack.poll_transmit(self.now, &mut slot) {
+                if (self.filter)(host, &slot[..length]) {
+                    if let Some(rewrite) = &mut self.rewrite {
+                        rewrite(host, &mut slot[..length]);
+                    }
+                    self.hosts[1 - host].arriving.push_back((self.now + self.delay, slot[..length].to_vec()));
                 }
-                self.hosts[1 - host].arriving.push_back((self.now + self.delay, slot[..length].to_vec()));
             }
+            // The other host is the only neighbour.
+            let stack = &mut self.hosts[host].stack;
+            let Some(target) = stack.poll_next_hop_request() else { return };
+            stack.set_next_hop(self.now, target, Some(mac_of(if host == 0 { 2 } else { 1 })));
         }
     }
 }

@@ -7,8 +7,10 @@ use spillway_tcp::KeepAlive;
 use spillway_tcp::recovery::Algorithm;
 use spillway_transport::Transport;
 use spillway_wire::packet::icmp::v4::Message;
+use spillway_wire::packet::icmp::v6;
 use spillway_wire::packet::{arp, ethernet};
 
+use crate::IS_IPV6;
 use crate::trace::*;
 
 const MAC_BYTES: usize = 6;
@@ -143,6 +145,9 @@ fn plausible(t: &mut Trace, random: &mut Random) -> Vec<u8> {
 fn icmp_or_arp(t: &mut Trace, random: &mut Random) -> Vec<u8> {
     let segment = plausible(t, random);
     let mut inner = segment[ethernet::HEADER_BYTES..].to_vec();
+    if IS_IPV6 {
+        return icmpv6(inner, random);
+    }
     let (source, target) = (inner[12..16].to_vec(), inner[16..20].to_vec());
     inner[12..16].copy_from_slice(&target);
     inner[16..20].copy_from_slice(&source);
@@ -159,6 +164,19 @@ fn icmp_or_arp(t: &mut Trace, random: &mut Random) -> Vec<u8> {
     }
 }
 
+/// An ICMPv6 message that quotes a segment of the peer as one of the stack.
+fn icmpv6(mut inner: Vec<u8>, random: &mut Random) -> Vec<u8> {
+    inner[8..40].rotate_left(16); // the addresses
+    inner[40..44].rotate_left(2); // the ports
+    inner.truncate(random.below(80));
+    let message = match random.below(4) {
+        0 => v6::Message::EchoRequest { ident: 1, sequence: 2, payload: &inner },
+        1 => v6::Message::PacketTooBig { mtu: random.next() as u32 >> random.below(32), inner: &inner },
+        _ => v6::Message::Unreachable { code: random.byte() % 8, inner: &inner },
+    };
+    frame::icmp6(PEER_IP6, &message)
+}
+
 /// Changes, cuts off or adds bytes, mostly with corrected checksums. Ethernet addresses stay: a forged one would only
 /// redirect answers.
 fn mutate(frame: &mut Vec<u8>, random: &mut Random) {
@@ -171,7 +189,7 @@ fn mutate(frame: &mut Vec<u8>, random: &mut Random) {
         1 => frame.extend((0..random.below(50)).map(|_| random.byte())),
         _ => {}
     }
-    if frame.len() > 40 && random.below(4) > 0 {
+    if frame.len() > if IS_IPV6 { 60 } else { 40 } && random.below(4) > 0 {
         frame::fix_checksums(frame);
     }
 }
@@ -188,7 +206,14 @@ fn attack(t: &mut Trace, random: &mut Random) {
         2 => {
             let mut frame = icmp_or_arp(t, random);
             mutate(&mut frame, random);
-            t.recv_frame(&frame);
+            if random.below(2) == 0 {
+                t.recv_frame(&frame);
+            } else {
+                // As raw sockets deliver it: with the IPv4 header, without the IPv6 header.
+                t.stack.handle_icmp_packet(t.now, frame.get(ethernet::HEADER_BYTES..).unwrap_or(&[]));
+                t.stack.handle_icmpv6_message(t.now, PEER_IP6, frame.get(frame::TCP_AT6..).unwrap_or(&[]));
+                t.transmit();
+            }
         }
         3 => {
             let conn = t.peer().conn.expect("the id of a connection");
@@ -242,7 +267,8 @@ fn attack_in_state(state: usize, seed: u64, frames: usize) {
         settings.time_wait_max = 20;
         settings.reassembly_bytes_max = 20_000;
         settings.is_nagle = random.below(2) == 0;
-        settings.mtu = [1500, 1500, 576, 9000, u16::MAX][random.below(5)];
+        let mtu_min = if IS_IPV6 { 1280 } else { 576 };
+        settings.mtu = [1500, 1500, mtu_min, 9000, u16::MAX][random.below(5)];
         settings.initial_window = [u16::MAX, u16::MAX, 1000, 0][random.below(4)];
         settings.receive_window_max = [65_535, 1 << 20, 1 << 30][random.below(3)];
         settings.keep_alive = (random.below(3) == 0).then_some(KeepAlive {

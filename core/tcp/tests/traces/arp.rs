@@ -18,7 +18,7 @@ fn next_arp(t: &mut Trace) -> Option<(Mac, arp::Packet)> {
 
 /// The application connects to a host whose Ethernet address is unknown.
 fn connecting_to(t: &mut Trace, ip: Ipv4Addr) -> Conn {
-    t.peer().ip = ip;
+    t.peer().ip = ip.into();
     let conn = t.stack.connect(t.now, SocketAddr::from((ip, PEER_PORT))).expect("room for a connection");
     t.peer().conn = Some(conn);
     t.transmit();
@@ -271,4 +271,32 @@ fn an_arp_request_from_beyond_the_link_is_not_cached() {
     next_arp(&mut t);
     connecting_to(&mut t, PEER_IP);
     t.expect(syn());
+}
+
+/// The new host does not know the peer's Ethernet address, and gets no ARP reply: it sends one request a second while
+/// there is something to send, and is not due otherwise.
+#[test]
+fn an_unresolved_neighbour_causes_few_wake_ups() {
+    for granted in [10, 0] {
+        let mut t = Trace::new(|settings| settings.initial_window = 1000);
+        t.establish(syn());
+        t.grant(1000);
+        let conn = t.peer().conn.expect("an open connection");
+        let state = t.stack.export(t.now, conn).expect("an established connection");
+        let moved = t.stack.import(t.now, &state).expect("import of an exported state");
+        t.stack.grant(moved, granted);
+        let (mut calls, end) = (0, t.now + secs(60));
+        while let Some(at) = t.stack.poll_timeout().filter(|at| *at <= end) {
+            t.now = t.now.max(at);
+            t.stack.handle_timeout(t.now);
+            t.transmit();
+            calls += 1;
+        }
+        assert!(calls < 200, "{calls} calls in a minute");
+        assert_eq!(
+            t.other_frames.is_empty(),
+            granted == 0,
+            "without anything to send there should be no ARP request"
+        );
+    }
 }

@@ -1,10 +1,11 @@
 //! The reasons for which frames and segments are dropped, and what provokes each.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 
-use spillway_tcp::{Dropped, Listener, Settings, Stack};
+use spillway_tcp::{Dropped, Listener, OwnAddress, Settings, Stack};
 use spillway_transport::Transport;
 use spillway_wire::packet::icmp::v4::{self, Message};
+use spillway_wire::packet::icmp::v6;
 use spillway_wire::packet::tcp::{Flags, Header};
 use spillway_wire::packet::{checksum, ethernet, ipv4};
 
@@ -58,8 +59,8 @@ fn imported_and_aborted() -> Scene {
     let (mut t, late) = scene(Trace::open(), bytes(1, "late"));
     let state = t.stack.export(t.now, t.conn()).expect("an established connection");
     let address = Ipv4Addr::new(10, 0, 0, 9);
-    let listeners = vec![Listener { address: SocketAddrV4::new(address, UNGATED_PORT), is_gated: false }];
-    let settings = Settings { address, listeners, ..settings() };
+    let listeners = vec![Listener { address: SocketAddr::from((address, UNGATED_PORT)), is_gated: false }];
+    let settings = Settings { addresses: vec![OwnAddress::new(address, 24)], listeners, ..settings() };
     t.stack = Stack::new(t.now, settings).expect("valid settings");
     let moved = t.stack.import(t.now, &state).expect("room for a connection");
     t.stack.abort(moved);
@@ -77,6 +78,16 @@ fn provoked(reason: Dropped) -> Scene {
             segment[16..18].copy_from_slice(&(!pseudo.finish()).to_be_bytes());
         }),
         Dropped::Fragment => altered(bytes(1, "x"), |frame| frame[ethernet::HEADER_BYTES + 6] = 0x20),
+        Dropped::Extension => {
+            let t = Trace::new_ipv6(|_| {});
+            let route_goes_on = [6, 0, 4, 1, 0, 0, 0, 0];
+            (t, frame::packet6(PEER_IP6, STACK_IP6, 43, &route_goes_on))
+        }
+        Dropped::MtuTooSmall => {
+            let t = Trace::new_ipv6(|_| {});
+            let message = v6::Message::PacketTooBig { mtu: 1279, inner: &[0; 48] };
+            (t, frame::icmp6(PEER_IP6, &message))
+        }
         Dropped::NotForUs => altered(bytes(1, "x"), |frame| frame[5] ^= 8),
         Dropped::UnknownProtocol => altered(bytes(1, "x"), |frame| frame[12] = 0x86),
         Dropped::InvalidPeer => {
@@ -197,7 +208,7 @@ fn a_reported_drop_identifies_its_segment() {
     let dropped = t.stack.poll_dropped().expect("the reset was outside the window");
     let segment = dropped.segment.expect("the dropped frame held a segment");
     assert_eq!(
-        (dropped.at, segment.flow.peer.port(), segment.flow.local.port()),
+        (dropped.at, segment.flow.peer().port(), segment.flow.local().port()),
         (t.now, PEER_PORT, UNGATED_PORT)
     );
     assert_eq!((segment.flags, segment.payload_bytes), (Flags::RST, 0));

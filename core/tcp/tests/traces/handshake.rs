@@ -1,6 +1,6 @@
 //! Opening connections (RFC 9293 §3.5, §3.10.7.1 to §3.10.7.3).
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 
 use spillway_tcp::Listener;
 use spillway_transport::{LostReason, Transport};
@@ -337,9 +337,16 @@ fn an_abort_before_the_syn_ack_sends_nothing() {
 /// MUST-46, MUST-63.
 #[test]
 fn connections_to_and_from_group_addresses_are_refused() {
-    for ip in [[224, 0, 0, 1], [255, 255, 255, 255], [0, 0, 0, 0], [10, 0, 0, 255], [127, 0, 0, 1]] {
+    for (ipv4, ipv6) in [
+        ("224.0.0.1", "ff02::1"),
+        ("255.255.255.255", "ff05::2"),
+        ("0.0.0.0", "::"),
+        ("10.0.0.255", "::ffff:10.0.0.2"),
+        ("127.0.0.1", "::1"),
+    ] {
         let mut t = Trace::new(|_| {});
-        t.peer().ip = Ipv4Addr::from(ip);
+        let ip = either(ipv4, ipv6);
+        t.peer().ip = ip;
         t.recv(syn());
         t.expect_nothing();
         assert_eq!(t.stack.connections(), 0, "{ip:?}");
@@ -351,10 +358,13 @@ fn connections_to_and_from_group_addresses_are_refused() {
 /// MUST-57.
 #[test]
 fn a_syn_to_a_group_address_is_ignored() {
-    for target in [[10, 0, 0, 255], [255, 255, 255, 255], [224, 0, 0, 1]] {
+    for (ipv4, ipv6) in [("10.0.0.255", "ff02::1"), ("255.255.255.255", "ff05::2"), ("224.0.0.1", "::")] {
         let mut t = Trace::new(|_| {});
         let mut frame = t.frame_of(syn());
-        frame[30..34].copy_from_slice(&target);
+        match either(ipv4, ipv6) {
+            IpAddr::V4(target) => frame[30..34].copy_from_slice(&target.octets()),
+            IpAddr::V6(target) => frame[38..54].copy_from_slice(&target.octets()),
+        }
         frame::fix_checksums(&mut frame);
         t.recv_frame(&frame);
         t.expect_nothing();
@@ -408,7 +418,7 @@ fn a_syn_from_port_0_is_malformed() {
 fn ports_of_listeners_are_not_used_to_connect() {
     let free_port = 40_000;
     let mut t = Trace::new(|settings| {
-        let listener = |port| Listener { address: SocketAddrV4::new(STACK_IP, port), is_gated: false };
+        let listener = |port| Listener { address: SocketAddr::from((STACK, port)), is_gated: false };
         settings.listeners = (32_768..61_000).filter(|port| *port != free_port).map(listener).collect();
     });
     t.connect();

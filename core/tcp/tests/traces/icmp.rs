@@ -1,20 +1,26 @@
 //! Errors from routers, and `ping` (RFC 9293 §3.9.2.2; RFC 1122 §3.2.2, §4.2.3.9; RFC 5927; RFC 1191).
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use spillway_tcp::{Listener, OwnAddress, Settings, Stack};
 use spillway_transport::LostReason;
 use spillway_wire::packet::icmp::v4::{self, Message};
-use spillway_wire::packet::{ethernet, ipv4};
+use spillway_wire::packet::{arp, ethernet, ipv4};
 
 use crate::trace::*;
 
 /// The part that a router quotes of the segment with this sequence number: the IP header and eight bytes.
-fn quoted(t: &mut Trace, seq: i64) -> Vec<u8> {
+pub fn quoted(t: &mut Trace, seq: i64) -> Vec<u8> {
     let peer = t.peer();
     let mut tcp = [0; 8];
     tcp[..2].copy_from_slice(&peer.stack_port.to_be_bytes());
     tcp[2..4].copy_from_slice(&peer.port.to_be_bytes());
     tcp[4..].copy_from_slice(&peer.stack_initial().wrapping_add(seq as u32).to_be_bytes());
-    let (source, target) = (STACK_IP, peer.ip);
-    frame::packet(source, target, ipv4::PROTOCOL_TCP, &tcp)[ethernet::HEADER_BYTES..].to_vec()
+    let packet = match peer.ip {
+        IpAddr::V4(ip) => frame::packet(STACK_IP, ip, ipv4::PROTOCOL_TCP, &tcp),
+        IpAddr::V6(ip) => frame::packet6(STACK_IP6, ip, ipv4::PROTOCOL_TCP, &tcp),
+    };
+    packet[ethernet::HEADER_BYTES..].to_vec()
 }
 
 /// The frame of a router's error that quotes the segment with this sequence number.
@@ -186,4 +192,52 @@ fn ping_to_or_from_a_group_address_is_not_answered() {
     frame::fix_ip_checksum(&mut to_all);
     t.recv_frame(&to_all);
     assert!(t.other_frames.is_empty());
+}
+
+/// Routers send errors to the address of the connection, not to its new host's own (RFC 1191). Pings to the former
+/// address are not answered.
+#[test]
+fn icmp_errors_to_the_old_address_are_handled() {
+    let mut t = Trace::open();
+    t.send_pattern(5000);
+    let conn = t.peer().conn.expect("an open connection");
+    let state = t.stack.export(t.now, conn).expect("an established connection");
+
+    let address = Ipv4Addr::new(10, 0, 0, 9);
+    let listeners = vec![Listener { address: SocketAddr::from((address, UNGATED_PORT)), is_gated: false }];
+    let mut other_stack = Stack::new(
+        t.now,
+        Settings { addresses: vec![OwnAddress::new(address, 24)], listeners, ..settings() },
+    )
+    .expect("valid settings");
+    other_stack.handle_frame(t.now, &frame::arp(arp::Operation::Request, (PEER_MAC, PEER_IP), address));
+    other_stack.import(t.now, &state).expect("room for a connection");
+    let mut slot = vec![0; other_stack.frame_bytes_max()];
+    while other_stack.poll_transmit(t.now, &mut slot).is_some() {}
+    let mut next_retransmission = |stack: &mut Stack| {
+        loop {
+            let now = stack.poll_timeout().expect("a timer runs while bytes are in flight");
+            stack.handle_timeout(now);
+            while let Some(length) = stack.poll_transmit(now, &mut slot) {
+                if slot[12..14] == ethernet::KIND_IPV4.to_be_bytes() {
+                    return slot[..length].to_vec();
+                }
+            }
+        }
+    };
+    let large = next_retransmission(&mut other_stack);
+    assert_eq!(large.len(), frame::TCP_AT + 20 + 1460);
+    let inner = &large[ethernet::HEADER_BYTES..frame::TCP_AT + 8];
+    let message = Message::Unreachable { code: v4::CODE_FRAGMENTATION_NEEDED, next_hop_mtu: 700, inner };
+    let ping = Message::EchoRequest { ident: 1, sequence: 1, payload: b"ping" };
+    for message in [message, ping] {
+        let mut bytes = vec![0; message.bytes()];
+        message.emit(&mut bytes);
+        other_stack.handle_frame(t.now, &frame::packet(PEER_IP, STACK_IP, ipv4::PROTOCOL_ICMP, &bytes));
+    }
+    assert_eq!(
+        next_retransmission(&mut other_stack).len(),
+        ethernet::HEADER_BYTES + 700,
+        "the next frame should be a retransmission, not an echo reply"
+    );
 }

@@ -1,5 +1,8 @@
 //! The stack against scripted peers, rule by rule: tests that read as packet traces.
 
+/// Whether the traces are over IPv6: see `traces_over_ipv6.rs`.
+const IS_IPV6: bool = false;
+
 mod trace;
 
 mod acceptance;
@@ -14,6 +17,7 @@ mod gate;
 mod give_up;
 mod handshake;
 mod icmp;
+mod ipv6;
 mod keep_alive;
 mod long_streams;
 mod memory;

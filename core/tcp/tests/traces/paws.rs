@@ -1,5 +1,7 @@
 //! Timestamps (RFC 7323 §3 to §5).
 
+use std::net::IpAddr;
+
 use crate::trace::*;
 
 /// §5.3, R1: it is acknowledged, but its bytes are not delivered.
@@ -201,11 +203,11 @@ fn equal_timestamps_are_accepted() {
 /// RFC 6528 and RFC 7323 §7: timestamps do not reveal the uptime.
 #[test]
 fn each_peer_gets_another_timestamp_offset() {
-    let first = |ip: [u8; 4]| {
+    let first = |ip: IpAddr| {
         let mut t = Trace::new(|_| {});
-        t.peer().ip = ip.into();
+        t.peer().ip = ip;
         t.recv(syn().timestamp(1));
         t.peer().stack_clock()
     };
-    assert_ne!(first([10, 0, 0, 2]), first([10, 0, 0, 3]));
+    assert_ne!(first(either("10.0.0.2", "fd00::2")), first(either("10.0.0.3", "fd00::3")));
 }

@@ -101,7 +101,7 @@ fn the_acknowledgement_field_of_a_syn_without_ack_is_ignored() {
         t.connect();
         t.expect(syn());
         let mut frame = t.frame_of(syn().mss(1000).window(500));
-        frame[frame::TCP_AT + 8..frame::TCP_AT + 12].copy_from_slice(&field.to_be_bytes());
+        frame[TCP_OFFSET + 8..TCP_OFFSET + 12].copy_from_slice(&field.to_be_bytes());
         frame::fix_checksums(&mut frame);
         t.recv_frame(&frame);
         t.expect(syn_ack().ack(1));

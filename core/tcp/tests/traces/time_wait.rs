@@ -1,6 +1,6 @@
 //! TIME-WAIT (RFC 9293 §3.6.1, MUST-13; RFC 1337; RFC 6191).
 
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::SocketAddr;
 
 use spillway_tcp::Listener;
 use spillway_transport::{Full, Transport};
@@ -177,7 +177,7 @@ fn with_equal_timestamps_the_number_decides() {
 fn ports_in_time_wait_are_not_used_to_connect() {
     let free_ports = [40_000, 50_000];
     let mut t = Trace::new(|settings| {
-        let listener = |port| Listener { address: SocketAddrV4::new(STACK_IP, port), is_gated: false };
+        let listener = |port| Listener { address: SocketAddr::from((STACK, port)), is_gated: false };
         settings.listeners =
             (32_768..61_000).filter(|port| !free_ports.contains(port)).map(listener).collect();
     });
@@ -193,12 +193,12 @@ fn ports_in_time_wait_are_not_used_to_connect() {
         "{first}, {second}"
     );
     assert_eq!(
-        t.stack.connect(t.now, SocketAddr::from((PEER_IP, PEER_PORT))),
+        t.stack.connect(t.now, SocketAddr::from((PEER, PEER_PORT))),
         Err(Full),
         "both ports are taken"
     );
     t.advance(secs(61));
-    assert!(t.stack.connect(t.now, SocketAddr::from((PEER_IP, PEER_PORT))).is_ok());
+    assert!(t.stack.connect(t.now, SocketAddr::from((PEER, PEER_PORT))).is_ok());
 }
 
 #[test]

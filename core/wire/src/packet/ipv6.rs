@@ -1,5 +1,5 @@
-//! IPv6 headers (RFC 8200). Extension headers with options are skipped if the options permit it; all other extension
-//! headers, such as fragments and routing headers, are refused.
+//! IPv6 headers (RFC 8200). Extension headers with options are skipped if the options permit it, and so are routing
+//! headers whose route ends here; all other extension headers, such as those of fragments, are refused.
 
 use core::net::Ipv6Addr;
 
@@ -21,8 +21,8 @@ const MOBILITY: u8 = 135;
 const HOST_IDENTITY: u8 = 139;
 const SHIM6: u8 = 140;
 
-/// Hop-by-hop options occur once, destination options at most twice (RFC 8200 §4.1).
-const EXTENSIONS_MAX: usize = 3;
+/// Hop-by-hop options and a routing header occur once, destination options at most twice (RFC 8200 §4.1).
+const EXTENSIONS_MAX: usize = 4;
 
 /// The Pad1 option: one byte of padding, without a length.
 const PAD_1: u8 = 0;
@@ -60,7 +60,11 @@ impl Header {
             match header.protocol {
                 HOP_BY_HOP if extensions > 0 => return Err(PacketError::Extension(HOP_BY_HOP)),
                 number @ (HOP_BY_HOP | DESTINATION_OPTIONS) if extensions < EXTENSIONS_MAX => {
-                    (header.protocol, payload) = skip_extension(number, payload)?;
+                    (header.protocol, payload) = skip_options(number, payload)?;
+                    extensions += 1;
+                }
+                ROUTING if extensions < EXTENSIONS_MAX => {
+                    (header.protocol, payload) = skip_route(payload)?;
                     extensions += 1;
                 }
                 FRAGMENT => return Err(PacketError::Fragment(Layer::Ipv6)),
@@ -122,13 +126,28 @@ impl Header {
     }
 }
 
-/// Skips an extension header of options. Returns the number of the next header, and the bytes after this one.
-fn skip_extension(number: u8, bytes: &[u8]) -> Result<(u8, &[u8]), PacketError> {
+/// Splits an extension header from the bytes after it. Returns the number of the next header, the contents after the two
+/// bytes that each extension header begins with (at least six), and the bytes after the extension header.
+fn split_extension(bytes: &[u8]) -> Result<(u8, &[u8], &[u8]), PacketError> {
     let truncated = PacketError::Truncated(Layer::Ipv6);
     let [next, length_in_eights, ..] = *bytes else { return Err(truncated) };
     let (extension, after) =
         bytes.split_at_checked((usize::from(length_in_eights) + 1) * 8).ok_or(truncated)?;
-    let mut options = &extension[2..];
+    Ok((next, &extension[2..], after))
+}
+
+/// Skips a routing header of any type if no segments are left. Otherwise this host would have to forward the packet, or to
+/// discard it (RFC 8200 §4.4, RFC 5095 §3). Returns the number of the next header, and the bytes after this one.
+fn skip_route(bytes: &[u8]) -> Result<(u8, &[u8]), PacketError> {
+    match split_extension(bytes)? {
+        (next, [_, 0, ..], after) => Ok((next, after)),
+        _ => Err(PacketError::Extension(ROUTING)),
+    }
+}
+
+/// Skips an extension header of options. Returns the number of the next header, and the bytes after this one.
+fn skip_options(number: u8, bytes: &[u8]) -> Result<(u8, &[u8]), PacketError> {
+    let (next, mut options, after) = split_extension(bytes)?;
     loop {
         options = match *options {
             [] => return Ok((next, after)),
@@ -195,6 +214,25 @@ mod tests {
     }
 
     #[test]
+    fn routing_headers_are_skipped_if_no_segments_are_left() {
+        // Type 0 with two addresses, type 4 (segment routing), and an unknown type.
+        for (kind, length_in_eights) in [(0, 4), (4, 2), (253, 0)] {
+            let route = |segments_left: u8| {
+                let mut route = alloc::vec![6, length_in_eights, kind, segments_left];
+                route.resize((usize::from(length_in_eights) + 1) * 8, 0xaa);
+                [route.as_slice(), b"segment"].concat()
+            };
+            let header_bytes = 48 + 8 * usize::from(length_in_eights);
+            let parsed = Ok((header(6, 7), header_bytes, &b"segment"[..]));
+            assert_eq!(Header::parse(&packet(43, &route(0))), parsed);
+            for segments_left in [1, 2, 255] {
+                let refused = Header::parse(&packet(43, &route(segments_left))).map(|_| ());
+                assert_eq!(refused, Err(PacketError::Extension(43)));
+            }
+        }
+    }
+
+    #[test]
     fn unsupported_misplaced_and_repeated_extension_headers_are_rejected() {
         let padding_only = |next: u8| [next, 0, 1, 4, 0, 0, 0, 0];
         for number in [43, 50, 51, 135, 139, 140] {
@@ -207,15 +245,13 @@ mod tests {
             Err(PacketError::Extension(0)),
             "hop-by-hop options must come first"
         );
-        let three = packet(0, &[padding_only(60), padding_only(60), padding_only(6)].concat());
-        assert!(Header::parse(&three).is_ok());
-        let four =
-            packet(0, &[padding_only(60), padding_only(60), padding_only(60), padding_only(6)].concat());
-        assert_eq!(
-            Header::parse(&four),
-            Err(PacketError::Extension(60)),
-            "at most EXTENSIONS_MAX extension headers"
-        );
+        let chain = |length: usize| {
+            let mut extensions = padding_only(60).repeat(length - 1);
+            extensions.extend(padding_only(6));
+            packet(0, &extensions)
+        };
+        assert!(Header::parse(&chain(EXTENSIONS_MAX)).is_ok());
+        assert_eq!(Header::parse(&chain(EXTENSIONS_MAX + 1)), Err(PacketError::Extension(60)));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use spillway_bpf::{AddressRule, Mode};
 use spillway_net::{Clock, Config as NetConfig};
 use spillway_tcp::isn::Key;
-use spillway_tcp::{Resolver, Settings, Stack};
+use spillway_tcp::{OwnAddress, Resolver, Settings, Stack};
 use spillway_transport::Time;
 use spillway_xdp::{
     Adapter, Crossing, CrossingCounters, Endpoints, Interface, Parts, RECEIVED_BYTES_MAX, Socket,
@@ -36,8 +36,8 @@ pub struct XdpEngine {
 #[derive(Clone, Debug)]
 pub struct XdpState {
     pub interface: Interface,
-    /// The address of connections to servers.
-    own: Ipv4Addr,
+    /// The addresses of connections to servers: at most one of each family.
+    own: Vec<IpAddr>,
     pub mode: Mode,
     /// Whether the driver uses the frames in place.
     pub is_zero_copy: bool,
@@ -57,13 +57,13 @@ impl XdpEngine {
         let interface = Interface::find(name).map_err(XdpError::Interface)?;
         let addresses = interface.addresses().map_err(XdpError::Host)?;
         check_listeners(config, &interface, &addresses)?;
-        let own = own_address(config, &interface, &addresses)?;
+        let own = own_addresses(config, &interface, &addresses)?;
         let ports = &config.xdp.ports;
         check_reserved(ports).map_err(XdpError::Ports)?;
         let options = SocketOptions { frames: config.xdp.frames };
         let mut adapter = Adapter::open(name, options, |steer| {
             for address in &addresses {
-                let ports = (*address == IpAddr::V4(own)).then(|| ports.clone());
+                let ports = own.contains(address).then(|| ports.clone());
                 steer.set_address(*address, &AddressRule { ports, is_separate: false })?;
             }
             Ok(())
@@ -135,6 +135,11 @@ impl XdpEngine {
         let interface = &self.state.interface;
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let connections_max = u32::try_from(net.connections_max).unwrap_or(u32::MAX);
+        let own = &self.state.own;
+        let addresses =
+            own.iter().map(|ip| OwnAddress::new(*ip, if ip.is_ipv4() { 32 } else { 128 })).collect();
+        // There is one for each server; the stack refuses a placeholder.
+        let first = own.first().copied().unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         Settings {
             resolver: Resolver::Driver,
             ports,
@@ -144,7 +149,8 @@ impl XdpEngine {
             clock_at_zero: since_1970.saturating_sub(clock.now().since(Time::ZERO)),
             // Links that do not answer are noticed as on kernel sockets.
             give_up_after: Duration::from_secs(100).max(net.stall_timeout),
-            ..Settings::new(interface.mac, self.state.own, 32, key)
+            addresses,
+            ..Settings::new(interface.mac, first, 32, key)
         }
     }
 }
@@ -158,11 +164,16 @@ impl XdpState {
         check_addresses(config)?;
         let addresses = self.interface.addresses().map_err(XdpError::Host)?;
         check_listeners(config, &self.interface, &addresses)?;
-        let own = own_address(config, &self.interface, &addresses)?;
-        if own == self.own {
-            return Ok(());
+        for own in own_addresses(config, &self.interface, &addresses)? {
+            // Those of a stack do not change while it runs.
+            let of_family = self.own.iter().find(|present| present.is_ipv4() == own.is_ipv4());
+            match of_family {
+                Some(present) if *present == own => {}
+                Some(present) => return Err(XdpError::SeveralOwn { own: [*present, own] }),
+                None => return Err(XdpError::NewFamily(own)),
+            }
         }
-        Err(XdpError::SeveralOwn { own: [self.own.into(), own.into()] })
+        Ok(())
     }
 }
 
@@ -199,8 +210,7 @@ impl AddressProblem {
         match address.ip() {
             ip if ip.is_unspecified() => Some(AddressProblem::Wildcard),
             ip if ip.is_loopback() => Some(AddressProblem::Loopback),
-            IpAddr::V6(_) => Some(AddressProblem::Ipv6),
-            IpAddr::V4(_) => None,
+            _ => None,
         }
     }
 }
@@ -218,30 +228,27 @@ fn check_listeners(config: &HelperConfig, interface: &Interface, own: &[IpAddr])
     Ok(())
 }
 
-/// The address from which the kernel reaches all servers. It must be one of the interface.
-fn own_address(
+/// The addresses from which the kernel reaches all servers, one for each family in use. They must be the interface's.
+fn own_addresses(
     config: &HelperConfig,
     interface: &Interface,
     addresses: &[IpAddr],
-) -> Result<Ipv4Addr, XdpError> {
-    let mut own = None;
+) -> Result<Vec<IpAddr>, XdpError> {
+    let mut own: Vec<IpAddr> = Vec::new();
     for service in &config.services {
         let from = address_towards(service.server);
         if from == Some(service.server.ip()) {
             return Err(XdpError::LocalServer(service.server));
         }
         let error = || XdpError::Server { address: service.server, from, interface: interface.name.clone() };
-        let IpAddr::V4(this) = from.filter(|from| addresses.contains(from)).ok_or_else(error)? else {
-            return Err(error());
-        };
-        match own {
-            Some(first) if first != this => {
-                return Err(XdpError::SeveralOwn { own: [IpAddr::V4(first), this.into()] });
-            }
-            _ => own = Some(this),
+        let from = from.filter(|from| addresses.contains(from)).ok_or_else(error)?;
+        match own.iter().find(|other| other.is_ipv4() == from.is_ipv4()) {
+            Some(other) if *other != from => return Err(XdpError::SeveralOwn { own: [*other, from] }),
+            Some(_) => {}
+            None => own.push(from),
         }
     }
-    own.ok_or(XdpError::NoInterface)
+    Ok(own)
 }
 
 /// The address that the kernel chooses for packets to another host. Sends nothing.

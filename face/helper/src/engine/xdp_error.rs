@@ -35,6 +35,8 @@ pub enum XdpError {
         /// Two of the addresses.
         own: [IpAddr; 2],
     },
+    /// A reload adds the first server of an address family.
+    NewFamily(IpAddr),
     /// The interface cannot be used.
     Interface(InterfaceError),
     /// The interface cannot be shared with the kernel.
@@ -54,8 +56,6 @@ pub enum AddressProblem {
     Wildcard,
     /// It is a loopback address.
     Loopback,
-    /// The stack has no IPv6.
-    Ipv6,
     /// The interface does not have it.
     NotOfInterface {
         /// The interface's name.
@@ -74,7 +74,6 @@ impl fmt::Display for AddressProblem {
             AddressProblem::Loopback => f.write_str(
                 "the engine xdp does not see loopback: give an address of its interface, or use the engine sockets",
             ),
-            AddressProblem::Ipv6 => f.write_str("the engine xdp has no IPv6 yet: give an IPv4 address"),
             AddressProblem::NotOfInterface { interface, own } => {
                 write!(f, "interface {interface} does not have this address; it has ")?;
                 match own.as_slice() {
@@ -117,6 +116,11 @@ impl fmt::Display for XdpError {
                 f,
                 "servers are reached from {one} and from {other}: the engine xdp uses one address for all of them; run \
                  a helper for each"
+            ),
+            XdpError::NewFamily(own) => write!(
+                f,
+                "the engine xdp has no connections from {own} yet: restart the helper for the first server that is reached \
+                 from there"
             ),
             XdpError::Interface(error) => error.fmt(f),
             XdpError::Adapter(error) => error.fmt(f),

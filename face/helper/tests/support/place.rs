@@ -1,6 +1,6 @@
 //! Where a test runs: with the helper on kernel sockets over loopback, or on the user-level TCP stack, on another host.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -18,6 +18,9 @@ const HELPER: Ipv4Addr = Ipv4Addr::new(10, 79, 1, 2);
 /// The address from which clients connect. Servers have another one: they refuse clients with their own.
 const CLIENTS: Ipv4Addr = Ipv4Addr::new(10, 79, 1, 1);
 const SERVERS: Ipv4Addr = Ipv4Addr::new(10, 79, 1, 3);
+const HELPER_V6: &str = "fd79::2";
+const CLIENTS_V6: &str = "fd79::1";
+const SERVERS_V6: &str = "fd79::3";
 /// Receive queues of the helper's interface, and so the most threads of a helper.
 const QUEUES: usize = 2;
 /// Longer than any command that sets up an interface takes on a busy machine.
@@ -66,6 +69,17 @@ impl Place {
             command(host, format!("ip link set {interface} up"));
         }
         command(&peers, format!("ip addr add {SERVERS}/24 dev {PEERS_END}"));
+        for (host, interface, address) in [
+            (&helper, HELPER_END, HELPER_V6),
+            (&peers, PEERS_END, CLIENTS_V6),
+            // Clients do not choose it: its prefix covers no other address.
+            (&peers, PEERS_END, SERVERS_V6),
+        ] {
+            // Hosts of the laboratory have no IPv6.
+            command(host, format!("sysctl -qw net.ipv6.conf.{interface}.disable_ipv6=0"));
+            let bits = if address == SERVERS_V6 { 128 } else { 64 };
+            command(host, format!("ip addr add {address}/{bits} dev {interface} nodad"));
+        }
         // Hosts of the laboratory let the kernel choose from nearly all ports.
         command(&helper, "sysctl -qw net.ipv4.ip_local_reserved_ports=61000-65535".to_owned());
         let place = Place::Cable(helper);
@@ -90,6 +104,23 @@ impl Place {
         match self {
             Place::Loopback => ([127, 0, 0, 1], 0).into(),
             Place::Cable(_) => (SERVERS, 0).into(),
+        }
+    }
+
+    /// As [`listen`](Self::listen), with IPv6.
+    pub fn listen_v6(&self) -> SocketAddr {
+        self.v6(HELPER_V6)
+    }
+
+    /// As [`own`](Self::own), with IPv6.
+    pub fn own_v6(&self) -> SocketAddr {
+        self.v6(SERVERS_V6)
+    }
+
+    fn v6(&self, on_cable: &str) -> SocketAddr {
+        match self {
+            Place::Loopback => (Ipv6Addr::LOCALHOST, 0).into(),
+            Place::Cable(_) => (on_cable.parse::<Ipv6Addr>().unwrap(), 0).into(),
         }
     }
 

@@ -23,6 +23,20 @@ macro_rules! on_each_wire {
     };
 }
 
+/// Makes a test of each function over IPv6, with AF_XDP.
+macro_rules! over_ipv6 {
+    ($($test:ident,)*) => {
+        mod ipv6 {
+            $(#[test]
+            fn $test() {
+                if !$crate::rig::skipped() {
+                    super::$test($crate::rig::Wire::XdpIpv6);
+                }
+            })*
+        }
+    };
+}
+
 mod application;
 mod kernels;
 mod relay;
@@ -87,6 +101,16 @@ on_each_wire! {
     ten_thousand_connections_at_once,
 }
 
+// Not ping and the kernel's neighbours: over IPv6 the kernel that shares the address has both.
+over_ipv6! {
+    messages_go_to_and_fro,
+    many_bytes_go_each_way_and_both_ways,
+    either_end_may_finish_first,
+    resets_and_refusals_are_understood,
+    faults_of_the_network_cost_time_and_no_byte,
+    ten_thousand_connections_at_once,
+}
+
 fn the_kernel_finds_the_stack_and_is_answered(wire: Wire) {
     let mut rig = Rig::new(wire, "tcp-ping");
     rig.start(vec![Role::Echo], vec![], CLEAN);
@@ -109,7 +133,7 @@ fn messages_go_to_and_fro(wire: Wire) {
     // The stack sends messages, and the kernel returns them.
     let (mut theirs, from) = listener.accept().unwrap();
     patient(&theirs);
-    assert_eq!(from.ip(), OURS);
+    assert_eq!(from.ip(), wire.ours());
     let mut message = [0; MESSAGE_BYTES];
     for _ in 0..1000 {
         theirs.read_exact(&mut message).unwrap();
@@ -198,7 +222,7 @@ fn resets_and_refusals_are_understood(wire: Wire) {
     stream.write_all(b"x").unwrap();
     assert_eq!(stream.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::ConnectionReset);
     // The stack refuses.
-    let target = SocketAddr::from((OURS, PORT + 2));
+    let target = SocketAddr::from((wire.ours(), PORT + 2));
     let refused = rig.host.run_inside(|| TcpStream::connect_timeout(&target, PATIENCE)).unwrap();
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::ConnectionRefused);
     // Resets do not affect later connections.
@@ -266,7 +290,8 @@ fn ten_thousand_connections_at_once(wire: Wire) {
     let mut streams = Vec::new();
     for all in &steps {
         let more = *all - streams.len();
-        streams.extend(rig.host.run_inside(|| (0..more).map(|_| connect(0)).collect::<Vec<_>>()).unwrap());
+        streams
+            .extend(rig.host.run_inside(|| (0..more).map(|_| connect(wire, 0)).collect::<Vec<_>>()).unwrap());
         // First one request at a time, then all requests before the first reply is read.
         streams.iter().for_each(|stream| ask(stream, 0, 64));
         let mut message = [0; 64];

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -133,7 +133,7 @@ fn start_helper(rig: &mut Rig, server: &Server) {
     };
     let relay = Relay::new(Config::new(vec![service]), Box::new(random)).unwrap();
     rig.start_application(relay, |settings: &mut Settings| {
-        let address = SocketAddrV4::new(OURS, PORT);
+        let address = SocketAddr::from((OURS, PORT));
         settings.listeners.push(Listener { address, is_gated: true });
     });
 }

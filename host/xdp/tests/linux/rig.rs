@@ -1,7 +1,7 @@
 //! The stack in a network namespace, whose kernel is its peer: on a TAP interface, or by AF_XDP on one end of a veth.
 
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 use spillway_bpf::{AddressRule, Mode};
 use spillway_lab::{Host, HostOptions, Lab, Launch, unavailable};
 use spillway_tcp::isn::Key;
-use spillway_tcp::{Counters, Listener, Settings, Stack};
+use spillway_tcp::{Counters, Listener, Resolver, Settings, Stack};
 use spillway_transport::{Application, Time};
 use spillway_wire::packet::ethernet::Mac;
 use spillway_xdp::{
-    Adapter, Device, Driver, Faulted, Faults, FaultsOptions, Hosted, Socket, SocketOptions, Stop, Tap,
+    Adapter, Device, Driver, Endpoint, Faulted, Faults, FaultsOptions, Hosted, Interface, Socket,
+    SocketOptions, Stop, Tap,
 };
 
 use crate::application::{Role, Roles, Tally, fill, is_right};
@@ -26,6 +27,9 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub const THEIRS: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
 /// The stack's address.
 pub const OURS: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 2);
+/// Both addresses on [`Wire::XdpIpv6`].
+const THEIRS_IPV6: Ipv6Addr = Ipv6Addr::new(0xfd78, 0, 0, 0, 0, 0, 0, 1);
+const OURS_IPV6: Ipv6Addr = Ipv6Addr::new(0xfd78, 0, 0, 0, 0, 0, 0, 2);
 /// The Ethernet address of the stack's end.
 const OUR_MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
 /// The port of the first listener; the other listeners have the ports after it.
@@ -53,6 +57,7 @@ pub struct Seen {
 /// A stack and its peer, the kernel of a namespace.
 pub struct Rig {
     _lab: Lab,
+    wire: Wire,
     pub host: Host,
     stop: Stop,
     running: Option<JoinHandle<Seen>>,
@@ -68,6 +73,28 @@ pub enum Wire {
     Tap,
     /// A veth, with AF_XDP at the stack's end.
     Xdp,
+    /// The same over IPv6. The stack has no neighbour discovery, and the kernel none to do: both ends are told the other's
+    /// Ethernet address.
+    XdpIpv6,
+}
+
+impl Wire {
+    /// The stack's address.
+    pub fn ours(self) -> IpAddr {
+        if self == Wire::XdpIpv6 { OURS_IPV6.into() } else { OURS.into() }
+    }
+
+    /// The kernel's address.
+    fn theirs(self) -> IpAddr {
+        if self == Wire::XdpIpv6 { THEIRS_IPV6.into() } else { THEIRS.into() }
+    }
+
+    /// The stack's settings, without listeners.
+    fn settings(self) -> Settings {
+        let (prefix, resolver) =
+            if self == Wire::XdpIpv6 { (64, Resolver::Driver) } else { (24, Resolver::Arp) };
+        Settings { resolver, ..Settings::new(OUR_MAC, self.ours(), prefix, Key([7; 16])) }
+    }
 }
 
 impl Rig {
@@ -83,6 +110,7 @@ impl Rig {
         let host = lab.host("kernel", HostOptions { sysctls, ..HostOptions::default() }).unwrap();
         let mut rig = Rig {
             _lab: lab,
+            wire,
             host,
             stop: Stop::new().unwrap(),
             running: None,
@@ -92,24 +120,42 @@ impl Rig {
         };
         let device = match wire {
             Wire::Tap => Cable::Tap(rig.host.run_inside(|| Tap::open("spw0")).unwrap().unwrap()),
-            Wire::Xdp => rig.cable(),
+            Wire::Xdp | Wire::XdpIpv6 => rig.cable(),
         };
         rig.device = Some(device);
-        rig.command(&["ip", "addr", "add", &format!("{THEIRS}/24"), "dev", "spw0"]);
         rig.command(&["ip", "link", "set", "spw0", "up"]);
+        match wire {
+            Wire::Tap | Wire::Xdp => {
+                rig.command(&["ip", "addr", "add", &format!("{THEIRS}/24"), "dev", "spw0"]);
+            }
+            Wire::XdpIpv6 => {
+                rig.command(&["sysctl", "-qw", "net.ipv6.conf.spw0.disable_ipv6=0"]);
+                rig.command(&["ip", "addr", "add", &format!("{THEIRS_IPV6}/64"), "dev", "spw0", "nodad"]);
+                let (ours, mac) = (OURS_IPV6.to_string(), text_of(OUR_MAC));
+                rig.command(&["ip", "neigh", "replace", &ours, "lladdr", &mac, "dev", "spw0"]);
+            }
+        }
         rig
+    }
+
+    /// The Ethernet address of the kernel's end.
+    fn their_mac(&self) -> Mac {
+        self.host
+            .run_inside(|| Interface::find("spw0").map(|interface| interface.mac).unwrap_or(Mac::ZERO))
+            .unwrap()
     }
 
     /// Makes a veth, and a socket at its end `spw1`.
     fn cable(&self) -> Cable {
-        let mac = format!("{:?}", OUR_MAC.0).replace([' ', '[', ']'], "").replace(',', ":");
+        let mac = text_of(OUR_MAC);
         self.command(&["ip", "link", "add", "spw0", "type", "veth", "peer", "name", "spw1", "address", &mac]);
         // The kernel would leave checksums to hardware, and segments longer than the MTU.
         self.command(&["ethtool", "-K", "spw0", "tx", "off", "tso", "off"]);
         self.command(&["ip", "link", "set", "spw1", "up"]);
+        let ours = self.wire.ours();
         let adapter = self.host.run_inside(|| {
             let rule = AddressRule { ports: None, is_separate: true };
-            Adapter::open("spw1", SocketOptions::default(), |steer| steer.set_address(OURS.into(), &rule))
+            Adapter::open("spw1", SocketOptions::default(), |steer| steer.set_address(ours, &rule))
         });
         let mut adapter = adapter.unwrap().unwrap();
         assert_eq!((adapter.mode(), adapter.interface().mac), (Mode::Native, OUR_MAC));
@@ -139,22 +185,23 @@ impl Rig {
         faults: FaultsOptions,
         change: impl FnOnce(&mut Settings),
     ) {
-        let mut settings = Settings::new(OUR_MAC, OURS, 24, Key([7; 16]));
+        let mut settings = self.wire.settings();
         for (port, role) in (PORT..).zip(&listeners) {
-            let address = SocketAddrV4::new(OURS, port);
+            let address = SocketAddr::from((self.wire.ours(), port));
             settings.listeners.push(Listener { address, is_gated: matches!(role, Role::Gated(_)) });
         }
         change(&mut settings);
         let device = self.device.take().unwrap();
-        let stop = self.stop.clone();
+        let (stop, their_mac) = (self.stop.clone(), self.their_mac());
         let application = Roles::new(listeners, to_open);
         self.served = application.count();
         let run = move || {
             let start = Instant::now();
             let stack = Stack::new(Time::ZERO, settings).unwrap();
-            let mut hosted = Hosted { stack, application };
+            let mut resolved = Resolved { hosted: Hosted { stack, application }, their_mac };
             let mut driver = Driver::new(Faults::new(device, faults));
-            driver.run(&mut hosted, || Time::ZERO + start.elapsed(), &stop).unwrap();
+            driver.run(&mut resolved, || Time::ZERO + start.elapsed(), &stop).unwrap();
+            let hosted = resolved.hosted;
             Seen {
                 tally: hosted.application.tally.clone(),
                 counters: *hosted.stack.counters(),
@@ -171,7 +218,7 @@ impl Rig {
         application: A,
         change: impl FnOnce(&mut Settings),
     ) {
-        let mut settings = Settings::new(OUR_MAC, OURS, 24, Key([7; 16]));
+        let mut settings = self.wire.settings();
         change(&mut settings);
         let (device, stop) = (self.device.take().unwrap(), self.stop.clone());
         let run = move || {
@@ -192,12 +239,12 @@ impl Rig {
 
     /// Connects the kernel to the stack's listener of this number.
     pub fn connect(&self, listener: u16) -> TcpStream {
-        self.host.run_inside(|| connect(listener)).unwrap()
+        self.host.run_inside(|| connect(self.wire, listener)).unwrap()
     }
 
     /// A listening socket at the kernel's end.
     pub fn listen(&self) -> TcpListener {
-        self.host.run_inside(|| TcpListener::bind((THEIRS, 0)).unwrap()).unwrap()
+        self.host.run_inside(|| TcpListener::bind((self.wire.theirs(), 0)).unwrap()).unwrap()
     }
 
     /// Waits until all connections of the stack have ended, ends its loop and returns its results.
@@ -209,6 +256,45 @@ impl Rig {
         self.stop.set();
         self.running.take().unwrap().join().unwrap()
     }
+}
+
+/// A stack with its application, whose only neighbour is the kernel's end.
+struct Resolved<A> {
+    hosted: Hosted<A>,
+    their_mac: Mac,
+}
+
+impl<A: Application> Endpoint for Resolved<A> {
+    fn begin_turn(&mut self, now: Time) {
+        self.hosted.begin_turn(now);
+    }
+
+    fn deliver(&mut self, now: Time, frame: &[u8]) {
+        self.hosted.deliver(now, frame);
+    }
+
+    fn end_turn(&mut self, now: Time) {
+        self.hosted.end_turn(now);
+    }
+
+    fn poll_transmit(&mut self, now: Time, slot: &mut [u8]) -> Option<usize> {
+        loop {
+            if let Some(length) = self.hosted.poll_transmit(now, slot) {
+                return Some(length);
+            }
+            let target = self.hosted.stack.poll_next_hop_request()?;
+            self.hosted.stack.set_next_hop(now, target, Some(self.their_mac));
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.hosted.poll_timeout()
+    }
+}
+
+/// As `ip` reads it.
+fn text_of(mac: Mac) -> String {
+    mac.0.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 /// The stack's end of the wire.
@@ -255,8 +341,8 @@ impl Drop for Rig {
 }
 
 /// Connects to the stack's listener of this number, from a thread inside the namespace.
-pub fn connect(listener: u16) -> TcpStream {
-    let target = SocketAddr::from((OURS, PORT + listener));
+pub fn connect(wire: Wire, listener: u16) -> TcpStream {
+    let target = SocketAddr::from((wire.ours(), PORT + listener));
     let stream = TcpStream::connect_timeout(&target, PATIENCE).unwrap();
     patient(&stream);
     stream

@@ -1,28 +1,63 @@
 //! A stack that shares an interface and its address with the kernel of a host; the client is another host.
 
+mod errors;
+mod neighbours;
+mod noise;
 mod pair;
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use spillway_bpf::{Pass, Verdict};
-use spillway_lab::{Host, Launch};
+use spillway_lab::Launch;
 use spillway_parts::Random;
 use spillway_transport::LostReason;
-use spillway_wire::packet::ethernet::Mac;
-use spillway_xdp::{
-    Adapter, Device, Interface, KernelNeighbours, Socket, SocketError, SocketOptions, check_reserved, send,
-};
+use spillway_xdp::{Adapter, Device, Socket, SocketError, SocketOptions, check_reserved, send};
 
 use crate::application::{MESSAGE_BYTES, Role};
+use crate::both_ways;
 use crate::rig::{PATIENCE, ask};
+use errors::{a_path_with_a_smaller_mtu_is_found, icmp_errors_reach_the_stack};
+use neighbours::the_kernel_resolves_neighbours;
+use noise::{noise_frame, random_frame};
 use pair::{
-    CLIENT, CLIENT_END, OURS, PORTS, Pair, SERVER, SERVER_END, Stacks, THEIRS, run, start_kernel_echo,
-    verdicts_of,
+    CLIENT_END, Family, OURS, PORTS, Pair, SERVER_END, Stacks, THEIRS, run, start_kernel_echo, verdicts_of,
 };
+
+/// Makes two tests of each function: over IPv4 and over IPv6.
+macro_rules! over_each_family {
+    ($($test:ident,)*) => {
+        mod ipv4 {
+            $(#[test]
+            fn $test() {
+                super::$test(super::Family::V4);
+            })*
+        }
+
+        mod ipv6 {
+            $(#[test]
+            fn $test() {
+                super::$test(super::Family::V6);
+            })*
+        }
+    };
+}
+
+over_each_family! {
+    kernel_traffic_on_the_shared_address_is_undisturbed,
+    the_kernel_refuses_connections_when_the_program_is_gone,
+    many_bytes_go_both_ways,
+    arbitrary_frames_do_no_harm,
+    connections_of_both_queues_are_served,
+    partial_checksums_are_recognised,
+    the_stack_opens_connections_from_the_shared_address,
+    icmp_errors_reach_the_stack,
+    a_path_with_a_smaller_mtu_is_found,
+    the_kernel_resolves_neighbours,
+}
 
 /// Exchanges messages with an echo server until `stop`, at least one. Returns their number.
 fn exchange(stream: &TcpStream, stop: &AtomicBool) -> u64 {
@@ -54,14 +89,13 @@ fn exchange_datagrams(socket: &UdpSocket, to: SocketAddr, stop: &AtomicBool) -> 
     messages
 }
 
-#[test]
-fn kernel_traffic_on_the_shared_address_is_undisturbed() {
-    let Some(pair) = Pair::new("xdp-shared") else { return };
+fn kernel_traffic_on_the_shared_address_is_undisturbed(family: Family) {
+    let Some(pair) = Pair::of(family, "xdp-shared") else { return };
     start_kernel_echo(&pair.server);
     let theirs = pair.connect(THEIRS, PATIENCE).unwrap();
-    let datagrams = pair.client.run_inside(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
+    let datagrams = pair.client.run_inside(|| UdpSocket::bind((family.client(), 0)).unwrap()).unwrap();
     datagrams.set_read_timeout(Some(PATIENCE)).unwrap();
-    let udp = SocketAddr::from((SERVER, THEIRS));
+    let udp = SocketAddr::from((family.server(), THEIRS));
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let tcp = scope.spawn(|| exchange(&theirs, &is_over));
@@ -75,7 +109,8 @@ fn kernel_traffic_on_the_shared_address_is_undisturbed() {
             for round in 0..50 {
                 streams.iter().for_each(|stream| ask(stream, round * 64, 64));
             }
-            let ping = Launch::new("ping").args(["-c", "20", "-i", "0.01", "-w", "10", &SERVER.to_string()]);
+            let server = family.server().to_string();
+            let ping = Launch::new("ping").args(["-c", "20", "-i", "0.01", "-w", "10", &server]);
             let mut ping = pair.client.spawn(&ping).unwrap();
             assert!(ping.wait(PATIENCE).unwrap().success());
             let printed = ping.stdout().unwrap();
@@ -98,9 +133,21 @@ fn kernel_traffic_on_the_shared_address_is_undisturbed() {
     pair.lab.close().unwrap();
 }
 
-#[test]
-fn the_kernel_refuses_connections_when_the_program_is_gone() {
-    let Some(pair) = Pair::new("xdp-gone") else { return };
+fn many_bytes_go_both_ways(family: Family) {
+    const BYTES: u64 = 16 << 20;
+    let Some(pair) = Pair::of(family, "xdp-bulk") else { return };
+    let mut adapter = pair.adapter().unwrap();
+    let stacks = Stacks::start(&pair, &mut adapter);
+    both_ways(&pair.connect(OURS, PATIENCE).unwrap(), BYTES);
+    stacks.wait_until_idle();
+    let (_, tally, counters) = stacks.stop().remove(0);
+    assert_eq!((tally.opened, tally.received), (1, BYTES), "{tally:?}");
+    assert_eq!((counters.frames_malformed, counters.resets_sent), (0, 0), "{counters:?}");
+    pair.lab.close().unwrap();
+}
+
+fn the_kernel_refuses_connections_when_the_program_is_gone(family: Family) {
+    let Some(pair) = Pair::of(family, "xdp-gone") else { return };
     let refused = pair.connect(OURS, PATIENCE).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "before the program");
     let mut adapter = pair.adapter().unwrap();
@@ -171,7 +218,7 @@ fn a_changed_interface_ends_the_loop() {
         ("ip link set two1 down", "interface two1 is down"),
         ("ethtool -L two1 rx 4", "interface two1 has 4 queues now and had 2"),
     ] {
-        let Some(pair) = Pair::with_queues("xdp-changed", 4) else { return };
+        let Some(pair) = Pair::with(Family::V4, "xdp-changed", 4) else { return };
         run(&pair.client, "ethtool -L two0 rx 2 tx 2");
         run(&pair.server, "ethtool -L two1 rx 2 tx 2");
         let mut adapter = pair.adapter().unwrap();
@@ -208,7 +255,7 @@ fn a_ring_that_is_never_empty_does_not_fill_up() {
         .run_inside(|| Adapter::open(CLIENT_END, SocketOptions::default(), |_| Ok(())).unwrap())
         .unwrap();
     let mut socket = sender.take_sockets().remove(0);
-    let frame = random_frame(&mut Random::new(5), interface.mac.0);
+    let frame = random_frame(Family::V4, &mut Random::new(5), interface.mac.0);
     for number in 0..FRAMES {
         let start = Instant::now();
         let is_patient = || assert!(start.elapsed() < PATIENCE, "frame {number} does not arrive");
@@ -232,10 +279,9 @@ fn a_ring_that_is_never_empty_does_not_fill_up() {
 }
 
 /// Frames that no honest peer sends, beside honest connections.
-#[test]
-fn arbitrary_frames_do_no_harm() {
+fn arbitrary_frames_do_no_harm(family: Family) {
     const FRAMES: usize = 20_000;
-    let Some(pair) = Pair::new("xdp-noise") else { return };
+    let Some(pair) = Pair::of(family, "xdp-noise") else { return };
     let mut adapter = pair.adapter().unwrap();
     let interface = adapter.interface().clone();
     let stacks = Stacks::start(&pair, &mut adapter);
@@ -248,7 +294,7 @@ fn arbitrary_frames_do_no_harm() {
     let mut socket = noise.take_sockets().remove(0);
     let mut random = Random::new(77);
     for number in 0..FRAMES {
-        let frame = noise_frame(&mut random, interface.mac.0);
+        let frame = noise_frame(family, &mut random, interface.mac.0);
         let start = Instant::now();
         while !send(&mut socket, &frame).unwrap() {
             assert!(start.elapsed() < PATIENCE, "the socket never has room");
@@ -266,37 +312,12 @@ fn arbitrary_frames_do_no_harm() {
     pair.lab.close().unwrap();
 }
 
-/// A packet for the stack's port, with random bytes after the ports.
-fn random_frame(random: &mut Random, mac: [u8; 6]) -> Vec<u8> {
-    let mut frame = Vec::with_capacity(200);
-    frame.extend(mac);
-    frame.extend([2, 9, 9, 9, 9, 9, 0x08, 0x00]);
-    frame.extend([0x45, 0, 0, 60, 0, 1, 0x40, 0, 64, 6, 0, 0]);
-    frame.extend(CLIENT.octets());
-    frame.extend(SERVER.octets());
-    frame.extend((random.word() as u16).to_be_bytes());
-    frame.extend(OURS.to_be_bytes());
-    frame.extend((0..36 + random.below(100)).map(|_| random.word() as u8));
-    frame
-}
-
-/// The same with a few wrong bytes, or cut.
-fn noise_frame(random: &mut Random, mac: [u8; 6]) -> Vec<u8> {
-    let mut frame = random_frame(random, mac);
-    for _ in 0..random.below(3) {
-        let at = 12 + random.below(frame.len() as u64 - 12) as usize;
-        frame[at] = random.word() as u8;
-    }
-    frame.truncate(14.max(random.below(2 * frame.len() as u64) as usize));
-    frame
-}
-
 /// Each queue has a stack of its own.
-#[test]
-fn connections_of_both_queues_are_served() {
-    let Some(pair) = Pair::with_queues("xdp-queues", 2) else { return };
+fn connections_of_both_queues_are_served(family: Family) {
+    let Some(pair) = Pair::with(family, "xdp-queues", 2) else { return };
     let mut adapter = pair.adapter().unwrap();
     assert_eq!(adapter.interface().queues, 2);
+    pair.introduce(); // a SYN that waited for its neighbour would be repeated, and the repetition come by another queue
     let stacks = Stacks::start(&pair, &mut adapter);
     let streams: Vec<_> = (0..40).map(|_| pair.connect(OURS, PATIENCE).unwrap()).collect();
     streams.iter().for_each(|stream| ask(stream, 0, 1000));
@@ -320,9 +341,9 @@ fn ports_that_the_kernel_may_choose_are_refused_with_the_command() {
 }
 
 /// A veth has no hardware that would complete the checksums.
-#[test]
-fn partial_checksums_are_recognised() {
-    let Some(pair) = Pair::new("xdp-partial") else { return };
+fn partial_checksums_are_recognised(family: Family) {
+    let Some(pair) = Pair::of(family, "xdp-partial") else { return };
+    pair.introduce();
     run(&pair.client, &format!("ethtool -K {CLIENT_END} tx on"));
     let mut adapter = pair.adapter().unwrap();
     let stacks = Stacks::start(&pair, &mut adapter);
@@ -334,19 +355,17 @@ fn partial_checksums_are_recognised() {
 }
 
 /// The kernel does not know these peers before the stack opens connections to them.
-#[test]
-fn the_stack_opens_connections_from_the_shared_address() {
-    let Some(pair) = Pair::new("xdp-opens") else { return };
-    // An address of the client that only a route leads to.
-    let behind = Ipv4Addr::new(198, 51, 100, 9);
-    run(&pair.client, &format!("ip addr add {behind}/32 dev {CLIENT_END}"));
-    run(&pair.server, &format!("ip route add 198.51.100.0/24 via {CLIENT}"));
+fn the_stack_opens_connections_from_the_shared_address(family: Family) {
+    let Some(pair) = Pair::of(family, "xdp-opens") else { return };
+    let ((behind, route), client) = (family.far(), family.client());
+    run(&pair.client, &format!("ip addr add dev {CLIENT_END} {}", family.address_arguments(behind)));
+    run(&pair.server, &format!("ip route add {route} via {client}"));
     start_kernel_echo(&pair.client);
     let mut adapter = pair.adapter().unwrap();
     let to_open = vec![
-        (SocketAddr::from((CLIENT, THEIRS)), Role::Ask(200)),
+        (SocketAddr::from((client, THEIRS)), Role::Ask(200)),
         (SocketAddr::from((behind, THEIRS)), Role::Ask(200)),
-        (SocketAddr::from((CLIENT, 1)), Role::Ask(1)),
+        (SocketAddr::from((client, 1)), Role::Ask(1)),
     ];
     let stacks = Stacks::opening(&pair, &mut adapter, to_open);
     stacks.wait_until_idle();
@@ -355,97 +374,5 @@ fn the_stack_opens_connections_from_the_shared_address() {
     assert_eq!((tally.lost_by(LostReason::Closed), tally.lost_by(LostReason::Refused)), (2, 1), "{tally:?}");
     assert_eq!(counters.resets_sent, 0, "{counters:?}");
     assert!(verdicts_of(&adapter).of(Verdict::ToRange) > 400);
-    pair.lab.close().unwrap();
-}
-
-/// The kernel receives the ICMP errors of the stack's connections, and the stack gets copies.
-#[test]
-fn icmp_errors_reach_the_stack() {
-    let Some(pair) = Pair::new("xdp-icmp") else { return };
-    let far = Ipv4Addr::new(198, 51, 100, 9);
-    run(&pair.server, &format!("ip route add 198.51.100.0/24 via {CLIENT}"));
-    run(&pair.client, "sysctl -qw net.ipv4.ip_forward=1");
-    run(&pair.client, "ip route add unreachable 198.51.100.0/24");
-    let mut adapter = pair.adapter().unwrap();
-    let to_open = vec![(SocketAddr::from((far, THEIRS)), Role::Ask(1))];
-    let stacks = Stacks::opening(&pair, &mut adapter, to_open);
-    let start = Instant::now();
-    // An unreachable host is a temporary error: the stack counts it and goes on.
-    loop {
-        std::thread::sleep(Duration::from_millis(50));
-        let icmp = pair.server.tcp_counters().unwrap()["Icmp:InDestUnreachs"];
-        if icmp > 0 {
-            break;
-        }
-        assert!(start.elapsed() < PATIENCE, "the client does not refuse to forward");
-    }
-    let (_, tally, counters) = stacks.stop().remove(0);
-    assert_eq!(tally.opened, 0, "{tally:?}");
-    assert!(counters.frames_ignored > 0, "{counters:?}");
-    pair.lab.close().unwrap();
-}
-
-/// Waits for the answer for a target that fits.
-fn wait_for(
-    neighbours: &mut KernelNeighbours,
-    target: IpAddr,
-    fits: impl Fn(Option<Mac>) -> bool,
-) -> Option<Mac> {
-    let start = Instant::now();
-    let mut answers = Vec::new();
-    loop {
-        while let Some(resolved) = neighbours.poll().unwrap() {
-            if resolved.target == target && fits(resolved.mac) {
-                return resolved.mac;
-            }
-            answers.push(resolved);
-        }
-        assert!(start.elapsed() < PATIENCE, "no answer for {target} that fits: {answers:?}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-#[test]
-fn the_kernel_resolves_neighbours() {
-    let Some(pair) = Pair::new("xdp-neighbours") else { return };
-    let find = |host: &Host, name| host.run_inside(|| Interface::find(name).unwrap()).unwrap();
-    let (client, server) = (find(&pair.client, CLIENT_END), find(&pair.server, SERVER_END));
-    let mut neighbours = pair.server.run_inside(|| KernelNeighbours::open(&server).unwrap()).unwrap();
-
-    // On the link, although the kernel has not sent a packet there yet.
-    neighbours.ask(CLIENT.into()).unwrap();
-    assert_eq!(wait_for(&mut neighbours, CLIENT.into(), |mac| mac.is_some()), Some(client.mac));
-    // Known already.
-    neighbours.ask(CLIENT.into()).unwrap();
-    assert_eq!(wait_for(&mut neighbours, CLIENT.into(), |_| true), Some(client.mac));
-
-    // Behind a gateway.
-    run(&pair.server, &format!("ip route add 198.51.100.0/24 via {CLIENT}"));
-    let behind = "198.51.100.9".parse().unwrap();
-    neighbours.ask(behind).unwrap();
-    assert_eq!(wait_for(&mut neighbours, behind, |_| true), Some(client.mac));
-
-    // No route, and a route through another interface.
-    for unreachable in ["203.0.113.1", "10.77.0.1"] {
-        let unreachable = unreachable.parse().unwrap();
-        neighbours.ask(unreachable).unwrap();
-        assert_eq!(wait_for(&mut neighbours, unreachable, |_| true), None);
-    }
-    // A neighbour that does not answer.
-    let silent = "10.79.0.99".parse().unwrap();
-    neighbours.ask(silent).unwrap();
-    assert_eq!(wait_for(&mut neighbours, silent, |_| true), None);
-
-    // A neighbour whose address changes: both of its targets learn it.
-    run(&pair.server, &format!("ip neigh replace {CLIENT} lladdr 02:00:00:00:00:77 dev {SERVER_END}"));
-    let changed = Mac([2, 0, 0, 0, 0, 0x77]);
-    let mut left: Vec<IpAddr> = vec![CLIENT.into(), behind];
-    let start = Instant::now();
-    while !left.is_empty() {
-        if let Some(resolved) = neighbours.poll().unwrap() {
-            left.retain(|target| *target != resolved.target || resolved.mac != Some(changed));
-        }
-        assert!(start.elapsed() < PATIENCE, "{left:?} do not learn the changed address");
-    }
     pair.lab.close().unwrap();
 }

@@ -1,6 +1,6 @@
 //! The parameters of a world of user-level stacks, drawn from its seed.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use spillway_tcp::isn::Key;
@@ -169,7 +169,7 @@ impl Plan {
 
     fn settings(&self, rng: &mut Rng, ip: Ipv4Addr, key: Key) -> Settings {
         let mut settings = Settings::new(mac_of(ip), ip, 16, key);
-        let listener = |port, is_gated| Listener { address: SocketAddrV4::new(ip, port), is_gated };
+        let listener = |port, is_gated| Listener { address: SocketAddr::from((ip, port)), is_gated };
         settings.listeners = vec![listener(PORT, false), listener(GATED_PORT, true)];
         settings.mtu = rng.pick(&[576, 1280, 1500, 1500, 1500, 9000]);
         settings.connections_max = 4096;

@@ -46,7 +46,7 @@ impl Rack {
     /// The first stack has the host's address; other stacks with this address accept new connections, too.
     pub(crate) fn new(now: Time, settings: Vec<Settings>, moves: Moves, mut rng: Rng) -> Rack {
         let settings_error = "the settings of the plan are valid";
-        let is_spread = settings.iter().all(|one| one.address == settings[0].address);
+        let is_spread = settings.iter().all(|one| one.addresses == settings[0].addresses);
         let entry = |(index, settings): (usize, Settings)| {
             let ahead =
                 Duration::from_nanos(if index == 0 { 0 } else { rng.log_uniform(1, 1_000_000_000_000) });

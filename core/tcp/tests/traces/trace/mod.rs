@@ -9,17 +9,18 @@ pub mod segment;
 
 use std::collections::VecDeque;
 use std::fmt::Write;
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use spillway_tcp::isn::Key;
-use spillway_tcp::{Counters, Listener, Settings, Stack, StackEvent};
+use spillway_tcp::{Counters, Listener, OwnAddress, Resolver, Settings, Stack, StackEvent};
 use spillway_transport::{LostReason, Time, Transport};
 use spillway_wire::packet::ethernet::Mac;
-use spillway_wire::packet::{checksum, ethernet, ipv4, tcp};
+use spillway_wire::packet::{checksum, ethernet, ipv4, ipv6, tcp};
 use spillway_wire::state::ConnectionState;
 
-pub use frame::{PEER_IP, PEER_MAC, STACK_IP, STACK_MAC};
+use crate::IS_IPV6;
+pub use frame::{PEER_IP, PEER_IP6, PEER_MAC, STACK_IP, STACK_IP6, STACK_MAC};
 pub use peer::{PEER_CLOCK, Peer};
 pub use segment::*;
 
@@ -29,6 +30,20 @@ pub const GATED_PORT: u16 = 81;
 /// Port of the first peer.
 pub const PEER_PORT: u16 = 4000;
 
+/// The address of the stack, and that of its peers.
+pub const STACK: IpAddr = if IS_IPV6 { IpAddr::V6(STACK_IP6) } else { IpAddr::V4(STACK_IP) };
+pub const PEER: IpAddr = if IS_IPV6 { IpAddr::V6(PEER_IP6) } else { IpAddr::V4(PEER_IP) };
+
+/// Offset of the TCP header in frames without IP options or extension headers.
+pub const TCP_OFFSET: usize = if IS_IPV6 { frame::TCP_AT6 } else { frame::TCP_AT };
+/// The segment size of a peer whose SYN has no MSS option.
+pub const MSS_DEFAULT: u16 = if IS_IPV6 { 1220 } else { 536 };
+
+/// The address of this family.
+pub fn either(ipv4: &str, ipv6: &str) -> IpAddr {
+    if IS_IPV6 { ipv6 } else { ipv4 }.parse().expect("an address")
+}
+
 pub fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
@@ -37,14 +52,25 @@ pub fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// The stack's settings. Windows of up to 65,535 bytes: its window fields count bytes, without a scale.
+/// The stack's settings. Windows of up to 65,535 bytes: its window fields count bytes, without a scale. Segments of both
+/// families have up to 1,460 bytes.
 pub fn settings() -> Settings {
-    let listener = |port, is_gated| Listener { address: SocketAddrV4::new(STACK_IP, port), is_gated };
+    let listener = |port, is_gated| Listener { address: SocketAddr::from((STACK, port)), is_gated };
     Settings {
         listeners: vec![listener(UNGATED_PORT, false), listener(GATED_PORT, true)],
         receive_window_max: 65_535,
-        ..Settings::new(STACK_MAC, STACK_IP, 24, Key([7; 16]))
+        mtu: if IS_IPV6 { 1520 } else { 1500 },
+        resolver: if IS_IPV6 { Resolver::Driver } else { Resolver::Arp },
+        ..Settings::new(STACK_MAC, STACK, if IS_IPV6 { 64 } else { 24 }, Key([7; 16]))
     }
+}
+
+/// Adds an IPv6 address with the same two ports, as listeners 2 and 3. [`Trace::transmit`] resolves next hops.
+pub fn add_ipv6(settings: &mut Settings) {
+    settings.resolver = Resolver::Driver;
+    settings.addresses.push(OwnAddress::new(STACK_IP6, 64));
+    let listener = |port, is_gated| Listener { address: SocketAddr::from((STACK_IP6, port)), is_gated };
+    settings.listeners.extend([listener(UNGATED_PORT, false), listener(GATED_PORT, true)]);
 }
 
 pub struct Trace {
@@ -80,6 +106,24 @@ impl Trace {
             last_segment_to: Mac::ZERO,
             log: String::new(),
         }
+    }
+
+    /// A stack that listens at addresses of both families, and one peer with an IPv6 address.
+    pub fn new_ipv6(change: impl FnOnce(&mut Settings)) -> Trace {
+        let mut t = Trace::new(|settings| {
+            add_ipv6(settings);
+            change(settings);
+        });
+        t.peers[0].ip = PEER_IP6.into();
+        t
+    }
+
+    /// [`open_with`](Self::open_with) over IPv6.
+    pub fn open_ipv6(syn: Seg) -> Trace {
+        let mut t = Trace::new_ipv6(|_| {});
+        t.establish(syn);
+        t.grant(65_535);
+        t
     }
 
     /// A connection that a peer has established with the MSS as its only option; a window of 65,535 bytes is granted.
@@ -130,10 +174,16 @@ impl Trace {
             let number = self.peers.len();
             let mut peer = Peer::new(PEER_PORT + number as u16, UNGATED_PORT);
             peer.initial = (number as u32).wrapping_mul(0x9e37_79b9);
+            peer.ip = self.peers[0].ip;
             self.peers.push(peer);
         }
         self.current = index;
         self
+    }
+
+    /// Gives the selected peer another address.
+    pub fn ip_is(&mut self, ip: impl Into<IpAddr>) {
+        self.peer().ip = ip.into();
     }
 
     pub fn peer(&mut self) -> &mut Peer {
@@ -223,28 +273,43 @@ impl Trace {
     pub fn transmit(&mut self) {
         self.poll_events();
         let mut slot = vec![0; self.stack.frame_bytes_max()];
-        while let Some(length) = self.stack.poll_transmit(self.now, &mut slot) {
-            let frame = slot[..length].to_vec();
-            self.on_frame(frame);
+        loop {
+            while let Some(length) = self.stack.poll_transmit(self.now, &mut slot) {
+                let frame = slot[..length].to_vec();
+                self.on_frame(frame);
+            }
+            let Some(target) = self.stack.poll_next_hop_request() else { return };
+            self.stack.set_next_hop(self.now, target, Some(PEER_MAC));
         }
     }
 
     fn on_frame(&mut self, frame: Vec<u8>) {
         self.last_frame.clone_from(&frame);
         let (ethernet, packet) = ethernet::Header::parse(&frame).expect("a valid Ethernet header");
-        if ethernet.kind != ethernet::KIND_IPV4 {
-            self.note('<', &format!("a frame of kind {:#x}", ethernet.kind));
+        let (target, protocol, payload, pseudo) = match ethernet.kind {
+            ethernet::KIND_IPV4 => {
+                let (ip, _, payload) = ipv4::Header::parse(packet).expect("a valid IPv4 header");
+                assert_eq!(ip.source, STACK_IP);
+                let pseudo = checksum::pseudo_v4(ip.source, ip.target, ip.protocol, payload.len() as u32);
+                (IpAddr::from(ip.target), ip.protocol, payload, pseudo)
+            }
+            ethernet::KIND_IPV6 => {
+                let (ip, _, payload) = ipv6::Header::parse(packet).expect("a valid IPv6 header");
+                assert_eq!((ip.source, usize::from(ip.payload_bytes)), (STACK_IP6, packet.len() - 40));
+                let pseudo = checksum::pseudo_v6(ip.source, ip.target, ip.protocol, payload.len() as u32);
+                (IpAddr::from(ip.target), ip.protocol, payload, pseudo)
+            }
+            kind => {
+                self.note('<', &format!("a frame of kind {kind:#x}"));
+                return self.other_frames.push_back(frame);
+            }
+        };
+        if protocol != ipv4::PROTOCOL_TCP {
+            self.note('<', &format!("a packet of protocol {protocol}"));
             return self.other_frames.push_back(frame);
         }
-        let (ip, _, payload) = ipv4::Header::parse(packet).expect("a valid IPv4 header");
-        assert_eq!(ip.source, STACK_IP);
-        if ip.protocol != ipv4::PROTOCOL_TCP {
-            self.note('<', &format!("a packet of protocol {}", ip.protocol));
-            return self.other_frames.push_back(frame);
-        }
-        let pseudo = checksum::pseudo_v4(ip.source, ip.target, ip.protocol, payload.len() as u32);
         let (header, _, payload) = tcp::Header::parse(payload, pseudo).expect("a valid segment");
-        let belongs = |peer: &Peer| peer.ip == ip.target && peer.port == header.target;
+        let belongs = |peer: &Peer| peer.ip == target && peer.port == header.target;
         let Some(index) = self.peers.iter().position(belongs) else {
             return self.other_frames.push_back(frame);
         };
@@ -402,8 +467,17 @@ impl Trace {
         self.peers[self.current].conn.unwrap_or_else(|| self.fail("there is no connection"))
     }
 
-    /// Announces the peers' Ethernet address to the stack, by an ARP request.
+    /// Announces the peers' Ethernet address to the stack, by an ARP request. Over IPv6 the stack asks its driver, because it
+    /// tries to connect.
     pub fn announce_mac(&mut self) {
+        if self.peer().ip.is_ipv6() {
+            let target = SocketAddr::from((self.peer().ip, 9));
+            let conn = self.stack.connect(self.now, target).expect("room for a connection");
+            self.transmit();
+            self.stack.abort(conn);
+            self.transmit();
+            return self.other_frames.clear();
+        }
         let request =
             frame::arp(spillway_wire::packet::arp::Operation::Request, (PEER_MAC, PEER_IP), STACK_IP);
         self.handle(&request);
@@ -414,7 +488,9 @@ impl Trace {
     /// The application connects to the selected peer, whose Ethernet address is known.
     pub fn connect(&mut self) {
         self.note('!', "connect");
-        self.announce_mac();
+        if self.peer().ip.is_ipv4() {
+            self.announce_mac();
+        }
         let (ip, port) = (self.peer().ip, self.peer().port);
         let conn = self.stack.connect(self.now, SocketAddr::from((ip, port))).expect("room for a connection");
         self.peer().conn = Some(conn);

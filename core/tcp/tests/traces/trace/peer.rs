@@ -1,20 +1,21 @@
 //! One scripted peer: the initial numbers that make its traces relative, and the checks of all segments to it.
 
 use std::collections::VecDeque;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use spillway_tcp::StackEvent;
 use spillway_transport::Conn;
 use spillway_wire::packet::tcp::{Flags, Header, Options, SackBlocks, Timestamps};
 
-use super::frame::{self, PEER_IP, TCP_AT};
+use super::PEER;
+use super::frame::{self, TCP_AT, TCP_AT6};
 use super::segment::Seg;
 
 /// The peer's first timestamp.
 pub const PEER_CLOCK: u32 = 1000;
 
 pub struct Peer {
-    pub ip: Ipv4Addr,
+    pub ip: IpAddr,
     pub port: u16,
     pub stack_port: u16,
     pub initial: u32,
@@ -51,7 +52,7 @@ pub struct Peer {
 impl Peer {
     pub fn new(port: u16, stack_port: u16) -> Peer {
         Peer {
-            ip: PEER_IP,
+            ip: PEER,
             port,
             stack_port,
             initial: 0xffff_ff00, // wraps soon
@@ -167,7 +168,8 @@ impl Peer {
         let blocks = header.options.sack.as_slice().iter();
         seg.sack = Some(blocks.map(|(from, to)| (of_peer(*from), of_peer(*to))).collect());
         if self.is_checked {
-            self.check(&seg, header, frame.len() - TCP_AT)?;
+            let tcp_at = if self.ip.is_ipv4() { TCP_AT } else { TCP_AT6 };
+            self.check(&seg, header, frame.len() - tcp_at)?;
         } else {
             self.stack_nxt = seg.seq.unwrap_or(0) + payload.len() as i64;
         }
@@ -179,7 +181,8 @@ impl Peer {
         let has = |flag| header.flags.contains(flag);
         let ensure = |is_right: bool, violation: &str| is_right.then_some(()).ok_or(violation.to_owned());
         let (seq, bytes) = (seg.seq.unwrap_or(0), seg.payload.as_deref().unwrap_or_default());
-        let mss = usize::from(self.mss.unwrap_or(536).max(88)) + 20;
+        let mss_default = if self.ip.is_ipv4() { 536 } else { 1220 };
+        let mss = usize::from(self.mss.unwrap_or(mss_default).max(88)) + 20;
         ensure(bytes.is_empty() || tcp_bytes <= mss, "larger than the peer's MSS (MUST-16)")?;
         if !bytes.is_empty() {
             let sent = usize::try_from(seq - 1).ok().and_then(|at| self.sent.get(at..at + bytes.len()));

@@ -14,12 +14,16 @@ pub const MESSAGE_BYTES_MIN: usize = 8;
 
 /// Checks length and checksum. Returns the first [`MESSAGE_BYTES_MIN`] bytes and the rest.
 fn split_verified(bytes: &[u8], pseudo: Sum) -> Result<(&[u8; MESSAGE_BYTES_MIN], &[u8]), PacketError> {
-    let (head, rest) =
-        bytes.split_first_chunk::<MESSAGE_BYTES_MIN>().ok_or(PacketError::Truncated(Layer::Icmp))?;
+    let parts = split(bytes)?;
     if pseudo.add_bytes(bytes).finish() != 0 {
         return Err(PacketError::Checksum(Layer::Icmp));
     }
-    Ok((head, rest))
+    Ok(parts)
+}
+
+/// Checks only the length. Returns the first [`MESSAGE_BYTES_MIN`] bytes and the rest.
+fn split(bytes: &[u8]) -> Result<(&[u8; MESSAGE_BYTES_MIN], &[u8]), PacketError> {
+    bytes.split_first_chunk::<MESSAGE_BYTES_MIN>().ok_or(PacketError::Truncated(Layer::Icmp))
 }
 
 /// Writes type, code and checksum before the body, which `out` already holds.

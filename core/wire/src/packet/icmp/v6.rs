@@ -5,7 +5,7 @@ use core::net::Ipv6Addr;
 use super::super::checksum::Sum;
 use super::super::ethernet::Mac;
 use super::super::{Layer, PacketError};
-use super::{MESSAGE_BYTES_MIN, TYPE_TO_CHECKSUM_BYTES, emit_head, split_verified, two_numbers};
+use super::{MESSAGE_BYTES_MIN, TYPE_TO_CHECKSUM_BYTES, emit_head, split, split_verified, two_numbers};
 
 const UNREACHABLE: u8 = 1;
 const PACKET_TOO_BIG: u8 = 2;
@@ -107,7 +107,19 @@ impl<'a> Message<'a> {
     /// Parses the payload of an IPv6 packet. `pseudo` is the pseudo-header's sum. For neighbour discovery the caller
     /// must check [`NEIGHBOUR_HOP_LIMIT`].
     pub fn parse(bytes: &'a [u8], pseudo: Sum) -> Result<Message<'a>, PacketError> {
-        let (&[kind, code, _, _, a, b, c, d], rest) = split_verified(bytes, pseudo)?;
+        Message::of_parts(bytes, split_verified(bytes, pseudo)?)
+    }
+
+    /// Parses a message as a raw socket receives it: without the IPv6 header, and after the kernel has verified the
+    /// checksum (RFC 3542 §3.1).
+    pub fn parse_verified(bytes: &'a [u8]) -> Result<Message<'a>, PacketError> {
+        Message::of_parts(bytes, split(bytes)?)
+    }
+
+    fn of_parts(
+        bytes: &'a [u8],
+        (&[kind, code, _, _, a, b, c, d], rest): (&[u8; MESSAGE_BYTES_MIN], &'a [u8]),
+    ) -> Result<Message<'a>, PacketError> {
         let (ident, sequence) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
         Ok(match (kind, code) {
             (UNREACHABLE, code) => Message::Unreachable { code, inner: rest },
@@ -355,6 +367,15 @@ mod tests {
         }
         let parsed = Message::parse(&bytes, Sum::ZERO);
         assert_eq!(parsed, Err(PacketError::Checksum(Layer::Icmp)), "the checksum covers the addresses");
+    }
+
+    #[test]
+    fn the_checksum_of_a_verified_message_is_not_compared() {
+        let message = Message::PacketTooBig { mtu: 1300, inner: &[0x60; 48] };
+        let mut bytes = emitted(&message);
+        bytes[2] ^= 1;
+        assert_eq!(Message::parse_verified(&bytes), Ok(message));
+        assert_eq!(Message::parse_verified(&bytes[..7]), Err(PacketError::Truncated(Layer::Icmp)));
     }
 
     proptest! {

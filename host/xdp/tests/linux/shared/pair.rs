@@ -1,7 +1,7 @@
 //! Two hosts with a cable, stacks beside the kernel of one of them, and echo servers of the kernel.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,8 +23,46 @@ pub const OURS: u16 = 7000;
 /// The kernel's echo server, TCP and UDP.
 pub const THEIRS: u16 = 8000;
 
+/// The family of a pair's addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    pub fn client(self) -> IpAddr {
+        self.pick(CLIENT, CLIENT_IPV6)
+    }
+
+    pub fn server(self) -> IpAddr {
+        self.pick(SERVER, SERVER_IPV6)
+    }
+
+    /// An address that only a route leads to, and a prefix for that route.
+    pub fn far(self) -> (IpAddr, &'static str) {
+        let ip = self.pick(Ipv4Addr::new(198, 51, 100, 9), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 9));
+        (ip, if self == Family::V4 { "198.51.100.0/24" } else { "2001:db8::/64" })
+    }
+
+    /// The length of the link's prefix in bits.
+    fn prefix(self) -> u8 {
+        if self == Family::V4 { 24 } else { 64 }
+    }
+
+    /// Arguments of `ip address add`: an IPv6 address would not be used for a second (duplicate address detection).
+    pub fn address_arguments(self, ip: IpAddr) -> String {
+        format!("{ip}/{}{}", self.prefix(), if self == Family::V4 { "" } else { " nodad" })
+    }
+
+    fn pick(self, v4: Ipv4Addr, v6: Ipv6Addr) -> IpAddr {
+        if self == Family::V4 { v4.into() } else { v6.into() }
+    }
+}
+
 /// Two hosts with a cable between them. Its packets have checksums, as those of real ones.
 pub struct Pair {
+    pub family: Family,
     pub lab: Lab,
     pub client: Host,
     pub server: Host,
@@ -36,14 +74,20 @@ pub const CLIENT_END: &str = "two0";
 pub const SERVER_END: &str = "two1";
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 1);
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 2);
+pub const CLIENT_IPV6: Ipv6Addr = Ipv6Addr::new(0xfd79, 0, 0, 0, 0, 0, 0, 1);
+pub const SERVER_IPV6: Ipv6Addr = Ipv6Addr::new(0xfd79, 0, 0, 0, 0, 0, 0, 2);
 
 impl Pair {
     pub fn new(name: &str) -> Option<Pair> {
-        Pair::with_queues(name, 1)
+        Pair::with(Family::V4, name, 1)
+    }
+
+    pub fn of(family: Family, name: &str) -> Option<Pair> {
+        Pair::with(family, name, 1)
     }
 
     /// A cable with this many queues in each direction.
-    pub fn with_queues(name: &str, queues: usize) -> Option<Pair> {
+    pub fn with(family: Family, name: &str, queues: usize) -> Option<Pair> {
         if skipped() {
             return None;
         }
@@ -56,20 +100,47 @@ impl Pair {
             "ip link add {CLIENT_END} {queues} type veth peer name {SERVER_END} {queues} netns {namespace}"
         );
         run(&client, &add);
-        for (host, interface, address) in [(&client, CLIENT_END, CLIENT), (&server, SERVER_END, SERVER)] {
+        for (host, interface, address) in
+            [(&client, CLIENT_END, family.client()), (&server, SERVER_END, family.server())]
+        {
+            if family == Family::V6 {
+                allow_ipv6(host);
+            }
             run(host, &format!("ethtool -K {interface} tx off tso off gro on"));
-            run(host, &format!("ip addr add {address}/24 dev {interface}"));
+            run(host, &format!("ip addr add dev {interface} {}", family.address_arguments(address)));
             run(host, &format!("ip link set {interface} up"));
         }
-        Some(Pair { lab, client, server })
+        let pair = Pair { family, lab, client, server };
+        pair.wait_for_route();
+        Some(pair)
+    }
+
+    /// Waits until the server has a route to the client: over IPv6 it appears some time after the cable is up.
+    fn wait_for_route(&self) {
+        let (start, client) = (Instant::now(), self.family.client().to_string());
+        loop {
+            let mut process = self.server.spawn(&Launch::new("ip").args(["route", "get", &client])).unwrap();
+            let is_found = process.wait(PATIENCE).unwrap().success();
+            if is_found && process.stdout().unwrap().contains(SERVER_END) {
+                return;
+            }
+            assert!(start.elapsed() < PATIENCE, "no route to the client");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Lets both kernels resolve each other, for tests in which the first packet must not wait for that.
+    pub fn introduce(&self) {
+        run(&self.client, &format!("ping -c 1 -w 20 {}", self.family.server()));
     }
 
     /// Shares the server's interface.
     pub fn adapter(&self) -> Result<Adapter, AdapterError> {
+        let server = self.family.server();
         let open = || {
             Adapter::open(SERVER_END, SocketOptions::default(), |steer| {
-                steer.set_address(SERVER.into(), &AddressRule { ports: Some(PORTS), is_separate: false })?;
-                steer.add_endpoint(Endpoint { protocol: Protocol::Tcp, address: (SERVER, OURS).into() })
+                steer.set_address(server, &AddressRule { ports: Some(PORTS), is_separate: false })?;
+                steer.add_endpoint(Endpoint { protocol: Protocol::Tcp, address: (server, OURS).into() })
             })
         };
         self.server.run_inside(open).unwrap()
@@ -77,12 +148,17 @@ impl Pair {
 
     /// Connects the client to a port of the server.
     pub fn connect(&self, port: u16, timeout: Duration) -> std::io::Result<TcpStream> {
-        let target = SocketAddr::from((SERVER, port));
+        let target = SocketAddr::from((self.family.server(), port));
         let stream = self.client.run_inside(|| TcpStream::connect_timeout(&target, timeout)).unwrap()?;
         patient(&stream);
         stream.set_nodelay(true)?;
         Ok(stream)
     }
+}
+
+/// The laboratory's hosts have no IPv6 by default.
+pub fn allow_ipv6(host: &Host) {
+    run(host, "sysctl -qw net.ipv6.conf.all.disable_ipv6=0 net.ipv6.conf.default.disable_ipv6=0");
 }
 
 /// Runs a command on a host.
@@ -110,8 +186,9 @@ impl Stacks {
 
     /// With connections that the first stack opens.
     pub fn opening(pair: &Pair, adapter: &mut Adapter, mut to_open: Vec<(SocketAddr, Role)>) -> Stacks {
-        let mut settings = Settings::new(adapter.interface().mac, SERVER, 24, Key([7; 16]));
-        settings.listeners.push(Listener { address: SocketAddrV4::new(SERVER, OURS), is_gated: false });
+        let server = pair.family.server();
+        let mut settings = Settings::new(adapter.interface().mac, server, pair.family.prefix(), Key([7; 16]));
+        settings.listeners.push(Listener { address: SocketAddr::from((server, OURS)), is_gated: false });
         (settings.resolver, settings.ports) = (Resolver::Driver, PORTS);
         let interface = adapter.interface().clone();
         let mut stacks = Stacks { stop: Stop::new().unwrap(), threads: vec![], counts: vec![] };
@@ -155,7 +232,9 @@ impl Stacks {
 pub fn start_kernel_echo(host: &Host) {
     let (listener, datagrams) = host
         .run_inside(|| {
-            (TcpListener::bind(("0.0.0.0", THEIRS)).unwrap(), UdpSocket::bind(("0.0.0.0", THEIRS)).unwrap())
+            // Both families, if the host has both.
+            let any = TcpListener::bind(("::", THEIRS)).map_or("0.0.0.0", |_| "::");
+            (TcpListener::bind((any, THEIRS)).unwrap(), UdpSocket::bind((any, THEIRS)).unwrap())
         })
         .unwrap();
     std::thread::spawn(move || {

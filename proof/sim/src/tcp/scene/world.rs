@@ -1,7 +1,7 @@
 //! The world of a scene: its hosts and paths. Handles all events in order of time.
 
 use std::cell::RefCell;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,7 +69,7 @@ fn stack_settings(rng: &mut Rng, node: usize, is_gated: bool) -> Settings {
     let mut key = [0; 16];
     rng.fill(&mut key);
     let mut settings = Settings::new(mac_of(ip), ip, 24, Key(key));
-    let listener = |port, is_gated| Listener { address: SocketAddrV4::new(ip, port), is_gated };
+    let listener = |port, is_gated| Listener { address: SocketAddr::from((ip, port)), is_gated };
     settings.listeners = match node {
         SERVER => vec![listener(PORTS[1], false)],
         CLIENTS => Vec::new(),

@@ -65,7 +65,7 @@ impl Running<Tap> {
         plan: &Plan,
     ) -> Result<Running<Tap>, Error> {
         drain(&mut tap)?;
-        let listener = Listener { address, is_gated: plan.gate.is_some() };
+        let listener = Listener { address: address.into(), is_gated: plan.gate.is_some() };
         let mut settings = Settings::new(MAC, *address.ip(), 24, Key([7; 16]));
         (settings.mtu, settings.listeners) = (MTU, vec![listener]);
         settings.recovery.algorithm = algorithm;

@@ -72,7 +72,7 @@ impl Scene {
     fn new(clients: usize) -> Result<Scene, String> {
         let settings = Settings {
             mtu: MTU,
-            listeners: vec![Listener { address: SERVER, is_gated: false }],
+            listeners: vec![Listener { address: SERVER.into(), is_gated: false }],
             ..Settings::new(SERVER_MAC, *SERVER.ip(), 24, isn::Key([8; 16]))
         };
         let mut server = Stack::new(Time::ZERO, settings).map_err(|error| error.to_string())?;

@@ -13,7 +13,7 @@ use crate::experiments::common::script::{Frames, MTU, STACK_IP, STACK_MAC, liste
 pub fn stack(is_gated: bool) -> Result<Stack, String> {
     let settings = Settings {
         mtu: MTU,
-        listeners: vec![Listener { address: listener(), is_gated }],
+        listeners: vec![Listener { address: listener().into(), is_gated }],
         ..Settings::new(STACK_MAC, STACK_IP, 24, Key([7; 16]))
     };
     Stack::new(Time::ZERO, settings).map_err(|error| error.to_string())

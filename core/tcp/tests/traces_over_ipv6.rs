@@ -1,0 +1,38 @@
+//! The rules of `traces` that hold for both families, over IPv6. What belongs to IPv6 alone is in `traces/ipv6.rs`.
+
+const IS_IPV6: bool = true;
+
+macro_rules! rules {
+    ($($name:ident: $path:literal,)*) => {
+        $(#[path = $path] mod $name;)*
+    };
+}
+
+#[allow(dead_code, reason = "some of it is only for the traces over IPv4")]
+#[path = "traces/trace/mod.rs"]
+mod trace;
+
+rules! {
+    acceptance: "traces/acceptance.rs",
+    acks: "traces/acks.rs",
+    anything: "traces/anything.rs",
+    closing: "traces/closing.rs",
+    cookies: "traces/cookies.rs",
+    flood: "traces/flood.rs",
+    gate: "traces/gate.rs",
+    give_up: "traces/give_up.rs",
+    handshake: "traces/handshake.rs",
+    keep_alive: "traces/keep_alive.rs",
+    long_streams: "traces/long_streams.rs",
+    memory: "traces/memory.rs",
+    moved: "traces/moved.rs",
+    paws: "traces/paws.rs",
+    persist: "traces/persist.rs",
+    reassembly: "traces/reassembly.rs",
+    resets: "traces/resets.rs",
+    sack: "traces/sack.rs",
+    silly: "traces/silly.rs",
+    simultaneous: "traces/simultaneous.rs",
+    time_wait: "traces/time_wait.rs",
+    windows: "traces/windows.rs",
+}
