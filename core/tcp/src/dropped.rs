@@ -133,7 +133,7 @@ impl fmt::Display for Dropping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(segment) = &self.segment {
             let DroppedSegment { flow, seq, ack, flags, payload_bytes } = segment;
-            write!(f, "{} > {} {flags} {seq}+{payload_bytes} ack {ack}: ", flow.peer, flow.local)?;
+            write!(f, "{} > {} {flags} {seq}+{payload_bytes} ack {ack}: ", flow.peer(), flow.local())?;
         }
         self.reason.fmt(f)
     }

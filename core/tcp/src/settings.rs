@@ -432,7 +432,7 @@ mod tests {
     #[test]
     fn the_segment_size_is_what_the_headers_of_the_family_leave() {
         let flow =
-            |local: &str, peer: &str| Flow { local: local.parse().unwrap(), peer: peer.parse().unwrap() };
+            |local: &str, peer: &str| Flow::new(local.parse().unwrap(), peer.parse().unwrap()).unwrap();
         assert_eq!(both().mss(&flow("10.0.0.1:1", "10.0.0.2:1")), 1460);
         assert_eq!(both().mss(&flow("[fd00::1]:1", "[fd00::2]:1")), 1440);
     }

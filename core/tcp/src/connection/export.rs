@@ -24,8 +24,8 @@ impl Connection {
         };
         let agreed = &self.agreed;
         Ok(ConnectionState {
-            local: self.flow.local,
-            peer: self.flow.peer,
+            local: self.flow.local(),
+            peer: self.flow.peer(),
             stage,
             listener: self.listener,
             sending: self.export_sending(),

@@ -124,7 +124,7 @@ impl Connection {
         self.acking.is_due |= core::mem::take(&mut self.repeat_syn);
         self.acknowledge_syn(cx.now, ack);
         self.last_received_at = cx.now;
-        let event = StackEvent::Opened { peer: self.flow.peer, listener: self.listener };
+        let event = StackEvent::Opened { peer: self.flow.peer(), listener: self.listener };
         cx.events.push(self.conn, event);
     }
 }

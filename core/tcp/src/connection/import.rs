@@ -10,7 +10,7 @@ use super::receiving::Receiving;
 use super::send_queue::SendQueue;
 use super::window::PeerWindow;
 use super::{Connection, Opening, State};
-use crate::flow::{Flow, canonical};
+use crate::flow::Flow;
 use crate::moving::{self, ImportError};
 use crate::reassembly::Reassembly;
 use crate::recovery::{self, Recovery};
@@ -28,10 +28,10 @@ fn ensure(is_right: bool, what: &'static str) -> Checked<()> {
 
 /// The ends of an imported connection.
 fn import_flow(settings: &Settings, state: &ConnectionState) -> Checked<Flow> {
-    let flow = Flow { local: canonical(state.local), peer: canonical(state.peer) };
-    ensure(flow.local.is_ipv6() == flow.peer.is_ipv6(), "addresses of two families")?;
-    ensure(flow.peer.port() != 0 && flow.local.port() != 0, "a port of 0")?;
-    settings.check_family(flow.local.ip()).map_err(|_| ImportError::Family)?;
+    let flow = Flow::new(state.local, state.peer);
+    let flow = flow.ok_or(ImportError::Contradiction("addresses of two families"))?;
+    ensure(flow.peer_port() != 0 && flow.local_port() != 0, "a port of 0")?;
+    settings.check_family(flow.local().ip()).map_err(|_| ImportError::Family)?;
     Ok(flow)
 }
 

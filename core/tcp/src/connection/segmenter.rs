@@ -1,6 +1,9 @@
 //! Chooses the next segment, and writes it (RFC 9293 §3.7, §3.8.6.2.1).
 
+use core::net::Ipv6Addr;
+
 use spillway_transport::Time;
+use spillway_wire::packet::checksum::Sum;
 use spillway_wire::packet::ethernet::{self, Mac};
 use spillway_wire::packet::tcp::{self, Flags, Options, SackBlocks, Timestamps};
 use spillway_wire::packet::{checksum, ipv4, ipv6};
@@ -8,7 +11,7 @@ use spillway_wire::packet::{checksum, ipv4, ipv6};
 use super::accept_segment::TimestampState;
 use super::receiving::{Advertised, WindowUpdate};
 use super::{Connection, State};
-use crate::flow::{Addresses, Flow};
+use crate::flow::{Addresses, Flow, TCP_AT_V4};
 use crate::narrow::{in_memory, in_packet};
 use crate::seq::{FIRST, Seq};
 use crate::settings::Settings;
@@ -241,7 +244,7 @@ impl Connection {
         if bytes > 0 {
             self.queue.copy(from, &mut slot[payload_at..payload_at + bytes]);
         }
-        write_headers(settings, self.flow, target, &header, bytes, slot)
+        write_headers(settings, &self.flow, target, &header, bytes, slot)
     }
 
     /// The header of a segment other than a SYN, with these flags besides ACK.
@@ -251,8 +254,8 @@ impl Connection {
         let timestamps = timestamps.map(|ours| Timestamps { value: ours.now(now), echo: ours.recent });
         let sack = if self.may_have_sack_blocks() { self.sack_blocks() } else { SackBlocks::default() };
         tcp::Header {
-            source: self.flow.local.port(),
-            target: self.flow.peer.port(),
+            source: self.flow.local_port(),
+            target: self.flow.peer_port(),
             seq: self.base.low(from),
             ack: self.receiving.base.low(advertised.acknowledged),
             flags: flags | Flags::ACK,
@@ -278,8 +281,8 @@ impl Connection {
         let option = |ours: TimestampState| Timestamps { value: ours.now(now), echo: echo(ours.recent) };
         let scale = if is_answer { self.receiving.scale } else { settings.window_scale() };
         let header = tcp::Header {
-            source: self.flow.local.port(),
-            target: self.flow.peer.port(),
+            source: self.flow.local_port(),
+            target: self.flow.peer_port(),
             seq: self.base.low(FIRST),
             ack,
             flags,
@@ -293,7 +296,7 @@ impl Connection {
                 sack: SackBlocks::default(),
             },
         };
-        write_headers(settings, self.flow, target, &header, 0, slot)
+        write_headers(settings, &self.flow, target, &header, 0, slot)
     }
 
     #[inline]
@@ -334,41 +337,52 @@ impl Connection {
 #[inline(always)]
 pub(crate) fn write_headers(
     settings: &Settings,
-    flow: Flow,
+    flow: &Flow,
     target: Mac,
     header: &tcp::Header,
     payload_bytes: usize,
     slot: &mut [u8],
 ) -> usize {
-    let (tcp_at, tcp_bytes) = (flow.tcp_at(), header.header_bytes() + payload_bytes);
+    let tcp_bytes = header.header_bytes() + payload_bytes;
     let length = u32::from(in_packet(tcp_bytes));
-    let pseudo = match flow.addresses() {
-        Addresses::V4 { local, peer } => checksum::pseudo_v4(local, peer, ipv4::PROTOCOL_TCP, length),
-        Addresses::V6 { local, peer } => checksum::pseudo_v6(local, peer, ipv4::PROTOCOL_TCP, length),
-    };
-    header.emit(&mut slot[tcp_at..tcp_at + tcp_bytes], payload_bytes, pseudo);
+    match *flow.addresses() {
+        Addresses::V4 { local, peer } => {
+            let pseudo = checksum::pseudo_v4(local, peer, ipv4::PROTOCOL_TCP, length);
+            header.emit(&mut slot[TCP_AT_V4..TCP_AT_V4 + tcp_bytes], payload_bytes, pseudo);
+        }
+        Addresses::V6 { local, peer } => {
+            let pseudo = checksum::pseudo_v6(local, peer, ipv4::PROTOCOL_TCP, length);
+            emit_over_ipv6(header, payload_bytes, pseudo, &mut slot[flow.tcp_at()..]);
+        }
+    }
     write_network(settings, flow, target, ipv4::PROTOCOL_TCP, tcp_bytes, slot)
 }
 
+/// A function of its own, so that the code of IPv4, which is inlined, stays short.
+#[inline(never)]
+fn emit_over_ipv6(header: &tcp::Header, payload_bytes: usize, pseudo: Sum, out: &mut [u8]) {
+    header.emit(out, payload_bytes, pseudo);
+}
+
 /// Writes the Ethernet and IP headers before a payload that is already in place, and returns the frame's length.
-#[inline]
+#[inline(always)]
 pub(crate) fn write_network(
     settings: &Settings,
-    flow: Flow,
+    flow: &Flow,
     target: Mac,
     protocol: u8,
     payload_bytes: usize,
     slot: &mut [u8],
 ) -> usize {
-    let (ttl, dscp_ecn, payload_length) = (settings.ttl, settings.dscp << 2, in_packet(payload_bytes));
-    let kind = match flow.addresses() {
+    let payload_length = in_packet(payload_bytes);
+    let kind = match *flow.addresses() {
         Addresses::V4 { local, peer } => {
             let packet = ipv4::Header {
                 source: local,
                 target: peer,
                 protocol,
-                ttl,
-                dscp_ecn,
+                ttl: settings.ttl,
+                dscp_ecn: settings.dscp << 2,
                 ident: 0, // not used in packets that are never fragmented (RFC 6864 §4.1)
                 dont_fragment: true,
                 payload_bytes: payload_length,
@@ -377,24 +391,35 @@ pub(crate) fn write_network(
             ethernet::KIND_IPV4
         }
         Addresses::V6 { local, peer } => {
-            let packet = ipv6::Header {
-                source: local,
-                target: peer,
-                protocol,
-                hop_limit: ttl,
-                dscp_ecn,
-                // No label (RFC 6437 §3): routers that balance load have the ports, as for IPv4, and a label would change when
-                // the connection moves to a host with another key.
-                flow_label: 0,
-                payload_bytes: payload_length,
-            };
-            emit_at(slot, ethernet::HEADER_BYTES, |head| packet.emit(head));
+            write_ipv6(settings, (local, peer), protocol, payload_length, slot);
             ethernet::KIND_IPV6
         }
     };
     let frame = ethernet::Header { target, source: settings.mac, kind };
     emit_at(slot, 0, |head| frame.emit(head));
     flow.tcp_at() + payload_bytes
+}
+
+#[inline(never)]
+fn write_ipv6(
+    settings: &Settings,
+    (source, target): (Ipv6Addr, Ipv6Addr),
+    protocol: u8,
+    payload_bytes: u16,
+    slot: &mut [u8],
+) {
+    let packet = ipv6::Header {
+        source,
+        target,
+        protocol,
+        hop_limit: settings.ttl,
+        dscp_ecn: settings.dscp << 2,
+        // No label (RFC 6437 §3): routers that balance load have the ports, as for IPv4, and a label would change when the
+        // connection moves to a host with another key.
+        flow_label: 0,
+        payload_bytes,
+    };
+    emit_at(slot, ethernet::HEADER_BYTES, |head| packet.emit(head));
 }
 
 /// Writes a header of fixed length at an offset of the slot.

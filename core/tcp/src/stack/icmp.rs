@@ -1,7 +1,7 @@
 //! ICMP: answers `ping` (RFC 1122 §3.2.2.6), and acts on errors from routers that are plausible (RFC 9293 §3.9.2.2, RFC
 //! 5927), those of ICMP for IPv6 too (RFC 4443, RFC 8201).
 
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::net::{Ipv4Addr, Ipv6Addr};
 
 use spillway_transport::{LostReason, Time};
 use spillway_wire::packet::checksum::Sum;
@@ -11,7 +11,7 @@ use spillway_wire::packet::{PacketError, icmp, ipv4, ipv6, tcp};
 use super::Stack;
 use super::replies::Reply;
 use crate::dropped::Dropped;
-use crate::flow::Flow;
+use crate::flow::{Addresses, Flow};
 use crate::settings::{IPV6_MTU_MIN, Resolver};
 
 /// What an error says of the connection whose segment it quotes.
@@ -81,7 +81,8 @@ impl Stack {
             let is_ours =
                 header.protocol == ipv4::PROTOCOL_TCP && ours.is_none_or(|ours| ours == header.source);
             let segment = tcp::Quoted::parse(payload).ok().filter(|_| is_ours)?;
-            Some((header.source.into(), header.target.into(), segment))
+            let addresses = Addresses::V6 { local: header.source, peer: header.target };
+            Some((addresses, segment))
         });
         self.handle_error(quoted, error);
     }
@@ -112,7 +113,7 @@ impl Stack {
         let quoted = ipv4::Header::parse_quoted(inner).ok().and_then(|(header, payload)| {
             let is_ours = header.protocol == ipv4::PROTOCOL_TCP && header.source == ours;
             let segment = tcp::Quoted::parse(payload).ok().filter(|_| is_ours)?;
-            Some((header.source.into(), header.target.into(), segment))
+            Some((Addresses::V4 { local: header.source, peer: header.target }, segment))
         });
         let error = match code {
             icmp::v4::CODE_FRAGMENTATION_NEEDED => RouterError::TooLarge(next_hop_mtu),
@@ -122,14 +123,11 @@ impl Stack {
         self.handle_error(quoted, error);
     }
 
-    /// Acts on an error only if it quotes a segment in flight: other errors may be forged (RFC 5927 §4.1). `quoted`: source,
-    /// target and numbers of the quoted segment.
-    fn handle_error(&mut self, quoted: Option<(IpAddr, IpAddr, tcp::Quoted)>, error: RouterError) {
-        let Some((local, peer, segment)) = quoted else { return self.count_drop(Dropped::UnrelatedError) };
-        let flow = Flow {
-            local: SocketAddr::new(local, segment.source),
-            peer: SocketAddr::new(peer, segment.target),
-        };
+    /// Acts on an error only if it quotes a segment in flight: other errors may be forged (RFC 5927 §4.1). `quoted`: the
+    /// addresses and numbers of the quoted segment.
+    fn handle_error(&mut self, quoted: Option<(Addresses, tcp::Quoted)>, error: RouterError) {
+        let Some((addresses, segment)) = quoted else { return self.count_drop(Dropped::UnrelatedError) };
+        let flow = Flow::between(addresses, segment.source, segment.target);
         let Some(conn) = self.table.find(&flow) else { return self.count_drop(Dropped::UnrelatedError) };
         self.with(conn, |connection, cx| {
             if !connection.is_in_flight(segment.seq) {

@@ -1,7 +1,5 @@
 //! Input: from a received frame to the connection.
 
-use core::net::{IpAddr, SocketAddr};
-
 use spillway_transport::{Conn, Time};
 use spillway_wire::packet::ethernet::{self, Mac};
 use spillway_wire::packet::{PacketError, arp, checksum, ipv4, ipv6, tcp};
@@ -12,10 +10,21 @@ use super::replies::Reply;
 use super::time_wait::Answer;
 use crate::dropped::{Dropped, DroppedSegment};
 use crate::event::Delivery;
-use crate::flow::Flow;
+use crate::flow::{Addresses, Flow};
 use crate::narrow::in_packet;
 use crate::neighbour::LearnedFrom;
 use crate::settings::Resolver;
+
+/// A TCP segment in a received frame.
+struct Segment<'a> {
+    addresses: Addresses,
+    /// The sum of the pseudo-header.
+    pseudo: checksum::Sum,
+    /// Header and payload.
+    bytes: &'a [u8],
+    /// Offset of the segment in the frame.
+    at: usize,
+}
 
 impl Stack {
     /// Handles a received frame. Pass its delivery to the application, then call [`poll_event`](Self::poll_event) until
@@ -31,20 +40,21 @@ impl Stack {
             Err(error) => return self.drop_frame(error.into()),
         };
         let is_ours = header.target == self.settings.mac;
-        match header.kind {
+        let segment = match header.kind {
             ethernet::KIND_IPV4 if is_ours && header.source.is_unicast() => {
-                return self.handle_ipv4(header.source, packet);
+                self.handle_ipv4(header.source, packet)?
             }
-            ethernet::KIND_IPV6 if is_ours && header.source.is_unicast() => {
-                return self.handle_ipv6(header.source, packet);
+            ethernet::KIND_IPV6 if is_ours && header.source.is_unicast() => self.handle_ipv6(packet)?,
+            ethernet::KIND_ARP if is_ours || header.target == Mac::BROADCAST => {
+                self.handle_arp(packet);
+                return None;
             }
-            ethernet::KIND_ARP if is_ours || header.target == Mac::BROADCAST => self.handle_arp(packet),
             ethernet::KIND_IPV4 | ethernet::KIND_IPV6 | ethernet::KIND_ARP => {
-                self.count_drop(Dropped::NotForUs)
+                return self.drop_frame(Dropped::NotForUs);
             }
-            _ => self.count_drop(Dropped::UnknownProtocol),
-        }
-        None
+            _ => return self.drop_frame(Dropped::UnknownProtocol),
+        };
+        self.handle_tcp(header.source, &segment)
     }
 
     /// Counts the frame as dropped; always returns `None`.
@@ -80,7 +90,9 @@ impl Stack {
         }
     }
 
-    fn handle_ipv4(&mut self, source: Mac, packet: &[u8]) -> Option<Delivery> {
+    /// Handles an IPv4 packet, unless it holds a TCP segment: that is returned.
+    #[inline]
+    fn handle_ipv4<'a>(&mut self, source: Mac, packet: &'a [u8]) -> Option<Segment<'a>> {
         let (header, header_bytes, payload) = match ipv4::Header::parse(packet) {
             Ok(parsed) => parsed,
             Err(error) => return self.drop_frame(error.into()),
@@ -90,9 +102,12 @@ impl Stack {
             // Imported connections keep their addresses, to which ICMP errors are sent as well.
             ipv4::PROTOCOL_TCP if is_for_us || self.has_moved_here => {
                 let length = u32::from(in_packet(payload.len()));
-                let pseudo = checksum::pseudo_v4(header.source, header.target, ipv4::PROTOCOL_TCP, length);
-                let ends = (header.target.into(), header.source.into());
-                return self.handle_tcp(source, ends, payload, pseudo, ethernet::HEADER_BYTES + header_bytes);
+                return Some(Segment {
+                    addresses: Addresses::V4 { local: header.target, peer: header.source },
+                    pseudo: checksum::pseudo_v4(header.source, header.target, ipv4::PROTOCOL_TCP, length),
+                    bytes: payload,
+                    at: ethernet::HEADER_BYTES + header_bytes,
+                });
             }
             ipv4::PROTOCOL_ICMP if is_for_us || self.has_moved_here => {
                 if self.settings.is_peer(header.source.into()) {
@@ -107,7 +122,10 @@ impl Stack {
         None
     }
 
-    fn handle_ipv6(&mut self, source: Mac, packet: &[u8]) -> Option<Delivery> {
+    /// Handles an IPv6 packet, unless it holds a TCP segment: that is returned. A function of its own, so that the code of
+    /// IPv4, which is inlined, stays short.
+    #[inline(never)]
+    fn handle_ipv6<'a>(&mut self, packet: &'a [u8]) -> Option<Segment<'a>> {
         let (header, header_bytes, payload) = match ipv6::Header::parse(packet) {
             Ok(parsed) => parsed,
             Err(error) => return self.drop_frame(error.into()),
@@ -117,8 +135,12 @@ impl Stack {
         let pseudo = checksum::pseudo_v6(header.source, header.target, header.protocol, length);
         match header.protocol {
             ipv4::PROTOCOL_TCP if is_for_us => {
-                let ends = (header.target.into(), header.source.into());
-                return self.handle_tcp(source, ends, payload, pseudo, ethernet::HEADER_BYTES + header_bytes);
+                return Some(Segment {
+                    addresses: Addresses::V6 { local: header.target, peer: header.source },
+                    pseudo,
+                    bytes: payload,
+                    at: ethernet::HEADER_BYTES + header_bytes,
+                });
             }
             ipv6::PROTOCOL_ICMP if is_for_us => {
                 if self.settings.is_peer(header.source.into()) {
@@ -133,14 +155,10 @@ impl Stack {
         None
     }
 
-    /// Handles a segment at offset `at` of the frame. `pseudo`: the pseudo-header's sum.
     fn handle_tcp(
         &mut self,
         mac: Mac,
-        (ours, theirs): (IpAddr, IpAddr),
-        segment: &[u8],
-        pseudo: checksum::Sum,
-        at: usize,
+        &Segment { addresses, pseudo, bytes: segment, at }: &Segment<'_>,
     ) -> Option<Delivery> {
         let (header, header_bytes, payload) = match tcp::Header::parse(segment, pseudo) {
             Ok(parsed) => parsed,
@@ -152,8 +170,7 @@ impl Stack {
         if header.source == 0 {
             return self.drop_frame(Dropped::Malformed);
         }
-        let local = SocketAddr::new(ours, header.target);
-        let flow = Flow { local, peer: SocketAddr::new(theirs, header.source) };
+        let flow = Flow::between(addresses, header.target, header.source);
         if self.drops.is_watched() {
             let tcp::Header { seq, ack, flags, .. } = header;
             let segment = DroppedSegment { flow, seq, ack, flags, payload_bytes: payload.len() };
@@ -181,12 +198,12 @@ impl Stack {
         header: &tcp::Header,
         payload: &[u8],
     ) -> Option<Conn> {
-        if !self.settings.is_peer(flow.peer.ip()) {
+        if !self.settings.is_peer(flow.peer().ip()) {
             return self.drop_frame(Dropped::InvalidPeer);
         }
         let expiry = self.now + self.settings.time_wait;
         let mut last = None;
-        let is_listening = self.listeners.open_at(flow.local).is_some();
+        let is_listening = self.listeners.open_at(flow.local()).is_some();
         match self.time_waits.handle(&flow, header, payload.len(), expiry, is_listening) {
             Some(Answer::Drop(reason)) => return self.drop_frame(reason),
             Some(Answer::Reset) => {
@@ -202,7 +219,7 @@ impl Stack {
             Some(Answer::Open { last: last_seq }) => last = Some(last_seq),
             None => {}
         }
-        if !self.is_local(flow.local.ip()) {
+        if !self.is_local(flow.local().ip()) {
             return self.drop_frame(Dropped::NotForUs);
         }
         match self.handle_at_listener(flow, mac, header, last) {

@@ -40,7 +40,7 @@ impl Stack {
         header: &tcp::Header,
         last: Option<u32>,
     ) -> ListenResult {
-        let Some(listener) = self.listeners.open_at(flow.local) else {
+        let Some(listener) = self.listeners.open_at(flow.local()) else {
             return ListenResult::Refused(Dropped::NoListener);
         };
         let has = |flag| header.flags.contains(flag);
@@ -80,7 +80,7 @@ impl Stack {
         syn: &tcp::Header,
         last: Option<u32>,
     ) {
-        let mut initial = self.isn.initial(self.now, flow.local, flow.peer);
+        let mut initial = self.isn.initial(self.now, flow.local(), flow.peer());
         if let Some(last) =
             last.filter(|last| initial.wrapping_sub(*last).cast_signed() < INITIAL_DISTANCE_MIN.cast_signed())
         {
@@ -130,8 +130,8 @@ impl Stack {
         let timestamps = answer.timestamp.zip(options.timestamps);
         // Without timestamps a cookie cannot keep the other options.
         let header = tcp::Header {
-            source: flow.local.port(),
-            target: flow.peer.port(),
+            source: flow.local_port(),
+            target: flow.peer_port(),
             seq: answer.initial,
             ack: syn.seq.wrapping_add(1),
             flags: Flags::SYN | Flags::ACK,
@@ -210,5 +210,5 @@ impl Stack {
 }
 
 pub(super) fn cookie_binding(flow: Flow, peer_initial: u32) -> cookies::Binding {
-    cookies::Binding { local: flow.local, peer: flow.peer, peer_initial }
+    cookies::Binding { local: flow.local(), peer: flow.peer(), peer_initial }
 }

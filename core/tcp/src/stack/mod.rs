@@ -336,8 +336,8 @@ impl Stack {
             (0, header.seq.wrapping_add(length), Flags::RST | Flags::ACK)
         };
         let reset = tcp::Header {
-            source: flow.local.port(),
-            target: flow.peer.port(),
+            source: flow.local_port(),
+            target: flow.peer_port(),
             seq,
             ack,
             flags,

@@ -64,7 +64,7 @@ impl Stack {
         }
         let conn = connection.conn;
         self.time_waits.forget(&flow);
-        self.has_moved_here |= !self.is_local(flow.local.ip());
+        self.has_moved_here |= !self.is_local(flow.local().ip());
         let (initial, peer_initial) = connection.initials();
         let binding = cookie_binding(flow, peer_initial);
         if self.cookies.is_valid(self.now, binding, initial) {
@@ -79,7 +79,7 @@ impl Stack {
 
     /// Remembers an aborted connection at an imported address, for which unknown segments are otherwise ignored.
     pub(super) fn remember_aborted(&mut self, flow: Flow) {
-        if !self.is_local(flow.local.ip()) {
+        if !self.is_local(flow.local().ip()) {
             let expiry = self.now + self.settings.time_wait;
             self.counters.time_waits_forgotten +=
                 u64::from(self.time_waits.add(flow, expiry, TimeWait::Aborted));

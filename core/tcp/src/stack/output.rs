@@ -9,7 +9,7 @@ use spillway_wire::packet::{arp, icmp, ipv4};
 use super::Stack;
 use super::replies::Reply;
 use crate::connection::{write_headers, write_network};
-use crate::flow::Flow;
+use crate::flow::{Addresses, Flow};
 use crate::neighbour::Neighbours;
 use crate::settings::{Resolver, Settings};
 
@@ -39,13 +39,13 @@ impl Stack {
         let (now, settings) = (self.now, &self.settings);
         while let Some(index) = self.touched.pop_front() {
             let Some(connection) = self.table.at_mut(index) else { continue };
-            let peer = connection.flow.peer.ip();
             // Resolve a neighbour only if there is something to send.
             let needs_mac = connection.mac.is_none() && connection.wants_transmit(settings);
             let mac = connection.mac.or_else(|| {
                 if !needs_mac {
                     return None;
                 }
+                let peer = connection.flow.peer().ip();
                 if core::mem::take(&mut connection.must_doubt_neighbour)
                     && let Some(hop) = settings.next_hop(peer)
                 {
@@ -96,9 +96,9 @@ impl Stack {
             match reply {
                 Reply::Segment { flow, mac, header } => {
                     if let Some(mac) = mac
-                        .or_else(|| resolve(self.now, &self.settings, &mut self.neighbours, flow.peer.ip()))
+                        .or_else(|| resolve(self.now, &self.settings, &mut self.neighbours, flow.peer().ip()))
                     {
-                        return Some(write_headers(&self.settings, flow, mac, &header, 0, slot));
+                        return Some(write_headers(&self.settings, &flow, mac, &header, 0, slot));
                     }
                 }
                 Reply::Arp { mac, ip } => {
@@ -108,9 +108,9 @@ impl Stack {
                 }
                 Reply::Echo { mac, local, ip, ident, sequence, payload } => {
                     let echo = icmp::v4::Message::EchoReply { ident, sequence, payload: &payload };
-                    let flow = Flow { local: (local, 0).into(), peer: (ip, 0).into() };
+                    let flow = Flow::between(Addresses::V4 { local, peer: ip }, 0, 0);
                     let bytes = echo.emit(&mut slot[flow.tcp_at()..]);
-                    return Some(write_network(&self.settings, flow, mac, ipv4::PROTOCOL_ICMP, bytes, slot));
+                    return Some(write_network(&self.settings, &flow, mac, ipv4::PROTOCOL_ICMP, bytes, slot));
                 }
             }
         }

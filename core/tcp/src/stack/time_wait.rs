@@ -180,7 +180,7 @@ mod tests {
 
     fn flow(port: u16) -> Flow {
         let end = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        Flow { local: end(80), peer: end(port) }
+        Flow::new(end(80), end(port)).unwrap()
     }
 
     #[test]

@@ -14,12 +14,12 @@ use crate::narrow::in_field;
 impl Stack {
     /// The local address of a connection, as `getsockname` returns it; `None` if there is no such connection.
     pub fn local_address(&self, conn: Conn) -> Option<SocketAddr> {
-        self.table.get(conn).map(|connection| connection.flow.local)
+        self.table.get(conn).map(|connection| connection.flow.local())
     }
 
     /// The value of the timestamp clock for this peer at time zero.
     pub(super) fn timestamp_offset(&self, flow: Flow) -> u32 {
-        let hashed = self.isn.timestamp_offset(flow.local.ip(), flow.peer.ip());
+        let hashed = self.isn.timestamp_offset(flow.local().ip(), flow.peer().ip());
         hashed.wrapping_add(self.isn.milliseconds(Time::ZERO))
     }
 
@@ -33,7 +33,7 @@ impl Stack {
             self.next_port = self.next_port.wrapping_add(1);
             let nth = offset.wrapping_add(u32::from(self.next_port)) % ports;
             let port = first + in_field(u64::from(nth));
-            let flow = Flow { local: SocketAddr::new(own, port), peer };
+            let flow = Flow::new(SocketAddr::new(own, port), peer)?;
             let is_listener = self.listeners.has_port(port);
             if !is_listener && self.table.find(&flow).is_none() && !self.time_waits.contains(&flow) {
                 return Some(flow);
@@ -65,7 +65,7 @@ impl Transport for Stack {
             listener: None,
             is_gated: false,
             mac: None,
-            initial: self.isn.initial(self.now, flow.local, flow.peer),
+            initial: self.isn.initial(self.now, flow.local(), flow.peer()),
             timestamp_offset: self.timestamp_offset(flow),
         };
         self.table.add(Box::new(Connection::connect(self.now, &self.settings, opening)));

@@ -208,7 +208,7 @@ fn a_reported_drop_identifies_its_segment() {
     let dropped = t.stack.poll_dropped().expect("the reset was outside the window");
     let segment = dropped.segment.expect("the dropped frame held a segment");
     assert_eq!(
-        (dropped.at, segment.flow.peer.port(), segment.flow.local.port()),
+        (dropped.at, segment.flow.peer().port(), segment.flow.local().port()),
         (t.now, PEER_PORT, UNGATED_PORT)
     );
     assert_eq!((segment.flags, segment.payload_bytes), (Flags::RST, 0));
