@@ -206,7 +206,14 @@ fn attack(t: &mut Trace, random: &mut Random) {
         2 => {
             let mut frame = icmp_or_arp(t, random);
             mutate(&mut frame, random);
-            t.recv_frame(&frame);
+            if random.below(2) == 0 {
+                t.recv_frame(&frame);
+            } else {
+                // As raw sockets deliver it: with the IPv4 header, without the IPv6 header.
+                t.stack.handle_icmp_packet(t.now, frame.get(ethernet::HEADER_BYTES..).unwrap_or(&[]));
+                t.stack.handle_icmpv6_message(t.now, PEER_IP6, frame.get(frame::TCP_AT6..).unwrap_or(&[]));
+                t.transmit();
+            }
         }
         3 => {
             let conn = t.peer().conn.expect("the id of a connection");

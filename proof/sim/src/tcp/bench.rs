@@ -1,12 +1,12 @@
 //! Simulated throughput and latency: two hosts, and a path that loses frames and limits the rate. Virtual time makes
 //! the figures exact.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use spillway_tcp::isn::Key;
 use spillway_tcp::recovery::Algorithm;
-use spillway_tcp::{Listener, Settings, Stack, drive};
+use spillway_tcp::{Listener, Resolver, Settings, Stack, drive};
 use spillway_transport::{Application, Conn, Event, Time, Transport};
 use spillway_wire::packet::ethernet;
 
@@ -30,6 +30,15 @@ pub struct Line {
     pub algorithm: Algorithm,
     /// Interval of the receiver's turns, each for all frames since the previous turn; zero: a turn for each frame.
     pub turn: Duration,
+    /// Whether both hosts have IPv6 addresses.
+    pub is_ipv6: bool,
+}
+
+impl Line {
+    fn address_of(&self, host: usize) -> IpAddr {
+        let ip = address_of(host);
+        if self.is_ipv6 { Ipv6Addr::from(0xfd00 << 112 | u128::from(ip.to_bits())).into() } else { ip.into() }
+    }
 }
 
 /// The figures of one row of the table.
@@ -190,13 +199,13 @@ impl Pair {
         let mut index = 0;
         let ends = tasks.map(|task| {
             let turn = if index == 1 { line.turn } else { Duration::ZERO };
-            let end = End::new(line, address_of(index), task, turn);
+            let end = End::new(line, index, task, turn);
             index += 1;
             end
         });
         let (agenda, slot) = (Agenda::default(), vec![0; ethernet::HEADER_BYTES + usize::from(MTU)]);
         let mut pair = Pair { now: Time(1), agenda, ends, paths, sent: 0, slot };
-        let target = SocketAddr::from((address_of(1), PORT));
+        let target = SocketAddr::from((line.address_of(1), PORT));
         // Cannot fail: the connection table is empty.
         let _ = pair.ends[0].stack.connect(Time(1), target);
         pair.turn(0, Vec::new());
@@ -247,12 +256,17 @@ impl Pair {
             drive::deliver(stack, task, self.now, &frame);
         }
         drive::end_turn(stack, task, self.now);
-        while let Some(length) = stack.poll_transmit(self.now, &mut self.slot) {
-            self.sent += u64::from(index == 0);
-            let agenda = &mut self.agenda;
-            self.paths[index].send(self.now, &self.slot[..length], |arrival| {
-                agenda.add(arrival.at, WorldEvent::FrameArrives(1 - index, arrival.frame));
-            });
+        loop {
+            while let Some(length) = stack.poll_transmit(self.now, &mut self.slot) {
+                self.sent += u64::from(index == 0);
+                let agenda = &mut self.agenda;
+                self.paths[index].send(self.now, &self.slot[..length], |arrival| {
+                    agenda.add(arrival.at, WorldEvent::FrameArrives(1 - index, arrival.frame));
+                });
+            }
+            // Only over IPv6: over IPv4 the hosts use ARP.
+            let Some(target) = stack.poll_next_hop_request() else { break };
+            stack.set_next_hop(self.now, target, Some(mac_of(address_of(1 - index))));
         }
         let at = drive::poll_timeout(stack, task).map(|at| at.max(self.now));
         if let Some(at) = at.filter(|at| armed.is_none_or(|armed| *at < armed)) {
@@ -263,8 +277,12 @@ impl Pair {
 }
 
 impl End {
-    fn new(line: Line, ip: Ipv4Addr, task: Task, turn: Duration) -> End {
-        let mut settings = Settings::new(mac_of(ip), ip, 24, Key([5; 16]));
+    fn new(line: Line, host: usize, task: Task, turn: Duration) -> End {
+        let ip = line.address_of(host);
+        let mut settings = Settings::new(mac_of(address_of(host)), ip, 24, Key([5; 16]));
+        if line.is_ipv6 {
+            settings.resolver = Resolver::Driver;
+        }
         settings.listeners = vec![Listener { address: SocketAddr::from((ip, PORT)), is_gated: false }];
         settings.mtu = MTU;
         settings.send_buffer_bytes = WINDOW_BYTES as usize;
