@@ -9,7 +9,7 @@ use spillway_transport::LostReason;
 use spillway_xdp::FaultsOptions;
 
 use crate::application::{MESSAGE_BYTES, Role};
-use crate::rig::{OURS, PORT, Rig, Wire, ask, patient, send_pattern, take_pattern};
+use crate::rig::{PORT, Rig, Wire, ask, patient, send_pattern, take_pattern};
 use crate::{CLEAN, both_ways, ended};
 
 on_each_wire! {
@@ -21,6 +21,21 @@ on_each_wire! {
     many_connections_in_bad_weather,
     the_stack_opens_a_thousand_connections,
     connections_by_cookies_work_like_others,
+}
+
+over_ipv6! {
+    a_kernel_without_one_option_or_another,
+    small_and_large_packets,
+    a_kernel_that_reads_nothing_for_a_while,
+    a_stack_whose_window_opens_slowly,
+    what_is_gated_is_served_all_the_same,
+    many_connections_in_bad_weather,
+    the_stack_opens_a_thousand_connections,
+    connections_by_cookies_work_like_others,
+}
+
+fn family_of(wire: Wire) -> AddressFamily {
+    if wire.ours().is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 }
 }
 
 fn a_kernel_without_one_option_or_another(wire: Wire) {
@@ -53,10 +68,11 @@ fn a_kernel_without_one_option_or_another(wire: Wire) {
 fn small_and_large_packets(wire: Wire) {
     // A frame of an AF_XDP socket holds 1,792 bytes, and veth refuses a longer MTU than 3,506 with a program.
     let large = if wire == Wire::Tap { ("9000", 9000) } else { ("3000", 1778) };
-    for (theirs, ours) in [large, ("576", 1500), ("1500", 576), ("1400", large.1)] {
+    let small = if wire == Wire::XdpIpv6 { ("1280", 1280) } else { ("576", 576) };
+    for (theirs, ours) in [large, (small.0, 1500), ("1500", small.1), ("1400", large.1)] {
         let mut rig = Rig::new(wire, "tcp-mtu");
         rig.command(&["ip", "link", "set", "spw0", "mtu", theirs]);
-        if wire == Wire::Xdp {
+        if wire != Wire::Tap {
             rig.command(&["ip", "link", "set", "spw1", "mtu", &ours.to_string()]);
         }
         rig.start_with(vec![Role::Echo], vec![], CLEAN, |settings| settings.mtu = ours);
@@ -74,10 +90,9 @@ fn a_kernel_that_reads_nothing_for_a_while(wire: Wire) {
         .host
         .run_inside(|| {
             let flags = SocketFlags::CLOEXEC;
-            let socket =
-                socket_with(AddressFamily::INET, SocketType::STREAM, flags, Some(ipproto::TCP)).unwrap();
+            let socket = socket_with(family_of(wire), SocketType::STREAM, flags, Some(ipproto::TCP)).unwrap();
             sockopt::set_socket_recv_buffer_size(&socket, 8192).unwrap();
-            connect(&socket, &SocketAddr::from((OURS, PORT))).unwrap();
+            connect(&socket, &SocketAddr::from((wire.ours(), PORT))).unwrap();
             TcpStream::from(socket)
         })
         .unwrap();
@@ -203,8 +218,8 @@ fn connections_by_cookies_work_like_others(wire: Wire) {
             let begin = |_| {
                 let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
                 let socket =
-                    socket_with(AddressFamily::INET, SocketType::STREAM, flags, Some(ipproto::TCP)).unwrap();
-                let begun = connect(&socket, &SocketAddr::from((OURS, PORT)));
+                    socket_with(family_of(wire), SocketType::STREAM, flags, Some(ipproto::TCP)).unwrap();
+                let begun = connect(&socket, &SocketAddr::from((wire.ours(), PORT)));
                 assert_eq!(begun, Err(rustix::io::Errno::INPROGRESS));
                 TcpStream::from(socket)
             };
