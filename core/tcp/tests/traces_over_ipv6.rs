@@ -8,7 +8,7 @@ macro_rules! rules {
     };
 }
 
-#[allow(dead_code, reason = "some of it is only for the traces over IPv4")]
+#[allow(dead_code, unused_imports, reason = "some of it is only for the traces over IPv4")]
 #[path = "traces/trace/mod.rs"]
 mod trace;
 

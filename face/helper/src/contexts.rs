@@ -179,7 +179,7 @@ pub fn contexts(
                     log.put(Entry::Net { thread, notice });
                 };
                 spillway_net::Context::new(net.clone(), ContextListeners::default(), clock, application, hook)
-                    .map(Context::Sockets)
+                    .map(|context| Context::Sockets(Box::new(context)))
                     .map_err(StartError::Host)
             };
             let contexts = applications.into_iter().map(on_sockets).collect::<Result<_, _>>()?;

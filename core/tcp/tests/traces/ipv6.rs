@@ -153,10 +153,10 @@ fn segment_sizes_follow_the_headers_of_ipv6() {
 #[test]
 fn connections_have_the_own_address_of_the_peers_family() {
     let mut t = Trace::new(add_ipv6);
-    t.select_peer(0).ip_is(PEER_IP);
+    t.select_peer(0).peer().ip = PEER_IP.into();
     t.connect();
     t.expect(syn().mss(1460));
-    t.select_peer(1).ip_is(PEER_IP6);
+    t.select_peer(1).peer().ip = PEER_IP6.into();
     t.connect();
     t.expect(syn().mss(1440));
     for (peer, own) in [(0, IpAddr::V4(STACK_IP)), (1, IpAddr::V6(STACK_IP6))] {

@@ -11,7 +11,7 @@ use crate::relay_app::RelayApp;
 
 /// A relay and its connections, run by one thread.
 pub enum Context {
-    Sockets(spillway_net::Context<RelayApp>),
+    Sockets(Box<spillway_net::Context<RelayApp>>),
     Xdp(Box<spillway_xdp::Context<RelayApp>>),
 }
 

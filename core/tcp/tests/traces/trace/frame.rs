@@ -57,6 +57,25 @@ pub fn packet6(source: Ipv6Addr, target: Ipv6Addr, protocol: u8, payload: &[u8])
     frame
 }
 
+/// Target, protocol, payload and the pseudo-header's sum of a packet that the stack has sent; `None` if it is not IP.
+pub fn sent_packet(kind: u16, packet: &[u8]) -> Option<(IpAddr, u8, &[u8], Sum)> {
+    match kind {
+        ethernet::KIND_IPV4 => {
+            let (ip, _, payload) = ipv4::Header::parse(packet).expect("a valid IPv4 header");
+            assert_eq!(ip.source, STACK_IP);
+            let pseudo = checksum::pseudo_v4(ip.source, ip.target, ip.protocol, payload.len() as u32);
+            Some((ip.target.into(), ip.protocol, payload, pseudo))
+        }
+        ethernet::KIND_IPV6 => {
+            let (ip, _, payload) = ipv6::Header::parse(packet).expect("a valid IPv6 header");
+            assert_eq!((ip.source, usize::from(ip.payload_bytes)), (STACK_IP6, packet.len() - 40));
+            let pseudo = checksum::pseudo_v6(ip.source, ip.target, ip.protocol, payload.len() as u32);
+            Some((ip.target.into(), ip.protocol, payload, pseudo))
+        }
+        _ => None,
+    }
+}
+
 /// The pseudo-header's sum of a segment of this length to the stack.
 fn pseudo(source: IpAddr, bytes: usize) -> Sum {
     let bytes = u32::try_from(bytes).expect("a length within one packet");

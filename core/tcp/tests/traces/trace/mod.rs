@@ -6,72 +6,23 @@
 pub mod frame;
 pub mod peer;
 pub mod segment;
+mod setup;
 
 use std::collections::VecDeque;
 use std::fmt::Write;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use spillway_tcp::isn::Key;
-use spillway_tcp::{Counters, Listener, OwnAddress, Resolver, Settings, Stack, StackEvent};
+use spillway_tcp::{Counters, Settings, Stack, StackEvent};
 use spillway_transport::{LostReason, Time, Transport};
 use spillway_wire::packet::ethernet::Mac;
-use spillway_wire::packet::{checksum, ethernet, ipv4, ipv6, tcp};
+use spillway_wire::packet::{ethernet, ipv4, tcp};
 use spillway_wire::state::ConnectionState;
 
-use crate::IS_IPV6;
 pub use frame::{PEER_IP, PEER_IP6, PEER_MAC, STACK_IP, STACK_IP6, STACK_MAC};
 pub use peer::{PEER_CLOCK, Peer};
 pub use segment::*;
-
-/// Ports of the listeners without and with a gate.
-pub const UNGATED_PORT: u16 = 80;
-pub const GATED_PORT: u16 = 81;
-/// Port of the first peer.
-pub const PEER_PORT: u16 = 4000;
-
-/// The address of the stack, and that of its peers.
-pub const STACK: IpAddr = if IS_IPV6 { IpAddr::V6(STACK_IP6) } else { IpAddr::V4(STACK_IP) };
-pub const PEER: IpAddr = if IS_IPV6 { IpAddr::V6(PEER_IP6) } else { IpAddr::V4(PEER_IP) };
-
-/// Offset of the TCP header in frames without IP options or extension headers.
-pub const TCP_OFFSET: usize = if IS_IPV6 { frame::TCP_AT6 } else { frame::TCP_AT };
-/// The segment size of a peer whose SYN has no MSS option.
-pub const MSS_DEFAULT: u16 = if IS_IPV6 { 1220 } else { 536 };
-
-/// The address of this family.
-pub fn either(ipv4: &str, ipv6: &str) -> IpAddr {
-    if IS_IPV6 { ipv6 } else { ipv4 }.parse().expect("an address")
-}
-
-pub fn ms(milliseconds: u64) -> Duration {
-    Duration::from_millis(milliseconds)
-}
-
-pub fn secs(seconds: u64) -> Duration {
-    Duration::from_secs(seconds)
-}
-
-/// The stack's settings. Windows of up to 65,535 bytes: its window fields count bytes, without a scale. Segments of both
-/// families have up to 1,460 bytes.
-pub fn settings() -> Settings {
-    let listener = |port, is_gated| Listener { address: SocketAddr::from((STACK, port)), is_gated };
-    Settings {
-        listeners: vec![listener(UNGATED_PORT, false), listener(GATED_PORT, true)],
-        receive_window_max: 65_535,
-        mtu: if IS_IPV6 { 1520 } else { 1500 },
-        resolver: if IS_IPV6 { Resolver::Driver } else { Resolver::Arp },
-        ..Settings::new(STACK_MAC, STACK, if IS_IPV6 { 64 } else { 24 }, Key([7; 16]))
-    }
-}
-
-/// Adds an IPv6 address with the same two ports, as listeners 2 and 3. [`Trace::transmit`] resolves next hops.
-pub fn add_ipv6(settings: &mut Settings) {
-    settings.resolver = Resolver::Driver;
-    settings.addresses.push(OwnAddress::new(STACK_IP6, 64));
-    let listener = |port, is_gated| Listener { address: SocketAddr::from((STACK_IP6, port)), is_gated };
-    settings.listeners.extend([listener(UNGATED_PORT, false), listener(GATED_PORT, true)]);
-}
+pub use setup::*;
 
 pub struct Trace {
     pub stack: Stack,
@@ -106,24 +57,6 @@ impl Trace {
             last_segment_to: Mac::ZERO,
             log: String::new(),
         }
-    }
-
-    /// A stack that listens at addresses of both families, and one peer with an IPv6 address.
-    pub fn new_ipv6(change: impl FnOnce(&mut Settings)) -> Trace {
-        let mut t = Trace::new(|settings| {
-            add_ipv6(settings);
-            change(settings);
-        });
-        t.peers[0].ip = PEER_IP6.into();
-        t
-    }
-
-    /// [`open_with`](Self::open_with) over IPv6.
-    pub fn open_ipv6(syn: Seg) -> Trace {
-        let mut t = Trace::new_ipv6(|_| {});
-        t.establish(syn);
-        t.grant(65_535);
-        t
     }
 
     /// A connection that a peer has established with the MSS as its only option; a window of 65,535 bytes is granted.
@@ -179,11 +112,6 @@ impl Trace {
         }
         self.current = index;
         self
-    }
-
-    /// Gives the selected peer another address.
-    pub fn ip_is(&mut self, ip: impl Into<IpAddr>) {
-        self.peer().ip = ip.into();
     }
 
     pub fn peer(&mut self) -> &mut Peer {
@@ -286,23 +214,9 @@ impl Trace {
     fn on_frame(&mut self, frame: Vec<u8>) {
         self.last_frame.clone_from(&frame);
         let (ethernet, packet) = ethernet::Header::parse(&frame).expect("a valid Ethernet header");
-        let (target, protocol, payload, pseudo) = match ethernet.kind {
-            ethernet::KIND_IPV4 => {
-                let (ip, _, payload) = ipv4::Header::parse(packet).expect("a valid IPv4 header");
-                assert_eq!(ip.source, STACK_IP);
-                let pseudo = checksum::pseudo_v4(ip.source, ip.target, ip.protocol, payload.len() as u32);
-                (IpAddr::from(ip.target), ip.protocol, payload, pseudo)
-            }
-            ethernet::KIND_IPV6 => {
-                let (ip, _, payload) = ipv6::Header::parse(packet).expect("a valid IPv6 header");
-                assert_eq!((ip.source, usize::from(ip.payload_bytes)), (STACK_IP6, packet.len() - 40));
-                let pseudo = checksum::pseudo_v6(ip.source, ip.target, ip.protocol, payload.len() as u32);
-                (IpAddr::from(ip.target), ip.protocol, payload, pseudo)
-            }
-            kind => {
-                self.note('<', &format!("a frame of kind {kind:#x}"));
-                return self.other_frames.push_back(frame);
-            }
+        let Some((target, protocol, payload, pseudo)) = frame::sent_packet(ethernet.kind, packet) else {
+            self.note('<', &format!("a frame of kind {:#x}", ethernet.kind));
+            return self.other_frames.push_back(frame);
         };
         if protocol != ipv4::PROTOCOL_TCP {
             self.note('<', &format!("a packet of protocol {protocol}"));
