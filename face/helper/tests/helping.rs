@@ -11,6 +11,7 @@ use spillway_helper::{Helper, HelperConfig, HelperStatus, Service, StartError};
 use support::{EchoServer, Place, client_key, connect, echo, helper_key, is_served, on_each_engine, wait};
 
 on_each_engine! {
+    listeners_come_and_go_while_clients_stay,
     clients_and_servers_of_both_families_are_served,
     clients_are_served_on_several_threads,
     clients_are_refused_while_the_server_is_down_and_accepted_again,
@@ -124,6 +125,29 @@ fn clients_are_refused_while_the_server_is_down_and_accepted_again(place: &Place
     let _server = EchoServer::start_at(address);
     wait("a client to be served again", || is_served(port));
     wait("both links", || links_up(&helper) == 2);
+}
+
+fn listeners_come_and_go_while_clients_stay(place: &Place) {
+    let server = place.echo_server();
+    let first = service(place, server.address);
+    let config = |services| HelperConfig { threads: 2, ..HelperConfig::new(services) };
+    let helper = place.start(config(vec![first.clone()])).unwrap();
+    wait("both links", || links_up(&helper) == 2);
+    let old_port = port(&helper);
+    let mut clients: Vec<TcpStream> = (0..10).map(|_| connect(old_port)).collect();
+    clients.iter_mut().for_each(|client| echo(client, 1, 1000));
+    // Another address instead of the first; both have a port that the host chooses.
+    let free = place.free_address();
+    place.change(&helper, config(vec![Service { listen: vec![free], ..first.clone() }])).unwrap();
+    wait("the new address to serve", || is_served(free));
+    wait("the old address to refuse", || TcpStream::connect(old_port).is_err());
+    clients.iter_mut().for_each(|client| echo(client, 2, 3000));
+    assert_eq!(helper.status().services[0].listen, [free]);
+    // The first address again, while its clients are still there.
+    place.change(&helper, config(vec![Service { listen: vec![old_port, free], ..first }])).unwrap();
+    wait("the old address to serve again", || is_served(old_port));
+    clients.iter_mut().for_each(|client| echo(client, 3, 100));
+    helper.stop();
 }
 
 fn clients_are_refused_while_the_helper_has_a_wrong_key(place: &Place) {

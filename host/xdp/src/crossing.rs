@@ -152,3 +152,75 @@ fn target_port(frame: &[u8]) -> Option<u16> {
     }?;
     segment.get(2..4)?.first_chunk().map(|port| u16::from_be_bytes(*port))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use spillway_wire::packet::ethernet::Mac;
+
+    use super::*;
+
+    /// A TCP segment from a server to a local port.
+    fn frame(port: u16) -> Vec<u8> {
+        let ethernet =
+            ethernet::Header { target: Mac([2; 6]), source: Mac([4; 6]), kind: ethernet::KIND_IPV4 };
+        let ip = ipv4::Header {
+            source: Ipv4Addr::new(10, 0, 0, 5),
+            target: Ipv4Addr::new(10, 0, 0, 9),
+            protocol: TCP,
+            ttl: 64,
+            dscp_ecn: 0,
+            ident: 0,
+            dont_fragment: true,
+            payload_bytes: 20,
+        };
+        let (mut head, mut packet) = ([0; ethernet::HEADER_BYTES], [0; ipv4::HEADER_BYTES]);
+        ethernet.emit(&mut head);
+        ip.emit(&mut packet);
+        let mut segment = [0; 20];
+        segment[2..4].copy_from_slice(&port.to_be_bytes());
+        [&head[..], &packet, &segment].concat()
+    }
+
+    #[test]
+    fn threads_divide_the_ports_and_pass_what_is_not_theirs() {
+        let ends = Crossing::between(3, &(100..=110)).unwrap();
+        let ports: Vec<_> = ends.iter().map(|(_, ports)| ports.clone()).collect();
+        assert_eq!(ports, [100..=102, 103..=105, 106..=108]);
+        let ends: Vec<_> = ends.into_iter().map(|(end, _)| end).collect();
+        for port in [99, 100, 102, 109, 110, 80] {
+            assert!(!ends[0].pass(&frame(port)), "{port} is the thread's own, or nobody's");
+        }
+        for bytes in [&[][..], &[0; 14], &[0xff; 60]] {
+            assert!(!ends[0].pass(bytes), "what is not TCP stays");
+        }
+        assert!(ends[0].pass(&frame(103)) && ends[0].pass(&frame(108)) && ends[2].pass(&frame(105)));
+        let all = |end: &Crossing| -> Vec<Vec<u8>> {
+            std::iter::from_fn(|| end.receive()).map(|frame| frame.to_vec()).collect()
+        };
+        assert_eq!(all(&ends[0]), Vec::<Vec<u8>>::new());
+        assert_eq!(all(&ends[1]), [frame(103), frame(105)]);
+        assert_eq!(all(&ends[2]), [frame(108)]);
+        assert_eq!((ends[0].counters().crossed(), ends[0].counters().lost()), (3, 0));
+    }
+
+    #[test]
+    fn a_thread_that_does_not_keep_up_loses_frames() {
+        let mut ends = Crossing::between(2, &(100..=101)).unwrap();
+        let (slow, _) = ends.pop().unwrap();
+        let (other, _) = ends.pop().unwrap();
+        for _ in 0..FRAMES_MAX + 5 {
+            assert!(other.pass(&frame(101)));
+        }
+        assert_eq!((other.counters().crossed(), other.counters().lost()), (FRAMES_MAX as u64, 5));
+        drop(slow);
+        assert!(other.pass(&frame(101)), "frames for a thread that has ended are lost");
+        assert_eq!(other.counters().lost(), 6);
+    }
+
+    #[test]
+    fn more_threads_than_ports_are_refused() {
+        assert!(Crossing::between(3, &(1..=2)).unwrap_err().to_string().contains("more of them"));
+    }
+}

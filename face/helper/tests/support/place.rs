@@ -1,6 +1,6 @@
 //! Where a test runs: with the helper on kernel sockets over loopback, or on the user-level TCP stack, on another host.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -107,6 +107,23 @@ impl Place {
         }
     }
 
+    /// An address of the helper's host with a free port.
+    pub fn free_address(&self) -> SocketAddr {
+        let free = || TcpListener::bind(self.listen()).unwrap().local_addr().unwrap();
+        match self {
+            Place::Loopback => free(),
+            Place::Cable(host) => host.run_inside(free).unwrap(),
+        }
+    }
+
+    /// Changes the settings of a helper.
+    pub fn change(&self, helper: &Helper, config: HelperConfig) -> Result<(), StartError> {
+        match self {
+            Place::Loopback => helper.change(config).map(drop),
+            Place::Cable(host) => host.run_inside(|| helper.change(on_cable(config)).map(drop)).unwrap(),
+        }
+    }
+
     /// As [`listen`](Self::listen), with IPv6.
     pub fn listen_v6(&self) -> SocketAddr {
         self.v6(HELPER_V6)
@@ -133,13 +150,13 @@ impl Place {
     pub fn start(&self, config: HelperConfig) -> Result<Helper, StartError> {
         match self {
             Place::Loopback => Helper::start(config),
-            Place::Cable(host) => {
-                let config =
-                    HelperConfig { engine: Engine::Xdp, interface: Some(HELPER_END.to_owned()), ..config };
-                host.run_inside(|| Helper::start(config)).unwrap()
-            }
+            Place::Cable(host) => host.run_inside(|| Helper::start(on_cable(config))).unwrap(),
         }
     }
+}
+
+fn on_cable(config: HelperConfig) -> HelperConfig {
+    HelperConfig { engine: Engine::Xdp, interface: Some(HELPER_END.to_owned()), ..config }
 }
 
 /// Makes a test for each engine of functions that take a [`Place`].
