@@ -11,6 +11,7 @@ pub mod arrivals;
 mod clock;
 pub mod config;
 pub mod control;
+mod engine;
 mod error;
 pub mod fill;
 pub mod histogram;

@@ -4,6 +4,7 @@ mod run_io;
 mod steering;
 mod workers;
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
@@ -14,13 +15,14 @@ pub use self::run_io::RunIo;
 use self::steering::Steering;
 use self::workers::{WorkerHandle, start_workers};
 use crate::config::{Config, Fill, ProtocolKind};
+use crate::engine::Sockets;
 use crate::error::Error;
 use crate::fill::fill;
 use crate::protocol::memcached::Text;
 use crate::protocol::redis::Resp;
 use crate::report::Report;
 use crate::signals::Signals;
-use crate::worker::wake_fd;
+use crate::worker::{WAKE_TOKEN, wake_fd};
 
 /// Maximum of messages in the channel from workers; a worker blocks while the channel is full.
 const WORKER_MESSAGES_MAX: usize = 1024;
@@ -42,13 +44,18 @@ pub fn run(config: &Config, run_io: RunIo) -> Result<Report, Error> {
     }
     let steering_wake = Arc::new(wake_fd()?);
     let (to_steering, from_workers) = sync_channel(WORKER_MESSAGES_MAX);
-    let workers = start_workers(config, &steering_wake, &to_steering)?;
+    let seats = vec![(); config.threads as usize];
+    let workers = start_workers(config, &steering_wake, &to_steering, seats, open_sockets)?;
     let mut steering = Steering::new(config, run_io, signals, steering_wake, workers);
     let outcome = steering.drive(&from_workers);
     if outcome.is_ok() {
         steering.workers.drain(..).try_for_each(WorkerHandle::join)?;
     }
     outcome
+}
+
+fn open_sockets((): (), wake: Arc<OwnedFd>) -> Result<Sockets, Error> {
+    Sockets::new(wake, WAKE_TOKEN).map_err(|error| Error::system("cannot make an epoll set", error))
 }
 
 fn raise_descriptor_limit(config: &Config) -> Result<(), Error> {
