@@ -4,6 +4,7 @@
 //! connections that behave as non-blocking sockets, and reports which are ready.
 
 mod sockets;
+pub(crate) mod xdp;
 
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -14,8 +14,8 @@ pub use self::run_io::RunIo;
 
 use self::steering::Steering;
 use self::workers::{WorkerHandle, start_workers};
-use crate::config::{Config, Fill, ProtocolKind};
-use crate::engine::Sockets;
+use crate::config::{Config, EngineKind, Fill, ProtocolKind};
+use crate::engine::{Sockets, xdp};
 use crate::error::Error;
 use crate::fill::fill;
 use crate::protocol::memcached::Text;
@@ -44,13 +44,23 @@ pub fn run(config: &Config, run_io: RunIo) -> Result<Report, Error> {
     }
     let steering_wake = Arc::new(wake_fd()?);
     let (to_steering, from_workers) = sync_channel(WORKER_MESSAGES_MAX);
-    let seats = vec![(); config.threads as usize];
-    let workers = start_workers(config, &steering_wake, &to_steering, seats, open_sockets)?;
+    let (shared_interface, workers) = match &config.engine {
+        EngineKind::Sockets => {
+            let seats = vec![(); config.threads as usize];
+            (None, start_workers(config, &steering_wake, &to_steering, seats, open_sockets)?)
+        }
+        EngineKind::Xdp(options) => {
+            let (shared, seats) = xdp::open(config, options)?;
+            let workers = start_workers(config, &steering_wake, &to_steering, seats, xdp::Seat::open)?;
+            (Some(shared), workers)
+        }
+    };
     let mut steering = Steering::new(config, run_io, signals, steering_wake, workers);
     let outcome = steering.drive(&from_workers);
     if outcome.is_ok() {
         steering.workers.drain(..).try_for_each(WorkerHandle::join)?;
     }
+    drop(shared_interface); // the stacks have ended
     outcome
 }
 
@@ -59,6 +69,9 @@ fn open_sockets((): (), wake: Arc<OwnedFd>) -> Result<Sockets, Error> {
 }
 
 fn raise_descriptor_limit(config: &Config) -> Result<(), Error> {
+    if config.engine != EngineKind::Sockets {
+        return Ok(()); // the stack's connections have no descriptors
+    }
     // A moved connection keeps its direct socket; a session has a descriptor besides that of its carrier.
     let has_carriers = !config.helpers.addresses.is_empty() || config.sessions.is_some();
     // A session with a policy also has sockets that query helpers' load, and its group has a descriptor.

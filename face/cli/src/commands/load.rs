@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,7 +13,8 @@ use clap::ValueEnum;
 use spillway_batch::Encryption;
 use spillway_load::arrivals::Spacing;
 use spillway_load::config::{
-    Assignment, Config, Fill, Helpers, PolicySettings, ProtocolKind, RequestLoop, Sessions,
+    Assignment, Config, EngineKind, Fill, Helpers, PolicySettings, ProtocolKind, RequestLoop, Sessions,
+    XdpOptions,
 };
 use spillway_load::control::ScheduledCommand;
 use spillway_load::{Error, Report, RunIo, failed, output};
@@ -56,6 +58,17 @@ pub struct Args {
     /// Refuse links that would not be encrypted (older peers)
     #[arg(long, requires = "client_key")]
     require_encryption: bool,
+    /// What carries the connections: the kernel's sockets, or our own TCP stack on an interface that it shares with the
+    /// kernel by AF_XDP (needs root)
+    #[arg(long, value_enum, default_value_t = Engine::Sockets)]
+    engine: Engine,
+    /// With --engine xdp: the interface towards the server; it needs one of --threads for each receive queue
+    #[arg(long, value_name = "NAME")]
+    interface: Option<String>,
+    /// With --engine xdp: local ports of the connections, which the kernel does not use; by default from 10000 to the first
+    /// one of the kernel's range
+    #[arg(long, value_name = "FIRST-LAST", value_parser = ports)]
+    ports: Option<RangeInclusive<u16>>,
     /// Protocol of requests
     #[arg(long, value_enum, default_value_t = Protocol::Memcached)]
     protocol: Protocol,
@@ -172,6 +185,12 @@ enum Filling {
     Skip,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Engine {
+    Sockets,
+    Xdp,
+}
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Control {
     Stdin,
@@ -252,6 +271,7 @@ fn config(args: Args) -> Result<Config, Error> {
         Some(path) => Some(spillway_keys::read_key_file(path).map_err(|e| Error::Usage(e.to_string()))?),
         None => None,
     };
+    let engine = engine(&args)?;
     let spacing = match args.arrivals {
         Arrive::Poisson => Spacing::Poisson,
         Arrive::Constant => Spacing::Constant,
@@ -270,6 +290,7 @@ fn config(args: Args) -> Result<Config, Error> {
             standby: args.standby,
             relief: args.relief.then_some(PolicySettings { group: args.group, helpers_compared: args.asked }),
         }),
+        engine,
         protocol: match args.protocol {
             Protocol::Memcached => ProtocolKind::Memcached,
             Protocol::Redis => ProtocolKind::Redis,
@@ -309,6 +330,29 @@ fn config(args: Args) -> Result<Config, Error> {
         allow_resets: args.allow_resets,
         hold: args.hold,
     })
+}
+
+fn engine(args: &Args) -> Result<EngineKind, Error> {
+    let usage = |what: String| Err(Error::Usage(what));
+    match (args.engine, &args.interface) {
+        (Engine::Sockets, None) if args.ports.is_none() => Ok(EngineKind::Sockets),
+        (Engine::Sockets, _) => {
+            usage("--interface and --ports need the user-level stack: give --engine xdp".into())
+        }
+        (Engine::Xdp, Some(interface)) => {
+            Ok(EngineKind::Xdp(XdpOptions { interface: interface.clone(), ports: args.ports.clone() }))
+        }
+        (Engine::Xdp, None) => usage(format!(
+            "--engine xdp needs the interface towards the server: give --interface NAME (`ip route get {}` prints the name)",
+            args.server.ip()
+        )),
+    }
+}
+
+fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
+    let ends = text.split_once('-').and_then(|(first, last)| Some((first.parse().ok()?, last.parse().ok()?)));
+    ends.map(|(first, last)| RangeInclusive::new(first, last))
+        .ok_or_else(|| "give the first and the last port, such as 10000-19999".into())
 }
 
 fn share(text: &str) -> Result<(u32, u32), String> {

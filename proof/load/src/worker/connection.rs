@@ -12,9 +12,10 @@ use crate::protocol::SentRequest;
 use crate::queue::Queue;
 use crate::report::Target;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) enum State<N: Network> {
     /// Not open: the connection waits in `Worker::to_open`, or for a timer.
+    #[default]
     Closed,
     /// The stream is being connected.
     Opening { stream: N::Stream, deadline_ns: u64 },
@@ -104,12 +105,6 @@ impl<N: Network> Connection<N> {
             _ => false,
         };
         self.target != self.carrier && (prepared || clock.now_ns() < self.hold_until_ns)
-    }
-}
-
-impl<N: Network> Default for State<N> {
-    fn default() -> State<N> {
-        State::Closed
     }
 }
 
