@@ -4,6 +4,7 @@
 //! connections that behave as non-blocking sockets, and reports which are ready.
 
 mod sockets;
+#[cfg(feature = "xdp")]
 pub(crate) mod xdp;
 
 use std::io;

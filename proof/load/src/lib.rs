@@ -9,6 +9,7 @@
 
 pub mod arrivals;
 mod clock;
+pub mod command;
 pub mod config;
 pub mod control;
 mod engine;
