@@ -283,8 +283,8 @@ fn await_event(connection: &mut Connection) -> Event {
             flags.set(EventFlags::IN, watch.readable);
             flags.set(EventFlags::OUT, watch.writable);
             let data = EventData::new_u64(watch.slot as u64);
-            let modified = epoll::modify(&epoll, watch.descriptor, data, flags);
-            modified.or_else(|_| epoll::add(&epoll, watch.descriptor, data, flags)).unwrap();
+            let modified = epoll::modify(&epoll, watch.stream, data, flags);
+            modified.or_else(|_| epoll::add(&epoll, watch.stream, data, flags)).unwrap();
         }
         let mut space = [MaybeUninit::<epoll::Event>::uninit(); 4];
         let timeout = Timespec { tv_sec: 1, tv_nsec: 0 };

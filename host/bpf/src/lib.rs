@@ -1,9 +1,10 @@
 //! The BPF programs that Spillway runs in the kernel, and their typed loaders.
 //!
-//! The programs are in C, in `c/`: `parse.h` reads headers, `maps.h` has all maps, `verdicts.h` what happens to a packet.
+//! The programs are in C, in `c/`: `parse.h` reads headers, `maps.h` has the maps, `verdicts.h` what happens to a packet.
 //! clang compiles them when this crate is built, and the library contains the objects.
 //!
 //! - [`Steer`]: packets of the user-level TCP stack go to its AF_XDP sockets, all others to the kernel
+//! - [`Hub`]: forwards frames between the hosts of the laboratory
 //! - [`Loss`]: drops a share of the IPv4 packets, for the laboratory
 //! - [`Pass`]: passes every packet, a baseline for measurements
 //!
@@ -15,6 +16,7 @@
 
 mod attach;
 mod error;
+mod hub;
 mod loss;
 mod map;
 mod object;
@@ -24,6 +26,7 @@ mod verdict;
 
 pub use attach::{AttachError, Attachment, Mode, attached_program};
 pub use error::BpfError;
+pub use hub::Hub;
 pub use loss::Loss;
 pub use pass::Pass;
 pub use steer::{AddressRule, Endpoint, Flow, Protocol, Steer, TestRun};

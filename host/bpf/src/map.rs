@@ -20,7 +20,7 @@ impl Map {
         let map = object
             .maps()
             .find(|map| map.name() == OsStr::new(name))
-            .unwrap_or_else(|| unreachable!("c/maps.h defines the map `{name}`"));
+            .unwrap_or_else(|| unreachable!("the program's source in c/ defines the map `{name}`"));
         let handle =
             MapHandle::try_from(&map).map_err(BpfError::of(format!("cannot open the map `{name}`")))?;
         Ok(Map { handle, name })

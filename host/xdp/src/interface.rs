@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -95,6 +96,24 @@ impl Interface {
         })
     }
 
+    /// The interface's first IPv4 address and the length of its prefix in bits; `None` if it has none.
+    ///
+    /// # Errors
+    /// The interface was removed, or the system has failed.
+    pub fn address(&self) -> io::Result<Option<(Ipv4Addr, u8)>> {
+        let ask = |code| request(&self.control, &self.name, code);
+        let address = match ask(libc::SIOCGIFADDR) {
+            Err(error) if error.raw_os_error() == Some(libc::EADDRNOTAVAIL) => return Ok(None),
+            outcome => outcome?,
+        };
+        let mask = ask(libc::SIOCGIFNETMASK)?;
+        // SAFETY: after SIOCGIFADDR the kernel has written an address.
+        let address = ipv4(unsafe { address.ifr_ifru.ifru_addr });
+        // SAFETY: after SIOCGIFNETMASK the kernel has written a mask.
+        let mask = ipv4(unsafe { mask.ifr_ifru.ifru_netmask });
+        Ok(Some((address, mask.to_bits().leading_ones() as u8)))
+    }
+
     /// Checks that the interface still exists, is up, and has as many queues as when it was looked up. Any thread may call
     /// it: a few system calls, for once a second.
     ///
@@ -151,6 +170,11 @@ impl fmt::Display for InterfaceChange {
 }
 
 impl std::error::Error for InterfaceChange {}
+
+/// The IPv4 address of a socket address: two bytes of the port come first (`sockaddr_in`).
+fn ipv4(address: libc::sockaddr) -> Ipv4Addr {
+    Ipv4Addr::from(std::array::from_fn::<u8, 4, _>(|at| address.sa_data[2 + at] as u8))
+}
 
 /// An empty request for an interface. The name is shorter than its field.
 fn empty_request(name: &str) -> libc::ifreq {

@@ -1,4 +1,6 @@
-//! Controls the clients: one `spillway load` on each client host, with common orders and merged results.
+//! Controls the clients: one load generator on each client host, with common orders and merged results.
+
+mod engine;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
@@ -14,7 +16,10 @@ use spillway_load::monotonic_ns;
 use spillway_load::report::{Bin, Bins, Event, Move, Report};
 
 use crate::error::Error;
+use crate::programs::Programs;
 use crate::stop;
+
+pub use self::engine::Engine;
 
 /// Width of the generators' bins, in ms: the grid of relief times.
 pub const BIN_MS: u64 = crate::relief::GRID_MS;
@@ -95,6 +100,8 @@ pub struct Traffic {
     pub constant: bool,
     /// Width of the generators' bins, in ms; must divide 1,000.
     pub bin_ms: u64,
+    /// What carries the connections.
+    pub engine: Engine,
 }
 
 impl Default for Traffic {
@@ -107,6 +114,7 @@ impl Default for Traffic {
             closed: false,
             constant: false,
             bin_ms: BIN_MS,
+            engine: Engine::Sockets,
         }
     }
 }
@@ -149,6 +157,8 @@ pub struct Generators {
     shared: Arc<Shared>,
     zero_ns: u64,
     pace: Duration,
+    /// Hosts whose interfaces get new threads when the generators end.
+    changed_hosts: Vec<Host>,
 }
 
 #[derive(Debug)]
@@ -184,22 +194,28 @@ struct State {
 impl Generators {
     /// Starts a generator on each host and waits until all are connected. They offer nothing before
     /// [`Generators::begin`].
-    pub fn start(program: &std::path::Path, hosts: &[Host], clients: &Clients) -> Result<Generators, Error> {
-        Generators::start_with(program, hosts, clients, &Traffic::default())
+    pub fn start(programs: &Programs, hosts: &[Host], clients: &Clients) -> Result<Generators, Error> {
+        Generators::start_with(programs, hosts, clients, &Traffic::default())
     }
 
     /// [`Generators::start`] with other requests than the default.
     pub fn start_with(
-        program: &std::path::Path,
+        programs: &Programs,
         hosts: &[Host],
         clients: &Clients,
         traffic: &Traffic,
     ) -> Result<Generators, Error> {
         let shared = Arc::new(Shared::default());
         shared.state().helped_now = vec![0; hosts.len()];
-        let mut started = Generators { generators: Vec::new(), shared, zero_ns: 0, pace: clients.pace };
+        let mut started = Generators {
+            generators: Vec::new(),
+            shared,
+            zero_ns: 0,
+            pace: clients.pace,
+            changed_hosts: Vec::new(),
+        };
         for (index, host) in hosts.iter().enumerate() {
-            let mut process = host.spawn(&launch(program, clients, traffic, index, hosts.len()))?;
+            let mut process = host.spawn(&launch(programs, clients, traffic, host, index, hosts.len()))?;
             let shared = Arc::clone(&started.shared);
             let reader_thread = process.take_stdout().map(|out| {
                 std::thread::Builder::new()
@@ -213,6 +229,10 @@ impl Generators {
             started.generators.push(Generator { process, orders, reader_thread });
             // Start one after the other: the first sets the keys that the others read.
             started.wait("connect", READY_TIMEOUT, |state| state.ready > index)?;
+            if traffic.engine.replaces_interface_threads() {
+                host.pin_and_account_interface()?;
+                started.changed_hosts.push(host.clone());
+            }
         }
         Ok(started)
     }
@@ -387,6 +407,11 @@ impl Drop for Generators {
                 let _ = reader_thread.join();
             }
         }
+        for host in &self.changed_hosts {
+            if let Err(error) = host.pin_and_account_interface() {
+                eprintln!("host {}: its interface's work is not accounted any more: {error}", host.name());
+            }
+        }
     }
 }
 
@@ -397,16 +422,17 @@ impl Shared {
 }
 
 fn launch(
-    program: &std::path::Path,
+    programs: &Programs,
     clients: &Clients,
     traffic: &Traffic,
+    host: &Host,
     index: usize,
     count: usize,
 ) -> Launch {
     let share =
         clients.connections / count as u32 + u32::from((index as u32) < clients.connections % count as u32);
     let us_text = |d: Duration| format!("{}us", d.as_micros());
-    let mut launch = Launch::new(program)
+    let mut launch = Launch::new(traffic.engine.program(programs))
         .name("load")
         .args(["load", "--events", "--control", "stdin", "--hold", "--zipf", "0", "--key-size", "32"])
         .args(["--protocol", &traffic.protocol.to_string(), "--value-size", &traffic.value_size.to_string()])
@@ -426,7 +452,8 @@ fn launch(
             "--drain",
             &us_text(DRAIN),
         ])
-        .args(["--threads", &clients.threads.to_string()]);
+        .args(["--threads", &clients.threads.to_string()])
+        .args(traffic.engine.arguments(host));
     launch = match traffic.closed {
         true => launch.arg("--closed"),
         false => launch.args(["--rate", &format!("{:.3}", clients.rate_per_s / count as f64)]),

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use spillway_lab::peers::{Memcached, Peer, Proxy};
-use spillway_lab::{Host, HostOptions, Lab, LabOptions, Place, Quota, Slowdown};
+use spillway_lab::{Forwarding, Host, HostOptions, Lab, LabOptions, Place, Quota, Slowdown};
 
 use crate::error::Error;
 use crate::generator::{Clients, Generators};
@@ -47,6 +47,8 @@ pub struct Setting {
     pub slowdown_factor: Option<u32>,
     /// The helper's batch policy.
     pub batch: BatchPolicy,
+    /// What joins the hosts.
+    pub forwarding: Forwarding,
 }
 
 /// Cores of the hosts.
@@ -122,6 +124,14 @@ impl Placement {
     }
 }
 
+/// What joins the hosts, as text.
+pub(crate) fn forwarding_text(forwarding: Forwarding) -> &'static str {
+    match forwarding {
+        Forwarding::Bridge => "the kernel's bridge",
+        Forwarding::Xdp => "an XDP program; hosts compute checksums themselves",
+    }
+}
+
 pub(crate) fn quota_text(quota: Option<Quota>) -> String {
     let text = |quota: Quota| {
         let Quota { percent_of_core, period } = quota;
@@ -175,6 +185,7 @@ impl Setting {
             idle_cores_poll: true,
             slowdown_factor: None,
             batch: BatchPolicy::default(),
+            forwarding: Forwarding::Bridge,
         }
     }
 
@@ -212,9 +223,11 @@ impl Scene {
     /// names the laboratory.
     pub fn create(name: &str, setting: Setting) -> Result<Scene, Error> {
         let placement = setting.placement;
-        let lab = Lab::with_options(name, LabOptions { bridge_core: Some(placement.bridge) })?;
+        let forwarding = setting.forwarding;
+        let lab = Lab::with_options(name, LabOptions { bridge_core: Some(placement.bridge), forwarding })?;
         // The quota is set after the preparation.
-        let on_core = |core| HostOptions { core: Some(core), ..HostOptions::default() };
+        let tx_checksums = forwarding == Forwarding::Bridge;
+        let on_core = |core| HostOptions { core: Some(core), tx_checksums, ..HostOptions::default() };
         // Receive work runs before processes, so that other hosts do not lose packets; the server's is part of its
         // quota.
         let receiving_first = |core| HostOptions { receive_first: true, ..on_core(core) };
@@ -300,14 +313,14 @@ impl Scene {
 
     /// Starts clients on all client hosts.
     pub fn start(&self, clients: &Clients) -> Result<Generators, Error> {
-        Generators::start(&self.setting.programs.spillway, &self.hosts.clients, clients)
+        Generators::start(&self.setting.programs, &self.hosts.clients, clients)
     }
 
     /// Starts clients on client host `host`, counted from 0, or on the last one if there are fewer.
     pub fn start_on(&self, host: usize, clients: &Clients) -> Result<Generators, Error> {
         let host = host.min(self.hosts.clients.len().saturating_sub(1));
         let hosts = self.hosts.clients.get(host..=host).unwrap_or_default();
-        Generators::start(&self.setting.programs.spillway, hosts, clients)
+        Generators::start(&self.setting.programs, hosts, clients)
     }
 
     /// Starts nutcracker in the helper's place, if it does not run yet.
@@ -352,6 +365,7 @@ impl Scene {
         let setting = &self.setting;
         machine.lab = BTreeMap::from([
             ("placement".into(), setting.placement.description()),
+            ("forwarding".into(), forwarding_text(setting.forwarding).into()),
             ("quota of the server's host".into(), quota_text(setting.quota)),
             ("control groups".into(), self.lab.control_groups().into()),
             (
@@ -398,8 +412,7 @@ impl Scene {
 
     fn fill(&self, system: System) -> Result<(), Error> {
         let clients = Clients { fill: true, connections: 1, ..self.clients(system) };
-        let mut filler =
-            Generators::start(&self.setting.programs.spillway, &self.hosts.clients[..1], &clients)?;
+        let mut filler = Generators::start(&self.setting.programs, &self.hosts.clients[..1], &clients)?;
         filler.begin()?;
         filler.finish().map(drop)
     }

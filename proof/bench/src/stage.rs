@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use spillway_lab::peers::{Memcached, Peer, Proxy, Redis};
-use spillway_lab::{Host, HostCpu, HostOptions, Lab, LabOptions, Place, Quota};
+use spillway_lab::{Forwarding, Host, HostCpu, HostOptions, Lab, LabOptions, Place, Quota};
 use spillway_load::Config;
 use spillway_load::config::ProtocolKind;
 use spillway_load::fill::fill;
@@ -23,7 +23,7 @@ use crate::generator::{Clients, Traffic};
 use crate::machine::Machine;
 use crate::measure::{BatchCount, Snapshot};
 use crate::programs::Programs;
-use crate::scene::{Placement, Setting, quota_text};
+use crate::scene::{Placement, Setting, forwarding_text, quota_text};
 use crate::served::{HelperPlan, Keys, LINKS_TEXT, check_runs, wrapper};
 use crate::steady::Steady;
 
@@ -43,6 +43,7 @@ pub(crate) const QUOTA_ENTRY: &str = "quota of the server's host";
 pub struct Stage {
     programs: Programs,
     placement: Placement,
+    forwarding: Forwarding,
     keys: Keys,
     /// The server's host.
     pub server: Host,
@@ -94,9 +95,26 @@ impl Stage {
 
     /// [`Stage::create`] with several hosts for helpers.
     pub(crate) fn create_with(name: &str, setting: &Setting, hosts: MiddleHosts) -> Result<Stage, Error> {
+        Stage::create_hosts(name, setting, hosts, true)
+    }
+
+    /// [`Stage::create`] with hosts that compute the checksums of sent packets themselves, so that clients can use
+    /// [the user-level stack](crate::generator::Engine::Xdp).
+    pub fn create_with_checksums(name: &str, setting: &Setting) -> Result<Stage, Error> {
+        Stage::create_hosts(name, setting, MiddleHosts { count: 1, quota: None }, false)
+    }
+
+    fn create_hosts(
+        name: &str,
+        setting: &Setting,
+        hosts: MiddleHosts,
+        tx_checksums: bool,
+    ) -> Result<Stage, Error> {
         let placement = setting.placement;
-        let lab = Lab::with_options(name, LabOptions { bridge_core: Some(placement.bridge) })?;
-        let on_core = |core| HostOptions { core: Some(core), ..HostOptions::default() };
+        let forwarding = setting.forwarding;
+        let lab = Lab::with_options(name, LabOptions { bridge_core: Some(placement.bridge), forwarding })?;
+        let tx_checksums = tx_checksums && forwarding == Forwarding::Bridge;
+        let on_core = |core| HostOptions { core: Some(core), tx_checksums, ..HostOptions::default() };
         // Receive work runs before processes, so that packets are not lost behind a busy helper or client. The server's
         // competes with the server, as it does under a quota for both.
         let receiving_first = |core| HostOptions { receive_first: true, ..on_core(core) };
@@ -114,7 +132,18 @@ impl Stage {
         let client = lab.host("client", receiving_first(placement.clients))?;
         let keys = Keys::make(&std::env::temp_dir().join(lab.run_name()))?;
         let (programs, steady) = (setting.programs.clone(), Steady::start(setting.idle_cores_poll));
-        Ok(Stage { programs, placement, keys, server, middle, more_middle_hosts, client, steady, lab })
+        Ok(Stage {
+            programs,
+            placement,
+            forwarding,
+            keys,
+            server,
+            middle,
+            more_middle_hosts,
+            client,
+            steady,
+            lab,
+        })
     }
 
     /// Starts a server program with and without the shim, and fills both with values of these sizes.
@@ -201,14 +230,16 @@ impl Stage {
     /// Creates a second host for helpers, on the core of the first. Snapshots do not include its CPU time.
     pub fn second_middle(&self) -> Result<Host, Error> {
         let core = Some(self.placement.helper);
-        let options = HostOptions { core, receive_first: true, ..HostOptions::default() };
+        let tx_checksums = self.forwarding == Forwarding::Bridge;
+        let options = HostOptions { core, receive_first: true, tx_checksums, ..HostOptions::default() };
         Ok(self.lab.host("second", options)?)
     }
 
     /// Creates a host for attackers, on the clients' core and with this quota. Snapshots do not include its CPU time.
     pub(crate) fn attackers(&self, quota: Quota) -> Result<Host, Error> {
-        let options =
-            HostOptions { core: Some(self.placement.clients), quota: Some(quota), ..HostOptions::default() };
+        let core = Some(self.placement.clients);
+        let tx_checksums = self.forwarding == Forwarding::Bridge;
+        let options = HostOptions { core, quota: Some(quota), tx_checksums, ..HostOptions::default() };
         Ok(self.lab.host("attackers", options)?)
     }
 
@@ -325,6 +356,7 @@ impl Stage {
         machine.server = versions.collect::<Vec<_>>().join("; ");
         machine.lab = BTreeMap::from([
             ("placement".into(), self.placement.description().replace("helper", "helper or proxy")),
+            ("forwarding".into(), forwarding_text(self.forwarding).into()),
             (QUOTA_ENTRY.into(), quota_text(None)),
             ("accounts".into(), "processes and the receive threads of their host's interface".into()),
             ("congestion control".into(), self.server.congestion_control()?),

@@ -20,6 +20,7 @@ enum Command {
     Bench(commands::bench::Args),
     Sim(commands::sim::Args),
     Clean(commands::clean::Args),
+    Load(Box<commands::load::Args>),
     #[command(hide = true)]
     Attack(commands::attack::Args),
     #[command(hide = true)]
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => commands::bench::run(args),
         Command::Sim(args) => commands::sim::run(args),
         Command::Clean(args) => commands::clean::run(&args),
+        Command::Load(args) => commands::load::run(*args),
         Command::Attack(args) => commands::attack::run(&args),
         Command::Echo(args) => commands::echo::run(args),
         Command::StackWork(args) => commands::stack_work::run(&args),

@@ -17,7 +17,7 @@ const VALUE: &[u8] = b"VALUE key 0 5\r\nhello\r\nEND\r\n";
 fn main() -> Result<(), Box<dyn Error>> {
     let begin = Instant::now();
     let last = std::thread::available_parallelism()?.get() - 1;
-    let lab = Lab::with_options("example", LabOptions { bridge_core: Some(last) })?;
+    let lab = Lab::with_options("example", LabOptions { bridge_core: Some(last), ..LabOptions::default() })?;
     let quota = Quota { percent_of_core: 10.0, period: Duration::from_millis(10) };
     let server =
         lab.host("server", HostOptions { core: Some(0), quota: Some(quota), ..HostOptions::default() })?;

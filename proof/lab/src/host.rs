@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use crate::cgroup::HostGroup;
+use crate::hub::Forwarding;
 use crate::process::{Confinement, Launch, Process};
 use crate::realtime::{RECEIVE_PRIORITY, set_first_in_first_out};
 use crate::run::Run;
@@ -64,6 +65,9 @@ pub(crate) struct HostParts {
     pub address: Ipv4Addr,
     pub core: Option<usize>,
     pub receive_first: bool,
+    pub forwarding: Forwarding,
+    /// The interface's threads that are pinned and accounted.
+    pub accounted: Mutex<Vec<u32>>,
     pub group: HostGroup,
     /// The bridge's core and group.
     pub bridge: (Option<usize>, HostGroup),
@@ -185,6 +189,12 @@ impl Host {
 
     /// Drops a share (0 to 1) of the IPv4 packets on the host's cable, in both directions, while the [`Loss`] exists.
     pub fn drop_packets(&self, share: f64) -> Result<Loss, LabError> {
+        if self.0.forwarding == Forwarding::Xdp {
+            return Err(LabError::BadOption(
+                "the cable's XDP program forwards packets and cannot drop some: make the lab with Forwarding::Bridge"
+                    .into(),
+            ));
+        }
         let (bridge, bridge_interface) = &self.0.bridge_end;
         let threads = || [napi::threads_of(&self.0.interface), napi::threads_of(bridge_interface)];
         let before = threads();
@@ -207,15 +217,17 @@ impl Host {
         let mut sum = PacketCounts::default();
         for (namespace, interface) in [(&self.0.namespace, &self.0.interface), (bridge, bridge_interface)] {
             let text = self.0.tools.ethtool(namespace, &["-S", interface])?;
-            let count = |name: &str| {
-                let values =
-                    text.lines().filter_map(|line| line.split_once(name)?.1.trim().parse::<u64>().ok());
-                values.sum::<u64>()
-            };
-            sum.seen += count("_xdp_packets:");
-            sum.lost += count("_xdp_drops:");
+            sum.seen += sum_of(&text, "_xdp_packets:");
+            sum.lost += sum_of(&text, "_xdp_drops:");
         }
         Ok(sum)
+    }
+
+    /// Packets of this host that the program of [`Forwarding::Xdp`] has forwarded.
+    pub fn forwarded_packets(&self) -> Result<u64, LabError> {
+        let (bridge, bridge_interface) = &self.0.bridge_end;
+        let text = self.0.tools.ethtool(bridge, &["-S", bridge_interface])?;
+        Ok(sum_of(&text, "_xdp_redirect:"))
     }
 
     /// The namespace's counters in `/proc/net/snmp` and `/proc/net/netstat`, by names such as `Tcp:RetransSegs` and
@@ -238,8 +250,13 @@ impl Host {
     /// Pins the interface's threads and puts them into the host's quota and accounts. Call it after an XDP program was
     /// attached or detached, which replaces these threads.
     pub fn pin_and_account_interface(&self) -> Result<(), LabError> {
-        pin_and_account(&self.0.interface, self.0.core, &self.0.group)
+        self.0.pin_and_account_host_end()
     }
+}
+
+/// The sum over all queues of a counter in the output of `ethtool -S`.
+fn sum_of(text: &str, name: &str) -> u64 {
+    text.lines().filter_map(|line| line.split_once(name)?.1.trim().parse::<u64>().ok()).sum()
 }
 
 /// Packet counts of a lossy cable.
@@ -253,7 +270,14 @@ pub struct PacketCounts {
 
 impl HostParts {
     pub(crate) fn pin_and_account_host_end(&self) -> Result<(), LabError> {
+        let mut accounted = self.accounted.lock().unwrap_or_else(PoisonError::into_inner);
+        let threads = napi::threads_of(&self.interface);
+        // A thread with real-time priority cannot enter the quota's group again.
+        if !threads.is_empty() && *accounted == threads {
+            return Ok(());
+        }
         pin_and_account(&self.interface, self.core, &self.group)?;
+        *accounted = threads;
         if self.receive_first {
             run_first(&self.interface, &self.group);
         }

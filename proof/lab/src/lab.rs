@@ -7,6 +7,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::cgroup::{HostGroup, Layout};
 use crate::host::{CONGESTION_CONTROL, Host, HostOptions, HostParts, SYSCTLS};
+use crate::hub::{Forwarding, Hub, mac_text};
 use crate::names::{self, HOSTS_MAX};
 use crate::run::Run;
 use crate::tools::Tools;
@@ -20,6 +21,8 @@ const BRIDGE: &str = "bridge";
 pub struct LabOptions {
     /// The core for the bridge's threads; `None`, the default, pins nothing.
     pub bridge_core: Option<usize>,
+    /// What joins the hosts; by default the bridge.
+    pub forwarding: Forwarding,
 }
 
 /// Hosts joined by a bridge. Dropping a lab kills its processes and removes its namespaces, groups and files.
@@ -30,6 +33,7 @@ pub struct Lab {
     layout: Layout,
     options: LabOptions,
     bridge: HostGroup,
+    hub: Option<Hub>,
     hosts: Mutex<Vec<String>>,
 }
 
@@ -59,8 +63,14 @@ impl Lab {
         options.bridge_core.map(napi::one_core).transpose()?;
         let (tools, layout) = requirements()?;
         let run = Run::open(name, Some(layout.clone()))?;
-        match make_bridge(&run, &tools, &layout) {
-            Ok(bridge) => Ok(Lab { run, tools, layout, options, bridge, hosts: Mutex::default() }),
+        let parts = make_bridge(&run, &tools, &layout).and_then(|bridge| {
+            let hub = (options.forwarding == Forwarding::Xdp).then(Hub::load).transpose()?;
+            Ok((bridge, hub))
+        });
+        match parts {
+            Ok((bridge, hub)) => {
+                Ok(Lab { run, tools, layout, options, bridge, hub, hosts: Mutex::default() })
+            }
             Err(e) => {
                 let _ = run.close();
                 Err(e)
@@ -75,6 +85,11 @@ impl Lab {
         options.quota.map(|quota| quota.micros()).transpose()?;
         if options.receive_first && options.quota.is_some() {
             return Err(LabError::BadOption(format!("host {name:?}: receive_first would escape its quota")));
+        }
+        if self.hub.is_some() && options.tx_checksums {
+            return Err(LabError::BadOption(format!(
+                "host {name:?}: packets that XDP forwards need checksums: turn tx_checksums off"
+            )));
         }
         let _no_removal = self.run.prevent_removal()?;
         let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -98,12 +113,17 @@ impl Lab {
             address: Ipv4Addr::new(10, 77, 0, octet),
             core: options.core,
             receive_first: options.receive_first,
+            forwarding: self.options.forwarding,
+            accounted: Mutex::default(),
             bridge: (self.options.bridge_core, self.bridge.clone()),
             group: self.layout.create_host(&self.run.name.to_string(), name)?,
             run: Arc::clone(&self.run),
             tools: self.tools.clone(),
         };
         self.make_namespace_and_cable(&parts, &options)?;
+        if let Some(hub) = &self.hub {
+            hub.join(&parts)?;
+        }
         parts.pin_and_account_host_end()?;
         parts.pin_and_account_bridge_end()?;
         parts.group.set_quota(options.quota)?;
@@ -146,8 +166,9 @@ impl Lab {
             Some(bridge),
             &format!(
                 "link add {bridge_interface} numrxqueues 1 numtxqueues 1 type veth \
-                 peer name {interface} numrxqueues 1 numtxqueues 1 netns {namespace}\n\
-                 link set {bridge_interface} master br0\n"
+                 peer name {interface} address {} numrxqueues 1 numtxqueues 1 netns {namespace}\n\
+                 link set {bridge_interface} master br0\n",
+                mac_text(*address)
             ),
         )?;
         // With TSO on the sending end, veth bypasses the receiver's NAPI thread: the sender would do the receive work.

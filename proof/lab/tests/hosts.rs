@@ -25,7 +25,8 @@ fn receive_work_is_accounted_to_the_receiving_host() {
     if skipped() {
         return;
     }
-    let lab = Lab::with_options("pair", LabOptions { bridge_core: Some(0) }).unwrap();
+    let lab =
+        Lab::with_options("pair", LabOptions { bridge_core: Some(0), ..LabOptions::default() }).unwrap();
     let left = lab.host("left", HostOptions { core: Some(0), ..HostOptions::default() }).unwrap();
     let right = lab.host("right", HostOptions::default()).unwrap();
     for offloads in [left.offloads().unwrap(), right.bridge_offloads().unwrap()] {

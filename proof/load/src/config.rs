@@ -1,10 +1,14 @@
 //! Options of a run.
 
+mod engine;
+
 use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use spillway_client::{Encryption, Key, LinkTarget};
+
+pub use self::engine::{EngineKind, XdpOptions};
 
 use crate::arrivals::Spacing;
 use crate::control::{Command, ScheduledCommand};
@@ -133,6 +137,8 @@ pub struct Config {
     pub helpers: Helpers,
     /// Connections are sessions. `None`: they are plain, or move as a whole if there are helpers.
     pub sessions: Option<Sessions>,
+    /// What carries the connections.
+    pub engine: EngineKind,
     /// The protocol of requests.
     pub protocol: ProtocolKind,
     /// Number of connections, 1 to [`CONNECTIONS_MAX`].
@@ -188,6 +194,7 @@ impl Config {
             server,
             helpers: Helpers::default(),
             sessions: None,
+            engine: EngineKind::Sockets,
             protocol: ProtocolKind::Memcached,
             connections: 50,
             threads: 1,
@@ -276,6 +283,7 @@ impl Config {
                 self.value_size
             ));
         }
+        self.check_engine()?;
         let moves_to_helper = self.schedule.iter().any(|scheduled| scheduled.command.needs_helper());
         if moves_to_helper && self.helpers.addresses.is_empty() {
             return Err(

@@ -9,8 +9,10 @@
 
 pub mod arrivals;
 mod clock;
+pub mod command;
 pub mod config;
 pub mod control;
+mod engine;
 mod error;
 pub mod fill;
 pub mod histogram;

@@ -1,9 +1,10 @@
-//! One worker thread, which drives its share of the connections from one epoll set.
+//! One worker thread, which drives its share of the connections.
 //!
 //! All times are nanoseconds since time zero of the run.
 
 mod connection;
 mod group;
+mod messages;
 mod mover;
 mod moving;
 mod moving_client;
@@ -16,30 +17,26 @@ mod traffic;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::mpsc::TryRecvError;
 use std::time::Duration;
 
-use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::event::{EventfdFlags, eventfd};
-
 use spillway_client::LinkTarget;
-use spillway_moving_client::{Slot, split_token};
-use spillway_net::{Epoll, EpollEvent};
+use spillway_moving_client::{Slot, join_token, split_token};
 
 use self::connection::Connection;
 use self::group::Group;
+pub(crate) use self::messages::{FromWorker, ToWorker, WorkerSetup, wake, wake_fd};
 use self::mover::Mover;
 use crate::arrivals::Arrivals;
 use crate::clock::Clock;
-use crate::config::{Assignment, Config, RequestLoop};
+use crate::config::{Assignment, RequestLoop};
 use crate::control::{Command, ScheduledCommand};
+use crate::engine::{Engine, Readiness};
 use crate::error::Error;
 use crate::protocol::Protocol;
 use crate::queue::Pool;
 use crate::random::Random;
-use crate::report::{Move, Target};
+use crate::report::Target;
 use crate::samples::{Outcome, Sample, Samples};
 
 /// Maximum of arrivals and scheduled commands in one turn, so that a thread that is behind schedule still reads
@@ -48,97 +45,32 @@ const TURN_MAX: usize = 128;
 const SAMPLES_INTERVAL_NS: u64 = 100_000_000;
 /// A message with this many samples is sent before its interval ends.
 const SAMPLES_MAX: usize = 1 << 16;
-const EVENTS_PER_WAIT_MAX: usize = 256;
-/// Token of the eventfd in the epoll set; sockets of connections have other tokens (see `split_token`).
-const WAKE_TOKEN: u64 = u64::MAX;
+/// Longest wait for a message before the run; the steering thread may have ended without one.
+const MESSAGE_WAIT: Duration = Duration::from_millis(100);
+/// Token that reports messages; streams of connections have other tokens (see `split_token`).
+pub(crate) const WAKE_TOKEN: u64 = u64::MAX;
 /// Maximum of problems that a worker reports as text. The samples count all problems.
 const PROBLEMS_DESCRIBED_MAX: u32 = 8;
 
-#[derive(Debug)]
-pub enum ToWorker {
-    Start(Clock),
-    /// Execute the command at its time, or at once if the time has passed.
-    Execute {
-        scheduled: ScheduledCommand,
-        move_id: u32,
-    },
+/// Token of a plain connection's stream, in the format of moving clients' tokens.
+fn token(index: usize) -> u64 {
+    join_token(index as u64, Slot::Direct)
 }
 
-#[derive(Debug)]
-pub enum FromWorker {
-    /// All connections of the worker are open.
-    Ready,
-    /// Measurements since the last such message.
-    Samples {
-        index: u32,
-        samples: Samples,
-        /// Connections of this worker that use a helper.
-        helped_now: u32,
-    },
-    /// A command took effect. Only worker 0 sends this message.
-    Executed(ScheduledCommand),
-    Moved(Move),
-    /// The client library's policy decided.
-    Decided {
-        at_ns: u64,
-        what: String,
-    },
-    Trouble {
-        at_ns: u64,
-        what: String,
-    },
-    /// The last message of a worker that has finished.
-    Done {
-        arrivals_end_ns: u64,
-    },
-    /// The last message of a worker that has failed.
-    Failed(Error),
-}
-
-/// Parameters of [`Worker::new`], without the protocol.
-#[derive(Debug)]
-pub struct WorkerSetup {
-    /// Options of the run. The threads share connections, rate, pace and queue equally.
-    pub config: Arc<Config>,
-    pub index: u32,
-    pub messages: Receiver<ToWorker>,
-    /// Eventfd that the steering thread writes after each message.
-    pub wake: Arc<OwnedFd>,
-    pub to_steering: SyncSender<FromWorker>,
-    /// Eventfd that the worker writes after each message.
-    pub steering_wake: Arc<OwnedFd>,
-}
-
-/// Creates a non-blocking eventfd, which wakes a thread from epoll or poll.
-pub fn wake_fd() -> Result<OwnedFd, Error> {
-    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-        .map_err(|e| Error::system("cannot make an eventfd", e))
-}
-
-pub fn wake(fd: &OwnedFd) {
-    // Fails only if the counter is full, which means that a wake-up is pending.
-    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
-}
-
-/// Token of a plain connection's socket in the epoll set, in the format of moving clients' tokens.
-fn token(index: usize) -> EventData {
-    EventData::new_u64((index as u64) << 2 | Slot::Direct as u64)
-}
-
-pub(crate) struct Worker<P> {
+pub(crate) struct Worker<P, E: Engine> {
     /// The run's clock, once `Start` has arrived.
     start_clock: Option<Clock>,
     setup: WorkerSetup,
     protocol: P,
     clock: Clock,
-    epoll: Epoll,
-    events: Vec<EpollEvent>,
+    engine: E,
+    ready: Vec<Readiness>,
     server: SocketAddr,
     /// Helpers' link ports; empty if connections are plain.
     targets: Vec<LinkTarget>,
     /// Moving clients that were used in this turn, so that their events must be polled.
     clients_to_poll: Vec<u32>,
-    connections: Vec<Connection>,
+    connections: Vec<Connection<E::Network>>,
     /// Groups of sessions with a policy; empty without `--relief`.
     groups: Vec<Group>,
     /// Groups whose decisions must be polled in this turn.
@@ -172,8 +104,8 @@ pub(crate) struct Worker<P> {
     receive_buffer: Vec<u8>,
 }
 
-impl<P: Protocol> Worker<P> {
-    pub(crate) fn new(setup: WorkerSetup, protocol: P) -> Result<Worker<P>, Error> {
+impl<P: Protocol, E: Engine> Worker<P, E> {
+    pub(crate) fn new(setup: WorkerSetup, protocol: P, engine: E) -> Worker<P, E> {
         let config = &setup.config;
         let threads = config.threads;
         let share = config.connections / threads + u32::from(setup.index < config.connections % threads);
@@ -186,16 +118,13 @@ impl<P: Protocol> Worker<P> {
             }
             RequestLoop::Closed => None,
         };
-        let epoll = Epoll::new().map_err(|e| Error::system("cannot make an epoll set", e))?;
-        epoll::add(&epoll, setup.wake.as_fd(), EventData::new_u64(WAKE_TOKEN), EventFlags::IN)
-            .map_err(|e| Error::system("cannot watch an eventfd", e))?;
         let nanoseconds =
             |duration: std::time::Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        Ok(Worker {
+        Worker {
             start_clock: None,
             clock: Clock::new(crate::clock::monotonic_ns()),
-            epoll,
-            events: Vec::with_capacity(EVENTS_PER_WAIT_MAX),
+            engine,
+            ready: Vec::new(),
             server: config.server,
             targets: config.helpers.targets(),
             clients_to_poll: Vec::new(),
@@ -227,7 +156,7 @@ impl<P: Protocol> Worker<P> {
             receive_buffer: vec![0; 1 << 16],
             setup,
             protocol,
-        })
+        }
     }
 
     /// Runs to the end. All results and errors go to the steering thread.
@@ -241,6 +170,8 @@ impl<P: Protocol> Worker<P> {
             }
             Err(error) => self.notify(FromWorker::Failed(error)),
         }
+        self.connections.clear();
+        self.engine.close();
     }
 
     /// Opens all connections, then waits for `Start`. False if the channel closes first.
@@ -257,13 +188,13 @@ impl<P: Protocol> Worker<P> {
                 self.renew_group_timers();
                 return Ok(true);
             }
-            match self.setup.messages.recv() {
-                Ok(ToWorker::Start(clock)) => self.start_clock = Some(clock),
-                Ok(ToWorker::Execute { scheduled, move_id }) => self.enqueue(scheduled, move_id),
-                Err(_) => {
-                    self.end_ns = 0;
-                    return Ok(false);
-                }
+            if !self.take_messages() {
+                self.end_ns = 0;
+                return Ok(false);
+            }
+            if self.start_clock.is_none() {
+                let waited = self.engine.wait_for_message(MESSAGE_WAIT);
+                waited.map_err(|e| Error::system("cannot wait for the start of the run", e))?;
             }
         }
     }
@@ -295,18 +226,19 @@ impl<P: Protocol> Worker<P> {
         self.poll_moving_clients();
         let timeout_ns = self.next_ns().saturating_sub(now_ns);
         let timeout = Duration::from_nanos(timeout_ns);
-        let mut events = std::mem::take(&mut self.events);
-        let waited = self.epoll.wait(&mut events, Some(timeout));
+        let mut reports = std::mem::take(&mut self.ready);
+        let waited = self.engine.wait(timeout, &mut reports);
         waited.map_err(|e| Error::system("cannot wait for the connections", e))?;
-        for event in &events {
-            let (token, flags) = (event.u64, EventFlags::from_bits_retain(event.events));
+        for &Readiness { token, ready } in &reports {
             match split_token(token) {
-                Some((index, slot)) => self.handle_ready(index as usize, slot, flags),
+                Some((index, slot)) => self.handle_ready(index as usize, slot, ready),
                 None if self.handle_group_ready(token) => {}
-                None => self.take_messages(),
+                None => {
+                    self.take_messages();
+                }
             }
         }
-        self.events = events;
+        self.ready = reports;
         self.poll_moving_clients();
         Ok(())
     }
@@ -386,14 +318,16 @@ impl<P: Protocol> Worker<P> {
         }
     }
 
-    fn take_messages(&mut self) {
+    /// Takes all messages. Returns whether more may come.
+    fn take_messages(&mut self) -> bool {
         let mut counter = [0u8; 8];
         // Resets the eventfd; fails if it has already been reset.
         let _ = rustix::io::read(&self.setup.wake, &mut counter);
-        while let Ok(message) = self.setup.messages.try_recv() {
-            match message {
-                ToWorker::Execute { scheduled, move_id } => self.enqueue(scheduled, move_id),
-                ToWorker::Start(clock) => self.start_clock = Some(clock),
+        loop {
+            match self.setup.messages.try_recv() {
+                Ok(ToWorker::Execute { scheduled, move_id }) => self.enqueue(scheduled, move_id),
+                Ok(ToWorker::Start(clock)) => self.start_clock = Some(clock),
+                Err(error) => return error != TryRecvError::Disconnected,
             }
         }
     }
@@ -438,10 +372,7 @@ impl<P: Protocol> Worker<P> {
     }
 
     fn notify(&self, message: FromWorker) {
-        // Fails only if the steering thread has ended, and with it the run.
-        if self.setup.to_steering.send(message).is_ok() {
-            wake(&self.setup.steering_wake);
-        }
+        self.setup.notify(message);
     }
 
     fn report_trouble(&mut self, what: impl FnOnce() -> String) {

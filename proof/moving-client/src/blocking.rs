@@ -87,7 +87,7 @@ impl Client {
                 let mut flags = PollFlags::empty();
                 flags.set(PollFlags::IN, watch.readable);
                 flags.set(PollFlags::OUT, watch.writable);
-                (watch.slot, PollFd::from_borrowed_fd(watch.descriptor, flags))
+                (watch.slot, PollFd::new(watch.stream, flags))
             });
             let (slots, mut descriptors): (Vec<Slot>, Vec<PollFd<'_>>) = watched.unzip();
             match poll(&mut descriptors, timeout.as_ref()) {

@@ -13,21 +13,23 @@ use crate::direct::Direct;
 use crate::error::MoveError;
 use crate::event::{Carrier, Event, Events};
 use crate::link::Link;
+use crate::network::{Network, Stream, would_block};
 use crate::settings::{Route, Settings};
-use crate::socket;
+use crate::socket::Kernel;
 use crate::stage::Moving;
 use crate::watch::{Interest, Ready, Slot, Watch, join_token};
 
 /// One stream of bytes in each direction, on a carrier that can change. The crate's documentation shows the order of
 /// calls.
 #[derive(Debug)]
-pub struct Connection {
+pub struct Connection<N: Network = Kernel> {
+    pub(crate) network: N,
     /// Time zero of the link protocol's clock.
     time_zero: Instant,
     pub(crate) server: Option<SocketAddr>,
     pub(crate) settings: Settings,
-    pub(crate) direct: Option<Direct>,
-    pub(crate) links: [Option<Box<Link>>; 2],
+    pub(crate) direct: Option<Direct<N::Stream>>,
+    pub(crate) links: [Option<Box<Link<N::Stream>>>; 2],
     /// The carrier in use; `None` before the first one is established.
     pub(crate) active: Option<Slot>,
     pub(crate) moving: Option<Moving>,
@@ -37,9 +39,7 @@ pub struct Connection {
 impl Connection {
     /// Starts to connect to a server directly. [`Event::Moved`] or [`Event::MoveFailed`] follows.
     pub fn connect(now: Instant, server: SocketAddr, settings: Settings) -> Result<Connection, MoveError> {
-        let mut connection = Connection::new(now, Some(server), settings);
-        connection.begin_move(now, Route::Direct)?;
-        Ok(connection)
+        Connection::connect_on(Kernel, now, server, settings)
     }
 
     /// Starts to connect through a link (PostMan's *pm_connect*) without a direct connection. A later move to the
@@ -51,13 +51,46 @@ impl Connection {
         server: Option<SocketAddr>,
         settings: Settings,
     ) -> Result<Connection, MoveError> {
-        let mut connection = Connection::new(now, server, settings);
+        let mut connection = Connection::new(Kernel, now, server, settings);
         connection.begin_move(now, Route::Link(target))?;
         Ok(connection)
     }
 
-    fn new(now: Instant, server: Option<SocketAddr>, settings: Settings) -> Connection {
+    /// Updates an epoll set. The events' data hold `token`, of 62 bits, and the socket's slot: see
+    /// [`split_token`](crate::split_token). No system call without a change.
+    pub fn watch_in(&mut self, epoll: impl AsFd, token: u64) -> io::Result<()> {
+        let epoll = epoll.as_fd();
+        while let Some(watch) = self.poll_watch() {
+            let data = EventData::new_u64(join_token(token, watch.slot));
+            let mut flags = EventFlags::empty();
+            flags.set(EventFlags::IN, watch.readable);
+            flags.set(EventFlags::OUT, watch.writable);
+            if watch.add {
+                epoll::add(epoll, watch.stream, data, flags)?;
+            } else {
+                epoll::modify(epoll, watch.stream, data, flags)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<N: Network> Connection<N> {
+    /// As [`connect`](Connection::connect), on another network than the kernel's.
+    pub fn connect_on(
+        network: N,
+        now: Instant,
+        server: SocketAddr,
+        settings: Settings,
+    ) -> Result<Connection<N>, MoveError> {
+        let mut connection = Connection::new(network, now, Some(server), settings);
+        connection.begin_move(now, Route::Direct)?;
+        Ok(connection)
+    }
+
+    fn new(network: N, now: Instant, server: Option<SocketAddr>, settings: Settings) -> Connection<N> {
         Connection {
+            network,
             time_zero: now,
             server,
             settings,
@@ -84,11 +117,11 @@ impl Connection {
     /// This end's address on the carrier in use: the address that the server sees, unless the network translates it.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         let not_connected = || io::Error::from(io::ErrorKind::NotConnected);
-        let socket = match self.active.ok_or_else(not_connected)?.link() {
-            None => self.direct.as_ref().map(|direct| &direct.socket),
-            Some(index) => self.links[index].as_ref().map(|link| &link.socket),
+        let stream = match self.active.ok_or_else(not_connected)?.link() {
+            None => self.direct.as_ref().map(|direct| &direct.stream),
+            Some(index) => self.links[index].as_ref().map(|link| &link.stream),
         };
-        socket::local_address(socket.ok_or_else(not_connected)?)
+        stream.ok_or_else(not_connected)?.local_address()
     }
 
     /// Sends a prefix of `bytes` and returns its length. Fails with `WouldBlock` without room or during a move. After a
@@ -127,7 +160,7 @@ impl Connection {
                     // because the result reports them.
                     let is_open = match &outcome {
                         Ok(received) => *received > 0,
-                        Err(error) => socket::would_block(error),
+                        Err(error) => would_block(error),
                     };
                     if is_open {
                         self.collect_events(slot);
@@ -142,7 +175,7 @@ impl Connection {
     /// Ends the outgoing stream. Replies can still be received.
     pub fn finish(&mut self) -> io::Result<()> {
         match self.active.map(|slot| self.carrier_mut(slot)) {
-            Some(CarrierMut::Direct(direct)) => socket::finish(&direct.socket),
+            Some(CarrierMut::Direct(direct)) => direct.stream.finish(),
             Some(CarrierMut::Link(link)) => link.finish(),
             Some(CarrierMut::None) | None => Err(io::ErrorKind::NotConnected.into()),
         }
@@ -230,18 +263,18 @@ impl Connection {
     }
 
     /// All sockets with the readiness to watch for, in the form that `poll(2)` needs on every call.
-    pub fn sockets(&self) -> impl Iterator<Item = Watch<'_>> {
+    pub fn sockets(&self) -> impl Iterator<Item = Watch<'_, N::Stream>> {
         let direct = self
             .direct
             .iter()
-            .map(|direct| (Slot::Direct, &direct.socket, direct.watched, direct.interest()));
+            .map(|direct| (Slot::Direct, &direct.stream, direct.watched, direct.interest()));
         let links = [Slot::LinkA, Slot::LinkB].into_iter().zip(&self.links);
         let links = links.filter_map(|(slot, link)| {
-            link.as_ref().map(|link| (slot, &link.socket, link.watched, link.interest()))
+            link.as_ref().map(|link| (slot, &link.stream, link.watched, link.interest()))
         });
-        direct.chain(links).map(|(slot, socket, watched, Interest { readable, writable })| Watch {
+        direct.chain(links).map(|(slot, stream, watched, Interest { readable, writable })| Watch {
             slot,
-            descriptor: socket.as_fd(),
+            stream,
             add: watched.is_none(),
             readable,
             writable,
@@ -251,21 +284,21 @@ impl Connection {
     /// The next change for the caller's epoll set. Call it until `None` after every other call, or use
     /// [`watch_in`](Self::watch_in).
     #[must_use]
-    pub fn poll_watch(&mut self) -> Option<Watch<'_>> {
+    pub fn poll_watch(&mut self) -> Option<Watch<'_, N::Stream>> {
         let slot = Slot::ALL.into_iter().find(|slot| self.watch_is_due(*slot))?;
-        let (socket, watched, interest) = match slot.link() {
+        let (stream, watched, interest) = match slot.link() {
             None => self.direct.as_mut().map(|direct| {
                 let interest = direct.interest();
-                (&direct.socket, &mut direct.watched, interest)
+                (&direct.stream, &mut direct.watched, interest)
             })?,
             Some(index) => self.links[index].as_mut().map(|link| {
                 let interest = link.interest();
-                (&link.socket, &mut link.watched, interest)
+                (&link.stream, &mut link.watched, interest)
             })?,
         };
         let add = watched.replace(interest).is_none();
         let Interest { readable, writable } = interest;
-        Some(Watch { slot, descriptor: socket.as_fd(), add, readable, writable })
+        Some(Watch { slot, stream, add, readable, writable })
     }
 
     fn watch_is_due(&self, slot: Slot) -> bool {
@@ -277,29 +310,11 @@ impl Connection {
         }
     }
 
-    /// Updates an epoll set. The events' data hold `token`, of 62 bits, and the socket's slot: see
-    /// [`split_token`](crate::split_token). No system call without a change.
-    pub fn watch_in(&mut self, epoll: impl AsFd, token: u64) -> io::Result<()> {
-        let epoll = epoll.as_fd();
-        while let Some(watch) = self.poll_watch() {
-            let data = EventData::new_u64(join_token(token, watch.slot));
-            let mut flags = EventFlags::empty();
-            flags.set(EventFlags::IN, watch.readable);
-            flags.set(EventFlags::OUT, watch.writable);
-            if watch.add {
-                epoll::add(epoll, watch.descriptor, data, flags)?;
-            } else {
-                epoll::modify(epoll, watch.descriptor, data, flags)?;
-            }
-        }
-        Ok(())
-    }
-
     pub(crate) fn time(&self, now: Instant) -> Time {
         Time::ZERO + now.saturating_duration_since(self.time_zero)
     }
 
-    pub(crate) fn carrier_mut(&mut self, slot: Slot) -> CarrierMut<'_> {
+    pub(crate) fn carrier_mut(&mut self, slot: Slot) -> CarrierMut<'_, N::Stream> {
         match slot.link() {
             None => self.direct.as_mut().map_or(CarrierMut::None, CarrierMut::Direct),
             Some(index) => self.links[index].as_deref_mut().map_or(CarrierMut::None, CarrierMut::Link),
@@ -308,8 +323,8 @@ impl Connection {
 }
 
 /// The carrier in a slot.
-pub(crate) enum CarrierMut<'a> {
-    Direct(&'a mut Direct),
-    Link(&'a mut Link),
+pub(crate) enum CarrierMut<'a, S: Stream> {
+    Direct(&'a mut Direct<S>),
+    Link(&'a mut Link<S>),
     None,
 }

@@ -2,28 +2,26 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 
-use crate::socket;
+use crate::network::{Network, Stream, would_block};
 use crate::watch::Interest;
 
 #[derive(Debug)]
-pub(crate) struct Direct {
-    pub(crate) socket: OwnedFd,
+pub(crate) struct Direct<S> {
+    pub(crate) stream: S,
     pub(crate) server: SocketAddr,
     pub(crate) connected: bool,
     last_send_was_partial: bool,
     server_finished: bool,
-    /// The server has sent bytes before the connection was in use; the kernel holds the bytes.
+    /// The server has sent bytes before the connection was in use; the stream holds the bytes.
     has_early_bytes: bool,
     pub(crate) watched: Option<Interest>,
 }
 
-impl Direct {
-    pub(crate) fn start(server: SocketAddr) -> io::Result<Direct> {
-        let socket = socket::start_connect(server)?;
+impl<S: Stream> Direct<S> {
+    pub(crate) fn start(network: &impl Network<Stream = S>, server: SocketAddr) -> io::Result<Direct<S>> {
         Ok(Direct {
-            socket,
+            stream: network.connect(server)?,
             server,
             connected: false,
             last_send_was_partial: false,
@@ -36,7 +34,7 @@ impl Direct {
     /// Continues to connect. Returns whether the TCP connection is established.
     pub(crate) fn advance(&mut self) -> io::Result<bool> {
         if !self.connected {
-            self.connected = socket::is_connected(&self.socket)?;
+            self.connected = self.stream.is_connected()?;
         }
         Ok(self.connected)
     }
@@ -49,10 +47,10 @@ impl Direct {
     }
 
     pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let outcome = socket::send(&self.socket, bytes);
+        let outcome = self.stream.send(bytes);
         match &outcome {
             Ok(sent) => self.last_send_was_partial = *sent < bytes.len(),
-            Err(error) => self.last_send_was_partial = socket::would_block(error),
+            Err(error) => self.last_send_was_partial = would_block(error),
         }
         outcome
     }
@@ -63,18 +61,18 @@ impl Direct {
     }
 
     pub(crate) fn receive(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let received = socket::receive(&self.socket, buffer)?;
+        let received = self.stream.receive(buffer)?;
         self.server_finished |= received == 0 && !buffer.is_empty();
         Ok(received)
     }
 
     pub(crate) fn has_unread(&self) -> bool {
-        socket::peek(&self.socket).is_ok_and(|bytes| bytes > 0)
+        self.stream.peek().is_ok_and(|bytes| bytes > 0)
     }
 
     /// Checks that nothing has arrived on an idle connection: no bytes, end or error.
     pub(crate) fn check_idle(&self) -> io::Result<()> {
-        match socket::peek(&self.socket) {
+        match self.stream.peek() {
             Ok(0) => {
                 Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the server closed the connection"))
             }
@@ -82,7 +80,7 @@ impl Direct {
                 io::ErrorKind::InvalidData,
                 "a reply arrived after the move: receive all expected replies before a move",
             )),
-            Err(error) if socket::would_block(&error) => Ok(()),
+            Err(error) if would_block(&error) => Ok(()),
             Err(error) => Err(error),
         }
     }

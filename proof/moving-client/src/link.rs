@@ -6,23 +6,22 @@ mod opening;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 
 use spillway_batch::{CloseReason, Id, Limits, LinkError, LinkRandomness, OpenerLink, RefuseReason};
 use spillway_transport::Time;
 
 use crate::LinkTarget;
+use crate::network::{Network, Stream};
 use crate::outbox::Outbox;
 use crate::settings::Settings;
-use crate::socket;
 use crate::watch::Interest;
 
 /// Maximum of bytes that `send` accepts and the socket has not accepted yet.
 const PENDING_BYTES_MAX: usize = 256 * 1024;
 
 #[derive(Debug)]
-pub(crate) struct Link {
-    pub(crate) socket: OwnedFd,
+pub(crate) struct Link<S: Stream> {
+    pub(crate) stream: S,
     pub(crate) target: SocketAddr,
     server: Option<SocketAddr>,
     protocol: OpenerLink,
@@ -64,21 +63,22 @@ pub(crate) enum Ended {
     Refused(RefuseReason),
 }
 
-impl Link {
+impl<S: Stream> Link<S> {
     pub(crate) fn start(
+        network: &impl Network<Stream = S>,
         now: Time,
         target: &LinkTarget,
         settings: &Settings,
         randomness: LinkRandomness,
-    ) -> io::Result<Link> {
-        let socket = socket::start_connect(target.address)?;
+    ) -> io::Result<Link<S>> {
+        let stream = network.connect(target.address)?;
         let config = target.opener(Limits {
             window_bytes: settings.window_bytes.max(1),
             pending_bytes_max: PENDING_BYTES_MAX,
             ..Limits::default()
         });
         Ok(Link {
-            socket,
+            stream,
             target: target.address,
             server: target.server,
             protocol: OpenerLink::new(&config, now, randomness),

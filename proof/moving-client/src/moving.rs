@@ -8,11 +8,12 @@ use crate::direct::Direct;
 use crate::error::MoveError;
 use crate::event::{Carrier, Event};
 use crate::link::{Ended, Link};
+use crate::network::Network;
 use crate::settings::Route;
 use crate::stage::{Moving, Stage};
 use crate::watch::Slot;
 
-impl Connection {
+impl<N: Network> Connection<N> {
     /// Moves the connection. Call it after the last expected reply. `send` accepts no bytes until [`Event::Moved`] or
     /// [`Event::MoveFailed`], which may follow at once.
     pub fn begin_move(&mut self, now: Instant, route: Route<'_>) -> Result<(), MoveError> {
@@ -107,7 +108,7 @@ impl Connection {
         let is_reusable = self.active != Some(Slot::Direct)
             && self.direct.as_ref().is_some_and(|direct| direct.check_idle().is_ok());
         if !is_reusable {
-            self.direct = Some(Direct::start(server)?);
+            self.direct = Some(Direct::start(&self.network, server)?);
             if self.active == Some(Slot::Direct) {
                 self.active = None;
             }
@@ -117,8 +118,8 @@ impl Connection {
 
     fn start_link(&mut self, now: Instant, target: &LinkTarget) -> Result<(Slot, Carrier), MoveError> {
         let to = if self.active == Some(Slot::LinkA) { Slot::LinkB } else { Slot::LinkA };
-        let link =
-            Link::start(self.time(now), target, &self.settings, spillway_keys::fresh_link_randomness()?)?;
+        let randomness = spillway_keys::fresh_link_randomness()?;
+        let link = Link::start(&self.network, self.time(now), target, &self.settings, randomness)?;
         if let Some(index) = to.link() {
             self.links[index] = Some(Box::new(link));
         }

@@ -1,12 +1,11 @@
-//! Batches that a link has composed and the socket has not accepted.
+//! Batches that a link has composed and the stream has not accepted.
 
 use std::io;
-use std::os::fd::OwnedFd;
 
 use spillway_batch::OpenerLink;
 use spillway_transport::{Time, Unsent};
 
-use crate::socket;
+use crate::network::{Stream, would_block};
 
 /// The unsent rest of a batch.
 #[derive(Debug, Default)]
@@ -21,12 +20,12 @@ impl Outbox {
         self.0.len()
     }
 
-    /// Sends batches until the socket is full. Before each batch, `fill` adds further data to the link.
+    /// Sends batches until the stream is full. Before each batch, `fill` adds further data to the link.
     pub(crate) fn push(
         &mut self,
         now: Time,
         link: &mut OpenerLink,
-        socket: &OwnedFd,
+        stream: &impl Stream,
         mut fill: impl FnMut(&mut OpenerLink),
     ) -> io::Result<()> {
         let next = |sent_batch| {
@@ -34,9 +33,9 @@ impl Outbox {
             fill(link);
             link.flush(now)
         };
-        self.0.send_all(next, |bytes| match socket::send(socket, bytes) {
+        self.0.send_all(next, |bytes| match stream.send(bytes) {
             Ok(sent) => Ok(Some(sent)),
-            Err(error) if socket::would_block(&error) => Ok(None),
+            Err(error) if would_block(&error) => Ok(None),
             Err(error) => Err(error),
         })
     }

@@ -1,7 +1,5 @@
 //! Registration of a connection's sockets in the caller's epoll set.
 
-use std::os::fd::BorrowedFd;
-
 use rustix::event::epoll::EventFlags;
 
 /// One of a connection's sockets: the direct one and, during a move, up to two links.
@@ -30,8 +28,8 @@ impl Slot {
 
 const SLOT_BITS: u32 = 2;
 
-/// The epoll data of a socket of the connection with the caller's `token`.
-pub(crate) fn join_token(token: u64, slot: Slot) -> u64 {
+/// The epoll data of a socket of the connection with the caller's `token`, of 62 bits.
+pub fn join_token(token: u64, slot: Slot) -> u64 {
     token << SLOT_BITS | slot as u64
 }
 
@@ -45,12 +43,12 @@ pub fn split_token(data: u64) -> Option<(u64, Slot)> {
 
 /// A change for the caller's epoll set. The kernel removes closed descriptors from the set.
 #[derive(Clone, Copy, Debug)]
-pub struct Watch<'a> {
-    /// The socket's slot.
+pub struct Watch<'a, S> {
+    /// The stream's slot.
     pub slot: Slot,
-    /// The socket's descriptor.
-    pub descriptor: BorrowedFd<'a>,
-    /// Whether to add the descriptor; otherwise modify its registration.
+    /// The stream.
+    pub stream: &'a S,
+    /// Whether to add the stream; otherwise modify its registration.
     pub add: bool,
     /// Whether to watch for readability.
     pub readable: bool,

@@ -3,6 +3,7 @@
 pub mod adaptive;
 pub mod attacks;
 pub mod burst;
+pub mod client_cost;
 pub mod helper_cost;
 pub mod helpers;
 pub mod load_latency;
@@ -16,7 +17,7 @@ use super::{Experiment, Needs};
 use crate::experiments::figures::{Figure, Paper};
 
 /// In the order in which `bench list` prints them.
-pub(super) const EXPERIMENTS: [Experiment; 11] = [
+pub(super) const EXPERIMENTS: [Experiment; 12] = [
     Experiment {
         name: "burst",
         question: "how much more a helped server serves in time, how fast clients move, when relief is felt, what it costs",
@@ -40,6 +41,14 @@ pub(super) const EXPERIMENTS: [Experiment; 11] = [
         figures: &[],
         needs: Needs { root: true, minutes: 9 },
         run: helper_cost::run,
+    },
+    Experiment {
+        name: "client-cost",
+        question: "what a request costs the clients on kernel sockets and on the user-level stack; whether the server notices",
+        paper: "none: the laboratory's own cost",
+        figures: &[],
+        needs: Needs { root: true, minutes: 3 },
+        run: client_cost::run,
     },
     Experiment {
         name: "load-latency",

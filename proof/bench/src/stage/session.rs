@@ -78,6 +78,16 @@ impl Cost {
         self.each(self.used.helper_s)
     }
 
+    /// CPU time of the clients' host, process and interface, for each request in µs.
+    pub fn clients_us(&self) -> f64 {
+        self.each(self.used.clients_s)
+    }
+
+    /// CPU time of the bridge for each request, in µs.
+    pub fn bridge_us(&self) -> f64 {
+        self.each(self.used.bridge_s)
+    }
+
     /// CPU time of all hosts and the bridge for each request, in µs.
     pub fn total_us(&self) -> f64 {
         let used = &self.used;
@@ -106,7 +116,7 @@ impl<'a> Session<'a> {
         traffic: &Traffic,
     ) -> Result<Session<'a>, Error> {
         let hosts = std::slice::from_ref(&stage.client);
-        let mut generators = Generators::start_with(&stage.programs.spillway, hosts, clients, traffic)?;
+        let mut generators = Generators::start_with(&stage.programs, hosts, clients, traffic)?;
         generators.begin()?;
         Ok(Session { stage, generators, closed: traffic.closed, watched: None })
     }

@@ -10,7 +10,7 @@ use spillway_bench::experiments::figures::PENDING;
 use spillway_bench::experiments::{self, Experiment, Options};
 use spillway_bench::scene::{BatchPolicy, Setting};
 use spillway_bench::{record, stop, table};
-use spillway_lab::Slowdown;
+use spillway_lab::{Forwarding, Slowdown};
 
 /// Longest time for which `--slow` slows the cores.
 const SLOWDOWN_TIME_MAX: Duration = Duration::from_secs(3_600);
@@ -37,9 +37,27 @@ pub(crate) struct Args {
     /// Batch policy of the helper in `burst`: fixed or following.
     #[arg(long, value_name = "POLICY", default_value = "following")]
     batch: BatchPolicy,
+    /// What joins the hosts of experiments with a helper: the kernel's bridge, or a cheaper XDP program.
+    #[arg(long, value_enum, default_value_t = Joined::Bridge)]
+    forwarding: Joined,
     /// Write the results as JSON to this file; with `all`, to this directory [default: target/bench/NAME.json].
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Joined {
+    Bridge,
+    Xdp,
+}
+
+impl From<Joined> for Forwarding {
+    fn from(joined: Joined) -> Forwarding {
+        match joined {
+            Joined::Bridge => Forwarding::Bridge,
+            Joined::Xdp => Forwarding::Xdp,
+        }
+    }
 }
 
 pub(crate) fn run(args: Args) -> ExitCode {
@@ -114,7 +132,8 @@ fn run_one(experiment: &Experiment, args: &Args, file: &Path) -> Result<Outcome,
         return Err(Error::Usage(format!("{} cannot run here: {why}", experiment.name)));
     }
     stop::on_signals();
-    let setting = Setting { batch: args.batch, ..Setting::of_this_run()? };
+    let setting =
+        Setting { batch: args.batch, forwarding: args.forwarding.into(), ..Setting::of_this_run()? };
     let options = Options { quick: args.quick, only: args.only.clone(), setting };
     let _slow = args.slow.map(|times| Slowdown::start(times, SLOWDOWN_TIME_MAX)).transpose()?;
     let results =

@@ -7,6 +7,7 @@ use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 
 use crate::config::{Config, ProtocolKind};
+use crate::engine::Engine;
 use crate::error::Error;
 use crate::keys::Keys;
 use crate::protocol::Protocol;
@@ -53,10 +54,14 @@ impl WorkerHandle {
     }
 }
 
-pub(super) fn start_workers(
+/// Starts a thread for each engine. `open` makes the engine in its thread; its descriptor is readable when a message has
+/// arrived.
+pub(super) fn start_workers<S: Send + 'static, E: Engine>(
     config: &Config,
     steering_wake: &Arc<OwnedFd>,
     to_steering: &SyncSender<FromWorker>,
+    seats: Vec<S>,
+    open: fn(S, Arc<OwnedFd>) -> Result<E, Error>,
 ) -> Result<Vec<WorkerHandle>, Error> {
     let shared = Arc::new(config.clone());
     let keys = match config.zipf {
@@ -64,7 +69,8 @@ pub(super) fn start_workers(
         _ => Keys::uniform(config.keys),
     };
     (0..config.threads)
-        .map(|index| {
+        .zip(seats)
+        .map(|(index, seat)| {
             let (messages, receiver) = sync_channel(MESSAGES_QUEUED_MAX);
             let wake = Arc::new(wake_fd()?);
             let setup = WorkerSetup {
@@ -75,18 +81,20 @@ pub(super) fn start_workers(
                 to_steering: to_steering.clone(),
                 steering_wake: steering_wake.clone(),
             };
+            let engine_wake = wake.clone();
+            let open = move || open(seat, engine_wake);
             let thread = match config.protocol {
                 ProtocolKind::Memcached => {
                     let protocol: Memcached = store(config, &keys, index);
-                    spawn(index, Worker::new(setup, protocol)?)
+                    spawn(setup, protocol, open)
                 }
                 ProtocolKind::Redis => {
                     let protocol: Redis = store(config, &keys, index);
-                    spawn(index, Worker::new(setup, protocol)?)
+                    spawn(setup, protocol, open)
                 }
                 ProtocolKind::Echo => {
                     let seed = mix(config.seed) ^ mix(u64::from(config.share.0) << 32 | u64::from(index));
-                    spawn(index, Worker::new(setup, Echo::new(seed, config.value_size))?)
+                    spawn(setup, Echo::new(seed, config.value_size), open)
                 }
             };
             thread
@@ -102,6 +110,13 @@ fn store<D: Dialect>(config: &Config, keys: &Keys, index: u32) -> Store<D> {
     Store::new(config.space(), keys.clone(), config.get_ratio, share)
 }
 
-fn spawn<P: Protocol + Send + 'static>(index: u32, worker: Worker<P>) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name(format!("load-{index}")).spawn(move || worker.run())
+fn spawn<P: Protocol + Send + 'static, E: Engine>(
+    setup: WorkerSetup,
+    protocol: P,
+    open: impl FnOnce() -> Result<E, Error> + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(format!("load-{}", setup.index)).spawn(move || match open() {
+        Ok(engine) => Worker::new(setup, protocol, engine).run(),
+        Err(error) => setup.notify(FromWorker::Failed(error)),
+    })
 }

@@ -1,12 +1,10 @@
 //! One connection of a worker.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use rustix::net::{RecvFlags, SendFlags};
-
 use spillway_client::relief::Member;
+use spillway_moving_client::{Network, Stream};
 
 use super::session_state::SessionState;
 use crate::clock::Clock;
@@ -15,17 +13,17 @@ use crate::queue::Queue;
 use crate::report::Target;
 
 #[derive(Debug, Default)]
-pub(crate) enum State {
+pub(crate) enum State<N: Network> {
     /// Not open: the connection waits in `Worker::to_open`, or for a timer.
     #[default]
     Closed,
-    /// The kernel is connecting the socket.
-    Opening { socket: OwnedFd, deadline_ns: u64 },
+    /// The stream is being connected.
+    Opening { stream: N::Stream, deadline_ns: u64 },
     /// An open TCP connection, in runs without helpers.
-    Plain(OwnedFd),
+    Plain(N::Stream),
     /// A moving client, in runs with helpers.
     MovingClient {
-        connection: Box<spillway_moving_client::Connection>,
+        connection: Box<spillway_moving_client::Connection<N>>,
         /// The first carrier was established.
         open: bool,
         /// The carrier to which the connection moves is ready for use.
@@ -45,13 +43,13 @@ pub(crate) struct Pending {
 
 /// A connection with at most one pending request, and a queue of waiting ones.
 #[derive(Debug)]
-pub(crate) struct Connection {
-    pub state: State,
+pub(crate) struct Connection<N: Network> {
+    pub state: State<N>,
     pub pending: Option<Pending>,
     pub waiting: Queue,
     /// The received part of an incomplete reply.
     pub partial: Vec<u8>,
-    /// The part of a request that the socket has not accepted yet.
+    /// The part of a request that the stream has not accepted yet.
     pub unsent: Vec<u8>,
     pub carrier: Target,
     /// The carrier that should be in use. Differs from `carrier` during a move.
@@ -66,8 +64,8 @@ pub(crate) struct Connection {
     pub attempts: u32,
 }
 
-impl Default for Connection {
-    fn default() -> Connection {
+impl<N: Network> Default for Connection<N> {
+    fn default() -> Connection<N> {
         Connection {
             state: State::Closed,
             pending: None,
@@ -84,7 +82,7 @@ impl Default for Connection {
     }
 }
 
-impl Connection {
+impl<N: Network> Connection<N> {
     /// Whether the connection can send requests, now or after the pending reply.
     pub fn is_open(&self) -> bool {
         match &self.state {
@@ -110,13 +108,11 @@ impl Connection {
     }
 }
 
-impl State {
-    /// Sends as many bytes as the socket accepts, in one system call. Returns their number.
+impl<N: Network> State<N> {
+    /// Sends as many bytes as the stream accepts. Returns their number.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let sent = match self {
-            State::Plain(socket) => {
-                rustix::net::send(socket, bytes, SendFlags::NOSIGNAL).map_err(io::Error::from)
-            }
+            State::Plain(stream) => stream.send(bytes),
             State::MovingClient { connection, .. } => connection.send(bytes),
             State::Session(state) => state.session.send(Instant::now(), bytes),
             State::Closed | State::Opening { .. } => Err(io::ErrorKind::NotConnected.into()),
@@ -127,10 +123,10 @@ impl State {
         }
     }
 
-    /// Receives available bytes in one system call. Returns their number; 0 at the end of the stream.
+    /// Receives available bytes. Returns their number; 0 at the end of the stream.
     pub fn receive(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
-            State::Plain(socket) => Ok(rustix::net::recv(socket, buffer, RecvFlags::empty())?.0),
+            State::Plain(stream) => stream.receive(buffer),
             State::MovingClient { connection, .. } => connection.receive(buffer),
             State::Session(state) => state.session.receive(Instant::now(), buffer),
             State::Closed | State::Opening { .. } => Err(io::ErrorKind::NotConnected.into()),

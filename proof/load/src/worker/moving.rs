@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use super::Worker;
 use super::mover::Mover;
+use crate::engine::Engine;
 use crate::protocol::Protocol;
 use crate::report::{Move, Target};
 
 /// Limit of the time for which a move holds requests back: several times the duration of a move under load.
 const HOLD_NS: u64 = 500_000_000;
 
-impl<P: Protocol> Worker<P> {
+impl<P: Protocol, E: Engine> Worker<P, E> {
     pub(super) fn begin_move(
         &mut self,
         id: u32,

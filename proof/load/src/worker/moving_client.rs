@@ -3,12 +3,14 @@
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
-use rustix::event::epoll::EventFlags;
-use spillway_moving_client::{Carrier, Connection, Event, MoveError, Route, Settings, Slot};
+use spillway_moving_client::{
+    Carrier, Connection, Event, MoveError, Ready, Route, Settings, Slot, join_token,
+};
 
 use super::Worker;
 use super::connection::State;
 use super::opening::ATTEMPT_NS;
+use crate::engine::{Engine, Interest};
 use crate::protocol::Protocol;
 use crate::report::Target;
 use crate::samples::Outcome;
@@ -16,7 +18,7 @@ use crate::samples::Outcome;
 /// Time for a hot server's application to accept a moved connection.
 const ACCEPTED_TIMEOUT: Duration = Duration::from_secs(10);
 
-impl<P: Protocol> Worker<P> {
+impl<P: Protocol, E: Engine> Worker<P, E> {
     pub(super) fn open_moving_client(&mut self, index: usize) {
         let settings = Settings {
             connect_timeout: Duration::from_nanos(ATTEMPT_NS),
@@ -24,7 +26,7 @@ impl<P: Protocol> Worker<P> {
             keep_direct: true, // so that a move back needs no new connection
             ..Settings::default()
         };
-        match Connection::connect(Instant::now(), self.server, settings) {
+        match Connection::connect_on(self.engine.network().clone(), Instant::now(), self.server, settings) {
             Ok(connection) => {
                 let connection = Box::new(connection);
                 self.connections[index].state =
@@ -45,7 +47,7 @@ impl<P: Protocol> Worker<P> {
         }
     }
 
-    /// Handles the events of moving clients used in this turn, and updates their epoll registrations.
+    /// Handles the events of moving clients used in this turn, and how their streams are watched.
     pub(super) fn poll_moving_clients(&mut self) {
         while let Some(index) = self.clients_to_poll.pop() {
             let index = index as usize;
@@ -54,7 +56,7 @@ impl<P: Protocol> Worker<P> {
                 self.handle_moving_client_event(index, event);
             }
             if let State::MovingClient { connection, open, .. } = &mut self.connections[index].state
-                && let Err(e) = connection.watch_in(&self.epoll, index as u64)
+                && let Err(e) = watch(&mut self.engine, connection, index)
             {
                 let why = format!("while changing the events to wait for: {e}");
                 if *open { self.handle_loss(index, &why) } else { self.open_failed(index, why) }
@@ -62,9 +64,9 @@ impl<P: Protocol> Worker<P> {
         }
     }
 
-    pub(super) fn handle_moving_client_ready(&mut self, index: usize, slot: Slot, flags: EventFlags) {
+    pub(super) fn handle_moving_client_ready(&mut self, index: usize, slot: Slot, ready: Ready) {
         let State::MovingClient { connection, .. } = &mut self.connections[index].state else { return };
-        let receive = connection.handle_ready(Instant::now(), slot, flags.into());
+        let receive = connection.handle_ready(Instant::now(), slot, ready);
         self.schedule_poll(index);
         if receive {
             self.receive(index);
@@ -238,4 +240,18 @@ impl<P: Protocol> Worker<P> {
             self.timers.push(Reverse((self.clock.now_ns().saturating_add(in_ns), index as u32)));
         }
     }
+}
+
+/// Tells the engine which of a moving client's streams to wait for.
+fn watch<E: Engine>(
+    engine: &mut E,
+    connection: &mut Connection<E::Network>,
+    index: usize,
+) -> std::io::Result<()> {
+    while let Some(watch) = connection.poll_watch() {
+        let token = join_token(index as u64, watch.slot);
+        let (readable, writable) = (watch.readable, watch.writable);
+        engine.watch(watch.stream, Interest { token, is_new: watch.add, readable, writable })?;
+    }
+    Ok(())
 }

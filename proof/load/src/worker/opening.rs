@@ -1,13 +1,14 @@
 //! Opening of all connections before the run, and of lost ones during the run.
 
 use std::cmp::Reverse;
+use std::io;
 
-use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use spillway_moving_client::{Network, Stream};
 
 use super::Worker;
 use super::connection::State;
+use crate::engine::{Engine, Interest};
 use crate::error::Error;
 use crate::protocol::Protocol;
 
@@ -20,7 +21,7 @@ pub(super) const ATTEMPT_NS: u64 = 5_000_000_000;
 const REOPEN_PAUSE_NS: u64 = 50_000_000;
 const REOPEN_PAUSE_DOUBLINGS_MAX: u32 = 6;
 
-impl<P: Protocol> Worker<P> {
+impl<P: Protocol, E: Engine> Worker<P, E> {
     /// Opens every connection. Fails if any attempt fails.
     pub(super) fn open_all(&mut self) -> Result<(), Error> {
         let total = self.connections.len();
@@ -47,7 +48,9 @@ impl<P: Protocol> Worker<P> {
             match &self.connections[index as usize].state {
                 State::Closed => self.to_open.push_back(index),
                 State::Opening { deadline_ns, .. } if *deadline_ns == at_ns => {
-                    self.open_failed(index as usize, "no answer within 5 s".into());
+                    let why = self.engine.explain_silence();
+                    let why = why.map_or_else(String::new, |why| format!(": {why}"));
+                    self.open_failed(index as usize, format!("no answer within 5 s{why}"));
                 }
                 State::MovingClient { .. } => self.handle_moving_client_timeout(index as usize),
                 State::Session(_) => self.handle_session_timeout(index as usize, at_ns),
@@ -63,8 +66,6 @@ impl<P: Protocol> Worker<P> {
 
     fn start_opening(&mut self, index: usize, now_ns: u64) {
         let deadline_ns = now_ns + ATTEMPT_NS;
-        let family = if self.server.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         self.opening_connections += 1;
         if self.setup.config.sessions.is_some() {
             return self.open_session(index, deadline_ns);
@@ -72,38 +73,38 @@ impl<P: Protocol> Worker<P> {
         if !self.targets.is_empty() {
             return self.open_moving_client(index);
         }
-        let started = rustix::net::socket_with(family, SocketType::STREAM, flags, None).and_then(|socket| {
-            sockopt::set_tcp_nodelay(&socket, true)?;
-            match rustix::net::connect(&socket, &self.server) {
-                Ok(()) | Err(Errno::INPROGRESS) => {}
-                Err(e) => return Err(e),
-            }
-            epoll::add(&self.epoll, &socket, super::token(index), EventFlags::OUT)?;
-            Ok(socket)
+        let interest = Interest { token: super::token(index), is_new: true, readable: false, writable: true };
+        let started = self.engine.network().connect(self.server).and_then(|stream| {
+            self.engine.watch(&stream, interest)?;
+            Ok(stream)
         });
         match started {
-            Ok(socket) => {
-                self.connections[index].state = State::Opening { socket, deadline_ns };
+            Ok(stream) => {
+                self.connections[index].state = State::Opening { stream, deadline_ns };
                 self.timers.push(Reverse((deadline_ns, index as u32)));
             }
-            Err(e) => self.open_failed(index, explain(e)),
+            Err(e) => self.open_failed(index, explain(&e)),
         }
     }
 
     /// Handles the end of a connection attempt, successful or not.
     pub(super) fn handle_connected(&mut self, index: usize) {
-        let State::Opening { socket, .. } = std::mem::take(&mut self.connections[index].state) else {
+        let State::Opening { stream, deadline_ns } = std::mem::take(&mut self.connections[index].state)
+        else {
             return;
         };
-        let outcome = sockopt::socket_error(&socket)
-            .and_then(|outcome| outcome)
-            .and_then(|()| epoll::modify(&self.epoll, &socket, super::token(index), EventFlags::IN));
-        match outcome {
-            Ok(()) => {
-                self.connections[index].state = State::Plain(socket);
-                self.finish_opening(index);
-            }
-            Err(e) => self.open_failed(index, explain(e)),
+        let interest =
+            Interest { token: super::token(index), is_new: false, readable: true, writable: false };
+        match stream.is_connected() {
+            Ok(false) => self.connections[index].state = State::Opening { stream, deadline_ns },
+            Ok(true) => match self.engine.watch(&stream, interest) {
+                Ok(()) => {
+                    self.connections[index].state = State::Plain(stream);
+                    self.finish_opening(index);
+                }
+                Err(e) => self.open_failed(index, explain(&e)),
+            },
+            Err(e) => self.open_failed(index, explain(&e)),
         }
     }
 
@@ -140,13 +141,18 @@ impl<P: Protocol> Worker<P> {
     }
 }
 
-fn explain(error: Errno) -> String {
-    match error {
-        Errno::CONNREFUSED => format!("{error}; the port is closed, or its backlog is full"),
-        Errno::MFILE | Errno::NFILE => format!("{error}; raise the limit on open files (ulimit -n)"),
-        Errno::ADDRNOTAVAIL => {
-            format!("{error}; no free local port: use fewer connections or more client addresses")
+fn explain(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => {
+            return format!("{error}; the port is closed, or its backlog is full");
         }
+        io::ErrorKind::AddrNotAvailable => {
+            return format!("{error}; no free local port: use fewer connections or more client addresses");
+        }
+        _ => {}
+    }
+    match Errno::from_io_error(error) {
+        Some(Errno::MFILE | Errno::NFILE) => format!("{error}; raise the limit on open files (ulimit -n)"),
         _ => error.to_string(),
     }
 }

@@ -1,9 +1,9 @@
 //! Sessions that the client library's policy moves. Each group simulates one client process with its own policy.
 
 use std::cmp::Reverse;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use rustix::event::epoll::{self, EventData, EventFlags};
 use spillway_client::relief::{ActivationSettings, Move};
 use spillway_client::session::{SessionEvent, SessionSettings};
 use spillway_client::{Override, Relief, ReliefSettings};
@@ -12,6 +12,7 @@ use super::Worker;
 use super::connection::State;
 use super::group::Group;
 use crate::config::PolicySettings;
+use crate::engine::Engine;
 use crate::error::Error;
 use crate::protocol::Protocol;
 
@@ -21,7 +22,7 @@ const MARK_BITS: u32 = 2;
 /// Timers are rounded up to multiples of this, to save wake-ups; decisions are about 100 ms apart.
 const TIMER_GRAIN_NS: u64 = 1_000_000;
 
-impl<P: Protocol> Worker<P> {
+impl<P: Protocol, E: Engine> Worker<P, E> {
     /// Creates the groups of this worker's connections.
     pub(super) fn create_groups(&mut self) -> Result<(), Error> {
         let config = self.setup.config.clone();
@@ -37,10 +38,10 @@ impl<P: Protocol> Worker<P> {
             };
             let start_error = |error| Error::system("cannot start the client library's relief", error);
             let relief = Relief::new(Instant::now(), settings).map_err(start_error)?;
-            let token = EventData::new_u64((number as u64) << MARK_BITS | GROUP_MARK);
-            epoll::add(&self.epoll, &relief, token, EventFlags::IN).map_err(|error| {
-                Error::system("cannot add the client library's relief to the epoll set", error)
-            })?;
+            let token = (number as u64) << MARK_BITS | GROUP_MARK;
+            self.engine
+                .watch_descriptor(relief.as_fd(), token)
+                .map_err(|error| Error::system("cannot wait for the client library's relief", error))?;
             self.groups.push(Group::new(relief));
         }
         Ok(())
@@ -114,7 +115,7 @@ impl<P: Protocol> Worker<P> {
         }
     }
 
-    /// Handles an epoll event whose token is not a connection's. Returns false if the token is not a group's either.
+    /// Handles a report whose token is not a connection's. Returns false if the token is not a group's either.
     pub(super) fn handle_group_ready(&mut self, token: u64) -> bool {
         let number = (token >> MARK_BITS) as usize;
         let Some(group) = self.groups.get_mut(number) else { return false };

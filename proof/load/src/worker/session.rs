@@ -3,25 +3,25 @@
 use std::cmp::Reverse;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use rustix::event::Timespec;
-use rustix::event::epoll::{self, EventFlags};
 use spillway_client::Session;
 use spillway_client::session::{CarrierLoss, SessionEvent, SessionSettings};
 
 use super::Worker;
 use super::connection::State;
 use super::session_state::SessionState;
+use crate::engine::Engine;
 use crate::protocol::Protocol;
 use crate::report::Target;
 
 /// Timers are rounded up to multiples of this, to save wake-ups.
 const TIMER_GRAIN_NS: u64 = 1_000_000;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-const CLOSE_POLL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+const CLOSE_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-impl<P: Protocol> Worker<P> {
+impl<P: Protocol, E: Engine> Worker<P, E> {
     /// Starts the opening of a session, by its group if there is one.
     pub(super) fn open_session(&mut self, index: usize, deadline_ns: u64) {
         if !self.groups.is_empty() {
@@ -41,7 +41,7 @@ impl<P: Protocol> Worker<P> {
         open: impl FnOnce(Instant) -> io::Result<Session>,
     ) {
         let opened = open(Instant::now()).and_then(|session| {
-            epoll::add(&self.epoll, &session, super::token(index), EventFlags::IN)?;
+            self.engine.watch_descriptor(session.as_fd(), super::token(index))?;
             Ok(session)
         });
         match opened {
@@ -204,9 +204,8 @@ impl<P: Protocol> Worker<P> {
         let started = Instant::now();
         open.iter_mut().for_each(|session| session.close(started));
         while !open.is_empty() && started.elapsed() < CLOSE_TIMEOUT {
-            let mut space = [std::mem::MaybeUninit::<epoll::Event>::uninit(); 64];
             // The result does not matter: all sessions are polled below.
-            let _ = epoll::wait(&self.epoll, &mut space, Some(&CLOSE_POLL_INTERVAL));
+            let _ = self.engine.wait(CLOSE_POLL_INTERVAL, &mut self.ready);
             let now = Instant::now();
             open.retain_mut(|session| {
                 session.handle_ready(now);

@@ -2,16 +2,16 @@
 
 use std::io;
 
-use rustix::event::epoll::{self, EventFlags};
-use spillway_moving_client::Slot;
+use spillway_moving_client::{Ready, Slot};
 
 use super::Worker;
 use super::connection::{Pending, State};
+use crate::engine::{Engine, Interest};
 use crate::protocol::{Protocol, Request, Verdict};
 use crate::report::Target;
 use crate::samples::Outcome;
 
-impl<P: Protocol> Worker<P> {
+impl<P: Protocol, E: Engine> Worker<P, E> {
     /// Sends an arrival's request if the connection is idle, and queues the request otherwise.
     pub(super) fn dispatch(&mut self, index: usize, intended_ns: u64, request: Request) {
         if self.connections[index].is_idle() && !self.connections[index].is_held(self.clock) {
@@ -61,7 +61,7 @@ impl<P: Protocol> Worker<P> {
             Ok(count) if count == self.encode_buffer.len() => {}
             Ok(count) => {
                 self.connections[index].unsent.extend_from_slice(&self.encode_buffer[count..]);
-                self.watch(index, EventFlags::IN | EventFlags::OUT);
+                self.watch_room(index, true);
             }
             Err(e) => self.handle_loss(index, &format!("while sending: {e}")),
         }
@@ -69,18 +69,19 @@ impl<P: Protocol> Worker<P> {
         sent_ns
     }
 
-    pub(super) fn handle_ready(&mut self, index: usize, slot: Slot, flags: EventFlags) {
+    pub(super) fn handle_ready(&mut self, index: usize, slot: Slot, ready: Ready) {
         match self.connections.get(index).map(|connection| &connection.state) {
             Some(State::Opening { .. }) => self.handle_connected(index),
             Some(State::Plain(_)) => {
-                if flags.contains(EventFlags::OUT) {
+                if ready.writable {
                     self.send_rest(index);
                 }
-                if flags.intersects(EventFlags::IN | EventFlags::ERR | EventFlags::HUP) {
+                // Sending the rest may have failed, and closed the connection.
+                if ready.readable && self.connections[index].is_open() {
                     self.receive(index);
                 }
             }
-            Some(State::MovingClient { .. }) => self.handle_moving_client_ready(index, slot, flags),
+            Some(State::MovingClient { .. }) => self.handle_moving_client_ready(index, slot, ready),
             Some(State::Session(_)) => self.handle_session_ready(index),
             // An earlier event of the same turn closed the connection.
             Some(State::Closed) | None => {}
@@ -96,17 +97,18 @@ impl<P: Protocol> Worker<P> {
             Ok(count) => {
                 connection.unsent.drain(..count);
                 if connection.unsent.is_empty() {
-                    self.watch(index, EventFlags::IN);
+                    self.watch_room(index, false);
                 }
             }
             Err(e) => self.handle_loss(index, &format!("while sending: {e}")),
         }
     }
 
-    fn watch(&mut self, index: usize, flags: EventFlags) {
-        if let State::Plain(socket) = &self.connections[index].state {
-            let watched = epoll::modify(&self.epoll, socket, super::token(index), flags);
-            if let Err(e) = watched {
+    /// Also waits for room to send, or not any more.
+    fn watch_room(&mut self, index: usize, writable: bool) {
+        if let State::Plain(stream) = &self.connections[index].state {
+            let interest = Interest { token: super::token(index), is_new: false, readable: true, writable };
+            if let Err(e) = self.engine.watch(stream, interest) {
                 self.handle_loss(index, &format!("while changing the events to wait for: {e}"));
             }
         }

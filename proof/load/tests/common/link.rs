@@ -14,6 +14,11 @@ pub type Streams = Arc<Mutex<Vec<TcpStream>>>;
 
 /// Serves links of clients with `key`. Returns the port's address and its links' streams.
 pub fn link_port(key: Key) -> (SocketAddr, Streams) {
+    link_port_on("127.0.0.1:0", key)
+}
+
+/// As [`link_port`], on another address.
+pub fn link_port_on(address: &str, key: Key) -> (SocketAddr, Streams) {
     let mut ring = KeyRing::new();
     ring.accept(Role::Client, key);
     let config = Arc::new(ServerConfig { ring, ..ServerConfig::default() });
@@ -24,7 +29,7 @@ pub fn link_port(key: Key) -> (SocketAddr, Streams) {
         // An error just ends the link: the tests check the client.
         let _ = echo(stream, &config);
     };
-    (super::server("127.0.0.1:0", serve).unwrap(), streams)
+    (super::server(address, serve).unwrap(), streams)
 }
 
 fn echo(mut stream: TcpStream, config: &Arc<ServerConfig>) -> std::io::Result<()> {

@@ -4,13 +4,13 @@
 //! one system call and no other buffer.
 
 use std::io;
-use std::mem::MaybeUninit;
 
 use spillway_batch::{CloseReason, LinkError, OpenerEvent};
 use spillway_transport::Time;
 
 use super::{Ended, Link, Stage};
-use crate::socket;
+use crate::network::{Stream, would_block};
+use crate::scratch;
 
 /// The time does not matter here, because batches of a single connection leave at once.
 const ANY_TIME: Time = Time::ZERO;
@@ -18,13 +18,10 @@ const ANY_TIME: Time = Time::ZERO;
 /// Buffer for bytes that arrive between two requests: usually control frames of a few dozen bytes.
 const CONTROL_BUFFER_BYTES: usize = 2048;
 
-/// Buffer of an encrypted link: about one record.
-const RECORD_BUFFER_BYTES: usize = 16 * 1024;
-
 /// Capacity that the empty buffer of held data keeps, bytes.
 const IDLE_HELD_BYTES: usize = 4096;
 
-impl Link {
+impl<S: Stream> Link<S> {
     pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let Stage::Open(id) = self.stage else { return Err(io::ErrorKind::WouldBlock.into()) };
         match self.incoming_end {
@@ -72,7 +69,7 @@ impl Link {
 
     /// Sends as many pending bytes as the socket accepts.
     pub(super) fn push(&mut self) -> io::Result<()> {
-        self.unsent.push(ANY_TIME, &mut self.protocol, &self.socket, |_| {})
+        self.unsent.push(ANY_TIME, &mut self.protocol, &self.stream, |_| {})
     }
 
     fn push_or_fail(&mut self) -> io::Result<()> {
@@ -104,7 +101,7 @@ impl Link {
                 }
                 continue;
             }
-            match socket::receive(&self.socket, buffer) {
+            match self.stream.receive(buffer) {
                 Ok(0) => self.record_failure(Ended::LinkLost),
                 Ok(received) => {
                     let filled = self.unpack(buffer, received).unwrap_or_else(|(filled, error)| {
@@ -118,7 +115,7 @@ impl Link {
                         return Ok(filled);
                     }
                 }
-                Err(error) if socket::would_block(&error) => return Err(error),
+                Err(error) if would_block(&error) => return Err(error),
                 Err(error) => self.record_failure(Ended::Socket(error.kind())),
             }
         }
@@ -126,20 +123,21 @@ impl Link {
 
     /// Receives records, decrypts them in a scratch buffer, and holds the data. The only error is `WouldBlock`.
     fn receive_records(&mut self) -> io::Result<()> {
-        let mut space = [MaybeUninit::uninit(); RECORD_BUFFER_BYTES];
-        match socket::receive_into(&self.socket, &mut space) {
-            Ok([]) => self.record_failure(Ended::LinkLost),
-            Ok(received) => {
-                if let Err(error) = self.handle_input(ANY_TIME, received) {
-                    self.record_failure(Ended::Broken(error));
+        scratch::with_record_buffer(|received| {
+            match self.stream.receive_into(received) {
+                Ok(0) => self.record_failure(Ended::LinkLost),
+                Ok(_) => {
+                    if let Err(error) = self.handle_input(ANY_TIME, received) {
+                        self.record_failure(Ended::Broken(error));
+                    }
+                    while self.protocol.poll_room().is_some() {}
+                    let _ = self.push_or_fail();
                 }
-                while self.protocol.poll_room().is_some() {}
-                let _ = self.push_or_fail();
+                Err(error) if would_block(&error) => return Err(error),
+                Err(error) => self.record_failure(Ended::Socket(error.kind())),
             }
-            Err(error) if socket::would_block(&error) => return Err(error),
-            Err(error) => self.record_failure(Ended::Socket(error.kind())),
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Whether `receive` has bytes or a result that the socket does not report.
@@ -212,7 +210,7 @@ impl Link {
             return false;
         }
         let mut buffer = [0; CONTROL_BUFFER_BYTES];
-        match socket::receive(&self.socket, &mut buffer) {
+        match self.stream.receive(&mut buffer) {
             Ok(0) => self.record_failure(Ended::LinkLost),
             Ok(received) => {
                 if let Err(error) = self.handle_input(ANY_TIME, &buffer[..received]) {
@@ -221,7 +219,7 @@ impl Link {
                 while self.protocol.poll_room().is_some() {}
                 let _ = self.push_or_fail();
             }
-            Err(error) if socket::would_block(&error) => return false,
+            Err(error) if would_block(&error) => return false,
             Err(error) => self.record_failure(Ended::Socket(error.kind())),
         }
         true
@@ -234,7 +232,7 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl<S: Stream> Drop for Link<S> {
     /// Sends *close* if the socket accepts it at once.
     fn drop(&mut self) {
         if let Stage::Requested(id) | Stage::Open(id) = self.stage {

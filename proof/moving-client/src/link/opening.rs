@@ -7,16 +7,17 @@ use spillway_transport::Time;
 
 use super::{Ended, Link, Stage};
 use crate::error::MoveError;
-use crate::{scratch, socket};
+use crate::network::{Stream, would_block};
+use crate::scratch;
 
 /// More than the size of the preamble and of the answer to *connect*.
 const OPENING_BUFFER_BYTES: usize = 2048;
 
-impl Link {
+impl<S: Stream> Link<S> {
     /// Continues the opening, without blocking. Returns whether the virtual connection is accepted.
     pub(crate) fn advance(&mut self, now: Time) -> Result<bool, MoveError> {
         if self.stage == Stage::Connecting {
-            if !socket::is_connected(&self.socket)? {
+            if !self.stream.is_connected()? {
                 return Ok(false);
             }
             self.stage = Stage::Authenticating;
@@ -24,10 +25,10 @@ impl Link {
         self.push()?;
         let mut buffer = [0; OPENING_BUFFER_BYTES];
         while !matches!(self.stage, Stage::Open(_)) {
-            match socket::receive(&self.socket, &mut buffer) {
+            match self.stream.receive(&mut buffer) {
                 Ok(0) => return Err(MoveError::Closed),
                 Ok(received) => self.handle_input(now, &buffer[..received])?,
-                Err(error) if socket::would_block(&error) => return Ok(false),
+                Err(error) if would_block(&error) => return Ok(false),
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
                     return Err(MoveError::Closed);
                 }
@@ -64,7 +65,7 @@ impl Link {
 
     fn request_connection(&mut self) -> Result<(), LinkError> {
         // Fails only if the TCP connection is lost; a read then returns the reason.
-        let client = socket::local_address(&self.socket).map_err(|_| LinkError::Welcome)?;
+        let client = self.stream.local_address().map_err(|_| LinkError::Welcome)?;
         // Fails only if the welcome of the link was invalid: a new link has free ids.
         let id = self.protocol.open(client, self.server).map_err(|_| LinkError::Welcome)?;
         self.stage = Stage::Requested(id);

@@ -129,7 +129,7 @@ pub fn turn(connection: &mut Connection, deadline: Instant) -> bool {
         let mut flags = PollFlags::empty();
         flags.set(PollFlags::IN, watch.readable);
         flags.set(PollFlags::OUT, watch.writable);
-        (watch.slot, PollFd::from_borrowed_fd(watch.descriptor, flags))
+        (watch.slot, PollFd::new(watch.stream, flags))
     });
     let (slots, mut descriptors): (Vec<Slot>, Vec<PollFd<'_>>) = watched.unzip();
     let _ = poll(&mut descriptors, Some(&Timespec { tv_sec: 0, tv_nsec: 1_000_000 }));

@@ -1,0 +1,60 @@
+//! Forwards frames between the interfaces of a bridge.
+
+use libbpf_rs::{Object, ProgramInput};
+
+use crate::attach::{AttachError, Attachment};
+use crate::map::Map;
+use crate::{BpfError, object};
+
+const NAME: &str = "forward";
+
+/// Forwards unicast frames to known stations, at each interface to which it is attached. All other frames pass to the kernel,
+/// whose bridge floods broadcasts.
+#[derive(Debug)]
+pub struct Hub {
+    object: Object,
+    stations: Map,
+}
+
+impl Hub {
+    /// Loads the program, without stations.
+    ///
+    /// # Errors
+    /// The process has no CAP_BPF or CAP_NET_ADMIN.
+    pub fn load() -> Result<Hub, BpfError> {
+        let object = object::load(NAME, object::open(NAME, object::HUB)?)?;
+        Ok(Hub { stations: Map::of(&object, "stations")?, object })
+    }
+
+    /// Forwards frames for an Ethernet address to the interface with this number. The interface must be able to send frames of
+    /// XDP: the other end of a veth needs generic receive offload or a program of its own.
+    ///
+    /// # Errors
+    /// There are 256 stations.
+    pub fn set_station(&self, address: [u8; 6], interface: u32) -> Result<(), BpfError> {
+        let mut key = [0; 8];
+        key[..6].copy_from_slice(&address);
+        self.stations.set(&key, &interface.to_ne_bytes())
+    }
+
+    /// Attaches the program to an interface of the calling thread's network namespace. All interfaces of a hub must be in one
+    /// namespace.
+    ///
+    /// # Errors
+    /// Another program is attached, or the driver refuses this one.
+    pub fn attach(&self, interface: &str) -> Result<Attachment, AttachError> {
+        Attachment::new(&object::program(NAME, &self.object), interface)
+    }
+
+    /// Runs the program once on a frame (`BPF_PROG_TEST_RUN`) and returns its action: `XDP_PASS` or `XDP_REDIRECT` as a number.
+    ///
+    /// # Errors
+    /// The kernel refuses the frame: it is shorter than an Ethernet header or longer than a page.
+    pub fn test_run(&self, frame: &[u8]) -> Result<u32, BpfError> {
+        let input = ProgramInput { data_in: Some(frame), repeat: 1, ..ProgramInput::default() };
+        let output = object::program(NAME, &self.object)
+            .test_run(input)
+            .map_err(BpfError::of("cannot run the program `forward` on a frame"))?;
+        Ok(output.return_value)
+    }
+}

@@ -1,0 +1,41 @@
+//! What carries the generators' connections.
+
+use std::path::Path;
+
+use spillway_lab::Host;
+
+use crate::programs::Programs;
+
+/// What carries the generators' connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Engine {
+    /// The kernel's sockets.
+    #[default]
+    Sockets,
+    /// The user-level TCP stack, on the interface that the client's host shares with it. The hosts that send to the client
+    /// must compute checksums themselves.
+    Xdp,
+}
+
+impl Engine {
+    /// The program whose command `load` has this engine.
+    pub(super) fn program(self, programs: &Programs) -> &Path {
+        match self {
+            Engine::Sockets => &programs.spillway,
+            Engine::Xdp => &programs.lab,
+        }
+    }
+
+    /// Options of the command for a host.
+    pub(super) fn arguments(self, host: &Host) -> Vec<String> {
+        match self {
+            Engine::Sockets => Vec::new(),
+            Engine::Xdp => ["--engine", "xdp", "--interface", host.interface()].map(str::to_owned).to_vec(),
+        }
+    }
+
+    /// Whether a generator's start and end replace the threads of the host's interface.
+    pub(super) fn replaces_interface_threads(self) -> bool {
+        self == Engine::Xdp
+    }
+}

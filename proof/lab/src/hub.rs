@@ -1,0 +1,77 @@
+//! Hosts joined by an XDP program at the bridge's ends of their cables, which is cheaper than the bridge.
+
+use std::net::Ipv4Addr;
+use std::sync::{Mutex, PoisonError};
+
+use rustix::net::netdevice::name_to_index;
+use rustix::net::{AddressFamily, SocketType, socket};
+use spillway_bpf::Attachment;
+
+use crate::host::HostParts;
+use crate::{LabError, namespace};
+
+/// What joins the hosts of a lab.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Forwarding {
+    /// The kernel's bridge.
+    #[default]
+    Bridge,
+    /// An XDP program forwards frames between hosts; broadcasts pass through the bridge. Hosts must compute the checksums of
+    /// sent packets themselves ([`HostOptions::tx_checksums`](crate::HostOptions::tx_checksums) off), and their cables cannot
+    /// [drop packets](crate::Host::drop_packets).
+    Xdp,
+}
+
+/// The program, as long as the lab exists.
+#[derive(Debug)]
+pub(crate) struct Hub {
+    program: spillway_bpf::Hub,
+    attachments: Mutex<Vec<Attachment>>,
+}
+
+impl Hub {
+    pub(crate) fn load() -> Result<Hub, LabError> {
+        let program = spillway_bpf::Hub::load().map_err(LabError::bpf)?;
+        Ok(Hub { program, attachments: Mutex::default() })
+    }
+
+    /// Joins a host, whose cable is complete.
+    pub(crate) fn join(&self, host: &HostParts) -> Result<(), LabError> {
+        let (bridge, bridge_interface) = &host.bridge_end;
+        let attachment = namespace::within(bridge, || {
+            let socket = socket(AddressFamily::INET, SocketType::DGRAM, None)
+                .map_err(LabError::errno("cannot open a socket"))?;
+            let index = name_to_index(&socket, bridge_interface)
+                .map_err(LabError::errno(format!("cannot find the interface {bridge_interface}")))?;
+            self.program.set_station(mac(host.address), index).map_err(LabError::bpf)?;
+            self.program.attach(bridge_interface).map_err(LabError::bpf)
+        })?;
+        self.attachments.lock().unwrap_or_else(PoisonError::into_inner).push(attachment);
+        // The host's end notices the program at the other end, and what it may send there, only when offloads change.
+        for gro in ["off", "on"] {
+            host.tools.ethtool(&host.namespace, &["-K", &host.interface, "gro", gro])?;
+        }
+        Ok(())
+    }
+}
+
+/// The Ethernet address of a host: locally administered, with the host's IPv4 address.
+pub(crate) fn mac(address: Ipv4Addr) -> [u8; 6] {
+    let [a, b, c, d] = address.octets();
+    [2, 0, a, b, c, d]
+}
+
+/// The address in the notation of ip(8).
+pub(crate) fn mac_text(address: Ipv4Addr) -> String {
+    mac(address).map(|byte| format!("{byte:02x}")).join(":")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ethernet_addresses_are_local_and_unicast() {
+        assert_eq!(mac_text(Ipv4Addr::new(10, 77, 0, 62)), "02:00:0a:4d:00:3e");
+    }
+}
