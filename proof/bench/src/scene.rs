@@ -420,6 +420,7 @@ impl Scene {
 
 fn start_helper(setting: &Setting, hosts: &Hosts, keys: &Keys) -> Result<Helper, Error> {
     let plan = HelperPlan {
+        interface: None,
         program: &setting.programs.spillway,
         server: SocketAddr::new(hosts.server.address(), LINK_PORT),
         address: SocketAddr::new(hosts.helper.address(), LINK_PORT),

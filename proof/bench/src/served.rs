@@ -72,6 +72,8 @@ pub struct Helper {
 
 pub(crate) struct HelperPlan<'a> {
     pub program: &'a Path,
+    /// The interface of the engine xdp; `None`: kernel sockets.
+    pub interface: Option<String>,
     /// The server's link port.
     pub server: SocketAddr,
     /// The port for clients.
@@ -111,6 +113,9 @@ impl HelperPlan<'_> {
             "--max-delay".into(),
             format!("{}us", self.max_delay.as_micros()),
         ];
+        if let Some(interface) = &self.interface {
+            arguments.extend(["--engine", "xdp", "--interface", interface].map(String::from));
+        }
         arguments.extend(self.keys.arguments());
         arguments.extend(["--status-socket".into(), self.status_socket.display().to_string()]);
         Ok(arguments)

@@ -99,9 +99,9 @@ impl Stage {
     }
 
     /// [`Stage::create`] with hosts that compute the checksums of sent packets themselves, so that clients can use
-    /// [the user-level stack](crate::generator::Engine::Xdp).
-    pub fn create_with_checksums(name: &str, setting: &Setting) -> Result<Stage, Error> {
-        Stage::create_hosts(name, setting, MiddleHosts { count: 1, quota: None }, false)
+    /// [the user-level stack](crate::generator::Engine::Xdp), and helpers too. With `middle_hosts` hosts for helpers.
+    pub fn create_with_checksums(name: &str, setting: &Setting, middle_hosts: usize) -> Result<Stage, Error> {
+        Stage::create_hosts(name, setting, MiddleHosts { count: middle_hosts, quota: None }, false)
     }
 
     fn create_hosts(
@@ -203,8 +203,35 @@ impl Stage {
         kind: &HelperKind,
         (idle_services, measure_one_in): (u16, Option<u32>),
     ) -> Result<Helper, Error> {
-        let plan = HelperPlan {
+        Helper::start(host, self.plan((host, port), link, kind, (idle_services, measure_one_in)))
+    }
+
+    /// Starts a helper for plain clients on the user-level stack, on a host of its own: other programs of its host would pass
+    /// its program, too. The laboratory must be one [with checksums](Self::create_with_checksums), with two hosts.
+    pub(crate) fn helper_on_xdp(&self, link: SocketAddr, max_delay: Duration) -> Result<Helper, Error> {
+        let Some(host) = self.more_middle_hosts.first() else {
+            return Err(Error::Usage("the laboratory has no second host for helpers".into()));
+        };
+        let kind = HelperKind { library: false, batch: "adaptive", max_delay };
+        let port = Place::from(host).free_port()?;
+        let plan = self.plan((host, port), link, &kind, (0, None));
+        let helper =
+            Helper::start(host, HelperPlan { interface: Some(host.interface().to_owned()), ..plan })?;
+        // The helper's program has replaced the threads of the interface.
+        host.pin_and_account_interface()?;
+        Ok(helper)
+    }
+
+    fn plan(
+        &self,
+        (host, port): (&Host, u16),
+        link: SocketAddr,
+        kind: &HelperKind,
+        (idle_services, measure_one_in): (u16, Option<u32>),
+    ) -> HelperPlan<'_> {
+        HelperPlan {
             program: &self.programs.spillway,
+            interface: None,
             server: link,
             address: SocketAddr::new(host.address(), port),
             library: kind.library,
@@ -214,8 +241,7 @@ impl Stage {
             idle_services,
             measure_one_in,
             status_socket: self.keys.helper.with_file_name(format!("{}-{port}.sock", host.name())),
-        };
-        Helper::start(host, plan)
+        }
     }
 
     pub(crate) fn helpers(&self, link: SocketAddr, kind: &HelperKind) -> Result<Vec<Helper>, Error> {

@@ -20,7 +20,8 @@ pub(crate) const SYSCTLS: [(&str, &str); 5] = [
     ("net/ipv6/conf/default/disable_ipv6", "1"),
     ("net/core/somaxconn", "65535"),
     ("net/ipv4/tcp_max_syn_backlog", "65535"),
-    ("net/ipv4/ip_local_port_range", "20000 64999"),
+    // The ports above are for user-level stacks beside the kernel.
+    ("net/ipv4/ip_local_port_range", "20000 60999"),
 ];
 
 /// Congestion control of hosts: the first one that the machine allows in a namespace. cubic is Debian's default, but

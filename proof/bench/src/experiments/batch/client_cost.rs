@@ -58,7 +58,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
 /// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     // Both engines have the same network: no host leaves checksums to its interface.
-    let stage = Stage::create_with_checksums("clients", setting)?;
+    let stage = Stage::create_with_checksums("clients", setting, 1)?;
     let _ = writeln!(out, "{}; no quota; {CONNECTIONS} connections", setting.placement.description());
     let mut pair = stage.pair(ProtocolKind::Memcached, &[64])?;
     let machine = stage.machine(&[("memcached", "-V")])?;

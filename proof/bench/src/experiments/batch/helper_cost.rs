@@ -1,5 +1,5 @@
 //! CPU time of a round trip in our helper on kernel sockets, or in nginx, haproxy or nutcracker in its place, with the
-//! same clients and rates and one worker each; and CPU time of the server behind each of them. Helpers with 2 and 299
+//! same clients and rates and one worker each; the helper also on its own TCP stack (AF_XDP), on a host of its own; and CPU time of the server behind each of them. Helpers with 2 and 299
 //! further services show the cost of unused services, and helpers that measure requests the cost of that.
 //!
 //! Rounds are interleaved: each measures every system once, in rotating order. Ratios compare within a round.
@@ -53,6 +53,8 @@ enum Middle {
     /// Clients connect to the server itself.
     Direct,
     Helper,
+    /// A helper on the user-level TCP stack.
+    Xdp,
     Helper3,
     /// A helper with 300 services, of which clients use one.
     Helper300,
@@ -65,8 +67,9 @@ enum Middle {
     Nutcracker,
 }
 
-const MIDDLES: [Middle; 9] = [
+const MIDDLES: [Middle; 10] = [
     Middle::Helper,
+    Middle::Xdp,
     Middle::Helper3,
     Middle::Helper300,
     Middle::HelperSampling,
@@ -88,6 +91,7 @@ impl Path for Middle {
         match self {
             Middle::Direct => "direct",
             Middle::Helper => "helper",
+            Middle::Xdp => "xdp",
             Middle::Helper3 => "helper of 3 services",
             Middle::Helper300 => "helper of 300 services",
             Middle::HelperSampling => "helper that measures 1 of 16 clients",
@@ -102,6 +106,7 @@ impl Path for Middle {
 struct MiddlePrograms {
     /// Helpers with 1, 3 and 300 services, and two with 3 services that measure requests.
     helpers: [Helper; 5],
+    xdp: Helper,
     proxies: [Peer; 3],
     server: SocketAddr,
 }
@@ -110,6 +115,7 @@ impl MiddlePrograms {
     fn helper(&self, middle: Middle) -> Option<&Helper> {
         match middle {
             Middle::Helper => Some(&self.helpers[0]),
+            Middle::Xdp => Some(&self.xdp),
             Middle::Helper3 => Some(&self.helpers[1]),
             Middle::Helper300 => Some(&self.helpers[2]),
             Middle::HelperSampling => Some(&self.helpers[3]),
@@ -122,6 +128,7 @@ impl MiddlePrograms {
         match middle {
             Middle::Direct => self.server,
             Middle::Helper => self.helpers[0].address,
+            Middle::Xdp => self.xdp.address,
             Middle::Helper3 => self.helpers[1].address,
             Middle::Helper300 => self.helpers[2].address,
             Middle::HelperSampling => self.helpers[3].address,
@@ -141,7 +148,8 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
 
 /// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
-    let stage = Stage::create("middle", setting)?;
+    // All systems have the same network: no host leaves checksums to its interface.
+    let stage = Stage::create_with_checksums("middle", setting, 2)?;
     let _ = writeln!(out, "{} (or proxy); no quota", setting.placement.description());
     let mut pair = stage.pair(ProtocolKind::Memcached, &[64])?;
     let plain = pair.plain.address();
@@ -153,6 +161,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
             helper(&stage, pair.link, (2, Some(16)))?,
             helper(&stage, pair.link, (2, Some(1)))?,
         ],
+        xdp: stage.helper_on_xdp(pair.link, MAX_DELAY)?,
         proxies: [
             stage.proxy(&Proxy::nginx(plain))?,
             stage.proxy(&Proxy::haproxy(plain))?,
@@ -226,6 +235,18 @@ fn add_ratios(series: &[Series<Middle>], effort: &Effort, results: &mut Results)
             }
         }
         let Some(helper) = find(series, Middle::Helper, rate) else { continue };
+        let peers =
+            [(Middle::Nginx, "xdp_over_nginx", "≤ 0.5"), (Middle::Helper, "xdp_over_kernel", "≤ 0.6")];
+        for (other, name, expected) in peers {
+            let (Some(xdp), Some(peer)) = (find(series, Middle::Xdp, rate), find(series, other, rate)) else {
+                continue;
+            };
+            let name = format!("{name}{}", effort.suffix(rate));
+            let ratio = Ratio::paired(&name, &xdp.each(Cost::middle_us), &peer.each(Cost::middle_us));
+            let expected =
+                if rate == effort.main_per_s { format!("; expected {expected}") } else { String::new() };
+            results.ratios.push(ratio.note(format!("CPU in the middle at {rate}/s{expected}")));
+        }
         for other in [Middle::Nginx, Middle::Haproxy, Middle::Nutcracker] {
             let Some(proxy) = find(series, other, rate) else { continue };
             let is_main_rate = rate == effort.main_per_s;

@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use spillway_moving_client::Ready;
 use spillway_tcp::{Settings, Stack};
 use spillway_transport::Time;
-use spillway_xdp::{Device, Driver, Endpoint, Interface, Shared, Socket, Turn, WAKES_MAX};
+use spillway_xdp::{Device, Driver, Endpoint, Interface, Shared, Socket, Turn};
 
 use super::forwarding::{Forwarded, Forwarding};
 use super::network::{StackNetwork, StackStream};
@@ -80,14 +80,13 @@ impl StackEngine {
         let now = self.network.now();
         self.network.with_host(|host| {
             let due = host.poll_timeout().map_or(timeout, |at| at.since(now).min(timeout));
-            let mut wakes = [self.wake.as_fd(); WAKES_MAX];
-            let mut count = 1;
             let others = host.wakes().chain(self.forwarding.iter().map(Forwarding::as_fd));
-            for (place, fd) in wakes[1..].iter_mut().zip(others) {
-                *place = fd;
-                count += 1;
+            let wakes: Vec<_> = std::iter::once(self.wake.as_fd()).chain(others).collect();
+            let is_woken = self.driver.device_mut().wait(Some(due), &wakes)?;
+            if is_woken {
+                host.handle_wake();
             }
-            self.driver.device_mut().wait(Some(due), &wakes[..count])
+            Ok::<(), io::Error>(())
         })?;
         if let Some(forwarding) = &self.forwarding {
             forwarding.waited();
