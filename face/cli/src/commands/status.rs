@@ -42,7 +42,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
 
 /// The answer at an admin socket.
 enum Answer {
-    Helper(HelperStatus),
+    Helper(Box<HelperStatus>),
     Sidecar(Box<SidecarStatus>),
 }
 
@@ -104,7 +104,7 @@ fn show_all() -> Report {
     let daemons = helpers.iter().map(ToString::to_string).chain(sidecars.iter().map(ToString::to_string));
     let lines = daemons.chain(servers.iter().map(|(page, status)| servers::as_text(page, status))).collect();
     let servers: Vec<Value> = servers.iter().map(|(page, status)| servers::as_json(page, status)).collect();
-    let helpers: Vec<Value> = helpers.iter().map(HelperStatus::to_value).collect();
+    let helpers: Vec<Value> = helpers.iter().map(|status| status.to_value()).collect();
     let (helper, sidecar) = (helpers.first(), sidecars.first());
     let result = json!({
         "helper": helper, "helpers": helpers, "sidecar": sidecar, "sidecars": sidecars, "servers": servers
