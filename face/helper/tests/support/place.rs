@@ -80,6 +80,9 @@ impl Place {
             let bits = if address == SERVERS_V6 { 128 } else { 64 };
             command(host, format!("ip addr add {address}/{bits} dev {interface} nodad"));
         }
+        // On a veth the sender chooses the receiver's queue. After a time-out Linux would choose another one, and with it
+        // another thread; the hash of a network card does not change.
+        command(&peers, "sysctl -qw net.core.txrehash=0".to_owned());
         // Hosts of the laboratory let the kernel choose from nearly all ports.
         command(&helper, "sysctl -qw net.ipv4.ip_local_reserved_ports=61000-65535".to_owned());
         let place = Place::Cable(helper);

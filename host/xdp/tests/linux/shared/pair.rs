@@ -106,6 +106,9 @@ impl Pair {
             if family == Family::V6 {
                 allow_ipv6(host);
             }
+            // On a veth the sender chooses the receiver's queue. After a time-out Linux would choose another one; the hash of a
+            // network card does not change.
+            run(host, "sysctl -qw net.core.txrehash=0");
             run(host, &format!("ethtool -K {interface} tx off tso off gro on"));
             run(host, &format!("ip addr add dev {interface} {}", family.address_arguments(address)));
             run(host, &format!("ip link set {interface} up"));
