@@ -40,7 +40,7 @@ pub struct SidecarStatus {
     pub relief_stage: String,
     /// Relief decisions by kind, all threads together.
     pub decisions: BTreeMap<String, u64>,
-    /// The wanted p99 latency, in microseconds.
+    /// The SLA, in microseconds: the latency that 99 of 100 replies should stay below.
     pub sla_us: u64,
     /// Number of network threads.
     pub threads: usize,
