@@ -2,7 +2,7 @@
 
 use crate::seq::Seq;
 
-/// Recoveries after the last D-SACK until the window is one quarter again.
+/// Number of recoveries after the last D-SACK until the window is one quarter again.
 const RECOVERIES_KEPT: u8 = 16;
 
 /// Bound of the window. A wider one has no effect: it is limited to a round trip, which is four or more quarters.
@@ -15,7 +15,7 @@ pub(super) struct Reordering {
     is_seen: bool,
     /// The window, in quarters of the shortest round trip.
     quarters: u32,
-    /// Recoveries until the window is one quarter again.
+    /// Number of recoveries until the window is one quarter again.
     recoveries_left: u8,
     /// Further D-SACKs do not count until this number is acknowledged.
     round_end: Option<Seq>,

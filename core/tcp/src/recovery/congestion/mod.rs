@@ -42,8 +42,8 @@ pub trait Controller {
     /// Bytes were acknowledged while the window was not the limit: this time does not count for its growth.
     fn on_unlimited(&mut self, now: Time);
 
-    /// A loss was found; `flight` bytes were in flight before the acknowledgement that revealed it. Sets the threshold;
-    /// recovery sets the window.
+    /// A loss was found; `flight` bytes were in flight before the acknowledgement that revealed it. Sets the threshold.
+    /// The recovery sets the window.
     fn on_loss(&mut self, window: &mut Window, flight: u64);
 
     /// A timeout with `flight` bytes in flight. Sets the threshold; the window becomes one segment.
@@ -57,7 +57,6 @@ pub(super) enum Selected {
     NewReno(NewReno),
 }
 
-/// Window and algorithm of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Congestion {
     pub window: Window,
