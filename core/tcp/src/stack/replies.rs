@@ -13,7 +13,6 @@ use crate::flow::Flow;
 /// Maximum number of waiting replies. More arise only from an excess of frames, and peers recover from a lost one.
 const WAITING_MAX: usize = 1024;
 
-/// A reply to be sent.
 #[derive(Clone, Debug)]
 pub(super) enum Reply {
     /// A segment without payload.
