@@ -18,7 +18,6 @@ fn rename(application: &mut Streams, from: Conn, to: Conn) {
     application.streams.insert(to, stream);
 }
 
-/// Encodes and decodes a state.
 fn through_bytes(state: &ConnectionState) -> ConnectionState {
     let mut bytes = Vec::new();
     state.emit(&mut bytes);
@@ -27,7 +26,7 @@ fn through_bytes(state: &ConnectionState) -> ConnectionState {
     parsed
 }
 
-/// Exports each connection of a host and imports it again, as bytes; returns their number.
+/// Exports each connection of a host, encodes its state, and imports it again. Returns the number of connections.
 fn move_all(pair: &mut Pair<Streams>, host: usize) -> u64 {
     pair.command(host, |now, application, stack| {
         let conns: Vec<_> = application.streams.keys().copied().collect();
@@ -45,7 +44,7 @@ fn run(length: u64, connections: usize, lost_in: Option<u64>, moves: bool) -> (P
     run_between([1, 2].map(settings), length, connections, lost_in, moves)
 }
 
-/// The same with other settings of the hosts.
+/// [`run`] with these settings of the hosts.
 fn run_between(
     hosts: [Settings; 2],
     length: u64,
@@ -106,7 +105,7 @@ fn streams_survive_a_move_at_every_step_with_lost_frames() {
 fn moves_add_only_acknowledgements() {
     let frames = |moves| run(300_000, 1, None, moves).0.hosts[1].stack.counters().frames_sent;
     let (without_moves, with_moves) = (frames(false), frames(true));
-    // A move sends only an acknowledgement that would have been delayed.
+    // A move may send an acknowledgement early that would otherwise have been delayed, but nothing else.
     assert!(with_moves <= without_moves * 2, "{without_moves} frames, {with_moves} with moves");
 }
 
@@ -255,7 +254,7 @@ proptest! {
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..5),
     ) {
         let (mut bytes, frames) = BUSY.with(Clone::clone);
-        // Changes only fields before and after the queue: any bytes are valid in the queue.
+        // Only fields before and after the send queue are changed, because any bytes are valid in the queue.
         let end = bytes.len() - 8;
         for (at, byte) in changes {
             let at = at.index(400);
