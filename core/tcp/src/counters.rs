@@ -5,7 +5,8 @@
 pub struct Counters {
     /// Frames received.
     pub frames_received: u64,
-    /// Frames received that were addressed to others, or use an unsupported protocol.
+    /// Frames received that were addressed to others, came from an address that cannot be a peer's, use an unsupported
+    /// protocol, or hold an ICMP message that has no effect.
     pub frames_ignored: u64,
     /// Frames received with a wrong checksum or an invalid layout.
     pub frames_malformed: u64,

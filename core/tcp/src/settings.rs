@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_are_single_other_hosts() {
+    fn only_single_other_hosts_are_peers() {
         let settings = both();
         for peer in ["10.0.0.2", "192.0.2.1", "fd00::2", "fe80::1", "2001:db8::1"] {
             assert!(settings.is_peer(ip(peer)), "{peer}");

@@ -5,7 +5,7 @@
 //! - `accept_segment`: checks of segments: from the peer, in the window, not old
 //! - `receiving`: the receiving direction, with bytes out of order; `gate`: the limit of acknowledgements
 //! - `ack`: sending and receiving acknowledgements; `duplicates`: ranges to report by D-SACK
-//! - `send_queue`: bytes from the application; `window`: the peer's window; `persist`: probes while that is closed
+//! - `send_queue`: bytes from the application; `window`: the peer's window; `persist`: probes of a closed window
 //! - `export`, `import`: moving to another stack
 //! - `segmenter`: the choice of the next segment, and its bytes; `final_segments`: segments after a connection's end
 

@@ -131,8 +131,8 @@ impl Recovery {
         fate != Fate::Open
     }
 
-    /// Whether to begin a recovery: with SACK when anything is lost, without it after three duplicates beyond what the
-    /// last recovery retransmitted (RFC 6582 §3.2, step 2).
+    /// Whether to begin a recovery: with SACK if anything is lost; without SACK after three duplicates that acknowledge
+    /// more than the last recovery covered (RFC 6582 §3.2, step 2).
     fn is_loss_evident(&mut self, now: Time) -> bool {
         if self.has_sack {
             self.find_lost(now, false) > 0
@@ -226,7 +226,7 @@ impl Recovery {
 
     /// Sets the window in recovery after bytes have arrived (RFC 9937 §6.2).
     fn reduce(&mut self, arrived: u64, is_safe: bool) {
-        self.duplicated = self.duplicated.min(self.scoreboard.pipe()); // the first segment is lost
+        self.duplicated = self.duplicated.min(self.scoreboard.pipe()); // lost bytes have left `pipe`
         if arrived == 0 && self.reduction.sent > 0 {
             return;
         }

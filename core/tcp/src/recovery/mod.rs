@@ -2,11 +2,11 @@
 //!
 //! One [`Recovery`] per connection. Its owner reports sent and acknowledged bytes, and sends in this order:
 //! 1. ranges to retransmit, until [`Recovery::next_retransmission`] returns `None` ([`Recovery::on_retransmitted`]);
-//! 2. new bytes, at most [`Recovery::send_room`] ([`Recovery::on_sent`]). With more bytes to send, wait for room
+//! 2. if [`Recovery::wants_probe`], a new segment regardless of the room, or without new bytes
+//!    [`Recovery::last_segment`]; then [`Recovery::on_probe`];
+//! 3. new bytes, at most [`Recovery::send_room`] ([`Recovery::on_sent`]). With more bytes to send, wait for room
 //!    for a whole segment, unless nothing is in flight;
-//! 3. without new bytes, the range of [`Recovery::spare_retransmission`];
-//! 4. if [`Recovery::wants_probe`], a new segment regardless of the room, or else [`Recovery::last_segment`]; then
-//!    [`Recovery::on_probe`].
+//! 4. without new bytes, the range of [`Recovery::spare_retransmission`].
 //!
 //! The owner sends after each acknowledgement and each expiry of a timer. `Recovery` sets and stops three timers; when
 //! one has expired, the owner calls [`Recovery::on_overdue`], [`Recovery::on_probe_due`] or [`Recovery::on_timeout`].

@@ -5,7 +5,7 @@ use crate::seq::Seq;
 /// Number of recoveries after the last D-SACK until the window is one quarter again.
 const RECOVERIES_KEPT: u8 = 16;
 
-/// Bound of the window. A wider one has no effect: it is limited to a round trip, which is four or more quarters.
+/// Maximum of `quarters`. A wider window would have no effect, because the window is limited to a round trip.
 const QUARTERS_MAX: u32 = 1 << 16;
 
 /// Observations of segments out of order.

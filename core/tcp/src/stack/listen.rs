@@ -112,7 +112,7 @@ impl Stack {
         }
     }
 
-    /// Answers a SYN by a cookie, without storing a connection.
+    /// Answers a SYN with a cookie, without storing a connection.
     fn send_cookie(&mut self, flow: Flow, mac: Mac, syn: &tcp::Header) -> ListenResult {
         self.used_cookies.advance_to(self.cookies.counter(self.now));
         if !self.used_cookies.has_room() {

@@ -23,7 +23,8 @@ pub(in crate::recovery) const TICKS_MAX: u64 = 1 << 17;
 /// The state of CUBIC. All windows are in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cubic {
-    /// The window before the last reduction, or less by fast convergence; 0 without a reduction.
+    /// The window before the last reduction, or less after fast convergence; 0 before the first reduction and after a
+    /// timeout.
     pub w_max: u64,
     /// The window at the last reduction.
     pub cwnd_prior: u64,

@@ -79,7 +79,7 @@ impl Congestion {
         }
     }
 
-    /// `acked` bytes were acknowledged while the window was the limit.
+    /// Grows the window, after `acked` bytes were acknowledged.
     ///
     /// Slow start counts all acknowledged bytes, as in Linux, rather than a few segments per acknowledgement (RFC
     /// 3465): peers may acknowledge 64 KiB at once. After a timeout `slow_start_max` is one segment.
