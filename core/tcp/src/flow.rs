@@ -158,7 +158,11 @@ mod tests {
         let hasher = keyed(Key([1; 16]));
         for (index, one) in flows.iter().enumerate() {
             for other in &flows[index + 1..] {
-                assert_ne!(hasher.hash_one(one), hasher.hash_one(other), "{one:?} {other:?}");
+                assert_ne!(
+                    hasher.hash_one(one),
+                    hasher.hash_one(other),
+                    "the hashes of {one:?} and {other:?} should differ"
+                );
             }
         }
     }

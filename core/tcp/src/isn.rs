@@ -161,7 +161,11 @@ mod tests {
             (Isn::new(Key([0; 16]), isn().clock_at_zero), LOCAL, PEER),
         ];
         for (isn, local, peer) in others {
-            assert_ne!(isn.initial(Time(0), end(local), end(peer)), one, "{local} {peer}");
+            assert_ne!(
+                isn.initial(Time(0), end(local), end(peer)),
+                one,
+                "{local} and {peer} should change the number"
+            );
         }
         let mapped = end("[::ffff:192.0.2.1]:80");
         assert_eq!(isn().initial(Time(0), mapped, end(PEER)), one);

@@ -418,13 +418,13 @@ mod tests {
     fn only_single_other_hosts_are_peers() {
         let settings = both();
         for peer in ["10.0.0.2", "192.0.2.1", "fd00::2", "fe80::1", "2001:db8::1"] {
-            assert!(settings.is_peer(ip(peer)), "{peer}");
+            assert!(settings.is_peer(ip(peer)), "{peer} should be a peer");
         }
         for other in ["10.0.0.1", "10.0.0.255", "224.0.0.1", "0.0.0.0", "127.0.0.1", "255.255.255.255"] {
-            assert!(!settings.is_peer(ip(other)), "{other}");
+            assert!(!settings.is_peer(ip(other)), "{other} should not be a peer");
         }
         for other in ["fd00::1", "::", "::1", "ff02::1", "::ffff:10.0.0.2"] {
-            assert!(!settings.is_peer(ip(other)), "{other}");
+            assert!(!settings.is_peer(ip(other)), "{other} should not be a peer");
         }
     }
 

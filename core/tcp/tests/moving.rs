@@ -80,7 +80,7 @@ fn run_between(
 #[test]
 fn streams_survive_a_move_at_every_step() {
     let (pair, moved) = run(300_000, 3, None, true);
-    assert!(moved > 150, "{moved}");
+    assert!(moved > 150, "only {moved} moves");
     assert!(pair.hosts.iter().all(|host| host.stack.connections() == 0));
 }
 
@@ -88,7 +88,7 @@ fn streams_survive_a_move_at_every_step() {
 fn streams_survive_a_move_at_every_step_over_ipv6() {
     for lost_in in [None, Some(50), Some(10)] {
         let (pair, moved) = run_between([1, 2].map(settings_ipv6), 200_000, 3, lost_in, true);
-        assert!(moved > 100, "{moved}");
+        assert!(moved > 100, "only {moved} moves");
         assert!(pair.hosts.iter().all(|host| host.stack.connections() == 0));
     }
 }
@@ -97,7 +97,7 @@ fn streams_survive_a_move_at_every_step_over_ipv6() {
 fn streams_survive_a_move_at_every_step_with_lost_frames() {
     for lost_in in [50, 20, 10] {
         let (_, moved) = run(200_000, 3, Some(lost_in), true);
-        assert!(moved > 150, "{moved}");
+        assert!(moved > 150, "only {moved} moves");
     }
 }
 
@@ -176,7 +176,7 @@ fn repeated_moves_send_no_further_keep_alive() {
         conn = stack.import(now, &state).expect("room for a connection");
     }
     // One keep-alive probe, the acknowledgement that is owed, and ARP requests, but no probe for each of 100 moves.
-    assert!(sent < 10, "{sent}");
+    assert!(sent < 10, "{sent} frames sent");
 }
 
 #[test]

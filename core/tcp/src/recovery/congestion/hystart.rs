@@ -140,7 +140,10 @@ mod tests {
         let first =
             paces.iter().position(|pace| *pace == Pace::Conservative).expect("conservative slow start");
         let over = paces.iter().position(|pace| *pace == Pace::Over).expect("the end of slow start");
-        assert!(first < 30 && over - first > 4 * 20 && over - first <= 5 * 21, "{first} {over}");
+        assert!(
+            first < 30 && over - first > 4 * 20 && over - first <= 5 * 21,
+            "conservative from acknowledgement {first} to {over}"
+        );
         assert!(paces[first..over].iter().all(|pace| *pace == Pace::Conservative));
     }
 

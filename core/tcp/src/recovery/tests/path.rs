@@ -289,7 +289,7 @@ fn without_random_loss_nine_tenths_of_the_rate_are_used() {
     for path in variants(&Path::default()).iter().filter(|path| path.has_sack) {
         let outcome = run(path);
         assert!(throughput_per_mille(path, &outcome) > 900, "{path:?} {:?}", outcome.counters);
-        assert_eq!(outcome.counters.timeouts, 0, "{path:?}");
+        assert_eq!(outcome.counters.timeouts, 0, "timeouts: {path:?}");
     }
 }
 
@@ -325,7 +325,10 @@ fn a_gate_that_seldom_opens_causes_few_retransmissions() {
             let (gate_interval, queue) = (Duration::from_millis(interval_ms), 8_000_000);
             let path = Path { gate_interval, queue, has_timestamps, bytes: 5_000_000, ..Path::default() };
             let Counters { retransmissions, timeouts, .. } = run(&path).counters;
-            assert!(timeouts <= 1 && retransmissions <= 10, "{path:?} {retransmissions} {timeouts}");
+            assert!(
+                timeouts <= 1 && retransmissions <= 10,
+                "{path:?}: {retransmissions} retransmissions, {timeouts} timeouts"
+            );
         }
     }
 }
