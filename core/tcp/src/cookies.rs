@@ -57,7 +57,6 @@ pub struct Binding {
 /// The fields of a SYN-ACK that carry a cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The initial sequence number.
     pub initial: u32,
     /// The timestamp, up to 31 ms in the past: it must not be used to measure the round trip.
     pub timestamp: Option<u32>,
@@ -71,7 +70,6 @@ struct Unmasked {
     tag: u32,
 }
 
-/// Makes and verifies cookies.
 #[derive(Clone, Copy, Debug)]
 pub struct Cookies {
     key: Key,

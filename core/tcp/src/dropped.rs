@@ -181,7 +181,6 @@ impl Drops {
         self.kept.push_back(Dropping { at: now, reason, segment: self.segment });
     }
 
-    /// Removes and returns the oldest kept drop.
     pub(crate) fn poll(&mut self) -> Option<Dropping> {
         self.kept.pop_front()
     }

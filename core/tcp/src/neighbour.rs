@@ -19,7 +19,6 @@ use crate::settings::is_host;
 pub const NEIGHBOURS_MAX: usize = 256;
 /// The same with [`Resolver::Driver`](crate::Resolver::Driver), where each peer has an entry, not each next hop.
 pub const NEXT_HOPS_MAX: usize = 4096;
-/// Time between two requests for one address.
 pub const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of unanswered requests after which an entry is removed.
 pub const REQUESTS_MAX: u8 = 3;
@@ -35,7 +34,6 @@ pub enum LearnedFrom {
     Request,
 }
 
-/// The cache of one stack.
 #[derive(Debug)]
 pub struct Neighbours {
     entries_max: usize,
@@ -72,7 +70,6 @@ impl Entry {
 }
 
 impl Neighbours {
-    /// A cache of at most this many entries.
     pub fn new(entries_max: usize) -> Neighbours {
         Neighbours { entries_max, entries: Vec::new(), last: 0, next_at: None }
     }

@@ -10,7 +10,6 @@ use alloc::vec::Vec;
 use crate::narrow::in_memory;
 use crate::seq::Seq;
 
-/// Maximum number of ranges held.
 pub const RANGES_MAX: usize = 64;
 
 /// The out-of-order bytes of one direction of a connection. Allocates nothing while empty, and otherwise at most about

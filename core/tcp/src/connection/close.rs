@@ -28,7 +28,6 @@ impl Connection {
         };
     }
 
-    /// Whether our FIN was sent and acknowledged.
     pub(super) fn is_fin_acknowledged(&self) -> bool {
         self.fin.is_some_and(|fin| self.recovery.una() > fin)
     }

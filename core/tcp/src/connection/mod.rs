@@ -332,7 +332,6 @@ impl Connection {
         self.receiving.has_waiting() && self.is_opened && !self.is_lost()
     }
 
-    /// The number of received bytes that wait.
     pub(crate) fn waiting_bytes(&self) -> usize {
         self.receiving.waiting.bytes()
     }
@@ -347,7 +346,6 @@ impl Connection {
         }
     }
 
-    /// Removes this connection's share from the stack's total of waiting bytes.
     pub(crate) fn uncount_waiting(&mut self, total: &mut usize) {
         *total -= core::mem::take(&mut self.waiting_counted);
     }
@@ -365,12 +363,10 @@ impl Connection {
         self.held_counted = held;
     }
 
-    /// Removes this connection's share from the stack's total of send queue memory.
     pub(crate) fn uncount_held(&mut self, total: &mut usize) {
         *total -= core::mem::take(&mut self.held_counted);
     }
 
-    /// Delivers bytes that waited for a grant.
     pub(crate) fn deliver_granted(&mut self, cx: &mut Context<'_>) {
         let before = self.receiving.next;
         self.deliver_waiting(cx);
@@ -465,7 +461,6 @@ impl Connection {
         self.timers.next()
     }
 
-    /// Handles the timers that have expired.
     pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) {
         let now = cx.now;
         let of_recovery = Recovery::first_expired(now, &self.timers);

@@ -9,7 +9,6 @@ use super::{Connection, Context};
 use crate::settings::Settings;
 use crate::timer::{Timer, Timers};
 
-/// The longest time between two window probes.
 const PROBE_INTERVAL_MAX: Duration = Duration::from_secs(60);
 /// Time for which queued bytes wait for a window that is small but open (RFC 9293 §3.8.6.2.1).
 const OVERRIDE_AFTER: Duration = Duration::from_millis(200);

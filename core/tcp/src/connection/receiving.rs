@@ -260,7 +260,6 @@ impl Receiving {
         Advertised { acknowledged, window: in_field(units), offered: acknowledged + (units << self.scale) }
     }
 
-    /// Records that a segment with this acknowledgement and window was sent.
     #[inline]
     pub(super) fn on_advertised(&mut self, advertised: Advertised) {
         self.offered = advertised.offered;

@@ -19,7 +19,6 @@ use crate::settings::Settings;
 /// Bytes of the timestamps option and the two no-operations before it.
 const TIMESTAMPS_BYTES: u32 = 12;
 
-/// The segment to be sent next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Plan {
     /// Sequence numbers `from..to`; SYN and FIN count one each.
@@ -69,7 +68,6 @@ impl Connection {
         Some(length)
     }
 
-    /// Whether there is anything to send now.
     pub(crate) fn wants_transmit(&self, settings: &Settings) -> bool {
         self.plan(settings).is_some()
     }

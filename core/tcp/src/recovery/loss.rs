@@ -14,7 +14,6 @@ use super::{Ack, Acked, Phase, Recovery, THRESHOLD_MIN};
 use crate::seq::Seq;
 use crate::timer::{Timer, Timers};
 
-/// Maximum of the duplicate threshold.
 pub(super) const THRESHOLD_MAX: u32 = 128;
 
 /// Minimum time until [`Timer::Reordering`] expires: most hosts' timers are not finer, and delays within a host are not

@@ -8,7 +8,6 @@ const RECOVERIES_KEPT: u8 = 16;
 /// Maximum of `quarters`. A wider window would have no effect, because the window is limited to a round trip.
 const QUARTERS_MAX: u32 = 1 << 16;
 
-/// Observations of segments out of order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reordering {
     /// Segments have arrived out of order, or were retransmitted needlessly.
@@ -50,7 +49,6 @@ impl Reordering {
         }
     }
 
-    /// A recovery has ended.
     pub(super) fn on_recovered(&mut self) {
         self.recoveries_left = self.recoveries_left.saturating_sub(1);
         if self.recoveries_left == 0 {

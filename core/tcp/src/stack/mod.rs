@@ -188,7 +188,6 @@ impl Stack {
         self.drops.poll()
     }
 
-    /// Counts the current frame or segment as dropped.
     #[cold]
     fn count_drop(&mut self, reason: Dropped) {
         self.drops.add(self.now, reason, &mut self.counters);

@@ -142,7 +142,6 @@ impl Stack {
     }
 }
 
-/// The Ethernet address of the next hop to `target`.
 fn resolve(now: Time, settings: &Settings, neighbours: &mut Neighbours, target: IpAddr) -> Option<Mac> {
     neighbours.lookup(now, settings.next_hop(target)?)
 }

@@ -27,7 +27,6 @@ pub(super) struct Table {
 
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    /// Hash of the flow.
     hash: u64,
     slot: u32,
 }

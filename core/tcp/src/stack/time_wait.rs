@@ -15,7 +15,6 @@ use crate::isn::Key;
 /// The state kept of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum TimeWait {
-    /// The connection has closed.
     Closed {
         /// The answer to segments of the connection.
         acknowledgement: tcp::Header,

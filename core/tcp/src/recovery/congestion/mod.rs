@@ -106,7 +106,6 @@ impl Congestion {
         self.window.cwnd = self.window.cwnd.min(window_max);
     }
 
-    /// Bytes were acknowledged while the window was not the limit.
     pub(super) fn on_unlimited(&mut self, now: Time) {
         match &mut self.selected {
             Selected::Cubic(cubic) => cubic.on_unlimited(now),

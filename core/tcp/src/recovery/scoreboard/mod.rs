@@ -13,7 +13,6 @@ use spillway_transport::Time;
 
 use crate::seq::Seq;
 
-/// Maximum number of segments of one connection.
 pub(super) const SEGMENTS_MAX: usize = 4096;
 
 /// At this number of segments new bytes extend the last segment, so that room remains for dividing segments.
@@ -191,7 +190,6 @@ impl Scoreboard {
         self.highest_sacked
     }
 
-    /// Records that new bytes up to `to` were sent.
     #[inline]
     pub(super) fn send(&mut self, now: Time, to: Seq) {
         if self.segments.len() >= SEGMENTS_SENT_MAX
