@@ -226,23 +226,23 @@ impl<C: Copy + PartialEq> Port<C> {
         placement.drain_for(self.role(session)?)
     }
 
-    /// The sessions on the wrong carriers, their carriers, and the *drain* to send there.
+    /// The sessions on wrong carriers, with these carriers and the *drain* to send there.
     pub fn misplaced_sessions(&self, placement: Placement) -> Vec<(SessionHandle, C, Control)> {
         let with_drain = |(session, role, carrier)| Some((session, carrier, placement.drain_for(role)?));
         self.carried().filter_map(with_drain).collect()
     }
 
-    /// Asks `count` helped sessions to return to the server's own port: the sessions, their carriers, and the *drain*
-    /// to send there. Sessions with the fewest requests on their present carrier come first.
+    /// Asks `count` helped sessions to return to the server's own port. Returns the sessions, their carriers, and the
+    /// *drain* to send there. Sessions that were asked least often on their present carrier come first.
     pub fn ask_to_return(&mut self, count: usize) -> Vec<(SessionHandle, C, Control)> {
         if count == 0 {
             return Vec::new();
         }
         let helped = self.carried().filter(|(_, role, _)| *role == Role::Helper);
-        let requests = |session| self.record(session).map_or(0, |record| record.return_requests);
+        let asked = |session| self.record(session).map_or(0, |record| record.return_requests);
         let mut helped: Vec<_> =
-            helped.map(|(session, _, carrier)| (requests(session), session, carrier)).collect();
-        helped.sort_by_key(|(requests, ..)| *requests);
+            helped.map(|(session, _, carrier)| (asked(session), session, carrier)).collect();
+        helped.sort_by_key(|(asked, ..)| *asked);
         helped.truncate(count);
         for (_, session, _) in &helped {
             if let Some(record) = self.record_mut(*session) {

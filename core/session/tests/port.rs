@@ -218,7 +218,7 @@ fn an_override_drains_the_sessions_on_wrong_carriers() {
 }
 
 #[test]
-fn sessions_with_the_fewest_requests_return_first() {
+fn sessions_that_were_asked_least_often_return_first() {
     let mut world = World::new();
     for _ in 0..4 {
         world.open(Role::Helper);
@@ -228,7 +228,7 @@ fn sessions_with_the_fewest_requests_return_first() {
     assert_eq!(world.carriers_asked_to_return(2), [0, 1]);
     assert_eq!(world.carriers_asked_to_return(1), [2]);
     assert_eq!(world.carriers_asked_to_return(2), [3, 0]);
-    // Session 0 has moved to another helper, and was not asked on its new carrier yet.
+    // Session 0 has moved to another helper: requests on its old carrier do not count.
     world.move_to(0, 9, Role::Helper);
     assert_eq!(world.carriers_asked_to_return(9), [9, 1, 2, 3]);
 }

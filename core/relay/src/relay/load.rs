@@ -46,7 +46,7 @@ impl Relay {
         answer: &mut [u8],
     ) -> usize {
         self.turn.now = now;
-        // Only library clients send load queries, and they use a listener of their service.
+        // Load queries are sent by library clients, to a listener for them.
         let Some((index, ClientType::Library)) = self.listeners.user(listener) else { return 0 };
         let service = &self.services[usize::from(index)];
         let clients = self.clients.count();

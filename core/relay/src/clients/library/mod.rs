@@ -54,7 +54,7 @@ pub(crate) struct LibraryClient {
     /// Bytes that the transport has taken.
     sent: u64,
     unread: Unread,
-    /// Bytes of output that are counted in [`Memory`].
+    /// Bytes of output and of an incomplete record that are counted in [`Memory`].
     counted: usize,
 }
 
