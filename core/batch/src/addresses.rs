@@ -80,7 +80,7 @@ impl fmt::Display for AddressRange {
 }
 
 impl AddressRange {
-    /// Whether the address lies inside.
+    /// Whether the address lies inside the range.
     pub fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         address.is_ipv4() == self.network.is_ipv4() && self.masked(address) == self.network

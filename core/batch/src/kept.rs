@@ -21,7 +21,7 @@ pub(crate) struct NeverSent;
 /// Kept replies of a plain connection, see [`ServerLink::unacknowledged`](crate::ServerLink::unacknowledged).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unacknowledged<'a> {
-    /// Offset up to which the client's TCP has acknowledged replies, or from which on replies are kept.
+    /// Offset up to which the client's TCP has acknowledged replies, at least the offset from which replies are kept.
     pub acknowledged: u64,
     /// The replies after `acknowledged`, in two pieces.
     pub bytes: (&'a [u8], &'a [u8]),
