@@ -35,7 +35,7 @@ pub(super) struct View {
 }
 
 impl View {
-    /// Whether p99 is over the SLA.
+    /// Whether p99 is over the SLA, and not within it in the window's latest slices.
     pub fn is_late(&self) -> bool {
         matches!(self.verdict, Verdict::Late | Verdict::Silent)
     }
@@ -56,7 +56,8 @@ impl View {
     }
 }
 
-/// The windows of a group: separate ones, because help is called when *direct* requests are late.
+/// One window for direct and one for helped members, because only late requests of direct members lead to a move to
+/// helpers.
 #[derive(Clone, Debug)]
 pub(super) struct Windows {
     direct: Window,
@@ -103,7 +104,7 @@ impl Windows {
     }
 }
 
-/// Looks at replies and outstanding requests: a window with few replies and many outstanding requests is not calm.
+/// Judges replies and outstanding requests: a window with few replies and many outstanding requests is not calm.
 pub(super) fn view(
     now: Time,
     windows: &Windows,
