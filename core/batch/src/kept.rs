@@ -1,6 +1,6 @@
 //! Replies to plain clients, kept until the client's TCP has acknowledged them to the helper. A plain client has no
 //! session: replies that only its helper has received are lost if the helper fails. On the helper's request the server
-//! keeps them, so that another helper could continue from the client's offset.
+//! keeps these replies, so that another helper could continue from the client's offset.
 
 use alloc::collections::VecDeque;
 
