@@ -162,7 +162,6 @@ impl LinkEnd {
         !self.room.is_empty()
     }
 
-    /// Makes `poll_room` return the connection when its credit rises.
     pub(crate) fn want_room(&mut self, id: Id) {
         if let Some(connection) = self.get_mut(id) {
             connection.outgoing.want_room();

@@ -13,7 +13,6 @@ const BATCHES_MAX: usize = 1024;
 pub(crate) struct RoundTrips {
     /// Indexed by id, up to the highest id that has sent a request.
     clients: Vec<Client>,
-    /// Number of batches sent.
     sent: u64,
     /// Unanswered batches whose first reply can be recognised, with their times; none is older than an answered one.
     awaited: VecDeque<(u64, Time)>,

@@ -134,13 +134,11 @@ mod tests {
 
     use super::*;
 
-    /// Returns these numbers again and again.
     fn repeating(numbers: &[f64]) -> impl FnMut() -> f64 + '_ {
         let mut all = numbers.iter().cycle();
         move || *all.next().unwrap()
     }
 
-    /// Returns a pseudo-random sequence of numbers.
     fn pseudo_random() -> impl FnMut() -> f64 {
         let mut state = 1_u64;
         move || {

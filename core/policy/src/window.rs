@@ -11,7 +11,6 @@ use spillway_transport::Time;
 
 use crate::histogram::{BUCKETS, Histogram, bucket};
 
-/// The replies of one slice of time.
 #[derive(Clone, Debug)]
 struct Slice {
     counts: [u32; BUCKETS],

@@ -58,7 +58,7 @@ pub struct LoadReport {
     pub full: bool,
     /// The service accepts no clients: the helper drains, or an override has switched relief off.
     pub draining: bool,
-    /// The helper has no link to the server, or does not serve the requested one.
+    /// The helper has no link to the server, or does not serve the requested server.
     pub down: bool,
     /// The nonce of the query.
     pub nonce: [u8; NONCE_BYTES],

@@ -30,7 +30,6 @@ fn frames_of(version: u8) -> (Vectors, Vec<(&'static str, Vec<ExpectedFrame>)>) 
     }
 }
 
-/// An expected frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum ExpectedFrame {
     /// Kind, sender, *more* bit, payload.

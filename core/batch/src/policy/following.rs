@@ -14,8 +14,8 @@ const WEIGHT: u32 = 8;
 
 /// [`Deadline`], extended while the server is busy. While two batches are not answered the server serves the first, and
 /// a third would only wait behind the second. So the third is held until a reply arrives, and gathers further messages.
-/// Batches thus grow as replies become slower, without a longer wait for requests. With small batches instead, the cost
-/// of each batch would take the most time when the server is at its limit.
+/// Batches thus grow as replies become slower, without a longer wait for requests. Otherwise a server at its limit
+/// would receive many small batches, and would spend its CPU time on the fixed cost of each.
 ///
 /// A request that blocks on purpose (Redis' BLPOP) stays unanswered while the server is idle. So a batch is held for no
 /// longer than recent round trips took; the round trip of a batch that is answered after a later one does not count.

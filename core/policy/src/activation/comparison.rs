@@ -22,7 +22,6 @@ pub(super) struct Comparison {
     direct_late: u64,
 }
 
-/// The result of a [`Comparison`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Compared {
     /// The compared quantile: the highest for which there are enough samples.

@@ -21,7 +21,6 @@ const CALM_LOOKS: u32 = 50;
 /// What may change the stage.
 #[derive(Clone, Copy, Debug)]
 enum Trigger {
-    /// A look at the group.
     Look,
     /// The stage's moves have completed, or the stage's time is over.
     End,

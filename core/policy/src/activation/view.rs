@@ -11,7 +11,6 @@ use super::settings::ActivationSettings;
 use crate::histogram::bucket;
 use crate::window::Window;
 
-/// The verdict of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// p99 is over the SLA in the window, and either in the window's latest slices or because of outstanding requests.

@@ -31,7 +31,6 @@ impl Client {
     }
 }
 
-/// A group and its server.
 pub struct Group {
     pub activation: Activation,
     pub now_ms: u64,
