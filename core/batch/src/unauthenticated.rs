@@ -20,10 +20,10 @@ use core::time::Duration;
 
 use spillway_transport::Time;
 
-/// Number of connections of one source address from which on a new one replaces one of them that is older than
-/// [`GRACE`].
+/// With this number of unauthenticated connections of one source address, a new one replaces one of these that is
+/// older than [`GRACE`].
 pub const PER_SOURCE_MAX: usize = 16;
-/// Number of all connections from which on a new one replaces one that is older than [`GRACE`].
+/// With this total number of unauthenticated connections, a new one replaces another one that is older than [`GRACE`].
 pub const TOTAL_MAX: usize = 128;
 /// Maximum number of connections, of any age, that have yet to authenticate.
 pub const YOUNG_MAX: usize = 1024;

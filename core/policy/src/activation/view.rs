@@ -34,7 +34,7 @@ pub(super) struct View {
 }
 
 impl View {
-    /// Whether p99 is over the SLA, and not within it in the window's latest slices.
+    /// Whether p99 is over the SLA and does not ease.
     pub fn is_late(&self) -> bool {
         matches!(self.verdict, Verdict::Late | Verdict::Silent)
     }
