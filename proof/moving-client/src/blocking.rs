@@ -100,7 +100,7 @@ impl Client {
         }
         let now = Instant::now();
         for (slot, flags) in ready.into_iter().flatten().filter(|(_, flags)| !flags.is_empty()) {
-            // The result is not needed: every caller tries to receive.
+            // The result, whether to receive, is not needed: `read` always tries to receive.
             self.connection.handle_ready(now, slot, to_ready(flags));
         }
         self.connection.handle_timeout(now);

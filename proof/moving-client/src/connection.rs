@@ -57,7 +57,7 @@ impl Connection {
     }
 
     /// Updates an epoll set. The events' data hold `token`, of 62 bits, and the socket's slot: see
-    /// [`split_token`](crate::split_token). No system call without a change.
+    /// [`split_token`](crate::split_token). Makes no system call if no registration changes.
     pub fn watch_in(&mut self, epoll: impl AsFd, token: u64) -> io::Result<()> {
         let epoll = epoll.as_fd();
         while let Some(watch) = self.poll_watch() {
@@ -76,7 +76,7 @@ impl Connection {
 }
 
 impl<N: Network> Connection<N> {
-    /// As [`connect`](Connection::connect), on another network than the kernel's.
+    /// As [`connect`](Connection::connect), on a network other than the kernel's.
     pub fn connect_on(
         network: N,
         now: Instant,
@@ -124,8 +124,9 @@ impl<N: Network> Connection<N> {
         stream.ok_or_else(not_connected)?.local_address()
     }
 
-    /// Sends a prefix of `bytes` and returns its length. Fails with `WouldBlock` without room or during a move. After a
-    /// partial send, call it again at [`Event::Room`], or after a move at [`Event::Moved`]. One system call.
+    /// Sends a prefix of `bytes` and returns its length, usually with one system call. Fails with `WouldBlock` without
+    /// room and, after [`begin_move`](Self::begin_move), until the move ends. After a partial send, call it again at
+    /// [`Event::Room`], or after a move at [`Event::Moved`].
     ///
     /// On a link, credit arrives on the same stream as replies: keep receiving while you wait for room.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -156,8 +157,7 @@ impl<N: Network> Connection<N> {
                 CarrierMut::Direct(direct) => direct.receive(buffer),
                 CarrierMut::Link(link) => {
                     let outcome = link.receive(buffer);
-                    // Collects events that arrived with data or without. After an end or an error no event is needed,
-                    // because the result reports them.
+                    // An end or an error needs no event, because the result reports it.
                     let is_open = match &outcome {
                         Ok(received) => *received > 0,
                         Err(error) => would_block(error),

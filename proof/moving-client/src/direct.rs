@@ -104,7 +104,7 @@ impl<S: Stream> Direct<S> {
         self.has_early_bytes = false;
     }
 
-    /// Whether both directions are open, as far as this end has been notified.
+    /// Whether the connection is established and the end of the server's stream has not been received.
     pub(crate) fn is_usable(&self) -> bool {
         self.connected && !self.server_finished
     }

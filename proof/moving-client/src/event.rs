@@ -14,7 +14,7 @@ pub enum Carrier {
     Link(SocketAddr),
 }
 
-/// An event of a connection. The loss of the carrier in use is an error of `receive` and `send` instead.
+/// An event of a connection. The loss of the carrier in use causes no event: `receive` and `send` return an error.
 #[derive(Debug)]
 pub enum Event {
     /// The connection now uses this carrier, its first or a new one. `send` works again.
@@ -31,7 +31,7 @@ pub enum Event {
     Prepared(Carrier),
     /// `send` has room again after a partial send.
     Room,
-    /// Call `receive`: it holds bytes or a result that epoll does not report.
+    /// Call `receive`: the connection holds bytes or a result that epoll does not report.
     Readable,
     /// The idle direct connection is lost. The next move to the server opens a new one.
     IdleDirectLost(io::Error),

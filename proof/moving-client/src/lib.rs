@@ -3,12 +3,12 @@
 //! use the sessions of the client library, `face/client`.
 //!
 //! A [`Connection`] carries one ordered stream of bytes in each direction. A *direct* connection is plain TCP. The
-//! bytes of a *helped* one travel on a link to a helper's or the server's link port. No call blocks; [`blocking`] is
-//! for tests without event loop.
+//! bytes of a *helped* connection travel on a link to a helper's or the server's link port. No call blocks, except
+//! those of [`blocking`], which is for tests without an event loop.
 //!
 //! # A turn of the loop
-//! 1. After any call on the connection, call [`Connection::watch_in`], which updates the loop's epoll set and costs
-//!    nothing without a change.
+//! 1. After any call on the connection, call [`Connection::watch_in`], which updates the loop's epoll set. Without a
+//!    change it makes no system call.
 //! 2. For each event of the epoll set, [`split_token`] returns the connection and its socket, and
 //!    [`Connection::handle_ready`] returns whether to [`receive`](Connection::receive).
 //! 3. Call [`Connection::poll_event`] until `None`, after `handle_ready`, `send`, `receive` and `handle_timeout`.

@@ -16,7 +16,7 @@ use crate::outbox::Outbox;
 use crate::settings::Settings;
 use crate::watch::Interest;
 
-/// Maximum of bytes that `send` accepts and the socket has not accepted yet.
+/// Maximum number of bytes that `send` has accepted and the socket has not.
 const PENDING_BYTES_MAX: usize = 256 * 1024;
 
 #[derive(Debug)]
@@ -108,7 +108,7 @@ impl<S: Stream> Link<S> {
         }
     }
 
-    /// Whether the socket has failed and delivers no further bytes.
+    /// Whether the link has failed and delivers no further bytes.
     fn has_failed(&self) -> bool {
         matches!(self.incoming_end, Some(Ended::LinkLost | Ended::Socket(_) | Ended::Broken(_)))
     }
@@ -134,16 +134,18 @@ impl fmt::Display for Ended {
                 f.write_str("the connection was reset by the server or the helper")
             }
             Ended::Closed(CloseReason::OverCredit) => {
-                f.write_str("closed: this client sent more than its credit")
+                f.write_str("the connection was closed: this client sent more than its credit")
             }
-            Ended::Closed(CloseReason::Protocol) => f.write_str("closed: protocol violation"),
+            Ended::Closed(CloseReason::Protocol) => {
+                f.write_str("the connection was closed because of a protocol violation")
+            }
             Ended::Closed(CloseReason::Moved | CloseReason::Lost) => {
-                f.write_str("closed with a reason that only sessions use")
+                f.write_str("the connection was closed with a reason that only sessions use")
             }
-            Ended::LinkLost => f.write_str("the helper closed the link"),
-            Ended::Socket(kind) => write!(f, "the link to the helper failed: {kind}"),
-            Ended::Broken(error) => write!(f, "the link is broken: {error}"),
-            Ended::Refused(reason) => write!(f, "refused: {reason}"),
+            Ended::LinkLost => f.write_str("the helper or the server closed the link"),
+            Ended::Socket(kind) => write!(f, "the link to the helper or the server failed: {kind}"),
+            Ended::Broken(error) => write!(f, "the other side violated the link protocol: {error}"),
+            Ended::Refused(reason) => write!(f, "the connection was refused: {reason}"),
         }
     }
 }

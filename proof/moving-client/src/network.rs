@@ -16,7 +16,8 @@ pub trait Network: Clone + fmt::Debug {
     fn connect(&self, target: SocketAddr) -> io::Result<Self::Stream>;
 }
 
-/// A TCP connection whose calls never block, with the behaviour of a kernel socket. Dropping a stream closes the connection.
+/// A TCP connection whose calls never block, with the behaviour of a kernel socket. Dropping a stream closes the
+/// connection.
 pub trait Stream: fmt::Debug {
     /// Whether the connect has succeeded.
     ///

@@ -104,7 +104,7 @@ fn prepared_move_completes_only_after_replies_are_read() {
     assert_eq!(
         connection.send(b"x").unwrap_err().kind(),
         io::ErrorKind::WouldBlock,
-        "`send` should block during a move"
+        "`send` should return `WouldBlock` during a move"
     );
     connection.cancel_move();
     exchange(&mut connection, b"the move is cancelled");
@@ -119,7 +119,7 @@ fn move_times_out_and_the_old_carrier_stays_in_use() {
     assert_eq!(connection.poll_timeout(), None);
     let now = Instant::now();
     connection.begin_move(now, Route::Link(&target)).unwrap();
-    let first = connection.poll_timeout().expect("a move in progress has a deadline");
+    let first = connection.poll_timeout().expect("a move in progress should have a deadline");
     connection.handle_timeout(first - Duration::from_nanos(1));
     assert!(connection.is_moving());
     // The connect timeout or the accept timeout ends the move.
@@ -127,7 +127,7 @@ fn move_times_out_and_the_old_carrier_stays_in_use() {
         connection.handle_timeout(deadline);
     }
     let Some(Event::MoveFailed { to: Carrier::Link(to), why }) = connection.poll_event() else {
-        panic!("the move should fail with an event");
+        panic!("the timeout should end the move with `MoveFailed`");
     };
     assert_eq!(to, target.address);
     assert!(matches!(why, MoveError::ConnectTimeout(_) | MoveError::AcceptedTimeout(_)), "{why}");
@@ -165,7 +165,7 @@ fn reply_after_the_move_ends_the_idle_direct_connection() {
     assert!(matches!(await_event(&mut connection), Event::Moved(_)));
     other_end.write_all(b"too late").unwrap();
     let Event::IdleDirectLost(error) = await_event(&mut connection) else {
-        panic!("the idle direct connection should be lost")
+        panic!("the late reply should cause `IdleDirectLost`")
     };
     assert!(error.to_string().contains("receive all expected replies before a move"), "{error}");
 }
@@ -231,7 +231,7 @@ fn end_that_arrives_with_the_last_bytes_is_returned_after_them() {
 }
 
 #[test]
-fn move_to_the_kept_direct_connection_after_abandon_is_immediate() {
+fn move_to_the_kept_direct_connection_after_a_discard_is_immediate() {
     let server = Server::start("127.0.0.1", Limits { window_bytes: 100, ..Limits::default() });
     let mut connection = direct_connection(&server);
     connection.begin_move(Instant::now(), Route::Link(&server.target())).unwrap();

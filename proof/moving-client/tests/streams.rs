@@ -62,7 +62,7 @@ impl Stream<'_> {
         }
     }
 
-    fn drain(&mut self, length: usize) {
+    fn receive_all_sent(&mut self, length: usize) {
         let deadline = Instant::now() + Duration::from_secs(60);
         while self.received < self.sent {
             turn(&mut self.connection, deadline);
@@ -72,7 +72,7 @@ impl Stream<'_> {
     }
 
     fn change_carrier(&mut self) {
-        self.drain(5000);
+        self.receive_all_sent(5000);
         let target = self.server.target();
         let route = match self.connection.carrier() {
             Some(Carrier::Direct(_)) => Route::Link(&target),
@@ -106,6 +106,6 @@ proptest! {
                 Step::Move => stream.change_carrier(),
             }
         }
-        stream.drain(1000);
+        stream.receive_all_sent(1000);
     }
 }

@@ -1,8 +1,8 @@
-//! Free ports for servers of tests and experiments, for servers that cannot report a port that the kernel has chosen
-//! for them; and [`SilentPeers`], which hold silent connections to a port.
+//! For tests and experiments: free ports for servers that cannot report which port the kernel has chosen for them, and
+//! [`SilentPeers`], which hold silent connections to a port.
 //!
-//! Port 0 does not work for such servers: between the kernel's choice and the server's `bind`, another test's server
-//! or an outgoing connection may get the same port, and the first test then connects to the wrong server.
+//! A test cannot find such a port by binding port 0 and closing the socket: before its server binds the port, another
+//! test's server or an outgoing connection may get it, and the test then connects to the wrong server.
 
 mod silent_peers;
 

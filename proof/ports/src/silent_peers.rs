@@ -26,8 +26,8 @@ pub struct SilentPeers {
 }
 
 impl SilentPeers {
-    /// Holds `count` connections to `target`, from `sources` loopback addresses in turn. Returns after as many opened
-    /// connections.
+    /// Holds `count` connections to `target`, from `sources` loopback addresses in turn. Returns when `count`
+    /// connections have been opened, replacements included.
     ///
     /// # Panics
     /// The connections were not opened within [`OPEN_TIMEOUT`], for example because `target` refuses them.
@@ -41,7 +41,7 @@ impl SilentPeers {
             let (stop, opened) = (stop.clone(), opened.clone());
             std::thread::spawn(move || hold_open(target, count, sources.max(1), &stop, &opened))
         };
-        // Made before the wait, so that a panic ends the thread.
+        // Created before the wait, so that a panic drops it, which ends the thread.
         let peers = SilentPeers { stop, opened, thread: Some(thread) };
         let deadline = Instant::now() + timeout;
         while peers.opened() < count {
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "0 of 1 connections")]
-    fn a_target_that_refuses_connections_ends_the_wait() {
+    fn hold_panics_at_the_timeout_if_the_target_refuses_connections() {
         let timeout = Duration::from_millis(50);
         drop(SilentPeers::hold_within(crate::free_address(), 1, 1, timeout));
     }

@@ -165,7 +165,7 @@ impl<S: Stream> Link<S> {
             && bytes > 0
         {
             let outcome = self.protocol.consumed(id, bytes);
-            debug_assert_eq!(outcome, Ok(()), "bytes given to the application should have been received");
+            debug_assert_eq!(outcome, Ok(()), "the link should accept that received bytes were consumed");
         }
     }
 

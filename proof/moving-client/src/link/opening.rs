@@ -1,4 +1,4 @@
-//! Opening of a link, until the server's application has accepted.
+//! Opening of a link, until the server's application has accepted the virtual connection.
 
 use std::io;
 
@@ -64,9 +64,9 @@ impl<S: Stream> Link<S> {
     }
 
     fn request_connection(&mut self) -> Result<(), LinkError> {
-        // Fails only if the TCP connection is lost; a read then returns the reason.
+        // Fails only if the TCP connection is lost.
         let client = self.stream.local_address().map_err(|_| LinkError::Welcome)?;
-        // Fails only if the welcome of the link was invalid: a new link has free ids.
+        // Fails only if the link's welcome was invalid: a new link has free ids.
         let id = self.protocol.open(client, self.server).map_err(|_| LinkError::Welcome)?;
         self.stage = Stage::Requested(id);
         Ok(())

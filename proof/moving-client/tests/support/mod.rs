@@ -23,12 +23,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server on a loopback address of either family. The server's threads end with the test's process.
+    /// Starts a server on the loopback address `host`. The server's threads end with the test's process.
     pub fn start(host: &str, limits: Limits) -> Server {
         Server::start_with(host, limits, true)
     }
 
-    /// Starts a server that reads requests on its link port, and never replies.
+    /// Starts a server that reads requests on its link port but never replies to them.
     pub fn start_sink(limits: Limits) -> Server {
         Server::start_with("127.0.0.1", limits, false)
     }
