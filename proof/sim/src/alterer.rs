@@ -3,8 +3,8 @@
 use crate::rng::Rng;
 use crate::socket::HostId;
 
-/// Maximum of bytes after an altered byte that a reader may accept before its link must fail: a record is opened as a
-/// whole, and the preamble of a link is shorter.
+/// Maximum number of bytes after an altered byte that a reader may accept before its link must fail: a record is
+/// decrypted as a whole, and the preamble of a link is shorter.
 pub(crate) const UNNOTICED_BYTES_MAX: u64 = spillway_wire::record::RECORD_BYTES_MAX as u64 + 64;
 
 /// Alters the segments to and from one host. Lengths stay, as TCP's sequence numbers require.

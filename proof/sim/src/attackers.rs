@@ -44,12 +44,13 @@ pub(crate) struct Attack {
 }
 
 impl Attack {
-    /// Detects a peer that keeps unauthenticated connections: it exceeds its bounds.
+    /// Enough strangers that a peer which keeps all unauthenticated connections exceeds its bounds.
     pub(crate) const WITHOUT_KEY: Attack = Attack { connections_max: 60, strangers_percent: 100 };
-    /// Detects a peer that goes on reading flooding clients: it exceeds its bounds.
+    /// Floods with which a peer that does not stop reading from flooding clients exceeds its bounds.
     pub(crate) const FLOODING: Attack = Attack { connections_max: 8, strangers_percent: 0 };
 
-    /// Draws an attack in one world of three. With a separate generator the other draws of a seed do not change.
+    /// Draws an attack in one world of three. `rng` is used only for attacks, so that they do not change the other
+    /// draws of a seed.
     pub(crate) fn draw(rng: &mut Rng) -> Option<Attack> {
         rng.chance(1, 3).then(|| Attack {
             connections_max: rng.range(1, 60) as usize,
@@ -80,8 +81,8 @@ enum Behaviour {
     PartialHandshake,
     /// Uses a key that every peer rejects.
     WrongKey,
-    /// Causes answers, and reads all of them or none; or opens a virtual connection and sends useless control
-    /// messages on it.
+    /// Sends control messages without a pause; many of them cause answers. `reads`: reads all answers, otherwise none.
+    /// `opens`: opens a virtual connection and sends useless credit on it, instead of connects that are refused.
     Floods { reads: bool, opens: bool },
     /// Sends requests, and reads no reply.
     NeverReads,
@@ -111,14 +112,14 @@ impl Behaviour {
 
 pub(crate) struct Attackers {
     attack: Attack,
-    /// The world has virtual connections without sessions: attackers with a key may open these, too.
+    /// The world has virtual connections without sessions: attackers with a key may open such connections.
     opens_plain: bool,
     targets: Vec<SocketAddr>,
     key: Key,
     rng: Rng,
     addresses: AddressBook,
     peers: BTreeMap<Conn, Peer>,
-    /// By local address of the open connection.
+    /// The behaviour of each open connection, by its local address.
     behaviours: BTreeMap<SocketAddr, Behaviour>,
     next_attempt: Option<Time>,
 }
@@ -191,7 +192,7 @@ impl Attackers {
     ) -> Option<String> {
         let kept = network.accepted_remotes(host).filter(|remote| self.is_stranger(remote)).count();
         (kept > bounds.young).then(|| {
-            format!("host {host} keeps {kept} connections of strangers, the bound is {}", bounds.young)
+            format!("host {host} keeps {kept} connections of strangers, but the bound is {}", bounds.young)
         })
     }
 

@@ -17,7 +17,7 @@
 //! - [`driver`]: runs an application on a host, turn by turn
 //! - [`pattern`]: the bytes of every stream
 //! - [`oracle`]: checks every stream, outside the code under test
-//! - `attackers`: peers without a key and clients that flood; `alterer`: an attacker on the path who alters bytes
+//! - `attackers`: peers without a key and clients that flood; `alterer`: an attacker on the path that alters bytes
 //! - [`run_seeds()`]: runs many seeds on all cores
 //!
 //! Every random draw comes from the seed: the same seed, number of steps and program give the same trace hash.

@@ -57,7 +57,6 @@ pub struct Network {
     pub(crate) hosts: Vec<Host>,
     /// Trace hash over all events delivered to applications: equal seeds give equal hashes.
     pub(crate) hash: u64,
-    /// Events delivered to applications.
     pub(crate) events_delivered: u64,
     /// Violations of the transport's contract by applications.
     pub(crate) misuse: Vec<String>,
@@ -156,7 +155,9 @@ impl Network {
         let reads_altered = socket.altered_at.is_some_and(|at| socket.delivered > at + UNNOTICED_BYTES_MAX);
         let mut event = socket.poll_event(bytes_max)?;
         if reads_altered && matches!(event, SocketEvent::Data { .. }) {
-            self.misuse.push(format!("host {host} reads on after altered bytes"));
+            self.misuse.push(format!(
+                "host {host} has read more than {UNNOTICED_BYTES_MAX} bytes after an altered byte"
+            ));
         }
         let socket = self.socket_mut(host, conn)?;
         if let (SocketEvent::Acknowledged { through }, true) = (&mut event, acknowledges_early) {
@@ -278,7 +279,8 @@ impl Network {
         Duration::from_nanos(self.rng.range(low, high))
     }
 
-    /// Sends a reset from a host that has no socket for the connection. A lost reset is not repeated.
+    /// Sends a reset from a host that has no socket for the connection. Resets are not retransmitted: if the reset
+    /// would be lost, the peer's connection times out.
     fn reset(&mut self, from: HostId, to: (HostId, Conn), reason: LostReason) {
         if self.silent_until(from, to.0).is_some() {
             return self.time_out_peer(to);
@@ -451,7 +453,7 @@ impl Network {
     }
 }
 
-/// A checksum in which a change of any byte shows with high probability.
+/// A checksum that changes with high probability if any byte changes.
 fn checksum(start: u64, bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let add = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);

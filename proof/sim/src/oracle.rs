@@ -39,9 +39,9 @@ pub struct Oracle {
     refused: BTreeSet<SocketAddr>,
     /// Bytes delivered, both ways.
     pub delivered: u64,
-    /// Checks of the bytes that the server keeps of reply streams.
+    /// Number of checks of the replies that the server keeps.
     pub kept_looks: u64,
-    /// Checks of the bytes that were acknowledged to clients.
+    /// Number of checks of the bytes that were acknowledged to clients.
     pub acknowledged_looks: u64,
     /// Clients that helpers closed because memory was short.
     pub closed_for_memory: u64,
@@ -49,7 +49,7 @@ pub struct Oracle {
     pub completed: u64,
     /// Streams that ended incomplete, or with a reset.
     pub broken: u64,
-    /// The world has no faults: only a stream's two ends may break it.
+    /// No fault of the world may break a stream; only the stream's two ends may.
     pub is_faultless: bool,
 }
 
@@ -170,7 +170,7 @@ impl Oracle {
         } else {
             self.broken += 1;
             if is_faultless && ends_in_order {
-                self.violation(format!("stream {token:x}: broken although nothing was wrong"));
+                self.violation(format!("stream {token:x}: broken, but no fault of this world may break it"));
             }
         }
     }
@@ -223,7 +223,8 @@ impl Oracle {
     }
 
     /// The client's TCP received an acknowledgement of `through` bytes: the server's application must have them. Not
-    /// checked below the length of a token (the stream is still unknown) and after an early end by the server.
+    /// checked below the length of a token (the server does not know the stream yet), after the stream has ended for
+    /// the server, and if one of its ends intends to end it early.
     pub fn acknowledged(&mut self, token: Token, through: u64) {
         self.acknowledged_looks += 1;
         let Some(stream) = self.stream(token) else { return };
@@ -269,7 +270,10 @@ impl Oracle {
         } else if let Some(offset) = first_wrong(reply_word, token, acknowledged, bytes) {
             self.violation(format!("reply stream {token:x}: a wrong byte is kept at {offset}"));
         } else if bytes.len() > bytes_max {
-            self.violation(format!("reply stream {token:x}: {} bytes are kept", bytes.len()));
+            let kept = bytes.len();
+            self.violation(format!(
+                "reply stream {token:x}: {kept} bytes are kept, but the bound is {bytes_max}"
+            ));
         }
     }
 
@@ -311,7 +315,7 @@ impl Oracle {
             .map(|(token, stream)| format!("{token:x}: {stream:?}"))
             .collect();
         for stream in open {
-            self.violation(format!("a stream has not ended after the fault phase: {stream}"));
+            self.violation(format!("a stream has not ended after the calm phase: {stream}"));
         }
     }
 }

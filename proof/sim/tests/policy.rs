@@ -7,7 +7,8 @@ use spillway_sim::run_seeds;
 
 /// Seeds of the swarm. `spillway-lab sim policy --swarm` runs more.
 const SEEDS: u64 = 12;
-/// A planted fault that no longer shows with its own seed, after a change of policies, shows within this many seeds.
+/// If a planted fault is no longer detected with its own seed after a change of policies, it is detected within this
+/// many seeds.
 const SEEDS_PER_CANARY: u64 = 40;
 
 fn reports_of(seeds: u64, run_one: impl Fn(u64) -> Report + Sync) -> Vec<Report> {
@@ -69,7 +70,7 @@ fn every_planted_fault_is_detected_by_its_check() {
     for check in Check::ALL {
         assert!(
             Canary::ALL.iter().any(|canary| canary.detecting_check() == check),
-            "no planted fault for {check:?}"
+            "{check:?} should detect at least one planted fault"
         );
     }
 }

@@ -1,5 +1,5 @@
 //! Throughput and latency of the user-level stack over a line, in virtual time, compared with a reviewed table.
-//! `UPDATE_SNAPSHOTS=1` writes the table anew.
+//! `UPDATE_SNAPSHOTS=1` rewrites the table.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -10,10 +10,10 @@ use spillway_sim::tcp::bench::{Figures, Line, measure, measure_bulk};
 use spillway_tcp::recovery::Algorithm;
 
 const HEAD: &str = "\
-# One stream over a line of 100 Mbit/s with a queue of one bandwidth-delay product (64 KB at least), frames of 1,500 bytes,
-# loss each way at random; 60 s after 5 s. Goodput is of payload; `of limit` is its share of what the line carries (94.2 %
-# of it are payload) or, if that is less, of Mathis' bound MSS/RTT * sqrt(3/(2p)) (CUBIC may exceed that: RFC 9438).
-# Pings: 64 bytes there and back, one at a time, 2,000 of them: p99 shows what a lost message costs.
+# One stream over a line of 100 Mbit/s with a queue of one bandwidth-delay product (at least 64 KB), frames of 1,500
+# bytes and random loss in each direction, measured for 60 s after 5 s. Goodput counts payload. `of limit` is goodput
+# divided by the line's payload rate (94.2 Mbit/s) or, if that is less, by Mathis' bound MSS/RTT * sqrt(3/(2p)), which
+# CUBIC may exceed (RFC 9438). Pings are 2,000 round trips of 64 bytes, one at a time; p99 shows the cost of a loss.
 # algorithm  rtt/ms  loss/%  goodput/Mbit/s  of limit  sent again/1000  timeouts  ping p50/us  ping p99/us
 ";
 const BITS_PER_S: u64 = 100_000_000;
@@ -40,8 +40,8 @@ fn lines() -> Vec<Line> {
 }
 
 const HEAD_IN_TURNS: &str = "\
-# One bulk stream over 10 Gbit/s to a receiver that takes turns at intervals, each for all frames that have arrived;
-# 2 s after 0.5 s, mean of 4 seeds; settings as above.
+# One bulk stream over 10 Gbit/s to a receiver with turns at fixed intervals, each for all frames that have arrived;
+# measured for 2 s after 0.5 s, mean of 4 seeds; settings as above.
 # algorithm  one way/us  turn/us  loss/%  goodput/MB/s  sent again/1000  timeouts
 ";
 
@@ -134,14 +134,14 @@ fn throughput_and_latency_equal_the_snapshot() {
     let differs = snapshot.lines().zip(table.lines()).find(|(old, new)| old != new);
     assert_eq!(
         snapshot, table,
-        "UPDATE_SNAPSHOTS=1 writes the table anew; the first line that differs: {differs:#?}"
+        "the table should equal the snapshot (UPDATE_SNAPSHOTS=1 rewrites it); first difference: {differs:#?}"
     );
 }
 
-/// Frames of 1,500 bytes carry 1,428 instead of 1,448 bytes of payload. All else is the same: with losses that hit other
-/// segments, the mean of a few seeds.
+/// A frame of 1,500 bytes carries 1,428 bytes of payload over IPv6, and 1,448 over IPv4. With loss the two runs lose
+/// different segments: the means of a few seeds are compared.
 #[test]
-fn ipv6_carries_as_much_but_for_its_longer_headers() {
+fn ipv6_goodput_is_lower_only_by_the_longer_headers() {
     const SEEDS: u64 = 4;
     let (warm_up, end) = (Duration::from_secs(5), Duration::from_secs(35));
     for loss_ppm in [0, 1_000, 10_000] {
@@ -163,7 +163,8 @@ fn ipv6_carries_as_much_but_for_its_longer_headers() {
         let tolerance = if loss_ppm == 0 { 0.001 } else { 0.05 };
         assert!(
             (share - 1.0).abs() < tolerance,
-            "{loss_ppm} of a million lost: {ipv6} of {ipv4}, {share:.4}"
+            "with {loss_ppm} of a million frames lost: IPv6 {ipv6} B/s, IPv4 {ipv4} B/s; the ratio without headers \
+             should be 1 ± {tolerance}, but is {share:.4}"
         );
     }
 }

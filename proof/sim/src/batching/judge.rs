@@ -48,14 +48,14 @@ fn geometric_mean(values: impl Iterator<Item = f64>) -> f64 {
     (sum / f64::from(count.max(1))).exp()
 }
 
-/// Candidate policies on one course.
+/// A comparison of policies with a reference policy, on one course and setting.
 #[derive(Clone, Debug)]
 pub struct BatchingComparison {
     /// The load on the server.
     pub course: LoadCourse,
     /// Costs and quota of the server.
     pub setting: Setting,
-    /// The policy to which candidates are compared.
+    /// The policy with which candidates are compared.
     pub reference: PolicyKind,
 }
 
@@ -69,7 +69,8 @@ impl BatchingComparison {
         RatiosToReference::mean(&seeds.into_iter().map(run).collect::<Vec<_>>())
     }
 
-    /// The candidate with the lowest score over `seeds`, first among those that are not worse than the reference.
+    /// The candidate with the lowest score over `seeds`. A candidate that is worse than the reference in one figure is
+    /// chosen only if all candidates are.
     pub fn choose(
         &self,
         candidates: &[PolicyKind],

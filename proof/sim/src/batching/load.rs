@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_distribution_keeps_the_rates_of_the_steps() {
+    fn every_open_loop_distribution_keeps_the_rates_of_the_steps() {
         let length = Duration::from_secs(2);
         for arrivals in [Arrivals::Poisson, Arrivals::Even, Arrivals::Bursts(Duration::from_millis(5))] {
             let course = LoadCourse { arrivals, ..LoadCourse::up_and_down(&[2_000.0, 8_000.0], length) };

@@ -1,5 +1,5 @@
-//! Batch policies compared offline: drawn arrivals, the shipped ends of a link, and a server model with CPU
-//! costs.
+//! Comparison of batch policies in virtual time: random arrivals, the shipped ends of a link, and a model of a server's
+//! CPU costs.
 //!
 //! - [`load`]: times at which clients send requests
 //! - [`server`]: CPU cost of batches and messages

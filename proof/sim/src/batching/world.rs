@@ -42,9 +42,9 @@ pub struct Setting {
 pub struct Figures {
     /// Replies per second.
     pub per_s: f64,
-    /// Latency of the requests that were sent in this step, microseconds.
+    /// Median latency of the requests that were sent in this step, microseconds.
     pub p50_us: f64,
-    /// Latency of the requests that were sent in this step, microseconds.
+    /// The 99th percentile of these latencies, microseconds.
     pub p99_us: f64,
     /// The server's CPU time per request, microseconds.
     pub server_us: f64,
@@ -175,7 +175,7 @@ impl<'a> World<'a> {
                 let open = |n: u32| {
                     self.opener
                         .open(address(3, n as u16 + 1), None)
-                        .expect("open a virtual connection for every client")
+                        .expect("the link has room for a virtual connection of every client")
                 };
                 self.ids = (0..self.course.clients).map(open).collect();
             }
@@ -274,7 +274,7 @@ impl<'a> World<'a> {
         let inbox = std::mem::take(&mut self.inbox);
         let (mut input, mut messages) = (&inbox[..], 0);
         while let Some(event) =
-            self.server.decompose(self.now, &mut input).expect("decompose the helper's batch")
+            self.server.decompose(self.now, &mut input).expect("the helper's batch is valid")
         {
             match event {
                 ServerEvent::Connect { id, .. } => self.server.accept(id),
@@ -288,7 +288,7 @@ impl<'a> World<'a> {
                             "compose should accept the whole message within the credit"
                         );
                     }
-                    self.server.consumed(id, length).expect("consume received bytes");
+                    self.server.consumed(id, length).expect("these bytes were received before");
                 }
                 _ => {}
             }
@@ -300,14 +300,14 @@ impl<'a> World<'a> {
         let mut input = bytes;
         let mut answered = Vec::new();
         while let Some(event) =
-            self.opener.decompose(self.now, &mut input).expect("decompose the server's batch")
+            self.opener.decompose(self.now, &mut input).expect("the server's batch is valid")
         {
             if let OpenerEvent::Data { id, bytes } = event {
                 answered.push((id, bytes.len()));
             }
         }
         for (id, length) in answered {
-            self.opener.consumed(id, length).expect("consume received bytes");
+            self.opener.consumed(id, length).expect("these bytes were received before");
             for _ in 0..length / REPLY.len() {
                 self.answer(id);
             }
@@ -316,10 +316,10 @@ impl<'a> World<'a> {
 
     fn answer(&mut self, id: Id) {
         let request =
-            self.unanswered[id.0 as usize].pop_front().expect("every reply has an unanswered request");
+            self.unanswered[id.0 as usize].pop_front().expect("every reply answers an earlier request");
         let other_delay = OTHER_DELAY.0 + exponential(&mut self.rng, OTHER_DELAY.1);
         let latency = self.now.since(request.at) + other_delay;
-        self.tally[request.step].latencies_ns.push(latency.as_nanos() as u64); // some seconds at most
+        self.tally[request.step].latencies_ns.push(latency.as_nanos() as u64); // fits: some seconds at most
         if let Arrivals::Closed(think) = self.course.arrivals {
             let again = self.now + other_delay + exponential(&mut self.rng, think);
             self.agenda.add(again, WorldEvent::Request(request.client));

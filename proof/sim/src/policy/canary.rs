@@ -11,9 +11,9 @@ pub enum Canary {
     Deaf,
     /// The limit on moves per second is ignored.
     Rush,
-    /// Of helped connections, no waiting times are reported, and latencies are reported as low.
+    /// For helped connections, no waiting times are reported to the policy, and all latencies are reported as low.
     Blind,
-    /// A member receives the same order twice.
+    /// A connection receives the same order twice.
     Twice,
     /// Failed trials of relief are not remembered.
     Forgetful,

@@ -24,7 +24,7 @@ pub enum Check {
     Memory,
     /// Many processes with the same observations do not move at the same time; a few move first.
     Herd,
-    /// A burst is relieved at most one second after the time that its backlog needs.
+    /// A burst is relieved within the time that its backlog and the limit on moves need, plus one second.
     Relief,
     /// Relief does not make requests later than they are without it.
     Harm,
@@ -152,10 +152,12 @@ impl Checker {
             recent.pop_front();
         }
         if recent.len() > self.moves_per_s_max {
-            let moves = recent.len();
+            let (moves, bound) = (recent.len(), self.moves_per_s_max);
             self.violation(
                 Check::Pace,
-                format!("{moves} moves of process {process} within a second, at {now:?}"),
+                format!(
+                    "{moves} moves of process {process} within a second, at {now:?}, but the bound is {bound}"
+                ),
             );
         }
     }
@@ -218,8 +220,10 @@ impl Checker {
         let connections = f64::from(plan.connections());
         let (switches, moves) = (self.switches_max(), self.moves() as f64 / connections);
         let is_healthy = plan.helpers_are_healthy();
-        // A connection moves to a helper and back, twice at most; a few of thousands move once more, and all move more
-        // where helpers fail or report a wrong load. With impatient clients the server is so slow that orders time out.
+        // Within a minute a connection moves at most twice, to a helper and back; few connections move more often in
+        // the whole run. Failed trials of relief cause more moves, and so do helpers that fail, are slow or full, or
+        // report a wrong load. With impatient clients the server is so slow that orders time out, which causes further
+        // moves.
         let (switches_max, moves_max) = match (is_healthy, plan.course.is_beyond_relief()) {
             (false, _) if plan.course == Course::Impatience => (8, 4.2),
             (true, false) => (2, 2.2),
@@ -227,10 +231,18 @@ impl Checker {
             (false, _) => (6, 4.2),
         };
         if switches > switches_max {
-            self.violation(Check::Switches, format!("a connection moved {switches} times within a minute"));
+            self.violation(
+                Check::Switches,
+                format!(
+                    "a connection moved {switches} times within a minute, but the bound is {switches_max}"
+                ),
+            );
         }
         if moves > moves_max {
-            self.violation(Check::Memory, format!("connections moved {moves:.1} times each"));
+            self.violation(
+                Check::Memory,
+                format!("connections moved {moves:.1} times each, but the bound is {moves_max}"),
+            );
         }
         self.check_herd(plan);
         if plan.course == Course::Burst && is_healthy {
@@ -252,16 +264,22 @@ impl Checker {
         let early = orders_within(first, BIN_WIDTH);
         let busiest = self.ordered_at.iter().map(|at| orders_within(*at, BIN_WIDTH)).max().unwrap_or(0);
         if early * 5 > all {
-            self.violation(Check::Herd, format!("{early} of {all} move within 100 ms of the first"));
+            self.violation(
+                Check::Herd,
+                format!("{early} of {all} processes move within 100 ms after the first, more than a fifth"),
+            );
         }
         if busiest * 10 > all * 7 {
-            self.violation(Check::Herd, format!("{busiest} of {all} move within 100 ms"));
+            self.violation(
+                Check::Herd,
+                format!("{busiest} of {all} processes move within 100 ms, more than seven tenths"),
+            );
         }
     }
 
     fn check_relief(&mut self, plan: &Plan) {
-        // The excess load until all had moved, divided by the spare rate of a helped server, which serves four times as
-        // much as a direct one, while 1.5 times the direct capacity arrives.
+        // 1.5 times the direct capacity arrives: until all connections have moved, half of this capacity is queued.
+        // Then the server serves four times this capacity, and so has 2.5 times the capacity left for the backlog.
         let moving_time = self.moved_within();
         let backlog_time = moving_time.mul_f64(0.5 / 2.5);
         let largest_process = f64::from(plan.processes.iter().max().copied().unwrap_or(0));
@@ -272,10 +290,10 @@ impl Checker {
             Some(after) => {
                 self.violation(
                     Check::Relief,
-                    format!("relieved after {after:?}, but the bound is {bound:.1?}"),
+                    format!("the burst was relieved after {after:?}, but the bound is {bound:.1?}"),
                 );
             }
-            None => self.violation(Check::Relief, "never relieved".to_owned()),
+            None => self.violation(Check::Relief, "the burst was not relieved before its end".to_owned()),
         }
     }
 

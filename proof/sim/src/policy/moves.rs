@@ -32,7 +32,8 @@ impl World {
         }
     }
 
-    /// Moves a connection to the better of two helpers. Returns false if neither accepts clients.
+    /// Moves a connection to the better of two random helpers. Returns false if no helper that accepts clients was
+    /// chosen.
     pub(super) fn move_to_helper(&mut self, index: u32) -> bool {
         let rng = &mut self.rng;
         let mut random = || rng.unit();

@@ -12,7 +12,7 @@ const MS: Duration = Duration::from_millis(1);
 const US: Duration = Duration::from_micros(1);
 
 /// CPU costs, as measured in `docs/measurements.md` (*burst*): 25 µs for a direct request, 17 µs for a batch and 2.5
-/// µs for a message in it. The server has a tenth of a core, so that each takes ten times as long.
+/// µs for a message in it. The server has a tenth of a core, so its costs here are ten times as high.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
     /// A request on a connection of its own.
@@ -46,7 +46,7 @@ impl Default for Costs {
 }
 
 impl Costs {
-    /// Requests per second that the server can serve direct.
+    /// Requests per second that the server can serve on its ordinary port.
     pub fn capacity(&self) -> f64 {
         1.0 / self.direct.as_secs_f64()
     }
@@ -67,7 +67,7 @@ pub enum Course {
     },
     /// Load that rises slowly to 1.6, then falls to 0.3.
     Ramp,
-    /// Low load, but the application takes ten times as long for each request, direct or helped.
+    /// Low load, but each request, direct or helped, takes nine times the cost of a direct request in addition.
     SlowApplication,
     /// Low load, but each reply waits for a backend.
     SlowBackend,
@@ -193,7 +193,7 @@ pub struct Plan {
     pub settings: ActivationSettings,
 }
 
-/// What is wrong with the helpers of a world: drawn once from the seed. [`Fault`] is one event of it.
+/// The problem that a world's helpers have, drawn once from the seed. A [`Fault`] is one event of such a problem.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Trouble {
     None,

@@ -51,7 +51,7 @@ pub fn run(seed: u64, canary: Option<Canary>) -> Report {
     run_world(seed, canary, false).0
 }
 
-/// Like [`run`]; returns the log of decisions, too.
+/// Like [`run`]; also returns the log of decisions.
 pub fn run_with_trace(seed: u64, canary: Option<Canary>) -> (Report, Vec<String>) {
     run_world(seed, canary, true)
 }

@@ -23,7 +23,8 @@ const RETURN_WITHIN: Duration = Duration::from_secs(1);
 /// The additional delay of each message at a helper that reports a load of 0: the report attracts clients, which then
 /// wait.
 const MISREPORTING_DELAY: Duration = Duration::from_millis(15);
-/// What [`Canary::Blind`] reports as the latency of helped connections at most: this part of the SLA, which is on time.
+/// [`Canary::Blind`] reports latencies of helped connections as at most the SLA divided by this number, which is on
+/// time.
 const BLIND_SLA_DIVISOR: u32 = 4;
 
 pub(super) struct World {
@@ -31,13 +32,12 @@ pub(super) struct World {
     /// Counts requests and moves, and checks them.
     pub checker: Checker,
     pub now: Time,
-    /// Number of events handled.
     pub events_handled: u64,
     /// Hash of all orders and their times.
     pub hash: u64,
     /// The policy's decisions as text; `None` if they are not logged.
     pub log: Option<Vec<String>>,
-    /// The planted fault; not the canaries of the glossary.
+    /// The planted fault. The glossary's canaries, sessions that move first, are something else.
     pub canary: Option<Canary>,
     pub agenda: Agenda<WorldEvent>,
     pub rng: Rng,

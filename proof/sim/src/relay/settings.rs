@@ -44,7 +44,7 @@ pub(crate) fn of_helpers(rng: &mut Rng, is_mild: bool) -> Config {
 }
 
 /// Minimum window of a server behind these helpers, bytes. Algorithm 1 waits as long as it waited for the previous
-/// batch: after some idle seconds a window of a few bytes would pass only a few bytes in several seconds.
+/// batch: after some idle seconds, each window would take several seconds.
 pub(crate) fn server_window_min(helpers: &Config) -> u32 {
     if helpers.services.iter().any(|service| service.policy == PolicyKind::Algorithm1) { 1024 } else { 16 }
 }

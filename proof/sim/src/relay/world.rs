@@ -220,8 +220,9 @@ impl World {
         let received = self.network.received_by(PLAIN_CLIENTS);
         for (client, from) in server.kept_from() {
             if received.get(&client).is_some_and(|received| from > *received) {
-                let what =
-                    format!("replies that {client} has not received are not kept: only from offset {from}");
+                let what = format!(
+                    "the server keeps replies from offset {from}, but {client} has not received all before"
+                );
                 self.oracle.borrow_mut().violation(what);
             }
         }
@@ -322,7 +323,7 @@ impl World {
     pub fn finish(&mut self) -> (u64, u64) {
         if !self.has_violations() {
             for what in self.leftovers() {
-                self.oracle.borrow_mut().violation(format!("after the fault phase there are still {what}"));
+                self.oracle.borrow_mut().violation(format!("after the calm phase there are still {what}"));
             }
             self.oracle.borrow_mut().all_ended();
         }

@@ -71,7 +71,8 @@ pub struct Checker {
     server_limits: TableLimits,
     /// Sessions that have ended at the present server, each with the time until which the server remembers its end.
     ended: VecDeque<(Time, SessionId)>,
-    /// Sessions of which the server lost a copy last; see [`Checker::server_forgets`].
+    /// Sessions whose copy, begun by a replayed message, was the last that the server lost of them; see
+    /// [`Checker::server_forgets`].
     lost_copies: BTreeSet<SessionId>,
     open: usize,
     /// Bytes delivered, both ways.
@@ -398,7 +399,7 @@ impl Checker {
     pub fn server_sees_protocol_error(&mut self, id: SessionId, reason: CloseReason) {
         // A session that began with a replayed message may receive any control message.
         if !self.entry(id).is_stale() {
-            self.session_violation(Check::Rules, id, &format!("the server closes it for {reason:?}"));
+            self.session_violation(Check::Rules, id, &format!("it was closed with the reason {reason:?}"));
         }
     }
 
@@ -445,7 +446,7 @@ impl Checker {
             self.session_violation(
                 Check::Epochs,
                 id,
-                "its end is answered to an old epoch, or while it is open",
+                "the server repeats its end for an old epoch, or while it is open",
             );
         }
     }

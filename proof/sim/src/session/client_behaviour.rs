@@ -26,7 +26,7 @@ pub(crate) struct ClientBehaviour {
     pub(crate) random_moves_per_1000: u64,
     /// Maximum of bytes that a client writes.
     pub(crate) bytes_max: u64,
-    /// Some clients give their session up when no carrier has worked for a while.
+    /// Some clients give up their session when no carrier has worked for a while.
     pub(crate) some_give_up: bool,
 }
 

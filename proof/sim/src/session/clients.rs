@@ -24,6 +24,7 @@ use crate::rng::Rng;
 
 /// Maximum of abandoned carriers that stay open.
 const ABANDONED_MAX: usize = 50;
+
 pub(crate) struct ClientEnvironment {
     pub(crate) addresses: AddressBook,
     /// Link ports of the helpers; the last one is the server's.

@@ -1,5 +1,5 @@
-//! Copies of control messages, which an attacker replays later on other carriers. The attacker reads all frames here;
-//! only opening messages and their answers are authenticated.
+//! Copies of control messages, which an attacker replays later on other carriers. In this world the attacker can read
+//! all frames; only opening messages and their answers are authenticated.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -10,7 +10,6 @@ use spillway_wire::session::{Resumed, SessionId};
 
 use crate::rng::Rng;
 
-/// Maximum of copies in each queue.
 const COPIES_MAX: usize = 100;
 /// Half of the replayed opening messages are among this many newest ones, which may arrive before their originals.
 const NEWEST_COUNT: usize = 4;

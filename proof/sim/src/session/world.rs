@@ -65,7 +65,7 @@ pub struct World {
     /// Hosts whose programs are suspended, as by SIGSTOP.
     suspended: BTreeSet<HostId>,
     config: WorldConfig,
-    /// The planted fault; not the canaries of the glossary.
+    /// The planted fault. The glossary's canaries, sessions that move first, are something else.
     canary: Option<Canary>,
     rng: Rng,
     /// Draws the operator's actions, in worlds with an operator.
@@ -372,7 +372,7 @@ impl World {
             return self.checker.borrow_mut().all_ended();
         }
         for what in self.leftovers() {
-            self.violation(Check::Leftovers, format!("after the fault phase there are still {what}"));
+            self.violation(Check::Leftovers, format!("after the calm phase there are still {what}"));
         }
     }
 }

@@ -58,7 +58,8 @@ pub(crate) struct WorldConfig {
 }
 
 impl WorldConfig {
-    /// Draws the parameters. With a planted fault they let the fault show: many moves, and bounds that are reached.
+    /// Draws the parameters. With a planted fault they make its detection likely: many moves, and bounds that are
+    /// reached.
     pub(crate) fn draw(rng: &mut Rng, attack_rng: &mut Rng, canary: Option<Canary>) -> WorldConfig {
         let faults = match canary {
             Some(Canary::GoneFurther | Canary::FalseOver) => Faults::All,

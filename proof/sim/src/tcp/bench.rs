@@ -46,7 +46,7 @@ impl Line {
 pub struct Figures {
     /// Goodput of one bulk stream, payload bytes per second.
     pub goodput: u64,
-    /// Retransmitted segments per thousand segments sent.
+    /// Retransmitted segments per thousand segments sent: all segments except those that the payload needs over IPv4.
     pub retransmitted_per_mille: u64,
     /// Retransmission timeouts of the bulk stream.
     pub timeouts: u64,
@@ -90,7 +90,7 @@ pub fn measure_bulk(line: Line, seed: u64, warm_up: Duration, end: Duration) -> 
     bulk.run(|_, now| now >= Time::ZERO + end);
     let (bytes, took_ms) = (bulk.received() - before, (end - warm_up).as_millis() as u64); // fits: a minute
     let segments = bulk.sent - sent_before;
-    let needed = bytes / u64::from(MTU - 52); // 52 bytes of headers, with timestamps
+    let needed = bytes / u64::from(MTU - 52); // 52 bytes of IPv4 and TCP headers, with timestamps
     Figures {
         goodput: bytes * 1000 / took_ms,
         retransmitted_per_mille: segments.saturating_sub(needed) * 1000 / segments.max(1),

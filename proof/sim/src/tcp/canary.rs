@@ -94,7 +94,7 @@ impl Canary {
             Canary::ForgetSack => "another state has arrived",
             Canary::ForgetLate => "after SACK",
             Canary::SkipByte => "of 1 that were sent",
-            Canary::ExactReset => "broken although nothing was wrong",
+            Canary::ExactReset => "broken, but no fault of this world may break it",
         }
     }
 
@@ -118,7 +118,8 @@ impl Canary {
                 let segments = state.recovery.iter_mut().flat_map(|recovery| &mut recovery.segments);
                 segments.for_each(|segment| segment.sacked = false);
             }
-            // If no SACK has reported the bytes, the peer would just retransmit them.
+            // Only after an acknowledgement that reported the bytes in SACK blocks: otherwise the peer would retransmit
+            // them, and the fault would have no effect.
             Canary::ForgetLate if !receiving.owes => receiving.late.clear(),
             Canary::SkipByte if receiving.next == 1 => {
                 receiving.next = 2;

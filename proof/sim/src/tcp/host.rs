@@ -84,7 +84,9 @@ impl Host {
         let (all, known) = (self.rack.connections(), self.program.inner.open());
         let bound = self.rack.half_open_max();
         (all > known + bound).then(|| {
-            format!("{all} connections, but its program has {known}, and only {bound} may be half-open")
+            format!(
+                "a host has {all} connections, but its program {known}, and only {bound} may be half-open"
+            )
         })
     }
 

@@ -1,5 +1,5 @@
-//! The user-level stack in the simulator: hosts with a [`Stack`](spillway_tcp::Stack) each, joined by a network of
-//! frames.
+//! The user-level stack in the simulator: hosts with one or more [`Stack`](spillway_tcp::Stack)s, joined by a network
+//! of frames.
 //!
 //! - [`path`]: one direction between two hosts: loss, reordering, copies, damage, delay, a rate limit with a queue
 //! - `plan`: the parameters that a seed draws; `world`: handles all events; `host`: stacks, a program and a clock

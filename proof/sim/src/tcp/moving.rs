@@ -126,7 +126,8 @@ fn compare_states(exported: &ConnectionState, imported: &ConnectionState, now: T
         {
             (before.age_ns, before.transmissions) = (now.0, after.transmissions);
         }
-        // The target's algorithm may be another one, which starts anew; so do epochs from before its clock's start.
+        // The target may use another congestion control algorithm, which starts anew. CUBIC's times that lie before the
+        // start of the target's clock are cut to it.
         after.controller = before.controller;
         if let (Some(before), Some(after)) = (&mut before.undo, &mut after.undo) {
             after.controller = before.controller;

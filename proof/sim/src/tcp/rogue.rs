@@ -13,7 +13,6 @@ use super::puppet::Puppet;
 use super::sniffer::{End, sniff};
 use crate::rng::Rng;
 
-/// Maximum of concurrent puppets.
 const PUPPETS_MAX: usize = 12;
 /// Maximum of SYNs in one flood.
 const FLOOD_MAX: u64 = 64;
@@ -167,10 +166,10 @@ impl Rogue {
             return Some(segment(ends, header, &[]));
         }
         let rng = &mut self.rng;
-        // The number is beyond all bytes that the peer has sent, so that it cannot be RCV.NXT.
         if victim_sent.acknowledged == 0 {
             return None; // the connection is still opening
         }
+        // The number is beyond all bytes that the peer has sent, so that it cannot be RCV.NXT.
         let (first, last) =
             (peer_sent.sent.max(victim_sent.acknowledged) + 1, victim_sent.window_end.saturating_sub(1));
         let is_within = first < last && rng.chance(3, 4);

@@ -35,11 +35,11 @@ pub struct Report {
     pub acknowledgements: u64,
     /// Faults injected.
     pub faults: u64,
-    /// Damaged frames, all detected by a checksum.
+    /// Frames that stacks counted as malformed: damaged ones, and noise of rogue hosts.
     pub damaged: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
-    /// Moves of connections to another stack.
+    /// Moves of connections between stacks; some lead back to the same stack.
     pub moves: u64,
     /// Maximum of connections of one host.
     pub connections_max: usize,

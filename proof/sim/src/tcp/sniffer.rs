@@ -333,7 +333,11 @@ mod tests {
         assert_eq!(verdict(&mut sniffer, ack(103), b""), "");
         let mut sack = ack(103);
         sack.options.sack.push(104, 106);
-        assert_eq!(verdict(&mut sniffer, sack, b""), "", "SACK of bytes received out of order");
+        assert_eq!(
+            verdict(&mut sniffer, sack, b""),
+            "",
+            "SACK of bytes received out of order should be valid"
+        );
         sack.options.sack = tcp::SackBlocks::default();
         sack.options.sack.push(103, 106);
         assert!(verdict(&mut sniffer, sack, b"").starts_with("SACK 3..6, which waits at the gate"));

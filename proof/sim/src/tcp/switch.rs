@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn new_connections_of_a_shared_address_always_reach_the_same_stack() {
+    fn frames_of_a_new_connection_to_a_shared_address_always_reach_the_same_stack() {
         let mut switch = Switch::new(3, true, Rng::new(1));
         let target = switch.targets(Time(1), &frame());
         assert!(

@@ -64,7 +64,6 @@ pub(crate) struct World {
     pub(crate) hash: u64,
     pub(crate) packets: u64,
     pub(crate) faults: u64,
-    /// Frames that the rogue host sent.
     pub(crate) rogue_frames: u64,
     pub(crate) last_drops: LastDrops,
     /// Receives a line of text for every frame and every drop.

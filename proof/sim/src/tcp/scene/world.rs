@@ -102,7 +102,7 @@ impl World {
         let loss_ppm = rng.pick(&[0, 1_000, 10_000, 50_000]);
         let oracle: SharedOracle = Rc::new(RefCell::new(Oracle::new(false)));
         let mut relay = settings::of_helpers(&mut rng, true);
-        // Acknowledgements of the server open gates; the server sends them to helpers with `acknowledges_replies`.
+        // Helpers gate plain clients only with `acknowledges_replies`; the server's acknowledgements open the gates.
         for service in &mut relay.services {
             service.acknowledges_replies = true;
             if matches!(service.policy, PolicyKind::Algorithm1) {
@@ -254,7 +254,7 @@ impl World {
     pub(super) fn finish(&mut self) {
         if !self.has_violations() {
             for what in self.leftovers() {
-                self.oracle.borrow_mut().violation(format!("after the fault phase there are still {what}"));
+                self.oracle.borrow_mut().violation(format!("after the calm phase there are still {what}"));
             }
             self.oracle.borrow_mut().all_ended();
         }
@@ -285,7 +285,7 @@ impl PhasedWorld for World {
                 WorldEvent::Restart(node) => self.start(node),
             }
             if self.in_calm_phase {
-                break; // in the calm phase the run checks for leftovers after each event
+                break; // in the calm phase each event is a step: the run must check for leftovers also without frames
             }
         }
         true
