@@ -29,7 +29,8 @@ pub(crate) struct Args {
     /// Share of a core that the server may use, in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100))]
     quota: u32,
-    /// SLA for `following`, whose batch delay is a quarter of it [default: --max-delay as for the others]
+    /// SLA of the policy `following`: its largest batch delay is a quarter of the SLA [default: --max-delay, as for the
+    /// other policies]
     #[arg(long, value_name = "TIME", value_parser = parse_delay)]
     sla: Option<Duration>,
     /// Multiply the server's costs by this factor, as on a slow host
@@ -38,7 +39,7 @@ pub(crate) struct Args {
     /// Length of each step of the load
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_step)]
     step: Duration,
-    /// Send requests at equal intervals instead of a Poisson process
+    /// Send requests at equal intervals, not as a Poisson process
     #[arg(long)]
     even: bool,
     /// Print one JSON object

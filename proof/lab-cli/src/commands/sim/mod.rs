@@ -15,8 +15,8 @@ use serde::Serialize;
 
 /// Run the shipped core in a simulation, from a seed
 ///
-/// With `relay`, `session` and `tcp` the seed decides delays, sizes, windows, policies and faults. A phase with faults
-/// is followed by one without, in which everything must end. The exit status is 1 when a check failed.
+/// With `relay`, `session` and `tcp` the seed decides delays, sizes, windows, policies and faults. After a phase with
+/// faults, every connection and session must end in a phase without faults. The exit status is 1 if a check failed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -144,5 +144,5 @@ fn fault_by_name<T: Copy, const N: usize>(
     name: &str,
 ) -> Result<T, String> {
     let found = all.into_iter().find(|one| name_of(*one) == name);
-    found.ok_or_else(|| format!("one of {}", all.map(name_of).join(", ")))
+    found.ok_or_else(|| format!("give one of {}", all.map(name_of).join(", ")))
 }

@@ -10,7 +10,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     runs: Runs,
     /// Plant a fault that the checks must find: flip-byte, drop-piece, repeat-piece, swap-pieces, forget-close,
-    /// forget-credit, hasty-acknowledgement, close-idle
+    /// forget-credit, hasty-acknowledgement, close-idle, keep-strangers, read-flooders, unsealed-links
     #[arg(long, value_name = "FAULT", value_parser = |name: &str| fault_by_name(Canary::ALL, Canary::name, name))]
     canary: Option<Canary>,
 }

@@ -14,8 +14,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     runs: Runs,
     /// Plant a fault that the checks must find: deliver-old, drop-piece, repeat-piece, alter-request, alter-reply,
-    /// early-end, accept-stale, false-gone, gone-further, keep-more, take-more, forget-credit, forget-room,
-    /// forget-close, wrong-finish
+    /// early-end, accept-stale, false-gone, forget-last, false-over, gone-further, keep-more, take-more, forget-credit,
+    /// forget-room, forget-close, wrong-finish, keep-strangers, read-flooders
     #[arg(long, value_name = "FAULT", value_parser = |name: &str| fault_by_name(Canary::ALL, Canary::name, name))]
     canary: Option<Canary>,
     /// Run the seeds on all cores, and print only the sum and violations; with --json one object

@@ -28,8 +28,8 @@ pub(crate) struct Args {
     /// forget-sack, forget-late, skip-byte, forget-gate; of peers that break the rules: exact-reset
     #[arg(long, value_name = "FAULT", value_parser = |name: &str| fault_by_name(Canary::ALL, Canary::name, name))]
     canary: Option<Canary>,
-    /// Simulate helpers instead: plain clients, helpers that fail, and a server, each on a stack; the only fault for it
-    /// is hasty-acknowledgement
+    /// Simulate plain clients, helpers that fail, and a server instead, each on a stack; the only --canary with this
+    /// option is hasty-acknowledgement
     #[arg(long, conflicts_with = "frames")]
     helpers: bool,
     /// Run the seeds on all cores, and print only the sum and violations; with --json one object
