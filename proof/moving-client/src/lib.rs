@@ -22,7 +22,7 @@
 //! [`Connection::complete_move`] switches at once.
 //!
 //! While a connection is helped, its direct TCP connection stays open and idle, so that the move back is instant.
-//! [`Connection::discard_carrier`] gives up a carrier that does not answer.
+//! [`Connection::discard_carrier`] closes a carrier that does not answer.
 #![forbid(unsafe_code)]
 
 pub mod blocking;

@@ -37,7 +37,6 @@ pub(crate) fn is_attacker(address: SocketAddr) -> bool {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attack {
-    /// Maximum of concurrent connections.
     pub(crate) connections_max: usize,
     /// Percentage of strangers among the attackers; the others have a key.
     pub(crate) strangers_percent: u64,

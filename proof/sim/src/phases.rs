@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use spillway_transport::Time;
 
-/// Maximum of steps in the calm phase.
 const CALM_STEPS_MAX: u64 = 10_000_000;
 /// The check whether everything has ended is expensive: it runs once in this many steps.
 const CHECK_EVERY: u64 = 256;

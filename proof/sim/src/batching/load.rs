@@ -106,7 +106,6 @@ impl LoadCourse {
     }
 }
 
-/// Draws an exponentially distributed time.
 pub(crate) fn exponential(rng: &mut Rng, mean: Duration) -> Duration {
     let uniform = ((rng.word() >> 11) as f64 + 1.0) / (1_u64 << 53) as f64; // in (0, 1]
     mean.mul_f64(-uniform.ln())

@@ -17,9 +17,9 @@ use crate::agenda::Agenda;
 use crate::names::{address, helper_key};
 use crate::rng::Rng;
 
-/// `get` and a key of 32 bytes.
+/// As long as memcached's `get` with a key of 32 bytes.
 const REQUEST: [u8; 38] = [b'x'; 38];
-/// A value of 64 bytes, with memcached's header and trailer.
+/// About as long as memcached's reply with a key of 32 bytes and a value of 64.
 const REPLY: [u8; 122] = [b'x'; 122];
 /// One-way delay between helper and server.
 const LINK_DELAY: Duration = Duration::from_micros(25);
@@ -258,7 +258,6 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Serves all batches that have arrived.
     fn serve(&mut self, wake: Duration) {
         let messages = self.read_requests();
         let batches = std::mem::take(&mut self.batches_in_inbox);

@@ -1,5 +1,4 @@
-//! A helper: receives messages, gathers batches, forwards replies, and reports its load, perhaps
-//! wrongly.
+//! A helper: receives messages, gathers batches, forwards replies, and reports its load, perhaps wrongly.
 
 use std::time::Duration;
 

@@ -12,7 +12,6 @@ const NEVER: Duration = Duration::from_secs(1_000_000);
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClientBehaviour {
-    /// Maximum of concurrent clients.
     pub(crate) clients_max: usize,
     /// Clients, of a thousand, that reset their session early.
     pub(crate) early_ends_per_1000: u64,

@@ -22,7 +22,6 @@ use crate::clock::Clock;
 use crate::network::AddressBook;
 use crate::rng::Rng;
 
-/// Maximum of abandoned carriers that stay open.
 const ABANDONED_MAX: usize = 50;
 
 pub(crate) struct ClientEnvironment {
@@ -35,7 +34,7 @@ pub(crate) struct ClientEnvironment {
     pub(crate) canary: Option<Canary>,
 }
 
-/// All clients on one host. The host's clock is exact; each client has a clock of its own.
+/// The clients' host. Its clock is exact; each client has its own clock.
 pub(crate) struct Clients {
     environment: ClientEnvironment,
     behaviour: ClientBehaviour,

@@ -18,7 +18,6 @@ use super::checker::SharedChecker;
 use super::copies;
 use crate::rng::Rng;
 
-/// Maximum of virtual connections on the attacker's link.
 const CONNECTIONS_MAX: usize = 10;
 
 pub(crate) struct Replayer {

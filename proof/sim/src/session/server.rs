@@ -28,7 +28,6 @@ pub(crate) struct Server {
     pub(super) rng: Rng,
     pub(super) checker: SharedChecker,
     pub(super) links: BTreeMap<Conn, Link>,
-    /// Links that have not authenticated.
     pub(super) authenticating: BTreeSet<Conn>,
     /// Bounds the links in `authenticating`; chooses which one is closed for a new one.
     pub(super) unauthenticated: Unauthenticated<Conn>,
@@ -228,7 +227,7 @@ impl Server {
         }
     }
 
-    /// Sets where sessions belong, and asks clients of misplaced sessions to move.
+    /// Sets where sessions belong, and sends *drain* on the carriers of misplaced sessions.
     pub(crate) fn set_placement(&mut self, placement: Placement) {
         self.placement = placement;
         let misplaced = self.port.misplaced_sessions(placement);

@@ -7,7 +7,6 @@ use spillway_wire::state::ConnectionState;
 use super::rack::Rack;
 use super::switch::Ends;
 
-/// Maximum of differences that a violation lists.
 const DIFFERENCES_MAX: usize = 8;
 
 impl Rack {

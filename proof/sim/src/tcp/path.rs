@@ -7,9 +7,7 @@ use spillway_transport::Time;
 
 use crate::rng::Rng;
 
-/// Denominator of probabilities in parts per million.
 const MILLION: u64 = 1_000_000;
-/// Maximum of old frames that are kept for replays.
 const OLD_FRAMES_MAX: usize = 64;
 /// No checksum covers the Ethernet header here (the network card checks the frame's checksum): bits are flipped only
 /// after the header.

@@ -42,7 +42,6 @@ impl Misbehaviour {
     ];
 }
 
-/// Maximum length of a puppet's stream.
 const STREAM_BYTES_MAX: u64 = 20_000;
 const STEPS_MAX: u64 = 200;
 

@@ -13,7 +13,6 @@ use super::moves::Moves;
 use super::switch::{Ends, Switch, ends_of, set_target_mac};
 use crate::rng::Rng;
 
-/// Maximum of drops that a stack reports in one turn.
 const DROPS_MAX: usize = 64;
 
 /// A stack with its own clock.

@@ -64,7 +64,6 @@ impl End {
         End { initial, previous, ..End::default() }
     }
 
-    /// Whether a number belongs to the previous stream.
     fn is_in_previous(&self, number: u32) -> bool {
         self.previous.is_some_and(|(initial, sent)| number.wrapping_sub(initial) <= sent)
     }
@@ -75,7 +74,6 @@ impl End {
 pub(crate) struct Sniffer {
     flows: BTreeMap<(SocketAddr, SocketAddr), [End; 2]>,
     gates: SharedGates,
-    /// The port whose connections are gated.
     gated_port: u16,
     has_cookies: bool,
     /// Forged SYNs: victim, pretended source, and the number that acknowledges the SYN.

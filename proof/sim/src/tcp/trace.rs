@@ -55,7 +55,6 @@ impl Drop {
     }
 }
 
-/// Maximum of drops in a report.
 const LAST_DROPS_MAX: usize = 20;
 
 /// The last drops, for the report of a failed run.

@@ -33,7 +33,6 @@ const CANARY_AFTER_MAX: u64 = 200;
 /// A step is one sent frame, or this many events without one.
 const EVENTS_PER_STEP: u32 = 64;
 
-/// Maximum pause of a host by a fault.
 const PAUSE_MAX: Duration = Duration::from_secs(3);
 /// Time without faults after a fault that blocks connections, in multiples of its duration: the connections recover.
 const QUIET_FACTOR: u32 = 4;

@@ -137,7 +137,6 @@ impl Progress {
     }
 }
 
-/// Parses the name of a canary fault.
 fn fault_by_name<T: Copy, const N: usize>(
     all: [T; N],
     name_of: fn(T) -> &'static str,
