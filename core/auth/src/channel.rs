@@ -21,8 +21,8 @@ use crate::primitives::Primitives;
 
 const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
 
-/// Number of records that are sealed with one key: at most 1 GiB, far below the limit of AES-GCM (2^24.5 records of
-/// this length, RFC 8446 §5.5).
+/// Number of records that are sealed with one key. They hold at most 1 GiB, far below the limit of AES-GCM (2^24.5
+/// records of this length, RFC 8446 §5.5).
 pub const RECORDS_PER_KEY: u64 = 1 << 16;
 
 /// Authentication failed: the bytes are not those that the peer sent next, or the peer has another key. Close the link.
@@ -270,7 +270,7 @@ mod tests {
             server.seal(b"x", &mut sealed);
             assert_eq!(open(&mut opener, &sealed).as_deref(), Ok(&b"x"[..]), "record {record}");
         }
-        // An end that keeps the old key can open no further record.
+        // An end that keeps the old key cannot open the next record.
         let (mut server, mut opener) = server_and_opener_channels();
         for _ in 0..RECORDS_PER_KEY {
             sealed.clear();

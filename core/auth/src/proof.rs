@@ -30,7 +30,7 @@ fn mac(key: &Key, prover: Prover, transcript: &[u8]) -> Hmac<Sha256> {
     keyed_hash(key.secret(), label, transcript)
 }
 
-/// The proof that `prover` has `key` and saw `transcript`.
+/// Computes the proof that `prover` has `key`. The proof is valid for this `transcript` only.
 pub fn prove(key: &Key, prover: Prover, transcript: &[u8]) -> [u8; PROOF_BYTES] {
     mac(key, prover, transcript).finalize().into_bytes().into()
 }
@@ -55,11 +55,11 @@ mod tests {
         for bit in 0..PROOF_BYTES * 8 {
             let mut altered = proof;
             altered[bit / 8] ^= 1 << (bit % 8);
-            assert!(!verify(&key, Prover::Opener, b"hello", &altered));
+            assert!(!verify(&key, Prover::Opener, b"hello", &altered), "bit {bit}");
         }
     }
 
-    /// RFC 2104 §2: a key that is padded with zeros to the block length gives the same hash.
+    /// RFC 2104 §2: HMAC pads a short key with zeros, so `keyed_hash` may pad the key itself.
     #[test]
     fn proof_equals_that_of_the_unpadded_key() {
         let mut unpadded = <Hmac<Sha256> as Mac>::new_from_slice(&[5; 32]).unwrap();

@@ -45,8 +45,8 @@ fn load_queries_and_replies_match_the_vectors() {
     ring.accept(Role::Client, key.clone());
     for (name, bytes) in vectors.iter() {
         if name.starts_with("ask") {
-            let (ask, _) = verify_query(&ring, bytes).unwrap_or_else(|why| panic!("{name}: {why}"));
-            assert_eq!(prove_query(&key, ask).as_slice(), bytes, "{name}");
+            let (query, _) = verify_query(&ring, bytes).unwrap_or_else(|why| panic!("{name}: {why}"));
+            assert_eq!(prove_query(&key, query).as_slice(), bytes, "{name}");
         } else {
             let load = verify_load(&key, &nonce, bytes).unwrap_or_else(|why| panic!("{name}: {why}"));
             assert_eq!(prove_load(&key, &load).as_slice(), bytes, "{name}");

@@ -15,7 +15,8 @@ use crate::limits::CONTROL_BYTES_MAX;
 use crate::overhead::Overhead;
 use crate::records::{Encryption, Records, Scratch};
 
-/// Capacity of empty buffers that are kept, in bytes. Small, because a helper has thousands of idle library clients.
+/// Maximum capacity, in bytes, of an empty buffer that is kept. Small, because a helper has thousands of idle library
+/// clients.
 const SPARE_BYTES_MAX: usize = 1024;
 
 /// An event of an accepted link.
@@ -253,13 +254,13 @@ impl Acceptor {
     }
 
     /// Whether to read from the peer. `false` while more than [`CONTROL_BYTES_MAX`] bytes of control messages wait for
-    /// it: do not grant credit and do not read until batches were [taken](Self::flush) and sent.
+    /// [`flush`](Self::flush): do not grant credit and do not read until they are sent.
     pub fn may_read(&self) -> bool {
         self.assembler.control_bytes() <= CONTROL_BYTES_MAX
     }
 
-    /// When reading may continue; `None`: now. Otherwise do not read until then: the peer has sent far more bytes
-    /// without data of an open connection than its allowance.
+    /// When reading may continue; `None`: now. Until then do not read: the peer has exceeded, by more than a burst, its
+    /// allowance for bytes that are not data of an open connection.
     pub fn throttled_until(&self, now: Time) -> Option<Time> {
         self.overhead.throttled_until(now)
     }
@@ -358,7 +359,7 @@ mod tests {
         assert_eq!(next(), None);
     }
 
-    /// A helper has tens of thousands of these links, so idle ones must free the buffers of large replies and records.
+    /// A helper has thousands of these links, so idle ones must free the buffers of large replies and records.
     #[test]
     fn an_idle_link_frees_its_buffers() {
         let key = Key::from_secret([3; 32]);

@@ -1,8 +1,9 @@
 //! Which client addresses a link may carry.
 //!
 //! A helper states its clients' addresses, so a server that trusts addresses (redis's protected mode, access lists)
-//! trusts the helper. The rules bound that trust: only addresses inside the allowed ranges, never the server's own,
-//! loopback only over a loopback link. A library client may state only its own address.
+//! trusts the helper. The rules bound that trust: a helper may state only addresses inside the allowed ranges, and over
+//! a link that is not loopback neither loopback addresses nor the server's own. A library client may state only its own
+//! address.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -80,7 +81,7 @@ impl fmt::Display for AddressRange {
 }
 
 impl AddressRange {
-    /// Whether the address lies inside.
+    /// Whether the address lies inside the range.
     pub fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         address.is_ipv4() == self.network.is_ipv4() && self.masked(address) == self.network
@@ -122,7 +123,7 @@ impl AddressRange {
 pub enum ForbiddenAddress {
     /// Not inside the allowed ranges.
     OutsideRanges,
-    /// The server's own address.
+    /// The server's own address, over a link that is not loopback.
     ServersOwn,
     /// A loopback address over a link that is not loopback.
     Loopback,

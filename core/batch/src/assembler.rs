@@ -17,14 +17,14 @@ pub struct Assembler {
     messages: u64,
     control_bytes: usize,
     batches_taken: u64,
-    /// Bytes of the preamble at the front. They are never sealed.
+    /// Bytes of the preamble at the front. They are never encrypted.
     preamble_bytes: usize,
 }
 
 /// Offset and content of one connection's latest *credit* and *acknowledge* in a batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Updates {
-    /// Number of the batch, plus 1.
+    /// Number of the batch, counted from 1; 0: none yet.
     batch: u64,
     credit: Option<(usize, u64)>,
     acknowledge: Option<(usize, Acknowledge)>,
@@ -112,8 +112,8 @@ impl Assembler {
         self.control_bytes += self.batch.len() - before;
     }
 
-    /// Appends a relayed control message, in place of an older *credit* or *acknowledge* of the same connection: a peer
-    /// that repeats them adds at most one *credit* and two *acknowledge* to a batch.
+    /// Appends a relayed control message. A *credit* or *acknowledge* replaces the connection's older one in this
+    /// batch, so a peer that repeats them adds at most one *credit* and two *acknowledge*.
     pub(crate) fn update(&mut self, id: Id, control: Control, updates: &mut Updates) {
         if updates.batch != self.batches_taken + 1 {
             *updates = Updates { batch: self.batches_taken + 1, ..Updates::default() };
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledge_that_asks_for_an_answer_stays_behind_earlier_data() {
+    fn an_acknowledge_that_requests_an_answer_stays_behind_earlier_data() {
         let (mut assembler, mut updates) = (Assembler::new(), Updates::default());
         let acknowledge = Acknowledge { received: 5, finish_received: false, requests_answer: false };
         assembler.update(Id(1), Control::Acknowledge(acknowledge), &mut updates);

@@ -120,14 +120,12 @@ impl Batching {
         self.round_trips.opened(id);
     }
 
-    /// A reply arrived. `id` is unchecked peer input.
     pub(crate) fn answered(&mut self, now: Time, id: Id) {
         if let Some(after) = self.round_trips.answered(now, id) {
             self.policy.answered(after);
         }
     }
 
-    /// Takes a batch if it is due according to the policy.
     #[must_use]
     pub(crate) fn poll_transmit(&mut self, now: Time, records: Option<&mut Records>) -> Option<Chunk> {
         if self.assembler.is_empty() {
@@ -143,7 +141,6 @@ impl Batching {
         self.flush(now, records)
     }
 
-    /// The batch cannot be sent yet: starts its waiting time unless it has started.
     pub(crate) fn start_waiting(&mut self, now: Time) {
         if !self.assembler.is_empty() {
             self.waiting_since.get_or_insert(now);

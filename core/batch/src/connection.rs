@@ -34,7 +34,6 @@ enum Closed {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClosedHere {
-    /// Reason to send to the peer.
     pub(crate) reason: CloseReason,
     /// Both ends have closed, so that the id is free.
     pub(crate) is_over: bool,
@@ -83,7 +82,6 @@ impl Connection {
         self.is_carrier
     }
 
-    /// Whether neither end has closed and the peer has not violated the protocol.
     pub(crate) fn is_open(&self) -> bool {
         self.closed == Closed::Neither && self.violation.is_none()
     }
@@ -92,7 +90,6 @@ impl Connection {
         self.is_open() && !self.outgoing.is_finished()
     }
 
-    /// Whether control messages may be sent: this end has not closed, and the peer has not violated the protocol.
     pub(crate) fn may_send_control(&self) -> bool {
         !self.is_closed_here() && self.violation.is_none()
     }

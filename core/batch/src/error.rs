@@ -59,7 +59,8 @@ impl fmt::Display for LinkError {
             LinkError::Frame(error) => error.fmt(f),
             LinkError::Version { min, max } => write!(
                 f,
-                "no link version in common: the peer supports {min} to {max}, this program {} to {}; update the older",
+                "no link version in common: the peer supports {min} to {max}, this program {} to {}; update the older \
+                 program",
                 spillway_wire::preamble::VERSIONS.start(),
                 spillway_wire::preamble::VERSIONS.end()
             ),

@@ -56,8 +56,8 @@ impl ServerLink {
         }
     }
 
-    /// Takes a run of reply frames. Bytes beyond a connection's credit or the batch's bound are appended to `rest` as
-    /// frames, in order: pass them again, before later replies, when [`poll_room`](Self::poll_room) returns a
+    /// Takes a run of reply frames. Bytes beyond a connection's credit or the bound on pending bytes are appended to
+    /// `rest` as frames, in order: pass them again, before later replies, when [`poll_room`](Self::poll_room) returns a
     /// connection. Replies to connections that have ended are dropped.
     pub fn compose_run(&mut self, run: &[u8], rest: &mut Vec<u8>) {
         for (header, payload) in frames(run) {

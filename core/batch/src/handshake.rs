@@ -63,7 +63,7 @@ impl Gather {
     }
 }
 
-/// The values of the welcome that hold for the link.
+/// The welcome's values that apply to the whole link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinkTerms {
     pub(crate) version: u8,
@@ -115,7 +115,7 @@ impl OpenerHandshake {
             nonce: fresh.nonce(),
         };
         let is_encryption_required = encryption == Encryption::Required;
-        let opening = OpenerHandshake {
+        let handshake = OpenerHandshake {
             hello,
             key,
             fresh,
@@ -123,7 +123,7 @@ impl OpenerHandshake {
             gather: Gather::default(),
             checked_welcome: None,
         };
-        (opening, hello.emit())
+        (handshake, hello.emit())
     }
 
     /// Consumes input. `None`: more input is needed.
@@ -178,7 +178,8 @@ impl OpenerHandshake {
     }
 }
 
-/// The server's side: receives hello; sends welcome and key exchange; receives proof and key exchange.
+/// The accepting side, in a server or a helper: receives hello; sends welcome and key exchange; receives proof and key
+/// exchange.
 #[derive(Debug)]
 pub(crate) struct AcceptorHandshake {
     gather: Gather,
@@ -206,7 +207,7 @@ pub(crate) enum AcceptorProgress {
     Done { role: Role, key: KeyId, version: u8, channel: Option<Channel> },
 }
 
-/// The server's side failed. `reply`, if any, is to be sent to the peer.
+/// The accepting side rejects the peer. `reply`, if any, is to be sent to the peer.
 #[derive(Debug)]
 pub(crate) struct Rejected {
     pub(crate) reply: Option<[u8; WELCOME_BYTES]>,

@@ -1,7 +1,8 @@
 //! A table of virtual connections by id whose memory depends on the number of open ids, not on the highest one.
 //!
 //! The peer chooses ids, so a single connection of id 65,536 must not cost a table of 65,536 entries. The table
-//! consists of pages, which exist only while one of their ids is open. A look-up takes two index operations.
+//! consists of pages. Each page except the first exists only while one of its ids is open. A look-up takes two index
+//! operations.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -86,7 +87,7 @@ impl<T> IdTable<T> {
         before
     }
 
-    /// Removes an id's value. A page without values is freed.
+    /// Removes an id's value.
     pub fn remove(&mut self, id: Id) -> Option<T> {
         let (index, entry) = page_and_entry(id);
         let slot = self.pages.get_mut(index)?;
@@ -94,7 +95,7 @@ impl<T> IdTable<T> {
         let value = page.entries[entry].take()?;
         page.open -= 1;
         self.len -= 1;
-        // Keep the page with the lowest ids: most links have few connections, and these open and close often.
+        // An empty page is freed, except the first: most links have few connections, and these open and close often.
         if page.open == 0 && index > 0 {
             *slot = None;
             while self.pages.last().is_some_and(Option::is_none) {

@@ -36,7 +36,7 @@ impl IdPool {
         self.max
     }
 
-    /// Releases an id. Call once, when both ends have closed the connection.
+    /// Releases an id. Call once, when both ends have closed the connection or the server has refused it.
     pub fn release(&mut self, id: Id) {
         debug_assert!(id.0 >= 1 && id.0 < self.next_unused, "{id} should have been assigned");
         self.free.push_back(id);

@@ -1,6 +1,6 @@
 //! Replies to plain clients, kept until the client's TCP has acknowledged them to the helper. A plain client has no
 //! session: replies that only its helper has received are lost if the helper fails. On the helper's request the server
-//! keeps them, so that another helper could continue from the client's offset.
+//! keeps these replies, so that another helper could continue from the client's offset.
 
 use alloc::collections::VecDeque;
 
@@ -21,7 +21,7 @@ pub(crate) struct NeverSent;
 /// Kept replies of a plain connection, see [`ServerLink::unacknowledged`](crate::ServerLink::unacknowledged).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unacknowledged<'a> {
-    /// Offset up to which the client's TCP has acknowledged replies, or from which on replies are kept.
+    /// Offset up to which the client's TCP has acknowledged replies, at least the offset from which replies are kept.
     pub acknowledged: u64,
     /// The replies after `acknowledged`, in two pieces.
     pub bytes: (&'a [u8], &'a [u8]),

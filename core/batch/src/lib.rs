@@ -8,7 +8,7 @@
 //! - [`OpenerLink`]: a helper's or a library client's end
 //! - [`ServerLink`]: the server's end, used by the server library and the preload library
 //! - [`Acceptor`]: a helper's end towards a library client, whose frames it forwards
-//! - [`Scratch`]: the buffer for opened records of an encrypted link
+//! - [`Scratch`]: the buffer for decrypted records of encrypted links
 //! - [`AddressRules`]: which client addresses a link may carry
 //! - [`Unauthenticated`]: bounds the connections that have yet to authenticate, and chooses which one to drop
 //!

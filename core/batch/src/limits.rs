@@ -2,24 +2,25 @@ use core::time::Duration;
 
 use spillway_wire::preamble::Role;
 
-/// Capacity in bytes of empty buffers that a client's link keeps. Small, as servers have thousands of such links.
+/// Maximum capacity, in bytes, of an empty buffer that a client's link keeps. Small, because a server has thousands of
+/// such links.
 pub(crate) const CLIENT_SPARE_BYTES_MAX: usize = 8 * 1024;
 
-/// A link is not read while more bytes of control messages wait for transmission. A peer that causes answers and does
-/// not read them thus stalls only itself.
+/// An accepting end does not read its link while more than this number of bytes of control messages wait for
+/// transmission: a peer that causes answers and does not read them stalls only itself.
 pub const CONTROL_BYTES_MAX: usize = 64 * 1024;
 
-/// Maximal number of virtual connections on a client's link.
+/// Maximum number of virtual connections on a client's link.
 pub const CLIENT_CONNECTIONS_MAX: u32 = 16;
 
 /// Bounds of one end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of each connection that may be received and not yet consumed.
+    /// Bytes that the peer may send on each connection before the application consumes them.
     pub window_bytes: u32,
     /// Bytes of data that may wait for transmission; control messages have their own bound, [`CONTROL_BYTES_MAX`].
     pub pending_bytes_max: usize,
-    /// Maximal number of virtual connections on a helper's link; [`CLIENT_CONNECTIONS_MAX`] on a client's.
+    /// Maximum number of virtual connections on a link; on a client's link also at most [`CLIENT_CONNECTIONS_MAX`].
     pub connections_max: u32,
     /// At a server's end: bytes of each plain connection's replies that may wait for the client's TCP to acknowledge
     /// them, if the helper reports acknowledgements. 0: replies are not kept.
@@ -67,7 +68,7 @@ pub struct LinkCounters {
     pub messages_received: u64,
     /// Bytes of data received.
     pub bytes_received: u64,
-    /// Frames of unknown or ended connections, which were ignored.
+    /// Ignored frames: those of unknown or ended connections, and unexpected *drain* messages.
     pub unknown_frames: u64,
     /// Calls of `compose` that took fewer bytes than they were given.
     pub stalls: u64,

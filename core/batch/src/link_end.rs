@@ -162,7 +162,6 @@ impl LinkEnd {
         !self.room.is_empty()
     }
 
-    /// Makes `poll_room` return the connection when its credit rises.
     pub(crate) fn want_room(&mut self, id: Id) {
         if let Some(connection) = self.get_mut(id) {
             connection.outgoing.want_room();
@@ -184,7 +183,7 @@ impl LinkEnd {
         if let Some(connection) = self.get(id) {
             let unconsumed = usize::try_from(connection.incoming.unconsumed()).unwrap_or(usize::MAX);
             let outcome = self.consumed(id, bytes.min(unconsumed));
-            debug_assert_eq!(outcome, Ok(()), "at most the received bytes are consumed");
+            debug_assert_eq!(outcome, Ok(()), "at most the received bytes should be consumed");
         }
     }
 
@@ -380,7 +379,8 @@ impl LinkEnd {
         }
     }
 
-    /// Checks a server's acknowledgement and returns its offset. `None`: the offset exceeds the sent bytes.
+    /// Checks a server's acknowledgement and returns its offset. `None`: the connection is unknown, or the server
+    /// acknowledges more than was sent.
     pub(crate) fn check_acknowledge(&self, id: Id, acknowledge: Acknowledge) -> Option<u64> {
         self.get(id)?.outgoing.may_have_received(acknowledge).then_some(acknowledge.received)
     }

@@ -23,9 +23,9 @@ use crate::opener_event::{OpenError, OpenerConfig, OpenerEvent};
 use crate::policy::PolicyKind;
 use crate::records::Scratch;
 
-/// The opening end of one link. Its methods are those of [`ServerLink`](crate::ServerLink). It has two kinds of
-/// connections: *own* ones, opened with [`open`](Self::open), whose credit this end manages; and *relayed* ones, opened
-/// with [`open_relayed`](Self::open_relayed), whose frames come from another link's end or a session.
+/// The opening end of one link. Its methods correspond to those of [`ServerLink`](crate::ServerLink). There are two
+/// kinds of connections: *own* ones, opened with [`open`](Self::open), whose credit this end manages; and *relayed*
+/// ones, opened with [`open_relayed`](Self::open_relayed), whose frames come from another link's end or a session.
 #[derive(Debug)]
 pub struct OpenerLink {
     stage: Stage,
@@ -50,7 +50,7 @@ enum Stage {
 impl OpenerLink {
     /// A link over a connection that was just opened. The first batch is due at once.
     pub fn new(config: &OpenerConfig, now: Time, fresh: LinkRandomness) -> OpenerLink {
-        let (opening, hello) =
+        let (handshake, hello) =
             OpenerHandshake::new(config.role, config.key.clone(), config.encryption, fresh);
         let limits = config.limits;
         let mut batching = Batching::new(Kind::Request, config.policy.build(), limits.pending_bytes_max);
@@ -60,7 +60,7 @@ impl OpenerLink {
         }
         batching.preamble(&hello);
         OpenerLink {
-            stage: Stage::Handshake(Box::new(opening)),
+            stage: Stage::Handshake(Box::new(handshake)),
             window_bytes: limits.window_bytes,
             connections_max: limits.connections_max,
             handshake_deadline: now + limits.handshake_timeout,
@@ -91,16 +91,16 @@ impl OpenerLink {
         self.open_own(client, server, self.window_bytes, false)
     }
 
-    /// As [`open`](Self::open), and requests the server to keep replies until they are
-    /// [acknowledged](Self::acknowledge). The request is an *acknowledge* before *connect*, so that the first reply is
-    /// kept too. Not sent to versions without sessions.
+    /// As [`open`](Self::open), and the server is to keep replies until they are [acknowledged](Self::acknowledge).
+    /// This is requested by an *acknowledge* before *connect*, so that the first reply is kept too, and only if the
+    /// link's version [carries sessions](Self::carries_sessions).
     pub fn open_kept(&mut self, client: SocketAddr, server: Option<SocketAddr>) -> Result<Id, OpenError> {
         self.open_own(client, server, self.window_bytes, self.carries_sessions())
     }
 
     /// Reports that the client's TCP has acknowledged replies up to this offset; also after the server has closed,
-    /// until this end closes. Without [`open_kept`](Self::open_kept) the first call requests the server to keep replies
-    /// from now on. Not sent to versions without sessions.
+    /// until this end closes. Without [`open_kept`](Self::open_kept) the server keeps replies from the first report on.
+    /// Sent only if the link's version [carries sessions](Self::carries_sessions).
     pub fn acknowledge(&mut self, id: Id, through: u64) {
         if self.carries_sessions() && self.link_end.get(id).is_some_and(Connection::may_send_control) {
             self.send_acknowledge(id, through);
@@ -181,13 +181,14 @@ impl OpenerLink {
         }
     }
 
-    /// Forwards a piece of a relayed connection's request.
+    /// Forwards a piece of a relayed connection's request; `last`: the piece ends a message.
     pub fn relay_data(&mut self, id: Id, bytes: &[u8], last: bool) {
         self.link_end.batching.frame(id, bytes, last);
     }
 
-    /// Forwards a control message of a relayed connection. A batch carries only its latest *credit* and *acknowledge*.
-    /// Messages of sessions are not sent to a version without sessions, which would end the whole link.
+    /// Forwards a control message of a relayed connection. A batch carries only the connection's latest *credit* and
+    /// *acknowledge*. On a link whose version cannot carry sessions, messages of sessions are dropped, because the
+    /// server would end the whole link; a *close* with a reason of sessions is sent as a reset.
     pub fn relay_control(&mut self, id: Id, control: Control) {
         let control = match control {
             _ if !control.is_of_sessions() || self.carries_sessions() => control,
@@ -227,8 +228,8 @@ impl OpenerLink {
         self.link_end.receiving.unseal(now, rest, scratch, is_failed)
     }
 
-    /// Takes the next event off the front of `input`, which [`unseal`](Self::unseal) returned; a link that is not
-    /// encrypted also takes received bytes. `None`: `input` is used up. After an error, close the link; all its
+    /// Takes the next event off the front of `input`, which [`unseal`](Self::unseal) returned; on an unencrypted link
+    /// `input` may also be the received bytes. `None`: `input` is used up. After an error, close the link; all its
     /// connections are lost.
     pub fn decompose<'a>(
         &mut self,
@@ -283,10 +284,10 @@ impl OpenerLink {
         Ok(None)
     }
 
-    /// Consumes input of the handshake. Returns whether it is complete.
+    /// Consumes input of the handshake. Returns whether the handshake is complete.
     fn handshake(&mut self, input: &mut &[u8]) -> Result<bool, LinkError> {
-        let Stage::Handshake(opening) = &mut self.stage else { return Ok(false) };
-        let Some(OpenerOutcome { terms, proof, encrypted }) = opening.advance(input)? else {
+        let Stage::Handshake(handshake) = &mut self.stage else { return Ok(false) };
+        let Some(OpenerOutcome { terms, proof, encrypted }) = handshake.advance(input)? else {
             return Ok(false);
         };
         self.link_end.batching.preamble(&proof);
@@ -333,7 +334,7 @@ impl OpenerLink {
         match control {
             Control::Accepted => self.link_end.get(id).is_some().then_some(OpenerEvent::Accepted { id }),
             Control::Refused(reason) => {
-                // The server ignores what this end has sent on the connection since, so the id is free at once.
+                // The server ignores frames that this end sent before it received the refusal: the id is free at once.
                 let is_known = self.link_end.get(id).is_some();
                 if is_known {
                     self.link_end.remove(id);

@@ -5,14 +5,14 @@ use core::time::Duration;
 
 use spillway_transport::Time;
 
-/// Cost of one byte in time of allowance. 16 KiB are allowed each second, about a thousand *credit* frames.
+/// Time in which the allowance grows by one byte. It grows by 16 KiB, about a thousand *credit* frames, each second.
 const COST_PER_BYTE: Duration = Duration::from_nanos(1_000_000_000 / (16 * 1024));
-/// Maximum excess over the allowance without a pause: 16 KiB.
+/// Maximum excess over the allowance without a pause, as the time in which the allowance grows by as much: 16 KiB.
 const EXCESS_MAX: Duration = Duration::from_secs(1);
 /// Longest pause in reading a peer.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Bytes of data, in either direction, that allow one byte more. A session sends *credit* and *acknowledge*, 31 bytes
-/// together, once for 64 KB.
+/// Bytes of data, in either direction, for which the allowance grows by one byte. A session sends *credit* and
+/// *acknowledge*, 31 bytes together, once for 64 KiB.
 const DATA_BYTES: u64 = 16;
 
 #[expect(clippy::cast_possible_truncation, reason = "at most one second")]
@@ -113,9 +113,6 @@ mod tests {
         assert_eq!(overhead.throttled_until(Time(SECOND)), None);
         overhead.earn(usize::MAX / 100_000_000); // far more than a burst, without overflow
         overhead.spend(Time(SECOND), 17 * 1024);
-        assert!(
-            overhead.throttled_until(Time(SECOND)).is_some(),
-            "data must not earn more than a burst of 16 KiB in advance"
-        );
+        assert!(overhead.throttled_until(Time(SECOND)).is_some(), "data must not earn allowance in advance");
     }
 }

@@ -14,7 +14,7 @@ use crate::error::LinkError;
 /// Whether one end of a link encrypts. Links with the published loopback-only key are never encrypted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Encryption {
-    /// Encrypted if both ends can.
+    /// Encrypted if both ends support it.
     #[default]
     Preferred,
     /// Refuses a link that would not be encrypted: of an older peer, or without a secret key.
@@ -60,8 +60,9 @@ impl Scratch {
     }
 }
 
-/// Maximum time for a record to arrive. A sender passes a record of at most 16 KiB to its TCP as a whole, so a slower
-/// record was held back. Without a limit the receiver would hold its memory for ever.
+/// Maximum time for a record to arrive. A sender passes a record of at most 16 KiB to its TCP as a whole, so a record
+/// that takes longer was delayed on the path or withheld by the peer. Without a limit the receiver would hold memory
+/// for the incomplete record for ever.
 const RECORD_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// An incomplete record. The link ends only if two checks, half of [`RECORD_TIME_MAX`] apart, find it incomplete: after
@@ -194,7 +195,8 @@ impl Records {
         self.incomplete.map(|incomplete| incomplete.since)
     }
 
-    /// Fails when the rest of a record did not arrive in time. `may_read`: the caller reads the link.
+    /// Fails when the rest of a record did not arrive in time. `may_read`: the caller reads the link; otherwise the
+    /// record's rest may be in the socket, and the time limit starts again.
     pub(crate) fn handle_timeout(&mut self, now: Time, may_read: bool) -> Result<(), LinkError> {
         let Some(incomplete) = self.incomplete.filter(|incomplete| incomplete.check_at <= now) else {
             return Ok(());

@@ -8,11 +8,11 @@ use spillway_wire::Id;
 /// Maximum number of batches whose reply is awaited. Replies to older batches are not measured.
 const BATCHES_MAX: usize = 1024;
 
+/// Measures the time from sending a batch of requests to the first reply to one of them.
 #[derive(Debug, Default)]
 pub(crate) struct RoundTrips {
     /// Indexed by id, up to the highest id that has sent a request.
     clients: Vec<Client>,
-    /// Number of batches sent.
     sent: u64,
     /// Unanswered batches whose first reply can be recognised, with their times; none is older than an answered one.
     awaited: VecDeque<(u64, Time)>,
@@ -37,16 +37,17 @@ enum AwaitedReply {
     /// All requests of the client are answered.
     #[default]
     Nothing,
-    /// All unanswered requests of the client are in this batch; several count as one, because a large request may also
-    /// arrive in pieces. The first reply is the batch's. A second one is ignored, or, if the client has sent a request
-    /// meanwhile, taken for the reply to that: the measured time is then too short, and a batch is held for less time.
+    /// All unanswered requests of the client are in this batch. Several requests count as one, because a large request
+    /// may also arrive in pieces. The first reply counts as the batch's. A second reply is ignored; but if the client
+    /// has sent a new request meanwhile, the second reply counts as the reply to that request. The measured time is
+    /// then too short, so batches are held for less time.
     Batch(u64),
     /// The client has sent several requests ahead, so its replies can no longer be matched to requests.
     Unknown,
 }
 
 impl RoundTrips {
-    /// The id is reused for another client.
+    /// The id now belongs to a new client.
     pub(crate) fn opened(&mut self, id: Id) {
         if let Some(client) = self.clients.get_mut(id.0 as usize) {
             client.awaited_reply = AwaitedReply::Nothing;
@@ -109,7 +110,7 @@ impl RoundTrips {
             AwaitedReply::Nothing => return None,
         };
         if batch > self.sent {
-            return None; // data of the server before the request, which is not sent yet
+            return None; // The server sent this before the request, which is still in the present batch.
         }
         client.awaited_reply = AwaitedReply::Nothing;
         self.maybe_answered = self.maybe_answered.max(batch);

@@ -1,4 +1,4 @@
-//! Runs: several complete data frames in a row, which are forwarded as received, headers included.
+//! Runs: one or more complete data frames in a row, which are forwarded as received, headers included.
 
 use spillway_wire::{HEADER_BYTES, Header};
 

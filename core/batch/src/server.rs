@@ -42,8 +42,8 @@ pub struct ServerConfig {
 ///
 /// Pass received bytes through [`unseal`](Self::unseal) to [`decompose`](Self::decompose), answer with
 /// [`compose`](Self::compose), and send what [`flush`](Self::flush) or [`poll_transmit`](Self::poll_transmit) returns,
-/// even after an error: it may inform the peer of the reason. Read the socket only while [`may_read`](Self::may_read)
-/// returns `true`.
+/// even after an error, because the output may state the reason to the peer. Read the socket only while
+/// [`may_read`](Self::may_read) returns `true`.
 #[derive(Debug)]
 pub struct ServerLink {
     config: Arc<ServerConfig>,
@@ -53,7 +53,7 @@ pub struct ServerLink {
     pub(crate) link_end: LinkEnd,
     /// The helper has announced that it drains.
     is_drained: bool,
-    /// The replies of this connection are to be kept if it is opened next; cleared by any *connect*.
+    /// Replies of this connection are to be kept if the next *connect* or *reconnect* opens it.
     keep_next: Option<Id>,
     /// [`unseal`](Self::unseal) completed the handshake; [`decompose`](Self::decompose) has yet to return the event.
     pending_established: Option<(Role, KeyId)>,
@@ -109,8 +109,8 @@ impl ServerLink {
     }
 
     /// Decrypts received bytes for [`decompose`](Self::decompose), which must use up the result before the next call.
-    /// An encrypted link's records are opened into `scratch`; for other links the result is `wire` itself. `decompose`
-    /// reports errors in the bytes after the events that precede them.
+    /// An encrypted link's records are decrypted into `scratch`; for other links the result is the part of `wire` after
+    /// the handshake. `decompose` reports errors in the bytes after the events that precede them.
     pub fn unseal<'a>(&mut self, now: Time, wire: &'a [u8], scratch: &'a mut Scratch) -> &'a [u8] {
         let mut rest = wire;
         scratch.clear();
@@ -137,8 +137,8 @@ impl ServerLink {
         self.link_end.receiving.is_encrypted()
     }
 
-    /// Bytes that the peer must send before this end can answer; pass more than that through [`unseal`](Self::unseal).
-    /// 0 once the peer has authenticated.
+    /// Bytes of the handshake that the peer must send before this end can answer; 0 once the peer has authenticated.
+    /// Bytes beyond them may be encrypted, so only [`unseal`](Self::unseal) takes more.
     pub fn handshake_bytes_needed(&self) -> usize {
         match &self.stage {
             Stage::Handshake { handshake, .. } => handshake.bytes_needed(),
@@ -146,8 +146,8 @@ impl ServerLink {
         }
     }
 
-    /// Takes the next event off the front of `input`, which [`unseal`](Self::unseal) returned; a link that is not
-    /// encrypted also takes received bytes. `None`: `input` is used up. After an error, send what
+    /// Takes the next event off the front of `input`, which [`unseal`](Self::unseal) returned; on an unencrypted link
+    /// `input` may also be the received bytes. `None`: `input` is used up. After an error, send what
     /// [`flush`](Self::flush) returns and close the link; all its connections are lost.
     pub fn decompose<'a>(
         &mut self,
@@ -193,7 +193,8 @@ impl ServerLink {
         Ok(event)
     }
 
-    /// `run` receives unchanged requests, if given; if it is filled, the result is `None`.
+    /// If `run` is given, data frames of requests are returned in `run`, unchanged, and not as events; the result is
+    /// then `None`.
     fn next_event<'a>(
         &mut self,
         now: Time,
@@ -259,7 +260,7 @@ impl ServerLink {
         match event {
             Some(ServerEvent::Data { bytes, .. } | ServerEvent::Carried { bytes, .. }) => {
                 allowance.earn(bytes.len());
-                // Empty frames before this one.
+                // The other bytes are empty frames before this one.
                 allowance.spend(now, taken.saturating_sub(HEADER_BYTES + bytes.len()));
             }
             _ => allowance.spend(now, taken),
@@ -470,9 +471,9 @@ impl ServerLink {
     }
 
     /// Whether to read the peer's bytes; otherwise leave them in the socket. Reading stops while more than
-    /// [`CONTROL_BYTES_MAX`] bytes of control messages wait to be sent, and for a time after a client has sent far more
-    /// bytes without data than its allowance, until [`poll_read_timeout`](Self::poll_read_timeout). Call again after
-    /// each input, batch and timeout.
+    /// [`CONTROL_BYTES_MAX`] bytes of control messages wait to be sent. Reading also stops, until
+    /// [`poll_read_timeout`](Self::poll_read_timeout), when a library client has exceeded its allowance for control
+    /// messages and empty frames by more than a burst. Call again after each input, batch and timeout.
     pub fn may_read(&self) -> bool {
         self.paused_until().is_none() && self.link_end.batching.control_bytes() <= CONTROL_BYTES_MAX
     }

@@ -2,16 +2,16 @@
 //!
 //! A connection can be opened without a key, and its peer may send nothing. Such connections must not use up a server's
 //! descriptors, and must not exclude peers that have a key. So there is a bound for each source address and one in
-//! total, and a new connection is always accepted: it replaces another one, chosen so that peers that are about to
-//! authenticate remain.
+//! total. A new connection is always accepted: at a bound it replaces another one, chosen so that peers that are about
+//! to authenticate remain.
 //!
-//! - Connections that have not named an accepted key are dropped first. A peer with a key names it in its first packet,
-//!   so it has named it when its connection is accepted, or one round trip later.
+//! - Connections that have not named an accepted key are dropped first. A peer with a key names the key in its first
+//!   packet, which arrives before the connection is accepted, or one round trip later.
 //! - Among those, the source with the most connections loses its oldest one. A flood from one address replaces its own
-//!   connections; so does a flood from many addresses, if each of them has as many connections as a legitimate source.
+//!   connections; so does a flood from many addresses that each have more connections than a legitimate source.
 //! - When all have named a key, one of these is dropped: again the oldest of the source with the most connections.
-//! - Many legitimate peers of one host connect at the same moment when their helper fails. So the two bounds ignore a
-//!   connection's first second ([`GRACE`]); until then only a third, higher bound counts it.
+//! - Many legitimate peers of one host connect at the same moment when their helper fails. So at these two bounds no
+//!   connection is dropped in its first second ([`GRACE`]), but only at a third, higher bound.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::cmp::Reverse;
@@ -20,16 +20,17 @@ use core::time::Duration;
 
 use spillway_transport::Time;
 
-/// Maximum number of handshakes in progress from one source address that are older than [`GRACE`].
+/// With this number of unauthenticated connections of one source address, a new one replaces one of these that is
+/// older than [`GRACE`].
 pub const PER_SOURCE_MAX: usize = 16;
-/// Maximum number of handshakes in progress that are older than [`GRACE`].
+/// With this total number of unauthenticated connections, a new one replaces another one that is older than [`GRACE`].
 pub const TOTAL_MAX: usize = 128;
-/// Maximum number of handshakes in progress of any age.
+/// Maximum number of connections, of any age, that have yet to authenticate.
 pub const YOUNG_MAX: usize = 1024;
 /// Time for a peer to authenticate during which it is not dropped for a newer one, unless [`YOUNG_MAX`] is reached.
 pub const GRACE: Duration = Duration::from_secs(1);
 
-/// A network whose addresses one peer can choose freely: an IPv4 address, or an IPv6 network of 64 bits.
+/// The addresses among which one peer can choose freely: one IPv4 address, or an IPv6 network with a 64-bit prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Source {
     V4([u8; 4]),
@@ -151,8 +152,9 @@ impl<K: Copy + Ord> Unauthenticated<K> {
         self.eviction_candidate(now).is_some()
     }
 
-    /// Makes room if another table with these connections is full: removes and returns a connection; the caller must
-    /// close it. A peer that has named a key stays for [`GRACE`], so that peers with a key do not replace each other.
+    /// Makes room when another table that holds these connections is full: removes and returns a connection; the caller
+    /// must close it. A peer that has named a key stays for [`GRACE`], so that peers with a key do not replace each
+    /// other.
     #[must_use = "the connection that is returned must be closed"]
     pub fn evict(&mut self, now: Time) -> Option<K> {
         let victim = self.eviction_candidate(now).and_then(|number| self.remove(number));
@@ -177,7 +179,8 @@ impl<K: Copy + Ord> Unauthenticated<K> {
         }
     }
 
-    /// The peer has authenticated, or its connection has ended. Returns whether it waited; spurious calls are harmless.
+    /// The peer has authenticated, or its connection has ended. Returns whether the connection was in the table;
+    /// spurious calls are harmless.
     pub fn end(&mut self, name: K) -> bool {
         let number = self.by_name.get(&name).copied();
         number.and_then(|number| self.remove(number)).is_some()
@@ -329,7 +332,7 @@ mod tests {
         let evicted: Vec<Option<u32>> = (1..1000).map(|name| flooded.begin(LATER, v4(1), name)).collect();
         assert!(!evicted.contains(&Some(0)), "a flood of silent connections must not evict the peer");
         assert!(flooded.end(0));
-        assert!(!flooded.end(0), "a second end should report that the peer does not wait");
+        assert!(!flooded.end(0), "a second end should report that the connection is not in the table");
 
         let mut flooded = table(4, 128, 256);
         for name in 0..4 {
@@ -391,8 +394,8 @@ mod tests {
                 return Some(*name);
             }
         }
-        let stage = alive.iter().any(|(_, _, named, _)| !named);
-        let candidates: Vec<_> = alive.iter().filter(|(_, _, named, _)| *named != stage).collect();
+        let has_silent = alive.iter().any(|(_, _, named, _)| !named);
+        let candidates: Vec<_> = alive.iter().filter(|(_, _, named, _)| *named != has_silent).collect();
         let held = |source: u8| candidates.iter().filter(|(_, of, ..)| *of == source).count();
         let held_max = candidates.iter().map(|(_, of, ..)| held(*of)).max()?;
         let (name, _, _, since) = candidates.iter().find(|(_, of, ..)| held(*of) == held_max)?;

@@ -1,4 +1,5 @@
-//! Allowances of clients: control messages and empty frames are allowed in proportion to data; more pauses reading.
+//! A library client's allowance for control messages and empty frames grows with time and with the client's data.
+//! Reading pauses when the client has exceeded the allowance by more than a burst.
 
 #[allow(dead_code, reason = "other test programs use the rest")]
 mod pair;

@@ -1,4 +1,4 @@
-//! A server acknowledges requests to a helper that has requested it.
+//! A server confirms received requests by *acknowledge* to a helper that has enabled this.
 
 #[allow(dead_code, reason = "its events are for other test programs")]
 mod pair;

@@ -3,9 +3,10 @@ use core::time::Duration;
 
 use spillway_transport::Time;
 
-/// Timers of one duration, each with an item. A timer cannot be stopped: when it ends, the caller checks whether it is
-/// still needed. Timers that are not needed are removed when the queue has become more than twice as long as the number
-/// of needed ones. Methods take constant time; `start` takes it on average.
+/// Timers of one duration, each with an item. A timer cannot be stopped: when a timer ends, the caller checks whether
+/// its item still needs it. [`start`](Self::start) removes timers that are not needed whenever the queue has become
+/// about twice as long as after the last removal. Methods take constant time; `start` and
+/// [`poll_needed_timeout`](Self::poll_needed_timeout) take constant time on average.
 #[derive(Debug)]
 pub struct TimerQueue<T> {
     delay: Duration,
@@ -22,8 +23,8 @@ impl<T> TimerQueue<T> {
         TimerQueue { delay, queue: VecDeque::new(), prune_at: TimerQueue::<T>::PRUNE_MIN }
     }
 
-    /// Starts a timer. `now` must not be earlier than that of the last start. `is_needed` tests whether another timer
-    /// is still needed: if at most `n` are needed at a time, the queue holds at most 64 + 2 `n` timers.
+    /// Starts a timer. `now` must not be earlier than in the last call. `is_needed` tests whether an earlier timer is
+    /// still needed: if at most `n` are needed at a time, the queue holds at most 64 + 2 `n` timers.
     pub fn start(&mut self, now: Time, item: T, is_needed: impl Fn(&T) -> bool) {
         if self.queue.len() >= self.prune_at {
             self.queue.retain(|(_, item)| is_needed(item));

@@ -2,27 +2,27 @@
 
 use spillway_wire::load::LoadReport;
 
-/// Maximum number of helpers to ask at a time. More than a few gain nothing (Mitzenmacher 2001, "The power of two
-/// choices in randomized load balancing").
+/// Maximum number of helpers that a client queries at a time. More than a few gain nothing (Mitzenmacher 2001, "The
+/// power of two choices in randomized load balancing").
 pub const ASKED_MAX: usize = 8;
 
-/// The default number of helpers to ask.
+/// The default number of helpers that a client queries.
 pub const ASKED_DEFAULT: usize = 2;
 
 /// The outcome of the load queries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// The helper at this place among those asked is the least loaded.
+    /// The helper at this place among those queried is the least loaded.
     Lowest(usize),
-    /// No helper has answered, perhaps because datagrams are filtered: the place of a random one of those asked.
+    /// No helper has replied, perhaps because datagrams are filtered: the place of a random one of those queried.
     Unanswered(usize),
-    /// All answers refuse clients; a helper without an answer counts as full (§5.2).
+    /// No helper that has replied accepts clients; a helper without a reply counts as full (§5.2).
     AllFull,
     /// No helper is known.
     NoHelpers,
 }
 
-/// The helpers asked and their answers.
+/// The queried helpers and their replies.
 #[derive(Clone, Debug)]
 pub struct Choice {
     asked: [Asked; ASKED_MAX],
@@ -51,7 +51,7 @@ impl Choice {
         choice
     }
 
-    /// The helpers to ask, by index, in the order of their places.
+    /// The helpers to query, by index, in the order of their places.
     pub fn asked(&self) -> impl ExactSizeIterator<Item = usize> + '_ {
         self.asked[..self.count].iter().map(|asked| asked.helper)
     }
@@ -61,24 +61,24 @@ impl Choice {
         self.asked().nth(place)
     }
 
-    /// The helper at this place has answered. Only a helper's first answer counts.
+    /// The helper at this place has replied. Only a helper's first reply counts.
     pub fn answered(&mut self, place: usize, load: LoadReport) {
         if let Some(asked) = self.asked[..self.count].get_mut(place) {
             asked.answer.get_or_insert(load);
         }
     }
 
-    /// Whether all helpers have answered, so that waiting gains nothing.
+    /// Whether all queried helpers have replied, so that waiting gains nothing.
     pub fn is_complete(&self) -> bool {
         self.unanswered() == 0
     }
 
-    /// The number of helpers that have not answered.
+    /// The number of queried helpers that have not replied.
     pub fn unanswered(&self) -> usize {
         self.asked[..self.count].iter().filter(|asked| asked.answer.is_none()).count()
     }
 
-    /// Decides by the answers received so far. Ties are broken at random.
+    /// Decides by the replies received so far. Ties are broken at random.
     pub fn decide(&self, random: &mut impl FnMut() -> f64) -> Decision {
         if self.count == 0 {
             return Decision::NoHelpers;
@@ -110,10 +110,10 @@ impl Choice {
     }
 }
 
-/// Estimate of a helper's load including clients that have asked and not connected yet. If all clients that ask at the
-/// same moment compared exact figures, all would choose the same, slightly less loaded helper. So the tentative load
-/// counts with a random factor from −1.5 to 3.5, with mean 1. The factor's range, 5, is 2.5 times the range of the
-/// arrivals: between 0 and 2 times the tentative load with two helpers asked.
+/// Estimate of a helper's load including clients that have sent a query and not connected yet. If all clients that send
+/// queries at the same moment compared exact figures, all would choose the same, slightly less loaded helper. So the
+/// tentative load counts with a random factor from −1.5 to 3.5, with mean 1. The factor's range, 5, is 2.5 times the
+/// range of the arrivals, which is 0 to 2 times the tentative load if each client queries two helpers.
 fn estimated_load(load: &LoadReport) -> f64 {
     let random = f64::from(load.random) / f64::from(u16::MAX);
     f64::from(load.load) + f64::from(load.tentative) * (5.0 * random - 1.5)
@@ -134,13 +134,11 @@ mod tests {
 
     use super::*;
 
-    /// Returns these numbers again and again.
     fn repeating(numbers: &[f64]) -> impl FnMut() -> f64 + '_ {
         let mut all = numbers.iter().cycle();
         move || *all.next().unwrap()
     }
 
-    /// Returns a pseudo-random sequence of numbers.
     fn pseudo_random() -> impl FnMut() -> f64 {
         let mut state = 1_u64;
         move || {
@@ -162,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn different_helpers_are_asked_with_equal_probability() {
+    fn different_helpers_are_queried_with_equal_probability() {
         let mut random = pseudo_random();
         let mut times = [0; 5];
         for _ in 0..5000 {
@@ -190,7 +188,7 @@ mod tests {
         assert_eq!(
             decide(&choice_of_two(Some(load(900_000)), None)),
             Decision::Lowest(0),
-            "a silent helper counts as full"
+            "a helper without a reply should count as full"
         );
         for unavailable in [
             LoadReport { full: true, ..load(0) },
@@ -205,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn without_answers_a_random_helper_is_chosen() {
+    fn without_replies_a_random_helper_is_chosen() {
         let choice = choice_of_two(None, None);
         assert!(!choice.is_complete());
         assert_eq!(choice.decide(&mut || 0.2), Decision::Unanswered(0));
@@ -213,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn ties_are_broken_at_random_and_second_answers_are_ignored() {
+    fn ties_are_broken_at_random_and_second_replies_are_ignored() {
         let mut choice = choice_of_two(Some(load(5)), Some(load(5)));
         choice.answered(1, load(0));
         choice.answered(7, load(0));
@@ -222,7 +220,7 @@ mod tests {
         for _ in 0..1000 {
             match choice.decide(&mut random) {
                 Decision::Lowest(place) => times[place] += 1,
-                decision => panic!("two answers lead to {decision:?}"),
+                decision => panic!("two replies should give Lowest, not {decision:?}"),
             }
         }
         assert!(times.iter().all(|times| (430..570).contains(times)), "{times:?}");

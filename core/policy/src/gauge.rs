@@ -21,11 +21,11 @@ const COST_CLIENTS_MIN: f64 = 4.0;
 /// Cost of a client, as a share of a core: the estimate before any measurement, and the maximum of a measured cost.
 const COST_INITIAL: f64 = 1.0 / 2_000.0;
 const COST_MAX: f64 = 1.0 / 20.0;
-/// A client that has not connected this long after its load query has chosen another helper.
+/// A client that has not connected this long after its load query counts as a client of another helper.
 const TENTATIVE_TIME: Duration = Duration::from_millis(100);
 /// Maximum number of remembered queries; further ones are answered but not counted.
 const TENTATIVE_MAX: usize = 4096;
-/// The weight of a query by a client that asked only this helper.
+/// The weight of a query by a client that queried only this helper.
 const WEIGHT_ONE: u64 = 1 << 16;
 
 /// One thread's capacity of each resource.
@@ -66,7 +66,8 @@ pub struct Gauge {
     /// Cost of one client as a share of the core and of the network.
     cpu_cost: f64,
     network_cost: f64,
-    /// Clients that have asked and may connect, in the order of the times at which they are no longer expected.
+    /// Clients that have sent a load query and may connect, in the order of the times at which they are no longer
+    /// expected.
     asked: VecDeque<Asked>,
     /// The sum of the weights in `asked`.
     expected: u64,
@@ -133,7 +134,8 @@ impl Gauge {
         }
     }
 
-    /// A client has asked `asked` helpers, and connects here with probability 1 / `asked`. Repeated queries count once.
+    /// A client has sent load queries to `asked` helpers, of which this is one, and connects here with probability 1 /
+    /// `asked`. Repeated queries count once.
     pub fn client_asked(&mut self, now: Time, client: SocketAddr, asked: u8) {
         self.forget(now);
         let client = address_hash(client);
@@ -265,14 +267,14 @@ mod tests {
         let load = gauge.load(at(3_000), 100, 10);
         assert_eq!((load.cpu, load.network, load.connections, load.memory), (500, 200, 10, 10));
         assert!((499_000..500_001).contains(&load.load), "{load:?}");
-        assert_eq!(gauge.load(at(3_000), 100, 900).load, 900_000, "memory counts without smoothing");
+        assert_eq!(gauge.load(at(3_000), 100, 900).load, 900_000, "memory should count without smoothing");
         let mut gauge = Gauge::new(CAPACITY, 1);
         use_up(&mut gauge, 3_000, 0.1, 5_000_000.0, 100);
-        assert_eq!(gauge.load(at(3_000), 100, 0).network, 1_000, "a share is at most 1,000 per mille");
+        assert_eq!(gauge.load(at(3_000), 100, 0).network, 1_000, "a share should be at most 1,000 per mille");
         let mut gauge = Gauge::new(Capacity { cpu: 0.5, network: None, ..CAPACITY }, 1);
         use_up(&mut gauge, 3_000, 0.25, 5_000_000.0, 100);
         let load = gauge.load(at(3_000), 100, 0);
-        assert_eq!((load.cpu, load.network), (500, 0), "half of the half core; network unknown");
+        assert_eq!((load.cpu, load.network), (500, 0), "a quarter of a core should be half of the half core");
     }
 
     #[test]
@@ -298,28 +300,28 @@ mod tests {
         assert!((198..=200).contains(&cpu(&mut gauge, 100)));
         assert!((395..=400).contains(&cpu(&mut gauge, 200)), "0.2 % each: {}", cpu(&mut gauge, 200));
         assert!((95..=105).contains(&cpu(&mut gauge, 50)));
-        assert_eq!(cpu(&mut Gauge::new(CAPACITY, 1), 200), 100, "200 clients at the initial cost");
+        assert_eq!(cpu(&mut Gauge::new(CAPACITY, 1), 200), 100, "200 clients should have the initial cost");
     }
 
     #[test]
-    fn client_that_asked_is_expected_until_it_connects_or_100_ms_have_passed() {
+    fn client_that_sent_a_query_is_expected_until_it_connects_or_100_ms_have_passed() {
         let mut gauge = Gauge::new(CAPACITY, 1);
         let tentative = |gauge: &mut Gauge, ms| gauge.load(at(ms), 0, 0).tentative;
         (0..10).for_each(|port| gauge.client_asked(at(0), client(port), 2));
         assert_eq!(
             tentative(&mut gauge, 1),
             2_500,
-            "ten clients with probability 1/2, each at 1/2000 of a core"
+            "ten clients should count with probability 1/2 and 1/2000 of a core each"
         );
         gauge.client_asked(at(2), client(3), 2);
-        assert_eq!(tentative(&mut gauge, 2), 2_500, "a repeated query counts once");
+        assert_eq!(tentative(&mut gauge, 2), 2_500, "a repeated query should count once");
         gauge.client_connected(at(3), client(3));
         gauge.client_connected(at(3), client(3));
         gauge.client_connected(at(3), client(77));
         assert_eq!(tentative(&mut gauge, 3), 2_250);
         gauge.client_asked(at(50), client(20), 1);
         assert_eq!(tentative(&mut gauge, 99), 2_750);
-        assert_eq!(tentative(&mut gauge, 100), 500, "the first queries are 100 ms old");
+        assert_eq!(tentative(&mut gauge, 100), 500, "queries should count for 100 ms");
         assert_eq!(tentative(&mut gauge, 150), 0);
         assert!(gauge.asked.is_empty());
     }

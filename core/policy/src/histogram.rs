@@ -30,7 +30,6 @@ pub(crate) fn bucket(latency: Duration) -> usize {
     (doublings as usize * LINEAR) + within as usize
 }
 
-/// The smallest latency of a bucket, µs.
 fn lowest_us(bucket: usize) -> u64 {
     let doublings = (bucket / LINEAR).saturating_sub(1);
     ((bucket - doublings * LINEAR) as u64) << doublings

@@ -1,7 +1,6 @@
 //! A rate limit on moves, with jittered intervals.
 //!
-//! Each move costs the server a connection, so a burst of moves prolongs the overload by another second. Intervals of
-//! about 100 µs were best in our measurements (`docs/measurements.md`).
+//! Each move costs the server a new connection, so a burst of moves would prolong the overload.
 
 use core::time::Duration;
 
@@ -96,6 +95,6 @@ mod tests {
         let coarse = passed(5_000, (0..1_000_000).step_by(4_000));
         assert!((4_400..=5_000).contains(&coarse.len()), "{}", coarse.len());
         let after_idle = passed(5_000, [0, 60_000_000].into_iter());
-        assert_eq!(after_idle, [0, 60_000_000], "one move after the idle time");
+        assert_eq!(after_idle, [0, 60_000_000], "one move should follow the idle time");
     }
 }

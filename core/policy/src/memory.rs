@@ -81,8 +81,8 @@ impl Unread {
         Unread { mark: 0, since: now }
     }
 
-    /// `sent`: stream offset of all bytes for the client. Its host has taken all but `waiting` of them. The age stays
-    /// small for a client that keeps up, and grows for one that reads too slowly.
+    /// `sent`: stream offset of all bytes for the client, of which the client's host has taken all but `waiting`. The
+    /// age stays small for a client that keeps up, and grows for one that reads too slowly.
     pub fn note(&mut self, now: Time, sent: u64, waiting: usize) {
         if sent.saturating_sub(waiting as u64) >= self.mark {
             *self = Unread { mark: sent, since: now };
@@ -95,8 +95,8 @@ impl Unread {
     }
 }
 
-/// Rank of a client for closing, highest first: held bytes × age of unread bytes; where equal, held bytes. Ages above 2
-/// s count as 2 s.
+/// Rank of a client for closing, highest first: held bytes × age of unread bytes; where equal, held bytes. Ages above
+/// 2 s count as 2 s.
 pub fn closing_rank(bytes: usize, age: Duration) -> (u128, usize) {
     const AGE_MAX: Duration = Duration::from_secs(2);
     (bytes as u128 * age.min(AGE_MAX).as_micros(), bytes)
@@ -117,8 +117,8 @@ impl fmt::Display for MemoryReset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "memory is short (this thread's share of max_memory is {} KiB) and it held {} KiB that it had not read for \
-             {:.1} s: have it read its replies, or raise max_memory",
+            "memory is short (this thread's share of max_memory is {} KiB) and the client held {} KiB that it had not \
+             read for {:.1} s: let the client read its replies sooner, or raise max_memory",
             self.limit_bytes / 1024,
             self.held_bytes / 1024,
             self.unread.as_secs_f64()
@@ -135,7 +135,7 @@ mod tests {
         let mut bound = MemoryBound::new(800);
         assert!(!bound.judge(600) && !bound.is_scarce());
         assert!(bound.judge(601) && bound.is_scarce() && !bound.is_exceeded(601));
-        assert!(!bound.judge(501) && bound.is_scarce(), "501 is above five eighths");
+        assert!(!bound.judge(501) && bound.is_scarce(), "memory should stay scarce above five eighths");
         assert!(bound.judge(500) && !bound.is_scarce());
     }
 
@@ -165,8 +165,8 @@ mod tests {
     #[test]
     fn rank_is_held_bytes_times_age_then_held_bytes() {
         let rank = |bytes, ms| closing_rank(bytes, Duration::from_millis(ms));
-        assert!(rank(100_000, 500) > rank(500_000, 5), "a large reply that was just sent ranks below");
-        assert!(rank(500_000, 3_000) > rank(100_000, 60_000), "beyond 2 s only bytes count");
-        assert!(rank(2, 0) > rank(1, 0), "with age 0 only bytes count");
+        assert!(rank(100_000, 500) > rank(500_000, 5), "a large reply that was just sent should rank below");
+        assert!(rank(500_000, 3_000) > rank(100_000, 60_000), "beyond 2 s only bytes should count");
+        assert!(rank(2, 0) > rank(1, 0), "with age 0 only bytes should count");
     }
 }

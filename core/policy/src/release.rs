@@ -1,10 +1,11 @@
 //! When a server no longer needs help: the server's side (PostMan §5.3).
 //!
 //! The server sends its helped sessions back, spread over time, when throughput *and* latency have been low for a
-//! while. Neither alone is enough: latency is low because helpers help, and throughput is also low after clients have
-//! given up. Throughput is compared with the rate at which help began, or with a configured capacity, but not with the
-//! capacity of a helped server, because batches hide the cost of packets. While sessions return, a look may stop the
-//! release; when load comes back soon afterwards, the next release waits longer.
+//! while. Neither alone is enough: latency may be low only because helpers relieve the server, and throughput is also
+//! low after clients have given up. Throughput is compared with the rate at which help began, or with a configured
+//! capacity, but not with the capacity of a helped server, because batches hide the cost of packets. While sessions
+//! return, each look at the measurements may stop the release. When load comes back soon after a release, the next
+//! release waits longer.
 
 mod schedule;
 
@@ -34,7 +35,8 @@ pub struct ReleaseSettings {
     /// Where CPU use is known, sessions return only if the present use and the estimate for direct load are at most
     /// this percentage. 1 to 100, default 60.
     pub busy_percent_max: u32,
-    /// How long both must be low. 1 ms to 50 days, default 10 s. Doubles when a release stops or load comes back soon.
+    /// How long throughput and latency must be low. 1 ms to 50 days, default 10 s. Doubles when a release stops or load
+    /// comes back soon.
     pub low_for: Duration,
     /// Maximum of the doubled `low_for`. Default 10 min.
     pub low_for_max: Duration,
@@ -108,7 +110,7 @@ pub enum Stop {
     Throughput,
     /// Latency is not low any more.
     Latency,
-    /// The CPU is busy.
+    /// CPU use, or the estimate for direct load, is above `busy_percent_max`.
     Busy,
 }
 
@@ -137,7 +139,7 @@ pub enum ReleaseNotice {
         /// How long both must be low before the next release.
         low_for: Duration,
     },
-    /// No session is helped any more.
+    /// All helped sessions have returned or ended.
     Ends,
     /// Help was called again soon after the release.
     TooSoon {
@@ -196,7 +198,7 @@ pub struct ReleaseCounters {
 const RATES: usize = 10;
 /// Help has begun when more than one request in this many is helped.
 const HELPED_ONE_IN: u64 = 10;
-/// Consecutive looks with load that is not low before a release stops: a single one may be chance.
+/// Number of consecutive looks with load that is not low after which a release stops: a single one may be chance.
 const STOP_LOOKS: u32 = 2;
 /// Without a known rate or capacity, throughput is low up to one in this many of the highest helped rate.
 const QUIET_ONE_IN: u64 = 10;
@@ -288,8 +290,8 @@ impl Release {
         }
     }
 
-    /// Whether to send *drain* to any one helped session now. Call until false, after each look and at
-    /// [`poll_timeout`](Self::poll_timeout).
+    /// Whether to send *drain* now to one helped session of the caller's choice. Call until false, after each look and
+    /// at [`poll_timeout`](Self::poll_timeout).
     pub fn poll_drain(&mut self, now: Time) -> bool {
         let Some((left, limiter)) = &mut self.draining else { return false };
         if *left == 0 || !limiter.take_at_random(now, &mut self.random) {
@@ -317,7 +319,8 @@ impl Release {
         &self.counters
     }
 
-    /// Requests a second up to which throughput is low; `None` before any helped request without a configured capacity.
+    /// Requests a second up to which throughput is low; `None` if no capacity is configured and no request has been
+    /// helped yet.
     pub fn low_per_s(&self) -> Option<u64> {
         let percent = u64::from(self.settings.low_percent);
         match self.settings.capacity_per_s.or(self.help_began_per_s) {

@@ -123,6 +123,6 @@ mod tests {
         current.set(Time::ZERO + SECOND, Override::On, None);
         assert_eq!(current.at(Time::ZERO + SECOND * 9999), Override::On);
         current.set(Time::ZERO, Override::Auto, Some(SECOND));
-        assert_eq!(current.until(), None, "auto has no time limit");
+        assert_eq!(current.until(), None, "auto should have no time limit");
     }
 }

@@ -14,7 +14,7 @@ pub struct SheddingSettings {
     pub below: f64,
     /// How long the load must have been at least `above` before shedding begins.
     pub patience: Duration,
-    /// Interval of looks, long enough for the effect of the last one to show.
+    /// Interval of looks, which evaluate the load; long enough for the effect of the last shedding to show.
     pub look: Duration,
     /// Share of the clients to shed at each look; at least one client.
     pub share: f64,
@@ -135,8 +135,8 @@ mod tests {
     fn looks_are_a_second_apart_and_shed_at_least_one_client() {
         let mut shedding = Shedding::new(SheddingSettings::default());
         let shed: u32 = (0..5_000).step_by(10).map(|ms| shedding.look(at(ms), 1.0, || 3)).sum();
-        assert_eq!(shed, 2, "at 3 s and 4 s");
-        assert_eq!(shedding.look(at(6_000), 1.0, || 0), 0, "no client to shed");
+        assert_eq!(shed, 2, "one client should be shed at 3 s and one at 4 s");
+        assert_eq!(shedding.look(at(6_000), 1.0, || 0), 0);
     }
 
     #[test]
@@ -147,7 +147,7 @@ mod tests {
             shedding.look(at(second * 1000), 1.0, || 100);
         }
         assert_eq!(shedding.look(at(4_000), 0.5, || 100), 0);
-        assert!(shedding.is_full(at(12_999), 0.5), "within `hold` after the last shedding");
+        assert!(shedding.is_full(at(12_999), 0.5), "`hold` should count from the last shedding");
         assert!(!shedding.is_full(at(13_000), 0.5));
     }
 

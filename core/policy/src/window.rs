@@ -11,7 +11,6 @@ use spillway_transport::Time;
 
 use crate::histogram::{BUCKETS, Histogram, bucket};
 
-/// The replies of one slice of time.
 #[derive(Clone, Debug)]
 struct Slice {
     counts: [u32; BUCKETS],
@@ -144,11 +143,11 @@ mod tests {
         window.advance(at(999));
         assert_eq!((window.count(), window.late()), (2, 1));
         window.advance(at(1000));
-        assert_eq!((window.count(), window.late()), (1, 0), "the first slice has left");
+        assert_eq!((window.count(), window.late()), (1, 0), "the first slice should have left the window");
         window.advance(at(900_000));
         assert_eq!((window.count(), window.merged().quantile(990)), (0, None));
         window.record(at(3), MS);
-        assert_eq!(window.count(), 1, "a time before the present counts as the present");
+        assert_eq!(window.count(), 1, "a reply of an earlier time should count in the present slice");
     }
 
     #[test]
@@ -172,6 +171,6 @@ mod tests {
         window.clear();
         assert_eq!((window.count(), window.late(), window.recent(9)), (0, 0, (0, 0)));
         let longest = Window::new(MS, Duration::MAX, Duration::ZERO);
-        assert_eq!(longest.length(), MS * 100, "at most 100 slices");
+        assert_eq!(longest.length(), MS * 100, "the window should have at most 100 slices");
     }
 }

@@ -1,4 +1,4 @@
-//! When a group calls for help and gives it up. Latencies are measured against the default SLA of 1 ms.
+//! When a group moves to helpers and back. Latencies are measured against the default SLA of 1 ms.
 
 mod trace;
 
@@ -44,7 +44,7 @@ fn only_canaries_move_when_that_relieves_the_server() {
     group.run_queue(30_000, |ms| if ms < 5_200 { 1.05 } else { 0.93 });
     group.print();
     assert_eq!(group.labels()[..2], ["canaries_move", "calm_again"]);
-    assert!(group.helped() >= 20, "the canaries stay helped");
+    assert!(group.helped() >= 20, "the canaries should stay helped");
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn calm_causes_no_release_after_the_helped_members_have_left() {
     group.leave(Carrier::Direct, 200);
     group.run_queue(60_000, |_| 0.4);
     group.print();
-    assert_eq!(group.labels().len(), decisions, "no member is left to release");
+    assert_eq!(group.labels().len(), decisions, "a group without helped members should not be released");
 }
 
 #[test]
@@ -88,13 +88,13 @@ fn back_off_grows_while_help_does_not_cure_the_server() {
     assert_eq!(labels[..3], ["canaries_move", "rest_moves", "backs_off"]);
     assert!(
         group.times_of("rest_moves").len() <= 2,
-        "all members move once, and once more after the longest back-off of ten minutes"
+        "all members should move once, and once more after the longest back-off of ten minutes"
     );
     let back_offs = group.times_of("backs_off");
     let waits: Vec<u64> = back_offs.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!(waits.len() >= 4, "{waits:?}");
     for pair in waits[..4].windows(2) {
-        assert!(pair[1] * 10 > pair[0] * 11, "each wait is longer than the last: {waits:?}");
+        assert!(pair[1] * 10 > pair[0] * 11, "each wait should be longer than the last: {waits:?}");
     }
     assert!(group.moves() <= 60 * 4 + 60, "{} moves of 60 in 20 minutes", group.moves());
     assert_eq!(group.helped(), 0);
@@ -120,7 +120,7 @@ fn slow_helper_gets_only_canaries() {
     group.run(12_000, worse);
     group.print();
     assert_eq!(group.labels(), ["canaries_move", "backs_off"]);
-    assert!(group.moves() <= 22, "5 % of the members move, and return: {}", group.moves());
+    assert!(group.moves() <= 22, "5 % of the members should move, and return: {}", group.moves());
     assert_eq!(group.helped(), 0);
 }
 
@@ -168,7 +168,7 @@ fn unanswered_requests_prevent_a_release() {
         (requests % 50 == 0).then_some(WITHIN_SLA)
     });
     group.print();
-    assert!(group.times_of("released").is_empty(), "a release despite unanswered requests");
+    assert!(group.times_of("released").is_empty(), "unanswered requests should prevent a release");
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn silent_server_counts_as_late() {
     let mut alone = Group::new(1, 40, ActivationSettings { canary_percent: 100, ..Default::default() }, 3);
     alone.run(2_000, always(WITHIN_SLA));
     alone.run(5_000, |_, _| None);
-    assert_eq!(alone.labels().first(), Some(&"rest_moves"), "one waiting request is enough");
+    assert_eq!(alone.labels().first(), Some(&"rest_moves"), "one waiting request should suffice");
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn server_drain_ends_help_and_calm_at_an_unchanged_request_rate_does_not() {
         requests += 1;
         Some(if requests % 2 == 0 { WITHIN_SLA } else { 200 * US })
     });
-    assert_eq!(alone.helped(), 200, "the request rate is still that at which help was called");
+    assert_eq!(alone.helped(), 200, "the group should stay helped at the request rate at which it moved");
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn idle_group_returns_and_then_needs_no_timeout() {
     }
     group.print();
     assert_eq!((group.helped(), group.labels().last()), (0, Some(&"released")));
-    assert_eq!(group.activation.poll_timeout(), None, "an idle direct group needs no looks");
+    assert_eq!(group.activation.poll_timeout(), None, "an idle direct group should need no looks");
 }
 
 #[test]
@@ -314,8 +314,8 @@ fn many_processes_with_one_connection_each_do_not_move_at_once() {
         "{} moves, {early} in the first 200 ms, at most {busiest} in 100 ms, {first} to {last} ms",
         moves_ms.len()
     );
-    assert!((5..=60).contains(&early), "moves in the first 200 ms, expected a few percent: {early}");
-    assert!(busiest <= 260, "{busiest} of 400 moved within the same 100 ms");
+    assert!((5..=60).contains(&early), "a few percent should move in the first 200 ms: {early}");
+    assert!(busiest <= 260, "not all 400 should move within the same 100 ms: {busiest}");
     let helped: usize = groups.iter().map(Group::helped).sum();
     assert!(helped >= 380 && last_late_ms < 4_300, "{helped} helped, late until {last_late_ms}");
     assert!(groups.iter().all(|group| group.moves_max() <= 2));
@@ -328,22 +328,22 @@ fn override_replaces_the_policy_at_any_stage() {
         group.run(1_000, always(WITHIN_SLA));
         group.set_override(Override::On, None);
         group.run(2_000, always(WITHIN_SLA));
-        assert_eq!(group.helped(), 50, "on: helped although no member is late");
+        assert_eq!(group.helped(), 50, "on: all should be helped although no member is late");
         group.run(8_000, |_, carrier| Some(if carrier == Carrier::Helped { 50 * MS } else { WITHIN_SLA }));
-        assert_eq!(group.helped(), 50, "on: helped although helpers are slow");
+        assert_eq!(group.helped(), 50, "on: all should be helped although helpers are slow");
         group.set_override(Override::Off, None);
         // Each seed sets the next override at a different stage.
         group.run(8_000 + 137 * seed, always(WITHIN_SLA));
         group.run(20_000, always(50 * MS));
-        assert_eq!(group.helped(), 0, "off: direct although all are late");
+        assert_eq!(group.helped(), 0, "off: all should be direct although all are late");
         group.set_override(Override::Auto, None);
         group.run_queue(30_000, |_| 1.5);
-        assert_eq!(group.helped(), 50, "auto: the policy decides");
+        assert_eq!(group.helped(), 50, "auto: the policy should decide");
         group.set_override(Override::Off, Some(Duration::from_secs(5)));
         group.run_queue(34_900, |_| 1.5);
         assert_eq!(group.helped(), 0);
         group.run_queue(38_000, |_| 1.5);
-        assert_eq!(group.helped(), 50, "the override has ended");
+        assert_eq!(group.helped(), 50, "the override should end after 5 s");
         assert_eq!(group.counters().overrides, 4);
     }
 }
@@ -359,7 +359,7 @@ fn member_joined_without_helpers_is_helped_when_one_is_known() {
         group.activation.set_helpers_available(false);
         assert_eq!(group.join(), Carrier::Direct);
         group.run_queue(8_000, |_| 1.5);
-        assert_eq!(group.helped(), 50, "no helper is known");
+        assert_eq!(group.helped(), 50, "the new member should be direct while no helper is known");
         group.activation.set_helpers_available(true);
         group.run_queue(9_000, |_| 1.5);
         assert_eq!(group.helped(), 51, "override {relief}");
@@ -385,7 +385,7 @@ fn members_join_on_the_carrier_of_the_group() {
 }
 
 #[test]
-fn server_drain_calls_for_help_or_ends_it() {
+fn server_drain_moves_direct_members_to_helpers_and_helped_ones_back() {
     let mut group = group(100);
     group.run(2_000, always(WITHIN_SLA));
     group.server_drains(Carrier::Direct, 100);
@@ -394,7 +394,7 @@ fn server_drain_calls_for_help_or_ends_it() {
     while group.now_ms < 60_000 {
         group.step_without_requests();
     }
-    assert_eq!(group.helped(), 100, "only the server ends help that it asked for");
+    assert_eq!(group.helped(), 100, "only the server should end help that it has requested");
     group.server_drains(Carrier::Helped, 100);
     group.run(61_000, always(WITHIN_SLA));
     assert_eq!((group.helped(), group.labels()), (0, vec!["server_asks", "released"]));
@@ -419,5 +419,5 @@ fn each_request_given_up_counts_also_when_several_waited_on_one_connection() {
     assert_eq!(activation.counters().gave_up, 3);
     activation.leave(Time(1_000_000_000), member);
     activation.record_given_up(Time(1_000_000_000), member, Duration::from_secs(1));
-    assert_eq!(activation.counters().gave_up, 3, "the member has left and has no request");
+    assert_eq!(activation.counters().gave_up, 3, "a member that has left should not count");
 }

@@ -68,7 +68,7 @@ impl TentativeUse {
 }
 
 enum Event {
-    Ask(usize),
+    SendQueries(usize),
     Query { client: usize, place: usize },
     Reply { client: usize, place: usize, load: Box<LoadReport> },
     Connect { client: usize, helper: usize },
@@ -97,7 +97,8 @@ fn address(client: usize) -> SocketAddr {
     SocketAddr::from(([10, 0, (client >> 8) as u8, client as u8], 40_000))
 }
 
-/// Clients of the fullest helper divided by the mean, after `clients` clients, each asking two helpers, have connected.
+/// Clients of the fullest helper divided by the mean, after `clients` clients, each of which queries two helpers, have
+/// connected.
 fn max_over_mean(
     seed: u64,
     initial_clients: &[u32],
@@ -112,11 +113,11 @@ fn max_over_mean(
     let mut events = EventQueue::default();
     let mut choices: Vec<Option<Choice>> = (0..clients).map(|_| None).collect();
     for client in 0..clients {
-        events.push(start + arrival_time.mul_f64(random.unit()), Event::Ask(client));
+        events.push(start + arrival_time.mul_f64(random.unit()), Event::SendQueries(client));
     }
     while let Some((now, event)) = events.pop() {
         match event {
-            Event::Ask(client) => {
+            Event::SendQueries(client) => {
                 let choice = Choice::new(helpers.len(), 2, &mut || random.unit());
                 for place in 0..choice.asked().len() {
                     events.push(now + delay(&mut random, 50, 400), Event::Query { client, place });
@@ -124,21 +125,23 @@ fn max_over_mean(
                 choices[client] = Some(choice);
             }
             Event::Query { client, place } => {
-                let choice = choices[client].as_ref().expect("choice of a client that has asked");
-                let helper = &mut helpers[choice.helper(place).expect("helper at a valid place")];
+                let choice =
+                    choices[client].as_ref().expect("a client should have chosen helpers before it queries");
+                let helper =
+                    &mut helpers[choice.helper(place).expect("a queried place should have a helper")];
                 helper.run(now);
                 helper.gauge.client_asked(now, address(client), choice.asked().len() as u8);
                 let load = Box::new(tentative_use.apply(helper.gauge.load(now, helper.clients, 0)));
                 events.push(now + delay(&mut random, 50, 2_000), Event::Reply { client, place, load });
             }
             Event::Reply { client, place, load } => {
-                let choice = choices[client].as_mut().expect("choice of a client that has asked");
+                let choice = choices[client].as_mut().expect("a reply should follow a query");
                 choice.answered(place, *load);
                 if choice.is_complete() {
                     let Decision::Lowest(place) = choice.decide(&mut || random.unit()) else {
                         panic!("a helper that is not full should be chosen");
                     };
-                    let helper = choice.helper(place).expect("helper at a valid place");
+                    let helper = choice.helper(place).expect("the chosen place should have a helper");
                     events.push(now + delay(&mut random, 100, 1_000), Event::Connect { client, helper });
                 }
             }

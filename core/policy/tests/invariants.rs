@@ -151,7 +151,7 @@ impl Model {
                 }
             }
         }
-        panic!("more than 10,000 timeouts in {ms} ms");
+        panic!("{ms} ms should need at most 10,000 timeouts");
     }
 
     fn poll(&mut self) {
@@ -160,18 +160,21 @@ impl Model {
                 Order::ToHelper(member) => (member, Carrier::Helped),
                 Order::Direct(member) => (member, Carrier::Direct),
             };
-            assert!(self.members.contains(&member), "an order for a connection that has left");
-            assert_ne!(self.carriers[&member], carrier, "an order to the present carrier");
+            assert!(self.members.contains(&member), "a connection that has left should get no order");
+            assert_ne!(self.carriers[&member], carrier, "no order should lead to the present carrier");
             let timeout_us = self.activation.settings().order_timeout.as_micros() as u64;
             if let Some((_, ordered_us)) = self.orders.insert(member, (carrier, self.now_us)) {
-                assert!(self.now_us - ordered_us >= timeout_us, "a second order while one is under way");
+                assert!(
+                    self.now_us - ordered_us >= timeout_us,
+                    "a member should have one order at a time, until its timeout"
+                );
             }
             self.order_times_us.push(self.now_us);
             let last_second =
                 self.order_times_us.iter().rev().take_while(|us| self.now_us - **us < 1_000_000);
             assert!(
                 last_second.count() <= self.moves_per_s_max as usize,
-                "more than {} moves in a second",
+                "at most {} moves should be ordered in a second",
                 self.moves_per_s_max
             );
         }

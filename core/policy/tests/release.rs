@@ -65,7 +65,7 @@ impl Server {
 fn low_throughput_and_latency_release_sessions_gradually() {
     let mut server = Server::during_a_relieved_burst();
     server.run(10, 5_000, LOW, None);
-    assert!(server.notices.is_empty() && server.helped == 200, "low for 10 s is not long enough");
+    assert!(server.notices.is_empty() && server.helped == 200, "the first 10 s should not be long enough");
     server.run(10, 5_000, LOW, None);
     let [ReleaseNotice::Begins { sessions: 200, per_s: 5_000, low_per_s: 6_000, .. }, ReleaseNotice::Ends] =
         server.notices[..]
@@ -99,17 +99,17 @@ fn low_throughput_or_low_latency_alone_releases_no_session() {
         server.run(9, 5_000, LOW, None);
         server.run(1, 9_000, LOW, None);
     }
-    assert!(server.notices.is_empty(), "low for 9 s at a time is not long enough");
+    assert!(server.notices.is_empty(), "9 s of low load should not be long enough");
 }
 
 #[test]
 fn high_latency_stops_a_release_and_delays_the_next() {
     let mut server = Server::during_a_relieved_burst();
     server.run(12, 5_000, LOW, None);
-    assert!((1..200).contains(&server.helped), "the release has begun and not ended");
+    assert!((1..200).contains(&server.helped), "the release should have begun and not ended");
     server.run(2, 5_000, HIGH, None);
     let helped = server.helped;
-    assert!(helped > 20, "{helped} sessions are left");
+    assert!(helped > 20, "the release should stop before its end: {helped} sessions are helped");
     let Some(ReleaseNotice::Stops { why: Stop::Latency, sessions, low_for }) = server.notices.last() else {
         panic!("{:?}", server.notices)
     };
@@ -154,7 +154,7 @@ fn early_release_doubles_the_wait_for_the_next_and_the_wait_decays() {
     assert_eq!(server.release.counters().too_soon, 8);
     server.run(6_000, 15_000, LOW, None);
     server.run(22, 5_000, LOW, None);
-    assert_eq!(server.helped, 0, "after 100 minutes the wait is the first one again");
+    assert_eq!(server.helped, 0, "after 100 minutes the wait should be as long as the first");
 }
 
 #[test]
@@ -164,9 +164,9 @@ fn cpu_use_is_estimated_for_direct_load() {
     server.run(20, 10_000, LOW, Some(98));
     server.helped = server.sessions;
     server.run(60, 8_000, LOW, Some(10));
-    assert!(server.notices.is_empty(), "direct load would use 80 % of the CPU");
+    assert!(server.notices.is_empty(), "an estimate of 80 % of the CPU should prevent a release");
     server.run(12, 5_000, LOW, Some(7));
-    assert!(server.helped < 200, "direct load would use half of the CPU");
+    assert!(server.helped < 200, "an estimate of half of the CPU should permit a release");
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn override_replaces_the_release_policy() {
     assert_eq!(server.helped, 0);
     server.helped = 5;
     server.run(10, 15_000, HIGH, Some(100));
-    assert_eq!(server.helped, 0, "off: sessions that are helped later return, too");
+    assert_eq!(server.helped, 0, "off: sessions that are helped later should return, too");
 }
 
 #[test]

@@ -31,15 +31,16 @@ impl Admission {
         if clients >= self.clients_max && !self.unauthenticated.can_evict(now) {
             return Err(Refusal::ClientsMax);
         }
-        // The clients that hold most memory were closed before this check: links or the transport hold the rest.
+        // The caller has closed the clients that hold most. If the bound is still exceeded, links or the transport hold
+        // the memory.
         if memory.is_exceeded() {
             return Err(Refusal::Memory);
         }
         Ok(())
     }
 
-    /// Call this when a client was admitted. Returns an unauthenticated client to close, if the limit on clients is
-    /// reached.
+    /// Call this before an admitted client is added. Returns an unauthenticated client to close, if the limit on
+    /// clients is reached.
     #[must_use]
     pub(crate) fn make_room(&mut self, now: Time, clients: u32) -> Option<Conn> {
         if clients >= self.clients_max { self.unauthenticated.evict(now) } else { None }

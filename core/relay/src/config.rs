@@ -30,7 +30,8 @@ pub struct Config {
     /// Limit on clients of all services together. Clients beyond it are reset.
     pub clients_max: u32,
     /// Limit on bytes of memory for waiting requests and replies of all clients, the transport's queues included.
-    /// Clients that do not read are paused at three quarters of the limit, and closed at the limit, largest first.
+    /// Above three quarters of the limit, requests of clients that do not read their replies are not read. At the
+    /// limit, the clients that hold most are closed.
     pub memory_bytes_max: usize,
     /// Initial window of a plain client: bytes of replies that its server may send ahead of the client's connection.
     /// The window grows up to [`Limits::window_bytes`] while the client reads fast enough. Fixed when the relay starts.
@@ -204,9 +205,10 @@ pub struct Timeouts {
     pub linger: Duration,
     /// Time for a client to read its replies while memory is scarce.
     pub unread: Duration,
-    /// Delay before a lost link is opened again, after the first failure. Doubles with every further failure.
+    /// Maximum delay before a lost link is opened again after the first failure; a random part of up to a half is
+    /// subtracted. Doubles with every further failure.
     pub reconnect_min: Duration,
-    /// Maximum delay before a lost link is opened again.
+    /// Maximum delay before a lost link is opened again after any number of failures.
     pub reconnect_max: Duration,
 }
 
@@ -260,7 +262,7 @@ impl fmt::Display for ConfigError {
             ),
             ConfigError::Draining => f.write_str("the helper is draining: start another one"),
             ConfigError::ListenerTwice(index) => {
-                write!(f, "listener {index} has two uses: give each service its own listeners")
+                write!(f, "listener {index} is configured twice: give each use its own listener")
             }
         }
     }

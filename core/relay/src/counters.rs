@@ -217,7 +217,7 @@ impl Refusals {
 
 /// Clients reset, by reason; see [`ResetReason`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs, reason = "each is a reason of `Cut`")]
+#[allow(missing_docs, reason = "each is a reason of `ResetReason`")]
 pub struct Resets {
     pub buffer: u64,
     pub memory: u64,

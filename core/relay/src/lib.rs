@@ -9,14 +9,14 @@
 //!
 //! | | plain client | library client |
 //! |---|---|---|
-//! | requests that a stalled link does not take | 64 KB, or the server's credit if that is less | 64 KB in all |
+//! | requests that a stalled link does not take | 64 KiB, or the server's credit if that is less | 64 KiB in all |
 //! | replies that the client does not read | its window, here and in the transport's queue each: `Config::first_window_bytes`, and up to `Limits::window_bytes` once it reads | `Config::connection_buffer_bytes`, then it is reset |
-//! | a load balancer's PROXY header | 4 KB, including requests that arrive with the header | |
+//! | a load balancer's PROXY header | 4 KiB, including requests that arrive with the header | |
 //!
-//! The bound for all clients and links is `Config::memory_bytes_max`; the links' batches may have a quarter of it.
-//! Memory is measured as allocated capacity, here and in the transport's queues. Memory becomes *scarce* at three
-//! quarters of the bound, until it is down to five eighths. While memory is scarce, a client with unread replies is
-//! paused (its requests are not read), others are granted 4 KB at a time, and a client that has not read for
+//! The bound for all clients and links is `Config::memory_bytes_max`; the links' batches may use a quarter of it.
+//! Memory is measured as allocated capacity, here and in the transport's queues. Memory is *scarce* from three quarters
+//! of the bound until use has fallen to five eighths. While memory is scarce, a client with unread replies is paused
+//! (its requests are not read), others are granted 4 KiB at a time, and a client that has not read for
 //! `Timeouts::unread` is closed. At the bound, the clients that hold most and have not read for longest are closed
 //! until an eighth is free. A client that holds nothing is never closed. Not counted: a spare buffer of up to 256 KiB
 //! and a batch of 64 KiB for each link, and tables, about 250 bytes for each connection of the transport.
@@ -26,7 +26,8 @@
 //! too high. The host must report the CPU time of the relay's thread: see [`Relay::measured`].
 //!
 //! # Time
-//! Every wait is bounded by one of [`Timeouts`]; `poll_timeout` returns the next deadline.
+//! Waits for a peer are bounded by [`Timeouts`], [`ServiceConfig::connect_timeout`] and `Limits::handshake_timeout`;
+//! `poll_timeout` returns the next deadline.
 #![no_std]
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -29,7 +29,7 @@ pub(crate) struct MarkedList<T> {
     deadlines: BTreeSet<(Time, usize)>,
     /// Spare buffer for the indexes of the next turn.
     spare: Vec<usize>,
-    /// Accesses to items, counted for tests where assertions are on.
+    /// Number of accesses to items, for tests. Counted only where assertions are on.
     accesses: Cell<u64>,
 }
 
@@ -144,7 +144,7 @@ impl<T: Turns> MarkedList<T> {
         if cfg!(debug_assertions) {
             for (index, entry) in self.entries.iter().enumerate().filter(|(_, entry)| !entry.is_marked) {
                 assert!(entry.item.is_at_rest(), "item {index} needs a turn and is not marked");
-                assert_eq!(entry.deadline, entry.item.deadline(), "deadline of item {index}");
+                assert_eq!(entry.deadline, entry.item.deadline(), "the deadline of item {index} is outdated");
             }
         }
     }
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "deadline of item 9")]
+    #[should_panic(expected = "the deadline of item 9 is outdated")]
     fn deadline_change_without_a_mark_fails_the_check() {
         let mut list = settled_list();
         list.entries[9].item.deadline = Some(Time(5));

@@ -103,6 +103,7 @@ impl Memory {
         self.bound.is_enough_closed(self.total(), age)
     }
 
+    /// Whether use is low enough for memory to be no longer scarce.
     pub(crate) fn is_calm(&self) -> bool {
         self.bound.is_calm(self.total())
     }

@@ -32,13 +32,13 @@ pub enum Notice {
     },
     /// The server rejected a key, and the next older one is tried.
     KeyRefused { service: u16, link: u16, key: KeyId },
-    /// A link that was replaced was closed, without loss.
+    /// A retired link was closed: its last client has left, or its deadline has passed.
     LinkRetired { service: u16, link: u16 },
     /// A client was rejected.
     ClientRefused { service: u16, client: SocketAddr, why: Refusal },
     /// A client was reset.
     ClientReset { service: u16, client: SocketAddr, why: ResetReason },
-    /// The server drains this link: it gets no new clients.
+    /// The server drains this link: the relay assigns no new clients to it.
     ServerDrains {
         service: u16,
         link: u16,
@@ -47,7 +47,7 @@ pub enum Notice {
     },
     /// The load was too high, and library clients were sent to other helpers.
     Shed {
-        /// Number of clients that were sent away.
+        /// Number of clients that were sent *drain*.
         clients: u32,
         /// Load in percent of the thread's capacity.
         load_percent: u32,

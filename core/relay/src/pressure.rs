@@ -1,7 +1,7 @@
 //! Schedule of the scans for clients to close while memory is scarce.
 //!
-//! Clients are not scanned while memory is sufficient. One scan at the bound frees at least an eighth of the memory, if
-//! clients hold as much.
+//! Clients are not scanned while memory is sufficient. A scan at the bound closes clients until an eighth of the memory
+//! is free, so that scans are rare.
 
 use core::time::Duration;
 

@@ -39,15 +39,21 @@ impl fmt::Display for LinkDown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LinkDown::Lost(LostReason::Refused) => {
-                f.write_str("the server refused the connection: is its link port open?")
+                f.write_str("the server refused the connection: check that its link port is open")
             }
             LinkDown::Lost(LostReason::Reset) => f.write_str("the server reset the connection"),
-            LinkDown::Lost(LostReason::TimedOut) => f.write_str("the server does not answer any more"),
-            LinkDown::Lost(LostReason::Failed) => f.write_str("the network reported an error"),
+            LinkDown::Lost(LostReason::TimedOut) => {
+                f.write_str("the server no longer answers: check that its host is up and reachable")
+            }
+            LinkDown::Lost(LostReason::Failed) => {
+                f.write_str("the network reported an error: check the server's address and the route to it")
+            }
             LinkDown::Lost(LostReason::Closed) | LinkDown::ClosedByServer => {
                 f.write_str("the server closed the connection")
             }
-            LinkDown::ConnectTimeout => f.write_str("the server did not answer within the connect timeout"),
+            LinkDown::ConnectTimeout => f.write_str(
+                "the server did not answer within the connect timeout: check that its host is up and reachable",
+            ),
             LinkDown::HostFull => {
                 f.write_str("this host cannot open another connection: raise its descriptor limit")
             }
@@ -67,7 +73,7 @@ pub enum Refusal {
     Memory,
     /// No link to the server is up.
     LinkDown,
-    /// All ids of the links are in use.
+    /// All ids of the least used link are in use.
     LinkFull,
     /// The relay or the service drains.
     Draining,
@@ -77,9 +83,9 @@ pub enum Refusal {
     Handshake(LinkError),
     /// A library client was evicted for a newer client before it had authenticated.
     Evicted,
-    /// A library client asked for a connection in the name of another address.
+    /// A library client requested a connection for an address that is not its own.
     ForeignAddress,
-    /// A library client asked for a server that this service does not relieve.
+    /// A library client requested a server that this service does not relieve.
     OtherServer,
     /// A library client has a session, and the server's version cannot carry sessions on a helper's link.
     OldServer,
@@ -148,12 +154,12 @@ impl fmt::Display for Refusal {
             Refusal::Off => f.write_str("relief of this service is off (spillway relief)"),
             Refusal::Handshake(error) => error.fmt(f),
             Refusal::Evicted => {
-                f.write_str("it had not authenticated, and was closed for a newer client at the bound")
+                f.write_str("it had not authenticated, and was closed for a newer client at the limit")
             }
             Refusal::ForeignAddress => {
-                f.write_str("it asked for a connection in the name of another address")
+                f.write_str("it requested a connection for an address that is not its own")
             }
-            Refusal::OtherServer => f.write_str("it asked for a server that this service does not relieve"),
+            Refusal::OtherServer => f.write_str("it requested a server that this service does not relieve"),
             Refusal::OldServer => {
                 f.write_str("it has a session, which the server's version cannot carry: update the server")
             }
@@ -189,7 +195,7 @@ impl fmt::Display for ResetReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ResetReason::Buffer => f.write_str("it does not read its replies"),
-            ResetReason::Memory(cut) => cut.fmt(f),
+            ResetReason::Memory(reset) => reset.fmt(f),
             ResetReason::Protocol(error) => error.fmt(f),
         }
     }

@@ -90,7 +90,7 @@ pub struct Drained {
     pub moved: u64,
     /// Plain clients whose connections were closed by the client or the server.
     pub left: u64,
-    /// Clients that were reset: at the deadline, or because their link was lost.
+    /// Clients that were reset or refused by the server, or reset because their link was lost or at the deadline.
     pub failed: u64,
 }
 

@@ -9,8 +9,8 @@ use crate::config::Timeouts;
 
 /// Maximum delay of acknowledgements to a server that keeps its replies.
 const ACKNOWLEDGE_DELAY: Duration = Duration::from_millis(20);
-/// Interval of checks for incomplete records. A link ends when a check finds a record that is incomplete for 10 s,
-/// which is 15 s after the record's first byte at most.
+/// Interval of checks for incomplete records. A record that stays incomplete is given up 10 to 15 s after its first
+/// byte.
 const RECORD_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Interval of checks whether a throttled client may be read again.
 const THROTTLE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
@@ -23,7 +23,7 @@ pub(crate) enum Timer {
     Linger,
     /// Reset a library client that has not authenticated.
     Handshake,
-    /// Cut a library client whose record is still incomplete.
+    /// Reset a library client whose record is still incomplete.
     Record,
     /// Check whether a throttled library client may be read again.
     Throttle,

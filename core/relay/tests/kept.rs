@@ -48,7 +48,7 @@ fn replies_are_kept_until_the_clients_tcp_has_acknowledged_them() {
     harness.exchange();
     harness.server.compose(Id(1), &[1; 300]);
     harness.exchange();
-    assert_eq!(kept(&harness), Some((0, 300)), "the server keeps replies that are not acknowledged");
+    assert_eq!(kept(&harness), Some((0, 300)), "the server should keep replies that are not acknowledged");
     // A small acknowledgement is forwarded within 20 ms.
     harness.event(client, Event::Acknowledged { through: 100 });
     harness.event(client, Event::Acknowledged { through: 200 });
@@ -81,7 +81,7 @@ fn last_replies_are_kept_after_the_servers_close() {
     assert_eq!(
         harness.exchange(),
         [] as [Observed; 0],
-        "the server's application closed before and gets no event"
+        "the server's application has closed and should get no event"
     );
     assert_eq!((kept(&harness), harness.server.connections()), (None, 0));
     harness.event(client, Event::Lost(LostReason::Closed));

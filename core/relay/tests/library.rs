@@ -232,7 +232,11 @@ fn unauthenticated_peers_evict_only_each_other() {
     let waiting = |harness: &mut Harness, unauthenticated: &[Conn]| {
         unauthenticated.iter().filter(|conn| !harness.transport.record(**conn).aborted).count()
     };
-    assert_eq!(waiting(&mut harness, &unauthenticated), 1023, "1,024 less the client that has named its key");
+    assert_eq!(
+        waiting(&mut harness, &unauthenticated),
+        1023,
+        "1,024 minus the client that has named its key"
+    );
     harness.now = harness.now + Duration::from_secs(1);
     unauthenticated.extend((0..200).map(|host| open_unauthenticated(&mut harness, host, 5)));
     assert_eq!(waiting(&mut harness, &unauthenticated), 1023);
@@ -522,7 +526,7 @@ fn bytes_after_a_refusal_are_handled_after_stored_ones() {
         client.exchange(&mut harness).unwrap();
     }
     let held = harness.relay.buffered_bytes();
-    assert!(held > 1_000_000, "only {held} bytes wait behind the link's batch");
+    assert!(held > 1_000_000, "more than 1 MB should wait behind the link's batch, not {held} bytes");
     harness.server.refuse(Id(1), RefuseReason::Full);
     let refusal = harness.server.flush(harness.now).unwrap();
     assert_eq!(client.link.compose(id, &[5; 1_000]), 1_000);
@@ -536,7 +540,7 @@ fn bytes_after_a_refusal_are_handled_after_stored_ones() {
     harness.data(client.conn, latest.as_slice());
     client.exchange(&mut harness).unwrap();
     assert_eq!(client.observed, ["refused Full"]);
-    assert!(!harness.transport.record(client.conn).aborted, "the client's records were opened in order");
+    assert!(!harness.transport.record(client.conn).aborted, "the client's records should be opened in order");
 }
 
 /// The first part of an incomplete record counts as memory of its client, which can be closed for it.
@@ -555,17 +559,17 @@ fn client_with_the_largest_incomplete_record_is_closed_at_the_memory_limit() {
     let (complete, rest) = send_part_of_record(&mut harness, 9_000);
     send_part_of_record(&mut harness, 5_000);
     let held = harness.relay.buffered_bytes();
-    assert!((14_000..18_000).contains(&held), "{held} bytes are counted");
+    assert!((14_000..18_000).contains(&held), "both incomplete records should be counted: {held} bytes");
     harness.data(complete, &rest);
     harness.exchange();
     let held = harness.relay.buffered_bytes();
-    assert!((5_000..7_000).contains(&held), "a complete record is forwarded: {held}");
+    assert!((5_000..7_000).contains(&held), "a complete record should be forwarded, not held: {held} bytes");
     let (largest, _) = send_part_of_record(&mut harness, 15_000);
     assert!(harness.transport.record(largest).aborted && !harness.transport.record(complete).aborted);
     assert_eq!(harness.relay.status().services[0].counters.reset.memory, 1);
 }
 
-/// Clients that withhold the ends of their records are closed before a client whose reply has waited for a short time.
+/// The reader's reply has waited for a shorter time than the clients have withheld the ends of their records.
 #[test]
 fn clients_that_withhold_records_are_closed_before_readers() {
     let mut harness =
@@ -604,7 +608,11 @@ fn client_that_withholds_the_end_of_a_record_is_closed() {
     harness.data(client.conn, &first[13_999..]);
     assert!(!harness.transport.record(client.conn).aborted);
     harness.advance(Duration::from_secs(5));
-    assert!(harness.transport.record(client.conn).aborted, "{} bytes were withheld", rest.len());
+    assert!(
+        harness.transport.record(client.conn).aborted,
+        "a client that withholds {} bytes should be reset",
+        rest.len()
+    );
     assert_eq!(harness.relay.buffered_bytes(), 0);
     // A client that completes its records stays.
     let mut client = Client::new(&mut harness);
@@ -628,7 +636,7 @@ fn frames(controls: impl IntoIterator<Item = Control>) -> Vec<u8> {
     bytes
 }
 
-/// A client that requests refused connections without end and does not read the refusals is not read any more.
+/// The client requests connections that the helper refuses, and does not read the refusals.
 #[test]
 fn client_that_does_not_read_refusals_is_no_longer_read() {
     let mut harness = Harness::new(config());
@@ -646,13 +654,13 @@ fn client_that_does_not_read_refusals_is_no_longer_read() {
             harness.data(flooder.conn, &batch);
             sent += batch.len() as u64;
             rounds += 1;
-            assert!(rounds < 100, "the flooder is read without limit");
+            assert!(rounds < 100, "the client that does not read should not be read without limit");
         }
         // The relay throttles a flood of control messages: let the allowance recover.
         jump_ahead(&mut harness, Duration::from_secs(2));
     }
     let held = harness.relay.buffered_bytes();
-    assert!(held < 256 * 1024, "{held} bytes are buffered");
+    assert!(held < 256 * 1024, "the relay should buffer little: {held} bytes");
     let id = other.open();
     other.link.compose(id, b"get x");
     other.exchange(&mut harness).unwrap();
@@ -686,7 +694,10 @@ fn repeated_credit_is_forwarded_once_in_a_batch() {
     harness.exchange();
     let sent = harness.relay.status().services[0].traffic.bytes_sent - before;
     // One message of 15 bytes for each batch, in a record with a sealed length of 18 bytes and a tag of 16.
-    assert!(sent <= 50 * (15 + 18 + 16), "{sent} bytes of credit messages");
+    assert!(
+        sent <= 50 * (15 + 18 + 16),
+        "each batch should have one credit message: {sent} bytes in 50 batches"
+    );
     assert_eq!(harness.server.room(Id(1)), (1 << 20) + 49_999);
 }
 
@@ -709,16 +720,16 @@ fn a_flood_of_control_messages_is_read_slowly_and_other_clients_at_once() {
             while harness.transport.record(flooder.conn).granted >= sent + flood.len() as u64 {
                 harness.data(flooder.conn, &flood);
                 sent += flood.len() as u64;
-                assert!(sent - before < 1 << 20, "the flooder is not throttled");
+                assert!(sent - before < 1 << 20, "the flooder should be throttled");
             }
             jump_ahead(&mut harness, Duration::from_millis(20));
             harness.data(other, b"get x\r\n");
             let observed = harness.exchange();
             assert!(observed.contains(&Observed::Data(2, b"get x\r\n".to_vec())), "{observed:?}");
         }
-        // The allowance is 64 KiB a second, and a grant may exceed it once.
+        // Reading a throttled client pauses for 1 s at most; then the client is granted 64 KiB.
         let read = sent - before;
-        assert!((100_000..11 * 65_536).contains(&read), "{read} bytes in ten seconds");
+        assert!((100_000..11 * 65_536).contains(&read), "{read} bytes were read in ten seconds");
         assert!(!harness.transport.record(flooder.conn).aborted);
     }
     // Data is not throttled.
@@ -797,7 +808,7 @@ fn incomplete_records_count_against_the_memory_limit() {
         withholding.push(client.conn);
     }
     let closed = withholding.iter().filter(|conn| harness.transport.record(**conn).aborted).count();
-    assert!((25..=30).contains(&closed), "{closed} of 40 were closed");
+    assert!((25..=30).contains(&closed), "25 to 30 of 40 clients should be closed, not {closed}");
     assert_eq!(harness.relay.status().services[0].counters.reset.memory, closed as u64);
     complete.link.compose(id, b"get x");
     complete.exchange(&mut harness).unwrap();

@@ -33,9 +33,9 @@ fn send_datagram(harness: &mut Harness, listener: u16, from: &str, query: &[u8])
 
 fn query_load(harness: &mut Harness, server: Option<&str>) -> LoadReport {
     let query = prove_query(&client_key(), query_for(server));
-    let bytes = send_datagram(harness, 1, CLIENT, &query).expect("reply to a valid query");
+    let bytes = send_datagram(harness, 1, CLIENT, &query).expect("a valid query should get a reply");
     assert!(bytes.len() <= query.len());
-    verify_load(&client_key(), &[7; 16], &bytes).expect("authentic reply")
+    verify_load(&client_key(), &[7; 16], &bytes).expect("the reply should be authentic")
 }
 
 fn query_counts(harness: &Harness) -> LoadQueries {
@@ -71,7 +71,7 @@ fn invalid_queries_get_no_reply_and_are_counted_by_reason() {
     }
     let counted = LoadQueries { address: 1, key: 2, proof: 1, malformed: 3, ..LoadQueries::default() };
     assert_eq!(query_counts(&harness), counted);
-    // Queries at a listener of plain clients, and at one that no service uses.
+    // Queries at a listener of plain clients and at an unused listener are not counted.
     assert_eq!(send_datagram(&mut harness, 0, CLIENT, &valid), None);
     assert_eq!(send_datagram(&mut harness, 77, CLIENT, &valid), None);
     assert_eq!(query_counts(&harness), counted);
@@ -97,8 +97,8 @@ fn queries_without_keys_are_answered_on_loopback_only() {
     let mut harness = Harness::new(config);
     let query = prove_query(&Key::loopback_only(), query_for(None));
     assert_eq!(send_datagram(&mut harness, 1, CLIENT, &query), None);
-    let bytes =
-        send_datagram(&mut harness, 1, "127.0.0.1:5000", &query).expect("reply to a query from loopback");
+    let bytes = send_datagram(&mut harness, 1, "127.0.0.1:5000", &query)
+        .expect("a query from loopback should get a reply");
     assert!(verify_load(&Key::loopback_only(), &[7; 16], &bytes).is_ok());
 }
 
@@ -202,7 +202,7 @@ fn overload_sheds_a_few_library_clients_at_a_time_and_no_plain_ones() {
     for _ in 0..12 {
         run_second(&mut harness, &mut cpu, 0.3);
     }
-    // These clients have not been connected for `SheddingSettings::young`, 10 s.
+    // The new clients will not have been connected for `SheddingSettings::age_min`, 10 s.
     clients.extend((100..110).map(|number| Client::new(&mut harness, number)));
     while harness.relay.poll_notice().is_some() {}
     let mut shed = Vec::new();
@@ -214,9 +214,9 @@ fn overload_sheds_a_few_library_clients_at_a_time_and_no_plain_ones() {
     assert_eq!(shed[..3], [0, 0, 0], "3 s of high load should shed no client");
     assert!(
         shed.windows(2).all(|pair| pair[1] - pair[0] <= 4),
-        "more than four clients shed at a time: {shed:?}"
+        "at most four clients should be shed at a time: {shed:?}"
     );
-    assert!((9..=16).contains(&shed[7]), "clients shed after each second: {shed:?}");
+    assert!((9..=16).contains(&shed[7]), "9 to 16 clients should be shed after 8 s: {shed:?}");
     assert!(
         clients.iter().all(|client| client.drains.is_empty() || client.drains == [10_000]),
         "each client should be shed once"
@@ -259,7 +259,10 @@ fn share_of_clients_to_shed_counts_authenticated_clients_only() {
         clients.iter_mut().for_each(|client| client.exchange(&mut harness));
         shed.push(clients.iter().filter(|client| !client.drains.is_empty()).count());
     }
-    assert!(shed[7] > 0 && shed.windows(2).all(|pair| pair[1] - pair[0] <= 1), "{shed:?}");
+    assert!(
+        shed[7] > 0 && shed.windows(2).all(|pair| pair[1] - pair[0] <= 1),
+        "one of 30 clients should be shed at a time: {shed:?}"
+    );
 }
 
 #[test]

@@ -30,8 +30,8 @@ impl ManyServices {
             ..template.clone()
         };
         let config = Config::new((0..services).map(service).collect());
-        let relay =
-            Relay::new(config, Box::new(|bytes: &mut [u8]| bytes.fill(3))).expect("valid configuration");
+        let relay = Relay::new(config, Box::new(|bytes: &mut [u8]| bytes.fill(3)))
+            .expect("the configuration should be valid");
         let mut harness = ManyServices {
             relay,
             transport: RecordingTransport::default(),
@@ -66,11 +66,13 @@ impl ManyServices {
             let bytes = self.transport.take(*link);
             let mut scratch = Scratch::new();
             let mut input = server.unseal(self.now, &bytes, &mut scratch);
-            while let Some(event) = server.decompose(self.now, &mut input).expect("valid bytes on the link") {
+            while let Some(event) =
+                server.decompose(self.now, &mut input).expect("the relay should send valid frames")
+            {
                 match event {
                     ServerEvent::Data { id, bytes } => {
                         requests.push(bytes.to_vec());
-                        server.consumed(id, bytes.len()).expect("bytes that were received");
+                        server.consumed(id, bytes.len()).expect("the bytes were received");
                         let echo = bytes.to_vec();
                         assert_eq!(server.compose(id, &echo), echo.len());
                     }
@@ -89,7 +91,7 @@ impl ManyServices {
         let before = self.relay.accesses();
         assert_eq!(self.relay.poll_timeout(), None, "no timer should run between requests");
         self.event(client, Event::Data { end: 0, bytes: b"get a" });
-        let due = self.relay.poll_timeout().expect("timeout of the waiting batch");
+        let due = self.relay.poll_timeout().expect("the waiting batch should have a timeout");
         assert!(due > self.now && due <= self.now + DELAY, "{due:?}");
         self.now = due;
         self.handle_timeout();

@@ -45,8 +45,8 @@ fn aborted(harness: &mut Harness, clients: &[Conn]) -> Vec<bool> {
 fn closed_for_memory(harness: &mut Harness) -> Vec<(String, usize)> {
     let notices = std::iter::from_fn(|| harness.relay.poll_notice());
     let closed = notices.filter_map(|notice| match notice {
-        Notice::ClientReset { client, why: ResetReason::Memory(cut), .. } => {
-            Some((client.to_string(), cut.held_bytes))
+        Notice::ClientReset { client, why: ResetReason::Memory(reset), .. } => {
+            Some((client.to_string(), reset.held_bytes))
         }
         _ => None,
     });
@@ -64,8 +64,8 @@ fn client_that_holds_most_and_does_not_read_is_closed() {
     reply(&mut harness, 2, 200_000);
     harness.now = harness.now + Duration::from_millis(100);
     reply(&mut harness, 3, 100_000);
-    assert_eq!(aborted(&mut harness, &all), [false; 5], "350,000 bytes are within the limit");
-    // Client 4, whose bytes exceed the limit, has read until now; client 5 holds nothing.
+    assert_eq!(aborted(&mut harness, &all), [false; 5], "350,000 bytes should be within the limit");
+    // Client 4 has read until now, and its next reply exceeds the limit; client 5 holds nothing.
     reply(&mut harness, 4, 200_000);
     harness.data(all[4], b"get x\r\n");
     harness.transport.record(all[3]).room = 0;
@@ -232,7 +232,7 @@ fn requests_behind_a_stalled_link_stay_within_the_limit() {
         let granted = harness.transport.record(*client).granted as usize;
         harness.data(*client, &vec![b'r'; granted]);
         let held = harness.relay.status().buffered_bytes;
-        assert!(held <= 2 << 20, "{held} bytes are held");
+        assert!(held <= 2 << 20, "at most 2 MiB should be held: {held} bytes");
     }
     harness.transport.record(harness.link).room = 1 << 30;
     harness.event(harness.link, Event::Room);

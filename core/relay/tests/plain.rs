@@ -22,7 +22,7 @@ fn request_and_reply_are_forwarded() {
     assert_eq!(
         harness.transport.record(client).granted,
         64 * 1024,
-        "the grant is what the relay can buffer while the link stalls"
+        "the grant should be what the relay can buffer while the link stalls"
     );
     harness.data(client, b"get x\r\n");
     let observed = harness.exchange();
@@ -89,9 +89,9 @@ fn remaining_replies_are_delivered_after_the_servers_close() {
     harness.server.compose(Id(1), b"0123456789");
     harness.server.close(Id(1), CloseReason::Normal);
     harness.exchange();
-    assert_eq!(harness.server.connections(), 0, "the relay has answered the close");
+    assert_eq!(harness.server.connections(), 0, "the relay should have answered the close");
     assert_eq!(harness.relay.client_statuses(None, 1).0[0].buffered, 6);
-    assert_eq!(harness.relay.buffered_bytes(), 256, "a backlog's smallest piece");
+    assert_eq!(harness.relay.buffered_bytes(), 256, "the relay should hold the smallest piece of a backlog");
     assert!(!harness.transport.record(client).finished);
     assert_eq!(harness.transport.take(client), b"0123");
     harness.transport.record(client).room = 100;
@@ -109,7 +109,8 @@ fn remaining_replies_are_delivered_after_the_servers_close() {
     assert_eq!(harness.relay.clients(), 0);
 }
 
-/// A kernel answers data on a closed connection with a reset, and a client that only writes notices nothing else.
+/// A kernel answers data on a closed connection with a reset. A client that only writes learns of the close by nothing
+/// else.
 #[test]
 fn data_after_the_servers_close_is_reset_once_all_replies_arrived() {
     for early in [true, false] {
@@ -166,7 +167,10 @@ fn lingering_client_is_kept_while_it_makes_progress() {
         harness.now = harness.now + Duration::from_secs(10);
         harness.relay.handle_timeout(harness.now, &mut harness.transport);
     }
-    assert!(harness.transport.record(client).aborted, "no progress in a whole period");
+    assert!(
+        harness.transport.record(client).aborted,
+        "a client without progress in a whole period should be reset"
+    );
 }
 
 #[test]
@@ -222,7 +226,7 @@ fn clients_rejected_by_the_host_are_counted_for_their_service() {
     }
     let refused = harness.relay.status().services[0].counters.refused;
     assert_eq!((refused.connection_table, refused.descriptors, refused.host_memory), (1, 40, 2));
-    assert_eq!(refused.total(), 43, "clients of an unused listener are not counted");
+    assert_eq!(refused.total(), 43, "clients of an unused listener should not be counted");
 }
 
 #[test]
@@ -234,7 +238,11 @@ fn grants_follow_the_servers_credit() {
     harness.data(client, &[b'x'; 600]);
     harness.data(client, &[b'x'; 400]);
     harness.exchange();
-    assert_eq!(harness.transport.record(client).granted, 1000, "credit is used up");
+    assert_eq!(
+        harness.transport.record(client).granted,
+        1000,
+        "without credit the client should get no grant"
+    );
     harness.server.consumed(Id(1), 700).unwrap();
     harness.exchange();
     assert_eq!(harness.transport.record(client).granted, 1700);
@@ -254,7 +262,11 @@ fn stalled_link_stops_grants_and_loses_no_byte() {
         harness.data(client, &bytes);
         sent.extend(bytes);
     }
-    assert_eq!(harness.transport.record(client).granted, 64 * 1024, "no grant while the link is stalled");
+    assert_eq!(
+        harness.transport.record(client).granted,
+        64 * 1024,
+        "a client should get no grant while the link is stalled"
+    );
     let mut received = Vec::new();
     for _ in 0..100 {
         for observed in harness.exchange() {
@@ -335,14 +347,14 @@ fn failed_attempts_to_open_a_link_are_repeated() {
     harness.event(harness.link, Event::Finished);
     assert!(
         harness.transport.record(harness.link).aborted,
-        "the relay aborts a link when the server finishes its stream"
+        "the relay should abort a link when the server finishes its stream"
     );
     harness.now = harness.relay.poll_timeout().unwrap();
     harness.relay.handle_timeout(harness.now, &mut harness.transport);
     let (first, _) = harness.transport.connects.remove(0);
     harness.now = harness.relay.poll_timeout().unwrap();
     harness.relay.handle_timeout(harness.now, &mut harness.transport);
-    assert!(harness.transport.record(first).aborted, "the relay aborts at the connect timeout");
+    assert!(harness.transport.record(first).aborted, "the relay should abort at the connect timeout");
     harness.now = harness.relay.poll_timeout().unwrap();
     harness.relay.handle_timeout(harness.now, &mut harness.transport);
     let (second, peer) = harness.transport.connects.remove(0);
@@ -353,7 +365,7 @@ fn failed_attempts_to_open_a_link_are_repeated() {
     );
     assert!(
         harness.transport.record(second).aborted,
-        "the relay aborts a link with bytes of another protocol"
+        "the relay should abort a link with bytes of another protocol"
     );
     let failures: Vec<LinkDown> = notices(&mut harness)
         .iter()
@@ -406,7 +418,7 @@ fn drain_ends_with_the_last_client_or_at_the_deadline() {
         let mut input = harness.server.unseal(harness.now, &last, &mut scratch);
         assert!(
             harness.server.decompose(harness.now, &mut input).unwrap().is_some(),
-            "the client's *close* was sent"
+            "the client's *close* should be sent"
         );
         assert_eq!(harness.relay.poll_timeout(), None);
     }

@@ -38,7 +38,11 @@ fn connect_balancer(harness: &mut Harness) -> Conn {
 fn server_gets_the_announced_address() {
     let mut harness = harness();
     let conn = connect_balancer(&mut harness);
-    assert_eq!(harness.transport.record(conn).granted, 4096, "the grant is the maximum length of a header");
+    assert_eq!(
+        harness.transport.record(conn).granted,
+        4096,
+        "the grant should be the maximum length of a header"
+    );
     assert_eq!(harness.relay.client_statuses(None, 9).0[0].kind, ClientKind::AwaitingHeader);
     assert_eq!(harness.exchange(), [], "the relay should open no connection before the header");
     // The last bytes of the header arrive together with a request.
@@ -106,7 +110,7 @@ fn trusted_balancer_without_a_valid_header_in_time_is_reset() {
         }
         match why {
             ProxyFault::TimedOut => {
-                let due = harness.relay.poll_timeout().expect("timeout of the header");
+                let due = harness.relay.poll_timeout().expect("the header should have a timeout");
                 assert_eq!(due, harness.now + Duration::from_secs(5));
                 harness.relay.handle_timeout(due, &mut harness.transport);
             }

@@ -107,7 +107,7 @@ fn address_ranges_and_batch_policy_change_without_new_links() {
     harness.now = harness.now + Duration::from_secs(1);
     run_turn(&mut harness);
     assert_eq!(harness.exchange(), [Observed::Data(1, b"get x".to_vec())]);
-    assert!(harness.transport.connects.is_empty(), "no new link is opened");
+    assert!(harness.transport.connects.is_empty(), "no new link should be opened");
 }
 
 #[test]
@@ -224,8 +224,8 @@ impl UnencryptedClient {
     }
 }
 
-/// Encryption becomes required while the link to the server and a library client's link are unencrypted: they get no
-/// new clients, and end at the deadline.
+/// Encryption becomes required while the link to the server and a library client's link are unencrypted. The old link
+/// gets no new clients, and both end at the deadline.
 #[test]
 fn unencrypted_links_end_when_encryption_becomes_required() {
     let mut harness = Harness::new(config_with(|service| service.encryption = Encryption::Off));
@@ -267,9 +267,9 @@ fn unencrypted_links_end_when_encryption_becomes_required() {
     assert_eq!(harness.relay.status().services[0].counters.reset.protocol, 1);
 }
 
-/// Handshakes that began before encryption was required end without encryption, before and after the deadline.
+/// Both handshakes end without encryption: one before the deadline, the other after it.
 #[test]
-fn handshakes_begun_before_encryption_was_required_are_cut_at_the_deadline() {
+fn clients_whose_handshake_began_before_encryption_was_required_are_reset_after_the_deadline() {
     let mut harness = Harness::new(config());
     let mut early = UnencryptedClient::new(&mut harness, 1);
     let mut late = UnencryptedClient::new(&mut harness, 1);
@@ -285,10 +285,19 @@ fn handshakes_begun_before_encryption_was_required_are_cut_at_the_deadline() {
     assert!(early.observed.join(" ").contains("Drain { deadline_ms: 1000 }"), "{:?}", early.observed);
     harness.now = harness.now + within / 2;
     run_turn(&mut harness);
-    assert!(harness.transport.record(early.conn).aborted, "the deadline has passed");
-    assert!(!harness.transport.record(late.conn).aborted, "its handshake has not ended yet");
+    assert!(
+        harness.transport.record(early.conn).aborted,
+        "an unencrypted client should be reset at the deadline"
+    );
+    assert!(
+        !harness.transport.record(late.conn).aborted,
+        "a client whose handshake has not ended should stay"
+    );
     late.exchange(&mut harness);
-    assert!(harness.transport.record(late.conn).aborted, "established without encryption after the deadline");
+    assert!(
+        harness.transport.record(late.conn).aborted,
+        "a handshake that ends without encryption after the deadline should be reset"
+    );
     assert_eq!(harness.relay.status().services[0].counters.reset.protocol, 2);
 }
 

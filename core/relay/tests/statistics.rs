@@ -21,7 +21,11 @@ fn stall_without_credit_is_counted_and_timed() {
     let mut harness = Harness::with_server(config(), Limits { window_bytes: 1000, ..Limits::default() });
     let client = harness.client(0, CLIENT);
     harness.data(client, &[b'x'; 600]);
-    assert_eq!(stalls(&harness), Stalls::default(), "a grant that is partly used is not a stall");
+    assert_eq!(
+        stalls(&harness),
+        Stalls::default(),
+        "a grant that is partly used should not count as a stall"
+    );
     harness.data(client, &[b'x'; 400]);
     harness.exchange();
     assert_eq!(stalls(&harness), Stalls { credit: 1, ..Stalls::default() });
@@ -64,11 +68,15 @@ fn counters_survive_the_loss_of_a_link() {
     let (clients, total) = harness.relay.client_statuses(Some("cache"), 10);
     assert_eq!((clients[0].bytes_in, clients[0].bytes_out, total), (14, 5, 1));
     assert_eq!(clients[0].since, harness.now);
-    assert_eq!(harness.relay.client_statuses(Some("other"), 10).1, 0, "no such service");
+    assert_eq!(
+        harness.relay.client_statuses(Some("other"), 10).1,
+        0,
+        "a service that is not configured should have no clients"
+    );
     assert_eq!(
         harness.relay.client_statuses(None, 0),
         (vec![], 1),
-        "the limit bounds the list and not the total"
+        "the limit should bound the list and not the total"
     );
 
     let before = harness.relay.status().services[0].clone();
@@ -164,7 +172,7 @@ fn a_link_sends_one_batch_for_each_delay_at_most() {
     }
     assert!(
         (3_300..=3_334).contains(&(count - count_before)),
-        "{} batches in a second, 3,333 expected",
+        "about 3,333 batches should be sent in a second, not {}",
         count - count_before
     );
 

@@ -49,10 +49,14 @@ fn clients_that_never_read_hold_little_memory_and_are_not_closed() {
     for (id, client) in (1..).zip(&clients) {
         harness.transport.record(*client).stuck = true;
         let sent = send_until_out_of_credit(&mut harness, id);
-        assert!(sent >= WINDOW_MIN, "{sent} bytes");
+        assert!(sent >= WINDOW_MIN, "the server should have credit for the initial window: {sent} bytes");
     }
     assert!(harness.relay.status().buffered_bytes >= clients.len() * WINDOW_MIN);
-    assert!(!harness.relay.status().memory_is_scarce, "{} bytes", harness.relay.status().buffered_bytes);
+    assert!(
+        !harness.relay.status().memory_is_scarce,
+        "memory should be sufficient: {} bytes are held",
+        harness.relay.status().buffered_bytes
+    );
     assert!(clients.iter().all(|client| !harness.transport.record(*client).aborted));
     // Meanwhile a client that reads gets a reply of any length.
     let reader = harness.client(0, "10.9.0.2:1");
@@ -62,7 +66,7 @@ fn clients_that_never_read_hold_little_memory_and_are_not_closed() {
         sent += harness.server.compose(Id(601), &vec![b'v'; 1 << 20]);
         harness.exchange();
         let more = read_all(&mut harness, reader).len();
-        assert!(more > 0, "no progress after {received} bytes");
+        assert!(more > 0, "the reader should receive more than {received} bytes");
         received += more;
     }
     assert_eq!(sent, received);

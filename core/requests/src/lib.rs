@@ -4,7 +4,7 @@
 //! memory per connection is bounded for any input.
 //!
 //! When a tracker cannot match replies to requests (an unknown command, broken syntax, a subscription), it stops
-//! measuring this connection and reports the reason once. It never guesses.
+//! measuring this connection and reports the reason once, because a guess could give a wrong latency.
 #![no_std]
 #![forbid(unsafe_code)]
 #![cfg_attr(

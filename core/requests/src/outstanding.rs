@@ -6,8 +6,9 @@ use spillway_transport::Time;
 
 use crate::stop_reason::StopReason;
 
-/// Limit on groups of requests that wait for replies; tracking of a connection stops beyond it. Requests of one kind
-/// that arrive at the same time form one group, so that deep pipelines stay below the limit.
+/// Limit on groups of requests that wait for replies; tracking of a connection stops beyond it. Consecutive requests of
+/// one kind form one group if they arrive at the same time, so that deep pipelines stay below the limit. Consecutive
+/// quiet requests of one kind form one group at any time.
 pub const OUTSTANDING_MAX: usize = 1024;
 
 /// Properties of a complete request that decide how its reply is matched and measured.
@@ -135,7 +136,7 @@ mod tests {
         assert_eq!(
             outstanding.push(Time(0), Kind::prompt(0)),
             Err(StopReason::TooManyOutstanding),
-            "OUTSTANDING_MAX groups are the bound"
+            "OUTSTANDING_MAX should bound the number of groups"
         );
         let mut outstanding = Outstanding::default();
         for _ in 0..10 * OUTSTANDING_MAX {
@@ -162,7 +163,11 @@ mod tests {
             "the blocking request should not be measured"
         );
         outstanding.push(Time(4), Kind::prompt(0)).unwrap();
-        assert_eq!(outstanding.take_answered(), None, "sent while the blocking request waited");
+        assert_eq!(
+            outstanding.take_answered(),
+            None,
+            "a request sent while the blocking one waited should not be measured"
+        );
         assert_eq!(outstanding.take_answered(), Some(Time(4)));
     }
 

@@ -28,7 +28,8 @@ pub struct Reply {
     pub latency: Option<Duration>,
 }
 
-/// Measures the latency of one connection's requests. Bounded by [`OUTSTANDING_MAX`](crate::OUTSTANDING_MAX).
+/// Measures the latency of one connection's requests. [`OUTSTANDING_MAX`](crate::OUTSTANDING_MAX) bounds the memory for
+/// requests without a reply.
 ///
 /// Latency counts from a request's *last* byte, so that a slow client does not look like a slow server.
 /// [`Protocol::Tcp`], which cannot find the ends of requests, counts from first byte to first byte.

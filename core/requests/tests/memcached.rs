@@ -117,7 +117,7 @@ fn replies_to_meta_commands_are_measured() {
 }
 
 #[test]
-fn pipelines_are_answered_in_order() {
+fn replies_to_pipelined_requests_are_matched_in_order() {
     let steps = [
         from_client("get a\r\nset b 0 0 1\r\nx\r\n"),
         from_client("get b\r\nget c\r\n"),

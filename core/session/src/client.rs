@@ -25,9 +25,9 @@ pub enum ClientEvent {
     /// The carrier is refused, and the session may be opened on another one; or the server's application refused the
     /// session, which [is over](ClientSession::is_over) then.
     Refused(RefuseReason),
-    /// The server does not know the session (any more): it was restarted, or the session expired. The session
-    /// [is over](ClientSession::is_over). Bytes written beyond `acknowledged` have an unknown outcome. No event after an
-    /// orderly close whose bytes are all acknowledged.
+    /// The server does not know the session: it was restarted, or the session expired. The session
+    /// [is over](ClientSession::is_over). Bytes written beyond `acknowledged` have an unknown outcome. Not reported if
+    /// the application had closed with [`CloseReason::Normal`] and all bytes are acknowledged.
     Gone {
         /// The server has acknowledged all bytes up to this offset.
         acknowledged: u64,
@@ -80,7 +80,8 @@ pub struct ClientSession {
     client_key: Key,
     epoch: u32,
     stage: Stage,
-    /// The session's life at the server, from the first *resumed*; `None` before that message.
+    /// Number of the session's life at the server ([`Resumed::life`](spillway_wire::session::Resumed::life)), from the
+    /// first *resumed*.
     life: Option<u64>,
     /// The server's application has accepted the session.
     is_accepted: bool,
@@ -108,15 +109,15 @@ impl ClientSession {
             stage: Stage::Detached,
             life: None,
             is_accepted: false,
-            // The server grants credit in its answer.
+            // The initial credit is 0: the server grants credit in its answer.
             stream: Stream::new(limits, 0),
         }
     }
 
     /// The opening message for a new carrier, which replaces the present one. `client`: the client's address on it.
     ///
-    /// Until the server has answered once, the message is *connect*, which creates the session unless it exists. No data is
-    /// sent before that answer, so a repeated *connect* is harmless.
+    /// The message is *connect* until the server has answered once, and *reconnect* after that. *Connect* creates the
+    /// session unless it exists. No data is sent before the first answer, so a repeated *connect* is harmless.
     pub fn open(&mut self, now: Time, client: SocketAddr, server: Option<SocketAddr>) -> Control {
         self.stage = Stage::Opening;
         self.epoch = self.epoch.saturating_add(1);
@@ -167,8 +168,8 @@ impl ClientSession {
             }
             (Stage::Opening, Control::Refused(RefuseReason::Gone)) => {
                 self.stage = Stage::Ended;
-                // The server has all bytes, and its *close* was lost with a carrier. It answers *gone* because it remembers
-                // ended sessions only for a while; old versions do not report how a session ended.
+                // The server has received all bytes; only its *close* was lost with a carrier. It answers *gone*
+                // because it has forgotten the session's end, or its version does not remember ends.
                 if self.stream.has_closed_complete() {
                     return Ok(None);
                 }

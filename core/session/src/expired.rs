@@ -10,10 +10,11 @@ use crate::table::Sessions;
 pub enum Expired<C> {
     /// The client did not return in time: reset the application's connection.
     Abandoned(SessionHandle),
-    /// The application had closed the session, and the client did not receive the rest in time, or before memory was used
-    /// up: close the carrier, if any. The application gets no event.
+    /// The application had closed the session, and the client did not receive the rest in time, or memory was used up
+    /// before: close the carrier, if any. The application gets no event.
     Lingered(SessionHandle, Option<C>),
-    /// Memory is used up, and the client did not read: reset the application's connection, and close the carrier, if any.
+    /// Memory is used up, and the client did not read: reset the application's connection, and close the carrier, if
+    /// any.
     Overflowed(SessionHandle, Option<C>),
 }
 

@@ -1,7 +1,8 @@
 //! Authentication of a session's carriers: both ends prove that they know the session's key.
 //!
-//! Each end derives the key from the client key and the session's id, so the key is never sent. A helper, which lacks the
-//! client key, cannot open a session for a client; a client cannot take another client's session, because ids are random.
+//! Each end derives the key from the client key and the session's id, so the key is never sent. A helper, which lacks
+//! the client key, cannot open a session for a client; a client cannot take another client's session, because ids are
+//! random.
 
 use core::net::SocketAddr;
 

@@ -11,7 +11,8 @@ const ACKNOWLEDGE_BYTES: u64 = 64 * 1024;
 /// Minimum interval of acknowledgements sent together with data, because each costs both ends as much as a small
 /// message. Shorter than half of [`Patience::floor`](crate::Patience), after which the other end would send a probe.
 const ACKNOWLEDGE_INTERVAL_MIN: Duration = Duration::from_millis(40);
-/// Delay of an acknowledgement without data in the other direction: it only frees memory of the sender.
+/// Delay of an acknowledgement without data in the other direction. It may be long: the acknowledgement only frees
+/// memory of the sender.
 const ACKNOWLEDGE_DELAY: Duration = Duration::from_millis(100);
 
 /// One direction of a session at its receiver. All offsets count bytes since the session began.
@@ -28,7 +29,7 @@ pub(crate) struct Incoming {
     /// The offset of the stream's end, once a *finish* has arrived.
     end: Option<u64>,
     is_end_acknowledged: bool,
-    /// When the first byte or *finish* arrived that is not acknowledged yet.
+    /// Arrival of the first byte or *finish* that is not acknowledged yet.
     owed_since: Option<Time>,
     /// The other end requested an acknowledgement at once.
     acknowledgement_requested: bool,

@@ -35,8 +35,8 @@ impl<C: Copy + PartialEq> Sessions<C> {
         }
     }
 
-    /// The next session to end because memory is used up, and its carrier. Sessions with old unread bytes end until an
-    /// eighth of the bound is free; others only until the rest is within the bound.
+    /// The next session to end because memory is used up, and its carrier. Sessions whose bytes have been unread for
+    /// some time end until an eighth of the bound is free; others end only until the bound is met.
     #[must_use]
     pub(crate) fn poll_overflow(&mut self) -> Option<(SessionHandle, Option<C>)> {
         if self.overflowing.is_empty() && self.held > self.limits.memory_bytes_max {

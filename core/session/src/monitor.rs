@@ -28,7 +28,7 @@ impl Default for Patience {
     }
 }
 
-/// Bound on doublings of the timeout: 2^16 times any practical floor exceeds the ceiling.
+/// Bound on doublings of the timeout. 2^16 times any practical floor exceeds the ceiling.
 const DOUBLINGS_MAX: u32 = 16;
 
 /// The action on a silent carrier.
@@ -48,7 +48,7 @@ pub struct CarrierMonitor {
     smoothed: Option<(Duration, Duration)>,
     /// When the last bytes arrived on the carrier, or the watch began.
     heard_at: Time,
-    /// Since when an answer is outstanding, if one is; not before `heard_at`.
+    /// Since when an answer is outstanding; `None` if none is. Not earlier than `heard_at`.
     waits_since: Option<Time>,
     is_probed: bool,
     /// Carriers left since a round trip was last measured. Each doubles the timeout (RFC 6298 §5.5), because a carrier

@@ -10,8 +10,8 @@ use crate::{Sessions, StreamEvent};
 /// [actions](Opened::actions).
 #[derive(Debug)]
 pub enum Opened<C> {
-    /// A new session for the application to [accept](Sessions::accept) or [refuse](Sessions::refuse). A driver without room
-    /// for the session [withdraws it](Sessions::withdraw) and refuses it on its carrier.
+    /// A new session for the application to [accept](Sessions::accept) or [refuse](Sessions::refuse). A driver without
+    /// room for the session [withdraws it](Sessions::withdraw) and refuses it on its carrier.
     New {
         /// The session.
         session: SessionHandle,
@@ -26,12 +26,14 @@ pub enum Opened<C> {
         answer: Control,
         /// The application has accepted the session.
         is_accepted: bool,
-        /// The application may write again, as for [`StreamEvent::Room`], because the client has acknowledged more bytes.
+        /// The application may write again, as for [`StreamEvent::Room`], because the client has acknowledged more
+        /// bytes.
         room: bool,
         /// The session's previous carrier: ignore its further messages, and close it.
         replaced: Option<C>,
     },
-    /// Both ends have closed the session, but the client has not received the *close*. The carrier belongs to no session.
+    /// Both ends have closed the session, but the client has not received the *close*. The carrier belongs to no
+    /// session.
     AlreadyClosed {
         /// The server's *resumed*.
         answer: Control,

@@ -194,8 +194,8 @@ impl Outgoing {
         self.kept.len()
     }
 
-    /// Bytes of memory that hold the [unacknowledged](Self::unacknowledged_bytes) bytes; the capacity of an empty buffer
-    /// does not count.
+    /// Bytes of memory that hold the [unacknowledged](Self::unacknowledged_bytes) bytes; the capacity of an empty
+    /// buffer does not count.
     pub(crate) fn held(&self) -> usize {
         if self.kept.is_empty() { 0 } else { self.kept.capacity() }
     }

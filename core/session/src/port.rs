@@ -1,6 +1,6 @@
-//! A server's port with sessions, without sockets: the table of sessions; which sessions have data or messages to send;
-//! when acknowledgements without data are due; which sessions are on the wrong carrier under the operator's override;
-//! and which return to the server first.
+//! A server's port with sessions, without sockets. Holds the table of sessions, and decides which sessions have data or
+//! messages to send, when acknowledgements without data are due, which sessions are on the wrong carrier under the
+//! operator's override, and which return to the server first.
 //!
 //! The driver moves bytes: it passes events of links to [`Port::handle_data`] and [`Port::handle_control`], and calls
 //! [`Port::transmit`] for each session that [`Port::poll_dirty`] returns.
@@ -67,8 +67,8 @@ impl<C: Copy + PartialEq> Port<C> {
 
     // Input from links.
 
-    /// A session begins or continues on a carrier on a link of this role: see [`Sessions::open`]. A session that continues
-    /// is [dirty](Self::poll_dirty) afterwards.
+    /// A session begins or continues on a carrier on a link of this role: see [`Sessions::open`]. A session that
+    /// continues is [dirty](Self::poll_dirty) afterwards.
     pub fn open(&mut self, now: Time, ring: &KeyRing, message: &OpeningMessage<C>, role: Role) -> Opened<C> {
         let opened = self.table.open(now, ring, message);
         match &opened {
@@ -116,10 +116,11 @@ impl<C: Copy + PartialEq> Port<C> {
         control: &Control,
     ) -> ControlEffects {
         let event = self.table.handle_control(now, session, carrier, control);
-        // A plain acknowledgement comes with nearly every request and only frees memory: afterwards only an ending
-        // session can have a message to send.
-        let is_plain = matches!(control, Control::Acknowledge(acknowledge) if !acknowledge.requests_answer);
-        let is_dirty = !is_plain || self.table.is_ending(session);
+        // An acknowledgement that requests no answer comes with nearly every request and only frees memory: after it,
+        // only an ending session can have a message to send.
+        let only_frees_memory =
+            matches!(control, Control::Acknowledge(acknowledge) if !acknowledge.requests_answer);
+        let is_dirty = !only_frees_memory || self.table.is_ending(session);
         if is_dirty {
             self.schedule_acknowledgement(session);
             self.mark_dirty(session);
@@ -225,23 +226,23 @@ impl<C: Copy + PartialEq> Port<C> {
         placement.drain_for(self.role(session)?)
     }
 
-    /// The sessions on the wrong carriers, their carriers, and the *drain* to send there.
+    /// The sessions on wrong carriers, with these carriers and the *drain* to send there.
     pub fn misplaced_sessions(&self, placement: Placement) -> Vec<(SessionHandle, C, Control)> {
         let with_drain = |(session, role, carrier)| Some((session, carrier, placement.drain_for(role)?));
         self.carried().filter_map(with_drain).collect()
     }
 
-    /// Asks `count` helped sessions to return to the server's own port: the sessions, their carriers, and the *drain* to
-    /// send there. Sessions with the fewest requests on their present carrier come first.
+    /// Asks `count` helped sessions to return to the server's own port. Returns the sessions, their carriers, and the
+    /// *drain* to send there. Sessions that were asked least often on their present carrier come first.
     pub fn ask_to_return(&mut self, count: usize) -> Vec<(SessionHandle, C, Control)> {
         if count == 0 {
             return Vec::new();
         }
         let helped = self.carried().filter(|(_, role, _)| *role == Role::Helper);
-        let requests = |session| self.record(session).map_or(0, |record| record.return_requests);
+        let asked = |session| self.record(session).map_or(0, |record| record.return_requests);
         let mut helped: Vec<_> =
-            helped.map(|(session, _, carrier)| (requests(session), session, carrier)).collect();
-        helped.sort_by_key(|(requests, ..)| *requests);
+            helped.map(|(session, _, carrier)| (asked(session), session, carrier)).collect();
+        helped.sort_by_key(|(asked, ..)| *asked);
         helped.truncate(count);
         for (_, session, _) in &helped {
             if let Some(record) = self.record_mut(*session) {

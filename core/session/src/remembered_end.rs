@@ -26,8 +26,8 @@ pub(crate) struct RememberedEnd {
 impl RememberedEnd {
     /// The answer to the opening message of a client that has closed the session and lacks the server's *close*.
     ///
-    /// *Gone* if the server has not received all bytes that the client sent, because the server's application closed first,
-    /// or the client reset the session: an orderly end would claim that they were received.
+    /// *Gone* if the server has not received all bytes that the client sent, because the server's application closed
+    /// first, or the client reset the session: an orderly end would claim that they were received.
     pub(crate) fn answer(
         &mut self,
         key: &Key,

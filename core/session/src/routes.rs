@@ -18,8 +18,8 @@ const RETRY_INTERVAL_MAX: Duration = Duration::from_millis(500);
 pub struct Pace {
     /// A session returns within this time after the attempts at all helpers have failed.
     pub window: Duration,
-    /// The window doubles with each attempt that the server does not accept, up to this bound, which also bounds the time
-    /// between two attempts.
+    /// The window doubles with each attempt that the server does not accept, up to this bound, which also bounds the
+    /// time between two attempts.
     pub window_max: Duration,
 }
 
@@ -30,8 +30,8 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// The wait before the next attempt at the server, after `refused` attempts in a row that it did not accept. `random`:
-    /// from 0 to 1.
+    /// The wait before the next attempt at the server, after `refused` attempts in a row that it did not accept.
+    /// `random`: from 0 to 1.
     pub fn wait(&self, refused: u32, random: f64) -> Duration {
         let window = self.window.saturating_mul(2u32.saturating_pow(refused.min(31)));
         window.min(self.window_max).mul_f64(random.clamp(0.0, 1.0))
@@ -55,7 +55,7 @@ pub struct Routes {
     /// Index of the server's own port, if it is known.
     own_port: Option<usize>,
     pace: Pace,
-    /// The route that is tried, or carries the session; `count` if the next attempt goes to the first route.
+    /// The route that is tried, or carries the session; `count` if [`replace`](Self::replace) has removed that route.
     at: usize,
     /// Failures since a route last carried the session, including its loss. `helpers_failed`: those of helpers.
     failed: u32,
@@ -91,8 +91,8 @@ impl Routes {
         self.at
     }
 
-    /// The attempt that is due now. If [`replace`](Self::replace) removed its route, the first route is tried instead; a
-    /// session that was helped waits for its return when only the server's own port is left.
+    /// The attempt that is due now. If [`replace`](Self::replace) removed its route, the first route is tried instead;
+    /// a session that was helped waits for its return when only the server's own port is left.
     pub fn attempt(&mut self, now: Time, random: impl FnOnce() -> f64) -> Attempt {
         if self.at >= self.count {
             self.at = match self.own_port.filter(|_| self.was_helped) {
@@ -107,12 +107,12 @@ impl Routes {
         Attempt { route: self.at, at: now }
     }
 
-    /// Replaces the routes. `at`: the new index of the present route, if it is still among them. The present route stays in
-    /// use in any case until it is lost.
+    /// Replaces the routes. `at`: the new index of the present route, if it is still among them. The present route
+    /// stays in use in any case until it is lost.
     pub fn replace(&mut self, count: usize, own_port: Option<usize>, at: Option<usize>) {
         self.count = count.max(1);
         self.own_port = own_port.filter(|own_port| *own_port < self.count);
-        // `count` is one beyond the last index: the next route is the first.
+        // `count` is one beyond the last index, so the next route is the first one.
         self.at = at.filter(|at| *at < self.count).unwrap_or(self.count);
         (self.failed, self.helpers_failed) = (0, 0);
     }
@@ -128,7 +128,8 @@ impl Routes {
         self.was_helped = self.own_port != Some(self.at);
     }
 
-    /// The present route failed, or its carrier is lost. Returns the next attempt; see [`return_at`](Self::return_at), too.
+    /// The present route failed, or its carrier is lost. Returns the next attempt; see [`return_at`](Self::return_at),
+    /// too.
     pub fn lost(&mut self, now: Time, mut random: impl FnMut() -> f64) -> Attempt {
         // The bound of the interval doubles with each round of all routes.
         let rounds = self.failed / u32::try_from(self.count).unwrap_or(u32::MAX);
@@ -153,7 +154,7 @@ impl Routes {
                 None => self.return_at = Some(self.draw_return(now, random())),
             }
         }
-        // Without a helper to try until then, the next attempt is the return itself.
+        // If no helper can be tried before the return, the next attempt is the return itself.
         match self.return_at.filter(|return_at| *return_at <= at || self.count == 1) {
             Some(return_at) => self.go_to_own_port(own_port, return_at),
             None => {
@@ -185,8 +186,8 @@ impl Routes {
         now + self.pace.wait(self.refused, random)
     }
 
-    /// The helper that carries the session drains within this time. Returns how long the session stays, if the server's
-    /// own port is the only other route; `None`: leave the helper at once.
+    /// The helper that carries the session drains within this time. Returns when to leave the helper, if the server's
+    /// own port is the only other route. `None`: leave the helper at once.
     pub fn drained(&mut self, now: Time, deadline: Duration, random: f64) -> Option<Time> {
         // `at` is beyond the last index if `replace` removed the present route.
         let other_routes = self.count - usize::from(self.at < self.count);

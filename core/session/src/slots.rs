@@ -29,7 +29,7 @@ pub(crate) trait Identified {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum IdState {
     Live(SessionHandle),
-    /// The session has ended. With [`RememberedEnd`], which exists if both ends had closed, the answer is repeated.
+    /// The session has ended. Its [`RememberedEnd`] exists if both ends had closed, and repeats the server's answer.
     Ended(Option<RememberedEnd>),
 }
 
@@ -40,7 +40,8 @@ pub(crate) struct SessionSlots<S> {
     /// Reuses the slot that was freed first, because the application may hold slot numbers for a moment after an end.
     slots: Slots<S>,
     by_id: BTreeMap<SessionId, IdState>,
-    /// Ended sessions and when to forget them, oldest first. Remembered, as a late *connect* must not begin one again.
+    /// Ended sessions and when to forget them, oldest first. They are remembered because a late *connect* must not
+    /// begin a session again.
     ended: VecDeque<(Time, SessionId)>,
 }
 

@@ -101,7 +101,7 @@ impl Stream {
 
     // Input from the other end.
 
-    /// Handles received data. `Ok(false)`: drop the bytes, as one end has closed.
+    /// Handles received data. `Ok(false)`: drop the bytes, because one end has closed.
     pub(crate) fn receive(&mut self, now: Time, bytes: usize) -> Result<bool, StreamEvent> {
         if self.discards() {
             // The bytes are dropped, so credit violations are ignored.
@@ -309,7 +309,7 @@ impl Stream {
     }
 }
 
-/// A probe: asks the other end for an acknowledgement at once.
+/// A probe: requests an acknowledgement at once.
 pub(crate) fn probe(stream: &Stream) -> Control {
     Control::Acknowledge(Acknowledge {
         received: stream.incoming.received(),

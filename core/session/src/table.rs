@@ -18,16 +18,16 @@ use crate::remembered_end::RememberedEnd;
 use crate::slots::{IdState, Identified, SessionHandle, SessionSlots};
 use crate::stream::{Carrier, Stream, StreamEvent, StreamLimits};
 
-/// Bounds of a server's sessions. The table needs at most `memory_bytes_max`, about 450 bytes for each session, and about
-/// 150 bytes for each remembered ended session, of which there are at most `sessions_max`.
+/// Bounds of a server's sessions. The table needs at most `memory_bytes_max` for the bytes of sessions, about 450 bytes
+/// more for each session, and about 150 bytes for each ended session that is remembered, at most `sessions_max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableLimits {
     /// Sessions at a time, including closed ones that linger.
     pub sessions_max: usize,
     /// Bounds of each session's two directions.
     pub stream: StreamLimits,
-    /// Bytes of memory that hold unacknowledged and unread bytes of all sessions. Beyond this bound, sessions that hold
-    /// most and whose clients do not read are ended.
+    /// Bytes of memory that hold unacknowledged and unread bytes of all sessions. Above this bound, the sessions that
+    /// hold most and whose clients do not read are ended.
     pub memory_bytes_max: usize,
     /// How long a session without a carrier waits for its client.
     pub detached_max: Duration,
@@ -71,7 +71,7 @@ pub struct Sessions<C> {
     /// The life of the latest session.
     latest_life: u64,
     pub(crate) slots: SessionSlots<Session<C>>,
-    /// Time of the latest call that had a time.
+    /// Time of the latest call with a `now` argument.
     pub(crate) now: Time,
     /// Detached sessions, each with the epoch of the carrier that it lost, so that no entry occurs twice.
     pub(crate) detached: TimerQueue<(SessionHandle, u32)>,
@@ -153,7 +153,8 @@ impl<C: Copy + PartialEq> Sessions<C> {
         }
     }
 
-    /// A session begins or continues on a carrier. The caller has checked that the link may carry this client's address.
+    /// A session begins or continues on a carrier. The caller has checked that the link may carry this client's
+    /// address.
     pub fn open(&mut self, now: Time, ring: &KeyRing, message: &OpeningMessage<C>) -> Opened<C> {
         self.advance_time(now);
         let Some(key) = ring.find(Role::Client, message.opening.key) else {
@@ -244,8 +245,8 @@ impl<C: Copy + PartialEq> Sessions<C> {
         carrier
     }
 
-    /// Removes a session that has just begun and whose answer is not sent: send *refused* on its carrier instead. Unlike an
-    /// ended session it is not remembered: its client's next *connect* may begin it again when there is room.
+    /// Removes a session that has just begun and whose answer is not sent: send *refused* on its carrier instead.
+    /// Unlike an ended session it is not remembered: its client's next *connect* may begin it again when there is room.
     pub fn withdraw(&mut self, session: SessionHandle) {
         self.uncount(session);
         self.slots.withdraw(session);
@@ -269,8 +270,8 @@ impl<C: Copy + PartialEq> Sessions<C> {
         received
     }
 
-    /// Handles a control message of a carrier. A *close* with [`CloseReason::Lost`], by which a helper reports the loss of
-    /// its client, detaches the session.
+    /// Handles a control message of a carrier. A *close* with [`CloseReason::Lost`], by which a helper reports the loss
+    /// of its client, detaches the session.
     pub fn handle_control(
         &mut self,
         now: Time,
@@ -309,8 +310,8 @@ impl<C: Copy + PartialEq> Sessions<C> {
         taken
     }
 
-    /// Whether the sessions hold more than [`TableLimits::memory_bytes_max`]: the next [`poll_expired`](Self::poll_expired)
-    /// ends some.
+    /// Whether the sessions hold more than [`TableLimits::memory_bytes_max`]: the next
+    /// [`poll_expired`](Self::poll_expired) ends some.
     pub fn is_overflowing(&self) -> bool {
         self.held > self.limits.memory_bytes_max || !self.overflowing.is_empty()
     }

@@ -135,17 +135,17 @@ fn returns_to_the_server_are_spread_over_the_window() {
             let arrivals_max = outcome.arrivals.values().max().unwrap();
             assert!(
                 *arrivals_max < 100,
-                "{helpers} helpers: {arrivals_max} in {BIN_MS} ms: {:?}",
+                "with {helpers} helpers, fewer than 100 clients should arrive in each {BIN_MS} ms: {:?}",
                 outcome.arrivals
             );
             // The window begins when the last helper has failed.
             let latest = at(1_000 + helpers as u64 * (failure_delay + 5));
             assert!(
                 outcome.returned.iter().all(|(time, helped)| !helped && *time <= latest),
-                "{:?}",
+                "all clients should return to the server by {latest:?}: {:?}",
                 outcome.returned
             );
-            assert_eq!(outcome.arrivals.values().sum::<usize>(), 500, "one attempt each");
+            assert_eq!(outcome.arrivals.values().sum::<usize>(), 500, "each client should make one attempt");
         }
     }
 }
@@ -166,7 +166,7 @@ fn a_slow_server_gets_attempts_at_a_falling_rate_and_accepts_all_clients() {
     // About 50 attempts in a bin in the first window, fewer in the longer ones.
     assert!(outcome.arrivals.values().all(|count| *count < 100), "{:?}", outcome.arrivals);
     let attempts: usize = outcome.arrivals.values().sum();
-    assert!(attempts < 5 * 500, "{attempts} attempts");
+    assert!(attempts < 5 * 500, "500 clients should make fewer than 2,500 attempts, not {attempts}");
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn a_recovered_helper_carries_the_clients_that_have_not_returned() {
     };
     let outcome = run(&world, 500, Duration::from_millis(5), Pace::default());
     let helped = outcome.returned.iter().filter(|(_, helped)| *helped).count();
-    assert!((200..450).contains(&helped), "{helped} of 500");
+    assert!((200..450).contains(&helped), "200 to 449 of 500 clients should be helped again, not {helped}");
     // Clients try helpers at least every half second.
     assert!(outcome.returned.iter().all(|(time, _)| *time <= at(1_000)), "{:?}", outcome.returned);
 }
@@ -195,7 +195,7 @@ fn clients_move_to_another_helper_within_2_ms() {
         assert_eq!((next.route, routes.return_at()), (1, None));
         longest_ms = longest_ms.max(next.at.since(at(0)).as_millis());
     }
-    assert!(longest_ms <= 2, "{longest_ms} ms");
+    assert!(longest_ms <= 2, "the longest wait should be at most 2 ms, not {longest_ms} ms");
 }
 
 #[test]

@@ -109,7 +109,7 @@ fn at_the_bound_sessions_that_do_not_read_end_first() {
     assert_eq!(world.poll_overflowed(), []);
     world.now = world.now + Duration::from_secs(3);
     world.acknowledge(sessions[0], 0, 0);
-    // The bytes of an active session exceed the bound; others end, not this one.
+    // The bytes of an active session exceed the bound: other sessions end, not this one.
     world.write(sessions[11], KEPT_BYTES_MAX);
     assert!(world.table.is_overflowing());
     assert!(
@@ -128,7 +128,7 @@ fn at_the_bound_sessions_that_do_not_read_end_first() {
     assert!(!world.table.is_overflowing() && world.table.poll_timeout().is_none());
 }
 
-/// Sessions that the application has closed hold unacknowledged bytes; when they overflow, it gets no event.
+/// The sessions hold unacknowledged bytes after the application has closed them.
 #[test]
 fn closed_sessions_that_overflow_end_without_an_event() {
     let mut world = World::new();

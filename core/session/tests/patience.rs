@@ -17,7 +17,8 @@ use spillway_wire::preamble::Role;
 use spillway_wire::session::SessionId;
 
 const START: Time = Time(1_000_000);
-/// Longer than the 40 ms between a server's acknowledgements, of which *resumed* was the last one.
+/// Longer than the minimum interval of a server's acknowledgements, 40 ms. *Resumed* counts as one, so after a shorter
+/// time a reply would not acknowledge its request.
 const ROUND_TRIP: Duration = Duration::from_millis(50);
 const GIVE_UP_AFTER: Duration = Duration::from_secs(2);
 

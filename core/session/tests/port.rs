@@ -92,7 +92,7 @@ impl World {
 
     fn carriers_asked_to_return(&mut self, count: usize) -> Vec<u32> {
         let asked = self.port.ask_to_return(count);
-        assert!(asked.iter().all(|(.., placement)| *placement == Control::Drain { deadline_ms: 0 }));
+        assert!(asked.iter().all(|(.., drain)| *drain == Control::Drain { deadline_ms: 0 }));
         asked.into_iter().map(|(_, carrier, _)| carrier).collect()
     }
 }
@@ -152,7 +152,7 @@ fn an_acknowledgement_without_data_is_sent_after_its_delay() {
     assert_eq!(transmitted[0].1.controls, [Control::Acknowledge(expected)]);
     assert!(
         world.port.poll_timeout().is_none_or(|at| at > due + Duration::from_secs(1)),
-        "no acknowledgement should be left"
+        "no further acknowledgement should be scheduled"
     );
 }
 
@@ -170,7 +170,11 @@ fn an_acknowledgement_that_is_scheduled_again_is_sent_before_later_ones() {
     assert_eq!(world.port.handle_data(at(60), first, 0, 100), Ok(true));
     assert_eq!(world.port.handle_data(at(90), second, 1, 100), Ok(true));
     world.port.handle_timeout(at(100));
-    assert_eq!(world.port.poll_timeout(), Some(at(160)), "100 ms after the bytes of the first session");
+    assert_eq!(
+        world.port.poll_timeout(),
+        Some(at(160)),
+        "the acknowledgement should be due 100 ms after the later bytes of the first session"
+    );
     world.now = at(160);
     world.port.handle_timeout(world.now);
     let transmitted = world.transmit();
@@ -214,7 +218,7 @@ fn an_override_drains_the_sessions_on_wrong_carriers() {
 }
 
 #[test]
-fn sessions_with_the_fewest_requests_return_first() {
+fn sessions_that_were_asked_least_often_return_first() {
     let mut world = World::new();
     for _ in 0..4 {
         world.open(Role::Helper);
@@ -224,7 +228,7 @@ fn sessions_with_the_fewest_requests_return_first() {
     assert_eq!(world.carriers_asked_to_return(2), [0, 1]);
     assert_eq!(world.carriers_asked_to_return(1), [2]);
     assert_eq!(world.carriers_asked_to_return(2), [3, 0]);
-    // Session 0 has moved to another helper, and was not asked on its new carrier yet.
+    // Session 0 has moved to another helper: requests on its old carrier do not count.
     world.move_to(0, 9, Role::Helper);
     assert_eq!(world.carriers_asked_to_return(9), [9, 1, 2, 3]);
 }

@@ -39,7 +39,7 @@ fn bytes_pass_in_both_directions_and_are_freed_when_acknowledged() {
     let mut world = session_in_progress();
     assert_eq!(world.client.unacknowledged_bytes(), 0);
     assert_eq!(world.table.info(world.session.unwrap()).unwrap().bytes_kept, 0);
-    // Many times the buffers' size.
+    // In total many times the size of the buffers.
     for _ in 0..100 {
         world.client_writes(300);
         world.server_writes(300);
@@ -339,7 +339,7 @@ fn a_full_table_refuses_new_sessions_only() {
         let mut other = ClientSession::new(Key::from_secret([7; 32]), SessionId([100 + number; 16]), LIMITS);
         let opened = open_on(&mut world, &mut other, 1000 + usize::from(number));
         let is_full = matches!(opened, Opened::Refused(RefuseReason::Full));
-        assert_eq!(is_full, number >= 3);
+        assert_eq!(is_full, number >= 3, "the table has 4 slots, of which 1 was in use");
     }
     world.client_writes(9);
     world.settle();
@@ -347,11 +347,11 @@ fn a_full_table_refuses_new_sessions_only() {
 }
 
 #[test]
-fn a_session_that_was_taken_back_may_begin_again_but_a_refused_one_may_not() {
+fn a_withdrawn_session_may_begin_again_but_a_refused_one_may_not() {
     let mut world = World::new();
     let id = SessionId([100; 16]);
     let mut client = ClientSession::new(Key::from_secret([7; 32]), id, LIMITS);
-    // More attempts than the table has slots: each time the slot must be free again.
+    // More attempts than the table has slots, so each withdrawal must free the slot.
     for carrier in 0..10 {
         let Opened::New { session, .. } = open_on(&mut world, &mut client, carrier) else {
             panic!("the session should be new each time")
@@ -392,7 +392,7 @@ fn late_opening_messages_after_the_end_begin_no_session() {
 }
 
 #[test]
-fn a_client_that_keeps_losing_carriers_has_one_timer() {
+fn timers_of_a_client_that_keeps_losing_carriers_are_bounded() {
     let mut world = session_in_progress();
     for _ in 0..1000 {
         world.now = world.now + Duration::from_millis(1);

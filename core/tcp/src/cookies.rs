@@ -1,5 +1,5 @@
-//! SYN cookies: while the table of half-open connections is full, their state is sent to the peer, which returns it
-//! (RFC 4987 §3.6).
+//! SYN cookies: while the table of half-open connections is full, the state of a new connection is not stored but sent
+//! to the peer, which returns it (RFC 4987 §3.6).
 //!
 //! The initial sequence number encodes a time counter and the peer's segment size, both masked, and a tag of 24 bits
 //! that cannot be computed without the key. As in Linux, window scale and SACK are in the low bits of the timestamp,
@@ -30,7 +30,8 @@ const SACK: u32 = 1 << 4;
 /// The largest window scale (RFC 7323 §2.3).
 const SCALE_MAX: u8 = 14;
 
-/// Segment sizes that a cookie can encode: the largest that does not exceed the peer's, or else the first.
+/// Segment sizes that a cookie can encode. A cookie has the largest of them that does not exceed the peer's size, or
+/// the first if all exceed it.
 pub const SIZES: [u16; 8] = [64, 536, 1220, 1360, 1400, 1440, 1460, 8960];
 
 /// The options of the peer's SYN that a cookie keeps.
@@ -56,9 +57,8 @@ pub struct Binding {
 /// The fields of a SYN-ACK that carry a cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The initial sequence number.
     pub initial: u32,
-    /// The timestamp, up to 32 ms in the past: it must not be used to measure the round trip.
+    /// The timestamp, up to 31 ms in the past: it must not be used to measure the round trip.
     pub timestamp: Option<u32>,
 }
 
@@ -70,7 +70,6 @@ struct Unmasked {
     tag: u32,
 }
 
-/// Makes and verifies cookies.
 #[derive(Clone, Copy, Debug)]
 pub struct Cookies {
     key: Key,
@@ -78,13 +77,14 @@ pub struct Cookies {
 }
 
 impl Cookies {
-    /// Takes the key and the clock of [`Isn`](crate::isn::Isn): helpers that share both accept each other's cookies.
+    /// Takes the key and the clock of [`Isn`](crate::isn::Isn): cookies of other helpers that share both are valid
+    /// here.
     pub fn new(key: Key, clock_at_zero: Duration) -> Cookies {
         Cookies { key, clock_at_zero }
     }
 
     /// The cookie for a SYN with these options; `timestamp` is the clock's present value if the peer uses timestamps.
-    /// Without it window scale and SACK are lost, and the SYN-ACK must not offer them.
+    /// Without a timestamp, window scale and SACK are lost, and the SYN-ACK must not offer them.
     pub fn answer(&self, now: Time, binding: Binding, syn: SynOptions, timestamp: Option<u32>) -> Answer {
         let size = SIZES.iter().rposition(|size| *size <= syn.mss).unwrap_or(0);
         let size = u32::from(in_packet(size)); // an index below 8
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(
             cookies().check(Time(0), binding(1), answer.initial, Some(983)),
             None,
-            "options added later should be refused"
+            "a timestamp added later should be refused"
         );
     }
 
@@ -260,7 +260,7 @@ mod tests {
                 cookies().check(Time(0), binding(1), guess.wrapping_mul(0x9e37_79b9), None).is_some()
             })
             .count();
-        assert_eq!(right, 0, "a guess succeeds once in 2^28 tries");
+        assert_eq!(right, 0, "no guess should be valid: one succeeds once in 2^28 tries");
     }
 
     proptest! {

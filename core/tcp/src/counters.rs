@@ -1,16 +1,17 @@
-//! Counters of a stack. Those of dropped frames and segments are raised by the [reason](crate::Dropped) of the drop.
+//! Counters of a stack. The [reason](crate::Dropped) of a drop determines which of them the drop raises.
 
 /// Totals since the stack was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Frames received.
     pub frames_received: u64,
-    /// Frames received that were addressed to others, or use an unsupported protocol.
+    /// Frames received that were addressed to others, came from an address that cannot be a peer's, use an unsupported
+    /// protocol, or hold an ICMP message that has no effect.
     pub frames_ignored: u64,
     /// Frames received with a wrong checksum or an invalid layout.
     pub frames_malformed: u64,
-    /// Of these, segments whose checksum the sender left to its hardware. On a veth there is no hardware: the peer's end
-    /// needs `ethtool -K INTERFACE tx off tso off`.
+    /// Those of `frames_malformed` that are segments whose checksum the sender left to its hardware. A veth has no such
+    /// hardware: run `ethtool -K INTERFACE tx off tso off` at the peer's end.
     pub partial_checksums: u64,
     /// Frames sent.
     pub frames_sent: u64,
@@ -20,9 +21,10 @@ pub struct Counters {
     pub resets_sent: u64,
     /// Connections ended by a peer's reset.
     pub resets_received: u64,
-    /// Segments outside the window, with bytes that had already arrived, or with an old timestamp.
+    /// Segments outside the window, segments whose bytes had all arrived before, and segments with an old timestamp.
     pub unacceptable: u64,
-    /// Segments that acknowledge bytes never sent, or bytes older than any window (RFC 5961 §5).
+    /// Segments that acknowledge bytes never sent, or whose acknowledgement is older than the peer's largest window
+    /// (RFC 5961 §5).
     pub unacceptable_acks: u64,
     /// Challenge acknowledgements: answers to unacceptable segments, and to resets and SYNs that may be forged.
     pub challenges: u64,

@@ -11,7 +11,7 @@ pub fn begin_turn<A: Application>(stack: &mut Stack, application: &mut A, now: T
         application.handle_timeout(now, stack);
     }
     if stack.has_events() {
-        drain(stack, application, now);
+        pass_events(stack, application, now);
     }
 }
 
@@ -23,7 +23,7 @@ pub fn deliver<A: Application>(stack: &mut Stack, application: &mut A, now: Time
         application.handle(now, delivery.conn, event, stack);
     }
     if stack.has_events() {
-        drain(stack, application, now);
+        pass_events(stack, application, now);
     }
 }
 
@@ -32,24 +32,24 @@ pub fn deliver<A: Application>(stack: &mut Stack, application: &mut A, now: Time
 pub fn end_turn<A: Application>(stack: &mut Stack, application: &mut A, now: Time) {
     if stack.is_timeout_due(now) {
         stack.handle_timeout(now);
-        drain(stack, application, now);
+        pass_events(stack, application, now);
     }
     application.end_of_turn(now, stack);
     // Commands of `end_of_turn` may cause events, for example a grant that delivers waiting bytes.
     while stack.has_events() {
-        drain(stack, application, now);
+        pass_events(stack, application, now);
         application.end_of_turn(now, stack);
     }
 }
 
-/// Time of the next turn, unless a frame arrives before.
+/// Time of the next turn, unless a frame arrives earlier.
 #[must_use]
 pub fn poll_timeout<A: Application>(stack: &Stack, application: &A) -> Option<Time> {
     [stack.poll_timeout(), application.poll_timeout()].into_iter().flatten().min()
 }
 
 /// Passes all events of the stack to the application.
-fn drain<A: Application>(stack: &mut Stack, application: &mut A, now: Time) {
+fn pass_events<A: Application>(stack: &mut Stack, application: &mut A, now: Time) {
     while let Some((conn, event)) = stack.poll_event() {
         let event = match &event {
             StackEvent::Opened { peer, listener } => Event::Opened { peer: *peer, listener: *listener },

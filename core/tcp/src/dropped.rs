@@ -1,7 +1,7 @@
 //! Why a frame or a segment was dropped: one table with each reason's text and the counters that it raises.
 //!
 //! A driver may [watch](crate::Stack::watch_drops) drops. The stack then keeps the last few [`Dropping`]s until they
-//! are [polled](crate::Stack::poll_dropped). Otherwise only the counters rise.
+//! are [polled](crate::Stack::poll_dropped). Otherwise drops are only counted.
 
 use alloc::collections::VecDeque;
 use core::fmt;
@@ -161,7 +161,8 @@ impl Drops {
         self.kept_max > 0
     }
 
-    /// Sets the segment to which the next drops refer; `None`: a frame. Needed only when [watched](Self::is_watched).
+    /// Sets the segment to which the next drops refer; `None` if the frame holds no valid segment. Needed only while
+    /// the driver [watches](Self::is_watched).
     #[cold]
     pub(crate) fn set_segment(&mut self, segment: Option<DroppedSegment>) {
         self.segment = segment;
@@ -180,7 +181,6 @@ impl Drops {
         self.kept.push_back(Dropping { at: now, reason, segment: self.segment });
     }
 
-    /// Removes and returns the oldest kept drop.
     pub(crate) fn poll(&mut self) -> Option<Dropping> {
         self.kept.pop_front()
     }

@@ -9,12 +9,12 @@ use spillway_wire::packet::{ethernet, ipv4, ipv6};
 const MSS_DEFAULT_V4: u16 = 536;
 const MSS_DEFAULT_V6: u16 = 1220;
 
-/// Offsets of the TCP header in a frame: after Ethernet and IP.
+/// Offsets of the TCP header in a frame.
 pub(crate) const TCP_AT_V4: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES;
 const TCP_AT_V6: usize = ethernet::HEADER_BYTES + ipv6::HEADER_BYTES;
 
-/// Identifies a connection: the local and the peer's address and port, both of one family. IPv4 addresses that are mapped
-/// into IPv6 count as IPv4 addresses; IPv6 addresses have neither flow label nor scope.
+/// Identifies a connection: the local and the peer's address and port, both of one family. IPv4 addresses that are
+/// mapped into IPv6 count as IPv4 addresses; IPv6 addresses have neither flow label nor scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Flow {
     addresses: Addresses,
@@ -22,7 +22,6 @@ pub struct Flow {
     peer_port: u16,
 }
 
-/// The addresses of both ends of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Addresses {
     V4 { local: Ipv4Addr, peer: Ipv4Addr },
@@ -40,7 +39,6 @@ impl Flow {
         Some(Flow::between(addresses, local.port(), peer.port()))
     }
 
-    /// A flow between these addresses and ports.
     #[inline]
     pub(crate) fn between(addresses: Addresses, local_port: u16, peer_port: u16) -> Flow {
         Flow { addresses, local_port, peer_port }
@@ -56,7 +54,6 @@ impl Flow {
         SocketAddr::new(self.addresses.peer(), self.peer_port)
     }
 
-    /// The addresses of both ends.
     #[inline]
     pub(crate) fn addresses(&self) -> &Addresses {
         &self.addresses
@@ -82,7 +79,7 @@ impl Flow {
         if self.is_ipv6() { 60 } else { 40 }
     }
 
-    /// Offset of the TCP header in a frame: after Ethernet and IP.
+    /// Offset of the TCP header in a frame.
     #[inline]
     pub(crate) fn tcp_at(&self) -> usize {
         if self.is_ipv6() { TCP_AT_V6 } else { TCP_AT_V4 }
@@ -128,8 +125,8 @@ impl Addresses {
     }
 }
 
-/// An address as flows have it: an IPv4 address that is mapped into IPv6 (RFC 4291 §2.5.5.2) as an IPv4 address, and an IPv6
-/// address without flow label and scope.
+/// The form of an address that flows store: an IPv4 address that is mapped into IPv6 (RFC 4291 §2.5.5.2) becomes an
+/// IPv4 address, and an IPv6 address loses its flow label and scope.
 pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
@@ -161,7 +158,11 @@ mod tests {
         let hasher = keyed(Key([1; 16]));
         for (index, one) in flows.iter().enumerate() {
             for other in &flows[index + 1..] {
-                assert_ne!(hasher.hash_one(one), hasher.hash_one(other), "{one:?} {other:?}");
+                assert_ne!(
+                    hasher.hash_one(one),
+                    hasher.hash_one(other),
+                    "the hashes of {one:?} and {other:?} should differ"
+                );
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Initial sequence numbers and timestamp offsets from a keyed hash (RFC 6528, RFC 7323 §5.4).
 //!
-//! Helpers that share a key and a clock compute the same numbers for a connection, so that it can move between them.
+//! Helpers that share a key and a clock compute the same numbers for a connection, so that the connection can move
+//! between these helpers.
 
 use core::fmt;
 use core::hash::Hasher as _;
@@ -88,8 +89,9 @@ impl Isn {
         self.ticks(now, TICK_NS).wrapping_add(hash)
     }
 
-    /// The offset added to [`Isn::milliseconds`] in timestamps for this peer. All ports share one, so that a new
-    /// connection's timestamps are later than an earlier one's (RFC 7323 §5.5). It hides the uptime.
+    /// The offset added to [`Isn::milliseconds`] in timestamps for this peer. All ports share one offset, so that the
+    /// timestamps of a new connection are later than those of an earlier one (RFC 6191, RFC 7323 §5.8). The offset
+    /// hides the uptime.
     pub fn timestamp_offset(&self, local: IpAddr, peer: IpAddr) -> u32 {
         let (local, peer) = (SocketAddr::new(local, 0), SocketAddr::new(peer, 0));
         low_half(self.key.hash(Purpose::Timestamp, local, peer, 0))
@@ -159,7 +161,11 @@ mod tests {
             (Isn::new(Key([0; 16]), isn().clock_at_zero), LOCAL, PEER),
         ];
         for (isn, local, peer) in others {
-            assert_ne!(isn.initial(Time(0), end(local), end(peer)), one, "{local} {peer}");
+            assert_ne!(
+                isn.initial(Time(0), end(local), end(peer)),
+                one,
+                "{local} and {peer} should change the number"
+            );
         }
         let mapped = end("[::ffff:192.0.2.1]:80");
         assert_eq!(isn().initial(Time(0), mapped, end(PEER)), one);

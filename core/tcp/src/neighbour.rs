@@ -1,9 +1,9 @@
-//! Maps addresses of neighbours to Ethernet addresses: IPv4 addresses by ARP (RFC 826), those of both families by the
-//! driver.
+//! Maps IP addresses of next hops to Ethernet addresses. The stack resolves IPv4 addresses by ARP (RFC 826), or the
+//! driver resolves addresses of both families.
 //!
-//! Entries are learned only from replies to our requests, and from requests for our address. An address is requested at
-//! most once a second (RFC 1122 §2.3.2.1). Frames are not queued here (§2.3.2.2): bytes stay in their connection until
-//! the address is resolved.
+//! ARP entries are learned only from replies to our requests, and from requests for our address. An address is
+//! requested at most once a second (RFC 1122 §2.3.2.1). Frames are not queued here (§2.3.2.2): bytes stay in their
+//! connection until the address is resolved.
 
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -14,16 +14,15 @@ use spillway_wire::packet::ethernet::Mac;
 
 use crate::settings::is_host;
 
-/// Maximum number of entries, resolved or not. Beyond it, the least recently used entry is removed that was not
-/// requested within the last second.
+/// Maximum number of entries, resolved or not. At the limit a new entry replaces the least recently used one of those
+/// that were not requested within the last second.
 pub const NEIGHBOURS_MAX: usize = 256;
-/// The same where the driver finds next hops: entries are peers then, not next hops.
+/// The same with [`Resolver::Driver`](crate::Resolver::Driver), where each peer has an entry, not each next hop.
 pub const NEXT_HOPS_MAX: usize = 4096;
-/// Time between two requests for one address.
 pub const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
-/// Unanswered requests after which an entry is removed.
+/// Number of unanswered requests after which an entry is removed.
 pub const REQUESTS_MAX: u8 = 3;
-/// Time for which an entry is used before it is requested again.
+/// Time for which an entry is used before its address is requested again.
 pub const REACHABLE_TIME: Duration = Duration::from_secs(30);
 
 /// The kind of ARP packet that an address was learned from.
@@ -35,7 +34,6 @@ pub enum LearnedFrom {
     Request,
 }
 
-/// The ARP cache of one stack.
 #[derive(Debug)]
 pub struct Neighbours {
     entries_max: usize,
@@ -72,12 +70,11 @@ impl Entry {
 }
 
 impl Neighbours {
-    /// A cache of at most this many entries.
     pub fn new(entries_max: usize) -> Neighbours {
         Neighbours { entries_max, entries: Vec::new(), last: 0, next_at: None }
     }
 
-    /// The Ethernet address of a neighbour. `None`: not resolved; a request follows, so look it up again later.
+    /// The Ethernet address of a neighbour. `None` if it is not resolved: a request follows, so call it again later.
     pub fn lookup(&mut self, now: Time, ip: IpAddr) -> Option<Mac> {
         if self.entries.get(self.last).is_none_or(|entry| entry.ip != ip) {
             self.last = self.entry(now, ip)?;
@@ -100,7 +97,7 @@ impl Neighbours {
         Some(mac)
     }
 
-    /// Frames to this neighbour seem to be lost: the next lookup causes a new request.
+    /// Records that frames to this neighbour seem to be lost: the next lookup causes a new request.
     pub fn doubt(&mut self, now: Time, ip: IpAddr) {
         if let Ok(at) = self.position(ip)
             && let State::Known { until, .. } = &mut self.entries[at].state
@@ -133,8 +130,8 @@ impl Neighbours {
         entry.requests = 0;
     }
 
-    /// Sets the Ethernet address of the next hop to an address, as the driver has found it; `None` if it has found none.
-    /// Addresses without an entry are ignored: the stack does not use them.
+    /// Sets the Ethernet address that the driver has found for the next hop to `ip`; `None` if it has found none. No
+    /// effect if there is no entry for `ip`, because the stack does not use it.
     pub fn set(&mut self, now: Time, ip: IpAddr, mac: Option<Mac>) {
         let Ok(at) = self.position(ip) else { return };
         let entry = &mut self.entries[at];
@@ -154,8 +151,8 @@ impl Neighbours {
         }
     }
 
-    /// The next address to request by broadcast. Call it until it returns `None`; then
-    /// [`poll_timeout`](Neighbours::poll_timeout) says when to call it again.
+    /// The next address to resolve, by an ARP request or by the driver. Call it until it returns `None`;
+    /// [`poll_timeout`](Neighbours::poll_timeout) then returns the time of the next call.
     #[inline]
     #[must_use]
     pub fn poll_request(&mut self, now: Time) -> Option<IpAddr> {
@@ -191,8 +188,8 @@ impl Neighbours {
         self.entries.binary_search_by_key(&ip, |entry| entry.ip)
     }
 
-    /// The index of an address's entry; a new entry is requested at once. `None` if the address is not a host's, or if
-    /// there is no room.
+    /// The index of the entry of an address, which is added if it is missing, and is then requested at once. `None` if
+    /// the address is not a host's, or if there is no room.
     fn entry(&mut self, now: Time, ip: IpAddr) -> Option<usize> {
         let insert_at = match self.position(ip) {
             Ok(at) => return Some(at),
@@ -201,7 +198,8 @@ impl Neighbours {
         };
         let mut at = insert_at;
         if self.entries.len() >= self.entries_max {
-            // Keep entries requested within the last second: a new entry for that address would be requested too early.
+            // Entries requested within the last second stay: if one were removed and added again, its address would be
+            // requested twice within a second.
             let is_removable = |at: &usize| self.entries[*at].request_at <= now;
             let oldest =
                 (0..self.entries.len()).filter(is_removable).min_by_key(|at| self.entries[*at].used_at)?;

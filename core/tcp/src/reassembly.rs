@@ -1,8 +1,8 @@
 //! Bytes that arrived out of order (RFC 9293 §3.10.7.4).
 //!
 //! Holds contiguous ranges beyond RCV.NXT. Of bytes that arrive twice the first copy is kept. A range is held until its
-//! bytes are taken, because SACK has reported it: Linux waits for a retransmission timeout after reneging. Bytes
-//! without room are refused, and the peer retransmits them.
+//! bytes are taken, because SACK has reported it: Linux waits for a retransmission timeout after reneging. If
+//! there is no room, new bytes are refused, and the peer retransmits them.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -10,7 +10,6 @@ use alloc::vec::Vec;
 use crate::narrow::in_memory;
 use crate::seq::Seq;
 
-/// Maximum number of ranges held.
 pub const RANGES_MAX: usize = 64;
 
 /// The out-of-order bytes of one direction of a connection. Allocates nothing while empty, and otherwise at most about
@@ -219,7 +218,7 @@ impl Reassembly {
                 return None;
             }
         }
-        debug_assert_eq!(held.bytes(), total, "all pieces are held, each once");
+        debug_assert_eq!(held.bytes(), total, "all pieces should be held, each once");
         Some(held)
     }
 }

@@ -22,8 +22,8 @@ pub(crate) const IPV6_MTU_MIN: u16 = 1280;
 pub struct OwnAddress {
     /// The address.
     pub ip: IpAddr,
-    /// Length of the link's prefix in bits: addresses that share it with `ip` are on the link. At most 32 for IPv4, and 128
-    /// for IPv6.
+    /// Length of the link's prefix in bits: addresses that share the prefix of `ip` are on the link. At most 32 for
+    /// IPv4, and 128 for IPv6.
     pub prefix: u8,
 }
 
@@ -73,46 +73,49 @@ pub struct KeepAlive {
 /// How the Ethernet addresses of next hops are found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Resolver {
-    /// The stack has its addresses for itself: it uses ARP, the prefix of its address and its own `gateway`. Only for IPv4:
-    /// the stack has no neighbour discovery (RFC 4861).
+    /// Only the stack uses its addresses. It finds next hops by ARP, the prefix of its address, and its own `gateway`.
+    /// Only for IPv4: the stack has no neighbour discovery (RFC 4861).
     #[default]
     Arp,
-    /// The stack shares its addresses with a kernel, which resolves neighbours and has the routes. The driver asks the kernel: see
-    /// [`Stack::poll_next_hop_request`](crate::Stack::poll_next_hop_request).
+    /// The stack shares its addresses with a kernel, which resolves neighbours and has the routes. The driver queries
+    /// the kernel: see [`Stack::poll_next_hop_request`](crate::Stack::poll_next_hop_request).
     Driver,
 }
 
-/// The configuration of a stack. `Settings::new` has defaults for all but the addresses.
+/// The configuration of a stack. `Settings::new` sets defaults for all but its arguments.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Ethernet address of the interface.
     pub mac: Mac,
-    /// The stack's addresses: one IPv4 address, one IPv6 address, or both. A connection that the stack opens has the one of
-    /// the peer's family. Listeners may have other addresses. IPv6 needs [`Resolver::Driver`].
+    /// The stack's addresses: one IPv4 address, one IPv6 address, or both. A connection that the stack opens uses the
+    /// address of the peer's family. Listeners may have other addresses. IPv6 needs [`Resolver::Driver`].
     pub addresses: Vec<OwnAddress>,
-    /// Next hop for addresses that are not on the link; `None`: they are unreachable. Not used with [`Resolver::Driver`].
+    /// Next hop for addresses that are not on the link; `None`: such addresses are unreachable. Not used with
+    /// [`Resolver::Driver`].
     pub gateway: Option<Ipv4Addr>,
     /// How the Ethernet addresses of next hops are found. Default: by ARP.
     pub resolver: Resolver,
-    /// Local ports of connections that this end opens. Default 32,768 to 60,999, as in Linux: more than the range from 49,152
-    /// on of RFC 6335 §6. Listeners' ports are left out.
+    /// Local ports of connections that this end opens, except the ports of listeners. Default 32,768 to 60,999, as in
+    /// Linux; the dynamic ports of RFC 6335 §6 begin at 49,152.
     pub ports: RangeInclusive<u16>,
-    /// Bytes of the largest IP packet. 576 to 65,535, with IPv6 1,280 at least (RFC 8200 §5); default 1,500.
+    /// Bytes of the largest IP packet. 576 to 65,535, with IPv6 at least 1,280 (RFC 8200 §5); default 1,500.
     pub mtu: u16,
     /// Time to live of IPv4 packets, and hop limit of IPv6 packets (RFC 9293 MUST-49). At least 1; default 64.
     pub ttl: u8,
     /// Differentiated services code point of packets (RFC 2474; RFC 9293 MUST-48). At most 63; default 0.
     pub dscp: u8,
-    /// Addresses and ports at which peers may connect, at first: see [`Stack::set_listener`](crate::Stack::set_listener).
+    /// The first listeners; [`Stack::set_listener`](crate::Stack::set_listener) changes them later.
     pub listeners: Vec<Listener>,
-    /// Connections at the same time, half-open ones included.
+    /// Maximum number of connections, half-open ones included.
     pub connections_max: u32,
-    /// Connections that peers opened and that are not established yet; beyond it SYNs get cookies (RFC 4987 §3.6).
+    /// Maximum number of connections that peers have opened and that are not established yet. At the limit SYNs are
+    /// answered with cookies (RFC 4987 §3.6).
     pub half_open_max: u32,
-    /// Connections in TIME-WAIT; beyond this number the oldest are forgotten.
+    /// Maximum number of connections in TIME-WAIT; at the limit a new one replaces the oldest.
     pub time_wait_max: usize,
-    /// Used cookies remembered, for about two minutes each, because a cookie is valid only once. At the limit no cookie
-    /// is sent or accepted until older ones expire. At most 21 bytes each; default 262,144.
+    /// Maximum number of used cookies that are remembered, for about two minutes each, because a cookie is valid only
+    /// once. At the limit no cookie is sent or accepted until older ones expire. A cookie takes at most 21 bytes of
+    /// memory. Default 262,144.
     pub cookies_max: usize,
     /// Send buffer of a connection: bytes taken from the application and not acknowledged.
     pub send_buffer_bytes: usize,
@@ -120,36 +123,40 @@ pub struct Settings {
     pub receive_window_max: u32,
     /// The window before the application's first grant, so that a peer's first bytes need not wait. At most 65,535.
     pub initial_window: u16,
-    /// Distance from RCV.NXT within which a connection keeps bytes out of order. Bytes beyond it are dropped, and the
-    /// peer retransmits them. Default 256 KB.
+    /// Distance from RCV.NXT within which a connection keeps out-of-order bytes. Bytes beyond it are dropped, and the
+    /// peer retransmits them. Default 256 KiB.
     pub reassembly_bytes_max: usize,
-    /// Limit of bytes out of order in all connections; bytes beyond it are dropped and retransmitted. Default 64 MB.
+    /// Maximum of out-of-order bytes in all connections together. Bytes beyond it are dropped, and the peers retransmit
+    /// them. Default 64 MiB.
     pub reassembly_total_max: usize,
-    /// Key of the hashes for initial sequence numbers, timestamps and cookies. Secret; helpers may share it.
+    /// Secret key of all hashes, for example for initial sequence numbers, timestamps and cookies. Helpers may share
+    /// it.
     pub key: Key,
     /// The time since 1970 at [`Time::ZERO`](spillway_transport::Time::ZERO), by a clock that survives restarts and is
     /// the same for all helpers that share the key.
     pub clock_at_zero: Duration,
-    /// Whether small segments wait while data is in flight (RFC 9293 §3.7.4). Default off, because batches are large.
+    /// Nagle's algorithm: whether small segments wait while data is in flight (RFC 9293 §3.7.4). Off by default,
+    /// because batches are large.
     pub is_nagle: bool,
     /// Maximum delay of an acknowledgement. At most 500 ms (RFC 9293 §3.8.6.3); default 40 ms.
     pub delayed_ack: Duration,
     /// Duration of TIME-WAIT: twice the maximum segment lifetime. Default 60 s, as in Linux.
     pub time_wait: Duration,
-    /// Time without progress that ends a connection. At least 100 s by RFC 9293 §3.8.3; default 120 s.
+    /// Time without progress that ends a connection. RFC 9293 §3.8.3 recommends at least 100 s; default 120 s.
     pub give_up_after: Duration,
-    /// Time after which an opening connection is given up. At least 180 s by RFC 9293 §3.8.3, the default.
+    /// Time after which an opening connection is given up. RFC 9293 §3.8.3 demands at least 180 s, which is the
+    /// default.
     pub give_up_opening_after: Duration,
     /// Keep-alive probes; `None`: silent connections are not probed.
     pub keep_alive: Option<KeepAlive>,
-    /// Whether expected segments take the fast path. It only saves time; tests compare both paths.
+    /// Whether expected segments take the fast path. The fast path only saves time; tests compare both paths.
     pub is_predicting: bool,
     /// Loss recovery and congestion control.
     pub recovery: recovery::Settings,
 }
 
 impl Settings {
-    /// Defaults for a stack on one link, with one address. Another one may be added to `addresses`.
+    /// Defaults for a stack on one link, with one address. One of the other family may be added to `addresses`.
     pub fn new(mac: Mac, address: impl Into<IpAddr>, prefix: u8, key: Key) -> Settings {
         Settings {
             mac,
@@ -183,7 +190,7 @@ impl Settings {
         }
     }
 
-    /// Finds the first invalid setting.
+    /// Returns an error for the first invalid setting.
     pub(crate) fn check(&self) -> Result<(), SettingsError> {
         let ensure = |is_valid, error| if is_valid { Ok(()) } else { Err(error) };
         ensure(self.mtu >= MTU_MIN, SettingsError::Mtu(self.mtu))?;
@@ -209,7 +216,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Whether the stack can have connections under local addresses of this one's family.
+    /// Whether the settings permit local addresses of the family of `ip`.
     pub(crate) fn check_family(&self, ip: IpAddr) -> Result<(), SettingsError> {
         if ip.is_ipv4() {
             Ok(())
@@ -222,7 +229,7 @@ impl Settings {
         }
     }
 
-    /// The stack's address for connections to an address of this one's family.
+    /// The stack's own address of the same family as `target`.
     pub(crate) fn own_address(&self, target: IpAddr) -> Option<IpAddr> {
         self.own_for(target).map(|own| own.ip)
     }
@@ -231,7 +238,6 @@ impl Settings {
         self.addresses.iter().find(|own| own.ip.is_ipv4() == target.is_ipv4())
     }
 
-    /// The stack's IPv4 address.
     pub(crate) fn own_ipv4(&self) -> Option<Ipv4Addr> {
         self.addresses.iter().find_map(|own| match own.ip {
             IpAddr::V4(ip) => Some(ip),
@@ -263,7 +269,7 @@ impl Settings {
         is_host(address) && address != own.ip && !is_broadcast
     }
 
-    /// The next hop of packets for this address.
+    /// The next hop of packets to `target`.
     pub(crate) fn next_hop(&self, target: IpAddr) -> Option<IpAddr> {
         if self.resolver == Resolver::Driver {
             return Some(target); // the driver knows the route
@@ -279,15 +285,15 @@ impl Settings {
     }
 }
 
-/// Whether a host may have this address (RFC 1122 §3.2.1.3, RFC 4291 §2.5). IPv4 addresses that are mapped into IPv6 never
-/// appear in packets.
+/// Whether a host may have this address (RFC 1122 §3.2.1.3, RFC 4291 §2.5). IPv4 addresses that are mapped into IPv6
+/// never appear in packets.
 pub(crate) fn is_host(address: IpAddr) -> bool {
-    let is_of_no_host = address.is_unspecified() || address.is_multicast() || address.is_loopback();
+    let is_never_a_host = address.is_unspecified() || address.is_multicast() || address.is_loopback();
     let is_special = match address {
         IpAddr::V4(address) => address.is_broadcast(),
         IpAddr::V6(address) => address.to_ipv4_mapped().is_some(),
     };
-    !is_of_no_host && !is_special
+    !is_never_a_host && !is_special
 }
 
 /// Why a stack cannot be created: an invalid setting.
@@ -315,7 +321,7 @@ pub enum SettingsError {
     NoConnections,
     /// The window is not between 65,535 and 2^30.
     Window(u32),
-    /// The delay is longer than RFC 9293 allows.
+    /// Acknowledgements are delayed for longer than RFC 9293 allows.
     DelayedAck(Duration),
     /// There are more than 65,535 listeners.
     Listeners(usize),
@@ -328,8 +334,8 @@ pub enum SettingsError {
 impl fmt::Display for SettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SettingsError::Mtu(mtu) => write!(f, "an MTU of {mtu} bytes: IPv4 needs {MTU_MIN} at least"),
-            SettingsError::Ttl => f.write_str("a time to live of 0: packets need 1 at least"),
+            SettingsError::Mtu(mtu) => write!(f, "an MTU of {mtu} bytes: IPv4 needs at least {MTU_MIN}"),
+            SettingsError::Ttl => f.write_str("a time to live of 0: packets need at least 1"),
             SettingsError::Dscp(code) => write!(f, "a DSCP of {code}: it has six bits"),
             SettingsError::Prefix(bits) => {
                 write!(f, "a prefix of {bits} bits: an IPv4 address has 32, an IPv6 address 128")
@@ -343,20 +349,22 @@ impl fmt::Display for SettingsError {
                  (Resolver::Driver)"
             ),
             SettingsError::Ipv6Mtu(mtu) => {
-                write!(f, "an MTU of {mtu} bytes: IPv6 needs {IPV6_MTU_MIN} at least (RFC 8200 §5)")
+                write!(f, "an MTU of {mtu} bytes: IPv6 needs at least {IPV6_MTU_MIN} (RFC 8200 §5)")
             }
             SettingsError::Mac => {
                 f.write_str("the Ethernet address is not unicast: give the interface's own")
             }
             SettingsError::Address(address) => write!(f, "{address} cannot be a host's own address"),
-            SettingsError::NoConnections => f.write_str("a limit of 0 connections: allow one at least"),
+            SettingsError::NoConnections => f.write_str("a limit of 0 connections: allow at least one"),
             SettingsError::Window(bytes) => {
                 write!(f, "a window of {bytes} bytes: it must be from 65,535 to 2^30")
             }
             SettingsError::DelayedAck(delay) => {
                 write!(f, "acknowledgements delayed by {delay:?}: at most 500 ms (RFC 9293 §3.8.6.3)")
             }
-            SettingsError::Ports => f.write_str("the range of local ports is empty or contains 0"),
+            SettingsError::Ports => f.write_str(
+                "the range of local ports is empty or contains 0: give one that begins at 1 or above",
+            ),
             SettingsError::Listeners(count) => write!(f, "{count} listeners: at most 65,535"),
             SettingsError::Listener(address) => {
                 write!(f, "a listener at {address}: it needs the address of a host, and a port")
@@ -407,16 +415,16 @@ mod tests {
     }
 
     #[test]
-    fn peers_are_single_other_hosts() {
+    fn only_single_other_hosts_are_peers() {
         let settings = both();
         for peer in ["10.0.0.2", "192.0.2.1", "fd00::2", "fe80::1", "2001:db8::1"] {
-            assert!(settings.is_peer(ip(peer)), "{peer}");
+            assert!(settings.is_peer(ip(peer)), "{peer} should be a peer");
         }
         for other in ["10.0.0.1", "10.0.0.255", "224.0.0.1", "0.0.0.0", "127.0.0.1", "255.255.255.255"] {
-            assert!(!settings.is_peer(ip(other)), "{other}");
+            assert!(!settings.is_peer(ip(other)), "{other} should not be a peer");
         }
         for other in ["fd00::1", "::", "::1", "ff02::1", "::ffff:10.0.0.2"] {
-            assert!(!settings.is_peer(ip(other)), "{other}");
+            assert!(!settings.is_peer(ip(other)), "{other} should not be a peer");
         }
     }
 

@@ -162,8 +162,8 @@ impl Wheel {
         !self.due.is_empty() || (self.tick < tick && first().is_some_and(is_near))
     }
 
-    /// When to call [`Wheel::poll`] next: never later than the first deadline. The time is earlier if many deadlines
-    /// were postponed, or if many distant ones are close together; `poll` then moves deadlines to lower levels.
+    /// When to call [`Wheel::poll`] next: at the first deadline, or earlier if many deadlines were postponed, or if
+    /// many distant ones are close together. Such an early call of `poll` only moves deadlines to lower levels.
     pub fn next_at(&self) -> Option<Time> {
         if self.armed == 0 {
             return None;
@@ -416,7 +416,7 @@ mod tests {
 
     /// Durations of all orders of magnitude, equally likely.
     fn span() -> impl Strategy<Value = u64> {
-        (0_u32..50, any::<u64>()).prop_map(|(bits, word)| word % (1 << bits))
+        (0_u32..50, any::<u64>()).prop_map(|(bits, number)| number % (1 << bits))
     }
 
     fn step() -> impl Strategy<Value = Step> {

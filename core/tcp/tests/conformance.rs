@@ -1,4 +1,4 @@
-//! The stack fulfils the contract of the transport boundary: all scenarios of `spillway_transport::conformance`.
+//! Runs all scenarios of `spillway_transport::conformance` on the stack: it must fulfil the contract of a transport.
 
 mod pair;
 
@@ -37,7 +37,7 @@ impl StackRig {
     fn lose_frames(&mut self, seed: u64, flags_at: usize) {
         let mut state = seed;
         self.pair.filter = Box::new(move |_, frame| {
-            // Resets are not dropped: a peer with nothing to send would never notice that its connection is over.
+            // Resets are not lost: a peer with nothing to send would never learn that its connection has ended.
             let is_reset = frame.get(flags_at).is_some_and(|flags| flags & 4 != 0);
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             is_reset || !(state >> 33).is_multiple_of(20)

@@ -15,7 +15,7 @@ use streams::Streams;
 /// Frames on the cable: the sending host, and the bytes.
 type Frames = Vec<(usize, Vec<u8>)>;
 
-/// All frames of three connections, and the time of their end; one frame in `lost_in` is lost.
+/// Runs three connections to their end. Returns all frames and the time of the end. One frame in `lost_in` is lost.
 fn run(settings: fn(u8) -> Settings, is_predicting: bool, seed: u64, lost_in: u64) -> (Frames, Time) {
     let hosts = [1, 2].map(|host| Settings { is_predicting, ..settings(host) });
     let target = hosts[0].listeners[0].address;

@@ -18,7 +18,6 @@ fn rename(application: &mut Streams, from: Conn, to: Conn) {
     application.streams.insert(to, stream);
 }
 
-/// Encodes and decodes a state.
 fn through_bytes(state: &ConnectionState) -> ConnectionState {
     let mut bytes = Vec::new();
     state.emit(&mut bytes);
@@ -27,7 +26,7 @@ fn through_bytes(state: &ConnectionState) -> ConnectionState {
     parsed
 }
 
-/// Exports each connection of a host and imports it again, as bytes; returns their number.
+/// Exports each connection of a host, encodes its state, and imports it again. Returns the number of connections.
 fn move_all(pair: &mut Pair<Streams>, host: usize) -> u64 {
     pair.command(host, |now, application, stack| {
         let conns: Vec<_> = application.streams.keys().copied().collect();
@@ -45,7 +44,7 @@ fn run(length: u64, connections: usize, lost_in: Option<u64>, moves: bool) -> (P
     run_between([1, 2].map(settings), length, connections, lost_in, moves)
 }
 
-/// The same with other settings of the hosts.
+/// [`run`] with these settings of the hosts.
 fn run_between(
     hosts: [Settings; 2],
     length: u64,
@@ -81,7 +80,7 @@ fn run_between(
 #[test]
 fn streams_survive_a_move_at_every_step() {
     let (pair, moved) = run(300_000, 3, None, true);
-    assert!(moved > 150, "{moved}");
+    assert!(moved > 150, "only {moved} moves");
     assert!(pair.hosts.iter().all(|host| host.stack.connections() == 0));
 }
 
@@ -89,7 +88,7 @@ fn streams_survive_a_move_at_every_step() {
 fn streams_survive_a_move_at_every_step_over_ipv6() {
     for lost_in in [None, Some(50), Some(10)] {
         let (pair, moved) = run_between([1, 2].map(settings_ipv6), 200_000, 3, lost_in, true);
-        assert!(moved > 100, "{moved}");
+        assert!(moved > 100, "only {moved} moves");
         assert!(pair.hosts.iter().all(|host| host.stack.connections() == 0));
     }
 }
@@ -98,7 +97,7 @@ fn streams_survive_a_move_at_every_step_over_ipv6() {
 fn streams_survive_a_move_at_every_step_with_lost_frames() {
     for lost_in in [50, 20, 10] {
         let (_, moved) = run(200_000, 3, Some(lost_in), true);
-        assert!(moved > 150, "{moved}");
+        assert!(moved > 150, "only {moved} moves");
     }
 }
 
@@ -106,7 +105,7 @@ fn streams_survive_a_move_at_every_step_with_lost_frames() {
 fn moves_add_only_acknowledgements() {
     let frames = |moves| run(300_000, 1, None, moves).0.hosts[1].stack.counters().frames_sent;
     let (without_moves, with_moves) = (frames(false), frames(true));
-    // A move sends only an acknowledgement that would have been delayed.
+    // A move may send an acknowledgement early that would otherwise have been delayed, but nothing else.
     assert!(with_moves <= without_moves * 2, "{without_moves} frames, {with_moves} with moves");
 }
 
@@ -177,7 +176,7 @@ fn repeated_moves_send_no_further_keep_alive() {
         conn = stack.import(now, &state).expect("room for a connection");
     }
     // One keep-alive probe, the acknowledgement that is owed, and ARP requests, but no probe for each of 100 moves.
-    assert!(sent < 10, "{sent}");
+    assert!(sent < 10, "{sent} frames sent");
 }
 
 #[test]
@@ -255,7 +254,7 @@ proptest! {
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..5),
     ) {
         let (mut bytes, frames) = BUSY.with(Clone::clone);
-        // Changes only fields before and after the queue: any bytes are valid in the queue.
+        // Only fields before and after the send queue are changed, because any bytes are valid in the queue.
         let end = bytes.len() - 8;
         for (at, byte) in changes {
             let at = at.index(400);

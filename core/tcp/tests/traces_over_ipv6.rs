@@ -1,4 +1,4 @@
-//! The rules of `traces` that hold for both families, over IPv6. What belongs to IPv6 alone is in `traces/ipv6.rs`.
+//! Runs those tests of `traces` over IPv6 that hold for both families. Tests of IPv6 alone are in `traces/ipv6.rs`.
 
 const IS_IPV6: bool = true;
 
@@ -8,7 +8,7 @@ macro_rules! rules {
     };
 }
 
-#[allow(dead_code, unused_imports, reason = "some of it is only for the traces over IPv4")]
+#[allow(dead_code, unused_imports, reason = "some items are used only over IPv4")]
 #[path = "traces/trace/mod.rs"]
 mod trace;
 

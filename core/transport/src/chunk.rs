@@ -10,7 +10,7 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// An empty chunk that holds `capacity` bytes before it allocates.
+    /// An empty chunk with memory for `capacity` bytes.
     pub fn with_capacity(capacity: usize) -> Chunk {
         Chunk { bytes: Vec::with_capacity(capacity), start: 0 }
     }
@@ -40,7 +40,7 @@ impl Chunk {
         self.start = self.bytes.len().min(self.start + sent);
     }
 
-    /// The whole buffer, for filling. Use only before a part was sent.
+    /// The whole buffer, for filling. Call this only before any byte is sent.
     pub fn buffer(&mut self) -> &mut Vec<u8> {
         debug_assert_eq!(self.start, 0, "a partly sent chunk must not be refilled");
         &mut self.bytes

@@ -10,8 +10,8 @@
 //! 1. Every connection's first event is [`Event::Opened`] or [`Event::Lost`]; nothing follows `Lost`.
 //! 2. The driver delivers at most the [granted](Transport::grant) number of bytes. A new connection has no grant.
 //! 3. [`Event::Finished`] comes after the last byte and needs no grant. The other direction stays open.
-//! 4. [`Transport::send`] takes between 0 and [`Transport::room`] bytes. [`Event::Room`] follows when there is room
-//!    again after `send` took fewer bytes than it was offered, or after [`Transport::want_room`].
+//! 4. [`Transport::send`] takes the bytes for which there is [room](Transport::room). [`Event::Room`] follows when
+//!    there is room again after `send` took fewer bytes than it was offered, or after [`Transport::want_room`].
 //! 5. After [`Transport::finish`], bytes already taken are still delivered. When both directions have finished
 //!    and everything was delivered, the connection is freed with `Lost(Closed)`.
 //! 6. After [`Transport::abort`], no further event of this connection arrives, `Lost` included.
@@ -66,8 +66,8 @@ pub enum Event<'a> {
         /// The bytes, never empty.
         bytes: &'a [u8],
     },
-    /// The peer's TCP acknowledged our bytes up to this stream offset. Only for connections with
-    /// [`Transport::watch_acknowledged`] on; from kernel sockets at most every 20 ms.
+    /// The peer's TCP has acknowledged sent bytes up to this stream offset. Only for connections with
+    /// [`Transport::watch_acknowledged`] on; kernel sockets report it at most every 20 ms.
     Acknowledged {
         /// Stream offset.
         through: u64,
@@ -114,7 +114,7 @@ pub enum HostLimit {
     Connections,
     /// File descriptors.
     Descriptors,
-    /// The host's memory, or its limit of watched descriptors.
+    /// The host's memory, or its limit on watched descriptors.
     Memory,
 }
 
@@ -165,7 +165,7 @@ pub trait Transport {
     /// Turns `Acknowledged` events of a connection on or off; initially off.
     fn watch_acknowledged(&mut self, conn: Conn, on: bool);
 
-    /// Finishes the sending direction: no more bytes are sent.
+    /// Ends the sending direction after the bytes that were taken already; later sends take nothing.
     fn finish(&mut self, conn: Conn);
 
     /// Ends the connection at once with a reset (RST); undelivered bytes are lost.
@@ -174,7 +174,7 @@ pub trait Transport {
 
 /// A protocol over many connections, without I/O.
 pub trait Application {
-    /// One event of one connection.
+    /// Handles one event of one connection.
     fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T);
     /// Called at or after the instant of `poll_timeout`.
     fn handle_timeout<T: Transport>(&mut self, now: Time, out: &mut T);

@@ -21,8 +21,9 @@ impl Unsent {
     }
 
     /// Sends chunks until a socket takes no more. `next` takes back a sent chunk (at first an empty one) and returns
-    /// the next one. `send` returns the number of bytes that the socket took: `Some(0)` after EINTR, and then
-    /// it is called again; `None` if the socket takes no more for now. On an error of `send`, unsent bytes are kept.
+    /// the next one. `send` returns the number of bytes that the socket took, or `None` if the socket takes no more for
+    /// now. `Some(0)`, for example after EINTR, makes this function call `send` again. On an error of `send`, unsent
+    /// bytes are kept.
     pub fn send_all<E>(
         &mut self,
         mut next: impl FnMut(Chunk) -> Option<Chunk>,

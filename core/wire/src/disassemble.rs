@@ -133,7 +133,8 @@ impl Disassembler {
         }
     }
 
-    /// Fast path for the most common case, a complete data frame. The loop in [`next`](Self::next) gives the same result.
+    /// Fast path for the most common case, a complete data frame. The loop in [`next`](Self::next) gives the same
+    /// result.
     #[inline]
     fn whole_message<'a>(&self, input: &mut &'a [u8]) -> Option<Piece<'a>> {
         if !self.is_between_frames() {

@@ -6,8 +6,8 @@
 //! - [`preamble`]: the handshake at the start of a link
 //! - [`record`]: the records of an encrypted link
 //! - [`session`]: the messages that begin, move and acknowledge sessions
-//! - [`load`]: the datagrams with which a client asks a helper for its load
-//! - [`state`]: the state of a live TCP connection that moves to another host
+//! - [`load`]: the datagrams with which a client queries the load of a helper
+//! - [`state`]: the state of a live TCP connection that migrates to another host
 //! - [`proxy`]: the PROXY protocol of load balancers
 //! - [`packet`]: Ethernet, IP, TCP and related packets
 //!

@@ -1,4 +1,4 @@
-//! The datagrams with which a client asks a helper for its load (PostMan §5.2): one query, one reply.
+//! The datagrams with which a client queries the load of a helper (PostMan §5.2): one query, one reply.
 //!
 //! ```text
 //! client                                                    helper
@@ -40,7 +40,8 @@ const KIND: usize = 9;
 /// A client's load query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoadQuery {
-    /// How many helpers the client asks at the same time, this one included; at least 1. It chooses one of them.
+    /// Number of helpers that the client queries at the same time, this one included; at least 1. The client then
+    /// chooses one of them.
     pub helpers_asked: u8,
     /// The client key of the proof.
     pub key: KeyId,
@@ -57,7 +58,7 @@ pub struct LoadReport {
     pub full: bool,
     /// The service accepts no clients: the helper drains, or an override has switched relief off.
     pub draining: bool,
-    /// The helper has no link to the server, or does not serve the requested one.
+    /// The helper has no link to the server, or does not serve the requested server.
     pub down: bool,
     /// The nonce of the query.
     pub nonce: [u8; NONCE_BYTES],
@@ -71,11 +72,11 @@ pub struct LoadReport {
     pub memory: u16,
     /// The known load in millionths: the largest of the four shares, including clients that have just connected.
     pub load: u32,
-    /// Expected load of clients that have asked and not yet connected, in millionths. Each counts with probability
-    /// 1 / [`helpers_asked`](LoadQuery::helpers_asked).
+    /// Expected load of clients that have sent a query and have not connected yet, in millionths. Each counts with
+    /// probability 1 / [`helpers_asked`](LoadQuery::helpers_asked).
     pub tentative: u32,
     /// Random number, drawn for each query such that consecutive numbers are spread evenly. It randomizes how much
-    /// `tentative` counts, so that clients that ask at the same time do not all choose the same helper.
+    /// `tentative` counts, so that clients that send queries at the same time do not all choose the same helper.
     pub random: u16,
 }
 
@@ -118,7 +119,9 @@ impl fmt::Display for LoadError {
             LoadError::Magic => f.write_str("this is not a Spillway datagram (wrong port, or not Spillway)"),
             LoadError::Version(version) => write!(f, "unknown version {version} of load datagrams"),
             LoadError::Kind(kind) => write!(f, "unexpected kind {kind} of load datagram"),
-            LoadError::NoHelperAsked => f.write_str("the query counts 0 asked helpers; at least 1 is asked"),
+            LoadError::NoHelperAsked => {
+                f.write_str("the query states that 0 helpers are queried; the minimum is 1")
+            }
             LoadError::AddressFamily(family) => write!(f, "unknown address family {family}"),
             LoadError::Flags(flags) => write!(f, "unknown flags {flags:#04x}"),
             LoadError::Figure(figure) => write!(f, "a share or load of {figure} is above its maximum"),
@@ -198,7 +201,7 @@ impl LoadQuery {
 }
 
 impl LoadReport {
-    /// Emits the answer with this proof.
+    /// Emits the reply with this proof.
     pub fn emit(&self, proof: &[u8; PROOF_BYTES]) -> [u8; LOAD_BYTES] {
         let mut out = [0; LOAD_BYTES];
         begin(&mut out, LOAD);
@@ -221,7 +224,7 @@ impl LoadReport {
         &bytes[..LOAD_BYTES - PROOF_BYTES]
     }
 
-    /// Parses an answer and its proof, which the caller must verify.
+    /// Parses a reply and its proof, which the caller must verify.
     pub fn parse(bytes: &[u8; LOAD_BYTES]) -> Result<(LoadReport, [u8; PROOF_BYTES]), LoadError> {
         check(bytes, LOAD)?;
         let flags = bytes[10];
@@ -311,7 +314,7 @@ mod tests {
         };
         assert_eq!(error_with(0, b'G'), LoadError::Magic);
         assert_eq!(error_with(8, 2), LoadError::Version(2));
-        assert_eq!(error_with(9, 2), LoadError::Kind(2), "the kind of an answer");
+        assert_eq!(error_with(9, 2), LoadError::Kind(2), "a query should not have a reply's kind");
         assert_eq!(error_with(10, 0), LoadError::NoHelperAsked);
         assert_eq!(error_with(36, 5), LoadError::AddressFamily(5));
         for reserved in [11, 37, 44, 55] {
@@ -339,10 +342,10 @@ mod tests {
                 prop_assert_eq!(query.emit(&proof), datagram);
             }
             let load = LoadReport { nonce: [3; 16], cpu: 999, load: 123_456, ..LoadReport::default() };
-            let mut answer = load.emit(&proof);
-            answer[offset] = byte;
-            if let Ok((load, proof)) = LoadReport::parse(&answer) {
-                prop_assert_eq!(load.emit(&proof), answer);
+            let mut reply = load.emit(&proof);
+            reply[offset] = byte;
+            if let Ok((load, proof)) = LoadReport::parse(&reply) {
+                prop_assert_eq!(load.emit(&proof), reply);
             }
         }
 

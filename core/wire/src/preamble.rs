@@ -22,7 +22,8 @@ pub const VERSIONS: core::ops::RangeInclusive<u8> = 1..=4;
 /// The first link version that carries sessions.
 pub const SESSIONS_SINCE: u8 = 2;
 
-/// The first link version in which a server that keeps replies on request also acknowledges requests.
+/// The first link version in which a server that keeps a plain client's replies for a helper also acknowledges that
+/// client's requests.
 pub const REQUESTS_ACKNOWLEDGED_SINCE: u8 = 3;
 
 /// The first link version in which batches are encrypted, except with the well-known key of 32 zero bytes.

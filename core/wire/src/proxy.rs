@@ -9,8 +9,8 @@ use core::str;
 
 use crate::cursor::{Cursor, Truncated};
 
-/// Maximum bytes of an accepted header. Headers of load balancers are far shorter, even with TLVs for certificate names.
-/// The specification limits version 1 to 107 bytes and version 2 to 65,551.
+/// Maximum bytes of an accepted header. Headers of load balancers are far shorter, even with TLVs for certificate
+/// names. The specification limits version 1 to 107 bytes and version 2 to 65,551.
 pub const PROXY_BYTES_MAX: usize = 4096;
 
 /// Maximum bytes of version 1's line, including the end of line (§2.1).
@@ -25,8 +25,8 @@ const TLV_CRC32C: u8 = 0x03;
 /// A complete header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProxyHeader {
-    /// The client's address. `None` if the connection is the peer's own (a health check) or its client has no IP address:
-    /// then use the address of the connection.
+    /// The client's address. `None` if the connection is the peer's own (a health check) or its client has no IP
+    /// address: then use the address of the connection.
     pub client: Option<SocketAddr>,
     /// Bytes of the header, which the client's bytes follow.
     pub bytes: usize,
@@ -55,7 +55,10 @@ impl fmt::Display for ProxyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ProxyError::Signature => f.write_str("no PROXY protocol header at its beginning"),
-            ProxyError::TooLong => write!(f, "its PROXY header is longer than {PROXY_BYTES_MAX} bytes"),
+            ProxyError::TooLong => write!(
+                f,
+                "its PROXY header is longer than {TEXT_BYTES_MAX} bytes in version 1, or {PROXY_BYTES_MAX} in version 2"
+            ),
             ProxyError::Line => f.write_str("its PROXY line is malformed"),
             ProxyError::VersionOrCommand(byte) => {
                 write!(f, "unknown version or command {byte:#04x} in its PROXY header")
@@ -337,7 +340,11 @@ mod tests {
             assert_eq!(parse_proxy(&header), Err(error), "{header:02x?}");
         }
         let beginning = &binary(0x21, 0x11, &[&long])[..BINARY_HEAD_BYTES];
-        assert_eq!(parse_proxy(beginning), Err(TooLong), "the length field alone is enough to reject");
+        assert_eq!(
+            parse_proxy(beginning),
+            Err(TooLong),
+            "the length field alone should suffice to reject the header"
+        );
     }
 
     #[test]
@@ -348,7 +355,7 @@ mod tests {
         let sum = crc32c(header.iter().copied());
         header[31..35].copy_from_slice(&sum.to_be_bytes());
         assert_eq!(parse_proxy(&header).unwrap().unwrap().client, address("192.0.2.7:56324"));
-        let kind_offset = 28; // an altered type makes the TLV another one, without a checksum
+        let kind_offset = 28; // With an altered type the TLV is no longer a checksum.
         for offset in (16..header.len()).filter(|offset| *offset != kind_offset) {
             let mut altered = header.clone();
             altered[offset] ^= 1;

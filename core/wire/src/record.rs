@@ -1,7 +1,7 @@
 //! Records of an encrypted link (link version 4). Batches are cut into records before they are sent.
 //!
 //! ```text
-//! sealed length: 2 bytes, tag of 16 | ciphertext, 1 to 16,384 bytes | tag, 16 bytes
+//! sealed length, 2 bytes | its tag, 16 bytes | ciphertext, 1 to 16,384 bytes | tag, 16 bytes
 //! ```
 //!
 //! The length has its own authentication tag: a receiver that trusted a length altered on the path would wait for bytes

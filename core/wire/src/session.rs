@@ -89,7 +89,7 @@ pub struct Acknowledge {
     pub received: u64,
     /// The other end's *finish* has arrived.
     pub finish_received: bool,
-    /// Asks the other end to acknowledge at once: a probe of a carrier that has been silent.
+    /// Requests the other end to acknowledge at once: a probe of a carrier on which nothing has arrived for a while.
     pub requests_answer: bool,
 }
 
@@ -109,8 +109,8 @@ impl Position {
 }
 
 impl Opening {
-    /// The bytes that the proof covers after a label: the frame's kind, the client's address, and the other fields. They do
-    /// not include the requested server, because a helper removes it when it forwards the message.
+    /// The bytes that the proof covers after a label: the frame's kind, the client's address, and the other fields. The
+    /// requested server is not included, because a helper removes it from the message that it forwards.
     pub fn proven(&self, kind: Kind, client: SocketAddr) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(96);
         bytes.push(kind as u8);

@@ -30,7 +30,6 @@ fn frames_of(version: u8) -> (Vectors, Vec<(&'static str, Vec<ExpectedFrame>)>) 
     }
 }
 
-/// An expected frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum ExpectedFrame {
     /// Kind, sender, *more* bit, payload.
@@ -178,7 +177,8 @@ fn check_parse(name: &str, mut bytes: &[u8], expected_frames: &[ExpectedFrame]) 
     );
 }
 
-/// The layout of *acknowledge* is that of version 2. In version 3 servers also send it for connections without a session.
+/// The layout of *acknowledge* is that of version 2. In version 3 servers also send it for connections without a
+/// session.
 fn version_3() -> Vec<(&'static str, Vec<ExpectedFrame>)> {
     let acknowledge_requests = |received, finish_received| {
         one_control_frame(

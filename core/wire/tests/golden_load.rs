@@ -1,4 +1,4 @@
-//! Load datagrams are frozen: questions and answers are emitted as their test vectors, and parsed from these.
+//! Load datagrams are frozen: queries and replies are emitted as their test vectors, and parsed from these.
 
 mod vectors;
 
@@ -12,7 +12,7 @@ fn nonce() -> [u8; 16] {
     std::array::from_fn(|index| 0x10 + index as u8)
 }
 
-fn asks() -> Vec<(&'static str, LoadQuery)> {
+fn queries() -> Vec<(&'static str, LoadQuery)> {
     let key = KeyId([0xec, 0x44, 0xd7, 0xe4, 0x25, 0x2b, 0xb6, 0x19]);
     let plain = LoadQuery { helpers_asked: 2, key, nonce: nonce(), server: None };
     let server = |text: &str| Some(text.parse().unwrap());
@@ -26,7 +26,7 @@ fn asks() -> Vec<(&'static str, LoadQuery)> {
     ]
 }
 
-fn loads() -> Vec<(&'static str, LoadReport)> {
+fn reports() -> Vec<(&'static str, LoadReport)> {
     let idle = LoadReport { nonce: nonce(), ..LoadReport::default() };
     let busy = LoadReport {
         cpu: 312,
@@ -62,18 +62,18 @@ fn loads() -> Vec<(&'static str, LoadReport)> {
 fn datagrams_equal_their_vectors() {
     let vectors = Vectors::read(include_str!("../golden/load.hex"));
     let proof_of = |bytes: &[u8]| -> [u8; PROOF_BYTES] { *bytes.last_chunk().unwrap() };
-    for (name, ask) in asks() {
+    for (name, query) in queries() {
         let bytes: &[u8; LOAD_QUERY_BYTES] = exactly(vectors.bytes(name)).unwrap();
         let proof = proof_of(bytes);
-        assert_eq!(hex(&ask.emit(&proof)), hex(bytes), "{name}");
-        assert_eq!(LoadQuery::parse(bytes), Ok((ask, proof)), "{name}");
+        assert_eq!(hex(&query.emit(&proof)), hex(bytes), "{name}");
+        assert_eq!(LoadQuery::parse(bytes), Ok((query, proof)), "{name}");
         assert_eq!(LoadQuery::proven(bytes), &bytes[..56], "{name}");
     }
-    for (name, load) in loads() {
+    for (name, report) in reports() {
         let bytes: &[u8; LOAD_BYTES] = exactly(vectors.bytes(name)).unwrap();
         let proof = proof_of(bytes);
-        assert_eq!(hex(&load.emit(&proof)), hex(bytes), "{name}");
-        assert_eq!(LoadReport::parse(bytes), Ok((load, proof)), "{name}");
+        assert_eq!(hex(&report.emit(&proof)), hex(bytes), "{name}");
+        assert_eq!(LoadReport::parse(bytes), Ok((report, proof)), "{name}");
         assert_eq!(LoadReport::proven(bytes), &bytes[..48], "{name}");
     }
     assert_eq!(vectors.iter().count(), 7, "every vector should be compared");

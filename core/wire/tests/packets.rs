@@ -14,7 +14,6 @@ const DESTINATION: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 const SOURCE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
 const DESTINATION_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);
 
-/// Offset of the IP header in a frame.
 const IP_OFFSET: usize = ethernet::HEADER_BYTES;
 
 /// The content of a frame, parsed as far as a stack needs it.
@@ -27,7 +26,6 @@ enum Content {
     Unknown,
 }
 
-/// Parses a frame as a TCP/IP stack does.
 fn parse_frame(frame: &[u8]) -> Result<Content, PacketError> {
     let (frame, packet) = ethernet::Header::parse(frame)?;
     match frame.kind {
@@ -211,7 +209,6 @@ fn correct_checksums(frame: &mut [u8]) {
     }
 }
 
-/// A random number below `limit`.
 fn below(random: &mut Random, limit: usize) -> usize {
     random.below(limit as u64) as usize
 }

@@ -49,16 +49,17 @@ static int64_t now_us(void) {
     return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
-/* The length of message `number`, and its byte at `place`. */
+/* The length of message `number`. */
 static size_t message_length(long number) {
     return 1 + (size_t)number * 397 % LENGTH_MAX;
 }
 
+/* The byte of message `number` at `place`. */
 static unsigned char message_byte(long number, size_t place) {
     return (unsigned char)((size_t)number * 31 + place * 7 + place / 251);
 }
 
-static void tell_events(struct client *client) {
+static void print_events(struct client *client) {
     spw_session_event event;
     while (spw_next_event(client->session, &event) == 1) {
         if (event.kind == SPW_SESSION_MOVED) {
@@ -123,12 +124,13 @@ static void send_more(struct client *client) {
     }
 }
 
-static void look_at(struct client *client, const unsigned char *bytes, size_t length) {
+/* Compares reply bytes with the messages that were sent, and reports the latency of each complete reply. */
+static void check_replies(struct client *client, const unsigned char *bytes, size_t length) {
     for (size_t at = 0; at < length; at++) {
         if (client->received >= client->sent + (client->sent_bytes > 0))
-            die("reply", "more than was sent");
+            die("reply", "more bytes than were sent");
         if (bytes[at] != message_byte(client->received, client->received_bytes))
-            die("reply", "not what was sent");
+            die("reply", "differs from what was sent");
         if (++client->received_bytes == message_length(client->received)) {
             int64_t latency_us = now_us() - client->sent_at_us[client->received % UNDER_WAY];
             check("spw_measured", spw_measured(client->session, (uint64_t)latency_us));
@@ -154,7 +156,7 @@ static void receive_all(struct client *client) {
         if (client->count < 0)
             fwrite(buffer, 1, (size_t)received, stdout);
         else
-            look_at(client, buffer, (size_t)received);
+            check_replies(client, buffer, (size_t)received);
     }
 }
 
@@ -200,7 +202,7 @@ static void turn(struct client *client) {
     send_more(client);
     if (client->relief)
         relieve(client);
-    tell_events(client);
+    print_events(client);
 }
 
 int main(int count, char **arguments) {

@@ -72,7 +72,7 @@ typedef enum spw_status {
     SPW_SYSTEM = -5,
     // A key file, or a key's text, is invalid, or a key is missing.
     SPW_KEY = -126,
-    // The stream was finished or closed, and takes no more bytes.
+    // The stream was finished or closed, and accepts no more bytes.
     SPW_CLOSED = -32,
     // The other end reset the connection: bytes in flight are lost.
     SPW_RESET = -104,
@@ -146,11 +146,11 @@ typedef enum spw_event_kind {
 typedef enum spw_session_event_kind {
     // A route carries the session: the first one, or another one than before.
     SPW_SESSION_MOVED = 1,
-    // A route does not carry the session any more, or the attempt at it failed; `why` is the cause. Another is tried.
+    // A route does not carry the session any more, or could not be used; `why` is the cause. Another route is tried.
     SPW_SESSION_CARRIER_LOST = 2,
     // The server's application accepted the session.
     SPW_SESSION_ACCEPTED = 3,
-    // There is room again, after `spw_send` took less than all bytes.
+    // An earlier `spw_send` accepted only a part of its bytes. Now there is room again.
     SPW_SESSION_ROOM = 4,
 } spw_session_event_kind;
 
@@ -286,28 +286,29 @@ int spw_settings_service(struct spw_settings *settings,
 int spw_settings_begin(struct spw_settings *settings,
                        uint32_t route);
 
-// Bounds of the timeout after which a session leaves a carrier that owes an answer, in milliseconds. The timeout follows
-// measured round trips, between `floor` (default 100) and `ceiling` (1000). A carrier that owes no answer is probed after
-// `idle` (5000) of silence.
+// Sets the bounds of the timeout after which a session leaves a carrier that owes an answer, in milliseconds. The
+// timeout follows measured round trips, between `floor` (default 100) and `ceiling` (1000). A carrier that owes no
+// answer is probed after `idle` (5000) of silence.
 int spw_settings_patience_ms(struct spw_settings *settings,
                              uint32_t floor,
                              uint32_t ceiling,
                              uint32_t idle);
 
-// Spreads the return of sessions to the server when no helper is left, in milliseconds: each session returns at a random
-// time within `window` (default 1000), which doubles up to `window_max` (8000) after each attempt that fails.
+// Sets how the return of sessions to the server is spread in time when no helper is left, in milliseconds: each
+// session returns at a random time within `window` (default 1000), which doubles up to `window_max` (8000) after each
+// attempt that fails.
 int spw_settings_pace_ms(struct spw_settings *settings,
                          uint32_t window,
                          uint32_t window_max);
 
-// Timeouts in milliseconds: for the server's answer on a new `route` (default 1000), and for a `session` without an
-// answering route, which is then given up (60000).
+// Sets two timeouts in milliseconds: for the server's answer on a new `route` (default 1000), and for a `session`
+// without an answering route, which is then given up (60000).
 int spw_settings_give_up_ms(struct spw_settings *settings,
                             uint32_t route,
                             uint32_t session);
 
-// Bounds of a session's memory: bytes that have arrived and were not received (default 256 KiB), and bytes that were
-// sent and not acknowledged (256 KiB). From 4 KiB to 64 MiB each.
+// Sets the bounds of a session's memory: bytes that have arrived and were not received (default 256 KiB), and bytes
+// that were sent and not acknowledged (256 KiB). From 4 KiB to 64 MiB each.
 int spw_settings_limits(struct spw_settings *settings,
                         uint32_t window_bytes,
                         uint32_t kept_bytes);
@@ -320,7 +321,7 @@ void spw_settings_free(struct spw_settings *settings);
 int spw_connect(const struct spw_settings *settings,
                 struct spw_session **session);
 
-// Takes a prefix of `length` bytes for sending, and returns its length. These bytes are kept, and sent on any route, until
+// Accepts a prefix of the `length` bytes, and returns its length. These bytes are kept, and sent on any route, until
 // the server has acknowledged them. `SPW_AGAIN` when too many bytes are not acknowledged yet: try again after
 // `SPW_SESSION_ROOM`.
 ptrdiff_t spw_send(struct spw_session *session,
@@ -372,8 +373,8 @@ int spw_move(struct spw_session *session,
 int spw_set_routes(struct spw_session *session,
                    const struct spw_settings *settings);
 
-// Reports a reply to the session's relief: `latency_us` is the time in microseconds since the request was due. Not for
-// blocking commands, which wait on purpose. No effect for sessions of `spw_connect`.
+// Reports a reply to the session's relief: `latency_us` is the time in microseconds since the request was due. Do not
+// report blocking commands, which wait on purpose. No effect for sessions of `spw_connect`.
 int spw_measured(struct spw_session *session,
                  uint64_t latency_us);
 
@@ -398,8 +399,8 @@ int spw_gone(const struct spw_session *session,
              uint64_t *acknowledged,
              uint64_t *written);
 
-// Frees a session and its events' texts. Before the session is closed and over, the server may not have received
-// everything. Null is allowed.
+// Frees a session and its events' texts. If the session is freed before it is closed and over, the server may not
+// receive everything. Null is allowed.
 void spw_free(struct spw_session *session);
 
 // Makes settings with default values. Null after a fault inside the library.
@@ -427,8 +428,8 @@ int spw_port_settings_key_text(struct spw_port_settings *settings,
 int spw_port_settings_allow_clients(struct spw_port_settings *settings,
                                     const char *ranges);
 
-// Sets the maximum of concurrent links (default 16384: one for each helper thread and for each library client), and of
-// virtual connections on each link (65536).
+// Sets the maximum of concurrent links (default 16384), of which each helper thread and each library client opens one,
+// and of virtual connections on each link (65536).
 int spw_port_settings_links(struct spw_port_settings *settings,
                             uint32_t links_max,
                             uint32_t connections_max);
@@ -440,8 +441,8 @@ int spw_port_settings_sessions(struct spw_port_settings *settings,
                                uint32_t detached_ms,
                                uint32_t linger_ms);
 
-// Sets the maximum of memory that all sessions may hold, in bytes (default 256 MiB, at least 64 KiB). Beyond it, sessions
-// that hold most and do not read are reset: the application gets `SPW_CLOSED_BY_CLIENT`.
+// Sets the maximum of memory that all sessions may hold, in bytes (default 256 MiB, at least 64 KiB). Above it, the
+// sessions that hold most and do not read their replies are reset: the application gets `SPW_CLOSED_BY_CLIENT`.
 int spw_port_settings_sessions_memory(struct spw_port_settings *settings,
                                       uint64_t bytes);
 
@@ -500,13 +501,13 @@ ptrdiff_t spw_compose(struct spw_port *port,
                       const void *reply,
                       size_t length);
 
-// The application has processed `length` more bytes of a client's requests: the client may send as many more.
-// `SPW_INVALID` if that is more than were received.
+// Reports that the application has processed `length` more bytes of a client's requests: the client may send as many
+// more. `SPW_INVALID` if that is more than were received.
 int spw_consumed(struct spw_port *port,
                  spw_client client,
                  size_t length);
 
-// A client's role, address and byte counts: the paper's *get_info*.
+// Returns a client's role, address and byte counts: the paper's *get_info*.
 int spw_get_info(const struct spw_port *port, spw_client client, struct spw_info *info);
 
 // Sets the application's own pointer for a client, which all later events of this client have as `context`. The library
@@ -546,8 +547,8 @@ int spw_port_relief(struct spw_port *port,
 int spw_port_release(struct spw_port *port,
                      uint32_t within_ms);
 
-// Numbers of links, clients and sessions; each pointer may be null. Sessions include those that wait for their clients, and
-// closed ones that linger.
+// Returns the numbers of links, clients and sessions; each pointer may be null. Sessions include those that wait for
+// their clients, and closed ones that linger.
 int spw_port_counts(const struct spw_port *port,
                     size_t *links,
                     size_t *clients,
@@ -564,13 +565,14 @@ int spw_relief_new(const struct spw_settings *settings,
                    uint32_t sla_us,
                    struct spw_relief **relief);
 
-// Opens a session, as `spw_connect` does, on the carrier that the relief chooses; the relief also moves it later. While
-// sessions are helped, this call asks helpers for their load, which blocks for some milliseconds. `SPW_AGAIN` when there
-// are too many sessions. Report each reply by `spw_measured`, and the oldest request without a reply by `spw_oldest_wait`.
+// Opens a session, as `spw_connect` does, on the carrier that the relief chooses; the relief also moves it later.
+// While sessions are helped, this call queries the load of helpers, which blocks for some milliseconds. `SPW_AGAIN`
+// when there are too many sessions. Report each reply by `spw_measured`, and the oldest request without a reply by
+// `spw_oldest_wait`.
 int spw_relief_connect(struct spw_relief *relief,
                        struct spw_session **session);
 
-// The descriptor to watch for reading, besides those of the sessions.
+// The descriptor to watch for reading, in addition to those of the sessions.
 int spw_relief_descriptor(const struct spw_relief *relief);
 
 // The timeout for `poll`: how long to wait before `spw_relief_handle` is due, in milliseconds, rounded up; -1: without
@@ -589,7 +591,7 @@ int spw_relief_override(struct spw_relief *relief, int manual_override, uint32_t
 int spw_relief_set_helpers(struct spw_relief *relief,
                            const struct spw_settings *settings);
 
-// Returns 1 and the next decision as a line for the log, cut to `size`, or 0 without a decision.
+// Returns 1 and the next decision as a line for the log, truncated to `size` bytes; 0 without a decision.
 int spw_relief_next_notice(struct spw_relief *relief, char *buffer, size_t size);
 
 // Returns the state of a relief.

@@ -82,7 +82,7 @@ pub(crate) unsafe fn write_address(
     Ok(())
 }
 
-/// Parses `HOST:PORT`. A host's name is looked up, which may block; its first address is taken.
+/// Parses `HOST:PORT`. A host's name is looked up, which may block; its first address is used.
 pub(crate) fn address(text: &str) -> Result<SocketAddr, Fault> {
     let invalid = |why: &dyn std::fmt::Display| {
         Fault::invalid(format!("{text:?} is not an address: {why}; write HOST:PORT, as in 10.0.0.5:11411"))

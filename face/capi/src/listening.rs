@@ -146,8 +146,8 @@ pub unsafe extern "C" fn spw_port_settings_allow_clients(
     })
 }
 
-/// Sets the maximum of concurrent links (default 16384: one for each helper thread and for each library client), and of
-/// virtual connections on each link (65536).
+/// Sets the maximum of concurrent links (default 16384), of which each helper thread and each library client opens one,
+/// and of virtual connections on each link (65536).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_port_settings_links(
     settings: *mut spw_port_settings,
@@ -186,8 +186,8 @@ pub unsafe extern "C" fn spw_port_settings_sessions(
     guarded_status(|| unsafe { object::with(settings, change) })
 }
 
-/// Sets the maximum of memory that all sessions may hold, in bytes (default 256 MiB, at least 64 KiB). Beyond it, sessions
-/// that hold most and do not read are reset: the application gets `SPW_CLOSED_BY_CLIENT`.
+/// Sets the maximum of memory that all sessions may hold, in bytes (default 256 MiB, at least 64 KiB). Above it, the
+/// sessions that hold most and do not read their replies are reset: the application gets `SPW_CLOSED_BY_CLIENT`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_port_settings_sessions_memory(
     settings: *mut spw_port_settings,

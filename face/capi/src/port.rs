@@ -62,7 +62,7 @@ unsafe fn with_accepted<R>(
 ) -> Result<R, Fault> {
     let accepted = |port: &mut Port, connection| match port.clients.is_accepted(client) {
         true => body(port, connection),
-        false => Err(Fault::invalid("the client was not accepted yet: spw_accept, or spw_refuse")),
+        false => Err(Fault::invalid("the client was not accepted yet: call spw_accept or spw_refuse first")),
     };
     // SAFETY: the caller passes a valid or null pointer.
     unsafe { with_client(port, client, accepted) }
@@ -182,7 +182,7 @@ pub unsafe extern "C" fn spw_refuse(port: *mut spw_port, client: spw_client, rea
             _ => return Err(Fault::invalid("a reason is SPW_REFUSE_FULL, _FORBIDDEN or _UNAVAILABLE")),
         };
         if port.clients.is_accepted(client) {
-            return Err(Fault::invalid("the client was accepted: spw_close_connection ends it"));
+            return Err(Fault::invalid("the client was accepted: end it with spw_close_connection"));
         }
         port.links.refuse(connection, reason);
         port.clients.remove(client);
@@ -210,8 +210,8 @@ pub unsafe extern "C" fn spw_compose(
     })
 }
 
-/// The application has processed `length` more bytes of a client's requests: the client may send as many more.
-/// `SPW_INVALID` if that is more than were received.
+/// Reports that the application has processed `length` more bytes of a client's requests: the client may send as many
+/// more. `SPW_INVALID` if that is more than were received.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_consumed(port: *mut spw_port, client: spw_client, length: usize) -> c_int {
     let consumed = |port: &mut Port, connection| {
@@ -224,7 +224,7 @@ pub unsafe extern "C" fn spw_consumed(port: *mut spw_port, client: spw_client, l
     guarded_status(|| unsafe { with_client(port, client, consumed) })
 }
 
-/// A client's role, address and byte counts: the paper's *get_info*.
+/// Returns a client's role, address and byte counts: the paper's *get_info*.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_get_info(
     port: *const spw_port,
@@ -365,7 +365,6 @@ pub unsafe extern "C" fn spw_port_release(port: *mut spw_port, within_ms: u32) -
     guarded(|| unsafe { object::with(port, release) })
 }
 
-/// Converts a `spw_override` from C.
 pub(crate) fn override_from_c(number: c_int) -> Result<Override, Fault> {
     match number {
         0 => Ok(Override::Auto),
@@ -375,7 +374,6 @@ pub(crate) fn override_from_c(number: c_int) -> Result<Override, Fault> {
     }
 }
 
-/// Converts an override to a `spw_override` for C.
 pub(crate) fn override_to_c(manual_override: Override) -> i32 {
     let number = match manual_override {
         Override::Auto => spw_override::SPW_OVERRIDE_AUTO,
@@ -389,8 +387,8 @@ fn count(sessions: usize) -> c_int {
     c_int::try_from(sessions).unwrap_or(c_int::MAX)
 }
 
-/// Numbers of links, clients and sessions; each pointer may be null. Sessions include those that wait for their clients, and
-/// closed ones that linger.
+/// Returns the numbers of links, clients and sessions; each pointer may be null. Sessions include those that wait for
+/// their clients, and closed ones that linger.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_port_counts(
     port: *const spw_port,

@@ -72,9 +72,10 @@ pub unsafe extern "C" fn spw_relief_new(
     })
 }
 
-/// Opens a session, as `spw_connect` does, on the carrier that the relief chooses; the relief also moves it later. While
-/// sessions are helped, this call asks helpers for their load, which blocks for some milliseconds. `SPW_AGAIN` when there
-/// are too many sessions. Report each reply by `spw_measured`, and the oldest request without a reply by `spw_oldest_wait`.
+/// Opens a session, as `spw_connect` does, on the carrier that the relief chooses; the relief also moves it later.
+/// While sessions are helped, this call queries the load of helpers, which blocks for some milliseconds. `SPW_AGAIN`
+/// when there are too many sessions. Report each reply by `spw_measured`, and the oldest request without a reply by
+/// `spw_oldest_wait`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_relief_connect(
     relief: *mut spw_relief,
@@ -90,7 +91,7 @@ pub unsafe extern "C" fn spw_relief_connect(
     })
 }
 
-/// The descriptor to watch for reading, besides those of the sessions.
+/// The descriptor to watch for reading, in addition to those of the sessions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_relief_descriptor(relief: *const spw_relief) -> c_int {
     // SAFETY: the caller passes a valid or null pointer.
@@ -149,7 +150,7 @@ pub unsafe extern "C" fn spw_relief_set_helpers(
     })
 }
 
-/// Returns 1 and the next decision as a line for the log, cut to `size`, or 0 without a decision.
+/// Returns 1 and the next decision as a line for the log, truncated to `size` bytes; 0 without a decision.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_relief_next_notice(
     relief: *mut spw_relief,

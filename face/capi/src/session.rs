@@ -57,7 +57,7 @@ pub unsafe extern "C" fn spw_connect(settings: *const spw_settings, session: *mu
     })
 }
 
-/// Takes a prefix of `length` bytes for sending, and returns its length. These bytes are kept, and sent on any route, until
+/// Accepts a prefix of the `length` bytes, and returns its length. These bytes are kept, and sent on any route, until
 /// the server has acknowledged them. `SPW_AGAIN` when too many bytes are not acknowledged yet: try again after
 /// `SPW_SESSION_ROOM`.
 #[unsafe(no_mangle)]
@@ -199,8 +199,8 @@ pub unsafe extern "C" fn spw_set_routes(session: *mut spw_session, settings: *co
     })
 }
 
-/// Reports a reply to the session's relief: `latency_us` is the time in microseconds since the request was due. Not for
-/// blocking commands, which wait on purpose. No effect for sessions of `spw_connect`.
+/// Reports a reply to the session's relief: `latency_us` is the time in microseconds since the request was due. Do not
+/// report blocking commands, which wait on purpose. No effect for sessions of `spw_connect`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_measured(session: *mut spw_session, latency_us: u64) -> c_int {
     let report = |state: &mut SessionState| match state.relief() {
@@ -279,8 +279,8 @@ pub unsafe extern "C" fn spw_gone(
     })
 }
 
-/// Frees a session and its events' texts. Before the session is closed and over, the server may not have received
-/// everything. Null is allowed.
+/// Frees a session and its events' texts. If the session is freed before it is closed and over, the server may not
+/// receive everything. Null is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_free(session: *mut spw_session) {
     // SAFETY: the caller passes a valid or null pointer.

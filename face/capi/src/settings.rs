@@ -16,7 +16,6 @@ pub const SPW_DIRECT: u32 = u32::MAX;
 /// The number of a route that carries the session, but is not in its present list (`spw_set_routes`).
 pub const SPW_FORMER_ROUTE: u32 = u32::MAX - 1;
 
-/// Maximum of helpers in one list.
 const HELPERS_MAX: usize = 256;
 
 /// Settings of sessions. Owned by the caller; sessions keep a copy.
@@ -58,7 +57,6 @@ impl Routes {
         (targets(direct).next(), targets(helpers).collect())
     }
 
-    /// The index of a route in the list.
     pub(crate) fn index(&self, route: u32) -> Result<usize, Fault> {
         self.0.iter().position(|(number, _)| *number == route).ok_or_else(|| match route {
             SPW_DIRECT => {
@@ -68,7 +66,6 @@ impl Routes {
         })
     }
 
-    /// The number of the route with this address.
     pub(crate) fn route(&self, address: SocketAddr) -> u32 {
         let found = self.0.iter().find(|(_, target)| target.address == address);
         found.map_or(SPW_FORMER_ROUTE, |(number, _)| *number)
@@ -229,9 +226,9 @@ pub unsafe extern "C" fn spw_settings_begin(settings: *mut spw_settings, route: 
     }
 }
 
-/// Bounds of the timeout after which a session leaves a carrier that owes an answer, in milliseconds. The timeout follows
-/// measured round trips, between `floor` (default 100) and `ceiling` (1000). A carrier that owes no answer is probed after
-/// `idle` (5000) of silence.
+/// Sets the bounds of the timeout after which a session leaves a carrier that owes an answer, in milliseconds. The
+/// timeout follows measured round trips, between `floor` (default 100) and `ceiling` (1000). A carrier that owes no
+/// answer is probed after `idle` (5000) of silence.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_settings_patience_ms(
     settings: *mut spw_settings,
@@ -251,8 +248,9 @@ pub unsafe extern "C" fn spw_settings_patience_ms(
     unsafe { change_settings(settings, change) }
 }
 
-/// Spreads the return of sessions to the server when no helper is left, in milliseconds: each session returns at a random
-/// time within `window` (default 1000), which doubles up to `window_max` (8000) after each attempt that fails.
+/// Sets how the return of sessions to the server is spread in time when no helper is left, in milliseconds: each
+/// session returns at a random time within `window` (default 1000), which doubles up to `window_max` (8000) after each
+/// attempt that fails.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_settings_pace_ms(
     settings: *mut spw_settings,
@@ -270,8 +268,8 @@ pub unsafe extern "C" fn spw_settings_pace_ms(
     unsafe { change_settings(settings, change) }
 }
 
-/// Timeouts in milliseconds: for the server's answer on a new `route` (default 1000), and for a `session` without an
-/// answering route, which is then given up (60000).
+/// Sets two timeouts in milliseconds: for the server's answer on a new `route` (default 1000), and for a `session`
+/// without an answering route, which is then given up (60000).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_settings_give_up_ms(
     settings: *mut spw_settings,
@@ -290,8 +288,8 @@ pub unsafe extern "C" fn spw_settings_give_up_ms(
     unsafe { change_settings(settings, change) }
 }
 
-/// Bounds of a session's memory: bytes that have arrived and were not received (default 256 KiB), and bytes that were
-/// sent and not acknowledged (256 KiB). From 4 KiB to 64 MiB each.
+/// Sets the bounds of a session's memory: bytes that have arrived and were not received (default 256 KiB), and bytes
+/// that were sent and not acknowledged (256 KiB). From 4 KiB to 64 MiB each.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_settings_limits(
     settings: *mut spw_settings,

@@ -22,7 +22,7 @@ pub enum spw_status {
     SPW_SYSTEM = -5,
     /// A key file, or a key's text, is invalid, or a key is missing.
     SPW_KEY = -126,
-    /// The stream was finished or closed, and takes no more bytes.
+    /// The stream was finished or closed, and accepts no more bytes.
     SPW_CLOSED = -32,
     /// The other end reset the connection: bytes in flight are lost.
     SPW_RESET = -104,
@@ -39,7 +39,6 @@ pub enum spw_status {
     SPW_INTERNAL = -131,
 }
 
-/// Why a call fails.
 #[derive(Debug)]
 pub(crate) struct Fault {
     status: spw_status,
@@ -97,7 +96,7 @@ impl ReturnValue for () {
     fn failed(_: spw_status) {}
 }
 
-/// Locks data that several objects share. `Err`: a panic has poisoned the lock.
+/// Locks data that several objects share. Fails if a panic has poisoned the lock.
 pub(crate) fn lock<T>(shared: &Mutex<T>) -> Result<MutexGuard<'_, T>, Fault> {
     let poisoned = |_| {
         Fault::new(
@@ -123,12 +122,12 @@ pub(crate) fn guarded<A: ReturnValue>(body: impl FnOnce() -> Result<A, Fault>) -
     A::failed(fault.status)
 }
 
-/// [`guarded`] for functions without a result besides their status.
+/// [`guarded`] for functions that return only a status.
 pub(crate) fn guarded_status(body: impl FnOnce() -> Result<(), Fault>) -> c_int {
     guarded(|| body().map(|()| spw_status::SPW_OK as c_int))
 }
 
-/// Maximum size of an error's text, with its final zero. Longer texts are cut.
+/// Maximum size of an error's text, with its final zero. Longer texts are truncated.
 const TEXT_BYTES_MAX: usize = 512;
 
 thread_local! {
@@ -145,7 +144,7 @@ fn set_last_error(text: &str) {
     });
 }
 
-/// Copies a text and a final zero; a text that is too long is cut between two characters.
+/// Copies a text and a final zero; a text that is too long is truncated between two characters.
 pub(crate) fn write_text(text: &str, buffer: &mut [u8]) {
     let Some(available) = buffer.len().checked_sub(1) else { return };
     let mut length = available.min(text.len());
@@ -169,16 +168,16 @@ pub extern "C" fn spw_status_text(status: c_int) -> *const c_char {
     use spw_status as S;
     let texts: [(spw_status, &'static CStr); 12] = [
         (S::SPW_OK, c"done"),
-        (S::SPW_AGAIN, c"not now"),
-        (S::SPW_INVALID, c"wrong argument"),
-        (S::SPW_SYSTEM, c"the system refused"),
+        (S::SPW_AGAIN, c"try again later"),
+        (S::SPW_INVALID, c"invalid argument"),
+        (S::SPW_SYSTEM, c"a system call failed"),
         (S::SPW_KEY, c"the key cannot be used"),
         (S::SPW_CLOSED, c"closed"),
         (S::SPW_RESET, c"reset by the other end"),
         (S::SPW_REFUSED, c"refused by the server"),
         (S::SPW_GONE, c"the server lost the session"),
         (S::SPW_TIMED_OUT, c"no server has answered"),
-        (S::SPW_UNKNOWN_CLIENT, c"no such client"),
+        (S::SPW_UNKNOWN_CLIENT, c"unknown client"),
         (S::SPW_INTERNAL, c"fault inside the library"),
     ];
     let text = texts.into_iter().find(|(known, _)| *known as c_int == status);
@@ -191,10 +190,13 @@ pub extern "C" fn spw_version() -> *const c_char {
     const { concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast() }
 }
 
-/// Converts an error of a session's stream.
 pub(crate) fn stream_fault(error: &io::Error) -> Fault {
     let status = match error.kind() {
-        io::ErrorKind::WouldBlock => return Fault::again("not now: spw_handle or spw_wait, then again"),
+        io::ErrorKind::WouldBlock => {
+            return Fault::again(
+                "nothing has arrived, or there is no room: call spw_handle or spw_wait, then try again",
+            );
+        }
         io::ErrorKind::BrokenPipe => spw_status::SPW_CLOSED,
         io::ErrorKind::ConnectionReset => spw_status::SPW_RESET,
         io::ErrorKind::ConnectionRefused => spw_status::SPW_REFUSED,
@@ -231,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn long_texts_are_cut_between_characters() {
+    fn long_texts_are_truncated_between_characters() {
         let mut buffer = [1; 6];
         write_text("aäöü", &mut buffer);
         assert_eq!(&buffer, "aäö\0".as_bytes());
@@ -249,7 +251,7 @@ mod tests {
         for status in [0, -11, -22, -5, -126, -32, -104, -111, -103, -110, -107, -131] {
             // SAFETY: the texts are literals.
             let text = unsafe { CStr::from_ptr(spw_status_text(status)) };
-            assert_ne!(text, c"unknown status");
+            assert_ne!(text, c"unknown status", "status {status} should have a text");
         }
         // SAFETY: the text is a literal.
         assert_eq!(unsafe { CStr::from_ptr(spw_status_text(7)) }, c"unknown status");

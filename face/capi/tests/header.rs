@@ -8,7 +8,6 @@ const WRITE: &str = "SPILLWAY_WRITE_HEADER";
 fn generate_header() -> String {
     let crate_directory = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut config = cbindgen::Config::from_file(crate_directory.join("cbindgen.toml")).unwrap();
-    // The order of the header's parts.
     let files = [
         "status",
         "argument",

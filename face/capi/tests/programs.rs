@@ -103,7 +103,12 @@ fn plain_clients_are_served_directly_and_through_a_helper() {
             });
             stream.read_to_end(&mut received).unwrap();
         });
-        assert!(received == sent, "{} of {} bytes, or other bytes than sent", received.len(), sent.len());
+        assert!(
+            received == sent,
+            "all {} bytes should be echoed unchanged; {} bytes were received",
+            sent.len(),
+            received.len()
+        );
         // A client that closes its connection without reading the reply.
         TcpStream::connect(address).unwrap().write_all(b"not read").unwrap();
     }

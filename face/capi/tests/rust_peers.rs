@@ -91,7 +91,7 @@ fn round_trips(client: &mut (impl Read + Write), rounds: usize) {
         client.write_all(&request).unwrap();
         let mut reply = vec![0; request.len()];
         client.read_exact(&mut reply).unwrap();
-        assert!(reply == request, "round {round}");
+        assert!(reply == request, "the reply of round {round} should be equal to the request");
     }
 }
 

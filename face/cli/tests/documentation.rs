@@ -206,6 +206,34 @@ fn links_between_pages_are_valid() {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
+/// Whether a path in a page is a pattern, such as `proof/sim/src/WORLD/`, and not one file or folder.
+fn is_pattern(path: &str) -> bool {
+    let is_placeholder =
+        |part: &str| !part.is_empty() && part.bytes().all(|letter| letter.is_ascii_uppercase());
+    let has_placeholder = !path.ends_with(".md") && path.split(['/', '.', '-']).any(is_placeholder);
+    has_placeholder || path.contains(['*', '{', '…', ' '])
+}
+
+/// Code spans that begin with a folder of this project name files and folders that exist.
+#[test]
+fn files_that_pages_name_exist() {
+    const FOLDERS: [&str; 7] = ["core/", "host/", "face/", "proof/", "docs/", "packaging/", "tools/"];
+    let (mut found, mut missing) = (0, Vec::new());
+    for page in pages() {
+        let text = fs::read_to_string(&page).unwrap();
+        for (line, text) in (1..).zip(text.lines()) {
+            let is_path = |span: &&str| FOLDERS.iter().any(|folder| span.starts_with(folder));
+            for path in text.split('`').skip(1).step_by(2).filter(is_path).filter(|path| !is_pattern(path)) {
+                found += 1;
+                if !Path::new(ROOT).join(path).exists() {
+                    missing.push(format!("{}:{line}: {path}", page.display()));
+                }
+            }
+        }
+    }
+    assert!(found > 100 && missing.is_empty(), "{found} paths; these do not exist: {missing:#?}");
+}
+
 fn sources() -> Vec<PathBuf> {
     let listed = Command::new("git").args(["ls-files", "*.rs"]).current_dir(ROOT).output().unwrap();
     let names = String::from_utf8(listed.stdout).unwrap();

@@ -25,8 +25,9 @@ fn run(scratch: &Scratch, args: &[&str]) -> (Option<i32>, Value) {
 fn failure_prints_an_envelope_with_errors() {
     let scratch = Scratch::new();
     let (socket, file) = (scratch.path("none.sock"), scratch.path("none.toml"));
-    let commands: [(&str, &[&str]); 10] = [
+    let commands: [(&str, &[&str]); 11] = [
         ("status", &["status", "--json", "--socket", &socket]),
+        ("top", &["top", "--once", "--interval", "0.1", "--json", "--socket", &socket]),
         ("connections", &["connections", "--json"]),
         ("relief", &["relief", "cache", "on", "--json", "--socket", &socket]),
         ("drain", &["drain", "cache", "--json", "--socket", &socket]),
@@ -60,6 +61,10 @@ fn failure_prints_an_envelope_with_errors() {
         assert_eq!(envelope["command"], name);
         assert!(envelope["errors"][0].is_string() && envelope["warnings"].is_array(), "{args:?}: {envelope}");
     }
+    let top = ["top", "--once", "--interval", "0.1", "--json", "--socket", &socket];
+    let (_, envelope) = run(&scratch, &top);
+    assert_eq!(envelope["result"]["helpers"][0]["socket"], json!(socket));
+    assert!(envelope["result"]["helpers"][0]["error"].is_string(), "{envelope}");
     let (code, envelope) = run(&scratch, &["check", &file, "--json"]);
     assert_eq!((code, &envelope["ok"]), (Some(1), &json!(false)));
     assert!(envelope["result"]["problems"][0].as_str().is_some_and(|problem| problem.contains("none.toml")));

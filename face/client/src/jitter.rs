@@ -2,7 +2,6 @@
 
 use std::io;
 
-/// A random seed from the host.
 pub(crate) fn seed() -> io::Result<u64> {
     let mut seed = [0; 8];
     seed.copy_from_slice(&spillway_keys::fresh_nonce()?[..8]);

@@ -4,8 +4,8 @@
 //! travel over a link to the link port of a helper or of the server. When this carrier is lost, silent or draining, the
 //! session continues on another one, with its requests in flight.
 //!
-//! A [`Session`] never blocks: it runs in the caller's event loop, beside thousands of others. A program without such a
-//! loop uses [`BlockingSession`](session::BlockingSession).
+//! A [`Session`] never blocks: it runs in the caller's event loop, together with thousands of others. A program without
+//! such a loop uses [`BlockingSession`](session::BlockingSession).
 //!
 //! With [`relief`], sessions move to helpers when replies are slow, and back later.
 //!

@@ -2,9 +2,8 @@
 //!
 //! [`LoadQueries`] run in the caller's event loop: watch [their descriptor](AsFd) for reading, call
 //! [`handle_ready`](LoadQueries::handle_ready) when it is ready, wait no longer than
-//! [`poll_timeout`](LoadQueries::poll_timeout), and call [`poll`](LoadQueries::poll) after both. They share one UDP socket,
-//! with the port number that the client shall connect from: the helper's thread that answers is then the thread that will
-//! serve the client.
+//! [`poll_timeout`](LoadQueries::poll_timeout), and call [`poll`](LoadQueries::poll) after both. All queries use one
+//! UDP socket. Connect from its port number afterwards: then the helper's thread that has answered serves the client.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -27,7 +26,7 @@ use crate::{jitter, socket};
 /// longer than this is overloaded.
 pub const LOAD_QUERY_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Maximum of datagrams received in one turn, because others than the helpers may send any number.
+/// Maximum of datagrams received in one turn, because any host may send datagrams to this socket.
 const DATAGRAMS_PER_TURN: usize = 64;
 
 /// The outcome of [`LoadQueries`].
@@ -39,11 +38,11 @@ pub enum LoadQueryOutcome {
         helper: usize,
         /// The port number to connect from, so that the thread that has answered serves the client.
         local_port: u16,
-        /// The helper has answered. Otherwise no helper has, and this is a random one of those asked: a firewall may drop
-        /// datagrams and let connections pass.
+        /// Whether the helper has answered. If not, no helper has, and `helper` is a random one of those queried,
+        /// because a firewall may drop datagrams and let connections pass.
         answered: bool,
     },
-    /// Connect to no helper: all that have answered accept no clients, and a helper without an answer counts as full.
+    /// Connect to no helper: those that have answered accept no clients, and the others count as full.
     NoHelper,
 }
 
@@ -67,7 +66,7 @@ struct Outstanding {
 }
 
 impl LoadQueries {
-    /// Asks `d` of these helpers, chosen at random, for their load. They have [`LOAD_QUERY_TIMEOUT`] to answer.
+    /// Queries the load of `d` of these helpers, chosen at random. They have [`LOAD_QUERY_TIMEOUT`] to answer.
     ///
     /// # Errors
     /// The host has no descriptors, no free ports, or no random bytes. A helper that cannot be reached is not an error: it
@@ -98,7 +97,7 @@ impl LoadQueries {
             let asked = u8::try_from(chosen.len()).unwrap_or(u8::MAX);
             let query = LoadQuery { helpers_asked: asked, key: KeyId([0; 8]), nonce, server: target.server };
             let bytes = prove_query(&target.key, query);
-            // A query that cannot be sent has no answer.
+            // A query that cannot be sent counts as unanswered.
             let _ = net::sendto(&socket, &bytes, SendFlags::NOSIGNAL, &in_family(target.address, is_ipv6));
             let (address, key) = (target.address, target.key.clone());
             outstanding.push(Outstanding { address, key, nonce });

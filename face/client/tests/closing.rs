@@ -1,5 +1,5 @@
-//! A closed session stays on its carrier until the server has answered; a reset session frees its buffers at once. The test
-//! plays the server.
+//! A closed session stays on its carrier until the server has answered; a reset session frees its buffers at once. The
+//! test acts as the server.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -64,7 +64,7 @@ impl Server {
     }
 
     fn receive(&mut self, now: Time, bytes: &[u8]) {
-        assert!(!bytes.is_empty(), "the session has left its carrier");
+        assert!(!bytes.is_empty(), "the session should stay on its carrier");
         let mut scratch = Scratch::new();
         let mut input = self.link.unseal(now, bytes, &mut scratch);
         while let Some(event) = self.link.decompose(now, &mut input).unwrap() {
@@ -104,8 +104,8 @@ impl Server {
     }
 }
 
-/// A session on the first of two routes, a helper's, and the server at the end of that link. The other route is the server's
-/// own port. The timeouts are too long for probes.
+/// Opens a session on the first of two routes, which is a helper's; the returned server accepts that link. The other
+/// route is the server's own port. The timeouts are so long that no probe is sent.
 fn open_session() -> (Session, Server) {
     let (helper, direct) =
         (TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
@@ -214,7 +214,10 @@ fn memory_follows_buffered_bytes_and_reset_frees_them() {
     assert_eq!(server.table.write(handle, &vec![7; window]), window);
     run_until(&mut session, &mut server, |session, _| session.arrived_bytes() == window);
     let held = session.held_bytes();
-    assert!((window..=window + 4096).contains(&held), "{held} bytes of memory for {window} that arrived");
+    assert!(
+        (window..=window + 4096).contains(&held),
+        "{window} bytes arrived, so about as much memory should be held, but {held} bytes are"
+    );
     // Receive everything: then the buffers are free.
     let mut output = vec![0; window];
     let mut received = 0;

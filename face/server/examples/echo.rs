@@ -134,7 +134,7 @@ impl Server {
                 self.handle(event);
             }
             // Each link gets one batch with all replies of this turn.
-            // Pass the time of the turn's end: the difference to `now`, its beginning, is the service time.
+            // Pass the time of the turn's end: the service time is the difference to `now`, the turn's beginning.
             self.links.flush(Instant::now());
         }
     }

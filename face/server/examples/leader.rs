@@ -70,7 +70,7 @@ struct Leader {
     buffer: Box<[u8]>,
 }
 
-/// The connection to the replica: plain TCP, because parcels are large already.
+/// The connection to the replica. It is not a link: parcels are large, so that batches would gain nothing.
 struct Replica {
     stream: TcpStream,
     /// Parcels that the socket has not taken. Their bytes are not consumed, so the clients' windows bound them.
@@ -148,7 +148,7 @@ impl Leader {
             .and_then(|stream| {
                 stream.set_nodelay(true).and_then(|()| stream.set_nonblocking(true)).map(|()| stream)
             })
-            .map_err(|e| format!("no replica at {}: {e}", arguments.replica))?;
+            .map_err(|e| format!("cannot connect to the replica at {}: {e}", arguments.replica))?;
         let watched = epoll::create(epoll::CreateFlags::CLOEXEC).and_then(|epoll| {
             epoll::add(&epoll, &stream, data(MARK_REPLICA), EventFlags::IN)?;
             Ok(epoll)
@@ -203,7 +203,7 @@ impl Leader {
             while let Some(event) = self.links.poll_event() {
                 self.handle(event)?;
             }
-            // Pass the time of the turn's end: the difference to `now`, its beginning, is the service time.
+            // Pass the time of the turn's end: the service time is the difference to `now`, the turn's beginning.
             self.links.flush(Instant::now());
         }
     }

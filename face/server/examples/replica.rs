@@ -15,7 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use spillway_batch::Assembler;
 use spillway_wire::{Control, Disassembler, Kind, Piece};
 
-/// A parcel is a link and a length, four bytes each, and frames. The length has this bit if they are control messages.
+/// A parcel consists of a link and a length, four bytes each, and frames. This bit of the length is set if the frames
+/// are control messages.
 const CONTROL: u32 = 1 << 31;
 /// Maximum length of a parcel's frames.
 const PARCEL_BYTES_MAX: u32 = 1 << 24;

@@ -4,7 +4,7 @@ use spillway_batch::{Id, IdTable};
 
 use crate::event::LinkId;
 
-/// Each message needs a look-up, so a look-up is three indexings and no hash.
+/// A look-up is three indexings and no hash, because each message needs one.
 #[derive(Debug)]
 pub(crate) struct ByConnection<T> {
     /// Indexed by [`LinkId::slot`].

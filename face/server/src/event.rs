@@ -38,8 +38,9 @@ pub enum Event<'a> {
         /// The client's own address.
         address: SocketAddr,
     },
-    /// Request bytes of a client, cut anywhere. Call [`consumed`](crate::Links::consumed) when they are processed: until
-    /// then they count against the client's window.
+    /// Bytes of a client's requests; a request may be split over several events at any byte. Call
+    /// [`consumed`](crate::Links::consumed) when the bytes are processed: until then they count against the client's
+    /// window.
     Data {
         /// The client that sent the bytes.
         client: ClientId,
@@ -67,7 +68,7 @@ pub enum Event<'a> {
         /// Why the connection ended.
         reason: CloseReason,
     },
-    /// [`compose`](crate::Links::compose) took less than all bytes before, and would take more now.
+    /// An earlier [`compose`](crate::Links::compose) accepted only a part of its bytes. Now it accepts more.
     CanCompose {
         /// The client to compose for.
         client: ClientId,
@@ -81,7 +82,8 @@ pub enum Event<'a> {
         /// The peer's role: helper or client.
         role: Role,
     },
-    /// A link is lost, after a `Closed` event for each of its connections; its sessions continue. For the log.
+    /// A link was lost. Each of its connections without a session has had a `Closed` event before; its sessions get no
+    /// event, and continue when their clients return. For the log.
     LinkLost {
         /// The lost link.
         link: LinkId,
@@ -90,9 +92,10 @@ pub enum Event<'a> {
         /// Why the link is lost.
         why: LinkLoss,
     },
-    /// A virtual connection was refused because its link may not carry its client address. For the log.
+    /// A virtual connection was refused: the link that it arrived on may not carry clients of this address. For the
+    /// log.
     Forbidden {
-        /// The link that asked for the connection.
+        /// The link that the connection arrived on.
         link: LinkId,
         /// The client address that the link claimed.
         address: SocketAddr,
@@ -103,7 +106,7 @@ pub enum Event<'a> {
     Drain {
         /// The helper's link.
         link: LinkId,
-        /// The helper's deadline, in milliseconds from now; 0 is at once.
+        /// The helper's deadline, in milliseconds from now; 0: the helper ends at once.
         deadline_ms: u32,
     },
 }

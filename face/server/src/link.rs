@@ -30,7 +30,8 @@ pub(crate) struct Link {
     pub(crate) lost: Option<LinkLoss>,
     /// The beginning of an incomplete frame, for `decompose_run`: at most the longest frame.
     partial_frame: Vec<u8>,
-    /// Plaintext of an encrypted link that did not fit the application's buffer: less than that buffer and a record.
+    /// Plaintext of an encrypted link that did not fit the application's buffer. Shorter than that buffer and one
+    /// record together.
     plaintext: Vec<u8>,
     plaintext_start: usize,
 }
@@ -68,7 +69,7 @@ impl Link {
         Interest { readable: may_read, writable: self.lost.is_none() && has_work }
     }
 
-    /// Receives into the buffer: the number of bytes, 0 if none are available. `Err`: the link is lost.
+    /// Receives into the buffer. Returns the number of bytes, 0 if none are available. After an error the link is lost.
     pub(crate) fn receive(
         &mut self,
         now: Time,
@@ -108,7 +109,8 @@ impl Link {
         }
     }
 
-    /// Decrypts received bytes, which are in the buffer after a place for `partial_frame`.
+    /// Decrypts received bytes, which are in the buffer behind a gap of the length of `partial_frame`. Returns the
+    /// number of bytes in the buffer: `partial_frame`, and plaintext.
     fn decrypt(
         &mut self,
         now: Time,
@@ -150,7 +152,7 @@ impl Link {
         held + taken
     }
 
-    /// Puts these bytes before those that are received next.
+    /// Stores the beginning of a frame: the next received bytes are put after it.
     pub(crate) fn keep_partial_frame(&mut self, partial_frame: &[u8]) {
         self.partial_frame.extend_from_slice(partial_frame);
     }

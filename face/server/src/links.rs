@@ -44,13 +44,14 @@ pub struct Links {
     /// Deadlines for the authentication of links, in order. Links that have authenticated or ended since are skipped.
     handshakes: VecDeque<(Instant, LinkId)>,
     unauthenticated: Unauthenticated<LinkId>,
-    /// Links with an incomplete record, and links that are not read for a time; may contain links without a read timeout.
+    /// Links with a read timeout: they have an incomplete record, or are not read for a time. May also contain links
+    /// whose read timeout has ended.
     read_timeouts: Vec<LinkId>,
     /// Links that have something to send, or whose [`Interest`](crate::watch::Interest) has changed.
     touched: Vec<LinkId>,
     /// Lost links with events that [`poll_event`](Self::poll_event) has yet to return.
     lost: VecDeque<LinkId>,
-    /// Connections that have room again.
+    /// Connections that have room for replies again.
     room: VecDeque<ClientId>,
     sessions: Port<CarrierName>,
     /// The session of each carrier, on links of this thread and of others.
@@ -59,11 +60,9 @@ pub struct Links {
     ended: VecDeque<SessionHandle>,
     /// The override of where sessions are carried.
     placement: Placement,
-    /// See [`Settings::release`].
     releasing: Option<Releasing>,
-    /// See [`Settings::links_max`].
     links_max: usize,
-    /// Other ports of this address do not share their sessions with this one, see [`Settings::reuse_port`].
+    /// Whether other link ports may have this address without sharing their sessions, see [`Settings::reuse_port`].
     shares_port: bool,
     /// The port's threads, see [`Settings::threads`].
     member: Option<Member>,
@@ -79,8 +78,8 @@ impl Links {
     /// Opens a link port.
     ///
     /// # Errors
-    /// The address is not a loopback address, or encryption is required, and there is no key; a setting of
-    /// [`Settings::release`] is out of its bounds; or a system call failed.
+    /// There is no key although one is needed, because the address is not a loopback address or encryption is required;
+    /// a setting of [`Settings::release`] is out of its bounds; or a system call failed.
     pub fn bind(now: Instant, address: SocketAddr, settings: Settings) -> Result<Links, BindError> {
         let ring = match settings.keys.is_empty() {
             true if settings.encryption == Encryption::Required => return Err(BindError::NeedsKey(address)),

@@ -61,22 +61,15 @@ pub(crate) struct Post {
 #[derive(Debug)]
 pub(crate) enum Message {
     // From the thread that owns the link.
-    /// The client sent a session's opening message.
     Opening(Box<PostedOpening>),
-    /// The client sent data.
     Data(Vec<u8>),
-    /// The client sent a control message.
     Control(Control),
-    /// The carrier is lost.
     Lost,
     /// The link has taken bytes, and the session waits for room.
     Room,
     // From the thread that owns the session.
-    /// Send data.
     SendData(Vec<u8>),
-    /// Send a control message.
     SendControl(Control),
-    /// Refuse the carrier.
     Refuse(RefuseReason),
     /// Close the carrier, which does not carry its session any more.
     Close(CloseReason),
@@ -116,7 +109,7 @@ impl Ledger {
 pub(crate) struct Absent;
 
 impl Threads {
-    /// Adds a thread: its number, which is never reused, and its mailbox.
+    /// Adds a thread. Returns its number, which is never reused, and its mailbox.
     pub(crate) fn join(&self) -> io::Result<(u32, Arc<Mailbox>)> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let mailbox = Arc::new(Mailbox { posts: Mutex::new(Some(Vec::new())), wake });
@@ -140,7 +133,6 @@ impl Threads {
         lock(&self.0.mailboxes).by_thread.get(&thread).cloned()
     }
 
-    /// The thread that owns a session, if any.
     pub(crate) fn owner(&self, session: SessionId) -> Option<u32> {
         lock(&self.0.owners).get(&session).copied()
     }
@@ -178,7 +170,6 @@ impl Mailbox {
         lock(&self.posts).as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Makes the eventfd readable.
     pub(crate) fn wake(&self) {
         // The write fails only if the counter would overflow, and then the eventfd is readable.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());

@@ -38,7 +38,6 @@ fn client_moves_between_plain_port_and_links() {
         client.move_to(Route::Link(&target)).unwrap();
         assert_eq!(client.carrier(), Some(Carrier::Link(echo.link)));
         round_trip(&mut client, 1000, round);
-        // Move from one link to another.
         client.move_to(Route::Link(&target)).unwrap();
         round_trip(&mut client, 1000, round);
         client.move_to(Route::Direct).unwrap();
@@ -67,11 +66,11 @@ fn echo_8_mib(mut client: Client) {
             sent += client.write(&request[sent..BYTES.min(sent + 50_000)]).unwrap();
         } else {
             let received = client.read(&mut buffer).unwrap();
-            assert!(received > 0);
+            assert!(received > 0, "the server should not end the stream");
             reply.extend_from_slice(&buffer[..received]);
         }
     }
-    assert!(reply == request);
+    assert!(reply == request, "the reply should be equal to the request");
 }
 
 #[test]
@@ -137,7 +136,7 @@ fn moving_to_a_port_other_than_a_link_port_is_an_error() {
 }
 
 #[test]
-fn out_of_descriptors_further_clients_wait_until_one_is_freed() {
+fn clients_beyond_the_descriptor_limit_wait_until_a_descriptor_is_freed() {
     let keys = Keys::new();
     let echo = Echo::start_limited(&keys, 40);
     let target = echo.target(&keys);
@@ -151,7 +150,7 @@ fn out_of_descriptors_further_clients_wait_until_one_is_freed() {
         std::thread::spawn(move || Client::connect_through_link(&target, None, long_timeout).unwrap());
     first.iter_mut().for_each(|client| round_trip(client, 1000, 1));
     plain[0].read_exact(&mut [0; 5]).unwrap();
-    // A descriptor that is freed lets a waiting client of either kind in.
+    // Clients of both kinds that wait are accepted when descriptors are freed.
     first.truncate(2);
     let mut waited = waiting.join().unwrap();
     plain[1..].iter_mut().for_each(|client| client.read_exact(&mut [0; 5]).unwrap());

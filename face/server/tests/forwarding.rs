@@ -127,7 +127,7 @@ fn messages_of_many_frames_arrive_in_order() {
                     reader.read_exact(&mut reply).unwrap();
                     assert!(
                         (0..total).all(|offset| reply[offset] == byte(number, offset)),
-                        "client {number}"
+                        "client {number} should receive its own bytes in order"
                     );
                 });
             });

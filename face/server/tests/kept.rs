@@ -39,7 +39,7 @@ impl Server {
             .port
             .links
             .unacknowledged(self.client.unwrap())
-            .expect("the helper reports acknowledgements");
+            .expect("the helper should report acknowledgements");
         (unacknowledged.acknowledged, [unacknowledged.bytes.0, unacknowledged.bytes.1].concat())
     }
 }
@@ -88,7 +88,8 @@ fn replies_are_kept_until_the_clients_tcp_acknowledges_them() {
         assert!(kept.len() <= KEPT_BYTES_MAX);
         assert_eq!(acknowledged as usize + kept.len(), composed);
         assert!(
-            kept.iter().enumerate().all(|(offset, actual)| *actual == byte(acknowledged as usize + offset))
+            kept.iter().enumerate().all(|(offset, actual)| *actual == byte(acknowledged as usize + offset)),
+            "the kept bytes should be those after offset {acknowledged}"
         );
         kept.len() == KEPT_BYTES_MAX && acknowledged > 0
     });

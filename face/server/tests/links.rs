@@ -144,7 +144,7 @@ fn link_that_could_not_be_watched_is_watched_by_the_next_call() {
     let mut server = Server::start(Settings::default());
     server.turn();
     let mut link = RawLink::open(server.port.links.address(), Role::Helper, keys().0);
-    // A file that is no epoll set: the call fails once there is a link to watch.
+    // `/dev/null` is not an epoll set, so the call fails once there is a link to watch.
     let file = std::fs::File::open("/dev/null").unwrap();
     server.run_until("a link", |server| server.port.links.watch_in(&file, 9).is_err());
     assert_eq!(server.next_event(&mut link), LinkEvent::Established);
@@ -179,7 +179,7 @@ fn unauthenticated_links_do_not_shut_helpers_out() {
         (0..10).map(|_| TcpStream::connect(server.port.links.address()).unwrap()).collect();
     server.run_until("the end of evicted connections", |server| server.lost.len() == 7);
     assert!(server.lost.iter().all(|why| matches!(why, LinkLoss::Evicted)), "{:?}", server.lost);
-    assert_eq!(server.port.links.len(), 4, "the helper, and the last three");
+    assert_eq!(server.port.links.len(), 4, "the helper's link and the newest three should stay");
     assert_eq!(server.port.links.evicted_handshakes(), 7);
     server.establish(Role::Helper, keys().0);
     let id = helper.end.open(address("127.0.0.1:5"), None).unwrap();
@@ -302,7 +302,7 @@ fn consuming_more_than_was_received_is_an_error() {
     assert_eq!(server.port.links.consumed(client, 0), Ok(()));
 }
 
-/// A peer that opens and closes connections without end and reads no answers is not read.
+/// The peer opens and closes connections without end.
 #[test]
 fn peer_that_reads_no_answers_is_not_read() {
     let limits = Limits { pending_bytes_max: 64 * 1024, ..Limits::default() };
@@ -336,7 +336,7 @@ fn peer_that_reads_no_answers_is_not_read() {
     bystander.flush();
     assert_eq!(server.next_event(&mut bystander), LinkEvent::Accepted(id));
     assert_eq!(server.next_buffered_event(&mut bystander), LinkEvent::Data(id, b"still here?".to_vec()));
-    // Once the answers are read, the link goes on.
+    // When the peer reads the answers, the server reads the link again.
     flooder.stream.set_nonblocking(false).unwrap();
     let mut reader = flooder.stream.try_clone().unwrap();
     let reading = std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()));
@@ -346,7 +346,7 @@ fn peer_that_reads_no_answers_is_not_read() {
     let _ = reading.join();
 }
 
-/// A client that sends only *credit*, without end, is read once a second; others at once.
+/// The client sends *credit* without end. Others are read at once.
 #[test]
 fn client_that_sends_only_credit_is_read_once_a_second() {
     let mut server = Server::start(Settings::default());
@@ -385,11 +385,15 @@ fn client_that_sends_only_credit_is_read_once_a_second() {
                 LinkEvent::Data(id, b"still here?".to_vec())
             );
             server.turn();
-            let resumed_at = server.port.links.poll_timeout().expect("a time to read from the flooder again");
+            let resumed_at =
+                server.port.links.poll_timeout().expect("the flooder's next reading should have a time");
             assert!(resumed_at > server.now, "the next reading should be later than now");
             server.now = resumed_at;
             let taken = flood(&mut server);
-            assert!(taken < 2 << 20, "{taken} bytes in second {second}");
+            assert!(
+                taken < 2 << 20,
+                "less than 2 MiB should be read in second {second}, but {taken} bytes were"
+            );
         }
         assert!(server.lost.is_empty(), "{:?}", server.lost);
     }

@@ -37,7 +37,7 @@ impl Serve for Echo {
         match event {
             Event::Connected { client, .. } => links.accept(client),
             Event::Data { client, bytes } => {
-                assert_eq!(links.compose(client, bytes), bytes.len(), "small replies always fit");
+                assert_eq!(links.compose(client, bytes), bytes.len(), "small replies should fit");
                 links.consumed(client, bytes.len()).unwrap();
             }
             Event::Closed { client, reason } => links.close(client, reason),
@@ -95,7 +95,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.orders = None;
         let ended = self.thread.take().unwrap().join();
-        assert!(ended.is_ok() || std::thread::panicking());
+        assert!(ended.is_ok() || std::thread::panicking(), "the server's thread should not panic");
     }
 }
 
@@ -284,7 +284,7 @@ impl Program {
         while helped(self) != expected {
             assert!(
                 Instant::now() < deadline,
-                "{} are helped: {:?}",
+                "{expected} sessions should be helped within 60 s, but {} are: {:?}",
                 helped(self),
                 self.relief.status(Instant::now())
             );
@@ -293,13 +293,12 @@ impl Program {
     }
 }
 
-/// Makes a round trip on a session.
 fn round_trip_without_blocking(session: &mut Session, request: &[u8]) {
     let deadline = Instant::now() + Duration::from_secs(60);
     let (mut sent, mut reply) = (0, Vec::new());
     while reply.len() < request.len() {
         let now = Instant::now();
-        assert!(now < deadline, "no reply");
+        assert!(now < deadline, "a reply should arrive within 60 s");
         session.handle_ready(now);
         session.handle_timeout(now);
         sent += session.send(now, &request[sent..]).unwrap_or(0);
@@ -369,7 +368,8 @@ fn relief_backs_off_when_helped_replies_are_slow_too() {
     program.latency = [Duration::from_millis(5); 2];
     let deadline = Instant::now() + Duration::from_secs(60);
     while program.relief.counters().back_offs < 2 {
-        assert!(Instant::now() < deadline, "{:?}", program.relief.status(Instant::now()));
+        let status = program.relief.status(Instant::now());
+        assert!(Instant::now() < deadline, "relief should back off twice within 60 s: {status:?}");
         program.turn();
     }
     program.turn_until_helped(0);
@@ -389,7 +389,8 @@ fn override_and_replaced_helpers_take_effect() {
     program.turn_until_helped(10);
     let deadline = Instant::now() + Duration::from_secs(60);
     while helper_b.library_clients() < 10 {
-        assert!(Instant::now() < deadline, "{:?}", program.relief.status(Instant::now()));
+        let status = program.relief.status(Instant::now());
+        assert!(Instant::now() < deadline, "all sessions should use the new helper within 60 s: {status:?}");
         program.turn();
     }
     program.relief.set_override(Instant::now(), Override::Off, None);

@@ -278,7 +278,7 @@ impl Serve for ClosingServer {
     }
 }
 
-/// Without the error, the client would wait for room for ever.
+/// Without the error, the client would wait for room forever.
 #[test]
 fn write_after_the_server_has_closed_is_a_broken_pipe() {
     let keys = Keys::new();

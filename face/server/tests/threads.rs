@@ -90,7 +90,7 @@ impl Serve for Worker {
                 self.port.links.accept(client);
             }
             Event::Data { client, bytes } => {
-                let link = self.port.links.link(client).expect("link of received data");
+                let link = self.port.links.link(client).expect("a client that sends should have a link");
                 self.from_other_threads += usize::from(self.port.links.counters(link).is_none());
                 self.clients.get_mut(&client).unwrap().0.extend_from_slice(bytes);
                 self.reply(client);
@@ -171,9 +171,9 @@ fn sessions_move_between_the_links_of_all_threads() {
     assert_eq!(
         (sum(|worker| worker.opened), sum(|worker| worker.closed)),
         (8, 8),
-        "one client for each session"
+        "each session should be one client"
     );
-    assert!(sum(|worker| worker.from_other_threads) > 0, "some were carried by another thread");
+    assert!(sum(|worker| worker.from_other_threads) > 0, "some data should arrive by another thread's link");
     assert!(workers.iter().all(|worker| worker.clients.is_empty()));
 }
 
@@ -214,7 +214,10 @@ fn sessions_of_an_ended_thread_are_gone_and_others_continue() {
                 sessions.push(session);
             }
         });
-        assert_eq!(gone[0].from_other_threads, 1, "the second round trip of the first session");
+        assert_eq!(
+            gone[0].from_other_threads, 1,
+            "only the second request of the first session should arrive by another thread's link"
+        );
         drop(gone);
         let mut second = sessions.pop().unwrap();
         round_trip(&mut second, 1000, 3);

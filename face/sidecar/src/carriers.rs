@@ -1,4 +1,5 @@
-//! Health check: whether new clients would find a carrier. Recent sessions show that; without sessions, a probe does.
+//! Health check: whether new clients would find a carrier. Present sessions and recent failures answer that; without
+//! these, a probe of the link ports does.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -70,7 +71,7 @@ impl CarrierHistory {
     }
 }
 
-/// The health check. Probes link ports when no recent session shows whether they work.
+/// The health check. Probes link ports if no client has a carrier and no recent failure is known.
 #[derive(Debug, Default)]
 pub(crate) struct CarrierHealth {
     probe: Mutex<Option<(Instant, Result<(), String>)>>,
@@ -83,7 +84,7 @@ impl CarrierHealth {
     /// does not affect them, but they fail if the server has reached its limit of sessions or changed its key.
     ///
     /// # Errors
-    /// No carrier is known; the text says why.
+    /// A new client would find no carrier; the text says why.
     pub fn check<'a>(
         &self,
         histories: impl Iterator<Item = &'a CarrierHistory>,
@@ -213,7 +214,11 @@ mod tests {
         let check =
             |server, helpers: &[_]| CarrierHealth::default().check([].into_iter(), false, server, helpers);
         assert_eq!(check(open, &[]), Ok(()));
-        assert_eq!(check(closed_port(), &[closed_port(), open]), Ok(()), "a helper is enough");
+        assert_eq!(
+            check(closed_port(), &[closed_port(), open]),
+            Ok(()),
+            "one reachable helper should be enough"
+        );
         let why = check(closed_port(), &[]).unwrap_err();
         assert!(why.contains("refused") && why.contains("no helper is known"), "{why}");
         let why = check(closed_port(), &[closed_port(), closed_port()]).unwrap_err();
@@ -221,7 +226,7 @@ mod tests {
         assert_eq!(
             CarrierHealth::default().check([].into_iter(), true, closed_port(), &[]),
             Ok(()),
-            "a client has a carrier now"
+            "no port should be probed while a client has a carrier"
         );
     }
 
@@ -242,7 +247,7 @@ mod tests {
         let later = |ms| now + Duration::from_millis(ms);
         one.note_carried(now, true);
         one.note_failed(later(1), open, &"closed");
-        assert_eq!(check(), Ok(()), "a lost carrier does not fail the check");
+        assert_eq!(check(), Ok(()), "a lost carrier should not fail the check");
         other.note_no_carrier(later(2), open);
         other.note_carried(later(3), false);
         let why = check().unwrap_err();

@@ -1,4 +1,4 @@
-//! The admin socket's protocol, as of a helper: a request is one line of JSON, and the answer one JSON document.
+//! The admin socket's protocol, the same as a helper's: a request is one line of JSON, the answer one JSON document.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,8 +15,7 @@ use crate::metrics;
 use crate::shared::Shared;
 use crate::status::SidecarStatus;
 
-/// How long [`query`] waits for the answer.
-const ASK_TIMEOUT: Duration = Duration::from_secs(10);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
@@ -87,7 +86,7 @@ fn set_override(
 /// # Errors
 /// The socket does not answer within ten seconds, or the program behind it is not a sidecar.
 pub fn query(path: &Path) -> Result<SidecarStatus, RequestError> {
-    let mut status: Value = spillway_daemon::send_json_request(path, &Request::Status {}, ASK_TIMEOUT)?;
+    let mut status: Value = spillway_daemon::send_json_request(path, &Request::Status {}, QUERY_TIMEOUT)?;
     read_old_fields(&mut status);
     serde_json::from_value(status).map_err(|error| RequestError::UnexpectedAnswer(error.to_string()))
 }

@@ -1,4 +1,4 @@
-//! A sidecar's counters. Each network thread has its own; readers add up those of all threads.
+//! A sidecar's counters. Each network thread has its own counters; readers add up those of all threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -87,7 +87,6 @@ pub(crate) enum Ending {
     Client,
     /// The server reset the session.
     Server,
-    /// The server refused the session.
     Refused,
     /// The server does not have the session any more, for instance after a restart.
     Gone,
@@ -171,9 +170,9 @@ pub(crate) struct Counters {
     pub ended: ByReason<8>,
     /// Local connections now.
     pub connections: Count,
-    /// Local connections now without a carrier.
+    /// Local connections without a carrier now.
     pub waiting: Count,
-    /// Local connections now that a helper carries.
+    /// Local connections that a helper carries now.
     pub helped: Count,
     pub buffered_bytes: Count,
     /// 1 while memory is scarce.

@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 
 /// Recent latencies are those of the current and the previous window of this length.
 const WINDOW: Duration = Duration::from_secs(10);
-/// Maximum recorded latency; slower replies count with it.
+/// Maximum recorded latency; slower replies are recorded with this value.
 const LATENCY_MAX_US: u64 = 60_000_000;
 /// Upper bounds of the buckets of [`Total`], in microseconds.
 pub(crate) const BOUNDS_US: [u64; 16] = [
@@ -132,9 +132,9 @@ mod tests {
         latencies.record(start, Duration::from_micros(100), false);
         latencies.record(start, Duration::from_secs(100), true);
         assert_eq!(read(Duration::ZERO), (1, 1, 1, 100_000_000));
-        assert_eq!(read(WINDOW), (1, 1, 1, 100_000_000), "the previous window still counts");
+        assert_eq!(read(WINDOW), (1, 1, 1, 100_000_000), "the previous window should still count");
         assert_eq!(read(2 * WINDOW), (0, 0, 1, 100_000_000));
         latencies.record(start + 2 * WINDOW, Duration::from_nanos(1), false);
-        assert_eq!(read(5 * WINDOW), (0, 0, 2, 100_000_000), "both windows have expired");
+        assert_eq!(read(5 * WINDOW), (0, 0, 2, 100_000_000), "both windows should have expired");
     }
 }

@@ -16,7 +16,7 @@ pub(crate) enum Message {
     Helpers(Vec<SocketAddr>),
     /// The operator's override, and how long it lasts; `None`: until the next override.
     Override(Override, Option<Duration>),
-    /// Makes the thread make a turn, by which the watchdog detects a thread that hangs.
+    /// Wakes the thread for a turn, because the watchdog detects a thread that hangs by its missing turns.
     Wake,
     /// Accept no more connections, and end within this time.
     Drain(Duration),
@@ -45,7 +45,7 @@ impl Mailbox {
 
     pub fn put(&self, message: Message) {
         let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
-        // Bounds the queue, also when the thread has ended and takes no messages.
+        // Bounds the queue, also when the thread has ended and reads no messages.
         messages.retain(|older| discriminant(older) != discriminant(&message));
         messages.push_back(message);
         // Fails only when the eventfd's counter is full; the eventfd is readable then, too.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use spillway_policy::memory::{MemoryBound, UNREAD_MAX, closing_rank};
 
-/// Pause after closing has not freed enough: the other memory holds requests that servers have not accepted, and
+/// Pause after closing has not freed enough: the remaining memory holds requests that the server has not accepted, and
 /// another search would find no connection to close.
 const CLOSING_RETRY: Duration = Duration::from_millis(10);
 
@@ -14,7 +14,8 @@ pub(crate) enum Supply {
     Enough,
     /// Clients that do not read their replies are paused.
     Scarce,
-    /// The limit is exceeded after closing. Until an eighth is free, clients with memory pause and none is accepted.
+    /// The limit is still exceeded after closing. Until an eighth is free, clients that hold memory are paused, and no
+    /// client is accepted.
     UsedUp,
 }
 
@@ -135,12 +136,12 @@ mod tests {
         assert!(!memory.must_close(now));
         memory.changed(601, 801);
         assert!(memory.must_close(now));
-        assert_eq!(memory.update_supply(), None, "not used up before closing was tried");
+        assert_eq!(memory.update_supply(), None, "memory should not be used up before closing was tried");
         memory.note_closed(now);
         assert_eq!((memory.update_supply(), memory.supply()), (Some(Supply::Scarce), Supply::UsedUp));
         assert!(!memory.must_close(now) && memory.must_close(now + CLOSING_RETRY));
         memory.changed(801, 701);
-        assert_eq!(memory.update_supply(), None, "one byte less than an eighth is free");
+        assert_eq!(memory.update_supply(), None, "memory should stay used up: less than an eighth is free");
         memory.changed(701, 700);
         assert_eq!((memory.update_supply(), memory.supply()), (Some(Supply::UsedUp), Supply::Scarce));
         memory.changed(700, 500);
@@ -155,7 +156,10 @@ mod tests {
         let (long, short) = (holding(UNREAD_MAX), holding(UNREAD_MAX - Duration::from_millis(1)));
         assert!(memory.may_close(Shortage::Scarce, long) && !memory.may_close(Shortage::Scarce, short));
         assert!(memory.may_close(Shortage::Exceeded, short));
-        assert!(!memory.is_enough_closed(Shortage::Scarce, long), "memory is still scarce");
+        assert!(
+            !memory.is_enough_closed(Shortage::Scarce, long),
+            "closing should go on while memory is scarce"
+        );
         memory.changed(601, 500);
         assert!(memory.is_enough_closed(Shortage::Scarce, long));
     }

@@ -29,7 +29,7 @@ const ALL: [Declared<Snapshot>; 25] = [
     Declared::gauge(
         "spillway_sidecar_build_info",
         &["version"],
-        "Always 1; the label says which version of the program runs.",
+        "Always 1; the label is the program's version.",
         |_, family| family.sample(&[env!("CARGO_PKG_VERSION")], 1.0),
     ),
     Declared::gauge(
@@ -54,13 +54,16 @@ const ALL: [Declared<Snapshot>; 25] = [
         "Local connections that the sidecar may have at one time.",
         |snapshot, family| family.count(&[], snapshot.status.max_connections.into()),
     ),
-    Declared::gauge("spillway_sidecar_helpers", NONE, "Helpers that are known.", |snapshot, family| {
-        family.count(&[], snapshot.status.helpers.len() as u64)
-    }),
+    Declared::gauge(
+        "spillway_sidecar_helpers",
+        NONE,
+        "Helpers in the present list of --helpers.",
+        |snapshot, family| family.count(&[], snapshot.status.helpers.len() as u64),
+    ),
     Declared::gauge(
         "spillway_sidecar_sla_seconds",
         NONE,
-        "Wanted p99 latency of replies.",
+        "The SLA: the latency that 99 of 100 replies should stay below.",
         |snapshot, family| family.sample(&[], snapshot.status.sla_us as f64 / 1e6),
     ),
     Declared::gauge(

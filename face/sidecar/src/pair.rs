@@ -246,7 +246,7 @@ impl Pair {
         match session.send(now, bytes) {
             Ok(accepted) => Ok(accepted),
             Err(error) if socket::would_block(&error) => Ok(0),
-            // The server has closed in order: drops further requests, and still delivers the last replies.
+            // The server has closed in order: further requests are dropped, and the last replies are still delivered.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                 *is_server_closed = true;
                 Ok(bytes.len())

@@ -12,8 +12,9 @@ use crate::sidecar::Sidecar;
 /// Runs a sidecar until SIGTERM.
 ///
 /// SIGTERM or SIGINT drains: no new connections, each open connection ends when it is idle, and the process ends at the
-/// drain deadline at the latest; a second signal, one second later or more, ends the process at once. SIGUSR1 writes a
-/// status line to stderr. A thread that fails ends the process. A service manager is notified of start, drain and end.
+/// drain deadline at the latest. Another SIGTERM or SIGINT ends the process at once; the same signal within 1 s does
+/// not count. SIGUSR1 writes a status line to stderr. A thread that fails ends the process. A service manager is
+/// notified of start, drain and end.
 ///
 /// # Errors
 /// Those of [`Sidecar::start`].
@@ -43,7 +44,7 @@ impl Running {
 
 impl Service for Running {
     fn clients_on_failure(&self) -> &'static str {
-        "clients notice"
+        "clients are reset"
     }
 
     fn status_line(&self) -> String {
@@ -96,9 +97,12 @@ mod tests {
     fn ended_thread_is_alive_only_while_draining() {
         let before = [Some(1), Some(5)];
         assert!(make_turns(false, &before, &[Some(2), Some(6)]));
-        assert!(!make_turns(false, &before, &[Some(2), Some(5)]), "a thread hangs");
-        assert!(!make_turns(false, &before, &[Some(2), None]), "a thread has ended without a drain");
-        assert!(make_turns(true, &before, &[Some(2), None]), "a thread has ended by the drain");
+        assert!(
+            !make_turns(false, &before, &[Some(2), Some(5)]),
+            "a thread without a turn should not be alive"
+        );
+        assert!(!make_turns(false, &before, &[Some(2), None]), "an ended thread should not be alive");
+        assert!(make_turns(true, &before, &[Some(2), None]), "a drained thread should count as alive");
     }
 
     #[test]

@@ -62,9 +62,9 @@ pub struct Settings {
     /// The operator's override at the start. `off`: helpers are used only while the server's link port cannot be
     /// reached.
     pub manual_override: Override,
-    /// Number of helpers that are asked for their load before one is chosen.
+    /// Number of helpers whose load is queried before one is chosen.
     pub helpers_asked: usize,
-    /// The wanted p99 latency of replies.
+    /// The SLA: the latency that 99 of 100 replies should stay below.
     pub sla: Duration,
     /// Number of network threads.
     pub threads: usize,
@@ -79,7 +79,8 @@ pub struct Settings {
     pub drain_deadline: Duration,
     /// The admin socket, which answers `spillway status`.
     pub socket: Option<PathBuf>,
-    /// The group that may override over the admin socket; other users may read. `None`: the file's permissions decide.
+    /// The group whose members may set an override by the admin socket; other users may only read the status. `None`:
+    /// the permissions of the socket's file decide.
     pub admin_group: Option<AdminGroup>,
     /// The address on which metrics are served to Prometheus.
     pub metrics: Option<SocketAddr>,
@@ -113,7 +114,7 @@ impl Settings {
         }
     }
 
-    /// Checks what can be checked without starting: [`Sidecar::start`](crate::Sidecar::start) does so first.
+    /// Checks what can be checked before the start. [`Sidecar::start`](crate::Sidecar::start) calls this first.
     ///
     /// # Errors
     /// A value is out of its bounds, or no client could connect.

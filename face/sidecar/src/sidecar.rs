@@ -229,7 +229,7 @@ mod tests {
         sidecar.shared.mailboxes()[1].put(Message::Panic);
         thread_ends
             .recv_timeout(Duration::from_secs(30))
-            .expect("the watch reports the thread's end within 30 s");
+            .expect("the watch should report the thread's end within 30 s");
         assert_eq!(sidecar.running(), 1);
         let failure = "thread sidecar-1 panicked: injected";
         assert_eq!((sidecar.failure(), sidecar.shared.check_health()), (Some(failure), Err(failure.into())));

@@ -35,12 +35,12 @@ pub struct SidecarStatus {
     /// The operator's override: `auto`, `on` or `off`.
     #[serde(rename = "override")]
     pub relief_override: String,
-    /// The relief policy's stage on the first thread: `direct`, `late`, `comparing`, `moving`, `trial`, `helped` or
-    /// `backed off`.
+    /// The relief policy's stage on the first thread: `direct`, `late`, `comparing`, `moving`, `trial`, `helped`,
+    /// `doubting` or `backed off`.
     pub relief_stage: String,
     /// Relief decisions by kind, all threads together.
     pub decisions: BTreeMap<String, u64>,
-    /// The wanted p99 latency, in microseconds.
+    /// The SLA, in microseconds: the latency that 99 of 100 replies should stay below.
     pub sla_us: u64,
     /// Number of network threads.
     pub threads: usize,

@@ -104,7 +104,7 @@ impl Table {
         u64::from(generation) << 32 | u64::from(index) << 1 | u64::from(side == Side::Session)
     }
 
-    /// The slot that a token names; `None` once that connection has left the slot.
+    /// The slot that a token names; `None` if the token's connection has left the slot.
     pub fn find(&self, token: u64) -> Option<(u32, Side)> {
         let index = u32::try_from((token & 0xffff_ffff) >> 1).unwrap_or(u32::MAX); // 31 bits
         let side = if token & 1 == 0 { Side::Local } else { Side::Session };

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// Timers are set later by this time. This saves wake-ups, and updates of timers that move often.
+/// Each timer is set this much later than requested, which saves wake-ups, and updates of timers that move often.
 const GRANULARITY: Duration = Duration::from_millis(1);
 
 /// At most one timer for each slot in use. Timers of freed slots stay until they are due; the caller ignores them.
@@ -50,7 +50,7 @@ mod tests {
         let at = |ms| start + Duration::from_millis(ms);
         let armed = timers.set(7, None, Some(at(10)));
         assert_eq!(armed, Some(at(11)));
-        assert_eq!(timers.set(7, armed, Some(at(500))), armed, "the earlier timer stays");
+        assert_eq!(timers.set(7, armed, Some(at(500))), armed, "the earlier timer should stay");
         assert_eq!(timers.set(7, armed, Some(at(5))), Some(at(6)));
         assert_eq!((timers.pop(at(5)), timers.next()), (None, Some(at(6))));
         assert_eq!(timers.pop(at(6)), Some((at(6), 7)));
@@ -58,7 +58,7 @@ mod tests {
         assert_eq!(
             (timers.pop(at(1000)), timers.next()),
             (None, None),
-            "the earlier setting replaced the later one"
+            "the earlier timer should have replaced the later one"
         );
     }
 

@@ -40,7 +40,7 @@ const TICK: Duration = Duration::from_secs(1);
 /// How long a closed connection's session may take to send its end to the server.
 const CLOSING_MAX: Duration = Duration::from_secs(10);
 
-/// Tokens that no slot of the table has: its index would take two billion connections.
+/// Tokens of other descriptors. No slot of the table has these tokens: its index would need two billion connections.
 const WAKE: u64 = u64::MAX;
 const WATCHER: u64 = u64::MAX - 1;
 const RELIEF: u64 = u64::MAX - 2;
@@ -141,7 +141,7 @@ impl Worker {
             };
             self.resources.thread.counters.turns.add(1);
             for event in events.iter() {
-                // Read for each event, because latency is measured with this time.
+                // The clock is read for each event, because latency is measured with this time.
                 let now = Instant::now();
                 match event.data.u64() {
                     WAKE => {
@@ -257,7 +257,7 @@ impl Worker {
                 self.handle_opened(now, index, session);
             }
             Entry::Open(pair) => {
-                // The session moves when its protocol allows; only a lack of descriptors fails here.
+                // Does not fail: the order has routes. An attempt that fails later is an event of the session.
                 if let Err(error) = order.apply(now, &mut pair.session) {
                     warn!(%error, client = %pair.client_text(), "cannot move a connection");
                 }

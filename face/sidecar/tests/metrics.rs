@@ -16,12 +16,12 @@ fn get(address: SocketAddr, path: &str) -> (u16, String) {
     write!(stream, "GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
-    let (head, body) = text.split_once("\r\n\r\n").expect("the response has a head and a body");
+    let (head, body) = text.split_once("\r\n\r\n").expect("the response should have a head and a body");
     let status = head
         .split(' ')
         .nth(1)
         .and_then(|status| status.parse().ok())
-        .expect("the response has a status code");
+        .expect("the response should have a status code");
     (status, body.to_owned())
 }
 
@@ -32,17 +32,17 @@ fn sidecar_serves_metrics_status_and_health() {
     settings.metrics = Some(([127, 0, 0, 1], 0).into());
     settings.threads = 2;
     let mut sidecar = Sidecar::start(settings, || ()).unwrap();
-    let metrics_address = sidecar.metrics_address().expect("the sidecar serves metrics");
+    let metrics_address = sidecar.metrics_address().expect("the sidecar should serve metrics");
     let Listen::Tcp(address) = sidecar.listen()[0] else { panic!("the sidecar should listen on TCP") };
     let _client = TcpStream::connect(address).unwrap();
     let deadline = Instant::now() + Duration::from_secs(30);
     while sidecar.status().waiting != 1 {
-        assert!(Instant::now() < deadline, "the connection does not wait for a carrier within 30 s");
+        assert!(Instant::now() < deadline, "the connection should wait for a carrier within 30 s");
         std::thread::sleep(Duration::from_millis(5));
     }
     let served = strict::read(&get(metrics_address, "/metrics").1);
     for metric in METRICS.iter().chain(process::METRICS) {
-        let family = served.get(metric.name).unwrap_or_else(|| panic!("{} is not served", metric.name));
+        let family = served.get(metric.name).unwrap_or_else(|| panic!("{} should be served", metric.name));
         assert_eq!(
             (family.kind.as_str(), !family.samples.is_empty()),
             (metric.kind.name(), true),
@@ -60,7 +60,10 @@ fn sidecar_serves_metrics_status_and_health() {
     assert_eq!((status.kind.as_str(), status.connections, status.threads), ("sidecar", 1, 2));
     assert_eq!(get(metrics_address, "/nothing").0, 404);
     let (code, why) = get(metrics_address, "/health");
-    assert!(code == 503 && why.contains("no carrier"), "the server is not reachable: {code} {why}");
+    assert!(
+        code == 503 && why.contains("no carrier"),
+        "an unreachable server should be reported: {code} {why}"
+    );
     sidecar.drain(Duration::from_secs(60));
     let (code, why) = get(metrics_address, "/health");
     assert!(code == 503 && why.contains("draining"), "{code} {why}");
@@ -74,7 +77,7 @@ fn full_sidecar_is_unhealthy() {
     settings.metrics = Some(([127, 0, 0, 1], 0).into());
     settings.max_connections = 2;
     let sidecar = Sidecar::start(settings, || ()).unwrap();
-    let metrics_address = sidecar.metrics_address().expect("the sidecar serves metrics");
+    let metrics_address = sidecar.metrics_address().expect("the sidecar should serve metrics");
     let Listen::Tcp(address) = sidecar.listen()[0] else { panic!("the sidecar should listen on TCP") };
     assert_eq!(get(metrics_address, "/health").0, 200);
     let _clients = [(); 2].map(|()| TcpStream::connect(address).unwrap());
@@ -84,7 +87,7 @@ fn full_sidecar_is_unhealthy() {
         if code == 503 && why.contains("full: no new clients; 2 connected") {
             break;
         }
-        assert!(Instant::now() < deadline, "{code} {why}");
+        assert!(Instant::now() < deadline, "the sidecar should be full within 30 s: {code} {why}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -123,7 +123,7 @@ impl Handler {
                 return;
             }
             let Ok(mut stream) = stream else {
-                // The process is out of descriptors: retrying at once would only use CPU.
+                // The process has no descriptors left: a retry at once would only use CPU.
                 std::thread::sleep(Duration::from_millis(100));
                 continue;
             };

@@ -36,17 +36,17 @@ pub fn find_default_socket(name: &str) -> PathBuf {
     sockets.iter().find(|path| is_socket(path)).unwrap_or(&sockets[0]).clone()
 }
 
-/// Longest time that another daemon takes from its choice of a socket until it has created the socket.
+/// Time limit for waiting until another daemon has created the socket that it has chosen.
 const CHOICE_MAX: Duration = Duration::from_secs(2);
 const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The lock on the directory of the socket that this process has chosen and not created yet.
 static CHOICE: Mutex<Option<OwnedFd>> = Mutex::new(None);
 
-/// The default admin socket for a daemon without a configured one. `None` if another daemon answers there or its
-/// directory is missing (the user's own is created): the daemon then runs without an admin socket. Until
-/// [`ControlPorts::bind`](crate::ControlPorts::bind) no other daemon chooses a socket there, so that two daemons that
-/// start together do not choose the same socket.
+/// The default admin socket for a daemon without a configured one. `None`: the daemon runs without an admin socket,
+/// because another daemon uses this one, or the directory is missing (the user's own is created), cannot be written or
+/// stays locked. The directory is locked until [`ControlPorts::bind`](crate::ControlPorts::bind), so that two daemons
+/// that start together do not choose the same socket.
 pub fn free_default_socket(name: &str) -> Option<PathBuf> {
     let path = default_socket(name);
     let directory = path.parent()?;
@@ -85,7 +85,7 @@ fn lock_directory(directory: &Path) -> Option<OwnedFd> {
     Some(file)
 }
 
-/// Creates the user's own directory of admin sockets, with access for this user only, and no other directory.
+/// Creates the directory, with access for this user only, if it is the user's own directory of admin sockets.
 pub(crate) fn create_default_directory(directory: &Path) {
     if user_directory().as_deref() == Some(directory) {
         // An error is reported when the socket is created.
@@ -102,8 +102,8 @@ fn user_directory() -> Option<PathBuf> {
 }
 
 /// `spillway` in the directory that `XDG_RUNTIME_DIR` names, which must be absolute and the user's own (XDG Base
-/// Directory Specification). In a directory of other users, such as `/tmp` or that of the caller of `sudo -E`, these
-/// users could replace the daemon's socket by their own.
+/// Directory Specification). In a directory where other users can write, such as `/tmp` or that of the caller of
+/// `sudo -E`, these users could replace the daemon's socket by their own.
 fn runtime_directory(variable: Option<OsString>) -> Option<PathBuf> {
     variable
         .map(PathBuf::from)

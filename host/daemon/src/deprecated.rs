@@ -1,5 +1,5 @@
-//! Names of older versions: options that are accepted with a warning, and metrics and JSON fields that are served
-//! beside the present ones, all for one more version.
+//! Old names, which stay valid for one more version: options are accepted with a warning; metrics and JSON fields are
+//! served together with the present ones.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ pub fn warn_renamed(old: &str, new: &str) {
     ));
 }
 
-/// Copies a result's fields into the envelope of `--json`: older versions wrote the result without an envelope.
+/// Copies a result's fields into the envelope of `--json`, because older versions wrote the result without an envelope.
 pub fn copy_result_to_top_level(envelope: &mut Value, result: &Value) {
     if let (Value::Object(envelope), Value::Object(result)) = (envelope, result) {
         for (name, value) in result {
@@ -95,7 +95,7 @@ fn with_old_labels(line: &str) -> String {
     line
 }
 
-/// Adds the old name of a kind to a sidecar's relief decisions by kind.
+/// Adds the old name of the kind `overrides` to a sidecar's counts of relief decisions.
 pub fn add_old_decision(decisions: &mut BTreeMap<String, u64>) {
     if let Some(count) = decisions.get("overrides").copied() {
         decisions.insert("words".to_owned(), count);
@@ -127,7 +127,7 @@ fn add_old_names(value: &mut Value, name: &str) {
     }
 }
 
-/// Gives the fields of an older daemon's document their present names.
+/// Renames the fields of an older daemon's document to their present names.
 pub fn read_old_fields(document: &mut Value) {
     use_present_names(document, "");
 }
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn old_metrics_and_labels_are_served_beside_the_present_ones() {
+    fn old_metrics_and_labels_are_served_with_the_present_ones() {
         let text = "# HELP spillway_helper_threads Threads.\n# TYPE spillway_helper_threads gauge\nspillway_helper_threads 2\n\
                     # HELP spillway_helper_clients Clients.\n# TYPE spillway_helper_clients gauge\n\
                     spillway_helper_clients{service=\"thread=\\\"9\\\"\",thread=\"0\",client=\"plain\"} 1\n";
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_old_kind_of_decision_is_served_beside_the_present_one() {
+    fn the_old_kind_of_decision_is_served_with_the_present_one() {
         let mut decisions = BTreeMap::from([("overrides".to_owned(), 3), ("releases".to_owned(), 1)]);
         add_old_decision(&mut decisions);
         assert_eq!((decisions["overrides"], decisions["words"], decisions.len()), (3, 3, 3));

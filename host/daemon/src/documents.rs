@@ -1,4 +1,5 @@
-//! Requests and answers on an admin socket: one line of JSON in, one JSON document out with `ok` or `error`.
+//! Requests and answers on an admin socket. A request is one line of JSON; the answer is a JSON object whose only field
+//! is `ok` or `error`.
 
 use std::fmt;
 use std::io;
@@ -27,8 +28,8 @@ pub fn refusal(why: &str) -> String {
     to_text(&json!({ "error": why }))
 }
 
-/// The refusal of a request for a service that the daemon does not have; `instead` says what it has. Commands that
-/// query several daemons recognize it by [`RequestError::is_unknown_service`].
+/// The reason to refuse a request for a service that the daemon does not have; `instead` names those that it has.
+/// Commands that query several daemons recognize this reason by [`RequestError::is_unknown_service`].
 pub fn unknown_service(name: &str, instead: &str) -> String {
     format!("{UNKNOWN_SERVICE}{name} here; {instead}")
 }
@@ -53,13 +54,13 @@ pub struct OverrideOutcome {
 pub enum RequestError {
     /// The socket cannot be used, or no answer came in time.
     Socket(io::Error),
-    /// The answer is not one of the expected daemon.
+    /// The answer is not a document of the expected daemon.
     UnexpectedAnswer(String),
     /// The daemon refuses the request, for this reason.
     Refused(String),
 }
 
-/// The beginning of [`unknown_service`].
+/// The beginning of each text of [`unknown_service`].
 const UNKNOWN_SERVICE: &str = "no service ";
 
 impl RequestError {
@@ -88,8 +89,8 @@ impl fmt::Display for RequestError {
             RequestError::Socket(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 write!(
                     f,
-                    "{error}; the socket is for its owner and group, unless `admin_group` is set: become one of them, \
-                     or root"
+                    "{error}; unless `admin_group` is set, only root and the socket's owner and group may connect: run \
+                     this command as one of them"
                 )
             }
             RequestError::Socket(error) => write!(f, "{error}"),
@@ -107,7 +108,7 @@ impl std::error::Error for RequestError {}
 /// answer.
 ///
 /// # Errors
-/// The daemon does not answer, answers something else than a `T`, or refuses.
+/// The daemon does not answer, answers with something other than a `T`, or refuses.
 pub fn send_json_request<T: DeserializeOwned>(
     path: &Path,
     request: &impl Serialize,

@@ -47,22 +47,22 @@ impl Manager {
 
     /// The longest interval between calls of [`alive`](Self::alive): half of the manager's watchdog time.
     pub fn watchdog_interval(&self) -> Option<Duration> {
-        self.watchdog.filter(|_| self.is_present()).map(|usec| usec / 2)
+        self.watchdog.filter(|_| self.is_present()).map(|watchdog| watchdog / 2)
     }
 
-    /// The service serves clients. Call it after the start and at the end of each reload.
+    /// Reports that the service is ready. Call it after the start and at the end of each reload.
     pub fn ready(&self, status: &str) {
         self.notify(&format!("READY=1\nSTATUS={}", one_line(status)));
     }
 
-    /// A reload begins; [`ready`](Self::ready) ends it.
+    /// Reports that a reload begins. Call [`ready`](Self::ready) at its end.
     pub fn reloading(&self) {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let usec = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1000;
         self.notify(&format!("RELOADING=1\nMONOTONIC_USEC={usec}"));
     }
 
-    /// The service begins to stop.
+    /// Reports that the service begins to stop.
     pub fn stopping(&self, status: &str) {
         self.notify(&format!("STOPPING=1\nSTATUS={}", one_line(status)));
     }
@@ -96,7 +96,7 @@ fn open_socket(name: &OsString) -> io::Result<(UnixDatagram, SocketAddr)> {
     Ok((socket, address))
 }
 
-/// A status line: without line ends, because each line of a notification is a separate assignment.
+/// Removes line ends from a status and bounds its length: each line of a notification is a separate assignment.
 fn one_line(text: &str) -> String {
     let mut line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let mut end = line.len().min(STATUS_BYTES_MAX);

@@ -24,7 +24,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// The process that connected this stream.
+    /// The process at the other end of a stream.
     ///
     /// # Errors
     /// The kernel has no such option (`SO_PEERGROUPS` needs Linux 4.13).
@@ -82,11 +82,12 @@ pub struct AdminGroup {
 impl FromStr for AdminGroup {
     type Err = String;
 
-    /// Looks the group up in the host's database. The error: no group has this name, or the database cannot be read.
+    /// Looks the group up in the host's database. Fails if no group has this name, the database cannot be read, or the
+    /// number is that of unmapped groups.
     fn from_str(name: &str) -> Result<AdminGroup, String> {
         match group_id(name)? {
             OVERFLOW_ID => Err(format!(
-                "{name} cannot be an admin group: all groups that are not mapped have this number"
+                "{name} cannot be the admin group: every group outside the user namespace has this number"
             )),
             id => Ok(AdminGroup { name: name.to_owned(), id }),
         }
@@ -110,7 +111,7 @@ fn group_id(name: &str) -> Result<u32, String> {
     loop {
         let mut group = MaybeUninit::<libc::group>::uninit();
         let mut found = std::ptr::null_mut();
-        // SAFETY: all pointers are to live values, and `buffer.len()` is the length of the buffer.
+        // SAFETY: all pointers point to live values, and `buffer.len()` is the length of the buffer.
         let error = unsafe {
             libc::getgrnam_r(
                 c_name.as_ptr(),
@@ -124,7 +125,7 @@ fn group_id(name: &str) -> Result<u32, String> {
             libc::ERANGE if buffer.len() < ENTRY_BYTES_MAX => buffer.resize(buffer.len() * 4, 0),
             libc::EINTR => {}
             0 if found.is_null() => return Err(unknown()),
-            // SAFETY: `found` is set, so that `group` was written.
+            // SAFETY: `found` is not null, so `getgrnam_r` has written `group`.
             0 => return Ok(unsafe { group.assume_init_ref() }.gr_gid),
             // These mean "not found" in some databases (getgrnam(3)).
             libc::ENOENT | libc::ESRCH | libc::EBADF | libc::EPERM => return Err(unknown()),
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn root_the_own_user_and_group_members_may_operate() {
+    fn root_the_daemons_user_and_group_members_may_operate() {
         let peer = |user: u32, groups: &[u32]| Peer { user, groups: groups.to_vec() };
         let own = rustix::process::geteuid().as_raw();
         assert!(

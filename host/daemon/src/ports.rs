@@ -16,10 +16,10 @@ use crate::documents::{answer, refusal};
 use crate::peer::AdminGroup;
 
 /// The refusal of a change by a peer with [`Rights::Read`].
-const READ_ONLY: &str = "this user may read, but not change anything: be a member of the daemon's admin_group, its own \
-                         user or root";
+const READ_ONLY: &str = "this user may read, but not change anything: run the command as a member of the daemon's \
+                         admin_group, as the daemon's user or as root";
 
-/// A daemon's answers at its ports, computed on the ports' threads.
+/// A daemon's answers to requests at its admin socket and HTTP port, computed on the threads of these.
 pub trait Answers: Send + Sync + 'static {
     /// A request at the admin socket.
     type Request: DeserializeOwned;
@@ -32,7 +32,7 @@ pub trait Answers: Send + Sync + 'static {
     /// The document that answers a request, or the reason to refuse it.
     fn answer(&self, request: Self::Request) -> Result<Value, String>;
 
-    /// Writes the daemon's metrics. Those of the process are added to them.
+    /// Writes the daemon's metrics. The caller adds those of the process.
     fn metrics(&self, out: &mut Exposition);
 
     /// The daemon's status, as JSON.
@@ -82,8 +82,8 @@ pub struct ControlPorts {
 }
 
 impl ControlPorts {
-    /// Binds the given ports. `admin_group` is the group whose members operate, as of [`AdminServer::bind`]. The error
-    /// is about the first port that cannot be bound.
+    /// Binds the given ports. Members of `admin_group` may operate the daemon, see [`AdminServer::bind`]. The error is
+    /// about the first port that cannot be bound.
     pub fn bind(
         socket: Option<&Path>,
         admin_group: Option<&AdminGroup>,

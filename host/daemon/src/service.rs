@@ -14,7 +14,8 @@ const DRAIN_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A daemon's work, as its main thread controls it.
 pub trait Service {
-    /// What clients do when the process ends on a failure, for the log: "clients go elsewhere".
+    /// What clients do when the process ends after a failure. Completes the log line "ending, so that … and the service
+    /// manager restarts the process".
     fn clients_on_failure(&self) -> &'static str;
 
     /// The status text that SIGUSR1 prints.
@@ -42,7 +43,8 @@ enum Wake {
     ThreadEnded,
 }
 
-/// The main thread of a daemon. Create it before any other thread, so that no thread misses a signal.
+/// The main thread of a daemon. Create it before any other thread: until then a signal has its default effect, and a
+/// panic is not noticed.
 pub struct MainThread {
     wake_sender: Sender<Wake>,
     wake_receiver: Receiver<Wake>,
@@ -84,8 +86,9 @@ impl MainThread {
 
     /// Runs a service until it ends, and notifies the service manager. Call [`Manager::ready`] first.
     ///
-    /// SIGTERM or SIGINT: drains, then ends; a second one ends at once. SIGHUP: reload. SIGUSR1: the status on standard
-    /// error. A thread that fails ends the process with [`ExitCode::FAILURE`].
+    /// SIGTERM or SIGINT starts a drain, after which the process ends; another one ends the process at once (the same
+    /// signal within 1 s does not count). SIGHUP reloads the settings. SIGUSR1 prints the status on standard error. A
+    /// thread that fails ends the process with [`ExitCode::FAILURE`].
     pub fn run(self, service: &mut dyn Service, manager: &Manager) -> ExitCode {
         let interval = manager.watchdog_interval();
         let mut watchdog_at = interval.map(|interval| Instant::now() + interval);

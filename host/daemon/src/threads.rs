@@ -1,5 +1,5 @@
-//! Threads that a daemon depends on. If one fails, the process ends and the service manager restarts it: a process that
-//! does only a part of its work would look alive.
+//! Threads that a daemon depends on. If one fails, the process ends and the service manager restarts it, because a
+//! process that does only a part of its work would look healthy.
 
 use std::any::Any;
 use std::fmt::Display;
@@ -22,7 +22,8 @@ struct Shared {
 }
 
 impl ThreadWatch {
-    /// `ended` is called on each thread at its end, failed or not. Call [`failure`](Self::failure) then.
+    /// Each thread calls `ended` at its end, whether it has failed or not; [`failure`](Self::failure) distinguishes
+    /// these.
     pub fn new(ended: impl Fn() + Send + Sync + 'static) -> ThreadWatch {
         let shared =
             Shared { running: AtomicUsize::new(0), failure: OnceLock::new(), ended: Box::new(ended) };
@@ -67,8 +68,8 @@ impl ThreadWatch {
         self.shared.failure.get().map(String::as_str)
     }
 
-    /// Treats a panic of any thread of this process as a failure, by a panic hook that calls the previous hook first.
-    /// For programs that consist of this daemon only.
+    /// Treats a panic of any thread of this process as a failure. Sets a panic hook, which calls the previous hook
+    /// first. For programs that consist of this daemon only.
     pub fn watch_panics(&self) {
         let (shared, previous_hook) = (Arc::clone(&self.shared), std::panic::take_hook());
         std::panic::set_hook(Box::new(move |panic| {

@@ -56,7 +56,6 @@ impl fmt::Display for Entry {
     }
 }
 
-/// Whether clients can connect to the address.
 fn is_connectable(address: SocketAddr) -> bool {
     address.port() != 0 && !address.ip().is_unspecified() && !address.ip().is_multicast()
 }

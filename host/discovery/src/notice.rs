@@ -3,7 +3,8 @@ use std::fmt;
 /// A change of a source's state. Its text is a line for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// The source does not answer, or answers without a list. The last list stays. Reported again if the error changes.
+    /// The source does not answer, or its answer contains no list. The last list stays. Reported again if the error
+    /// changes.
     Failed {
         /// The source's text.
         source: String,

@@ -13,8 +13,9 @@ pub struct Settings {
     pub etcd_interval: Duration,
     /// Trusted authorities and credentials for etcd.
     pub etcd_access: EtcdAccess,
-    /// Time for which a helper stays in the list that is missing from etcd without a seen removal, and for which the
-    /// last list stays after all its helpers were removed. Must exceed the time in which helpers register again.
+    /// Time for which a helper stays in the list after its key is missing from etcd, if no removal of the key was seen;
+    /// and time for which the last list stays after all its helpers were removed. Must exceed the time in which helpers
+    /// register again.
     pub grace: Duration,
 }
 

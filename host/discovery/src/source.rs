@@ -8,14 +8,14 @@ use crate::{Entry, HELPERS_MAX, is_connectable, sort_and_bound};
 
 /// Maximal number of etcd endpoints; clusters usually have three or five members.
 const ENDPOINTS_MAX: usize = 16;
-const HOST_BYTES_MAX: usize = 253; // RFC 1035, §2.3.4
+const HOST_BYTES_MAX: usize = 253; // RFC 1035 §2.3.4: 255 octets in the wire format
 const PREFIX_BYTES_MAX: usize = 256;
 
 /// The source of a list of helpers. Its text is one of:
 /// - `10.0.0.9:11411,[2001:db8::9]:11411`: these addresses
 /// - `dns:helpers.cache.svc:11411`: all addresses of a name
-/// - `etcd:https://10.0.0.1:2379,https://10.0.0.2:2379/spillway/cache/`, or `http`: the helpers registered under a
-///   prefix
+/// - `etcd:https://10.0.0.1:2379,https://10.0.0.2:2379/spillway/cache/`, or with `http://`: the helpers registered
+///   under a prefix
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// Fixed addresses, sorted, each once.

@@ -12,7 +12,8 @@ use crate::{Entry, Notice, sort_and_bound};
 /// Maximal number of waiting notices; more displace the oldest ones.
 pub(crate) const NOTICES_MAX: usize = 64;
 
-/// Makes the end of the watching thread and that of the polling event loop. Fails if the host is out of descriptors.
+/// Creates a channel: the watching thread has the [`Sender`], the event loop polls the [`Updates`]. Fails if the host
+/// has no descriptors left.
 pub(crate) fn channel() -> io::Result<(Sender, Updates)> {
     let shared = Arc::new(Shared {
         signal: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
@@ -102,7 +103,7 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    /// Sets the present list. If the list is too long and the one before was not, reports that.
+    /// Sets the present list. Reports a list that is too long, unless the previous one was too long as well.
     pub(crate) fn set_list(&self, mut list: Vec<Entry>) {
         let is_too_long = sort_and_bound(&mut list);
         let mut waiting = self.shared.waiting();

@@ -7,8 +7,8 @@ use crate::stop::{Running, start_thread, stop_pair};
 use crate::updates::{Updates, channel};
 use crate::{Entry, Notice, Source, dns};
 
-/// Watches a source, on its own thread except for fixed addresses. Dropping it ends the thread at once, or after the
-/// look-up or connect in progress; the drop does not wait for the thread.
+/// Watches a source, on a separate thread unless the addresses are fixed. Dropping it ends the thread at once, or after
+/// the look-up or connect in progress; the drop does not wait for the thread.
 #[derive(Debug)]
 pub struct Watcher {
     updates: Updates,
@@ -16,7 +16,8 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Begins to watch; the first list comes with the source's first answer. Fails without free descriptors or threads.
+    /// Begins to watch; the first list comes with the source's first answer. Fails if the host has no descriptors or
+    /// threads left.
     pub fn start(source: Source, settings: Settings) -> io::Result<Watcher> {
         let (sender, updates) = channel()?;
         let running = match source {

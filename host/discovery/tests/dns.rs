@@ -1,4 +1,4 @@
-//! Names of the system's resolver, changed by a hosts file that only this process sees.
+//! Lists from DNS names. A hosts file that only the test's process sees changes what the system's resolver returns.
 
 mod support;
 
@@ -53,7 +53,7 @@ fn list_follows_the_name_and_stays_when_the_name_disappears() {
             Ok(output) if output.status.success() => {}
             Ok(output) if matches!(output.status.code(), Some(UNSHARE_FAILED | MOUNT_FAILED)) => {
                 println!(
-                    "skipped: needs root to mount a hosts file of its own: {}",
+                    "skipped: only root can mount another /etc/hosts: {}",
                     String::from_utf8_lossy(&output.stderr)
                 );
             }

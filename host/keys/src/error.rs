@@ -31,7 +31,7 @@ pub enum Problem {
     Read(io::Error),
     /// The path is a directory, a pipe or a device.
     NotAFile,
-    /// Users other than the owner may use the file. Holds its mode.
+    /// The file's mode, which is given, lets users other than the owner use the file.
     Mode(u32),
     /// The file is longer than allowed.
     TooLong,
@@ -41,7 +41,7 @@ pub enum Problem {
     Exists,
     /// The file cannot be written.
     Write(io::Error),
-    /// The kernel gives no random bytes for a key.
+    /// The kernel returned no random bytes for a key.
     Random(io::Error),
 }
 
@@ -56,7 +56,7 @@ impl fmt::Display for KeyFileError {
             Problem::NotAFile => write!(f, "key file {path} is not a regular file"),
             Problem::Mode(mode) => write!(
                 f,
-                "key file {path} has mode {:04o}, so that others than its owner can use it; run: chmod 600 {path}",
+                "key file {path} has mode {:04o}: users other than its owner can use it; run: chmod 600 {path}",
                 mode & 0o7777
             ),
             Problem::TooLong => write!(f, "{path} is too long for a key file; is it the right file?"),
@@ -82,7 +82,9 @@ impl fmt::Display for KeyFileError {
                     _ => Ok(()),
                 }
             }
-            Problem::Random(error) => write!(f, "no random bytes for the key of {path}: {error}"),
+            Problem::Random(error) => {
+                write!(f, "the kernel returned no random bytes for the key in {path}: {error}")
+            }
         }
     }
 }
@@ -95,7 +97,7 @@ impl fmt::Display for SecretFileError {
             Problem::NotAFile => write!(f, "{path} is not a regular file"),
             Problem::Mode(mode) => write!(
                 f,
-                "{path} has mode {:04o}, so that others than its owner can use it; run: chmod 600 {path}",
+                "{path} has mode {:04o}: users other than its owner can use it; run: chmod 600 {path}",
                 mode & 0o7777
             ),
             _ => write!(f, "{path} is too long for a secret; is it the right file?"),

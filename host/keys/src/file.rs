@@ -9,22 +9,22 @@ use zeroize::Zeroizing;
 use crate::error::{KeyFileError, Problem, SecretFileError};
 use crate::random::fresh_key;
 
-/// A key's text has 80 bytes; the other bytes allow white space around it.
+/// A key's text has 79 bytes and a line end; the other bytes allow white space around it.
 const FILE_BYTES_MAX: usize = 256;
 /// Mode bits that give access to users other than the owner.
 const ACCESS_BY_OTHERS: u32 = 0o077;
 /// Mode bit that a group may have on files of root.
 const READ_BY_GROUP: u32 = 0o040;
 
-/// Whether only the owner may use a file of this mode and owner. A group may read a file of root, too: root and systemd
-/// give keys and credentials to services this way.
+/// Whether only the owner may use a file of this mode and owner. If the owner is root, the file's group may read it:
+/// root and systemd give keys and credentials to services this way.
 fn is_private(mode: u32, owner: u32) -> bool {
     let others = mode & ACCESS_BY_OTHERS;
     others == 0 || (owner == 0 && others == READ_BY_GROUP)
 }
 
-/// Reads a key. The file must be a regular one that only its owner may use (mode 0600 or 0400), or one of root that a
-/// group may read (0640 or 0440).
+/// Reads a key. The file must be a regular one that only its owner may use (mode 0600 or 0400), or belong to root and
+/// be readable by its group (0640 or 0440).
 pub fn read_key_file(path: impl AsRef<Path>) -> Result<Key, KeyFileError> {
     let path = path.as_ref();
     read_key(path).map_err(|problem| KeyFileError { path: path.to_owned(), problem })
@@ -94,7 +94,7 @@ fn write_new_key(path: &Path) -> Result<Key, Problem> {
     )?;
     let written = file.write_all(key.to_text().as_bytes()).and_then(|()| file.sync_all());
     if let Err(error) = written {
-        // Do not leave a truncated key file. The error of writing is reported even if removing the file fails, too.
+        // Do not leave a truncated key file. The error of writing is reported, also if the removal fails.
         let _ = fs::remove_file(path);
         return Err(Problem::Write(error));
     }

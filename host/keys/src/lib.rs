@@ -1,5 +1,6 @@
 //! Key files and random bytes for programs that open or accept links. A key file holds one line, in the format of
-//! [`spillway_auth::Key`]. Only its owner may read it: a reader of the key can act for every client.
+//! [`spillway_auth::Key`]. Only its owner may use it, because a reader of the key can act for every client; a file of
+//! root may be readable by its group.
 #![forbid(unsafe_code)]
 
 mod error;

@@ -1,7 +1,7 @@
 use crate::exposition::{Exposition, Family, Kind, Metric};
 
-/// A metric, and the function that takes its samples from a snapshot of type `T`. A program has a list of these,
-/// besides [those of every process](crate::process::METRICS).
+/// A metric, and the function that writes its samples from a snapshot of type `T`. A program has a list of its own
+/// metrics, and serves [those of every process](crate::process::METRICS) as well.
 #[derive(Debug)]
 pub struct Declared<T> {
     metric: Metric,

@@ -64,7 +64,7 @@ impl Metric {
     }
 }
 
-/// Text of an answer, written metric by metric.
+/// The text of a response to a scraper, written metric by metric.
 #[derive(Debug, Default)]
 pub struct Exposition {
     text: String,
@@ -76,7 +76,7 @@ impl Exposition {
         Exposition::default()
     }
 
-    /// Begins a metric. Write all its samples to the result: the format requires them together.
+    /// Begins a metric. Write all its samples to the result, because the format requires a metric's samples together.
     pub fn family(&mut self, metric: &Metric) -> Family<'_> {
         let (name, kind) = (metric.name, metric.kind.name());
         // Writing to a string cannot fail.
@@ -85,7 +85,7 @@ impl Exposition {
         Family { text: &mut self.text, metric: *metric }
     }
 
-    /// Replaces the text written so far.
+    /// Replaces the text written so far by the result of `rewrite`.
     pub fn rewrite(&mut self, rewrite: impl FnOnce(&str) -> String) {
         self.text = rewrite(&self.text);
     }

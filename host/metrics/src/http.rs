@@ -1,5 +1,5 @@
-//! An HTTP server for a few readers: one request for each connection, each on its own thread; connections, bytes and
-//! time are bounded.
+//! An HTTP server for a few clients: each connection has its own thread and carries one request. The number of
+//! connections, their bytes and their time are bounded.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -15,15 +15,15 @@ use crate::request::{REQUEST_BYTES_MAX, Request, RequestError};
 
 /// Maximal number of connections at one time; more get status 503.
 const CONNECTIONS_MAX: usize = 16;
-/// Time limit of a connection, from its beginning to the last byte of its answer.
+/// Time limit of a connection, from its beginning to the last byte of the response.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit of the request, shorter than that of the connection so that status 408 can still be sent.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(9);
-/// Bytes and time for what a peer sends after its request: closing with unread bytes would reset the connection and
-/// truncate the answer.
+/// Limits on reading what a peer sends after its request. It is read because closing a socket with unread bytes resets
+/// the connection, which can truncate the response.
 const LEFTOVER_BYTES_MAX: usize = 64 * 1024;
 const LEFTOVER_TIMEOUT: Duration = Duration::from_millis(500);
-/// Pause after a failed accept, which means a lack of descriptors.
+/// Pause after a failed accept: usually the process has no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 const BUSY: &[u8] =
@@ -63,14 +63,16 @@ pub struct HttpServer {
 }
 
 impl HttpServer {
-    /// Listens, so that a taken address is an error at the program's start; [`serve`](Self::serve) starts answering.
+    /// Listens, so that an address in use is an error at the program's start. Call [`serve`](Self::serve) to answer
+    /// requests.
     pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         Ok(listener)
     }
 
-    /// Answers every request by `handler`, on threads of its own. Fails if the host has no thread or descriptor left.
+    /// Answers every request with the result of `handler`, on separate threads. Fails if the host has no threads or
+    /// descriptors left.
     pub fn serve(
         listener: TcpListener,
         handler: impl Fn(&Request) -> Response + Send + Sync + 'static,
@@ -136,7 +138,7 @@ fn start_answer(stream: TcpStream, connections: &Arc<AtomicUsize>, handler: &Arc
     let _ = std::thread::Builder::new().name("http-answer".into()).spawn(run);
 }
 
-/// Counts one connection until it is dropped, also by a panic.
+/// Counts one connection until it is dropped, also if the connection's thread panics.
 struct ConnectionGuard(Arc<AtomicUsize>);
 
 impl ConnectionGuard {

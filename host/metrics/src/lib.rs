@@ -2,7 +2,7 @@
 //!
 //! - [`HttpServer`]: answers GET and HEAD on its own threads, with bounds on connections, bytes and time
 //! - [`Exposition`]: Prometheus' text format; [`Declared`]: a metric and its samples in one place
-//! - [`process`]: the metrics that Prometheus' conventions ask of every process
+//! - [`process`]: the metrics that Prometheus' conventions define for every process
 #![forbid(unsafe_code)]
 
 mod declared;

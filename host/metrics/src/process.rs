@@ -1,4 +1,4 @@
-//! The metrics that Prometheus' conventions ask of every process, read from `/proc` and by system calls.
+//! The metrics that Prometheus' conventions define for every process, from `/proc` and from system calls.
 
 use std::fs;
 use std::time::Duration;
@@ -18,7 +18,7 @@ const START: Metric =
 /// The metrics that [`expose`] writes.
 pub const METRICS: &[Metric] = &[CPU, RESIDENT, OPEN_FILES, FILES_MAX, START];
 
-/// Writes this process's metrics. `started`: seconds since the epoch.
+/// Writes this process's metrics. `started`: when the process started, in seconds since the Unix epoch.
 pub fn expose(exposition: &mut Exposition, started: f64) {
     let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     exposition.family(&CPU).sample(&[], cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9);

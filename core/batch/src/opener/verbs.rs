@@ -6,8 +6,8 @@ use super::OpenerLink;
 use crate::error::ConsumedTooMuch;
 
 impl OpenerLink {
-    /// Takes a prefix of a request, as far as credit and pending bytes allow, and returns its length. If it took only
-    /// a part, [`poll_room`](Self::poll_room) returns the connection when there is room.
+    /// Takes a prefix of a request, as far as credit and the bound on pending bytes allow, and returns its length. If
+    /// that is only a part, [`poll_room`](Self::poll_room) returns the connection when there is room.
     pub fn compose(&mut self, id: Id, request: &[u8]) -> usize {
         self.link_end.compose(id, request)
     }

@@ -76,8 +76,8 @@ impl Policy for Adaptive {
     }
 
     fn sent(&mut self, batch: SentBatch) {
-        // Cap only `interval()`, not the time passed on: a *T* above two thirds of its cap could not reach the cap,
-        // because *T* changes only when *t* exceeds 1.5 *T*.
+        // `elapsed` is passed on without the cap: *T* grows only when *t* exceeds 1.5 *T*, so with a capped *t* a *T*
+        // above two thirds of the cap could not reach it.
         self.published.sent(SentBatch { bytes: batch.bytes.min(self.max_bytes), ..batch });
     }
 }

@@ -2,9 +2,9 @@ use core::time::Duration;
 
 use super::{Policy, SentBatch};
 
-/// A policy whose batch size *S* and interval *T* never change: a link sends one batch in each interval. It
-/// sends a batch earlier only if that batch holds *S* bytes. The interval starts with the previous batch, not with the
-/// first waiting message. Replies, credit and closes do not make a batch leave earlier.
+/// A policy whose batch size *S* and interval *T* never change: a link sends at most one batch in each interval, except
+/// that a batch of *S* bytes leaves at once. The interval starts with the previous batch, not with the first waiting
+/// message. Replies, credit and closes do not make a batch leave earlier.
 #[derive(Clone, Debug)]
 pub struct Fixed {
     interval: Duration,

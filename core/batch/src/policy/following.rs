@@ -6,16 +6,16 @@ use super::{Deadline, GatheredMessages, Policy, SentBatch};
 
 /// Number of unanswered batches that keep a server busy: the one that it serves, and the next one.
 const ENOUGH_UNANSWERED: u64 = 2;
-/// A batch is held for a busy server at most this many times `max_delay`. A service's `max_delay` is a quarter of its
-/// SLA, so no batch is held for longer than the SLA.
+/// A batch is held for a busy server at most this many times `max_delay`. By default `max_delay` is a quarter of a
+/// service's SLA, so no batch is then held for longer than the SLA.
 const HELD_MAX: u32 = 4;
-/// The mean of round trips moves by this fraction, 1/8, towards each new one.
+/// Each new round trip moves the mean by one eighth of the difference.
 const WEIGHT: u32 = 8;
 
 /// [`Deadline`], extended while the server is busy. While two batches are not answered the server serves the first, and
 /// a third would only wait behind the second. So the third is held until a reply arrives, and gathers further messages.
 /// Batches thus grow as replies become slower, without a longer wait for requests. Otherwise a server at its limit
-/// would receive the most batches when these cost it most.
+/// would receive many small batches, and would spend its CPU time on the fixed cost of each.
 ///
 /// A request that blocks on purpose (Redis' BLPOP) stays unanswered while the server is idle. So a batch is held for no
 /// longer than recent round trips took; the round trip of a batch that is answered after a later one does not count.

@@ -94,7 +94,7 @@ pub enum PolicyKind {
     },
     /// [`Following`].
     Following {
-        /// Upper bound of each message's waiting time.
+        /// Upper bound of each message's waiting time; four times this while the server is busy.
         max_delay: Duration,
         /// A batch of this many bytes leaves at once.
         max_bytes: usize,
@@ -105,7 +105,7 @@ impl PolicyKind {
     /// Makes a policy in its initial state.
     pub fn build(self) -> Box<dyn Policy> {
         match self {
-            PolicyKind::Fixed { interval: delay, size_bytes: bytes } => Box::new(Fixed::new(delay, bytes)),
+            PolicyKind::Fixed { interval, size_bytes } => Box::new(Fixed::new(interval, size_bytes)),
             PolicyKind::Algorithm1 => Box::new(Algorithm1::new()),
             PolicyKind::Adaptive { max_delay, max_bytes } => Box::new(Adaptive::new(max_delay, max_bytes)),
             PolicyKind::Deadline { max_delay, max_bytes } => Box::new(Deadline::new(max_delay, max_bytes)),

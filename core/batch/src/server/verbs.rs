@@ -35,8 +35,8 @@ impl ServerLink {
         }
     }
 
-    /// Takes a prefix of a reply, as far as credit and pending bytes allow, and returns its length. If it took only
-    /// a part, [`poll_room`](Self::poll_room) returns the connection when there is room.
+    /// Takes a prefix of a reply, as far as credit and the bound on pending bytes allow, and returns its length. If
+    /// that is only a part, [`poll_room`](Self::poll_room) returns the connection when there is room.
     pub fn compose(&mut self, id: Id, reply: &[u8]) -> usize {
         let taken = self.link_end.compose(id, reply);
         if let Some(allowance) = &mut self.allowance {
@@ -72,7 +72,7 @@ impl ServerLink {
         self.link_end.close(id, reason);
     }
 
-    /// Asks the peer to move its connections away within this time, in milliseconds.
+    /// Requests the peer to move its connections away within this time, in milliseconds.
     pub fn drain(&mut self, deadline_ms: u32) {
         self.link_end.batching.control(Id::LINK, Control::Drain { deadline_ms });
     }

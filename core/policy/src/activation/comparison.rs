@@ -22,7 +22,6 @@ pub(super) struct Comparison {
     direct_late: u64,
 }
 
-/// The result of a [`Comparison`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Compared {
     /// The compared quantile: the highest for which there are enough samples.
@@ -69,8 +68,9 @@ impl Comparison {
         self.direct.count()
     }
 
-    /// Judges by replies and outstanding requests, which count with their waiting time within the comparison; for
-    /// `is_better` helped ones count with the whole length, because members that moved last have not waited long.
+    /// Judges by replies, and by outstanding requests that have waited for longer than the SLA. An outstanding request
+    /// counts with its waiting time within the comparison. For `is_better` an outstanding request of a helped member
+    /// counts with the whole length of the comparison, because members that moved last have not waited long.
     pub fn judge(&self, now: Time, members: &Members, sla: Duration) -> Compared {
         let (mut helped, mut direct) = (self.helped.clone(), self.direct.clone());
         let mut helped_at_most = helped.clone();
@@ -165,21 +165,25 @@ mod tests {
     fn verdict_needs_a_clear_difference_and_enough_samples() {
         let worse = |helped, direct| compared(20, helped, direct).is_worse;
         assert!(worse(12 * MS, 5 * MS) && !worse(9 * MS, 5 * MS));
-        assert!(!worse(MS, MS / 10), "a helped latency within the SLA is not worse");
+        assert!(!worse(MS, MS / 10), "a helped latency within the SLA should not count as worse");
         let better = |helped, direct| compared(20, helped, direct).is_better;
         assert!(better(4 * MS, 6 * MS) && !better(5 * MS, 5 * MS));
         assert!(compared(20, MS, MS).is_calm && !compared(20, MS, 2 * MS).is_calm);
         let few = compared(4, 10 * MS, MS);
         assert!(
             !few.is_worse && !few.is_calm && few.helped.is_none(),
-            "four replies are too few for a verdict"
+            "four replies should be too few for a verdict"
         );
     }
 
     #[test]
     fn earlier_requests_are_ignored_and_outstanding_ones_count() {
         let sent_before = compared(20, 195 * MS, 201 * MS);
-        assert_eq!((sent_before.helped, sent_before.direct), (None, None), "sent before the comparison");
+        assert_eq!(
+            (sent_before.helped, sent_before.direct),
+            (None, None),
+            "requests sent before the comparison should not count"
+        );
         let mut members = Members::new();
         for _ in 0..10 {
             let member = members.join(at(1010), Carrier::Helped).unwrap();
@@ -190,7 +194,7 @@ mod tests {
             comparison.record_latency(at(1200), 5 * MS, (Carrier::Direct, at(0)), MS);
         }
         let unanswered = comparison.judge(at(1250), &members, MS);
-        assert!(unanswered.is_worse, "a silent helper is worse: {unanswered:?}");
+        assert!(unanswered.is_worse, "a helper that does not reply should count as worse: {unanswered:?}");
     }
 
     #[test]

@@ -1,7 +1,9 @@
-//! Doubt: the group is helped but late, because helpers are slow or the burst is over.
+//! Doubt: a helped group that is late checks whether its connections would be faster direct, because helpers may be
+//! slow or the burst may be over.
 //!
-//! A few members return to the server, to compare; in a group too small for that, one or none by chance, with a
-//! probability that grows with each round. Thus small groups with the same problem return gradually.
+//! A few members return to the server, and are compared with the helped ones. In a group too small for that, one member
+//! or none returns by chance, with a probability that grows with each round. Thus small groups with the same problem
+//! return gradually.
 
 use core::time::Duration;
 
@@ -56,7 +58,7 @@ impl Activation {
         }
     }
 
-    /// Whether more requests are served than when all members were direct and late.
+    /// Whether over 15 % more requests are served than when all members were direct and late.
     fn is_beyond_direct(&self) -> bool {
         let Some(before) = self.before else { return false };
         let window_ms = u64::try_from(self.windows.length().as_millis()).unwrap_or(u64::MAX);

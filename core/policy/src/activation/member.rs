@@ -164,7 +164,7 @@ mod tests {
         assert_eq!((members.count(), members.helped()), (1, 1));
         assert!(members.leave(first).is_some() && members.leave(first).is_none());
         let second = members.join(Time(2), Carrier::Direct).unwrap();
-        assert_eq!((second.0.slot(), members.helped()), (first.0.slot(), 0), "the slot is reused");
+        assert_eq!((second.0.slot(), members.helped()), (first.0.slot(), 0), "the slot should be reused");
         assert!(members.at(first).is_none() && members.at_mut(first).is_none());
         assert_eq!(members.carried(Time(3), first, Carrier::Helped), None);
         assert_eq!(members.carried(Time(3), second, Carrier::Helped), Some(Carrier::Direct));

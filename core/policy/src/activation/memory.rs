@@ -127,7 +127,7 @@ impl Memory {
         self.failed_after_all_moved = false;
     }
 
-    /// The group has been calm for long: the next late period has a new cause.
+    /// The group has been calm for long: the next late period counts as one with a new cause.
     pub fn long_calm(&mut self) {
         self.failed_after_all_moved = false;
     }
@@ -195,7 +195,7 @@ mod tests {
         now = at(10_000);
         assert!(!memory.is_barred(now));
         memory.failures.decay(now, settings.forget);
-        assert_eq!(memory.failures(), 0, "16 times `forget` have passed");
+        assert_eq!(memory.failures(), 0, "seven failures should decay within 16 times `forget`");
         memory.long_calm();
         assert!(!memory.needs_faster_canaries(&settings));
     }
@@ -225,6 +225,6 @@ mod tests {
         assert_eq!(calm_s(&memory), 60);
         memory.returned(at(200));
         memory.called(at(500), &settings);
-        assert_eq!(calm_s(&memory), 60, "300 s after a return is not soon");
+        assert_eq!(calm_s(&memory), 60, "a call 300 s after the return should not count as soon");
     }
 }

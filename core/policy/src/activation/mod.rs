@@ -1,11 +1,12 @@
-//! When a group of connections asks for help: the client's side (PostMan §5.3).
+//! When a group of connections moves to helpers, and back: the client's side (PostMan §5.3).
 //!
-//! A group is all connections of one process to one service: hundreds for a sidecar, often one for a library client. It
-//! starts *direct*. When p99 exceeds the SLA in consecutive looks, a few percent, the canaries, move after a random
-//! time (of a small group, one member or none by chance). They are compared with the others over the same time; then
-//! the rest moves at a limited rate, or all return and the group backs off. Canaries share the server's queue with all
-//! others, so the comparison shows harm only; a trial after all have moved shows whether help is a cure. Help ends by
-//! the server's *drain* or after a long calm with little load. The operator's override replaces these rules.
+//! A group is all connections of one process to one service: hundreds for a sidecar, often one for a library client. A
+//! group starts *direct*. When p99 exceeds the SLA in consecutive looks, the canaries, a few percent of the group, move
+//! after a random time; a small group sends one canary or none by chance. The canaries are compared with the others
+//! over the same time. Then the rest moves at a limited rate, or the canaries return and the group backs off. Canaries
+//! share the server's queue with all others, so the comparison only shows whether helpers do harm; a trial after all
+//! members have moved shows whether help is a cure. Help ends by the server's *drain* or after a long calm with little
+//! load. The operator's override replaces these rules.
 
 mod comparison;
 mod doubt;
@@ -37,8 +38,8 @@ use self::view::{Verdict, View, Windows, view};
 use crate::limiter::Limiter;
 use crate::relief_override::{CurrentOverride, Override};
 
-/// An order to move one connection. Report its outcome by [`Activation::carried`] or [`Activation::not_moved`]. A member
-/// has one order at a time.
+/// An order to move one connection. Report its outcome by [`Activation::carried`] or [`Activation::not_moved`]. A
+/// member has one order at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Move to a helper.
@@ -102,7 +103,7 @@ pub struct Activation {
     helped_since: Option<Time>,
     /// Since when the group has been calm with little load.
     calm_since: Option<Time>,
-    /// The server has asked for help, so only the server ends it.
+    /// The server has requested help by *drain*, so only the server ends it.
     server_asked: bool,
     /// Whether the notice was given that no helper is known.
     has_reported_no_helpers: bool,
@@ -118,8 +119,8 @@ pub struct Activation {
 
 impl Activation {
     /// A group without connections. Helpers count as available until
-    /// [`set_helpers_available`](Self::set_helpers_available) reports otherwise. `seed` must differ between processes, or
-    /// they move at the same moments.
+    /// [`set_helpers_available`](Self::set_helpers_available) reports otherwise. `seed` must differ between processes,
+    /// or they move at the same moments.
     pub fn new(now: Time, settings: ActivationSettings, seed: u64) -> Result<Activation, OutOfBounds> {
         settings.check()?;
         let (windows, members) = (Windows::new(&settings), Members::new());
@@ -179,8 +180,8 @@ impl Activation {
         Some((member, carrier))
     }
 
-    /// A connection leaves. If its oldest request has waited for longer than the SLA, the request counts as late, because
-    /// clients that give up are not a sign of calm.
+    /// A connection leaves. If its oldest request has waited for longer than the SLA, the request counts as late,
+    /// because clients that give up are not a sign of calm.
     pub fn leave(&mut self, now: Time, member: Member) {
         if let Some(left) = self.members.leave(member)
             && let Some(waited) = left.waited(now).filter(|waited| *waited > self.settings.sla)
@@ -191,8 +192,8 @@ impl Activation {
         }
     }
 
-    /// A reply arrived; `latency` counts from the time at which the request was due. Not for blocking commands, which wait
-    /// on purpose.
+    /// A reply arrived; `latency` counts from the time at which the request was due. Not for blocking commands, which
+    /// wait on purpose.
     pub fn record_latency(&mut self, now: Time, member: Member, latency: Duration) {
         let Some(state) = self.members.at(member) else { return };
         let (carrier, since) = (state.carrier, state.since);
@@ -210,8 +211,8 @@ impl Activation {
     }
 
     /// The client gave a request up after `waited`, which counts as the request's latency. The connection stays.
-    /// Call for each request given up, and then report the others with [`waits_since`](Self::waits_since). Not for
-    /// blocking commands.
+    /// Call for each request given up, and then report the oldest of the others with
+    /// [`set_oldest_request`](Self::set_oldest_request). Not for blocking commands.
     pub fn record_given_up(&mut self, now: Time, member: Member, waited: Duration) {
         let Some(carrier) = self.carrier(member) else { return };
         self.members.set_waits_since(member, None);

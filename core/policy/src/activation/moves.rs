@@ -108,7 +108,7 @@ impl Activation {
         self.queue_moves(now);
     }
 
-    /// Fails orders that have timed out without a report.
+    /// Treats orders that have timed out without a report as failed.
     pub(super) fn expire_orders(&mut self, now: Time) {
         let timeout = self.settings.order_timeout;
         if self.members.ordered() == 0 {

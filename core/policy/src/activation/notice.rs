@@ -201,7 +201,7 @@ pub enum Notice {
         /// The figures of the look.
         figures: Figures,
     },
-    /// The server asks for connections on its own port to be helped.
+    /// The server requests that its direct connections move to helpers.
     ServerRequestsHelp,
     /// The operator's override has changed.
     Override {
@@ -284,7 +284,7 @@ impl fmt::Display for Notice {
                     "late at helpers: {sent} of {helped} connections return to the server, to compare; {figures}"
                 )
             }
-            Notice::ServerRequestsHelp => f.write_str("the server asks for connections to be helped"),
+            Notice::ServerRequestsHelp => f.write_str("the server sends direct connections to helpers"),
             Notice::Override { manual_override: relief_override, lasts, moving } => {
                 write!(f, "override: {relief_override}")?;
                 if let Some(lasts) = lasts {
@@ -313,7 +313,7 @@ pub struct Counters {
     pub releases: u64,
     /// Overrides that the operator set.
     pub overrides: u64,
-    /// Orders to go to a helper.
+    /// Orders to move to a helper.
     pub orders_to_helpers: u64,
     /// Orders to return to the server.
     pub orders_to_server: u64,

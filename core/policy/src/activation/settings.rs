@@ -4,12 +4,12 @@ use core::fmt;
 use core::ops::RangeInclusive;
 use core::time::Duration;
 
-/// When a group of connections asks for help, and how carefully.
+/// When a group of connections moves to helpers, and how carefully.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ActivationSettings {
     /// The service level agreement: 99 of 100 replies arrive within this time. 10 µs to 10 s, default 1 ms.
     pub sla: Duration,
-    /// Latencies of this time are considered. 100 ms to 60 s, default 1 s.
+    /// Length of the sliding window over which latencies are judged. 100 ms to 60 s, default 1 s.
     pub window: Duration,
     /// The window consists of slices of this time; at the end of each the group is judged (a *look*). 10 ms to 10 s,
     /// and a hundredth of the window to the whole window; default 100 ms.
@@ -24,8 +24,8 @@ pub struct ActivationSettings {
     pub canary_percent: u32,
     /// How long canaries are compared with the others. 10 ms to 60 s, default 250 ms.
     pub compare: Duration,
-    /// Maximum of the random wait before the first move, so that groups with the same problem do not act at once. Up to
-    /// 10 s, default 50 ms.
+    /// Maximum of the random wait before the first move, so that groups with the same problem do not act at the same
+    /// moment. Up to 10 s, default 50 ms.
     pub jitter: Duration,
     /// Maximum of the random wait before the others move; groups of more than twenty wait less, as their moves are
     /// spread anyway. Up to 60 s, default 200 ms.
@@ -122,16 +122,16 @@ impl ActivationSettings {
                 "slice",
                 self.slice,
                 self.window / 100..=self.window,
-                "a hundredth of the window, up to the window",
+                "a hundredth of the window to the whole window",
             ),
             ("compare", self.compare, MS * 10..=SECOND * 60, "10ms to 60s"),
             ("jitter", self.jitter, Duration::ZERO..=SECOND * 10, "up to 10s"),
             ("spread", self.spread, Duration::ZERO..=SECOND * 60, "up to 60s"),
-            ("trial", self.trial, self.window * 2..=SECOND * 600, "twice the window, up to 10min"),
+            ("trial", self.trial, self.window * 2..=SECOND * 600, "twice the window to 10min"),
             ("stay_min", self.stay_min, Duration::ZERO..=DAY, "up to a day"),
             ("calm", self.calm, SECOND..=DAY, "1s to a day"),
             ("backoff_min", self.backoff_min, MS * 100..=DAY, "100ms to a day"),
-            ("backoff_max", self.backoff_max, self.backoff_min..=DAY * 7, "backoff_min, up to a week"),
+            ("backoff_max", self.backoff_max, self.backoff_min..=DAY * 7, "backoff_min to a week"),
             ("forget", self.forget, SECOND..=DAY * 7, "1s to a week"),
         ];
         let more: [(&str, Duration, RangeInclusive<Duration>, &str); 3] = [
@@ -177,8 +177,8 @@ mod tests {
             settings.check().unwrap_err().to_string()
         };
         assert_eq!(error(|s| s.sla = US), "sla must be 10us to 10s");
-        assert_eq!(error(|s| s.trial = SECOND), "trial must be twice the window, up to 10min");
+        assert_eq!(error(|s| s.trial = SECOND), "trial must be twice the window to 10min");
         assert_eq!(error(|s| s.canary_percent = 0), "canary_percent must be 1 to 100");
-        assert_eq!(error(|s| s.backoff_max = SECOND), "backoff_max must be backoff_min, up to a week");
+        assert_eq!(error(|s| s.backoff_max = SECOND), "backoff_max must be backoff_min to a week");
     }
 }

@@ -18,8 +18,8 @@ use super::member::Carrier;
 ///    └──────────────────────────────────── worse than before, none helped, direct is better ┴────────────┘
 /// ```
 ///
-/// Not drawn: *direct* leads to *helped* when all members are helped already; *jitter* to *spread* if `canary_percent` is
-/// 100; *others first* to *direct* when the group is no longer late, or earlier attempts have failed.
+/// Not drawn: *direct* leads to *helped* when all members are helped already; *jitter* to *spread* if `canary_percent`
+/// is 100; *others first* to *direct* when the group is no longer late, or earlier attempts have failed.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Stage {
     /// The group watches its latency; a few members may be helped.
@@ -30,13 +30,14 @@ pub(super) enum Stage {
     OthersFirst { until: Time },
     /// Canaries are moving. The comparison begins when all have arrived, or at `until`.
     Canaries { until: Time },
-    /// Canaries are compared with the others.
+    /// Canaries are compared with the others. `latest`: how long to wait at most for the first canary to arrive.
     Comparing { until: Time, latest: Time },
     /// A random wait before the rest moves.
     Spread { until: Time },
     /// The rest moves.
     Moving,
-    /// All members have moved: their latency is compared with that before the move.
+    /// All members have moved: their latency is compared with that before the move. `level`: the median when the trial
+    /// was last prolonged.
     Trial { until: Time, prolonged: u32, level: Option<Duration> },
     /// The group is helped: help is a cure, cannot be judged, or was requested by the operator or the server.
     Helped,

@@ -21,7 +21,6 @@ const CALM_LOOKS: u32 = 50;
 /// What may change the stage.
 #[derive(Clone, Copy, Debug)]
 enum Trigger {
-    /// A look at the group.
     Look,
     /// The stage's moves have completed, or the stage's time is over.
     End,
@@ -136,7 +135,7 @@ impl Activation {
         }
         let (members, helped) = (self.members.count(), self.members.helped());
         if members == helped && members > 0 && !self.is_moving() {
-            return Some(Stage::Helped); // the direct members have left, or the server asked for help
+            return Some(Stage::Helped); // the direct members have left, or the server has requested help
         } else if self.late_looks < self.settings.late_looks || self.memory.is_barred(now) {
             // Not late, or within a back-off.
         } else if !self.has_helpers {
@@ -150,7 +149,7 @@ impl Activation {
         None
     }
 
-    /// Gives help up when latency and throughput are worse than before help, even if help was a cure for a long time.
+    /// Gives help up when latency and throughput are worse than before help, even if the trial found help to be a cure.
     fn watch_helped(&mut self, now: Time) -> Option<Stage> {
         let is_empty = self.members.helped() == 0 && self.members.count() > 0;
         self.empty_looks = if is_empty { self.empty_looks + 1 } else { 0 };

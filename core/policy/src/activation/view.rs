@@ -11,7 +11,6 @@ use super::settings::ActivationSettings;
 use crate::histogram::bucket;
 use crate::window::Window;
 
-/// The verdict of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// p99 is over the SLA in the window, and either in the window's latest slices or because of outstanding requests.
@@ -35,7 +34,7 @@ pub(super) struct View {
 }
 
 impl View {
-    /// Whether p99 is over the SLA.
+    /// Whether p99 is over the SLA and does not ease.
     pub fn is_late(&self) -> bool {
         matches!(self.verdict, Verdict::Late | Verdict::Silent)
     }
@@ -56,7 +55,8 @@ impl View {
     }
 }
 
-/// The windows of a group: separate ones, because help is called when *direct* requests are late.
+/// One window for direct and one for helped members, because only late requests of direct members lead to a move to
+/// helpers.
 #[derive(Clone, Debug)]
 pub(super) struct Windows {
     direct: Window,
@@ -103,7 +103,7 @@ impl Windows {
     }
 }
 
-/// Looks at replies and outstanding requests: a window with few replies and many outstanding requests is not calm.
+/// Judges replies and outstanding requests: a window with few replies and many outstanding requests is not calm.
 pub(super) fn view(
     now: Time,
     windows: &Windows,

@@ -104,7 +104,10 @@ mod tests {
             assert!(returning <= 30, "{returning} sessions at once");
             (left, groups) = (left.saturating_sub(returning), groups + u32::from(returning > 0));
         }
-        assert_eq!((left, looks), (0, 79), "a look every 250 ms for 20 s");
-        assert!((50..=110).contains(&groups), "groups within five seconds: {groups}");
+        assert_eq!((left, looks), (0, 79), "a look should be due every 250 ms for 20 s");
+        assert!(
+            (50..=110).contains(&groups),
+            "sessions should return in groups 50 ms apart for 5 s: {groups}"
+        );
     }
 }

@@ -31,7 +31,6 @@ impl Client {
     }
 }
 
-/// A group and its server.
 pub struct Group {
     pub activation: Activation,
     pub now_ms: u64,
@@ -107,7 +106,7 @@ impl Group {
                 Order::Direct(member) => (member, Carrier::Direct),
             };
             let client = self.clients.iter_mut().find(|client| client.member == member).unwrap();
-            assert!(client.arrival.is_none(), "a second order for a member");
+            assert!(client.arrival.is_none(), "a member should have one order at a time");
             self.orders_ms.push(self.now_ms);
             self.orders_in_step += 1;
             if self.helpers_are_full && carrier == Carrier::Helped {

@@ -1,6 +1,6 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClientType {
-    /// Ordinary TCP, as to the server itself.
+    /// Ordinary TCP, as clients speak it to the server itself.
     Plain,
     /// A link with one virtual connection.
     Library,

@@ -111,8 +111,9 @@ impl Lingering {
         }
     }
 
-    /// The client has sent bytes after the server's close. A kernel answers such bytes with a reset, and a client that
-    /// only writes notices nothing else. The relay resets the client when its TCP has acknowledged all replies.
+    /// The client has sent bytes after the server's close. A kernel would answer them with a reset, and a client that
+    /// only writes learns of the close by nothing else. The relay resets the client once the client's TCP has
+    /// acknowledged all replies: an earlier reset could overtake them.
     pub(crate) fn received_after_close(&mut self) {
         self.sent_after_close = true;
     }
@@ -172,8 +173,8 @@ impl Lingering {
         self.final_ack = None;
     }
 
-    /// Whether the client's TCP has acknowledged bytes since the last call. Bytes given to the host do not count,
-    /// because the host's buffer may hold them for a long time.
+    /// Whether the client's TCP has acknowledged bytes since the last call. Bytes that the host has taken do not
+    /// count, because the host's buffer may hold them for a long time.
     pub(crate) fn makes_progress(&mut self) -> bool {
         let before = core::mem::replace(&mut self.acknowledged_before, self.acknowledged);
         self.acknowledged > before

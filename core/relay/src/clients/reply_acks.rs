@@ -1,5 +1,5 @@
 //! Acknowledgements of plain clients, for a server that keeps replies until the client's TCP has acknowledged them.
-//! They are forwarded at most once in 20 ms or 64 KB, also after the server's close.
+//! They are forwarded at most once for each 20 ms or 64 KiB, also after the server's close.
 
 use spillway_batch::{CloseReason, Id};
 use spillway_transport::Conn;
@@ -66,7 +66,7 @@ pub(crate) struct FinalAck {
 
 impl FinalAck {
     /// Call this when the server has closed. `None`: the server does not keep replies, or the client has acknowledged
-    /// all.
+    /// all replies.
     pub(crate) fn new(
         (link, id): (usize, Id),
         replies: u64,

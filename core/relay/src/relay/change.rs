@@ -1,4 +1,4 @@
-//! Reconfiguration of a running relay, without effect on what does not change.
+//! Reconfiguration of a running relay. Links and clients that the changes do not concern are not affected.
 
 use core::time::Duration;
 
@@ -25,14 +25,14 @@ impl Relay {
     /// Applies a new configuration, except for `timeouts`, `first_window_bytes` and `unauthenticated`, which are fixed
     /// when the relay starts. Services are identified by name:
     ///
-    /// - A service that is no longer configured is drained within `within`. A configured service that drains or has
-    ///   drained accepts clients again.
+    /// - A service that is no longer configured is drained; `within` is the time until the drain's deadline. A
+    ///   configured service that drains or has drained accepts clients again.
     /// - Ranges of clients, client keys and listeners apply to new clients.
-    /// - New links are opened if the server, this helper's newest key, the number of links or the limits of connections
+    /// - New links are opened if the server, this helper's newest key, or the number, limits or encryption of links
     ///   change, or if the key in use is removed. The old links accept clients until a new one is up, and are closed
-    ///   when their clients have left. If the server changes, clients must leave the old links within `within`, and
-    ///   library clients are sent *drain*.
-    /// - If encryption becomes required, links and library clients without encryption must end within `within`.
+    ///   when their clients have left. If the server changes, library clients are sent *drain* when a new link is up,
+    ///   and clients that are still on the old links after `within` are reset.
+    /// - If encryption becomes required, links and library clients without encryption end after `within` at the latest.
     /// - The batch policy applies to open links at once.
     ///
     /// The transport must have the listeners that `config` names.

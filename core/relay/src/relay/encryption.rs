@@ -13,7 +13,7 @@ use crate::reasons::ResetReason;
 impl Relay {
     /// Call this when a service's encryption settings have changed. If encryption is required now, links to the server
     /// without encryption accept no more clients and end after `within`. Library clients without encryption are sent
-    /// *drain*, and are cut after `within`.
+    /// *drain*, and are reset after `within`.
     pub(super) fn end_unencrypted(&mut self, now: Time, service_index: usize, within: Duration) {
         let deadline = now + within;
         let config = self.services[service_index].config();
@@ -38,8 +38,8 @@ impl Relay {
     }
 
     /// Call this when a library client has authenticated. A handshake that began before encryption was required may
-    /// end without encryption: such a client is sent *drain* until the service's deadline, and is cut afterwards.
-    /// Returns whether the client stays.
+    /// end without encryption: such a client is sent *drain* before the service's deadline for these clients, and reset
+    /// after it. Returns whether the client stays.
     #[must_use]
     pub(super) fn enforce_encryption<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) -> bool {
         let Some(client) = self.clients.library(conn) else {
@@ -60,7 +60,7 @@ impl Relay {
         true
     }
 
-    /// Cuts the service's library clients without encryption when their deadline has passed.
+    /// Resets the service's library clients without encryption when their deadline has passed.
     pub(super) fn unencrypted_timeout<T: Transport>(&mut self, now: Time, service_index: usize, out: &mut T) {
         if self.services[service_index].end_unencrypted_deadline(now) {
             for conn in self.unencrypted_clients(service_index) {

@@ -16,8 +16,8 @@ impl Relay {
         self.clients.put(conn, role);
     }
 
-    /// Removes a client and its buffers. The caller must end its virtual connection. `failed`: the relay or a lost link
-    /// ends the client, not the client itself or its server.
+    /// Removes a client and its buffers. The caller must end its virtual connection. `failed`: neither the client nor
+    /// the server has closed the connection normally; counted during a drain.
     pub(super) fn drop_client(&mut self, conn: Conn, failed: bool) {
         self.send_final_ack(conn);
         let mut role = self.clients.take(conn);
@@ -60,7 +60,7 @@ impl Relay {
                     linked.close_plain(client.id(), reason);
                 }
             }
-            // A library client sends *close* for a normal end, so the end of its link is a reset.
+            // A library client sends *close* for a normal end, so the end of its link counts as a loss.
             Some(ConnRole::Library(_)) => self.orphan(conn),
             _ => {}
         }

@@ -13,8 +13,8 @@ impl Application for Relay {
     fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
         self.begin_turn(now, out);
         if let Event::Opened { .. } = event {
-            // `begin_turn` has counted the bytes that the host did not take. Close the largest clients first, so that
-            // the new one is not rejected because of them.
+            // `begin_turn` has counted the bytes that the host did not take. If they exceed the bound, close the
+            // largest clients first, so that the new one is not rejected because of them.
             self.keep_within_memory(out);
         }
         match event {

@@ -54,7 +54,7 @@ impl Relay {
         linked.map(|linked| linked.initial_credit()).ok_or(Refusal::LinkDown)
     }
 
-    /// Evicts an unauthenticated client for one that was admitted, if the bound on clients is reached.
+    /// Evicts an unauthenticated client before another client is added, if the limit on clients is reached.
     pub(super) fn make_room<T: Transport>(&mut self, out: &mut T) {
         if let Some(evicted) = self.admission.make_room(self.turn.now, self.clients.count()) {
             self.evict_unauthenticated(evicted, out);
@@ -195,7 +195,7 @@ impl Relay {
         }
     }
 
-    /// Cuts a client whose record has been incomplete for too long, because its first bytes occupy memory.
+    /// Resets a client whose record has been incomplete for too long, because the first bytes occupy memory.
     pub(super) fn record_timeout<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
         // `None`: the client has ended, and the timer is not needed any more.
         let Some(client) = self.clients.library_mut(conn) else { return };
@@ -206,7 +206,7 @@ impl Relay {
         }
     }
 
-    /// Reads a throttled client again, if its allowance permits.
+    /// Grants a throttled client bytes again, if its allowance permits.
     pub(super) fn throttle_timeout<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
         // `None`: the client has ended, and the timer is not needed any more.
         let Some(client) = self.clients.library_mut(conn) else { return };
@@ -230,14 +230,14 @@ impl Relay {
         self.start_lingering(now, conn, lingering, out);
     }
 
-    /// The client has finished its link. An open connection on it is reset.
+    /// The client has finished its link. A connection that is still open on it is closed as for a lost link.
     pub(super) fn library_finished<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
         if self.clients.library_mut(conn).is_some_and(|client| !client.handle_finished()) {
             return;
         }
         self.orphan(conn);
         self.library_turn(conn, out);
-        // `None`: the client was cut, because too much output waited.
+        // `None`: the client was reset, because too much output waited.
         let Some(client) = self.clients.library_mut(conn) else { return };
         let lingering = client.linger(now, &mut self.memory);
         self.start_lingering(now, conn, lingering, out);

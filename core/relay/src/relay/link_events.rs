@@ -40,7 +40,7 @@ impl Relay {
                 Ok(None) => {
                     #[expect(
                         clippy::cast_possible_truncation,
-                        reason = "at most LINK_GRANT_BYTES, what was granted"
+                        reason = "at most LINK_GRANT_BYTES were granted"
                     )]
                     out.grant(linked.conn(), received as u32);
                     return;

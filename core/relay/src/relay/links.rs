@@ -13,8 +13,8 @@ use crate::notice::Notice;
 use crate::reasons::LinkDown;
 
 impl Relay {
-    /// Opens or closes a service's listeners: they are open only while a link accepts clients, so that otherwise the
-    /// host's TCP rejects clients.
+    /// Opens or closes a service's listeners. They are open only while a link accepts clients: the host's TCP rejects
+    /// clients of a closed listener.
     pub(super) fn update_listening<T: Transport>(&mut self, service_index: usize, out: &mut T) {
         let service = &mut self.services[service_index];
         let has_link = service.links().iter().any(|index| self.links[*index].accepts_clients());
@@ -52,7 +52,7 @@ impl Relay {
         };
         let index = *index;
         let randomness = self.link_randomness();
-        // The batches of all links together may have a quarter of the memory.
+        // The batches of all links together may use a quarter of the memory.
         let share = self.memory.max() / 4 / self.links.len();
         let link = &mut self.links[index];
         let service = self.services[usize::from(link.service())].config();
@@ -151,7 +151,7 @@ impl Relay {
             self.notices.push(Notice::LinkDown { service, link: number, why, clients, retry_in });
         }
         self.update_listening(usize::from(service), out);
-        // The waiters that remain are library clients without a connection on this link: their own links stay open.
+        // Of the waiters, library clients without a connection on this link remain: their own links stay open.
         waiters.into_iter().for_each(|conn| self.resume_library(now, conn, out));
     }
 

@@ -23,7 +23,7 @@ impl Relay {
         self.load.is_measurement_due(now)
     }
 
-    /// Reports the total CPU time of the relay's thread. Sheds library clients if the load is too high.
+    /// Takes the total CPU time of the relay's thread. Sheds library clients if the load is too high.
     pub fn measured(&mut self, now: Time, cpu: Duration) {
         let counters = self.services.iter().map(|service| service.counters());
         let flows = counters.flat_map(|counters| [counters.requests, counters.replies]);
@@ -46,7 +46,7 @@ impl Relay {
         answer: &mut [u8],
     ) -> usize {
         self.turn.now = now;
-        // Only library clients send load queries, and they use a listener of their service.
+        // Load queries are sent by library clients, to a listener for them.
         let Some((index, ClientType::Library)) = self.listeners.user(listener) else { return 0 };
         let service = &self.services[usize::from(index)];
         let clients = self.clients.count();
@@ -72,7 +72,8 @@ impl Relay {
 
     /// Sends library clients to other helpers, if the load is too high.
     fn shed(&mut self, now: Time) {
-        // Clients that have not authenticated, and lingering ones, cannot be shed: they must not raise the share.
+        // Clients that have not authenticated and lingering ones cannot be shed, so they must not raise the number of
+        // clients to shed.
         let clients = || self.clients.authenticated_library_clients();
         let Some(shed) = self.load.shed(now, &self.memory, clients) else { return };
         let mut sent = 0;
@@ -92,7 +93,7 @@ impl Relay {
             #[expect(
                 clippy::cast_possible_truncation,
                 clippy::cast_sign_loss,
-                reason = "a load is a share of the capacity, some hundred percent at most; `as` saturates"
+                reason = "a load is a share of the capacity, a few hundred percent at most; `as` saturates"
             )]
             let load_percent = (shed.load * 100.0) as u32;
             self.notices.push(Notice::Shed { clients: sent, load_percent });

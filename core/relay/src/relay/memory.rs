@@ -1,4 +1,4 @@
-//! Memory pressure: clients that do not read are paused and closed, so that the others are served.
+//! Memory pressure: clients that do not read are paused or closed, so that the others are served.
 
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -24,8 +24,8 @@ impl Relay {
         }
     }
 
-    /// Closes the clients that hold most for longest, until an eighth of the memory is free. A client whose bytes have
-    /// not waited for long is closed only until memory is within the bound.
+    /// Closes the clients that hold most and have not read for longest, until an eighth of the memory is free. Clients
+    /// whose bytes have not waited at all are closed only until memory is within the bound.
     fn close_largest<T: Transport>(&mut self, out: &mut T) {
         for holding in self.holdings(out) {
             if self.memory.is_enough_closed(holding.age) {
@@ -48,8 +48,8 @@ impl Relay {
     fn close_for_memory<T: Transport>(&mut self, holding: Holding, out: &mut T) {
         let Holding { conn, memory_bytes, age } = holding;
         let in_transport = out.held(conn);
-        let cut = MemoryReset { held_bytes: memory_bytes, unread: age, limit_bytes: self.memory.max() };
-        self.reset_for(conn, ResetReason::Memory(cut), out);
+        let reset = MemoryReset { held_bytes: memory_bytes, unread: age, limit_bytes: self.memory.max() };
+        self.reset_for(conn, ResetReason::Memory(reset), out);
         self.memory.transport_freed(in_transport);
         self.pressure.count_closed();
     }

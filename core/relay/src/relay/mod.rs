@@ -1,6 +1,6 @@
 //! The relay: its parts, and the procedures that involve several parts.
 //!
-//! A part changes only itself: parameters hold what it needs of other parts, and results what other parts must do.
+//! A part changes only its own state. It gets values of other parts as parameters, and returns what these must do.
 //! Each file of this folder is a group of procedures, such as accepting a client or losing a link. [`events`]
 //! dispatches the transport's events.
 
@@ -126,8 +126,8 @@ impl Relay {
         self.clients.count()
     }
 
-    /// Accesses to links and services since the start, counted where assertions are on. For tests that the cost of a
-    /// turn does not grow with the number of services.
+    /// Accesses to links and services since the start, counted only where assertions are on: for the test that the cost
+    /// of a turn does not grow with the number of services.
     #[doc(hidden)]
     pub fn accesses(&self) -> u64 {
         self.links.accesses() + self.services.accesses()
@@ -226,12 +226,12 @@ impl Relay {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "there are at most SERVICES_MAX, 1,024, services")]
+#[expect(clippy::cast_possible_truncation, reason = "a relay has at most SERVICES_MAX (1,024) services")]
 fn service_number(service_index: usize) -> u16 {
     service_index as u16
 }
 
-/// Saturates, for the deadline of *drain*.
+/// The deadline of a *drain* message. Saturates.
 fn milliseconds(time: Duration) -> u32 {
     u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
 }

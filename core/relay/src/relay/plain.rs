@@ -159,7 +159,7 @@ impl Relay {
             out.abort(conn);
             return;
         }
-        // `None`: the client lingers, because its server has closed before.
+        // `None`: the client lingers already, because the server has closed before.
         let Some(client) = client else { return };
         let stalled = client.end_stall(now);
         let lingering = client.linger(final_ack, &mut self.memory);
@@ -202,7 +202,7 @@ impl Relay {
             Header::Complete { arrival, rest } => (arrival, rest),
             Header::Invalid(fault) => return self.refuse_balancer(conn, fault, out),
         };
-        // `true` (failed): if the service drains, the client is rejected below.
+        // `failed` is `true` for the counters of a drain: while the service drains, the client is rejected below.
         self.drop_client(conn, true);
         let client = arrival.peer;
         let opened = self
@@ -223,7 +223,7 @@ impl Relay {
         }
     }
 
-    /// The load balancer has finished its stream. Without any byte it was a health check of the port.
+    /// The load balancer has finished its stream. A connection without any byte was a health check of the port.
     pub(super) fn header_ended<T: Transport>(&mut self, conn: Conn, out: &mut T) {
         if let Some(ConnRole::AwaitingHeader(awaiting_header)) = self.clients.get(conn)
             && awaiting_header.has_sent_nothing()

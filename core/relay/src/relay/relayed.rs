@@ -39,6 +39,8 @@ impl Relay {
         self.mark_dirty(conn);
     }
 
+    /// Handles a control message of a client.
+    ///
     /// # Errors
     /// The client opens a connection with an invalid id, or a second connection.
     pub(super) fn client_control(&mut self, conn: Conn, id: Id, control: Control) -> Result<(), LinkError> {
@@ -209,7 +211,8 @@ impl Relay {
         }
     }
 
-    /// Cuts a client whose output exceeds the buffer although the transport has taken what it could. False: it was cut.
+    /// Resets a client whose output exceeds its buffer although the transport has taken what it could. False: the
+    /// client was reset.
     #[must_use]
     fn is_within_buffer<T: Transport>(&mut self, conn: Conn, out: &mut T) -> bool {
         let limit = self.settings.connection_buffer_bytes;

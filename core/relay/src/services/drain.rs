@@ -43,7 +43,7 @@ impl Drain {
         self.is_over = true;
     }
 
-    /// Counts a client that ended. `failed`: the relay or a lost link ended it, not the client or its server.
+    /// Counts a client that ended. `failed`: neither the client nor the server has closed it normally.
     pub(crate) fn count(&mut self, client_type: ClientType, failed: bool) {
         *match (failed, client_type) {
             (true, _) => &mut self.counts.failed,

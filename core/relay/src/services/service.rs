@@ -29,7 +29,7 @@ pub(crate) struct Service {
     closed_links: LinkTotals,
     relief: CurrentOverride,
     drain: Option<Drain>,
-    /// When library clients without encryption are cut, after a reconfiguration that requires encryption.
+    /// When library clients without encryption are reset, after a reconfiguration that requires encryption.
     unencrypted_deadline: Option<Time>,
     /// The service is no longer configured, and ends with its last client.
     is_removed: bool,
@@ -171,7 +171,7 @@ impl Service {
         *self.count_mut(client_type) += 1;
     }
 
-    /// `failed`: the relay or a lost link ended the client, not the client itself or its server.
+    /// `failed`: neither the client nor the server has closed the connection normally.
     pub(crate) fn client_removed(&mut self, client_type: ClientType, failed: bool) {
         *self.count_mut(client_type) -= 1;
         if let Some(drain) = &mut self.drain {
@@ -252,7 +252,7 @@ impl Service {
         has_expired
     }
 
-    /// Library clients without encryption are to be cut at `deadline`, or at an earlier deadline that is set already.
+    /// Sets the deadline of library clients without encryption. A later deadline than the present one has no effect.
     pub(crate) fn cut_unencrypted_at(&mut self, deadline: Time) {
         let earlier = self.unencrypted_deadline;
         self.unencrypted_deadline = Some(earlier.map_or(deadline, |earlier| earlier.min(deadline)));

@@ -13,7 +13,7 @@ use spillway_batch::{
 use spillway_relay::{Config, Relay, ServiceConfig};
 use spillway_transport::{Application, Chunk, Conn, Event, Full, Time, Transport};
 
-/// What the relay has called for one connection.
+/// The transport's state of one connection, as a result of the relay's calls.
 #[derive(Debug, Default)]
 pub struct ConnRecord {
     pub sent: Vec<u8>,
@@ -47,7 +47,7 @@ impl RecordingTransport {
     }
 
     pub fn record(&mut self, conn: Conn) -> &mut ConnRecord {
-        self.records.get_mut(&conn).expect("record of an opened connection")
+        self.records.get_mut(&conn).expect("the connection should have been opened")
     }
 
     /// Removes and returns the sent bytes, and frees their room.
@@ -184,7 +184,7 @@ impl Harness {
             count = count.wrapping_add(1);
             bytes.fill(count);
         });
-        let relay = Relay::new(config, random).expect("valid configuration");
+        let relay = Relay::new(config, random).expect("the configuration should be valid");
         let link = Conn { slot: 0, generation: 7 };
         let server = new_server(limits);
         let mut harness =
@@ -196,8 +196,7 @@ impl Harness {
     /// Waits until the relay connects, and completes the link to a new server.
     pub fn bring_link_up(&mut self, limits: Limits) {
         while self.transport.connects.is_empty() {
-            self.now =
-                self.now.max(self.relay.poll_timeout().expect("timeout of the next attempt to connect"));
+            self.now = self.now.max(self.relay.poll_timeout().expect("an attempt to connect should be due"));
             self.relay.handle_timeout(self.now, &mut self.transport);
             self.relay.end_of_turn(self.now, &mut self.transport);
         }
@@ -252,7 +251,7 @@ impl Harness {
             let mut scratch = Scratch::new();
             let mut input = self.server.unseal(self.now, &bytes, &mut scratch);
             while let Some(event) =
-                self.server.decompose(self.now, &mut input).expect("valid bytes on the link")
+                self.server.decompose(self.now, &mut input).expect("the relay should send valid frames")
             {
                 observed.push(Observed::of(event));
             }

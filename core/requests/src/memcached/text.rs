@@ -192,8 +192,8 @@ impl Lines {
                     self.value = None;
                     return Ok(Some(Token::ValueEnd));
                 }
-                // The value has another length than announced. The server replies with an error and parses the rest as
-                // commands.
+                // The value's length differs from the announced one. The server replies with an error and parses the
+                // rest as commands.
                 _ => return Err(StopReason::Syntax),
             }
         }

@@ -8,7 +8,7 @@ use crate::words::Word;
 pub(super) enum Verdict {
     /// The server answers at once.
     Prompt,
-    /// An operator's command, whose latency does not reflect the server's load.
+    /// An operator's command or a long scan, whose latency does not reflect the server's load.
     Unmeasured,
     /// The server may delay the reply until an event.
     MayBlock,

@@ -124,7 +124,7 @@ impl Replies {
             }
             State::Dot => {
                 if skip_line(input) {
-                    // The aggregate is itself a value of what encloses it.
+                    // The complete aggregate is itself a value of the aggregate that encloses it.
                     self.enclosing.pop();
                     return Ok(true);
                 }

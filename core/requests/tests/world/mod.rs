@@ -1,6 +1,6 @@
 //! Conversations of a client and a server, played through a tracker.
 
-#![allow(dead_code, reason = "each test program uses only some of it")]
+#![allow(dead_code, reason = "each test program uses only some of these items")]
 
 use std::time::Duration;
 

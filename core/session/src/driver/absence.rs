@@ -1,8 +1,8 @@
 //! Detects from refusals at the server's own link port that the server's process has ended.
 //!
-//! A port that refuses connections has no listening process, so the server has lost the session, and waiting longer
-//! does not bring the session back. The driver still waits for a moment, because a helper may reach the server.
-//! Refusals are ignored if only helpers have carried the session, because a firewall may refuse clients at the port.
+//! A port that refuses connections has no listening process, so the server has lost the session. The driver still waits
+//! for a short time, because a helper may reach the server. Refusals are ignored if only helpers have carried the
+//! session, because a firewall may refuse clients at the port.
 
 use core::time::Duration;
 

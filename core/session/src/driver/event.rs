@@ -60,21 +60,23 @@ impl<E: fmt::Display> fmt::Display for CarrierLoss<E> {
             CarrierLoss::Closed => f.write_str("closed by the other side"),
             CarrierLoss::Silent(time) => write!(f, "silent for {time:?}"),
             CarrierLoss::Link(error) => error.fmt(f),
-            CarrierLoss::TooOld => f.write_str("its version does not support sessions: update it"),
+            CarrierLoss::TooOld => {
+                f.write_str("the version of the helper or server does not support sessions: update it")
+            }
             CarrierLoss::Carrier(error) => error.fmt(f),
             CarrierLoss::Refused(reason) => write!(f, "refused: {reason}"),
-            CarrierLoss::Drain => f.write_str("it drains"),
+            CarrierLoss::Drain => f.write_str("the helper or server drains the link"),
             CarrierLoss::AskedToMove => f.write_str("the server asked the session to move"),
             CarrierLoss::LeftOnRequest => f.write_str("left on request"),
         }
     }
 }
 
-/// The server does not know the session any more: it was restarted, or the session expired. Bytes that were sent and not
-/// acknowledged have an unknown outcome.
+/// The server does not know the session any more: it was restarted, or the session expired. Bytes that were sent and
+/// not acknowledged have an unknown outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gone {
-    /// The server is known to have received all bytes up to this offset.
+    /// The server had acknowledged all bytes up to this offset.
     pub acknowledged: u64,
     /// The application had written bytes up to this offset.
     pub written: u64,
@@ -84,7 +86,7 @@ impl fmt::Display for Gone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the server lost the session; it is known to have received {} of {} bytes, the outcome of the rest is \
+            "the server lost the session; it had acknowledged {} of {} bytes, and the outcome of the others is \
              unknown",
             self.acknowledged, self.written
         )
@@ -96,7 +98,7 @@ impl core::error::Error for Gone {}
 /// How the incoming direction has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionEnd {
-    /// The server sends no more, or has closed with [`CloseReason::Normal`].
+    /// The server sends no more bytes, or has closed with [`CloseReason::Normal`].
     InOrder,
     /// The session was closed for another reason.
     Reset(CloseReason),
@@ -104,7 +106,7 @@ pub enum SessionEnd {
     Refused,
     /// The server does not know the session any more.
     Gone(Gone),
-    /// The session was without an answering carrier for too long.
+    /// For too long the session had no carrier on which the server answered.
     GivenUp,
     /// The server's own port refuses connections: its process has ended, and the session, if there was one, is lost.
     Absent(Option<Gone>),

@@ -23,16 +23,16 @@ use crate::stream::StreamEvent;
 pub enum Action<'a> {
     /// Close the socket: the session has left its carrier.
     Close,
-    /// Begin to connect to this link port. Report the outcome by [`Driver::handle_connected`], [`Driver::handle_failed`] or
-    /// [`Driver::handle_closed`].
+    /// Begin to connect to this link port. Report the outcome by [`Driver::handle_connected`],
+    /// [`Driver::handle_failed`] or [`Driver::handle_closed`].
     Open(&'a LinkTarget),
 }
 
 /// One session and its present carrier. `E` is the error type of the host's sockets.
 ///
 /// The host owns at most one socket at a time. After each call it writes the bytes of
-/// [`poll_transmit`](Self::poll_transmit) to the socket, and then carries out [`poll_action`](Self::poll_action). It calls
-/// [`handle_timeout`](Self::handle_timeout) at [`poll_timeout`](Self::poll_timeout), and for received bytes
+/// [`poll_transmit`](Self::poll_transmit) to the socket, and then carries out [`poll_action`](Self::poll_action). It
+/// calls [`handle_timeout`](Self::handle_timeout) at [`poll_timeout`](Self::poll_timeout), and for received bytes
 /// [`unseal`](Self::unseal) once, then [`decompose`](Self::decompose) and [`handle`](Self::handle) alternately.
 #[derive(Debug)]
 pub struct Driver<E> {
@@ -53,9 +53,10 @@ pub struct Driver<E> {
 }
 
 impl<E> Driver<E> {
-    /// A session that opens at the first of these link ports at the first [`handle_timeout`](Self::handle_timeout); the
-    /// driver tries the others after failures. All must lead to the same server, which must accept the first target's
-    /// client key. `id`: fresh random bytes, never used before; `seed` spreads clients in time.
+    /// A session that the first [`handle_timeout`](Self::handle_timeout), which is due at once, opens at the first of
+    /// these link ports. The driver tries the others after failures. All must lead to the same server, which must
+    /// accept the first target's client key. `id`: fresh random bytes, never used before. `seed`: for the random delays
+    /// that spread clients in time; should differ between clients.
     ///
     /// `None` if `targets` is empty.
     pub fn new(
@@ -118,9 +119,9 @@ impl<E> Driver<E> {
         self.session.finish();
     }
 
-    /// Closes the session. With [`CloseReason::Normal`] written bytes still reach the server if the driver is kept until the
-    /// session [is over](Self::is_over); other reasons drop them. A closed session stays on a carrier that drains, because
-    /// a move would race with the server's answer.
+    /// Closes the session. With [`CloseReason::Normal`] written bytes still reach the server if the driver is kept
+    /// until the session [is over](Self::is_over); other reasons drop them. A closed session stays on a carrier that
+    /// drains, because a move would race with the server's answer.
     pub fn close(&mut self, reason: CloseReason) {
         self.is_finished = true;
         self.schedule.stay();
@@ -148,7 +149,8 @@ impl<E> Driver<E> {
         true
     }
 
-    /// Changes the timeouts: `patience` watches the present carrier anew, `attach_timeout` holds from the next carrier on.
+    /// Changes the timeouts. The present carrier is watched anew with `patience`; `attach_timeout` applies from the
+    /// next carrier on.
     pub fn set_patience(&mut self, now: Time, patience: Patience, attach_timeout: Duration) {
         self.monitor = CarrierMonitor::new(patience, now);
         self.attach_timeout = attach_timeout;
@@ -203,8 +205,8 @@ impl<E> Driver<E> {
         None
     }
 
-    /// Handles an event of the carrier. Returns bytes for the application; call [`consumed`](Self::consumed) after it has
-    /// read them.
+    /// Handles an event of the carrier. Returns bytes for the application; call [`consumed`](Self::consumed) after it
+    /// has read them.
     pub fn handle<'a>(&mut self, now: Time, event: OpenerEvent<'a>) -> Option<&'a [u8]> {
         let outcome = match event {
             OpenerEvent::Established { connections_max } => self.handle_established(connections_max),
@@ -351,7 +353,7 @@ impl<E> Driver<E> {
         self.session.kept_held() + self.carrier.as_ref().map_or(0, LinkCarrier::held_bytes)
     }
 
-    // Glue between the parts.
+    // Procedures that involve several parts.
 
     fn handle_established(&mut self, connections_max: u32) -> Result<(), CarrierLoss<E>> {
         let carries = self.carrier.as_ref().is_some_and(LinkCarrier::carries_sessions);
@@ -409,7 +411,7 @@ impl<E> Driver<E> {
         if may_stay { Ok(()) } else { Err(CarrierLoss::Drain) }
     }
 
-    /// The server asks the session to move to another carrier within this time.
+    /// The carrier's other end asks the session to move to another carrier within this time.
     fn asked_to_move(&mut self, now: Time, deadline_ms: u32) {
         if !self.stays_until_end() {
             self.schedule.asked_to_move(now, Duration::from_millis(deadline_ms.into()));
@@ -450,7 +452,8 @@ impl<E> Driver<E> {
         Some(carrier.address())
     }
 
-    /// Leaves a carrier on which the server has not answered, because the session may return to the server's own port now.
+    /// Leaves a carrier on which the server has not answered, because the session may return to the server's own port
+    /// now.
     fn leave_for_return(&mut self, now: Time) {
         if let Some(carrier) = &self.carrier {
             let silent = carrier.age(now);

@@ -141,7 +141,8 @@ impl Schedule {
         }
     }
 
-    /// Why to leave the working carrier now, if that is due; with [`Leaving::AskedToMove`] the next route is also chosen.
+    /// Why to leave the working carrier now, if a departure is due. With [`Leaving::AskedToMove`], also schedules the
+    /// attempt at the route that the server asked for.
     pub(super) fn poll_leave(&mut self, now: Time) -> Option<Leaving> {
         let Departure { route, .. } = self.departure.take_if(|departure| departure.at <= now)?;
         let Some(route) = route else { return Some(Leaving::Drain) };
@@ -149,7 +150,8 @@ impl Schedule {
         Some(Leaving::AskedToMove)
     }
 
-    /// Whether the return to the server's own port is due, whose attempt replaces any other.
+    /// If the return to the server's own port is due, schedules its attempt now instead of any other. Returns whether
+    /// it was due.
     pub(super) fn take_return(&mut self, now: Time) -> bool {
         let is_due = self.routes.take_return(now).is_some();
         if is_due {
@@ -179,8 +181,8 @@ impl Schedule {
         let at = targets.iter().position(|target| Some(target.address) == present);
         self.routes.replace(targets.len(), own_port_of(&targets, self.server_port), at);
         self.targets = targets;
-        // The departure names a route by its old index: choose the corresponding route of the new list. Without one the
-        // session stays on its carrier, which works.
+        // The departure has the index of a route in the old list: choose the corresponding route of the new list.
+        // Without one, the session stays on its carrier, which works.
         if let Some(Departure { at, route: Some(_) }) = self.departure {
             let attempt = self.routes.asked_to_move(Time::ZERO, Duration::ZERO, 0.0);
             self.departure = attempt.map(|attempt| Departure { at, route: Some(attempt.route) });

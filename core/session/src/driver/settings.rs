@@ -18,11 +18,11 @@ pub struct SessionSettings {
     pub attach_timeout: Duration,
     /// After this time without an answering carrier, the session is given up.
     pub give_up_after: Duration,
-    /// After this time of refusals at the server's own link port without a carrier, the server's process counts as ended.
-    /// Only where [`server_port`](Self::server_port) is known.
+    /// If the server's own link port refuses connections for this time while the session has no carrier, the server's
+    /// process counts as ended. Applies only if [`server_port`](Self::server_port) is known.
     pub refused_patience: Duration,
-    /// Address of the route that is the server's own link port. The other routes lead to helpers, which are tried first
-    /// after a loss; when all have failed, sessions return to this port at the times of `pace`.
+    /// Address of the route that is the server's own link port. The other routes lead to helpers. A session that loses
+    /// its helper tries the others first; when all have failed, it returns to this port at a time that `pace` spreads.
     pub server_port: Option<SocketAddr>,
     /// How sessions spread their return to the server's own port.
     pub pace: Pace,

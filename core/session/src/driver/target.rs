@@ -20,8 +20,8 @@ pub struct LinkTarget {
 }
 
 impl LinkTarget {
-    /// The configuration of a link for one connection: messages leave without delay, and the handshake has no timeout of
-    /// its own because the user of the link sets a deadline.
+    /// The configuration of a link for one connection: messages leave without delay, and the handshake has no timeout
+    /// of its own because the user of the link sets a deadline.
     pub fn opener(&self, limits: Limits) -> OpenerConfig {
         OpenerConfig {
             role: Role::Client,

@@ -16,9 +16,9 @@ pub(super) struct SendSchedule {
     states: Vec<SlotState>,
     /// Slots on the list. The last one is dirty; others may be clean again.
     dirty: VecDeque<u32>,
-    /// The next one first. All acknowledgements have the same delay, but one that is scheduled again, after an earlier one
-    /// was sent with data, may be due before others. Not `spillway_parts::TimerQueue`: each slot is queued at most
-    /// once, so there are no stale entries to remove, and the caller knows the time and not the delay.
+    /// The earliest first. All acknowledgements have the same delay, but one that is scheduled again, after an earlier
+    /// one was sent with data, may be due before others: a `spillway_parts::TimerQueue` requires that timers end in the
+    /// order in which they start.
     acknowledgements: BinaryHeap<Reverse<(Time, u32)>>,
 }
 

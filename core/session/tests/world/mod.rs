@@ -1,5 +1,5 @@
 //! One client and one server's table over faulty carriers. Each byte of both streams is compared with the expected one.
-#![allow(dead_code, reason = "each test program uses only some of it")]
+#![allow(dead_code, reason = "each test file uses only some of these items")]
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;

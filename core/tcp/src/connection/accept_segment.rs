@@ -10,7 +10,7 @@ use crate::dropped::Dropped;
 use crate::narrow::low_half;
 use crate::seq::Seq;
 
-/// An older TS.Recent is not compared: the peer's clock may have wrapped (RFC 7323 §5.5).
+/// A TS.Recent older than this is not compared: the peer's clock may have wrapped (RFC 7323 §5.5).
 const TIMESTAMP_VALID: Duration = Duration::from_secs(24 * 24 * 3600);
 
 /// Negotiated timestamps (RFC 7323 §3).
@@ -74,8 +74,8 @@ impl Connection {
             return false;
         }
         if has(Flags::SYN | Flags::ACK) {
-            // Simultaneous open, and the peer has received our SYN (RFC 9293 §3.5, figure 7). It would answer another
-            // SYN of ours with another one, endlessly.
+            // Simultaneous open, and the peer has received our SYN (RFC 9293 §3.5, figure 7). The segment must not be
+            // answered by another SYN: the peer would answer that one in the same way, endlessly.
             return true;
         }
         let is_bare_fin = payload.is_empty() && has(Flags::FIN);
@@ -83,9 +83,9 @@ impl Connection {
             let is_old = end <= self.receiving.received();
             cx.drop(if is_old { Dropped::Duplicate } else { Dropped::OutOfWindow });
             self.answer_unacceptable(cx, seq, header, payload.len());
-            // The segment's acknowledgement is valid if only the window is closed (MUST-66), or in a retransmission,
-            // which may be the peer's last segment and the only acknowledgement of our FIN. Not in SYN-RECEIVED, where
-            // an acknowledgement would also have to establish the connection.
+            // The segment's acknowledgement counts if only the window is closed (MUST-66), or if the segment is a
+            // retransmission, which may be the peer's last segment and the only acknowledgement of our FIN. It does not
+            // count in SYN-RECEIVED, where an acknowledgement would also have to establish the connection.
             let is_closed = self.receiving.offered <= self.receiving.received();
             let is_repeated = seq < end && end == self.receiving.received();
             let is_opening = self.state == State::SynReceived;
@@ -127,8 +127,8 @@ impl Connection {
         }
     }
 
-    /// RFC 5961 §3.2: only a reset at exactly RCV.NXT ends the connection. A reset at the gate counts, too: a peer that
-    /// resets in answer to our segments takes its number from their acknowledgement field.
+    /// RFC 5961 §3.2: only a reset at exactly RCV.NXT ends the connection. A reset at the gate ends it as well: a reset
+    /// that answers our segment has the number in the segment's acknowledgement field.
     fn handle_reset(&mut self, cx: &mut Context<'_>, seq: Seq) {
         let is_exact = seq == self.receiving.received() || seq == self.receiving.acknowledged();
         if is_exact {
@@ -143,7 +143,8 @@ impl Connection {
         }
     }
 
-    /// Whether this is a repeated SYN of a peer that has not received our SYN-ACK. It has the number before RCV.NXT.
+    /// Whether this is a retransmitted SYN of a peer that has not received our SYN-ACK. Such a SYN has the number
+    /// before RCV.NXT.
     fn is_repeated_syn(&self, seq: Seq, flags: Flags) -> bool {
         self.state == State::SynReceived && seq + 1 == self.receiving.next && !flags.contains(Flags::RST)
     }

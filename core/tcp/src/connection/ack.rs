@@ -15,16 +15,17 @@ use crate::timer::{Timer, Timers};
 
 /// Number of segments at the beginning of a connection that are acknowledged at once, as in Linux: the sender is in
 /// slow start, or, with Nagle's algorithm, waits for the acknowledgement of the first part of its message. Small
-/// segments only until this end has sent bytes: later, replies mostly carry the acknowledgement.
+/// segments are acknowledged at once only until this end has replied: from then on, replies mostly carry the
+/// acknowledgements.
 const QUICK_ACKS: u8 = 16;
-/// Segments of this size count as full until a longer one has arrived: no path has smaller full segments by default (RFC 9293
-/// §3.7.1).
+/// Segments of this size count as full until a longer one has arrived: it is the smallest default segment size (RFC
+/// 9293 §3.7.1, MUST-15).
 const FULL_BYTES_FIRST: u16 = 536;
-/// The longest delay for a single full segment. Its sender may have more to send and wait for this acknowledgement,
-/// because its window allows only one segment or the segment is a probe (RFC 9293 §3.8.6.3 has no lower bound).
+/// The longest delay for a single full segment. The sender may have more to send and wait for this acknowledgement,
+/// because its window allows only one segment or the segment is a probe. RFC 9293 §3.8.6.3 permits short delays.
 const DELAY_FULL: Duration = Duration::from_millis(2);
 /// Silence after which the last acknowledgement is repeated, once, while packets are lost or reordered. One
-/// acknowledgement answers all frames of a turn. If it is lost, a peer with nothing more to send waits for its
+/// acknowledgement answers all frames of a turn. If that one is lost, a peer with nothing more to send waits for its
 /// retransmission timeout: during recovery Linux sends no tail loss probe. RFC 5681 §4.2 allows one *immediate*
 /// acknowledgement per segment; the repetition is a delayed one.
 const REPEAT_AFTER: Duration = Duration::from_millis(2);
@@ -44,7 +45,7 @@ pub(super) struct Acking {
     disordered_until: Time,
     /// The acknowledgement field sent last: Last.ACK.sent (RFC 7323 §4.3).
     pub(super) last_sent: Seq,
-    /// The acknowledgement field of our first FIN; a peer that acknowledges the FIN has received that field, too.
+    /// The acknowledgement field of our first FIN. A peer that acknowledges the FIN has received this field as well.
     pub(super) sent_with_fin: Seq,
     /// Bytes received since a segment was last sent.
     bytes_since_sent: u64,
@@ -81,8 +82,8 @@ impl Acking {
         Acking { is_due, quick_acks_left: 0, ..Acking::new(last_sent) }
     }
 
-    /// Records that a segment was sent. `is_held`: the gate holds back received bytes. A repetition would then be a
-    /// duplicate acknowledgement for a segment that is not lost.
+    /// Records that a segment was sent. `is_held`: the gate holds back received bytes. The acknowledgement is then not
+    /// repeated: the repetition would indicate the loss of a segment that has arrived.
     #[inline]
     pub(super) fn on_sent(
         &mut self,
@@ -137,7 +138,8 @@ impl Acking {
         self.must_repeat |= now < self.disordered_until;
     }
 
-    /// Owes an acknowledgement within `delay`. It replaces a pending repetition, and is then due at that time.
+    /// Owes an acknowledgement within `delay`. If a repetition is pending, the acknowledgement replaces it, and is due
+    /// at the time of the repetition.
     pub(super) fn owe_within(&mut self, now: Time, delay: Duration, timers: &mut Timers) {
         if !timers.is_set(Timer::Acknowledge) {
             timers.set(Timer::Acknowledge, timers.get(Timer::Repeat).unwrap_or(now + delay));
@@ -156,7 +158,8 @@ impl Acking {
         self.is_due = true;
     }
 
-    /// [`Timer::Repeat`] has expired. `is_held` as for [`on_sent`](Self::on_sent): bytes may have arrived since.
+    /// [`Timer::Repeat`] has expired. `is_held`: the gate holds back bytes, which may have arrived since
+    /// [`on_sent`](Self::on_sent).
     pub(super) fn on_repeat(&mut self, is_held: bool, timers: &mut Timers) {
         timers.stop(Timer::Repeat);
         self.is_due |= !is_held;
@@ -183,7 +186,7 @@ impl Connection {
     ) -> bool {
         let (una, nxt) = (self.recovery.una(), self.recovery.nxt());
         let ack = self.base.expand(header.ack, una);
-        // RFC 5961 §5: rejects acknowledgements of bytes never sent, and those older than any window.
+        // RFC 5961 §5: rejects acknowledgements of bytes never sent, and those older than the peer's largest window.
         if ack > nxt || ack + self.peer_window.largest.max(u64::from(u16::MAX)) < una {
             cx.drop(Dropped::BadAck);
             self.challenge(cx);

@@ -8,9 +8,9 @@ use crate::event::StackEvent;
 /// What the stack keeps of a connection that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// Nothing: both FINs are known to be acknowledged.
+    /// Nothing: our FIN is acknowledged, and the peer has received the acknowledgement of its FIN.
     Gone,
-    /// An entry that answers a repeated FIN of the peer, whose acknowledgement may be lost.
+    /// An entry that answers a retransmitted FIN of the peer: the acknowledgement of the FIN may be lost.
     TimeWait,
 }
 
@@ -28,7 +28,6 @@ impl Connection {
         };
     }
 
-    /// Whether our FIN was sent and acknowledged.
     pub(super) fn is_fin_acknowledged(&self) -> bool {
         self.fin.is_some_and(|fin| self.recovery.una() > fin)
     }
@@ -43,19 +42,19 @@ impl Connection {
         };
     }
 
-    /// Advances the state when our FIN is acknowledged, and ends the connection when both directions are done. Not
-    /// behind a closed gate, where the peer's FIN is not acknowledged yet.
+    /// Advances the state when our FIN is acknowledged, and ends the connection when both directions are finished. A
+    /// closed gate, which holds back the acknowledgement of the peer's FIN, postpones the end.
     pub(super) fn advance_closing(&mut self) {
         if !self.is_fin_acknowledged() {
             return;
         }
-        let is_open = self.receiving.acknowledged() == self.receiving.next;
+        let is_gate_open = self.receiving.acknowledged() == self.receiving.next;
         match self.state {
             State::FinWait1 => self.state = State::FinWait2,
-            State::Closing | State::TimeWait if is_open => self.end(Ended::TimeWait),
+            State::Closing | State::TimeWait if is_gate_open => self.end(Ended::TimeWait),
             // A gate may have held back the acknowledgement of the peer's FIN when our FIN was sent. Then the
             // acknowledgement of our FIN does not show that the peer has received it.
-            State::LastAck if is_open => {
+            State::LastAck if is_gate_open => {
                 let is_peer_fin_acknowledged = self.acking.sent_with_fin == self.receiving.received();
                 self.end(if is_peer_fin_acknowledged { Ended::Gone } else { Ended::TimeWait });
             }
@@ -68,7 +67,7 @@ impl Connection {
         self.lose(LostReason::Closed);
     }
 
-    /// Ends the connection. The event follows all others.
+    /// Ends the connection. Its `Lost` event follows all other events.
     pub(super) fn lose(&mut self, reason: LostReason) {
         if self.lost.is_none() {
             self.lost = Some(reason);

@@ -5,8 +5,9 @@ use crate::seq::Seq;
 /// Maximum number of unreported ranges. More in one turn are rare, and reporting them is optional.
 const RANGES_MAX: usize = 4;
 
-/// Ranges that arrived twice. An acknowledgement reports one of them, and each is reported once. A peer undoes a
-/// needless reduction of its window if all its retransmissions were reported, so no range replaces another one.
+/// Ranges that arrived twice. An acknowledgement reports one of them, and each is reported once. A new range never
+/// replaces an unreported one: a peer undoes a needless reduction of its congestion window only if all its
+/// retransmissions were reported.
 #[derive(Debug, Default)]
 pub(super) struct Duplicates {
     ranges: [(Seq, Seq); RANGES_MAX],
@@ -19,7 +20,8 @@ impl Duplicates {
         self.count == 0
     }
 
-    /// Adds a range that arrived again. Merges it with the last one if they touch: the peer counts segments by bytes.
+    /// Adds a range that arrived again, or merges it with the last range if they touch. The peer computes the number of
+    /// segments from the bytes of a range.
     pub(super) fn add(&mut self, from: Seq, to: Seq) {
         let count = usize::from(self.count);
         if let Some(last) = self.ranges[..count].last_mut()
@@ -33,15 +35,14 @@ impl Duplicates {
         }
     }
 
-    /// The first range that may be reported: below the acknowledgement, or beyond all bytes in order. Bytes between the
-    /// two are behind the gate, and must not be reported as received.
+    /// The first range that may be reported: below `acknowledged`, or beyond `received`, the end of all bytes in order.
+    /// Bytes between the two are held back by the gate, and must not be reported as received.
     pub(super) fn next(&self, acknowledged: Seq, received: Seq) -> Option<(Seq, Seq)> {
         let count = usize::from(self.count);
         let may_be_reported = |range: &&(Seq, Seq)| range.1 <= acknowledged || range.0 > received;
         self.ranges[..count].iter().find(may_be_reported).copied()
     }
 
-    /// Removes a range that was reported.
     pub(super) fn remove_reported(&mut self, range: (Seq, Seq)) {
         let count = usize::from(self.count);
         if let Some(at) = self.ranges[..count].iter().position(|held| *held == range) {
@@ -75,7 +76,11 @@ mod tests {
         duplicates.add(10, 20);
         assert_eq!(duplicates.next(15, 30), None);
         duplicates.add(40, 50);
-        assert_eq!(duplicates.next(15, 30), Some((40, 50)), "a range beyond a gap is not behind the gate");
+        assert_eq!(
+            duplicates.next(15, 30),
+            Some((40, 50)),
+            "the gate should not hold back a range beyond a gap"
+        );
         assert_eq!(duplicates.next(20, 30), Some((10, 20)));
     }
 

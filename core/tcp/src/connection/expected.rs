@@ -1,5 +1,6 @@
-//! The fast path for nearly all segments: in order, not old, no bytes missing in either direction (Jacobson's header
-//! prediction). Its effect equals that of the general path; tests compare the two by [`Settings::is_predicting`].
+//! The fast path, which most segments take: those in order, not old, with no bytes missing in either direction
+//! (Jacobson's header prediction). Its effect equals that of the general path; [`Settings::is_predicting`] switches it
+//! off, for tests that compare the two.
 //!
 //! [`Settings::is_predicting`]: crate::Settings::is_predicting
 

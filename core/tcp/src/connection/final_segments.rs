@@ -6,17 +6,16 @@ use spillway_wire::packet::tcp::{self, Flags};
 use super::{Connection, State};
 use crate::settings::IPV6_MTU_MIN;
 
-/// The smallest MTU accepted from a router for IPv4 (RFC 1191 §3 allows 68, but options need room; the same as in Linux).
+/// The smallest MTU accepted from a router for IPv4 (RFC 1191 §3 allows 68, but options need room; the same as in
+/// Linux).
 const MTU_MIN: u16 = 552;
 
-/// Segments that may be sent after a connection is over.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FinalSegments {
     /// Acknowledges everything received.
     pub(crate) acknowledgement: tcp::Header,
     /// The acknowledgement is still owed to the peer.
     pub(crate) is_due: bool,
-    /// Resets the connection.
     pub(crate) reset: tcp::Header,
     /// TS.Recent, if timestamps were negotiated.
     pub(crate) ts_recent: Option<u32>,
@@ -28,7 +27,7 @@ impl Connection {
             self.header(now, self.recovery.nxt(), tcp::Flags::NONE, self.receiving.to_advertise());
         acknowledgement.options.sack = tcp::SackBlocks::default();
         let flags = Flags::RST | Flags::ACK;
-        // RFC 7323 §3.2: a reset has timestamps, too, if they were negotiated; some hosts drop resets without them.
+        // RFC 7323 §3.2: a reset should have timestamps if they were negotiated; some hosts drop resets without them.
         let options =
             tcp::Options { timestamps: acknowledgement.options.timestamps, ..tcp::Options::default() };
         FinalSegments {
@@ -53,7 +52,7 @@ impl Connection {
         self.lost
     }
 
-    /// Ends the connection for a reason outside of it.
+    /// Ends the connection because of an ICMP error, or because the peer cannot be reached.
     pub(crate) fn fail(&mut self, reason: LostReason) {
         self.lose(reason);
     }
@@ -74,10 +73,13 @@ impl Connection {
         (self.recovery.una()..self.recovery.nxt()).contains(&seq)
     }
 
-    /// Reduces the segment size to an MTU that a router has reported (RFC 1191, RFC 8201). One below the minimum of IPv6 must
-    /// not be passed for an IPv6 connection.
+    /// Reduces the segment size to an MTU that a router has reported (RFC 1191, RFC 8201). For an IPv6 connection `mtu`
+    /// must be at least the minimum of IPv6.
     pub(crate) fn lower_mtu(&mut self, mtu: u16) {
-        debug_assert!(!self.flow.is_ipv6() || mtu >= IPV6_MTU_MIN, "an MTU of {mtu} bytes for IPv6");
+        debug_assert!(
+            !self.flow.is_ipv6() || mtu >= IPV6_MTU_MIN,
+            "an MTU of {mtu} bytes should be ignored for IPv6"
+        );
         let mss = mtu.max(MTU_MIN) - self.flow.headers_bytes();
         if mss < self.agreed.mss {
             self.agreed.mss = mss;

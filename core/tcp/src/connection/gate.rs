@@ -12,7 +12,6 @@ impl Gate {
         Gate(at)
     }
 
-    /// The gate's position.
     pub(super) fn position(&self) -> Option<Seq> {
         self.0
     }

@@ -13,7 +13,7 @@ use crate::seq::{Base, FIRST, Seq};
 use crate::settings::Settings;
 use crate::timer::Timer;
 
-/// Smaller segment sizes are raised to this value, as in Linux: segments would be mostly headers.
+/// Smaller segment sizes are raised to this value, as in Linux: otherwise segments would be mostly headers.
 pub(super) const MSS_MIN: u16 = 88;
 
 /// The options that both SYNs have negotiated.
@@ -98,7 +98,7 @@ impl Connection {
         self.agreed = Agreed::with(cx.settings, &self.flow, &header.options, offset, cx.now);
         let scales = header.options.window_scale.map(|theirs| (cx.settings.window_scale(), theirs));
         let (ours, theirs) = scales.unwrap_or((0, 0));
-        // The other fields stay: the application may have granted bytes already.
+        // The other fields of `receiving` stay: the application may have granted bytes already.
         (self.receiving.base, self.receiving.scale) = (Base::new(header.seq), ours);
         self.peer_window.scale = theirs;
         // Without the ACK flag the acknowledgement field is undefined.

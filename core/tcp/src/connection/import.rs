@@ -17,7 +17,7 @@ use crate::recovery::{self, Recovery};
 use crate::seq::{Seq, extended};
 use crate::settings::Settings;
 
-/// Bound of sequence numbers: no stream is as long, and sums of two such numbers do not overflow.
+/// Bound of sequence numbers: no stream reaches it, and sums of two such numbers do not overflow.
 const SEQ_MAX: u64 = 1 << 61;
 
 type Checked<T> = Result<T, ImportError>;
@@ -26,7 +26,6 @@ fn ensure(is_right: bool, what: &'static str) -> Checked<()> {
     if is_right { Ok(()) } else { Err(ImportError::Contradiction(what)) }
 }
 
-/// The ends of an imported connection.
 fn import_flow(settings: &Settings, state: &ConnectionState) -> Checked<Flow> {
     let flow = Flow::new(state.local, state.peer);
     let flow = flow.ok_or(ImportError::Contradiction("addresses of two families"))?;
@@ -68,7 +67,8 @@ impl Connection {
             Stage::LastAck => State::LastAck,
         };
         connection.last_received_at = Time(now.0.saturating_sub(state.heard_age_ns));
-        // One keep-alive probe counts as sent now: otherwise each of repeated moves would send one.
+        // One keep-alive probe counts as sent now: otherwise a connection that moves repeatedly would send one after
+        // each move.
         if settings
             .keep_alive
             .is_some_and(|keep_alive| now.since(connection.last_received_at) >= keep_alive.idle)
@@ -79,7 +79,7 @@ impl Connection {
             connection.persist.waits_since(Time(now.0.saturating_sub(recovery.sent_age_ns)));
         }
         if is_beyond_window(&state.sending) {
-            // The window was too small when last seen: bytes beyond it must not end the connection (MUST-37).
+            // The last advertised window was too small: bytes beyond it must not end the connection (MUST-37).
             connection.persist.closed_at = Some(connection.last_received_at);
         }
         connection.reported_finished = state.receiving.told_finished;

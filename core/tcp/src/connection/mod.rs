@@ -5,7 +5,7 @@
 //! - `accept_segment`: checks of segments: from the peer, in the window, not old
 //! - `receiving`: the receiving direction, with bytes out of order; `gate`: the limit of acknowledgements
 //! - `ack`: sending and receiving acknowledgements; `duplicates`: ranges to report by D-SACK
-//! - `send_queue`: bytes from the application; `window`: the peer's window; `persist`: probes while that is closed
+//! - `send_queue`: bytes from the application; `window`: the peer's window; `persist`: probes of a closed window
 //! - `export`, `import`: moving to another stack
 //! - `segmenter`: the choice of the next segment, and its bytes; `final_segments`: segments after a connection's end
 
@@ -51,10 +51,12 @@ pub(crate) use close::Ended;
 pub(crate) use segmenter::{write_headers, write_network};
 pub(crate) use send_queue::Spent;
 
-/// Consecutive timeouts after which the next hop's Ethernet address is doubted: R1 (RFC 9293 §3.8.3).
+/// Consecutive timeouts after which the next hop is resolved again: R1 of RFC 9293 §3.8.3, which recommends 3 or more
+/// (SHLD-10).
 const DOUBTED_AFTER: u32 = 2;
 
-/// The states of RFC 9293 §3.3.2 except LISTEN, which the stack keeps, as it does most of TIME-WAIT.
+/// The states of RFC 9293 §3.3.2 except LISTEN: `stack::listeners` has the listeners, and `stack::time_wait` most of
+/// TIME-WAIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the RFC defines the names")]
 pub(crate) enum State {
@@ -78,7 +80,7 @@ pub(crate) struct Context<'a> {
     pub(crate) spent: &'a mut Spent,
     pub(crate) counters: &'a mut Counters,
     pub(crate) drops: &'a mut Drops,
-    /// Room that the stack has left for bytes out of order or not granted.
+    /// Room left in the stack for bytes that are out of order or not granted.
     pub(crate) waiting_bytes_free: usize,
 }
 
@@ -90,7 +92,6 @@ impl Context<'_> {
     }
 }
 
-/// The parameters of a new connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Opening {
     pub(crate) conn: Conn,
@@ -104,7 +105,6 @@ pub(crate) struct Opening {
     pub(crate) timestamp_offset: u32,
 }
 
-/// The result of handling a segment.
 #[derive(Debug, Default)]
 pub(crate) struct Handled {
     /// In-order bytes: their range in the payload, and the stream offset after them.
@@ -120,9 +120,9 @@ pub(crate) struct Connection {
     pub(crate) listener: Option<u16>,
     /// The next hop's Ethernet address: the source of the peer's last accepted segment.
     pub(crate) mac: Option<Mac>,
-    /// The Ethernet address used while `mac` is unknown: the result of ARP, or the previous `mac`.
+    /// The Ethernet address used while `mac` is unknown: the one in the neighbour cache, or the previous `mac`.
     pub(crate) mac_in_doubt: Option<Mac>,
-    /// The next hop's ARP entry must be marked as doubtful before its next lookup.
+    /// The next hop's entry in the neighbour cache must be marked as doubtful before its next lookup.
     pub(crate) must_doubt_neighbour: bool,
     /// The connection is in the stack's list of touched connections.
     pub(crate) is_touched: bool,
@@ -249,7 +249,7 @@ impl Connection {
                 handled.must_reset = true;
                 return;
             }
-            // Also sets the peer's window, because that of the SYN was not scaled.
+            // The window field of the SYN was not scaled, so this segment sets the peer's window as well.
             self.peer_window.update(seq, ack, header.window, header.flags.contains(Flags::SYN));
             self.establish(cx, ack);
         } else if !self.handle_ack(cx, seq, header, payload.len()) {
@@ -320,7 +320,7 @@ impl Connection {
         }
     }
 
-    /// The application accepts `bytes` more. Bytes that [wait](Self::has_waiting) may then be delivered.
+    /// The application grants `bytes` more. Bytes that [wait](Self::has_waiting) may then be delivered.
     pub(crate) fn grant(&mut self, bytes: u32) {
         if !self.is_lost() {
             self.receiving.grant(bytes);
@@ -332,7 +332,6 @@ impl Connection {
         self.receiving.has_waiting() && self.is_opened && !self.is_lost()
     }
 
-    /// The number of received bytes that wait.
     pub(crate) fn waiting_bytes(&self) -> usize {
         self.receiving.waiting.bytes()
     }
@@ -347,7 +346,6 @@ impl Connection {
         }
     }
 
-    /// Removes this connection's share from the stack's total of waiting bytes.
     pub(crate) fn uncount_waiting(&mut self, total: &mut usize) {
         *total -= core::mem::take(&mut self.waiting_counted);
     }
@@ -365,12 +363,10 @@ impl Connection {
         self.held_counted = held;
     }
 
-    /// Removes this connection's share from the stack's total of send queue memory.
     pub(crate) fn uncount_held(&mut self, total: &mut usize) {
         *total -= core::mem::take(&mut self.held_counted);
     }
 
-    /// Delivers bytes that waited for a grant.
     pub(crate) fn deliver_granted(&mut self, cx: &mut Context<'_>) {
         let before = self.receiving.next;
         self.deliver_waiting(cx);
@@ -444,12 +440,13 @@ impl Connection {
         una.saturating_sub(FIRST + 1)
     }
 
-    /// Whether a peer opens this connection, and it is not established yet.
+    /// Whether a peer is opening this connection, which is not established yet.
     pub(crate) fn is_half_open(&self) -> bool {
         self.state == State::SynReceived && self.listener.is_some()
     }
 
-    /// Whether the application gets events of this connection: for a peer's connection once it is established.
+    /// Whether the application gets events of this connection. A connection opened by a peer is visible once it has
+    /// been established.
     pub(crate) fn is_visible(&self) -> bool {
         self.listener.is_none() || self.is_opened
     }
@@ -464,7 +461,6 @@ impl Connection {
         self.timers.next()
     }
 
-    /// Handles the timers that have expired.
     pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) {
         let now = cx.now;
         let of_recovery = Recovery::first_expired(now, &self.timers);
@@ -496,14 +492,14 @@ impl Connection {
         }
     }
 
-    /// Resolves the next hop again, because frames may go to an interface that no longer exists. Until the ARP reply
-    /// they go to the old address.
+    /// Resolves the next hop again, because frames may go to an interface that no longer exists. Until the next hop is
+    /// resolved, frames are sent to the old address.
     fn doubt_neighbour(&mut self) {
         self.mac_in_doubt = self.mac.take().or(self.mac_in_doubt);
         self.must_doubt_neighbour = true;
     }
 
-    /// Sets the timers of bytes and acknowledgements that wait. Call it at the end of a turn, after all output.
+    /// Sets the persist, delayed acknowledgement and keep-alive timers. Call it at the end of a turn, after all output.
     #[inline]
     pub(crate) fn settle(&mut self, now: Time, settings: &Settings) {
         if self.recovery.in_flight() == 0 && self.is_blocked_by_window(settings) {

@@ -9,12 +9,10 @@ use super::{Connection, Context};
 use crate::settings::Settings;
 use crate::timer::{Timer, Timers};
 
-/// The longest time between two window probes.
 const PROBE_INTERVAL_MAX: Duration = Duration::from_secs(60);
 /// Time for which queued bytes wait for a window that is small but open (RFC 9293 §3.8.6.2.1).
 const OVERRIDE_AFTER: Duration = Duration::from_millis(200);
 
-/// State of the window probes and keep-alives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Persist {
     /// Bytes are queued, none are in flight, and the peer's window prevents sending.
@@ -23,12 +21,12 @@ pub(super) struct Persist {
     backoffs: u32,
     /// A probe must be sent now.
     pub(super) is_due: bool,
-    /// All bytes that the window allows must be sent now, however few.
+    /// The bytes that the window allows must be sent now, however few they are.
     pub(super) is_override: bool,
     /// Unanswered keep-alive probes.
     probes: u32,
     probed_at: Time,
-    /// In an imported connection: the time since which queued bytes wait.
+    /// In an imported connection: the time since which queued bytes have been waiting.
     since: Option<Time>,
     /// Time at which the peer's window was last seen closed, or smaller than the bytes in flight.
     pub(super) closed_at: Option<Time>,
@@ -49,8 +47,8 @@ impl Persist {
         (self.probes, self.probed_at) = (1, now);
     }
 
-    /// For an imported connection that last sent something at `sent_at`: the wait for a larger window continues from
-    /// there, so that a move does not prolong it.
+    /// For an imported connection that last sent something at `sent_at`: the wait for a larger window counts from that
+    /// time, so that a move does not prolong the wait.
     pub(super) fn waits_since(&mut self, sent_at: Time) {
         self.since = Some(sent_at);
     }
@@ -62,12 +60,13 @@ impl Persist {
         (self.backoffs, self.since, self.is_blocked) = (0, None, false);
     }
 
-    /// Starts the timer: the window prevents sending. `is_closed`: it is 0; otherwise it is too small for a segment.
+    /// Starts the timer, because the window prevents sending. `is_closed`: the window is 0; otherwise it is too small
+    /// for a segment.
     pub(super) fn run(&mut self, is_closed: bool, now: Time, rto: Duration, timers: &mut Timers) {
         self.is_blocked = true;
         let wait = rto.saturating_mul(1 << self.backoffs.min(16)).min(PROBE_INTERVAL_MAX);
         match timers.get(Timer::Persist) {
-            // The window has opened a little since the timer was set: no reason to wait for the next probe of a closed one.
+            // The window has opened a little since the timer was set: the wait for the next probe is shortened.
             Some(at) if !is_closed => timers.set(Timer::Persist, at.min(now + OVERRIDE_AFTER)),
             Some(_) => {}
             None => {
@@ -80,7 +79,7 @@ impl Persist {
 }
 
 impl Connection {
-    /// [`Timer::Persist`] has expired: the peer's window has prevented sending for long.
+    /// [`Timer::Persist`] has expired: a window probe or the SWS override is due.
     pub(super) fn on_window_closed_long(&mut self, cx: &mut Context<'_>) {
         self.timers.stop(Timer::Persist);
         self.persist.backoffs += 1;
@@ -131,8 +130,8 @@ impl Connection {
     /// RFC 9293 §3.8.3: gives up if bytes stay unacknowledged for too long.
     pub(super) fn give_up_if_silent(&mut self, cx: &mut Context<'_>) {
         let Some(since) = self.recovery.first_unacked_since().filter(|_| self.is_opened) else { return };
-        // A peer that reports a closed window is alive (MUST-37), even if older bytes are in flight. Its next answer
-        // can be expected after their retransmission.
+        // A peer that reports a closed window is alive (MUST-37), even if older bytes are in flight. Its next answer is
+        // expected after these bytes are retransmitted.
         let alive_until = self.persist.closed_at.map_or(Time::ZERO, |at| at + self.recovery.rto());
         if cx.now.since(since.max(alive_until)) >= cx.settings.give_up_after {
             self.give_up(cx);

@@ -38,11 +38,12 @@ pub(super) struct Receiving {
 pub(super) struct Taken {
     /// The part of the payload that is next in order.
     pub(super) direct: Option<Range<usize>>,
-    /// Bytes that were held already, or are before RCV.NXT: for D-SACK (RFC 2883).
+    /// The first range of bytes that had arrived before, to be reported by D-SACK (RFC 2883).
     pub(super) duplicate: Option<(Seq, Seq)>,
-    /// RCV.NXT has moved.
+    /// [`Receiving::next`] has advanced.
     pub(super) is_advanced: bool,
-    /// Bytes are or were missing, or wait for a grant: an acknowledgement is due at once (RFC 5681 §4.2).
+    /// Bytes are or were missing, or wait for a grant, or arrived twice: an acknowledgement is due at once (RFC 5681
+    /// §4.2).
     pub(super) is_out_of_order: bool,
     /// Bytes are or were missing, or arrived twice: packets are lost or reordered.
     pub(super) is_disordered: bool,
@@ -53,8 +54,8 @@ pub(super) struct Taken {
 /// Limits of the bytes that a connection may keep waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Room {
-    /// Bytes wait only within this distance of RCV.NXT. All bytes within it fit, unless the stack's total is used up,
-    /// so that bytes reported by SACK need not be discarded for nearer ones.
+    /// Bytes wait only within this distance of RCV.NXT. All bytes within the distance fit, unless the stack's total is
+    /// used up, so that bytes reported by SACK need not be discarded for nearer ones.
     pub(super) ahead: usize,
     /// Bytes that may wait in total.
     pub(super) bytes: usize,
@@ -63,9 +64,7 @@ pub(super) struct Room {
 /// The acknowledgement and window of a segment to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Advertised {
-    /// The acknowledgement field.
     pub(super) acknowledged: Seq,
-    /// The window field.
     pub(super) window: u16,
     /// The right edge of the window.
     pub(super) offered: Seq,
@@ -98,7 +97,7 @@ impl Receiving {
         }
     }
 
-    /// Restores the state of an imported connection; its fields were checked.
+    /// Restores the state of an imported connection, which was checked.
     pub(super) fn restored(state: &state::Receiving, waiting: Reassembly) -> Receiving {
         let edge = extended(state.edge);
         let mut receiving = Receiving {
@@ -120,7 +119,7 @@ impl Receiving {
     }
 
     /// RCV.NXT: everything before it has arrived. Bytes from `next` to RCV.NXT were within the advertised window and
-    /// wait for a grant. They are acknowledged: otherwise the peer would retransmit them until it gives up.
+    /// wait for a grant. These bytes are acknowledged: otherwise the peer would retransmit them until it gives up.
     #[inline]
     pub(super) fn received(&self) -> Seq {
         if self.waiting.is_empty() {
@@ -164,7 +163,8 @@ impl Receiving {
             || (is_bare_fin && seq == self.next)
     }
 
-    /// Takes the bytes and the FIN of an acceptable segment. Cuts off bytes before RCV.NXT or beyond the window.
+    /// Takes the bytes and the FIN of an acceptable segment. Cuts off bytes that were delivered before, bytes beyond
+    /// the window, and bytes beyond the FIN.
     pub(super) fn take(&mut self, seq: Seq, payload: &[u8], has_fin: bool, room: Room) -> Taken {
         let mut taken = Taken::default();
         let contiguous = self.waiting.contiguous_until(self.next);
@@ -239,15 +239,16 @@ impl Receiving {
         }
     }
 
-    /// The application accepts `bytes` more.
+    /// The application grants `bytes` more.
     pub(super) fn grant(&mut self, bytes: u32) {
         self.granted = self.granted.saturating_add(u64::from(bytes));
         self.largest = self.largest.max(self.granted.saturating_sub(self.next));
     }
 
-    /// The acknowledgement and window of a segment sent now. A grant is rounded up to a unit of the scale, so that all
-    /// granted bytes can arrive; afterwards the window is rounded down, and its edge moves left by less than a unit
-    /// (RFC 7323 §2.4). A peer with a few bytes beyond the edge waits for the window, and does not treat them as lost.
+    /// The acknowledgement and window of a segment sent now. While granted bytes are left, the window is rounded up to
+    /// a unit of the scale, so that all of them can arrive. Afterwards the window is rounded down, and its edge moves
+    /// left by less than a unit (RFC 7323 §2.4). A peer that has sent a few bytes beyond the edge waits for a larger
+    /// window, and does not treat these bytes as lost.
     #[inline]
     pub(super) fn to_advertise(&self) -> Advertised {
         let acknowledged = self.acknowledged();
@@ -259,7 +260,6 @@ impl Receiving {
         Advertised { acknowledged, window: in_field(units), offered: acknowledged + (units << self.scale) }
     }
 
-    /// Records that a segment with this acknowledgement and window was sent.
     #[inline]
     pub(super) fn on_advertised(&mut self, advertised: Advertised) {
         self.offered = advertised.offered;
@@ -352,7 +352,7 @@ mod tests {
         assert_eq!(
             (advertised.acknowledged, advertised.window),
             (FIRST_BYTE + 20, 0),
-            "3 bytes wait for a grant, behind the gate"
+            "3 bytes wait for a grant, and the gate is closed for them"
         );
         receiving.on_advertised(advertised);
         assert!(

@@ -16,10 +16,9 @@ use crate::narrow::{in_memory, in_packet};
 use crate::seq::{FIRST, Seq};
 use crate::settings::Settings;
 
-/// Bytes of the timestamps option with two NOPs.
+/// Bytes of the timestamps option and the two no-operations before it.
 const TIMESTAMPS_BYTES: u32 = 12;
 
-/// The segment to be sent next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Plan {
     /// Sequence numbers `from..to`; SYN and FIN count one each.
@@ -69,12 +68,11 @@ impl Connection {
         Some(length)
     }
 
-    /// Whether there is anything to send now.
     pub(crate) fn wants_transmit(&self, settings: &Settings) -> bool {
         self.plan(settings).is_some()
     }
 
-    /// A quick check. `true`: there is nothing more to send; `false`: there may be.
+    /// A quick check. `true`: there is nothing more to send; `false`: there may be something.
     #[inline]
     pub(crate) fn has_sent_all(&self) -> bool {
         self.recovery.is_quiet()
@@ -304,12 +302,13 @@ impl Connection {
         (!self.receiving.waiting.is_empty() || !self.acking.duplicates.is_empty()) && self.agreed.has_sack
     }
 
-    /// RFC 2018 §4, RFC 2883 §4: a duplicate first, then the block around it, then other blocks out of order. Never
-    /// bytes that the gate holds back: Linux treats a SACKed but unacknowledged first segment as reneging.
+    /// RFC 2018 §4, RFC 2883 §4: a duplicate first, then the block around it, then other blocks out of order. The
+    /// blocks have no bytes that the gate holds back: Linux treats a SACKed but unacknowledged first segment as
+    /// reneging.
     fn sack_blocks(&self) -> SackBlocks {
         let mut blocks = SackBlocks::default();
         let receiving = &self.receiving;
-        let mut push_events =
+        let mut push_block =
             |(from, to): (Seq, Seq)| blocks.push(receiving.base.low(from), receiving.base.low(to));
         let mut room = if self.agreed.timestamps.is_some() { 3 } else { 4 };
         let mut around = None;
@@ -318,7 +317,7 @@ impl Connection {
         {
             around = receiving.waiting.block_around(range.0);
             for block in [Some(range), around].into_iter().flatten() {
-                push_events(block);
+                push_block(block);
                 room -= 1;
             }
         }
@@ -328,7 +327,7 @@ impl Connection {
             .iter()
             .filter(|block| Some(**block) != around)
             .take(room)
-            .for_each(|block| push_events(*block));
+            .for_each(|block| push_block(*block));
         blocks
     }
 }
@@ -358,7 +357,7 @@ pub(crate) fn write_headers(
     write_network(settings, flow, target, ipv4::PROTOCOL_TCP, tcp_bytes, slot)
 }
 
-/// A function of its own, so that the code of IPv4, which is inlined, stays short.
+/// Not inlined, so that the code for IPv4, which is inlined, stays short.
 #[inline(never)]
 fn emit_over_ipv6(header: &tcp::Header, payload_bytes: usize, pseudo: Sum, out: &mut [u8]) {
     header.emit(out, payload_bytes, pseudo);
@@ -414,7 +413,7 @@ fn write_ipv6(
         protocol,
         hop_limit: settings.ttl,
         dscp_ecn: settings.dscp << 2,
-        // No label (RFC 6437 §3): routers that balance load have the ports, as for IPv4, and a label would change when the
+        // No label (RFC 6437 §3): routers can balance load by the ports, as for IPv4, and a label would change when the
         // connection moves to a host with another key.
         flow_label: 0,
         payload_bytes,

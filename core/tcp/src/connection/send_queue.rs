@@ -12,17 +12,17 @@ use crate::seq::Seq;
 const GATHER_BYTES: usize = 16 * 1024;
 /// Number of spent chunks kept for reuse; further ones are freed.
 const SPENT_MAX: usize = 64;
-/// A connection keeps its empty buffer if that is no larger than this.
+/// A connection keeps its empty buffer if the buffer is no larger than this.
 const KEPT_BYTES: usize = 1024;
-/// Larger spent chunks are freed, so that memory does not stay allocated after a burst.
+/// Spent chunks larger than this are freed, so that memory does not stay allocated after a burst.
 const SPENT_BYTES_MAX: usize = 256 * 1024;
 
-/// A chunk as the application passed it: a batch is its own retransmission buffer.
+/// A chunk that the application passed, which then is its own retransmission buffer, or one gathered from small sends.
 #[derive(Debug)]
 struct Piece {
     from: Seq,
     chunk: Chunk,
-    /// The chunk was made here from small sends, and more may be appended.
+    /// The chunk was gathered from small sends, and more may be appended.
     is_open: bool,
 }
 
@@ -61,12 +61,12 @@ impl SendQueue {
         in_memory(self.end - self.start) // bounded by the send buffer, or one chunk
     }
 
-    /// Memory that holds the bytes, in bytes. An empty buffer kept for the next ones does not count.
+    /// Memory that holds queued bytes, in bytes. An empty buffer that is kept for later bytes does not count.
     pub(super) fn held(&self) -> usize {
         if self.start == self.end { 0 } else { self.capacity }
     }
 
-    /// Appends copied bytes.
+    /// Appends a copy of these bytes.
     pub(super) fn push(&mut self, mut bytes: &[u8], spent: &mut Spent) {
         if let Some(piece) = self.pieces.back_mut()
             && piece.is_open

@@ -18,10 +18,10 @@ pub(super) struct PeerWindow {
 }
 
 impl PeerWindow {
-    /// Takes over a segment's window unless a newer segment has set it; returns whether the window has changed.
+    /// Takes over a segment's window unless a newer segment has set it. Returns whether the window has changed.
     ///
-    /// RFC 9293 compares sequence numbers first. Here the acknowledgement comes first, because a retransmission has an
-    /// old sequence number and a new acknowledgement: the previous window would be wrong for that acknowledgement.
+    /// RFC 9293 compares sequence numbers first. Here acknowledgements are compared first, because a retransmission has
+    /// an old sequence number and a new acknowledgement: the window that counted from the old one would be wrong.
     #[inline]
     pub(super) fn update(&mut self, seq: Seq, ack: Seq, field: u16, is_syn: bool) -> bool {
         if (ack, seq) < (self.advertised_with, self.advertised_by) {
@@ -39,7 +39,6 @@ impl PeerWindow {
         (self.advertised_by, self.advertised_with)
     }
 
-    /// Restores an exported window.
     pub(super) fn restored(size: u64, last_update: (Seq, Seq), scale: u8, largest: u64) -> PeerWindow {
         PeerWindow { size, advertised_by: last_update.0, advertised_with: last_update.1, scale, largest }
     }

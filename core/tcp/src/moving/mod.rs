@@ -1,5 +1,6 @@
-//! Connections that move in any synchronised state (Capybara §3.3): [`Stack::export`] removes a connection,
-//! [`Stack::import`] continues it on another stack, without an effect on the peer if its packets are redirected.
+//! Connections move to another stack in any synchronised state (Capybara §3.3): [`Stack::export`] removes a connection,
+//! and [`Stack::import`] continues it on the other stack. If the peer's packets are redirected, a move has no effect on
+//! the peer.
 
 pub(crate) mod recovery;
 
@@ -66,8 +67,8 @@ impl fmt::Display for ImportError {
 impl core::error::Error for ImportError {}
 
 impl Stack {
-    /// Removes a connection, and returns its whole state. Sends nothing to the peer. Later segments of the connection
-    /// are dropped silently, because a reset would end it on its new stack.
+    /// Removes a connection, and returns its whole state. Sends nothing to the peer. Segments of the connection that
+    /// still arrive here are dropped silently, because a reset would end the connection on its new stack.
     ///
     /// # Errors
     /// On an error the connection is unchanged.
@@ -79,7 +80,7 @@ impl Stack {
     }
 
     /// Continues an exported connection, and returns its new id; there is no `Opened` event. Its local address may
-    /// differ from the stack's own: the stack then accepts segments for that address, too.
+    /// differ from the stack's own; the stack then also accepts segments to that address.
     ///
     /// # Errors
     /// On an error nothing has changed.

@@ -70,7 +70,7 @@ fn replies_without_a_request_are_ignored() {
     poll_requests(&mut neighbours, 0);
     neighbours.learn(at(1), ip(1), ONE, LearnedFrom::Reply);
     neighbours.learn(at(2), ip(1), TWO, LearnedFrom::Reply);
-    assert_eq!(neighbours.lookup(at(3), ip(1)), Some(ONE), "only the first reply counts");
+    assert_eq!(neighbours.lookup(at(3), ip(1)), Some(ONE), "only the first reply should count");
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn addresses_that_are_not_a_hosts_are_neither_requested_nor_learned() {
 }
 
 #[test]
-fn the_table_is_bounded_and_keeps_the_used_entry() {
+fn the_table_is_bounded_and_keeps_the_entry_in_use() {
     let mut neighbours = Neighbours::new(NEIGHBOURS_MAX);
     neighbours.learn(at(0), ip(1), ONE, LearnedFrom::Request);
     for host in 2..2_000 {
@@ -188,7 +188,7 @@ proptest! {
 fn addresses_from_the_driver_are_used_and_withdrawn() {
     let mut neighbours = Neighbours::new(NEIGHBOURS_MAX);
     neighbours.set(at(1), ip(1), Some(ONE));
-    assert_eq!(neighbours.lookup(at(2), ip(1)), None, "an address that is not used is ignored");
+    assert_eq!(neighbours.lookup(at(2), ip(1)), None, "an address that was not looked up is not added");
     assert_eq!(poll_requests(&mut neighbours, 2), [ip(1)]);
     neighbours.set(at(3), ip(1), Some(ONE));
     assert_eq!(neighbours.lookup(at(4), ip(1)), Some(ONE));
@@ -196,5 +196,5 @@ fn addresses_from_the_driver_are_used_and_withdrawn() {
     assert_eq!(neighbours.lookup(at(6), ip(1)), Some(TWO));
     neighbours.set(at(7), ip(1), None);
     assert_eq!((neighbours.lookup(at(8), ip(1)), poll_requests(&mut neighbours, 8)), (None, vec![]));
-    assert_eq!(poll_requests(&mut neighbours, 1002), [ip(1)], "once a second");
+    assert_eq!(poll_requests(&mut neighbours, 1002), [ip(1)], "a second after the first request");
 }

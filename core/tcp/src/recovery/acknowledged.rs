@@ -29,12 +29,12 @@ impl Recovery {
         Acked { bytes, delivered: bytes, is_recovered: false, is_undone: false }
     }
 
-    /// Sets the peer's window, for a segment that acknowledges nothing new.
+    /// Sets the peer's window. For segments that acknowledge no new bytes.
     pub(crate) fn set_peer_window(&mut self, bytes: u64) {
         self.peer_window = bytes;
     }
 
-    /// The fast path while the connection is [quiet](Self::is_quiet): everything up to `una` has arrived, in order.
+    /// The fast path for a [quiet](Self::is_quiet) connection: handles the acknowledgement of everything up to `una`.
     #[inline]
     pub(crate) fn on_plain_ack(
         &mut self,
@@ -131,8 +131,9 @@ impl Recovery {
         }
     }
 
-    /// New bytes were acknowledged: measures a round trip if possible, and returns it in nanoseconds, or 0. Segments
-    /// sent twice cannot be measured without timestamps (Karn; RFC 6298 §3): then the timeout stays backed off (§5).
+    /// New bytes were acknowledged: measures a round trip if possible, and returns it in nanoseconds, or 0. The round
+    /// trip of a segment sent twice cannot be measured without timestamps (Karn; RFC 6298 §3); the timeout then stays
+    /// backed off (§5).
     fn on_progress(&mut self, now: Time, echoed: Option<Duration>, delivered: &Delivered) -> u64 {
         let sent_at = delivered.sent_at.filter(|_| !delivered.repeated);
         let rtt_ns = sent_at.map_or(timestamp_rtt_ns(echoed), |sent_at| now.0.saturating_sub(sent_at.0));
@@ -146,7 +147,8 @@ impl Recovery {
         rtt_ns
     }
 
-    /// Adds a measured round trip to the estimates. Returns whether there is one: 0 means none, or an unchanged clock.
+    /// Adds a measured round trip to the estimates. Returns whether one was measured: 0 means that none was, or that
+    /// the clock has not advanced.
     fn take_sample(&mut self, rtt_ns: u64) -> bool {
         if rtt_ns > 0 {
             self.rtt.sample(rtt_ns);
@@ -154,7 +156,8 @@ impl Recovery {
         rtt_ns > 0
     }
 
-    /// Grows the window if it was the limit (RFC 9438 §5.8); in slow start, if half of it was used in this round.
+    /// Grows the congestion window if it was the limit (RFC 9438 §5.8), or after a timeout; in slow start also if more
+    /// than half of it was used in this round. `is_loss`: the phase is [`Phase::Loss`].
     fn grow(&mut self, now: Time, mut bytes: u64, is_loss: bool, was_limit: bool, rtt_ns: u64) {
         let window = self.congestion.window;
         let is_slow_start = window.cwnd < window.ssthresh;
@@ -193,10 +196,10 @@ impl Recovery {
     }
 }
 
-/// Tick of timestamps, 1 ms: shorter round trips would look like 0.
+/// Tick of timestamps, 1 ms. Shorter round trips count as 1 ms, because they would otherwise be 0.
 const TIMESTAMP_NS: u64 = 1_000_000;
 
-/// The round trip by timestamp in nanoseconds, 0 for none. Less exact than one by send times.
+/// The round trip according to timestamps, in nanoseconds; 0 for none. Less exact than one computed from send times.
 fn timestamp_rtt_ns(echoed: Option<Duration>) -> u64 {
     echoed.map_or(0, |rtt| nanos(rtt).max(TIMESTAMP_NS))
 }

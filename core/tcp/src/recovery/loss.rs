@@ -14,10 +14,10 @@ use super::{Ack, Acked, Phase, Recovery, THRESHOLD_MIN};
 use crate::seq::Seq;
 use crate::timer::{Timer, Timers};
 
-/// Bound of the duplicate threshold, however far out of order segments arrive.
 pub(super) const THRESHOLD_MAX: u32 = 128;
 
-/// Most hosts' timers are not finer, and delays within a host are not reordering.
+/// Minimum time until [`Timer::Reordering`] expires: most hosts' timers are not finer, and delays within a host are not
+/// reordering.
 const REORDERING_TIMEOUT_MIN: Duration = Duration::from_millis(1);
 
 /// Proportional rate reduction (RFC 9937 §6), in bytes.
@@ -36,7 +36,7 @@ pub(super) struct Reduction {
 }
 
 impl Recovery {
-    /// Handles an acknowledgement while segments are missing, or one that indicates a loss.
+    /// Handles an acknowledgement that arrives while segments are missing, or that indicates a loss.
     pub(super) fn on_loss_signals(
         &mut self,
         now: Time,
@@ -114,7 +114,8 @@ impl Recovery {
         self.duplicated = self.duplicated.min(self.scoreboard.pipe());
     }
 
-    /// Whether the acknowledgement answers the probe. A loss that it repaired reduces the window (RFC 8985 §7.4.2).
+    /// Whether the acknowledgement answers the probe. A loss that the probe repaired reduces the window (RFC 8985
+    /// §7.4.2).
     fn on_probe_fate(&mut self, ack: &Ack<'_>) -> bool {
         let Some(probe) = self.probe else { return false };
         let fate = probe.fate(self.una(), ack.is_duplicate, ack.dsack);
@@ -129,8 +130,8 @@ impl Recovery {
         fate != Fate::Open
     }
 
-    /// Whether to begin a recovery: with SACK when anything is lost, without it after three duplicates beyond what the
-    /// last recovery retransmitted (RFC 6582 §3.2, step 2).
+    /// Whether to begin a recovery: with SACK if anything is lost; without SACK after three duplicates that acknowledge
+    /// more than the last recovery covered (RFC 6582 §3.2, step 2).
     fn is_loss_evident(&mut self, now: Time) -> bool {
         if self.has_sack {
             self.find_lost(now, false) > 0
@@ -139,19 +140,20 @@ impl Recovery {
         }
     }
 
-    /// Marks lost segments; returns the bytes newly marked.
+    /// Marks lost segments, and returns the bytes newly marked. `is_partial`: new bytes were acknowledged in a
+    /// recovery.
     fn find_lost(&mut self, now: Time, is_partial: bool) -> u64 {
         if !self.has_sack {
             // A partial acknowledgement ends where the next hole begins (RFC 6582 §3.2, step 3, partial).
             return if is_partial { self.scoreboard.mark_first_lost() } else { 0 };
         }
-        // With few segments in flight the threshold is the number of the others, but at least three.
+        // With few segments in flight, the threshold is the number of segments after the first, but at least three.
         let others = u32::try_from(self.scoreboard.segments.len().saturating_sub(1)).unwrap_or(u32::MAX);
         let threshold = self.threshold.min(others.max(THRESHOLD_MIN));
         self.scoreboard.mark_lost(threshold, self.mss) + self.find_overdue(now)
     }
 
-    /// Raises the threshold, because segments arrived this far out of order without a loss (RFC 4653 has the reasons).
+    /// Raises the threshold, because segments arrived this far out of order without a loss (see RFC 4653).
     fn expect_reordering(&mut self, segments: u32) {
         self.threshold = self.threshold.max(segments.min(THRESHOLD_MAX));
     }
@@ -170,7 +172,7 @@ impl Recovery {
         by_segments.max(quarter.saturating_mul(self.reordering.quarters())).min(smoothed)
     }
 
-    /// Marks segments lost that were sent before the latest one to arrive, and early enough to have arrived as well.
+    /// Marks segments lost that were sent before the `latest` transmission, and early enough to have arrived as well.
     fn find_overdue(&mut self, now: Time) -> u64 {
         let slack = self.latest_rtt + self.reordering_window();
         self.scoreboard.mark_older_lost(Time(now.0.saturating_sub(nanos(slack))), self.latest)
@@ -190,7 +192,7 @@ impl Recovery {
     }
 
     /// [`Timer::Reordering`] has expired: marks segments lost that were sent before one that has arrived. Returns
-    /// whether there were any.
+    /// whether any was marked.
     pub fn on_overdue(&mut self, now: Time, timers: &mut Timers) -> bool {
         let newly_lost = self.find_overdue(now);
         match self.phase {
@@ -223,7 +225,7 @@ impl Recovery {
 
     /// Sets the window in recovery after bytes have arrived (RFC 9937 §6.2).
     fn reduce(&mut self, arrived: u64, is_safe: bool) {
-        self.duplicated = self.duplicated.min(self.scoreboard.pipe()); // the first segment is lost
+        self.duplicated = self.duplicated.min(self.scoreboard.pipe()); // lost bytes have left `pipe`
         if arrived == 0 && self.reduction.sent > 0 {
             return;
         }
@@ -231,8 +233,8 @@ impl Recovery {
         self.set_window(arrived, is_safe);
     }
 
-    /// Limits what may be sent beyond `pipe`, in proportion to what has arrived since the recovery began. If the timer
-    /// has found losses without an acknowledgement, this avoids retransmitting them in one burst.
+    /// Sets the window so that the bytes sent stay in proportion to the bytes that have arrived since the recovery
+    /// began. If the timer has found losses without an acknowledgement, this avoids retransmitting them in one burst.
     fn set_window(&mut self, arrived: u64, is_safe: bool) {
         let (pipe, ssthresh, mss) = (self.pipe(), self.ssthresh(), u64::from(self.mss));
         let reduction = &self.reduction;

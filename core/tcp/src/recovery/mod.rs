@@ -2,14 +2,14 @@
 //!
 //! One [`Recovery`] per connection. Its owner reports sent and acknowledged bytes, and sends in this order:
 //! 1. ranges to retransmit, until [`Recovery::next_retransmission`] returns `None` ([`Recovery::on_retransmitted`]);
-//! 2. new bytes, at most [`Recovery::send_room`] ([`Recovery::on_sent`]). With more bytes to send, wait for room
+//! 2. if [`Recovery::wants_probe`], a new segment regardless of the room, or without new bytes
+//!    [`Recovery::last_segment`]; then [`Recovery::on_probe`];
+//! 3. new bytes, at most [`Recovery::send_room`] ([`Recovery::on_sent`]). With more bytes to send, wait for room
 //!    for a whole segment, unless nothing is in flight;
-//! 3. without new bytes, the range of [`Recovery::spare_retransmission`];
-//! 4. if [`Recovery::wants_probe`], a new segment regardless of the room, or else [`Recovery::last_segment`]; then
-//!    [`Recovery::on_probe`].
+//! 4. without new bytes, the range of [`Recovery::spare_retransmission`].
 //!
-//! The owner sends after each acknowledgement and each expiry of the three timers, which `Recovery` sets and stops.
-//! Expired timers are reported by [`Recovery::on_overdue`], [`Recovery::on_probe_due`] and [`Recovery::on_timeout`].
+//! The owner sends after each acknowledgement and each expiry of a timer. `Recovery` sets and stops three timers; when
+//! one has expired, the owner calls [`Recovery::on_overdue`], [`Recovery::on_probe_due`] or [`Recovery::on_timeout`].
 
 mod acknowledged;
 pub mod congestion;
@@ -46,7 +46,7 @@ use undo::Undo;
 /// An acceptable acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub struct Ack<'a> {
-    /// The acknowledgement number; outside of SND.UNA to SND.NXT it counts as SND.UNA.
+    /// The acknowledgement number. A number that is not from SND.UNA to SND.NXT counts as SND.UNA.
     pub una: Seq,
     /// SACK blocks without the D-SACK. Blocks of bytes never sent are ignored.
     pub sack: &'a [(Seq, Seq)],
@@ -56,8 +56,8 @@ pub struct Ack<'a> {
     pub is_duplicate: bool,
     /// SACK was negotiated.
     pub has_sack: bool,
-    /// The round trip by the echoed timestamp, if the segment has one and acknowledges new bytes (RFC 7323 §4.1). Used
-    /// if send times are ambiguous, and to detect spurious retransmissions.
+    /// The round trip according to the echoed timestamp, if the segment has a timestamp and acknowledges new bytes (RFC
+    /// 7323 §4.1). Used if send times are ambiguous, and to detect spurious retransmissions.
     pub rtt: Option<Duration>,
     /// The peer's window from `una` on, in bytes.
     pub peer_window: u64,
@@ -102,9 +102,9 @@ pub struct Recovery {
     congestion: Congestion,
     mss: u32,
     has_sack: bool,
-    /// No segment is marked or was sent twice, and no probe is out: acknowledgements can take the fast path.
+    /// No segment is marked or was sent twice, and no probe is outstanding: acknowledgements can take the fast path.
     is_quiet: bool,
-    /// The SYN is in flight; it is not data.
+    /// The SYN is not acknowledged. It does not count as data.
     is_handshake: bool,
     peer_window: u64,
     phase: Phase,
@@ -120,9 +120,9 @@ pub struct Recovery {
     threshold: u32,
     reordering: Reordering,
     hystart: HyStart,
-    /// Send time and end of the segment that was sent last among those that have arrived.
+    /// Send time and end of the latest transmission that has arrived (RFC 8985's RACK.xmit_ts and RACK.end_seq).
     latest: (Time, Seq),
-    /// The time from the transmission of the `latest` segment to its acknowledgement.
+    /// The time from the `latest` transmission to its acknowledgement (RFC 8985's RACK.rtt).
     latest_rtt: Duration,
     /// End of the last bytes that were sent while the congestion window was the limit.
     limited_to: Seq,
@@ -144,7 +144,8 @@ pub struct Recovery {
 /// Bound of the segment size: about the size of the longest IP packet.
 const MSS_MAX: u32 = 1 << 16;
 
-/// Duplicate acknowledgements before a fast retransmit (RFC 5681); more where segments arrive out of order.
+/// Duplicate acknowledgements before a fast retransmit (RFC 5681 §3.2). With SACK the threshold rises when segments
+/// arrive out of order.
 const THRESHOLD_MIN: u32 = 3;
 
 impl Recovery {
@@ -223,13 +224,14 @@ impl Recovery {
         room.min(self.limits.window_max(self.mss).saturating_sub(self.in_flight()))
     }
 
-    /// [`send_room`](Self::send_room) of a [quiet](Self::is_quiet) connection: its bytes in flight are in the network.
+    /// [`send_room`](Self::send_room) of a [quiet](Self::is_quiet) connection, whose [`pipe`](Self::pipe) has all bytes
+    /// in flight.
     #[inline]
     pub(crate) fn quiet_room(&self) -> u64 {
         self.cwnd().min(self.limits.window_max(self.mss)).saturating_sub(self.in_flight())
     }
 
-    /// A lost range of at most `mss` bytes to retransmit now, if the congestion window and the peer's permit it.
+    /// A lost range of at most `mss` bytes to retransmit now, if the congestion window and the peer's window permit it.
     pub fn next_retransmission(&self, mss: u32) -> Option<(Seq, Seq)> {
         if !self.scoreboard.has_lost_to_send() {
             return None;
@@ -284,13 +286,14 @@ impl Recovery {
         pipe == 0 || self.cwnd() >= pipe.saturating_add(bytes)
     }
 
-    /// The first segment may be sent with any window of the peer, because it probes that window (RFC 9293 §3.8.6.1).
+    /// Whether the peer's window permits the range. The first segment may always be sent, because it probes the window
+    /// (RFC 9293 §3.8.6.1).
     fn peer_allows(&self, from: Seq, to: Seq) -> bool {
         from == self.una() || to - self.una() <= self.peer_window
     }
 
     /// Sets a segment size that has changed or become known. Longer segments in flight must be retransmitted. The
-    /// window stays, because they were not lost by congestion (RFC 1191 §6.5).
+    /// congestion window stays, because these segments were not lost by congestion (RFC 1191 §6.4).
     pub fn set_mss(&mut self, mss: u32) {
         let mss = mss.clamp(1, MSS_MAX);
         if mss == self.mss {
@@ -310,14 +313,15 @@ impl Recovery {
         window.ssthresh = window.ssthresh.max(window.least());
     }
 
-    /// Records that only the peer's window prevents sending, with nothing in flight. This does not count as idle, or a
-    /// slow reader would reduce its sender's window (RFC 5681 §4.1 and RFC 7661 §4.1 mean a sender without data).
+    /// Records that only the peer's window prevents sending, with nothing in flight. This does not count as idle: RFC
+    /// 5681 §4.1 and RFC 7661 §4.1 mean a sender without data. Otherwise a slow reader would reduce the congestion
+    /// window.
     pub fn on_blocked(&mut self, now: Time) {
         self.blocked_at = now;
     }
 
-    /// Call it before sending. If nothing was in flight for longer than a timeout, the window returns to the initial
-    /// one (RFC 5681 §4.1).
+    /// Call it before sending. If nothing was sent for longer than a timeout, reduces the window to the initial one
+    /// (RFC 5681 §4.1).
     pub fn on_idle(&mut self, now: Time) {
         if self.in_flight() == 0
             && !self.is_handshake
@@ -330,7 +334,7 @@ impl Recovery {
         }
     }
 
-    /// Whether no segment is marked or was sent twice, and no probe is out.
+    /// Whether no segment is marked or was sent twice, and no probe is outstanding.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         self.is_quiet
@@ -386,7 +390,7 @@ impl Recovery {
         self.rtt.variation()
     }
 
-    /// The state of recovery.
+    /// The kind of loss recovery that runs, if any.
     pub fn phase(&self) -> Phase {
         self.phase
     }

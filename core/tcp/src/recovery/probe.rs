@@ -12,19 +12,18 @@ const SLACK_NS: u64 = 2_000_000;
 /// The probe timeout before a round trip was measured (RFC 8985 §7.2): 1 s.
 const INITIAL_NS: u64 = 1_000_000_000;
 
-/// An outstanding probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Probe {
     /// SND.NXT after the probe was sent.
     pub end: Seq,
-    /// The probe repeated a segment.
+    /// The probe repeated a segment instead of sending new data.
     pub is_repeated: bool,
 }
 
 /// What an acknowledgement shows about the probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// Not known yet.
+    /// It is not known yet whether anything was lost.
     Open,
     /// Nothing was lost, or the probe was new data.
     Done,

@@ -2,20 +2,19 @@
 
 use crate::seq::Seq;
 
-/// Recoveries after the last D-SACK until the window is one quarter again.
+/// Number of recoveries after the last D-SACK until the window is one quarter again.
 const RECOVERIES_KEPT: u8 = 16;
 
-/// Bound of the window. A wider one has no effect: it is limited to a round trip, which is four or more quarters.
+/// Maximum of `quarters`. A wider window would have no effect, because the window is limited to a round trip.
 const QUARTERS_MAX: u32 = 1 << 16;
 
-/// Observations of segments out of order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reordering {
     /// Segments have arrived out of order, or were retransmitted needlessly.
     is_seen: bool,
     /// The window, in quarters of the shortest round trip.
     quarters: u32,
-    /// Recoveries until the window is one quarter again.
+    /// Number of recoveries until the window is one quarter again.
     recoveries_left: u8,
     /// Further D-SACKs do not count until this number is acknowledged.
     round_end: Option<Seq>,
@@ -50,7 +49,6 @@ impl Reordering {
         }
     }
 
-    /// A recovery has ended.
     pub(super) fn on_recovered(&mut self) {
         self.recoveries_left = self.recoveries_left.saturating_sub(1);
         if self.recoveries_left == 0 {

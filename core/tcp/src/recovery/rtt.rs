@@ -5,7 +5,7 @@ use core::time::Duration;
 /// Bound of a measured round trip: 73 minutes.
 const SAMPLE_NS_MAX: u64 = 1 << 42;
 
-/// The timeout after a retransmitted SYN until a round trip is measured (RFC 6298 §5.7).
+/// The minimum of the timeout after a retransmitted SYN, until a round trip is measured (RFC 6298 §5.7).
 const AFTER_SYN_TIMEOUT_NS: u64 = 3_000_000_000;
 
 /// Estimates of the path's round-trip time, in nanoseconds.
@@ -57,14 +57,14 @@ impl Rtt {
         self.update_rto();
     }
 
-    /// Computes the timeout. As in Linux, the minimum bounds the variation's term: a steady long path gets slack as
-    /// well, because a peer may delay its acknowledgements on any path.
+    /// Computes the timeout. As in Linux, the minimum bounds the term of the variation, not the whole timeout: a long
+    /// path without variation gets slack as well, because a peer may delay its acknowledgements on any path.
     fn update_rto(&mut self) {
         let slack_ns = (4 * self.variation_ns).max(self.rto_ns_min);
         self.rto_ns = (self.smoothed_ns + slack_ns).clamp(1, self.rto_ns_max);
     }
 
-    /// The SYN was retransmitted, so its round trip is unknown (RFC 6298 §5.7).
+    /// Raises the timeout after a retransmitted SYN, whose round trip is unknown (RFC 6298 §5.7).
     pub(super) fn syn_timed_out(&mut self) {
         if self.smoothed_ns == 0 {
             self.rto_ns = self.rto_ns.max(AFTER_SYN_TIMEOUT_NS).min(self.rto_ns_max);
@@ -98,7 +98,6 @@ impl Rtt {
         (self.smallest_ns < u64::MAX).then(|| Duration::from_nanos(self.smallest_ns))
     }
 
-    /// Restores the estimates of an imported connection.
     pub(super) fn restore(&mut self, smoothed_ns: u64, variation_ns: u64, smallest_ns: u64) {
         if smoothed_ns > 0 {
             self.smoothed_ns = smoothed_ns.min(SAMPLE_NS_MAX);

@@ -16,7 +16,7 @@ pub enum Algorithm {
 pub struct Settings {
     /// The minimum by which the retransmission timeout exceeds the smoothed round-trip time.
     pub rto_min: Duration,
-    /// The longest retransmission timeout, backed off or not: at least 60 s by RFC 6298 §2.5.
+    /// The longest retransmission timeout, backed off or not. RFC 6298 §2.5 permits no less than 60 s.
     pub rto_max: Duration,
     /// The retransmission timeout before the first measured round trip (RFC 6298 §2.1).
     pub rto_initial: Duration,
@@ -29,7 +29,7 @@ pub struct Settings {
     /// Whether the first slow start slows down when round trips become longer, instead of continuing to the first loss
     /// (HyStart++, RFC 9406).
     pub hystart: bool,
-    /// The maximum number of bytes in flight, whatever the congestion window.
+    /// The maximum of the congestion window and of the bytes in flight.
     pub window_bytes_max: u64,
 }
 

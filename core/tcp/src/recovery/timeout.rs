@@ -14,8 +14,8 @@ use crate::timer::{Timer, Timers};
 const BACKOFFS_MAX: u32 = 32;
 
 impl Recovery {
-    /// Returns the expired timer to handle now. One at a time: the segments that it causes are sent before the next
-    /// timer is handled.
+    /// Returns the expired timer to handle now. Handle one at a time: the segments that it causes are sent before the
+    /// next timer is handled.
     #[must_use]
     pub fn first_expired(now: Time, timers: &Timers) -> Option<Timer> {
         // Undoing a reduction may have set the timeout to a time before the probe.
@@ -28,7 +28,10 @@ impl Recovery {
 
     /// [`Timer::Probe`] has expired: a tail loss probe must be sent.
     pub fn on_probe_due(&mut self, now: Time, timers: &mut Timers) {
-        debug_assert!(self.in_flight() > 0, "the timer stops when all is acknowledged");
+        debug_assert!(
+            self.in_flight() > 0,
+            "the timer should have stopped, because all bytes are acknowledged"
+        );
         timers.stop(Timer::Probe);
         self.arm_timeout(now, timers); // RFC 8985 §7.3
         (self.probe_wanted, self.is_quiet) = (Some(self.nxt()), false);
@@ -37,14 +40,16 @@ impl Recovery {
     /// [`Timer::Retransmission`] has expired: marks all segments lost. The caller decides whether to give the peer up
     /// instead: see [`Recovery::timeouts`] and [`Recovery::first_unacked_since`].
     pub fn on_timeout(&mut self, now: Time, timers: &mut Timers) {
-        debug_assert!(self.in_flight() > 0, "the timer stops when all is acknowledged");
+        debug_assert!(
+            self.in_flight() > 0,
+            "the timer should have stopped, because all bytes are acknowledged"
+        );
         self.retransmit_all();
         timers.stop(Timer::Probe);
         timers.stop(Timer::Reordering);
         self.arm_timeout(now, timers);
     }
 
-    /// Restarts the retransmission timeout.
     #[inline]
     pub(super) fn arm_timeout(&self, now: Time, timers: &mut Timers) {
         timers.set(Timer::Retransmission, after(now, self.rtt.rto_ns(self.backoffs)));
@@ -56,7 +61,7 @@ impl Recovery {
         if self.timeouts == 0 {
             self.undo = Some(Box::new(Undo::new(self.congestion, &self.scoreboard)));
             if self.is_handshake {
-                self.congestion.window.cwnd = u64::from(self.mss); // no data was lost (RFC 5681 §3.1)
+                self.congestion.window.cwnd = u64::from(self.mss); // a lost SYN is not lost data (RFC 5681 §3.1)
             } else {
                 if self.phase == Phase::Recovery {
                     // In recovery the window follows the bytes in the network, and aims at the threshold.

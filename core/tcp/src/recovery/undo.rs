@@ -1,4 +1,4 @@
-//! Undoes the reaction to a spurious loss, when segments or their acknowledgements were only late.
+//! Undoes the reaction to a spurious loss: segments or their acknowledgements were only late.
 
 use core::time::Duration;
 
@@ -9,17 +9,17 @@ use super::scoreboard::{Delivered, Scoreboard};
 use super::{Ack, Phase, Recovery};
 use crate::seq::Seq;
 
-/// Error of timestamps: two ticks of the usual millisecond.
+/// Error of round trips according to timestamps: two ticks of the usual millisecond.
 const TIMESTAMP_ERROR: Duration = Duration::from_millis(2);
 
-/// The state before a recovery.
+/// The state before a recovery, and the retransmissions of that recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Undo {
     pub congestion: Congestion,
     /// The range in flight when the recovery began.
     pub from: Seq,
     pub to: Seq,
-    /// Retransmissions that the peer has not reported as needless.
+    /// Number of retransmissions that the peer has not reported as needless.
     pub open: u32,
     /// Send time of the first retransmission.
     pub first_at: Option<Time>,
@@ -74,7 +74,7 @@ impl Recovery {
             && undo.open > 0
             && let Some((from, to)) = ack.dsack.filter(is_of_recovery)
         {
-            // One D-SACK may report several adjacent segments: counted by their size, as in Linux.
+            // One D-SACK may report several adjacent segments: their number is computed from the bytes, as in Linux.
             let segments = (to - from.max(undo.from)).div_ceil(u64::from(self.mss));
             undo.open = undo.open.saturating_sub(u32::try_from(segments).unwrap_or(u32::MAX));
             return undo.open == 0;

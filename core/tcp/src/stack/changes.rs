@@ -17,7 +17,7 @@ impl Stack {
         self.settings.keep_alive = keep_alive;
     }
 
-    /// Whether a connection, established or not, has this local address and port. Takes time for each connection.
+    /// Whether a connection, established or not, has this local address and port. Examines all connections.
     pub fn has_connections_at(&self, local: SocketAddr) -> bool {
         self.table.iter().any(|connection| connection.flow.local() == local)
     }

@@ -1,5 +1,5 @@
-//! ICMP: answers `ping` (RFC 1122 §3.2.2.6), and acts on errors from routers that are plausible (RFC 9293 §3.9.2.2, RFC
-//! 5927), those of ICMP for IPv6 too (RFC 4443, RFC 8201).
+//! ICMP: answers `ping` (RFC 1122 §3.2.2.6), and acts on plausible errors from routers and peers (RFC 9293 §3.9.2.2,
+//! RFC 5927), also for IPv6 (RFC 4443, RFC 8201).
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
@@ -14,7 +14,7 @@ use crate::dropped::Dropped;
 use crate::flow::{Addresses, Flow};
 use crate::settings::{IPV6_MTU_MIN, Resolver};
 
-/// What an error says of the connection whose segment it quotes.
+/// The kind of an ICMP error that quotes a segment of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RouterError {
     /// The segment exceeds this MTU of the path, in bytes.
@@ -26,8 +26,8 @@ enum RouterError {
 }
 
 impl Stack {
-    /// Handles an IPv4 packet with an ICMP message, as a raw socket receives it, where the kernel that shares the stack's
-    /// address gets the ICMP errors of the stack's connections.
+    /// Handles an IPv4 packet with an ICMP message, as a raw socket receives it. For stacks that share their address
+    /// with a kernel: the kernel receives the ICMP errors of the stack's connections.
     pub fn handle_icmp_packet(&mut self, now: Time, packet: &[u8]) {
         self.now = self.now.max(now);
         let Ok((header, _, message)) = ipv4::Header::parse(packet) else {
@@ -38,8 +38,8 @@ impl Stack {
         }
     }
 
-    /// Handles an ICMPv6 message of this source, as a raw socket receives it: without the IPv6 header, and after the kernel
-    /// has verified its checksum (RFC 3542 §3.1). For the same use as [`handle_icmp_packet`](Self::handle_icmp_packet).
+    /// Handles an ICMPv6 message from `source`, as a raw socket receives it: without the IPv6 header, and after the
+    /// kernel has verified the checksum (RFC 3542 §3.1). Use it as [`handle_icmp_packet`](Self::handle_icmp_packet).
     pub fn handle_icmpv6_message(&mut self, now: Time, source: Ipv6Addr, message: &[u8]) {
         self.now = self.now.max(now);
         if self.settings.is_peer(source.into()) {
@@ -47,13 +47,14 @@ impl Stack {
         }
     }
 
-    /// Handles an ICMPv6 message in a frame to this address. Echo requests are answered by the kernel, which shares every
-    /// IPv6 address of the stack.
+    /// Handles an ICMPv6 message in a frame to the address `ours`. The kernel, which shares every IPv6 address of the
+    /// stack, answers echo requests.
     pub(super) fn handle_icmpv6(&mut self, ours: Ipv6Addr, message: &[u8], pseudo: Sum) {
         self.handle_icmpv6_error(Some(ours), icmp::v6::Message::parse(message, pseudo));
     }
 
-    /// `ours`: the address to which the error was sent, if known. The kernel delivers only those to its own addresses.
+    /// `ours`: the address to which the error was sent; `None` if the kernel has received it, at one of its own
+    /// addresses.
     fn handle_icmpv6_error(
         &mut self,
         ours: Option<Ipv6Addr>,
@@ -62,13 +63,13 @@ impl Stack {
         let (error, inner) = match message {
             Ok(icmp::v6::Message::PacketTooBig { mtu, inner }) => {
                 let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
-                // RFC 8201 §4: such a message is discarded.
                 if mtu < IPV6_MTU_MIN {
+                    // RFC 8201 §4: such a message is discarded.
                     return self.count_drop(Dropped::MtuTooSmall);
                 }
                 (RouterError::TooLarge(mtu), inner)
             }
-            // RFC 4443 §3.1 has no code for an unknown protocol, which IPv4 has.
+            // Unlike ICMP for IPv4, RFC 4443 §3.1 has no code for an unknown protocol.
             Ok(icmp::v6::Message::Unreachable { code: icmp::v6::CODE_PORT, inner }) => {
                 (RouterError::Refused, inner)
             }
@@ -90,7 +91,7 @@ impl Stack {
     pub(super) fn handle_icmp(&mut self, mac: Mac, (ours, ip): (Ipv4Addr, Ipv4Addr), message: &[u8]) {
         match icmp::v4::Message::parse(message) {
             Ok(icmp::v4::Message::EchoRequest { ident, sequence, payload }) => {
-                // The kernel that shares the address answers.
+                // If a kernel shares the address, the kernel answers.
                 if !self.is_local(ours.into()) || self.settings.resolver == Resolver::Driver {
                     return self.count_drop(Dropped::NotForUs);
                 }
@@ -123,8 +124,8 @@ impl Stack {
         self.handle_error(quoted, error);
     }
 
-    /// Acts on an error only if it quotes a segment in flight: other errors may be forged (RFC 5927 §4.1). `quoted`: the
-    /// addresses and numbers of the quoted segment.
+    /// Acts on an error only if it quotes a segment in flight: other errors may be forged (RFC 5927 §4.1). `quoted`:
+    /// the addresses and numbers of the quoted segment.
     fn handle_error(&mut self, quoted: Option<(Addresses, tcp::Quoted)>, error: RouterError) {
         let Some((addresses, segment)) = quoted else { return self.count_drop(Dropped::UnrelatedError) };
         let flow = Flow::between(addresses, segment.source, segment.target);

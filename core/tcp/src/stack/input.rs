@@ -85,12 +85,11 @@ impl Stack {
                 arp::Operation::Reply => LearnedFrom::Reply,
             };
             self.neighbours.learn(self.now, ip.into(), mac, source_kind);
-            // All connections that wait for an Ethernet address look it up again.
             self.touch_unresolved();
         }
     }
 
-    /// Handles an IPv4 packet, unless it holds a TCP segment: that is returned.
+    /// Handles an IPv4 packet. A TCP segment in it is returned instead.
     #[inline]
     fn handle_ipv4<'a>(&mut self, source: Mac, packet: &'a [u8]) -> Option<Segment<'a>> {
         let (header, header_bytes, payload) = match ipv4::Header::parse(packet) {
@@ -99,7 +98,7 @@ impl Stack {
         };
         let is_for_us = self.is_local(header.target.into());
         match header.protocol {
-            // Imported connections keep their addresses, to which ICMP errors are sent as well.
+            // Imported connections keep their local addresses; segments and ICMP errors are sent to these addresses.
             ipv4::PROTOCOL_TCP if is_for_us || self.has_moved_here => {
                 let length = u32::from(in_packet(payload.len()));
                 return Some(Segment {
@@ -122,8 +121,8 @@ impl Stack {
         None
     }
 
-    /// Handles an IPv6 packet, unless it holds a TCP segment: that is returned. A function of its own, so that the code of
-    /// IPv4, which is inlined, stays short.
+    /// Handles an IPv6 packet. A TCP segment in it is returned instead. Not inlined, so that the code for IPv4, which
+    /// is inlined, stays short.
     #[inline(never)]
     fn handle_ipv6<'a>(&mut self, packet: &'a [u8]) -> Option<Segment<'a>> {
         let (header, header_bytes, payload) = match ipv6::Header::parse(packet) {
@@ -190,7 +189,8 @@ impl Stack {
         Some(Delivery { conn, range: start + range.start..start + range.end, end })
     }
 
-    /// Handles a segment without a connection. Returns the connection that it has created, and that must handle it.
+    /// Handles a segment without a connection. If the segment has created a connection, returns that connection, which
+    /// must then handle the segment.
     fn handle_unknown_flow(
         &mut self,
         flow: Flow,

@@ -1,4 +1,4 @@
-//! Connections that peers open (RFC 9293 §3.10.7.2), and SYN cookies for too many of them (RFC 4987 §3.6).
+//! Connections that peers open (RFC 9293 §3.10.7.2), and SYN cookies when too many are half-open (RFC 4987 §3.6).
 
 use alloc::boxed::Box;
 
@@ -18,21 +18,20 @@ use crate::settings::Listener;
 /// Minimum distance of an initial sequence number from the last number that an earlier connection of the flow used.
 const INITIAL_DISTANCE_MIN: u32 = 1 << 16;
 
-/// The result of a segment at a listener.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ListenResult {
     /// The segment is answered by a reset.
     Refused(Dropped),
     /// The segment is ignored.
     Dropped(Dropped),
-    /// The segment was handled.
     Handled,
     /// The segment has created this connection, which must handle it.
     Continues(Conn),
 }
 
 impl Stack {
-    /// Handles a segment without a connection. `last`: our last sequence number in a closed connection of the flow.
+    /// Handles a segment without a connection. `last`: the last sequence number that this end used in an earlier
+    /// connection of the flow, if that connection is remembered in `time_waits`.
     pub(super) fn handle_at_listener(
         &mut self,
         flow: Flow,
@@ -58,7 +57,8 @@ impl Stack {
             return ListenResult::Dropped(Dropped::NotASyn);
         }
         if self.half_open >= self.settings.half_open_max {
-            // A cookie's sequence number may be one that the earlier connection used (RFC 6191): the peer tries again.
+            // A cookie's sequence number may be one that the earlier connection used (RFC 6191), so none is sent. The
+            // peer retransmits its SYN.
             return match last {
                 Some(_) => ListenResult::Dropped(Dropped::SynQueueFull),
                 None => self.send_cookie(flow, mac, header),
@@ -84,7 +84,7 @@ impl Stack {
         if let Some(last) =
             last.filter(|last| initial.wrapping_sub(*last).cast_signed() < INITIAL_DISTANCE_MIN.cast_signed())
         {
-            // The earlier connection sent faster than the clock ticks (RFC 9293 §3.6.1, MAY-2, 1).
+            // The earlier connection sent faster than the clock ticks (RFC 9293 §3.6.1, MAY-2, condition 1).
             initial = last.wrapping_add(INITIAL_DISTANCE_MIN);
         }
         let opening = self.opening(conn, listener, flow, mac, initial);
@@ -112,7 +112,7 @@ impl Stack {
         }
     }
 
-    /// Answers a SYN by a cookie, without storing a connection.
+    /// Answers a SYN with a cookie, without storing a connection.
     fn send_cookie(&mut self, flow: Flow, mac: Mac, syn: &tcp::Header) -> ListenResult {
         self.used_cookies.advance_to(self.cookies.counter(self.now));
         if !self.used_cookies.has_room() {
@@ -151,8 +151,8 @@ impl Stack {
         ListenResult::Handled
     }
 
-    /// Handles an ACK that may return a cookie. Accepts cookies only while this stack's own may be outstanding: it has
-    /// no record of used cookies of another stack, or from before a restart.
+    /// Handles an ACK that may return a cookie. Accepts cookies only while cookies of this stack may be outstanding:
+    /// the stack does not know which cookies were used on another stack, or here before a restart.
     fn accept_cookie(
         &mut self,
         listener: (u16, Listener),
@@ -168,13 +168,14 @@ impl Stack {
         let echo = header.options.timestamps.map(|theirs| theirs.echo);
         let binding = cookie_binding(flow, peer_initial);
         let Some(cookie) = self.cookies.check(self.now, binding, initial, echo) else {
-            // This may be a later segment of a peer whose first ACK was lost: it does not verify, but a retransmission
-            // of the first segment will. A reset would end the connection, which is established for the peer.
+            // This may be a later segment of a peer whose first ACK was lost: its numbers do not match the cookie, but
+            // those of the retransmitted first segment will. A reset would end the connection, which is established for
+            // the peer.
             return ListenResult::Dropped(Dropped::CookieInvalid);
         };
         self.used_cookies.advance_to(self.cookies.counter(self.now));
         if self.used_cookies.contains(binding, initial) {
-            // The segment is late: the connection of this cookie is over.
+            // The segment is a late copy: the connection of this cookie has ended.
             return ListenResult::Refused(Dropped::CookieUsed);
         }
         if !self.used_cookies.has_room() {

@@ -15,11 +15,11 @@ use crate::settings::{Listener, Settings};
 pub(super) struct Listeners {
     slots: Vec<Option<Slot>>,
     by_address: HashMap<SocketAddr, u16, Keyed>,
-    /// How many listeners have each port.
+    /// Number of listeners with each port.
     ports: HashMap<u16, u32, Keyed>,
-    /// The addresses of all listeners, and those of opened connections: few.
+    /// The addresses of all listeners, and `own`.
     addresses: Vec<IpAddr>,
-    /// The addresses of opened connections.
+    /// The addresses in the settings, which connections opened by this stack use.
     own: Vec<IpAddr>,
 }
 
@@ -46,7 +46,8 @@ impl Listeners {
         listeners
     }
 
-    /// Replaces the listener of an index by a closed one, or by none. Of several at one address, the last one counts.
+    /// Sets the listener with this index, closed, or removes it. Of several listeners at one address, only the one set
+    /// last gets connections.
     pub(super) fn set(&mut self, index: u16, listener: Option<Listener>) {
         let at = usize::from(index);
         if self.slots.len() <= at {
@@ -72,7 +73,6 @@ impl Listeners {
         self.update_addresses();
     }
 
-    /// Opens or closes a listener.
     pub(super) fn set_open(&mut self, index: u16, is_open: bool) {
         if let Some(Some(slot)) = self.slots.get_mut(usize::from(index)) {
             slot.is_open = is_open;
@@ -91,12 +91,11 @@ impl Listeners {
         matches!(self.slots.get(usize::from(index)), Some(Some(_)))
     }
 
-    /// Whether a listener has this port.
     pub(super) fn has_port(&self, port: u16) -> bool {
         self.ports.contains_key(&port)
     }
 
-    /// Whether an address is the stack's own.
+    /// Whether an address is the stack's own or a listener's.
     #[inline]
     pub(super) fn has_address(&self, ip: IpAddr) -> bool {
         self.addresses.contains(&ip)
@@ -173,13 +172,13 @@ mod tests {
         assert_eq!(listeners.open_at(second.address), None);
         assert!(
             !listeners.has_address(second.address.ip()) && listeners.has_port(80),
-            "the first one is left"
+            "port 80 should remain, because the first listener has it"
         );
         listeners.set(0, None);
         assert!(!listeners.has_port(80));
         assert!(
             listeners.has_address(Ipv4Addr::new(10, 0, 0, 1).into()),
-            "the address of opened connections stays"
+            "the address in the settings should remain"
         );
     }
 }

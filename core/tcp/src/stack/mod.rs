@@ -2,7 +2,8 @@
 //!
 //! - `table`: connections by slot and by flow; `time_wait`: closed connections
 //! - `input`: from a frame to a connection; `icmp`: errors from routers, `ping`
-//! - `listeners`: where peers may connect; `listen`: connections that they open; `used_cookies`: cookies that were accepted
+//! - `listeners`: addresses at which peers may connect; `listen`: connections that peers open; `used_cookies`: cookies
+//!   that were accepted
 //! - `moving`: connections that are exported and imported
 //! - `output`: from a connection to a frame; `replies`: replies outside of connections
 //! - `changes`: limits that change while the stack runs
@@ -50,7 +51,8 @@ use used_cookies::UsedCookies;
 ///
 /// 1. [`handle_frame`](Self::handle_frame) for each waiting frame; its [`Delivery`](crate::Delivery) goes to the
 ///    application, then all of [`poll_event`](Self::poll_event);
-/// 2. [`handle_timeout`](Self::handle_timeout) when [`poll_timeout`](Self::poll_timeout) has come, and events again;
+/// 2. [`handle_timeout`](Self::handle_timeout) when the time of [`poll_timeout`](Self::poll_timeout) has come, then all
+///    of [`poll_event`](Self::poll_event) again;
 /// 3. [`poll_transmit`](Self::poll_transmit) until it returns `None`.
 ///
 /// Between these calls the application uses [`Transport`](spillway_transport::Transport). [`drive`](crate::drive) makes
@@ -76,7 +78,7 @@ pub struct Stack {
     half_open: u32,
     /// Bytes of all connections that are out of order or not granted yet.
     waiting_bytes: usize,
-    /// Bytes of memory of all send queues.
+    /// Memory of all send queues, in bytes.
     held_bytes: usize,
     time_waits: TimeWaits,
     isn: Isn,
@@ -131,16 +133,17 @@ impl Stack {
         &self.settings
     }
 
-    /// Whether a local address is the stack's own, rather than that of a connection that has moved here.
+    /// Whether a local address is the stack's own or a listener's. The addresses of imported connections do not count.
     #[inline]
     fn is_local(&self, ip: IpAddr) -> bool {
         self.listeners.has_address(ip)
     }
 
-    /// Replaces the listener of an index by another one, which is closed, or by none. Its connections stay.
+    /// Sets or removes the listener with this index. A new listener is closed. Connections of the previous listener
+    /// stay.
     ///
     /// # Errors
-    /// The listener's address is not one of a host, or it has no port; the settings do not permit IPv6.
+    /// The listener's address is not one of a host, its port is 0, or the settings do not permit IPv6.
     pub fn set_listener(&mut self, index: u16, listener: Option<Listener>) -> Result<(), SettingsError> {
         if let Some(listener) = &listener {
             listener.check(&self.settings)?;
@@ -149,9 +152,9 @@ impl Stack {
         Ok(())
     }
 
-    /// A peer whose next hop the driver must find, with [`Resolver::Driver`]. Call it at the end of each turn until it
-    /// returns `None`; [`set_next_hop`](Self::set_next_hop) has the answer. A peer in use is returned again every 30 s, so
-    /// that the kernel confirms its neighbour.
+    /// With [`Resolver::Driver`]: a peer whose next hop the driver must find and pass to
+    /// [`set_next_hop`](Self::set_next_hop). Call it at the end of each turn until it returns `None`. A peer in use is
+    /// returned again every 30 s, so that the kernel confirms the next hop's address.
     #[must_use]
     pub fn poll_next_hop_request(&mut self) -> Option<IpAddr> {
         match self.settings.resolver {
@@ -160,7 +163,8 @@ impl Stack {
         }
     }
 
-    /// The Ethernet address of the next hop to a peer, or `None` if there is no route or the next hop does not answer.
+    /// Sets the Ethernet address of the next hop to a peer; `None` if there is no route or the next hop does not
+    /// answer.
     pub fn set_next_hop(&mut self, now: Time, peer: IpAddr, mac: Option<Mac>) {
         self.now = self.now.max(now);
         self.neighbours.set(self.now, peer.to_canonical(), mac);
@@ -178,13 +182,12 @@ impl Stack {
         self.drops.watch(kept_max);
     }
 
-    /// The oldest kept drop. Poll often: only the last few are kept.
+    /// Removes and returns the oldest kept drop.
     #[must_use]
     pub fn poll_dropped(&mut self) -> Option<Dropping> {
         self.drops.poll()
     }
 
-    /// Counts the current frame or segment as dropped.
     #[cold]
     fn count_drop(&mut self, reason: Dropped) {
         self.drops.add(self.now, reason, &mut self.counters);
@@ -215,8 +218,8 @@ impl Stack {
         }
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is due: exact, or slightly early. Call it when
-    /// [`poll_transmit`](Self::poll_transmit) has returned `None`; before that it may return the present time.
+    /// When [`handle_timeout`](Self::handle_timeout) is due; the time may be early. Call it after
+    /// [`poll_transmit`](Self::poll_transmit) has returned `None`: before that it may return the present time.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         if !self.touched.is_empty() {
@@ -235,7 +238,8 @@ impl Stack {
             || is_due(self.time_waits.next_at())
     }
 
-    /// Handles timers when [`poll_timeout`](Self::poll_timeout) has come. Early or late calls are harmless.
+    /// Handles expired timers. Call it at the time that [`poll_timeout`](Self::poll_timeout) returns; early or late
+    /// calls are harmless.
     pub fn handle_timeout(&mut self, now: Time) {
         self.now = self.now.max(now);
         self.time_waits.expire(self.now);
@@ -247,7 +251,7 @@ impl Stack {
         }
     }
 
-    /// Touches all connections that wait for an Ethernet address, so that they look it up again.
+    /// Touches all connections that wait for an Ethernet address, so that the address is looked up again.
     fn touch_unresolved(&mut self) {
         for conn in self.unresolved.drain(..) {
             if let Some(connection) = self.table.get_mut(conn) {
@@ -257,7 +261,7 @@ impl Stack {
         }
     }
 
-    /// Runs `act` on a connection, then updates the stack's totals and ends the connection if it is over.
+    /// Runs `act` on a connection, then updates the stack's totals and ends the connection if it is lost.
     #[inline]
     fn with<R>(&mut self, conn: Conn, act: impl FnOnce(&mut Connection, &mut Context<'_>) -> R) -> Option<R> {
         let connection = self.table.get_mut(conn)?;
@@ -283,8 +287,8 @@ impl Stack {
         Some(result)
     }
 
-    /// Removes a connection that is over from the flow table. Its slot is freed when its `Lost` event is polled, or at
-    /// once without such an event.
+    /// Removes a connection that has ended from the flow table. Its slot is freed when its `Lost` event is polled, or
+    /// at once if the application gets no such event.
     fn end(&mut self, conn: Conn) {
         let Some(connection) = self.table.get(conn) else {
             debug_assert!(false, "the ended connection should be in the table");
@@ -352,8 +356,8 @@ impl Stack {
     }
 }
 
-/// Call it after any change of a connection. Its next segments and its wake-up time are computed once, at the end of
-/// the turn.
+/// Queues a connection after any change. Its next segments and its wake-up time are computed once, at the end of the
+/// turn.
 #[inline]
 fn touch(touched: &mut VecDeque<u32>, connection: &mut Connection) {
     if !core::mem::replace(&mut connection.is_touched, true) {

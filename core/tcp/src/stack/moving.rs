@@ -17,7 +17,7 @@ impl Stack {
         self.table.get(conn)
     }
 
-    /// Removes an exported connection; its later segments are dropped silently.
+    /// Removes an exported connection. Its segments that still arrive here are dropped silently.
     pub(crate) fn remove_exported(&mut self, now: Time, conn: Conn) {
         self.now = self.now.max(now);
         let Some(connection) = self.table.get(conn) else {
@@ -33,7 +33,6 @@ impl Stack {
         self.counters.exported += 1;
     }
 
-    /// Adds an imported connection.
     pub(crate) fn add_imported(
         &mut self,
         now: Time,
@@ -56,7 +55,7 @@ impl Stack {
             return Err(ImportError::Present);
         }
         if let Some(half_open) = existing {
-            // A half-open connection is removed for the imported one: its SYN may be forged.
+            // The SYN of the half-open connection may be forged, so the imported connection replaces it.
             self.half_open -= 1;
             self.wheel.disarm(half_open.slot);
             self.free(half_open);
@@ -77,7 +76,8 @@ impl Stack {
         Ok(conn)
     }
 
-    /// Remembers an aborted connection at an imported address, for which unknown segments are otherwise ignored.
+    /// Remembers an aborted connection at an imported address, so that its later segments are answered by resets. Other
+    /// unknown segments to such an address are ignored.
     pub(super) fn remember_aborted(&mut self, flow: Flow) {
         if !self.is_local(flow.local().ip()) {
             let expiry = self.now + self.settings.time_wait;

@@ -14,13 +14,14 @@ use crate::neighbour::Neighbours;
 use crate::settings::{Resolver, Settings};
 
 impl Stack {
-    /// The length of the longest frame in bytes, which [`poll_transmit`](Self::poll_transmit) needs as its buffer.
+    /// Length of the longest frame in bytes: [`poll_transmit`](Self::poll_transmit) needs a buffer of this size.
     pub fn frame_bytes_max(&self) -> usize {
         ethernet::HEADER_BYTES + usize::from(self.settings.mtu)
     }
 
-    /// Writes the next frame into `slot` and returns its length. Call it at the end of each turn, up to `None`.
-    /// `slot` must hold [`frame_bytes_max`](Self::frame_bytes_max) bytes; into a shorter one nothing is written.
+    /// Writes the next frame into `slot` and returns its length. Call it at the end of each turn until it returns
+    /// `None`. `slot` must hold [`frame_bytes_max`](Self::frame_bytes_max) bytes; into a shorter one nothing is
+    /// written.
     #[must_use]
     pub fn poll_transmit(&mut self, now: Time, slot: &mut [u8]) -> Option<usize> {
         self.now = self.now.max(now);
@@ -79,12 +80,12 @@ impl Stack {
 
     fn next_arp_request(&mut self, slot: &mut [u8]) -> Option<usize> {
         if self.settings.resolver == Resolver::Driver {
-            return None; // `poll_next_hop_request` has it
+            return None; // the driver resolves next hops: see `poll_next_hop_request`
         }
         let IpAddr::V4(ip) = self.neighbours.poll_request(self.now)? else {
             debug_assert!(
                 false,
-                "only IPv4 addresses should be resolved by ARP: `Settings::next_hop` has no others"
+                "only IPv4 addresses should be resolved by ARP: `Settings::next_hop` returns no others"
             );
             return None;
         };
@@ -141,7 +142,6 @@ impl Stack {
     }
 }
 
-/// The Ethernet address of the next hop to `target`.
 fn resolve(now: Time, settings: &Settings, neighbours: &mut Neighbours, target: IpAddr) -> Option<Mac> {
     neighbours.lookup(now, settings.next_hop(target)?)
 }

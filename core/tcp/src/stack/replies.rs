@@ -10,10 +10,9 @@ use spillway_wire::packet::tcp;
 use crate::counters::Counters;
 use crate::flow::Flow;
 
-/// Maximum number of waiting replies. More arise only from an excess of frames, and peers recover from a lost one.
+/// Maximum number of waiting replies. Only a flood of frames causes more; peers recover from the loss of a reply.
 const WAITING_MAX: usize = 1024;
 
-/// A reply to be sent.
 #[derive(Clone, Debug)]
 pub(super) enum Reply {
     /// A segment without payload.

@@ -16,18 +16,17 @@ use crate::isn::Key;
 #[derive(Debug)]
 pub(super) struct Table {
     slots: Slots<Box<Connection>>,
-    /// Slots by flow. The flow itself is only in its connection, which is needed next in any case: addresses of IPv6 would
-    /// make the table four times as large.
+    /// Slots by flow. The flow itself is stored only in its connection, which is accessed next in any case: with flows,
+    /// whose addresses may be IPv6, the table would be four times as large.
     flows: HashTable<Place>,
     hasher: Keyed,
-    /// Slot of the last segment's connection, if its flow is in `flows`: consecutive segments often belong to one flow (packet
-    /// trains, Jain and Routhier 1986).
+    /// Slot of the last segment's connection, if its flow is in `flows`: consecutive segments often belong to one flow
+    /// (packet trains, Jain and Routhier 1986).
     last: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    /// Hash of the flow.
     hash: u64,
     slot: u32,
 }
@@ -46,7 +45,7 @@ impl Table {
         self.slots.len()
     }
 
-    /// The id of the next connection, if there is room for one.
+    /// The id that the next added connection gets; `None` if the table is full.
     pub(super) fn next(&self) -> Option<Conn> {
         self.slots.next_key().map(Conn::from)
     }
@@ -62,7 +61,6 @@ impl Table {
         self.flows.insert_unique(place.hash, place, |place| place.hash);
     }
 
-    /// The slot of a flow's connection.
     #[inline]
     fn slot_of(&self, flow: &Flow) -> Option<u32> {
         let hash = self.hasher.hash_one(flow);
@@ -72,7 +70,7 @@ impl Table {
         self.flows.find(hash, is_same).map(|place| place.slot)
     }
 
-    /// Sets the maximum number of connections. Present ones beyond it stay.
+    /// Sets the maximum number of connections. Connections beyond it stay.
     pub(super) fn set_max(&mut self, connections_max: u32) {
         self.slots.set_max(connections_max as usize);
     }

@@ -1,5 +1,5 @@
-//! Connections in TIME-WAIT, remembered so that a repeated FIN is answered (RFC 9293 §3.6.1); also connections that
-//! were exported, or were imported and then aborted.
+//! Connections in TIME-WAIT, remembered so that a retransmitted FIN is answered (RFC 9293 §3.6.1). Also connections
+//! that were exported, or that were imported and then aborted.
 
 use alloc::collections::VecDeque;
 
@@ -15,17 +15,17 @@ use crate::isn::Key;
 /// The state kept of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum TimeWait {
-    /// The connection has closed.
     Closed {
-        /// The answer to its segments.
+        /// The answer to segments of the connection.
         acknowledgement: tcp::Header,
         /// TS.Recent, if timestamps were negotiated.
         ts_recent: Option<u32>,
     },
-    /// The connection was imported under another address than the stack's own, and aborted: resets answer its segments.
+    /// The connection was imported under another address than the stack's own, and aborted: its segments are answered
+    /// by resets.
     Aborted,
-    /// The connection was exported: segments that arrive here are late, and an answer would end it on its new stack. A
-    /// newer SYN is not late: the connection has ended on the new stack, too.
+    /// The connection was exported: segments that arrive here are late, and an answer would end the connection on its
+    /// new stack. A newer SYN is not late: it shows that the connection has ended on the new stack as well.
     Moved {
         /// The acknowledgement at the time of the export, for comparison with later segments.
         acknowledgement: tcp::Header,
@@ -37,11 +37,11 @@ pub(super) enum TimeWait {
 /// The answer to a segment of a remembered connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Answer {
-    /// None: the segment is dropped for this reason.
+    /// No answer: the segment is dropped for this reason.
     Drop(Dropped),
     Reset,
     Acknowledge(tcp::Header),
-    /// A new connection is opened (RFC 6191), with sequence numbers after `last`. The old one was removed.
+    /// The segment may open a new connection (RFC 6191), whose sequence numbers begin after `last`.
     Open {
         last: u32,
     },
@@ -58,8 +58,9 @@ struct Entry {
 #[derive(Debug)]
 pub(super) struct TimeWaits {
     entries: HashMap<Flow, Entry, Keyed>,
-    /// One place per entry in order of expiry, because all wait equally long; the entries of some places were removed.
-    /// Not `spillway_parts::TimerQueue`: this queue's length has a fixed bound, at which the oldest entry is forgotten.
+    /// Expiry and flow of each entry, sorted by expiry, because all entries wait equally long. Some places are left
+    /// over from entries that were removed. Not `spillway_parts::TimerQueue`: this queue's length has a fixed bound, at
+    /// which the oldest entry is removed.
     order: VecDeque<(Time, Flow)>,
     entries_max: usize,
 }
@@ -70,7 +71,7 @@ impl TimeWaits {
         TimeWaits { entries, order: VecDeque::new(), entries_max }
     }
 
-    /// Remembers a connection; returns whether an older one was forgotten before its expiry.
+    /// Remembers a connection. Returns whether an older one was removed before its expiry.
     pub(super) fn add(&mut self, flow: Flow, expiry: Time, entry: TimeWait) -> bool {
         let mut is_forgotten = false;
         if let Some(old) = self.entries.get_mut(&flow).filter(|old| old.queued == expiry) {
@@ -91,7 +92,8 @@ impl TimeWaits {
         is_forgotten
     }
 
-    /// Removes the entry of a place in `order`, unless the entry has moved to another place. Returns whether it did.
+    /// Removes the entry of a place in `order`, unless the entry has moved to another place. Returns whether an entry
+    /// was removed.
     fn remove_queued(&mut self, flow: Flow, queued: Time) -> bool {
         let is_queued_there = self.entries.get(&flow).is_some_and(|entry| entry.queued == queued);
         is_queued_there && self.entries.remove(&flow).is_some()
@@ -120,7 +122,7 @@ impl TimeWaits {
         while let Some((at, flow)) = self.order.front().copied().filter(|(at, _)| *at <= now) {
             self.order.pop_front();
             match self.entries.get_mut(&flow).filter(|entry| entry.queued == at && entry.until > now) {
-                // A repeated FIN has restarted the wait: the entry moves to the end, and may be removed slightly late.
+                // A retransmitted FIN has restarted the wait: the entry moves to the end, and may be removed late.
                 Some(entry) => {
                     entry.queued = entry.until;
                     self.order.push_back((entry.until, flow));
@@ -130,9 +132,9 @@ impl TimeWaits {
         }
     }
 
-    /// Handles a segment of a remembered connection. `is_listening`: a SYN may open a new one; its listener then
-    /// [forgets](Self::forget) this one, if it has room for the new one. Resets do not shorten
-    /// the wait (RFC 1337); a repeated FIN extends it to `expiry` (RFC 9293 §3.10.7.4, eighth).
+    /// Handles a segment of a remembered connection. `is_listening`: a SYN may open a new connection; the listener
+    /// [removes](Self::forget) this entry once it has room for the new connection. Resets do not shorten the wait (RFC
+    /// 1337); a retransmitted FIN extends the wait to `expiry` (RFC 9293 §3.10.7.4, eighth).
     pub(super) fn handle(
         &mut self,
         flow: &Flow,
@@ -189,7 +191,7 @@ mod tests {
         time_waits.add(flow(1), Time(1_000), TimeWait::Aborted);
         for moves in 0..100 {
             let moved = TimeWait::Moved { acknowledgement: tcp::Header::default(), ts_recent: None };
-            time_waits.add(flow(2), Time(2_000 + moves / 2), moved); // two have the same expiry
+            time_waits.add(flow(2), Time(2_000 + moves / 2), moved); // two moves in succession have the same expiry
             assert!(time_waits.order.len() <= 8);
             assert!(time_waits.contains(&flow(1)), "after {moves} moves");
             if moves % 3 > 0 {

@@ -14,9 +14,9 @@ use crate::isn::{Key, Purpose};
 pub(super) struct UsedCookies {
     key: Key,
     cookies_max: usize,
-    /// The counter of cookies that are made in this period.
+    /// [`cookies::Cookies::counter`] in the present period.
     counter: u64,
-    /// Cookies accepted in this period, and in the one before. Older cookies are no longer valid.
+    /// Cookies accepted in the present period, and in the one before. Older cookies are no longer valid.
     present: Used,
     previous: Used,
 }
@@ -40,7 +40,7 @@ impl UsedCookies {
         UsedCookies { key, cookies_max, counter: 0, present: Used::new(key), previous: Used::new(key) }
     }
 
-    /// Sets the present period, and forgets expired entries. Call it before any other method.
+    /// Sets the present period, and removes expired entries. Call it before any other method.
     pub(super) fn advance_to(&mut self, counter: u64) {
         if counter == self.counter {
             return;

@@ -17,17 +17,17 @@ impl Stack {
         self.table.get(conn).map(|connection| connection.flow.local())
     }
 
-    /// The value of the timestamp clock for this peer at time zero.
+    /// The value of the timestamp clock for this peer at [`Time::ZERO`].
     pub(super) fn timestamp_offset(&self, flow: Flow) -> u32 {
         let hashed = self.isn.timestamp_offset(flow.local().ip(), flow.peer().ip());
         hashed.wrapping_add(self.isn.milliseconds(Time::ZERO))
     }
 
-    /// A flow from this address to a peer, with a free local port. The search begins at an unpredictable port (RFC 6056
-    /// §3.3.3).
+    /// A flow from the stack's own address to a peer, with a free local port. The search begins at an unpredictable
+    /// port (RFC 6056 §3.3.3).
     fn free_flow(&mut self, own: IpAddr, peer: SocketAddr) -> Option<Flow> {
         let (first, last) = (*self.settings.ports.start(), *self.settings.ports.end());
-        let ports = u32::from(last - first) + 1; // `Settings::check` has seen that the range is not empty
+        let ports = u32::from(last - first) + 1; // `Settings::check` rejects an empty range
         let offset = self.isn.port_offset(own, peer);
         for _ in 0..ports {
             self.next_port = self.next_port.wrapping_add(1);
@@ -167,7 +167,7 @@ impl Transport for Stack {
         self.wheel.disarm(conn.slot);
         self.free(conn);
         if is_alive {
-            self.remember_aborted(flow); // one that is over may be in TIME-WAIT, which answers its peer
+            self.remember_aborted(flow); // a connection that has ended may be in TIME-WAIT, which answers its peer
         }
     }
 }

@@ -16,13 +16,13 @@ pub fn settings(host: u8) -> Settings {
     settings_at(host, Ipv4Addr::new(10, 0, 0, host).into(), 24)
 }
 
-/// The same with IPv6 addresses; the harness resolves next hops.
+/// Settings with IPv6 addresses; [`Pair`] resolves next hops.
 #[allow(dead_code, reason = "not every test program has tests over IPv6")]
 pub fn settings_ipv6(host: u8) -> Settings {
     Settings { resolver: Resolver::Driver, ..settings_at(host, listener_ipv6(host).ip(), 64) }
 }
 
-/// The listener's address over IPv6, if this is host 1.
+/// The IPv6 address of a host, and the port at which host 1 listens.
 pub fn listener_ipv6(host: u8) -> SocketAddr {
     (Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, host.into()), PORT).into()
 }
@@ -50,7 +50,7 @@ pub type Filter = Box<dyn FnMut(usize, &[u8]) -> bool>;
 /// Alters frames on their way.
 pub type Rewrite = Box<dyn FnMut(usize, &mut [u8])>;
 
-/// Frames take a fixed time and arrive in order, unless the filter drops them.
+/// Two hosts and the cable. Frames take a fixed time and arrive in order, unless the filter drops them.
 pub struct Pair<A> {
     pub hosts: [Host<A>; 2],
     pub now: Time,
@@ -71,7 +71,7 @@ impl<A: Application> Pair<A> {
         Pair { hosts, now: Time::ZERO, delay: Duration::from_micros(25), filter, rewrite: None }
     }
 
-    /// Runs `act` on a host between two turns, then the end of a turn.
+    /// Runs `act` on a host between two turns, and then ends a turn of that host.
     pub fn command<R>(&mut self, host: usize, act: impl FnOnce(Time, &mut A, &mut Stack) -> R) -> R {
         let node = &mut self.hosts[host];
         let result = act(self.now, &mut node.application, &mut node.stack);

@@ -61,7 +61,7 @@ pub struct Probe {
     pub seen: Vec<(Conn, Seen)>,
     /// Bytes granted within `Opened`; initially 0.
     pub grant_on_open: u32,
-    /// Whether delivered bytes are granted again.
+    /// Whether the probe grants as many bytes as each `Data` event has delivered.
     pub regrant: bool,
     /// Result of `poll_timeout`. `handle_timeout` clears it.
     pub timeout: Option<Time>,
@@ -93,7 +93,7 @@ impl Probe {
         out.grant(conn, bytes);
     }
 
-    /// Aborts, and expects no further event (promise 6).
+    /// Aborts a connection, and fails at any later event of it (promise 6).
     pub fn abort(&mut self, conn: Conn, out: &mut dyn Transport) {
         self.streams.entry(conn).or_default().aborted = true;
         out.abort(conn);
@@ -150,7 +150,7 @@ impl Probe {
                 Seen::Opened { peer, listener }
             }
             Event::Data { end, bytes } => {
-                assert!(!bytes.is_empty(), "empty Data, {conn:?}");
+                assert!(!bytes.is_empty(), "Data must not be empty, {conn:?}");
                 assert!(!stream.finished, "promise 3: Data after Finished, {conn:?}");
                 let start = stream.received;
                 stream.received += bytes.len() as u64;
@@ -161,13 +161,16 @@ impl Probe {
                 Seen::Data { end }
             }
             Event::Acknowledged { through } => {
-                assert!(through >= stream.acknowledged, "Acknowledged went back, {conn:?}");
+                assert!(
+                    through >= stream.acknowledged,
+                    "the offset of Acknowledged must not decrease, {conn:?}"
+                );
                 stream.acknowledged = through;
                 Seen::Acknowledged { through }
             }
             Event::Room => Seen::Room,
             Event::Finished => {
-                assert!(!stream.finished, "Finished twice, {conn:?}");
+                assert!(!stream.finished, "promise 3: Finished twice, {conn:?}");
                 stream.finished = true;
                 Seen::Finished
             }

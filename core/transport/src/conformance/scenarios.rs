@@ -64,11 +64,11 @@ fn p2_no_more_is_delivered_than_granted(rig: &mut dyn Rig) {
             probe.grant(target, 7, out);
         });
         rig.wait("22 bytes", to, |probe| probe.received(target) == 22);
-        // A grant before the bytes arrive, in several pieces.
+        // This grant is made before its bytes are sent. They arrive in several pieces.
         rig.on(to, |probe, out| probe.grant(target, 100_000, out));
         rig.wait("the first part", to, |probe| probe.received(target) == 1000);
         send_all(rig, from, source, 1000, 100_000);
-        rig.wait("all that was granted", to, |probe| probe.received(target) == 100_022);
+        rig.wait("all granted bytes", to, |probe| probe.received(target) == 100_022);
         rig.settle();
         assert_eq!(rig.on(to, |probe, _| probe.received(target)), 100_022);
     }
@@ -84,7 +84,7 @@ fn p2_a_grant_within_an_event_takes_effect(rig: &mut dyn Rig) {
     rig.wait("all bytes, 777 at a time", Accepting, |probe| probe.received(accepting) == 50_000);
 }
 
-/// Promise 3: `Finished` without bytes before it reaches a side that has granted nothing.
+/// Promise 3: the end of a stream without bytes is reported to a side that has granted nothing.
 fn p3_finished_needs_no_grant(rig: &mut dyn Rig) {
     let (connecting, accepting) = connected(rig);
     rig.on(Connecting, |_, out| out.finish(connecting));
@@ -150,7 +150,7 @@ fn p4_send_takes_as_many_bytes_as_fit(rig: &mut dyn Rig) {
     }
     rig.settle();
     let room_events = |probe: &Probe| probe.of(connecting).iter().filter(|seen| **seen == Seen::Room).count();
-    // The host may have taken more bytes meanwhile: fill the buffers until there is no more `Room`.
+    // The host may have taken bytes during `settle`: send until no further `Room` arrives.
     loop {
         let before = rig.on(Connecting, |probe, _| room_events(probe));
         sent += rig.on(Connecting, |_, out| out.send(connecting, &stream(sent, piece_bytes * 10))) as u64;
@@ -366,7 +366,7 @@ fn p8_turns_end_and_timeouts_fire(rig: &mut dyn Rig) {
     rig.wait("the data", Accepting, |probe| probe.received(accepting) == 100_000);
 }
 
-/// Promise 9: this scenario calls every method within events; the probe panics if one calls back.
+/// Promise 9: methods are called within events; the probe panics if one calls back into the application.
 fn p9_methods_do_not_call_back(rig: &mut dyn Rig) {
     let refusing = rig.nobody();
     rig.on(Accepting, |probe, _| {

@@ -59,8 +59,8 @@ impl Header {
         Ok((header, header_bytes, payload))
     }
 
-    /// Parses a packet that an ICMP message quotes. Returns the header and the quoted part of the payload. Routers quote
-    /// headers that they have partly modified, so the checksum is not verified.
+    /// Parses a packet that an ICMP message quotes. Returns the header and the quoted part of the payload. Routers
+    /// quote headers that they have partly modified, so the checksum is not verified.
     pub fn parse_quoted(packet: &[u8]) -> Result<(Header, &[u8]), PacketError> {
         let (header, header_bytes) = Header::parse_fixed_part(packet)?;
         let rest = packet.get(header_bytes..).ok_or(PacketError::Truncated(Layer::Ipv4))?;
@@ -101,7 +101,8 @@ impl Header {
         Ok((header, header_bytes))
     }
 
-    /// Emits the header with its checksum. The total length saturates above 65,515 payload bytes, which no packet can have.
+    /// Emits the header with its checksum. The total length saturates above 65,515 payload bytes, which no packet can
+    /// have.
     #[inline]
     pub fn emit(&self, out: &mut [u8; HEADER_BYTES]) {
         let [t0, t1] = self.payload_bytes.saturating_add(HEADER_BYTES_U16).to_be_bytes();
@@ -161,7 +162,7 @@ mod tests {
             payload_bytes: 95,
         };
         assert_eq!((header, header_bytes), (expected, 20));
-        assert_eq!(payload, [0xab; 95], "padding is not payload");
+        assert_eq!(payload, [0xab; 95], "the payload should not include the padding");
         let mut out = [0xee; 20];
         header.emit(&mut out);
         assert_eq!(out, HEAD);

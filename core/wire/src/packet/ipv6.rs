@@ -49,7 +49,8 @@ pub struct Header {
 }
 
 impl Header {
-    /// Parses a packet. Returns the header, its length in bytes with extension headers, and the payload without padding.
+    /// Parses a packet. Returns the header, its length in bytes with extension headers, and the payload without
+    /// padding.
     pub fn parse(packet: &[u8]) -> Result<(Header, usize, &[u8]), PacketError> {
         let (mut header, rest) = Header::parse_fixed_part(packet)?;
         let mut payload =
@@ -82,8 +83,8 @@ impl Header {
         Ok((header, HEADER_BYTES + extended_bytes - payload.len(), payload))
     }
 
-    /// Parses a packet that an ICMP message quotes. Returns the header and the quoted part of its payload. Extension headers
-    /// are not skipped: `protocol` is the number of the first one, if any.
+    /// Parses a packet that an ICMP message quotes. Returns the header and the quoted part of its payload. Extension
+    /// headers are not skipped: `protocol` is the number of the first one, if any.
     pub fn parse_quoted(packet: &[u8]) -> Result<(Header, &[u8]), PacketError> {
         let (header, rest) = Header::parse_fixed_part(packet)?;
         Ok((header, &rest[..rest.len().min(usize::from(header.payload_bytes))]))
@@ -126,8 +127,8 @@ impl Header {
     }
 }
 
-/// Splits an extension header from the bytes after it. Returns the number of the next header, the contents after the two
-/// bytes that each extension header begins with (at least six), and the bytes after the extension header.
+/// Splits an extension header from the bytes after it. Returns the number of the next header, the contents after the
+/// two bytes that each extension header begins with (at least six), and the bytes after the extension header.
 fn split_extension(bytes: &[u8]) -> Result<(u8, &[u8], &[u8]), PacketError> {
     let truncated = PacketError::Truncated(Layer::Ipv6);
     let [next, length_in_eights, ..] = *bytes else { return Err(truncated) };
@@ -136,8 +137,8 @@ fn split_extension(bytes: &[u8]) -> Result<(u8, &[u8], &[u8]), PacketError> {
     Ok((next, &extension[2..], after))
 }
 
-/// Skips a routing header of any type if no segments are left. Otherwise this host would have to forward the packet, or to
-/// discard it (RFC 8200 §4.4, RFC 5095 §3). Returns the number of the next header, and the bytes after this one.
+/// Skips a routing header of any type if no segments are left. Otherwise this host would have to forward the packet, or
+/// to discard it (RFC 8200 §4.4, RFC 5095 §3). Returns the number of the next header, and the bytes after this one.
 fn skip_route(bytes: &[u8]) -> Result<(u8, &[u8]), PacketError> {
     match split_extension(bytes)? {
         (next, [_, 0, ..], after) => Ok((next, after)),

@@ -75,8 +75,8 @@ impl Header {
         Ok((header, datagram, u16::from_be_bytes([c0, c1])))
     }
 
-    /// Emits the header before the payload, which `out` already holds. `pseudo` is the pseudo-header's sum for the whole
-    /// datagram. Returns the datagram's length.
+    /// Emits the header before the payload, which `out` already holds. `pseudo` is the pseudo-header's sum for the
+    /// whole datagram. Returns the datagram's length.
     ///
     /// # Panics
     /// If `out` is shorter than header and payload.

@@ -7,7 +7,7 @@ use super::StateError;
 use crate::address;
 use crate::cursor::Cursor;
 
-/// Maximum bytes of one queue. Send buffers are smaller unless a single chunk exceeds their limit.
+/// Maximum bytes of one queue. A send buffer is smaller, unless a single chunk exceeds the buffer's limit.
 pub const QUEUE_BYTES_MAX: usize = 64 << 20;
 /// Maximum number of out-of-order pieces. One range may be exported as two pieces.
 pub const RANGES_MAX: usize = 256;

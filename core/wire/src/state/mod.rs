@@ -1,10 +1,12 @@
-//! The state of a live TCP connection that moves to another host.
+//! The state of a live TCP connection that migrates to another host.
 //!
-//! One format serves the user-level stack and the kernel's, which does not export [`ConnectionState::recovery`]. The
-//! importing stack must check the fields of a state against each other and against its own limits.
+//! One format serves the user-level TCP stack and the kernel's stack; the kernel does not export
+//! [`ConnectionState::recovery`]. The importing stack must check the fields of a state against each other and against
+//! its own limits.
 //!
-//! Sequence numbers count from the SYN, which is 0, and do not wrap; the first byte is 1. Add the initial sequence number
-//! for those on the wire. Times are relative because clocks differ.
+//! Sequence numbers count from the SYN, which has number 0, and do not wrap; the first byte of data has number 1. The
+//! sequence number in a segment is this number plus the initial sequence number, modulo 2^32. Times are relative to the
+//! export, because the clocks of two hosts differ.
 //!
 //! | | bytes |
 //! |---|---|
@@ -50,9 +52,9 @@ pub enum Stage {
 /// The state of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionState {
-    /// Address of the end that moves.
+    /// Address of the end that migrates.
     pub local: SocketAddr,
-    /// Address of the peer, for which the move is transparent.
+    /// Address of the peer, for which the migration is transparent.
     pub peer: SocketAddr,
     /// The TCP state.
     pub stage: Stage,
@@ -97,7 +99,7 @@ pub struct Stamps {
 pub enum Finish {
     /// The application may send more.
     No,
-    /// The application sends no more: a FIN follows the last byte and is not acknowledged.
+    /// The application sends no more: a FIN follows the last byte, and the peer has not acknowledged the FIN.
     Asked,
     /// The peer has acknowledged the FIN.
     Acknowledged,
@@ -157,8 +159,8 @@ pub struct Receiving {
     pub acknowledged: u64,
     /// An acknowledgement is owed to the peer.
     pub owes: bool,
-    /// Data from `next` on that waits for missing data or for a grant: pieces with their sequence numbers, in the order in
-    /// which their ranges last changed, oldest first.
+    /// Data from `next` on that waits for missing data or for a grant: pieces with their sequence numbers, in the order
+    /// in which their ranges last changed, oldest first.
     pub late: Vec<(u64, Vec<u8>)>,
 }
 
@@ -223,7 +225,7 @@ impl ConnectionState {
         out.extend_from_slice(&checksum.to_be_bytes());
     }
 
-    /// Parses a state as [`emit`](Self::emit) writes it; it must fill `bytes`.
+    /// Parses a state that [`emit`](Self::emit) has written; the state must fill `bytes`.
     ///
     /// # Errors
     /// The bytes are malformed, altered, or of another version.

@@ -1,4 +1,4 @@
-//! The state of loss recovery and congestion control of a connection that moves.
+//! The state of loss recovery and congestion control of a connection that migrates.
 
 use alloc::vec::Vec;
 
@@ -8,7 +8,7 @@ use super::fields::{Reader, Writer};
 /// Maximum number of segments in flight in a state.
 pub const SEGMENTS_MAX: usize = 65_536;
 
-/// The state of recovery of a sender.
+/// The kind of loss recovery that a sender performs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// No recovery.
@@ -85,7 +85,7 @@ pub struct Undo {
     pub from: u64,
     /// End of that range.
     pub to: u64,
-    /// Retransmissions that the peer has not reported as needless.
+    /// Number of retransmissions that the peer has not reported as needless.
     pub open: u32,
     /// Time since the first retransmission was sent, in nanoseconds.
     pub first_age_ns: Option<u64>,
@@ -108,11 +108,11 @@ pub struct Recovery {
     pub rttvar_ns: u64,
     /// The shortest round trip, in nanoseconds.
     pub rtt_min_ns: u64,
-    /// By how many powers of two the timeout is backed off.
+    /// Number of times that the retransmission timeout has been doubled.
     pub backoffs: u32,
-    /// Timeouts since something was last acknowledged.
+    /// Number of timeouts since new bytes were last acknowledged.
     pub timeouts: u32,
-    /// The state of recovery.
+    /// The kind of loss recovery in progress.
     pub phase: Phase,
     /// Sequence number at which the present recovery ends, or the last one ended.
     pub recovery_point: u64,
@@ -122,7 +122,8 @@ pub struct Recovery {
     pub high_rxt: u64,
     /// The recovery has retransmitted the last segment (RescueRxt of RFC 6675).
     pub is_rescued: bool,
-    /// Without SACK: bytes that have left the network according to duplicate acknowledgements, and their number.
+    /// Without SACK: bytes that have left the network according to duplicate acknowledgements, and the number of these
+    /// acknowledgements.
     pub duplicated: (u64, u32),
     /// Number of later segments that must arrive before a missing one counts as lost.
     pub threshold: u32,
@@ -132,13 +133,14 @@ pub struct Recovery {
     pub sent_age_ns: u64,
     /// Time since the last progress of acknowledgements, in nanoseconds.
     pub progress_age_ns: u64,
-    /// Time since the transmission of the segment that was sent last among those that have arrived, in nanoseconds.
+    /// Time since the latest transmission that is known to have been delivered (RACK.xmit_ts of RFC 8985), in
+    /// nanoseconds.
     pub latest_age_ns: u64,
     /// Time until the retransmission timeout, in nanoseconds, if the timer runs.
     pub rto_in_ns: Option<u64>,
     /// Time until a tail loss probe, in nanoseconds, if one is due.
     pub probe_in_ns: Option<u64>,
-    /// An outstanding tail loss probe: its end, and whether it repeated a segment.
+    /// An outstanding tail loss probe: its end, and whether it retransmitted a segment.
     pub probe: Option<(u64, bool)>,
     /// The state to restore if the recovery is spurious.
     pub undo: Option<Undo>,

@@ -3,11 +3,9 @@
 
 use std::collections::BTreeMap;
 
-/// Vectors by name.
 pub struct Vectors(BTreeMap<&'static str, Vec<u8>>);
 
 impl Vectors {
-    /// Parses the text of a vector file.
     pub fn read(text: &'static str) -> Vectors {
         let mut vectors = BTreeMap::new();
         let mut name = None;
@@ -33,7 +31,6 @@ impl Vectors {
         Vectors(vectors)
     }
 
-    /// The bytes of a vector.
     pub fn bytes(&self, name: &str) -> &[u8] {
         self.0.get(name).unwrap_or_else(|| panic!("vector {name:?} is missing"))
     }
@@ -43,7 +40,6 @@ impl Vectors {
         self.bytes(name).try_into().unwrap_or_else(|_| panic!("vector {name:?} should have {N} bytes"))
     }
 
-    /// All vectors with their names.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &[u8])> {
         self.0.iter().map(|(name, bytes)| (*name, bytes.as_slice()))
     }

@@ -6,8 +6,8 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 
 use spillway_server::ClientId;
 
-/// Numbers of clients. A number consists of a generation and a slot, so that it is not reused for a long time. 0 is never
-/// used.
+/// Numbers of clients. A number consists of a generation and a slot, so that it is reused only after 2^32 - 1 clients
+/// in the same slot. 0 is never used.
 #[derive(Default)]
 pub(super) struct Clients {
     slots: Vec<Slot>,
@@ -39,7 +39,8 @@ pub(super) struct Context(pub(super) *mut c_void);
 unsafe impl Send for Context {}
 
 impl Clients {
-    /// A number for a new client. The bounded tables of links and sessions bound `slots`. `None` when no slot is left.
+    /// Adds a client, and returns its number. The bounded tables of links and sessions bound `slots`. `None` when no
+    /// slot is left.
     pub(super) fn add(&mut self, client: ClientId) -> Option<u64> {
         let slot = match self.free.pop() {
             Some(slot) => {
@@ -64,7 +65,6 @@ impl Clients {
         Some((number, self.slot(number)?.context.0))
     }
 
-    /// The client with this number.
     pub(super) fn client(&self, number: u64) -> Option<ClientId> {
         self.slot(number)?.client
     }
@@ -84,7 +84,6 @@ impl Clients {
         self.slot(number).is_some_and(|slot| slot.is_accepted)
     }
 
-    /// Counts `length` received bytes.
     pub(super) fn received(&mut self, number: u64, length: usize) {
         if let Some(slot) = self.slot_mut(number) {
             slot.unconsumed += length;
@@ -129,7 +128,6 @@ fn index(number: u64) -> Option<usize> {
     usize::try_from(number & u64::from(u32::MAX)).ok()
 }
 
-/// Makes a [`Mixer`] from a seed.
 struct Seeded(u64);
 
 impl Default for Seeded {
@@ -201,6 +199,10 @@ mod tests {
         buckets.sort_unstable();
         buckets.dedup();
         // A random function reaches 63 % of the buckets on average.
-        assert!(buckets.len() > 38_000, "{} of 65,536 buckets", buckets.len());
+        assert!(
+            buckets.len() > 38_000,
+            "about 41,000 of 65,536 buckets should be used, not {}",
+            buckets.len()
+        );
     }
 }

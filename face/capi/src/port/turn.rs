@@ -37,7 +37,6 @@ pub(crate) struct Port {
     begin: usize,
     end: usize,
     buffer: Box<[u8]>,
-    /// The last event's text.
     text: Text,
     /// A flush is due: the C program has used a client, or a turn has begun.
     pub(super) is_touched: bool,
@@ -90,7 +89,7 @@ impl Port {
         Ok(())
     }
 
-    /// The next event of this turn, for which this receives from ready links; `None` when no event is left.
+    /// The next event of this turn. Receives from ready links until there is one; `None` when no event is left.
     pub(super) fn decompose(&mut self) -> Option<spw_event> {
         loop {
             // First events from received bytes, then those of `poll_event`.
@@ -175,8 +174,8 @@ fn convert(links: &mut Links, clients: &mut Clients, text: &mut Text, event: Eve
             spw_event { context, ..spw_event::of(K::SPW_CAN_COMPOSE, number) }
         }
         Event::Closed { client, reason } => {
-            // `Closed` must be answered by `close`. The number becomes invalid here, so the C program cannot call
-            // `close`.
+            // `Closed` must be answered by `close`. The C program cannot do that, because the number becomes invalid
+            // here.
             links.close(client, reason);
             let (number, context) = number_of(clients, client)?;
             clients.remove(number);

@@ -22,12 +22,10 @@ use crate::waiting::wait_for;
 /// Timeout of [`open`]. The first move of a session is normally known within [`spillway_client::LOAD_QUERY_TIMEOUT`].
 const OPEN_WITHIN: Duration = Duration::from_secs(2);
 
-/// The fault of [`open`] after [`OPEN_WITHIN`].
 fn open_timed_out() -> Fault {
-    Fault::again("the helpers were asked, and no session could be opened in time")
+    Fault::again("no helper was chosen within 2 s of the load queries: try again")
 }
 
-/// A relief and its sessions.
 pub(crate) struct ReliefState {
     pub(super) relief: Relief,
     /// The routes, with their numbers in C.
@@ -35,7 +33,7 @@ pub(crate) struct ReliefState {
     sessions: HashMap<Member, Weak<Mutex<SessionState>>>,
     /// Orders that were not carried out yet: at most two for each member.
     moves: VecDeque<Move>,
-    /// C has freed the relief: its sessions continue without it.
+    /// The C program has freed the relief: its sessions continue without it.
     is_over: bool,
 }
 
@@ -83,7 +81,7 @@ impl ReliefState {
         Ok(ReliefState { relief, routes, sessions: HashMap::new(), moves: VecDeque::new(), is_over: false })
     }
 
-    /// Calls the relief, and collects the moves that it orders.
+    /// Runs `body` with the relief, and collects the moves that the relief orders.
     pub(super) fn change(&mut self, body: impl FnOnce(&mut Relief, Instant)) {
         if self.is_over {
             return;
@@ -190,7 +188,6 @@ fn first_move(state: &mut ReliefState, member: Member) -> Result<Move, Fault> {
     }
 }
 
-/// A session's membership in its relief.
 #[derive(Clone)]
 pub(crate) struct Membership {
     shared: Arc<Mutex<ReliefState>>,

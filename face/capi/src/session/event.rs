@@ -8,11 +8,11 @@ use std::ffi::c_char;
 pub enum spw_session_event_kind {
     /// A route carries the session: the first one, or another one than before.
     SPW_SESSION_MOVED = 1,
-    /// A route does not carry the session any more, or the attempt at it failed; `why` is the cause. Another is tried.
+    /// A route does not carry the session any more, or could not be used; `why` is the cause. Another route is tried.
     SPW_SESSION_CARRIER_LOST = 2,
     /// The server's application accepted the session.
     SPW_SESSION_ACCEPTED = 3,
-    /// There is room again, after `spw_send` took less than all bytes.
+    /// An earlier `spw_send` accepted only a part of its bytes. Now there is room again.
     SPW_SESSION_ROOM = 4,
 }
 

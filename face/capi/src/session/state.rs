@@ -86,7 +86,6 @@ impl SessionState {
         Ok(())
     }
 
-    /// The number of the route with this address.
     pub(super) fn route(&self, address: SocketAddr) -> u32 {
         match &self.relief {
             None => self.routes.route(address),

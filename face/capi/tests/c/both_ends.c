@@ -1,4 +1,5 @@
-/* Client and server in one program and one thread, with a helper between them: calls that the examples do not make.
+/* Client and server in one program and one thread, with a helper between them. Makes the calls that the examples do not
+ * make.
  *
  * Prints the address of its link port; reads the address of a helper's link port from standard input. */
 #define _POSIX_C_SOURCE 200809L
@@ -56,7 +57,7 @@ static void serve(void) {
     EXPECT(SPW_OK, spw_flush(port));
 }
 
-/* A turn of client and server, which waits until either has something to do. */
+/* A turn of client and server. Waits until either has something to do, at most 100 ms. */
 static void turn(void) {
     spw_session_event event;
     int of_session = spw_next_timeout_ms(session), of_port = spw_port_next_timeout_ms(port);
@@ -107,7 +108,7 @@ static void open_both(void) {
 }
 
 /* The server sends the session to the helper and back; then the client moves it. */
-static void go_to_and_fro(void) {
+static void move_to_the_helper_and_back(void) {
     spw_info info;
     EXPECT(1, spw_port_relief(port, SPW_OVERRIDE_ON, 1));
     UNTIL(is_carried_by(0));
@@ -123,8 +124,8 @@ static void go_to_and_fro(void) {
     EXPECT(1, strncmp(info.address, "127.0.0.1:", 10) == 0);
 }
 
-/* Back-pressure in both directions, and the ROOM events after it. */
-static void push_back(void) {
+/* Back-pressure in both directions, and the events that report room afterwards. */
+static void fill_all_buffers(void) {
     static unsigned char bytes[64 * 1024], received[64 * 1024];
     size_t sent = 0, composed = 0, arrived = 0;
     while (sent < MUCH || composed < MUCH || arrived < MUCH || at_server < MUCH) {
@@ -163,7 +164,7 @@ static void push_back(void) {
 }
 
 /* The server ends, and a new one at the same address does not know the session. */
-static void lose_the_server(void) {
+static void restart_the_server(void) {
     uint64_t acknowledged = 0, written = 0;
     char byte;
     spw_port_free(port);
@@ -190,9 +191,9 @@ int main(int count, char **arguments) {
     EXPECT(SPW_OK, spw_port_settings_key_file(port_settings, SPW_CLIENT, arguments[2]));
     EXPECT(SPW_OK, spw_settings_key_file(settings, arguments[2]));
     open_both();
-    go_to_and_fro();
-    push_back();
-    lose_the_server();
+    move_to_the_helper_and_back();
+    fill_all_buffers();
+    restart_the_server();
     spw_free(session);
     spw_port_free(port);
     spw_settings_free(settings);

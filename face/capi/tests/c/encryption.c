@@ -1,4 +1,4 @@
-/* Client and server require encryption, and their peers do not encrypt: both learn why there is no link.
+/* Client and server require encryption, and their peers do not encrypt: both report why there is no link.
  * Arguments: the clients' key file, and the link port of a server that does not encrypt. */
 #define _POSIX_C_SOURCE 200809L
 #include <poll.h>

@@ -283,20 +283,20 @@ static void two_threads(void) {
     spw_session *session;
     pthread_t thread;
     char address[SPW_ADDRESS_BYTES];
-    int told = 0;
+    int is_refused = 0;
     EXPECT(SPW_OK, spw_listen(port_settings, "127.0.0.1:0", &port));
     EXPECT(SPW_OK, spw_port_address(port, address, sizeof address));
     EXPECT(SPW_OK, spw_settings_server(settings, address));
     EXPECT(SPW_OK, spw_connect(settings, &session));
-    for (int tries = 0; tries < 20 && !told; tries++) {
+    for (int tries = 0; tries < 20 && !is_refused; tries++) {
         EXPECT(0, pthread_create(&thread, NULL, wait_long, session));
-        for (int turns = 0; turns < 100 && !told; turns++) {
+        for (int turns = 0; turns < 100 && !is_refused; turns++) {
             poll(NULL, 0, 1);
-            told = spw_is_over(session) == SPW_INVALID;
+            is_refused = spw_is_over(session) == SPW_INVALID;
         }
         pthread_join(thread, NULL);
     }
-    EXPECT(1, told);
+    EXPECT(1, is_refused);
     EXPECT(0, spw_is_over(session));
     spw_free(session);
     spw_port_free(port);

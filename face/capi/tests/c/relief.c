@@ -15,7 +15,7 @@ enum { SESSIONS = 8, TURNS = 60000, SLA_US = 1000, LATE_US = 50000, FAST_US = 10
 static spw_port *port;
 static spw_relief *relief;
 static spw_session *sessions[SESSIONS];
-static int tells_latencies, notices;
+static int reports_latencies, notices;
 
 static void expect(int line, const char *call, ptrdiff_t status, ptrdiff_t wanted) {
     if (status != wanted) {
@@ -61,7 +61,7 @@ static void turn(void) {
         if (sessions[at] == NULL)
             continue;
         EXPECT(1, spw_handle(sessions[at]) >= 0);
-        if (tells_latencies)
+        if (reports_latencies)
             EXPECT(SPW_OK, spw_measured(sessions[at], is_carried_by(at, SPW_DIRECT) ? LATE_US : FAST_US));
     }
     if (relief == NULL)
@@ -176,11 +176,11 @@ int main(int count, char **arguments) {
 
     /* Late replies, and then the server's release. */
     EXPECT(SPW_OK, spw_relief_override(relief, SPW_OVERRIDE_AUTO, 0));
-    tells_latencies = 1;
+    reports_latencies = 1;
     UNTIL(are_carried_by(0) == SESSIONS && helped() == SESSIONS);
     EXPECT(SPW_OK, spw_relief_status(relief, &figures));
     EXPECT(1, figures.activations >= 1 && figures.stage[0] != 0);
-    tells_latencies = 0;
+    reports_latencies = 0;
     EXPECT(1, spw_port_release(port, 1) >= 1);
     UNTIL(are_carried_by(SPW_DIRECT) == SESSIONS);
     round_trips();

@@ -16,7 +16,6 @@ pub const TEST: &str = "helper_process";
 /// Environment variable of a helper process: the server's link port, and the directory of the keys.
 const TASK: &str = "SPILLWAY_TEST_HELPER";
 
-/// A running helper.
 pub struct HelperProcess {
     process: Process,
     /// The link port, for library clients.
@@ -36,7 +35,6 @@ impl HelperProcess {
         HelperProcess { links: links.to_owned(), plain: plain.to_owned(), process }
     }
 
-    /// Kills the process by SIGKILL.
     pub fn kill(self) {
         self.process.kill();
     }
@@ -56,7 +54,7 @@ pub fn run_helper() {
     let helper = Helper::start(HelperConfig { threads: 1, ..HelperConfig::new(vec![service]) }).unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
     while helper.status().services[0].links_up() == 0 {
-        assert!(Instant::now() < deadline, "no link to the server");
+        assert!(Instant::now() < deadline, "the link to the server should be up within 60 s");
         std::thread::sleep(Duration::from_millis(2));
     }
     let status = helper.status();

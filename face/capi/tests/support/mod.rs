@@ -53,7 +53,7 @@ impl Workbench {
         let directory = std::env::temp_dir().join(name);
         std::fs::create_dir(&directory).unwrap();
         let bench = Workbench { directory, compiled: Mutex::default() };
-        // The libraries are built beside the tests: target/PROFILE/deps.
+        // The libraries and the tests are built in one directory: target/PROFILE/deps.
         let tests = std::env::current_exe().unwrap();
         let mut install = Command::new(crate_directory().join("../../tools/install-capi"));
         install.arg("--from").arg(tests.parent().unwrap()).arg("--prefix").arg(bench.prefix());
@@ -197,7 +197,6 @@ impl Drop for Workbench {
     }
 }
 
-/// A running echo server.
 pub struct Echo {
     pub plain: String,
     pub links: String,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A long timeout, for programs under valgrind beside other tests.
+/// A long timeout, because programs run under valgrind while other tests run.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// A running program; it is killed when dropped.

@@ -45,14 +45,30 @@ impl Report {
 
     /// Prints the report, and returns the exit code.
     pub fn print(self, command: &str, as_json: bool) -> ExitCode {
-        for text in self.warnings.iter().chain(&self.errors) {
-            eprintln!("spillway: {text}");
-        }
-        let exit_code = if self.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        self.print_texts();
+        let exit_code = self.exit_code();
         if as_json {
             return print_and_end([format!("{:#}", self.envelope(command))], exit_code);
         }
         print_and_end(self.lines, exit_code)
+    }
+
+    /// Prints the envelope on one line, for a command that prints many, and returns the exit code.
+    pub fn print_on_one_line(self, command: &str) -> ExitCode {
+        self.print_texts();
+        let exit_code = self.exit_code();
+        print_and_end([self.envelope(command)], exit_code)
+    }
+
+    /// Prints warnings and errors on standard error.
+    fn print_texts(&self) {
+        for text in self.warnings.iter().chain(&self.errors) {
+            eprintln!("spillway: {text}");
+        }
+    }
+
+    fn exit_code(&self) -> ExitCode {
+        if self.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 
     /// The document for programs; docs/commands.md has its schema.

@@ -105,7 +105,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = Protocol::Tcp, env = "SPILLWAY_SIDECAR_PROTOCOL")]
     protocol: Protocol,
 
-    /// Wanted p99 latency of replies, such as 1ms
+    /// The latency that 99 of 100 replies should stay below, such as 1ms
     #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = parse_duration, env = "SPILLWAY_SIDECAR_SLA")]
     sla: Duration,
 

@@ -5,6 +5,7 @@ mod servers;
 mod sidecars;
 mod view;
 
+use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -61,24 +62,33 @@ pub(crate) struct HelperSample {
     pub(crate) rates: Option<Rates>,
 }
 
+impl Snapshot {
+    /// Whether a helper, a sidecar or a server has answered.
+    fn has_answer(&self) -> bool {
+        let has_others = !self.servers.is_empty() || !self.sidecars.is_empty();
+        has_others || self.helpers.iter().any(|sample| sample.status.is_ok())
+    }
+}
+
 pub(crate) fn run(args: Args) -> ExitCode {
     let sockets = if args.socket.is_empty() { sockets::all() } else { args.socket.clone() };
     if sockets.is_empty() && servers::sample(&[]).is_empty() {
-        eprintln!(
-            "spillway: no helper has an admin socket in /run/spillway (--socket PATH names one: helper.socket, \
-             --status-socket), and no server here under `spillway run` can be read"
-        );
-        return ExitCode::FAILURE;
+        let error = "no helper or sidecar has an admin socket in /run/spillway (--socket PATH names one: \
+                     helper.socket, --status-socket), and no server here under `spillway run` can be read";
+        return failed(&args, error);
     }
     match watch(&args, &sockets, args.interval) {
         Ok(code) => code,
         // The reader has closed the pipe.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("spillway: {error}");
-            ExitCode::FAILURE
-        }
+        Err(error) => failed(&args, error),
     }
+}
+
+/// Prints an error; with `--json` also its envelope, without `--once` on one line as for an interval.
+fn failed(args: &Args, error: impl Display) -> ExitCode {
+    let report = Report::failed(error);
+    if args.json && !args.once { report.print_on_one_line("top") } else { report.print("top", args.json) }
 }
 
 fn watch(args: &Args, sockets: &[PathBuf], interval: Duration) -> io::Result<ExitCode> {
@@ -97,13 +107,11 @@ fn watch(args: &Args, sockets: &[PathBuf], interval: Duration) -> io::Result<Exi
             return Ok(ExitCode::SUCCESS);
         }
         snapshot = sample(sockets, with_servers, &snapshot);
+        if args.once {
+            return Ok(report(args, &snapshot).print("top", args.json));
+        }
         if screen.is_none() {
             print(args, &snapshot)?;
-        }
-        if args.once {
-            let has_others = !snapshot.servers.is_empty() || !snapshot.sidecars.is_empty();
-            let has_answer = has_others || snapshot.helpers.iter().any(|sample| sample.status.is_ok());
-            return Ok(if has_answer { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
     }
 }
@@ -141,17 +149,37 @@ fn sample(sockets: &[PathBuf], with_servers: bool, before: &Snapshot) -> Snapsho
     Snapshot { helpers, sidecars, servers }
 }
 
+/// Prints one interval of many.
 fn print(args: &Args, snapshot: &Snapshot) -> io::Result<()> {
+    let report = report(args, snapshot);
     let mut out = io::stdout().lock();
+    if args.json {
+        return writeln!(out, "{}", report.envelope("top"));
+    }
+    writeln!(out, "{}", report.lines.join("\n"))
+}
+
+fn report(args: &Args, snapshot: &Snapshot) -> Report {
+    let is_failure = !snapshot.has_answer();
     if !args.json {
-        return writeln!(out, "{}\n", view::text(snapshot).join("\n"));
+        // The lines contain the errors of helpers that do not answer. An empty line ends the block.
+        let lines = view::text(snapshot).into_iter().chain([String::new()]).collect();
+        return Report { lines, is_failure, ..Report::default() };
     }
     let helpers: Vec<Value> = snapshot.helpers.iter().map(as_json).collect();
     let sidecars: Vec<Value> = snapshot.sidecars.iter().map(SidecarSample::as_json).collect();
     let servers: Vec<Value> = snapshot.servers.iter().map(ServerSample::as_json).collect();
     let result = json!({ "helpers": helpers, "sidecars": sidecars, "servers": servers });
-    let document = Report { result, ..Report::default() }.envelope("top");
-    if args.once { writeln!(out, "{document:#}") } else { writeln!(out, "{document}") }
+    let silent = snapshot.helpers.iter().filter_map(|sample| {
+        let error = sample.status.as_ref().err()?;
+        Some(format!("{}: {error}", sample.socket.display()))
+    });
+    let report = Report { result, is_failure, ..Report::default() };
+    if is_failure {
+        Report { errors: silent.collect(), ..report }
+    } else {
+        Report { warnings: silent.collect(), ..report }
+    }
 }
 
 fn as_json(sample: &HelperSample) -> Value {

@@ -1,4 +1,4 @@
-//! The helpers of these tests are UDP sockets that send what the test chooses.
+//! In these tests a helper is a UDP socket, and the test sends its answers.
 
 use std::net::UdpSocket;
 
@@ -70,13 +70,13 @@ fn decide(queries: &mut LoadQueries, answers: usize) -> LoadQueryOutcome {
             answered = queries.outstanding.len() - queries.choice.unanswered();
         }
     }
-    queries.poll(queries.poll_timeout()).expect("a decision at the deadline")
+    queries.poll(queries.poll_timeout()).expect("there should be a decision at the deadline")
 }
 
-fn chosen(asked: LoadQueryOutcome) -> (usize, u16, bool) {
-    match asked {
+fn chosen(outcome: LoadQueryOutcome) -> (usize, u16, bool) {
+    match outcome {
         LoadQueryOutcome::Helper { helper, local_port, answered } => (helper, local_port, answered),
-        LoadQueryOutcome::NoHelper => panic!("no helper was chosen"),
+        LoadQueryOutcome::NoHelper => panic!("a helper should be chosen"),
     }
 }
 
@@ -91,7 +91,7 @@ fn the_least_loaded_is_chosen_as_soon_as_all_have_answered() {
         let targets = [helpers[0].target(), helpers[1].target()];
         let now = Instant::now();
         let mut queries = LoadQueries::start(now, &targets, 2).unwrap();
-        assert_eq!(queries.poll(now), None, "no helper has answered");
+        assert_eq!(queries.poll(now), None, "there should be no decision before the first answer");
         let from = helpers[0].answer(with_load(9));
         assert_eq!(
             helpers[1].answer(with_load(5)).port(),
@@ -99,12 +99,13 @@ fn the_least_loaded_is_chosen_as_soon_as_all_have_answered() {
             "all queries should come from one port"
         );
         let _ = decide(&mut queries, 2); // receives both answers
-        assert_eq!(chosen(queries.poll(now).expect("a decision after all answers")), (1, from.port(), true));
+        let outcome = queries.poll(now).expect("there should be a decision after all answers");
+        assert_eq!(chosen(outcome), (1, from.port(), true));
     }
 }
 
 #[test]
-fn helpers_of_both_families_are_asked_by_one_socket() {
+fn helpers_of_both_address_families_are_queried_by_one_socket() {
     if UdpSocket::bind("[::1]:0").is_err() {
         println!("skipped: no IPv6");
         return;
@@ -159,7 +160,6 @@ fn no_helper_is_chosen_if_all_that_answer_are_full_or_draining() {
     }
 }
 
-/// Datagrams that are not the helper's answer to this query are ignored.
 #[test]
 fn forged_stale_and_misaddressed_answers_are_ignored() {
     let (helper, other_socket) = (Helper::new("127.0.0.1"), Helper::new("127.0.0.1"));
@@ -179,7 +179,7 @@ fn forged_stale_and_misaddressed_answers_are_ignored() {
     for bytes in [replayed.as_slice(), &forged, &altered, &long, &good[1..], b""] {
         helper.0.send_to(bytes, from).unwrap();
     }
-    // The right answer from the wrong address.
+    // A valid answer, but from another address.
     other_socket.0.send_to(&good, from).unwrap();
     // The helper's last datagram: when it arrives, all of its earlier datagrams have arrived.
     let full = prove_load(&key(), &LoadReport { nonce: query.nonce, full: true, ..LoadReport::default() });
@@ -187,7 +187,7 @@ fn forged_stale_and_misaddressed_answers_are_ignored() {
     assert_eq!(
         decide(&mut queries, 1),
         LoadQueryOutcome::NoHelper,
-        "only the last answer is valid, and it says full"
+        "only the last answer should count, which says that the helper is full"
     );
     // Only the first answer to a query counts.
     helper.0.send_to(&good, from).unwrap();
@@ -195,50 +195,51 @@ fn forged_stale_and_misaddressed_answers_are_ignored() {
     assert_eq!(queries.poll(queries.poll_timeout()), Some(LoadQueryOutcome::NoHelper));
 }
 
-/// A helper that always claims to be idle gets every client that asks it, and no others. A client asks two of the five
-/// helpers, so that is two clients in five.
+/// Helper 3 always claims to be idle. Each client queries two of the five helpers, so that two in five clients query
+/// helper 3.
 #[test]
-fn a_helper_that_always_claims_to_be_idle_gets_only_clients_that_ask_it() {
+fn a_helper_that_always_claims_to_be_idle_gets_only_clients_that_query_it() {
     let helpers: Vec<Helper> = (0..5).map(|_| Helper::new("127.0.0.1")).collect();
     let targets: Vec<LinkTarget> = helpers.iter().map(Helper::target).collect();
-    let mut asks: Vec<LoadQueries> = Vec::new();
+    let mut by_client: Vec<LoadQueries> = Vec::new();
     for _ in 0..200 {
         let queries = LoadQueries::start(Instant::now(), &targets, 2).unwrap();
         for helper in queries.choice.asked() {
             helpers[helper].answer(with_load(if helper == 3 { 0 } else { 500_000 }));
         }
-        asks.push(queries);
+        by_client.push(queries);
     }
-    let asked = asks.iter().filter(|queries| queries.choice.asked().any(|helper| helper == 3)).count();
-    let chosen_count =
-        asks.iter_mut().map(|queries| decide(queries, 2)).filter(|asked| chosen(*asked).0 == 3).count();
-    assert_eq!(chosen_count, asked);
+    let queried_count =
+        by_client.iter().filter(|queries| queries.choice.asked().any(|helper| helper == 3)).count();
+    let outcomes = by_client.iter_mut().map(|queries| decide(queries, 2));
+    let chosen_count = outcomes.filter(|outcome| chosen(*outcome).0 == 3).count();
+    assert_eq!(chosen_count, queried_count);
     assert!(
         (40..120).contains(&chosen_count),
-        "about two in five of 200 should choose helper 3: {chosen_count}"
+        "about 80 of 200 clients should choose helper 3, but {chosen_count} did"
     );
 }
 
 #[test]
-fn concurrent_asks_use_different_ports() {
+fn concurrent_load_queries_use_different_ports() {
     let helpers: Vec<Helper> = (0..3).map(|_| Helper::new("127.0.0.1")).collect();
     let targets: Vec<LinkTarget> = helpers.iter().map(Helper::target).collect();
-    let mut asks = Vec::new();
+    let mut by_client = Vec::new();
     for _ in 0..1000 {
         match LoadQueries::start(Instant::now(), &targets, 2) {
-            Ok(queries) => asks.push(queries),
-            // Test runners may be short of descriptors.
+            Ok(queries) => by_client.push(queries),
+            // The test may have a low limit on descriptors.
             Err(error) => {
-                assert!(asks.len() > 200, "{error}");
+                assert!(by_client.len() > 200, "{error}");
                 break;
             }
         }
-        for helper in asks.last().unwrap().choice.asked() {
+        for helper in by_client.last().unwrap().choice.asked() {
             helpers[helper].answer(with_load(1));
         }
     }
-    let mut ports: Vec<u16> = asks.iter_mut().map(|queries| chosen(decide(queries, 2)).1).collect();
+    let mut ports: Vec<u16> = by_client.iter_mut().map(|queries| chosen(decide(queries, 2)).1).collect();
     ports.sort_unstable();
     ports.dedup();
-    assert_eq!(ports.len(), asks.len(), "each query should have its own port");
+    assert_eq!(ports.len(), by_client.len(), "each client should query from its own port");
 }

@@ -16,7 +16,6 @@ use crate::load_queries::{LoadQueries, LoadQueryOutcome};
 /// Maximum of concurrent [`LoadQueries`], each of which has a descriptor; further members wait. Answers take a fraction of a
 /// millisecond.
 const UNDER_WAY_MAX: usize = 128;
-/// Maximum of events from one `epoll_wait`.
 const EVENTS_MAX: usize = 64;
 
 /// Members whose helpers are being chosen.
@@ -24,7 +23,7 @@ const EVENTS_MAX: usize = 64;
 pub(super) struct Asking {
     helpers_asked: usize,
     poller: OwnedFd,
-    /// By number, in the order in which the `LoadQueries` began, which is also the order of their deadlines.
+    /// By number. The numbers are in the order of the beginnings, which is also the order of the deadlines.
     under_way: BTreeMap<u64, (Member, LoadQueries)>,
     next_number: u64,
     waiting: VecDeque<Member>,
@@ -103,7 +102,7 @@ impl Asking {
         self.start_waiting(now, helpers);
     }
 
-    /// Ends `LoadQueries` whose time to answer is over.
+    /// Ends `LoadQueries` whose deadline has passed.
     pub(super) fn handle_timeout(&mut self, now: Instant, helpers: &[LinkTarget]) {
         while let Some((&number, (_, queries))) = self.under_way.first_key_value()
             && queries.poll_timeout() <= now
@@ -126,7 +125,6 @@ impl Asking {
         self.under_way.first_key_value().map(|(_, (_, queries))| queries.poll_timeout())
     }
 
-    /// The next outcome.
     pub(super) fn poll(&mut self) -> Option<(Member, LoadQueryOutcome)> {
         self.chosen.pop_front()
     }

@@ -1,9 +1,9 @@
 //! Automatic relief (PostMan §5.2, §5.3) for all sessions of one process at one service.
 //!
-//! [`Relief`] measures latency, decides when sessions move to helpers and back, asks helpers for their load before it
-//! chooses one, and follows the operator's override. It moves no session: [`Relief::poll_move`] returns which session moves
-//! where, and [`Move::apply`] moves it. Failover stays with each session: when its helper fails, it is on another carrier
-//! before [`Relief`] decides.
+//! [`Relief`] measures latency, decides when sessions move to helpers and back, queries the load of helpers before it
+//! chooses one, and follows the operator's override. It moves no session: [`Relief::poll_move`] returns which session
+//! moves where, and [`Move::apply`] moves it. Failover is each session's own: a session whose helper fails resumes on
+//! another carrier without a decision of [`Relief`].
 //!
 //! # A turn of the loop
 //! 1. [`join`](Relief::join) for each new connection: `poll_move` returns its first move, and [`Move::open`] opens the
@@ -141,7 +141,7 @@ impl Relief {
         self.run(now);
     }
 
-    /// Adds a connection; its first move opens it. `None`: too many connections; open this one at the server.
+    /// Adds a connection; its first move opens it. `None`: there are too many connections; open this one at the server.
     pub fn join(&mut self, now: Instant) -> Option<Member> {
         let time = self.time(now);
         let (member, carrier) = self.activation.join(time)?;
@@ -163,14 +163,15 @@ impl Relief {
         self.activation.leave(time, member);
     }
 
-    /// A reply arrived; `latency` counts from the time at which the request was due. Not for blocking commands.
+    /// Reports that a reply arrived. `latency` counts from the time at which the request was due. Do not report replies
+    /// to blocking commands.
     pub fn record_latency(&mut self, now: Instant, member: Member, latency: Duration) {
         let time = self.time(now);
         self.activation.record_latency(time, member, latency);
     }
 
     /// Reports since when the oldest request of this connection waits for its reply; `None` without such a request. Call it
-    /// at each change. Not for blocking commands.
+    /// at each change. Do not report blocking commands.
     pub fn set_oldest_request(&mut self, member: Member, since: Option<Instant>) {
         let since = since.map(|since| self.time(since));
         self.activation.set_oldest_request(member, since);

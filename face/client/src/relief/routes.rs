@@ -2,11 +2,10 @@
 
 use crate::LinkTarget;
 
-/// Maximum of further helpers in a session's list, for an immediate failover. They differ between sessions, so that sessions
-/// of a failed helper spread.
+/// Maximum of further helpers in a session's list, for an immediate failover. They differ between sessions, so that the
+/// sessions of a failed helper move to different helpers.
 const STANDBY_HELPERS: usize = 4;
 
-/// The link ports of the server and of helpers.
 #[derive(Debug)]
 pub(super) struct LinkPorts {
     pub(super) server: LinkTarget,

@@ -14,8 +14,8 @@ pub struct ReliefSettings {
     pub helpers: Vec<LinkTarget>,
     /// When sessions move to helpers and back.
     pub activation: ActivationSettings,
-    /// Number of helpers that are asked for their load before one is chosen (PostMan §5.2). 1: a random helper, which is
-    /// asked only whether it accepts clients.
+    /// Number of helpers whose load is queried before one is chosen (PostMan §5.2). 1: a random helper is used if it
+    /// accepts clients.
     pub helpers_asked: usize,
     /// Settings of all sessions. `server_port` is replaced by the address of [`server`](Self::server).
     pub session: SessionSettings,

@@ -39,7 +39,6 @@ pub type CarrierLoss = spillway_session::CarrierLoss<io::Error>;
 const RECEIVE_BYTES: usize = 64 * 1024;
 /// An empty buffer with more than this capacity is freed, so that an idle session needs little memory.
 const IDLE_CAPACITY_MAX: usize = 2 * 1024;
-/// Maximum of `recv` calls in one turn.
 const RECEIVES_PER_TURN: usize = 16;
 
 /// One stream of bytes in each direction, and its present carrier.
@@ -96,7 +95,7 @@ impl Session {
         self.driver.carrier()
     }
 
-    /// Takes a prefix of `bytes` for sending, and returns its length. These bytes are kept, and sent on any carrier, until
+    /// Accepts a prefix of `bytes`, and returns its length. These bytes are kept, and sent on any carrier, until
     /// the server has acknowledged them. `WouldBlock` when too many bytes are not acknowledged yet; [`SessionEvent::Room`]
     /// reports that there is room again. `BrokenPipe` after [`finish`](Self::finish), and when the server has closed.
     pub fn send(&mut self, now: Instant, bytes: &[u8]) -> io::Result<usize> {
@@ -165,7 +164,7 @@ impl Session {
     }
 
     /// Closes the session. Sent bytes still reach the server if the session stays in its loop until it
-    /// [is over](Self::is_over). A closed session leaves only a lost carrier, not one that drains.
+    /// [is over](Self::is_over). A closed session moves when its carrier is lost, but not when its carrier drains.
     pub fn close(&mut self, now: Instant) {
         self.driver.close(CloseReason::Normal);
         self.settle(now);

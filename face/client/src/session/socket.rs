@@ -19,7 +19,6 @@ pub(super) struct CarrierSocket {
 }
 
 impl CarrierSocket {
-    /// Starts to connect, from `local_port` if it is free.
     pub(super) fn start(target: SocketAddr, local_port: Option<u16>) -> io::Result<CarrierSocket> {
         let fd = socket::start_from(target, local_port)?;
         Ok(CarrierSocket { fd, is_connected: false, watches_writing: None })
@@ -43,7 +42,6 @@ impl CarrierSocket {
         socket::receive_into(&self.fd, space)
     }
 
-    /// Sends a prefix of `bytes`, and returns its length.
     pub(super) fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         socket::send(&self.fd, bytes)
     }

@@ -37,7 +37,6 @@ impl Carriers {
         }
     }
 
-    /// The session that this connection carries.
     #[inline]
     pub(super) fn session(&self, (link, id): CarrierName) -> Option<SessionHandle> {
         if link.thread == self.thread {
@@ -66,7 +65,6 @@ impl Carriers {
         }
     }
 
-    /// Removes a carrier, and returns its session.
     pub(super) fn remove(&mut self, (link, id): CarrierName) -> Option<SessionHandle> {
         if link.thread == self.thread {
             return self.local.remove(link, id);

@@ -19,9 +19,10 @@ use crate::threads::{Absent, CarrierName, Ledger, Mailbox, Message, Post, Thread
 
 /// Maximum of a session's posted bytes that the link has not taken yet.
 const POSTED_OUTPUT_BYTES_MAX: u64 = 256 * 1024;
-/// How many bytes a posted control message counts for, and the maximum of these bytes beside a window of data. An honest
-/// client sends few control messages before it is answered.
+/// Bytes that a posted control message counts for.
 const CONTROL_BYTES: u64 = 128;
+/// Maximum of these bytes that are posted and not yet processed, in addition to a window of data. An honest client
+/// sends few control messages before it is answered.
 const CONTROL_BYTES_MAX: u64 = 64 * 1024;
 
 /// This thread among those that share the port.
@@ -33,7 +34,6 @@ pub(super) struct Member {
     /// Mailboxes of threads that this thread has posted to.
     others: HashMap<u32, Arc<Mailbox>>,
     pub(super) is_watched: bool,
-    /// This turn's posts for other threads.
     outgoing: BTreeMap<u32, Vec<Post>>,
     /// Connections on this thread's links that carry other threads' sessions.
     held: HashMap<CarrierName, Held>,
@@ -140,7 +140,7 @@ impl Member {
         self.mailbox.as_fd()
     }
 
-    /// Whether [`Links::flush`](crate::Links::flush) has posts to hand over.
+    /// Whether [`Links::flush`](crate::Links::flush) has posts to deliver.
     pub(super) fn is_busy(&self) -> bool {
         !self.outgoing.is_empty()
     }
@@ -157,7 +157,6 @@ impl Member {
         self.outgoing.entry(thread).or_default().push(post);
     }
 
-    /// Puts posts into another thread's mailbox.
     fn deliver(&mut self, thread: u32, posts: &mut Vec<Post>) -> Result<(), Absent> {
         let mailbox = match self.others.entry(thread) {
             Entry::Occupied(entry) => entry.into_mut(),

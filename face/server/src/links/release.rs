@@ -11,7 +11,7 @@ use spillway_policy::release::{
 };
 use spillway_transport::Time;
 
-/// [`ReleaseSchedule`], and measurements since the last look.
+/// A [`ReleaseSchedule`], and the measurements since its latest sample.
 #[derive(Debug)]
 pub(super) struct Releasing {
     schedule: ReleaseSchedule,

@@ -112,8 +112,8 @@ impl Links {
         self.read_first(time, link);
     }
 
-    /// Reads a new link's first packet, if it has arrived. A peer with a key names the key there; so such a peer counts as
-    /// one with a named key before the next link is accepted.
+    /// Reads a new link's first packet, if it has arrived. In it a peer names its key, and links whose peers have named
+    /// an accepted key are evicted last.
     fn read_first(&mut self, time: Time, link: LinkId) {
         let mut buffer = [0; FIRST_BYTES];
         let received = self.receive(link, &mut buffer);

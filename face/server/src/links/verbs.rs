@@ -22,7 +22,7 @@ impl Links {
         loop {
             match self.with(link, |entry| entry.end.decompose(time, input))? {
                 Ok(Some(event)) => {
-                    // Many messages about sessions cause no event of the application.
+                    // Many messages about sessions cause no event for the application.
                     if let Some(event) = self.translate(time, link, event) {
                         return Some(event);
                     }
@@ -113,7 +113,7 @@ impl Links {
     /// The application has processed `bytes` more bytes of a client's requests: the client may send as many more.
     ///
     /// # Errors
-    /// More bytes than were received, a mistake of the application; nothing has changed.
+    /// `bytes` is more than was received and not yet consumed, which is a mistake of the application. Nothing changes.
     pub fn consumed(&mut self, client: ClientId, bytes: usize) -> Result<(), ConsumedTooMuch> {
         match client.0 {
             Name::Plain(link, id) => self.with(link, |entry| entry.end.consumed(id, bytes)).unwrap_or(Ok(())),

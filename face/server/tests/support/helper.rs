@@ -38,8 +38,8 @@ impl TestHelper {
         service.keys = vec![key];
         service.client_keys = vec![keys.client.clone()];
         let config = HelperConfig { threads: 1, ..HelperConfig::new(vec![service]) };
-        // Between fork and exec, a child process that another test starts holds this process's sockets: binding a port that
-        // was just closed may fail.
+        // Another test may start a child process, which holds this process's sockets between fork and exec. So binding
+        // a port that was just closed may fail at first.
         let deadline = Instant::now() + Duration::from_secs(60);
         let helper = loop {
             match Helper::start(config.clone()) {

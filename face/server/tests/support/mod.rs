@@ -49,7 +49,7 @@ impl Drop for Keys {
     }
 }
 
-/// Examples are built next to the tests: target/PROFILE/examples beside target/PROFILE/deps.
+/// The echo example. Examples are built in target/PROFILE/examples, tests in target/PROFILE/deps.
 fn program() -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     tests.ancestors().nth(2).unwrap().join("examples/echo")

@@ -1,4 +1,4 @@
-//! A link on which a test may violate what the libraries ensure.
+//! A link without the client library, so that a test can violate the protocol.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -39,7 +39,7 @@ impl RawLink {
 
     pub fn open_as(address: SocketAddr, role: Role, key: Key, encryption: Encryption) -> RawLink {
         let stream = TcpStream::connect(address).unwrap();
-        // A failing test must end.
+        // So that a failing test ends.
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let policy = PolicyKind::Fixed { interval: Duration::ZERO, size_bytes: 0 };
         let config = OpenerConfig { role, key, limits: Limits::default(), policy, encryption };
@@ -78,7 +78,6 @@ impl RawLink {
         !matches!(peeked, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 
-    /// Waits for the next event of the link.
     pub fn next_event(&mut self) -> LinkEvent {
         loop {
             let mut input = self.buffer.as_slice();

@@ -13,7 +13,6 @@ use spillway_moving_client::{Connection, Event, LinkTarget, Route, Settings, spl
 struct Member {
     connection: Connection,
     index: usize,
-    /// Bytes sent so far.
     sent: usize,
     received: usize,
     /// Stream offset of the current request's end.
@@ -32,7 +31,6 @@ pub struct Swarm {
     routes: Vec<Option<LinkTarget>>,
 }
 
-/// Requests between two moves.
 const ROUNDS_PER_MOVE: usize = 4;
 
 impl Swarm {

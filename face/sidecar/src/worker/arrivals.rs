@@ -273,6 +273,6 @@ mod tests {
         worker.listeners.push(listener());
         worker.watch_listeners().unwrap();
         let again = epoll::add(&worker.epoll, &*worker.listeners[1], EventData::new_u64(0), EventFlags::IN);
-        assert_eq!(again, Err(Errno::EXIST), "the second listener is registered");
+        assert_eq!(again, Err(Errno::EXIST), "the second listener should be registered");
     }
 }

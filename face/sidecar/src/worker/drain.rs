@@ -21,7 +21,7 @@ pub(super) struct Draining {
 
 impl Worker {
     pub(super) fn begin_drain(&mut self, now: Instant, within: Duration) {
-        // First accepts the clients in the queue, which closing the listener would reset.
+        // First accept the clients in the queue: closing the listener would reset them.
         for listener in 0..self.listeners.len() as u64 {
             self.accept_at_most(now, listener, BACKLOG as usize + 1);
         }

@@ -46,7 +46,8 @@ fn socket_file_has_mode_0660_and_is_removed_on_drop() {
     assert_eq!(fs::symlink_metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
     assert_eq!(send_request(&path, "hello", TIMEOUT).unwrap(), "<hello>");
     assert_eq!(send_request(&path, "", TIMEOUT).unwrap(), "<>");
-    let error = AdminServer::bind(&path, None).expect_err("bind beside an answering server");
+    let error =
+        AdminServer::bind(&path, None).expect_err("the socket of a running server should not be replaced");
     assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
     drop(server);
     assert!(!path.exists());
@@ -64,7 +65,7 @@ fn only_a_socket_without_a_server_is_replaced() {
     assert_eq!(fs::read_to_string(&path).unwrap(), "a file");
     fs::remove_file(&path).unwrap();
 
-    // A symbolic link and its target stay, whether the target is a dead socket or does not exist.
+    // A symbolic link and its target stay, whether the target is a socket without a server or does not exist.
     let target = scratch.path("target");
     drop(UnixListener::bind(&target).unwrap());
     for target in [target.clone(), scratch.path("nothing")] {
@@ -121,20 +122,20 @@ fn connections_are_bounded_in_bytes_time_and_number() {
             "<third>" => break,
             busy => assert!(busy.contains("too many"), "{busy}"),
         }
-        assert!(Instant::now() < deadline, "the third should be served after the time-outs");
+        assert!(Instant::now() < deadline, "the third connection should be served after the timeouts");
         std::thread::sleep(Duration::from_millis(20));
     }
     drop(silent);
 }
 
 #[test]
-fn asking_without_a_server_is_an_error() {
+fn request_without_a_server_is_an_error() {
     let scratch = Scratch::new();
     assert_eq!(
         send_request(&scratch.path("none"), "x", TIMEOUT).unwrap_err().kind(),
         io::ErrorKind::NotFound
     );
-    let path = scratch.path("dead");
+    let path = scratch.path("unused");
     drop(UnixListener::bind(&path).unwrap());
     assert_eq!(send_request(&path, "x", TIMEOUT).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
 }

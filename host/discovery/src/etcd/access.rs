@@ -25,7 +25,7 @@ const PASSWORD_BYTES_MAX: usize = 1024;
 /// Files with the trusted authorities and this program's credentials. Certificates and keys are PEM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EtcdFiles {
-    /// Certificates of the authorities that etcd's certificate may come from; required for https.
+    /// Certificates of the authorities that may have issued etcd's certificate; required for https.
     pub ca_file: Option<PathBuf>,
     /// The client certificate with its chain, for an etcd that requires one.
     pub cert_file: Option<PathBuf>,
@@ -128,7 +128,7 @@ impl EtcdAccess {
         self.0.login.as_ref().map(|(user, password)| (user.as_str(), password.as_str()))
     }
 
-    /// TLS configuration. Drops parse errors: [`read`](Self::read) has checked the files.
+    /// The TLS configuration. Ignores parse errors, because [`read`](Self::read) has checked the files.
     pub(crate) fn tls(&self) -> TlsConfig {
         let parse = |pem: &[u8]| -> Vec<Certificate<'static>> {
             certificates_of(pem).iter().map(|der| Certificate::from_der(der).to_owned()).collect()
@@ -156,7 +156,7 @@ fn check_combination(files: &EtcdFiles, place: &EtcdPrefix) -> Result<(), Access
     let problems = [
         (
             any_https && files.ca_file.is_none(),
-            "https to etcd needs the certificate of the authority that etcd's comes from: give ca_file in [etcd] \
+            "https to etcd needs the certificate of the authority that issued etcd's: give ca_file in [etcd] \
              (--etcd-ca-file); for public authorities /etc/ssl/certs/ca-certificates.crt",
         ),
         (

@@ -42,7 +42,7 @@ impl Failed {
         self.code == Some(NOT_FOUND)
     }
 
-    /// Whether all other members would refuse the request, too.
+    /// Whether all other members would also refuse the request.
     fn is_final(&self) -> bool {
         let codes = [INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, FAILED_PRECONDITION, UNAUTHENTICATED];
         self.code.is_some_and(|code| codes.contains(&code))
@@ -106,7 +106,7 @@ impl Client {
         self.agent = agent(&self.access, timeout);
     }
 
-    /// Sends a request to one member after the other until one answers or refuses for all.
+    /// Sends a request to one member after the other until one answers it, or refuses it as all others would.
     pub(crate) fn request<T: DeserializeOwned>(&mut self, path: &str, body: &Value) -> Result<T, Failed> {
         let body = body.to_string();
         let mut failed = Failed::because("no endpoint");
@@ -212,7 +212,7 @@ fn refused(status: &str, refusal: Refusal) -> Failed {
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failed> {
     serde_json::from_slice(bytes).map_err(|error| {
         let why = shortened(&error.to_string());
-        Failed::because(format!("answers with something else than etcd's JSON ({why})"))
+        Failed::because(format!("answers with something other than etcd's JSON ({why})"))
     })
 }
 

@@ -1,11 +1,12 @@
 //! The list of helpers, computed from etcd's answers. No I/O, no clock.
 //!
-//! Two rules protect clients from failures of etcd. The address of a helper that has ended costs clients little: they
-//! query several helpers; a list without working helpers leaves them without relief:
-//! - A helper that is missing from an answer without a seen removal stays for a grace time: helpers register again, one
-//!   after the other, in an etcd that has lost its data.
-//! - The list becomes empty only after it has been empty for the grace time, even if all helpers were removed: in a
-//!   cluster that was cut off from the helpers all their leases expire at the same time.
+//! Two rules protect clients from failures of etcd. They keep helpers in the list rather than remove them: the address
+//! of a helper that has ended costs clients little, because they query several helpers, but without working helpers in
+//! the list clients have no relief.
+//! - A helper that is missing from an answer, and whose removal was not seen, stays for a grace time: helpers register
+//!   again, one after the other, in an etcd that has lost its data.
+//! - If all helpers are removed, the last list stays for the grace time: when a cluster was cut off from the helpers,
+//!   all their leases expire at the same time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -35,9 +36,10 @@ impl Members {
         Members { grace, all: BTreeMap::new(), last: Vec::new(), empty_since: None }
     }
 
-    /// Updates the set of helpers to the names in an answer. Their entries follow by [`put`](Self::put); a helper whose
-    /// entry is invalid keeps its last one. `removals_seen`: the previous answer is from the same history, so a name
-    /// that disappeared was removed; otherwise its helper is missing. Returns the number of newly missing helpers.
+    /// Updates the set of helpers to the names in an answer. Call [`put`](Self::put) for their entries afterwards; a
+    /// helper whose entry is invalid keeps its last one. `removals_seen`: the previous answer is from the same history,
+    /// so a name that disappeared was removed; otherwise its helper is missing. Returns the number of newly missing
+    /// helpers.
     pub(crate) fn update_names(
         &mut self,
         now: Instant,
@@ -143,10 +145,14 @@ mod tests {
         script.first_answer(0, &["a", "bb", "ccc"]);
         assert_eq!(script.list(0), ["a", "bb", "ccc"]);
         assert_eq!(script.first_answer(1, &["bb"]), 2);
-        assert_eq!(script.first_answer(2, &["bb"]), 0, "a and ccc were missing before");
+        assert_eq!(script.first_answer(2, &["bb"]), 0, "a and ccc should be counted as missing only once");
         assert_eq!(script.list(2), ["a", "bb", "ccc"]);
         script.next_answer(15, &["a"]);
-        assert_eq!(script.list(15), ["a", "ccc"], "ccc was missing before its removal could be seen");
+        assert_eq!(
+            script.list(15),
+            ["a", "ccc"],
+            "ccc, whose removal was not seen, should stay for the grace time"
+        );
         assert_eq!(script.list(16), ["a"]);
     }
 
@@ -157,7 +163,11 @@ mod tests {
         script.list(0);
         script.first_answer(1, &[]);
         script.put("a");
-        assert_eq!(script.list(2), ["a", "bb"], "the list does not shrink to the first helper that is back");
+        assert_eq!(
+            script.list(2),
+            ["a", "bb"],
+            "the list should not shrink to the helper that registered first"
+        );
         script.put("bb");
         assert_eq!(script.list(99), ["a", "bb"]);
     }

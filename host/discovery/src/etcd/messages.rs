@@ -32,7 +32,7 @@ impl KeyValue {
 
     /// The value; `None` if it is longer than `bytes_max`, or is not UTF-8.
     pub(crate) fn value(&self, bytes_max: usize) -> Option<String> {
-        // Base64 has four characters for three bytes, the last two of which may be padding.
+        // Base64 has four characters for three bytes; up to two characters at the end are padding.
         if self.value.len() / 4 * 3 > bytes_max + 2 { None } else { decoded(&self.value) }
     }
 }

@@ -81,7 +81,7 @@ impl<'a> Poller<'a> {
         if !is_same {
             self.sender.add_notice(Notice::OtherCluster);
         }
-        // In one history of revisions a key disappears only by its removal, or beyond the answer's limit.
+        // In one history of revisions a key disappears only because it was removed, or because the answer is truncated.
         let is_complete = range.count <= range.kvs.len() as u64;
         let removals_seen = is_same && is_complete && self.revision.is_some_and(|before| before <= revision);
         self.revision = Some(revision);

@@ -13,7 +13,8 @@ use super::messages::{Lease, Registered, Transaction, encoded};
 use crate::EtcdPrefix;
 use crate::stop::{Running, Stop, spread, start_thread, stop_pair};
 
-/// Timeout of each member for removing the key when the helper ends. Otherwise the key expires with its lease.
+/// Timeout of each member's answer when the helper ends and its key is removed. If no member answers, the key expires
+/// with its lease.
 const WITHDRAW_TIMEOUT: Duration = Duration::from_millis(500);
 const TTL_MIN: Duration = Duration::from_secs(3);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
@@ -136,7 +137,8 @@ impl Registrar {
         self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
-    /// Waits after [`withdraw`](Self::withdraw) until the registrar has ended. Returns false after `timeout`.
+    /// Waits after [`withdraw`](Self::withdraw) until the registrar has ended. Returns false if it has not ended within
+    /// `timeout`.
     pub fn wait_withdrawn(&self, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
         let mut state = self.shared.state();
@@ -305,7 +307,7 @@ impl<'a> Keeper<'a> {
             };
             self.registered(RegistrarNotice::Restored { why });
         } else if self.shared.state().status.since.is_none() {
-            // etcd answers again before the lease expired.
+            // The lease's time had passed without an answer, but etcd still has the lease and the key.
             self.shared.state().status.since = Some(SystemTime::now());
             (self.on_notice)(&RegistrarNotice::Registered);
         }

@@ -152,8 +152,9 @@ impl Etcd {
         self.process = Some(child.unwrap());
     }
 
-    /// Makes an authority, its certificates for etcd (whose gateway is also a client of etcd) and a helper, and another
-    /// authority. Without common names: the gateway of an etcd with users rejects client certificates that have one.
+    /// Makes an authority, and its certificates for a helper and for etcd (whose gateway is also a client of etcd); and
+    /// another authority. The certificates have no common names, because the gateway of an etcd with users rejects
+    /// client certificates that have one.
     fn make_certificates(&self) {
         fs::create_dir_all(&self.directory).unwrap();
         let new_key = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
@@ -165,7 +166,7 @@ impl Etcd {
                 .args(["-days", "2", "-keyout", &key, "-out", &certificate, "-subj", &format!("/O={name}")])
                 .args(more)
                 .output()
-                .expect("run openssl");
+                .expect("openssl should be installed");
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         };
         let signed_by_ca =
@@ -181,12 +182,11 @@ impl Etcd {
         make("helper", &[&signed_by_ca[..], &["-addext", &key_usage("clientAuth")]].concat());
     }
 
-    /// Path of `ca.pem`, `helper.pem`, `helper.key` or `other.pem`.
+    /// Path of a file in the member's directory: `ca.pem`, `helper.pem`, `helper.key`, `other.pem` and others.
     pub fn file(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
 
-    /// Waits until etcd answers.
     pub fn wait_answers(&self) {
         wait_for("etcd answers", || self.try_request("/v3/kv/range", &json!({ "key": ANY_KEY })));
     }
@@ -273,7 +273,7 @@ impl Etcd {
                 .args(["-sf", "--cacert", "ca.pem", "--cert", "helper.pem", "--key", "helper.key"])
                 .args(["-d", &body.to_string(), &format!("{}{path}", self.endpoint())])
                 .output()
-                .expect("run curl");
+                .expect("curl should be installed");
             return serde_json::from_slice(&output.stdout).ok();
         }
         let mut stream = TcpStream::connect(("127.0.0.1", self.client_port)).ok()?;

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub type Labels = Vec<(String, String)>;
 
-/// One parsed metric.
 #[derive(Debug, Default)]
 pub struct Family {
     pub kind: String,
@@ -43,8 +42,11 @@ pub fn read(text: &str) -> BTreeMap<String, Family> {
             let (name, kind) = rest.split_once(' ').expect(line);
             assert_eq!(name, current, "HELP should precede TYPE");
             let family = families.get_mut(name).expect("TYPE should follow the HELP of its metric");
-            assert!(family.kind.is_empty() && family.samples.is_empty(), "{line}");
-            assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
+            assert!(
+                family.kind.is_empty() && family.samples.is_empty(),
+                "TYPE should appear once, before the samples: {line}"
+            );
+            assert!(["counter", "gauge", "histogram"].contains(&kind), "the type should be known: {line}");
             family.kind = kind.to_owned();
         } else {
             let (series, value) = line.rsplit_once(' ').expect(line);
@@ -58,7 +60,7 @@ pub fn read(text: &str) -> BTreeMap<String, Family> {
             assert_eq!(base_name, Some(current.as_str()), "a sample should follow its metric: {line}");
             assert!(seen_series.insert(series.to_owned()), "a series should appear once: {line}");
             let value = if value == "+Inf" { f64::INFINITY } else { value.parse().expect(line) };
-            assert!(value >= 0.0, "{line}");
+            assert!(value >= 0.0, "values should not be negative: {line}");
             family.samples.push((name, labels, value));
         }
     }
@@ -68,8 +70,8 @@ pub fn read(text: &str) -> BTreeMap<String, Family> {
 
 fn check_name(name: &str, allow_colons: bool) {
     let may_begin = |c: char| c.is_ascii_alphabetic() || c == '_' || allow_colons && c == ':';
-    assert!(name.starts_with(may_begin), "{name}");
-    assert!(name.chars().all(|c| may_begin(c) || c.is_ascii_digit()), "{name}");
+    let is_valid = name.starts_with(may_begin) && name.chars().all(|c| may_begin(c) || c.is_ascii_digit());
+    assert!(is_valid, "{name:?} should be a valid name");
 }
 
 fn parse_series(series: &str) -> (String, Labels) {
@@ -79,7 +81,7 @@ fn parse_series(series: &str) -> (String, Labels) {
     while !rest.is_empty() {
         let (label, after) = rest.split_once("=\"").expect(series);
         check_name(label, false);
-        assert!(labels.iter().all(|(other, _)| other != label), "{series}");
+        assert!(labels.iter().all(|(other, _)| other != label), "a label should appear once: {series}");
         let (mut value, mut end, mut escaped) = (String::new(), None, false);
         for (at, c) in after.char_indices() {
             match (escaped, c) {

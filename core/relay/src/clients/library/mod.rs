@@ -32,7 +32,7 @@ pub(crate) struct LibraryClient {
     /// Initial credit of each connection in bytes, as announced when this client's link was opened.
     credit: u32,
     relayed: Option<RelayedConn>,
-    /// The client was sent to another helper, because this one is overloaded.
+    /// The client was sent *drain* because this helper is overloaded.
     is_shed: bool,
     /// Output is scheduled for the end of the turn.
     is_dirty: bool,
@@ -49,12 +49,12 @@ pub(crate) struct LibraryClient {
     /// The client is not read, because memory is scarce and it does not read its replies.
     is_paused: bool,
     record_timer_runs: bool,
-    /// The client is not read for a time, because it sends hardly any data.
+    /// The client is not read for a time, because it has sent too many bytes other than data.
     is_throttled: bool,
     /// Bytes that the transport has taken.
     sent: u64,
     unread: Unread,
-    /// Bytes of output that are counted in [`Memory`].
+    /// Bytes of output and of an incomplete record that are counted in [`Memory`].
     counted: usize,
 }
 
@@ -142,7 +142,7 @@ impl LibraryClient {
         self.relayed.as_ref().is_some_and(RelayedConn::is_closed_by_server)
     }
 
-    /// Sends *drain* if the client has authenticated. Returns whether it has.
+    /// Sends *drain* if the client has authenticated. Returns whether *drain* was sent.
     #[must_use]
     pub(crate) fn drain(&mut self, deadline_ms: u32) -> bool {
         let is_established = self.is_established();
@@ -152,7 +152,8 @@ impl LibraryClient {
         is_established
     }
 
-    /// Whether the client may be sent to another helper: it has been connected for `age_min` and was not shed before.
+    /// Whether the client may be shed: it has a virtual connection, has been connected for `age_min`, and was not shed
+    /// before.
     pub(crate) fn can_be_shed(&self, now: Time, age_min: Duration) -> bool {
         !self.is_shed && self.relayed.is_some() && now.since(self.since) >= age_min
     }

@@ -21,8 +21,8 @@ pub(crate) enum Received {
 }
 
 impl LibraryClient {
-    /// Receives bytes, and stores them while the batch to the server is full. Later bytes wait behind stored ones, even
-    /// if the client's connection to the server has ended meanwhile, because records must be opened in order.
+    /// Receives bytes, and stores them while the batch to the server is full. While bytes are stored, later ones are
+    /// stored too, even if the client's connection to the server has ended, because records must be opened in order.
     pub(crate) fn receive(
         &mut self,
         conn: Conn,
@@ -175,6 +175,8 @@ impl LibraryClient {
         self.record_timer_runs
     }
 
+    /// Handles the timer for an incomplete record.
+    ///
     /// # Errors
     /// A record has been incomplete for too long, although the client was granted bytes to send.
     pub(crate) fn record_timeout(&mut self, now: Time) -> Result<(), LinkError> {
@@ -182,13 +184,13 @@ impl LibraryClient {
         self.acceptor.handle_record_timeout(now, self.granted > 0)
     }
 
-    /// Whether the client is throttled from now on, because it sends hardly any data: the caller must start the timer.
+    /// Throttles the client if it has sent too many bytes other than data. True: start the throttle timer.
     #[must_use]
     pub(crate) fn starts_throttle(&mut self, now: Time) -> bool {
         !self.is_throttled && self.update_throttle(now)
     }
 
-    /// Decides whether the client stays throttled when the timer expires.
+    /// Decides whether the client is throttled from now on.
     #[must_use]
     pub(crate) fn update_throttle(&mut self, now: Time) -> bool {
         self.is_throttled = self.acceptor.throttled_until(now).is_some();

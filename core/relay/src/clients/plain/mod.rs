@@ -37,6 +37,7 @@ pub(crate) struct PlainClient {
     bytes_out: u64,
     /// Bytes that were granted and not received.
     granted: usize,
+    /// The client is granted nothing: the link is congested, or the server has given no credit.
     stalled: Option<Stalled>,
     /// The client is in the link's list of waiting clients.
     waits_for_link: bool,
@@ -108,7 +109,7 @@ impl PlainClient {
         }
     }
 
-    /// Forwards the client's acknowledgements, because the server keeps replies until then.
+    /// Forwards the client's acknowledgements from now on: the server keeps replies until they are acknowledged.
     pub(crate) fn report_acknowledgements(&mut self) {
         self.reply_acks = Some(Box::default());
     }
@@ -129,7 +130,7 @@ impl PlainClient {
     pub(crate) fn track_replies(&mut self, now: Time, bytes: &[u8], metrics: &mut RequestMetrics) {
         if let Some(tracker) = &mut self.tracker {
             if !self.replies.is_empty() {
-                // The reply's latency does not count: the server waits for credit because the client does not read.
+                // Outstanding requests are not measured: the server may wait for credit, as the client does not read.
                 tracker.exclude_outstanding();
             }
             metrics.replies(tracker, now, bytes);

@@ -10,7 +10,8 @@ use crate::memory::Memory;
 pub(crate) const BATCH_BYTES: usize = 64 * 1024;
 
 impl Linked {
-    /// Whether the transport has not taken the last batch. Clients get no grants meanwhile.
+    /// Whether a part of the last batch still waits for the transport. Until the transport has taken it, clients get no
+    /// grants.
     pub(crate) fn is_congested(&self) -> bool {
         self.unsent.is_some()
     }
@@ -25,7 +26,7 @@ impl Linked {
         self.opener.pending() + self.unsent.as_ref().map_or(0, Chunk::len)
     }
 
-    /// Updates the relay's memory total. The batch of one turn is not counted; bytes beyond it are.
+    /// Updates the relay's memory total. Memory beyond one batch of [`BATCH_BYTES`] and incomplete records count.
     pub(crate) fn count(&mut self, memory: &mut Memory) {
         let counted = self.bytes_to_count();
         memory.link_changed(self.counted, counted);

@@ -73,12 +73,12 @@ impl Linked {
         self.members.orphan(id);
     }
 
-    /// Whether the server can keep replies until they are acknowledged.
+    /// Whether the link's version supports sessions. Only then can the server keep replies.
     pub(crate) fn carries_sessions(&self) -> bool {
         self.opener.carries_sessions()
     }
 
-    /// Whether the server reports which requests it has taken.
+    /// Whether the server acknowledges the requests that it has taken.
     pub(crate) fn acknowledges_requests(&self) -> bool {
         self.opener.acknowledges_requests()
     }
@@ -130,7 +130,7 @@ impl Linked {
         self.opener.poll_room()
     }
 
-    /// Counts a plain client's stall: `by_link`, or otherwise because the server gave no credit.
+    /// Counts a plain client's stall. `by_link`: the link was congested; otherwise the server gave no credit.
     pub(crate) fn count_stall(&mut self, by_link: bool) {
         self.stalls.credit += u64::from(!by_link);
         self.stalls.link += u64::from(by_link);

@@ -16,13 +16,15 @@ const FAST_CONVERGENCE: (u64, u64) = (17, 20);
 /// Segments by which the Reno-friendly window grows per round trip up to `cwnd_prior`: 3 (1 - β) / (1 + β) (§4.3).
 const ALPHA: (u64, u64) = (9, 17);
 
-/// Bound of the time to or from the plateau: 2^17 / 1024 s, or 128 s. The window reaches its bound long before.
+/// Maximum of the time to or from the plateau: 2^17 / 1024 s, which is 128 s. The window reaches its maximum long
+/// before.
 pub(in crate::recovery) const TICKS_MAX: u64 = 1 << 17;
 
 /// The state of CUBIC. All windows are in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cubic {
-    /// The window before the last reduction, or less by fast convergence; 0 without a reduction.
+    /// The window before the last reduction, or less after fast convergence; 0 before the first reduction and after a
+    /// timeout.
     pub w_max: u64,
     /// The window at the last reduction.
     pub cwnd_prior: u64,
@@ -81,8 +83,9 @@ impl Controller for Cubic {
         }
     }
 
-    /// Reduces the window rather than what is in flight, which §4.6 allows if the window grows only while it is used:
-    /// the loss of a single message says little about the path that a bulk transfer found before.
+    /// Reduces the window rather than the bytes in flight, which §4.6 allows if the window grows only while it is used:
+    /// the loss of a single message does not mean that the path has less capacity than an earlier bulk transfer has
+    /// found.
     fn on_loss(&mut self, window: &mut Window, _: u64) {
         self.cwnd_prior = window.cwnd;
         self.w_max = if window.cwnd < self.w_max {

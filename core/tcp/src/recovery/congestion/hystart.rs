@@ -1,4 +1,4 @@
-//! Ends the first slow start before it loses a window (HyStart++, RFC 9406).
+//! Ends the first slow start before it causes the loss of a whole window (HyStart++, RFC 9406).
 //!
 //! When the shortest round trip of a round has grown, a queue has formed: the window grows slowly for up to five
 //! rounds, and then slow start ends. Differences from the RFC: the growth per acknowledgement has no limit L, because
@@ -10,7 +10,7 @@ use crate::seq::Seq;
 const GROWTH_NS_BOUNDS: (u64, u64) = (4_000_000, 16_000_000);
 const GROWTH_DIVISOR: u64 = 8;
 
-/// Round trips that must be measured in a round (§4.3, N_RTT_SAMPLE).
+/// Number of round trips that must be measured in a round (§4.3, N_RTT_SAMPLE).
 const SAMPLES_MIN: u8 = 8;
 
 /// Divisor of the window's growth in conservative slow start (§4.3, CSS_GROWTH_DIVISOR).
@@ -36,12 +36,12 @@ pub enum Pace {
 /// The state of HyStart++.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HyStart {
-    /// The round ends when this is acknowledged. 0: the next round begins with the next bytes sent.
+    /// The round ends when this number is acknowledged. 0: the next acknowledgement sets it to SND.NXT.
     round_end: Seq,
     /// The shortest round trips of this round and the one before, in nanoseconds.
     shortest_ns: u64,
     shortest_before_ns: u64,
-    /// Round trips measured in this round.
+    /// Number of round trips measured in this round.
     samples: u8,
     /// Rounds of conservative slow start so far, and the round trip that began it; `None` in usual slow start.
     conservative: Option<(u8, u64)>,
@@ -127,7 +127,11 @@ mod tests {
     fn a_round_trip_grown_by_an_eighth_ends_slow_start_after_five_conservative_rounds() {
         let (mut hystart, mut una) = (HyStart::default(), 1);
         assert_eq!(round(&mut hystart, &mut una, 20, 100), Pace::Usual);
-        assert_eq!(round(&mut hystart, &mut una, 20, 112), Pace::Usual, "12 ms are less than an eighth");
+        assert_eq!(
+            round(&mut hystart, &mut una, 20, 112),
+            Pace::Usual,
+            "12 ms is less than an eighth of 100 ms"
+        );
         let mut paces = Vec::new();
         for _ in 0..400 {
             una += 1;
@@ -136,7 +140,10 @@ mod tests {
         let first =
             paces.iter().position(|pace| *pace == Pace::Conservative).expect("conservative slow start");
         let over = paces.iter().position(|pace| *pace == Pace::Over).expect("the end of slow start");
-        assert!(first < 30 && over - first > 4 * 20 && over - first <= 5 * 21, "{first} {over}");
+        assert!(
+            first < 30 && over - first > 4 * 20 && over - first <= 5 * 21,
+            "conservative from acknowledgement {first} to {over}"
+        );
         assert!(paces[first..over].iter().all(|pace| *pace == Pace::Conservative));
     }
 

@@ -42,8 +42,8 @@ pub trait Controller {
     /// Bytes were acknowledged while the window was not the limit: this time does not count for its growth.
     fn on_unlimited(&mut self, now: Time);
 
-    /// A loss was found; `flight` bytes were in flight before the acknowledgement that revealed it. Sets the threshold;
-    /// recovery sets the window.
+    /// A loss was found; `flight` bytes were in flight before the acknowledgement that revealed it. Sets the threshold.
+    /// The recovery sets the window.
     fn on_loss(&mut self, window: &mut Window, flight: u64);
 
     /// A timeout with `flight` bytes in flight. Sets the threshold; the window becomes one segment.
@@ -57,7 +57,6 @@ pub(super) enum Selected {
     NewReno(NewReno),
 }
 
-/// Window and algorithm of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Congestion {
     pub window: Window,
@@ -80,7 +79,7 @@ impl Congestion {
         }
     }
 
-    /// `acked` bytes were acknowledged while the window was the limit.
+    /// Grows the window, after `acked` bytes were acknowledged.
     ///
     /// Slow start counts all acknowledged bytes, as in Linux, rather than a few segments per acknowledgement (RFC
     /// 3465): peers may acknowledge 64 KiB at once. After a timeout `slow_start_max` is one segment.
@@ -107,7 +106,6 @@ impl Congestion {
         self.window.cwnd = self.window.cwnd.min(window_max);
     }
 
-    /// Bytes were acknowledged while the window was not the limit.
     pub(super) fn on_unlimited(&mut self, now: Time) {
         match &mut self.selected {
             Selected::Cubic(cubic) => cubic.on_unlimited(now),

@@ -9,8 +9,8 @@ use crate::seq::Seq;
 const EXAMINED_MAX: usize = 64;
 
 impl Scoreboard {
-    /// Marks segments as lost below `threshold` SACKed segments, or below more SACKed bytes than `threshold - 1`
-    /// segments have (RFC 6675 §4, IsLost). Returns the bytes newly marked.
+    /// Marks a segment as lost if at least `threshold` segments above it are SACKed, or more SACKed bytes are above it
+    /// than `threshold - 1` full segments have (RFC 6675 §4, IsLost). Returns the bytes newly marked.
     pub(in crate::recovery) fn mark_lost(&mut self, threshold: u32, mss: u32) -> u64 {
         if self.sacked == 0 {
             return 0;
@@ -50,7 +50,7 @@ impl Scoreboard {
             let segment = self.segments[index];
             let is_overdue = segment.sent_at <= until && (segment.sent_at, segment.end) < latest;
             if !is_overdue && segment.transmissions == 1 && !segment.sacked {
-                break; // the following ones were sent later
+                break; // the following segments were sent later
             }
             if is_overdue && !segment.sacked {
                 newly_lost += self.mark(index);
@@ -76,7 +76,6 @@ impl Scoreboard {
         missing.into_iter().chain(retransmission).min()
     }
 
-    /// Marks the first segment as lost.
     pub(in crate::recovery) fn mark_first_lost(&mut self) -> u64 {
         if self.segments.is_empty() { 0 } else { self.mark(0) }
     }
@@ -101,7 +100,7 @@ impl Scoreboard {
         self.retransmitted_first = Time(u64::MAX);
     }
 
-    /// Removes all marks of lost segments, which were only late.
+    /// Removes the marks of lost segments: they were only late.
     pub(in crate::recovery) fn unmark_all(&mut self) {
         for segment in &mut self.segments {
             (segment.lost, segment.retransmitted) = (false, false);
@@ -166,7 +165,7 @@ impl Scoreboard {
         Some((self.start_of(last).max(self.nxt.saturating_sub(u64::from(mss))), self.nxt))
     }
 
-    /// Records a retransmission; `as_lost`: marks the bytes as lost unless they are marked or SACKed.
+    /// Records a retransmission. `as_lost`: also marks the bytes as lost, unless they are SACKed.
     pub(in crate::recovery) fn resend(&mut self, now: Time, from: Seq, to: Seq, as_lost: bool) {
         let (from, to) = (from.max(self.una), to.min(self.nxt));
         if from >= to {

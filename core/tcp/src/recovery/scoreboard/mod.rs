@@ -1,6 +1,6 @@
 //! The segments that were sent and are not acknowledged, each with its state.
 //!
-//! Segments are counted as in RFC 6675. The sums are updated when segments change, so that reading them is cheap.
+//! The sums over segments are those of RFC 6675. They are updated when segments change, so that reading them is cheap.
 
 #[cfg(test)]
 mod check;
@@ -13,13 +13,12 @@ use spillway_transport::Time;
 
 use crate::seq::Seq;
 
-/// Maximum number of segments of one connection.
 pub(super) const SEGMENTS_MAX: usize = 4096;
 
-/// Beyond this number new bytes extend the last segment, so that room remains for dividing others.
+/// At this number of segments new bytes extend the last segment, so that room remains for dividing segments.
 const SEGMENTS_SENT_MAX: usize = SEGMENTS_MAX - 512;
 
-/// Capacity that an empty queue keeps.
+/// Capacity, in segments, that an empty queue keeps.
 const SEGMENTS_KEPT: usize = 16;
 
 /// SACK blocks kept of the last acknowledgement: as many as a segment without timestamps carries.
@@ -50,9 +49,10 @@ pub(super) struct Delivered {
     pub sent_at: Option<Time>,
     /// Whether any acknowledged segment was sent more than once.
     pub repeated: bool,
-    /// Whether a segment arrived that was sent once, before the last timeout, and not SACKed before.
+    /// Whether a segment arrived that was sent only once, before the last timeout, and had not been SACKed before.
     pub original: bool,
-    /// Send time and end of the segment that was sent last among those that arrived; several may have one send time.
+    /// The latest transmission that arrived: its send time, and the end of the segment, because several segments may
+    /// have one send time.
     pub latest: (Time, Seq),
     /// End of the highest bytes SACKed before this acknowledgement.
     pub highest_sacked: Seq,
@@ -76,7 +76,7 @@ pub(super) struct Scoreboard {
     /// Retransmitted bytes among the lost ones.
     retransmitted: u64,
     highest_sacked: Seq,
-    /// All segments below are SACKed or marked as lost.
+    /// All segments below this number are SACKed or marked as lost.
     lost_below: Seq,
     /// No segment that is to be retransmitted begins below this number.
     next_lost_from: Seq,
@@ -174,7 +174,6 @@ impl Scoreboard {
         self.sacked
     }
 
-    /// The number of SACKed segments.
     pub(super) fn sacked_segments(&self) -> u32 {
         self.sacked_segments
     }
@@ -183,7 +182,6 @@ impl Scoreboard {
         self.lost
     }
 
-    /// Whether there is a lost segment to retransmit.
     pub(super) fn has_lost_to_send(&self) -> bool {
         self.lost > self.retransmitted
     }
@@ -192,7 +190,6 @@ impl Scoreboard {
         self.highest_sacked
     }
 
-    /// Records that new bytes up to `to` were sent.
     #[inline]
     pub(super) fn send(&mut self, now: Time, to: Seq) {
         if self.segments.len() >= SEGMENTS_SENT_MAX
@@ -221,8 +218,8 @@ impl Scoreboard {
         self.sacked == 0 && self.lost == 0 && self.repeated_to <= self.una
     }
 
-    /// All bytes below `una` have arrived, and all segments are [plain](Self::is_plain). Returns the send time of the
-    /// first segment if it is acknowledged as a whole.
+    /// Removes all bytes below `una`, which have arrived. All segments must be [plain](Self::is_plain). Returns the
+    /// send time of the first segment if it is acknowledged as a whole.
     #[inline]
     pub(super) fn acknowledge_plain(&mut self, una: Seq) -> Option<Time> {
         let first = *self.segments.front()?;
@@ -240,7 +237,7 @@ impl Scoreboard {
         (first.end <= una).then_some(first.sent_at)
     }
 
-    /// All bytes below `una` have arrived; `una` is at most SND.NXT.
+    /// Removes all bytes below `una`, which have arrived; `una` is at most SND.NXT.
     pub(super) fn acknowledge(&mut self, una: Seq, mss: u32, delivered: &mut Delivered) {
         while let Some(&segment) = self.segments.front() {
             let end = segment.end.min(una);
@@ -275,8 +272,8 @@ impl Scoreboard {
         }
     }
 
-    /// The first segment is acknowledged in part. If it could not be divided, it is marked as retransmitted although
-    /// only its first part was: the rest still has to be retransmitted.
+    /// The first segment is acknowledged in part. If the scoreboard had no room to divide it when its first part was
+    /// retransmitted, the whole segment is marked as retransmitted: the rest still has to be retransmitted.
     fn forget_retransmission_of_part(&mut self, mss: u32) {
         let una = self.una;
         let Some(first) = self.segments.front_mut() else { return };
@@ -288,7 +285,6 @@ impl Scoreboard {
         }
     }
 
-    /// Records what the arrival of a segment reveals.
     fn on_arrival(&self, index: usize, segment: Segment, delivered: &mut Delivered) {
         let is_repeated = segment.transmissions > 1;
         if !is_repeated || segment.sent_at <= delivered.ambiguous_after {

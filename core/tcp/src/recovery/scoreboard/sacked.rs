@@ -4,8 +4,8 @@ use super::{BLOCKS_KEPT, Delivered, Scoreboard};
 use crate::seq::Seq;
 
 impl Scoreboard {
-    /// Marks the bytes of SACK blocks. Ignores blocks that are not within the bytes in flight: a correct peer sends
-    /// none (RFC 2018 §4).
+    /// Marks the bytes of SACK blocks. Ignores blocks that are not within the bytes in flight: a correct peer sends no
+    /// such blocks (RFC 2018 §4).
     pub(in crate::recovery) fn sack(&mut self, blocks: &[(Seq, Seq)], delivered: &mut Delivered) {
         let mut kept = [(0, 0); BLOCKS_KEPT];
         for (index, &(from, to)) in blocks.iter().take(BLOCKS_KEPT).enumerate() {
@@ -13,7 +13,7 @@ impl Scoreboard {
                 continue; // a block that holds SND.UNA contradicts the acknowledgement
             }
             kept[index] = (from, to);
-            // The previous acknowledgement had most of the block: only the added bytes are processed.
+            // Most of a block was usually in the previous acknowledgement: only the added bytes are processed.
             let within =
                 self.blocks.iter().filter(|block| block.0 < block.1 && from <= block.0 && block.1 <= to);
             match within.max_by_key(|block| block.1 - block.0).copied() {
@@ -44,7 +44,7 @@ impl Scoreboard {
                 continue;
             }
             if !is_whole {
-                // The segment was divided: look at its first part again, or at its second part.
+                // The segment was divided: continue with the part that is within the block.
                 index += usize::from(start < from);
                 continue;
             }
@@ -58,7 +58,7 @@ impl Scoreboard {
             self.highest_sacked = self.highest_sacked.max(segment.end);
             index += 1;
         }
-        debug_assert!(self.highest_sacked >= highest);
+        debug_assert!(self.highest_sacked >= highest, "`highest_sacked` should not decrease");
     }
 
     /// Removes all SACK marks, and remembers which segments had one.

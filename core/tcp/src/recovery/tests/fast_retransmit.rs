@@ -76,7 +76,7 @@ fn proportional_rate_reduction_sends_one_segment_for_two_delivered() {
     // Two by limited transmit, the fast retransmit, then one for every two segments that arrive (RFC 9937).
     assert_eq!((sent, trace.recovery.phase()), (5, Phase::Recovery));
     assert!(trace.recovery.pipe() <= trace.recovery.ssthresh() + 1000);
-    assert!(trace.at(310).ack(10).bytes == 10_000);
+    assert_eq!(trace.at(310).ack(10).bytes, 10_000);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn after_a_large_loss_no_more_is_sent_than_was_delivered() {
     assert_eq!(
         trace.retransmit().len(),
         2,
-        "one segment more than was delivered, because nothing else was lost"
+        "one segment more than was delivered, because no further loss was found"
     );
 }
 
@@ -151,7 +151,7 @@ fn without_new_data_unsacked_segments_are_retransmitted_early() {
         "RFC 6675 §4, NextSeg rule 3"
     );
     trace.recovery.on_retransmitted(ms(211), seq_at(4), seq_at(5));
-    assert_eq!(trace.recovery.spare_retransmission(MSS), None, "each segment only once");
+    assert_eq!(trace.recovery.spare_retransmission(MSS), None, "each segment is offered only once");
     assert!(trace.at(311).ack(7).is_recovered);
 }
 
@@ -376,7 +376,7 @@ fn repeated_sack_blocks_deliver_no_bytes() {
 }
 
 #[test]
-fn a_record_longer_than_the_mss_is_retransmitted_in_segments() {
+fn a_segment_longer_than_the_mss_is_retransmitted_in_parts() {
     let mut trace = Trace::new();
     trace.recovery.on_sent(ms(110), seq_at(3));
     trace.at(110).send(5);
@@ -404,14 +404,14 @@ fn segments_too_long_for_the_path_mtu_do_not_reduce_the_window() {
 }
 
 #[test]
-fn records_are_bounded_and_further_messages_extend_the_last_one() {
+fn segments_are_bounded_and_further_messages_extend_the_last_one() {
     let mut trace = Trace::new();
     for message in 1..=10_000 {
         trace.recovery.on_sent(ms(110), BASE + message);
     }
     assert!(trace.recovery.scoreboard.segments.len() < scoreboard::SEGMENTS_MAX);
     assert_eq!(trace.recovery.in_flight(), 10_000);
-    // The long last record is retransmitted one segment at a time, to its end.
+    // The long last segment is retransmitted to its end, at most an MSS at a time.
     trace.at(410).handle_timer();
     let mut acknowledged = 0;
     while acknowledged < 10_000 {

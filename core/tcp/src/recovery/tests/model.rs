@@ -93,10 +93,16 @@ proptest! {
                         let expected = model.get_mut(&seq).expect("a byte of the scoreboard in the model");
                         sacked_above -= u64::from(expected.sacked);
                         let is_lost = sacked_above > u64::from(threshold - 1) * 10;
-                        prop_assert!(byte.lost || !is_lost || expected.sacked, "{} SACKed above", sacked_above);
+                        prop_assert!(
+                            byte.lost || !is_lost || expected.sacked,
+                            "a byte with {} SACKed bytes above it should be lost", sacked_above
+                        );
                         newly_lost += u64::from(byte.lost && !expected.lost);
                         prop_assert!(byte.lost || !expected.lost);
-                        prop_assert!(!byte.lost || expected.lost || sacked_above > 0, "lost, but nothing SACKed above");
+                        prop_assert!(
+                            !byte.lost || expected.lost || sacked_above > 0,
+                            "a byte without SACKed bytes above it should not be marked"
+                        );
                         expected.lost = byte.lost;
                     }
                     prop_assert_eq!(marked, newly_lost);

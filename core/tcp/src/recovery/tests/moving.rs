@@ -1,4 +1,4 @@
-//! Export and import: an imported connection continues as on the first host; a contradictory state is refused.
+//! Export and import: an imported connection behaves as on the first host; a contradictory state is refused.
 
 use proptest::prelude::*;
 
@@ -78,7 +78,11 @@ fn a_segment_sent_before_the_start_of_the_clock_is_not_measured() {
     let state = original.recovery.export(original.now);
     let mut imported = Sender::import(ms(20), &settings, &state).expect("import of an exported state");
     imported.on_ack(ms(30), &ack(seq_at(1)));
-    assert_eq!(imported.srtt(), Some(Duration::from_millis(100)), "the round trip took 100 ms, not 30 ms");
+    assert_eq!(
+        imported.srtt(),
+        Some(Duration::from_millis(100)),
+        "the round trip took 100 ms, of which only 30 ms are after zero of this clock"
+    );
 }
 
 #[test]
@@ -98,7 +102,7 @@ fn contradictory_states_are_refused() {
         change(&mut state);
         Sender::import(ms(0), &newreno(), &state).is_none()
     };
-    assert!(!is_refused(&|_| {}));
+    assert!(!is_refused(&|_| {}), "the unchanged state should be accepted");
     assert!(is_refused(&|state| state.nxt += 1), "SND.NXT beyond the last segment");
     assert!(is_refused(&|state| state.una = state.nxt + 1));
     assert!(is_refused(&|state| state.mss = 0));

@@ -15,14 +15,14 @@ struct Path {
     /// Maximum number of bytes in the queue.
     queue: u64,
     loss_per_mille: u64,
-    /// Share of segments that arrive later by `extra_delay`.
+    /// Number of segments in a thousand that arrive later by `extra_delay`.
     late_per_mille: u64,
     extra_delay: Duration,
     has_sack: bool,
     has_timestamps: bool,
     /// The receiver acknowledges after this many segments, or after 40 ms.
     segments_per_ack: u32,
-    /// All acknowledgements leave at multiples of this time, as behind a gate that opens seldom.
+    /// All acknowledgements arrive at multiples of this time, as behind a gate that seldom opens. 0: at once.
     gate_interval: Duration,
     algorithm: Algorithm,
     bytes: u64,
@@ -61,7 +61,7 @@ enum PathEvent {
 struct Receiver {
     next: Seq,
     ranges: BTreeMap<Seq, Seq>,
-    /// Starts of `ranges`; the one that changed last comes first.
+    /// Starts of `ranges`; that of the range that changed last comes first.
     recent: Vec<Seq>,
     timestamp: Time,
     /// Segments not acknowledged yet.
@@ -285,11 +285,11 @@ fn lan() -> Path {
 }
 
 #[test]
-fn without_random_loss_the_link_is_used_to_nine_tenths() {
+fn without_random_loss_nine_tenths_of_the_rate_are_used() {
     for path in variants(&Path::default()).iter().filter(|path| path.has_sack) {
         let outcome = run(path);
         assert!(throughput_per_mille(path, &outcome) > 900, "{path:?} {:?}", outcome.counters);
-        assert_eq!(outcome.counters.timeouts, 0, "{path:?}");
+        assert_eq!(outcome.counters.timeouts, 0, "timeouts: {path:?}");
     }
 }
 
@@ -318,14 +318,17 @@ fn reordering_does_not_cause_timeouts_or_slow_transfers() {
 }
 
 #[test]
-fn a_gate_that_opens_seldom_causes_few_retransmissions() {
+fn a_gate_that_seldom_opens_causes_few_retransmissions() {
     for interval_ms in [10, 50, 200, 500] {
         for has_timestamps in [false, true] {
             // The queue holds the whole transfer, so that nothing is lost.
             let (gate_interval, queue) = (Duration::from_millis(interval_ms), 8_000_000);
             let path = Path { gate_interval, queue, has_timestamps, bytes: 5_000_000, ..Path::default() };
             let Counters { retransmissions, timeouts, .. } = run(&path).counters;
-            assert!(timeouts <= 1 && retransmissions <= 10, "{path:?} {retransmissions} {timeouts}");
+            assert!(
+                timeouts <= 1 && retransmissions <= 10,
+                "{path:?}: {retransmissions} retransmissions, {timeouts} timeouts"
+            );
         }
     }
 }

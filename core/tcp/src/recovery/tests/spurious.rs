@@ -101,7 +101,8 @@ fn the_next_recovery_is_undone_only_by_a_first_transmission() {
         trace.at(110).fill();
         trace.at(210).sack(0, &[(1, 4)]);
         assert_eq!(trace.retransmit(), [(0, 1)]);
-        // Segments beyond the end of the first recovery: the first of them is lost, too, and retransmitted during it.
+        // Five segments beyond the end of the first recovery: the first of them is lost as well, and retransmitted in
+        // that recovery.
         trace.send(5);
         trace.at(212).sack(0, &[(1, 10), (11, 15)]);
         assert!(trace.retransmit().contains(&(10, 11)));

@@ -1,4 +1,4 @@
-//! The retransmission timeout: RFC 6298, RFC 5681 §3.1, RFC 2018 §8.
+//! The retransmission timeout: RFC 6298, RFC 5681 §3.1, RFC 2018 §5 and §8.
 
 use super::*;
 
@@ -163,8 +163,8 @@ fn a_timeout_of_another_segment_lowers_the_threshold_again() {
     assert_eq!(trace.recovery.ssthresh(), 2000);
 }
 
-/// The first acknowledgement was lost, and that of the retransmission echoes the timestamp of the first copy (RFC 7323
-/// §4.3): the difference is the timeout, not a round trip.
+/// The first acknowledgement was lost, and the acknowledgement of the retransmission echoes the timestamp of the first
+/// copy (RFC 7323 §4.3): the measured time includes the timeout, so it is not a round trip.
 #[test]
 fn a_segment_received_twice_is_not_measured_by_timestamps() {
     let mut trace = Trace::new();
@@ -218,7 +218,7 @@ fn a_timeout_discards_the_sack_information() {
     assert_eq!(
         (trace.recovery.pipe(), trace.recovery.in_flight()),
         (0, 4000),
-        "RFC 2018 §8: all segments count as lost"
+        "RFC 2018 §5: the SACK marks are removed, and all segments count as lost"
     );
 }
 
@@ -227,7 +227,7 @@ fn sacked_segments_that_the_peer_discarded_are_retransmitted() {
     let mut trace = Trace::new();
     trace.at(110).send(3);
     trace.at(210).sack(0, &[(1, 3)]);
-    // The first segment is retransmitted; the peer has discarded the others.
+    // RFC 2018 §8: the peer has discarded the segments that it had SACKed.
     assert_eq!(trace.wait_for_timeout().retransmit(), [(0, 1)]);
     trace.ack(1);
     assert_eq!(trace.retransmit(), [(1, 2), (2, 3)]);

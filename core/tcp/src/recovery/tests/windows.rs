@@ -48,7 +48,7 @@ fn an_unused_window_does_not_grow() {
 }
 
 #[test]
-fn in_slow_start_a_window_half_used_grows() {
+fn in_slow_start_a_half_used_window_grows() {
     let mut trace = Trace::new();
     trace.at(110).send(6).at(210).ack(6);
     assert_eq!(trace.recovery.cwnd(), 16_000);
@@ -131,7 +131,7 @@ fn window(cwnd: u64) -> Window {
 
 const RTT: Duration = Duration::from_millis(50);
 
-/// Runs one stage of congestion avoidance: the whole window each round trip, an acknowledgement for every segment.
+/// Runs one stage of congestion avoidance. Each round trip sends the whole window, and every segment is acknowledged.
 /// Returns CUBIC's window and that of the formulas after each round trip, in segments.
 fn compare(cwnd: u64, cubic: &mut Cubic, seconds: u64) -> Vec<(f64, f64)> {
     const MSS: f64 = 1460.0;
@@ -235,7 +235,8 @@ fn the_loss_of_a_single_message_reduces_the_window_by_three_tenths() {
     }
 }
 
-/// RFC 5681 §3.1: the bytes in flight before an acknowledgement for many segments count, not those that it leaves.
+/// RFC 5681 §3.1: the bytes that were in flight before an acknowledgement of many segments count, not the remaining
+/// ones.
 #[test]
 fn the_threshold_counts_bytes_acknowledged_together_with_the_loss() {
     let mut trace = Trace::new();
@@ -257,7 +258,7 @@ fn a_timeout_in_a_recovery_reduces_the_threshold() {
     assert_eq!(trace.recovery.ssthresh(), 4900);
 }
 
-/// As in Linux: the used part of the window is the most that was in flight in the round.
+/// As in Linux: the used part of the window is the maximum of the bytes in flight in the round.
 #[test]
 fn a_round_that_used_most_of_the_window_grows_it() {
     let mut trace = Trace::new();

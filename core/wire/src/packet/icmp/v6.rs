@@ -72,7 +72,7 @@ pub enum Message<'a> {
         /// Data of the request.
         payload: &'a [u8],
     },
-    /// Asks for the Ethernet address of an IPv6 address.
+    /// Requests the Ethernet address of an IPv6 address.
     NeighbourSolicitation {
         /// The IPv6 address; not a multicast address.
         target: Ipv6Addr,
@@ -344,7 +344,7 @@ mod tests {
         assert_eq!(
             with_options(&[nonce_option, mac_option, &[1; 8]].concat()),
             Ok(Some(MAC)),
-            "the first one counts"
+            "the first of two addresses should count"
         );
         assert_eq!(with_options(nonce_option), Ok(None));
         assert_eq!(with_options(&[1, 0, 0, 0, 0, 0, 0, 0]), Err(PacketError::Option(Layer::Icmp, 1)));

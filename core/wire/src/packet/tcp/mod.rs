@@ -112,16 +112,16 @@ pub struct Header {
     pub options: Options,
 }
 
-/// Whether a segment's checksum covers only the pseudo-header: its sender, such as Linux with checksum offload, has left
-/// the rest to hardware.
+/// Whether a segment's checksum covers only the pseudo-header: its sender, such as Linux with checksum offload, has
+/// left the rest to hardware.
 pub fn is_checksum_partial(segment: &[u8], pseudo: Sum) -> bool {
     segment.get(CHECKSUM_OFFSET..CHECKSUM_OFFSET + 2) == Some(&(!pseudo.finish()).to_be_bytes())
 }
 
 impl Header {
     /// Parses a segment. Returns the header, its length in bytes with options, and the payload. `pseudo` is the
-    /// pseudo-header's sum for the whole segment. Reserved bits, and unknown or malformed options are ignored (RFC 9293
-    /// MUST-5, 6, 7).
+    /// pseudo-header's sum for the whole segment. Reserved bits are ignored (RFC 9293 §3.1), and so are unknown and
+    /// malformed options (MUST-6, MUST-7).
     #[inline]
     pub fn parse(segment: &[u8], pseudo: Sum) -> Result<(Header, usize, &[u8]), PacketError> {
         let (mut header, header_bytes) = Header::parse_fixed_part(segment)?;
@@ -163,8 +163,8 @@ impl Header {
     }
 
     /// Emits the header, its options and the checksum before the payload, which `out` already holds from
-    /// [`Header::header_bytes`] on. `pseudo` is the pseudo-header's sum for the whole segment. Returns the segment's length,
-    /// header and payload.
+    /// [`Header::header_bytes`] on. `pseudo` is the pseudo-header's sum for the whole segment. Returns the segment's
+    /// length, header and payload.
     ///
     /// # Panics
     /// If `out` is shorter than header and payload.
@@ -221,7 +221,7 @@ pub struct Quoted {
     pub source: u16,
     /// The receiver's port.
     pub target: u16,
-    /// The sequence number, to be checked against what is in flight (RFC 5927 §4.1).
+    /// The sequence number, which must be one of those in flight (RFC 5927 §4.1).
     pub seq: u32,
 }
 
@@ -357,7 +357,7 @@ mod tests {
     fn reserved_bits_are_ignored() {
         let mut segment = SYN.to_vec();
         segment[12] |= 0xf;
-        assert_eq!(parse(&with_correct_checksum(segment)), Ok((syn(), 40, &[][..])), "RFC 9293 §3.1");
+        assert_eq!(parse(&with_correct_checksum(segment)), Ok((syn(), 40, &[][..])));
     }
 
     #[test]

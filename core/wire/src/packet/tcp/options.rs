@@ -41,7 +41,7 @@ impl Timestamps {
     }
 }
 
-/// SACK blocks: received ranges, from the sequence number of the first byte to that after the last one.
+/// SACK blocks: received ranges, each from its first sequence number to the one after its last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SackBlocks {
     blocks: [(u32, u32); SACK_BLOCKS_MAX],
@@ -73,7 +73,8 @@ impl SackBlocks {
 /// The supported options. A malformed option counts as absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// The largest segment that the sender accepts, in bytes after the fixed headers. 0 counts as absent. Only with SYN.
+    /// The largest segment that the sender accepts, in bytes after the fixed headers. 0 counts as absent. Only with
+    /// SYN.
     pub mss: Option<u16>,
     /// Shift count of the sender's windows, at most [`WINDOW_SCALE_MAX`]. Only with SYN.
     pub window_scale: Option<u8>,
@@ -86,9 +87,9 @@ pub struct Options {
 }
 
 impl Options {
-    /// Parses the bytes between the fixed part of a header and the payload. Unknown options are skipped by their length; an
-    /// invalid length ends the options, and those before it remain valid (RFC 9293 MUST-6, MUST-7). If an option occurs
-    /// twice, the last one counts.
+    /// Parses the bytes between the fixed part of a header and the payload. Unknown options are skipped by their
+    /// length; an invalid length ends the options, and those before it remain valid (RFC 9293 MUST-6, MUST-7). If an
+    /// option occurs twice, the last one counts.
     pub fn parse(bytes: &[u8]) -> Options {
         let mut options = Options::default();
         options.parse_into(bytes);
@@ -300,7 +301,7 @@ pub(super) mod tests {
 
     #[test]
     fn sack_blocks_that_do_not_fit_are_dropped() {
-        assert_eq!(blocks(5).as_slice().len(), 4, "the fifth block is dropped");
+        assert_eq!(blocks(5).as_slice().len(), 4, "the fifth block should be dropped");
         let only_sack = Options { sack: blocks(4), ..Options::default() };
         assert_eq!((only_sack.sack_fitting().len(), only_sack.bytes()), (4, 36));
         let with_timestamps = Options { timestamps: TIMESTAMPS_1_2, ..only_sack };
@@ -359,13 +360,14 @@ pub(super) mod tests {
 
     #[test]
     fn a_window_scale_is_capped_and_an_mss_of_zero_is_ignored() {
-        assert_eq!(Options::parse(&[3, 3, 15]).window_scale, Some(14), "RFC 7323 §2.3");
-        assert_eq!(Options::parse(&[3, 3, 255]).window_scale, Some(14));
-        assert_eq!(Options::parse(&[2, 4, 0, 0]).mss, None, "an MSS of 0 counts as absent");
+        for shift in [15, 255] {
+            assert_eq!(Options::parse(&[3, 3, shift]).window_scale, Some(14), "{shift} should be capped");
+        }
+        assert_eq!(Options::parse(&[2, 4, 0, 0]).mss, None, "an MSS of 0 should count as absent");
         assert_eq!(
             Options::parse(&[2, 4, 5, 180, 2, 4, 1, 0]).mss,
             Some(256),
-            "the last of two MSS options counts"
+            "the last of two MSS options should count"
         );
     }
 

@@ -202,7 +202,7 @@ impl Links {
             if posts.is_empty() || member.deliver(thread, &mut posts).is_ok() {
                 continue;
             }
-            // The thread has left, and its sessions are gone. Their clients get this answer on another carrier.
+            // The thread has left, and its sessions have ended. Their clients learn this when they try another carrier.
             absent.extend(member.held.iter().filter(|(_, held)| held.owner == thread).map(|(name, _)| *name));
             member.held.retain(|_, held| held.owner != thread);
         }

@@ -17,7 +17,7 @@ impl Links {
         if kind != Kind::Connect || self.sessions.has_id(session) {
             return true;
         }
-        // For each new session check two old claims: forgotten sessions leave the directory.
+        // Check two old claims for each new session, so that forgotten sessions leave the directory.
         for _ in 0..2 {
             if let Some(claimed) = member.claims.pop_front() {
                 if self.sessions.has_id(claimed) {
@@ -192,7 +192,7 @@ mod tests {
             assert_eq!(threads.owner(session), None);
             assert!(
                 links.claim_session(Kind::Reconnect, session),
-                "this thread should answer that the session is gone"
+                "this thread should answer that the session has ended"
             );
             assert_eq!(threads.owner(session), None);
         }
