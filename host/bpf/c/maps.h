@@ -72,6 +72,14 @@ struct {
     __type(value, __u32);
 } sockets SEC(".maps");
 
+/* AF_XDP sockets for packets of connections that the stack has opened, by the number of their queue. */
+struct {
+    __uint(type, BPF_MAP_TYPE_XSKMAP);
+    __uint(max_entries, QUEUES_MAX);
+    __type(key, __u32);
+    __type(value, __u32);
+} opened_sockets SEC(".maps");
+
 /* Packets by verdict. */
 struct {
     __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

@@ -10,11 +10,18 @@ static __always_inline int count(__u32 verdict, int action)
     return action;
 }
 
-/* To the socket of the packet's queue. XDP_DROP if it has none: the kernel would answer XDP_PASS with a reset. */
+/*
+ * To the socket of the packet's queue. XDP_DROP if it has none: the kernel would answer XDP_PASS with a reset. Packets of
+ * connections that the stack has opened go to a socket of their own, if the queue has one.
+ */
 static __always_inline int redirect(struct xdp_md *context, enum verdict verdict)
 {
-    int action = bpf_redirect_map(&sockets, context->rx_queue_index, XDP_DROP);
+    int action = XDP_ABORTED;
 
+    if (verdict == TO_RANGE)
+        action = bpf_redirect_map(&opened_sockets, context->rx_queue_index, XDP_ABORTED);
+    if (action != XDP_REDIRECT)
+        action = bpf_redirect_map(&sockets, context->rx_queue_index, XDP_DROP);
     return count(action == XDP_REDIRECT ? verdict : DROP_NO_SOCKET, action);
 }
 

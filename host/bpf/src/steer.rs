@@ -104,6 +104,7 @@ pub struct Steer {
     endpoints: Map,
     flows: Map,
     sockets: Map,
+    opened_sockets: Map,
     verdicts: Map,
 }
 
@@ -119,6 +120,7 @@ impl Steer {
             endpoints: Map::of(&object, "endpoints")?,
             flows: Map::of(&object, "flows")?,
             sockets: Map::of(&object, "sockets")?,
+            opened_sockets: Map::of(&object, "opened_sockets")?,
             verdicts: Map::of(&object, "verdicts")?,
             object,
         })
@@ -181,6 +183,16 @@ impl Steer {
     pub fn set_socket(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), BpfError> {
         debug_assert!(queue < QUEUES_MAX, "the interface was checked to have at most this many queues");
         self.sockets.set(&queue.to_ne_bytes(), &socket.as_raw_fd().to_ne_bytes())
+    }
+
+    /// The AF_XDP socket that receives, instead of that of [`set_socket`](Self::set_socket), a queue's packets of connections
+    /// that the stack has opened: those to an address's [ports](AddressRule::ports).
+    ///
+    /// # Errors
+    /// As [`set_socket`](Self::set_socket).
+    pub fn set_opened_socket(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), BpfError> {
+        debug_assert!(queue < QUEUES_MAX, "the interface was checked to have at most this many queues");
+        self.opened_sockets.set(&queue.to_ne_bytes(), &socket.as_raw_fd().to_ne_bytes())
     }
 
     /// Packets by verdict.

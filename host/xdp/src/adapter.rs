@@ -100,6 +100,9 @@ impl Adapter {
             .collect::<Result<Vec<_>, _>>()?;
         for socket in &sockets {
             steer.set_socket(socket.queue(), socket.as_fd()).map_err(AdapterError::Program)?;
+            if let Some(opened) = socket.opened_fd() {
+                steer.set_opened_socket(socket.queue(), opened).map_err(AdapterError::Program)?;
+            }
         }
         prepare(&steer).map_err(AdapterError::Program)?;
         Ok(Adapter { interface, attachment, steer, sockets })

@@ -11,7 +11,6 @@ use spillway_tcp::Stack;
 use spillway_transport::{Application, Time};
 
 use crate::crossing::Crossing;
-use crate::device::sleep;
 use crate::driver::{Driver, Endpoint, Turn};
 use crate::endpoints::Endpoints;
 use crate::port::Port;
@@ -138,9 +137,11 @@ impl<A: Application> Context<A> {
         now.since(self.busy.1) < self.busy_poll
     }
 
-    /// Waits for the next turn. If the application's deadline is at most the input patience after this turn, only other
-    /// threads and the kernel end the wait; frames are taken once the deadline has passed. This saves wake-ups, each of
-    /// which costs more than a message; requests would wait for the deadline anyway.
+    /// Waits for the next turn. If the application's deadline is at most the input patience after this turn, only frames of
+    /// connections that the stack has opened, other threads and the kernel end the wait; frames of accepted connections are
+    /// taken then, or once the deadline has passed. This saves wake-ups, each of which costs more than a message; requests
+    /// would wait for the deadline anyway. Replies must not wait: they are late otherwise, and the server's next batch may
+    /// leave when they arrive.
     fn wait(&mut self, timeout_max: Option<Duration>) -> io::Result<()> {
         let now = self.clock.now();
         let hosted = &self.station.shared.hosted;
@@ -153,7 +154,7 @@ impl<A: Application> Context<A> {
         let wakes: Vec<BorrowedFd<'_>> =
             std::iter::once(self.mailbox.as_fd()).chain(self.station.wakes()).collect();
         let is_woken = match may_sleep {
-            true => sleep(timeout, &wakes)?,
+            true => self.driver.device().wait_for_opened(timeout, &wakes)?,
             false => self.driver.device_mut().wait(timeout, &wakes)?,
         };
         if is_woken {

@@ -50,14 +50,6 @@ pub trait Device {
     fn wait(&mut self, timeout: Option<Duration>, wakes: &[BorrowedFd<'_>]) -> io::Result<bool>;
 }
 
-/// Waits until one of `wakes` is readable or `timeout` has passed, but not for frames. Returns whether one is readable.
-///
-/// # Errors
-/// The system has failed.
-pub(crate) fn sleep(timeout: Option<Duration>, wakes: &[BorrowedFd<'_>]) -> io::Result<bool> {
-    Ok(poll_with(&[], timeout, wakes)?.is_woken)
-}
-
 /// What ended a wait.
 pub(crate) struct Polled {
     /// Events of the device's own descriptors.

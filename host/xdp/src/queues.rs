@@ -1,7 +1,7 @@
 //! Several queues of one interface, served by one thread.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use crate::device::{Device, poll_with};
@@ -28,6 +28,16 @@ impl Queues {
     pub fn statistics(&self) -> Statistics {
         let each = self.sockets.iter().filter_map(|socket| socket.statistics().ok());
         each.fold(Statistics::default(), |sum, one| sum + one)
+    }
+
+    /// Waits until a packet of a connection that the stack has opened may have arrived, `timeout` has passed, or one of
+    /// `wakes` is readable, but not for other packets. Returns whether one of `wakes` is readable.
+    ///
+    /// # Errors
+    /// The system has failed.
+    pub fn wait_for_opened(&self, timeout: Option<Duration>, wakes: &[BorrowedFd<'_>]) -> io::Result<bool> {
+        let own: Vec<_> = self.sockets.iter().filter_map(Socket::opened_fd).collect();
+        Ok(poll_with(&own, timeout, wakes)?.is_woken)
     }
 }
 
@@ -69,7 +79,7 @@ impl Device for Queues {
         for socket in &mut self.sockets {
             shortest = Some(socket.begin_wait(shortest)?);
         }
-        let own: Vec<_> = self.sockets.iter().map(AsFd::as_fd).collect();
+        let own: Vec<_> = self.sockets.iter().flat_map(Socket::receive_fds).collect();
         let polled = poll_with(&own, shortest, wakes)?;
         self.sockets.iter_mut().try_for_each(|socket| socket.end_wait(polled.events))?;
         Ok(polled.is_woken)

@@ -13,7 +13,7 @@ use crate::measure::{OTHERS_PERCENT_MAX, Step, Used, measure_until_valid, stoppe
 use crate::neighbours;
 use crate::ramp::Ramp;
 use crate::relief::sla_us;
-use crate::scene::{Scene, System};
+use crate::scene::{Scene, ServerShare, System};
 use crate::table::grouped;
 use rule::{BURST_TIMES, CAPACITY_MIN_PER_S, Costs};
 
@@ -38,6 +38,8 @@ const COST_STEPS_MAX: usize = 4;
 /// Costs measured at this share of the capacity that they yield, or above, are not measured again.
 const COST_RATE_NEAR: f64 = 0.95;
 const ATTEMPTS_MAX: u32 = 3;
+/// The share of a core that [`CAPACITY_MIN_PER_S`] suits, in percent.
+const SMALL_PERCENT: f64 = 10.0;
 /// Rate that saturates a helped server, as a multiple of the direct capacity.
 const HELPED_TIMES: f64 = 5.0;
 
@@ -54,9 +56,9 @@ pub enum Neighbours {
 /// Result of a calibration.
 #[derive(Clone, Debug, Default)]
 pub struct Calibration {
-    /// Measured costs of a request; `None` if the capacity was given.
+    /// Measured costs of a request; `None` if the capacity or the server's share of a core was given.
     pub costs: Option<Costs>,
-    /// The server's quota, computed from costs.
+    /// The server's quota, computed from costs or given; `None` for a whole core.
     pub quota: Option<Quota>,
     /// Requests a second that the server serves within the SLA, without shim and helper.
     pub direct_per_s: f64,
@@ -89,6 +91,9 @@ impl Calibration {
 /// # Errors
 /// The machine is too slow, or other processes use it: a wrong calibration would spoil every later measurement.
 pub fn calibrate(scene: &mut Scene, timing: Timing, neighbours: Neighbours) -> Result<Calibration, Error> {
+    if let ServerShare::Percent(percent) = scene.setting().server_share {
+        return calibrate_share(scene, percent, timing, neighbours);
+    }
     let mut tally = Tally::default();
     let (costs, expected_per_s, disturbance) = measure_costs(scene, timing, neighbours, &mut tally)?;
     let mut quota = costs.quota(expected_per_s);
@@ -138,6 +143,43 @@ pub fn calibrate(scene: &mut Scene, timing: Timing, neighbours: Neighbours) -> R
         notes,
         tally,
     })
+}
+
+/// Fixes the SLA and finds the direct capacity of a server with a given share of a core. Other hosts may then be the limit of
+/// a burst, which each of its steps shows.
+fn calibrate_share(
+    scene: &mut Scene,
+    percent: f64,
+    timing: Timing,
+    neighbours: Neighbours,
+) -> Result<Calibration, Error> {
+    let mut meter = CostMeter { neighbours, disturbance: None };
+    let mut tally = Tally::default();
+    let quota = scene.setting().server_share.quota();
+    scene.set_quota(None)?;
+    let server_us =
+        meter.server_cost_us(scene, CAPACITY_MIN_PER_S * percent / SMALL_PERCENT, timing, &mut tally)?;
+    if server_us == 0.0 {
+        return Err(Error::process("the server sent no reply while its cost was measured", ""));
+    }
+    let expected_per_s = percent * 1e4 / server_us;
+    scene.set_quota(quota)?;
+    let mut driver = Driver::start(scene, System::Plain, timing)?;
+    let p99_at_fifth_us = p99_at_fifth_us(&mut driver, expected_per_s)?;
+    let sla_us = sla_us(p99_at_fifth_us.unwrap_or(0));
+    // Requests cost less at high rates, so the capacity may be several times what a light load suggests.
+    let plan = Ramp::searching(expected_per_s * RAMP_START, FLOOR_PER_S, LIMIT_PER_S);
+    let ramped = driver.ramp(plan, sla_us)?;
+    tally.add(&driver.finish()?);
+    let Some(direct_per_s) = ramped.goodput.kept_per_s else {
+        let trouble = ramped.trouble.unwrap_or_else(|| format!("not even at {FLOOR_PER_S}/s"));
+        return Err(Error::Usage(format!(
+            "the server does not keep a p99 of {:.1} ms with {percent:.0} % of a core ({trouble}): give it a larger share",
+            sla_us as f64 / 1000.0
+        )));
+    };
+    let notes = meter.disturbance.into_iter().chain(ramped.trouble).collect();
+    Ok(Calibration { costs: None, quota, direct_per_s, p99_at_fifth_us, sla_us, notes, tally })
 }
 
 /// Uses the operator's figure for the direct capacity. Measures only the server's cost, for its quota, even while other

@@ -9,8 +9,9 @@ pub mod tcp;
 use std::io::Write;
 
 use crate::error::Error;
+use crate::generator::Engine;
 use crate::results::Results;
-use crate::scene::Setting;
+use crate::scene::{ServerShare, Setting};
 use crate::table::Table;
 use figures::Figure;
 
@@ -19,7 +20,7 @@ use figures::Figure;
 pub struct Options {
     /// Finish within two minutes: fewer rounds, without the less important parts.
     pub quick: bool,
-    /// Ids of the attacks to run in the experiment `attacks`; empty for all. Other experiments have no parts.
+    /// Parts of the experiment to run, for experiments that have parts; empty for all.
     pub only: Vec<String>,
     /// The scene, for experiments that use one.
     pub setting: Setting,
@@ -63,12 +64,28 @@ pub fn by_name(name: &str) -> Option<&'static Experiment> {
 
 /// Checks the values of `--only`. Fails with [`Error::Usage`] if the experiment does not have one of these parts.
 pub fn check_only(experiment: &Experiment, only: &[String]) -> Result<(), Error> {
-    let parts = if experiment.name == "attacks" { batch::attacks::ids() } else { Vec::new() };
+    let parts = match experiment.name {
+        "attacks" => batch::attacks::ids(),
+        "burst" => batch::burst::PARTS.to_vec(),
+        _ => Vec::new(),
+    };
     let Some(unknown) = only.iter().find(|part| !parts.contains(&part.as_str())) else { return Ok(()) };
     Err(Error::Usage(match &parts[..] {
         [] => format!("{} has no parts: run it without --only", experiment.name),
         parts => format!("{} has no part {unknown}: it has {}", experiment.name, parts.join(", ")),
     }))
+}
+
+/// Checks that an experiment uses what differs from the usual setting. Fails with [`Error::Usage`] otherwise.
+pub fn check_setting(experiment: &Experiment, setting: &Setting) -> Result<(), Error> {
+    let refuse = |option: &str, users: &[&str]| {
+        let what = format!("{} has no {option}: only {} have it", experiment.name, users.join(" and "));
+        (!users.contains(&experiment.name)).then_some(Error::Usage(what))
+    };
+    let on_stack = (setting.engine != Engine::Sockets).then(|| refuse("--engine", &["burst", "helpers"]));
+    let has_share = setting.server_share != ServerShare::Calibrated;
+    let share = has_share.then(|| refuse("--server-share", &["burst"]));
+    on_stack.flatten().or(share.flatten()).map_or(Ok(()), Err)
 }
 
 /// The table that `bench list` prints.
@@ -109,10 +126,10 @@ mod tests {
             check_only(by_name(name).unwrap(), &parts).map_err(|error| error.to_string())
         };
         assert_eq!(
-            (only("attacks", &[]), only("attacks", &["D7", "D9"]), only("burst", &[])),
+            (only("attacks", &[]), only("attacks", &["D7", "D9"]), only("burst", &["goodput"])),
             (Ok(()), Ok(()), Ok(()))
         );
         assert!(only("attacks", &["D7", "D3"]).unwrap_err().contains("no part D3: it has D1, D2"));
-        assert!(only("burst", &["D7"]).unwrap_err().contains("has no parts"));
+        assert!(only("payload", &["D7"]).unwrap_err().contains("has no parts"));
     }
 }

@@ -11,7 +11,7 @@ use spillway_lab::peers::{Memcached, Peer, Proxy};
 use spillway_lab::{Forwarding, Host, HostOptions, Lab, LabOptions, Place, Quota, Slowdown};
 
 use crate::error::Error;
-use crate::generator::{Clients, Generators};
+use crate::generator::{Clients, Engine, Generators, Traffic};
 use crate::machine::Machine;
 use crate::measure::Snapshot;
 use crate::programs::Programs;
@@ -49,6 +49,20 @@ pub struct Setting {
     pub batch: BatchPolicy,
     /// What joins the hosts.
     pub forwarding: Forwarding,
+    /// What carries the connections of helpers and clients.
+    pub engine: Engine,
+    /// The server's share of a core.
+    pub server_share: ServerShare,
+}
+
+/// The server's share of a core, process and interface together.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum ServerShare {
+    /// As much as it needs for the largest capacity that the machine can overload three times.
+    #[default]
+    Calibrated,
+    /// A quota, in percent of a core; from 100 on there is no quota.
+    Percent(f64),
 }
 
 /// Cores of the hosts.
@@ -124,6 +138,37 @@ impl Placement {
     }
 }
 
+impl ServerShare {
+    /// Smallest share of a whole core.
+    const WHOLE_CORE_PERCENT: f64 = 100.0;
+
+    /// The quota of this share; `None` if the server has a whole core, or a share that is not known before calibration.
+    pub fn quota(self) -> Option<Quota> {
+        match self {
+            ServerShare::Percent(percent) if !self.is_whole_core() => Some(Quota::percent(percent)),
+            ServerShare::Percent(_) | ServerShare::Calibrated => None,
+        }
+    }
+
+    /// Whether the server has a core without a quota.
+    pub fn is_whole_core(self) -> bool {
+        matches!(self, ServerShare::Percent(percent) if percent >= ServerShare::WHOLE_CORE_PERCENT)
+    }
+}
+
+impl std::str::FromStr for ServerShare {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<ServerShare, &'static str> {
+        let problem = "give a percentage of one core from 5 to 100, such as 30%, or calibrated";
+        if text == "calibrated" {
+            return Ok(ServerShare::Calibrated);
+        }
+        let percent: f64 = text.strip_suffix('%').unwrap_or(text).parse().map_err(|_| problem)?;
+        if (5.0..=100.0).contains(&percent) { Ok(ServerShare::Percent(percent)) } else { Err(problem) }
+    }
+}
+
 /// What joins the hosts, as text.
 pub(crate) fn forwarding_text(forwarding: Forwarding) -> &'static str {
     match forwarding {
@@ -186,7 +231,32 @@ impl Setting {
             slowdown_factor: None,
             batch: BatchPolicy::default(),
             forwarding: Forwarding::Bridge,
+            engine: Engine::Sockets,
+            server_share: ServerShare::Calibrated,
         }
+    }
+
+    /// These settings with helpers and clients on an engine. On the user-level stack an XDP program joins the hosts,
+    /// because the bridge would cost more than the clients.
+    pub fn with_engine(self, engine: Engine) -> Setting {
+        let forwarding = if engine == Engine::Xdp { Forwarding::Xdp } else { self.forwarding };
+        Setting { engine, forwarding, ..self }
+    }
+
+    /// These settings with a share of a core for the server. A server with a whole core has it alone, if there is another
+    /// one for the helper.
+    pub fn with_server_share(self, share: ServerShare) -> Setting {
+        let mut placement = self.placement;
+        if share.is_whole_core() && placement.helper == placement.server {
+            placement.helper = placement.clients;
+        }
+        let quota = if share == ServerShare::Calibrated { self.quota } else { share.quota() };
+        Setting { server_share: share, placement, quota, ..self }
+    }
+
+    /// Whether hosts leave checksums to their interfaces. The user-level stack and XDP programs need complete packets.
+    pub(crate) fn tx_checksums(&self) -> bool {
+        self.forwarding == Forwarding::Bridge && self.engine == Engine::Sockets
     }
 
     /// The default settings with [the programs of this run](Programs::of_this_run).
@@ -216,6 +286,8 @@ struct Hosts {
     server: Host,
     helper: Host,
     clients: Vec<Host>,
+    /// The host of clients beside the measured ones: on the user-level stack, an interface serves one generator.
+    probe: Host,
 }
 
 impl Scene {
@@ -226,7 +298,7 @@ impl Scene {
         let forwarding = setting.forwarding;
         let lab = Lab::with_options(name, LabOptions { bridge_core: Some(placement.bridge), forwarding })?;
         // The quota is set after the preparation.
-        let tx_checksums = forwarding == Forwarding::Bridge;
+        let tx_checksums = setting.tx_checksums();
         let on_core = |core| HostOptions { core: Some(core), tx_checksums, ..HostOptions::default() };
         // Receive work runs before processes, so that other hosts do not lose packets; the server's is part of its
         // quota.
@@ -237,6 +309,7 @@ impl Scene {
             clients: (1..=setting.client_hosts)
                 .map(|n| lab.host(&format!("client{n}"), receiving_first(placement.clients)))
                 .collect::<Result<_, _>>()?,
+            probe: lab.host("probe", receiving_first(placement.clients))?,
         };
         // The laboratory removes this directory at its end.
         let keys = Keys::make(&std::env::temp_dir().join(lab.run_name()))?;
@@ -313,14 +386,24 @@ impl Scene {
 
     /// Starts clients on all client hosts.
     pub fn start(&self, clients: &Clients) -> Result<Generators, Error> {
-        Generators::start(&self.setting.programs, &self.hosts.clients, clients)
+        self.start_at(&self.hosts.clients, clients)
+    }
+
+    /// Starts clients on the host for probes.
+    pub fn start_probe(&self, clients: &Clients) -> Result<Generators, Error> {
+        self.start_at(std::slice::from_ref(&self.hosts.probe), clients)
     }
 
     /// Starts clients on client host `host`, counted from 0, or on the last one if there are fewer.
     pub fn start_on(&self, host: usize, clients: &Clients) -> Result<Generators, Error> {
         let host = host.min(self.hosts.clients.len().saturating_sub(1));
         let hosts = self.hosts.clients.get(host..=host).unwrap_or_default();
-        Generators::start(&self.setting.programs, hosts, clients)
+        self.start_at(hosts, clients)
+    }
+
+    fn start_at(&self, hosts: &[Host], clients: &Clients) -> Result<Generators, Error> {
+        let traffic = Traffic { engine: self.setting.engine, ..Traffic::default() };
+        Generators::start_with(&self.setting.programs, hosts, clients, &traffic)
     }
 
     /// Starts nutcracker in the helper's place, if it does not run yet.
@@ -345,7 +428,7 @@ impl Scene {
     /// Reads CPU times, batch counters and steal time.
     pub fn snapshot(&self) -> Result<Snapshot, Error> {
         let mut clients = spillway_lab::HostCpu::default();
-        for host in &self.hosts.clients {
+        for host in self.hosts.clients.iter().chain([&self.hosts.probe]) {
             let cpu = host.cpu()?;
             clients.process += cpu.process;
             clients.interface += cpu.interface;
@@ -377,6 +460,7 @@ impl Scene {
                 "helper".into(),
                 format!("1 thread, batches by {} with {:?}", setting.batch.name(), setting.max_delay),
             ),
+            ("engine of helper and clients".into(), setting.engine.name().into()),
             ("moves".into(), format!("one connection each {:?}", setting.pace)),
             ("congestion control".into(), self.hosts.server.congestion_control()?),
             ("links".into(), LINKS_TEXT.into()),
@@ -412,15 +496,16 @@ impl Scene {
 
     fn fill(&self, system: System) -> Result<(), Error> {
         let clients = Clients { fill: true, connections: 1, ..self.clients(system) };
-        let mut filler = Generators::start(&self.setting.programs, &self.hosts.clients[..1], &clients)?;
+        let mut filler = self.start_on(0, &clients)?;
         filler.begin()?;
         filler.finish().map(drop)
     }
 }
 
 fn start_helper(setting: &Setting, hosts: &Hosts, keys: &Keys) -> Result<Helper, Error> {
+    let on_xdp = setting.engine == Engine::Xdp;
     let plan = HelperPlan {
-        interface: None,
+        interface: on_xdp.then(|| hosts.helper.interface().to_owned()),
         program: &setting.programs.spillway,
         server: SocketAddr::new(hosts.server.address(), LINK_PORT),
         address: SocketAddr::new(hosts.helper.address(), LINK_PORT),
@@ -452,5 +537,22 @@ mod tests {
             assert!(cores < 7 || others == [4, 5, 6]);
             assert!(cores > 4 || others == [helper; 3]);
         }
+    }
+
+    #[test]
+    fn shares_of_a_core_are_quotas_and_a_whole_core_is_the_servers_alone() {
+        let share = |text: &str| text.parse::<ServerShare>();
+        assert_eq!(share("calibrated"), Ok(ServerShare::Calibrated));
+        assert_eq!(share("30%").unwrap().quota(), Some(Quota::percent(30.0)));
+        assert_eq!(share("100").unwrap().quota(), None);
+        assert!(share("2%").is_err() && share("101%").is_err() && share("much").is_err());
+        let two_cores = Setting {
+            placement: Placement::on(2),
+            ..Setting::new(Programs::in_directory(std::path::Path::new("")))
+        };
+        let whole = two_cores.clone().with_server_share(ServerShare::Percent(100.0));
+        assert_ne!(whole.placement.helper, whole.placement.server);
+        let third = two_cores.clone().with_server_share(ServerShare::Percent(30.0));
+        assert_eq!((third.placement, third.quota), (two_cores.placement, Some(Quota::percent(30.0))));
     }
 }

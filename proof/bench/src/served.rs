@@ -149,9 +149,13 @@ impl Helper {
     /// Starts a helper with one thread, and waits until its links are up.
     pub(crate) fn start(host: &Host, plan: HelperPlan<'_>) -> Result<Helper, Error> {
         let launch = Launch::new(plan.program).name("helper").args(plan.arguments()?);
-        let (status_socket, address) = (plan.status_socket, plan.address);
+        let (status_socket, address, on_xdp) = (plan.status_socket, plan.address, plan.interface.is_some());
         let mut helper = Helper { process: host.spawn(&launch)?, status_socket, address };
         helper.wait_for_link()?;
+        if on_xdp {
+            // The helper's program has replaced the threads of the interface.
+            host.pin_and_account_interface()?;
+        }
         Ok(helper)
     }
 

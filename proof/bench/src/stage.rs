@@ -19,7 +19,7 @@ use spillway_load::protocol::redis::Resp;
 use spillway_load::protocol::store::Space;
 
 use crate::error::Error;
-use crate::generator::{Clients, Traffic};
+use crate::generator::{Clients, Engine, Traffic};
 use crate::machine::Machine;
 use crate::measure::{BatchCount, Snapshot};
 use crate::programs::Programs;
@@ -44,6 +44,8 @@ pub struct Stage {
     programs: Programs,
     placement: Placement,
     forwarding: Forwarding,
+    /// Hosts leave checksums to their interfaces.
+    tx_checksums: bool,
     keys: Keys,
     /// The server's host.
     pub server: Host,
@@ -113,7 +115,7 @@ impl Stage {
         let placement = setting.placement;
         let forwarding = setting.forwarding;
         let lab = Lab::with_options(name, LabOptions { bridge_core: Some(placement.bridge), forwarding })?;
-        let tx_checksums = tx_checksums && forwarding == Forwarding::Bridge;
+        let tx_checksums = tx_checksums && setting.tx_checksums();
         let on_core = |core| HostOptions { core: Some(core), tx_checksums, ..HostOptions::default() };
         // Receive work runs before processes, so that packets are not lost behind a busy helper or client. The server's
         // competes with the server, as it does under a quota for both.
@@ -136,6 +138,7 @@ impl Stage {
             programs,
             placement,
             forwarding,
+            tx_checksums,
             keys,
             server,
             middle,
@@ -215,11 +218,7 @@ impl Stage {
         let kind = HelperKind { library: false, batch: "adaptive", max_delay };
         let port = Place::from(host).free_port()?;
         let plan = self.plan((host, port), link, &kind, (0, None));
-        let helper =
-            Helper::start(host, HelperPlan { interface: Some(host.interface().to_owned()), ..plan })?;
-        // The helper's program has replaced the threads of the interface.
-        host.pin_and_account_interface()?;
-        Ok(helper)
+        Helper::start(host, HelperPlan { interface: Some(host.interface().to_owned()), ..plan })
     }
 
     fn plan(
@@ -244,9 +243,26 @@ impl Stage {
         }
     }
 
+    /// Starts a helper on kernel sockets on each host for helpers.
     pub(crate) fn helpers(&self, link: SocketAddr, kind: &HelperKind) -> Result<Vec<Helper>, Error> {
-        let start = |host: &Host| self.helper_on((host, Place::from(host).free_port()?), link, kind);
-        self.middle_hosts().map(start).collect()
+        let engines: Vec<Engine> = self.middle_hosts().map(|_| Engine::Sockets).collect();
+        self.helpers_on(link, kind, &engines)
+    }
+
+    /// Starts a helper on each of the first hosts for helpers, one for each engine.
+    pub(crate) fn helpers_on(
+        &self,
+        link: SocketAddr,
+        kind: &HelperKind,
+        engines: &[Engine],
+    ) -> Result<Vec<Helper>, Error> {
+        let start = |(host, engine): (&Host, &Engine)| {
+            let port = Place::from(host).free_port()?;
+            let interface = (*engine == Engine::Xdp).then(|| host.interface().to_owned());
+            let plan = self.plan((host, port), link, kind, (0, None));
+            Helper::start(host, HelperPlan { interface, ..plan })
+        };
+        self.middle_hosts().zip(engines).map(start).collect()
     }
 
     pub(crate) fn middle_hosts(&self) -> impl Iterator<Item = &Host> {
@@ -256,7 +272,7 @@ impl Stage {
     /// Creates a second host for helpers, on the core of the first. Snapshots do not include its CPU time.
     pub fn second_middle(&self) -> Result<Host, Error> {
         let core = Some(self.placement.helper);
-        let tx_checksums = self.forwarding == Forwarding::Bridge;
+        let tx_checksums = self.tx_checksums;
         let options = HostOptions { core, receive_first: true, tx_checksums, ..HostOptions::default() };
         Ok(self.lab.host("second", options)?)
     }
@@ -264,7 +280,7 @@ impl Stage {
     /// Creates a host for attackers, on the clients' core and with this quota. Snapshots do not include its CPU time.
     pub(crate) fn attackers(&self, quota: Quota) -> Result<Host, Error> {
         let core = Some(self.placement.clients);
-        let tx_checksums = self.forwarding == Forwarding::Bridge;
+        let tx_checksums = self.tx_checksums;
         let options = HostOptions { core, quota: Some(quota), tx_checksums, ..HostOptions::default() };
         Ok(self.lab.host("attackers", options)?)
     }

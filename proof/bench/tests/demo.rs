@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use spillway_bench::demo::{self, Options};
+use spillway_bench::generator::Engine;
 use spillway_bench::results::Results;
 use spillway_bench::scene::Setting;
 use spillway_lab::browser::{View, inspect_page};
@@ -36,12 +37,18 @@ fn leftovers(pid: u32) -> Vec<String> {
 
 #[test]
 fn a_short_demo_completes_and_removes_everything() {
+    // One after the other: the check for leftovers is by process.
+    run_short_demo(Engine::Sockets);
+    run_short_demo(Engine::Xdp);
+}
+
+fn run_short_demo(engine: Engine) {
     let programs = match programs(&["memcached"]) {
         Ok(programs) => programs,
         Err(why) => return println!("skipped: {why}"),
     };
-    let directory = directory("whole");
-    let setting = Setting { connections: 40, keys: 2_000, ..Setting::new(programs) };
+    let directory = directory(engine.name());
+    let setting = Setting { connections: 40, keys: 2_000, ..Setting::new(programs) }.with_engine(engine);
     let options = Options {
         light_s: 2,
         burst_s: 2,

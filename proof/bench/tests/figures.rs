@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use spillway_bench::experiments::batch::{adaptive, helpers, load_latency, payload, table1};
 use spillway_bench::experiments::sessions::{activation, sidecar};
+use spillway_bench::generator::Engine;
 use spillway_bench::scene::Setting;
 use support::{SHORT, assert_complete, programs};
 
@@ -73,10 +74,19 @@ fn helpers_completes_with_all_rows() {
         ..helpers::Effort::full()
     };
     let mut output = Vec::new();
-    let results = helpers::run_with(&Setting::new(programs), &effort, &mut output).unwrap();
+    let results = helpers::run_with(&Setting::new(programs.clone()), &effort, &mut output).unwrap();
     let metrics = ["goodput_per_helper", "helper_cpu_us_per_request", "max_over_mean_load"];
     assert_complete(&results, &output, &metrics);
     assert!(results.ratios.iter().any(|ratio| ratio.name == "goodput_per_helper_3_over_1"));
+
+    // On the user-level stack, with a helper on kernel sockets beside it.
+    let setting = Setting::new(programs).with_engine(Engine::Xdp);
+    let mut output = Vec::new();
+    let results = helpers::run_with(&setting, &effort, &mut output).unwrap();
+    assert_complete(&results, &output, &metrics[..2]);
+    for ratio in ["xdp_goodput_per_helper_3_over_1", "xdp_goodput_per_helper_over_sockets"] {
+        assert!(results.ratios.iter().any(|found| found.name == ratio), "no ratio {ratio}");
+    }
 }
 
 #[test]

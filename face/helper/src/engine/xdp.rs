@@ -60,7 +60,7 @@ impl XdpEngine {
         let own = own_addresses(config, &interface, &addresses)?;
         let ports = &config.xdp.ports;
         check_reserved(ports).map_err(XdpError::Ports)?;
-        let options = SocketOptions { frames: config.xdp.frames };
+        let options = SocketOptions { frames: config.xdp.frames, has_opened_ring: true };
         let mut adapter = Adapter::open(name, options, |steer| {
             for address in &addresses {
                 let ports = own.contains(address).then(|| ports.clone());

@@ -3,6 +3,7 @@
 //! - `system`: system calls; `mapping`: shared memory
 //! - `ring`: the four queues of descriptors between kernel and process
 //! - `frames`: which frames are free, lent or with the kernel
+//! - `opened`: a second receive ring, for connections that the stack has opened
 //!
 //! The memory (UMEM) consists of frames of [`FRAME_BYTES`]. One half of them receives: the *fill ring* passes free frames to
 //! the kernel, and the *receive ring* returns them with packets. The other half sends: the *transmit ring* passes packets to
@@ -12,6 +13,7 @@
 mod error;
 mod frames;
 mod mapping;
+mod opened;
 mod ring;
 mod system;
 
@@ -30,6 +32,7 @@ pub use system::Statistics;
 
 use frames::Frames;
 use mapping::Mapping;
+use opened::OpenedRing;
 use ring::{Consumer, Producer};
 
 /// Bytes of a frame in the shared memory: two to a page.
@@ -57,11 +60,14 @@ const FULL_WAIT: Duration = Duration::from_micros(200);
 pub struct SocketOptions {
     /// Frames of [`FRAME_BYTES`], half of them for each direction: a power of two from 64 to 65,536.
     pub frames: u32,
+    /// Packets of connections that the stack has opened have a receive ring of their own, so that a thread can
+    /// [wait](Socket::opened_fd) for them alone.
+    pub has_opened_ring: bool,
 }
 
 impl Default for SocketOptions {
     fn default() -> SocketOptions {
-        SocketOptions { frames: FRAMES }
+        SocketOptions { frames: FRAMES, has_opened_ring: false }
     }
 }
 
@@ -76,6 +82,9 @@ pub struct Socket {
     memory: Mapping,
     fill: Producer<u64>,
     receive: Consumer<system::Descriptor>,
+    opened: Option<OpenedRing>,
+    /// Whether the last received frame came from `opened`.
+    was_opened: bool,
     transmit: Producer<system::Descriptor>,
     completion: Consumer<u64>,
     frames: Frames,
@@ -94,7 +103,7 @@ impl Socket {
     /// # Errors
     /// The process has no CAP_NET_RAW, the queue has another socket, or there is no memory.
     pub fn open(interface: &Interface, queue: u32, options: SocketOptions) -> Result<Socket, SocketError> {
-        let SocketOptions { frames } = options;
+        let SocketOptions { frames, has_opened_ring } = options;
         if !frames.is_power_of_two() || !(64..=65_536).contains(&frames) {
             return Err(SocketError::Frames(frames));
         }
@@ -114,6 +123,7 @@ impl Socket {
         let transmit =
             Producer::map(&fd, &offsets.tx, libc::XDP_PGOFF_TX_RING as u64, frames).map_err(memory_error)?;
         bind(&fd, interface, queue)?;
+        let opened = has_opened_ring.then(|| OpenedRing::open(interface, queue, &fd, frames)).transpose()?;
         let is_zero_copy = system::is_zero_copy(&fd).map_err(SocketError::Open)?;
         let frames = Frames::new(half);
         let mut socket = Socket {
@@ -125,6 +135,8 @@ impl Socket {
             memory,
             fill,
             receive,
+            opened,
+            was_opened: false,
             transmit,
             completion,
             frames,
@@ -159,7 +171,17 @@ impl Socket {
     /// # Errors
     /// The system has failed.
     pub fn statistics(&self) -> io::Result<Statistics> {
-        system::statistics(&self.fd)
+        let own = system::statistics(&self.fd)?;
+        Ok(match &self.opened {
+            Some(opened) => own + opened.statistics()?,
+            None => own,
+        })
+    }
+
+    /// The descriptor that is readable while packets of connections that the stack has opened wait; `None` without
+    /// [a ring of their own](SocketOptions::has_opened_ring).
+    pub fn opened_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.opened.as_ref().map(AsFd::as_fd)
     }
 
     /// Prepares for a wait for frames of this and perhaps other sockets. Returns for how long to wait.
@@ -185,18 +207,38 @@ impl Socket {
     /// Returns the received frames to the kernel, the lent one too.
     pub(crate) fn end_receive(&mut self) {
         self.return_lent();
-        self.receive.release();
-        self.fill.publish();
+        self.release_received();
     }
 
     /// Whether a received frame waits.
     pub(crate) fn has_frame(&mut self) -> bool {
-        self.receive.has_entry()
+        self.receive.has_entry() || self.opened.as_mut().is_some_and(|opened| opened.receive.has_entry())
+    }
+
+    /// The next received packet. If both receive rings have one, they take turns.
+    fn pop_received(&mut self) -> Option<system::Descriptor> {
+        let Some(opened) = &mut self.opened else { return self.receive.pop() };
+        self.was_opened = opened.receive.has_entry() && !(self.was_opened && self.receive.has_entry());
+        if self.was_opened { opened.receive.pop() } else { self.receive.pop() }
+    }
+
+    /// Lets the kernel use the entries and frames of packets that were read.
+    fn release_received(&mut self) {
+        self.receive.release();
+        if let Some(opened) = &mut self.opened {
+            opened.receive.release();
+        }
+        self.fill.publish();
     }
 
     /// Whether [`transmit`](Device::transmit) will lend a slot.
     pub(crate) fn has_room(&mut self) -> io::Result<bool> {
         Ok(self.transmit()?.is_some())
+    }
+
+    /// The descriptors that are readable while a received frame waits.
+    pub(crate) fn receive_fds(&self) -> Vec<BorrowedFd<'_>> {
+        std::iter::once(self.fd.as_fd()).chain(self.opened_fd()).collect()
     }
 
     /// Returns the lent frame to the kernel.
@@ -242,7 +284,7 @@ impl Socket {
 impl Device for Socket {
     fn receive(&mut self) -> io::Result<Option<&[u8]>> {
         self.return_lent();
-        let Some(descriptor) = self.receive.pop() else {
+        let Some(descriptor) = self.pop_received() else {
             self.end_receive();
             return Ok(None);
         };
@@ -286,9 +328,8 @@ impl Device for Socket {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        // In each turn: under load the ring may never be seen empty.
-        self.receive.release();
-        self.fill.publish();
+        // In each turn: under load the rings may never be seen empty.
+        self.release_received();
         if self.transmit.publish() {
             self.send_published()?;
         }
@@ -298,7 +339,7 @@ impl Device for Socket {
     fn wait(&mut self, timeout: Option<Duration>, wakes: &[BorrowedFd<'_>]) -> io::Result<bool> {
         let timeout = self.begin_wait(timeout)?;
         // poll(2) also wakes a driver that waits for free frames.
-        let polled = poll_with(&[self.fd.as_fd()], Some(timeout), wakes)?;
+        let polled = poll_with(&self.receive_fds(), Some(timeout), wakes)?;
         self.end_wait(polled.events)?;
         Ok(polled.is_woken)
     }

@@ -69,9 +69,15 @@ pub(super) fn register_memory(fd: &OwnedFd, memory: &Mapping, frame_bytes: usize
 
 /// Sets the number of entries of all four rings.
 pub(super) fn set_ring_sizes(fd: &OwnedFd, entries: u32) -> io::Result<()> {
-    [libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING, libc::XDP_RX_RING, libc::XDP_TX_RING]
+    [libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING, libc::XDP_TX_RING]
         .into_iter()
-        .try_for_each(|ring| set_option(fd, ring, &entries))
+        .try_for_each(|ring| set_option(fd, ring, &entries))?;
+    set_receive_ring_size(fd, entries)
+}
+
+/// Sets the number of entries of the receive ring.
+pub(super) fn set_receive_ring_size(fd: &OwnedFd, entries: u32) -> io::Result<()> {
+    set_option(fd, libc::XDP_RX_RING, &entries)
 }
 
 /// Where the parts of each ring are in its mapping.
@@ -81,12 +87,22 @@ pub(super) fn ring_offsets(fd: &OwnedFd) -> io::Result<libc::xdp_mmap_offsets> {
 
 /// Binds the socket to a queue: without copies if the driver can, otherwise with copies.
 pub(super) fn bind(fd: &OwnedFd, interface_index: u32, queue: u32) -> io::Result<()> {
+    bind_to(fd, interface_index, queue, (libc::XDP_USE_NEED_WAKEUP, 0))
+}
+
+/// Binds the socket to the queue, the memory, and the fill and completion rings of another socket.
+pub(super) fn bind_shared(fd: &OwnedFd, interface_index: u32, queue: u32, other: &OwnedFd) -> io::Result<()> {
+    let other = u32::try_from(other.as_raw_fd()).map_err(io::Error::other)?;
+    bind_to(fd, interface_index, queue, (libc::XDP_SHARED_UMEM, other))
+}
+
+fn bind_to(fd: &OwnedFd, interface_index: u32, queue: u32, (flags, shared): (u16, u32)) -> io::Result<()> {
     let address = libc::sockaddr_xdp {
         sxdp_family: libc::AF_XDP as u16,
-        sxdp_flags: libc::XDP_USE_NEED_WAKEUP,
+        sxdp_flags: flags,
         sxdp_ifindex: interface_index,
         sxdp_queue_id: queue,
-        sxdp_shared_umem_fd: 0,
+        sxdp_shared_umem_fd: shared,
     };
     let length = size_of_val(&address) as libc::socklen_t;
     // SAFETY: the kernel reads `length` bytes of the address, which outlives the call.

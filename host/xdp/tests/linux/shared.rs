@@ -7,10 +7,11 @@ mod pair;
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use spillway_bpf::{Pass, Verdict};
 use spillway_lab::Launch;
 use spillway_parts::Random;
@@ -212,6 +213,36 @@ fn a_queue_has_one_socket_and_is_free_after_its_end() {
 }
 
 #[test]
+fn packets_of_opened_connections_can_be_awaited_alone() {
+    let Some(pair) = Pair::new("xdp-opened") else { return };
+    let mut adapter = pair.adapter().unwrap();
+    let mut socket = adapter.take_sockets().remove(0);
+    let is_readable = |fd: BorrowedFd<'_>| {
+        poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&Timespec::default())).unwrap() > 0
+    };
+    // Without a stack, both ports are silent.
+    let brief = Duration::from_millis(50);
+    pair.connect(OURS, brief).unwrap_err();
+    assert!(is_readable(socket.as_fd()), "a SYN for the listener should wait");
+    assert!(
+        !is_readable(socket.opened_fd().unwrap()),
+        "the listener's SYN should not end a wait for opened connections"
+    );
+    pair.connect(*PORTS.start(), brief).unwrap_err();
+    assert!(is_readable(socket.opened_fd().unwrap()), "a packet to a port of opened connections should wait");
+    let mut ports = Vec::new();
+    while let Some(frame) = socket.receive().unwrap() {
+        ports.push(u16::from_be_bytes([frame[36], frame[37]]));
+    }
+    ports.sort_unstable();
+    ports.dedup();
+    assert_eq!(ports, [OURS, *PORTS.start()]);
+    assert!(!is_readable(socket.as_fd()) && !is_readable(socket.opened_fd().unwrap()));
+    drop((socket, adapter));
+    pair.lab.close().unwrap();
+}
+
+#[test]
 fn a_changed_interface_ends_the_loop() {
     for (change, expected) in [
         ("ip link del two1", "interface two1 was removed"),
@@ -241,7 +272,7 @@ fn a_changed_interface_ends_the_loop() {
 /// The receive ring is never seen empty, as under load: its places must become free all the same.
 #[test]
 fn a_ring_that_is_never_empty_does_not_fill_up() {
-    const OPTIONS: SocketOptions = SocketOptions { frames: 64 };
+    const OPTIONS: SocketOptions = SocketOptions { frames: 64, has_opened_ring: false };
     const FRAMES: usize = 1000;
     const WAITING: usize = 8;
     let Some(pair) = Pair::new("xdp-ring") else { return };

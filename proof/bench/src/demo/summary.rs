@@ -1,6 +1,7 @@
 //! The demo's terminal output, and its figures as results.
 
 use crate::demo::Demo;
+use crate::generator::Engine;
 use crate::results::{Check, Row};
 use crate::scenario::{BurstRun, Plan, Second};
 use crate::scene::Setting;
@@ -12,6 +13,9 @@ pub(super) fn placement(setting: &Setting) -> String {
         text.push_str(
             " (sharing a core makes the server's wake-ups a little cheaper than on a machine of its own)",
         );
+    }
+    if setting.engine == Engine::Xdp {
+        text.push_str("; helper and clients on Spillway's own TCP stack (AF_XDP)");
     }
     text
 }

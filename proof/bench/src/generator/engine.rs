@@ -1,4 +1,4 @@
-//! What carries the generators' connections.
+//! What carries the connections of generators, and of helpers that are measured with them.
 
 use std::path::Path;
 
@@ -6,18 +6,26 @@ use spillway_lab::Host;
 
 use crate::programs::Programs;
 
-/// What carries the generators' connections.
+/// What carries the connections of generators, and of helpers that are measured with them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Engine {
     /// The kernel's sockets.
     #[default]
     Sockets,
-    /// The user-level TCP stack, on the interface that the client's host shares with it. The hosts that send to the client
-    /// must compute checksums themselves.
+    /// The user-level TCP stack, on the interface that the host shares with it. The hosts that send to it must compute
+    /// checksums themselves.
     Xdp,
 }
 
 impl Engine {
+    /// The engine's name on command lines and in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Engine::Sockets => "sockets",
+            Engine::Xdp => "xdp",
+        }
+    }
+
     /// The program whose command `load` has this engine.
     pub(super) fn program(self, programs: &Programs) -> &Path {
         match self {
@@ -37,5 +45,14 @@ impl Engine {
     /// Whether a generator's start and end replace the threads of the host's interface.
     pub(super) fn replaces_interface_threads(self) -> bool {
         self == Engine::Xdp
+    }
+}
+
+impl std::str::FromStr for Engine {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Engine, &'static str> {
+        let all = [Engine::Sockets, Engine::Xdp];
+        all.into_iter().find(|engine| engine.name() == text).ok_or("give sockets or xdp")
     }
 }

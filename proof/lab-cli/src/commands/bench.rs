@@ -8,7 +8,8 @@ use std::time::Duration;
 use spillway_bench::Error;
 use spillway_bench::experiments::figures::PENDING;
 use spillway_bench::experiments::{self, Experiment, Options};
-use spillway_bench::scene::{BatchPolicy, Setting};
+use spillway_bench::generator::Engine;
+use spillway_bench::scene::{BatchPolicy, ServerShare, Setting};
 use spillway_bench::{record, stop, table};
 use spillway_lab::{Forwarding, Slowdown};
 
@@ -28,8 +29,8 @@ pub(crate) struct Args {
     /// End within two minutes: fewer rounds, without the less important parts.
     #[arg(long)]
     quick: bool,
-    /// Run only these parts of `attacks`, by their ids: --only D7,D9
-    #[arg(long, value_name = "ID,…", value_delimiter = ',')]
+    /// Run only these parts of `attacks` or `burst`: --only D7,D9 or --only goodput,iso-cpu
+    #[arg(long, value_name = "PART,…", value_delimiter = ',')]
     only: Vec<String>,
     /// Slow every core by this factor during the run, for an hour at most.
     #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(2..=10))]
@@ -37,6 +38,13 @@ pub(crate) struct Args {
     /// Batch policy of the helper in `burst`: fixed or following.
     #[arg(long, value_name = "POLICY", default_value = "following")]
     batch: BatchPolicy,
+    /// What carries the connections of helpers and clients in `burst` and `helpers`: sockets, or xdp, the user-level stack,
+    /// with hosts that an XDP program joins.
+    #[arg(long, value_name = "ENGINE", default_value = "sockets")]
+    engine: Engine,
+    /// The server's share of a core in `burst`, such as 30%. By default the largest that the machine can overload.
+    #[arg(long, value_name = "PERCENT", default_value = "calibrated")]
+    server_share: ServerShare,
     /// What joins the hosts of experiments with a helper: the kernel's bridge, or a cheaper XDP program.
     #[arg(long, value_enum, default_value_t = Joined::Bridge)]
     forwarding: Joined,
@@ -126,14 +134,20 @@ fn run_all(args: &Args) -> Result<Outcome, Error> {
     Ok(worst)
 }
 
+fn setting(args: &Args) -> Result<Setting, Error> {
+    let setting =
+        Setting { batch: args.batch, forwarding: args.forwarding.into(), ..Setting::of_this_run()? };
+    Ok(setting.with_engine(args.engine).with_server_share(args.server_share))
+}
+
 fn run_one(experiment: &Experiment, args: &Args, file: &Path) -> Result<Outcome, Error> {
+    let setting = setting(args)?;
     experiments::check_only(experiment, &args.only)?;
+    experiments::check_setting(experiment, &setting)?;
     if let (true, Some(why)) = (experiment.needs.root, spillway_lab::unavailable()) {
         return Err(Error::Usage(format!("{} cannot run here: {why}", experiment.name)));
     }
     stop::on_signals();
-    let setting =
-        Setting { batch: args.batch, forwarding: args.forwarding.into(), ..Setting::of_this_run()? };
     let options = Options { quick: args.quick, only: args.only.clone(), setting };
     let _slow = args.slow.map(|times| Slowdown::start(times, SLOWDOWN_TIME_MAX)).transpose()?;
     let results =

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use spillway_bench::calibrate::Neighbours;
 use spillway_bench::demo::{self, Options};
+use spillway_bench::generator::Engine;
 use spillway_bench::scene::Setting;
 use spillway_values::parse_duration;
 
@@ -41,6 +42,9 @@ pub(crate) struct Args {
     /// Time between the starts of two clients' moves.
     #[arg(long, value_name = "TIME", default_value = "60us", value_parser = parse_duration)]
     pace: Duration,
+    /// What carries the connections of the helper and the clients: sockets, or xdp, Spillway's own TCP stack.
+    #[arg(long, value_name = "ENGINE", default_value = "sockets")]
+    engine: Engine,
     /// Slow every core by this factor during the demo, as `spillway-lab bench slow-machine` does.
     #[arg(long, value_name = "TIMES", hide = true)]
     slow: Option<u32>,
@@ -64,7 +68,8 @@ fn options(args: Args) -> Result<Options, spillway_bench::Error> {
         pace: args.pace,
         slowdown_factor: args.slow,
         ..Setting::of_this_run()?
-    };
+    }
+    .with_engine(args.engine);
     let mut options = Options {
         direct_per_s: args.capacity,
         neighbours: if args.anyway { Neighbours::Accepted } else { Neighbours::Refused },

@@ -141,7 +141,8 @@ impl Pair {
     pub fn adapter(&self) -> Result<Adapter, AdapterError> {
         let server = self.family.server();
         let open = || {
-            Adapter::open(SERVER_END, SocketOptions::default(), |steer| {
+            let options = SocketOptions { has_opened_ring: true, ..SocketOptions::default() };
+            Adapter::open(SERVER_END, options, |steer| {
                 steer.set_address(server, &AddressRule { ports: Some(PORTS), is_separate: false })?;
                 steer.add_endpoint(Endpoint { protocol: Protocol::Tcp, address: (server, OURS).into() })
             })

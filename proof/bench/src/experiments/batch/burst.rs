@@ -14,12 +14,13 @@ use spillway_lab::Burner;
 use crate::calibrate::{Calibration, FLOOR_PER_S, LIMIT_PER_S, Neighbours, calibrate, p99_at_fifth_us};
 use crate::error::Error;
 use crate::experiments::Options;
+use crate::generator::Engine;
 use crate::goodput::{Driver, RampResult, Tally, Timing, ramp};
 use crate::ramp::Ramp;
 use crate::relief::{Span, sla_us};
 use crate::results::Results;
 use crate::scenario::{self, BurstRun, Plan};
-use crate::scene::{Placement, Scene, System};
+use crate::scene::{Placement, Scene, ServerShare, Setting, System};
 use crate::stats::median;
 
 const ROUNDS: usize = 5;
@@ -59,6 +60,8 @@ struct Series {
 #[derive(Debug)]
 struct Measured {
     quick: bool,
+    /// Begins the names of ratios: what differs from the usual scene.
+    prefix: String,
     calibration: Calibration,
     series: Vec<Series>,
     burst_runs: Vec<BurstRun>,
@@ -77,6 +80,19 @@ struct Course<'a> {
     timing: Timing,
     out: &'a mut dyn Write,
     measured: Measured,
+}
+
+/// Parts that can be run alone. `iso-cpu` needs the helper's use of CPU time from `goodput`.
+pub const PARTS: [&str; 5] = ["goodput", "relief", "iso-cpu", "migration", "burner"];
+
+/// The beginning of the names of ratios: `core_` for a server with a whole core and everything else on the user-level stack.
+fn prefix(setting: &Setting) -> String {
+    match (setting.engine, setting.server_share) {
+        (Engine::Sockets, ServerShare::Calibrated) => String::new(),
+        (Engine::Xdp, ServerShare::Calibrated) => "xdp_".into(),
+        (Engine::Xdp, share) if share.is_whole_core() => "core_".into(),
+        (engine, ServerShare::Percent(percent)) => format!("{}_{percent:.0}_percent_", engine.name()),
+    }
 }
 
 /// Runs the experiment.
@@ -98,6 +114,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     let machine = scene.machine()?;
     let measured = Measured {
         quick: options.quick,
+        prefix: prefix(&options.setting),
         tally: calibration.tally.clone(),
         calibration,
         series: Vec::new(),
@@ -116,17 +133,25 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
 
 impl Course<'_> {
     fn run(&mut self, mut scene: Scene, options: &Options) -> Result<(), Error> {
-        if options.quick {
+        let has_part = |part: &str| options.only.is_empty() || options.only.iter().any(|only| only == part);
+        if options.quick && has_part("relief") {
             // A quick run may end before the ramps are complete, but must measure relief.
             self.measure_reliefs(&mut scene)?;
         }
-        self.measure_goodput(&mut scene)?;
-        if !options.quick {
+        if has_part("goodput") {
+            self.measure_goodput(&mut scene)?;
+        }
+        if !options.quick && has_part("relief") {
             self.measure_reliefs(&mut scene)?;
         }
-        self.measure_rivals(&mut scene)?;
+        if has_part("iso-cpu") {
+            self.measure_iso_cpu(&mut scene)?;
+        }
+        if has_part("migration") {
+            self.measure_migrations(&mut scene)?;
+        }
         scene.close()?;
-        self.cross_check(options)
+        if has_part("burner") { self.cross_check(options) } else { Ok(()) }
     }
 
     fn measure_goodput(&mut self, scene: &mut Scene) -> Result<(), Error> {
@@ -140,8 +165,13 @@ impl Course<'_> {
             let mut systems = vec![(System::Plain, false), (System::Helped, false), (System::Shimmed, false)];
             if n == 0 && !self.quick {
                 systems.push((System::Plain, true));
-                scene.start_nutcracker()?;
-                systems.push((System::Nutcracker, false));
+                if scene.setting().engine == Engine::Sockets {
+                    scene.start_nutcracker()?;
+                    systems.push((System::Nutcracker, false));
+                } else {
+                    let why = "nutcracker (it would pass the helper's XDP program on the same interface)";
+                    self.measured.left_out.push(why.into());
+                }
             }
             if sla_us < ROUND_SLA_US {
                 scene.set_max_delay(PAPER_MAX_DELAY)?;

@@ -4,7 +4,8 @@
 //! Also how evenly clients spread over helpers when each client chooses one for itself, all at the same moment.
 //!
 //! The server is an echo server on the server library, without a quota. The same number of closed loops keeps each
-//! helper busy. Rounds are interleaved.
+//! helper busy. Rounds are interleaved. With `--engine xdp` helpers and clients are on the user-level stack, and one helper on
+//! kernel sockets, with the same clients, is measured beside them.
 
 mod findings;
 mod spread;
@@ -20,7 +21,7 @@ use crate::error::Error;
 use crate::experiments::Options;
 use crate::experiments::common::rounds::{Rounds, measurement_order, print_line, spoilt_suffix};
 use crate::experiments::common::saturation::{limit, spoilt};
-use crate::generator::{Clients, Traffic};
+use crate::generator::{Clients, Engine, Traffic};
 use crate::goodput::Tally;
 use crate::measure::measure_until_valid;
 use crate::results::Results;
@@ -91,6 +92,7 @@ impl Effort {
 
 #[derive(Clone, Debug)]
 struct Series {
+    engine: Engine,
     count: usize,
     rounds: Rounds<Measurement>,
 }
@@ -118,32 +120,51 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     let count = effort.counts.iter().copied().max().unwrap_or(1).max(1);
     let quota = Some(effort.quota);
+    let mut engines = vec![setting.engine; count];
+    let mut series: Vec<Series> =
+        effort.counts.iter().map(|&count| Series::new(setting.engine, count)).collect();
+    if setting.engine != Engine::Sockets {
+        engines.push(Engine::Sockets);
+        series.push(Series::new(Engine::Sockets, 1));
+    }
+    let count = engines.len();
     let stage = Stage::create_with("helpers", setting, MiddleHosts { count, quota })?;
     let cores = setting.placement.helper_cores_text(count);
     let _ = writeln!(out, "helpers {cores}; each: {}", quota_text(quota));
     let echo = stage.echo()?;
-    let helpers = stage.helpers(echo.link, &HELPERS)?;
-    let mut course = Course { effort, stage: &stage, echo, helpers, tally: Tally::default(), out: &mut *out };
-    let new_series = |&count: &usize| Series { count, rounds: Rounds::default() };
-    let mut series: Vec<Series> = effort.counts.iter().map(new_series).collect();
+    let helpers = stage.helpers_on(echo.link, &HELPERS, &engines)?;
+    let mut course = Course {
+        effort,
+        stage: &stage,
+        clients: setting.engine,
+        echo,
+        helpers,
+        tally: Tally::default(),
+        out: &mut *out,
+    };
     let mut machine = stage.machine(&[])?;
     let outcome = measurement_order(effort.rounds, series.len())
         .try_for_each(|(round, index)| course.measure_round(round, &mut series[index]).map(drop));
     let Course { mut tally, echo, helpers, .. } = course;
     drop((echo, helpers));
-    let outcome = outcome.and_then(|()| stage.close()).and_then(|()| spread::run(setting, effort, out));
-    let (spreads, outcome) = match outcome {
-        Ok((spreads, arrivals_tally)) => {
-            tally.add(&arrivals_tally);
-            (spreads, Ok(()))
+    let mut outcome = outcome.and_then(|()| stage.close());
+    let mut spreads = Vec::new();
+    // Clients choose by the helpers' answers, on any engine alike.
+    if outcome.is_ok() && setting.engine == Engine::Sockets {
+        match spread::run(setting, effort, out) {
+            Ok((measured, arrivals_tally)) => {
+                tally.add(&arrivals_tally);
+                spreads = measured;
+            }
+            Err(error) => outcome = Err(error),
         }
-        Err(error) => (Vec::new(), Err(error)),
-    };
+    }
     machine.server = "echo server of the server library".into();
     machine.lab.insert("quota of each helper's host".into(), quota_text(quota));
     machine.lab.insert("helpers".into(), format!("1 thread each; {cores}"));
     let loops = format!("{} closed loops for each helper, 64 B", effort.connections_each);
     machine.lab.insert("connections".into(), loops);
+    machine.lab.insert("engine of helpers and clients".into(), setting.engine.name().into());
     let mut results = Results::new("helpers", machine);
     findings::add_results(&series, &mut results);
     spread::add_results(&spreads, effort, &mut results);
@@ -154,6 +175,8 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
 struct Course<'a> {
     effort: &'a Effort,
     stage: &'a Stage,
+    /// What carries the clients' connections.
+    clients: Engine,
     echo: Echo,
     helpers: Vec<Helper>,
     tally: Tally,
@@ -164,17 +187,17 @@ impl<'a> Course<'a> {
     fn measure_round(&mut self, round: usize, series: &mut Series) -> Result<(), Error> {
         // No quota while clients connect and move: only the measurement is limited.
         self.set_quota(None)?;
-        let mut session = self.start_clients(series.count)?;
+        let mut session = self.start_clients(series)?;
         self.set_quota(Some(self.effort.quota))?;
         let Effort { settle, length, attempts_max, .. } = *self.effort;
         series.rounds.push(measure_until_valid(
             attempts_max,
             || {
-                let measured = session.step(0.0, settle, length, &self.helpers[..series.count])?;
+                let measured = session.step(0.0, settle, length, self.helpers_of(series))?;
                 let share = self.quota_share(&measured, series.count);
                 let measurement = Measurement::of(&measured, share);
                 let spoilt = spoilt(&measured.step.used, LIMITING_HOSTS, share);
-                print_round(self.out, round, series.count, &measurement, spoilt.as_deref());
+                print_round(self.out, round, series, &measurement, spoilt.as_deref());
                 Ok((measurement, spoilt))
             },
             |(_, spoilt)| spoilt.is_none(),
@@ -185,10 +208,22 @@ impl<'a> Course<'a> {
         self.helpers.iter_mut().try_for_each(Helper::check)
     }
 
-    fn start_clients(&self, count: usize) -> Result<Session<'a>, Error> {
-        let traffic = Traffic { protocol: ProtocolKind::Echo, closed: true, ..Traffic::default() };
-        let connections = self.effort.connections_each * count as u32;
-        let addresses: Vec<SocketAddr> = self.helpers[..count].iter().map(|helper| helper.address).collect();
+    /// Helpers on kernel sockets that are measured beside others have the last hosts.
+    fn helpers_of(&self, series: &Series) -> &[Helper] {
+        let first = if series.engine == self.clients { 0 } else { self.helpers.len() - series.count };
+        &self.helpers[first..first + series.count]
+    }
+
+    fn start_clients(&self, series: &Series) -> Result<Session<'a>, Error> {
+        let traffic = Traffic {
+            protocol: ProtocolKind::Echo,
+            closed: true,
+            engine: self.clients,
+            ..Traffic::default()
+        };
+        let connections = self.effort.connections_each * series.count as u32;
+        let addresses: Vec<SocketAddr> =
+            self.helpers_of(series).iter().map(|helper| helper.address).collect();
         let helpers = Some((addresses, self.stage.client_key().to_owned()));
         let clients = Clients { helpers, ..self.stage.clients(self.echo.plain, &traffic, connections) };
         let mut session = self.stage.session_of(&clients, &traffic)?;
@@ -224,7 +259,7 @@ impl Measurement {
 fn print_round(
     out: &mut dyn Write,
     round: usize,
-    count: usize,
+    series: &Series,
     measurement: &Measurement,
     spoilt: Option<&str>,
 ) {
@@ -233,9 +268,11 @@ fn print_round(
     print_line(
         out,
         format_args!(
-            "round {}: helpers {count}: {:.0} messages/s, {:.1} µs of their CPU and {:.2} of the server's for \
+            "round {}: {} helpers on {}: {:.0} messages/s, {:.1} µs of their CPU and {:.2} of the server's for \
              each{limit}{spoilt}",
             round + 1,
+            series.count,
+            series.engine.name(),
             measurement.messages_per_s,
             measurement.helper_us,
             measurement.server_us,

@@ -141,6 +141,19 @@ fn troubles(series: &Series) -> Vec<String> {
     series.rounds.iter().enumerate().filter_map(round).collect()
 }
 
+/// What was expected of helped over direct.
+fn expectation(prefix: &str, sla_us: u64) -> &'static str {
+    match (prefix, sla_us == PAPER_SLA_US) {
+        ("", true) => "expected ≥ 3.3, as in the paper",
+        ("", false) => "expected ≥ 5, paper 3.3",
+        ("xdp_", true) => "expected ≥ 3.3, as in the paper",
+        ("xdp_", false) => "expected ≥ 8, paper 3.3",
+        ("core_", true) => "expected ≥ 5, paper 3.3",
+        ("core_", false) => "expected ≥ 8, paper 3.3",
+        _ => "paper 3.3",
+    }
+}
+
 /// Adds helped over direct for each SLA and limit, and the A/A ratio of direct over itself.
 fn add_ratios(measured: &Measured, results: &mut Results) {
     let find = |system: System, sla_us: u64, has_burner: bool, is_repetition: bool| {
@@ -164,11 +177,8 @@ fn add_ratios(measured: &Measured, results: &mut Results) {
             (false, true) => "goodput_helped_over_direct".to_owned(),
             (false, false) => format!("goodput_helped_over_direct_at_{}us", helped.sla_us),
         };
-        let target = if helped.sla_us == PAPER_SLA_US {
-            "expected ≥ 3.3, as in the paper"
-        } else {
-            "expected ≥ 5, paper 3.3"
-        };
+        let name = format!("{}{name}", measured.prefix);
+        let target = expectation(&measured.prefix, helped.sla_us);
         let mut ratio = Ratio::new(&name, &rounds)
             .void_if(void_reasons(better))
             .note(format!("SLA {} ms; against {}; {target}", us_to_ms(helped.sla_us), better.system.name()))
@@ -186,7 +196,8 @@ fn add_ratios(measured: &Measured, results: &mut Results) {
     {
         let rounds = paired_ratios(&repetition.goodputs(), &first.goodputs());
         results.ratios.push(
-            Ratio::new("goodput_direct_over_itself", &rounds).note("A/A: the difference without any change"),
+            Ratio::new(&format!("{}goodput_direct_over_itself", measured.prefix), &rounds)
+                .note("A/A: the difference without any change"),
         );
     }
 }
@@ -216,8 +227,10 @@ fn add_rival_ratios(measured: &Measured, results: &mut Results) {
     });
     for (name, rival, note) in nutcracker.into_iter().chain(iso) {
         let rounds = paired_ratios(&helped.goodputs(), &rival.goodputs());
-        let ratio =
-            Ratio::new(name, &rounds).void_if(void_reasons(rival)).note(note).note(lower_bound(helped));
+        let ratio = Ratio::new(&format!("{}{name}", measured.prefix), &rounds)
+            .void_if(void_reasons(rival))
+            .note(note)
+            .note(lower_bound(helped));
         results.ratios.push(ratio.note(format!("SLA {} ms", us_to_ms(sla_us))));
     }
 }
@@ -398,6 +411,7 @@ mod tests {
 
     fn measured(series: Vec<Series>) -> Measured {
         Measured {
+            prefix: String::new(),
             quick: false,
             calibration: Calibration { direct_per_s: 3_000.0, sla_us: 1_000, ..Calibration::default() },
             series,

@@ -58,7 +58,7 @@ impl Probe {
     pub(super) fn start(scene: &Scene) -> Result<Probe, Error> {
         let (connections, rate_per_s) = PROBE;
         let clients = Clients { connections, rate_per_s, ..scene.clients(System::Shimmed) };
-        let mut generators = scene.start_on(0, &clients)?;
+        let mut generators = scene.start_probe(&clients)?;
         generators.begin()?;
         Ok(Probe { generators })
     }
@@ -74,12 +74,12 @@ impl Probe {
 }
 
 impl Course<'_> {
-    pub(super) fn measure_rivals(&mut self, scene: &mut Scene) -> Result<(), Error> {
+    /// Measures bursts that end by data migration, and the same bursts with a helper.
+    pub(super) fn measure_migrations(&mut self, scene: &mut Scene) -> Result<(), Error> {
         if self.quick {
-            self.measured.left_out.push("nutcracker, iso-CPU and data migration (--quick)".into());
+            self.measured.left_out.push("nutcracker and data migration (--quick)".into());
             return Ok(());
         }
-        self.measure_iso_cpu(scene)?;
         for run in 0..RUNS {
             for helped in [run % 2 == 1, run % 2 == 0] {
                 let migration =
@@ -103,7 +103,11 @@ impl Course<'_> {
     }
 
     /// Ramps the server without a helper, but with the CPU time that the helper used at its goodput.
-    fn measure_iso_cpu(&mut self, scene: &mut Scene) -> Result<(), Error> {
+    pub(super) fn measure_iso_cpu(&mut self, scene: &mut Scene) -> Result<(), Error> {
+        if self.quick {
+            self.measured.left_out.push("iso-CPU (--quick)".into());
+            return Ok(());
+        }
         let Some(quota) = scene.setting().quota else { return Ok(()) };
         let sla_us = self.measured.calibration.sla_us;
         let helped = self.measured.series.iter().find(|s| {

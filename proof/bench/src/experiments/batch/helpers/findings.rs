@@ -1,14 +1,22 @@
 //! Results of `helpers` as rows and ratios.
 
-use super::{Measurement, Series};
+use super::{Measurement, Rounds, Series};
 use crate::experiments::common::saturation::{few, limit_note};
+use crate::generator::Engine;
 use crate::results::{Ratio, Results, Row};
 use crate::stats::paired_ratios;
 
 pub(super) fn add_results(series: &[Series], results: &mut Results) {
     series.iter().for_each(|series| add_rows(series, results));
     let Some((base, others)) = series.split_first() else { return };
-    for series in others {
+    if let Some(on_sockets) = others.iter().find(|other| other.engine != base.engine) {
+        let rounds =
+            paired_ratios(&base.each(Measurement::per_helper), &on_sockets.each(Measurement::per_helper));
+        let name = format!("{}_goodput_per_helper_over_{}", base.engine.name(), on_sockets.engine.name());
+        let note = "one helper each, with the same quota and clients";
+        results.ratios.push(Ratio::new(&name, &rounds).void_if(few(rounds.len())).note(note));
+    }
+    for series in others.iter().filter(|other| other.engine == base.engine) {
         let pairs = [
             (
                 "goodput_per_helper",
@@ -23,7 +31,8 @@ pub(super) fn add_results(series: &[Series], results: &mut Results) {
         ];
         for (name, value, note) in pairs {
             let rounds = paired_ratios(&series.each(value), &base.each(value));
-            let ratio = Ratio::new(&format!("{name}_{}_over_{}", series.count, base.count), &rounds);
+            let prefix = if series.engine == Engine::Xdp { "xdp_" } else { "" };
+            let ratio = Ratio::new(&format!("{prefix}{name}_{}_over_{}", series.count, base.count), &rounds);
             results.ratios.push(ratio.void_if(few(rounds.len())).note(note));
         }
     }
@@ -36,6 +45,10 @@ impl Measurement {
 }
 
 impl Series {
+    pub(super) fn new(engine: Engine, count: usize) -> Series {
+        Series { engine, count, rounds: Rounds::default() }
+    }
+
     fn each(&self, value: fn(&Measurement, usize) -> f64) -> Vec<Option<f64>> {
         self.rounds.each(|measurement| value(measurement, self.count))
     }
@@ -46,7 +59,9 @@ fn add_rows(series: &Series, results: &mut Results) {
     let spoilt = series.rounds.left_out();
     let mut row = |metric: &str, unit: &str, note: &str, value: &dyn Fn(&Measurement) -> Option<f64>| {
         let values: Vec<f64> = series.rounds.valid().filter_map(value).collect();
-        let row = Row::new("helped", metric, unit, &values).param("helpers", series.count);
+        let row = Row::new("helped", metric, unit, &values)
+            .param("helpers", series.count)
+            .param("engine", series.engine.name());
         results.rows.push(row.note(note).note(&spoilt));
     };
     row("goodput", "1/s", &note, &|measurement| Some(measurement.messages_per_s));
@@ -75,8 +90,10 @@ mod tests {
         let one = measurements([4_000.0, 4_000.0, 4_000.0, 0.0], 30.0);
         let mut four = measurements([16_000.0, 14_400.0, 16_000.0, 16_000.0], 33.0);
         four[3].as_mut().unwrap().limit = Some("the helpers used 70 % of the quota".into());
-        let series = [(1, one), (4, four)]
-            .map(|(count, rounds)| Series { count, rounds: rounds.into_iter().collect() });
+        let series = [(1, one), (4, four)].map(|(count, rounds)| Series {
+            rounds: rounds.into_iter().collect(),
+            ..Series::new(Engine::Sockets, count)
+        });
         add_results(&series, &mut results);
         let ratio = |name: &str| results.ratios.iter().find(|r| r.name == name).unwrap();
         let linear = ratio("goodput_per_helper_4_over_1");
