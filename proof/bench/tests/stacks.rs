@@ -1,12 +1,12 @@
-//! Short runs of the experiments with the user-level stack and a kernel as its peer: they complete, every byte is
-//! right, and all rows are present; figures are not checked. Needs root.
+//! Short runs of the experiments with the user-level stack on interfaces, with or beside a kernel: they complete, every byte
+//! is right, and all rows are present; figures are not checked. Needs root.
 
 mod support;
 
 use std::path::Path;
 use std::time::Duration;
 
-use spillway_bench::experiments::tcp::{gate, tcp_interop};
+use spillway_bench::experiments::tcp::{engine, gate, tcp_interop};
 use spillway_bench::programs::Programs;
 use spillway_bench::scene::Setting;
 use support::assert_complete;
@@ -62,4 +62,39 @@ fn gate_completes_with_all_rows() {
     let metrics = ["bulk_bytes_per_s", "round_trips_per_s", "p99_us", "sent_again_percent", "timeouts"];
     assert_complete(&results, &output, &metrics);
     assert!(results.ratios.iter().any(|ratio| ratio.name == "bulk_over_open_gate_300ms"));
+}
+
+#[test]
+fn engine_completes_with_all_rows() {
+    if skipped() {
+        return;
+    }
+    let effort = engine::Effort {
+        rounds: 1,
+        bursts: vec![1, 8],
+        rates: vec![2_000.0],
+        warm_up: Duration::from_millis(20),
+        length: Duration::from_millis(50),
+        ..engine::Effort::quick()
+    };
+    let mut output = Vec::new();
+    let results = engine::run_with(&setting(), &effort, &mut output).unwrap();
+    let metrics = ["cpu_ns_per_frame", "frames_per_turn", "p50_us", "stage_ns_per_frame"];
+    assert_complete(&results, &output, &metrics);
+    for (system, stages) in [
+        ("tap", &["driver", "stack", "relay", "all"][..]),
+        ("af_xdp", &["driver", "rings", "crossing", "stack", "relay", "all"]),
+    ] {
+        for stage in stages {
+            let is_stage = |row: &&spillway_bench::results::Row| {
+                row.system == system && row.params.get("stage") == Some(&(*stage).into())
+            };
+            assert_eq!(
+                results.rows.iter().filter(is_stage).count(),
+                2,
+                "{system}, {stage}: one for each burst"
+            );
+        }
+    }
+    assert!(results.ratios.iter().any(|ratio| ratio.name == "busy_poll_50us_cpu_at_2000"));
 }
