@@ -1,15 +1,16 @@
 //! Short runs of the experiments with the user-level stack on interfaces, with or beside a kernel: they complete, every byte
-//! is right, and all rows are present; figures are not checked. Needs root.
+//! is right, and all rows are present; figures are not checked. Needs root; `coexist` also memcached, and the `spillway`
+//! command and its shim in the directory of this test.
 
 mod support;
 
 use std::path::Path;
 use std::time::Duration;
 
-use spillway_bench::experiments::tcp::{engine, gate, tcp_interop};
+use spillway_bench::experiments::tcp::{coexist, engine, gate, tcp_interop};
 use spillway_bench::programs::Programs;
 use spillway_bench::scene::Setting;
-use support::assert_complete;
+use support::{SHORT, assert_complete, programs};
 
 /// Settings without programs: these experiments start neither `spillway` nor `spillway-lab`.
 fn setting() -> Setting {
@@ -97,4 +98,30 @@ fn engine_completes_with_all_rows() {
         }
     }
     assert!(results.ratios.iter().any(|ratio| ratio.name == "busy_poll_50us_cpu_at_2000"));
+}
+
+#[test]
+fn coexist_completes_with_all_rows() {
+    let programs = match programs(&["memcached"]) {
+        Ok(programs) => programs,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let effort = coexist::Effort {
+        rounds: 1,
+        rate_per_s: 500.0,
+        helped_per_s: 200.0,
+        settle: Duration::from_millis(50),
+        length: SHORT,
+        ..coexist::Effort::quick()
+    };
+    let mut output = Vec::new();
+    let results = coexist::run_with(&Setting::new(programs), &effort, &mut output).unwrap();
+    let metrics = ["kernel_throughput", "kernel_cpu_us_per_request", "kernel_p99_us", "helper_percent"];
+    assert_complete(&results, &output, &metrics);
+    for figure in ["throughput", "p99", "cpu"] {
+        for comparison in ["with_over_without", "a_over_a", "with_load_over_sockets"] {
+            let name = format!("kernel_{figure}_{comparison}");
+            assert!(results.ratios.iter().any(|ratio| ratio.name == name), "no ratio {name}");
+        }
+    }
 }
