@@ -1,15 +1,16 @@
-//! Short runs of the experiments with the user-level stack and a kernel as its peer: they complete, every byte is
-//! right, and all rows are present; figures are not checked. Needs root.
+//! Short runs of the experiments with the user-level stack on interfaces, with or beside a kernel: they complete, every byte
+//! is right, and all rows are present; figures are not checked. Needs root; `coexist` also memcached, and the `spillway`
+//! command and its shim in the directory of this test.
 
 mod support;
 
 use std::path::Path;
 use std::time::Duration;
 
-use spillway_bench::experiments::tcp::{gate, tcp_interop};
+use spillway_bench::experiments::tcp::{coexist, engine, gate, tcp_interop};
 use spillway_bench::programs::Programs;
 use spillway_bench::scene::Setting;
-use support::assert_complete;
+use support::{SHORT, assert_complete, programs};
 
 /// Settings without programs: these experiments start neither `spillway` nor `spillway-lab`.
 fn setting() -> Setting {
@@ -62,4 +63,65 @@ fn gate_completes_with_all_rows() {
     let metrics = ["bulk_bytes_per_s", "round_trips_per_s", "p99_us", "sent_again_percent", "timeouts"];
     assert_complete(&results, &output, &metrics);
     assert!(results.ratios.iter().any(|ratio| ratio.name == "bulk_over_open_gate_300ms"));
+}
+
+#[test]
+fn engine_completes_with_all_rows() {
+    if skipped() {
+        return;
+    }
+    let effort = engine::Effort {
+        rounds: 1,
+        bursts: vec![1, 8],
+        rates: vec![2_000.0],
+        warm_up: Duration::from_millis(20),
+        length: Duration::from_millis(50),
+        ..engine::Effort::quick()
+    };
+    let mut output = Vec::new();
+    let results = engine::run_with(&setting(), &effort, &mut output).unwrap();
+    let metrics = ["cpu_ns_per_frame", "frames_per_turn", "p50_us", "stage_ns_per_frame"];
+    assert_complete(&results, &output, &metrics);
+    for (system, stages) in [
+        ("tap", &["driver", "stack", "relay", "all"][..]),
+        ("af_xdp", &["driver", "rings", "crossing", "stack", "relay", "all"]),
+    ] {
+        for stage in stages {
+            let is_stage = |row: &&spillway_bench::results::Row| {
+                row.system == system && row.params.get("stage") == Some(&(*stage).into())
+            };
+            assert_eq!(
+                results.rows.iter().filter(is_stage).count(),
+                2,
+                "{system}, {stage}: one for each burst"
+            );
+        }
+    }
+    assert!(results.ratios.iter().any(|ratio| ratio.name == "busy_poll_50us_cpu_at_2000"));
+}
+
+#[test]
+fn coexist_completes_with_all_rows() {
+    let programs = match programs(&["memcached"]) {
+        Ok(programs) => programs,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let effort = coexist::Effort {
+        rounds: 1,
+        rate_per_s: 500.0,
+        helped_per_s: 200.0,
+        settle: Duration::from_millis(50),
+        length: SHORT,
+        ..coexist::Effort::quick()
+    };
+    let mut output = Vec::new();
+    let results = coexist::run_with(&Setting::new(programs), &effort, &mut output).unwrap();
+    let metrics = ["kernel_throughput", "kernel_cpu_us_per_request", "kernel_p99_us", "helper_percent"];
+    assert_complete(&results, &output, &metrics);
+    for figure in ["throughput", "p99", "cpu"] {
+        for comparison in ["with_over_without", "a_over_a", "with_load_over_sockets"] {
+            let name = format!("kernel_{figure}_{comparison}");
+            assert!(results.ratios.iter().any(|ratio| ratio.name == name), "no ratio {name}");
+        }
+    }
 }

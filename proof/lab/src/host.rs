@@ -69,6 +69,8 @@ pub(crate) struct HostParts {
     pub forwarding: Forwarding,
     /// The interface's threads that are pinned and accounted.
     pub accounted: Mutex<Vec<u32>>,
+    /// The same of the bridge's end.
+    pub far_accounted: Mutex<Vec<u32>>,
     pub group: HostGroup,
     /// The bridge's core and group.
     pub bridge: (Option<usize>, HostGroup),
@@ -125,22 +127,26 @@ impl Host {
         })
     }
 
-    /// Like [`Host::enter`], but returns the thread's handle at once.
+    /// Like [`Host::run_inside`], but returns the thread's handle at once.
     pub fn thread<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<JoinHandle<Result<T, LabError>>, LabError> {
-        let handle = namespace::open(&self.0.namespace)?;
-        let core = self.0.core;
-        let inside = move || {
-            namespace::join(&handle).map_err(LabError::errno("cannot enter a network namespace"))?;
-            // An open handle would keep the namespace alive as long as the thread.
-            drop(handle);
-            core.map(napi::pin_current).transpose()?;
-            Ok(work())
-        };
-        let name = format!("host-{}", self.0.name);
-        std::thread::Builder::new().name(name).spawn(inside).map_err(LabError::io("cannot start a thread"))
+        start_thread(format!("host-{}", self.0.name), &self.0.namespace, self.0.core, work)
+    }
+
+    /// The name of the other end of the host's cable, in the bridge's namespace.
+    pub fn far_interface(&self) -> &str {
+        &self.0.bridge_end.1
+    }
+
+    /// Like [`Host::thread`], but at the other end of the host's cable: in the bridge's namespace and on the bridge's core.
+    /// For a program that takes the bridge's place and plays the rest of the network.
+    pub fn far_thread<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<JoinHandle<Result<T, LabError>>, LabError> {
+        start_thread(format!("far-{}", self.0.name), &self.0.bridge_end.0, self.0.bridge.0, work)
     }
 
     /// CPU time used so far by the host's processes and by its interface.
@@ -248,11 +254,33 @@ impl Host {
         napi::threads_of(&self.0.interface)
     }
 
+    /// Like [`Host::pin_and_account_interface`], for the other end of the host's cable, whose work is the bridge's.
+    pub fn pin_and_account_far_interface(&self) -> Result<(), LabError> {
+        self.0.pin_and_account_bridge_end()
+    }
+
     /// Pins the interface's threads and puts them into the host's quota and accounts. Call it after an XDP program was
     /// attached or detached, which replaces these threads.
     pub fn pin_and_account_interface(&self) -> Result<(), LabError> {
         self.0.pin_and_account_host_end()
     }
+}
+
+fn start_thread<T: Send + 'static>(
+    name: String,
+    namespace: &str,
+    core: Option<usize>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<Result<T, LabError>>, LabError> {
+    let handle = namespace::open(namespace)?;
+    let inside = move || {
+        namespace::join(&handle).map_err(LabError::errno("cannot enter a network namespace"))?;
+        // An open handle would keep the namespace alive as long as the thread.
+        drop(handle);
+        core.map(napi::pin_current).transpose()?;
+        Ok(work())
+    };
+    std::thread::Builder::new().name(name).spawn(inside).map_err(LabError::io("cannot start a thread"))
 }
 
 /// The sum over all queues of a counter in the output of `ethtool -S`.
@@ -286,8 +314,15 @@ impl HostParts {
     }
 
     pub(crate) fn pin_and_account_bridge_end(&self) -> Result<(), LabError> {
+        let mut accounted = self.far_accounted.lock().unwrap_or_else(PoisonError::into_inner);
+        let threads = napi::threads_of(&self.bridge_end.1);
+        // As at the host's end.
+        if !threads.is_empty() && *accounted == threads {
+            return Ok(());
+        }
         let (core, group) = &self.bridge;
         pin_and_account(&self.bridge_end.1, *core, group)?;
+        *accounted = threads;
         // A switch forwards at any load of its hosts. On a shared core the bridge therefore runs before processes, or
         // its rings of 256 packets would overflow.
         run_first(&self.bridge_end.1, group);

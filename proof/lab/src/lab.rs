@@ -115,6 +115,7 @@ impl Lab {
             receive_first: options.receive_first,
             forwarding: self.options.forwarding,
             accounted: Mutex::default(),
+            far_accounted: Mutex::default(),
             bridge: (self.options.bridge_core, self.bridge.clone()),
             group: self.layout.create_host(&self.run.name.to_string(), name)?,
             run: Arc::clone(&self.run),

@@ -1,5 +1,7 @@
 //! Experiments on the user-level TCP stack, and on the behaviour of kernel peers on which the stack depends.
 
+pub mod coexist;
+pub mod engine;
 pub mod gate;
 mod kernel_peer;
 pub mod move_state;
@@ -9,7 +11,7 @@ pub mod tcp_interop;
 use super::{Experiment, Needs};
 
 /// In the order in which `bench list` prints them.
-pub(super) const EXPERIMENTS: [Experiment; 4] = [
+pub(super) const EXPERIMENTS: [Experiment; 6] = [
     Experiment {
         name: "stack",
         question: "what a message of 64 B costs in the user-level stack, beside smoltcp, and in a helper on it; no network card",
@@ -41,5 +43,21 @@ pub(super) const EXPERIMENTS: [Experiment; 4] = [
         figures: &[],
         needs: Needs { root: true, minutes: 5 },
         run: gate::run,
+    },
+    Experiment {
+        name: "engine",
+        question: "what a frame costs a helper's engine by stage (driver, rings, crossing, stack, relay), on TAP and on AF_XDP; frames in a turn; what `busy_poll` changes",
+        paper: "PostMan, Figure 10: 1,040 ns of a core for a message with the card (10 cores ÷ 9.6 M/s); eRPC: 100 ns",
+        figures: &[],
+        needs: Needs { root: true, minutes: 5 },
+        run: engine::run,
+    },
+    Experiment {
+        name: "coexist",
+        question: "what a helper on AF_XDP costs a kernel memcached on the same interface: throughput and p99, beside a program that passes all packets, and beside none",
+        paper: "none: PostMan's helper has the network card to itself (DPDK)",
+        figures: &[],
+        needs: Needs { root: true, minutes: 12 },
+        run: coexist::run,
     },
 ];

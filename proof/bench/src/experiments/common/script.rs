@@ -156,6 +156,14 @@ impl Client {
         Ok(true)
     }
 
+    /// Whether a frame that [`check`](Self::check) refused is a retransmission of a checked answer.
+    pub fn is_repeated(&self, frame: &[u8]) -> bool {
+        parse(frame).is_ok_and(|(header, payload)| {
+            let is_before = self.checked.wrapping_sub(header.seq).wrapping_sub(1) < 1 << 31;
+            is_before && !payload.is_empty() && header.target == self.port
+        })
+    }
+
     fn timestamps(&self) -> Options {
         Options { timestamps: Some(Timestamps { value: 1, echo: self.echo }), ..Options::default() }
     }

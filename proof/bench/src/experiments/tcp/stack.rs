@@ -27,7 +27,8 @@ use counted::Work;
 use echo::System;
 
 pub use counted::serve;
-pub(super) use ours::stack;
+pub(super) use helper::{EchoServer, SERVER, SERVER_MAC, relay, server_stack};
+pub(super) use ours::{EchoApplication, stack};
 
 #[derive(Clone, Debug)]
 struct Effort {

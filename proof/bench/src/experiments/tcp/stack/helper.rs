@@ -23,8 +23,10 @@ const TURN_NS: u64 = 10_000;
 const FRAMES: usize = 8 * TURN;
 const TURNS_MAX: usize = 100;
 
-const SERVER_MAC: Mac = Mac([2, 0, 0, 0, 0, 3]);
-const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 3), 11_411);
+/// The server's Ethernet address.
+pub const SERVER_MAC: Mac = Mac([2, 0, 0, 0, 0, 3]);
+/// The server's link port.
+pub const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 3), 11_411);
 const SECRET: [u8; 32] = [1; 32];
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -52,6 +54,34 @@ pub fn measure(clients: usize, warm_up: usize, round_trips: usize) -> Result<Cos
     Ok(Cost { message_ns, link_frames: frames as f64 / messages_sum as f64 })
 }
 
+/// A relay with one plain listener. A batch contains the requests of one turn.
+pub fn relay() -> Result<Relay, String> {
+    let service = ServiceConfig {
+        plain_listeners: vec![0],
+        keys: vec![Key::from_secret(SECRET)],
+        policy: PolicyKind::Fixed { interval: std::time::Duration::ZERO, size_bytes: 0 },
+        ..ServiceConfig::new("echo", SERVER.into())
+    };
+    let mut count = 0_u8;
+    let random = Box::new(move |bytes: &mut [u8]| {
+        count = count.wrapping_add(1);
+        bytes.fill(count);
+    });
+    Relay::new(Config::new(vec![service]), random).map_err(|error| error.to_string())
+}
+
+/// The server's stack, which listens.
+pub fn server_stack() -> Result<Stack, String> {
+    let settings = Settings {
+        mtu: MTU,
+        listeners: vec![Listener { address: SERVER.into(), is_gated: false }],
+        ..Settings::new(SERVER_MAC, *SERVER.ip(), 24, isn::Key([8; 16]))
+    };
+    let mut server = Stack::new(Time::ZERO, settings).map_err(|error| error.to_string())?;
+    server.set_listening(0, true);
+    Ok(server)
+}
+
 struct Scene {
     now: Time,
     helper: Stack,
@@ -70,31 +100,11 @@ struct Scene {
 
 impl Scene {
     fn new(clients: usize) -> Result<Scene, String> {
-        let settings = Settings {
-            mtu: MTU,
-            listeners: vec![Listener { address: SERVER.into(), is_gated: false }],
-            ..Settings::new(SERVER_MAC, *SERVER.ip(), 24, isn::Key([8; 16]))
-        };
-        let mut server = Stack::new(Time::ZERO, settings).map_err(|error| error.to_string())?;
-        server.set_listening(0, true);
-        let service = ServiceConfig {
-            plain_listeners: vec![0],
-            keys: vec![Key::from_secret(SECRET)],
-            // A batch contains the requests of one turn.
-            policy: PolicyKind::Fixed { interval: std::time::Duration::ZERO, size_bytes: 0 },
-            ..ServiceConfig::new("echo", SERVER.into())
-        };
-        let mut count = 0_u8;
-        let random = Box::new(move |bytes: &mut [u8]| {
-            count = count.wrapping_add(1);
-            bytes.fill(count);
-        });
-        let relay = Relay::new(Config::new(vec![service]), random).map_err(|error| error.to_string())?;
         let mut scene = Scene {
             now: Time(1_000_000),
             helper: stack(false)?,
-            relay,
-            server,
+            relay: relay()?,
+            server: server_stack()?,
             echo_server: EchoServer::default(),
             clients: (0..clients).map(Client::new).collect(),
             next: 0,
@@ -108,12 +118,7 @@ impl Scene {
         for _ in 0..TURNS_MAX {
             scene.exchange()?;
         }
-        if scene
-            .echo_server
-            .link
-            .as_ref()
-            .is_none_or(|(_, link)| !link.is_established() || !link.is_encrypted())
-        {
+        if !scene.echo_server.is_linked() {
             return Err("the helper's link is not established, or is not encrypted".into());
         }
         for index in 0..clients {
@@ -212,11 +217,16 @@ impl Scene {
 
 /// The server's end of the link: replies to each request with the same bytes.
 #[derive(Debug, Default)]
-struct EchoServer {
+pub struct EchoServer {
     link: Option<(Conn, ServerLink)>,
 }
 
 impl EchoServer {
+    /// Whether a link is established and encrypted.
+    pub fn is_linked(&self) -> bool {
+        self.link.as_ref().is_some_and(|(_, link)| link.is_established() && link.is_encrypted())
+    }
+
     fn receive(&mut self, now: Time, bytes: &[u8]) {
         let Some((_, link)) = &mut self.link else { return };
         let mut scratch = Scratch::new();

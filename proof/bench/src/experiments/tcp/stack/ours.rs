@@ -19,8 +19,9 @@ pub fn stack(is_gated: bool) -> Result<Stack, String> {
     Stack::new(Time::ZERO, settings).map_err(|error| error.to_string())
 }
 
+/// Sends back all bytes.
 #[derive(Debug)]
-struct EchoApplication;
+pub struct EchoApplication;
 
 impl Application for EchoApplication {
     fn handle<T: Transport>(&mut self, _now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
