@@ -61,7 +61,7 @@ impl Scratch {
 }
 
 /// Maximum time for a record to arrive. A sender passes a record of at most 16 KiB to its TCP as a whole, so a slower
-/// record was held back. Without a limit the receiver would hold its memory for ever.
+/// record was held back. Without a limit the receiver would keep its memory for ever.
 const RECORD_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// An incomplete record. The link ends only if two checks, half of [`RECORD_TIME_MAX`] apart, find it incomplete: after
@@ -181,7 +181,8 @@ impl Records {
         !self.partial.is_empty() || matches!(self.next, Part::Bytes(_))
     }
 
-    pub(crate) fn held(&self) -> usize {
+    /// Bytes of memory that hold an incomplete record.
+    pub(crate) fn held_bytes(&self) -> usize {
         self.partial.capacity()
     }
 
@@ -211,6 +212,7 @@ impl Records {
         if input.len() > self.unread { Err(LinkError::Sealed) } else { Ok(()) }
     }
 
+    /// Records that the caller has decomposed this many of the bytes that [`unseal`](Self::unseal) returned.
     pub(crate) fn consumed_opened(&mut self, bytes: usize) {
         self.unread -= bytes.min(self.unread);
     }
