@@ -41,7 +41,9 @@ impl fmt::Display for KeyError {
             KeyError::Length(digits) => {
                 write!(f, "a key has {} hexadecimal digits, this one {digits}", SECRET_BYTES * 2)
             }
-            KeyError::Digit => f.write_str("a key has only hexadecimal digits"),
+            KeyError::Digit => {
+                f.write_str("the key contains a character that is not a hexadecimal digit (0-9, a-f)")
+            }
         }
     }
 }
@@ -70,7 +72,8 @@ impl Key {
         self.id == Key::loopback_only().id
     }
 
-    /// A key for one purpose: the keyed hash of `label`, the purpose's name with a zero byte at the end, and `context`.
+    /// Derives the key for one purpose: the keyed hash of `label` followed by `context`. `label` is the purpose's name
+    /// and must end with a zero byte.
     pub fn derive(&self, label: &[u8], context: &[u8]) -> Key {
         Key::from_secret(*Zeroizing::new(
             keyed_hash(&self.secret, label, context).finalize().into_bytes().into(),
@@ -103,7 +106,7 @@ impl Key {
         text
     }
 
-    /// The key's identifier: a hash of the secret, which may be logged and sent unencrypted.
+    /// The key's identifier, which may be logged and sent unencrypted: a hash of the secret.
     pub fn id(&self) -> KeyId {
         self.id
     }

@@ -277,7 +277,7 @@ impl Acceptor {
 
     /// Bytes of memory that hold an incomplete record.
     pub fn held_incomplete(&self) -> usize {
-        self.records.as_ref().map_or(0, |records| records.held())
+        self.records.as_ref().map_or(0, |records| records.held_bytes())
     }
 
     /// When the first bytes of the incomplete record arrived.

@@ -62,7 +62,7 @@ impl LinkEnd {
     }
 
     pub(crate) fn held(&self) -> usize {
-        self.batching.held() + self.receiving.held()
+        self.batching.held() + self.receiving.held_bytes()
     }
 
     pub(crate) fn counters(&self) -> LinkCounters {

@@ -293,7 +293,7 @@ impl OpenerLink {
         self.link_end.batching.preamble(&proof);
         if let Some((answer, channel)) = encrypted {
             self.link_end.batching.preamble(&answer);
-            self.link_end.receiving.encrypt(channel);
+            self.link_end.receiving.enable_encryption(channel);
         }
         self.ids = IdPool::new(terms.connections_max.min(self.connections_max));
         self.stage = Stage::Established(terms);
@@ -406,7 +406,7 @@ impl OpenerLink {
 
     /// Bytes of memory that hold an incomplete record.
     pub fn held_incomplete(&self) -> usize {
-        self.link_end.receiving.held()
+        self.link_end.receiving.held_bytes()
     }
 
     /// Whether too many bytes are pending: [`compose`](Self::compose) takes none, and the caller must hold back frames.

@@ -19,7 +19,7 @@ pub(crate) struct Receiving {
 }
 
 impl Receiving {
-    pub(crate) fn encrypt(&mut self, channel: Channel) {
+    pub(crate) fn enable_encryption(&mut self, channel: Channel) {
         self.records = Some(Records::new(channel));
     }
 
@@ -31,12 +31,13 @@ impl Receiving {
         self.records.as_deref_mut()
     }
 
-    /// Stores a fatal error for [`end`](Self::end).
+    /// Stores a fatal error, which [`take_error`](Self::take_error) returns.
     pub(crate) fn fail(&mut self, error: LinkError) {
         self.error = Some(error);
     }
 
-    /// Decrypts bytes received after the handshake, if the link is encrypted. `is_failed`: returns no bytes.
+    /// Decrypts bytes received after the handshake; bytes of a link that is not encrypted are returned as they are.
+    /// Returns no bytes of a link that has failed: `is_failed`, or after an error of an earlier record.
     pub(crate) fn unseal<'a>(
         &mut self,
         now: Time,
@@ -44,19 +45,21 @@ impl Receiving {
         scratch: &'a mut Scratch,
         is_failed: bool,
     ) -> &'a [u8] {
-        let Some(records) = &mut self.records else { return wire };
         if is_failed || self.error.is_some() {
             return &[];
         }
+        let Some(records) = &mut self.records else { return wire };
         let (opened, outcome) = records.unseal(now, wire, scratch);
         self.error = outcome.err();
         opened
     }
 
+    /// Fails unless [`unseal`](Self::unseal) returned these bytes: a driver must not decompose encrypted bytes.
     pub(crate) fn check_opened(&self, input: &[u8]) -> Result<(), LinkError> {
         self.records.as_ref().map_or(Ok(()), |records| records.check_opened(input))
     }
 
+    /// Records that the caller has decomposed this many of the bytes that [`unseal`](Self::unseal) returned.
     #[inline]
     pub(crate) fn consumed_opened(&mut self, bytes: usize) {
         if let Some(records) = &mut self.records {
@@ -79,8 +82,9 @@ impl Receiving {
         self.error.take().map_or(Ok(()), Err)
     }
 
-    pub(crate) fn held(&self) -> usize {
-        self.records.as_ref().map_or(0, |records| records.held())
+    /// Bytes of memory that hold an incomplete record.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.records.as_ref().map_or(0, |records| records.held_bytes())
     }
 
     /// When to call [`handle_timeout`](Self::handle_timeout) next. `None`: no record is incomplete.
@@ -89,8 +93,24 @@ impl Receiving {
         self.records.as_ref()?.poll_timeout()
     }
 
-    /// Fails when the rest of a record did not arrive in time. `is_read`: the caller reads the link.
-    pub(crate) fn handle_timeout(&mut self, now: Time, is_read: bool) -> Result<(), LinkError> {
-        self.records.as_mut().map_or(Ok(()), |records| records.handle_timeout(now, is_read))
+    /// Fails when the rest of a record did not arrive in time. While `may_read` is false the caller does not read the
+    /// link, and the time limit is postponed.
+    pub(crate) fn handle_timeout(&mut self, now: Time, may_read: bool) -> Result<(), LinkError> {
+        self.records.as_mut().map_or(Ok(()), |records| records.handle_timeout(now, may_read))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_link_without_encryption_returns_no_bytes() {
+        let (mut receiving, mut scratch) = (Receiving::default(), Scratch::new());
+        assert_eq!(receiving.unseal(Time::ZERO, b"frames", &mut scratch, false), b"frames");
+        assert!(receiving.unseal(Time::ZERO, b"frames", &mut scratch, true).is_empty());
+        receiving.fail(LinkError::WrongProof);
+        assert!(receiving.unseal(Time::ZERO, b"frames", &mut scratch, false).is_empty());
+        assert!(matches!(receiving.take_error(), Err(LinkError::WrongProof)));
     }
 }

@@ -285,7 +285,7 @@ impl ServerLink {
                     self.allowance = Some(Allowance::default());
                 }
                 if let Some(channel) = channel {
-                    self.link_end.receiving.encrypt(channel);
+                    self.link_end.receiving.enable_encryption(channel);
                 }
                 Ok(Some((role, key)))
             }

@@ -63,7 +63,7 @@ impl Rig for StackRig {
         self.listener
     }
 
-    fn nobody(&self) -> SocketAddr {
+    fn refusing_address(&self) -> SocketAddr {
         SocketAddr::new(self.listener.ip(), PORT + 1)
     }
 }

@@ -6,13 +6,13 @@
 //!
 //! # Delays
 //! Scenarios wait at most [`Rig::patience`] for a condition, and [`Rig::quiet`] before they conclude that an event does
-//! *not* happen, both in the rig's own time. The contract leaves these delays to the transport:
+//! *not* happen, both in the rig's own time. After `set_listening(.., false)` every transport refuses peers at once.
+//! The contract leaves these delays to the transport:
 //!
 //! | what | kernel sockets | exact transports (a stack, a simulator) |
 //! |---|---|---|
 //! | `Acknowledged` after the peer's TCP acknowledged | up to 20 ms, and only while something is outstanding | at once |
 //! | `Lost(Closed)` | when the host has taken the last byte and the peer has finished; with `watch_acknowledged` on, after the last `Acknowledged` | when the peer acknowledged the last byte |
-//! | refusal after `set_listening(.., false)` | at once | at once |
 //! | `handle_timeout` after its instant | the host's timer resolution, some 50 µs | at once |
 
 mod probe;
@@ -58,7 +58,7 @@ pub trait Rig {
     fn listener(&self) -> SocketAddr;
 
     /// An address without a listener, whose host refuses connections.
-    fn nobody(&self) -> SocketAddr;
+    fn refusing_address(&self) -> SocketAddr;
 
     /// After this time a scenario's wait has failed.
     fn patience(&self) -> Duration {

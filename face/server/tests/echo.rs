@@ -125,7 +125,7 @@ fn moving_to_a_port_other_than_a_link_port_is_an_error() {
     let target = LinkTarget { address: echo.plain, ..echo.target(&keys) };
     let short_timeout = Settings { accept_timeout: Duration::from_millis(50), ..Settings::default() };
     let error = Client::connect_through_link(&target, None, short_timeout).unwrap_err();
-    assert!(matches!(error, MoveError::AcceptedTimeout(_)), "{error}");
+    assert!(matches!(error, MoveError::AcceptTimeout(_)), "{error}");
     let unused = spillway_ports::free_address();
     let target = LinkTarget { address: unused, ..echo.target(&keys) };
     let error = Client::connect_through_link(&target, None, Settings::default()).unwrap_err();

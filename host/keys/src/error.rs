@@ -105,14 +105,7 @@ impl fmt::Display for SecretFileError {
     }
 }
 
+// No `source`: the texts contain the cause, and a program that prints the chain would print it twice.
 impl std::error::Error for SecretFileError {}
 
-impl std::error::Error for KeyFileError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match &self.problem {
-            Problem::Read(error) | Problem::Write(error) | Problem::Random(error) => Some(error),
-            Problem::Text(error) => Some(error),
-            Problem::NotAFile | Problem::Mode(_) | Problem::TooLong | Problem::Exists => None,
-        }
-    }
-}
+impl std::error::Error for KeyFileError {}

@@ -82,7 +82,10 @@ impl Sockets {
         let Some(listener) = self.listeners.get_mut(&index) else { return };
         let opened = listener.open(self.config.backlog);
         match opened.and_then(|()| self.epoll.add(&listener.fd, u64::from(index), EventFlags::IN)) {
-            Ok(()) => listener.retry = None,
+            Ok(()) => {
+                listener.retry = None;
+                self.report_steering(index);
+            }
             Err(error) => {
                 listener.close();
                 listener.retry = Some(self.now + LISTEN_PAUSE);
@@ -99,6 +102,14 @@ impl Sockets {
         if let Some(listener) = self.listeners.get_mut(&index).filter(|listener| listener.is_listening) {
             self.epoll.remove(&listener.fd);
             listener.close();
+            self.report_steering(index);
+        }
+    }
+
+    /// Reports that the source port does not determine the thread of a peer.
+    fn report_steering(&mut self, index: u16) {
+        if let Some(fault) = self.listeners.get(&index).and_then(Listener::take_steering_fault) {
+            (self.hook)(Notice::NotSteered { listener: index, fault });
         }
     }
 

@@ -22,7 +22,7 @@ pub struct Connection {
     life: Life,
     receiving: Receiving,
     sending: Sending,
-    /// The connection is in the context's list `notes`.
+    /// The connection is in the thread's list `notes`.
     in_notes: bool,
 }
 

@@ -1,14 +1,14 @@
 //! The transport on kernel sockets.
 //!
 //! A [`Context`] owns an application and its sockets and runs them on one thread, with edge-triggered epoll and
-//! without locks on the data path. Several contexts, one for each core, share their listening addresses through
-//! [`Listeners`]; the kernel distributes new connections among the contexts that listen.
+//! without locks on the data path. Several threads, one for each core, share their listening addresses through
+//! [`Listeners`]; the kernel distributes new connections among the threads that listen.
 //!
 //! The main cost is one small write per client. To keep this cost low, everything that an application sends on a
 //! connection within a turn leaves in one system call at the end of the turn, chunks are written without a copy, and a
 //! readable connection is read only once unless more data may have arrived.
 //!
-//! If a listener takes [load queries](Binding::LoadQueries), the context that answers a datagram to its address is the
+//! If a listener takes [load queries](Binding::LoadQueries), the thread that answers a datagram to its address is the
 //! one that would serve a client from the same port.
 //!
 //! A [`Remote`] runs commands on a context's thread and stops the context.
@@ -43,19 +43,20 @@ pub use listen::{BindError, Binding, BoundListener, ContextListeners, Listeners}
 pub use load_query_sockets::LoadQuerySockets;
 pub use remote::{Mailbox, Remote, Unreachable};
 pub use sockets::Sockets;
+pub use steering::SteeringFault;
 pub use sys::{Epoll, EpollEvent};
 
-/// Limits and settings of a context.
+/// Limits and settings of one thread's [`Context`].
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Maximum connections of one context, accepted and opened ones together. Further peers are reset.
+    /// Maximum connections of one thread, accepted and opened ones together. Further peers are reset.
     pub connections_max: usize,
     /// Maximum bytes in one connection that wait to be written.
     pub queued_bytes_max: usize,
-    /// Maximum bytes of one read. One buffer of this size serves all connections of a context.
+    /// Maximum bytes of one read. One buffer of this size serves all connections of a thread.
     pub read_bytes: usize,
     /// How long events of accepted connections may wait for the application's next deadline: if the deadline comes
-    /// sooner, they are handled in its turn, which saves wake-ups. Events of connections that this context opened do
+    /// sooner, they are handled in its turn, which saves wake-ups. Events of connections that this thread opened do
     /// not wait. Zero means that no events wait.
     pub input_patience: Duration,
     /// Maximum events handled in one turn.
@@ -66,7 +67,7 @@ pub struct Config {
     pub backlog: i32,
     /// Time after which an attempt to connect ends with `Lost(TimedOut)`.
     pub connect_timeout: Duration,
-    /// Time after which a connection that this context opened ends with `Lost(TimedOut)` if the peer leaves bytes
+    /// Time after which a connection that this thread opened ends with `Lost(TimedOut)` if the peer leaves bytes
     /// unacknowledged or its window closed. It does not apply to accepted connections: a client may read slowly.
     pub stall_timeout: Duration,
     /// Idle time before the kernel sends keep-alive probes, at most 32,767 seconds; `None` switches them off.
@@ -90,7 +91,7 @@ impl Default for Config {
     }
 }
 
-/// A problem that an operator should know. A context reports each kind at most once a second.
+/// A problem that an operator should know. A thread reports each kind at most once a second.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// No file descriptors are left. New peers are refused for 100 ms at a time until some are free.
@@ -98,7 +99,7 @@ pub enum Notice {
         /// Whether the host has reached its limit, rather than this process its own.
         host: bool,
     },
-    /// The context has `connections_max` connections.
+    /// The thread has `connections_max` connections.
     ConnectionsExhausted {
         /// Peers reset since the last such notice.
         refused: u64,
@@ -121,6 +122,14 @@ pub enum Notice {
         listener: u16,
         /// The host's error number.
         error: i32,
+    },
+    /// The source port of a peer does not determine the thread that serves it: a load query may be answered by a thread
+    /// that will not serve the client. Reported once for each listening address.
+    NotSteered {
+        /// Index of the listener.
+        listener: u16,
+        /// The cause.
+        fault: SteeringFault,
     },
 }
 
@@ -151,6 +160,11 @@ impl std::fmt::Display for Notice {
             Notice::ListenFailed { listener, error } => {
                 write!(f, "cannot listen on listener {listener}: {}; trying again in 1 s", os_error(error))
             }
+            Notice::NotSteered { listener, fault } => write!(
+                f,
+                "clients of listener {listener} are not assigned to threads by their source port, so load queries \
+                 may be answered by a thread that will not serve the client: {fault}"
+            ),
         }
     }
 }

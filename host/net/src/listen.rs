@@ -12,7 +12,7 @@ use spillway_transport::Time;
 use crate::Config;
 use crate::datagrams;
 use crate::load_queries::LoadQueries;
-use crate::steering::{Steering, steer_datagrams};
+use crate::steering::{Steering, SteeringFault, steer_datagrams};
 use crate::sys::set_int;
 
 /// Unsent bytes of one connection that the kernel buffers (TCP_NOTSENT_LOWAT). More would only hide a slow reader.
@@ -45,20 +45,17 @@ impl std::fmt::Display for BindError {
     }
 }
 
-impl std::error::Error for BindError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.error)
-    }
-}
+// No `source`: the text contains the cause, and a program that prints the chain would print it twice.
+impl std::error::Error for BindError {}
 
-/// Sockets bound to the listening addresses, one set for each context. They do not listen yet.
+/// Sockets bound to the listening addresses, one set for each thread. They do not listen yet.
 #[derive(Debug)]
 pub struct Listeners {
     addresses: Vec<SocketAddr>,
     contexts: Vec<ContextListeners>,
 }
 
-/// The listening sockets of one context.
+/// The listening sockets of one thread's [`Context`](crate::Context).
 #[derive(Debug, Default)]
 pub struct ContextListeners(pub(crate) Vec<BoundListener>);
 
@@ -69,7 +66,7 @@ impl ContextListeners {
     }
 }
 
-/// One listening socket of one context. It does not listen yet.
+/// One listening socket of one thread. It does not listen yet.
 #[derive(Debug)]
 pub struct BoundListener {
     fd: OwnedFd,
@@ -93,37 +90,37 @@ impl BoundListener {
     }
 }
 
-/// How peers of an address are assigned to contexts, and whether datagrams are received at the address.
+/// How peers of an address are assigned to threads, and whether datagrams are received at the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Binding {
-    /// The kernel chooses the context of a connection.
+    /// The kernel chooses the thread of a connection.
     Plain,
-    /// The source port determines the context of a connection.
+    /// The source port determines the thread of a connection.
     BySourcePort,
-    /// The source port determines the context of a connection and of a datagram: see
+    /// The source port determines the thread of a connection and of a datagram: see
     /// [`handle_datagram`](spillway_transport::Application::handle_datagram).
     LoadQueries,
 }
 
 impl Listeners {
-    /// Binds every address once for each context. Port 0 is replaced by a free one, the same for all contexts.
+    /// Binds every address once for each thread. Port 0 is replaced by a free one, the same for all threads.
     /// The address `[::]` accepts only IPv6 peers: for both families, give `0.0.0.0`, too.
-    pub fn bind(addresses: &[SocketAddr], contexts: usize, config: &Config) -> Result<Listeners, BindError> {
-        Listeners::bind_beside(addresses, contexts, config, Binding::Plain, &[])
+    pub fn bind(addresses: &[SocketAddr], threads: usize, config: &Config) -> Result<Listeners, BindError> {
+        Listeners::bind_beside(addresses, threads, config, Binding::Plain, &[])
     }
 
     /// Like [`bind`](Self::bind), for a program that already listens on the addresses `own`: a new address may overlap
     /// with one of them, as `0.0.0.0:80` with `127.0.0.1:80`.
     pub fn bind_beside(
         addresses: &[SocketAddr],
-        contexts: usize,
+        threads: usize,
         config: &Config,
         binding: Binding,
         own: &[SocketAddr],
     ) -> Result<Listeners, BindError> {
         let mut bound = Listeners {
             addresses: Vec::with_capacity(addresses.len()),
-            contexts: (0..contexts).map(|_| ContextListeners::default()).collect(),
+            contexts: (0..threads).map(|_| ContextListeners::default()).collect(),
         };
         for &address in addresses {
             let is_own = own.iter().any(|other| overlap(*other, address));
@@ -140,10 +137,11 @@ impl Listeners {
         must_be_free: bool,
     ) -> Result<(), BindError> {
         let failed = |error| BindError { address, datagrams: false, error };
-        let contexts = self.contexts.len();
-        let (chosen, _probe, load_queries) = choose_port(address, contexts, binding, must_be_free)?;
-        let steering = (binding != Binding::Plain).then(|| Arc::new(Steering::new(chosen, contexts)));
-        let mut load_queries = load_queries.into_iter();
+        let threads = self.contexts.len();
+        let (chosen, _probe, datagrams) = choose_port(address, threads, binding, must_be_free)?;
+        let steering = (binding != Binding::Plain)
+            .then(|| Arc::new(Steering::new(chosen, threads, datagrams.steering_fault)));
+        let mut load_queries = datagrams.sockets.into_iter();
         for (index, context) in self.contexts.iter_mut().enumerate() {
             let fd = bind_listener(chosen, config).map_err(failed)?;
             let steering = steering.as_ref().map(|steering| (Arc::clone(steering), index));
@@ -158,7 +156,7 @@ impl Listeners {
         &self.addresses
     }
 
-    /// The sets, one for each context.
+    /// The sets, one for each thread's [`Context`](crate::Context).
     pub fn into_contexts(self) -> Vec<ContextListeners> {
         self.contexts
     }
@@ -176,14 +174,21 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
 /// Maximal number of free TCP ports to try until the UDP port of the same number is free, too.
 const PORTS_TRIED_MAX: u32 = 32;
 
+/// The UDP sockets of all threads at one address. Empty if the address takes no load queries.
+#[derive(Default)]
+struct DatagramSockets {
+    sockets: Vec<OwnedFd>,
+    steering_fault: Option<SteeringFault>,
+}
+
 /// Chooses the port for port 0. Returns the address with its port, the socket that reserves a chosen port until the
-/// port is bound, and the UDP sockets of all contexts if `binding` needs them.
+/// port is bound, and the UDP sockets if `binding` needs them.
 fn choose_port(
     address: SocketAddr,
-    contexts: usize,
+    threads: usize,
     binding: Binding,
     must_be_free: bool,
-) -> Result<(SocketAddr, Option<OwnedFd>, Vec<OwnedFd>), BindError> {
+) -> Result<(SocketAddr, Option<OwnedFd>, DatagramSockets), BindError> {
     let failed = |datagrams: bool| move |error: io::Error| BindError { address, datagrams, error };
     let mut ports_tried = 0;
     loop {
@@ -198,11 +203,11 @@ fn choose_port(
             chosen = SocketAddr::try_from(name).map_err(|error| failed(false)(error.into()))?;
         }
         if binding != Binding::LoadQueries {
-            return Ok((chosen, probe, Vec::new()));
+            return Ok((chosen, probe, DatagramSockets::default()));
         }
         ports_tried += 1;
-        match bind_datagrams(chosen, contexts, must_be_free) {
-            Ok(load_queries) => return Ok((chosen, probe, load_queries)),
+        match bind_datagrams(chosen, threads, must_be_free) {
+            Ok(datagrams) => return Ok((chosen, probe, datagrams)),
             Err(error) if address.port() == 0 && error.kind() == io::ErrorKind::AddrInUse => {
                 if ports_tried >= PORTS_TRIED_MAX {
                     return Err(failed(true)(error));
@@ -225,15 +230,14 @@ fn probe(address: SocketAddr) -> io::Result<OwnedFd> {
     Ok(probe)
 }
 
-fn bind_datagrams(address: SocketAddr, contexts: usize, must_be_free: bool) -> io::Result<Vec<OwnedFd>> {
+fn bind_datagrams(address: SocketAddr, threads: usize, must_be_free: bool) -> io::Result<DatagramSockets> {
     if must_be_free {
         drop(datagrams::bind(address, false)?);
     }
-    let sockets: io::Result<Vec<OwnedFd>> = (0..contexts).map(|_| datagrams::bind(address, true)).collect();
+    let sockets: io::Result<Vec<OwnedFd>> = (0..threads).map(|_| datagrams::bind(address, true)).collect();
     let sockets = sockets?;
-    // If the host does not support steering, the kernel chooses the context that answers.
-    let _ = steer_datagrams(&sockets, address);
-    Ok(sockets)
+    let steering_fault = steer_datagrams(&sockets, address).err();
+    Ok(DatagramSockets { sockets, steering_fault })
 }
 
 fn bind_listener(address: SocketAddr, config: &Config) -> io::Result<OwnedFd> {
@@ -277,11 +281,11 @@ pub fn set_keep_alive(fd: &OwnedFd, idle: Option<Duration>) -> io::Result<()> {
     Ok(())
 }
 
-/// One listening socket of a context.
+/// One listening socket of a thread.
 #[derive(Debug)]
 pub struct Listener {
     pub fd: Arc<OwnedFd>,
-    /// The steering of the address, and the index of this context.
+    /// The steering of the address, and the index of this thread.
     steering: Option<(Arc<Steering>, usize)>,
     pub load_queries: Option<LoadQueries>,
     /// Whether the application has enabled the listener.
@@ -308,7 +312,7 @@ impl Listener {
     pub fn open(&mut self, backlog: i32) -> io::Result<()> {
         let listen = || Ok(rustix::net::listen(&self.fd, backlog)?);
         match &self.steering {
-            Some((steering, context)) => steering.open(*context, &self.fd, listen)?,
+            Some((steering, thread)) => steering.open(*thread, &self.fd, listen)?,
             None => listen()?,
         }
         self.is_listening = true;
@@ -326,9 +330,14 @@ impl Listener {
             let _ = rustix::net::shutdown(&self.fd, Shutdown::Read);
         };
         match &self.steering {
-            Some((steering, context)) => steering.close(*context, close),
+            Some((steering, thread)) => steering.close(*thread, close),
             None => close(),
         }
+    }
+
+    /// A fault of the steering that no thread has reported yet.
+    pub fn take_steering_fault(&self) -> Option<SteeringFault> {
+        self.steering.as_ref()?.0.take_fault()
     }
 
     /// Time at which accepting, opening or answering is tried again.
@@ -346,7 +355,28 @@ impl Drop for Listener {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::channel;
+
     use super::*;
+    use crate::Notice;
+    use crate::sockets::Sockets;
+
+    #[test]
+    fn more_threads_than_can_be_steered_cause_a_notice() {
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        let (notices, received) = channel();
+        let fd = bind_listener(address, &Config::default()).unwrap();
+        let steering = Some((Arc::new(Steering::new(address, 2_000, None)), 0));
+        let listeners = ContextListeners(vec![BoundListener { fd, steering, load_queries: None }]);
+        let hook = Box::new(move |notice| notices.send(notice).unwrap());
+        let mut sockets = Sockets::new(Config::default(), listeners, hook).unwrap();
+        sockets.open_listener(0);
+        let expected = Notice::NotSteered { listener: 0, fault: SteeringFault::TooManyThreads(2_000) };
+        assert_eq!(received.try_iter().collect::<Vec<_>>(), [expected]);
+        sockets.close_listener(0);
+        sockets.open_listener(0);
+        assert!(received.try_iter().next().is_none(), "a fault should be reported once");
+    }
 
     #[test]
     fn addresses_overlap_by_port_and_by_address() {

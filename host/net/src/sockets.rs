@@ -1,4 +1,4 @@
-//! The sockets of one context: the state behind [`Transport`](spillway_transport::Transport).
+//! The sockets of one thread: the state behind [`Transport`](spillway_transport::Transport).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -31,12 +31,12 @@ const CONNECTION_EVENTS: EventFlags = EventFlags::IN
     .union(EventFlags::PRI)
     .union(EventFlags::ET);
 
-/// The sockets of one context. Applications and commands see it as a [`Transport`](spillway_transport::Transport).
+/// The sockets of one thread. Applications and commands see it as a [`Transport`](spillway_transport::Transport).
 pub struct Sockets {
     pub(crate) config: Config,
     /// All descriptors, except those in `urgent`; `urgent` itself is one of them.
     pub(crate) epoll: Epoll,
-    /// The connections that this context opened, if other events may wait (`input_patience`).
+    /// The connections that this thread opened, if other events may wait (`input_patience`).
     pub(crate) urgent: Option<Epoll>,
     pub(crate) table: Table,
     /// Listeners by their index.

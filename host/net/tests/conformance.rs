@@ -13,7 +13,7 @@ struct Loopback {
     connecting: Context<Probe>,
     listener: SocketAddr,
     /// A bound socket that never listens: reserves a port that refuses connections.
-    nobody: std::os::fd::OwnedFd,
+    refusing: std::os::fd::OwnedFd,
 }
 
 impl Loopback {
@@ -34,9 +34,9 @@ impl Loopback {
         } else {
             rustix::net::AddressFamily::INET6
         };
-        let nobody = rustix::net::socket(family, rustix::net::SocketType::STREAM, None).unwrap();
-        rustix::net::bind(&nobody, &address).unwrap();
-        Some(Loopback { clock, accepting, connecting, listener, nobody })
+        let refusing = rustix::net::socket(family, rustix::net::SocketType::STREAM, None).unwrap();
+        rustix::net::bind(&refusing, &address).unwrap();
+        Some(Loopback { clock, accepting, connecting, listener, refusing })
     }
 }
 
@@ -60,8 +60,8 @@ impl Rig for Loopback {
         self.listener
     }
 
-    fn nobody(&self) -> SocketAddr {
-        rustix::net::getsockname(&self.nobody).unwrap().try_into().unwrap()
+    fn refusing_address(&self) -> SocketAddr {
+        rustix::net::getsockname(&self.refusing).unwrap().try_into().unwrap()
     }
 }
 

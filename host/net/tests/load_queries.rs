@@ -1,4 +1,4 @@
-//! Datagrams to the address of a listener are answered by the context that would serve a client from the same port.
+//! Datagrams to the address of a listener are answered by the thread that would serve a client from the same port.
 
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use spillway_net::{Binding, Clock, Config, Context, Listeners, Remote};
 use spillway_transport::{Application, Conn, Event, Time, Transport};
 
-/// Sends the number of its context to each connection, and in the answer to each question.
+/// Sends the number of its thread to each connection, and in the answer to each load query.
 struct Numbered {
     number: u8,
-    asked: u64,
+    queries: u64,
 }
 
 impl Application for Numbered {
@@ -30,12 +30,12 @@ impl Application for Numbered {
         _: Time,
         listener: u16,
         from: SocketAddr,
-        question: &[u8],
+        query: &[u8],
         answer: &mut [u8],
     ) -> usize {
-        assert_eq!((listener, question.len()), (0, answer.len()));
-        self.asked += 1;
-        if question.first() != Some(&b'?') {
+        assert_eq!((listener, query.len()), (0, answer.len()));
+        self.queries += 1;
+        if query.first() != Some(&b'?') {
             return 0;
         }
         answer[0] = self.number;
@@ -57,30 +57,30 @@ struct Running {
 }
 
 impl Running {
-    fn start(address: SocketAddr, contexts: usize) -> Running {
+    fn start(address: SocketAddr, threads: usize) -> Running {
         let config = Config::default();
-        let bound = Listeners::bind_beside(&[address], contexts, &config, Binding::LoadQueries, &[]).unwrap();
+        let bound = Listeners::bind_beside(&[address], threads, &config, Binding::LoadQueries, &[]).unwrap();
         let (address, clock) = (bound.addresses()[0], Clock::start());
         let mut running = Running { address, remotes: Vec::new(), threads: Vec::new() };
         for (number, listeners) in (0..).zip(bound.into_contexts()) {
-            let app = Numbered { number, asked: 0 };
+            let app = Numbered { number, queries: 0 };
             let mut context = Context::new(config.clone(), listeners, clock, app, |_| ()).unwrap();
             running.remotes.push(context.remote());
             running.threads.push(std::thread::spawn(move || context.run().unwrap()));
         }
-        running.listen(&(0..contexts).collect::<Vec<_>>(), true);
+        running.listen(&(0..threads).collect::<Vec<_>>(), true);
         running
     }
 
-    /// Opens or closes the listeners of these contexts, in this order.
-    fn listen(&self, contexts: &[usize], open: bool) {
-        for context in contexts {
-            self.remotes[*context].run_and_wait(move |_, _, out| out.set_listening(0, open)).unwrap();
+    /// Opens or closes the listeners of these threads, in this order.
+    fn listen(&self, threads: &[usize], open: bool) {
+        for thread in threads {
+            self.remotes[*thread].run_and_wait(move |_, _, out| out.set_listening(0, open)).unwrap();
         }
     }
 
-    fn asked(&self) -> u64 {
-        self.remotes.iter().map(|remote| remote.run_and_wait(|_, app, _| app.asked).unwrap()).sum()
+    fn queries(&self) -> u64 {
+        self.remotes.iter().map(|remote| remote.run_and_wait(|_, app, _| app.queries).unwrap()).sum()
     }
 
     fn stop(self) {
@@ -94,7 +94,7 @@ fn query(socket: &UdpSocket, target: SocketAddr) -> u8 {
     socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     socket.send_to(b"?????", target).unwrap();
     let (length, from) = socket.recv_from(&mut answer).unwrap();
-    assert_eq!(from, target, "the answer should come from the address that received the question");
+    assert_eq!(from, target, "the answer should come from the address that received the query");
     let port = socket.local_addr().unwrap().port();
     assert_eq!((length, &answer[1..3]), (3, port.to_be_bytes().as_slice()));
     answer[0]
@@ -119,7 +119,7 @@ fn read_number(stream: &mut TcpStream) -> u8 {
     number[0]
 }
 
-/// Connects `count` clients that send a question first. Returns the number of clients of each context.
+/// Connects `count` clients that send a load query first. Returns the number of clients of each thread.
 fn connect_clients(running: &Running, target: SocketAddr, count: usize) -> Vec<usize> {
     let mut served = vec![0; running.remotes.len()];
     let unspecified: IpAddr =
@@ -127,18 +127,18 @@ fn connect_clients(running: &Running, target: SocketAddr, count: usize) -> Vec<u
     let mut done = 0;
     while done < count {
         let socket = UdpSocket::bind((unspecified, 0)).unwrap();
-        let answering_context = query(&socket, target);
+        let answering_thread = query(&socket, target);
         let port = socket.local_addr().unwrap().port();
         let Some(mut stream) = connect_from(port, target) else { continue };
-        let serving_context = read_number(&mut stream);
-        assert_eq!(serving_context, answering_context, "the answering context should serve");
-        served[usize::from(serving_context)] += 1;
+        let serving_thread = read_number(&mut stream);
+        assert_eq!(serving_thread, answering_thread, "the answering thread should serve");
+        served[usize::from(serving_thread)] += 1;
         done += 1;
     }
     served
 }
 
-fn check_that_the_answering_context_serves(address: SocketAddr) {
+fn check_that_the_answering_thread_serves(address: SocketAddr) {
     let running = Running::start(address, 4);
     let served = connect_clients(&running, running.address, 60);
     assert!(served.iter().all(|count| *count > 0), "{served:?}");
@@ -153,50 +153,50 @@ fn check_that_the_answering_context_serves(address: SocketAddr) {
 }
 
 #[test]
-fn context_that_answers_a_question_serves_clients_of_the_same_port() {
-    check_that_the_answering_context_serves("127.0.0.1:0".parse().unwrap());
+fn thread_that_answers_a_question_serves_clients_of_the_same_port() {
+    check_that_the_answering_thread_serves("127.0.0.1:0".parse().unwrap());
 }
 
 #[test]
-fn context_that_answers_a_question_serves_clients_of_the_same_port_over_ipv6() {
+fn thread_that_answers_a_question_serves_clients_of_the_same_port_over_ipv6() {
     if UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).is_err() {
         println!("skipped: this host has no IPv6");
         return;
     }
-    check_that_the_answering_context_serves("[::1]:0".parse().unwrap());
+    check_that_the_answering_thread_serves("[::1]:0".parse().unwrap());
 }
 
 #[test]
-fn another_context_serves_the_clients_of_a_closed_listener() {
+fn another_thread_serves_the_clients_of_a_closed_listener() {
     let running = Running::start("127.0.0.1:0".parse().unwrap(), 3);
     running.listen(&[1], false);
     let mut served_by_others = 0;
     for _ in 0..60 {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-        let answering_context = query(&socket, running.address);
+        let answering_thread = query(&socket, running.address);
         let port = socket.local_addr().unwrap().port();
         let Some(mut stream) = connect_from(port, running.address) else { continue };
-        let serving_context = read_number(&mut stream);
+        let serving_thread = read_number(&mut stream);
         assert!(
-            serving_context == answering_context || answering_context == 1,
-            "{serving_context} instead of {answering_context}"
+            serving_thread == answering_thread || answering_thread == 1,
+            "{serving_thread} instead of {answering_thread}"
         );
-        assert_ne!(serving_context, 1, "a closed context should not serve");
-        served_by_others += u32::from(answering_context == 1);
+        assert_ne!(serving_thread, 1, "a closed thread should not serve");
+        served_by_others += u32::from(answering_thread == 1);
     }
-    assert!(served_by_others > 0, "a closed context should still answer questions");
+    assert!(served_by_others > 0, "a closed thread should still answer load queries");
     running.stop();
 }
 
 #[test]
 fn answer_comes_from_the_address_that_received_the_question() {
-    for (bound, asked) in [("0.0.0.0:0", ["127.0.0.1", "127.0.0.7"]), ("[::]:0", ["::1", "::1"])] {
+    for (bound, queries) in [("0.0.0.0:0", ["127.0.0.1", "127.0.0.7"]), ("[::]:0", ["::1", "::1"])] {
         if UdpSocket::bind(bound).is_err() {
             println!("skipped: {bound}");
             continue;
         }
         let running = Running::start(bound.parse().unwrap(), 2);
-        for ip in asked {
+        for ip in queries {
             let target = SocketAddr::new(ip.parse().unwrap(), running.address.port());
             connect_clients(&running, target, 5);
         }
@@ -212,7 +212,7 @@ fn flood_of_invalid_datagrams_is_ignored_and_clients_are_served() {
     let started = Instant::now();
     while started.elapsed() < Duration::from_millis(500) {
         // Datagrams that do not fit into the socket's buffer are lost; those that are too long are ignored.
-        for bytes in [&b"not a question"[..], &[b'?'; 300]] {
+        for bytes in [&b"not a load query"[..], &[b'?'; 300]] {
             sent += u64::from(flooder.send_to(bytes, running.address).is_ok());
         }
         if sent.is_multiple_of(1000) {
@@ -222,22 +222,22 @@ fn flood_of_invalid_datagrams_is_ignored_and_clients_are_served() {
     }
     flooder.set_nonblocking(true).unwrap();
     assert!(flooder.recv_from(&mut [0; 16]).is_err(), "an invalid datagram should not be answered");
-    let asked = running.asked() as f64;
+    let queries = running.queries() as f64;
     let seconds = started.elapsed().as_secs_f64();
     assert!(
-        asked <= 1_001.0 + 10_000.0 * seconds,
-        "{asked} of {sent} in {seconds:.2} s: more than 1000 and 10,000 a second"
+        queries <= 1_001.0 + 10_000.0 * seconds,
+        "{queries} of {sent} in {seconds:.2} s: more than 1000 and 10,000 a second"
     );
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-    // Repeated, because datagrams that still wait in the buffer may displace questions.
+    // Repeated, because datagrams that still wait in the buffer may displace load queries.
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
         socket.send_to(b"?????", running.address).unwrap();
         if socket.recv_from(&mut [0; 16]).is_ok() {
             break;
         }
-        assert!(Instant::now() < deadline, "questions should be answered again within 20 s");
+        assert!(Instant::now() < deadline, "load queries should be answered again within 20 s");
     }
     running.stop();
 }

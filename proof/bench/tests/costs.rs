@@ -56,7 +56,7 @@ fn helper_cost_completes_with_all_rows() {
     let effort = helper_cost::Effort {
         rounds: 1,
         rates: vec![500.0],
-        main_per_s: 500.0,
+        main_rate_per_s: 500.0,
         settle: Duration::from_millis(50),
         length: SHORT,
         attempts_max: 1,
@@ -97,7 +97,7 @@ fn session_cost_completes_with_all_rows() {
     let effort = session_cost::Effort {
         rounds: 1,
         rates: vec![1_000.0],
-        main_per_s: 1_000.0,
+        main_rate_per_s: 1_000.0,
         settle: Duration::from_millis(50),
         length: SHORT,
         attempts_max: 1,

@@ -85,12 +85,5 @@ impl fmt::Display for LabError {
     }
 }
 
-impl std::error::Error for LabError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            LabError::Io { source, .. } => Some(source),
-            LabError::Bpf(source) => source.source(),
-            _ => None,
-        }
-    }
-}
+// No `source`: the text contains the cause, and a program that prints the chain would print it twice.
+impl std::error::Error for LabError {}

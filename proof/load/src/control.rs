@@ -21,11 +21,12 @@ pub enum Command {
         /// Maximum of connections that move; `None` moves all.
         count: Option<u32>,
     },
-    /// Overrides the policy of sessions with relief.
+    /// Overrides the relief policy of all sessions (needs `--relief`).
     Relief(Override),
     /// Records the current time under a name.
     Mark(String),
-    /// Starts a run with `--hold`, at this time zero on the monotonic clock in ns; `None`: as soon as possible.
+    /// Starts a run that waits because of `--hold`. The value is time zero of the run, in ns of the monotonic clock;
+    /// `None`: as soon as possible.
     Start(Option<u64>),
     /// Ends the arrivals.
     Stop,
@@ -50,7 +51,9 @@ impl Command {
             }
             Some("move") => parse_move(&mut arguments)?,
             Some("relief") => {
-                let text = arguments.next().unwrap_or_default();
+                let text = arguments
+                    .next()
+                    .ok_or("`relief` needs an override: `relief on`, `relief off` or `relief auto`")?;
                 Command::Relief(text.parse().map_err(|error| format!("`relief {text}`: {error}"))?)
             }
             Some("mark") => {
@@ -80,7 +83,7 @@ impl Command {
         matches!(self, Command::Move { target: Target::Helper, .. })
     }
 
-    /// Whether the command needs the server's link port if connections are sessions.
+    /// Whether a run with `--sessions` needs the server's link port (`--link`) for this command.
     pub fn needs_server(&self) -> bool {
         matches!(self, Command::Move { target: Target::Direct, .. })
     }
@@ -183,6 +186,8 @@ mod tests {
             ("rate -1", "-1"),
             ("rate x", "x"),
             ("move", "target"),
+            ("relief", "needs an override"),
+            ("relief maybe", "maybe"),
             ("move helper fast", "fast"),
             ("move helper count=x", "x"),
             ("stop now", "now"),

@@ -33,7 +33,7 @@ pub enum MoveError {
     /// The TCP connection was not established before the timeout.
     ConnectTimeout(Duration),
     /// The virtual connection was not accepted before the timeout.
-    AcceptedTimeout(Duration),
+    AcceptTimeout(Duration),
 
     // Errors of the system.
     /// The socket failed.
@@ -61,24 +61,25 @@ impl fmt::Display for MoveError {
             MoveError::Refused(reason) => write!(f, "refused: {reason}"),
             MoveError::Link(error) => error.fmt(f),
             MoveError::Closed => f.write_str(
-                "the other side closed the link before it accepted: is the address a link port? see its log",
+                "the helper or server closed the link before it accepted the connection: check that the address is a \
+                 link port, and see the log of that helper or server",
             ),
-            MoveError::ConnectTimeout(limit) => write!(f, "no connection within {limit:?}"),
-            MoveError::AcceptedTimeout(limit) => write!(f, "not accepted within {limit:?}"),
+            MoveError::ConnectTimeout(limit) => write!(
+                f,
+                "the TCP connection was not established within {limit:?}: check the address, and that its host is \
+                 reachable"
+            ),
+            MoveError::AcceptTimeout(limit) => write!(
+                f,
+                "the virtual connection was not accepted within {limit:?}: see the log of the helper or server"
+            ),
             MoveError::System(error) => error.fmt(f),
         }
     }
 }
 
-impl std::error::Error for MoveError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            MoveError::System(error) => Some(error),
-            MoveError::Link(error) => Some(error),
-            _ => None,
-        }
-    }
-}
+// No `source`: the text contains the cause, and a program that prints the chain would print it twice.
+impl std::error::Error for MoveError {}
 
 impl From<io::Error> for MoveError {
     fn from(error: io::Error) -> MoveError {
@@ -89,5 +90,41 @@ impl From<io::Error> for MoveError {
 impl From<LinkError> for MoveError {
     fn from(error: LinkError) -> MoveError {
         MoveError::Link(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+
+    use super::*;
+
+    #[test]
+    fn a_chain_of_errors_has_each_cause_once() {
+        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+        for (error, cause) in [
+            (MoveError::System(refused), "connection refused"),
+            (MoveError::Link(LinkError::WrongProof), "does not have the key"),
+        ] {
+            let mut chain = error.to_string();
+            let mut source = error.source();
+            while let Some(error) = source {
+                chain += &format!(": {error}");
+                source = error.source();
+            }
+            assert_eq!(chain.matches(cause).count(), 1, "{chain}");
+        }
+    }
+
+    #[test]
+    fn timeouts_name_the_connection_and_the_next_step() {
+        let limit = Duration::from_secs(2);
+        let connect = MoveError::ConnectTimeout(limit).to_string();
+        assert!(
+            connect.starts_with("the TCP connection") && connect.contains("check the address"),
+            "{connect}"
+        );
+        let accept = MoveError::AcceptTimeout(limit).to_string();
+        assert!(accept.starts_with("the virtual connection") && accept.contains("see the log"), "{accept}");
     }
 }

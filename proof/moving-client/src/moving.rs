@@ -233,7 +233,7 @@ impl<N: Network> Connection<N> {
                 MoveError::ConnectTimeout(self.settings.connect_timeout)
             }
             Some(Stage::Accepting { deadline }) if deadline <= now => {
-                MoveError::AcceptedTimeout(self.settings.accept_timeout)
+                MoveError::AcceptTimeout(self.settings.accept_timeout)
             }
             _ => return,
         };

@@ -130,7 +130,7 @@ fn move_times_out_and_the_old_carrier_stays_in_use() {
         panic!("the timeout should end the move with `MoveFailed`");
     };
     assert_eq!(to, target.address);
-    assert!(matches!(why, MoveError::ConnectTimeout(_) | MoveError::AcceptedTimeout(_)), "{why}");
+    assert!(matches!(why, MoveError::ConnectTimeout(_) | MoveError::AcceptTimeout(_)), "{why}");
     exchange(&mut connection, b"direct");
 }
 

@@ -54,7 +54,7 @@ impl Rig for SimRig {
         SocketAddr::from(([10, 0, 0, 1], 80))
     }
 
-    fn nobody(&self) -> SocketAddr {
+    fn refusing_address(&self) -> SocketAddr {
         SocketAddr::from(([10, 0, 0, 1], 81))
     }
 }

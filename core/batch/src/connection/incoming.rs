@@ -6,7 +6,7 @@ use spillway_wire::session::Acknowledge;
 use crate::error::ConsumedTooMuch;
 
 /// A new *credit* is sent after this many bytes were consumed, or half the window if that is less.
-const RESTATE_BYTES: u64 = 64 * 1024;
+const CREDIT_STEP_BYTES: u64 = 64 * 1024;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Incoming {
@@ -21,13 +21,13 @@ pub(crate) struct Incoming {
     acknowledging: Acknowledging,
 }
 
-/// Whether the server acknowledges requests to the helper. A helper that requests it acknowledges a client's requests
-/// by TCP only after the server has received them, so a failing helper loses no acknowledged request (PostMan §4.2).
-/// One *acknowledge* is sent at the end of each input, with the first replies, as early as the server's own TCP would
-/// acknowledge.
+/// Whether the server confirms received requests to the helper by *acknowledge*. A helper that has enabled this sends
+/// the TCP acknowledgement of a client's request only after the server's *acknowledge*, so that no acknowledged request
+/// is lost when the helper fails (PostMan §4.2). When all bytes of one read have been processed, one *acknowledge*
+/// joins the batch of the first replies, so it leaves as early as the server's own TCP acknowledgement would.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Acknowledging {
-    /// The helper has not asked for acknowledgements.
+    /// The helper has not enabled acknowledgements.
     Off,
     /// All received requests are acknowledged.
     UpToDate,
@@ -47,7 +47,7 @@ impl Incoming {
         }
     }
 
-    /// Without credit, because a session checks its own credit.
+    /// For a session's carrier: without a limit, because the session checks its own credit.
     pub(super) fn unlimited() -> Incoming {
         Incoming { limit: u64::MAX, ..Incoming::new(0) }
     }
@@ -102,9 +102,9 @@ impl Incoming {
         }
         self.consumed += bytes as u64;
         let limit = self.consumed.saturating_add(self.window);
-        // A session's carrier has the largest limit and no window, so its credit is never restated here.
+        // A session's carrier has the largest limit and no window, so its credit is never raised here.
         let raised_by = limit.saturating_sub(self.limit);
-        if self.is_finished || raised_by < RESTATE_BYTES.min(self.window / 2).max(1) {
+        if self.is_finished || raised_by < CREDIT_STEP_BYTES.min(self.window / 2).max(1) {
             return Ok(None);
         }
         self.limit = limit;
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn credit_is_restated_once_per_64_kilobytes() {
+    fn credit_is_raised_once_per_64_kib() {
         let mut incoming = Incoming::new(256 * 1024);
         assert_eq!(incoming.receive(256 * 1024), Ok(()));
         assert_eq!(incoming.receive(1), Err(CloseReason::OverCredit));
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_window_is_restated_after_half_of_it() {
+    fn credit_of_a_small_window_is_raised_after_half_of_it() {
         let mut incoming = Incoming::new(10);
         assert_eq!(incoming.receive(10), Ok(()));
         assert_eq!(incoming.consume(4), Ok(None));
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_a_carrier_can_be_consumed_without_credit() {
+    fn bytes_of_a_carrier_are_not_limited_by_credit() {
         let mut carrier = Incoming::unlimited();
         assert_eq!(carrier.consume(0), Ok(None));
         assert_eq!(carrier.receive(100), Ok(()));

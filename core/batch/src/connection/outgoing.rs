@@ -30,7 +30,7 @@ impl Outgoing {
         self.sent
     }
 
-    /// Bytes that may be sent now: the peer's credit, and the bound on kept replies.
+    /// Bytes that may be sent now: the smaller of the peer's credit and the room for kept replies.
     pub(crate) fn credit(&self) -> usize {
         let credit = usize::try_from(self.limit.saturating_sub(self.sent)).unwrap_or(usize::MAX);
         self.kept.as_ref().map_or(credit, |kept| credit.min(kept.room()))
@@ -73,7 +73,8 @@ impl Outgoing {
         self.wants_room = false;
     }
 
-    /// Records that the connection waits for the link's pending bytes. Returns whether it did not wait before.
+    /// Records that the connection waits for the link's pending bytes. Returns `true` if it was not recorded as waiting
+    /// yet.
     pub(crate) fn block(&mut self) -> bool {
         !core::mem::replace(&mut self.is_blocked, true)
     }

@@ -4,29 +4,30 @@ use spillway_transport::Time;
 
 use super::{GatheredMessages, Policy, SentBatch};
 
-/// A batch waits for the whole time if one more message is expected for each this many that are gathered.
+/// A batch waits for the whole time if at least one more message is expected for this many that are gathered.
 const GATHERED_PER_EXPECTED: u64 = 2;
 /// A batch waits this many eighths of `max_delay`, because timers fire late.
 const WAIT_EIGHTHS: u32 = 7;
 /// Upper bound of `max_delay`, which keeps sums in range.
 const DELAY_MAX: Duration = Duration::from_secs(60);
-/// Arrivals are averaged over an observed time of this many waiting times.
-const MEMORY_WAITS: u32 = 32;
+/// The rate of arrivals is an average over the latest observations, which together last this many times the longest
+/// wait.
+const AVERAGED_WAITS: u32 = 32;
 /// Fixed-point scale of message counts: keeps the rounding error small when old arrivals are scaled down.
 const SCALE: u128 = 1 << 16;
-/// Scaled number of expected messages at which a batch waits for the whole time.
+/// Fixed-point 1.0 of the ratio of the expected messages to those that justify the whole wait.
 const FULL_WAIT: u128 = 256;
-/// At or below this value a batch does not wait.
+/// At or below this ratio a batch does not wait.
 const NO_WAIT: u128 = FULL_WAIT / 4;
 
-/// A batch leaves when its first message has waited for nearly `max_delay`, if waiting pays. No other policy with the
-/// same bound on waiting sends fewer batches: Algorithm 1 measures *T* from batch to batch, so it sends a first message
-/// early and alone, and the following ones in another batch.
+/// A batch leaves when its first message has waited for nearly `max_delay`, if waiting pays. With the same bound on
+/// waiting, Algorithm 1 sends more batches: it measures *T* from batch to batch, so it sends a first message early and
+/// alone, and the following ones in another batch.
 ///
-/// A batch waits for the whole time if one more message is expected meanwhile, or one for each two gathered; not at all
-/// below a quarter of that; and in between for a part of the time. Arrivals are observed from each batch's first
-/// message on, for the longest waiting time. After the batch has left, messages of clients answered since do not count,
-/// because they would not have arrived without the reply.
+/// A batch of n messages waits for the whole time if at least one message, and at least n / 2, are expected meanwhile;
+/// not at all if at most a quarter of that is expected; and in between for a proportional part of the time. Arrivals
+/// are observed from each batch's first message on, for the longest waiting time. Once the batch was sent, messages of
+/// clients that were answered after it do not count: these clients would not have sent them without the reply.
 #[derive(Clone, Debug)]
 pub struct Deadline {
     wait: Duration,
@@ -45,10 +46,10 @@ pub struct Deadline {
 /// Observation of arrivals after a batch's first message.
 #[derive(Clone, Copy, Debug)]
 enum Observation {
-    /// The batch waits; arrivals are counted up to this time.
-    Waiting(Time),
-    /// The batch was sent; arrivals are counted up to the first time, and observed until the second.
-    Sent(Time, Time),
+    /// The batch waits. Arrivals until `counted_until` are counted already.
+    Waiting { counted_until: Time },
+    /// The batch was sent. Arrivals until `counted_until` are counted already; those after `ends_at` are ignored.
+    Sent { counted_until: Time, ends_at: Time },
 }
 
 impl Deadline {
@@ -69,36 +70,38 @@ impl Deadline {
     fn observe(&mut self, now: Time, more: GatheredMessages) {
         let (time, messages) = match &mut self.observation {
             None => return,
-            Some(Observation::Waiting(since)) => (now.since(core::mem::replace(since, now)), more.messages),
-            Some(Observation::Sent(since, until)) if now <= *until => {
-                (now.since(core::mem::replace(since, now)), more.fresh)
+            Some(Observation::Waiting { counted_until }) => {
+                (now.since(core::mem::replace(counted_until, now)), more.messages)
             }
-            Some(Observation::Sent(since, until)) => {
-                let time = until.since(*since);
+            Some(Observation::Sent { counted_until, ends_at }) if now <= *ends_at => {
+                (now.since(core::mem::replace(counted_until, now)), more.fresh)
+            }
+            Some(Observation::Sent { counted_until, ends_at }) => {
+                let time = ends_at.since(*counted_until);
                 self.observation = None;
                 (time, 0)
             }
         };
         self.observed_ns += time.as_nanos();
         self.arrived += u128::from(messages) * SCALE;
-        let memory = (self.wait * MEMORY_WAITS).as_nanos();
-        if self.observed_ns > memory {
-            self.arrived = self.arrived * memory / self.observed_ns;
-            self.observed_ns = memory;
+        let averaged_ns = (self.wait * AVERAGED_WAITS).as_nanos();
+        if self.observed_ns > averaged_ns {
+            self.arrived = self.arrived * averaged_ns / self.observed_ns;
+            self.observed_ns = averaged_ns;
         }
     }
 
     /// The waiting time of a batch that begins with `gathered` messages.
     fn hold_for(&self, gathered: u64) -> Duration {
-        let full_wait_messages = u128::from(gathered.max(GATHERED_PER_EXPECTED)) * SCALE * self.observed_ns;
-        if full_wait_messages == 0 {
+        // Expected and required messages, both times GATHERED_PER_EXPECTED, SCALE and `observed_ns`: a single division.
+        let expected = self.arrived * self.wait.as_nanos() * u128::from(GATHERED_PER_EXPECTED);
+        let required = u128::from(gathered.max(GATHERED_PER_EXPECTED)) * SCALE * self.observed_ns;
+        if required == 0 {
             return Duration::ZERO;
         }
-        // From NO_WAIT (do not wait) to FULL_WAIT (wait for the whole time).
-        let expected = self.arrived * self.wait.as_nanos() * u128::from(GATHERED_PER_EXPECTED);
-        let steps = (expected * FULL_WAIT / full_wait_messages).clamp(NO_WAIT, FULL_WAIT);
+        let ratio = (expected * FULL_WAIT / required).clamp(NO_WAIT, FULL_WAIT);
         #[expect(clippy::cast_possible_truncation, reason = "at most FULL_WAIT, which is small")]
-        let (part, all) = ((steps - NO_WAIT) as u32, (FULL_WAIT - NO_WAIT) as u32);
+        let (part, all) = ((ratio - NO_WAIT) as u32, (FULL_WAIT - NO_WAIT) as u32);
         self.wait * part / all
     }
 }
@@ -126,13 +129,16 @@ impl Policy for Deadline {
         if self.held.is_none() {
             let hold = self.hold_for(batch.messages);
             self.held = Some((now, hold));
-            self.observation = Some(Observation::Waiting(now));
+            self.observation = Some(Observation::Waiting { counted_until: now });
         }
     }
 
     fn sent(&mut self, batch: SentBatch) {
         self.observe(batch.at, GatheredMessages::default());
-        self.observation = self.held.take().map(|(began, _)| Observation::Sent(batch.at, began + self.wait));
+        self.observation = self
+            .held
+            .take()
+            .map(|(began, _)| Observation::Sent { counted_until: batch.at, ends_at: began + self.wait });
         self.counted = GatheredMessages::default();
     }
 }
@@ -244,7 +250,8 @@ mod tests {
             [(0, 1), (275, 2)],
             "the first message should leave alone, the next batch wait: {sent:?}"
         );
-        // Messages of 400 and 500 µs share a batch, as do those of 600 and 700; each batch leaves after 175 µs.
+        // Messages sent at 300 and 400 µs share a batch, as do those at 500 and 600; each batch leaves 175 µs after its
+        // first message.
         let distances: Vec<u64> = sent.windows(2).skip(2).map(|pair| pair[1].0 - pair[0].0).collect();
         assert!(sent[2..].iter().all(|(_, messages)| *messages == 2), "{sent:?}");
         assert!(distances.iter().all(|distance| *distance == 200), "{sent:?}");
@@ -253,7 +260,8 @@ mod tests {
     #[test]
     fn a_batch_does_not_wait_for_clients_that_need_its_reply() {
         let mut link = Link::new();
-        // Two clients, each sends a request 20 µs after its reply, which takes 60 µs: waiting would not gather more.
+        // Each of two clients sends its next request 80 µs after a reply that arrives at once: waiting would not gather
+        // more.
         for n in 0..100 {
             link.request(n * 80, 0, 2);
             link.reply(0);

@@ -38,7 +38,7 @@ fn p1_the_first_event_is_opened_or_lost(rig: &mut dyn Rig) {
     let seen = rig.on(Accepting, |probe, _| probe.of(accepting));
     assert!(matches!(seen[..], [Seen::Opened { listener: Some(0), .. }]), "{seen:?}");
 
-    let refusing = rig.nobody();
+    let refusing = rig.refusing_address();
     let refused = connect(rig, refusing);
     rig.wait("Lost(Refused)", Connecting, |probe| !probe.of(refused).is_empty());
     rig.settle();
@@ -368,7 +368,7 @@ fn p8_turns_end_and_timeouts_fire(rig: &mut dyn Rig) {
 
 /// Promise 9: methods are called within events; the probe panics if one calls back into the application.
 fn p9_methods_do_not_call_back(rig: &mut dyn Rig) {
-    let refusing = rig.nobody();
+    let refusing = rig.refusing_address();
     rig.on(Accepting, |probe, _| {
         probe.react(Box::new(move |now, conn, seen, probe, out| match seen {
             Seen::Opened { .. } => {

@@ -42,7 +42,7 @@ impl Packet {
         let mut cursor = Cursor::new(bytes);
         let truncated = |_| PacketError::Truncated(Layer::Arp);
         if cursor.array().map_err(truncated)? != ETHERNET_AND_IPV4 {
-            return Err(PacketError::Version(Layer::Arp));
+            return Err(PacketError::Unsupported(Layer::Arp));
         }
         let operation = match cursor.u16().map_err(truncated)? {
             1 => Operation::Request,
@@ -99,11 +99,11 @@ mod tests {
     }
 
     #[test]
-    fn other_address_types_operations_and_short_packets_are_rejected() {
+    fn unknown_address_types_unknown_operations_and_short_packets_are_rejected() {
         for offset in 0..6 {
             let mut other = REQUEST;
             other[offset] ^= 2;
-            assert_eq!(Packet::parse(&other), Err(PacketError::Version(Layer::Arp)), "byte {offset}");
+            assert_eq!(Packet::parse(&other), Err(PacketError::Unsupported(Layer::Arp)), "byte {offset}");
         }
         let mut reverse_request = REQUEST;
         reverse_request[7] = 3; // RARP (RFC 903)

@@ -40,8 +40,8 @@ impl fmt::Display for Layer {
 pub enum PacketError {
     /// The packet is shorter than its header, or than the length in the header.
     Truncated(Layer),
-    /// The version or the kind of address is not supported.
-    Version(Layer),
+    /// The version or the type of addresses is not supported.
+    Unsupported(Layer),
     /// The header length is below the minimum.
     HeaderLength(Layer),
     /// The packet's length field is smaller than the header.
@@ -64,7 +64,7 @@ impl fmt::Display for PacketError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PacketError::Truncated(layer) => write!(f, "{layer}: the packet is truncated"),
-            PacketError::Version(layer) => write!(f, "{layer}: unsupported version or address type"),
+            PacketError::Unsupported(layer) => write!(f, "{layer}: unsupported version or address type"),
             PacketError::HeaderLength(layer) => write!(f, "{layer}: the header length is below the minimum"),
             PacketError::Length(layer) => write!(f, "{layer}: the length field is below the header length"),
             PacketError::Checksum(layer) => write!(f, "{layer}: wrong checksum"),

@@ -74,7 +74,7 @@ impl Header {
         let [version_length, dscp_ecn, t0, t1, i0, i1, f0, f1, ttl, protocol, _, _, addresses @ ..] = *head;
         let [s0, s1, s2, s3, d0, d1, d2, d3] = addresses;
         if version_length >> 4 != 4 {
-            return Err(PacketError::Version(Layer::Ipv4));
+            return Err(PacketError::Unsupported(Layer::Ipv4));
         }
         let header_bytes = usize::from(version_length & 0xf) * 4;
         if header_bytes < HEADER_BYTES {
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn malformed_headers_are_rejected() {
         for (packet, error) in [
-            (packet_with(0, 0x65), PacketError::Version(Layer::Ipv4)),
+            (packet_with(0, 0x65), PacketError::Unsupported(Layer::Ipv4)),
             (packet_with(0, 0x44), PacketError::HeaderLength(Layer::Ipv4)),
             (packet_with(3, 19), PacketError::Length(Layer::Ipv4)),
             (packet_with(3, 0x74), PacketError::Truncated(Layer::Ipv4)),

@@ -96,7 +96,7 @@ impl Header {
         let [v0, v1, v2, v3, l0, l1, protocol, hop_limit, addresses @ ..] = *head;
         let version_class_flow = u32::from_be_bytes([v0, v1, v2, v3]);
         if version_class_flow >> 28 != 6 {
-            return Err(PacketError::Version(Layer::Ipv6));
+            return Err(PacketError::Unsupported(Layer::Ipv6));
         }
         let address = |offset: usize| {
             let mut octets = [0; 16];
@@ -202,7 +202,7 @@ mod tests {
         }
         let mut other = packet;
         other[0] = 0x45;
-        assert_eq!(Header::parse(&other), Err(PacketError::Version(Layer::Ipv6)));
+        assert_eq!(Header::parse(&other), Err(PacketError::Unsupported(Layer::Ipv6)));
     }
 
     #[test]

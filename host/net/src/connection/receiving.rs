@@ -20,7 +20,7 @@ pub(super) struct Receiving {
     pending: Pending,
     /// The peer's end was read.
     is_finished: bool,
-    /// The connection is in the context's list `ready`.
+    /// The connection is in the thread's list `ready`.
     in_ready: bool,
 }
 

@@ -18,7 +18,7 @@ pub(super) struct Sending {
     is_blocked: bool,
     room: Room,
     end: End,
-    /// The connection is in the context's list `dirty`.
+    /// The connection is in the thread's list `dirty`.
     in_dirty: bool,
     acknowledgements: Acknowledgements,
 }
@@ -54,7 +54,7 @@ enum End {
 struct Acknowledgements {
     /// Acknowledgements are reported to the application.
     are_watched: bool,
-    /// The connection is in the context's list `watch`.
+    /// The connection is in the thread's list `watch`.
     in_watch: bool,
     /// Bytes acknowledged, as last reported.
     through: u64,

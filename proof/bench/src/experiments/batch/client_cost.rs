@@ -10,7 +10,7 @@ use spillway_load::config::ProtocolKind;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rates::{Course, Effort, Path, Series, find};
+use crate::experiments::common::rates::{Effort, Path, RateMeasurement, Series, find};
 use crate::generator::{Engine, Traffic};
 use crate::results::{Ratio, Results};
 use crate::scene::Setting;
@@ -23,7 +23,7 @@ fn full() -> Effort {
     Effort {
         rounds: 7,
         rates: vec![2_000.0, 10_000.0, 20_000.0],
-        main_per_s: 10_000.0,
+        main_rate_per_s: 10_000.0,
         settle: Duration::from_millis(400),
         length: Duration::from_millis(2_000),
         attempts_max: 3,
@@ -62,8 +62,8 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let _ = writeln!(out, "{}; no quota; {CONNECTIONS} connections", setting.placement.description());
     let mut pair = stage.pair(ProtocolKind::Memcached, &[64])?;
     let machine = stage.machine(&[("memcached", "-V")])?;
-    let mut course = Course { effort, pair: &mut pair, out };
-    let (series, tally, outcome) = course.run(
+    let mut measurement = RateMeasurement { effort, pair: &mut pair, out };
+    let (series, tally, outcome) = measurement.run(
         &ENGINES,
         |pair, engine| {
             let traffic = Traffic { engine, ..Traffic::default() };

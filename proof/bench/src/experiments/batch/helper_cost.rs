@@ -14,7 +14,7 @@ use spillway_load::config::ProtocolKind;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rates::{Course, Path, Series, find};
+use crate::experiments::common::rates::{Path, RateMeasurement, Series, find};
 use crate::generator::Traffic;
 use crate::results::{Ratio, Results};
 use crate::scene::Setting;
@@ -31,7 +31,7 @@ fn full() -> Effort {
     Effort {
         rounds: 7,
         rates: vec![2_000.0, 5_000.0, 10_000.0, 15_000.0],
-        main_per_s: 10_000.0,
+        main_rate_per_s: 10_000.0,
         settle: Duration::from_millis(400),
         length: Duration::from_millis(2_000),
         attempts_max: 3,
@@ -171,8 +171,8 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     };
     let machine =
         stage.machine(&[("memcached", "-V"), ("haproxy", "-v"), ("nutcracker", "-V"), ("nginx", "-v")])?;
-    let mut course = Course { effort, pair: &mut pair, out };
-    let (series, tally, outcome) = course.run(
+    let mut measurement = RateMeasurement { effort, pair: &mut pair, out };
+    let (series, tally, outcome) = measurement.run(
         &MIDDLES,
         |_, middle| {
             let session = stage.session(programs.address(middle), &Traffic::default(), CONNECTIONS)?;
@@ -244,12 +244,12 @@ fn add_ratios(series: &[Series<Middle>], effort: &Effort, results: &mut Results)
             let name = format!("{name}{}", effort.suffix(rate));
             let ratio = Ratio::paired(&name, &xdp.each(Cost::middle_us), &peer.each(Cost::middle_us));
             let expected =
-                if rate == effort.main_per_s { format!("; expected {expected}") } else { String::new() };
+                if rate == effort.main_rate_per_s { format!("; expected {expected}") } else { String::new() };
             results.ratios.push(ratio.note(format!("CPU in the middle at {rate}/s{expected}")));
         }
         for other in [Middle::Nginx, Middle::Haproxy, Middle::Nutcracker] {
             let Some(proxy) = find(series, other, rate) else { continue };
-            let is_main_rate = rate == effort.main_per_s;
+            let is_main_rate = rate == effort.main_rate_per_s;
             let name = format!("kernel_over_{}{}", other.name(), effort.suffix(rate));
             let ratio = Ratio::paired(&name, &helper.each(Cost::middle_us), &proxy.each(Cost::middle_us));
             let expected = if is_main_rate { "; expected ≤ 1.0" } else { "" };

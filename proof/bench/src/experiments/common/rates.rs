@@ -1,6 +1,7 @@
 //! Measures the cost of requests on several paths to the server at the same offered rates.
 //!
-//! Rounds are interleaved: each measures every path once, in rotating order. Ratios compare within a round.
+//! Paths are interleaved: each round measures every path once, in rotating order. Ratios compare the paths of one
+//! round.
 
 use std::io::Write;
 use std::time::Duration;
@@ -11,15 +12,15 @@ use crate::goodput::Tally;
 use crate::results::Row;
 use crate::stage::{Cost, Helper, Pair, Session};
 
-/// The amount of measurement.
+/// How many measurements are made, at which rates, and how long each takes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effort {
     /// Number of rounds.
     pub rounds: usize,
     /// Offered rates, in requests a second.
     pub rates: Vec<f64>,
-    /// One of `rates`: names of ratios at this rate have no suffix.
-    pub main_per_s: f64,
+    /// The rate of `rates` whose ratios are the main result of the experiment: their names have no suffix.
+    pub main_rate_per_s: f64,
     /// Pause after each change of rate.
     pub settle: Duration,
     /// Length of each measurement.
@@ -31,7 +32,7 @@ pub struct Effort {
 impl Effort {
     /// Suffix of ratio names at a rate.
     pub(crate) fn suffix(&self, rate_per_s: f64) -> String {
-        if rate_per_s == self.main_per_s { String::new() } else { format!("_at_{rate_per_s}") }
+        if rate_per_s == self.main_rate_per_s { String::new() } else { format!("_at_{rate_per_s}") }
     }
 }
 
@@ -66,17 +67,18 @@ pub(crate) fn find<P: Path>(series: &[Series<P>], path: P, rate_per_s: f64) -> O
     series.iter().find(|series| series.path == path && series.rate_per_s == rate_per_s)
 }
 
-pub(crate) struct Course<'a> {
+/// Measures paths at the rates of an [`Effort`], and prints each result.
+pub(crate) struct RateMeasurement<'a> {
     pub effort: &'a Effort,
-    /// The servers; the run fails if one of them ends.
+    /// The server with the preload library and the one without; the run fails if one of the two processes ends.
     pub pair: &'a mut Pair,
     pub out: &'a mut dyn Write,
 }
 
-impl Course<'_> {
-    /// Measures each path at each rate. `start` starts the clients of a path and returns the helper whose batches to
-    /// count; `summary` formats a cost for the output. The returned `Result` is an error if the run stopped early; the
-    /// other two values are then incomplete.
+impl RateMeasurement<'_> {
+    /// Measures each path at each rate. `start` starts the clients of a path and returns the helper whose batches are
+    /// counted, if the path has one; `summary` formats a cost for the output. The returned `Result` is an error if the
+    /// run stopped early; the other two values are then incomplete.
     pub fn run<'a, P: Path>(
         &mut self,
         paths: &[P],
@@ -144,7 +146,7 @@ mod tests {
         let effort = Effort {
             rounds: 1,
             rates: vec![500.0, 1_000.0],
-            main_per_s: 1_000.0,
+            main_rate_per_s: 1_000.0,
             settle: Duration::ZERO,
             length: Duration::ZERO,
             attempts_max: 1,

@@ -13,7 +13,7 @@ use spillway_load::config::ProtocolKind;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rates::{Course, Path, Series, find};
+use crate::experiments::common::rates::{Path, RateMeasurement, Series, find};
 use crate::generator::{Clients, Routes, Traffic};
 use crate::results::{Ratio, Results};
 use crate::scene::Setting;
@@ -31,7 +31,7 @@ fn full() -> Effort {
     Effort {
         rounds: 9,
         rates: vec![2_000.0, 5_000.0, 10_000.0],
-        main_per_s: 10_000.0,
+        main_rate_per_s: 10_000.0,
         settle: Duration::from_millis(400),
         length: Duration::from_millis(2_000),
         attempts_max: 3,
@@ -94,8 +94,8 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let port = Place::from(&stage.middle).free_port()?;
     let helper = stage.helper_on((&stage.middle, port), pair.link, &HELPER)?;
     let machine = stage.machine(&[("memcached", "-V")])?;
-    let mut course = Course { effort, pair: &mut pair, out };
-    let (series, tally, outcome) = course.run(
+    let mut measurement = RateMeasurement { effort, pair: &mut pair, out };
+    let (series, tally, outcome) = measurement.run(
         &CLIENT_KINDS,
         |pair, kind| {
             let session = start(&stage, pair, &helper, kind, effort.rates[0])?;
