@@ -30,6 +30,8 @@ pub struct Counters {
     pub old_timestamps: u64,
     /// Segments without a timestamp on connections that negotiated timestamps.
     pub without_timestamp: u64,
+    /// Segments sent again: by a timeout, fast recovery or a tail loss probe.
+    pub retransmitted: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
     /// Connections given up because the peer did not answer for too long.
