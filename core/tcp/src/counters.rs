@@ -44,6 +44,8 @@ pub struct Counters {
     pub cookies_used: u64,
     /// Connections refused because a table was full.
     pub connections_refused: u64,
+    /// Changes of the local port of an opening connection: [`Stack::reopen_misdirected`](crate::Stack::reopen_misdirected).
+    pub ports_changed: u64,
     /// Connections exported to another stack.
     pub exported: u64,
     /// Connections imported from another stack.

@@ -3,7 +3,7 @@
 //! - `table`: connections by slot and by flow; `time_wait`: closed connections
 //! - `input`: from a frame to a connection; `icmp`: errors from routers, `ping`
 //! - `listeners`: where peers may connect; `listen`: connections that they open; `used_cookies`: cookies that were accepted
-//! - `moving`: connections that are exported and imported
+//! - `moving`: connections that are exported and imported; `reopening`: those opened again from another port
 //! - `output`: from a connection to a frame; `replies`: replies outside of connections
 //! - `changes`: limits that change while the stack runs
 //! - `verbs`: [`Transport`](spillway_transport::Transport)
@@ -15,6 +15,7 @@ mod listen;
 mod listeners;
 mod moving;
 mod output;
+mod reopening;
 mod replies;
 mod table;
 mod time_wait;

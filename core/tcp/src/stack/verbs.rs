@@ -25,7 +25,7 @@ impl Stack {
 
     /// A flow from this address to a peer, with a free local port. The search begins at an unpredictable port (RFC 6056
     /// §3.3.3).
-    fn free_flow(&mut self, own: IpAddr, peer: SocketAddr) -> Option<Flow> {
+    pub(super) fn free_flow(&mut self, own: IpAddr, peer: SocketAddr) -> Option<Flow> {
         let (first, last) = (*self.settings.ports.start(), *self.settings.ports.end());
         let ports = u32::from(last - first) + 1; // `Settings::check` has seen that the range is not empty
         let offset = self.isn.port_offset(own, peer);
