@@ -3,7 +3,6 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use spillway_bpf::{AddressRule, Mode};
@@ -12,17 +11,14 @@ use spillway_tcp::isn::Key;
 use spillway_tcp::{OwnAddress, Resolver, Settings, Stack};
 use spillway_transport::Time;
 use spillway_xdp::{
-    Adapter, Crossing, CrossingCounters, Endpoints, Interface, Parts, RECEIVED_BYTES_MAX, Socket,
-    SocketOptions, check_reserved,
+    Adapter, Crossing, Endpoints, Interface, Parts, Socket, SocketOptions, check_reserved,
 };
 
 use super::context::Context;
 use super::xdp_error::{AddressProblem, XdpError};
 use crate::config::{HelperConfig, StartError, XdpConfig};
+use crate::log::Entry;
 use crate::relay_app::RelayApp;
-
-/// The largest IP packet that fits a received frame, after an Ethernet header with a VLAN tag.
-const MTU_MAX: u32 = RECEIVED_BYTES_MAX as u32 - 18;
 
 /// An interface that the helper shares with the kernel.
 pub struct XdpEngine {
@@ -41,8 +37,6 @@ pub struct XdpState {
     pub mode: Mode,
     /// Whether the driver uses the frames in place.
     pub is_zero_copy: bool,
-    /// Frames that crossed from one thread to another; `None` with one thread.
-    pub crossing: Option<Arc<CrossingCounters>>,
 }
 
 impl XdpEngine {
@@ -71,7 +65,7 @@ impl XdpEngine {
         .map_err(XdpError::Adapter)?;
         let sockets = adapter.take_sockets();
         let is_zero_copy = sockets.iter().all(Socket::is_zero_copy);
-        let state = XdpState { interface, own, mode: adapter.mode(), is_zero_copy, crossing: None };
+        let state = XdpState { interface, own, mode: adapter.mode(), is_zero_copy };
         Ok(XdpEngine { endpoints: Endpoints::new(adapter), sockets, config: config.xdp.clone(), state })
     }
 
@@ -105,7 +99,6 @@ impl XdpEngine {
                 ends.into_iter().map(|(end, ports)| (Some(end), ports)).collect()
             }
         };
-        self.state.crossing = ends.first().and_then(|(end, _)| Some(Arc::clone(end.as_ref()?.counters())));
         let mut contexts = Vec::with_capacity(threads);
         let mut sockets = by_thread(std::mem::take(&mut self.sockets), threads);
         for ((application, (crossing, ports)), sockets) in
@@ -114,6 +107,7 @@ impl XdpEngine {
             let settings = self.settings(net, ports, Key(key), clock);
             let stack =
                 Stack::new(Time::ZERO, settings).map_err(|error| StartError::Xdp(XdpError::Stack(error)))?;
+            let (thread, log) = (application.thread, application.log.clone());
             let parts = Parts {
                 sockets,
                 stack,
@@ -122,6 +116,9 @@ impl XdpEngine {
                 application,
                 clock,
                 busy_poll: self.config.busy_poll,
+                notices: Box::new(move |notice| {
+                    log.put(Entry::Xdp { thread, notice });
+                }),
             };
             let mut context =
                 spillway_xdp::Context::new(parts).map_err(|error| StartError::Xdp(XdpError::Host(error)))?;
@@ -143,7 +140,7 @@ impl XdpEngine {
         Settings {
             resolver: Resolver::Driver,
             ports,
-            mtu: u16::try_from(interface.mtu.min(MTU_MAX)).unwrap_or(u16::MAX),
+            mtu: u16::try_from(interface.packet_bytes_max()).unwrap_or(u16::MAX),
             connections_max,
             send_buffer_bytes: net.queued_bytes_max,
             clock_at_zero: since_1970.saturating_sub(clock.now().since(Time::ZERO)),
@@ -180,7 +177,9 @@ impl XdpState {
 impl fmt::Display for XdpState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mode = match (self.mode, self.is_zero_copy) {
-            (Mode::Generic, _) => "in generic mode, which is slow: the driver has no XDP",
+            (Mode::Generic, _) => {
+                "in generic mode, which is slow: its driver has no XDP; turn gro off (ethtool -K)"
+            }
             (Mode::Native, true) => "in native mode without copies",
             (Mode::Native, false) => "in native mode",
         };
