@@ -17,7 +17,7 @@ const MINIMAL: &str = "[service.cache]\nserver = \"127.0.0.1:11411\"\nlisten = [
 const ETCD: &str = "register = \"etcd:http://10.0.0.1:2379/a/\"";
 
 fn read(text: &str) -> Result<HelperConfig, Vec<Problem>> {
-    read_text(text, &Reading { base: PathBuf::new(), reads_keys: false })
+    read_text(text, &Reading { base: PathBuf::new(), reads_host: false })
 }
 
 /// The only error, as `line:column: message`.
@@ -377,7 +377,7 @@ fn key_files_are_found_and_read_and_errors_have_their_position() {
         fs::set_permissions(base.join(name), fs::Permissions::from_mode(0o600)).unwrap();
     }
     let text = format!("{MINIMAL}key_files = [\"new.key\", \"{}\"]\n", base.join("old.key").display());
-    let reading = Reading { base: base.clone(), reads_keys: true };
+    let reading = Reading { base: base.clone(), reads_host: true };
     let config = read_text(&text, &reading).unwrap();
     let ids: Vec<_> = config.services[0].keys.iter().map(Key::id).collect();
     assert_eq!(ids, [2, 1].map(|byte| Key::from_secret([byte; 32]).id()));
