@@ -5,14 +5,15 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::ops::RangeInclusive;
 use std::time::{Duration, SystemTime};
 
-use spillway_bpf::{AddressRule, Mode};
+use spillway_bpf::{AddressRule, Mode, QUEUES_MAX};
 use spillway_net::{Clock, Config as NetConfig};
 use spillway_tcp::isn::Key;
 use spillway_tcp::{OwnAddress, Resolver, Settings, Stack};
 use spillway_transport::Time;
 use spillway_xdp::{
-    Adapter, Crossing, Endpoints, Interface, Parts, Socket, SocketOptions, check_reserved,
+    Adapter, Crossing, Endpoints, Interface, Offload, Parts, Socket, SocketOptions, check_reserved,
 };
+use tracing::info;
 
 use super::context::Context;
 use super::xdp_error::{AddressProblem, XdpError};
@@ -40,20 +41,23 @@ pub struct XdpState {
 }
 
 impl XdpEngine {
-    /// Shares the configured interface. Until listeners are added, all packets go to the kernel, except those for the
+    /// Shares the configured interface; `threads` are to serve it. Until listeners are added, all packets go to the kernel, except those for the
     /// configured range of local ports.
     ///
     /// # Errors
     /// Something is missing on this host, or in the configuration.
-    pub fn open(config: &HelperConfig) -> Result<XdpEngine, XdpError> {
+    pub fn open(config: &HelperConfig, threads: usize) -> Result<XdpEngine, XdpError> {
         let name = config.interface.as_deref().ok_or(XdpError::NoInterface)?;
         check_addresses(config)?;
-        let interface = Interface::find(name).map_err(XdpError::Interface)?;
+        let mut interface = Interface::find(name).map_err(XdpError::Interface)?;
         let addresses = interface.addresses().map_err(XdpError::Host)?;
         check_listeners(config, &interface, &addresses)?;
         let own = own_addresses(config, &interface, &addresses)?;
         let ports = &config.xdp.ports;
         check_reserved(ports).map_err(XdpError::Ports)?;
+        if config.xdp.configure_interface {
+            configure(&mut interface, threads)?;
+        }
         let options = SocketOptions { frames: config.xdp.frames };
         let mut adapter = Adapter::open(name, options, |steer| {
             for address in &addresses {
@@ -63,6 +67,9 @@ impl XdpEngine {
             Ok(())
         })
         .map_err(XdpError::Adapter)?;
+        if config.xdp.configure_interface && adapter.mode() == Mode::Generic {
+            turn_off(&interface, Offload::GenericReceive)?;
+        }
         let sockets = adapter.take_sockets();
         let is_zero_copy = sockets.iter().all(Socket::is_zero_copy);
         let state = XdpState { interface, own, mode: adapter.mode(), is_zero_copy };
@@ -185,6 +192,41 @@ impl fmt::Display for XdpState {
         };
         write!(f, "interface {} with {} queues, {mode}", self.interface.name, self.interface.queues)
     }
+}
+
+/// Sets what the engine needs of its own interface: offloads, and a receive queue for each thread.
+fn configure(interface: &mut Interface, threads: usize) -> Result<(), XdpError> {
+    let name = interface.name.clone();
+    let offloads = interface.harmful_offloads().map_err(|source| XdpError::Configure {
+        interface: name.clone(),
+        what: "read its offloads".to_owned(),
+        next: format!("ethtool -k {name}"),
+        source,
+    })?;
+    offloads.into_iter().try_for_each(|offload| turn_off(interface, offload))?;
+    let (before, wanted) = (interface.queues, u32::try_from(threads).unwrap_or(u32::MAX).min(QUEUES_MAX));
+    interface.raise_queues(wanted).map_err(|source| XdpError::Configure {
+        what: format!("set {wanted} receive queues"),
+        next: format!("ethtool -L {name} combined {wanted}"),
+        interface: name.clone(),
+        source,
+    })?;
+    if interface.queues != before {
+        info!("interface {name}: {} receive queues, {before} before", interface.queues);
+    }
+    Ok(())
+}
+
+fn turn_off(interface: &Interface, offload: Offload) -> Result<(), XdpError> {
+    let name = &interface.name;
+    interface.turn_off(offload).map_err(|source| XdpError::Configure {
+        interface: name.clone(),
+        what: format!("turn off {offload}"),
+        next: format!("ethtool -K {name} {} off", offload.name()),
+        source,
+    })?;
+    info!("interface {name}: {offload} is off now");
+    Ok(())
 }
 
 /// Checks that the stack can have all listening addresses of a configuration, as far as that can be seen without the

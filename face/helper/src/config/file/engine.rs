@@ -66,6 +66,9 @@ impl Reader<'_> {
             busy_poll: self
                 .time(&section.busy_poll, Duration::ZERO..=Duration::from_secs(1))
                 .unwrap_or(default.busy_poll),
+            configure_interface: self
+                .flag(&section.configure_interface)
+                .unwrap_or(default.configure_interface),
         }
     }
 
