@@ -32,6 +32,8 @@ pub struct Counters {
     pub old_timestamps: u64,
     /// Segments without a timestamp on connections that negotiated timestamps.
     pub without_timestamp: u64,
+    /// Segments sent again: by a timeout, fast recovery or a tail loss probe.
+    pub retransmitted: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
     /// Connections given up because the peer did not answer for too long.
@@ -44,6 +46,8 @@ pub struct Counters {
     pub cookies_used: u64,
     /// Connections refused because a table was full.
     pub connections_refused: u64,
+    /// Changes of the local port of an opening connection: [`Stack::reopen_misdirected`](crate::Stack::reopen_misdirected).
+    pub ports_changed: u64,
     /// Connections exported to another stack.
     pub exported: u64,
     /// Connections imported from another stack.

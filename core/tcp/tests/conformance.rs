@@ -76,6 +76,33 @@ fn every_scenario_passes() {
     }
 }
 
+/// The offset of the target port in a frame without IP options.
+const PORT_AT: [usize; 2] = [14 + 20 + 2, 14 + 40 + 2];
+
+/// Whether a frame belongs to one of eight queues, if the interface chooses them by the port.
+fn is_of_queue<const AT: usize>(frame: &[u8]) -> bool {
+    frame.get(AT + 1).is_some_and(|port| port % 8 == 3)
+}
+
+/// Connections are opened again from other ports until their packets arrive at the stack's own queue, unnoticed by the
+/// application.
+#[test]
+fn every_scenario_passes_at_one_of_eight_queues() {
+    for (name, scenario) in SCENARIOS {
+        println!("{name}");
+        let mut rig = StackRig::new(|_| {});
+        rig.pair.is_misdirected = Some(|frame| !is_of_queue::<{ PORT_AT[0] }>(frame));
+        scenario(&mut rig);
+        let mut rig = StackRig::over_ipv6(|_| {});
+        rig.pair.is_misdirected = Some(|frame| !is_of_queue::<{ PORT_AT[1] }>(frame));
+        scenario(&mut rig);
+        // No port leads to this stack's queue: the connections stay as they are.
+        let mut rig = StackRig::new(|_| {});
+        rig.pair.is_misdirected = Some(|_| true);
+        scenario(&mut rig);
+    }
+}
+
 #[test]
 fn every_scenario_passes_with_an_initial_window_of_0() {
     for (name, scenario) in SCENARIOS {

@@ -5,6 +5,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use spillway_batch::{Encryption, Limits, PolicyKind};
+use spillway_bpf::Mode;
 use spillway_daemon::ThreadWatch;
 use spillway_net::{Clock, Config as NetConfig, ContextListeners, allowed_cores, pin_current_thread};
 use spillway_relay::{
@@ -187,8 +188,12 @@ pub fn contexts(
         }
         Chosen::Xdp(engine) => {
             let (contexts, state) = engine.into_contexts(applications, net, clock)?;
+            let is_slow = state.mode == Mode::Generic;
             let state = EngineState::Xdp(state);
-            info!("engine {state}");
+            match is_slow {
+                true => warn!("engine {state}"),
+                false => info!("engine {state}"),
+            }
             Ok((contexts, state))
         }
     }

@@ -49,7 +49,7 @@ impl Helper {
         watch: ThreadWatch,
     ) -> Result<Helper, StartError> {
         config.check()?;
-        let engine = choose(&config)?;
+        let engine = choose(&config, Threads::new(config.threads).count)?;
         let threads = match engine.threads_max() {
             Some(count_max) => Threads::at_most(config.threads, count_max),
             None => Threads::new(config.threads),

@@ -28,6 +28,10 @@ pub enum Entry {
         thread: usize,
         notice: spillway_net::Notice,
     },
+    Xdp {
+        thread: usize,
+        notice: spillway_xdp::Notice,
+    },
     /// A listener could not be added while the helper runs.
     Listener {
         error: String,
@@ -101,6 +105,7 @@ pub fn write(entries: &Entries, services: &Names) {
         match entry {
             Entry::Relay { thread, notice } => write_relay(thread, &notice, services, &mut limiter),
             Entry::Net { thread, notice } => warn!(thread, "{notice}"),
+            Entry::Xdp { thread, notice } => warn!(thread, "{notice}"),
             Entry::Listener { error } => warn!("a new listener is left out: {error}"),
         }
     }

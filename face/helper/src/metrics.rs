@@ -392,23 +392,25 @@ pub(crate) const ALL: [Declared<Scrape>; 55] = [
     Declared::counter(
         "spillway_helper_frames_total",
         &["thread", "direction"],
-        "Ethernet frames of the engine xdp: received, sent, lost (the interface did not accept them).",
+        "Ethernet frames of the engine xdp: received, sent, lost (the interface did not accept them), crossed (received for a \
+         connection of another thread, and passed to that thread).",
         |scrape, family| scrape.each_xdp(family, xdp::frames),
     ),
     Declared::counter(
         "spillway_helper_frames_dropped_total",
         &["thread", "reason"],
         "Frames received and dropped by the engine xdp, or on the way to it: receive_ring_full and fill_ring_empty (the \
-         thread does not keep up: more frames in helper.xdp.frames, or more threads), too_long, malformed, \
-         partial_checksum (also malformed: the other end of a veth leaves checksums to its hardware), ignored, \
-         unacceptable.",
+         thread does not keep up: more frames in helper.xdp.frames, or more threads), thread_busy (the frame's thread is \
+         another one, and does not keep up), too_long, malformed, partial_checksum (also malformed: the other end of a \
+         veth leaves checksums to its hardware), ignored, unacceptable.",
         |scrape, family| scrape.each_xdp(family, xdp::drops),
     ),
     Declared::counter(
         "spillway_helper_tcp_events_total",
         &["thread", "event"],
-        "Events of the engine's own TCP: retransmission_timeout, given_up, reset_sent, reset_received, \
-         connection_refused (a table was full), cookie_sent, unknown_segment.",
+        "Events of the engine's own TCP: retransmitted_segment, retransmission_timeout, given_up, reset_sent, \
+         reset_received, port_changed (a link's packets arrived at another thread's queue), connection_refused (a table was \
+         full), cookie_sent, unknown_segment.",
         |scrape, family| scrape.each_xdp(family, xdp::events),
     ),
     Declared::counter(

@@ -145,6 +145,13 @@ fn the_engine_xdp_has_metrics_and_a_status_of_its_own() {
         assert!(received >= 6.0 * 3.0, "three frames of each client at least: {received}");
         assert!(steered >= received, "{steered} steered, {received} received");
         assert_eq!(sum(OF_XDP[1], &[("reason", "malformed")]), 0.0);
+        // Links have chosen their ports so that no frame takes the way over another thread.
+        for (seed, client) in clients.iter_mut().enumerate() {
+            (0..20).for_each(|round| echo(client, seed, 1 + 100 * round));
+        }
+        let later = strict::read(&get(&helper, "/metrics").1);
+        let crossed = [("direction", "crossed")];
+        assert_eq!(later[OF_XDP[0]].sum(&crossed), sum(OF_XDP[0], &crossed));
         assert_eq!(sum("spillway_helper_engine_info", &[("engine", "xdp"), ("mode", "native")]), 1.0);
         let engine = helper.status().engine;
         assert_eq!((engine.name.as_str(), engine.queues), ("xdp", Some(2)));

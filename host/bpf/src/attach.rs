@@ -4,9 +4,12 @@ use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
 
+use libbpf_rs::query::LinkTypeInfo;
 use libbpf_rs::{Link, ProgramMut, Xdp, XdpFlags};
 use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, SocketType, socket};
+
+use crate::BpfError;
 
 /// Where the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +26,20 @@ pub struct Attachment {
     link: Link,
     mode: Mode,
     program_id: u32,
+}
+
+/// Whether a program is still at its interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttachmentState {
+    /// The program is attached.
+    Attached,
+    /// Somebody has detached the program, or the interface was removed.
+    Detached,
+    /// Somebody has put another program into its place.
+    Replaced {
+        /// The other program's number.
+        program_id: u32,
+    },
 }
 
 /// Why a program was not attached.
@@ -64,8 +81,9 @@ impl fmt::Display for AttachError {
             ),
             AttachError::Refused { interface, source } => write!(
                 f,
-                "cannot attach an XDP program to interface {interface}: {source:#}; it needs CAP_NET_ADMIN, and an MTU \
-                 that fits one page (3,506 bytes on veth)"
+                "cannot attach an XDP program to interface {interface}: {source:#}; it needs CAP_NET_ADMIN and an MTU that \
+                 fits one page (`ip link set {interface} mtu 1500`); on a veth, MTUs of at most 3,506 at both ends, and as many \
+                 receive queues as the other end has for sending (`ethtool -L`)"
             ),
         }
     }
@@ -102,6 +120,21 @@ impl Attachment {
     /// Where the program runs.
     pub fn mode(&self) -> Mode {
         self.mode
+    }
+
+    /// Whether the program is still attached. Other processes may detach or replace it (`bpftool link detach`), if they have
+    /// CAP_NET_ADMIN. Works in any network namespace.
+    ///
+    /// # Errors
+    /// The system has failed.
+    pub fn state(&self) -> Result<AttachmentState, BpfError> {
+        let link = self.link.info().map_err(BpfError::of("cannot read the link of an XDP program"))?;
+        Ok(match link.info {
+            // Without an interface the number is 0.
+            LinkTypeInfo::Xdp(at) if at.ifindex == 0 => AttachmentState::Detached,
+            _ if link.prog_id != self.program_id => AttachmentState::Replaced { program_id: link.prog_id },
+            _ => AttachmentState::Attached,
+        })
     }
 
     /// The program's number, as `bpftool prog` and `ip link` print it.

@@ -24,7 +24,7 @@ mod pass;
 mod steer;
 mod verdict;
 
-pub use attach::{AttachError, Attachment, Mode, attached_program};
+pub use attach::{AttachError, Attachment, AttachmentState, Mode, attached_program};
 pub use error::BpfError;
 pub use hub::Hub;
 pub use loss::Loss;

@@ -1,9 +1,10 @@
 //! An interface that the user-level stack shares with the kernel: a steering program, and a socket at each queue.
 
 use std::fmt;
+use std::io;
 use std::os::fd::AsFd;
 
-use spillway_bpf::{AttachError, Attachment, BpfError, Mode, QUEUES_MAX, Steer};
+use spillway_bpf::{AttachError, Attachment, AttachmentState, BpfError, Mode, QUEUES_MAX, Steer};
 
 use crate::interface::{Interface, InterfaceError};
 use crate::socket::{Socket, SocketError, SocketOptions};
@@ -121,6 +122,28 @@ impl Adapter {
     /// Where the steering program runs.
     pub fn mode(&self) -> Mode {
         self.attachment.mode()
+    }
+
+    /// The steering program's number, as `bpftool prog` and `ip link` print it.
+    pub fn program_id(&self) -> u32 {
+        self.attachment.program_id()
+    }
+
+    /// Checks that the interface is as it was when the adapter was opened, and that the steering program is still attached.
+    /// Any thread may call it: a few system calls, for once a second.
+    ///
+    /// # Errors
+    /// The interface was removed, is down, has another number of queues or a smaller MTU, or the program was detached or
+    /// replaced.
+    pub fn check(&self) -> io::Result<()> {
+        self.interface.check()?;
+        match self.attachment.state().map_err(io::Error::other)? {
+            AttachmentState::Attached => Ok(()),
+            AttachmentState::Detached => Err(self.interface.lost_program(None).into()),
+            AttachmentState::Replaced { program_id } => {
+                Err(self.interface.lost_program(Some(program_id)).into())
+            }
+        }
     }
 
     /// The sockets, by queue. Packets of a queue whose socket was closed are dropped.

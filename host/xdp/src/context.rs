@@ -13,10 +13,11 @@ use spillway_transport::{Application, Time};
 use crate::crossing::Crossing;
 use crate::driver::{Driver, Endpoint, Turn};
 use crate::endpoints::Endpoints;
+use crate::notice::Notice;
 use crate::port::Port;
 use crate::queues::Queues;
 use crate::shared::Shared;
-use crate::socket::Socket;
+use crate::socket::{CHECK_INTERVAL, Socket};
 use crate::{Counters, Device};
 
 /// The kernel may delay a timeout by the timer slack; its default of 50 us is too long for batch delays.
@@ -35,7 +36,14 @@ pub struct Context<A> {
     busy: (u64, Time),
     /// Time of the last turn: it has taken all frames that had arrived.
     turned_at: Time,
+    /// When to check the interface again.
+    check_at: Time,
+    /// `None` when all notices have been given.
+    notices: Option<NoticeHook>,
 }
+
+/// Called with each notice.
+pub type NoticeHook = Box<dyn FnMut(Notice) + Send>;
 
 /// What a [`Context`] is made of.
 pub struct Parts<A> {
@@ -53,6 +61,8 @@ pub struct Parts<A> {
     pub clock: Clock,
     /// For how long to look for frames after the last one, before the thread sleeps. Zero: not at all.
     pub busy_poll: Duration,
+    /// Receives what an operator should know. Must not block.
+    pub notices: NoticeHook,
 }
 
 impl<A: Application> Context<A> {
@@ -61,7 +71,7 @@ impl<A: Application> Context<A> {
     /// # Errors
     /// The process has no CAP_NET_RAW, or no file descriptors left.
     pub fn new(parts: Parts<A>) -> io::Result<Context<A>> {
-        let Parts { sockets, stack, endpoints, crossing, application, clock, busy_poll } = parts;
+        let Parts { sockets, stack, endpoints, crossing, application, clock, busy_poll, notices } = parts;
         let interface = endpoints.adapter().interface().clone();
         let port = Port::new(stack, endpoints)?;
         let shared = Shared::new(&interface, port, application)?;
@@ -73,6 +83,8 @@ impl<A: Application> Context<A> {
             busy_poll,
             busy: (0, Time::ZERO),
             turned_at: Time::ZERO,
+            check_at: Time::ZERO,
+            notices: Some(notices),
         })
     }
 
@@ -88,6 +100,7 @@ impl<A: Application> Context<A> {
 
     /// Runs one command on the calling thread. What it sends leaves in the next turn.
     pub fn command<R>(&mut self, command: impl FnOnce(Time, &mut A, &mut Port) -> R) -> R {
+        self.update_figures();
         let hosted = &mut self.station.shared.hosted;
         command(self.clock.now(), &mut hosted.application, &mut hosted.stack)
     }
@@ -95,7 +108,7 @@ impl<A: Application> Context<A> {
     /// Runs until a [`Remote`] stops it.
     ///
     /// # Errors
-    /// The interface was removed, is down or has another number of queues, or the system has failed.
+    /// The interface is not as it was (see [`Adapter::check`](crate::Adapter::check)), or the system has failed.
     pub fn run(&mut self) -> io::Result<()> {
         // Fails only on kernels without timer slack, where timeouts are less exact.
         let _ = rustix::thread::set_current_timer_slack(Some(TIMER_SLACK_NS));
@@ -114,6 +127,9 @@ impl<A: Application> Context<A> {
             self.run_commands();
         }
         let now = self.clock.now();
+        if now >= self.check_at {
+            self.check(now)?;
+        }
         self.turned_at = now;
         let turn = self.driver.turn(now, &mut self.station)?;
         if let Some(error) = self.station.shared.take_error() {
@@ -121,6 +137,20 @@ impl<A: Application> Context<A> {
         }
         if turn == Turn::Idle && !self.is_busy(now) {
             self.wait(timeout_max)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the loop if the interface has changed, and reports what an operator should know.
+    fn check(&mut self, now: Time) -> io::Result<()> {
+        self.check_at = now + CHECK_INTERVAL;
+        let port = &self.station.shared.hosted.stack;
+        port.endpoints().adapter().check()?;
+        let packets = port.stack.counters().partial_checksums;
+        if packets > 0
+            && let Some(mut report) = self.notices.take()
+        {
+            report(Notice::PartialChecksums { packets });
         }
         Ok(())
     }
@@ -164,9 +194,16 @@ impl<A: Application> Context<A> {
         Ok(())
     }
 
+    /// Lets commands see what the loop has counted.
+    fn update_figures(&mut self) {
+        let crossing = self.station.crossing.as_ref().map(Crossing::counters).unwrap_or_default();
+        let device = self.driver.device();
+        self.station.shared.hosted.stack.device = (self.driver.counters(), crossing, device.statistics());
+    }
+
     fn run_commands(&mut self) {
+        self.update_figures();
         let hosted = &mut self.station.shared.hosted;
-        hosted.stack.device = (self.driver.counters(), self.driver.device().statistics());
         for command in self.mailbox.take() {
             command(self.clock.now(), &mut hosted.application, &mut hosted.stack);
         }
@@ -207,7 +244,10 @@ impl<A: Application> Station<A> {
         let Some(crossing) = &self.crossing else { return };
         crossing.clear_wake();
         while let Some(frame) = crossing.receive() {
-            self.shared.deliver(now, &frame);
+            // The answer to a SYN: perhaps the interface chooses a queue of this thread for another port.
+            if !self.shared.hosted.stack.stack.reopen_misdirected(now, &frame) {
+                self.shared.deliver(now, &frame);
+            }
         }
     }
 }

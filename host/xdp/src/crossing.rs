@@ -5,11 +5,11 @@
 //! stack opens belongs to the thread that opened it: each thread has its own part of the local ports, so that any other
 //! thread knows whose a packet is.
 
+use std::cell::Cell;
 use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -30,26 +30,16 @@ pub struct Crossing {
     to: Vec<SyncSender<Box<[u8]>>>,
     wakes: Arc<[OwnedFd]>,
     arrived: Receiver<Box<[u8]>>,
-    counters: Arc<CrossingCounters>,
+    counters: Cell<CrossingCounters>,
 }
 
-/// Totals of all threads.
-#[derive(Debug, Default)]
+/// Totals of one thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CrossingCounters {
-    crossed: AtomicU64,
-    lost: AtomicU64,
-}
-
-impl CrossingCounters {
-    /// Frames passed from one thread to another.
-    pub fn crossed(&self) -> u64 {
-        self.crossed.load(Ordering::Relaxed)
-    }
-
-    /// Frames lost because too many waited for a thread.
-    pub fn lost(&self) -> u64 {
-        self.lost.load(Ordering::Relaxed)
-    }
+    /// Frames that arrived at this thread's queues and were passed to another thread.
+    pub crossed: u64,
+    /// Such frames that were lost because too many waited for the other thread.
+    pub lost: u64,
 }
 
 impl Crossing {
@@ -70,7 +60,6 @@ impl Crossing {
         let wake = |_| Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let wakes: Arc<[OwnedFd]> = (0..threads).map(wake).collect::<io::Result<_>>()?;
         let (to, arrived): (Vec<_>, Vec<_>) = (0..threads).map(|_| sync_channel(FRAMES_MAX)).unzip();
-        let counters = Arc::new(CrossingCounters::default());
         let first_port = *ports.start();
         let ends = (0_u16..).zip(arrived).map(|(thread, arrived)| {
             let first = first_port + thread * ports_each; // at most the last port of the range
@@ -81,16 +70,16 @@ impl Crossing {
                 to: to.clone(),
                 wakes: Arc::clone(&wakes),
                 arrived,
-                counters: Arc::clone(&counters),
+                counters: Cell::default(),
             };
             (end, first..=first + (ports_each - 1))
         });
         Ok(ends.collect())
     }
 
-    /// Totals of all threads.
-    pub fn counters(&self) -> &Arc<CrossingCounters> {
-        &self.counters
+    /// What this thread has passed to others.
+    pub fn counters(&self) -> CrossingCounters {
+        self.counters.get()
     }
 
     /// Passes a frame to its thread, if that is another one. Returns whether it was passed or lost.
@@ -98,15 +87,17 @@ impl Crossing {
         let Some(thread) = self.thread_of(frame).filter(|thread| *thread != self.thread) else {
             return false;
         };
+        let mut counters = self.counters.get();
         match self.to[thread].try_send(frame.into()) {
             Ok(()) => {
-                self.counters.crossed.fetch_add(1, Ordering::Relaxed);
+                counters.crossed += 1;
                 // Fails only if the counter is at its maximum: then the thread is awake.
                 let _ = rustix::io::write(&self.wakes[thread], &1_u64.to_ne_bytes());
             }
             // The thread does not keep up, or has ended.
-            Err(_) => _ = self.counters.lost.fetch_add(1, Ordering::Relaxed),
+            Err(_) => counters.lost += 1,
         }
+        self.counters.set(counters);
         true
     }
 
@@ -202,7 +193,8 @@ mod tests {
         assert_eq!(all(&ends[0]), Vec::<Vec<u8>>::new());
         assert_eq!(all(&ends[1]), [frame(103), frame(105)]);
         assert_eq!(all(&ends[2]), [frame(108)]);
-        assert_eq!((ends[0].counters().crossed(), ends[0].counters().lost()), (3, 0));
+        let counted: Vec<_> = ends.iter().map(|end| (end.counters().crossed, end.counters().lost)).collect();
+        assert_eq!(counted, [(2, 0), (0, 0), (1, 0)]);
     }
 
     #[test]
@@ -213,10 +205,10 @@ mod tests {
         for _ in 0..FRAMES_MAX + 5 {
             assert!(other.pass(&frame(101)));
         }
-        assert_eq!((other.counters().crossed(), other.counters().lost()), (FRAMES_MAX as u64, 5));
+        assert_eq!(other.counters(), CrossingCounters { crossed: FRAMES_MAX as u64, lost: 5 });
         drop(slow);
         assert!(other.pass(&frame(101)), "frames for a thread that has ended are lost");
-        assert_eq!(other.counters().lost(), 6);
+        assert_eq!(other.counters().lost, 6);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use spillway_bpf::VerdictCounters;
 
+use crate::crossing::CrossingCounters;
 use crate::driver::Counters;
 use crate::socket::Statistics;
 
@@ -10,6 +11,8 @@ use crate::socket::Statistics;
 pub struct Figures {
     /// Frames and turns of its loop.
     pub driver: Counters,
+    /// Frames for other threads.
+    pub crossing: CrossingCounters,
     /// What its stack has counted.
     pub stack: spillway_tcp::Counters,
     /// What the kernel has counted at its sockets.

@@ -3,11 +3,15 @@
 use std::fmt;
 use std::io;
 use std::net::Ipv4Addr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustix::net::{AddressFamily, SocketType, socket};
 use spillway_wire::packet::ethernet::Mac;
+
+use crate::ethtool::{self, Offload};
+use crate::ioctl::request;
+use crate::socket::PACKET_BYTES_MAX;
 
 /// An interface of the network namespace in which it was looked up.
 #[derive(Clone, Debug)]
@@ -90,7 +94,7 @@ impl Interface {
             index: index.unsigned_abs(),
             mac: Mac(std::array::from_fn(|at| hardware.sa_data[at] as u8)),
             mtu: mtu.unsigned_abs(),
-            queues: queues(&control, name).map_err(error("cannot count its queues"))?,
+            queues: ethtool::queues(&control, name).map_err(error("cannot count its queues"))?,
             is_up: flags & libc::IFF_UP != 0,
             control,
         })
@@ -114,13 +118,18 @@ impl Interface {
         Ok(Some((address, mask.to_bits().leading_ones() as u8)))
     }
 
-    /// Checks that the interface still exists, is up, and has as many queues as when it was looked up. Any thread may call
-    /// it: a few system calls, for once a second.
+    /// Bytes of the largest IP packet that a stack sends and receives here: the MTU, if a frame has room for it.
+    pub fn packet_bytes_max(&self) -> u32 {
+        self.mtu.min(PACKET_BYTES_MAX)
+    }
+
+    /// Checks that the interface still exists, is up, has as many queues as when it was looked up, and sends packets as long
+    /// as then. Any thread may call it: a few system calls, for once a second.
     ///
     /// # Errors
-    /// The interface was removed, is down, or has another number of queues.
+    /// The interface was removed, is down, has another number of queues, or a smaller MTU.
     pub fn check(&self) -> Result<(), InterfaceChange> {
-        let change = |what| InterfaceChange { interface: self.name.clone(), what };
+        let change = |what| self.change(what);
         let request = |code| request(&self.control, &self.name, code).map_err(|_| change(Change::Removed));
         let found = request(libc::SIOCGIFINDEX)?;
         // SAFETY: after SIOCGIFINDEX the kernel has written the number.
@@ -132,12 +141,54 @@ impl Interface {
         if libc::c_int::from(unsafe { flags.ifr_ifru.ifru_flags }) & libc::IFF_UP == 0 {
             return Err(change(Change::Down));
         }
-        match queues(&self.control, &self.name) {
+        let mtu = request(libc::SIOCGIFMTU)?;
+        // SAFETY: after SIOCGIFMTU the kernel has written the MTU.
+        let now = unsafe { mtu.ifr_ifru.ifru_mtu }.unsigned_abs();
+        if now < self.packet_bytes_max() {
+            return Err(change(Change::Mtu { before: self.mtu, now }));
+        }
+        match ethtool::queues(&self.control, &self.name) {
             Ok(queues) if queues != self.queues => {
                 Err(change(Change::Queues { before: self.queues, now: queues }))
             }
             _ => Ok(()),
         }
+    }
+
+    /// The offloads that are on and keep packets from the stack.
+    ///
+    /// # Errors
+    /// The interface was removed, or the system has failed.
+    pub fn harmful_offloads(&self) -> io::Result<Vec<Offload>> {
+        ethtool::harmful_offloads(&self.control, &self.name)
+    }
+
+    /// Turns an offload off.
+    ///
+    /// # Errors
+    /// The driver refuses, or the process has no CAP_NET_ADMIN.
+    pub fn turn_off(&self, offload: Offload) -> io::Result<()> {
+        ethtool::turn_off(&self.control, &self.name, offload)
+    }
+
+    /// Gives the interface at least this many receive queues, or as many as it can have. Network cards pause for it.
+    ///
+    /// # Errors
+    /// The driver refuses, or the process has no CAP_NET_ADMIN.
+    pub fn raise_queues(&mut self, queues: u32) -> io::Result<()> {
+        if queues > self.queues {
+            self.queues = ethtool::set_queues(&self.control, &self.name, queues)?;
+        }
+        Ok(())
+    }
+
+    /// For an interface that does not run the stack's program any more, but perhaps another one.
+    pub(crate) fn lost_program(&self, program_id: Option<u32>) -> InterfaceChange {
+        self.change(Change::Program { now: program_id })
+    }
+
+    fn change(&self, what: Change) -> InterfaceChange {
+        InterfaceChange { interface: self.name.clone(), what }
     }
 }
 
@@ -152,7 +203,24 @@ pub struct InterfaceChange {
 enum Change {
     Removed,
     Down,
-    Queues { before: u32, now: u32 },
+    Queues {
+        before: u32,
+        now: u32,
+    },
+    Mtu {
+        before: u32,
+        now: u32,
+    },
+    /// The program that is attached instead of the stack's, if any.
+    Program {
+        now: Option<u32>,
+    },
+}
+
+impl From<InterfaceChange> for io::Error {
+    fn from(change: InterfaceChange) -> io::Error {
+        io::Error::new(io::ErrorKind::NetworkDown, change)
+    }
 }
 
 impl fmt::Display for InterfaceChange {
@@ -165,6 +233,20 @@ impl fmt::Display for InterfaceChange {
                 f,
                 "interface {interface} has {now} queues now and had {before}: restart, so that each queue has a socket"
             ),
+            Change::Mtu { before, now } => write!(
+                f,
+                "interface {interface} has an MTU of {now} bytes now and had {before}: restart, so that no packet is too long"
+            ),
+            Change::Program { now: None } => write!(
+                f,
+                "the steering program of interface {interface} was detached: the kernel resets all connections; restart, \
+                 and find out who has detached the program"
+            ),
+            Change::Program { now: Some(id) } => write!(
+                f,
+                "the steering program of interface {interface} was replaced by program {id}, which `bpftool prog show id \
+                 {id}` describes: restart when that one is gone"
+            ),
         }
     }
 }
@@ -174,54 +256,4 @@ impl std::error::Error for InterfaceChange {}
 /// The IPv4 address of a socket address: two bytes of the port come first (`sockaddr_in`).
 fn ipv4(address: libc::sockaddr) -> Ipv4Addr {
     Ipv4Addr::from(std::array::from_fn::<u8, 4, _>(|at| address.sa_data[2 + at] as u8))
-}
-
-/// An empty request for an interface. The name is shorter than its field.
-fn empty_request(name: &str) -> libc::ifreq {
-    // SAFETY: `ifreq` consists of integers, raw pointers and unions of them, for which all-zero bytes are valid.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    for (target, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *target = byte as libc::c_char;
-    }
-    request
-}
-
-fn request(socket: &OwnedFd, name: &str, code: libc::Ioctl) -> io::Result<libc::ifreq> {
-    let mut request = empty_request(name);
-    // SAFETY: the kernel reads and writes one `ifreq`, which outlives the call.
-    let result = unsafe { libc::ioctl(socket.as_raw_fd(), code, &raw mut request) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(request) }
-}
-
-/// `struct ethtool_channels` of <linux/ethtool.h>.
-#[repr(C)]
-#[derive(Default)]
-struct Channels {
-    command: u32,
-    receive_max: u32,
-    transmit_max: u32,
-    other_max: u32,
-    combined_max: u32,
-    receive: u32,
-    transmit: u32,
-    other: u32,
-    combined: u32,
-}
-
-/// `ETHTOOL_GCHANNELS` of <linux/ethtool.h>.
-const GET_CHANNELS: u32 = 0x3c;
-
-/// The number of receive queues: dedicated ones and those that also send.
-fn queues(socket: &OwnedFd, name: &str) -> io::Result<u32> {
-    let mut channels = Channels { command: GET_CHANNELS, ..Channels::default() };
-    let mut request = empty_request(name);
-    request.ifr_ifru.ifru_data = (&raw mut channels).cast();
-    // SAFETY: the kernel reads one `ifreq` and writes one `Channels`, to which it points; both outlive the call.
-    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
-    if result < 0 {
-        let error = io::Error::last_os_error();
-        // A driver that has no channels to set has one queue.
-        return if error.raw_os_error() == Some(libc::EOPNOTSUPP) { Ok(1) } else { Err(error) };
-    }
-    Ok(1.max(channels.receive + channels.combined))
 }

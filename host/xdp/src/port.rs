@@ -12,6 +12,7 @@ use spillway_net::{BoundListener, LoadQuerySockets};
 use spillway_tcp::{Listener, SettingsError, Stack};
 use spillway_transport::Time;
 
+use crate::crossing::CrossingCounters;
 use crate::driver::Counters;
 use crate::endpoints::{Endpoints, Lease};
 use crate::figures::Figures;
@@ -31,8 +32,8 @@ pub struct Port {
     left: Vec<Lease>,
     /// When to check `left` again.
     check_left_at: Time,
-    /// As of the last command of another thread.
-    pub(crate) device: (Counters, Statistics),
+    /// As of the last command.
+    pub(crate) device: (Counters, CrossingCounters, Statistics),
     pub(crate) input_patience: Duration,
 }
 
@@ -87,7 +88,7 @@ impl Port {
             load_queries: LoadQuerySockets::new()?,
             left: Vec::new(),
             check_left_at: Time::ZERO,
-            device: (Counters::default(), Statistics::default()),
+            device: Default::default(),
             input_patience: Duration::ZERO,
         })
     }
@@ -144,10 +145,10 @@ impl Port {
 
     /// What this thread has counted, for commands of other threads.
     pub fn figures(&self) -> Figures {
-        let (driver, sockets) = self.device;
+        let (driver, crossing, sockets) = self.device;
         // Without a system's answer the program's counters are left out.
         let verdicts = self.endpoints.verdicts().unwrap_or_default();
-        Figures { driver, stack: *self.stack.counters(), sockets, verdicts }
+        Figures { driver, crossing, stack: *self.stack.counters(), sockets, verdicts }
     }
 
     /// Ends the leases of removed listeners without connections.

@@ -144,6 +144,8 @@ pub(crate) struct Connection {
     timers: Timers,
     /// The SYN must be sent again at once.
     repeat_syn: bool,
+    /// Changes of the local port while the connection was opened.
+    port_changes: u8,
     /// Arrival time of the peer's last acceptable segment.
     last_received_at: Time,
     is_watched: bool,
@@ -192,6 +194,7 @@ impl Connection {
             persist: Persist::default(),
             timers: Timers::default(),
             repeat_syn: false,
+            port_changes: 0,
             last_received_at: now,
             is_watched: false,
             wants_room: false,

@@ -46,13 +46,15 @@ impl Connection {
         self.payload_max() - sack_bytes
     }
 
-    /// Writes the next frame into `slot`, which has room for the MTU, and returns the frame's length.
+    /// Writes the next frame into `slot`, which has room for the MTU, and returns the frame's length. Counts a repeated
+    /// segment in `retransmitted`.
     pub(crate) fn transmit(
         &mut self,
         now: Time,
         settings: &Settings,
         target: Mac,
         slot: &mut [u8],
+        retransmitted: &mut u64,
     ) -> Option<usize> {
         if self.recovery.in_flight() == 0 {
             if self.persist.is_blocked() {
@@ -62,6 +64,7 @@ impl Connection {
             }
         }
         let plan = self.plan(settings)?;
+        *retransmitted += u64::from(matches!(plan, Plan::Bytes { is_new: false, .. }));
         let advertised = self.receiving.to_advertise();
         let length = self.write(now, settings, target, slot, plan, advertised);
         self.on_sent(now, plan, advertised);

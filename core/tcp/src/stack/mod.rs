@@ -4,7 +4,7 @@
 //! - `input`: from a frame to a connection; `icmp`: errors from routers, `ping`
 //! - `listeners`: addresses at which peers may connect; `listen`: connections that peers open; `used_cookies`: cookies
 //!   that were accepted
-//! - `moving`: connections that are exported and imported
+//! - `moving`: connections that are exported and imported; `reopening`: those opened again from another port
 //! - `output`: from a connection to a frame; `replies`: replies outside of connections
 //! - `changes`: limits that change while the stack runs
 //! - `verbs`: [`Transport`](spillway_transport::Transport)
@@ -16,6 +16,7 @@ mod listen;
 mod listeners;
 mod moving;
 mod output;
+mod reopening;
 mod replies;
 mod table;
 mod time_wait;

@@ -57,7 +57,8 @@ impl Stack {
                 connection.mac_in_doubt
             });
             if let Some(mac) = mac
-                && let Some(length) = connection.transmit(now, settings, mac, slot)
+                && let Some(length) =
+                    connection.transmit(now, settings, mac, slot, &mut self.counters.retransmitted)
             {
                 if connection.has_sent_all() {
                     connection.is_touched = false;

@@ -56,9 +56,25 @@ impl Table {
         debug_assert!(self.slot_of(&flow).is_none(), "a flow should have one connection");
         let added = self.slots.insert(connection);
         debug_assert_eq!(added.map(Conn::from), Some(conn), "the id should be the one that `next` returned");
+        self.add_flow(flow, conn);
+    }
+
+    fn add_flow(&mut self, flow: Flow, conn: Conn) {
         self.last = None;
         let place = Place { hash: self.hasher.hash_one(flow), slot: conn.slot };
         self.flows.insert_unique(place.hash, place, |place| place.hash);
+    }
+
+    /// Gives a connection another flow, which no connection has.
+    pub(super) fn change_flow(&mut self, conn: Conn, flow: Flow) {
+        debug_assert!(self.slot_of(&flow).is_none(), "a flow should have one connection");
+        let Some(connection) = self.get_mut(conn) else {
+            debug_assert!(false, "the connection should be in the table");
+            return;
+        };
+        let old = core::mem::replace(&mut connection.flow, flow);
+        self.forget_flow(old, conn);
+        self.add_flow(flow, conn);
     }
 
     #[inline]

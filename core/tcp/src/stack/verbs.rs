@@ -23,9 +23,9 @@ impl Stack {
         hashed.wrapping_add(self.isn.milliseconds(Time::ZERO))
     }
 
-    /// A flow from the stack's own address to a peer, with a free local port. The search begins at an unpredictable
-    /// port (RFC 6056 §3.3.3).
-    fn free_flow(&mut self, own: IpAddr, peer: SocketAddr) -> Option<Flow> {
+    /// A flow from this address to a peer, with a free local port. The search begins at an unpredictable port (RFC 6056
+    /// §3.3.3).
+    pub(super) fn free_flow(&mut self, own: IpAddr, peer: SocketAddr) -> Option<Flow> {
         let (first, last) = (*self.settings.ports.start(), *self.settings.ports.end());
         let ports = u32::from(last - first) + 1; // `Settings::check` rejects an empty range
         let offset = self.isn.port_offset(own, peer);

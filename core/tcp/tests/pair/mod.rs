@@ -57,6 +57,8 @@ pub struct Pair<A> {
     pub delay: Duration,
     pub filter: Filter,
     pub rewrite: Option<Rewrite>,
+    /// Which frames to the second host arrive at the queue of another stack.
+    pub is_misdirected: Option<fn(&[u8]) -> bool>,
 }
 
 impl<A: Application> Pair<A> {
@@ -68,7 +70,14 @@ impl<A: Application> Pair<A> {
             arriving: VecDeque::new(),
         });
         let filter = Box::new(|_: usize, _: &[u8]| true);
-        Pair { hosts, now: Time::ZERO, delay: Duration::from_micros(25), filter, rewrite: None }
+        Pair {
+            hosts,
+            now: Time::ZERO,
+            delay: Duration::from_micros(25),
+            filter,
+            rewrite: None,
+            is_misdirected: None,
+        }
     }
 
     /// Runs `act` on a host between two turns, and then ends a turn of that host.
@@ -107,6 +116,12 @@ impl<A: Application> Pair<A> {
         drive::begin_turn(&mut node.stack, &mut node.application, self.now);
         while node.arriving.front().is_some_and(|(at, _)| *at <= self.now) {
             let (_, frame) = node.arriving.pop_front().expect("the frame just seen");
+            if host == 1
+                && self.is_misdirected.is_some_and(|is_misdirected| is_misdirected(&frame))
+                && node.stack.reopen_misdirected(self.now, &frame)
+            {
+                continue;
+            }
             drive::deliver(&mut node.stack, &mut node.application, self.now, &frame);
         }
         self.end_turn(host);

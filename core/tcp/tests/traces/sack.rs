@@ -191,6 +191,7 @@ fn every_hole_is_retransmitted_before_new_bytes() {
     t.expect(data(5001, 1000));
     t.expect(data(8001, 1000));
     t.expect(data(10_001, 1000));
+    assert_eq!(t.counters().retransmitted, 2);
 }
 
 /// RFC 9293 §3.9.1.2: PSH marks bytes.

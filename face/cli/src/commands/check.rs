@@ -10,8 +10,8 @@ use super::output::{self, Report};
 
 /// Check a helper's configuration file
 ///
-/// Prints each problem with its line, its column and what to do. Key files are read and host names looked up, as the
-/// helper does. The exit code is 1 when something is wrong.
+/// Prints each problem with its line, its column and what to do. Key files are read, and host names and the engine's
+/// interface looked up, as the helper does. The exit code is 1 when something is wrong.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The configuration file
@@ -26,7 +26,7 @@ pub(crate) struct Args {
     #[arg(long)]
     show: bool,
 
-    /// Do not read key files: for checks on another machine, or as a user who must not read them
+    /// Read neither key files nor interfaces: for checks on another machine, or as a user who must not read them
     #[arg(long)]
     without_keys: bool,
 

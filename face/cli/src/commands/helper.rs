@@ -17,8 +17,8 @@ use super::services::Services;
 /// Larger batches gain nothing: hundreds of messages already share the server's cost per batch.
 const BATCH_BYTES_MAX: usize = 64 << 10;
 
-/// For `read_file`: key files are read too, not only the configuration file.
-const READS_KEYS: bool = true;
+/// For `read_file`: key files and interfaces are read too, not only the configuration file.
+const READS_HOST: bool = true;
 
 /// Run a helper: batch many clients' messages for a server
 ///
@@ -205,7 +205,7 @@ impl Args {
         }
         match self.config.clone() {
             Some(path) => {
-                Box::new(move || read_file(&path, READS_KEYS).map_err(|problems| problems.to_string()))
+                Box::new(move || read_file(&path, READS_HOST).map_err(|problems| problems.to_string()))
             }
             None => Box::new(move || self.config().map_err(|error| error.to_string())),
         }

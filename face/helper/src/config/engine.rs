@@ -38,12 +38,19 @@ pub struct XdpConfig {
     pub frames: u32,
     /// For how long a thread looks for frames after the last one, before it sleeps. Zero: not at all.
     pub busy_poll: Duration,
+    /// Whether the helper sets the interface's offloads and queues as the engine needs them.
+    pub configure_interface: bool,
 }
 
 impl Default for XdpConfig {
     /// The ports above those from which Linux chooses by default.
     fn default() -> XdpConfig {
-        XdpConfig { ports: 61_000..=65_535, frames: 4096, busy_poll: Duration::ZERO }
+        XdpConfig {
+            ports: 61_000..=65_535,
+            frames: 4096,
+            busy_poll: Duration::ZERO,
+            configure_interface: false,
+        }
     }
 }
 

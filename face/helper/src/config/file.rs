@@ -36,12 +36,12 @@ const NAME_BYTES_MAX: usize = 64;
 pub struct Reading {
     /// Directory of relative key files, searched after the service manager's credentials.
     pub base: PathBuf,
-    /// Whether to read key files; not for a check on another machine.
-    pub reads_keys: bool,
+    /// Whether to read key files, and to look at this host's interfaces and ports; not for a check on another machine.
+    pub reads_host: bool,
 }
 
-/// Reads a configuration file, with the key files and host names in it. Fails with all errors of the file.
-pub fn read_file(path: &Path, reads_keys: bool) -> Result<HelperConfig, Problems> {
+/// Reads a configuration file, with the key files, host names and interfaces in it. Fails with all errors of the file.
+pub fn read_file(path: &Path, reads_host: bool) -> Result<HelperConfig, Problems> {
     let whole_file = |message: String| Problems {
         path: path.to_owned(),
         problems: vec![Problem { line: 0, column: 0, message }],
@@ -57,7 +57,7 @@ pub fn read_file(path: &Path, reads_keys: bool) -> Result<HelperConfig, Problems
     // Checked after the length, because the bound may have cut a character.
     let text = String::from_utf8(bytes).map_err(|_| unreadable(&"it is not UTF-8 text"))?;
     let base = path.parent().unwrap_or(Path::new("")).to_owned();
-    read_text(&text, &Reading { base, reads_keys })
+    read_text(&text, &Reading { base, reads_host })
         .map_err(|problems| Problems { path: path.to_owned(), problems })
 }
 
@@ -82,13 +82,19 @@ pub fn read_text(text: &str, reading: &Reading) -> Result<HelperConfig, Vec<Prob
         let message = with_suggestion(&message).unwrap_or(message);
         vec![Problem::at(text, error.span().unwrap_or(0..0), message)]
     })?;
-    let mut reader =
-        Reader { text, reading, problems: Vec::new(), listening: BTreeMap::new(), engine: Engine::default() };
+    let mut reader = Reader {
+        text,
+        reading,
+        problems: Vec::new(),
+        listening: BTreeMap::new(),
+        engine: Engine::default(),
+        found: None,
+    };
     let config = reader.config(&file);
     let mut problems = reader.problems;
     // Without key files the check would report missing keys.
     if problems.is_empty()
-        && reading.reads_keys
+        && reading.reads_host
         && let Err(error) = config.check()
     {
         problems.push(Problem { line: 0, column: 0, message: error.to_string() });
@@ -121,6 +127,8 @@ struct Reader<'a> {
     /// The configuration key of each listening address.
     listening: BTreeMap<SocketAddr, String>,
     engine: Engine,
+    /// The interface of the engine `xdp`, if it was looked up.
+    found: Option<engine::Found>,
 }
 
 impl Reader<'_> {
@@ -272,7 +280,7 @@ impl Reader<'_> {
             return None;
         };
         let prefix = self.checked(&span, text.parse())?;
-        let access = if self.reading.reads_keys {
+        let access = if self.reading.reads_host {
             self.checked(&span, EtcdAccess::read(etcd, &prefix))?
         } else {
             EtcdAccess::default()
@@ -424,7 +432,7 @@ impl Reader<'_> {
     fn keys(&mut self, texts: &Texts) -> Vec<Key> {
         let mut keys = Vec::new();
         for text in texts.iter().flat_map(|list| list.get_ref()) {
-            if !self.reading.reads_keys {
+            if !self.reading.reads_host {
                 continue;
             }
             let path = find_key_file(text.get_ref(), &self.reading.base);

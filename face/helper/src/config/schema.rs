@@ -122,6 +122,10 @@ section! {
     /// For how long a thread looks for frames after the last one, before it sleeps. Saves latency, and costs up to a core
     /// for each thread. At most `1s`.
     busy_poll: Any, "time", "\"0s\"";
+    /// Whether the helper sets its interface as the engine needs it, and leaves it so: large receive offload and the removal
+    /// of VLAN tags off, generic receive offload off where the driver has no XDP, and a receive queue for each thread, as
+    /// far as the interface has them. Otherwise set them with `ethtool`.
+    configure_interface: Any, "true or false", "false";
 }
 
 section! {

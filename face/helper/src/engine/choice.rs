@@ -20,16 +20,16 @@ pub enum EngineState {
     Xdp(super::xdp::XdpState),
 }
 
-/// Opens what the configured engine needs. `auto` takes the user-level stack if nothing is missing for it, and logs the
+/// Opens what the configured engine needs for `threads` threads. `auto` takes the user-level stack if nothing is missing for it, and logs the
 /// choice with its reason.
 ///
 /// # Errors
 /// The engine is `xdp`, and something is missing.
-pub fn choose(config: &HelperConfig) -> Result<Chosen, StartError> {
+pub fn choose(config: &HelperConfig, threads: usize) -> Result<Chosen, StartError> {
     match config.engine {
         Engine::Sockets => Ok(Chosen::Sockets),
-        Engine::Xdp => Ok(Chosen::Xdp(Box::new(XdpEngine::open(config).map_err(StartError::Xdp)?))),
-        Engine::Auto => match XdpEngine::open(config) {
+        Engine::Xdp => Ok(Chosen::Xdp(Box::new(XdpEngine::open(config, threads).map_err(StartError::Xdp)?))),
+        Engine::Auto => match XdpEngine::open(config, threads) {
             Ok(engine) => {
                 info!("engine auto: xdp, {}", engine.state());
                 Ok(Chosen::Xdp(Box::new(engine)))

@@ -3,26 +3,23 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use spillway_bpf::{AddressRule, Mode};
+use spillway_bpf::{AddressRule, Mode, QUEUES_MAX};
 use spillway_net::{Clock, Config as NetConfig};
 use spillway_tcp::isn::Key;
 use spillway_tcp::{OwnAddress, Resolver, Settings, Stack};
 use spillway_transport::Time;
 use spillway_xdp::{
-    Adapter, Crossing, CrossingCounters, Endpoints, Interface, Parts, RECEIVED_BYTES_MAX, Socket,
-    SocketOptions, check_reserved,
+    Adapter, Crossing, Endpoints, Interface, Offload, Parts, Socket, SocketOptions, check_reserved,
 };
+use tracing::info;
 
 use super::context::Context;
 use super::xdp_error::{AddressProblem, XdpError};
 use crate::config::{HelperConfig, StartError, XdpConfig};
+use crate::log::Entry;
 use crate::relay_app::RelayApp;
-
-/// The largest IP packet that fits a received frame, after an Ethernet header with a VLAN tag.
-const MTU_MAX: u32 = RECEIVED_BYTES_MAX as u32 - 18;
 
 /// An interface that the helper shares with the kernel.
 pub struct XdpEngine {
@@ -41,25 +38,26 @@ pub struct XdpState {
     pub mode: Mode,
     /// Whether the driver uses the frames in place.
     pub is_zero_copy: bool,
-    /// Frames that crossed from one thread to another; `None` with one thread.
-    pub crossing: Option<Arc<CrossingCounters>>,
 }
 
 impl XdpEngine {
-    /// Shares the configured interface. Until listeners are added, all packets go to the kernel, except those for the
+    /// Shares the configured interface; `threads` are to serve it. Until listeners are added, all packets go to the kernel, except those for the
     /// configured range of local ports.
     ///
     /// # Errors
     /// Something is missing on this host, or in the configuration.
-    pub fn open(config: &HelperConfig) -> Result<XdpEngine, XdpError> {
+    pub fn open(config: &HelperConfig, threads: usize) -> Result<XdpEngine, XdpError> {
         let name = config.interface.as_deref().ok_or(XdpError::NoInterface)?;
         check_addresses(config)?;
-        let interface = Interface::find(name).map_err(XdpError::Interface)?;
+        let mut interface = Interface::find(name).map_err(XdpError::Interface)?;
         let addresses = interface.addresses().map_err(XdpError::Host)?;
         check_listeners(config, &interface, &addresses)?;
         let own = own_addresses(config, &interface, &addresses)?;
         let ports = &config.xdp.ports;
         check_reserved(ports).map_err(XdpError::Ports)?;
+        if config.xdp.configure_interface {
+            configure(&mut interface, threads)?;
+        }
         let options = SocketOptions { frames: config.xdp.frames, has_opened_ring: true };
         let mut adapter = Adapter::open(name, options, |steer| {
             for address in &addresses {
@@ -69,9 +67,12 @@ impl XdpEngine {
             Ok(())
         })
         .map_err(XdpError::Adapter)?;
+        if config.xdp.configure_interface && adapter.mode() == Mode::Generic {
+            turn_off(&interface, Offload::GenericReceive)?;
+        }
         let sockets = adapter.take_sockets();
         let is_zero_copy = sockets.iter().all(Socket::is_zero_copy);
-        let state = XdpState { interface, own, mode: adapter.mode(), is_zero_copy, crossing: None };
+        let state = XdpState { interface, own, mode: adapter.mode(), is_zero_copy };
         Ok(XdpEngine { endpoints: Endpoints::new(adapter), sockets, config: config.xdp.clone(), state })
     }
 
@@ -105,7 +106,6 @@ impl XdpEngine {
                 ends.into_iter().map(|(end, ports)| (Some(end), ports)).collect()
             }
         };
-        self.state.crossing = ends.first().and_then(|(end, _)| Some(Arc::clone(end.as_ref()?.counters())));
         let mut contexts = Vec::with_capacity(threads);
         let mut sockets = by_thread(std::mem::take(&mut self.sockets), threads);
         for ((application, (crossing, ports)), sockets) in
@@ -114,6 +114,7 @@ impl XdpEngine {
             let settings = self.settings(net, ports, Key(key), clock);
             let stack =
                 Stack::new(Time::ZERO, settings).map_err(|error| StartError::Xdp(XdpError::Stack(error)))?;
+            let (thread, log) = (application.thread, application.log.clone());
             let parts = Parts {
                 sockets,
                 stack,
@@ -122,6 +123,9 @@ impl XdpEngine {
                 application,
                 clock,
                 busy_poll: self.config.busy_poll,
+                notices: Box::new(move |notice| {
+                    log.put(Entry::Xdp { thread, notice });
+                }),
             };
             let mut context =
                 spillway_xdp::Context::new(parts).map_err(|error| StartError::Xdp(XdpError::Host(error)))?;
@@ -143,7 +147,7 @@ impl XdpEngine {
         Settings {
             resolver: Resolver::Driver,
             ports,
-            mtu: u16::try_from(interface.mtu.min(MTU_MAX)).unwrap_or(u16::MAX),
+            mtu: u16::try_from(interface.packet_bytes_max()).unwrap_or(u16::MAX),
             connections_max,
             send_buffer_bytes: net.queued_bytes_max,
             clock_at_zero: since_1970.saturating_sub(clock.now().since(Time::ZERO)),
@@ -180,12 +184,49 @@ impl XdpState {
 impl fmt::Display for XdpState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mode = match (self.mode, self.is_zero_copy) {
-            (Mode::Generic, _) => "in generic mode, which is slow: the driver has no XDP",
+            (Mode::Generic, _) => {
+                "in generic mode, which is slow: its driver has no XDP; turn gro off (ethtool -K)"
+            }
             (Mode::Native, true) => "in native mode without copies",
             (Mode::Native, false) => "in native mode",
         };
         write!(f, "interface {} with {} queues, {mode}", self.interface.name, self.interface.queues)
     }
+}
+
+/// Sets what the engine needs of its own interface: offloads, and a receive queue for each thread.
+fn configure(interface: &mut Interface, threads: usize) -> Result<(), XdpError> {
+    let name = interface.name.clone();
+    let offloads = interface.harmful_offloads().map_err(|source| XdpError::Configure {
+        interface: name.clone(),
+        what: "read its offloads".to_owned(),
+        next: format!("ethtool -k {name}"),
+        source,
+    })?;
+    offloads.into_iter().try_for_each(|offload| turn_off(interface, offload))?;
+    let (before, wanted) = (interface.queues, u32::try_from(threads).unwrap_or(u32::MAX).min(QUEUES_MAX));
+    interface.raise_queues(wanted).map_err(|source| XdpError::Configure {
+        what: format!("set {wanted} receive queues"),
+        next: format!("ethtool -L {name} combined {wanted}"),
+        interface: name.clone(),
+        source,
+    })?;
+    if interface.queues != before {
+        info!("interface {name}: {} receive queues, {before} before", interface.queues);
+    }
+    Ok(())
+}
+
+fn turn_off(interface: &Interface, offload: Offload) -> Result<(), XdpError> {
+    let name = &interface.name;
+    interface.turn_off(offload).map_err(|source| XdpError::Configure {
+        interface: name.clone(),
+        what: format!("turn off {offload}"),
+        next: format!("ethtool -K {name} {} off", offload.name()),
+        source,
+    })?;
+    info!("interface {name}: {offload} is off now");
+    Ok(())
 }
 
 /// Checks that the stack can have all listening addresses of a configuration, as far as that can be seen without the

@@ -41,6 +41,17 @@ pub enum XdpError {
     Interface(InterfaceError),
     /// The interface cannot be shared with the kernel.
     Adapter(AdapterError),
+    /// The interface could not be set up as the engine needs it.
+    Configure {
+        /// The interface's name.
+        interface: String,
+        /// What has failed.
+        what: String,
+        /// The command that does it.
+        next: String,
+        /// The system's error.
+        source: io::Error,
+    },
     /// The kernel may use the stack's local ports.
     Ports(PortsError),
     /// The stack refuses a setting.
@@ -124,6 +135,11 @@ impl fmt::Display for XdpError {
             ),
             XdpError::Interface(error) => error.fmt(f),
             XdpError::Adapter(error) => error.fmt(f),
+            XdpError::Configure { interface, what, next, source } => write!(
+                f,
+                "interface {interface}: cannot {what}: {source}; run `{next}`, and leave out configure_interface if the driver \
+                 cannot do it"
+            ),
             XdpError::Ports(error) => error.fmt(f),
             XdpError::Stack(error) => error.fmt(f),
             XdpError::Host(error) => write!(f, "this host cannot run the engine xdp: {error}"),
@@ -137,7 +153,7 @@ impl std::error::Error for XdpError {
             XdpError::Interface(error) => error.source(),
             XdpError::Adapter(error) => error.source(),
             XdpError::Ports(error) => error.source(),
-            XdpError::Host(error) => Some(error),
+            XdpError::Host(error) | XdpError::Configure { source: error, .. } => Some(error),
             _ => None,
         }
     }

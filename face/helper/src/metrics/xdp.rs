@@ -5,14 +5,20 @@ use spillway_xdp::Figures;
 /// Values of one thread by label.
 pub(super) type Labelled<const N: usize> = [(&'static str, u64); N];
 
-pub(super) fn frames(figures: &Figures) -> Labelled<3> {
+pub(super) fn frames(figures: &Figures) -> Labelled<4> {
     let driver = figures.driver;
-    [("received", driver.received), ("sent", driver.sent), ("lost", driver.lost)]
+    [
+        ("received", driver.received),
+        ("sent", driver.sent),
+        ("lost", driver.lost),
+        ("crossed", figures.crossing.crossed),
+    ]
 }
 
-pub(super) fn drops(figures: &Figures) -> Labelled<7> {
+pub(super) fn drops(figures: &Figures) -> Labelled<8> {
     let (stack, sockets) = (&figures.stack, figures.sockets);
     [
+        ("thread_busy", figures.crossing.lost),
         ("receive_ring_full", sockets.ring_full),
         ("fill_ring_empty", sockets.fill_ring_empty),
         ("too_long", sockets.dropped),
@@ -23,13 +29,15 @@ pub(super) fn drops(figures: &Figures) -> Labelled<7> {
     ]
 }
 
-pub(super) fn events(figures: &Figures) -> Labelled<7> {
+pub(super) fn events(figures: &Figures) -> Labelled<9> {
     let stack = &figures.stack;
     [
+        ("retransmitted_segment", stack.retransmitted),
         ("retransmission_timeout", stack.timeouts),
         ("given_up", stack.given_up),
         ("reset_sent", stack.resets_sent),
         ("reset_received", stack.resets_received),
+        ("port_changed", stack.ports_changed),
         ("connection_refused", stack.connections_refused),
         ("cookie_sent", stack.cookies_sent),
         ("unknown_segment", stack.segments_unknown),

@@ -1,6 +1,7 @@
 //! Which frames are free, and a check that each frame is in one place.
 //!
-//! The first half of the frames receives, the second half sends.
+//! The first half of the frames receives, the second half sends. A frame is with the kernel (in one of the four rings, or in
+//! the driver), lent to the caller, or free; builds with debug assertions count the frames of each place.
 
 use super::{FRAME_BYTES, address_of};
 
@@ -14,6 +15,9 @@ pub(super) struct Frames {
     /// Whether each frame is with the kernel.
     #[cfg(debug_assertions)]
     with_kernel: Vec<bool>,
+    /// The number of frames of each half that are with the kernel.
+    #[cfg(debug_assertions)]
+    kernels: [u32; 2],
 }
 
 /// The kernel returned a frame that it did not have.
@@ -38,6 +42,22 @@ impl Frames {
             free: (half..2 * half).rev().map(address_of).collect(),
             #[cfg(debug_assertions)]
             with_kernel: (0..2 * half).map(|frame| frame < half).collect(),
+            #[cfg(debug_assertions)]
+            kernels: [half, 0],
+        }
+    }
+
+    /// Checks that all frames are accounted for, if the caller has `lent` received frames and `slots` frames to write.
+    #[cfg_attr(
+        not(debug_assertions),
+        expect(unused_variables, reason = "only builds with debug assertions count")
+    )]
+    pub(super) fn check_count(&self, lent: u32, slots: u32) {
+        #[cfg(debug_assertions)]
+        {
+            let free = self.free.len() as u32; // at most half
+            let counted = [self.kernels[0] + lent, self.kernels[1] + free + slots];
+            debug_assert_eq!(counted, [self.half; 2], "each frame is in one place");
         }
     }
 
@@ -58,6 +78,7 @@ impl Frames {
         {
             let was_with_kernel = std::mem::replace(&mut self.with_kernel[frame_of(address) as usize], true);
             debug_assert!(!was_with_kernel, "a frame is in one place: {address}");
+            self.kernels[usize::from(frame_of(address) >= u64::from(self.half))] += 1;
         }
     }
 
@@ -83,6 +104,10 @@ impl Frames {
         if !std::mem::replace(&mut self.with_kernel[frame as usize], false) {
             return Err(NotWithKernel { address });
         }
+        #[cfg(debug_assertions)]
+        {
+            self.kernels[usize::from(first > 0)] -= 1;
+        }
         Ok(frame * FRAME_BYTES as u64)
     }
 }
@@ -105,6 +130,25 @@ mod tests {
         frames.free(second).unwrap();
         frames.free(first).unwrap();
         assert_eq!([frames.allocate(), frames.allocate()], [Some(first), Some(second)]);
+    }
+
+    #[test]
+    fn all_frames_are_accounted_for_wherever_they_are() {
+        let mut frames = Frames::new(2);
+        frames.check_count(0, 0);
+        let received = frames.take(0).unwrap();
+        let slot = frames.allocate().unwrap();
+        frames.check_count(1, 1);
+        frames.give(received);
+        frames.give(slot);
+        frames.check_count(0, 0);
+        frames.free(slot).unwrap();
+        frames.check_count(0, 0);
+        if cfg!(debug_assertions) {
+            frames.allocate().unwrap();
+            let lost = std::panic::catch_unwind(|| frames.check_count(0, 0));
+            assert!(lost.is_err(), "a frame that is nowhere");
+        }
     }
 
     #[test]

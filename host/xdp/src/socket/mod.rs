@@ -41,6 +41,8 @@ pub const FRAME_BYTES: usize = 2048;
 const HEADROOM_BYTES: usize = 256;
 /// The longest received frame; longer ones are dropped by the kernel.
 pub const RECEIVED_BYTES_MAX: usize = FRAME_BYTES - HEADROOM_BYTES;
+/// The longest IP packet that fits a received frame after an Ethernet header with a VLAN tag.
+pub const PACKET_BYTES_MAX: u32 = RECEIVED_BYTES_MAX as u32 - 18;
 /// Frames of one socket by default: 8 MiB. At 10 million packets a second the receiving half covers 200 µs.
 pub const FRAMES: u32 = 4096;
 /// Frames that one call of sendto(2) sends in copy mode (`TX_BATCH_SIZE` of the kernel).
@@ -51,7 +53,7 @@ const BIND_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time between two attempts.
 const BIND_RETRY: Duration = Duration::from_millis(10);
 /// Interval at which a waiting socket checks its interface: poll(2) does not report that one was removed or set down.
-const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How long to wait for the kernel to send frames when all of them are on their way. There is no event for it.
 const FULL_WAIT: Duration = Duration::from_micros(200);
 
@@ -199,7 +201,7 @@ impl Socket {
         let is_failed = events.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL);
         if is_failed || self.checked_at.elapsed() >= CHECK_INTERVAL {
             self.checked_at = Instant::now();
-            self.interface.check().map_err(|change| io::Error::new(io::ErrorKind::NetworkDown, change))?;
+            self.interface.check()?;
         }
         Ok(())
     }
@@ -270,9 +272,7 @@ impl Socket {
                 Err(Errno::BUSY | Errno::NOBUFS) => break,
                 Err(errno) => {
                     // An interface that was removed or is down has the better error.
-                    self.interface
-                        .check()
-                        .map_err(|change| io::Error::new(io::ErrorKind::NetworkDown, change))?;
+                    self.interface.check()?;
                     return Err(errno.into());
                 }
             }
@@ -328,6 +328,7 @@ impl Device for Socket {
     }
 
     fn flush(&mut self) -> io::Result<()> {
+        self.frames.check_count(u32::from(self.lent.is_some()), u32::from(self.slot.is_some()));
         // In each turn: under load the rings may never be seen empty.
         self.release_received();
         if self.transmit.publish() {

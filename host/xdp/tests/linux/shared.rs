@@ -1,9 +1,13 @@
 //! A stack that shares an interface and its address with the kernel of a host; the client is another host.
 
+mod bad_frames;
+mod changes;
+mod conformance;
 mod errors;
 mod neighbours;
 mod noise;
 mod pair;
+mod programs;
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -21,6 +25,8 @@ use spillway_xdp::{Adapter, Device, Socket, SocketError, SocketOptions, check_re
 use crate::application::{MESSAGE_BYTES, Role};
 use crate::both_ways;
 use crate::rig::{PATIENCE, ask};
+use bad_frames::frames_that_are_too_long_cut_or_damaged_are_counted_and_not_answered;
+use conformance::every_scenario_passes;
 use errors::{a_path_with_a_smaller_mtu_is_found, icmp_errors_reach_the_stack};
 use neighbours::the_kernel_resolves_neighbours;
 use noise::{noise_frame, random_frame};
@@ -58,6 +64,8 @@ over_each_family! {
     icmp_errors_reach_the_stack,
     a_path_with_a_smaller_mtu_is_found,
     the_kernel_resolves_neighbours,
+    every_scenario_passes,
+    frames_that_are_too_long_cut_or_damaged_are_counted_and_not_answered,
 }
 
 /// Exchanges messages with an echo server until `stop`, at least one. Returns their number.
@@ -240,33 +248,6 @@ fn packets_of_opened_connections_can_be_awaited_alone() {
     assert!(!is_readable(socket.as_fd()) && !is_readable(socket.opened_fd().unwrap()));
     drop((socket, adapter));
     pair.lab.close().unwrap();
-}
-
-#[test]
-fn a_changed_interface_ends_the_loop() {
-    for (change, expected) in [
-        ("ip link del two1", "interface two1 was removed"),
-        ("ip link set two1 down", "interface two1 is down"),
-        ("ethtool -L two1 rx 4", "interface two1 has 4 queues now and had 2"),
-    ] {
-        let Some(pair) = Pair::with(Family::V4, "xdp-changed", 4) else { return };
-        run(&pair.client, "ethtool -L two0 rx 2 tx 2");
-        run(&pair.server, "ethtool -L two1 rx 2 tx 2");
-        let mut adapter = pair.adapter().unwrap();
-        let mut socket = adapter.take_sockets().remove(0);
-        run(&pair.server, change);
-        let start = Instant::now();
-        let error = loop {
-            match socket.wait(None, &[]) {
-                Ok(_) => assert!(start.elapsed() < PATIENCE, "the socket does not report: {change}"),
-                Err(error) => break error,
-            }
-        };
-        assert_eq!(error.kind(), ErrorKind::NetworkDown, "{error}");
-        assert!(error.to_string().contains(expected), "{error}");
-        drop((socket, adapter));
-        pair.lab.close().unwrap();
-    }
 }
 
 /// The receive ring is never seen empty, as under load: its places must become free all the same.

@@ -45,6 +45,11 @@ fn interface(name: &str) -> Vec<Finding> {
             format!("most drivers take XDP programs up to {VETH_MTU_MAX} bytes: ip link set {name} mtu 1500");
         findings.push(Finding::warning("MTU", mtu.to_string(), next));
     }
+    for offload in interface.harmful_offloads().unwrap_or_default() {
+        let next =
+            format!("ethtool -K {name} {} off, or configure_interface in [helper.xdp]", offload.name());
+        findings.push(Finding::warning("offloads", format!("{offload} is on"), next));
+    }
     findings.push(match attached_program(name) {
         Ok(None) => Finding::ok("XDP program", format!("{name} has none")),
         Ok(Some(id)) => Finding::missing(

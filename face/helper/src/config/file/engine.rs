@@ -1,8 +1,10 @@
 //! Reads the engine, and checks addresses that an engine cannot have.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::time::Duration;
+
+use spillway_xdp::{AdapterError, Interface, check_reserved};
 
 use super::super::schema::{Any, HelperSection, XdpSection};
 use super::super::{Engine, XdpConfig, parse_ports};
@@ -24,20 +26,34 @@ impl Reader<'_> {
         engine
     }
 
+    /// Reads the interface's name, and looks the interface up if the engine needs it and runs on this host.
     pub(super) fn interface(&mut self, setting: &Any) -> Option<String> {
         let (text, span) = self.string(setting)?;
         // IFNAMSIZ of <net/if.h> is 16, with a zero byte.
-        if (1..16).contains(&text.len()) {
-            return Some(text);
+        if !(1..16).contains(&text.len()) {
+            self.problem(span, "the name of an interface has 1 to 15 bytes; `ip link` lists them");
+            return None;
         }
-        self.problem(span, "the name of an interface has 1 to 15 bytes; `ip link` lists them");
-        None
+        if self.is_xdp_of_this_host() {
+            self.found = self.checked(&span, find(&text));
+        }
+        Some(text)
+    }
+
+    /// Whether the engine is `xdp`, and what it needs of the host can be checked.
+    fn is_xdp_of_this_host(&self) -> bool {
+        self.engine == Engine::Xdp && self.reading.reads_host
     }
 
     pub(super) fn xdp(&mut self, section: &XdpSection) -> XdpConfig {
         let default = XdpConfig::default();
-        let ports =
-            self.string(&section.ports).and_then(|(text, span)| self.checked(&span, parse_ports(&text)));
+        let ports = self.string(&section.ports).and_then(|(text, span)| {
+            let ports = self.checked(&span, parse_ports(&text))?;
+            if self.is_xdp_of_this_host() {
+                self.checked(&span, check_reserved(&ports));
+            }
+            Some(ports)
+        });
         let frames = self.number(&section.frames, 64..=65_536).and_then(|frames| u32::try_from(frames).ok());
         if let (Some(setting), Some(frames)) = (&section.frames, frames)
             && !frames.is_power_of_two()
@@ -50,6 +66,9 @@ impl Reader<'_> {
             busy_poll: self
                 .time(&section.busy_poll, Duration::ZERO..=Duration::from_secs(1))
                 .unwrap_or(default.busy_poll),
+            configure_interface: self
+                .flag(&section.configure_interface)
+                .unwrap_or(default.configure_interface),
         }
     }
 
@@ -59,6 +78,11 @@ impl Reader<'_> {
             && let Some(problem) = AddressProblem::of(address)
         {
             self.problem(span.clone(), problem.to_string());
+        } else if let Some(Found { interface, addresses }) = &self.found
+            && !addresses.contains(&address.ip())
+        {
+            let (interface, own) = (interface.clone(), addresses.clone());
+            self.problem(span.clone(), AddressProblem::NotOfInterface { interface, own }.to_string());
         }
     }
 
@@ -73,4 +97,20 @@ impl Reader<'_> {
             self.problem(setting.span(), message);
         }
     }
+}
+
+/// The interface of the engine `xdp`, as it is at present.
+pub(super) struct Found {
+    interface: String,
+    addresses: Vec<IpAddr>,
+}
+
+/// Looks an interface up. The error has the next step.
+fn find(name: &str) -> Result<Found, String> {
+    let interface = Interface::find(name).map_err(|error| error.to_string())?;
+    if !interface.is_up {
+        return Err(AdapterError::Down(name.to_owned()).to_string());
+    }
+    let addresses = interface.addresses().map_err(|error| format!("cannot list its addresses: {error}"))?;
+    Ok(Found { interface: interface.name, addresses })
 }

@@ -17,7 +17,7 @@ const MINIMAL: &str = "[service.cache]\nserver = \"127.0.0.1:11411\"\nlisten = [
 const ETCD: &str = "register = \"etcd:http://10.0.0.1:2379/a/\"";
 
 fn read(text: &str) -> Result<HelperConfig, Vec<Problem>> {
-    read_text(text, &Reading { base: PathBuf::new(), reads_keys: false })
+    read_text(text, &Reading { base: PathBuf::new(), reads_host: false })
 }
 
 /// The only error, as `line:column: message`.
@@ -150,6 +150,7 @@ fn every_key_is_read() {
         xdp.ports = "20000-29999"
         xdp.frames = 1024
         xdp.busy_poll = "50us"
+        xdp.configure_interface = true
         threads = 3
         socket = "/tmp/h.sock"
         admin_group = "root"
@@ -194,7 +195,8 @@ fn every_key_is_read() {
     let config = read(text).unwrap_or_else(|problems| panic!("{problems:?}"));
     let service = &config.services[0];
     assert_eq!((config.name.as_str(), config.engine, config.threads), ("helper-1", Engine::Auto, 3));
-    let xdp = XdpConfig { ports: 20_000..=29_999, frames: 1024, busy_poll: Duration::from_micros(50) };
+    let busy_poll = Duration::from_micros(50);
+    let xdp = XdpConfig { ports: 20_000..=29_999, frames: 1024, busy_poll, configure_interface: true };
     assert_eq!((config.interface.as_deref(), config.xdp.clone()), (Some("eth0"), xdp));
     assert_eq!((config.max_connections, config.max_memory_bytes), (1000, 2 << 20));
     assert_eq!(config.admin_group.as_ref().map(ToString::to_string).as_deref(), Some("root"));
@@ -334,6 +336,7 @@ fn each_problem_has_line_column_and_the_next_step() {
         (helper("xdp.ports = \"9-8\""), "2:13: 9-8: give a range of ports"),
         (helper("xdp.frames = 100"), "2:14: give a power of two"),
         (helper("xdp.frames = 32"), "2:14: give a whole number from 64 to 65536"),
+        (helper("xdp.configure_interface = 1"), "2:27: give true or false"),
         (helper("xdp.busy_poll = \"2s\""), "2:17: give a time from 0s to 1s"),
         (helper("engine = \"dpdk\""), "2:10: give \"sockets\" or \"xdp\" or \"auto\""),
         (helper("threads = -1"), "2:11: give a whole number from 0 to 1024"),
@@ -377,7 +380,7 @@ fn key_files_are_found_and_read_and_errors_have_their_position() {
         fs::set_permissions(base.join(name), fs::Permissions::from_mode(0o600)).unwrap();
     }
     let text = format!("{MINIMAL}key_files = [\"new.key\", \"{}\"]\n", base.join("old.key").display());
-    let reading = Reading { base: base.clone(), reads_keys: true };
+    let reading = Reading { base: base.clone(), reads_host: true };
     let config = read_text(&text, &reading).unwrap();
     let ids: Vec<_> = config.services[0].keys.iter().map(Key::id).collect();
     assert_eq!(ids, [2, 1].map(|byte| Key::from_secret([byte; 32]).id()));

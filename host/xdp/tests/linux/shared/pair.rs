@@ -10,10 +10,13 @@ use std::time::{Duration, Instant};
 
 use spillway_bpf::{AddressRule, Endpoint, Protocol, VerdictCounters};
 use spillway_lab::{Host, HostOptions, Lab, Launch};
+use spillway_net::Clock;
 use spillway_tcp::isn::Key;
 use spillway_tcp::{Counters, Listener, Resolver, Settings, Stack};
-use spillway_transport::Time;
-use spillway_xdp::{Adapter, AdapterError, Driver, Shared, Socket, SocketOptions, Stop};
+use spillway_transport::{Application, Time};
+use spillway_xdp::{
+    Adapter, AdapterError, Context, Driver, Endpoints, Parts, Shared, Socket, SocketOptions, Stop,
+};
 
 use crate::application::{Role, Roles, Tally};
 use crate::rig::{PATIENCE, patient, skipped};
@@ -139,15 +142,24 @@ impl Pair {
 
     /// Shares the server's interface.
     pub fn adapter(&self) -> Result<Adapter, AdapterError> {
-        let server = self.family.server();
-        let open = || {
-            let options = SocketOptions { has_opened_ring: true, ..SocketOptions::default() };
-            Adapter::open(SERVER_END, options, |steer| {
-                steer.set_address(server, &AddressRule { ports: Some(PORTS), is_separate: false })?;
-                steer.add_endpoint(Endpoint { protocol: Protocol::Tcp, address: (server, OURS).into() })
-            })
-        };
-        self.server.run_inside(open).unwrap()
+        share(&self.server, SERVER_END, self.family.server())
+    }
+
+    /// Shares the client's interface.
+    pub fn client_adapter(&self) -> Result<Adapter, AdapterError> {
+        share(&self.client, CLIENT_END, self.family.client())
+    }
+
+    /// Settings of a stack at the address of an adapter's host, without listeners.
+    pub fn settings(&self, adapter: &Adapter) -> Settings {
+        let interface = adapter.interface();
+        let is_server = interface.name == SERVER_END;
+        let ip = if is_server { self.family.server() } else { self.family.client() };
+        Settings {
+            resolver: Resolver::Driver,
+            ports: PORTS,
+            ..Settings::new(interface.mac, ip, self.family.prefix(), Key([7; 16]))
+        }
     }
 
     /// Connects the client to a port of the server.
@@ -158,6 +170,18 @@ impl Pair {
         stream.set_nodelay(true)?;
         Ok(stream)
     }
+}
+
+/// Shares an interface of a host: the stack has the port [`OURS`] and [`PORTS`].
+fn share(host: &Host, interface: &str, ip: IpAddr) -> Result<Adapter, AdapterError> {
+    let open = || {
+        let options = SocketOptions { has_opened_ring: true, ..SocketOptions::default() };
+        Adapter::open(interface, options, |steer| {
+            steer.set_address(ip, &AddressRule { ports: Some(PORTS), is_separate: false })?;
+            steer.add_endpoint(Endpoint { protocol: Protocol::Tcp, address: (ip, OURS).into() })
+        })
+    };
+    host.run_inside(open).unwrap()
 }
 
 /// The laboratory's hosts have no IPv6 by default.
@@ -191,9 +215,8 @@ impl Stacks {
     /// With connections that the first stack opens.
     pub fn opening(pair: &Pair, adapter: &mut Adapter, mut to_open: Vec<(SocketAddr, Role)>) -> Stacks {
         let server = pair.family.server();
-        let mut settings = Settings::new(adapter.interface().mac, server, pair.family.prefix(), Key([7; 16]));
+        let mut settings = pair.settings(adapter);
         settings.listeners.push(Listener { address: SocketAddr::from((server, OURS)), is_gated: false });
-        (settings.resolver, settings.ports) = (Resolver::Driver, PORTS);
         let interface = adapter.interface().clone();
         let mut stacks = Stacks { stop: Stop::new().unwrap(), threads: vec![], counts: vec![] };
         for socket in adapter.take_sockets() {
@@ -230,6 +253,25 @@ impl Stacks {
         assert!(ended.iter().all(|(_, tally, _)| tally.wrong == 0));
         ended
     }
+}
+
+/// A context of one thread on an interface of a host, which serves all queues. Its stack listens at [`OURS`].
+pub fn context<A: Application + Send>(pair: &Pair, mut adapter: Adapter, application: A) -> Context<A> {
+    let mut settings = pair.settings(&adapter);
+    let address = SocketAddr::from((settings.addresses[0].ip, OURS));
+    settings.listeners.push(Listener { address, is_gated: false });
+    let host = if adapter.interface().name == SERVER_END { &pair.server } else { &pair.client };
+    let parts = Parts {
+        sockets: adapter.take_sockets(),
+        stack: Stack::new(Time::ZERO, settings).unwrap(),
+        endpoints: Endpoints::new(adapter),
+        crossing: None,
+        application,
+        clock: Clock::start(),
+        busy_poll: Duration::ZERO,
+        notices: Box::new(|notice| panic!("{notice}")),
+    };
+    host.run_inside(|| Context::new(parts).unwrap()).unwrap()
 }
 
 /// The kernel's echo servers. They end with the test's process.

@@ -1,0 +1,140 @@
+//! Connections that are opened again from another local port, because the answer has arrived at another stack's queue.
+
+mod pair;
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use pair::{PORT, Pair, settings};
+use spillway_transport::conformance::{Probe, Seen, pattern};
+use spillway_transport::{Conn, Transport};
+
+const LISTENER: ([u8; 4], u16) = ([10, 0, 0, 1], PORT);
+/// The offset of the source port in a frame; two bytes after it is the target port.
+const PORTS_AT: usize = 14 + 20;
+/// The offset of the flags.
+const FLAGS_AT: usize = PORTS_AT + 13;
+
+/// A pair whose first host listens, with a connection that the second one opens. The application has granted bytes already,
+/// and sends some once the connection is open.
+fn connecting(is_misdirected: fn(&[u8]) -> bool) -> (Pair<Probe>, Conn) {
+    let mut pair = Pair::new([1, 2].map(settings), [Probe::new(), Probe::new()]);
+    pair.is_misdirected = Some(is_misdirected);
+    pair.command(0, |_, probe, stack| {
+        probe.grant_on_open = 10_000;
+        stack.set_listening(0, true);
+    });
+    let conn = pair.command(1, |now, probe, stack| {
+        let conn = stack.connect(now, SocketAddr::from(LISTENER)).expect("room for a connection");
+        probe.grant(conn, 10_000, stack);
+        probe.react(Box::new(|_, conn, seen, _, out| {
+            if matches!(seen, Seen::Opened { .. }) {
+                let bytes: Vec<u8> = (0..5000).map(pattern).collect();
+                assert_eq!(out.send(conn, &bytes), bytes.len());
+            }
+        }));
+        conn
+    });
+    (pair, conn)
+}
+
+/// Runs the pair for ten seconds.
+fn settle(pair: &mut Pair<Probe>) {
+    let end = pair.now + Duration::from_secs(10);
+    while pair.now < end {
+        pair.step(Duration::from_millis(1));
+    }
+}
+
+fn port_of(frame: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([frame[at], frame[at + 1]])
+}
+
+#[test]
+fn an_opening_connection_changes_its_port_until_its_queue_is_hit() {
+    let (mut pair, conn) = connecting(|frame| port_of(frame, PORTS_AT + 2) % 16 != 5);
+    let opened = Rc::new(RefCell::new(Vec::new()));
+    let seen = Rc::clone(&opened);
+    pair.filter = Box::new(move |host, frame| {
+        let is_syn = host == 1 && frame.get(FLAGS_AT).is_some_and(|flags| flags & 0x12 == 0x02);
+        if is_syn {
+            seen.borrow_mut().push(port_of(frame, PORTS_AT));
+        }
+        true
+    });
+    settle(&mut pair);
+    let opened = opened.borrow();
+    let changes = pair.hosts[1].stack.counters().ports_changed;
+    assert!(changes > 0, "the seed should miss at least once");
+    assert_eq!(pair.hosts[1].stack.local_address(conn).unwrap().port() % 16, 5);
+    let mut ports = opened.clone();
+    assert_eq!(ports.len() as u64, 1 + changes, "one SYN for each port: {ports:?}");
+    assert_eq!(ports.last(), pair.hosts[1].stack.local_address(conn).map(|at| at.port()).as_ref());
+    ports.sort_unstable();
+    ports.dedup();
+    assert_eq!(ports.len() as u64, 1 + changes, "each change should be to another port");
+    // The peer's application has seen one connection, and the attempts left nothing behind.
+    let [server, client] = &pair.hosts;
+    assert_eq!((server.stack.connections(), client.stack.connections()), (1, 1));
+    let accepted = server.application.accepted();
+    assert_eq!((accepted.len(), server.application.received(accepted[0])), (1, 5000));
+    assert_eq!(client.application.of(conn)[0], Seen::Opened { peer: LISTENER.into(), listener: None });
+    assert_eq!(client.stack.counters().resets_sent, changes);
+}
+
+#[test]
+fn a_connection_that_never_hits_its_queue_is_opened_all_the_same() {
+    let (mut pair, conn) = connecting(|_| true);
+    settle(&mut pair);
+    let [server, client] = &pair.hosts;
+    assert_eq!(client.stack.counters().ports_changed, 64);
+    let accepted = server.application.accepted();
+    assert_eq!((accepted.len(), server.application.received(accepted[0])), (1, 5000));
+    assert!(matches!(client.application.of(conn)[0], Seen::Opened { .. }));
+}
+
+#[test]
+fn lost_segments_delay_a_change_and_prevent_none() {
+    for seed in 0..20_u64 {
+        let (mut pair, conn) = connecting(|frame| port_of(frame, PORTS_AT + 2) % 4 != 1);
+        let mut state = seed;
+        pair.filter = Box::new(move |_, _| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            !(state >> 33).is_multiple_of(5)
+        });
+        settle(&mut pair);
+        settle(&mut pair);
+        let [server, client] = &pair.hosts;
+        assert_eq!(client.stack.local_address(conn).unwrap().port() % 4, 1, "seed {seed}");
+        let received: u64 =
+            server.application.accepted().iter().map(|conn| server.application.received(*conn)).sum();
+        assert_eq!(received, 5000, "seed {seed}");
+    }
+}
+
+/// Frames that are not the answer to a SYN of this stack, whole and cut.
+#[test]
+fn other_frames_change_nothing() {
+    let (mut pair, conn) = connecting(|_| false);
+    let frames = Rc::new(RefCell::new(Vec::new()));
+    let seen = Rc::clone(&frames);
+    pair.filter = Box::new(move |host, frame| {
+        if host == 0 {
+            seen.borrow_mut().push(frame.to_vec());
+        }
+        true
+    });
+    settle(&mut pair);
+    let (now, stack) = (pair.now, &mut pair.hosts[1].stack);
+    let before = stack.local_address(conn);
+    for frame in frames.borrow().iter() {
+        // The connection is open: its handshake and its segments are old, or of no opening connection.
+        for length in 0..=frame.len() {
+            assert!(!stack.reopen_misdirected(now, &frame[..length]), "{:02x?}", &frame[..length]);
+        }
+    }
+    assert_eq!((stack.local_address(conn), stack.counters().ports_changed), (before, 0));
+    assert!(frames.borrow().len() >= 3, "an ARP reply, the SYN-ACK, and an acknowledgement");
+}

@@ -1,0 +1,34 @@
+//! Requests to an interface (netdevice(7)).
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+/// A request that is answered in place.
+pub(crate) fn request(socket: &OwnedFd, name: &str, code: libc::Ioctl) -> io::Result<libc::ifreq> {
+    let mut request = empty_request(name);
+    // SAFETY: the kernel reads and writes one `ifreq`, which outlives the call.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), code, &raw mut request) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(request) }
+}
+
+/// A request of <linux/ethtool.h>.
+///
+/// # Safety
+/// `command` begins with the request's number, and has the layout that belongs to it: the kernel reads and writes it.
+pub(crate) unsafe fn ethtool<T>(socket: &OwnedFd, name: &str, command: &mut T) -> io::Result<()> {
+    let mut request = empty_request(name);
+    request.ifr_ifru.ifru_data = std::ptr::from_mut(command).cast();
+    // SAFETY: the kernel reads one `ifreq`, and reads and writes the command, as the caller promises; both outlive the call.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// An empty request for an interface. The name is shorter than its field.
+fn empty_request(name: &str) -> libc::ifreq {
+    // SAFETY: `ifreq` consists of integers, raw pointers and unions of them, for which all-zero bytes are valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (target, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *target = byte as libc::c_char;
+    }
+    request
+}

@@ -1,0 +1,113 @@
+//! Interfaces and programs that change while a stack runs.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use spillway_transport::Application;
+use spillway_xdp::{Context, Device};
+
+use super::pair::{Family, Pair, context, run};
+use super::programs;
+use crate::application::{Role, Roles};
+use crate::rig::PATIENCE;
+
+/// Commands on the server's host, and what the error says then.
+const CHANGES: [(&str, &str); 4] = [
+    ("ip link del two1", "interface two1 was removed"),
+    ("ip link set two1 down", "interface two1 is down"),
+    ("ethtool -L two1 rx 4", "interface two1 has 4 queues now and had 2"),
+    ("ip link set two1 mtu 1400", "interface two1 has an MTU of 1400 bytes now and had 1500"),
+];
+
+/// A cable with two of four queues in use.
+fn pair() -> Option<Pair> {
+    let pair = Pair::with(Family::V4, "xdp-changed", 4)?;
+    run(&pair.client, "ethtool -L two0 rx 2 tx 2");
+    run(&pair.server, "ethtool -L two1 rx 2 tx 2");
+    Some(pair)
+}
+
+/// Runs a context until it ends.
+fn end_of<A: Application>(context: &mut Context<A>, change: &str) -> io::Error {
+    let start = Instant::now();
+    loop {
+        match context.turn(Some(Duration::from_millis(10))) {
+            Ok(()) => assert!(start.elapsed() < PATIENCE, "the loop does not end: {change}"),
+            Err(error) => return error,
+        }
+    }
+}
+
+#[test]
+fn a_changed_interface_ends_the_loop() {
+    for (change, expected) in CHANGES {
+        let Some(pair) = pair() else { return };
+        let mut context = context(&pair, pair.adapter().unwrap(), Roles::new(vec![Role::Echo], vec![]));
+        context.turn(Some(Duration::ZERO)).unwrap();
+        run(&pair.server, change);
+        let error = end_of(&mut context, change);
+        assert_eq!(error.kind(), io::ErrorKind::NetworkDown, "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
+        drop(context);
+        pair.lab.close().unwrap();
+    }
+}
+
+/// Also of a driver without a context, as load generators have it.
+#[test]
+fn a_socket_reports_a_changed_interface() {
+    for (change, expected) in CHANGES {
+        let Some(pair) = pair() else { return };
+        let mut adapter = pair.adapter().unwrap();
+        let mut socket = adapter.take_sockets().remove(0);
+        run(&pair.server, change);
+        let start = Instant::now();
+        let error = loop {
+            match socket.wait(None, &[]) {
+                Ok(_) => assert!(start.elapsed() < PATIENCE, "the socket does not report: {change}"),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), io::ErrorKind::NetworkDown, "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
+        drop((socket, adapter));
+        pair.lab.close().unwrap();
+    }
+}
+
+/// A larger MTU and the same number of queues need no restart.
+#[test]
+fn a_harmless_change_does_not_end_the_loop() {
+    let Some(pair) = pair() else { return };
+    let adapter = pair.adapter().unwrap();
+    run(&pair.server, "ip link set two1 mtu 2000");
+    run(&pair.server, "ip addr add 10.79.9.9/32 dev two1");
+    adapter.check().unwrap();
+    run(&pair.server, "ip link set two1 mtu 1500");
+    adapter.check().unwrap();
+    drop(adapter);
+    pair.lab.close().unwrap();
+}
+
+#[test]
+fn a_program_that_others_detach_or_replace_ends_the_loop() {
+    for is_replaced in [false, true] {
+        let Some(pair) = pair() else { return };
+        let adapter = pair.adapter().unwrap();
+        let program = adapter.program_id();
+        let mut context = context(&pair, adapter, Roles::new(vec![Role::Echo], vec![]));
+        context.turn(Some(Duration::ZERO)).unwrap();
+        let expected = if is_replaced {
+            let other = programs::replace(program);
+            format!("the steering program of interface two1 was replaced by program {other}")
+        } else {
+            programs::detach(program);
+            "the steering program of interface two1 was detached".to_owned()
+        };
+        let error = end_of(&mut context, &expected);
+        assert_eq!(error.kind(), io::ErrorKind::NetworkDown, "{error}");
+        assert!(error.to_string().contains(&expected), "{error}");
+        drop(context);
+        pair.lab.close().unwrap();
+    }
+}
