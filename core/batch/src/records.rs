@@ -182,7 +182,8 @@ impl Records {
         !self.partial.is_empty() || matches!(self.next, Part::Bytes(_))
     }
 
-    pub(crate) fn held(&self) -> usize {
+    /// Bytes of memory that hold an incomplete record.
+    pub(crate) fn held_bytes(&self) -> usize {
         self.partial.capacity()
     }
 
@@ -213,6 +214,7 @@ impl Records {
         if input.len() > self.unread { Err(LinkError::Sealed) } else { Ok(()) }
     }
 
+    /// Records that the caller has decomposed this many of the bytes that [`unseal`](Self::unseal) returned.
     pub(crate) fn consumed_opened(&mut self, bytes: usize) {
         self.unread -= bytes.min(self.unread);
     }

@@ -50,7 +50,7 @@ impl Rig for Hosts {
     }
 
     /// A port of the kernel's, which refuses.
-    fn nobody(&self) -> SocketAddr {
+    fn refusing_address(&self) -> SocketAddr {
         SocketAddr::new(self.listener.ip(), OURS + 1)
     }
 }
