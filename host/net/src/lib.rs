@@ -8,8 +8,8 @@
 //! connection within a turn leaves in one system call at the end of the turn, chunks are written without a copy, and a
 //! readable connection is read only once unless more data may have arrived.
 //!
-//! If a listener takes [load queries](Binding::LoadQueries), the context that answers a datagram to its address is the
-//! one that would serve a client from the same port.
+//! If a listener takes [load queries](Binding::LoadQueries), a datagram to the listener's address is answered by the
+//! context that would serve a TCP connection from the datagram's source port.
 //!
 //! A [`Remote`] runs commands on a context's thread and stops the context.
 #![warn(missing_docs)]
@@ -95,7 +95,7 @@ impl Default for Config {
 pub enum Notice {
     /// No file descriptors are left. New peers are refused for 100 ms at a time until some are free.
     DescriptorsExhausted {
-        /// Whether the host has reached its limit, rather than this process its own.
+        /// `true`: the host's limit is reached. `false`: this process's limit is reached.
         host: bool,
     },
     /// The context has `connections_max` connections.

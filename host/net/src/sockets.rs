@@ -31,7 +31,7 @@ const CONNECTION_EVENTS: EventFlags = EventFlags::IN
     .union(EventFlags::PRI)
     .union(EventFlags::ET);
 
-/// The sockets of one context. Applications and commands see it as a [`Transport`](spillway_transport::Transport).
+/// The sockets of one context. Applications and commands use them as a [`Transport`](spillway_transport::Transport).
 pub struct Sockets {
     pub(crate) config: Config,
     /// All descriptors, except those in `urgent`; `urgent` itself is one of them.
@@ -287,7 +287,7 @@ impl Sockets {
         }
     }
 
-    /// Watches the first socket for load queries again whose pause has ended.
+    /// Resumes watching the first socket for load queries whose pause has ended.
     pub(crate) fn retry_load_queries(&mut self) {
         // Other sockets that are due follow in the next turns.
         if let Some(index) =

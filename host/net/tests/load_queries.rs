@@ -1,4 +1,5 @@
-//! Datagrams to the address of a listener are answered by the context that would serve a client from the same port.
+//! A datagram to a listener's address is answered by the context that would serve a TCP connection from the datagram's
+//! source port.
 
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
@@ -9,10 +10,10 @@ use std::time::{Duration, Instant};
 use spillway_net::{Binding, Clock, Config, Context, Listeners, Remote};
 use spillway_transport::{Application, Conn, Event, Time, Transport};
 
-/// Sends the number of its context to each connection, and in the answer to each question.
+/// Sends the number of its context on each connection, and in the answer to each load query.
 struct Numbered {
     number: u8,
-    asked: u64,
+    queries: u64,
 }
 
 impl Application for Numbered {
@@ -30,12 +31,12 @@ impl Application for Numbered {
         _: Time,
         listener: u16,
         from: SocketAddr,
-        question: &[u8],
+        query: &[u8],
         answer: &mut [u8],
     ) -> usize {
-        assert_eq!((listener, question.len()), (0, answer.len()));
-        self.asked += 1;
-        if question.first() != Some(&b'?') {
+        assert_eq!((listener, query.len()), (0, answer.len()));
+        self.queries += 1;
+        if query.first() != Some(&b'?') {
             return 0;
         }
         answer[0] = self.number;
@@ -63,7 +64,7 @@ impl Running {
         let (address, clock) = (bound.addresses()[0], Clock::start());
         let mut running = Running { address, remotes: Vec::new(), threads: Vec::new() };
         for (number, listeners) in (0..).zip(bound.into_contexts()) {
-            let app = Numbered { number, asked: 0 };
+            let app = Numbered { number, queries: 0 };
             let mut context = Context::new(config.clone(), listeners, clock, app, |_| ()).unwrap();
             running.remotes.push(context.remote());
             running.threads.push(std::thread::spawn(move || context.run().unwrap()));
@@ -79,8 +80,8 @@ impl Running {
         }
     }
 
-    fn asked(&self) -> u64 {
-        self.remotes.iter().map(|remote| remote.run_and_wait(|_, app, _| app.asked).unwrap()).sum()
+    fn queries(&self) -> u64 {
+        self.remotes.iter().map(|remote| remote.run_and_wait(|_, app, _| app.queries).unwrap()).sum()
     }
 
     fn stop(self) {
@@ -94,7 +95,7 @@ fn query(socket: &UdpSocket, target: SocketAddr) -> u8 {
     socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     socket.send_to(b"?????", target).unwrap();
     let (length, from) = socket.recv_from(&mut answer).unwrap();
-    assert_eq!(from, target, "the answer should come from the address that received the question");
+    assert_eq!(from, target, "the answer should come from the address that received the query");
     let port = socket.local_addr().unwrap().port();
     assert_eq!((length, &answer[1..3]), (3, port.to_be_bytes().as_slice()));
     answer[0]
@@ -119,7 +120,7 @@ fn read_number(stream: &mut TcpStream) -> u8 {
     number[0]
 }
 
-/// Connects `count` clients that send a question first. Returns the number of clients of each context.
+/// Connects `count` clients that send a query first. Returns the number of clients of each context.
 fn connect_clients(running: &Running, target: SocketAddr, count: usize) -> Vec<usize> {
     let mut served = vec![0; running.remotes.len()];
     let unspecified: IpAddr =
@@ -131,7 +132,7 @@ fn connect_clients(running: &Running, target: SocketAddr, count: usize) -> Vec<u
         let port = socket.local_addr().unwrap().port();
         let Some(mut stream) = connect_from(port, target) else { continue };
         let serving_context = read_number(&mut stream);
-        assert_eq!(serving_context, answering_context, "the answering context should serve");
+        assert_eq!(serving_context, answering_context, "the context that answered should serve");
         served[usize::from(serving_context)] += 1;
         done += 1;
     }
@@ -153,12 +154,12 @@ fn check_that_the_answering_context_serves(address: SocketAddr) {
 }
 
 #[test]
-fn context_that_answers_a_question_serves_clients_of_the_same_port() {
+fn context_that_answers_a_query_serves_clients_of_the_same_port() {
     check_that_the_answering_context_serves("127.0.0.1:0".parse().unwrap());
 }
 
 #[test]
-fn context_that_answers_a_question_serves_clients_of_the_same_port_over_ipv6() {
+fn context_that_answers_a_query_serves_clients_of_the_same_port_over_ipv6() {
     if UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).is_err() {
         println!("skipped: this host has no IPv6");
         return;
@@ -179,24 +180,24 @@ fn another_context_serves_the_clients_of_a_closed_listener() {
         let serving_context = read_number(&mut stream);
         assert!(
             serving_context == answering_context || answering_context == 1,
-            "{serving_context} instead of {answering_context}"
+            "context {serving_context} served a client whose query context {answering_context} answered"
         );
         assert_ne!(serving_context, 1, "a closed context should not serve");
         served_by_others += u32::from(answering_context == 1);
     }
-    assert!(served_by_others > 0, "a closed context should still answer questions");
+    assert!(served_by_others > 0, "a closed context should still answer queries");
     running.stop();
 }
 
 #[test]
-fn answer_comes_from_the_address_that_received_the_question() {
-    for (bound, asked) in [("0.0.0.0:0", ["127.0.0.1", "127.0.0.7"]), ("[::]:0", ["::1", "::1"])] {
+fn answer_comes_from_the_address_that_received_the_query() {
+    for (bound, ips) in [("0.0.0.0:0", ["127.0.0.1", "127.0.0.7"]), ("[::]:0", ["::1", "::1"])] {
         if UdpSocket::bind(bound).is_err() {
             println!("skipped: {bound}");
             continue;
         }
         let running = Running::start(bound.parse().unwrap(), 2);
-        for ip in asked {
+        for ip in ips {
             let target = SocketAddr::new(ip.parse().unwrap(), running.address.port());
             connect_clients(&running, target, 5);
         }
@@ -212,7 +213,7 @@ fn flood_of_invalid_datagrams_is_ignored_and_clients_are_served() {
     let started = Instant::now();
     while started.elapsed() < Duration::from_millis(500) {
         // Datagrams that do not fit into the socket's buffer are lost; those that are too long are ignored.
-        for bytes in [&b"not a question"[..], &[b'?'; 300]] {
+        for bytes in [&b"not a query"[..], &[b'?'; 300]] {
             sent += u64::from(flooder.send_to(bytes, running.address).is_ok());
         }
         if sent.is_multiple_of(1000) {
@@ -222,22 +223,22 @@ fn flood_of_invalid_datagrams_is_ignored_and_clients_are_served() {
     }
     flooder.set_nonblocking(true).unwrap();
     assert!(flooder.recv_from(&mut [0; 16]).is_err(), "an invalid datagram should not be answered");
-    let asked = running.asked() as f64;
+    let queries = running.queries() as f64;
     let seconds = started.elapsed().as_secs_f64();
     assert!(
-        asked <= 1_001.0 + 10_000.0 * seconds,
-        "{asked} of {sent} in {seconds:.2} s: more than 1000 and 10,000 a second"
+        queries <= 1_001.0 + 10_000.0 * seconds,
+        "at most 1001 plus 10,000 per second of {sent} datagrams should be handled: {queries} in {seconds:.2} s"
     );
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-    // Repeated, because datagrams that still wait in the buffer may displace questions.
+    // Repeated, because datagrams that still wait in the buffer may displace queries.
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
         socket.send_to(b"?????", running.address).unwrap();
         if socket.recv_from(&mut [0; 16]).is_ok() {
             break;
         }
-        assert!(Instant::now() < deadline, "questions should be answered again within 20 s");
+        assert!(Instant::now() < deadline, "queries should be answered again within 20 s");
     }
     running.stop();
 }
