@@ -371,7 +371,8 @@ pub(crate) fn descriptor_added(set: &Set, fd: c_int) {
     }
 }
 
-/// Records that a descriptor of the set is closed. Returns whether it was the last; if not, `set.fd` is another.
+/// Records that a descriptor of the set is closed. Returns whether it was the last; if not, another one becomes
+/// `set.fd`.
 pub(crate) fn descriptor_closed(set: &Set, fd: c_int) -> bool {
     if set.descriptor_count.fetch_sub(1, Ordering::AcqRel) <= 1 {
         return true;

@@ -21,7 +21,7 @@ struct Releaser {
     traffic_before: links::Traffic,
 }
 
-/// Takes a sample if one is due, and asks sessions to return. Call with no lock held.
+/// Takes a sample if one is due, and orders sessions to return. Call with no lock held.
 pub(crate) fn run(now: Time, wakes: &mut Wakes) {
     let mut guard = lock(&RELEASER);
     let releaser = guard.get_or_insert_with(|| Releaser {

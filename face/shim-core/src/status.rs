@@ -3,7 +3,7 @@
 //! The page is created before the link port opens, and removed when the process ends. Counters are updated after each
 //! batch with relaxed stores; the traffic of each virtual connection is written when a reader requests it. Only the
 //! server's own user may read or write the file (mode 0600), so a process that can write to the file may also make
-//! requests, such as [`crate::helping`].
+//! requests: see [`Request`].
 //!
 //! If no directory can hold the file, the server runs without a page.
 

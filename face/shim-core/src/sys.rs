@@ -159,7 +159,7 @@ pub(crate) fn descriptor_limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the limit has room for the result.
     let outcome = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    debug_assert_eq!(outcome, 0, "the resource and the pointer are valid");
+    debug_assert_eq!(outcome, 0, "getrlimit should succeed: the resource and the pointer are valid");
     limit.rlim_cur
 }
 
@@ -191,7 +191,8 @@ pub(crate) fn epoll_ctl(
     call!(libc::SYS_epoll_ctl, set, operation, fd, &raw const event).map(drop)
 }
 
-/// Waits for one of the descriptors for at most `timeout` (`None`: for ever), with this signal mask unless it is null.
+/// Waits for one of the descriptors for at most `timeout` (`None`: without limit). `mask` is the signal mask meanwhile,
+/// unless it is null.
 pub(crate) fn poll(
     descriptors: &mut [libc::pollfd],
     timeout: Option<Duration>,

@@ -69,7 +69,7 @@ fn wait_for_direct(max: usize, per_event: Duration) -> (usize, u32) {
         let got = inside.wait(max, -1);
         assert!(got.len() <= EVENTS_PER_CALL_MAX + 1);
         if let Some(position) = got.iter().position(|(data, _)| *data == DIRECT) {
-            assert_eq!(position, 0, "real events come before virtual ones");
+            assert_eq!(position, 0, "real events should come before virtual ones");
             break;
         }
         assert!(!got.is_empty());

@@ -45,7 +45,7 @@ fn byte_at(port: u16, offset: u64) -> u8 {
     (u64::from(port) * 31 + offset * 7 + (offset >> 8)) as u8
 }
 
-/// Opens links and sends valid and invalid frames on them until `stop` is set. `number` is that of the driver.
+/// Opens links and sends valid and invalid frames on them until `stop` is set. `number` distinguishes the drivers.
 fn send_random_frames(link: SocketAddr, seed: u64, number: u16, stop: &AtomicBool) {
     let mut random = Random(seed);
     // Each driver has its own range of client ports.
@@ -153,7 +153,7 @@ impl Application {
         }
     }
 
-    /// Checks the bytes that a read has copied. `length` is the read's result, also if it copied none.
+    /// Checks the bytes that a read has copied. `length` is the read's result; with MSG_TRUNC, a read copies nothing.
     fn check(&mut self, port: u16, bytes: &[u8], length: usize, is_peek: bool) {
         let Some(connection) = self.open.get_mut(&port) else { return };
         for (offset, byte) in (connection.bytes_read..).zip(bytes) {

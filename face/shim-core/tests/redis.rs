@@ -73,7 +73,7 @@ fn helped_clients_are_served_during_a_forked_snapshot() {
             }
             assert!(Instant::now() < deadline);
         }
-        assert!(rounds > 1, "clients were served during the snapshot");
+        assert!(rounds > 1, "clients should be served during the snapshot");
     }
     assert!(redis.directory.join("dump.rdb").exists());
 }
@@ -185,7 +185,7 @@ fn idle_clients_are_closed_and_clients_over_the_limit_get_an_error() {
     link.run(|link| ids.iter().all(|id| !link.connections[id].received.is_empty()));
     let (served, rejected): (Vec<Id>, Vec<Id>) =
         ids.iter().partition(|id| link.connections[id].received == b"+PONG\r\n");
-    assert!((1..=20).contains(&served.len()), "{} served", served.len());
+    assert!((1..=20).contains(&served.len()), "at most 20 clients should be served: {}", served.len());
     for id in rejected {
         assert_eq!(link.take(id), b"-ERR max number of clients reached\r\n");
     }

@@ -13,7 +13,7 @@ use support::driver::{Driver, PATIENCE};
 use support::process::{self, Server};
 
 #[test]
-#[ignore = "the server of the tests below, which start it as a process with the shim"]
+#[ignore = "the server of the tests below, which start it as a process with the preload library"]
 fn server() {
     let (Ok(kind), Ok(address)) = (std::env::var("SERVER_KIND"), std::env::var("SERVER_ADDRESS")) else {
         return;
@@ -287,7 +287,7 @@ fn calls_behave_on_helped_connections_as_on_real_ones() {
 #[test]
 fn io_uring_is_refused_and_epoll_serves() {
     let server = Server::of_kind("rings");
-    server.wait_for_log("io_uring cannot be helped");
+    server.wait_for_log("io_uring is not supported");
     let mut link = Driver::loopback(server.link);
     let id = link.connect();
     assert_eq!(link.ask(id, b"a", b"a"), b"a");

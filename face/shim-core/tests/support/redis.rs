@@ -10,7 +10,7 @@ use spillway_batch::Id;
 use super::driver::Driver;
 use super::process::Server;
 
-/// A redis server and its directory. Both end when dropped.
+/// A redis server and its directory. When dropped, the server is killed and the directory removed.
 pub struct Redis {
     pub server: Server,
     pub directory: PathBuf,
