@@ -51,7 +51,7 @@ pub(crate) fn is_claimed(config: &Config) -> bool {
 /// Creates the page. Each launch has one, so that children and workers of a server do not take its link port.
 pub(crate) fn claim(config: &Config, helped: u16) -> Result<(), Another> {
     if page().is_some() {
-        return Ok(()); // created when the link port was first opened, in an epoll set that was closed since
+        return Ok(()); // created at an earlier attempt to open the link port, whose epoll set was closed since
     }
     // A killed server leaves its page behind: the search removes such pages, where this user may.
     drop(reader::find_in(&config.status_directories));

@@ -192,7 +192,7 @@ fn client_on_the_descriptor_of_standard_error_receives_no_log_lines() {
 
 /// Another thread closes a connection: the blocked thread returns, the client sees the end, other clients are served.
 #[test]
-fn connection_that_another_thread_closes_ends_alone() {
+fn only_the_connection_that_another_thread_closes_ends() {
     let server = Server::of_kind("closer");
     let mut link = Driver::loopback(server.link);
     let kept = link.connect();
@@ -295,7 +295,7 @@ fn io_uring_is_refused_and_epoll_serves() {
 
 /// After 3,500 clients of each kind of server, their descriptors and memory are free again.
 #[test]
-fn descriptors_and_memory_stay_flat() {
+fn clients_that_come_and_go_leave_no_descriptor_and_no_memory() {
     for kind in ["level", "threads", "poll"] {
         let server = Server::of_kind(kind);
         let mut link = Driver::loopback(server.link);

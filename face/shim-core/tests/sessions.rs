@@ -260,7 +260,7 @@ fn full_session_table_refuses_another_session_and_serves_the_first() {
 }
 
 #[test]
-fn others_are_served_after_a_client_vanishes() {
+fn other_sessions_are_served_after_a_client_ends_without_a_close() {
     let server = memcached(&["-t", "4"], &[]);
     let mut lost = open(&server);
     lost.write_all(b"set key 0 0 5\r\nvalue\r\n").unwrap();

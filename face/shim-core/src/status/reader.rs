@@ -544,7 +544,7 @@ mod tests {
 
     /// The page is locked by a process of one user, and its file belongs to another user.
     #[test]
-    fn page_of_another_user_than_its_process_is_an_error() {
+    fn page_whose_owner_is_not_the_user_of_its_process_is_rejected() {
         let path = scratch("forged");
         write(&path, &[(header::MAGIC, layout::MAGIC), (header::LAYOUT, layout::LAYOUT)]);
         let holder = Holder::of(&path);
