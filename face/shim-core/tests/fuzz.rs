@@ -353,7 +353,6 @@ impl Application {
     }
 }
 
-/// Ignores the outcome of a random call.
 fn ignore<T>(_: T) {}
 
 /// The port of the connection's client; `None` if this is not a connection.

@@ -321,7 +321,6 @@ fn a_flood_of_credit_does_not_block_other_links() {
     );
 }
 
-/// CPU time of a process.
 fn cpu_time(pid: u32) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let (_, fields) = stat.rsplit_once(')').unwrap();

@@ -15,7 +15,6 @@ use self::sending::Sending;
 use crate::outgoing::{Flush, Pool};
 use crate::reason::reason;
 
-/// One connection.
 #[derive(Debug)]
 pub struct Connection {
     fd: OwnedFd,
@@ -29,7 +28,6 @@ pub struct Connection {
 /// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Life {
-    /// This end is connecting.
     Connecting,
     /// Established.
     Open,

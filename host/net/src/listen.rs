@@ -286,7 +286,6 @@ pub struct Listener {
     pub load_queries: Option<LoadQueries>,
     /// Whether the application has enabled the listener.
     pub is_enabled: bool,
-    /// Whether the socket listens.
     pub is_listening: bool,
     /// Time at which accepting or opening is tried again.
     pub retry: Option<Time>,

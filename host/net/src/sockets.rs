@@ -306,7 +306,6 @@ impl Sockets {
     }
 }
 
-/// Whether a connection is still being opened.
 pub(crate) fn is_connecting(table: &Table, conn: Conn) -> bool {
     table.get(conn).is_some_and(Connection::is_connecting)
 }

@@ -132,7 +132,6 @@ impl Driver {
         self.unsent.values().map(Vec::len).sum()
     }
 
-    /// Sends the batch.
     pub fn flush(&mut self) {
         while let Some(batch) = self.link.flush(self.now()) {
             if let Err(error) = self.stream.write_all(batch.as_slice()) {

@@ -48,7 +48,6 @@ pub fn connect_local(link: &mut Driver) -> Id {
     link.connect_from(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
 }
 
-/// The bytes of a command.
 pub fn command(arguments: &[&[u8]]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();
     for argument in arguments {

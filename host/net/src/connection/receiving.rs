@@ -9,7 +9,6 @@ use spillway_transport::LostReason;
 
 use crate::reason::reason;
 
-/// The receiving direction.
 #[derive(Debug, Default)]
 pub(super) struct Receiving {
     /// Bytes that may still be delivered.
@@ -39,10 +38,12 @@ struct Pending {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Read {
     /// `length` bytes were read; `end` is the stream offset after them.
-    Data { length: usize, end: u64 },
+    Data {
+        length: usize,
+        end: u64,
+    },
     /// The peer has finished.
     Finished,
-    /// The connection is lost.
     Lost(LostReason),
     /// Nothing to report at present.
     Nothing,
