@@ -21,7 +21,7 @@ use crate::table::{self, Entry};
 use crate::tag::Tag;
 use crate::wakes::Wakes;
 
-/// Maximum number of epoll sets tracked at the same time. Sets beyond it report real descriptors only.
+/// Maximum number of epoll sets tracked at the same time. Further sets report real descriptors only.
 const SETS_MAX: usize = 1024;
 
 /// Bytes that one call receives at most: more than a batch, so that one call receives several waiting batches.

@@ -1,8 +1,8 @@
 //! Release (PostMan §5.3): when the server's load has been low for a while, it sends helped sessions back to its own
 //! port, a few at a time. [`ReleaseSchedule`] decides; this module takes samples for it and sends its orders.
 //!
-//! Samples are taken while there are sessions, by the first thread that waits for events when one is due. Requests on
-//! the ordinary port use real descriptors and are not counted here.
+//! Samples are taken while there are sessions, by the first thread that waits for events when a sample is due. Requests
+//! on the ordinary port use real descriptors and are not counted here.
 
 use std::sync::Mutex;
 

@@ -55,8 +55,8 @@ pub struct Config {
     /// Maximum bytes of one read. One buffer of this size serves all connections of a context.
     pub read_bytes: usize,
     /// How long events of accepted connections may wait for the application's next deadline: if the deadline comes
-    /// sooner, they are handled in its turn, which saves wake-ups. Events of connections that this context opened do
-    /// not wait. Zero means that no events wait.
+    /// sooner, the events are handled in the deadline's turn, which saves wake-ups. Events of connections that this
+    /// context opened do not wait. Zero means that no events wait.
     pub input_patience: Duration,
     /// Maximum events handled in one turn.
     pub events_per_turn: usize,
