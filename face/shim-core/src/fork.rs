@@ -5,9 +5,9 @@
 //! the link port is claimed, a child closes its copies before `fork` returns in the child, and passes every call on to
 //! libc. If the fork comes before the claim, as in daemons, the child may claim the port.
 //!
-//! Two marks distinguish the processes. One is a page that the kernel wipes in children (`MADV_WIPEONFORK`); reading the
-//! page costs one load. Between `vfork` and `exec`, the child runs in the parent's memory, where the page is not wiped;
-//! the other mark, the process id, distinguishes such a child.
+//! Two marks distinguish the processes. One is a page that the kernel wipes in children (`MADV_WIPEONFORK`); to read
+//! the page costs one load. Between `vfork` and `exec`, the child runs in the parent's memory, where the page is not
+//! wiped; the other mark, the process id, distinguishes such a child.
 
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};

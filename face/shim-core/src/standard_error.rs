@@ -134,7 +134,7 @@ impl Identity {
 
 /// Writes all bytes or none. The pipe keeps the memory page of the bytes, so the page must not change afterwards.
 fn put_into_pipe(fd: c_int, bytes: &[u8]) -> Result<usize, Errno> {
-    debug_assert!(bytes.len() <= BYTES_MAX, "a write has at most BYTES_MAX bytes");
+    debug_assert!(bytes.len() <= BYTES_MAX, "a write should have at most BYTES_MAX bytes");
     const NO_FILE: c_int = -1;
     let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     let page = call!(libc::SYS_mmap, 0, BYTES_MAX, access, kind, NO_FILE, 0)?;

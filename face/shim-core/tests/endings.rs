@@ -109,7 +109,7 @@ fn program_that_exits_inside_malloc_before_it_listens_ends_with_a_warning() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("without waiting for clients"), "{output:?}");
 }
 
-/// The server ends before a closed session's linger time is over, so only a report at once reaches it.
+/// The program looks for the end right after it has closed the loop, and then exits.
 #[test]
 fn closing_the_link_ports_event_loop_ends_connections_of_other_loops_at_once() {
     let program = Program::compile("loop");

@@ -157,7 +157,11 @@ impl Application {
     fn check(&mut self, port: u16, bytes: &[u8], length: usize, is_peek: bool) {
         let Some(connection) = self.open.get_mut(&port) else { return };
         for (offset, byte) in (connection.bytes_read..).zip(bytes) {
-            assert_eq!(*byte, byte_at(port, offset), "client {port}: wrong byte at offset {offset}");
+            assert_eq!(
+                *byte,
+                byte_at(port, offset),
+                "client {port}: the byte at offset {offset} should arrive as it was sent"
+            );
         }
         if !is_peek {
             connection.bytes_read += length as u64;
@@ -404,15 +408,19 @@ fn random_frames_and_calls_keep_streams_correct_and_the_server_running() {
         application.step();
         accepted += application.open.len().saturating_sub(before);
         steps_done += 1;
-        assert!(began.elapsed() < PATIENCE * 3, "only {steps_done} steps are done in time");
+        assert!(
+            began.elapsed() < PATIENCE * 3,
+            "all {steps} steps should be done within {:?}, not only {steps_done}",
+            PATIENCE * 3
+        );
     }
     stop.store(true, Ordering::Relaxed);
     while drivers.iter().any(|driver| !driver.is_finished()) {
         application.step();
-        assert!(began.elapsed() < PATIENCE * 4, "the drivers do not end in time");
+        assert!(began.elapsed() < PATIENCE * 4, "the drivers should end within {:?}", PATIENCE * 4);
     }
     drivers.into_iter().for_each(|driver| driver.join().unwrap());
-    assert!(accepted > 20, "only {accepted} clients were accepted");
+    assert!(accepted > 20, "more than 20 clients should be accepted: {accepted}");
     for (fd, port) in application.virtuals() {
         application.close(fd, port);
     }
@@ -424,7 +432,11 @@ fn random_frames_and_calls_keep_streams_correct_and_the_server_running() {
         driver.ask(id, b"hello", b"hello")
     });
     while !client.is_finished() {
-        assert!(began.elapsed() < PATIENCE * 5, "the well-behaved client is not served in time");
+        assert!(
+            began.elapsed() < PATIENCE * 5,
+            "the well-behaved client should be served within {:?}",
+            PATIENCE * 5
+        );
         for (data, _) in inside.wait(16, 10) {
             if data == LISTENER {
                 while let Some(fd) = inside.accept() {

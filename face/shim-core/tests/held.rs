@@ -66,7 +66,11 @@ fn unread_bytes_that_arrive_at_once_stay_within_the_bound() {
     let (mut sessions, mut accepted) = (Vec::new(), Vec::new());
     let deadline = Instant::now() + PATIENCE;
     while accepted.len() < SESSIONS {
-        assert!(Instant::now() < deadline, "only {} clients are accepted in time", accepted.len());
+        assert!(
+            Instant::now() < deadline,
+            "all clients should be accepted within {PATIENCE:?}, not only {}",
+            accepted.len()
+        );
         // At most 32 at a time, so that none is refused.
         if sessions.len() < SESSIONS && sessions.len() - accepted.len() < 32 {
             sessions.push(open(inside));

@@ -248,11 +248,11 @@ fn unread_refusals_block_their_own_link_only() {
         let sent = flood_until_blocked(&mut misbehaving.stream, &batch, || {
             assert_eq!(kept.ask(id, b"get a\r\n", b"END\r\n"), b"END\r\n");
         });
-        assert!(sent < 64 << 20, "the server still reads after {sent} bytes");
+        assert!(sent < 64 << 20, "the server should stop reading before it has read {sent} bytes");
         offsets.push(sent % batch.len());
     }
     let grown = resident_kib(server.pid()).saturating_sub(before);
-    assert!(grown < 8 * 1024, "memory grew by {grown} KiB");
+    assert!(grown < 8 * 1024, "memory should grow by less than 8 MiB: {grown} KiB");
     // The server reads from the first helper again once that helper reads.
     let mut first = misbehaving.remove(0);
     first.stream.set_nonblocking(false).unwrap();
@@ -288,7 +288,11 @@ fn the_highest_id_costs_no_more_than_the_lowest() {
         })
         .collect();
     let grown = resident_kib(server.pid()).saturating_sub(before);
-    assert!(grown < 100 * 100, "memory grew by {grown} KiB for {} links", links.len());
+    assert!(
+        grown < 100 * 100,
+        "memory should grow by less than 100 KiB for each link: {grown} KiB for {} links",
+        links.len()
+    );
     assert_eq!(kept.ask(id, b"get a\r\n", b"END\r\n"), b"END\r\n");
 }
 

@@ -123,7 +123,7 @@ fn client_list_and_protected_mode_use_the_clients_addresses() {
         let own = format!("127.0.0.1:{} ", redis.server.plain.port())
             .replace("127.0.0.1", if client.starts_with('[') { "[::ffff:127.0.0.1]" } else { "127.0.0.1" });
         let line = format!(" addr={client} laddr={own}");
-        assert!(list.contains(&line), "{line} is not in {list}");
+        assert!(list.contains(&line), "the line {line} should be in {list}");
     }
     // Without a password redis serves local clients only, by the clients' own addresses.
     let foreign = link.connect_from("10.1.2.3:5000".parse().unwrap());

@@ -105,7 +105,7 @@ impl Connection {
 
     /// The attempt to connect has succeeded. Returns whether data or the end waits to be sent.
     pub fn established(&mut self) -> bool {
-        debug_assert!(self.is_connecting(), "a connection is established once");
+        debug_assert!(self.is_connecting(), "only a connecting connection should become established");
         self.life = Life::Open;
         self.sending.has_output()
     }
