@@ -182,10 +182,10 @@ fn another_context_serves_the_clients_of_a_closed_listener() {
             serving_context == answering_context || answering_context == 1,
             "context {serving_context} served a client whose query context {answering_context} answered"
         );
-        assert_ne!(serving_context, 1, "a closed context should not serve");
+        assert_ne!(serving_context, 1, "a context whose listener is closed should not serve");
         served_by_others += u32::from(answering_context == 1);
     }
-    assert!(served_by_others > 0, "a closed context should still answer queries");
+    assert!(served_by_others > 0, "a context whose listener is closed should still answer queries");
     running.stop();
 }
 

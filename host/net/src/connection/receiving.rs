@@ -38,12 +38,10 @@ struct Pending {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Read {
     /// `length` bytes were read; `end` is the stream offset after them.
-    Data {
-        length: usize,
-        end: u64,
-    },
+    Data { length: usize, end: u64 },
     /// The peer has finished.
     Finished,
+    /// The connection is lost, for this reason.
     Lost(LostReason),
     /// Nothing to report at present.
     Nothing,
