@@ -1,5 +1,5 @@
-//! `sendfile` and `splice` on virtual connections. The kernel has no virtual connections, so `sendfile` copies the bytes
-//! in this library, and `splice` fails.
+//! `sendfile` and `splice` on virtual connections. The kernel has no virtual connections, so `sendfile` copies the
+//! bytes in this library, and `splice` fails.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
