@@ -61,8 +61,8 @@ impl<A, T> Mailbox<A, T> {
         self.has_commands.load(Ordering::Acquire)
     }
 
-    /// Makes the descriptor unreadable until the next command. Call it whenever the descriptor was readable, also without
-    /// commands; not needed by a context that waits for edges.
+    /// Makes the descriptor unreadable until the next command. Call this whenever the descriptor was readable, even
+    /// without commands; not needed by a context that waits for edges.
     pub fn clear_wake(&self) {
         // Fails only if the counter is zero.
         let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
