@@ -65,8 +65,8 @@ fn main() {
         }
         let (without, with) = (plain(&bare, batch), plain(&server, batch));
         println!(
-            "batch {batch:4}: plain {without:6.3} us/GET without the shim, {with:6.3} with it; helped {helped:6.3} \
-             us/GET: {:.1}x",
+            "batch {batch:4}: plain {without:6.3} us/GET without the preload library, {with:6.3} with it; helped \
+             {helped:6.3} us/GET: {:.1}x",
             without.min(with) / helped
         );
     }

@@ -33,8 +33,8 @@ pub unsafe fn accept(fd: c_int, out: *mut sockaddr, length: *mut socklen_t, flag
     if !matches!(table::entry(fd), Entry::Listener(_)) || !fork::is_owner() {
         return pass();
     }
-    // A virtual connection is also accepted when it is a real connection's turn and none waits, because a blocking
-    // listener would block. A child between `vfork` and `exec`, whose descriptors differ, gets real connections only.
+    // Some accepts prefer a real connection. If none waits, they accept a virtual connection, because a blocking
+    // listener would block. A child between `vfork` and `exec` has descriptors of its own, so it gets real ones only.
     let may_be_virtual = listeners::has_queued() && fork::is_owner_process();
     if may_be_virtual && (listeners::prefers_virtual() || !is_readable(fd)) {
         // SAFETY: same as for `accept4`.

@@ -163,7 +163,7 @@ mod tests {
                 assert_eq!(
                     core::slice::from_raw_parts(before, 100),
                     [7; 100],
-                    "realloc leaves the old memory"
+                    "realloc should not change the old memory"
                 );
                 let shrunk = Allocator.realloc(grown, layout(200, 8), 50);
                 assert_eq!(core::slice::from_raw_parts(shrunk, 50), [7; 50]);
@@ -173,7 +173,7 @@ mod tests {
                 assert_eq!(
                     MAPPED_BYTES.load(Ordering::Relaxed),
                     mapped_bytes,
-                    "other threads allocate from the heap"
+                    "other threads should allocate from the heap"
                 );
                 // Above BYTES_MAX, memory comes from the heap.
                 let large = Allocator.alloc(layout(BYTES_MAX, 8));

@@ -117,7 +117,7 @@ impl Drop for Blocked {
         if let Some(slot) = self.slot {
             slot.end(&self.waits_for);
         }
-        // Blocked threads need a leader: wakes another thread, also if this one was woken to lead and has not led.
+        // Wakes another blocked thread to become the leader, also if this thread was woken for that and has not led.
         if (self.led_set.is_some() || self.slot.is_some())
             && port::library_set().is_some_and(|set| set.leader.load(Ordering::SeqCst) == 0)
         {

@@ -29,7 +29,7 @@ pub const SESSIONS_MAX: &CStr = c"SPILLWAY_SESSIONS_MAX";
 pub const SESSIONS_MEMORY: &CStr = c"SPILLWAY_SESSIONS_MEMORY";
 /// Milliseconds of low load after which helped sessions are sent back to the server's port; 0 for never.
 pub const RELEASE_AFTER: &CStr = c"SPILLWAY_RELEASE_AFTER_MS";
-/// `1`: end the server if it cannot serve helpers.
+/// `1`: end the server if it cannot accept links.
 pub const REQUIRE: &CStr = c"SPILLWAY_REQUIRE";
 /// `1`: refuse links that would not be encrypted.
 pub const REQUIRE_ENCRYPTION: &CStr = c"SPILLWAY_REQUIRE_ENCRYPTION";
@@ -49,7 +49,8 @@ pub const SESSIONS_MAX_DEFAULT: usize = 65_536;
 
 /// Default of [`SESSIONS_MEMORY`], in bytes.
 pub const SESSIONS_MEMORY_DEFAULT: usize = 256 << 20;
-/// Minimum of [`SESSIONS_MEMORY`]: 16 tables share it, and with less they would end sessions within their own bound.
+/// Minimum of [`SESSIONS_MEMORY`]. 16 tables share the memory; with less, a table would end sessions that are within
+/// the bounds of a single session.
 pub const SESSIONS_MEMORY_MIN: usize = 16 << 20;
 
 /// Default of [`RELEASE_AFTER`], in milliseconds.
@@ -74,7 +75,7 @@ pub struct Config {
     pub sessions_memory: usize,
     /// How long the load must be low before helped sessions are sent back; zero for never.
     pub release_after: Duration,
-    /// Whether to end the server if it cannot serve helpers.
+    /// Whether to end the server if it cannot accept links.
     pub require: bool,
     /// Whether links are encrypted.
     pub encryption: Encryption,
@@ -91,7 +92,7 @@ pub struct Config {
 pub struct ConfigError {
     /// What is wrong and what to do.
     pub what: String,
-    /// Whether to end the server if it cannot serve helpers.
+    /// Whether to end the server if it cannot accept links.
     pub require: bool,
 }
 
@@ -141,11 +142,11 @@ fn read(link: &str, require: bool) -> Result<Config, String> {
     };
     let port = match variable(PORT).filter(|text| !text.is_empty()) {
         None => None,
-        Some(text) => Some(text.parse().map_err(|_| format!("SPILLWAY_PORT={text} is no port number"))?),
+        Some(text) => Some(text.parse().map_err(|_| format!("SPILLWAY_PORT={text} is not a port number"))?),
     };
     let sessions_max = match variable(SESSIONS_MAX).filter(|text| !text.is_empty()) {
         None => SESSIONS_MAX_DEFAULT,
-        Some(text) => text.parse().map_err(|_| format!("SPILLWAY_SESSIONS_MAX={text} is no number"))?,
+        Some(text) => text.parse().map_err(|_| format!("SPILLWAY_SESSIONS_MAX={text} is not a number"))?,
     };
     let sessions_memory = match variable(SESSIONS_MEMORY).filter(|text| !text.is_empty()) {
         None => SESSIONS_MEMORY_DEFAULT,
@@ -156,7 +157,9 @@ fn read(link: &str, require: bool) -> Result<Config, String> {
     };
     let release_after = match variable(RELEASE_AFTER).filter(|text| !text.is_empty()) {
         None => RELEASE_AFTER_DEFAULT_MS,
-        Some(text) => text.parse().map_err(|_| format!("SPILLWAY_RELEASE_AFTER_MS={text} is no number"))?,
+        Some(text) => text
+            .parse()
+            .map_err(|_| format!("SPILLWAY_RELEASE_AFTER_MS={text} is not a number of milliseconds"))?,
     };
     let release_after = Duration::from_millis(release_after.into());
     let encryption = match variable(REQUIRE_ENCRYPTION).as_deref() {

@@ -34,7 +34,7 @@ const CHUNKS: usize = 4096;
 /// An empty receive buffer keeps at most this capacity, so that idle connections cost little.
 const IDLE_BUFFER_BYTES: usize = 4 * 1024;
 
-/// Consumed bytes are reported to the link in portions of this size, because that takes the link's lock.
+/// Consumed bytes are reported to the link in portions of this size, because each report takes the link's lock.
 pub(crate) const REPORT_BYTES: u32 = 16 * 1024;
 
 static CONNECTIONS: [AtomicPtr<[Connection; CHUNK]>; CHUNKS] = [const { AtomicPtr::new(null_mut()) }; CHUNKS];
@@ -54,7 +54,8 @@ struct Pool {
 pub(crate) struct Connection {
     pub(crate) readiness: Readiness,
     pub(crate) index: u32,
-    /// The connection's link, and its id on that link. Both are constant until the application closes the connection.
+    /// The connection's link, and its id on that link; for a session, its shard and slot. Both are constant until the
+    /// application closes the connection.
     pub(crate) link: AtomicU32,
     pub(crate) id: AtomicU32,
     /// The threads that are blocked on this connection, as the module `waiters` encodes them.
@@ -408,7 +409,11 @@ mod tests {
         assert!(connection.deliver(b"abcdef"));
         assert_eq!(connection.readiness.own_state() & IN, IN);
         assert_eq!(read(connection, 4).unwrap(), b"abcd");
-        assert_eq!(connection.readiness.own_state() & IN, IN, "two bytes are left");
+        assert_eq!(
+            connection.readiness.own_state() & IN,
+            IN,
+            "the connection should be readable: two bytes are left"
+        );
         assert_eq!(read(connection, 4).unwrap(), b"ef");
         assert_eq!(connection.readiness.own_state() & IN, 0);
         connection.note_client_finished();

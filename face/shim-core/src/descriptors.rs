@@ -63,7 +63,7 @@ fn release(fd: c_int) -> Result<(), Errno> {
             inner.descriptor_count = inner.descriptor_count.saturating_sub(1);
             let (is_last, abort) = (inner.descriptor_count == 0, inner.abort);
             drop(inner);
-            waiters::wake(connection, &mut wakes); // their calls on the closed descriptor end
+            waiters::wake(connection, &mut wakes); // ends other threads' calls on the descriptor
             if is_last {
                 readiness::leave_all_sets(connection);
                 links::close(connection, abort, &mut wakes);

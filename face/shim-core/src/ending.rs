@@ -1,9 +1,10 @@
 //! The process ends in order: helped connections are closed at once, as the kernel closes direct ones.
 //!
-//! Otherwise a session whose link ends would wait for its server to come back. The links send the application's last
-//! bytes first, then the end of each connection, as far as their sockets accept it, and wait for no peer. Other threads
-//! may still hold locks, and so may the calling thread if the application ends inside a signal handler. So locks are
-//! tried for a short time only, a link whose lock is held ends with the process, and the heap is not used from here on.
+//! If a link was only cut, the clients of its sessions would wait for the server to come back. Each link sends the
+//! application's last bytes first, then the end of each connection, as far as its socket accepts them without waiting.
+//! Other threads may still hold locks, and so may the calling thread if the application ends inside a signal handler.
+//! So locks are tried for a short time only, a link whose lock is held ends with the process, and the heap is not used
+//! any more.
 
 use crate::lock_deadline::LockDeadline;
 use crate::{allocator, fork, links, port};

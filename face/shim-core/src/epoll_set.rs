@@ -21,7 +21,7 @@ use crate::table::{self, Entry};
 use crate::tag::Tag;
 use crate::wakes::Wakes;
 
-/// Maximum number of epoll sets tracked at the same time. Sets beyond it report real descriptors only.
+/// Maximum number of epoll sets tracked at the same time. Further sets report real descriptors only.
 const SETS_MAX: usize = 1024;
 
 /// Bytes that one call receives at most: more than a batch, so that one call receives several waiting batches.
@@ -371,7 +371,8 @@ pub(crate) fn descriptor_added(set: &Set, fd: c_int) {
     }
 }
 
-/// Records that a descriptor of the set is closed. Returns whether it was the last; if not, `set.fd` is another.
+/// Records that a descriptor of the set is closed. Returns whether it was the last; if not, another one becomes
+/// `set.fd`.
 pub(crate) fn descriptor_closed(set: &Set, fd: c_int) -> bool {
     if set.descriptor_count.fetch_sub(1, Ordering::AcqRel) <= 1 {
         return true;

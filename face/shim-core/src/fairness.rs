@@ -46,8 +46,8 @@ impl Turns {
         }
     }
 
-    /// Measures the application's time for each event. Call at the start of a wait, when it has handled the last
-    /// events.
+    /// Measures the application's time for each event. Call at the start of a wait, when the application has handled
+    /// the events of the last call.
     pub(crate) fn measure_application(&self, now: Time) {
         let returned = self.returned.load(Ordering::Relaxed);
         if returned > 0 {
@@ -111,7 +111,10 @@ mod tests {
                 turns.record_returned(events, micros(now));
                 (now, waited, calls) = (now + events as u64 * event_us, waited + events as u64, calls + 1);
                 let bound = DIRECT_WAIT.as_micros() as u64 + EVENTS_PER_CALL_MIN as u64 * event_us;
-                assert!(now < 1000 * event_us || waited * event_us <= bound, "{waited} of {event_us} us");
+                assert!(
+                    now < 1000 * event_us || waited * event_us <= bound,
+                    "{waited} events of {event_us} us each should take at most {bound} us"
+                );
                 assert!(calls <= CALLS_PER_POLL);
             }
         }

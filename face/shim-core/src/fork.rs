@@ -3,11 +3,11 @@
 //! A forked child must never send frames on its parent's links, and its copies of the parent's sockets must not keep
 //! the links alive: when the parent ends a link, or dies, the peer must notice, although the child still runs. So once
 //! the link port is claimed, a child closes its copies before `fork` returns in the child, and passes every call on to
-//! libc. After a fork before that, as daemons do, the child may claim the port.
+//! libc. If the fork comes before the claim, as in daemons, the child may claim the port.
 //!
-//! Two marks distinguish the processes. One is a page that the kernel wipes in children (`MADV_WIPEONFORK`): one load
-//! reads it. Between `vfork` and `exec`, the child runs in the parent's memory, where the page is not wiped: then the
-//! process id is the other mark.
+//! Two marks distinguish the processes. One is a page that the kernel wipes in children (`MADV_WIPEONFORK`); to read
+//! the page costs one load. Between `vfork` and `exec`, the child runs in the parent's memory, where the page is not
+//! wiped; the other mark, the process id, distinguishes such a child.
 
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};

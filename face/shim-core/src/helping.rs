@@ -18,7 +18,7 @@ use crate::{links, lock, log, port, sys};
 /// complete, so that the status page shows the last change.
 static DEADLINE: Mutex<Option<Time>> = Mutex::new(None);
 
-/// Whether links are left to end.
+/// Whether helping is off while links are still open.
 static DRAINING: AtomicBool = AtomicBool::new(false);
 
 /// Whether helping is off, so that no links are accepted.
@@ -26,7 +26,7 @@ pub(crate) fn is_off() -> bool {
     lock(&DEADLINE).is_some()
 }
 
-/// Whether links are left to end, so that waits must be short.
+/// Whether helping is off while links are still open, so that waits must be short.
 #[inline]
 pub(crate) fn is_draining() -> bool {
     DRAINING.load(Ordering::Relaxed)

@@ -1,4 +1,5 @@
-//! `sendfile` and `splice`: the kernel, which would copy the bytes, has no virtual connections.
+//! `sendfile` and `splice` on virtual connections. The kernel has no virtual connections, so `sendfile` copies the
+//! bytes in this library, and `splice` fails.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,8 +11,8 @@ use crate::{connections, data, log, real};
 /// Bytes of a file that one read takes at most.
 const PORTION_BYTES: usize = 64 * 1024;
 
-/// `sendfile`. To a virtual connection: reads the file and sends the bytes. From one it fails with EINVAL, as from
-/// any socket.
+/// `sendfile`. To a virtual connection: reads the file and sends the bytes. From a virtual connection it fails with
+/// EINVAL, as from any socket.
 ///
 /// # Safety
 /// Same as for the C function.
@@ -80,7 +81,7 @@ pub unsafe fn splice(
     }
     static LOGGED: AtomicBool = AtomicBool::new(false);
     if !LOGGED.swap(true, Ordering::Relaxed) {
-        log::line(format_args!("splice is not served on helped connections: it fails with EINVAL"));
+        log::line(format_args!("splice is not supported on helped connections: it fails with EINVAL"));
     }
     sys::set_errno(libc::EINVAL);
     -1

@@ -92,7 +92,8 @@ pub fn start() {
     }
 }
 
-/// Whether the link port is still closed: it opens when the application first waits for the listener to be helped.
+/// Whether the link port is still closed: it opens when the application first waits on the listening socket of its
+/// ordinary port.
 #[inline]
 pub fn is_listener_awaited() -> bool {
     prepared::is_link_port_pending()

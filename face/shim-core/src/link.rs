@@ -1,4 +1,4 @@
-//! One link: receiving, sending, and its end. All with the link's lock held.
+//! One link: receiving, sending, and its end. All functions are called with the link's lock held.
 
 mod carried;
 mod ending;
@@ -389,7 +389,11 @@ impl Inner {
                         self.raised.push(connection.index);
                     } else if let Some(endpoint) = &mut self.endpoint {
                         let outcome = endpoint.consumed(id, bytes.len());
-                        debug_assert_eq!(outcome, Ok(()), "consumed bytes were received just now");
+                        debug_assert_eq!(
+                            outcome,
+                            Ok(()),
+                            "bytes that were just received should be consumable"
+                        );
                     }
                 }
             }
@@ -547,7 +551,8 @@ impl Inner {
                 log::line(format_args!("link of {peer} lost, with {count} connections{sessions}: {lost}"));
             }
         }
-        // Needed because a forked child may hold the same socket: closing the descriptor here would not remove it.
+        // Needed because a forked child may hold the same socket: closing the descriptor here would not
+        // remove the socket from the epoll set.
         self.control(libc::EPOLL_CTL_DEL);
         table::record(self.fd, Entry::Real);
         sys::end_socket(self.fd);

@@ -35,7 +35,7 @@ static LINKS: [AtomicPtr<Link>; LINKS_MAX] = [const { AtomicPtr::new(null_mut())
 /// Serial number of the next link.
 static SERIAL: AtomicU64 = AtomicU64::new(0);
 
-/// One link. When the link ends, its slot is reused for another link, and never freed.
+/// One link, or a vacant slot for another link. Slots are never freed.
 pub(crate) struct Link {
     index: u32,
     inner: Mutex<Inner>,
@@ -256,7 +256,7 @@ pub(crate) fn consumed(connection: &Connection, bytes: usize, wakes: &mut Wakes)
     }
     with(connection, wakes, |endpoint, id| {
         let outcome = endpoint.consumed(id, bytes);
-        debug_assert_eq!(outcome, Ok(()), "the application reads received bytes only");
+        debug_assert_eq!(outcome, Ok(()), "the application should read only received bytes");
     });
 }
 
@@ -323,7 +323,7 @@ pub(crate) fn adopt(connection: &Connection, set: &Set) {
     }
 }
 
-// For sessions; called with no lock held.
+// Calls from sessions, with no lock held.
 
 /// Calls `act` on a session's carrier, if it still carries this session.
 fn on_carrier(
@@ -392,7 +392,7 @@ pub(crate) fn leave_set(set: &Set, port_set: Option<&Set>, wakes: &mut Wakes) {
     }
 }
 
-/// Asks the peers of all links to move their connections away. Returns the number of links.
+/// Sends *drain* on all established links, so that the peers move their connections. Returns the number of links.
 pub(crate) fn drain(within_ms: u32, wakes: &mut Wakes) -> usize {
     let mut count = 0;
     for link in all() {
@@ -406,7 +406,7 @@ pub(crate) fn drain(within_ms: u32, wakes: &mut Wakes) -> usize {
     count
 }
 
-/// Ends links without connections, or all links. Returns the number of links left.
+/// Ends links without connections; with `also_in_use`, all links. Returns the number of links left.
 pub(crate) fn end_drained(also_in_use: bool, wakes: &mut Wakes) -> usize {
     let mut left = 0;
     for link in all() {

@@ -38,7 +38,7 @@ struct State {
     listeners: Vec<Listener>,
     /// Indexes of queued connections: one queue for clients with IPv4 addresses, one for IPv6.
     queues: [VecDeque<u32>; 2],
-    /// The port for helped clients. Its listeners take turns to serve them, as with SO_REUSEPORT.
+    /// The port for helped clients. Its listeners receive the clients in turn, as with SO_REUSEPORT.
     served: Option<u16>,
     /// Where the search for the next listener begins.
     next: usize,
@@ -79,7 +79,8 @@ pub(crate) fn polled(fd: c_int) -> Option<&'static Connection> {
     if is_new { record(fd) } else { stand_in_of(fd) }
 }
 
-/// Records a listening TCP socket of the application. Returns its stand-in; `None` for others and in children.
+/// Records a listening TCP socket of the application. Returns its stand-in; `None` for another descriptor, and in a
+/// child process.
 pub(crate) fn record(fd: c_int) -> Option<&'static Connection> {
     if let Some(stand_in) = stand_in_of(fd) {
         return Some(stand_in);

@@ -44,7 +44,7 @@ mod tests {
         assert_eq!(
             lock_deadline.lock(&free).as_deref(),
             Some(&7),
-            "a free lock is acquired after the deadline, too"
+            "a free lock should be acquired even after the deadline"
         );
     }
 }

@@ -201,7 +201,7 @@ mod tests {
         after_incomplete.line(LINE_BYTES_MAX, format_args!("{}", "x".repeat(1000)));
         assert!(
             after_incomplete.as_bytes().starts_with(b"\nspillway: 1844"),
-            "a line end terminates the incomplete line"
+            "a line end should terminate the incomplete line"
         );
         assert_eq!(after_incomplete.as_bytes().last(), Some(&b'\n'));
         const { assert!(WRITE_BYTES_MAX <= standard_error::BYTES_MAX) };

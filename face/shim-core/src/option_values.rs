@@ -2,7 +2,7 @@
 
 use libc::c_int;
 
-/// Maximum number of options kept for one connection. Further options are checked and not kept.
+/// Maximum number of options kept for one connection. Further options are checked but not kept.
 const OPTIONS_MAX: usize = 32;
 
 /// Maximum length of a kept value, in bytes.
@@ -11,7 +11,7 @@ pub(crate) const VALUE_BYTES_MAX: usize = 64;
 #[derive(Default)]
 pub(crate) struct Options {
     kept: Vec<Kept>,
-    /// The listener that accepted the connection, which inherits the listener's options.
+    /// The listener that accepted the connection. The connection inherits the listener's options.
     listener: Option<c_int>,
     /// `SO_RCVTIMEO` and `SO_SNDTIMEO` in milliseconds; 0 for no timeout.
     pub(crate) receive_timeout_ms: u64,
@@ -68,6 +68,10 @@ mod tests {
         assert_eq!(options.kept(1, 3), Some(&b"x"[..]));
         assert_eq!(options.kept(2, 3), None);
         options.keep(1, 4, &[0; VALUE_BYTES_MAX + 1]);
-        assert_eq!(options.kept(1, 4), Some(&4i32.to_ne_bytes()[..]), "a value above the limit is not kept");
+        assert_eq!(
+            options.kept(1, 4),
+            Some(&4i32.to_ne_bytes()[..]),
+            "a value above the limit should not be kept"
+        );
     }
 }

@@ -1,7 +1,8 @@
 //! Socket options of virtual connections.
 //!
-//! Their descriptors share one socket, so options are kept for each connection. An option is first set on a private
-//! trial socket, to check it and to read back its value: the kernel doubles buffer sizes, for instance.
+//! The descriptors of virtual connections share one socket, so options are kept for each connection. An option is first
+//! set on a private trial socket, to check the option and to read back its value: the kernel doubles buffer sizes, for
+//! instance.
 
 use core::mem::size_of;
 use core::sync::atomic::Ordering;

@@ -92,7 +92,7 @@ pub(crate) fn poll_mixed(
     if has_several {
         threads::set_runs_event_loop();
     }
-    // The kernel skips negative numbers, by which virtual connections are replaced in its copy.
+    // In the kernel's copy, virtual connections have a negative number: the kernel skips these entries.
     let for_kernel = |(descriptor, connection): (&pollfd, &Option<&Connection>)| match (
         connection,
         table::entry(descriptor.fd),

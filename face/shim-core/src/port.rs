@@ -107,8 +107,8 @@ fn claim_and_open<'a>(config: &Config, port: u16, set: impl FnOnce() -> Result<&
     }
 }
 
-/// Called when the process ends: if `spillway run` started the process and it never waited for clients, logs that no
-/// helper was served. A program with children is left out, because one of them may be the server.
+/// Called when the process ends: if `spillway run` started the process and the process never waited for clients, logs
+/// that no helper was served. A program with children is left out, because one of them may be the server.
 pub(crate) fn report_unserved() {
     let Some(config) = prepared::config().filter(|_| prepared::is_link_port_pending()) else { return };
     let is_started = config.started == Some(sys::process_id());

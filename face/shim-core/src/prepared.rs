@@ -31,13 +31,13 @@ pub(crate) fn is_link_port_pending() -> bool {
     LINK_PORT_PENDING.load(Ordering::Relaxed)
 }
 
-/// The link port could not be opened: the next listener that the application polls tries again. A port that was open and
-/// closed with its epoll set is not opened again.
+/// The link port could not be opened: it is tried again when the application next polls a listener. A port that was
+/// open, and was closed with its epoll set, is not opened again.
 pub(crate) fn set_link_port_pending() {
     LINK_PORT_PENDING.store(true, Ordering::Release);
 }
 
-/// The link port is open, or could not be opened: listeners that the application polls open it no more.
+/// The link port is open, or could not be opened: polling a listener no longer opens it.
 pub(crate) fn set_link_port_settled() {
     LINK_PORT_PENDING.store(false, Ordering::Release);
 }

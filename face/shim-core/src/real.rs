@@ -28,7 +28,7 @@ macro_rules! real_functions {
             pub unsafe fn $name($($argument: $kind),*) -> $result {
                 let mut address = ADDRESSES.$name.load(Ordering::Relaxed);
                 if address == 0 {
-                    // A constructor of another library has called before this library was started.
+                    // A constructor of another library has called this function before this library was started.
                     address = resolve(&ADDRESSES.$name, name(concat!(stringify!($name), "\0")));
                 }
                 if address == 0 {

@@ -1,8 +1,8 @@
 //! Release (PostMan §5.3): when the server's load has been low for a while, it sends helped sessions back to its own
 //! port, a few at a time. [`ReleaseSchedule`] decides; this module takes samples for it and sends its orders.
 //!
-//! Samples are taken while there are sessions, by the first thread that waits for events when one is due. Requests on
-//! the ordinary port use real descriptors and are not counted here.
+//! Samples are taken while there are sessions, by the first thread that waits for events when a sample is due. Requests
+//! on the ordinary port use real descriptors and are not counted here.
 
 use std::sync::Mutex;
 
@@ -21,7 +21,7 @@ struct Releaser {
     traffic_before: links::Traffic,
 }
 
-/// Takes a sample if one is due, and asks sessions to return. Call with no lock held.
+/// Takes a sample if one is due, and orders sessions to return. Call with no lock held.
 pub(crate) fn run(now: Time, wakes: &mut Wakes) {
     let mut guard = lock(&RELEASER);
     let releaser = guard.get_or_insert_with(|| Releaser {

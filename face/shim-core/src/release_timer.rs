@@ -21,7 +21,6 @@ pub(crate) fn session_began() {
     }
 }
 
-/// Schedules the next sample.
 pub(crate) fn schedule(at: Time) {
     NEXT.store(at.as_nanos(), Ordering::Relaxed);
 }
@@ -31,7 +30,6 @@ pub(crate) fn cancel() {
     NEXT.store(u64::MAX, Ordering::Relaxed);
 }
 
-/// Whether a sample is due.
 #[inline]
 pub(crate) fn is_due(now: Time) -> bool {
     NEXT.load(Ordering::Relaxed) <= now.as_nanos()

@@ -9,7 +9,7 @@ use spillway_transport::Time;
 
 use crate::{lock, sys};
 
-/// Sessions move at random times within this, so that they do not all reach the server at once.
+/// Sessions move at random moments within this time, so that they do not all reach the server at once.
 const MOVE_SPREAD: Duration = Duration::from_secs(1);
 
 static CURRENT: Mutex<Option<CurrentOverride>> = Mutex::new(None);

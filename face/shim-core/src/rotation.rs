@@ -38,7 +38,7 @@ impl Keys {
     /// read it any more, the previous keys stay valid, which is logged once.
     pub(crate) fn server(&self) -> Arc<ServerConfig> {
         let mut state = lock(&self.state);
-        // The application's call must not return an errno of this one.
+        // The file system calls below must not change the errno that the application sees.
         let before = sys::errno();
         let stamps = stamps(&self.files);
         if stamps != state.stamps {
@@ -100,7 +100,7 @@ mod tests {
         write(&new.to_text());
         assert!(accepts(&new) && !accepts(&old));
         write("no key");
-        assert!(accepts(&new), "the previous key is still accepted");
+        assert!(accepts(&new), "the previous key should still be accepted");
         fs::remove_file(&path).unwrap();
         assert!(accepts(&new));
     }

@@ -30,7 +30,7 @@ pub(crate) use moves::{Order, ask_to_return, carried_by, misplaced_sessions};
 /// Session ids are random, so the shards fill evenly.
 const SHARDS: usize = 16;
 
-/// Value of `Connection::link` for a connection of a session, with the shard added; `Connection::id` is the slot.
+/// `Connection::link` of a session's connection is this value plus the shard's index; `Connection::id` is the slot.
 const BY_SESSION: u32 = 1 << 31;
 
 static TABLES: [Mutex<Option<Shard>>; SHARDS] = [const { Mutex::new(None) }; SHARDS];

@@ -103,7 +103,7 @@ pub(crate) mod tests {
         assert_eq!(
             in_child(|| write().err().unwrap_or(PASSED)),
             Err(libc::SIGPIPE),
-            "a plain write raises SIGPIPE"
+            "a plain write should raise SIGPIPE"
         );
         let outcome = in_child(|| {
             if without_signal(write) != Err(libc::EPIPE) {
@@ -117,7 +117,7 @@ pub(crate) mod tests {
             unsafe { libc::raise(libc::SIGPIPE) };
             3
         });
-        assert_eq!(outcome, Err(libc::SIGPIPE), "the application's own SIGPIPE is still delivered");
+        assert_eq!(outcome, Err(libc::SIGPIPE), "the application's own SIGPIPE should still be delivered");
     }
 
     #[test]
@@ -154,7 +154,7 @@ pub(crate) mod tests {
             }
             if write() == Err(libc::EFBIG) && pending() & FILE_TOO_LARGE == 0 { PASSED } else { 2 }
         };
-        assert_eq!(in_child(|| limited(&write)), Err(libc::SIGXFSZ), "a plain write raises SIGXFSZ");
+        assert_eq!(in_child(|| limited(&write)), Err(libc::SIGXFSZ), "a plain write should raise SIGXFSZ");
         assert_eq!(in_child(|| limited(&|| without_signal(write))), Ok(PASSED));
     }
 }

@@ -134,7 +134,7 @@ impl Identity {
 
 /// Writes all bytes or none. The pipe keeps the memory page of the bytes, so the page must not change afterwards.
 fn put_into_pipe(fd: c_int, bytes: &[u8]) -> Result<usize, Errno> {
-    debug_assert!(bytes.len() <= BYTES_MAX, "a write has at most BYTES_MAX bytes");
+    debug_assert!(bytes.len() <= BYTES_MAX, "a write should have at most BYTES_MAX bytes");
     const NO_FILE: c_int = -1;
     let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     let page = call!(libc::SYS_mmap, 0, BYTES_MAX, access, kind, NO_FILE, 0)?;
@@ -238,8 +238,9 @@ mod tests {
             done.send(outcome).unwrap();
             drop(target);
         });
-        let outcome =
-            outcome.recv_timeout(Duration::from_secs(30)).expect("writes to a full file return within 30 s");
+        let outcome = outcome
+            .recv_timeout(Duration::from_secs(30))
+            .expect("a write to a full file should return within 30 s");
         assert_eq!(outcome, Some(Err(libc::EAGAIN)));
     }
 
@@ -259,7 +260,9 @@ mod tests {
             done.send(read).unwrap();
         });
         assert_eq!(
-            outcome.recv_timeout(Duration::from_secs(30)).expect("writes to a full file return within 30 s"),
+            outcome
+                .recv_timeout(Duration::from_secs(30))
+                .expect("a write to a full file should return within 30 s"),
             LINE
         );
     }
@@ -286,7 +289,7 @@ mod tests {
         let fd = target.blocking.as_raw_fd();
         let file = identity(fd).unwrap();
         let outcome = in_child(|| (file.write(fd, c"", LINE) != Err(libc::EPIPE)).into());
-        assert_eq!(outcome, Ok(0), "the child survives and the write fails with EPIPE");
+        assert_eq!(outcome, Ok(0), "the child should survive, and the write should fail with EPIPE");
     }
 
     #[test]
@@ -296,6 +299,10 @@ mod tests {
         let path = CString::new(format!("/proc/self/fd/{}", other.blocking.as_raw_fd())).unwrap();
         assert_eq!(file.write(terminal.blocking.as_raw_fd(), &path, LINE), Err(libc::EBADF));
         let master = terminal.reader.as_raw_fd();
-        assert_eq!(identity(master).unwrap().kind, Kind::Other, "the terminal master is not written");
+        assert_eq!(
+            identity(master).unwrap().kind,
+            Kind::Other,
+            "nothing should be written to a terminal master"
+        );
     }
 }

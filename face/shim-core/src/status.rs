@@ -3,7 +3,7 @@
 //! The page is created before the link port opens, and removed when the process ends. Counters are updated after each
 //! batch with relaxed stores; the traffic of each virtual connection is written when a reader requests it. Only the
 //! server's own user may read or write the file (mode 0600), so a process that can write to the file may also make
-//! requests, such as [`crate::helping`].
+//! requests: see [`Request`].
 //!
 //! If no directory can hold the file, the server runs without a page.
 
@@ -51,7 +51,7 @@ pub(crate) fn is_claimed(config: &Config) -> bool {
 /// Creates the page. Each launch has one, so that children and workers of a server do not take its link port.
 pub(crate) fn claim(config: &Config, helped: u16) -> Result<(), Another> {
     if page().is_some() {
-        return Ok(()); // created when the link port was first opened, in an epoll set that was closed since
+        return Ok(()); // created at an earlier attempt to open the link port, whose epoll set was closed since
     }
     // A killed server leaves its page behind: the search removes such pages, where this user may.
     drop(reader::find_in(&config.status_directories));

@@ -93,7 +93,6 @@ pub(crate) fn write(fd: c_int, bytes: &[u8]) -> Result<usize, Errno> {
     call!(libc::SYS_write, fd, bytes.as_ptr(), bytes.len())
 }
 
-/// Fills `bytes` with random bytes.
 pub(crate) fn random(bytes: &mut [u8]) -> Result<(), Errno> {
     let mut filled = 0;
     while filled < bytes.len() {
@@ -113,13 +112,11 @@ pub(crate) fn stream_socket(family: c_int) -> Result<c_int, Errno> {
     call!(libc::SYS_socket, family, kind, 0).map(|fd| fd as c_int)
 }
 
-/// Sets an integer option.
 pub(crate) fn set_option(fd: c_int, level: c_int, name: c_int, value: c_int) -> Result<(), Errno> {
     let size = size_of::<c_int>();
     call!(libc::SYS_setsockopt, fd, level, name, &raw const value, size).map(drop)
 }
 
-/// Reads an integer option.
 pub(crate) fn option(fd: c_int, level: c_int, name: c_int) -> Result<c_int, Errno> {
     let (mut value, mut size): (c_int, libc::socklen_t) = (0, size_of::<c_int>() as libc::socklen_t);
     call!(libc::SYS_getsockopt, fd, level, name, &raw mut value, &raw mut size)?;
@@ -159,7 +156,7 @@ pub(crate) fn descriptor_limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the limit has room for the result.
     let outcome = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    debug_assert_eq!(outcome, 0, "the resource and the pointer are valid");
+    debug_assert_eq!(outcome, 0, "getrlimit should succeed: the resource and the pointer are valid");
     limit.rlim_cur
 }
 
@@ -191,7 +188,8 @@ pub(crate) fn epoll_ctl(
     call!(libc::SYS_epoll_ctl, set, operation, fd, &raw const event).map(drop)
 }
 
-/// Waits for one of the descriptors for at most `timeout` (`None`: for ever), with this signal mask unless it is null.
+/// Waits for one of the descriptors for at most `timeout` (`None`: without limit). `mask` is the signal mask meanwhile,
+/// unless it is null.
 pub(crate) fn poll(
     descriptors: &mut [libc::pollfd],
     timeout: Option<Duration>,

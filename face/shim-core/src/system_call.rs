@@ -32,7 +32,7 @@ fn refuse_rings() -> c_long {
     static LOGGED: AtomicBool = AtomicBool::new(false);
     if !LOGGED.swap(true, Ordering::Relaxed) {
         log::line(format_args!(
-            "io_uring cannot be helped: io_uring_setup fails with ENOSYS, so that the server uses epoll"
+            "io_uring is not supported: io_uring_setup fails with ENOSYS, so that the server uses epoll"
         ));
     }
     sys::set_errno(libc::ENOSYS);

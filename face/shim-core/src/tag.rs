@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tags_survive_a_round_trip_and_other_data_is_no_tag() {
+    fn tags_survive_a_round_trip_and_other_data_has_no_tag() {
         for tag in [Tag::Wake, Tag::Port, Tag::Control, Tag::Link(0), Tag::Link(4095)] {
             assert_eq!(Tag::of(tag.value()), Some(tag));
         }

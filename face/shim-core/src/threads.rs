@@ -22,7 +22,6 @@ thread_local! {
     };
 }
 
-/// Records that the calling thread runs an event loop.
 pub(crate) fn set_runs_event_loop() {
     STATE.with(|state| state.runs_event_loop.set(true));
 }

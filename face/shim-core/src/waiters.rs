@@ -23,7 +23,7 @@ struct Registry {
     free: Vec<u32>,
 }
 
-/// Wakes one thread.
+/// The event counter that wakes one blocked thread.
 pub(crate) struct Slot {
     index: u32,
     fd: AtomicI32,

@@ -50,7 +50,7 @@ fn a_link_that_a_set_could_not_adopt_is_adopted_by_the_next_set() {
     });
     let deadline = Instant::now() + PATIENCE;
     let connection = loop {
-        assert!(Instant::now() < deadline, "no connection within {PATIENCE:?}");
+        assert!(Instant::now() < deadline, "a connection should arrive within {PATIENCE:?}");
         if inside.wait(8, 100).iter().any(|(data, _)| *data == LISTENER)
             && let Some(fd) = inside.accept()
         {
@@ -69,7 +69,11 @@ fn a_link_that_a_set_could_not_adopt_is_adopted_by_the_next_set() {
     let set = create_set();
     assert_eq!(control(set, libc::EPOLL_CTL_ADD, connection), 0);
     sender.send(()).unwrap();
-    assert_eq!(next_event(set), Some(CONNECTION), "the application waits in this set only");
+    assert_eq!(
+        next_event(set),
+        Some(CONNECTION),
+        "the set in which the application waits should report the event"
+    );
     drop(sender);
     client.join().unwrap();
 }

@@ -63,13 +63,20 @@ fn child_closes_its_copies_of_links_page_and_port() {
     // Waits, because the child may begin to run after `fork` has returned in the parent.
     let deadline = Instant::now() + PATIENCE;
     while Saving::files_of(saving.child).iter().any(|name| is_of_page(&name)) {
-        assert!(Instant::now() < deadline, "{:?}", Saving::files_of(saving.child));
+        assert!(
+            Instant::now() < deadline,
+            "the child should close the status page: {:?}",
+            Saving::files_of(saving.child)
+        );
         std::thread::sleep(Duration::from_millis(5));
     }
     // The child lacks two sockets: the link port and the link. The unconnected sockets for helped clients stay.
     let sockets = |names: &[String]| names.iter().filter(|name| name.starts_with("socket:")).count();
     let child = Saving::files_of(saving.child);
-    assert!(sockets(&child) + 2 <= sockets(&parent), "{child:?} {parent:?}");
+    assert!(
+        sockets(&child) + 2 <= sockets(&parent),
+        "the child should have closed the link and the link port: {child:?} {parent:?}"
+    );
 }
 
 #[test]

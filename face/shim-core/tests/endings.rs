@@ -79,7 +79,7 @@ fn clients_see_the_end_of_a_server_that_exits_inside_malloc_or_free() {
         for id in [first, other] {
             assert_eq!(link.of(id).closed, Some(CloseReason::Normal));
         }
-        assert_eq!(link.take(first), command, "the client receives the server's last bytes");
+        assert_eq!(link.take(first), command, "the client should receive the server's last bytes");
         expect_end(&mut session);
         assert_eq!(server.wait(), Some(3), "{}", server.log());
     }
@@ -109,7 +109,7 @@ fn program_that_exits_inside_malloc_before_it_listens_ends_with_a_warning() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("without waiting for clients"), "{output:?}");
 }
 
-/// At once: the server ends before the time for which a closed session lingers.
+/// The program looks for the end right after it has closed the loop, and then exits.
 #[test]
 fn closing_the_link_ports_event_loop_ends_connections_of_other_loops_at_once() {
     let program = Program::compile("loop");
@@ -118,12 +118,22 @@ fn closing_the_link_ports_event_loop_ends_connections_of_other_loops_at_once() {
     echo(&mut session, b"hello");
     echo(&mut session, b"loop");
     expect_end(&mut session);
-    assert_eq!(server.wait(), Some(4), "the server sees the end of its session: {}", server.log());
+    assert_eq!(
+        server.wait(),
+        Some(4),
+        "the end of the session should be reported to the server: {}",
+        server.log()
+    );
     server.wait_for_log("(1 sessions closed): the server closed its event loop");
     let mut server = program.start();
     let mut link = Driver::loopback(server.link);
     let id = link.connect();
     link.send(id, b"loop");
     link.run(|link| link.connections[&id].closed.is_some());
-    assert_eq!(server.wait(), Some(4), "the server sees the end of its virtual connection: {}", server.log());
+    assert_eq!(
+        server.wait(),
+        Some(4),
+        "the end of the virtual connection should be reported to the server: {}",
+        server.log()
+    );
 }

@@ -34,7 +34,11 @@ fn make_all_clients_ready() {
     let (mut accepted, mut ready) = (0, std::collections::HashSet::new());
     let deadline = Instant::now() + PATIENCE;
     while ready.len() < CLIENTS {
-        assert!(Instant::now() < deadline, "only {accepted} clients are accepted and {} ready", ready.len());
+        assert!(
+            Instant::now() < deadline,
+            "all {CLIENTS} clients should be ready within {PATIENCE:?}: {accepted} accepted, {} ready",
+            ready.len()
+        );
         for (data, _) in inside.wait(64, 1000) {
             if data == LISTENER {
                 while let Some(fd) = inside.accept() {
@@ -69,7 +73,7 @@ fn wait_for_direct(max: usize, per_event: Duration) -> (usize, u32) {
         let got = inside.wait(max, -1);
         assert!(got.len() <= EVENTS_PER_CALL_MAX + 1);
         if let Some(position) = got.iter().position(|(data, _)| *data == DIRECT) {
-            assert_eq!(position, 0, "real events come before virtual ones");
+            assert_eq!(position, 0, "real events should come before virtual ones");
             break;
         }
         assert!(!got.is_empty());
@@ -87,15 +91,28 @@ fn a_direct_connection_is_seen_after_few_virtual_events() {
     for _ in 0..10 {
         // Even for a fast application, the number of calls is bounded.
         let (events, calls) = wait_for_direct(EVENTS_PER_CALL_MAX * 2, Duration::ZERO);
-        assert!(calls < CALLS_PER_POLL, "{calls} calls");
-        assert!(events <= EVENTS_PER_CALL_MAX * CALLS_PER_POLL as usize, "{events} events");
+        assert!(
+            calls < CALLS_PER_POLL,
+            "fewer than {CALLS_PER_POLL} calls should precede the direct event: {calls}"
+        );
+        assert!(
+            events <= EVENTS_PER_CALL_MAX * CALLS_PER_POLL as usize,
+            "at most {EVENTS_PER_CALL_MAX} events should precede the direct event in each call: {events}"
+        );
         // An application that takes single events also polls the kernel in time.
         let (events, _) = wait_for_direct(1, Duration::ZERO);
-        assert!(events <= CALLS_PER_POLL as usize, "{events} events");
+        assert!(
+            events <= CALLS_PER_POLL as usize,
+            "at most {CALLS_PER_POLL} events should precede the direct event: {events}"
+        );
         // At 100 µs for each event, a call returns the events that fit DIRECT_WAIT, or EVENTS_PER_CALL_MIN. It returns
         // fewer if this process loses the processor meanwhile.
         let (events, _) = wait_for_direct(EVENTS_PER_CALL_MAX, Duration::from_micros(100));
-        assert!(events <= 2 * EVENTS_PER_CALL_MIN, "{events} events of 100 us");
+        assert!(
+            events <= 2 * EVENTS_PER_CALL_MIN,
+            "at most {} events of 100 us should precede the direct event: {events}",
+            2 * EVENTS_PER_CALL_MIN
+        );
     }
     // Virtual connections are also reported when a real one is always ready.
     let inside = inside::start();

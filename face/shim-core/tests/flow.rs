@@ -23,7 +23,7 @@ fn store_large(link: &mut Driver) -> (Id, Vec<u8>) {
     (id, reply)
 }
 
-/// More than 8 MB of replies wait for credit: the server's connection must become writable again.
+/// More than 10 MB of replies wait for credit: the server's connection must become writable again.
 #[test]
 fn replies_of_ten_megabytes_arrive_after_the_client_pauses() {
     let server = memcached(&["-t", "1"], &[]);
@@ -40,7 +40,11 @@ fn replies_of_ten_megabytes_arrive_after_the_client_pauses() {
     link.run(|link| link.connections[&id].received.len() >= credit);
     assert_eq!(link.connections[&id].received.len(), credit);
     let other = link.connect();
-    assert_eq!(link.ask(other, b"get nothing\r\n", b"END\r\n"), b"END\r\n", "others are served meanwhile");
+    assert_eq!(
+        link.ask(other, b"get nothing\r\n", b"END\r\n"),
+        b"END\r\n",
+        "other clients should be served meanwhile"
+    );
     link.read_again(id);
     link.run(|link| link.connections[&id].received.len() >= COUNT * reply.len());
     assert!(link.take(id) == reply.repeat(COUNT));
@@ -90,14 +94,15 @@ fn clients_that_never_read_take_bounded_memory() {
     }
     let grown = server.resident_bytes().saturating_sub(before);
     // 50 times 64 KiB of requests, twice the link's 4 MB, and memcached's buffers for 50 connections.
-    assert!(grown < 48 * 1024 * 1024, "memory grew by {grown} bytes");
+    assert!(grown < 48 * 1024 * 1024, "memory should grow by less than 48 MiB: {grown} bytes");
     assert!(
         ids.iter().all(|id| link.connections[id].received.len() == credit),
-        "no client receives more than its credit"
+        "no client should receive more than its credit"
     );
 }
 
-/// A thread of memcached writes its log to watchers, and polls each for room: needs flow control for each client.
+/// One thread of memcached writes the log to all watchers, and polls each of them for room, so each client needs flow
+/// control of its own.
 #[test]
 fn log_watcher_that_does_not_read_is_skipped_until_it_reads() {
     let server = memcached(&["-t", "2"], &[]);
@@ -127,7 +132,7 @@ fn log_watcher_that_does_not_read_is_skipped_until_it_reads() {
     assert_eq!(
         link.connections[&slow].received.len(),
         credit,
-        "the slow watcher receives exactly its credit"
+        "the slow watcher should receive exactly its credit"
     );
     let line = format!("type=item_get key={key} status=not_found");
     let has_line = |bytes: &[u8]| bytes.windows(line.len()).any(|window| window == line.as_bytes());

@@ -45,7 +45,7 @@ fn byte_at(port: u16, offset: u64) -> u8 {
     (u64::from(port) * 31 + offset * 7 + (offset >> 8)) as u8
 }
 
-/// Opens links and sends valid and invalid frames on them until `stop` is set. `number` is that of the driver.
+/// Opens links and sends valid and invalid frames on them until `stop` is set. `number` distinguishes the drivers.
 fn send_random_frames(link: SocketAddr, seed: u64, number: u16, stop: &AtomicBool) {
     let mut random = Random(seed);
     // Each driver has its own range of client ports.
@@ -153,11 +153,15 @@ impl Application {
         }
     }
 
-    /// Checks the bytes that a read has copied. `length` is the read's result, also if it copied none.
+    /// Checks the bytes that a read has copied. `length` is the read's result; with MSG_TRUNC, a read copies nothing.
     fn check(&mut self, port: u16, bytes: &[u8], length: usize, is_peek: bool) {
         let Some(connection) = self.open.get_mut(&port) else { return };
         for (offset, byte) in (connection.bytes_read..).zip(bytes) {
-            assert_eq!(*byte, byte_at(port, offset), "client {port}: wrong byte at offset {offset}");
+            assert_eq!(
+                *byte,
+                byte_at(port, offset),
+                "client {port}: the byte at offset {offset} should arrive as it was sent"
+            );
         }
         if !is_peek {
             connection.bytes_read += length as u64;
@@ -353,7 +357,6 @@ impl Application {
     }
 }
 
-/// Ignores the outcome of a random call.
 fn ignore<T>(_: T) {}
 
 /// The port of the connection's client; `None` if this is not a connection.
@@ -405,15 +408,19 @@ fn random_frames_and_calls_keep_streams_correct_and_the_server_running() {
         application.step();
         accepted += application.open.len().saturating_sub(before);
         steps_done += 1;
-        assert!(began.elapsed() < PATIENCE * 3, "only {steps_done} steps are done in time");
+        assert!(
+            began.elapsed() < PATIENCE * 3,
+            "all {steps} steps should be done within {:?}, not only {steps_done}",
+            PATIENCE * 3
+        );
     }
     stop.store(true, Ordering::Relaxed);
     while drivers.iter().any(|driver| !driver.is_finished()) {
         application.step();
-        assert!(began.elapsed() < PATIENCE * 4, "the drivers do not end in time");
+        assert!(began.elapsed() < PATIENCE * 4, "the drivers should end within {:?}", PATIENCE * 4);
     }
     drivers.into_iter().for_each(|driver| driver.join().unwrap());
-    assert!(accepted > 20, "only {accepted} clients were accepted");
+    assert!(accepted > 20, "more than 20 clients should be accepted: {accepted}");
     for (fd, port) in application.virtuals() {
         application.close(fd, port);
     }
@@ -425,7 +432,11 @@ fn random_frames_and_calls_keep_streams_correct_and_the_server_running() {
         driver.ask(id, b"hello", b"hello")
     });
     while !client.is_finished() {
-        assert!(began.elapsed() < PATIENCE * 5, "the well-behaved client is not served in time");
+        assert!(
+            began.elapsed() < PATIENCE * 5,
+            "the well-behaved client should be served within {:?}",
+            PATIENCE * 5
+        );
         for (data, _) in inside.wait(16, 10) {
             if data == LISTENER {
                 while let Some(fd) = inside.accept() {

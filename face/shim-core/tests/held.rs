@@ -66,7 +66,11 @@ fn unread_bytes_that_arrive_at_once_stay_within_the_bound() {
     let (mut sessions, mut accepted) = (Vec::new(), Vec::new());
     let deadline = Instant::now() + PATIENCE;
     while accepted.len() < SESSIONS {
-        assert!(Instant::now() < deadline, "only {} clients are accepted in time", accepted.len());
+        assert!(
+            Instant::now() < deadline,
+            "all clients should be accepted within {PATIENCE:?}, not only {}",
+            accepted.len()
+        );
         // At most 32 at a time, so that none is refused.
         if sessions.len() < SESSIONS && sessions.len() - accepted.len() < 32 {
             sessions.push(open(inside));
@@ -98,9 +102,9 @@ fn unread_bytes_that_arrive_at_once_stay_within_the_bound() {
     }
     let ended = accepted.iter().filter(|fd| unread_bytes(**fd) == 0).count();
     println!("{} KiB at most, {} KiB now, {ended} sessions ended", peak >> 10, held >> 10);
-    assert!(peak <= MEMORY_BYTES, "{peak} bytes were held");
+    assert!(peak <= MEMORY_BYTES, "at most {MEMORY_BYTES} bytes should be held: {peak}");
     assert!(
         held > MEMORY_BYTES / 2 && ended < SESSIONS / 2,
-        "only as many sessions end as the bound requires: {held} bytes held, {ended} ended"
+        "only as many sessions should end as the bound requires: {held} bytes held, {ended} ended"
     );
 }

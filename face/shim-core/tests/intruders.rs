@@ -49,8 +49,9 @@ fn keys_are_accepted_only_in_their_roles() {
     let id = kept.connect();
     kept.ask(id, b"get a\r\n", b"END\r\n");
 
-    let refusal =
-        |role, key: &Key| Driver::open(server.link, role, key.clone()).err().expect("the link is refused");
+    let refusal = |role, key: &Key| {
+        Driver::open(server.link, role, key.clone()).err().expect("the link should be refused")
+    };
     let stranger = Key::from_secret([7; 32]);
     for (role, key) in [
         (Role::Helper, &stranger),
@@ -120,7 +121,7 @@ fn random_bytes_on_the_link_port_end_only_their_own_link() {
     assert_eq!(
         stream.read(&mut [0; 64]).unwrap_or(0),
         0,
-        "the server closes the connection without an answer"
+        "the server should close the connection without an answer"
     );
     server.wait_for_log("this is not a Spillway link");
 
@@ -147,7 +148,7 @@ fn truncated_preamble_times_out() {
     stream.set_read_timeout(Some(support::driver::PATIENCE)).unwrap();
     let mut end = Vec::new();
     stream.read_to_end(&mut end).unwrap(); // retries interrupted reads
-    assert!(end.is_empty(), "the server closes the connection without an answer");
+    assert!(end.is_empty(), "the server should close the connection without an answer");
     assert_eq!(kept.ask(id, b"get a\r\n", b"END\r\n"), b"END\r\n");
 }
 
@@ -247,11 +248,11 @@ fn unread_refusals_block_their_own_link_only() {
         let sent = flood_until_blocked(&mut misbehaving.stream, &batch, || {
             assert_eq!(kept.ask(id, b"get a\r\n", b"END\r\n"), b"END\r\n");
         });
-        assert!(sent < 64 << 20, "the server still reads after {sent} bytes");
+        assert!(sent < 64 << 20, "the server should stop reading before it has read {sent} bytes");
         offsets.push(sent % batch.len());
     }
     let grown = resident_kib(server.pid()).saturating_sub(before);
-    assert!(grown < 8 * 1024, "memory grew by {grown} KiB");
+    assert!(grown < 8 * 1024, "memory should grow by less than 8 MiB: {grown} KiB");
     // The server reads from the first helper again once that helper reads.
     let mut first = misbehaving.remove(0);
     first.stream.set_nonblocking(false).unwrap();
@@ -282,12 +283,16 @@ fn the_highest_id_costs_no_more_than_the_lowest() {
             link.stream.write_all(&frames([(Id(65_536), connect)])).unwrap();
             let mut answer = [0; 7];
             link.stream.read_exact(&mut answer).unwrap();
-            assert_eq!(answer, [4, 0, 0, 0, 1, 0, 0], "accepted");
+            assert_eq!(answer, [4, 0, 0, 0, 1, 0, 0], "the connection should be accepted");
             link
         })
         .collect();
     let grown = resident_kib(server.pid()).saturating_sub(before);
-    assert!(grown < 100 * 100, "memory grew by {grown} KiB for {} links", links.len());
+    assert!(
+        grown < 100 * 100,
+        "memory should grow by less than 100 KiB for each link: {grown} KiB for {} links",
+        links.len()
+    );
     assert_eq!(kept.ask(id, b"get a\r\n", b"END\r\n"), b"END\r\n");
 }
 
@@ -316,11 +321,10 @@ fn a_flood_of_credit_does_not_block_other_links() {
     assert_eq!(
         misbehaving.ask(own, b"get a\r\n", b"END\r\n"),
         b"END\r\n",
-        "the link is served after the flood"
+        "the link should be served after the flood"
     );
 }
 
-/// CPU time of a process.
 fn cpu_time(pid: u32) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let (_, fields) = stat.rsplit_once(')').unwrap();

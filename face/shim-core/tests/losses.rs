@@ -49,7 +49,7 @@ fn link_lost_mid_frame_ends_its_connections_only() {
         lost.run(|lost| ids.iter().all(|id| lost.connections[id].received.ends_with(b"END\r\n")));
         // Counted only now, because connections of the readiness probes might have been open earlier.
         let with_all = statistic(&server, "curr_connections");
-        assert!(with_all > 100, "memcached counts them: {with_all}");
+        assert!(with_all > 100, "memcached should count the helped connections: {with_all}");
         // A frame's header, and two of its 50 data bytes.
         lost.stream.write_all(&[1, 0, 50, 0, 0, 0, 1, b'g', b'e']).unwrap();
         lost.stream.shutdown(Shutdown::Both).unwrap();
@@ -90,7 +90,7 @@ fn clients_over_memcacheds_limit_get_an_error() {
     link.run(|link| ids.iter().all(|id| is_answered(link, id)));
     let (served, rejected): (Vec<Id>, Vec<Id>) =
         ids.iter().partition(|id| link.connections[id].closed.is_none());
-    assert!((1..30).contains(&served.len()), "{} served", served.len());
+    assert!((1..30).contains(&served.len()), "fewer than 30 clients should be served: {}", served.len());
     for id in rejected {
         assert_eq!(link.take(id), b"ERROR Too many open connections\r\n");
     }
@@ -158,7 +158,11 @@ fn without_free_descriptors_clients_wait_and_links_are_refused() {
     );
     server.wait_for_log("a link cannot be accepted: too many open files");
     link.take(first);
-    assert_eq!(link.ask(first, b"get a\r\n", b"END\r\n"), b"END\r\n", "an accepted client is still served");
+    assert_eq!(
+        link.ask(first, b"get a\r\n", b"END\r\n"),
+        b"END\r\n",
+        "an accepted client should still be served"
+    );
     for id in ids {
         link.send(id, b"quit\r\n");
     }

@@ -17,7 +17,7 @@ use support::driver::{Driver, PATIENCE, Relayed};
 use support::process::{self, Server, kind_command};
 
 #[test]
-#[ignore = "the server of the test below, which starts it as a process with the shim"]
+#[ignore = "the server of the test below, which starts it as a process with the preload library"]
 fn server() {
     let (Ok(kind), Ok(address)) = (std::env::var("SERVER_KIND"), std::env::var("SERVER_ADDRESS")) else {
         return;
@@ -49,18 +49,18 @@ fn page_of_a_killed_server_is_removed_although_a_child_has_it_open() {
         let status = find_pages().0.first().expect("the server should have a page").status().unwrap();
         status.links.iter().map(|link| (link.connections, link.sessions)).collect::<Vec<_>>()
     };
-    assert_eq!(counts(), [(1, Some(0))], "a plain client");
+    assert_eq!(counts(), [(1, Some(0))], "the page should count the plain client");
     let mut session = ClientSession::new(Key::loopback_only(), SessionId([7; 16]), StreamLimits::default());
     let opening = session.open(link.now(), SocketAddr::from(([127, 0, 0, 7], 4_321)), None);
     let carrier = link.link.open_relayed(opening).unwrap();
     let answer = link.next_relayed(carrier);
     assert!(matches!(answer, Relayed::Control(Control::Resumed(_))), "{answer:?}");
-    assert_eq!(counts(), [(2, Some(1))], "a plain client and a session");
+    assert_eq!(counts(), [(2, Some(1))], "the page should count the plain client and the session");
     let [child] = server.children()[..] else { panic!("the server should have one running child") };
     let is_found = |pid: u32| find_pages().0.iter().any(|page| page.pid == pid);
     let pid = server.pid();
     // Twice, because a reader that closes the page must not release the server's lock.
-    assert!(is_found(pid) && is_found(pid), "a running server's page is found");
+    assert!(is_found(pid) && is_found(pid), "a running server's page should be found");
     server.kill();
     let deadline = Instant::now() + PATIENCE;
     while is_found(pid) || std::fs::read_dir(&pages.0).unwrap().count() > 0 {
@@ -71,6 +71,6 @@ fn page_of_a_killed_server_is_removed_although_a_child_has_it_open() {
     }
     let open = std::fs::read_dir(format!("/proc/{child}/fd")).unwrap().flatten();
     let mut open = open.filter_map(|link| std::fs::read_link(link.path()).ok());
-    assert!(open.any(|target| target.starts_with(&pages.0)), "the child has the page open");
+    assert!(open.any(|target| target.starts_with(&pages.0)), "the child should still have the page open");
     process::kill(child);
 }

@@ -73,7 +73,7 @@ fn helped_clients_are_served_during_a_forked_snapshot() {
             }
             assert!(Instant::now() < deadline);
         }
-        assert!(rounds > 1, "clients were served during the snapshot");
+        assert!(rounds > 1, "clients should be served during the snapshot");
     }
     assert!(redis.directory.join("dump.rdb").exists());
 }
@@ -123,7 +123,7 @@ fn client_list_and_protected_mode_use_the_clients_addresses() {
         let own = format!("127.0.0.1:{} ", redis.server.plain.port())
             .replace("127.0.0.1", if client.starts_with('[') { "[::ffff:127.0.0.1]" } else { "127.0.0.1" });
         let line = format!(" addr={client} laddr={own}");
-        assert!(list.contains(&line), "{line} is not in {list}");
+        assert!(list.contains(&line), "the line {line} should be in {list}");
     }
     // Without a password redis serves local clients only, by the clients' own addresses.
     let foreign = link.connect_from("10.1.2.3:5000".parse().unwrap());
@@ -185,7 +185,7 @@ fn idle_clients_are_closed_and_clients_over_the_limit_get_an_error() {
     link.run(|link| ids.iter().all(|id| !link.connections[id].received.is_empty()));
     let (served, rejected): (Vec<Id>, Vec<Id>) =
         ids.iter().partition(|id| link.connections[id].received == b"+PONG\r\n");
-    assert!((1..=20).contains(&served.len()), "{} served", served.len());
+    assert!((1..=20).contains(&served.len()), "at most 20 clients should be served: {}", served.len());
     for id in rejected {
         assert_eq!(link.take(id), b"-ERR max number of clients reached\r\n");
     }

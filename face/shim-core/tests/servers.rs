@@ -13,7 +13,7 @@ use support::driver::{Driver, PATIENCE};
 use support::process::{self, Server};
 
 #[test]
-#[ignore = "the server of the tests below, which start it as a process with the shim"]
+#[ignore = "the server of the tests below, which start it as a process with the preload library"]
 fn server() {
     let (Ok(kind), Ok(address)) = (std::env::var("SERVER_KIND"), std::env::var("SERVER_ADDRESS")) else {
         return;
@@ -192,7 +192,7 @@ fn client_on_the_descriptor_of_standard_error_receives_no_log_lines() {
 
 /// Another thread closes a connection: the blocked thread returns, the client sees the end, other clients are served.
 #[test]
-fn connection_that_another_thread_closes_ends_alone() {
+fn only_the_connection_that_another_thread_closes_ends() {
     let server = Server::of_kind("closer");
     let mut link = Driver::loopback(server.link);
     let kept = link.connect();
@@ -287,7 +287,7 @@ fn calls_behave_on_helped_connections_as_on_real_ones() {
 #[test]
 fn io_uring_is_refused_and_epoll_serves() {
     let server = Server::of_kind("rings");
-    server.wait_for_log("io_uring cannot be helped");
+    server.wait_for_log("io_uring is not supported");
     let mut link = Driver::loopback(server.link);
     let id = link.connect();
     assert_eq!(link.ask(id, b"a", b"a"), b"a");
@@ -295,7 +295,7 @@ fn io_uring_is_refused_and_epoll_serves() {
 
 /// After 3,500 clients of each kind of server, their descriptors and memory are free again.
 #[test]
-fn descriptors_and_memory_stay_flat() {
+fn clients_that_come_and_go_leave_no_descriptor_and_no_memory() {
     for kind in ["level", "threads", "poll"] {
         let server = Server::of_kind(kind);
         let mut link = Driver::loopback(server.link);
@@ -338,6 +338,6 @@ fn descriptors_and_memory_stay_flat() {
         }
         wait_for_descriptors(&server, descriptors.max(84));
         let grown = server.resident_bytes().saturating_sub(memory);
-        assert!(grown < 4 * 1024 * 1024, "{kind}: memory grew by {grown} bytes");
+        assert!(grown < 4 * 1024 * 1024, "{kind}: memory should grow by less than 4 MiB: {grown} bytes");
     }
 }

@@ -72,7 +72,7 @@ fn exchange(session: &mut BlockingSession, request: &[u8], reply: &[u8], moves_a
             outcome => outcome.unwrap(),
         };
     }
-    assert!(got == reply, "the reply differs from the expected one");
+    assert!(got == reply, "the reply should equal the expected one");
 }
 
 fn stat(server: &Server, name: &str) -> u64 {
@@ -82,7 +82,7 @@ fn stat(server: &Server, name: &str) -> u64 {
     let prefix = format!("STAT {name} ");
     let lines = BufReader::new(stream).lines().map_while(Result::ok);
     let found = lines.filter_map(|line| Some(line.strip_prefix(&prefix)?.trim().parse().unwrap())).next();
-    found.expect("memcached's stats contain the name")
+    found.expect("memcached's stats should contain the name")
 }
 
 fn sessions_move_under_traffic(threads: &str) {
@@ -233,7 +233,8 @@ fn session_of_a_restarted_server_ends_with_gone() {
     let _server =
         Server::start_at(plain, link, &command, &|_| true).expect("restart the server on the same ports");
     let error = session.read(&mut reply).unwrap_err();
-    let gone = error.get_ref().and_then(|inner| inner.downcast_ref::<Gone>()).expect("the error is Gone");
+    let gone =
+        error.get_ref().and_then(|inner| inner.downcast_ref::<Gone>()).expect("the error should be Gone");
     assert!(gone.acknowledged <= gone.written && gone.written == 22);
 }
 
@@ -259,7 +260,7 @@ fn full_session_table_refuses_another_session_and_serves_the_first() {
 }
 
 #[test]
-fn others_are_served_after_a_client_vanishes() {
+fn other_sessions_are_served_after_a_client_ends_without_a_close() {
     let server = memcached(&["-t", "4"], &[]);
     let mut lost = open(&server);
     lost.write_all(b"set key 0 0 5\r\nvalue\r\n").unwrap();
@@ -367,12 +368,12 @@ fn sessions_that_are_never_read_end_and_others_are_served() {
         unread.push(session);
         exchange(&mut reading, b"get key\r\n", b"END\r\n", &[]);
     }
-    server.wait_for_log("session ended, it held most of 1 MiB");
+    server.wait_for_log("session ended, because it held most of 1 MiB");
     exchange(&mut reading, b"get key\r\n", b"END\r\n", &[]);
     let grown = server.resident_bytes().saturating_sub(before);
     println!("memory grew by {} MiB", grown >> 20);
     // 300 sessions of 256 KiB would hold 75 MiB. The limit is above the 16 MiB bound, because links have buffers.
-    assert!(grown < 64 << 20, "memory grew by {grown} bytes");
+    assert!(grown < 64 << 20, "memory should grow by less than 64 MiB: {grown} bytes");
     let mut newcomer = open(&server);
     exchange(&mut newcomer, b"get key\r\n", b"END\r\n", &[]);
 }

@@ -62,7 +62,7 @@ fn altered(message: &Control, alter: impl FnOnce(&mut Opening)) -> Control {
     match &mut message {
         Control::Connect(connect) => alter(connect.session.as_mut().unwrap()),
         Control::Reconnect(reconnect) => alter(&mut reconnect.opening),
-        _ => panic!("only first messages are altered"),
+        _ => panic!("only first messages can be altered"),
     }
     message
 }

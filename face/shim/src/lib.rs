@@ -1,4 +1,4 @@
-//! The preload library: defines libc's functions anew. Calls on real descriptors go on to libc.
+//! The preload library: redefines libc's functions. Calls on real descriptors are passed on to libc.
 //!
 //! `spillway run` loads the library into the server; `spillway-shim-core` handles the calls on all other descriptors.
 

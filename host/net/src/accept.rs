@@ -15,8 +15,8 @@ use crate::listen::{BoundListener, Listener, set_keep_alive};
 use crate::sockets::{Sockets, close_with_reset};
 use crate::sys::unaccepted;
 
-/// Pause after a failure to accept. Meanwhile peers wait in the kernel's queue; without file
-/// descriptors they are refused.
+/// Pause after `accept` has failed. Meanwhile new peers wait in the kernel's accept queue; if the failure was a lack of
+/// file descriptors, they are refused.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Pause before a listener that could not be opened is tried again.
 const LISTEN_PAUSE: Duration = Duration::from_secs(1);
@@ -47,7 +47,7 @@ impl<A: Application> Context<A> {
                         Ok(conn) => {
                             self.report(conn, Event::Opened { peer, listener: Some(index) });
                             // A peer's first bytes have often arrived already. The application receives
-                            // them before the next peer is accepted: it may prefer peers that send to silent ones.
+                            // them before the next peer is accepted, because it may prefer active peers.
                             if let Some(connection) = self.sockets.table.get_mut(conn) {
                                 connection.note_readable();
                                 self.read(conn);
@@ -70,7 +70,7 @@ impl<A: Application> Context<A> {
                 Err(error @ (Errno::NOBUFS | Errno::NOMEM)) => {
                     return self.sockets.pause_accepting(index, Some(error.raw_os_error()));
                 }
-                // The peer has already closed, or a filter rejects it: continue with the next one.
+                // The peer has closed the connection already, or a firewall rejects it: accept the next one.
                 Err(_) => {}
             }
         }
@@ -141,7 +141,7 @@ impl Sockets {
         self.note_retry(index);
     }
 
-    /// Sets the idle time before keep-alive probes for peers that connect from now on; `None` switches them off.
+    /// Sets the idle time before keep-alive probes for peers that connect from now on; `None` switches the probes off.
     pub fn set_keep_alive(&mut self, index: u16, idle: Option<Duration>) {
         if let Some(listener) = self.listeners.get(&index) {
             // Cannot fail on an open TCP socket; otherwise the previous setting remains.
@@ -171,7 +171,7 @@ impl Sockets {
     /// would not help: another thread could take it.) Returns the number of peers that were waiting.
     fn refuse_without_descriptors(&mut self, index: u16, error: Errno) -> u64 {
         let Some(listener) = self.listeners.get_mut(&index) else { return 0 };
-        // Without a free descriptor `accept` fails even if no peer waits. `unaccepted` works on a listening socket.
+        // Without a free descriptor `accept` fails even if no peer waits. `unaccepted` cannot fail: the socket listens.
         let waiting = unaccepted(&listener.fd).unwrap_or(1);
         if waiting == 0 {
             return 0;

@@ -15,7 +15,6 @@ use self::sending::Sending;
 use crate::outgoing::{Flush, Pool};
 use crate::reason::reason;
 
-/// One connection.
 #[derive(Debug)]
 pub struct Connection {
     fd: OwnedFd,
@@ -29,12 +28,12 @@ pub struct Connection {
 /// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Life {
-    /// This end is connecting.
     Connecting,
     /// Established.
     Open,
     /// Sending failed, or the peer has reset the connection, for this reason. The loss is reported after the granted
-    /// bytes have been read. It does not wait for a further grant: the application may grant only after it has sent.
+    /// bytes have been read. The report does not wait for a further grant, because the application may grant only after
+    /// it has sent.
     Broken(LostReason),
     /// Both directions have ended. The loss is still to be reported, for this reason.
     Dead(LostReason),
@@ -106,7 +105,7 @@ impl Connection {
 
     /// The attempt to connect has succeeded. Returns whether data or the end waits to be sent.
     pub fn established(&mut self) -> bool {
-        debug_assert!(self.is_connecting(), "a connection is established once");
+        debug_assert!(self.is_connecting(), "only a connecting connection should become established");
         self.life = Life::Open;
         self.sending.has_output()
     }
@@ -149,7 +148,7 @@ impl Connection {
         None
     }
 
-    /// Assumes that the socket is readable without an event.
+    /// Assumes that the socket is readable, although no event has reported it.
     pub fn note_readable(&mut self) {
         self.receiving.note_readable();
     }
@@ -201,7 +200,8 @@ impl Connection {
         if self.can_send() { self.sending.send(bytes, max, pool) } else { 0 }
     }
 
-    /// Queues a chunk, or returns it if more than `max` bytes would be queued. An empty queue accepts every chunk.
+    /// Queues a chunk, or returns the chunk if more than `max` bytes would be queued or this end cannot send. An empty
+    /// queue accepts a chunk of any size.
     pub fn send_chunk(&mut self, chunk: Chunk, max: usize, pool: &mut Pool) -> Result<(), Chunk> {
         if self.can_send() { self.sending.send_chunk(chunk, max, pool) } else { Err(chunk) }
     }
@@ -237,7 +237,8 @@ impl Connection {
         !self.is_connecting() && self.sending.enter_dirty()
     }
 
-    /// Writes the queue, and leaves the list `dirty`. Reports room if at most `room_below` bytes remain queued.
+    /// Writes the queue, and leaves the list `dirty`. Reports room if the application waits for it and at most
+    /// `room_below` bytes remain queued.
     pub fn flush(&mut self, pool: &mut Pool, room_below: usize) -> Flushed {
         self.sending.leave_dirty();
         if self.is_dead() || self.sending.is_blocked() {

@@ -11,7 +11,7 @@ use crate::sys::set_int;
 
 /// Maximum bytes of a query; longer datagrams are ignored.
 const BYTES_MAX: usize = 256;
-/// Space for some hundred load queries: the kernel counts about 800 bytes for each.
+/// Space for several hundred load queries: the kernel counts about 800 bytes for each.
 const RECEIVE_BUFFER_BYTES: usize = 512 << 10;
 /// Space for one control message with an address.
 const CONTROL_BYTES: usize = 64;

@@ -11,7 +11,8 @@ use crate::context::Context;
 use crate::reason::reason;
 use crate::sockets::{WAKE_TOKEN, is_connecting, listener_of_load_queries};
 
-/// Maximum reads of one connection in a row. Then others are read. A read that fills the buffer ends the row.
+/// Maximum consecutive reads of one connection; other connections are read before the next. A read that fills the
+/// buffer is the last one in either case.
 const READS_IN_A_ROW: usize = 4;
 
 impl<A: Application> Context<A> {
@@ -22,8 +23,7 @@ impl<A: Application> Context<A> {
         }
         let (slot, generation) = (token as u32, (token >> 32) as u32);
         if generation == 0 {
-            // The slot is a listener's index. For the socket of the listener's load queries, a mark is added to the
-            // index.
+            // The slot is a listener's index: of its listening socket, or, with a mark, of its socket for load queries.
             if let Some(index) = listener_of_load_queries(slot) {
                 let (now, app) = (self.sockets.now, &mut self.app);
                 return self.sockets.answer_load_queries(index, |from, query, answer| {

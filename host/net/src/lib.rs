@@ -96,7 +96,7 @@ impl Default for Config {
 pub enum Notice {
     /// No file descriptors are left. New peers are refused for 100 ms at a time until some are free.
     DescriptorsExhausted {
-        /// Whether the host has reached its limit, rather than this process its own.
+        /// `true`: the host's limit is reached. `false`: this process's limit is reached.
         host: bool,
     },
     /// The thread has `connections_max` connections.

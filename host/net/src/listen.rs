@@ -162,8 +162,8 @@ impl Listeners {
     }
 }
 
-/// Whether one socket at each of the addresses excludes the other. Families never overlap: IPv6 sockets take IPv6 peers
-/// only. Port 0 stands for a free port.
+/// Whether a socket bound to one of the addresses excludes a socket bound to the other. IPv4 and IPv6 addresses do not
+/// overlap, because IPv6 sockets accept only IPv6 peers. Port 0 overlaps with no port: it stands for a free one.
 fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     let (a, b) = (one.ip(), other.ip());
     let same_port = one.port() == other.port() && one.port() != 0;
@@ -171,7 +171,7 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     same_port && same_address
 }
 
-/// Maximal number of free TCP ports to try until the UDP port of the same number is free, too.
+/// Maximum number of free TCP ports that are tried to find one whose number is free for UDP, too.
 const PORTS_TRIED_MAX: u32 = 32;
 
 /// The UDP sockets of all threads at one address. Empty if the address takes no load queries.
@@ -290,7 +290,6 @@ pub struct Listener {
     pub load_queries: Option<LoadQueries>,
     /// Whether the application has enabled the listener.
     pub is_enabled: bool,
-    /// Whether the socket listens.
     pub is_listening: bool,
     /// Time at which accepting or opening is tried again.
     pub retry: Option<Time>,
@@ -394,9 +393,9 @@ mod tests {
         assert!(!overlap("0.0.0.0:0", "127.0.0.1:0"));
     }
 
-    /// Another program of the same user whose socket has SO_REUSEPORT: without the check both would get some peers.
+    /// The other program has the same user and has set SO_REUSEPORT: without the check both would accept peers.
     #[test]
-    fn other_program_is_detected_beside_an_own_listener_with_the_same_port() {
+    fn other_programs_listener_is_detected_although_this_program_listens_on_the_same_port_number() {
         let other = new_socket("127.0.0.2:0".parse().unwrap()).unwrap();
         sockopt::set_socket_reuseport(&other, true).unwrap();
         rustix::net::bind(&other, &SocketAddr::from(([127, 0, 0, 2], 0))).unwrap();
@@ -405,6 +404,6 @@ mod tests {
         let own = SocketAddr::from(([127, 0, 0, 1], taken.port()));
         let bind = |own| Listeners::bind_beside(&[taken], 1, &Config::default(), Binding::Plain, &[own]);
         assert_eq!(bind(own).unwrap_err().error.kind(), io::ErrorKind::AddrInUse);
-        assert!(bind(taken).is_ok(), "the program's own listener at this address is no obstacle");
+        assert!(bind(taken).is_ok(), "the program's own listener at the address should not prevent the bind");
     }
 }

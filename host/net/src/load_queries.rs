@@ -1,4 +1,4 @@
-//! Load queries: datagrams by which clients query the load at listeners' addresses, answered at a bounded rate.
+//! Load queries: datagrams that clients send to a listener's address to learn the load. The rate of answers is bounded.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -37,7 +37,7 @@ impl LoadQueries {
         LoadQueries { fd, allowance: BURST_MAX, allowance_at: Time::ZERO, paused_until: None }
     }
 
-    /// Earns allowance up to `now`. Returns the number of load queries that may be answered.
+    /// Adds the allowance earned until `now`. Returns the number of load queries that may be answered.
     fn update_allowance(&mut self, now: Time) -> u32 {
         let earned = now.since(self.allowance_at).as_secs_f64() * QUERIES_PER_SECOND_MAX;
         self.allowance = (self.allowance + earned).min(BURST_MAX);
@@ -56,7 +56,8 @@ impl LoadQueries {
         self.paused_until = added.err().map(|_| now + WATCH_PAUSE);
     }
 
-    /// Answers up to [`QUERIES_PER_TURN_MAX`] load queries. If that uses up the allowance, pauses and returns true.
+    /// Answers up to [`QUERIES_PER_TURN_MAX`] load queries. If this uses up the allowance, stops watching the socket
+    /// for [`PAUSE`] and returns true.
     pub(crate) fn answer(
         &mut self,
         now: Time,

@@ -22,7 +22,7 @@ pub struct LoadQuerySockets {
 }
 
 impl LoadQuerySockets {
-    /// Without sockets.
+    /// A set without sockets.
     ///
     /// # Errors
     /// The process has no file descriptors left.
@@ -31,7 +31,7 @@ impl LoadQuerySockets {
         Ok(LoadQuerySockets { epoll: Epoll::new()?, sockets: BTreeMap::new(), events })
     }
 
-    /// Sets the socket of a listener; the one that it had is closed.
+    /// Sets the socket of a listener. The socket that the listener had before is closed.
     pub fn put(&mut self, now: Time, listener: u16, socket: OwnedFd) {
         let mut queries = LoadQueries::new(socket);
         queries.watch(now, &self.epoll, u64::from(listener));
@@ -43,14 +43,14 @@ impl LoadQuerySockets {
         self.sockets.remove(&listener);
     }
 
-    /// When to call [`answer`](Self::answer) at the latest, although the descriptor is not readable.
+    /// The time at which to call [`answer`](Self::answer) even if the descriptor is not readable.
     pub fn next_retry(&self) -> Option<Time> {
         self.sockets.values().filter_map(LoadQueries::retry).min()
     }
 
-    /// Answers waiting queries, at a bounded rate: `answer` receives listener, sender, query and a buffer as long as the
-    /// query, and returns the length of the answer; 0 sends nothing. `used_up` is called for each listener with more queries
-    /// than are answered.
+    /// Answers waiting queries, at a bounded rate: `answer` receives listener, sender, query and a buffer as long as
+    /// the query, and returns the length of the answer; 0 sends nothing. `used_up` is called for each listener whose
+    /// further queries must wait.
     ///
     /// # Errors
     /// The system has failed.

@@ -71,7 +71,6 @@ pub enum Flush {
     Empty,
     /// The socket is not writable; an event will report when it is.
     Blocked,
-    /// Writing failed with this error.
     Failed(Errno),
 }
 
@@ -143,7 +142,6 @@ impl Outgoing {
         self.add(piece, pool);
     }
 
-    /// Empties the queue.
     pub fn clear(&mut self, pool: &mut Pool) {
         self.bytes = 0;
         self.held = 0;

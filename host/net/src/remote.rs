@@ -19,8 +19,8 @@ pub type Command<A, T> = Box<dyn FnOnce(Time, &mut A, &mut T) + Send>;
 /// Maximum number of waiting commands. Further callers get [`Unreachable`].
 const COMMANDS_MAX: usize = 256;
 
-/// The commands for a context. The context locks them only after [`has_commands`](Self::has_commands) or an event of its
-/// descriptor: no lock on the data path.
+/// The commands for a context. The context takes the lock only if [`has_commands`](Self::has_commands) is true or the
+/// mailbox's descriptor has an event, so there is no lock on the data path.
 pub struct Mailbox<A, T = Sockets> {
     commands: Mutex<VecDeque<Command<A, T>>>,
     has_commands: AtomicBool,
@@ -61,8 +61,8 @@ impl<A, T> Mailbox<A, T> {
         self.has_commands.load(Ordering::Acquire)
     }
 
-    /// Makes the descriptor unreadable until the next command. Call it whenever the descriptor was readable, also without
-    /// commands; not needed by a context that waits for edges.
+    /// Makes the descriptor unreadable until the next command. Call this whenever the descriptor was readable, even
+    /// without commands; not needed by a context that waits for edges.
     pub fn clear_wake(&self) {
         // Fails only if the counter is zero.
         let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
@@ -70,7 +70,7 @@ impl<A, T> Mailbox<A, T> {
 
     /// Takes all waiting commands, oldest first.
     pub fn take(&self) -> VecDeque<Command<A, T>> {
-        // Before the commands are taken: one that is added later sets it again.
+        // Cleared before the commands are taken: a command that is added later sets the flag again.
         self.has_commands.store(false, Ordering::Release);
         std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -112,7 +112,8 @@ impl<A, T> Clone for Remote<A, T> {
 }
 
 impl<A: 'static, T: 'static> Remote<A, T> {
-    /// Runs a command on the context's thread without waiting for it. Its data is written at the end of that turn.
+    /// Runs a command on the context's thread without waiting for it. Data that the command sends is written at the end
+    /// of the turn that runs the command.
     pub fn run(
         &self,
         command: impl FnOnce(Time, &mut A, &mut T) + Send + 'static,
@@ -138,8 +139,8 @@ impl<A: 'static, T: 'static> Remote<A, T> {
         self.run_with_result(command)?.recv().map_err(|_| Unreachable)
     }
 
-    /// Like [`run_and_wait`](Self::run_and_wait), but waits at most for `timeout`: a context that answers later is
-    /// unreachable, too.
+    /// Like [`run_and_wait`](Self::run_and_wait), but waits at most for `timeout`. After that the result is
+    /// [`Unreachable`], although the command may still run.
     pub fn run_and_wait_timeout<R: Send + 'static>(
         &self,
         timeout: Duration,

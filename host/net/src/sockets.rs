@@ -287,7 +287,7 @@ impl Sockets {
         }
     }
 
-    /// Watches the first socket for load queries again whose pause has ended.
+    /// Resumes watching the first socket for load queries whose pause has ended.
     pub(crate) fn retry_load_queries(&mut self) {
         // Other sockets that are due follow in the next turns.
         if let Some(index) =
@@ -306,7 +306,6 @@ impl Sockets {
     }
 }
 
-/// Whether a connection is still being opened.
 pub(crate) fn is_connecting(table: &Table, conn: Conn) -> bool {
     table.get(conn).is_some_and(Connection::is_connecting)
 }

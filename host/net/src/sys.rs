@@ -48,7 +48,7 @@ impl Epoll {
     /// capacity. A signal ends the wait without events.
     ///
     /// # Errors
-    /// Does not occur: the descriptor is always an epoll set.
+    /// `events` has no capacity. Other errors do not occur, because the descriptor is always an epoll set.
     pub fn wait(&mut self, events: &mut Vec<EpollEvent>, timeout: Option<Duration>) -> io::Result<()> {
         events.clear();
         let timeout = timeout.map(timespec);

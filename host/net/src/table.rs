@@ -49,7 +49,6 @@ impl Table {
         self.0.get(conn)
     }
 
-    /// Removes a connection and frees its slot.
     pub fn remove(&mut self, conn: Conn) -> Option<Connection> {
         self.0.remove(conn)
     }

@@ -138,8 +138,8 @@ fn all_bytes_before_the_end_are_echoed_and_the_connection_is_freed() {
     running.stop();
 }
 
-/// Linux keeps what it received before a reset. The application gets as much of that as it has granted; the loss waits
-/// for no further grant.
+/// Linux keeps what it received before a reset. The application gets as much of that as it has granted; the report of
+/// the loss does not wait for a further grant.
 #[test]
 fn granted_bytes_before_a_reset_are_delivered() {
     let (config, address) = (Config::default(), "127.0.0.1:0".parse().unwrap());

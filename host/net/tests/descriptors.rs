@@ -73,17 +73,26 @@ fn without_descriptors_new_peers_are_refused_and_the_thread_does_not_spin() {
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         if echoes(&mut stream) { served.push(stream) } else { refused += 1 }
     }
-    assert!(served.len() > 10 && refused > 20, "{} served, {refused} refused", served.len());
+    assert!(
+        served.len() > 10 && refused > 20,
+        "more than 10 peers should be served and more than 20 refused: {} and {refused}",
+        served.len()
+    );
     let (before, reported, notices) = query_status();
     assert!(notices.contains("DescriptorsExhausted"), "{notices}");
-    // Each peer connects alone and is reset when the listener closes. The kernel refuses peers until it opens again.
+    // Peers connect one after the other. The transport reports the peer that is reset when the listener closes; the
+    // kernel refuses further peers until the listener opens again.
     assert!(
         (1..=refused).contains(&reported) && reported >= refused - by_kernel,
-        "{reported} of {refused}, {by_kernel}"
+        "reported {reported} of {refused} refused peers; the kernel refused {by_kernel} of them"
     );
     std::thread::sleep(Duration::from_millis(300));
     let (after, _, _) = query_status();
-    assert!(after - before < 20, "{} turns in 300 ms without an event", after - before);
+    assert!(
+        after - before < 20,
+        "an idle context should run fewer than 20 turns in 300 ms: {}",
+        after - before
+    );
 
     assert!(served.iter_mut().all(echoes), "established connections should still be served");
     served.truncate(served.len() / 2);

@@ -87,7 +87,7 @@ impl Inner {
         }
     }
 
-    /// Asks the client of an accepted session to move, if the operator's override requires it.
+    /// Orders the client of an accepted session to move, if the operator's override requires it.
     pub(crate) fn send_override_drain(&mut self, id: Id) {
         let role = self.endpoint.as_ref().and_then(|endpoint| endpoint.role());
         let drain = role.and_then(|role| relief_override::placement().drain_for(role));

@@ -70,7 +70,7 @@ impl Inner {
 
     /// Sends like `flush`, but does not inform connections of room, because that takes further locks.
     fn send_last(&mut self) {
-        // An error means that the peer has closed the link.
+        // After an error nothing more can be sent.
         let _ = self.push();
     }
 }

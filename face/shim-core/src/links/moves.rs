@@ -1,4 +1,5 @@
-//! Sends sessions orders to move, over all links; and the links' traffic, on which such orders are based.
+//! Sends orders to move to the clients of sessions, over all links; and counts the links' traffic, on which such orders
+//! are based.
 
 use std::collections::BTreeSet;
 

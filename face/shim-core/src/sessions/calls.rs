@@ -81,7 +81,7 @@ fn end_overflowing(connection: &Connection, wakes: &mut Wakes) {
 pub(crate) fn consumed(connection: &Connection, bytes: usize, wakes: &mut Wakes) {
     with(connection, wakes, |shard, session| {
         let outcome = shard.port.consumed(session, bytes);
-        debug_assert_eq!(outcome, Ok(()), "the application reads received bytes only");
+        debug_assert_eq!(outcome, Ok(()), "the application should read only received bytes");
     });
 }
 

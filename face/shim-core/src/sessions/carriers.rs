@@ -149,7 +149,7 @@ pub(crate) fn data(
                 return (is_there.then_some(connection.index), Next::Nothing);
             }
             let outcome = shard.port.consumed(session, bytes.len());
-            debug_assert_eq!(outcome, Ok(()), "consumed bytes were received just now");
+            debug_assert_eq!(outcome, Ok(()), "bytes that were just received should be consumable");
             (None, Next::Nothing)
         }
         Err(event) => {

@@ -64,13 +64,13 @@ impl Shard {
         let client = self.connection(slot).and_then(|connection| connection.lock().client);
         let client = client.map_or_else(|| "a client".to_owned(), |client| client.to_string());
         log::line(format_args!(
-            "{client}: session ended, it held most of {} MiB (its table's share of --sessions-memory) and did not \
-                         read: make the client read its replies, or raise --sessions-memory",
+            "{client}: session ended, because it held most of {} MiB (its table's share of --sessions-memory) and \
+             did not read: make the client read its replies, or raise --sessions-memory",
             self.port.memory_bytes_max() >> 20
         ));
     }
 
-    /// Drops unread bytes, because an application that does not read may not close the connection for long, either.
+    /// Drops unread bytes: an application that does not read may also leave the connection open for a long time.
     fn discard_unread(&self, slot: u32) {
         if let Some(connection) = self.connection(slot) {
             connection.discard();

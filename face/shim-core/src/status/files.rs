@@ -13,7 +13,6 @@ pub(crate) fn open(path: &CStr, flags: c_int, mode: u32) -> Result<c_int, Errno>
     call!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, mode).map(|fd| fd as c_int)
 }
 
-/// Reads once.
 pub(crate) fn read(fd: c_int, bytes: &mut [u8]) -> Result<usize, Errno> {
     call!(libc::SYS_read, fd, bytes.as_mut_ptr(), bytes.len())
 }

@@ -1,9 +1,9 @@
 //! The layout of a server's status page: 64-bit words at fixed places, in the machine's own byte order.
 //!
-//! A reader refuses a page with an unknown [`LAYOUT`]; added fields need a new layout number, unless 0 means that the
-//! field is not known. From layout 4 on, a
-//! running server holds a lock on its page. Older readers remove pages by process id; older pages have another first
-//! word, so older and newer readers do not remove each other's pages.
+//! A reader rejects a page with an unknown [`LAYOUT`]. An added field needs a new layout number, unless 0 means that
+//! the field is not known. From layout 4 on, a running server holds a lock on its page. Readers before layout 4 removed
+//! a page if its process id was not in use; pages had another first word then, so that older and newer readers do not
+//! remove each other's pages.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -113,7 +113,7 @@ pub(crate) fn connection_at(index: usize) -> usize {
     CONNECTIONS_AT + index * CONNECTION_WORDS
 }
 
-/// Whether helpers are served.
+/// Whether links are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// The link port is about to open.
@@ -288,7 +288,8 @@ counters! {
         ConnectionUnserved = "connection_unserved",
         /// Sessions resumed, on another link or the same.
         SessionsResumed = "sessions_resumed",
-        /// Sessions refused: over, of an earlier start of this server, or with an old or mismatched first message.
+        /// Sessions refused: they are over or of an earlier start of this server, or the first message is old or does
+        /// not match.
         SessionRefused = "session_refused",
         /// Helped sessions sent back to the server's port because the load had become low.
         SessionsReleased = "sessions_released",

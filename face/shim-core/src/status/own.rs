@@ -33,7 +33,6 @@ pub(crate) fn count(counter: Counter) {
     }
 }
 
-/// Adds `count` to a counter.
 pub(crate) fn add(counter: Counter, count: u64) {
     if let Some(page) = page() {
         page.word(header::COUNTERS + counter as usize).fetch_add(count, Ordering::Relaxed);

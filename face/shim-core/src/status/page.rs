@@ -157,7 +157,7 @@ impl Page {
 
     /// A word of the header, or of a slot with memory.
     pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
-        debug_assert!(index < layout::WORDS);
+        debug_assert!(index < layout::WORDS, "the word should be within the page");
         // SAFETY: the mapping is aligned, has `layout::WORDS` words and is never unmapped. Callers pass words of the
         // header, or of slots that `link` or `connection` returned, which have memory. Only the server's own user could
         // truncate the file, and that user can end the server anyway.

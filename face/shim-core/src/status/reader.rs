@@ -2,7 +2,8 @@
 //!
 //! A running server holds a lock on its page. The kernel reports the lock's holder, also across PID namespaces, so the
 //! process id on the page, which could be forged, is not trusted: a page is valid only if its file belongs to the user
-//! of the holder. Only a process that can lock a page removes it. Pages are not mapped: they could be truncated.
+//! of the holder. Only a process that can lock a page removes it. Pages are not mapped, because another
+//! process could truncate them.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
@@ -48,7 +49,7 @@ pub struct ServerPage {
     inode: (u64, u64),
     /// The page's path.
     pub path: PathBuf,
-    /// The server's process id in this process's PID namespace; if it has none there, in the server's own.
+    /// The server's process id in this process's PID namespace; if the server has none there, in the server's own.
     pub pid: u32,
     /// Whether the process has an id in this process's PID namespace.
     pub is_visible: bool,
@@ -74,7 +75,7 @@ pub struct UnreadablePage {
 /// A server's status according to its page.
 #[derive(Clone, Debug)]
 pub struct ServerStatus {
-    /// Whether helpers are served.
+    /// Whether links are accepted.
     pub state: State,
     /// The operator's override of relief that is in effect.
     pub relief: Override,
@@ -113,7 +114,8 @@ pub struct LinkStatus {
     pub encrypted: bool,
     /// Number of virtual connections on the link.
     pub connections: u64,
-    /// Number of those that carry sessions, which can move to other links; `None` if the server does not report it.
+    /// Number of virtual connections on the link that carry sessions, which can move to other links; `None` if the
+    /// server does not report it.
     pub sessions: Option<u64>,
     /// The link's traffic, in the order of [`Traffic::ALL`].
     pub traffic: Vec<(Traffic, u64)>,
@@ -195,7 +197,9 @@ impl ServerPage {
         // Root may own the page, because the server created it before it changed its user.
         let is_visible = holder != 0;
         if is_visible && metadata.uid() != 0 && owner(holder) != Some(metadata.uid()) {
-            return Err(io::Error::other("it does not belong to the user of the process that has it locked"));
+            return Err(io::Error::other(
+                "the page does not belong to the user of the process that has locked the page",
+            ));
         }
         let if_foreign = |word: usize, own: &str| {
             Some(words[word]).filter(|inode| *inode != 0 && *inode != namespace(own))
@@ -533,14 +537,14 @@ mod tests {
         write(ticks + 1);
         assert!(
             ServerPage::open(&path).unwrap().is_none() && path.exists(),
-            "the page stays: its server may run in another PID namespace"
+            "the page should stay: its server may run in another PID namespace"
         );
         std::fs::remove_file(&path).unwrap();
     }
 
     /// The page is locked by a process of one user, and its file belongs to another user.
     #[test]
-    fn page_of_another_user_than_its_process_is_an_error() {
+    fn page_whose_owner_is_not_the_user_of_its_process_is_rejected() {
         let path = scratch("forged");
         write(&path, &[(header::MAGIC, layout::MAGIC), (header::LAYOUT, layout::LAYOUT)]);
         let holder = Holder::of(&path);
@@ -684,7 +688,7 @@ mod tests {
         for seed in 0..4 {
             fill(seed);
             let holder = Holder::of(&path);
-            let page = ServerPage::open(&path).unwrap().expect("a locked page is found");
+            let page = ServerPage::open(&path).unwrap().expect("a locked page should be found");
             assert!(
                 page.name_on_page.chars().all(|character| !character.is_control()),
                 "{:?}",
@@ -694,9 +698,12 @@ mod tests {
             assert!(page.status().unwrap().links.len() <= layout::LINKS);
             assert!(page.connections().unwrap().len() <= layout::CONNECTIONS);
             let answers = request_all(&[page], Request::Refresh, Duration::ZERO);
-            assert!(matches!(answers[..], [Ok(false)]), "no server carries out the request");
+            assert!(
+                matches!(answers[..], [Ok(false)]),
+                "the request should not be carried out, because no server runs"
+            );
         }
-        // A file that is too short is no page; a symbolic link or a directory is an error.
+        // A file that is too short is not a page; a symbolic link or a directory is an error.
         std::fs::write(&path, [0; 100]).unwrap();
         assert!(ServerPage::open(&path).unwrap().is_none());
         std::fs::remove_file(&path).unwrap();

@@ -1,8 +1,8 @@
-/* An echo server that ends in one of these ways, by the client's message or its argument:
+/* An echo server that ends in one of these ways, chosen by a client's message or by the program's argument:
  *
  * "quit..."  exit() inside a signal handler, which runs while the thread is inside malloc()
  * "free..."  the same inside free()
- * "early"    like "quit...", before it listens: instead of a port
+ * "early"    like "quit...", but before the program listens; the argument, instead of a port
  * "loop..."  closes the event loop that its listener is in, and goes on with the one that its clients are in
  *
  * Every call takes the heap's only lock, which is not recursive, like the lock of an arena in glibc.
@@ -62,7 +62,7 @@ static void watch(int set, int operation, int fd) {
 }
 
 /* Whether the client's end is reported at once. */
-static int is_told(int set, int fd) {
+static int is_end_reported(int set, int fd) {
     struct epoll_event events[8];
     int count = epoll_wait(set, events, 8, 0);
     for (int at = 0; at < count; at++) {
@@ -114,7 +114,7 @@ int main(int count, char **arguments) {
                 free(memory);
             } else if (!memcmp(text, "loop", 4)) {
                 close(main_set);
-                exit(is_told(clients, fd) ? 4 : 5);
+                exit(is_end_reported(clients, fd) ? 4 : 5);
             }
         }
     }

@@ -64,7 +64,7 @@ impl Driver {
 
     /// Opens a link with the key of links that stay on loopback.
     pub fn loopback(port: SocketAddr) -> Driver {
-        Driver::open(port, Role::Helper, Key::loopback_only()).expect("the server accepts the link")
+        Driver::open(port, Role::Helper, Key::loopback_only()).expect("the server should accept the link")
     }
 
     pub fn start(port: SocketAddr, role: Role, key: Key) -> Result<Driver, String> {
@@ -111,7 +111,7 @@ impl Driver {
     }
 
     pub fn connect_from(&mut self, client: SocketAddr) -> Id {
-        let id = self.link.open(client, None).expect("an id is free on the link");
+        let id = self.link.open(client, None).expect("an id should be free on the link");
         self.connections.insert(id, Virtual::default());
         id
     }
@@ -132,7 +132,6 @@ impl Driver {
         self.unsent.values().map(Vec::len).sum()
     }
 
-    /// Sends the batch.
     pub fn flush(&mut self) {
         while let Some(batch) = self.link.flush(self.now()) {
             if let Err(error) = self.stream.write_all(batch.as_slice()) {
@@ -263,7 +262,7 @@ impl Driver {
     }
 }
 
-/// Whether an error is no failure: no bytes have arrived, or a signal or a suspend has interrupted the call.
+/// Whether an error is temporary: no bytes have arrived, or a signal or a suspend has interrupted the call.
 fn is_temporary(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }

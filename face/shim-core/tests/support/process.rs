@@ -139,7 +139,6 @@ impl Server {
         all.iter().flat_map(|text| text.split_whitespace()).map(|pid| pid.parse().unwrap()).collect()
     }
 
-    /// The number of the server's open descriptors.
     pub fn descriptors(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
     }
@@ -156,7 +155,6 @@ impl Server {
         tasks.filter_map(Result::ok).map(|task| of_task(task.path())).sum()
     }
 
-    /// Resident memory in bytes.
     pub fn resident_bytes(&self) -> u64 {
         let text = std::fs::read_to_string(format!("/proc/{}/statm", self.pid())).unwrap();
         text.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap() * 4096

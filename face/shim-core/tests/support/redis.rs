@@ -10,7 +10,7 @@ use spillway_batch::Id;
 use super::driver::Driver;
 use super::process::Server;
 
-/// A redis server and its directory. Both end when dropped.
+/// A redis server and its directory. When dropped, the server is killed and the directory removed.
 pub struct Redis {
     pub server: Server,
     pub directory: PathBuf,
@@ -48,7 +48,6 @@ pub fn connect_local(link: &mut Driver) -> Id {
     link.connect_from(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
 }
 
-/// The bytes of a command.
 pub fn command(arguments: &[&[u8]]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();
     for argument in arguments {

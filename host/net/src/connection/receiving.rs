@@ -9,7 +9,6 @@ use spillway_transport::LostReason;
 
 use crate::reason::reason;
 
-/// The receiving direction.
 #[derive(Debug, Default)]
 pub(super) struct Receiving {
     /// Bytes that may still be delivered.
@@ -42,7 +41,7 @@ pub enum Read {
     Data { length: usize, end: u64 },
     /// The peer has finished.
     Finished,
-    /// The connection is lost.
+    /// The connection is lost, for this reason.
     Lost(LostReason),
     /// Nothing to report at present.
     Nothing,

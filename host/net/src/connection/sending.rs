@@ -8,7 +8,6 @@ use spillway_transport::Chunk;
 use crate::outgoing::{Flush, Outgoing, Pool};
 use crate::sys::unacknowledged;
 
-/// The sending direction.
 #[derive(Debug, Default)]
 pub(super) struct Sending {
     queue: Outgoing,
@@ -26,10 +25,8 @@ pub(super) struct Sending {
 /// Whether the application waits for room, and whether room is to be reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Room {
-    /// The application does not wait for room.
     #[default]
     NotWanted,
-    /// The application waits for room.
     Wanted,
     /// There is room, which is not reported yet.
     ToReport,

@@ -38,7 +38,7 @@ impl Application for Echo {
     fn handle_timeout<T: Transport>(&mut self, _: Time, _: &mut T) {}
 
     fn handle_refused(&mut self, listener: u16, limit: HostLimit, peers: u64) {
-        assert_eq!(listener, 0, "the program has one listener");
+        assert_eq!(listener, 0, "the program has only listener 0, so no other should refuse peers");
         self.refused.push((limit, peers));
     }
 

@@ -154,11 +154,11 @@ pub(super) fn reuseport(address: SocketAddr, first: TcpListener) -> ! {
             // SAFETY: plain calls with valid arguments; the listener takes over the descriptor.
             let listener = unsafe {
                 let fd = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
-                let polled: c_int = 1;
+                let enabled: c_int = 1;
                 let length = size_of::<c_int>() as u32;
                 for option in [libc::SO_REUSEPORT, libc::SO_REUSEADDR] {
                     let set =
-                        libc::setsockopt(fd, libc::SOL_SOCKET, option, (&raw const polled).cast(), length);
+                        libc::setsockopt(fd, libc::SOL_SOCKET, option, (&raw const enabled).cast(), length);
                     assert_eq!(set, 0);
                 }
                 let SocketAddr::V4(v4) = address else { panic!("the test's address should be IPv4") };

@@ -12,7 +12,7 @@ use std::os::fd::{IntoRawFd, RawFd};
 use libc::{EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP};
 use loops::{epoll_loop, polling};
 
-/// Runs the server of this kind on this address, without an end.
+/// Runs the server of this kind on this address, until the process is killed.
 pub fn serve(kind: &str, address: SocketAddr) -> ! {
     let listener = TcpListener::bind(address).unwrap();
     match kind {
