@@ -22,7 +22,7 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// Arrivals from time zero on, at `rate_per_s` a second over this sequence.
+    /// A sequence of `rate_per_s` arrivals a second, from time zero on.
     pub fn new(spacing: Spacing, rate_per_s: f64, random: Random) -> Arrivals {
         let mut arrivals = Arrivals { spacing, random, rate_per_s: 0.0, next_ns: f64::INFINITY };
         arrivals.set_rate(0, rate_per_s);

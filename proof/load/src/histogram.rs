@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// A log-linear ("HDR") histogram that stores only the values that occurred: exact to 1 µs below 2,048 µs, and to 11
-/// significant bits (0.05 %) above. Histograms merge without loss.
+/// significant bits (0.1 %) above. Histograms merge without loss.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Histogram {

@@ -16,7 +16,8 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::protocol::Protocol;
 
-/// Low bits of a group's token. Sockets have others (see `split_token`); the eventfd's number exceeds all groups.
+/// Low bits of a group's token. Tokens of streams have other low bits (see `split_token`). `WAKE_TOKEN` has these low
+/// bits, but its number exceeds those of all groups.
 const GROUP_MARK: u64 = 3;
 const MARK_BITS: u32 = 2;
 /// Timers are rounded up to multiples of this, to save wake-ups; decisions are about 100 ms apart.
@@ -52,7 +53,7 @@ impl<P: Protocol, E: Engine> Worker<P, E> {
         index / size.max(1)
     }
 
-    /// Adds a connection to its group. The group's first move for it opens the connection.
+    /// Adds a connection to its group. The first move that the group's policy decides for it opens the connection.
     pub(super) fn join_group(&mut self, index: usize) {
         let number = self.group_of(index);
         let group = &mut self.groups[number];
