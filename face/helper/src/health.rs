@@ -43,7 +43,7 @@ fn is_full(status: &HelperStatus) -> bool {
     !status.per_thread.is_empty() && max > 0 && status.per_thread.iter().all(|thread| thread.clients >= max)
 }
 
-/// Why a service does not accept new clients on all threads.
+/// The reason for which a service does not accept new clients on every thread; `None` if it accepts them.
 pub(crate) fn refusal_reason(service: &ServiceStatus) -> Option<String> {
     if let Some(drained) = service.drained {
         return Some(format!("draining: no new clients; {} connected", drained.remaining));

@@ -9,7 +9,7 @@ use crate::config::{HelperConfig, StartError};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listener {
-    /// Service and kind. They distinguish configured addresses with port 0.
+    /// The service, and the kind of its clients. They distinguish configured addresses with port 0.
     owner: (String, ListenerKind),
     configured: SocketAddr,
     /// The configured address with the port that the kernel chose for port 0.
@@ -66,7 +66,7 @@ impl ListenerTable {
     /// Binds the missing listeners of a configuration. A present listener stays, even if it changes its service.
     ///
     /// # Errors
-    /// An address cannot be bound. The table has not changed then.
+    /// An address cannot be bound, or there are more listeners than indexes.
     pub fn plan(&self, config: &HelperConfig, threads: usize, net: &NetConfig) -> Result<Plan, StartError> {
         let own_addresses: Vec<SocketAddr> = self.iter().map(|(_, listener)| listener.bound).collect();
         let mut plan = Plan { table: ListenerTable(vec![None; self.0.len()]), ..Plan::default() };

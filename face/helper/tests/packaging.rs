@@ -1,4 +1,4 @@
-//! The Grafana board, the alert rules and the documentation load, and name only metrics that exist.
+//! The Grafana board and the alert rules can be loaded. They and the documentation name only metrics that exist.
 
 #[path = "support/read.rs"]
 mod read;
@@ -135,7 +135,7 @@ fn check_template(text: &str, query: &str, subject: &str) {
     for rest in text.split("{{").skip(1) {
         let (inside, _) = rest.split_once("}}").unwrap_or_else(|| panic!("{subject}: {text}"));
         let label = inside.trim().strip_prefix("$labels.").unwrap_or_else(|| panic!("{subject}: {inside}"));
-        // A query without aggregation keeps all labels, among them Prometheus's `instance`.
+        // Of the labels that a query without `by` keeps, only Prometheus's `instance` is certain to exist.
         let is_kept = query.contains(" by (") || label == "instance";
         let is_listed = query.split(" by (").skip(1).all(|rest| {
             rest.split(')').next().is_some_and(|labels| labels.split(", ").any(|other| other == label))
