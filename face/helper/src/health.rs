@@ -6,9 +6,9 @@ use spillway_policy::Override;
 
 use crate::status::{HelperStatus, ServiceStatus};
 
-/// Whether load balancers should send new clients to the helper. An error holds the reasons against it, one on each
-/// line: the helper or a service drains, relief of a service is off, a link is down, a thread is silent or has failed,
-/// or all threads have their maximum number of clients.
+/// Whether load balancers should send new clients to the helper. An error holds the reasons for which they should not,
+/// one on each line: the helper or a service drains, relief of a service is off, a link is down, a thread is silent or
+/// has failed, or all threads have their maximum number of clients.
 pub fn health(status: &HelperStatus) -> Result<(), String> {
     let mut why = String::new();
     // Writing to a string cannot fail.

@@ -123,7 +123,8 @@ impl Helper {
         self.ports.as_ref().and_then(ServedPorts::metrics_address)
     }
 
-    /// Accepts no new clients, and resets remaining ones after `deadline`. Poll [`is_drained`](Self::is_drained) then.
+    /// Accepts no new clients, and resets remaining ones after `deadline`. [`is_drained`](Self::is_drained) returns
+    /// true when all clients have left.
     pub fn drain(&self, deadline: Duration) {
         self.running().registrars.withdraw_all();
         for remote in &self.running().remotes {

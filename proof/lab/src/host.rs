@@ -261,7 +261,7 @@ fn sum_of(text: &str, name: &str) -> u64 {
     text.lines().filter_map(|line| line.split_once(name)?.1.trim().parse::<u64>().ok()).sum()
 }
 
-/// Packet counts of a lossy cable.
+/// Packet counts of a host's cable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacketCounts {
     /// Packets that arrived at either end.

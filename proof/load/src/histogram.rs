@@ -129,7 +129,8 @@ mod tests {
         for _ in 0..10_000 {
             let value = random.next_u64() >> (20 + random.below(40));
             let stored = quantize(value);
-            assert!(stored >= value && stored - value <= value / 1000, "{value} as {stored}");
+            let is_near = stored >= value && stored - value <= value / 1000;
+            assert!(is_near, "{stored}, stored for {value}, should exceed it by at most a thousandth");
             assert_eq!(quantize(stored), stored);
         }
     }
