@@ -122,7 +122,7 @@ fn thread_that_answers_a_load_query_serves_its_client() {
             let unconnected = (queries - streams.len()) as f64;
             assert!(
                 answered >= clients && answered <= clients + unconnected,
-                "{thread}: {answered}, {clients}"
+                "thread {thread} answered {answered} queries, and serves {clients} clients"
             );
             assert!(clients > 0.0, "thread {thread} should have clients");
         }

@@ -107,7 +107,7 @@ mod tests {
         for (percent, millis) in [(10.0, 5), (0.0, 10), (-3.0, 10), (f64::NAN, 10), (50.0, 2_000), (500.0, 0)]
         {
             let quota = Quota { percent_of_core: percent, period: Duration::from_millis(millis) };
-            assert!(quota.micros().is_err(), "{percent} % in {millis} ms");
+            assert!(quota.micros().is_err(), "{percent} % in periods of {millis} ms should be refused");
         }
     }
 

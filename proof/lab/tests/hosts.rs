@@ -168,7 +168,8 @@ fn a_lossy_cable_drops_packets_and_tcp_retransmits_them() {
     drop(loss);
     let (before, packets) = (left.tcp_counters().unwrap(), left.packet_counts().unwrap());
     let retransmitted = right.tcp_counters().unwrap()["Tcp:RetransSegs"] + before["Tcp:RetransSegs"];
-    assert!(retransmitted > 0 && packets.seen > packets.lost, "{packets:?}, {retransmitted} retransmitted");
+    assert!(retransmitted > 0, "TCP should retransmit lost segments");
+    assert!(packets.seen > packets.lost, "not all packets should be lost: {packets:?}");
     stream.write_all(&[1; 64]).unwrap();
     stream.read_exact(&mut [0; 64]).unwrap();
     assert_eq!(left.packet_counts().unwrap().lost, packets.lost, "a dropped `Loss` should end the loss");
