@@ -123,8 +123,7 @@ impl Helper {
         self.ports.as_ref().and_then(ServedPorts::metrics_address)
     }
 
-    /// Accepts no new clients, and resets remaining ones after `deadline`. [`is_drained`](Self::is_drained) returns
-    /// true when all clients have left.
+    /// Accepts no new clients, and resets remaining ones after `deadline`. Then poll [`is_drained`](Self::is_drained).
     pub fn drain(&self, deadline: Duration) {
         self.running().registrars.withdraw_all();
         for remote in &self.running().remotes {

@@ -14,7 +14,6 @@ pub struct Listener {
     configured: SocketAddr,
     /// The configured address with the port that the kernel chose for port 0.
     pub bound: SocketAddr,
-    /// TCP keep-alive of accepted clients.
     pub keep_alive: Option<Duration>,
     binding: Binding,
 }
@@ -49,7 +48,6 @@ impl ListenerTable {
         self.owned(service, kind).map(|(_, listener)| listener.bound).collect()
     }
 
-    /// The kind of the listener of an index.
     pub fn kind(&self, index: u16) -> ListenerKind {
         let listener = self.0.get(usize::from(index)).and_then(Option::as_ref);
         listener.map_or(ListenerKind::Plain, |listener| listener.owner.1)

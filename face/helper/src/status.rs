@@ -23,7 +23,6 @@ use crate::registration::RegistrationStatus;
 #[derive(Clone, Debug)]
 pub(crate) struct ThreadSnapshot {
     pub status: Status,
-    /// CPU time of the thread.
     pub cpu: Duration,
     /// Time of this snapshot by the thread's clock.
     pub now: Time,

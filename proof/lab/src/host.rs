@@ -212,8 +212,7 @@ impl Host {
         Ok(loss)
     }
 
-    /// Packets that arrived at either end of the host's cable since its start, and those that [`Host::drop_packets`]
-    /// dropped.
+    /// Packets at both ends of the host's cable since its start, and those that [`Host::drop_packets`] dropped.
     pub fn packet_counts(&self) -> Result<PacketCounts, LabError> {
         let (bridge, bridge_interface) = &self.0.bridge_end;
         let mut sum = PacketCounts::default();

@@ -27,8 +27,7 @@ pub enum Output {
     /// To files of the run, for [`Process::stdout`] and [`Process::stderr`].
     #[default]
     Files,
-    /// Standard output to a pipe, see [`Process::take_stdout`]; a full pipe blocks the process. Standard error to a
-    /// file.
+    /// Standard output to a pipe, see [`Process::take_stdout`]; a full pipe blocks the process. Errors to a file.
     Piped,
     /// To this process's own output.
     Inherit,
@@ -281,8 +280,7 @@ impl Process {
         ends.collect::<Vec<_>>().join("\n")
     }
 
-    /// Every process leads its own group, so a signal also reaches a wrapper's children, and Ctrl-C reaches only the
-    /// lab's own process.
+    /// Every process leads its own group: a signal also reaches a wrapper's children, and Ctrl-C only the lab itself.
     fn signal_group(&self, signal: Signal) -> rustix::io::Result<()> {
         self.id().map_or(Err(rustix::io::Errno::SRCH), |id| kill_process_group(id, signal))
     }

@@ -135,8 +135,7 @@ pub struct Config {
     pub server: SocketAddr,
     /// Helpers to which connections move; with sessions, helpers on their routes.
     pub helpers: Helpers,
-    /// Connections are sessions. `None`: connections are plain, or those of `spillway-moving-client` if there are
-    /// helpers.
+    /// Connections are sessions. `None`: they are plain, or those of `spillway-moving-client` if there are helpers.
     pub sessions: Option<Sessions>,
     /// What carries the connections.
     pub engine: EngineKind,

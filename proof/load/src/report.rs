@@ -358,8 +358,7 @@ impl Bins {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// The key space is filled and all connections are open. The run starts now or, with `--hold`, at the command
-    /// `start`.
+    /// The key space is filled and all connections are open. The run starts now or, with `--hold`, at `start`.
     Ready {
         /// Number of open connections.
         connections: u32,

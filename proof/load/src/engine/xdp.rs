@@ -24,7 +24,6 @@ pub(crate) use self::stack::Seat;
 use crate::Error;
 use crate::config::{Config, XdpOptions};
 
-/// Bytes of the Ethernet header.
 const ETHERNET_BYTES: usize = 14;
 
 /// An interface whose packets for the stacks' ports go to the stacks. Keep it as long as the stacks run.

@@ -85,7 +85,6 @@ impl Space {
     }
 }
 
-/// Appends a number in decimal digits.
 pub(crate) fn push_decimal(number: usize, out: &mut Vec<u8>) {
     let mut digits = [0u8; 20];
     let (mut left, mut start) = (number, digits.len());

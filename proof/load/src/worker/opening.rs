@@ -131,7 +131,6 @@ impl<P: Protocol, E: Engine> Worker<P, E> {
         }
     }
 
-    /// Schedules the reopening of a closed connection.
     pub(super) fn schedule_reopening(&mut self, index: usize) {
         let doublings = self.connections[index].attempts.min(REOPEN_PAUSE_DOUBLINGS_MAX);
         // A random part spreads the attempts of connections that were lost at the same time.

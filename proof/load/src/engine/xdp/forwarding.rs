@@ -141,7 +141,6 @@ fn target_port(frame: &[u8]) -> Option<u16> {
 mod tests {
     use super::*;
 
-    /// Keeps the delivered frames.
     #[derive(Default)]
     struct Kept(Vec<Vec<u8>>);
 

@@ -32,8 +32,7 @@ impl StackNetwork {
         Time::ZERO + self.start.elapsed()
     }
 
-    /// Calls `work` with the stack and its driver's state. `work` must not use a [`StackStream`], which borrows both,
-    /// too.
+    /// Calls `work` with the stack and its driver's state. `work` must not use a [`StackStream`], which borrows both.
     pub(super) fn with_host<R>(&self, work: impl FnOnce(&mut Shared<Streams>) -> R) -> R {
         work(&mut self.host.borrow_mut())
     }

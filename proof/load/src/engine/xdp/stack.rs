@@ -55,7 +55,6 @@ impl Seat {
     }
 }
 
-/// Connections of the user-level stack.
 #[derive(Debug)]
 pub(crate) struct StackEngine {
     driver: Driver<Socket>,

@@ -18,7 +18,6 @@ const IDLE_BYTES: usize = 4096;
 /// More than a generator can need: 60,000 connections, each with a direct stream and two links.
 const STREAMS_MAX: usize = 1 << 18;
 
-/// The streams of one stack.
 #[derive(Debug)]
 pub(super) struct Streams {
     streams: Slots<Stream>,
@@ -78,7 +77,6 @@ impl Streams {
         Some(key)
     }
 
-    /// The connection of a stream.
     pub(super) fn conn(&self, key: SlotKey) -> io::Result<Conn> {
         self.streams.get(key).map(|stream| stream.conn).ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
@@ -172,7 +170,6 @@ impl Streams {
         }
     }
 
-    /// Resets all connections.
     pub(super) fn abort_all(&mut self, transport: &mut impl Transport) {
         for (_, stream) in self.streams.iter() {
             transport.abort(stream.conn);
