@@ -82,7 +82,7 @@ impl Running {
     }
 }
 
-/// One socket of each new listener for each thread. A thread may take any entry of the list.
+/// Gives each thread one socket of each new listener. The sockets of a listener are interchangeable.
 fn split_by_thread(new: Vec<(u16, Vec<BoundListener>)>, threads: usize) -> Vec<Vec<(u16, BoundListener)>> {
     let mut all: Vec<Vec<_>> = (0..threads).map(|_| Vec::new()).collect();
     for (index, listeners) in new {
@@ -221,7 +221,11 @@ mod tests {
             std::thread::sleep(Duration::from_millis(500));
             let began = Instant::now();
             assert_eq!(running.settings().config.max_connections, config.max_connections);
-            assert!(began.elapsed() < Duration::from_secs(3), "took {:?}", began.elapsed());
+            let took = began.elapsed();
+            assert!(
+                took < Duration::from_secs(3),
+                "reading should not wait for the change, but took {took:?}"
+            );
             let error = change.join().unwrap().unwrap_err();
             assert!(matches!(error, StartError::Silent), "{error}");
         });
@@ -236,10 +240,11 @@ mod tests {
         helper.drain(Duration::ZERO);
         let began = Instant::now();
         for _ in 0..3 {
-            assert!(!helper.is_drained(), "a silent thread may have clients");
+            assert!(!helper.is_drained(), "a helper with a silent thread should not count as drained");
             std::thread::sleep(Duration::from_millis(100));
         }
-        assert!(began.elapsed() < Duration::from_secs(10), "took {:?}", began.elapsed());
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(10), "three answers should take less than 10 s, not {took:?}");
         drop(release);
         let deadline = Instant::now() + Duration::from_secs(20);
         while !helper.is_drained() {
@@ -266,7 +271,7 @@ mod tests {
             );
             second
         });
-        assert_eq!(running.settings().config.max_connections, 7, "the other thread has applied it");
+        assert_eq!(running.settings().config.max_connections, 7, "the change should be in force");
         drop(second);
     }
 }

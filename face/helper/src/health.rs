@@ -6,9 +6,9 @@ use spillway_policy::Override;
 
 use crate::status::{HelperStatus, ServiceStatus};
 
-/// Whether load balancers should send new clients to the helper. An error holds the reasons against it, one on each
-/// line: the helper or a service drains, relief of a service is off, a link is down, a thread is silent or has failed,
-/// or all threads have their maximum number of clients.
+/// Whether load balancers should send new clients to the helper. An error holds the reasons for which they should not,
+/// one on each line: the helper or a service drains, relief of a service is off, a link is down, a thread is silent or
+/// has failed, or all threads have their maximum number of clients.
 pub fn health(status: &HelperStatus) -> Result<(), String> {
     let mut why = String::new();
     // Writing to a string cannot fail.
@@ -43,7 +43,7 @@ fn is_full(status: &HelperStatus) -> bool {
     !status.per_thread.is_empty() && max > 0 && status.per_thread.iter().all(|thread| thread.clients >= max)
 }
 
-/// Why a service does not accept new clients on all threads.
+/// The reason for which a service does not accept new clients on every thread; `None` if it accepts them.
 pub(crate) fn refusal_reason(service: &ServiceStatus) -> Option<String> {
     if let Some(drained) = service.drained {
         return Some(format!("draining: no new clients; {} connected", drained.remaining));

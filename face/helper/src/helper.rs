@@ -113,8 +113,7 @@ impl Helper {
     }
 
     /// Applies new settings. On an error the old ones stay in force, except with [`StartError::SilentAfterChange`]. For
-    /// the effects on clients see
-    /// [`Relay::reconfigure`](spillway_relay::Relay::reconfigure).
+    /// the effects on clients see [`Relay::reconfigure`](spillway_relay::Relay::reconfigure).
     pub fn change(&self, config: HelperConfig) -> Result<crate::control::ReloadOutcome, StartError> {
         self.running().change(config)
     }
@@ -124,11 +123,11 @@ impl Helper {
         self.ports.as_ref().and_then(ServedPorts::metrics_address)
     }
 
-    /// Accepts no new clients, and resets remaining ones after `deadline`. Poll [`is_drained`](Self::is_drained) then.
+    /// Accepts no new clients, and resets remaining ones after `deadline`. Then poll [`is_drained`](Self::is_drained).
     pub fn drain(&self, deadline: Duration) {
         self.running().registrars.withdraw_all();
         for remote in &self.running().remotes {
-            // Fails for a thread that has ended, and has no clients.
+            // Fails for a thread that has ended, which has no clients.
             let _ = remote.run(move |now, app, out| app.relay.drain(now, deadline, out));
         }
     }
@@ -148,7 +147,7 @@ impl Helper {
         self.all_threads(|_, _, out| out.connections() == 0)
     }
 
-    /// Whether a condition holds on all threads. It holds for a thread that has ended, and not for a silent one. The wait
+    /// Whether a condition holds on all threads. A thread that has ended meets it, and a silent one does not. The wait
     /// is limited, because a drain must end at its deadline.
     fn all_threads(&self, condition: fn(Time, &mut RelayApp, &mut Port<'_>) -> bool) -> bool {
         self.running().remotes.iter().all(|remote| {
@@ -197,12 +196,13 @@ fn log_metrics_address(address: &SocketAddr) {
     info!("metrics and status page at http://{address}/");
     if !address.ip().is_loopback() {
         warn!(
-            "metrics at {address} need no password: every host that reaches it can read addresses and figures"
+            "metrics at {address} need no password: every host that reaches this address can read the addresses of \
+             clients and all figures"
         );
     }
 }
 
-/// Starts the thread that writes the log entries of the network threads, and ends with them.
+/// Starts the thread that writes the log entries of the network threads. It ends when they have ended.
 fn start_log(watch: &ThreadWatch, names: Names) -> Result<Log, StartError> {
     let (log, entries) = Log::new();
     let writing = move || {

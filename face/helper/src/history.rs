@@ -46,7 +46,7 @@ impl History {
     }
 }
 
-/// The thread that records a helper's status at each interval, until this is dropped.
+/// Records a helper's status at each interval, in a thread that ends when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Sampler {
     stop: Option<Sender<()>>,
@@ -55,7 +55,7 @@ pub(crate) struct Sampler {
 
 impl Sampler {
     /// # Errors
-    /// The host has no thread left.
+    /// The host cannot start another thread.
     pub(crate) fn start(running: Arc<Running>, history: Arc<History>) -> io::Result<Sampler> {
         let (stop, stopped) = channel::<()>();
         let sample = move || {
@@ -72,7 +72,7 @@ impl Sampler {
 impl Drop for Sampler {
     fn drop(&mut self) {
         drop(self.stop.take());
-        // Joining fails if the thread panicked; the history then ends at that time.
+        // Joining fails if the thread panicked; the history then has no later samples.
         self.thread.take().map(JoinHandle::join);
     }
 }

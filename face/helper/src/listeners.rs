@@ -9,12 +9,11 @@ use crate::config::{HelperConfig, StartError};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listener {
-    /// Service and kind. They distinguish configured addresses with port 0.
+    /// The service, and the kind of its clients. They distinguish configured addresses with port 0.
     owner: (String, ListenerKind),
     configured: SocketAddr,
     /// The configured address with the port that the kernel chose for port 0.
     pub bound: SocketAddr,
-    /// TCP keep-alive of accepted clients.
     pub keep_alive: Option<Duration>,
     binding: Binding,
 }
@@ -49,7 +48,6 @@ impl ListenerTable {
         self.owned(service, kind).map(|(_, listener)| listener.bound).collect()
     }
 
-    /// The kind of the listener of an index.
     pub fn kind(&self, index: u16) -> ListenerKind {
         let listener = self.0.get(usize::from(index)).and_then(Option::as_ref);
         listener.map_or(ListenerKind::Plain, |listener| listener.owner.1)
@@ -66,7 +64,7 @@ impl ListenerTable {
     /// Binds the missing listeners of a configuration. A present listener stays, even if it changes its service.
     ///
     /// # Errors
-    /// An address cannot be bound. The table has not changed then.
+    /// An address cannot be bound, or there are more listeners than indexes.
     pub fn plan(&self, config: &HelperConfig, threads: usize, net: &NetConfig) -> Result<Plan, StartError> {
         let own_addresses: Vec<SocketAddr> = self.iter().map(|(_, listener)| listener.bound).collect();
         let mut plan = Plan { table: ListenerTable(vec![None; self.0.len()]), ..Plan::default() };

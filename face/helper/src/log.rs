@@ -12,7 +12,7 @@ use tracing::{info, warn};
 /// Bound on entries that wait to be written; further ones are dropped and counted.
 const WAITING_MAX: usize = 1024;
 
-// Within its interval at most one line of a kind is written.
+// Minimum times between two lines of one kind.
 const CLIENT_INTERVAL: Duration = Duration::from_secs(1);
 const LINK_INTERVAL: Duration = Duration::from_secs(30);
 const MEMORY_INTERVAL: Duration = Duration::from_secs(5);

@@ -217,11 +217,11 @@ pub(crate) const ALL: [Declared<Scrape>; 55] = [
         "Clients reset: buffer, memory (they do not read), protocol, link_lost.",
         |scrape, family| {
             scrape.by_label(family, |s| {
-                let cut = s.counters.reset;
+                let resets = s.counters.reset;
                 [
-                    ("buffer", cut.buffer),
-                    ("memory", cut.memory),
-                    ("protocol", cut.protocol),
+                    ("buffer", resets.buffer),
+                    ("memory", resets.memory),
+                    ("protocol", resets.protocol),
                     ("link_lost", s.counters.lost_with_link),
                 ]
             })

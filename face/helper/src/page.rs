@@ -69,7 +69,7 @@ fn write_page(page: &mut String, status: &HelperStatus, history: &[Rates]) -> fm
     charts::write(page, status, history)?;
     write_threads(page, status, rates)?;
     page.write_str(
-        "<p class=\"note\">Rates are those of the last two seconds. The same as <a href=\"/status\">JSON</a>, \
+        "<p class=\"note\">Rates are those of the last two seconds. The same figures as <a href=\"/status\">JSON</a> \
          and for <a href=\"/metrics\">Prometheus</a>. Documentation:",
     )?;
     for (index, (path, title, _)) in DOCUMENTS.iter().enumerate() {

@@ -56,7 +56,7 @@ impl Rates {
         document["rates"].take()
     }
 
-    /// The rates between two snapshots. `None` if they are of different processes, or in the wrong order.
+    /// The rates between two snapshots. `None` if they are of different processes, or `after` is not the later one.
     pub fn between(before: &HelperStatus, after: &HelperStatus) -> Option<Rates> {
         if before.pid != after.pid || after.uptime_ms <= before.uptime_ms {
             return None;

@@ -19,13 +19,13 @@ use crate::relay_app::RelayApp;
 use crate::status::{HelperStatus, ServiceStatus, ThreadSnapshot};
 use tracing::warn;
 
-/// Time for a network thread to answer before it counts as silent. A thread answers after each turn, in microseconds.
+/// Time for a network thread to answer before it counts as silent. It answers after its turn, which takes microseconds.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// As [`ANSWER_TIMEOUT`], for the status; shorter, because operators and programs wait for it.
 pub const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Descriptors for other uses than clients: links, listeners, epoll sets, files.
+/// Descriptors for uses other than clients: links, listeners, epoll sets, files.
 const OTHER_FILES: u64 = 256;
 
 pub struct Running {
@@ -119,9 +119,8 @@ impl Running {
         }
     }
 
-    /// Runs one command on each thread. Returns the results in the order of the threads, `None` for a thread that has
-    /// not answered within [`ANSWER_TIMEOUT`], one time for all threads together. The command stays in a
-    /// silent thread's queue and runs later.
+    /// Runs a command on each thread. Returns the results in the order of the threads, `None` for a thread that does
+    /// not answer within [`ANSWER_TIMEOUT`] of the call. The command stays in a silent thread's queue and runs later.
     pub fn run_on_all<C, R>(&self, commands: impl Iterator<Item = C>) -> Vec<Option<R>>
     where
         C: FnOnce(Time, &mut RelayApp, &mut Port<'_>) -> R + Send + 'static,

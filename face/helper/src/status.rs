@@ -23,7 +23,6 @@ use crate::registration::RegistrationStatus;
 #[derive(Clone, Debug)]
 pub(crate) struct ThreadSnapshot {
     pub status: Status,
-    /// CPU time of the thread.
     pub cpu: Duration,
     /// Time of this snapshot by the thread's clock.
     pub now: Time,
@@ -284,7 +283,7 @@ pub struct Refused {
 
 /// Clients reset for data that they do not read or for protocol errors, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "each is a reason of the relay's `Cut`")]
+#[allow(missing_docs, reason = "the fields are those of the relay's `Resets`, with their sum")]
 pub struct Resets {
     pub total: u64,
     pub buffer: u64,
@@ -414,8 +413,8 @@ impl ServiceStatus {
         self.refused.add(&counters.refused);
         self.reset.add(&counters.reset);
         self.load_queries_answered += counters.load_queries.answered;
-        for (reason, questions) in counters.load_queries.refused_by_reason() {
-            *self.load_queries_refused.entry(reason.to_owned()).or_default() += questions;
+        for (reason, queries) in counters.load_queries.refused_by_reason() {
+            *self.load_queries_refused.entry(reason.to_owned()).or_default() += queries;
         }
         self.library_clients_sent_away += counters.shed;
     }
@@ -445,11 +444,11 @@ impl fmt::Display for Refused {
 }
 
 impl Resets {
-    fn add(&mut self, cut: &spillway_relay::Resets) {
-        self.total += cut.buffer + cut.memory + cut.protocol;
-        self.buffer += cut.buffer;
-        self.memory += cut.memory;
-        self.protocol += cut.protocol;
+    fn add(&mut self, resets: &spillway_relay::Resets) {
+        self.total += resets.buffer + resets.memory + resets.protocol;
+        self.buffer += resets.buffer;
+        self.memory += resets.memory;
+        self.protocol += resets.protocol;
     }
 }
 

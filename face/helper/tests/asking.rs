@@ -53,13 +53,13 @@ fn start_at(
 }
 
 /// Waits for the outcome, at most 60 s: longer than a query takes on a busy machine.
-fn outcome(ask: &mut LoadQueries) -> LoadQueryOutcome {
+fn outcome(queries: &mut LoadQueries) -> LoadQueryOutcome {
     let start = Instant::now();
     loop {
-        let mut descriptors = [PollFd::new(&*ask, PollFlags::IN)];
+        let mut descriptors = [PollFd::new(&*queries, PollFlags::IN)];
         poll(&mut descriptors, Some(&Timespec { tv_sec: 0, tv_nsec: 5_000_000 })).unwrap();
-        ask.handle_ready();
-        if let Some(outcome) = ask.poll(Instant::now()) {
+        queries.handle_ready();
+        if let Some(outcome) = queries.poll(Instant::now()) {
             return outcome;
         }
         assert!(start.elapsed() < Duration::from_secs(60), "a query should end within 60 s");
@@ -122,7 +122,7 @@ fn thread_that_answers_a_load_query_serves_its_client() {
             let unconnected = (queries - streams.len()) as f64;
             assert!(
                 answered >= clients && answered <= clients + unconnected,
-                "{thread}: {answered}, {clients}"
+                "thread {thread} answered {answered} queries, and serves {clients} clients"
             );
             assert!(clients > 0.0, "thread {thread} should have clients");
         }
@@ -135,17 +135,17 @@ fn load_queries_with_a_wrong_key_or_format_are_counted_and_not_answered(place: &
     let (helper, target) =
         start_at(place, server.address, |config| HelperConfig { threads: 1, ..config }, place.listen());
     let wrong_key_target = LinkTarget { key: Key::from_secret([9; 32]), ..target.clone() };
-    let mut ask = LoadQueries::start(Instant::now(), &[wrong_key_target], 1).unwrap();
+    let mut queries = LoadQueries::start(Instant::now(), &[wrong_key_target], 1).unwrap();
     let refused = |reason: &str| helper.status().services[0].load_queries_refused[reason];
     wait("the query to be counted", || refused("key") == 1);
-    ask.handle_ready();
+    queries.handle_ready();
     assert!(
-        matches!(outcome(&mut ask), LoadQueryOutcome::Helper { answered: false, .. }),
+        matches!(outcome(&mut queries), LoadQueryOutcome::Helper { answered: false, .. }),
         "no helper should answer"
     );
     let sender = UdpSocket::bind(place.own()).unwrap();
     sender.send_to(b"hello?", target.address).unwrap();
-    wait("the garbage to be counted", || refused("malformed") == 1);
+    wait("the malformed query to be counted", || refused("malformed") == 1);
     assert_eq!(helper.status().services[0].load_queries_answered, 0);
     assert!(helper.status().to_string().contains("0 load queries answered, 2 not"));
 }
@@ -154,8 +154,8 @@ fn without_load_answers_a_helper_is_chosen_at_random(place: &Place) {
     let server = place.echo_server();
     let without_answers = |config| HelperConfig { threads: 1, load_answers: false, ..config };
     let (_helper, target) = start_at(place, server.address, without_answers, place.listen());
-    let mut ask = LoadQueries::start(Instant::now(), &[target.clone(), target], 2).unwrap();
-    assert!(matches!(outcome(&mut ask), LoadQueryOutcome::Helper { answered: false, .. }));
+    let mut queries = LoadQueries::start(Instant::now(), &[target.clone(), target], 2).unwrap();
+    assert!(matches!(outcome(&mut queries), LoadQueryOutcome::Helper { answered: false, .. }));
 }
 
 #[test]
@@ -198,11 +198,11 @@ fn a_thousand_clients_at_once_spread_over_four_helpers() {
         (0..4).map(|_| start(server.address, 1, "127.0.0.1:0")).collect();
     let targets: Vec<LinkTarget> = helpers.iter().map(|(_, target)| target.clone()).collect();
     let start = || LoadQueries::start_within(Instant::now(), &targets, 2, ANSWER_TIMEOUT).unwrap();
-    let mut asks: Vec<LoadQueries> = (0..1000).map(|_| start()).collect();
+    let mut of_all_clients: Vec<LoadQueries> = (0..1000).map(|_| start()).collect();
     let mut chosen = [0_u32; 4];
     let mut streams = Vec::new();
-    for ask in &mut asks {
-        let LoadQueryOutcome::Helper { helper, local_port, answered } = outcome(ask) else {
+    for queries in &mut of_all_clients {
+        let LoadQueryOutcome::Helper { helper, local_port, answered } = outcome(queries) else {
             panic!("a helper should be chosen")
         };
         assert!(answered);

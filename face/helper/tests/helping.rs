@@ -77,8 +77,8 @@ fn clients_are_served_on_several_threads(place: &Place) {
         client.read_to_end(&mut rest).unwrap();
         assert_eq!(rest, b"last");
     }
-    wait("no client left", || helper.status().clients == 0);
-    wait("no virtual connection left", || server.connections() == 0);
+    wait("the last client to leave", || helper.status().clients == 0);
+    wait("the last virtual connection to end", || server.connections() == 0);
     helper.stop();
 }
 
@@ -207,13 +207,13 @@ fn misbehaving_clients_do_not_affect_others(place: &Place) {
         let _ = peer.read_to_end(&mut rest);
         echo(&mut reader, garbage.len(), 90);
     }
-    wait("only two clients left", || {
+    wait("all but two clients to leave", || {
         let status = helper.status();
         status.clients == 2 && status.services[0].library_clients == 0
     });
     assert_eq!(links_up(&helper), 1);
     drop(non_reader);
-    wait("one client left", || helper.status().clients == 1);
+    wait("all but one client to leave", || helper.status().clients == 1);
     echo(&mut reader, 5, 5000);
 }
 
@@ -253,7 +253,7 @@ fn drained_clients_may_finish_until_the_deadline(place: &Place) {
     let mut client = connect(port);
     echo(&mut client, 1, 1000);
     helper.drain(Duration::from_secs(30));
-    wait("no new clients", || TcpStream::connect(port).is_err());
+    wait("new clients to be refused", || TcpStream::connect(port).is_err());
     assert!(helper.status().draining && !helper.is_drained());
     // The connected client continues until it has finished.
     echo(&mut client, 2, 1000);
@@ -261,7 +261,7 @@ fn drained_clients_may_finish_until_the_deadline(place: &Place) {
     let mut rest = Vec::new();
     client.read_to_end(&mut rest).unwrap();
     assert!(rest.is_empty());
-    wait("drained", || helper.is_drained());
+    wait("the end of the drain", || helper.is_drained());
     helper.stop();
 
     // A client that stays is reset at the deadline.
@@ -272,7 +272,7 @@ fn drained_clients_may_finish_until_the_deadline(place: &Place) {
     helper.drain(Duration::from_millis(50));
     let end = client.read(&mut [0; 1]);
     assert!(matches!(&end, Err(error) if error.kind() == ErrorKind::ConnectionReset), "{end:?}");
-    wait("drained", || helper.is_drained());
+    wait("the end of the drain", || helper.is_drained());
 }
 
 #[test]

@@ -55,7 +55,7 @@ fn start_ordinary_server(place: &Place) -> SocketAddr {
         for mut stream in listener.incoming().flatten() {
             std::thread::spawn(move || {
                 let mut reading = stream.try_clone().unwrap();
-                // An error ends the copy as the client's end does.
+                // An error ends the copy, as the end of the client's stream does.
                 let _ = std::io::copy(&mut reading, &mut stream);
             });
         }
@@ -77,8 +77,8 @@ fn hundred_library_clients_are_served_by_one_helper(place: &Place) {
     assert_eq!((status.services[0].library_clients, status.services[0].plain_clients), (100, 0));
     assert_eq!(status.services[0].library_connections_accepted, 100);
     drop(clients);
-    wait("no client left", || helper.status().clients == 0);
-    wait("no virtual connection left", || server.connections() == 0);
+    wait("the last client to leave", || helper.status().clients == 0);
+    wait("the last virtual connection to end", || server.connections() == 0);
 }
 
 fn a_client_moves_to_the_helper_and_back(place: &Place) {
@@ -93,7 +93,7 @@ fn a_client_moves_to_the_helper_and_back(place: &Place) {
         client.move_to(Route::Direct).expect("the ordinary port should still accept the client");
     }
     drop(client);
-    wait("no client left", || helper.status().clients == 0);
+    wait("the last client to leave", || helper.status().clients == 0);
 }
 
 fn refused_clients_get_an_error_and_do_not_affect_others(place: &Place) {
@@ -183,7 +183,7 @@ fn client_that_does_not_read_refusals_is_no_longer_read(place: &Place) {
     let mut batch = Vec::new();
     (0..1000).for_each(|_| Control::Connect(refused_connect).emit(Id(1), &mut batch));
     let (mut sent, mut blocked_rounds, mut round) = (0, 0, 0);
-    // Blocked for 200 rounds: the helper serves another client, and reads nothing from this one.
+    // After 200 blocked rounds the helper has served another client, and has read nothing from this one.
     while blocked_rounds < 200 && sent < SENT_MAX {
         match attacker.write(&batch[sent % batch.len()..]) {
             Ok(written) => (sent, blocked_rounds) = (sent + written, 0),
@@ -212,7 +212,8 @@ fn client_that_does_not_read_refusals_is_no_longer_read(place: &Place) {
     let _ = reading.join();
 }
 
-/// A client repeats its credit endlessly. The helper forwards it once in a batch, and all requests of others succeed.
+/// A client sends credit endlessly. The helper forwards the credit only once in each batch, and all requests of other
+/// clients succeed.
 fn a_flood_of_credit_does_not_block_clients(place: &Place) {
     let server = place.echo_server();
     let (helper, target) = start(place, server.address, 1);
@@ -250,6 +251,6 @@ fn a_flood_of_credit_does_not_block_clients(place: &Place) {
     let request_bytes = ROUNDS as u64 * 160;
     assert!(
         sent < request_bytes + (1 << 18),
-        "{sent} bytes sent to the server, {flooded} received of the flood"
+        "the helper sent {sent} bytes to the server; the flood had {flooded} bytes"
     );
 }

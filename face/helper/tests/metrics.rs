@@ -91,7 +91,7 @@ fn every_metric_has_samples_and_the_right_values() {
     assert!(sum("spillway_helper_registration_failures_total", &[service]) > 0.0);
     let reasons = scrape["spillway_helper_clients_refused_total"].samples.iter();
     let reasons: BTreeSet<&str> = reasons.map(|(_, labels, _)| &*labels.last().unwrap().1).collect();
-    assert_eq!(reasons.len(), 17, "the relay has 17 reasons of refusals: {reasons:?}");
+    assert_eq!(reasons.len(), 17, "the relay has 17 reasons for refusals: {reasons:?}");
     let samples = &scrape["spillway_helper_batch_delay_seconds"].samples;
     let count = samples.iter().find(|(name, _, _)| name.ends_with("_count")).unwrap().2;
     assert_eq!(count, sum("spillway_helper_batches_sent_total", &[]));

@@ -1,4 +1,4 @@
-//! The Grafana board, the alert rules and the documentation load, and name only metrics that exist.
+//! The Grafana board and the alert rules can be loaded. They and the documentation name only metrics that exist.
 
 #[path = "support/read.rs"]
 mod read;
@@ -44,7 +44,11 @@ fn board_queries_only_existing_metrics() {
             check_query(query, title);
             for used in query.split('$').skip(1) {
                 let end = used.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap();
-                assert!(variables.contains(&&used[..end]), "{title}: no variable {used}");
+                assert!(
+                    variables.contains(&&used[..end]),
+                    "{title}: no variable has the name {}",
+                    &used[..end]
+                );
             }
             assert_eq!(target["datasource"]["uid"], "${datasource}", "{title}");
             queries += 1;
@@ -54,7 +58,8 @@ fn board_queries_only_existing_metrics() {
     let count = ids.len();
     ids.sort_unstable();
     ids.dedup();
-    assert!(ids.len() == count && queries >= 12, "{count} panels with {queries} queries");
+    assert_eq!(ids.len(), count, "the ids of panels should differ");
+    assert!(queries >= 12, "{count} panels should have at least 12 queries, not {queries}");
 }
 
 #[test]
@@ -74,7 +79,7 @@ fn alerts_query_only_existing_metrics_and_docs_explain_only_existing_alerts() {
             check_query(&query, &name);
             let wait = text(&rule["for"]);
             let number = wait.strip_suffix(['s', 'm']).and_then(|number| number.parse::<u32>().ok());
-            assert!(number.is_some(), "{name}: for {wait}");
+            assert!(number.is_some(), "{name}: `for` should be a time in s or m, not {wait}");
             assert!(["critical", "warning"].contains(&&*text(&rule["labels"]["severity"])), "{name}");
             for key in ["summary", "description"] {
                 check_template(&text(&rule["annotations"][key]), &query, &name);
@@ -135,7 +140,7 @@ fn check_template(text: &str, query: &str, subject: &str) {
     for rest in text.split("{{").skip(1) {
         let (inside, _) = rest.split_once("}}").unwrap_or_else(|| panic!("{subject}: {text}"));
         let label = inside.trim().strip_prefix("$labels.").unwrap_or_else(|| panic!("{subject}: {inside}"));
-        // A query without aggregation keeps all labels, among them Prometheus's `instance`.
+        // Of the labels that a query without `by` keeps, only Prometheus's `instance` is certain to exist.
         let is_kept = query.contains(" by (") || label == "instance";
         let is_listed = query.split(" by (").skip(1).all(|rest| {
             rest.split(')').next().is_some_and(|labels| labels.split(", ").any(|other| other == label))

@@ -88,13 +88,13 @@ impl View {
 /// What the inspection of a page found.
 #[derive(Clone, Debug, Deserialize)]
 pub struct PageFindings {
-    /// Whether the dark colours are in force.
+    /// Whether the browser has reported to the page that the reader prefers dark pages.
     pub is_dark: bool,
     /// Width of the window, in CSS pixels.
     pub width: u32,
     /// Width of the page, in CSS pixels; more than the window's if the page scrolls sideways.
     pub scroll_width: u32,
-    /// Elements that reach over the right edge and are in no box that scrolls.
+    /// Elements that reach over the right edge and are not inside a box that scrolls.
     pub overflowing: Vec<String>,
     /// Elements whose text has too little contrast or is too small, with both figures.
     pub unreadable: Vec<String>,
@@ -125,9 +125,9 @@ pub fn inspect_page(html: &str, view: View) -> Result<PageFindings, LabError> {
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let directory = std::env::temp_dir().join(format!("spillway-browser-{}-{number}", std::process::id()));
     let _ = fs::remove_dir_all(&directory); // a killed run with the same process id may have left it
-    fs::create_dir(&directory).map_err(LabError::io(format!("create {}", directory.display())))?;
+    fs::create_dir(&directory).map_err(LabError::io(format!("cannot create {}", directory.display())))?;
     let seen = show(html, view, &directory);
-    // A failure leaves files in the directory for temporary files; the findings are still valid.
+    // If the removal fails, files stay in the directory for temporary files; the findings are still valid.
     let _ = fs::remove_dir_all(&directory);
     seen
 }
@@ -136,7 +136,7 @@ fn show(html: &str, view: View, directory: &std::path::Path) -> Result<PageFindi
     let page = directory.join("page.html");
     let end = html.rfind("</body>").unwrap_or(html.len());
     let inspected = format!("{}{INSPECTION}{}", &html[..end], &html[end..]);
-    fs::write(&page, inspected).map_err(LabError::io(format!("write {}", page.display())))?;
+    fs::write(&page, inspected).map_err(LabError::io(format!("cannot write {}", page.display())))?;
     // Chromium's `PreferredColorScheme`: 0 is dark, 1 is light.
     let scheme = if view.is_dark { 0 } else { 1 };
     let output = Command::new(PROGRAM)
@@ -150,7 +150,7 @@ fn show(html: &str, view: View, directory: &std::path::Path) -> Result<PageFindi
         .output()
         .map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => LabError::MissingTool { tool: PROGRAM, package: PACKAGE },
-            _ => LabError::Io { what: format!("run {PROGRAM}"), source: error },
+            _ => LabError::Io { what: format!("cannot run {PROGRAM}"), source: error },
         })?;
     let document = String::from_utf8_lossy(&output.stdout);
     let findings = document.split_once(&format!("{ATTRIBUTE}=\"")).and_then(|(_, rest)| rest.split_once('"'));
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(fine, Vec::<String>::new());
         let wide = problems("<div style=\"width:900px\">wide</div>", phone).unwrap();
         assert!(wide.iter().any(|problem| problem.contains("DIV wide")), "{wide:?}");
-        assert!(wide.len() == 2, "the element, and the width of the page: {wide:?}");
+        assert!(wide.len() == 2, "the element and the width of the page should be reported: {wide:?}");
         let inside = "<div style=\"overflow-x:auto\"><div style=\"width:900px\">wide</div></div>";
         assert_eq!(problems(inside, phone).unwrap(), Vec::<String>::new());
         let faint = problems("<p style=\"color:#ccc;background:#fff\">faint</p>", phone).unwrap();

@@ -52,7 +52,7 @@ impl Burner {
     ) -> Result<Burner, LabError> {
         check(busy, period, real_time_share())?;
         napi::one_core(core)?;
-        // The burner's first period begins while `recv` below waits for its thread.
+        // Taken before the thread starts: the first period begins while `recv` below still waits.
         let started_at = Instant::now();
         let shared = Arc::new(Shared::default());
         let (report, started) = sync_channel(1);

@@ -304,7 +304,7 @@ impl HostGroup {
         }
     }
 
-    /// The groups that a task joins, the quota's first where that is a group of its own.
+    /// The groups that a task joins: the quota group, unless it contains the accounting group, then the accounting group.
     fn memberships(&self, account: &str) -> Vec<PathBuf> {
         let leaf = self.accounting.join(account);
         if self.quota == self.accounting { vec![leaf] } else { vec![self.quota.clone(), leaf] }
@@ -323,7 +323,7 @@ fn enable_cpu_for_children(group: &Path) -> Result<(), LabError> {
         return Ok(());
     }
     fs::write(&file, "+cpu").map_err(LabError::io(format!(
-        "cannot enable the cpu controller in {} (inside a container it must be delegated; on kernels with \
+        "cannot enable the cpu controller in {} (inside a container the controller must be delegated; on kernels with \
          CONFIG_RT_GROUP_SCHED all real-time processes must be in the root group)",
         file.display()
     )))

@@ -15,13 +15,13 @@ const PERIOD_US_MAX: u64 = 1_000_000;
 pub struct Quota {
     /// Percent of one core: 10.0 is a tenth of a core.
     pub percent_of_core: f64,
-    /// The quota is renewed after each period. A shorter period gives shorter stalls, but the CPU time allowed in one
-    /// period is at least 1 ms: 10 % needs 10 ms or more.
+    /// The quota is renewed after each period. A shorter period gives shorter stalls, but the kernel demands at least
+    /// 1 ms of CPU time in each period: 10 % of a core needs a period of 10 ms or more.
     pub period: Duration,
 }
 
 impl Quota {
-    /// A quota with the shortest possible period.
+    /// A quota with the shortest possible period, but at least 5 ms.
     pub fn percent(percent_of_core: f64) -> Quota {
         let period_us = (QUOTA_US_MIN as f64 * 100.0 / percent_of_core.max(0.1)).ceil().max(5_000.0);
         Quota { percent_of_core, period: Duration::from_micros(period_us as u64) }
@@ -107,7 +107,7 @@ mod tests {
         for (percent, millis) in [(10.0, 5), (0.0, 10), (-3.0, 10), (f64::NAN, 10), (50.0, 2_000), (500.0, 0)]
         {
             let quota = Quota { percent_of_core: percent, period: Duration::from_millis(millis) };
-            assert!(quota.micros().is_err(), "{percent} % in {millis} ms");
+            assert!(quota.micros().is_err(), "{percent} % in periods of {millis} ms should be refused");
         }
     }
 

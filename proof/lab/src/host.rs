@@ -20,7 +20,7 @@ pub(crate) const SYSCTLS: [(&str, &str); 5] = [
     ("net/ipv6/conf/default/disable_ipv6", "1"),
     ("net/core/somaxconn", "65535"),
     ("net/ipv4/tcp_max_syn_backlog", "65535"),
-    // The ports above are for user-level stacks beside the kernel.
+    // Other ports are for user-level stacks beside the kernel: load generators use ports below, helpers ports above.
     ("net/ipv4/ip_local_port_range", "20000 60999"),
 ];
 
@@ -218,7 +218,7 @@ impl Host {
         Ok(loss)
     }
 
-    /// Packets that arrived at either end of the host's cable since its start, and those that [`Host::drop_packets`] dropped.
+    /// Packets at both ends of the host's cable since its start, and those that [`Host::drop_packets`] dropped.
     pub fn packet_counts(&self) -> Result<PacketCounts, LabError> {
         let (bridge, bridge_interface) = &self.0.bridge_end;
         let mut sum = PacketCounts::default();
@@ -288,7 +288,7 @@ fn sum_of(text: &str, name: &str) -> u64 {
     text.lines().filter_map(|line| line.split_once(name)?.1.trim().parse::<u64>().ok()).sum()
 }
 
-/// Packet counts of a lossy cable.
+/// Packet counts of a host's cable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacketCounts {
     /// Packets that arrived at either end.

@@ -16,13 +16,13 @@ pub enum Forwarding {
     /// The kernel's bridge.
     #[default]
     Bridge,
-    /// An XDP program forwards frames between hosts; broadcasts pass through the bridge. Hosts must compute the checksums of
-    /// sent packets themselves ([`HostOptions::tx_checksums`](crate::HostOptions::tx_checksums) off), and their cables cannot
-    /// [drop packets](crate::Host::drop_packets).
+    /// An XDP program forwards frames between hosts; broadcasts pass through the bridge. Hosts must compute the
+    /// checksums of sent packets themselves ([`HostOptions::tx_checksums`](crate::HostOptions::tx_checksums) off), and
+    /// their cables cannot [drop packets](crate::Host::drop_packets).
     Xdp,
 }
 
-/// The program, as long as the lab exists.
+/// The loaded program and its attachments, which exist as long as the lab.
 #[derive(Debug)]
 pub(crate) struct Hub {
     program: spillway_bpf::Hub,
@@ -47,7 +47,7 @@ impl Hub {
             self.program.attach(bridge_interface).map_err(LabError::bpf)
         })?;
         self.attachments.lock().unwrap_or_else(PoisonError::into_inner).push(attachment);
-        // The host's end notices the program at the other end, and what it may send there, only when offloads change.
+        // The kernel adapts the host's end to the program at the other end only when an offload changes.
         for gro in ["off", "on"] {
             host.tools.ethtool(&host.namespace, &["-K", &host.interface, "gro", gro])?;
         }

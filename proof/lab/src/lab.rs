@@ -84,7 +84,9 @@ impl Lab {
         options.core.map(napi::one_core).transpose()?;
         options.quota.map(|quota| quota.micros()).transpose()?;
         if options.receive_first && options.quota.is_some() {
-            return Err(LabError::BadOption(format!("host {name:?}: receive_first would escape its quota")));
+            return Err(LabError::BadOption(format!(
+                "host {name:?}: receive_first takes the interface's thread out of the quota: give only one of the two"
+            )));
         }
         if self.hub.is_some() && options.tx_checksums {
             return Err(LabError::BadOption(format!(
@@ -146,7 +148,7 @@ impl Lab {
         self.layout.describe()
     }
 
-    /// Like dropping the lab, but returns a failure, which a drop only prints.
+    /// Removes the lab, as dropping it does, but returns a failure, which a drop only prints.
     pub fn close(self) -> Result<(), LabError> {
         self.run.close()
     }

@@ -13,7 +13,7 @@
 //!
 //! The names of a run's namespaces, cgroups and files begin with `spillway-NAME-PID-N`. They are removed, and the run's
 //! processes killed, when the [`Lab`] is dropped, on a panic, on `exit`, and on SIGINT, SIGTERM or SIGHUP. [`clean`]
-//! removes what a run that was killed with SIGKILL left.
+//! removes what is left of a run that was killed with SIGKILL.
 //!
 //! A lab needs root, iproute2, ethtool and a cpu controller of cgroup v1 or v2. [`unavailable`] names what is missing.
 

@@ -77,7 +77,7 @@ pub(crate) fn open(name: &str) -> Result<OwnedFd, LabError> {
         .map_err(LabError::io(format!("cannot open the network namespace {}", path.display())))
 }
 
-/// Moves the calling thread into a namespace. The thread does not return.
+/// Moves the calling thread into a namespace for the rest of its life.
 pub(crate) fn join(namespace: &OwnedFd) -> rustix::io::Result<()> {
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
 }

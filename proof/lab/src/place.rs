@@ -18,7 +18,7 @@ pub enum Place {
     Host(Host),
 }
 
-/// Loopback, with a directory for the output of processes, which the last handle removes when dropped.
+/// Loopback, with a directory for the output of processes. Dropping the last handle removes the directory.
 #[derive(Clone, Debug)]
 pub struct Loopback(Arc<LocalParts>);
 
@@ -50,7 +50,7 @@ impl Place {
         }
     }
 
-    /// The run's directory, which ends with the run.
+    /// The run's directory, which is removed at the end of the run.
     pub(crate) fn directory(&self) -> &Path {
         match self {
             Place::Local(local) => &local.0.run.directory,

@@ -27,7 +27,7 @@ pub enum Output {
     /// To files of the run, for [`Process::stdout`] and [`Process::stderr`].
     #[default]
     Files,
-    /// Standard output to a pipe, see [`Process::take_stdout`], which blocks the process when full; errors to a file.
+    /// Standard output to a pipe, see [`Process::take_stdout`]; a full pipe blocks the process. Errors to a file.
     Piped,
     /// To this process's own output.
     Inherit,
@@ -192,7 +192,7 @@ impl Process {
     /// The exit status, or `None` while the process runs.
     pub fn exit_status(&mut self) -> Option<ExitStatus> {
         if self.exit_status.is_none() {
-            // NOWAIT does not reap the process. While its id stays taken, a signal reaches its own group only.
+            // NOWAIT leaves the process unreaped: its id stays taken, so that a signal can reach only its own group.
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
             self.exit_status =
                 self.id().and_then(|id| waitid(WaitId::Pid(id), options).ok().flatten()).map(|status| {
@@ -280,7 +280,7 @@ impl Process {
         ends.collect::<Vec<_>>().join("\n")
     }
 
-    /// Every process leads its own group: signals reach a wrapper's children, and Ctrl-C only this process.
+    /// Every process leads its own group: a signal also reaches a wrapper's children, and Ctrl-C only the lab itself.
     fn signal_group(&self, signal: Signal) -> rustix::io::Result<()> {
         self.id().map_or(Err(rustix::io::Errno::SRCH), |id| kill_process_group(id, signal))
     }

@@ -26,7 +26,7 @@ pub(crate) struct Run {
     /// Holds the output of the run's processes.
     pub directory: PathBuf,
     pub layout: Option<Layout>,
-    /// Whether the run may grow. Locked during additions, so that a removal cannot run at the same time.
+    /// Whether groups and hosts can still be added. Locked during additions, so that the run is not removed meanwhile.
     is_open: Mutex<bool>,
     _owner: File,
 }

@@ -38,7 +38,7 @@ fn exchange(from: &Host, to: &Host) {
     stream.write_all(&bytes).unwrap();
     let mut received = vec![0; bytes.len()];
     stream.read_exact(&mut received).unwrap();
-    assert!(received == bytes, "altered bytes");
+    assert!(received == bytes, "the echoed bytes should equal those that were sent");
     echo.join().unwrap();
 }
 
@@ -76,14 +76,15 @@ fn all_traffic_between_hosts_passes_unchanged() {
     }
     for host in &hosts {
         // A megabyte has 724 full packets.
-        assert!(host.forwarded_packets().unwrap() > 700, "the bridge forwarded packets of {}", host.name());
+        let packets = host.forwarded_packets().unwrap();
+        assert!(packets > 700, "the program forwarded only {packets} packets of {}", host.name());
     }
     assert_eq!(left.interface_threads().len(), 1);
     lab.close().unwrap();
 }
 
 #[test]
-fn options_that_the_program_cannot_carry_are_refused() {
+fn options_that_the_program_does_not_support_are_refused() {
     let Some(lab) = lab("xdp-hub-refuses") else { return };
     let error = lab.host("partial", HostOptions::default()).map(drop).unwrap_err();
     assert!(matches!(&error, LabError::BadOption(what) if what.contains("tx_checksums")), "{error}");

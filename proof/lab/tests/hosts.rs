@@ -58,8 +58,10 @@ fn receive_work_is_accounted_to_the_receiving_host() {
     assert_eq!(client_address.ip(), right.address());
 
     let after = (left.cpu().unwrap(), lab.bridge_cpu().unwrap(), left.counters().unwrap());
-    assert!(after.0.since(&before.0).interface > Duration::ZERO, "receive work is in the receiver's account");
-    assert!(after.1.since(&before.1).interface > Duration::ZERO, "the bridge's work is in its own account");
+    let receive_work = after.0.since(&before.0).interface;
+    assert!(receive_work > Duration::ZERO, "receive work should be in the receiver's account");
+    let bridge_work = after.1.since(&before.1).interface;
+    assert!(bridge_work > Duration::ZERO, "the bridge's work should be in its own account");
     assert_eq!(after.1.process, Duration::ZERO);
     assert!(after.2.rx_bytes - before.2.rx_bytes >= 256 * 65_536);
     lab.close().unwrap();
@@ -77,7 +79,7 @@ fn a_quota_limits_the_processes_of_its_host() {
     let before = host.cpu().unwrap();
     let busy_loop = Launch::new("sh").args(["-c", "while :; do :; done"]);
     let mut spinner = host.spawn(&busy_loop).unwrap();
-    // CPU time, not latency, is checked: a slow machine does not change it.
+    // The test checks CPU time, which a slow machine does not change, and not latency.
     let used = loop {
         std::thread::sleep(Duration::from_millis(100));
         let used = host.cpu().unwrap().since(&before);
@@ -126,7 +128,7 @@ fn memcached_on_a_host_answers_other_hosts_and_can_be_restarted() {
     assert_eq!(
         client.run_inside(|| exchange(address, b"get k\r\n", 5)).unwrap(),
         b"END\r\n",
-        "a restart drops the data"
+        "a restart should drop the data"
     );
     peer.kill();
     let refused = client.run_inside(|| TcpStream::connect(address).map(drop)).unwrap();
@@ -166,10 +168,11 @@ fn a_lossy_cable_drops_packets_and_tcp_retransmits_them() {
     drop(loss);
     let (before, packets) = (left.tcp_counters().unwrap(), left.packet_counts().unwrap());
     let retransmitted = right.tcp_counters().unwrap()["Tcp:RetransSegs"] + before["Tcp:RetransSegs"];
-    assert!(retransmitted > 0 && packets.seen > packets.lost, "{packets:?}, {retransmitted} retransmitted");
+    assert!(retransmitted > 0, "TCP should retransmit lost segments");
+    assert!(packets.seen > packets.lost, "not all packets should be lost: {packets:?}");
     stream.write_all(&[1; 64]).unwrap();
     stream.read_exact(&mut [0; 64]).unwrap();
-    assert_eq!(left.packet_counts().unwrap().lost, packets.lost, "a dropped `Loss` ends the loss");
+    assert_eq!(left.packet_counts().unwrap().lost, packets.lost, "a dropped `Loss` should end the loss");
     assert_eq!(left.interface_threads().len(), 1);
     drop(stream);
     echo.join().unwrap();

@@ -51,7 +51,8 @@ fn redis_starts_behind_a_wrapper() {
     let mut reply = [0; 7];
     stream.read_exact(&mut reply).unwrap();
     assert_eq!(&reply, b"+PONG\r\n");
-    assert!(std::path::Path::new("/proc").join(peer.pid().to_string()).exists(), "the process runs");
+    let process = std::path::Path::new("/proc").join(peer.pid().to_string());
+    assert!(process.exists(), "{} should exist", process.display());
 }
 
 #[test]

@@ -22,7 +22,7 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// Arrivals from time zero on, at `rate_per_s` a second over this sequence.
+    /// A sequence of `rate_per_s` arrivals a second, from time zero on.
     pub fn new(spacing: Spacing, rate_per_s: f64, random: Random) -> Arrivals {
         let mut arrivals = Arrivals { spacing, random, rate_per_s: 0.0, next_ns: f64::INFINITY };
         arrivals.set_rate(0, rate_per_s);
@@ -85,8 +85,8 @@ mod tests {
         }
         let mean = per_10ms.iter().sum::<f64>() / 2000.0;
         let variance = per_10ms.iter().map(|n| (n - mean).powi(2)).sum::<f64>() / 2000.0;
-        assert!((mean - 100.0).abs() < 1.5, "mean {mean}");
-        assert!((variance / mean - 1.0).abs() < 0.2, "index of dispersion {}", variance / mean);
+        assert!((mean - 100.0).abs() < 1.5, "10 ms should have 100 arrivals on average, not {mean}");
+        assert!((variance / mean - 1.0).abs() < 0.2, "variance / mean should be 1, not {}", variance / mean);
     }
 
     #[test]

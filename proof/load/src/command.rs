@@ -198,8 +198,8 @@ enum Control {
     Stdin,
 }
 
-/// Executes the command of `program`. `envelope` makes the document for `--json` from the report, and from whether the run
-/// failed.
+/// Executes the command of `program`. `envelope` makes the document for `--json` from the report, and from whether the
+/// run failed.
 pub fn run(args: Args, program: &str, envelope: fn(Value, bool) -> Value) -> ExitCode {
     match load(args, program, envelope) {
         Ok(true) => ExitCode::SUCCESS,
@@ -240,7 +240,7 @@ fn load(args: Args, program: &str, envelope: fn(Value, bool) -> Value) -> Result
     let config = config(args)?;
     let report = crate::run(&config, run_io)?;
     if let Some(mut file) = json {
-        // `ok` of the envelope is false if replies were wrong, lost or missing, as in the exit code.
+        // The envelope's `ok` is false in a failed run, whose exit code is 1.
         let document = envelope(serde_json::json!(report), failed(&config, &report));
         let written = serde_json::to_writer(&mut file, &document).map_err(io::Error::from);
         written
@@ -341,7 +341,8 @@ fn engine(args: &Args) -> Result<EngineKind, Error> {
             Ok(EngineKind::Xdp(XdpOptions { interface: interface.clone(), ports: args.ports.clone() }))
         }
         (Engine::Xdp, None) => usage(format!(
-            "--engine xdp needs the interface towards the server: give --interface NAME (`ip route get {}` prints the name)",
+            "--engine xdp needs the interface towards the server: give --interface NAME (`ip route get {}` prints the \
+             name)",
             args.server.ip()
         )),
     }

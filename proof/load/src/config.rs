@@ -21,7 +21,7 @@ pub const CONNECTIONS_MAX: u32 = 60_000;
 pub const COMMANDS_MAX: usize = 200;
 /// Limit of threads.
 pub const THREADS_MAX: u32 = 64;
-/// Limit of keys; each key takes 8 bytes of a table.
+/// Limit of keys. In each process a key takes up to 24 bytes: 8 for its popularity and 16 for its versions.
 pub const KEYS_MAX: u32 = 1 << 26;
 
 /// The protocol of requests.
@@ -113,7 +113,7 @@ impl Helpers {
 pub struct Sessions {
     /// The server's link port: each session's last route, or its only one.
     pub server_link: Option<SocketAddr>,
-    /// All sessions begin on the first helper; the others are spares. False: sessions are spread over all helpers.
+    /// All sessions begin on the first helper; the others are standby. False: sessions are spread over all helpers.
     pub standby: bool,
     /// Sessions begin at the server, and the client library's policy moves them to helpers and back.
     pub relief: Option<PolicySettings>,
@@ -133,9 +133,9 @@ pub struct PolicySettings {
 pub struct Config {
     /// The server's ordinary port, or a helper's port for plain clients.
     pub server: SocketAddr,
-    /// Helpers for moves; for sessions, their routes.
+    /// Helpers to which connections move; with sessions, helpers on their routes.
     pub helpers: Helpers,
-    /// Connections are sessions. `None`: they are plain, or move as a whole if there are helpers.
+    /// Connections are sessions. `None`: they are plain, or those of `spillway-moving-client` if there are helpers.
     pub sessions: Option<Sessions>,
     /// What carries the connections.
     pub engine: EngineKind,

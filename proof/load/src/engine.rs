@@ -22,11 +22,11 @@ pub(crate) trait Engine: 'static {
 
     fn network(&self) -> &Self::Network;
 
-    /// Reports a stream from now on whenever it is ready as `interest` says.
+    /// From now on, each [`wait`](Self::wait) reports the stream if it is ready for what `interest` requests.
     fn watch(&mut self, stream: &<Self::Network as Network>::Stream, interest: Interest) -> io::Result<()>;
 
-    /// Reports a descriptor of the kernel's whenever it is readable. Fails on engines without sessions, which are the only
-    /// users.
+    /// From now on, each [`wait`](Self::wait) reports the kernel's descriptor if it is readable. Only sessions need
+    /// this: an engine without sessions returns an error.
     fn watch_descriptor(&mut self, descriptor: BorrowedFd<'_>, token: u64) -> io::Result<()>;
 
     /// Sends what was written, and waits until a stream or descriptor is ready, a message of the steering thread has
@@ -36,19 +36,19 @@ pub(crate) trait Engine: 'static {
     /// As [`wait`](Self::wait), but reports nothing: the next `wait` does.
     fn wait_for_message(&mut self, timeout: Duration) -> io::Result<()>;
 
-    /// A cause that this end has noticed why connects stay unanswered.
+    /// A cause, noticed at this end, for which attempts to connect stay unanswered.
     fn explain_silence(&self) -> Option<String> {
         None
     }
 
-    /// Ends the connections of dropped streams in an orderly way, if the kernel does not do so. Waits a limited time.
+    /// Closes the connections of dropped streams, if the kernel does not do so. Waits a limited time.
     fn close(&mut self) {}
 }
 
 /// How to watch a stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Interest {
-    /// Number that the reports contain.
+    /// Number that identifies the stream in reports.
     pub(crate) token: u64,
     /// The stream was not watched before.
     pub(crate) is_new: bool,
@@ -56,7 +56,7 @@ pub(crate) struct Interest {
     pub(crate) writable: bool,
 }
 
-/// A report.
+/// A report: a stream or descriptor is ready.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Readiness {
     pub(crate) token: u64,

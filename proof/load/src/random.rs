@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_seeds_give_equal_numbers_and_purposes_give_different_ones() {
+    fn equal_seeds_give_equal_numbers_and_other_seeds_or_purposes_give_different_ones() {
         let draw = |seed, purpose| {
             let mut random = Random::new(seed, purpose);
             (0..8).map(|_| random.next_u64()).collect::<Vec<_>>()

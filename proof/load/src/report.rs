@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::histogram::Histogram;
 
-/// Requests sent by one kind of carrier. Every sent request is either answered or lost.
+/// Requests sent on one kind of carrier. Every sent request is either answered or lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CarrierFigures {
     /// Requests with a reply, right or wrong.
@@ -66,7 +66,7 @@ pub struct Bin {
     /// Wrong replies, received within the span, that answer no request: bytes after a reply or without a request.
     #[serde(default)]
     pub unasked: u64,
-    /// Changes of carrier by sessions within the span, after a loss or by a command.
+    /// Changes of sessions' carriers within the span: after a loss, by a command or by the policy.
     #[serde(default, rename = "carried_on")]
     pub carrier_changes: u64,
 }
@@ -178,7 +178,7 @@ pub enum Target {
     Helper,
 }
 
-/// One move of connections, from the command to the last connection's first reply by the new carrier.
+/// One move of connections, from the command to the last connection's first reply on the new carrier.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Move {
     /// Number of the move in its run, from 0: the same in all generators that execute the same commands.
@@ -193,7 +193,7 @@ pub struct Move {
     pub connections: u32,
     /// Number of these connections that did not move, or fell back.
     pub failed: u32,
-    /// Times of the moved connections' first replies by the new carrier, in µs since the command, ascending.
+    /// Times of the moved connections' first replies on the new carrier, in µs since the command, ascending.
     pub first_replies_us: Vec<u64>,
     /// False if the run ended, or another move began, before every connection had its first reply.
     pub complete: bool,
@@ -358,7 +358,7 @@ impl Bins {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// The key space is filled and all connections are open. The run starts now or, with `--hold`, by `start`.
+    /// The key space is filled and all connections are open. The run starts now or, with `--hold`, at `start`.
     Ready {
         /// Number of open connections.
         connections: u32,

@@ -45,7 +45,7 @@ const TURN_MAX: usize = 128;
 const SAMPLES_INTERVAL_NS: u64 = 100_000_000;
 /// A message with this many samples is sent before its interval ends.
 const SAMPLES_MAX: usize = 1 << 16;
-/// Longest wait for a message before the run; the steering thread may have ended without one.
+/// Longest wait for a message before the run. Limited, because the steering thread may end without sending one.
 const MESSAGE_WAIT: Duration = Duration::from_millis(100);
 /// Token that reports messages; streams of connections have other tokens (see `split_token`).
 pub(crate) const WAKE_TOKEN: u64 = u64::MAX;

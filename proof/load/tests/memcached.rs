@@ -21,7 +21,7 @@ fn assert_flawless(config: &Config, report: &spillway_load::Report) {
 }
 
 #[test]
-fn open_loop_gets_and_sets_get_right_replies() {
+fn gets_and_sets_in_the_open_loop_receive_right_replies() {
     let Some(memcached) = Memcached::start() else { return };
     let mut config = config(memcached.address);
     (config.get_ratio, config.threads) = (0.8, 2);
@@ -54,7 +54,7 @@ fn equal_seeds_give_equal_arrivals_in_every_bin() {
 }
 
 #[test]
-fn closed_loops_of_several_sizes_get_right_replies() {
+fn closed_loops_with_several_sizes_receive_right_replies() {
     let Some(memcached) = Memcached::start() else { return };
     for (key_size, value_size, get_ratio) in [(8, 1, 1.0), (250, 8, 0.5), (32, 200_000, 0.9)] {
         let mut config = config(memcached.address);

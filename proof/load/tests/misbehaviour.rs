@@ -93,7 +93,7 @@ fn latency_counts_from_the_intended_time_and_late_replies_do_not_fail_the_run() 
     assert!(!failed(&config, &report), "{:?}", report.problems);
     assert_eq!(total.late, total.answered);
     assert!(total.unsent > 0, "{total:?}");
-    // Requests that are due near the end of the run wait for earlier ones.
+    // Requests that are due after half of the run wait for earlier ones.
     let late = report.span(300, 400).summary();
     assert!(late.p50_us.is_none_or(|us| us > 100_000), "{late:?}");
 }

@@ -51,7 +51,7 @@ impl Drop for Redis {
 }
 
 #[test]
-fn gets_and_sets_get_right_replies_in_both_loops_and_misses_are_reported() {
+fn gets_and_sets_receive_right_replies_in_both_loops_and_misses_are_reported() {
     let Some(redis) = Redis::start() else { return };
     let mut config = config(redis.address);
     (config.protocol, config.get_ratio) = (ProtocolKind::Redis, 0.8);

@@ -89,8 +89,7 @@ fn sessions_move_with_pending_requests() {
     }
 }
 
-/// Number of changes of carrier in the events so far.
-fn carried_on(lines: &Lines) -> u64 {
+fn carrier_changes(lines: &Lines) -> u64 {
     let bins = lines.events().into_iter().filter_map(|event| match event {
         Event::Bins { bins, .. } => Some(bins),
         _ => None,
@@ -112,11 +111,11 @@ fn no_request_fails_while_helpers_stop_and_start() {
         lines.wait_for("start", |event| matches!(event, Event::Start { .. }));
         for round in 0..4 {
             let index = round % 2;
-            let before = carried_on(lines);
+            let before = carrier_changes(lines);
             helpers.remove(index).stop();
             // The stopped helper has all sessions, except in the first round without standby.
             let moved = u64::from(if standby || round > 0 { CONNECTIONS } else { CONNECTIONS / 2 });
-            lines.wait_for("sessions by the other helper", |_| carried_on(lines) >= before + moved);
+            lines.wait_for("sessions on the other helper", |_| carrier_changes(lines) >= before + moved);
             helpers.insert(index, TestHelper::start_at(link, helper_ports[index]));
         }
         let report = controlled.stop();

@@ -24,7 +24,7 @@ pub(super) fn flag(is_set: bool) -> f64 {
 }
 
 impl Scrape {
-    /// `status` is the sum of `threads`, which have their numbers.
+    /// `threads`: each thread's number and status. `status`: their sum.
     pub(crate) fn new(status: HelperStatus, threads: Vec<(usize, ThreadSnapshot)>) -> Scrape {
         let threads: Vec<(String, ThreadSnapshot)> =
             threads.into_iter().map(|(number, thread)| (number.to_string(), thread)).collect();
@@ -108,7 +108,7 @@ impl Scrape {
         }
     }
 
-    /// One sample for each verdict of the engine's program, which counts for all threads.
+    /// One sample for each verdict of the engine's XDP program, which counts the packets of all threads together.
     pub(super) fn verdicts(&self, family: &mut Family<'_>) {
         let first = self.threads.iter().find_map(|(_, thread)| thread.xdp.as_ref());
         for (verdict, packets) in first.iter().flat_map(|figures| figures.verdicts.iter()) {

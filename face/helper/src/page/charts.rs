@@ -8,7 +8,7 @@ use crate::history::{INTERVAL, SAMPLES_MAX};
 use crate::rates::{Rates, ServiceRates};
 use crate::status::HelperStatus;
 
-/// Services that have charts: those with the most requests. The table lists all of them.
+/// Maximum of services that have charts: those with the most requests. The table lists all services.
 const SERVICES_MAX: usize = 8;
 /// Size of a chart in SVG units; the page stretches it.
 const WIDTH: f64 = 120.0;

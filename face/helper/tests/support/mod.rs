@@ -1,4 +1,4 @@
-//! An echo server for links, on a separate thread.
+//! An echo server for links, on a separate thread, and plain clients.
 #![allow(dead_code)] // each test program uses only a part
 
 mod place;
@@ -44,7 +44,7 @@ impl EchoServer {
 
     /// Starts at a given address, to restart a server.
     pub fn start_at(address: SocketAddr) -> EchoServer {
-        // Large enough never to be the limit in a test.
+        // More than the tests send at once.
         let config = Config { queued_bytes_max: 64 << 20, ..Config::default() };
         let deadline = Instant::now() + Duration::from_secs(20);
         let bound = loop {
@@ -85,7 +85,7 @@ pub struct LinkEcho {
     config: Arc<ServerConfig>,
     local: SocketAddr,
     links: BTreeMap<Conn, ServerLink>,
-    /// Replies without credit. Their size is bounded, because their requests count as not consumed.
+    /// Replies that wait for credit. Their size is bounded, because their requests count as not consumed.
     waiting: BTreeMap<(Conn, Id), Vec<u8>>,
     nonces: u8,
     echo: bool,
@@ -195,7 +195,7 @@ impl Application for LinkEcho {
 pub fn wait(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !condition() {
-        assert!(Instant::now() < deadline, "timeout: {what}");
+        assert!(Instant::now() < deadline, "after 30 s still waiting for {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

@@ -80,10 +80,10 @@ impl Place {
             let bits = if address == SERVERS_V6 { 128 } else { 64 };
             command(host, format!("ip addr add {address}/{bits} dev {interface} nodad"));
         }
-        // On a veth the sender chooses the receiver's queue. After a time-out Linux would choose another one, and with it
-        // another thread; the hash of a network card does not change.
+        // On a veth the sender chooses the receiver's queue. After a time-out Linux would choose another one, and with
+        // it another thread; the hash of a network card does not change.
         command(&peers, "sysctl -qw net.core.txrehash=0".to_owned());
-        // Hosts of the laboratory let the kernel choose from nearly all ports.
+        // The helper needs ports that the kernel does not choose. In the laboratory the kernel's range ends below them.
         command(&helper, "sysctl -qw net.ipv4.ip_local_reserved_ports=61000-65535".to_owned());
         let place = Place::Cable(helper);
         let result = peers.run_inside(|| std::panic::catch_unwind(|| test(&place))).unwrap();

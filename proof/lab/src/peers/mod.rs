@@ -96,7 +96,7 @@ impl Peer {
         }
     }
 
-    /// The address at which the peer listens, reachable from a thread in the lab: see [`Place::enter`].
+    /// The address at which the peer listens, reachable from inside the lab: see [`Place::run_inside`].
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -258,7 +258,11 @@ mod tests {
             \x20  1: 0100007F:1B59 0100007F:0050 01 00000000:00000000 00:00000000 00000000     0        0 4712 1 0\n";
         if cfg!(target_endian = "little") {
             assert_eq!(listening_inode(table, "127.0.0.1:7000".parse().unwrap()), Some(4711));
-            assert_eq!(listening_inode(table, "127.0.0.1:7001".parse().unwrap()), None, "connected only");
+            assert_eq!(
+                listening_inode(table, "127.0.0.1:7001".parse().unwrap()),
+                None,
+                "a connected socket should not count"
+            );
             assert_eq!(listening_inode(table, "127.0.0.2:7000".parse().unwrap()), None);
         }
     }

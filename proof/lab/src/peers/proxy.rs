@@ -1,5 +1,5 @@
-//! Proxies in the place of a helper: nginx, haproxy and nutcracker, each with one worker and without logs, configured
-//! by the files in `proof/lab/peers`.
+//! Proxies that take a helper's place in comparisons: nginx, haproxy and nutcracker, each with one worker and without
+//! logs, configured by the files in `proof/lab/peers`.
 
 use std::fs;
 use std::net::SocketAddr;

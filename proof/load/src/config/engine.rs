@@ -18,15 +18,15 @@ pub enum EngineKind {
 /// Options of the user-level stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XdpOptions {
-    /// The name of the interface towards the server. Each of its receive queues needs one of [`Config::threads`].
+    /// The name of the interface towards the server. [`Config::threads`] must equal the number of its receive queues.
     pub interface: String,
-    /// Local ports of the connections, which the kernel must not use; at least one for each connection. `None`: from 10,000 to
-    /// the first port that the kernel gives to its own connections.
+    /// Local ports of the connections, which the kernel must not use; at least one for each connection. `None`: from
+    /// 10,000 up to the port before the range that the kernel uses for its own connections.
     pub ports: Option<RangeInclusive<u16>>,
 }
 
 impl Config {
-    /// Checks that the engine can carry the other options.
+    /// Checks that the engine supports the other options.
     pub(super) fn check_engine(&self) -> Result<(), String> {
         let EngineKind::Xdp(options) = &self.engine else { return Ok(()) };
         if self.sessions.is_some() {
@@ -51,8 +51,8 @@ impl Config {
 fn check_target(address: &SocketAddr) -> Result<(), String> {
     match address.ip() {
         IpAddr::V4(ip) if ip.is_loopback() => Err(format!(
-            "--engine xdp does not reach {address}, because loopback is no Ethernet interface: give the address of another \
-             host, or omit --engine xdp"
+            "--engine xdp does not reach {address}, because loopback is not an Ethernet interface: give the address of \
+             another host, or omit --engine xdp"
         )),
         IpAddr::V4(_) => Ok(()),
         IpAddr::V6(_) => Err(format!(
@@ -67,7 +67,7 @@ mod tests {
     use crate::config::Sessions;
 
     #[test]
-    fn options_that_the_stack_cannot_carry_are_refused() {
+    fn options_that_the_stack_does_not_support_are_refused() {
         let options = XdpOptions { interface: "eth0".into(), ports: None };
         let mut config = Config::new("10.0.0.5:11211".parse().unwrap());
         config.engine = EngineKind::Xdp(options.clone());

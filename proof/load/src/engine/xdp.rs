@@ -1,5 +1,5 @@
-//! The user-level TCP stack on an interface that it shares with the kernel: one stack for each receive queue, and a thread
-//! for each stack.
+//! The user-level TCP stack on an interface that it shares with the kernel: one stack for each receive queue, and a
+//! thread for each stack.
 //!
 //! - `ports`: local ports that the kernel does not use
 //! - `streams`, `network`: connections that behave as sockets
@@ -24,13 +24,12 @@ pub(crate) use self::stack::Seat;
 use crate::Error;
 use crate::config::{Config, XdpOptions};
 
-/// Bytes of the Ethernet header.
 const ETHERNET_BYTES: usize = 14;
 
 /// An interface whose packets for the stacks' ports go to the stacks. Keep it as long as the stacks run.
 #[derive(Debug)]
 pub(crate) struct SharedInterface {
-    /// Detaches its program when it is dropped.
+    /// Detaches the XDP program when dropped.
     _adapter: Adapter,
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Protocol, Request, SentRequest, Verdict, excerpt, fill_derived};
 
-/// Requests whose payloads have one size, each different from the previous one.
+/// Requests with payloads of one size. Each payload differs from the one before it.
 #[derive(Clone, Debug)]
 pub struct Echo {
     seed: u64,

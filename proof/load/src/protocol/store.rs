@@ -85,7 +85,6 @@ impl Space {
     }
 }
 
-/// Appends a number in decimal digits.
 pub(crate) fn push_decimal(number: usize, out: &mut Vec<u8>) {
     let mut digits = [0u8; 20];
     let (mut left, mut start) = (number, digits.len());
@@ -100,8 +99,8 @@ pub(crate) fn push_decimal(number: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(&digits[start..]);
 }
 
-/// Versions of one key. Of several overlapping sets any may take effect last, so reads may return any of their
-/// versions until all these sets are answered.
+/// Versions of one key. Of several overlapping sets any may take effect last. While one of them is unanswered, a read
+/// may return the version before them or any of theirs; after that, any of theirs until a later set is answered.
 #[derive(Clone, Copy, Debug, Default)]
 struct Versions {
     /// The newest version sent.
@@ -264,7 +263,7 @@ impl<D: Dialect> Protocol for Store<D> {
         self.space.push_key(sent.request.key, &mut key);
         let operation = if sent.request.write { "set" } else { "get" };
         let reason = if D::is_miss(reply) {
-            "the key is missing (was the key space filled? does it fit the server's memory?): "
+            "the key is missing (check that the key space was filled, and that it fits the server's memory): "
         } else if !sent.request.write && D::announces_value(reply) {
             "the value is another key's, altered, or of a wrong version: "
         } else {

@@ -20,7 +20,7 @@ use crate::signals::Signals;
 use crate::worker::{FromWorker, ToWorker};
 
 const LINE_BYTES_MAX: usize = 4096;
-/// Time zero is this far in the future, so that all workers receive it before.
+/// Time from setting time zero to time zero itself, so that all workers know it in time.
 const START_DELAY_NS: u64 = 5_000_000;
 
 pub(super) struct Steering<'a> {
@@ -207,7 +207,7 @@ impl<'a> Steering<'a> {
         }
         if is_full {
             let what =
-                format!("`{}` is lost on a thread, which has too many waiting commands", scheduled.command);
+                format!("`{}` was not sent to a thread that has too many unread commands", scheduled.command);
             self.report_trouble(self.clock.now_ns(), what);
         }
     }

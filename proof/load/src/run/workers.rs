@@ -54,8 +54,8 @@ impl WorkerHandle {
     }
 }
 
-/// Starts a thread for each engine. `open` makes the engine in its thread; its descriptor is readable when a message has
-/// arrived.
+/// Starts a thread for each of `seats`. In that thread, `open` makes the engine from the seat and from an eventfd that
+/// is readable when a message has arrived.
 pub(super) fn start_workers<S: Send + 'static, E: Engine>(
     config: &Config,
     steering_wake: &Arc<OwnedFd>,

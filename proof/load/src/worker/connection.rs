@@ -56,7 +56,7 @@ pub(crate) struct Connection<N: Network> {
     pub target: Target,
     /// Until this time a move holds new requests back: a limit, because a helper may never answer.
     pub hold_until_ns: u64,
-    /// The connection has started to move, and has not received a reply by the new carrier yet.
+    /// The connection has started to move, and has not received a reply on the new carrier yet.
     pub awaits_first_reply: bool,
     /// The connection's identity in its group, if the client library's policy moves it.
     pub member: Option<Member>,

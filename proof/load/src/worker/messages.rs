@@ -37,7 +37,6 @@ pub enum FromWorker {
     /// A command took effect. Only worker 0 sends this message.
     Executed(ScheduledCommand),
     Moved(Move),
-    /// The client library's policy decided.
     Decided {
         at_ns: u64,
         what: String,
@@ -80,7 +79,6 @@ pub fn wake(fd: &OwnedFd) {
 }
 
 impl WorkerSetup {
-    /// Sends the steering thread a message.
     pub fn notify(&self, message: FromWorker) {
         // Fails only if the steering thread has ended, and with it the run.
         if self.to_steering.send(message).is_ok() {

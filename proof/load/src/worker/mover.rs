@@ -14,7 +14,7 @@ pub(super) struct Mover {
     /// Number of connections, from `first` on, that have started or need no move.
     pub(super) scanned: usize,
     pub(super) not_started: u32,
-    /// Number of started connections without a reply by the new carrier.
+    /// Number of started connections without a reply on the new carrier.
     pub(super) awaiting_first_reply: u32,
 }
 
@@ -27,7 +27,7 @@ impl Mover {
         self.awaiting_first_reply += 1;
     }
 
-    /// Counts a connection's first reply by the new carrier.
+    /// Counts a connection's first reply on the new carrier.
     pub(super) fn connection_moved(&mut self, now_ns: u64) {
         self.awaiting_first_reply -= 1;
         self.report.first_replies_us.push(now_ns.saturating_sub(self.given_ns).div_ceil(1000));

@@ -81,7 +81,7 @@ impl<P: Protocol, E: Engine> Worker<P, E> {
         self.end_move_if_complete();
     }
 
-    /// Counts a reply if it is the connection's first by the new carrier.
+    /// Counts a reply if it is the connection's first on the new carrier.
     pub(super) fn count_first_reply(&mut self, index: usize, now_ns: u64) {
         let connection = &mut self.connections[index];
         let Some(mover) = self.mover.as_mut().filter(|mover| mover.report.target == connection.carrier)

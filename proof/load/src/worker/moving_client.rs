@@ -47,7 +47,7 @@ impl<P: Protocol, E: Engine> Worker<P, E> {
         }
     }
 
-    /// Handles the events of moving clients used in this turn, and how their streams are watched.
+    /// Handles the events of the moving clients that were used in this turn, and updates the watching of their streams.
     pub(super) fn poll_moving_clients(&mut self) {
         while let Some(index) = self.clients_to_poll.pop() {
             let index = index as usize;
@@ -242,7 +242,7 @@ impl<P: Protocol, E: Engine> Worker<P, E> {
     }
 }
 
-/// Tells the engine which of a moving client's streams to wait for.
+/// Makes the engine watch those streams of a moving client that the client waits for.
 fn watch<E: Engine>(
     engine: &mut E,
     connection: &mut Connection<E::Network>,

@@ -12,10 +12,10 @@ use crate::engine::{Engine, Interest};
 use crate::error::Error;
 use crate::protocol::Protocol;
 
-/// Limit of simultaneous attempts: below the shortest usual backlog (128). Beyond the backlog the kernel drops
-/// handshakes, which are repeated after a second.
+/// Limit of simultaneous attempts: below the shortest usual backlog (128). The server's kernel drops SYNs beyond the
+/// backlog, and a dropped SYN is retransmitted only after a second.
 const OPENING_MAX: usize = 64;
-/// Timeout of an attempt: long enough for a third handshake after two losses.
+/// Timeout of an attempt: long enough for a third SYN, which Linux sends after 3 s at the latest.
 pub(super) const ATTEMPT_NS: u64 = 5_000_000_000;
 /// Pause before a lost connection is reopened, doubled after each failed attempt.
 const REOPEN_PAUSE_NS: u64 = 50_000_000;
@@ -87,7 +87,7 @@ impl<P: Protocol, E: Engine> Worker<P, E> {
         }
     }
 
-    /// Handles the end of a connection attempt, successful or not.
+    /// Handles a stream that is ready while it is being connected: the attempt may have succeeded or failed.
     pub(super) fn handle_connected(&mut self, index: usize) {
         let State::Opening { stream, deadline_ns } = std::mem::take(&mut self.connections[index].state)
         else {
@@ -131,7 +131,6 @@ impl<P: Protocol, E: Engine> Worker<P, E> {
         }
     }
 
-    /// Schedules the reopening of a closed connection.
     pub(super) fn schedule_reopening(&mut self, index: usize) {
         let doublings = self.connections[index].attempts.min(REOPEN_PAUSE_DOUBLINGS_MAX);
         // A random part spreads the attempts of connections that were lost at the same time.

@@ -16,14 +16,14 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::protocol::Protocol;
 
-/// Low bits of a group's token. Sockets have others (see `split_token`); the eventfd's number exceeds all groups.
+/// Low bits of a group's token. Tokens of streams have other low bits (see `split_token`). `WAKE_TOKEN` has these low
+/// bits, but its number exceeds those of all groups.
 const GROUP_MARK: u64 = 3;
 const MARK_BITS: u32 = 2;
 /// Timers are rounded up to multiples of this, to save wake-ups; decisions are about 100 ms apart.
 const TIMER_GRAIN_NS: u64 = 1_000_000;
 
 impl<P: Protocol, E: Engine> Worker<P, E> {
-    /// Creates the groups of this worker's connections.
     pub(super) fn create_groups(&mut self) -> Result<(), Error> {
         let config = self.setup.config.clone();
         let Some((link_port, self_relief)) = config.self_relief() else { return Ok(()) };
@@ -52,7 +52,7 @@ impl<P: Protocol, E: Engine> Worker<P, E> {
         index / size.max(1)
     }
 
-    /// Adds a connection to its group. The group's first move for it opens the connection.
+    /// Adds a connection to its group. The first move that the group's policy decides for it opens the connection.
     pub(super) fn join_group(&mut self, index: usize) {
         let number = self.group_of(index);
         let group = &mut self.groups[number];
@@ -67,7 +67,6 @@ impl<P: Protocol, E: Engine> Worker<P, E> {
         }
     }
 
-    /// Removes a closed connection from its group.
     pub(super) fn leave_group(&mut self, index: usize) {
         let Some(member) = self.connections[index].member.take() else { return };
         let number = self.group_of(index);
@@ -89,7 +88,6 @@ impl<P: Protocol, E: Engine> Worker<P, E> {
         self.groups[number].relief.set_oldest_request(member, since);
     }
 
-    /// Reports a reply's latency to the policy.
     pub(super) fn report_latency(&mut self, index: usize, latency_ns: u64) {
         let Some(member) = self.connections[index].member else { return };
         let number = self.group_of(index);
@@ -99,7 +97,6 @@ impl<P: Protocol, E: Engine> Worker<P, E> {
         self.schedule_group_poll(number);
     }
 
-    /// Reports an event of the session to the policy.
     pub(super) fn report_session_event(&mut self, index: usize, event: &SessionEvent) {
         let Some(member) = self.connections[index].member else { return };
         let number = self.group_of(index);
@@ -107,7 +104,6 @@ impl<P: Protocol, E: Engine> Worker<P, E> {
         self.schedule_group_poll(number);
     }
 
-    /// Overrides the policy of all groups.
     pub(super) fn override_relief(&mut self, relief: Override) {
         for number in 0..self.groups.len() {
             self.groups[number].relief.set_override(Instant::now(), relief, None);

@@ -104,7 +104,7 @@ impl<P: Protocol, E: Engine> Worker<P, E> {
         }
     }
 
-    /// Also waits for room to send, or not any more.
+    /// Starts or stops waiting for room to send on a plain stream.
     fn watch_room(&mut self, index: usize, writable: bool) {
         if let State::Plain(stream) = &self.connections[index].state {
             let interest = Interest { token: super::token(index), is_new: false, readable: true, writable };

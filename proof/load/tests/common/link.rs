@@ -9,7 +9,7 @@ use spillway_auth::{Key, KeyRing};
 use spillway_batch::{Role, Scratch, ServerConfig, ServerEvent, ServerLink};
 use spillway_transport::Time;
 
-/// The TCP streams of a port's links. A test closes links with them.
+/// The TCP streams of a port's links, for tests that close links.
 pub type Streams = Arc<Mutex<Vec<TcpStream>>>;
 
 /// Serves links of clients with `key`. Returns the port's address and its links' streams.

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use spillway_load::report::{Event, Report};
 use spillway_load::{Config, RunIo};
 
-/// Timeout of all waits; long enough for any machine, because waits end when their condition holds.
+/// Timeout of all waits. A wait ends when its condition holds, so a long timeout costs no time.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A memcached on loopback, killed when dropped.

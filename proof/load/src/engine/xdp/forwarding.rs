@@ -1,7 +1,8 @@
 //! Frames that arrive on another queue than that of their connection's stack.
 //!
-//! The interface's hash chooses the queue on which a connection's frames arrive. Each stack opens connections from ports of
-//! its own, so the port tells whose a frame is; the frame travels to that stack's thread through a bounded queue.
+//! The interface's hash chooses the queue on which a connection's frames arrive. Each stack opens connections from
+//! ports of its own, so a frame's target port identifies its stack; a bounded queue takes the frame to that stack's
+//! thread.
 
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,7 +15,7 @@ use spillway_xdp::Endpoint;
 use crate::Error;
 use crate::worker::{wake, wake_fd};
 
-/// Frames that wait for one thread. Beyond it frames are dropped, and their senders retransmit them.
+/// Maximum of frames that wait for one thread. Further frames are dropped, and their senders retransmit them.
 const FRAMES_MAX: usize = 4096;
 
 /// One thread's end of the queues between threads.
@@ -24,7 +25,7 @@ pub(super) struct Forwarding {
     arriving: Receiver<Vec<u8>>,
     /// Eventfd that is readable when a frame may have arrived.
     arrived: Arc<OwnedFd>,
-    /// By thread.
+    /// The sending ends of all threads' queues, by the thread's number.
     peers: Vec<Peer>,
 }
 
@@ -38,7 +39,7 @@ struct Peer {
 }
 
 impl Forwarding {
-    /// The ends of threads whose stacks have these ports.
+    /// Connects threads whose stacks have these ports. Returns each thread's end.
     pub(super) fn between(ports: &[RangeInclusive<u16>]) -> Result<Vec<Forwarding>, Error> {
         let mut peers = Vec::with_capacity(ports.len());
         let mut ends = Vec::with_capacity(ports.len());
@@ -52,7 +53,7 @@ impl Forwarding {
         Ok(ends.into_iter().enumerate().map(end).collect())
     }
 
-    /// Sends a frame to its thread. Returns false if the frame is this thread's own.
+    /// Sends the frame if its target port is another thread's. Returns false for all other frames.
     fn forward(&mut self, frame: &[u8]) -> bool {
         let Some(port) = target_port(frame) else { return false };
         let found = self.peers.iter_mut().enumerate().find(|(_, peer)| peer.ports.contains(&port));
@@ -66,7 +67,7 @@ impl Forwarding {
         }
     }
 
-    /// Call it after each wait, before the turn that takes the frames.
+    /// Resets the eventfd. Call it after each wait, before the turn that takes the frames.
     pub(super) fn waited(&self) {
         // Fails if the wait ended for another reason.
         let _ = rustix::io::read(&self.arrived, &mut [0_u8; 8]);
@@ -125,7 +126,7 @@ impl<E: Endpoint> Endpoint for Forwarded<'_, E> {
     }
 }
 
-/// The TCP port to which a frame is addressed; `None` for other frames than IPv4 without a VLAN tag.
+/// The target port of an IPv4 frame without a VLAN tag; `None` for other frames.
 fn target_port(frame: &[u8]) -> Option<u16> {
     let kind = frame.get(12..14)?;
     let version_and_words = *frame.get(14)?;
@@ -140,7 +141,6 @@ fn target_port(frame: &[u8]) -> Option<u16> {
 mod tests {
     use super::*;
 
-    /// Keeps the delivered frames.
     #[derive(Default)]
     struct Kept(Vec<Vec<u8>>);
 

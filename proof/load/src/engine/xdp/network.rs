@@ -15,7 +15,7 @@ use spillway_xdp::Shared;
 
 use super::streams::Streams;
 
-/// A stack and its streams, which one thread shares with all of them.
+/// A stack and its streams. Clones share them: the engine and each stream of one thread hold a clone.
 #[derive(Clone)]
 pub(crate) struct StackNetwork {
     host: Rc<RefCell<Shared<Streams>>>,
@@ -32,7 +32,7 @@ impl StackNetwork {
         Time::ZERO + self.start.elapsed()
     }
 
-    /// Uses the stack and its driver's state. `work` must not use streams.
+    /// Calls `work` with the stack and its driver's state. `work` must not use a [`StackStream`], which borrows both.
     pub(super) fn with_host<R>(&self, work: impl FnOnce(&mut Shared<Streams>) -> R) -> R {
         work(&mut self.host.borrow_mut())
     }

@@ -1,4 +1,4 @@
-//! Local ports of the stacks' connections: ports that the kernel of the same address does not use.
+//! Local ports of the stacks' connections. The kernel has the same address, so it must not use these ports.
 
 use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
@@ -13,8 +13,8 @@ const SOCKETS: [&str; 2] = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/
 /// The state of a socket that only remembers a closed connection (TCP_TIME_WAIT of the kernel).
 const TIME_WAIT: &str = "06";
 
-/// Checks the range `wanted`, or chooses one: from 10,000 to the first port that the kernel gives to its own connections.
-/// The error contains the next step.
+/// Checks the range `wanted`, or chooses one: from 10,000 up to the port before the range that the kernel uses for its
+/// own connections. The error contains the next step.
 pub(super) fn choose(
     wanted: Option<RangeInclusive<u16>>,
     address: Ipv4Addr,
@@ -34,8 +34,8 @@ pub(super) fn choose(
     let count = u32::from(*ports.end() - *ports.start()) + 1;
     if count < connections {
         return Err(format!(
-            "{connections} connections need as many local ports, and {} to {} are {count}: give a larger range with --ports, \
-             or fewer --connections",
+            "{connections} connections need {connections} local ports, but {} to {} are only {count}: give a larger \
+             range with --ports, or fewer --connections",
             ports.start(),
             ports.end()
         ));
@@ -46,15 +46,15 @@ pub(super) fn choose(
         let table = std::fs::read_to_string(file).unwrap_or_default();
         if let Some(port) = used_port(&table, &ports, address) {
             return Err(format!(
-                "a socket of the kernel uses the local port {port}, whose packets the stack would take: give other ports \
-                 with --ports FIRST-LAST (`ss -tan 'sport = {port}'` shows the socket)"
+                "a socket of the kernel uses the local port {port}, whose packets the stack would take: give other \
+                 ports with --ports FIRST-LAST (`ss -tan 'sport = {port}'` shows the socket)"
             ));
         }
     }
     Ok(ports)
 }
 
-/// Divides a range into one for each thread. The last one has the rest.
+/// Divides a range into one range for each thread. The last one also has the remainder.
 pub(super) fn shares(ports: &RangeInclusive<u16>, threads: u32) -> Vec<RangeInclusive<u16>> {
     let (first, last) = (u32::from(*ports.start()), u32::from(*ports.end()));
     let each = (last - first + 1) / threads;
@@ -77,14 +77,14 @@ fn default_range(local: &str) -> Option<RangeInclusive<u16>> {
 
 /// A port of the range that a socket in the table uses at `address`, or at all addresses.
 fn used_port(table: &str, ports: &RangeInclusive<u16>, address: Ipv4Addr) -> Option<u16> {
-    // Addresses are words of network order, printed in the order of the machine.
+    // The kernel prints an address as a number in the machine's byte order.
     let own = format!("{:08X}", u32::from_ne_bytes(address.octets()));
     table.lines().skip(1).find_map(|line| {
         let mut columns = line.split_whitespace().skip(1);
         let (ip, port) = columns.next()?.rsplit_once(':')?;
         let port = u16::from_str_radix(port, 16).ok()?;
         let state = columns.nth(1)?;
-        // An IPv6 address that ends with an IPv4 address is the same address, mapped.
+        // The kernel prints an IPv4-mapped IPv6 address with the IPv4 address at its end.
         let is_here = ip.bytes().all(|digit| digit == b'0') || ip.ends_with(&own);
         (is_here && state != TIME_WAIT && ports.contains(&port)).then_some(port)
     })
@@ -125,7 +125,11 @@ mod tests {
         assert_eq!(found(&table(&own, "01"), 9_000..=10_000), Some(10_000));
         let mapped = format!("0000000000000000FFFF0000{own}");
         assert_eq!(found(&table(&mapped, "0A"), 10_000..=10_000), Some(10_000));
-        assert_eq!(found(&table("0100007F", "0A"), 10_000..=10_000), None, "another address");
+        assert_eq!(
+            found(&table("0100007F", "0A"), 10_000..=10_000),
+            None,
+            "a socket at another address should not count"
+        );
         assert_eq!(found(&table(&own, TIME_WAIT), 10_000..=10_000), None);
         assert_eq!(found(&table(&own, "0A"), 10_001..=10_010), None);
     }

@@ -18,12 +18,13 @@ use crate::Error;
 use crate::engine::{Engine, Interest, Readiness};
 use crate::worker::WAKE_TOKEN;
 
-/// Interval at which messages are looked for: a look takes a system call, and a waiting message ends each wait at once.
+/// Messages are read at most once in this time, because each attempt takes a system call. A message that arrives while
+/// the thread sleeps wakes it at once.
 const MESSAGE_INTERVAL: Duration = Duration::from_millis(1);
 const READABLE: Ready = Ready { readable: true, writable: false };
-/// How long connections may take to close after the run. The rest is reset.
+/// Time for connections to close after the run. The remaining ones are then reset.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Turns in which resets leave, a batch in each.
+/// Maximum of turns for sending the resets; each turn sends one batch of frames.
 const RESET_TURNS_MAX: usize = 2000;
 
 /// What a thread needs to make its stack.
@@ -54,14 +55,13 @@ impl Seat {
     }
 }
 
-/// Connections of the user-level stack.
 #[derive(Debug)]
 pub(crate) struct StackEngine {
     driver: Driver<Socket>,
     network: StackNetwork,
     forwarding: Option<Forwarding>,
     wake: Arc<OwnedFd>,
-    /// When to look for messages again.
+    /// Time at which messages are read next.
     message_at: Time,
 }
 
@@ -100,7 +100,7 @@ impl StackEngine {
 
     fn has_message(&self) -> bool {
         let no_time = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // An error counts as a message: the caller then looks.
+        // An error counts as a message, so that it ends the wait.
         poll(&mut [PollFd::new(&self.wake, PollFlags::IN)], Some(&no_time)) != Ok(0)
     }
 }
