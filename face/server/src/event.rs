@@ -38,8 +38,8 @@ pub enum Event<'a> {
         /// The client's own address.
         address: SocketAddr,
     },
-    /// Request bytes of a client, cut anywhere. Call [`consumed`](crate::Links::consumed) when they are processed: until
-    /// then they count against the client's window.
+    /// At least one byte of a client's requests; a request may be split over several events at any byte. Call
+    /// [`consumed`](crate::Links::consumed) when they are processed: until then they count against the client's window.
     Data {
         /// The client that sent the bytes.
         client: ClientId,

@@ -6,8 +6,8 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 
 use spillway_server::ClientId;
 
-/// Numbers of clients. A number consists of a generation and a slot, so that it is not reused for a long time. 0 is never
-/// used.
+/// Numbers of clients. A number consists of a generation and a slot, so that it is used again only after 2^32 uses of
+/// the slot. 0 is never used.
 #[derive(Default)]
 pub(super) struct Clients {
     slots: Vec<Slot>,
