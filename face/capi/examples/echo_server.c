@@ -149,7 +149,7 @@ static void handle_event(struct server *server, const spw_event *event) {
         client->finished = 1;
         reply(server, client);
         break;
-    case SPW_CLOSED_BY_CLIENT:
+    case SPW_DISCONNECTED:
         remove_client(client);
         break;
     case SPW_LINK_OPENED:

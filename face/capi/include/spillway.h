@@ -122,21 +122,23 @@ typedef enum spw_event_kind {
     // A client connects: answer with `spw_accept` or `spw_refuse`, now or later. Requests may arrive before the answer.
     // `text` is the client's address.
     SPW_CONNECTED = 1,
-    // `data` and `length`: request bytes of a client, cut anywhere, at least one. Call `spw_consumed` when they are
-    // processed: until then they count against the client's window.
+    // `data` and `length`: at least one byte of a client's requests; a request may be split over several events at any
+    // byte. Call `spw_consumed` when the bytes are processed: until then they count against the client's window.
     SPW_DATA = 2,
     // The client sends no more bytes, but still receives replies.
     SPW_FINISHED = 3,
     // The connection has ended, and the number is not valid any more; no answer is needed. This is the last event with
-    // the client's `context`: free its target. `reason` is 0 if the client closed the connection; otherwise it was reset.
-    SPW_CLOSED_BY_CLIENT = 4,
-    // `spw_compose` took less than all bytes before, and would take more now.
+    // the client's `context`: free what `context` points to. `reason` is 0 if the client closed the connection.
+    // Otherwise the connection was reset: by the client, because its link was lost, or because a bound was exceeded.
+    SPW_DISCONNECTED = 4,
+    // An earlier `spw_compose` accepted only a part of the bytes; now it accepts more.
     SPW_CAN_COMPOSE = 5,
     // A helper or a library client has opened a link. For the log.
     SPW_LINK_OPENED = 6,
-    // A link is lost, after `SPW_CLOSED_BY_CLIENT` for each of its connections; its sessions continue. For the log.
+    // A link was lost. Each of its connections without a session has ended with `SPW_DISCONNECTED` before; its
+    // sessions have no event and continue on another link. For the log.
     SPW_LINK_LOST = 7,
-    // A connection was refused because its link may not carry its client address. For the log.
+    // A connection was refused: the link on which it arrived may not carry clients of that address. For the log.
     SPW_FORBIDDEN = 8,
     // A helper drains, and moves its clients itself. For the log.
     SPW_LINK_DRAINS = 9,
@@ -181,14 +183,14 @@ typedef struct spw_session_event {
     const char *why;
 } spw_session_event;
 
-// The number of a client's connection. Never 0; the number of an ended connection is not reused for a long time.
+// The number of a client's connection. Never 0. A number is used again only after about 4 billion further connections.
 typedef uint64_t spw_client;
 
 // An event of a link port. `data` and `text` are valid until the next `spw_decompose` or `spw_port_handle` with this port.
 typedef struct spw_event {
     // A `spw_event_kind`.
     int32_t kind;
-    // `SPW_CLOSED_BY_CLIENT`: 0 if the client closed the connection.
+    // `SPW_DISCONNECTED`: 0 if the client closed the connection, otherwise the code of the reset's cause.
     int32_t reason;
     // The client's number; 0 for events of links.
     spw_client client;
@@ -441,8 +443,8 @@ int spw_port_settings_sessions(struct spw_port_settings *settings,
                                uint32_t detached_ms,
                                uint32_t linger_ms);
 
-// Sets the maximum of memory that all sessions may hold, in bytes (default 256 MiB, at least 64 KiB). Above it, the
-// sessions that hold most and do not read their replies are reset: the application gets `SPW_CLOSED_BY_CLIENT`.
+// Sets the maximum of memory that all sessions may hold, in bytes (default 256 MiB, at least 64 KiB). At the limit,
+// the sessions that hold most and whose clients do not read are reset: the application gets `SPW_DISCONNECTED`.
 int spw_port_settings_sessions_memory(struct spw_port_settings *settings,
                                       uint64_t bytes);
 

@@ -186,8 +186,8 @@ pub unsafe extern "C" fn spw_port_settings_sessions(
     guarded_status(|| unsafe { object::with(settings, change) })
 }
 
-/// Sets the maximum of memory that all sessions may hold, in bytes (default 256 MiB, at least 64 KiB). Above it, the
-/// sessions that hold most and do not read their replies are reset: the application gets `SPW_CLOSED_BY_CLIENT`.
+/// Sets the maximum of memory that all sessions may hold, in bytes (default 256 MiB, at least 64 KiB). At the limit,
+/// the sessions that hold most and whose clients do not read are reset: the application gets `SPW_DISCONNECTED`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_port_settings_sessions_memory(
     settings: *mut spw_port_settings,

@@ -83,9 +83,13 @@ pub unsafe extern "C" fn spw_listen(
             let settings = object::read(settings, |settings| Ok(settings.resolve()))?;
             let address = argument::address(argument::text(address, "address")?)?;
             let opened = Port::listen(address, settings).map_err(|error| match error {
-                BindError::NeedsKey(_) => Fault::new(spw_status::SPW_KEY, error.to_string()),
+                BindError::NeedsKeyForAddress(_) | BindError::NeedsKeyForEncryption(_) => {
+                    Fault::new(spw_status::SPW_KEY, error.to_string())
+                }
                 BindError::Release(_) => Fault::new(spw_status::SPW_INVALID, error.to_string()),
-                BindError::Listen(..) => Fault::new(spw_status::SPW_SYSTEM, error.to_string()),
+                BindError::Listen(..) | BindError::Host(_) => {
+                    Fault::new(spw_status::SPW_SYSTEM, error.to_string())
+                }
             })?;
             object::write_result(port, "port", object::new_handle(opened))
         }

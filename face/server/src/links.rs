@@ -78,17 +78,22 @@ impl Links {
     /// Opens a link port.
     ///
     /// # Errors
-    /// There is no key although one is needed, because the address is not a loopback address or encryption is required;
-    /// a setting of [`Settings::release`] is out of its bounds; or a system call failed.
+    /// There is no key, but the address is not a loopback address or encryption is required; a setting of
+    /// [`Settings::release`] is out of its bounds; the address cannot be listened on; or the host lacks descriptors or
+    /// random bytes.
     pub fn bind(now: Instant, address: SocketAddr, settings: Settings) -> Result<Links, BindError> {
         let ring = match settings.keys.is_empty() {
-            true if settings.encryption == Encryption::Required => return Err(BindError::NeedsKey(address)),
-            true if !address.ip().to_canonical().is_loopback() => return Err(BindError::NeedsKey(address)),
+            true if settings.encryption == Encryption::Required => {
+                return Err(BindError::NeedsKeyForEncryption(address));
+            }
+            true if !address.ip().to_canonical().is_loopback() => {
+                return Err(BindError::NeedsKeyForAddress(address));
+            }
             true => KeyRing::loopback_only(),
             false => settings.keys,
         };
         let mut random = [0; 8];
-        let nonce = spillway_keys::fresh_nonce().map_err(|error| BindError::Listen(address, error))?;
+        let nonce = spillway_keys::fresh_nonce().map_err(BindError::Host)?;
         random.copy_from_slice(&nonce[..8]);
         let config = ServerConfig {
             ring,
@@ -96,10 +101,10 @@ impl Links {
             limits: settings.limits,
             encryption: settings.encryption,
         };
-        let failed = |error| BindError::Listen(address, error);
-        let member = settings.threads.map(Member::join).transpose().map_err(failed)?;
-        let listener = Listener::bind(address, settings.reuse_port || member.is_some()).map_err(failed)?;
-        let address = listener.local_address().map_err(|error| BindError::Listen(address, error))?;
+        let member = settings.threads.map(Member::join).transpose().map_err(BindError::Host)?;
+        let listener = Listener::bind(address, settings.reuse_port || member.is_some())
+            .map_err(|error| BindError::Listen(address, error))?;
+        let address = listener.local_address().map_err(BindError::Host)?;
         // The seed of the jitter between returning sessions: it need not differ between servers.
         let releasing = |release| Releasing::new(release, u64::from(address.port()));
         let releasing = settings.release.map(releasing).transpose().map_err(BindError::Release)?;

@@ -113,11 +113,24 @@ fn address(text: &str) -> SocketAddr {
 fn bind_without_a_key_is_refused_except_on_loopback() {
     let now = Instant::now();
     let error = Links::bind(now, address("0.0.0.0:0"), Settings::default()).unwrap_err();
-    assert!(matches!(error, BindError::NeedsKey(_)), "{error}");
-    assert!(error.to_string().contains("spillway key new"), "{error}");
+    assert!(matches!(error, BindError::NeedsKeyForAddress(_)), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("spillway key new") && text.contains("127.0.0.1"), "{text}");
     for loopback in ["127.0.0.1:0", "[::1]:0"] {
         let links = Links::bind(now, address(loopback), Settings::default()).unwrap();
         assert_ne!(links.address().port(), 0);
+    }
+}
+
+/// A loopback address does not help here, so the error must not recommend one.
+#[test]
+fn required_encryption_without_a_key_is_refused_on_loopback_too() {
+    let settings = Settings { encryption: Encryption::Required, ..Settings::default() };
+    for any in ["127.0.0.1:0", "0.0.0.0:0"] {
+        let error = Links::bind(Instant::now(), address(any), settings.clone()).unwrap_err();
+        assert!(matches!(error, BindError::NeedsKeyForEncryption(_)), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("spillway key new") && !text.contains("bind"), "{text}");
     }
 }
 

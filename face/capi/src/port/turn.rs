@@ -45,10 +45,9 @@ pub(crate) struct Port {
 impl Port {
     pub(super) fn listen(address: SocketAddr, settings: Settings) -> Result<Port, BindError> {
         let now = Instant::now();
-        let failed = |error: io::Error| BindError::Listen(address, error);
-        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
+        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(|error| BindError::Host(error.into()))?;
         let mut links = Links::bind(now, address, settings)?;
-        links.watch_in(&epoll, MARK).map_err(failed)?;
+        links.watch_in(&epoll, MARK).map_err(BindError::Host)?;
         Ok(Port {
             links,
             clients: Clients::default(),
@@ -180,7 +179,7 @@ fn convert(links: &mut Links, clients: &mut Clients, text: &mut Text, event: Eve
             let (number, context) = number_of(clients, client)?;
             clients.remove(number);
             let reason = if reason == CloseReason::Normal { 0 } else { reason as i32 };
-            spw_event { context, reason, ..spw_event::of(K::SPW_CLOSED_BY_CLIENT, number) }
+            spw_event { context, reason, ..spw_event::of(K::SPW_DISCONNECTED, number) }
         }
         Event::LinkOpened { peer, role, .. } => spw_event {
             text: text.lend(&format_args!("{role} {peer}")),

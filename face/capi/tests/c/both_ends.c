@@ -50,7 +50,7 @@ static void serve(void) {
             is_finished = 1;
         } else if (event.kind == SPW_CAN_COMPOSE) {
             room_at_server++;
-        } else if (event.kind == SPW_CLOSED_BY_CLIENT) {
+        } else if (event.kind == SPW_DISCONNECTED) {
             client = 0;
         }
     }

@@ -25,9 +25,11 @@ impl Mapping {
     pub(super) fn anonymous(bytes: usize) -> io::Result<Mapping> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
         if bytes.is_multiple_of(HUGE_PAGE_BYTES)
-            && let Ok(mapping) = Mapping::new(bytes, flags | libc::MAP_HUGETLB, -1, 0)
+            && let Ok(mut mapping) =
+                Mapping::new(bytes, flags | libc::MAP_HUGETLB | libc::MAP_HUGE_2MB, -1, 0)
         {
-            return Ok(Mapping { is_huge: true, ..mapping });
+            mapping.is_huge = true;
+            return Ok(mapping);
         }
         Mapping::new(bytes, flags, -1, 0)
     }
@@ -91,5 +93,24 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: this is the whole mapping, and no reference to it is left.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Uses huge pages where the system has free ones: `sysctl vm.nr_hugepages=8`.
+    #[test]
+    fn memory_is_mapped_as_long_as_its_owner_exists() {
+        let mut mapping = Mapping::anonymous(2 * HUGE_PAGE_BYTES).unwrap();
+        let mut other = Mapping::anonymous(2 * HUGE_PAGE_BYTES).unwrap();
+        println!("huge pages: {} and {}", mapping.is_huge(), other.is_huge());
+        for start in [0, HUGE_PAGE_BYTES, 2 * HUGE_PAGE_BYTES - 4] {
+            mapping.range_mut(start, 4).unwrap().fill(7);
+            other.range_mut(start, 4).unwrap().fill(8);
+            assert_eq!(mapping.range(start, 4).unwrap(), [7; 4], "the other mapping should be elsewhere");
+        }
+        assert!(mapping.range(2 * HUGE_PAGE_BYTES - 3, 4).is_none(), "a range that ends outside");
     }
 }

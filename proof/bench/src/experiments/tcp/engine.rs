@@ -59,8 +59,9 @@ use turns::Window;
 
 const WIRES: [Wire; 2] = [Wire::Tap, Wire::AfXdp];
 const STAGED_PATHS: [Path; 3] = [Path::Driver, Path::Stack, Path::Relay];
-/// Clients at a fixed rate: so few that each sends again before a probe of the stack is due.
-const CLIENTS_AT_RATE: usize = 8;
+/// Clients at a fixed rate: enough that the rate does not depend on their latency, and so few that each acknowledges an answer
+/// by its next request long before the stack would probe for it (200 ms).
+const CLIENTS_AT_RATE: usize = 64;
 const ATTEMPTS_MAX: u32 = 3;
 
 /// The amount of measurement.

@@ -87,7 +87,8 @@ pub(super) fn add_rows(series: &Series, results: &mut Results) {
             "part of the CPU time",
         );
     }
-    if series.busy_poll.is_zero() {
+    // At a fixed rate turns may be full, and the samples of full turns are dropped.
+    if series.pace == Pace::Bursts {
         row("in_turns_ns_per_frame", "ns", &|measured| Some(measured.in_turns_ns()), "part of the CPU time");
         row(
             "clock_ns",
