@@ -163,6 +163,8 @@ fn the_kernel_refuses_connections_when_the_program_is_gone(family: Family) {
     ask(&pair.connect(OURS, PATIENCE).unwrap(), 0, 100);
     let refused = pair.connect(OURS + 1, PATIENCE).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "a port of the kernel's");
+    let refused = pair.connect(*PORTS.start(), PATIENCE).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "a port of the stack's without a connection");
 
     // Without sockets, while the program is attached: silence, and no reset by the kernel.
     drop(stacks.stop());
@@ -289,7 +291,9 @@ fn arbitrary_frames_do_no_harm(family: Family) {
     let counters = verdicts_of(&adapter);
     assert!(counters.of(Verdict::ToEndpoint) > FRAMES as u64 / 8, "{counters:?}");
     drop(stream);
-    stacks.stop();
+    let (_, _, seen) = stacks.stop().remove(0);
+    // Every frame that was steered here is damaged, but for those of the honest connection.
+    assert!(seen.frames_malformed > FRAMES as u64 / 8, "{seen:?}");
     pair.lab.close().unwrap();
 }
 
