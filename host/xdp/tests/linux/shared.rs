@@ -168,9 +168,13 @@ fn the_kernel_refuses_connections_when_the_program_is_gone(family: Family) {
 
     // Without sockets, while the program is attached: silence, and no reset by the kernel.
     drop(stacks.stop());
-    let silent = pair.connect(OURS, Duration::from_millis(300)).unwrap_err();
-    assert_eq!(silent.kind(), ErrorKind::TimedOut);
-    assert!(verdicts_of(&adapter).of(Verdict::DropNoSocket) > 0);
+    let start = Instant::now();
+    // A process that another test has just forked may still have the socket: then its ring takes the packet.
+    while verdicts_of(&adapter).of(Verdict::DropNoSocket) == 0 {
+        assert!(start.elapsed() < PATIENCE, "no packet finds the queue without a socket");
+        let silent = pair.connect(OURS, Duration::from_millis(300)).unwrap_err();
+        assert_eq!(silent.kind(), ErrorKind::TimedOut);
+    }
     drop(adapter);
     let refused = pair.connect(OURS, PATIENCE).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "after the program");
