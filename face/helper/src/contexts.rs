@@ -52,10 +52,14 @@ impl Threads {
     pub fn at_most(configured: usize, count_max: usize) -> Threads {
         let mut threads = Threads::new(configured);
         if threads.count > count_max {
+            let count = threads.count;
             if configured > 0 {
-                let count = threads.count;
                 warn!(
                     "threads = {count}: {count_max} run, because the interface has {count_max} receive queues"
+                );
+            } else {
+                info!(
+                    "{count_max} threads on {count} cores: as many as the interface has receive queues (ethtool -L)"
                 );
             }
             threads.count = count_max;

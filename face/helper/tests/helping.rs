@@ -20,6 +20,8 @@ on_each_engine! {
     two_thousand_clients_are_served_and_one_more_is_refused,
     drained_clients_may_finish_until_the_deadline,
     status_over_the_socket_is_that_of_the_helper,
+    clients_that_a_load_balancer_announces_are_served,
+    a_service_that_drains_leaves_others_alone,
 }
 
 fn service(place: &Place, server: SocketAddr) -> Service {
@@ -314,4 +316,42 @@ fn status_over_the_socket_is_that_of_the_helper(place: &Place) {
     assert_eq!((status.threads, status.pid), (2, std::process::id()));
     helper.stop();
     assert!(!path.exists(), "the socket's file should be removed");
+}
+
+/// By the PROXY protocol, of which the relay sees the first bytes of each client.
+fn clients_that_a_load_balancer_announces_are_served(place: &Place) {
+    let server = place.echo_server();
+    let from = [format!("{}/32", place.clients()).parse().unwrap()];
+    let service = Service { proxy_protocol_from: from.to_vec(), ..service(place, server.address) };
+    let helper = start(place, service, 2);
+    wait("both links", || links_up(&helper) == 2);
+    for (number, header) in ["TCP4 10.1.2.3 10.1.2.4 1111 11211", "UNKNOWN"].into_iter().enumerate() {
+        let mut client = connect(port(&helper));
+        client.write_all(format!("PROXY {header}\r\n").as_bytes()).unwrap();
+        echo(&mut client, number, 5000);
+    }
+    // An address that may not connect, and a client without a header.
+    for bytes in [&b"PROXY TCP4 8.8.8.8 10.1.2.4 1111 11211\r\nx"[..], b"GET / HTTP/1.1\r\n\r\n"] {
+        let mut client = connect(port(&helper));
+        let _ = client.write_all(bytes);
+        assert!(!matches!(client.read(&mut [0; 1]), Ok(1..)), "{}", bytes.escape_ascii());
+    }
+    wait("the refusals to be counted", || helper.status().services[0].refused.total == 2);
+    helper.stop();
+}
+
+fn a_service_that_drains_leaves_others_alone(place: &Place) {
+    let server = place.echo_server();
+    let services =
+        ["first", "second"].map(|name| Service { name: name.to_owned(), ..service(place, server.address) });
+    let helper = place.start(HelperConfig { threads: 2, ..HelperConfig::new(services.to_vec()) }).unwrap();
+    wait("all links", || helper.status().services.iter().all(|service| service.links_up() == 2));
+    let [first, second] = [0, 1].map(|index| helper.status().services[index].listen[0]);
+    let mut clients = [connect(first), connect(second)];
+    clients.iter_mut().for_each(|client| echo(client, 1, 1000));
+    assert!(helper.drain_service("first", Duration::from_secs(60)));
+    wait("no new clients", || TcpStream::connect(first).is_err());
+    assert!(is_served(second));
+    clients.iter_mut().for_each(|client| echo(client, 2, 3000));
+    helper.stop();
 }

@@ -1,7 +1,7 @@
 //! An echo server for links, on a separate thread, and plain clients.
 #![allow(dead_code)] // each test program uses only a part
 
-mod place;
+pub mod place;
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

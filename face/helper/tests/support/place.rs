@@ -11,10 +11,10 @@ use spillway_lab::{Host, HostOptions, Lab, Launch, unavailable};
 use super::EchoServer;
 
 /// The helper's end of the cable.
-const HELPER_END: &str = "helper0";
+pub const HELPER_END: &str = "helper0";
 /// The other end, of clients and servers.
-const PEERS_END: &str = "peers0";
-const HELPER: Ipv4Addr = Ipv4Addr::new(10, 79, 1, 2);
+pub const PEERS_END: &str = "peers0";
+pub const HELPER: Ipv4Addr = Ipv4Addr::new(10, 79, 1, 2);
 /// The address from which clients connect. Servers have another one: they refuse clients with their own.
 const CLIENTS: Ipv4Addr = Ipv4Addr::new(10, 79, 1, 1);
 const SERVERS: Ipv4Addr = Ipv4Addr::new(10, 79, 1, 3);
@@ -51,11 +51,7 @@ impl Place {
         let host = |name| lab.host(name, HostOptions::default()).unwrap();
         let (helper, peers) = (host("helper"), host("peers"));
         let namespace = peers.namespace();
-        let command = |host: &Host, line: String| {
-            let words: Vec<_> = line.split(' ').collect();
-            let mut process = host.spawn(&Launch::new(words[0]).args(&words[1..])).unwrap();
-            assert!(process.wait(PATIENCE).unwrap().success(), "{line}: {}", process.stderr().unwrap());
-        };
+        let command = |host: &Host, line: String| run_on(host, &line);
         let queues = format!("numrxqueues {QUEUES} numtxqueues {QUEUES}");
         command(
             &helper,
@@ -94,6 +90,14 @@ impl Place {
         }
     }
 
+    /// The helper's host.
+    pub fn helper_host(&self) -> &Host {
+        match self {
+            Place::Loopback => panic!("the test should run on a cable"),
+            Place::Cable(host) => host,
+        }
+    }
+
     /// An address of the helper's host, with a port that the helper chooses.
     pub fn listen(&self) -> SocketAddr {
         match self {
@@ -107,6 +111,14 @@ impl Place {
         match self {
             Place::Loopback => ([127, 0, 0, 1], 0).into(),
             Place::Cable(_) => (SERVERS, 0).into(),
+        }
+    }
+
+    /// The address from which clients connect.
+    pub fn clients(&self) -> Ipv4Addr {
+        match self {
+            Place::Loopback => Ipv4Addr::LOCALHOST,
+            Place::Cable(_) => CLIENTS,
         }
     }
 
@@ -153,12 +165,31 @@ impl Place {
     pub fn start(&self, config: HelperConfig) -> Result<Helper, StartError> {
         match self {
             Place::Loopback => Helper::start(config),
-            Place::Cable(host) => host.run_inside(|| Helper::start(on_cable(config))).unwrap(),
+            Place::Cable(_) => self.start_as_given(on_cable(config)),
         }
+    }
+
+    /// Starts a helper on a cable with the engine and the interface of its settings.
+    pub fn start_as_given(&self, config: HelperConfig) -> Result<Helper, StartError> {
+        self.helper_host().run_inside(|| Helper::start(config)).unwrap()
     }
 }
 
-fn on_cable(config: HelperConfig) -> HelperConfig {
+/// Runs a command on a host.
+pub fn run_on(host: &Host, line: &str) {
+    let words: Vec<_> = line.split(' ').collect();
+    let mut process = host.spawn(&Launch::new(words[0]).args(&words[1..])).unwrap();
+    assert!(process.wait(PATIENCE).unwrap().success(), "{line}: {}", process.stderr().unwrap());
+}
+
+/// Runs a command on the test's host.
+pub fn run_here(line: &str) {
+    let words: Vec<_> = line.split(' ').collect();
+    let output = std::process::Command::new(words[0]).args(&words[1..]).output().unwrap();
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+pub fn on_cable(config: HelperConfig) -> HelperConfig {
     HelperConfig { engine: Engine::Xdp, interface: Some(HELPER_END.to_owned()), ..config }
 }
 

@@ -1,0 +1,498 @@
+//! The process of a helper on the user-level TCP stack, beside a kernel that has work of its own. Skips without root.
+
+mod support;
+
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::fs::PermissionsExt;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use serde_json::Value;
+use spillway_bpf::attached_program;
+use spillway_lab::peers::{Memcached, Peer};
+use spillway_lab::{Host, HostOptions, Lab, Launch, Place, Process, unavailable};
+use support::{Client, PATIENCE, SPILLWAY, Scratch, SetOnDrop, eventually};
+
+const HUP: i32 = 1;
+const INT: i32 = 2;
+const TERM: i32 = 15;
+
+/// The helper's end of the cable.
+const HELPER_END: &str = "helper0";
+/// The other end, of clients and the server.
+const PEERS_END: &str = "peers0";
+const HELPER: Ipv4Addr = Ipv4Addr::new(10, 79, 2, 2);
+const CLIENTS: Ipv4Addr = Ipv4Addr::new(10, 79, 2, 1);
+/// Not the clients' address: a server refuses clients that have its own.
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 79, 2, 3);
+/// The helper's port for plain clients.
+const PORT: u16 = 11211;
+/// A port of the kernel's on the helper's host.
+const ECHO_PORT: u16 = 8000;
+/// The user and the group `nobody`.
+const NOBODY: u32 = 65_534;
+
+/// A memcached under `spillway run` on one host, and a cable to the host of a helper.
+struct Scene {
+    lab: Lab,
+    helper: Host,
+    peers: Host,
+    _server: Peer,
+    scratch: Scratch,
+}
+
+impl Scene {
+    /// `None`, with the reason printed, where no laboratory can be made.
+    fn start() -> Option<Scene> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        if let Some(reason) = unavailable() {
+            eprintln!("skipped: {reason}");
+            return None;
+        }
+        let lab = Lab::new(&format!("cli-xdp-{}", NUMBER.fetch_add(1, Ordering::Relaxed))).unwrap();
+        let host = |name| lab.host(name, HostOptions::default()).unwrap();
+        let (helper, peers) = (host("helper"), host("peers"));
+        let namespace = peers.namespace();
+        run(&helper, &format!("ip link add {HELPER_END} type veth peer name {PEERS_END} netns {namespace}"));
+        for (host, interface, address) in
+            [(&helper, HELPER_END, HELPER), (&peers, PEERS_END, CLIENTS), (&peers, PEERS_END, SERVER)]
+        {
+            run(host, &format!("ethtool -K {interface} tx off tso off gro on"));
+            run(host, &format!("ip addr add {address}/24 dev {interface}"));
+            run(host, &format!("ip link set {interface} up"));
+        }
+        let scratch = Scratch::new();
+        let (key, _) = scratch.key("helper.key");
+        let link = SocketAddr::from((SERVER, 11411)).to_string();
+        let wrapper = [SPILLWAY, "run", "--link", &link, "--key", &key, "--require", "--"];
+        let server = Memcached::default().wrapper(wrapper).start(&Place::Host(peers.clone())).unwrap();
+        Some(Scene { lab, helper, peers, _server: server, scratch })
+    }
+
+    /// Writes a configuration, with more lines of the section `[helper]` and more listening addresses.
+    fn configure(&self, helper: &str, more_listen: &str) -> String {
+        let path = self.scratch.path("helper.toml");
+        let text = format!(
+            "[helper]\nengine = \"xdp\"\ninterface = \"{HELPER_END}\"\nsocket = \"{}\"\n{helper}\n[service.cache]\n\
+             server = \"{SERVER}:11411\"\nlisten = [\"{HELPER}:{PORT}\"{more_listen}]\nkey_files = [\"helper.key\"]\n",
+            self.scratch.path("helper.sock")
+        );
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    fn start_helper(&self) -> Process {
+        let launch = Launch::new(SPILLWAY).name("helper");
+        self.helper.spawn(&launch.args(["helper", "--config", &self.scratch.path("helper.toml")])).unwrap()
+    }
+
+    /// Connects a client, from the host of clients.
+    fn client(&self) -> Option<Client> {
+        self.peers.run_inside(|| Client::try_new((HELPER, PORT).into())).unwrap()
+    }
+
+    fn await_served(&self, helper: &mut Process) {
+        eventually("the helper serves", || {
+            assert!(helper.exit_status().is_none(), "{}", helper.stderr().unwrap());
+            self.client().is_some_and(|mut client| client.version().is_some())
+        });
+    }
+
+    fn status(&self) -> Option<Value> {
+        let output = std::process::Command::new(SPILLWAY)
+            .args(["status", "--json", "--socket", &self.scratch.path("helper.sock")])
+            .output()
+            .unwrap();
+        output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
+    }
+
+    /// Messages that the present helper has sent to the server; 0 without a helper.
+    fn messages(&self) -> u64 {
+        let status = self.status().unwrap_or_default();
+        status["services"][0]["messages_sent"].as_u64().unwrap_or(0)
+    }
+
+    /// Starts a load through the helper, which goes on when connections are reset.
+    fn load(&self, arguments: &[&str]) -> Process {
+        let (port, report) = (format!("{HELPER}:{PORT}"), self.scratch.path("load.json"));
+        let launch = Launch::new(SPILLWAY)
+            .args([
+                "load",
+                "--server",
+                &port,
+                "-d",
+                "0s",
+                "--keys",
+                "500",
+                "--allow-resets",
+                "--json",
+                &report,
+            ])
+            .args(arguments);
+        self.peers.spawn(&launch).unwrap()
+    }
+
+    /// Ends a load and returns its totals. No reply was wrong, and only requests of reset connections were lost.
+    fn totals(&self, mut load: Process) -> Value {
+        load.signal(INT).unwrap();
+        let status = load.wait(PATIENCE).expect("exit status");
+        let printed = load.stdout().unwrap() + &load.stderr().unwrap();
+        let report: Value =
+            serde_json::from_slice(&fs::read(self.scratch.path("load.json")).unwrap()).unwrap();
+        let total = &report["total"];
+        let count = |name: &str| total[name].as_u64().unwrap();
+        assert_eq!(count("wrong"), 0, "{status}: {printed}");
+        assert!(count("answered") > 0 && count("lost") <= count("resets"), "{status}: {printed}");
+        total.clone()
+    }
+
+    fn close(self) {
+        self.lab.close().unwrap();
+    }
+}
+
+fn run(host: &Host, line: &str) {
+    let words: Vec<_> = line.split(' ').collect();
+    let mut process = host.spawn(&Launch::new(words[0]).args(&words[1..])).unwrap();
+    assert!(process.wait(PATIENCE).unwrap().success(), "{line}: {}", process.stderr().unwrap());
+}
+
+/// Runs the command `spillway` on a host, to its end. Returns whether it succeeded, and its output.
+fn spillway(host: &Host, arguments: &[&str]) -> (bool, String) {
+    let mut process = host.spawn(&Launch::new(SPILLWAY).args(arguments)).unwrap();
+    let is_success = process.wait(PATIENCE).expect("the command should end").success();
+    (is_success, process.stdout().unwrap() + &process.stderr().unwrap())
+}
+
+/// The kernel's echo servers on the helper's host. They end with the test's process.
+fn start_kernel_echo(host: &Host) {
+    let bind = || {
+        let address = (HELPER, ECHO_PORT);
+        (TcpListener::bind(address).unwrap(), UdpSocket::bind(address).unwrap())
+    };
+    let (listener, datagrams) = host.run_inside(bind).unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut buffer = [0; 4096];
+        while let Ok(length @ 1..) = stream.read(&mut buffer) {
+            if stream.write_all(&buffer[..length]).is_err() {
+                break;
+            }
+        }
+    });
+    std::thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        while let Ok((length, from)) = datagrams.recv_from(&mut buffer) {
+            let _ = datagrams.send_to(&buffer[..length], from);
+        }
+    });
+}
+
+/// Exchanges messages with the kernel's echo server until `stop`. Returns their number.
+fn exchange(mut stream: &TcpStream, stop: &AtomicBool) -> u64 {
+    let (mut messages, mut answer) = (0_u64, [0; 8]);
+    while !stop.load(Ordering::Relaxed) {
+        stream.write_all(&messages.to_be_bytes()).expect("TCP of the kernel");
+        stream.read_exact(&mut answer).expect("TCP of the kernel");
+        assert_eq!(u64::from_be_bytes(answer), messages);
+        messages += 1;
+    }
+    messages
+}
+
+fn exchange_datagrams(socket: &UdpSocket, stop: &AtomicBool) -> u64 {
+    let (mut messages, mut answer) = (0_u64, [0; 8]);
+    while !stop.load(Ordering::Relaxed) {
+        socket.send_to(&messages.to_be_bytes(), (HELPER, ECHO_PORT)).unwrap();
+        socket.recv(&mut answer).expect("UDP of the kernel lost a datagram");
+        assert_eq!(u64::from_be_bytes(answer), messages);
+        messages += 1;
+    }
+    messages
+}
+
+/// Resolves the helper's host by ARP and pings it until `stop`.
+fn resolve_and_ping(host: &Host, stop: &AtomicBool) -> u64 {
+    let mut rounds = 0;
+    while !stop.load(Ordering::Relaxed) {
+        run(host, &format!("ip neigh flush dev {PEERS_END}"));
+        // Ten requests, of which no answer may be missing.
+        let line = format!("ping -c 10 -i 0.005 -W 20 {HELPER}");
+        let words: Vec<_> = line.split(' ').collect();
+        let mut ping = host.spawn(&Launch::new(words[0]).args(&words[1..])).unwrap();
+        assert!(ping.wait(PATIENCE).unwrap().success());
+        let printed = ping.stdout().unwrap();
+        assert!(printed.contains(" 0% packet loss"), "{printed}");
+        rounds += 1;
+    }
+    rounds
+}
+
+#[test]
+fn the_kernels_traffic_is_undisturbed_while_a_helper_starts_reloads_and_is_killed() {
+    let Some(scene) = Scene::start() else { return };
+    start_kernel_echo(&scene.helper);
+    let connect = || {
+        let stream = TcpStream::connect((HELPER, ECHO_PORT)).unwrap();
+        let datagrams = UdpSocket::bind((CLIENTS, 0)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        datagrams.set_read_timeout(Some(PATIENCE)).unwrap();
+        (stream, datagrams)
+    };
+    let (stream, datagrams) = scene.peers.run_inside(connect).unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let tcp = scope.spawn(|| exchange(&stream, &is_over));
+        let udp = scope.spawn(|| exchange_datagrams(&datagrams, &is_over));
+        let ping = scope.spawn(|| resolve_and_ping(&scene.peers, &is_over));
+        let end = SetOnDrop(&is_over);
+
+        scene.configure("threads = 1", "");
+        let mut helper = scene.start_helper();
+        scene.await_served(&mut helper);
+        let load = scene.load(&["-c", "50", "--rate", "1500"]);
+        eventually("requests", || scene.messages() > 1_000);
+
+        // A new listener, then without it again.
+        scene.configure("threads = 1", &format!(", \"{HELPER}:11212\""));
+        helper.signal(HUP).unwrap();
+        eventually("the new listener serves", || {
+            let client = scene.peers.run_inside(|| Client::try_new((HELPER, 11212).into())).unwrap();
+            client.is_some_and(|mut client| client.version().is_some())
+        });
+        scene.configure("threads = 1", "");
+        helper.signal(HUP).unwrap();
+        eventually("the kernel refuses there again", || {
+            let refused = scene.peers.run_inside(|| TcpStream::connect((HELPER, 11212))).unwrap();
+            refused.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+        });
+
+        helper.kill();
+        let program = || scene.helper.run_inside(|| attached_program(HELPER_END).unwrap()).unwrap();
+        eventually("the kernel has detached the program", || program().is_none());
+        let refused = scene.peers.run_inside(|| TcpStream::connect((HELPER, PORT))).unwrap();
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::ConnectionRefused);
+        let mut helper = scene.start_helper();
+        scene.await_served(&mut helper);
+        eventually("requests after the restart", || scene.messages() > 1_000);
+        let totals = scene.totals(load);
+        assert!(totals["resets"].as_u64().unwrap() >= 50, "{totals}");
+
+        helper.signal(TERM).unwrap();
+        assert!(
+            helper.wait(PATIENCE).expect("the helper should end").success(),
+            "{}",
+            helper.stderr().unwrap()
+        );
+        assert_eq!(program(), None);
+        drop(end);
+        let [tcp, udp, ping] = [tcp.join(), udp.join(), ping.join()].map(Result::unwrap);
+        assert!(tcp > 100 && udp > 100 && ping > 5, "{tcp} by TCP, {udp} by UDP, {ping} rounds of ping");
+    });
+    scene.close();
+}
+
+/// The new process finds the queue still bound by its predecessor's socket, which the kernel releases after a while.
+#[test]
+fn a_helper_killed_at_full_load_is_restarted_at_once() {
+    let Some(scene) = Scene::start() else { return };
+    scene.configure("threads = 1", "");
+    let mut helper = scene.start_helper();
+    scene.await_served(&mut helper);
+    let load = scene.load(&["-c", "200", "--closed"]);
+    for _ in 0..4 {
+        eventually("many requests", || scene.messages() > 10_000);
+        helper.kill();
+        helper = scene.start_helper();
+        scene.await_served(&mut helper);
+    }
+    eventually("many requests", || scene.messages() > 10_000);
+    let totals = scene.totals(load);
+    assert!(totals["resets"].as_u64().unwrap() >= 4 * 200, "{totals}");
+    scene.close();
+}
+
+#[test]
+fn three_capabilities_suffice_for_a_helper() {
+    let Some(scene) = Scene::start() else { return };
+    // Few frames: a process without CAP_IPC_LOCK may lock little memory.
+    scene.configure("threads = 1\nxdp.frames = 256", "");
+    // Directories of the build may be closed to other users.
+    let program = scene.scratch.path("spillway");
+    fs::copy(SPILLWAY, &program).unwrap();
+    fs::set_permissions(scene.scratch.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    for file in ["", "helper.key"] {
+        std::os::unix::fs::chown(scene.scratch.path(file), Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    let three = "-all,+net_admin,+net_raw,+bpf";
+    let [inheritable, ambient, bounding] =
+        ["inh-caps", "ambient-caps", "bounding-set"].map(|set| format!("--{set}={three}"));
+    let user = [format!("--reuid={NOBODY}"), format!("--regid={NOBODY}"), "--clear-groups".to_owned()];
+    let wrapper = ["setpriv".to_owned()].into_iter().chain(user).chain([inheritable, ambient, bounding]);
+    let launch = Launch::new(&program).name("helper");
+    let launch = launch.args(["helper", "--config", &scene.scratch.path("helper.toml")]).wrapper(wrapper);
+    let mut helper = scene.helper.spawn(&launch).unwrap();
+    scene.await_served(&mut helper);
+    let capabilities = |of: &str| {
+        let status = fs::read_to_string(format!("/proc/{}/{of}/status", helper.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("CapPrm:")).expect("capabilities");
+        u64::from_str_radix(line.trim(), 16).unwrap()
+    };
+    let of = |number: u64| 1_u64 << number;
+    let (net_admin, net_raw, bpf) = (of(12), of(13), of(39));
+    assert_eq!(capabilities("."), net_admin | net_raw | bpf);
+    let tasks = fs::read_dir(format!("/proc/{}/task", helper.pid())).unwrap().flatten();
+    let network = tasks
+        .filter(|task| fs::read_to_string(task.path().join("comm")).unwrap().trim() == "net-0")
+        .map(|task| format!("task/{}", task.file_name().to_str().unwrap()));
+    let network: Vec<_> = network.collect();
+    assert_eq!(network.len(), 1, "{network:?}");
+    assert_eq!(capabilities(&network[0]), net_admin | bpf, "a network thread reads no packets of others");
+    scene.close();
+}
+
+#[test]
+fn partial_checksums_are_logged_once_with_the_command() {
+    let Some(scene) = Scene::start() else { return };
+    scene.configure("threads = 1", "");
+    let mut helper = scene.start_helper();
+    scene.await_served(&mut helper);
+    run(&scene.peers, &format!("ethtool -K {PEERS_END} tx on"));
+    let hint = "ethtool -K INTERFACE tx off tso off";
+    eventually("the hint", || {
+        // Unanswered: the connection waits for its handshake.
+        let target = (HELPER, PORT).into();
+        let brief = std::time::Duration::from_millis(50);
+        let _ = scene.peers.run_inside(|| TcpStream::connect_timeout(&target, brief)).unwrap();
+        helper.stderr().unwrap().contains(hint)
+    });
+    run(&scene.peers, &format!("ethtool -K {PEERS_END} tx off tso off"));
+    scene.await_served(&mut helper);
+    assert_eq!(helper.stderr().unwrap().matches(hint).count(), 1);
+    scene.close();
+}
+
+#[test]
+fn a_helper_whose_interface_goes_away_ends_with_the_reason() {
+    let Some(scene) = Scene::start() else { return };
+    scene.configure("threads = 1", "");
+    let mut helper = scene.start_helper();
+    scene.await_served(&mut helper);
+    run(&scene.helper, &format!("ip link del {HELPER_END}"));
+    let status = helper.wait(PATIENCE).expect("the helper should end");
+    let printed = helper.stderr().unwrap();
+    assert!(!status.success(), "the service manager restarts only a helper that failed: {printed}");
+    assert!(printed.contains("interface helper0 was removed"), "{printed}");
+    scene.close();
+}
+
+#[test]
+fn mistakes_that_this_host_shows_have_line_and_column() {
+    let Some(scene) = Scene::start() else { return };
+    let check = |helper: &str, more_listen: &str| {
+        let path = scene.configure(helper, more_listen);
+        let result = spillway(&scene.helper, &["check", &path]);
+        (result, path)
+    };
+    let ((is_fine, printed), _) = check("", "");
+    assert!(is_fine, "{printed}");
+    let taken = "xdp.ports = \"30000-30999\"";
+    let foreign = ", \"10.79.2.99:1\"";
+    for (helper, more_listen, expected) in [
+        (taken, "", "5:13: the kernel may use the local ports 30000 to 30999"),
+        ("", foreign, "8:30: interface helper0 does not have this address; it has 10.79.2.2"),
+    ] {
+        let ((is_fine, printed), path) = check(helper, more_listen);
+        assert!(!is_fine && printed.starts_with(&format!("{path}:{expected}")), "{printed}");
+        assert_eq!(printed.lines().count(), 1, "{printed}");
+        // A helper says the same.
+        let mut helper = scene.start_helper();
+        assert!(!helper.wait(PATIENCE).expect("the helper should end").success());
+        assert!(helper.stderr().unwrap().contains(expected), "{}", helper.stderr().unwrap());
+        // Another machine cannot see it.
+        let (is_fine, printed) = spillway(&scene.helper, &["check", "--without-keys", &path]);
+        assert!(is_fine, "{printed}");
+    }
+    scene.configure("", "");
+    for (change, expected) in [
+        ("ip link set helper0 down", "3:13: interface helper0 is down: `ip link set helper0 up`"),
+        ("ip link del helper0", "3:13: interface helper0: cannot be found"),
+    ] {
+        run(&scene.helper, change);
+        let (is_fine, printed) = spillway(&scene.helper, &["check", &scene.scratch.path("helper.toml")]);
+        assert!(!is_fine && printed.contains(expected), "{printed}");
+    }
+    scene.close();
+}
+
+#[test]
+fn doctor_finds_a_host_fit_for_the_engine_and_names_what_is_missing() {
+    let Some(scene) = Scene::start() else { return };
+    let doctor = || spillway(&scene.helper, &["doctor", "--engine", "xdp", "--interface", HELPER_END]);
+    let (is_fit, printed) = doctor();
+    assert!(is_fit, "{printed}");
+    scene.configure("threads = 1", "");
+    let mut helper = scene.start_helper();
+    scene.await_served(&mut helper);
+    let (is_fit, printed) = doctor();
+    assert!(!is_fit && printed.contains("bpftool prog show id"), "{printed}");
+    drop(helper);
+    let widen = || fs::write("/proc/sys/net/ipv4/ip_local_port_range", "1024 65535").unwrap();
+    scene.helper.run_inside(widen).unwrap();
+    let (is_fit, printed) = doctor();
+    assert!(!is_fit && printed.contains("sysctl -w net.ipv4.ip_local_reserved_ports="), "{printed}");
+    scene.close();
+}
+
+#[test]
+fn operators_see_and_drain_the_clients_of_the_stack() {
+    let Some(scene) = Scene::start() else { return };
+    scene.configure("threads = 1\nname = \"here\"", "");
+    let mut helper = scene.start_helper();
+    scene.await_served(&mut helper);
+    let mut client = scene.client().expect("a client");
+    client.set("key", b"value");
+    let socket = scene.scratch.path("helper.sock");
+    let command = |arguments: &[&str]| spillway(&scene.helper, &[arguments, &["--socket", &socket]].concat());
+    let from = client.stream().local_addr().unwrap().to_string();
+    for (arguments, expected) in [
+        (&["status"][..], "engine xdp on helper0"),
+        (&["connections", "cache"], &from),
+        (&["top", "--once", "--interval", "100ms"], "cache"),
+        (&["relief", "cache", "off", "--for", "1ms"], ""),
+    ] {
+        let (is_success, printed) = command(arguments);
+        assert!(is_success && printed.contains(expected), "{arguments:?}: {printed}");
+    }
+    assert_eq!(client.get("key").as_deref(), Some(&b"value"[..]));
+    let (is_success, printed) = command(&["drain", "here", "--deadline", "100ms", "--wait"]);
+    assert!(!is_success, "a client was reset: {printed}");
+    assert!(client.ended());
+    scene.close();
+}
+
+/// Needs no privileges.
+#[test]
+fn the_engine_auto_falls_back_and_says_why() {
+    let scratch = Scratch::new();
+    let place = Place::local().unwrap();
+    for (interface, reason) in [
+        (&[][..], "the engine xdp needs the network interface that it uses"),
+        (&["--interface", "lo"], "the user-level stack needs an Ethernet interface"),
+    ] {
+        let launch = Launch::new(SPILLWAY)
+            .name("helper")
+            .args(["helper", "--service", "cache=192.0.2.5:11411", "--listen", "192.0.2.9:11211"])
+            .args(["--key", &scratch.key(&format!("{}.key", interface.len())).0, "--engine", "auto"])
+            .args(interface);
+        // No address of this host: on kernel sockets the helper ends, too.
+        let mut helper = place.spawn(&launch).unwrap();
+        helper.wait(PATIENCE).expect("the helper should end");
+        let printed = helper.stderr().unwrap();
+        let choice = "engine auto: kernel sockets, because xdp is not possible: ";
+        let line = printed.lines().find(|line| line.contains(choice));
+        assert!(line.is_some_and(|line| line.contains(reason)), "{printed}");
+    }
+}
