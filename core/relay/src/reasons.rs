@@ -16,7 +16,7 @@ pub enum LinkDown {
     ClosedByServer,
     /// The server did not accept the connection within [`ServiceConfig::connect_timeout`](crate::ServiceConfig).
     ConnectTimeout,
-    /// The host cannot open another connection.
+    /// The transport has no room, no descriptor or no local port for another connection.
     HostFull,
     /// Authentication failed, or one end broke the link protocol.
     Link(LinkError),
@@ -54,9 +54,10 @@ impl fmt::Display for LinkDown {
             LinkDown::ConnectTimeout => f.write_str(
                 "the server did not answer within the connect timeout: check that its host is up and reachable",
             ),
-            LinkDown::HostFull => {
-                f.write_str("this host cannot open another connection: raise its descriptor limit")
-            }
+            LinkDown::HostFull => f.write_str(
+                "no room for another connection: raise max_connections; on kernel sockets also the descriptor limit, \
+                 on AF_XDP also the range of ports",
+            ),
             LinkDown::Link(error) => error.fmt(f),
         }
     }

@@ -61,14 +61,15 @@ reasons! {
     NoConnection: "an acknowledgement of no connection, at a listener; answered by a reset", [segments_unknown];
     StrayReset: "a reset of no connection, or one that does not acknowledge our SYN", [];
     NotASyn: "without SYN, where a handshake must begin with one", [];
+    SynWithFin: "a SYN with a FIN: only scanners and forgers send both", [];
     TimeWait: "of a connection that has closed; a FIN or bytes are acknowledged again", [];
     Moved: "of a connection that has moved to another stack", [];
     Aborted: "of a connection that was imported and aborted; answered by a reset", [];
-    TableFull: "a new connection, but the table of connections is full", [connections_refused];
-    SynQueueFull: "a SYN, but the tables of half-open connections and of used cookies are full", [connections_refused];
+    TableFull: "a new connection, but the table of connections has no room for peers", [connections_refused];
+    SynQueueFull: "a SYN, but half-open connections have no room, and the peer's share of used cookies is full", [connections_refused];
     CookieInvalid: "an invalid or expired cookie", [];
     CookieUsed: "a cookie that was used before; answered by a reset", [cookies_used, segments_unknown];
-    CookiesFull: "a valid cookie, but the table of used cookies is full", [connections_refused];
+    CookiesFull: "a valid cookie, but the peer's share of used cookies is full", [connections_refused];
 
     // Segments of a connection.
     BadHandshakeAck: "a wrong acknowledgement of our SYN; answered by a reset", [];

@@ -38,6 +38,7 @@ pub(crate) enum Purpose {
     CookieTag = 5,
     Map = 6,
     CookieUsed = 7,
+    CookieShare = 8,
 }
 
 impl Key {

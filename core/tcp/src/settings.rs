@@ -108,14 +108,20 @@ pub struct Settings {
     pub listeners: Vec<Listener>,
     /// Maximum number of connections, half-open ones included.
     pub connections_max: u32,
-    /// Maximum number of connections that peers have opened and that are not established yet. At the limit SYNs are
-    /// answered with cookies (RFC 4987 §3.6).
+    /// Those places of `connections_max` that only connections opened by this end may take, so that peers cannot prevent
+    /// this end from connecting. Less than `connections_max`; default 0.
+    pub connect_reserve: u32,
+    /// Maximum number of connections that peers have opened and that are not established yet. In addition, they take at
+    /// most half of the places that other connections leave. Beyond that, SYNs are answered with cookies (RFC 4987
+    /// §3.6). If half-open connections must not reduce the number of established ones, `connections_max` needs
+    /// `half_open_max` more places.
     pub half_open_max: u32,
     /// Maximum number of connections in TIME-WAIT; at the limit a new one replaces the oldest.
     pub time_wait_max: usize,
     /// Maximum number of used cookies that are remembered, for about two minutes each, because a cookie is valid only
-    /// once. At the limit no cookie is sent or accepted until older ones expire. A cookie takes at most 21 bytes of
-    /// memory. Default 262,144.
+    /// once. A peer's address may use a tenth of them, and less when few are free; beyond that, the peer is sent no cookie,
+    /// and none is accepted from it, until older ones expire. A cookie takes at most 21 bytes of memory. Default
+    /// 262,144.
     pub cookies_max: usize,
     /// Send buffer of a connection: bytes taken from the application and not acknowledged.
     pub send_buffer_bytes: usize,
@@ -144,9 +150,13 @@ pub struct Settings {
     pub time_wait: Duration,
     /// Time without progress that ends a connection. RFC 9293 §3.8.3 recommends at least 100 s; default 120 s.
     pub give_up_after: Duration,
-    /// Time after which an opening connection is given up. RFC 9293 §3.8.3 demands at least 180 s, which is the
-    /// default.
+    /// Time after which a connection that this end opens is given up. RFC 9293 §3.8.3 demands at least 180 s for a SYN
+    /// (MUST-23), which is the default.
     pub give_up_opening_after: Duration,
+    /// Time after which a half-open connection is given up. Default 63 s, as in Linux: five retransmissions of the
+    /// SYN-ACK. The 180 s of RFC 9293 §3.8.3 concern the end that repeats its SYN, and each repetition begins a new
+    /// half-open connection here. Forged SYNs keep their places for this time.
+    pub give_up_accepting_after: Duration,
     /// Keep-alive probes; `None`: silent connections are not probed.
     pub keep_alive: Option<KeepAlive>,
     /// Whether expected segments take the fast path. The fast path only saves time; tests compare both paths.
@@ -169,6 +179,7 @@ impl Settings {
             dscp: 0,
             listeners: Vec::new(),
             connections_max: 65_536,
+            connect_reserve: 0,
             half_open_max: 1024,
             time_wait_max: 16_384,
             cookies_max: 262_144,
@@ -184,6 +195,7 @@ impl Settings {
             time_wait: Duration::from_secs(60),
             give_up_after: Duration::from_secs(120),
             give_up_opening_after: Duration::from_secs(180),
+            give_up_accepting_after: Duration::from_secs(63),
             keep_alive: None,
             is_predicting: true,
             recovery: recovery::Settings::default(),
@@ -207,6 +219,8 @@ impl Settings {
         ensure(is_clear, SettingsError::Addresses)?;
         ensure(!self.ports.is_empty() && *self.ports.start() > 0, SettingsError::Ports)?;
         ensure(self.connections_max > 0 && self.half_open_max > 0, SettingsError::NoConnections)?;
+        let (reserve, places) = (self.connect_reserve, self.connections_max);
+        ensure(reserve < places, SettingsError::ConnectReserve { reserve, places })?;
         let window = self.receive_window_max;
         ensure((65_535..=1 << 30).contains(&window), SettingsError::Window(window))?;
         ensure(self.delayed_ack <= Duration::from_millis(500), SettingsError::DelayedAck(self.delayed_ack))?;
@@ -319,6 +333,13 @@ pub enum SettingsError {
     Address(IpAddr),
     /// A limit on connections is 0.
     NoConnections,
+    /// All places are reserved for connections that the stack opens.
+    ConnectReserve {
+        /// Reserved places.
+        reserve: u32,
+        /// All places.
+        places: u32,
+    },
     /// The window is not between 65,535 and 2^30.
     Window(u32),
     /// Acknowledgements are delayed for longer than RFC 9293 allows.
@@ -356,6 +377,10 @@ impl fmt::Display for SettingsError {
             }
             SettingsError::Address(address) => write!(f, "{address} cannot be a host's own address"),
             SettingsError::NoConnections => f.write_str("a limit of 0 connections: allow at least one"),
+            SettingsError::ConnectReserve { reserve, places } => write!(
+                f,
+                "{reserve} of {places} connections are reserved for those that the stack opens: leave at least one for peers"
+            ),
             SettingsError::Window(bytes) => {
                 write!(f, "a window of {bytes} bytes: it must be from 65,535 to 2^30")
             }

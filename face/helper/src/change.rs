@@ -8,7 +8,7 @@ use spillway_relay::ConfigError;
 use tracing::info;
 
 use crate::config::{HelperConfig, Service, StartError};
-use crate::contexts::{net_config, relay_config};
+use crate::contexts::{net_config, relay_config, reserved_for_links};
 use crate::control::ReloadOutcome;
 use crate::engine::Port;
 use crate::relay_app::RelayApp;
@@ -37,9 +37,10 @@ impl Running {
         let applied = self.run_on_all(new.into_iter().map(|listeners| {
             let (relay, removed, table) = (relay.clone(), plan.removed.clone(), plan.table.clone());
             let (connections_max, patience) = (net.connections_max, net.input_patience);
+            let reserved_for_links = reserved_for_links(&config);
             let drain_deadline = config.drain_deadline;
             move |now, app: &mut RelayApp, out: &mut Port<'_>| {
-                out.set_connections_max(connections_max);
+                out.set_connections_max(connections_max, reserved_for_links);
                 out.set_input_patience(patience);
                 for (index, listener) in listeners {
                     out.put_listener(now, (index, listener), table.kind(index), &app.log);

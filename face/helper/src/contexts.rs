@@ -20,7 +20,7 @@ use crate::log::{Entry, Log};
 use crate::quota;
 use crate::relay_app::RelayApp;
 
-/// Connections of a thread beyond its clients: links, and peers that are about to be refused.
+/// Connections of a thread beyond its clients and links: peers that are about to be refused, and links that are closing.
 const OTHER_CONNECTIONS: usize = 64;
 /// Upper bound on the delay of reading clients' requests, so that one wake-up serves several of them.
 const INPUT_PATIENCE_MAX: Duration = Duration::from_millis(1);
@@ -79,11 +79,17 @@ impl Threads {
 
 pub fn net_config(config: &HelperConfig, threads: &Threads) -> NetConfig {
     NetConfig {
-        connections_max: clients_max_of_thread(config, threads) as usize + OTHER_CONNECTIONS,
+        connections_max: clients_max_of_thread(config, threads) as usize + reserved_for_links(config),
         connect_timeout: CONNECT_TIMEOUT_MAX,
         input_patience: input_patience(config),
         ..NetConfig::default()
     }
+}
+
+/// Connections of a thread that clients cannot take.
+pub fn reserved_for_links(config: &HelperConfig) -> usize {
+    let links: usize = config.services.iter().map(|service| usize::from(service.links_per_thread)).sum();
+    links + OTHER_CONNECTIONS
 }
 
 pub fn clients_max_of_thread(config: &HelperConfig, threads: &Threads) -> u32 {

@@ -20,6 +20,14 @@ impl Interface {
     /// # Errors
     /// The system has failed.
     pub fn addresses(&self) -> io::Result<Vec<IpAddr>> {
+        Ok(self.networks()?.into_iter().map(|(address, _)| address).collect())
+    }
+
+    /// [`addresses`](Self::addresses) with the lengths of their prefixes in bits.
+    ///
+    /// # Errors
+    /// The system has failed.
+    pub fn networks(&self) -> io::Result<Vec<(IpAddr, u8)>> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
@@ -43,7 +51,7 @@ impl Interface {
     }
 
     /// Adds the addresses of one part of the answer. Returns whether it was the last part.
-    fn read_part(&self, mut messages: &[u8], addresses: &mut Vec<IpAddr>) -> io::Result<bool> {
+    fn read_part(&self, mut messages: &[u8], addresses: &mut Vec<(IpAddr, u8)>) -> io::Result<bool> {
         while !messages.is_empty() {
             let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(messages) else {
                 return Ok(true);
@@ -65,8 +73,9 @@ impl Interface {
     }
 }
 
-/// The own address: on point-to-point links `Address` is the other end's, and `Local` this one's.
-fn own_address(message: &AddressMessage) -> Option<IpAddr> {
+/// The own address and its prefix: on point-to-point links `Address` and the prefix are the other end's, and `Local` is
+/// this end's.
+fn own_address(message: &AddressMessage) -> Option<(IpAddr, u8)> {
     let of = |is_local: bool| {
         message.attributes.iter().find_map(|attribute| match attribute {
             AddressAttribute::Local(address) if is_local => Some(*address),
@@ -74,5 +83,35 @@ fn own_address(message: &AddressMessage) -> Option<IpAddr> {
             _ => None,
         })
     };
-    of(true).or_else(|| of(false))
+    let (local, address) = (of(true), of(false));
+    let own = local.or(address)?;
+    let is_point_to_point = address.is_some_and(|address| address != own);
+    let prefix = match own {
+        IpAddr::V4(_) if is_point_to_point => 32,
+        IpAddr::V6(_) if is_point_to_point => 128,
+        _ => message.header.prefix_len,
+    };
+    Some((own, prefix))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_prefix_of_a_point_to_point_link_is_not_the_own_ones() {
+        let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
+        let found = |attributes| {
+            let mut message = AddressMessage::default();
+            message.header.prefix_len = 16;
+            message.attributes = attributes;
+            own_address(&message)
+        };
+        let (own, other) = (ip("10.77.0.1"), ip("10.77.0.2"));
+        let (local, address) = (AddressAttribute::Local(own), AddressAttribute::Address(own));
+        assert_eq!(found(vec![address.clone(), local.clone()]), Some((own, 16)));
+        assert_eq!(found(vec![address]), Some((own, 16)));
+        assert_eq!(found(vec![AddressAttribute::Address(other), local]), Some((own, 32)));
+        assert_eq!(found(vec![]), None);
+    }
 }

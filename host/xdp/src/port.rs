@@ -127,9 +127,13 @@ impl Port {
         self.left.push(lease);
     }
 
-    /// Sets the limit of connections. Present ones beyond it stay.
-    pub fn set_connections_max(&mut self, connections: usize) {
-        self.stack.set_connections_max(u32::try_from(connections).unwrap_or(u32::MAX));
+    /// Sets the limit of connections, with `connect_reserve` places that only connections opened by this end may take.
+    /// Half-open connections have places beside them: forged SYNs do not reduce the number of others. Present connections
+    /// beyond the limit stay.
+    pub fn set_connections_max(&mut self, connections: usize, connect_reserve: usize) {
+        let in_stack = |count| u32::try_from(count).unwrap_or(u32::MAX);
+        let places = in_stack(connections).saturating_add(self.stack.settings().half_open_max);
+        self.stack.set_connections_max(places, in_stack(connect_reserve));
     }
 
     /// Sets how long frames may wait for the application's next deadline: if the deadline comes sooner, the thread sleeps

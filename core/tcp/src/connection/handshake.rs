@@ -71,7 +71,7 @@ impl Connection {
         let scale = if syn.options.window_scale.is_some() { settings.window_scale() } else { 0 };
         let receiving = Receiving::new(syn.seq, scale, settings.initial_window, opening.is_gated);
         let mut connection = Connection::new(now, settings, opening, State::SynReceived, agreed, receiving);
-        connection.timers.set(Timer::Opening, now + settings.give_up_opening_after);
+        connection.timers.set(Timer::Opening, now + settings.give_up_accepting_after);
         connection.peer_window.scale = syn.options.window_scale.unwrap_or(0);
         connection.peer_window.update(FIRST, 0, syn.window, true);
         connection

@@ -490,7 +490,8 @@ impl Connection {
     fn on_retransmission_timeout(&mut self, cx: &mut Context<'_>) {
         cx.counters.timeouts += 1;
         self.recovery.on_timeout(cx.now, &mut self.timers);
-        if self.recovery.timeouts() >= DOUBTED_AFTER {
+        // SYN-ACKs go to the sender of the SYN: forged SYNs must not fill the tables of neighbours, here or in a kernel.
+        if self.recovery.timeouts() >= DOUBTED_AFTER && !self.is_half_open() {
             self.doubt_neighbour();
         }
     }

@@ -6,9 +6,11 @@ use super::Stack;
 use crate::settings::KeepAlive;
 
 impl Stack {
-    /// Sets [`Settings::connections_max`](crate::Settings::connections_max). Connections beyond the limit stay.
-    pub fn set_connections_max(&mut self, connections: u32) {
+    /// Sets [`Settings::connections_max`](crate::Settings::connections_max) and
+    /// [`Settings::connect_reserve`](crate::Settings::connect_reserve). Connections beyond the limits stay.
+    pub fn set_connections_max(&mut self, connections: u32, connect_reserve: u32) {
         self.settings.connections_max = connections;
+        self.settings.connect_reserve = connect_reserve;
         self.table.set_max(connections);
     }
 

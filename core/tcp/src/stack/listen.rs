@@ -1,4 +1,4 @@
-//! Connections that peers open (RFC 9293 §3.10.7.2), and SYN cookies when too many are half-open (RFC 4987 §3.6).
+//! Connections that peers open (RFC 9293 §3.10.7.2), and SYN cookies when half-open ones have no room (RFC 4987 §3.6).
 
 use alloc::boxed::Box;
 
@@ -13,7 +13,7 @@ use crate::cookies;
 use crate::dropped::Dropped;
 use crate::flow::Flow;
 use crate::narrow::low_half;
-use crate::settings::Listener;
+use crate::settings::{Listener, Settings};
 
 /// Minimum distance of an initial sequence number from the last number that an earlier connection of the flow used.
 const INITIAL_DISTANCE_MIN: u32 = 1 << 16;
@@ -56,7 +56,17 @@ impl Stack {
         if !has(Flags::SYN) {
             return ListenResult::Dropped(Dropped::NotASyn);
         }
-        if self.half_open >= self.settings.half_open_max {
+        if has(Flags::FIN) {
+            return ListenResult::Dropped(Dropped::SynWithFin);
+        }
+        // If the table is full the SYN is dropped: when the peer retransmits it, there may be room.
+        let free = self.places_for_peers();
+        if free == 0 {
+            return ListenResult::Dropped(Dropped::TableFull);
+        }
+        // Half-open connections take at most half of the places that other connections leave: peers that return cookies
+        // need places, too.
+        if self.half_open >= self.settings.half_open_max || self.half_open + 1 >= free {
             // A cookie's sequence number may be one that the earlier connection used (RFC 6191), so none is sent. The
             // peer retransmits its SYN.
             return match last {
@@ -64,11 +74,18 @@ impl Stack {
                 None => self.send_cookie(flow, mac, header),
             };
         }
-        // If the table is full the SYN is dropped: when the peer retransmits it, there may be room.
         let Some(conn) = self.table.next() else { return ListenResult::Dropped(Dropped::TableFull) };
         self.time_waits.forget(&flow);
         self.open(conn, listener, flow, mac, header, last);
         ListenResult::Handled
+    }
+
+    /// Free places in the table of connections, without those that are kept for connections that this end opens.
+    fn places_for_peers(&self) -> u32 {
+        let Settings { connections_max, connect_reserve, .. } = self.settings;
+        let count = |connections| u32::try_from(connections).unwrap_or(u32::MAX);
+        let kept = connect_reserve.saturating_sub(count(self.table.opened()));
+        connections_max.saturating_sub(kept).saturating_sub(count(self.table.len()))
     }
 
     fn open(
@@ -115,7 +132,7 @@ impl Stack {
     /// Answers a SYN with a cookie, without storing a connection.
     fn send_cookie(&mut self, flow: Flow, mac: Mac, syn: &tcp::Header) -> ListenResult {
         self.used_cookies.advance_to(self.cookies.counter(self.now));
-        if !self.used_cookies.has_room() {
+        if !self.used_cookies.has_room_for(flow.peer().ip()) {
             return ListenResult::Dropped(Dropped::SynQueueFull); // the peer retransmits its SYN
         }
         let binding = cookie_binding(flow, syn.seq);
@@ -178,8 +195,11 @@ impl Stack {
             // The segment is a late copy: the connection of this cookie has ended.
             return ListenResult::Refused(Dropped::CookieUsed);
         }
-        if !self.used_cookies.has_room() {
+        if !self.used_cookies.has_room_for(flow.peer().ip()) {
             return ListenResult::Dropped(Dropped::CookiesFull);
+        }
+        if self.places_for_peers() == 0 {
+            return ListenResult::Dropped(Dropped::TableFull);
         }
         let Some(conn) = self.table.next() else { return ListenResult::Dropped(Dropped::TableFull) };
         let syn = tcp::Header {

@@ -310,7 +310,8 @@ impl Stack {
                     let header = last.acknowledgement;
                     self.replies.push(Reply::Segment { flow, mac, header }, &mut self.counters);
                 }
-            } else if lost == Some(LostReason::TimedOut) {
+            } else if lost == Some(LostReason::TimedOut) && is_visible {
+                // A half-open connection ends silently: its peer may be repeating its SYN, or the SYN was forged.
                 self.counters.resets_sent += 1;
                 self.replies.push(Reply::Segment { flow, mac, header: last.reset }, &mut self.counters);
                 self.remember_aborted(flow);

@@ -23,6 +23,8 @@ pub(super) struct Table {
     /// Slot of the last segment's connection, if its flow is in `flows`: consecutive segments often belong to one flow
     /// (packet trains, Jain and Routhier 1986).
     last: Option<u32>,
+    /// Number of connections that this end has opened.
+    opened: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -38,11 +40,17 @@ impl Table {
             flows: HashTable::new(),
             hasher: keyed(key),
             last: None,
+            opened: 0,
         }
     }
 
     pub(super) fn len(&self) -> usize {
         self.slots.len()
+    }
+
+    /// The number of connections that this end has opened.
+    pub(super) fn opened(&self) -> usize {
+        self.opened
     }
 
     /// The id that the next added connection gets; `None` if the table is full.
@@ -54,6 +62,7 @@ impl Table {
     pub(super) fn add(&mut self, connection: Box<Connection>) {
         let (flow, conn) = (connection.flow, connection.conn);
         debug_assert!(self.slot_of(&flow).is_none(), "a flow should have one connection");
+        self.opened += usize::from(connection.listener.is_none());
         let added = self.slots.insert(connection);
         debug_assert_eq!(added.map(Conn::from), Some(conn), "the id should be the one that `next` returned");
         self.add_flow(flow, conn);
@@ -142,6 +151,7 @@ impl Table {
             debug_assert!(false, "the connection should be in the table");
             return;
         };
+        self.opened -= usize::from(connection.listener.is_none());
         self.forget_flow(connection.flow, conn);
     }
 }

@@ -12,7 +12,7 @@ const VALID_S: u64 = 128;
 /// answered by cookies.
 fn flooded(change: impl FnOnce(&mut Settings)) -> Trace {
     let mut t = Trace::new(|settings| {
-        settings.half_open_max = 1;
+        (settings.half_open_max, settings.give_up_accepting_after) = (1, secs(86_400));
         change(settings);
     });
     t.select_peer(99).recv(syn());
@@ -129,10 +129,11 @@ fn the_same_initial_number_may_connect_again_with_another_cookie() {
     assert_eq!((t.stack.connections(), t.counters().cookies_used), (1, 2));
 }
 
-/// The table of used cookies is bounded, and an entry is kept until its cookie expires.
+/// The table of used cookies is bounded, and an entry is kept until its cookie expires. All peers here have one address:
+/// of 10 places, its share is two.
 #[test]
-fn while_the_table_of_used_cookies_is_full_no_cookie_is_sent_or_accepted() {
-    let mut t = flooded(|settings| settings.cookies_max = 2);
+fn while_an_address_has_used_its_share_of_cookies_none_is_sent_to_it_or_accepted_from_it() {
+    let mut t = flooded(|settings| settings.cookies_max = 10);
     get_cookie(t.select_peer(2));
     serve(t.select_peer(0));
     serve(t.select_peer(1));
@@ -157,6 +158,41 @@ fn while_the_table_of_used_cookies_is_full_no_cookie_is_sent_or_accepted() {
     // An expired cookie is no valid cookie: unlike a used one, it is dropped without a reset.
     t.select_peer(0).recv(request());
     t.expect_nothing();
+}
+
+/// A host that completes handshakes, and ends each connection at once, shuts out only itself, and only until its cookies
+/// expire. More such hosts take less each.
+#[test]
+fn hosts_with_many_handshakes_use_up_only_their_own_shares() {
+    let mut t = flooded(|settings| settings.cookies_max = 1000);
+    let mut peers = 0;
+    let mut take_all = |t: &mut Trace, host: usize| {
+        let begun = peers;
+        loop {
+            peers += 1;
+            t.select_peer(100 + peers).peer().ip =
+                either(&format!("10.0.1.{host}"), &format!("fd01:{host}::1"));
+            t.recv(syn().mss(1460));
+            if t.peer().segments.pop_front().is_none() {
+                return peers - begun - 1;
+            }
+            t.recv(ack(1).seq(1));
+            t.expect_opened();
+            t.recv(rst(1));
+            t.discard();
+        }
+    };
+    assert_eq!(take_all(&mut t, 1), 102, "a tenth of the table");
+    assert_eq!(take_all(&mut t, 1), 0);
+    let of_others: usize = (2..17).map(|host| take_all(&mut t, host)).sum();
+    assert!((500..=600).contains(&of_others), "{of_others}");
+    assert!(take_all(&mut t, 17) > 10, "16 hosts should leave a third of the table");
+    assert_eq!(t.stack.connections(), 1, "the forged half-open connection");
+
+    let cookies = t.counters().cookies_accepted;
+    t.advance(secs(VALID_S));
+    assert_eq!(take_all(&mut t, 1), 102, "after the cookies have expired");
+    assert_eq!(t.counters().cookies_accepted, cookies + 102);
 }
 
 /// A stack that has not sent a cookie recently accepts none, because it has no record of those that were used. That is

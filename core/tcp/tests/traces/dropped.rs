@@ -117,6 +117,7 @@ fn provoked(reason: Dropped) -> Scene {
         Dropped::NoConnection => scene(Trace::new(|_| {}), ack(1).seq(1)),
         Dropped::StrayReset => scene(Trace::new(|_| {}), rst(1)),
         Dropped::NotASyn => scene(Trace::new(|_| {}), bytes(1, "x").no_flags()),
+        Dropped::SynWithFin => scene(Trace::new(|_| {}), syn().fin()),
         Dropped::TimeWait => {
             let mut t = Trace::open();
             t.finish();

@@ -168,6 +168,73 @@ fn waiting_replies_are_bounded() {
     assert_eq!(t.other_frames.len(), 1024);
 }
 
+/// The flood takes at most half of the places that other connections leave. Then cookies are sent, so that all other
+/// peers connect, and this end, too.
+#[test]
+fn forged_syns_keep_out_neither_peers_nor_connections_of_this_end() {
+    const RESERVE: u32 = 4;
+    for (connections_max, clients_before) in [(2 * RESERVE, 0), (100, 0), (100, 60), (300, 280)] {
+        let mut t = Trace::new(|settings| {
+            (settings.connections_max, settings.connect_reserve) = (connections_max, RESERVE);
+        });
+        (0..clients_before).for_each(|client| t.select_peer(client).establish(syn()));
+        let places = connections_max as usize - RESERVE as usize - clients_before;
+        for index in 0..2000 {
+            t.recv_frame(&flood_syn(index));
+            t.other_frames.clear();
+        }
+        let half_open = t.stack.connections() - clients_before;
+        assert_eq!(half_open, places / 2, "of {places} places");
+        // More forged SYNs come between the peers' segments.
+        for client in clients_before..clients_before + places - half_open {
+            t.select_peer(client).recv(syn());
+            t.recv_frame(&flood_syn(client as u32 + 5000));
+            t.expect(syn_ack().ack(1));
+            t.recv(ack(1).seq(1));
+            t.expect_opened();
+        }
+        for link in 0..RESERVE as usize {
+            t.select_peer(1000 + link).connect();
+            t.expect(syn());
+        }
+        assert_eq!(t.stack.connections(), connections_max as usize);
+        // When the flood is over, its places are free after a minute.
+        t.select_peer(1000).discard();
+        t.advance(secs(64));
+        t.select_peer(2000).establish(syn());
+    }
+}
+
+/// Peers take all other places; then SYNs and cookies are refused.
+#[test]
+fn places_for_connections_of_this_end_are_kept() {
+    let mut t = Trace::new(|settings| {
+        (settings.connections_max, settings.connect_reserve, settings.half_open_max) = (4, 1, 1);
+    });
+    t.select_peer(1).recv(syn());
+    t.expect(syn_ack());
+    t.select_peer(2).recv(syn());
+    t.expect(syn_ack());
+    t.select_peer(3).establish(syn());
+    t.select_peer(4).establish(syn());
+    t.select_peer(2).recv(ack(1).seq(1));
+    t.select_peer(5).recv(syn());
+    t.expect_nothing();
+    assert_eq!((t.stack.connections(), t.counters().connections_refused), (3, 2));
+    t.select_peer(6).connect();
+    t.expect(syn());
+}
+
+/// SYN-ACKs are sent to the Ethernet address of the SYN only: forged SYNs must not fill the table of neighbours.
+#[test]
+fn syn_acks_to_silent_peers_need_no_neighbour() {
+    let mut t = Trace::new(|_| {});
+    t.recv(syn());
+    t.advance(secs(62));
+    assert_eq!((t.peer().segments.len(), t.other_frames.len()), (6, 0));
+    assert_eq!(t.stack.poll_next_hop_request(), None);
+}
+
 /// A full table drops SYNs silently: the peer retransmits, and there may be room then.
 #[test]
 fn a_full_table_drops_syns() {

@@ -124,12 +124,21 @@ fn a_peer_that_never_answers_a_syn_is_lost_after_three_minutes() {
     assert_eq!(t.stack.connections(), 0);
 }
 
+/// The peer repeats its SYN for three minutes (MUST-23), and each repetition begins a new half-open connection. The old
+/// one ends silently: a reset would end the peer's attempt.
 #[test]
-fn half_open_connections_end_after_three_minutes() {
+fn half_open_connections_end_silently_after_five_retransmissions() {
     let mut t = Trace::new(|_| {});
     t.recv(syn());
-    t.advance(secs(181));
-    assert_eq!(t.stack.connections(), 0);
+    t.advance(ms(62_900));
+    assert_eq!((t.stack.connections(), t.peer().segments.len()), (1, 6));
+    t.peer().segments.clear();
+    t.advance(secs(1));
+    t.expect_nothing();
+    assert_eq!((t.stack.connections(), t.counters().resets_sent), (0, 0));
+    t.recv(syn());
+    t.expect(syn_ack().ack(1));
+    t.advance(secs(64));
     assert!(t.peer().events.is_empty(), "the application should get no event of a half-open connection");
 }
 
@@ -402,6 +411,18 @@ fn later_bytes_without_the_cookie_are_ignored() {
     t.recv(bytes(1, "abc").ack(1));
     t.expect_opened();
     assert_eq!(t.stack.counters().cookies_accepted, 1);
+}
+
+/// RFC 9293 §3.10.7.2 would keep the FIN for later. No TCP sends both since T/TCP, which is historic (RFC 6247 §4); forged
+/// segments with both pass filters that look for a lone SYN. Linux ignores them, too.
+#[test]
+fn a_syn_with_a_fin_is_ignored() {
+    let mut t = Trace::new(|_| {});
+    t.recv(syn().fin());
+    t.expect_nothing();
+    assert_eq!(t.stack.connections(), 0);
+    t.recv(syn());
+    t.expect(syn_ack());
 }
 
 /// RFC 6335 §6: port 0 is reserved.

@@ -134,7 +134,7 @@ fn without_a_listener_a_syn_does_not_end_the_wait() {
 /// might be one that the old connection used.
 #[test]
 fn a_syn_without_room_does_not_end_the_wait() {
-    for (half_open_max, connections_max) in [(1, 10), (10, 1)] {
+    for (half_open_max, connections_max) in [(1, 10), (10, 2)] {
         let mut t = Trace::open_with(
             |settings| (settings.half_open_max, settings.connections_max) = (half_open_max, connections_max),
             syn(),

@@ -66,11 +66,12 @@ impl Port<'_> {
         }
     }
 
-    /// Sets the maximum number of connections.
-    pub fn set_connections_max(&mut self, connections: usize) {
+    /// Sets the maximum number of connections, and how many of them are reserved for links: kernel sockets need no
+    /// reserve, because clients are accepted only when the relay has room.
+    pub fn set_connections_max(&mut self, connections: usize, reserved_for_links: usize) {
         match self {
             Port::Sockets(sockets) => sockets.set_connections_max(connections),
-            Port::Xdp(port) => port.set_connections_max(connections),
+            Port::Xdp(port) => port.set_connections_max(connections, reserved_for_links),
         }
     }
 

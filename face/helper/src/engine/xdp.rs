@@ -18,6 +18,7 @@ use tracing::info;
 use super::context::Context;
 use super::xdp_error::{AddressProblem, XdpError};
 use crate::config::{HelperConfig, StartError, XdpConfig};
+use crate::contexts::reserved_for_links;
 use crate::log::Entry;
 use crate::relay_app::RelayApp;
 
@@ -26,6 +27,9 @@ pub struct XdpEngine {
     endpoints: Endpoints,
     sockets: Vec<Socket>,
     config: XdpConfig,
+    reserved_for_links: usize,
+    /// The addresses of the interface with the lengths of their prefixes.
+    networks: Vec<(IpAddr, u8)>,
     state: XdpState,
 }
 
@@ -50,7 +54,8 @@ impl XdpEngine {
         let name = config.interface.as_deref().ok_or(XdpError::NoInterface)?;
         check_addresses(config)?;
         let mut interface = Interface::find(name).map_err(XdpError::Interface)?;
-        let addresses = interface.addresses().map_err(XdpError::Host)?;
+        let networks = interface.networks().map_err(XdpError::Host)?;
+        let addresses: Vec<_> = networks.iter().map(|(address, _)| *address).collect();
         check_listeners(config, &interface, &addresses)?;
         let own = own_addresses(config, &interface, &addresses)?;
         let ports = &config.xdp.ports;
@@ -73,7 +78,14 @@ impl XdpEngine {
         let sockets = adapter.take_sockets();
         let is_zero_copy = sockets.iter().all(Socket::is_zero_copy);
         let state = XdpState { interface, own, mode: adapter.mode(), is_zero_copy };
-        Ok(XdpEngine { endpoints: Endpoints::new(adapter), sockets, config: config.xdp.clone(), state })
+        Ok(XdpEngine {
+            endpoints: Endpoints::new(adapter),
+            sockets,
+            config: config.xdp.clone(),
+            reserved_for_links: reserved_for_links(config),
+            networks,
+            state,
+        })
     }
 
     /// What stays known of the engine.
@@ -129,7 +141,11 @@ impl XdpEngine {
             };
             let mut context =
                 spillway_xdp::Context::new(parts).map_err(|error| StartError::Xdp(XdpError::Host(error)))?;
-            context.command(|_, _, port| port.set_input_patience(net.input_patience));
+            let reserved_for_links = self.reserved_for_links;
+            context.command(|_, _, port| {
+                port.set_connections_max(net.connections_max, reserved_for_links);
+                port.set_input_patience(net.input_patience);
+            });
             contexts.push(Context::Xdp(Box::new(context)));
         }
         Ok((contexts, self.state))
@@ -138,17 +154,19 @@ impl XdpEngine {
     fn settings(&self, net: &NetConfig, ports: RangeInclusive<u16>, key: Key, clock: Clock) -> Settings {
         let interface = &self.state.interface;
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let connections_max = u32::try_from(net.connections_max).unwrap_or(u32::MAX);
         let own = &self.state.own;
-        let addresses =
-            own.iter().map(|ip| OwnAddress::new(*ip, if ip.is_ipv4() { 32 } else { 128 })).collect();
+        // The kernel has the routes. The stack needs the prefix only to recognise the broadcast address.
+        let with_prefix = |ip: &IpAddr| {
+            let found = self.networks.iter().find(|(address, _)| address == ip);
+            found.map_or(if ip.is_ipv4() { 32 } else { 128 }, |(_, prefix)| *prefix)
+        };
+        let addresses = own.iter().map(|ip| OwnAddress::new(*ip, with_prefix(ip))).collect();
         // There is one for each server; the stack refuses a placeholder.
         let first = own.first().copied().unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         Settings {
             resolver: Resolver::Driver,
             ports,
             mtu: u16::try_from(interface.packet_bytes_max()).unwrap_or(u16::MAX),
-            connections_max,
             send_buffer_bytes: net.queued_bytes_max,
             clock_at_zero: since_1970.saturating_sub(clock.now().since(Time::ZERO)),
             // Links that do not answer are noticed as on kernel sockets.
