@@ -7,6 +7,7 @@
 //! whose other threads give commands.
 
 mod adapter;
+mod address_watch;
 mod addresses;
 mod context;
 mod crossing;
@@ -31,11 +32,12 @@ mod socket;
 mod tap;
 
 pub use adapter::{Adapter, AdapterError};
+pub use address_watch::AddressWatch;
 pub use context::{Context, NoticeHook, Parts};
 pub use crossing::{Crossing, CrossingCounters};
 pub use device::{Device, FRAME_BYTES_MAX, Stop, send};
 pub use driver::{BATCH_FRAMES, Counters, Driver, Endpoint, Turn};
-pub use endpoints::{Endpoints, Lease};
+pub use endpoints::{Endpoints, Lease, LeasedAddresses};
 pub use ethtool::Offload;
 pub use faults::{Faulted, Faults, FaultsOptions};
 pub use figures::Figures;
