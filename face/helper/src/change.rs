@@ -10,7 +10,7 @@ use tracing::info;
 use crate::config::{HelperConfig, Service, StartError};
 use crate::contexts::{net_config, relay_config, reserved_for_links};
 use crate::control::ReloadOutcome;
-use crate::engine::Port;
+use crate::engine::{EngineState, Port};
 use crate::relay_app::RelayApp;
 use crate::running::{Running, Settings, warn_of_ineffective_settings};
 
@@ -52,7 +52,7 @@ impl Running {
             }
         }));
         let changes = differences(&before, &config);
-        warn_of_ineffective_settings(&config);
+        warn_of_ineffective_settings(&config, matches!(self.engine, EngineState::Sockets));
         self.registrars.apply(&config);
         *self.settings() = Settings { config, listeners: plan.table };
         for Difference { service, text } in &changes {

@@ -8,7 +8,7 @@ use crate::status::{HelperStatus, ServiceStatus};
 
 /// Whether load balancers should send new clients to the helper. An error holds the reasons for which they should not,
 /// one on each line: the helper or a service drains, relief of a service is off, a link is down, a thread is silent or
-/// has failed, or all threads have their maximum number of clients.
+/// has failed, all threads have their maximum number of clients, or an address was removed from the interface.
 pub fn health(status: &HelperStatus) -> Result<(), String> {
     let mut why = String::new();
     // Writing to a string cannot fail.
@@ -20,6 +20,9 @@ pub fn health(status: &HelperStatus) -> Result<(), String> {
     }
     if status.threads_silent > 0 {
         let _ = writeln!(why, "{} of {} threads do not answer", status.threads_silent, status.threads);
+    }
+    for problem in status.engine.problems() {
+        let _ = writeln!(why, "{problem}");
     }
     if is_full(status) {
         let _ = writeln!(
@@ -62,6 +65,7 @@ pub(crate) fn refusal_reason(service: &ServiceStatus) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::EngineStatus;
     use crate::status::{Drained, LinkStatus, ThreadStatus};
 
     #[test]
@@ -137,6 +141,15 @@ mod tests {
         let failed =
             HelperStatus { thread_failure: Some("thread net-0 failed".into()), ..HelperStatus::default() };
         assert_eq!(health(&failed).unwrap_err(), "thread net-0 failed\n");
+        let engine = EngineStatus {
+            interface: Some("eth0".into()),
+            missing_addresses: vec![[10, 0, 0, 2].into()],
+            ..EngineStatus::default()
+        };
+        let removed = HelperStatus { engine, ..HelperStatus::default() };
+        let why = "interface eth0 does not have the address 10.0.0.2 any more";
+        assert_eq!(health(&removed).unwrap_err(), format!("{why}\n"));
+        assert!(removed.to_string().contains(why), "{removed}");
         assert!(health_of(vec![], true, 0).unwrap_err().contains("draining"));
         assert!(health_of(vec![], false, 1).unwrap_err().contains("1 of 2 threads"));
     }

@@ -13,7 +13,7 @@ use tracing::{info, warn};
 use crate::config::{HelperConfig, StartError};
 use crate::contexts::{Threads, contexts, net_config, relay_config, spawn};
 use crate::control::{Control, SettingsSource};
-use crate::engine::{Context, Port, Remote, choose};
+use crate::engine::{Chosen, Context, Port, Remote, choose};
 use crate::history::Sampler;
 use crate::listeners::{ListenerKind, ListenerTable};
 use crate::log::{Log, Names};
@@ -61,7 +61,7 @@ impl Helper {
         let ports = ControlPorts::bind(config.socket.as_deref(), config.admin_group.as_ref(), config.metrics)
             .map_err(StartError::Port)?;
 
-        warn_of_ineffective_settings(&config);
+        warn_of_ineffective_settings(&config, matches!(engine, Chosen::Sockets));
         let names = Names::default();
         names.add(config.services.iter().map(|service| service.name.as_str()));
         let log = start_log(&watch, names.clone())?;

@@ -105,7 +105,8 @@ pub fn write(entries: &Entries, services: &Names) {
         match entry {
             Entry::Relay { thread, notice } => write_relay(thread, &notice, services, &mut limiter),
             Entry::Net { thread, notice } => warn!(thread, "{notice}"),
-            Entry::Xdp { thread, notice } => warn!(thread, "{notice}"),
+            Entry::Xdp { thread, notice } if notice.is_problem() => warn!(thread, "{notice}"),
+            Entry::Xdp { thread, notice } => info!(thread, "{notice}"),
             Entry::Listener { error } => warn!("a new listener is left out: {error}"),
         }
     }

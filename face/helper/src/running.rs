@@ -184,9 +184,12 @@ impl Running {
     }
 }
 
-/// Logs settings that have less effect than an operator expects.
-pub fn warn_of_ineffective_settings(config: &HelperConfig) {
-    if let Some(allowed) = raise_open_files(u64::from(config.max_connections) + OTHER_FILES) {
+/// Logs settings that have less effect than an operator expects. `clients_have_files`: whether each client's connection has a
+/// file descriptor.
+pub fn warn_of_ineffective_settings(config: &HelperConfig, clients_have_files: bool) {
+    if let Some(allowed) = raise_open_files(u64::from(config.max_connections) + OTHER_FILES)
+        && clients_have_files
+    {
         warn!(
             "this process may open {allowed} files, which is too few for {} clients: raise the hard limit \
              (ulimit -Hn, LimitNOFILE=) or lower --max-connections",

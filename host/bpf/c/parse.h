@@ -1,4 +1,4 @@
-/* From a frame to the ends of its TCP or UDP packet: Ethernet with at most one VLAN tag, ARP, IPv4 with options, IPv6
+/* From a frame to the ends of its TCP or UDP packet: Ethernet with VLAN tags, ARP, IPv4 with options, IPv6
  * with extension headers. `tests/steer/model.rs` is the same in Rust; the tests compare the two. */
 #ifndef SPILLWAY_PARSE_H
 #define SPILLWAY_PARSE_H
@@ -15,6 +15,10 @@
 
 /* Extension headers that are followed. RFC 8200 §4.1 recommends each kind once: this leaves room for twice as many. */
 #define EXTENSIONS_MAX 8
+
+/* VLAN tags that are followed, of 802.1Q or 802.1ad in any order. Two are in use (802.1ad). The kernel removes any number of
+ * tags with VLAN 0, which carry only a priority, and its TCP would answer the packet; a frame with more tags passes. */
+#define VLAN_TAGS_MAX 3
 
 #define IPV4_MORE_FRAGMENTS 0x2000
 #define IPV4_FRAGMENT_OFFSET 0x1fff
@@ -192,9 +196,12 @@ static __always_inline enum parsed parse(struct xdp_md *context, struct packet *
     if ((void *)(header + 1) > (void *)(long)context->data_end)
         return PARSED_SHORT;
     kind = header->h_proto;
-    if (kind == bpf_htons(ETH_P_8021Q)) {
+#pragma clang loop unroll(full)
+    for (int count = 0; count < VLAN_TAGS_MAX; count++) {
         struct vlan_tag tag;
 
+        if (kind != bpf_htons(ETH_P_8021Q) && kind != bpf_htons(ETH_P_8021AD))
+            break;
         if (!load(context, at, &tag, sizeof(tag)))
             return PARSED_SHORT;
         kind = tag.kind;

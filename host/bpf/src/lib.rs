@@ -34,5 +34,7 @@ pub use verdict::{Verdict, VerdictCounters};
 
 /// The number of addresses that [`Steer`] knows at most: `ADDRESSES_MAX` in `c/maps.h`.
 pub const ADDRESSES_MAX: usize = 256;
+/// The number of endpoints that [`Steer`] knows at most: `ENDPOINTS_MAX` in `c/maps.h`.
+pub const ENDPOINTS_MAX: usize = 4096;
 /// The number of queues of an interface that [`Steer`] serves at most: `QUEUES_MAX` in `c/maps.h`.
 pub const QUEUES_MAX: u32 = 128;

@@ -133,8 +133,8 @@ impl Adapter {
     /// Any thread may call it: a few system calls, for once a second.
     ///
     /// # Errors
-    /// The interface was removed, is down, has another number of queues or a smaller MTU, or the program was detached or
-    /// replaced.
+    /// The interface was removed, is down, has another Ethernet address, another number of queues or a smaller MTU, or the
+    /// program was detached or replaced.
     pub fn check(&self) -> io::Result<()> {
         self.interface.check()?;
         match self.attachment.state().map_err(io::Error::other)? {

@@ -28,9 +28,28 @@ impl Interface {
     /// # Errors
     /// The system has failed.
     pub fn networks(&self) -> io::Result<Vec<(IpAddr, u8)>> {
+        AddressReader::open()?.networks_of(self.index)
+    }
+}
+
+/// Reads addresses of one network namespace.
+#[derive(Debug)]
+pub(crate) struct AddressReader {
+    socket: Socket,
+}
+
+impl AddressReader {
+    /// Opens a connection to the kernel, in the calling thread's network namespace.
+    pub fn open() -> io::Result<AddressReader> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
+        Ok(AddressReader { socket })
+    }
+
+    /// The addresses at the interface with this number at present, with the lengths of their prefixes in bits. Any thread
+    /// may call it.
+    pub fn networks_of(&self, interface: u32) -> io::Result<Vec<(IpAddr, u8)>> {
         let mut header = NetlinkHeader::default();
         header.flags = NLM_F_REQUEST | NLM_F_DUMP;
         let all = RouteNetlinkMessage::GetAddress(AddressMessage::default());
@@ -38,39 +57,39 @@ impl Interface {
         request.finalize();
         let mut bytes = vec![0; request.buffer_len()];
         request.serialize(&mut bytes);
-        socket.send(&bytes, 0)?;
+        self.socket.send(&bytes, 0)?;
         let mut addresses = Vec::new();
         let mut part = Vec::with_capacity(PART_BYTES_MAX);
         loop {
             part.clear();
-            socket.recv(&mut part, 0)?;
-            if self.read_part(&part, &mut addresses)? {
+            self.socket.recv(&mut part, 0)?;
+            if read_part(interface, &part, &mut addresses)? {
                 return Ok(addresses);
             }
         }
     }
+}
 
-    /// Adds the addresses of one part of the answer. Returns whether it was the last part.
-    fn read_part(&self, mut messages: &[u8], addresses: &mut Vec<(IpAddr, u8)>) -> io::Result<bool> {
-        while !messages.is_empty() {
-            let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(messages) else {
-                return Ok(true);
-            };
-            match message.payload {
-                NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewAddress(found))
-                    if found.header.index == self.index =>
-                {
-                    addresses.extend(own_address(&found));
-                }
-                NetlinkPayload::Done(_) => return Ok(true),
-                NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
-                _ => {}
+/// Adds the addresses of one part of the answer. Returns whether it was the last part.
+fn read_part(interface: u32, mut messages: &[u8], addresses: &mut Vec<(IpAddr, u8)>) -> io::Result<bool> {
+    while !messages.is_empty() {
+        let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(messages) else {
+            return Ok(true);
+        };
+        match message.payload {
+            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewAddress(found))
+                if found.header.index == interface =>
+            {
+                addresses.extend(own_address(&found));
             }
-            let length = (message.header.length as usize).next_multiple_of(4).max(4);
-            messages = messages.get(length..).unwrap_or_default();
+            NetlinkPayload::Done(_) => return Ok(true),
+            NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
+            _ => {}
         }
-        Ok(false)
+        let length = (message.header.length as usize).next_multiple_of(4).max(4);
+        messages = messages.get(length..).unwrap_or_default();
     }
+    Ok(false)
 }
 
 /// The own address and its prefix: on point-to-point links `Address` and the prefix are the other end's, and `Local` is

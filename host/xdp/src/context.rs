@@ -10,6 +10,7 @@ use spillway_net::{Clock, Mailbox, Remote};
 use spillway_tcp::Stack;
 use spillway_transport::{Application, Time};
 
+use crate::address_watch::AddressWatch;
 use crate::crossing::Crossing;
 use crate::driver::{Driver, Endpoint, Turn};
 use crate::endpoints::Endpoints;
@@ -38,8 +39,9 @@ pub struct Context<A> {
     turned_at: Time,
     /// When to check the interface again.
     check_at: Time,
-    /// `None` when all notices have been given.
-    notices: Option<NoticeHook>,
+    address_watch: AddressWatch,
+    notices: NoticeHook,
+    has_reported_checksums: bool,
 }
 
 /// Called with each notice.
@@ -53,6 +55,8 @@ pub struct Parts<A> {
     pub stack: Stack,
     /// The steering program.
     pub endpoints: Endpoints,
+    /// The addresses of all threads' stacks.
+    pub address_watch: AddressWatch,
     /// The way to other threads, if there are any.
     pub crossing: Option<Crossing>,
     /// The application.
@@ -71,7 +75,8 @@ impl<A: Application> Context<A> {
     /// # Errors
     /// The process has no CAP_NET_RAW, or no file descriptors left.
     pub fn new(parts: Parts<A>) -> io::Result<Context<A>> {
-        let Parts { sockets, stack, endpoints, crossing, application, clock, busy_poll, notices } = parts;
+        let Parts { sockets, stack, endpoints, address_watch, crossing, application, .. } = parts;
+        let Parts { clock, busy_poll, notices, .. } = parts;
         let interface = endpoints.adapter().interface().clone();
         let port = Port::new(stack, endpoints)?;
         let shared = Shared::new(&interface, port, application)?;
@@ -84,7 +89,9 @@ impl<A: Application> Context<A> {
             busy: (0, Time::ZERO),
             turned_at: Time::ZERO,
             check_at: Time::ZERO,
-            notices: Some(notices),
+            address_watch,
+            notices,
+            has_reported_checksums: false,
         })
     }
 
@@ -147,11 +154,11 @@ impl<A: Application> Context<A> {
         let port = &self.station.shared.hosted.stack;
         port.endpoints().adapter().check()?;
         let packets = port.stack.counters().partial_checksums;
-        if packets > 0
-            && let Some(mut report) = self.notices.take()
-        {
-            report(Notice::PartialChecksums { packets });
+        if packets > 0 && !self.has_reported_checksums {
+            self.has_reported_checksums = true;
+            (self.notices)(Notice::PartialChecksums { packets });
         }
+        self.address_watch.check(now).into_iter().for_each(&mut self.notices);
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use spillway_bpf::{BpfError, Endpoint, Protocol, VerdictCounters};
 
@@ -15,8 +15,23 @@ pub struct Endpoints(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     adapter: Adapter,
-    /// How many leases each address has; each is above 0.
-    leases: Mutex<BTreeMap<SocketAddr, usize>>,
+    leased: LeasedAddresses,
+}
+
+/// The addresses and ports that are leased at present. Clones share them, and do not keep the program attached.
+#[derive(Clone, Debug, Default)]
+pub struct LeasedAddresses(Arc<Mutex<BTreeMap<SocketAddr, usize>>>);
+
+impl LeasedAddresses {
+    /// The addresses, in order, each once.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.leases().keys().copied().collect()
+    }
+
+    /// How many leases each address has; each number is above 0.
+    fn leases(&self) -> MutexGuard<'_, BTreeMap<SocketAddr, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Packets to an address and port belong to the stacks while a lease exists.
@@ -29,12 +44,17 @@ pub struct Lease {
 impl Endpoints {
     /// Without leases. When the last clone and the last lease are gone, the program is detached.
     pub fn new(adapter: Adapter) -> Endpoints {
-        Endpoints(Arc::new(Inner { adapter, leases: Mutex::default() }))
+        Endpoints(Arc::new(Inner { adapter, leased: LeasedAddresses::default() }))
     }
 
     /// The interface with its program.
     pub fn adapter(&self) -> &Adapter {
         &self.0.adapter
+    }
+
+    /// The addresses that are leased, also in future.
+    pub fn leased(&self) -> &LeasedAddresses {
+        &self.0.leased
     }
 
     /// Packets by the program's verdict.
@@ -50,7 +70,7 @@ impl Endpoints {
     /// # Errors
     /// The program has no room for more endpoints.
     pub fn lease(&self, address: SocketAddr) -> Result<Lease, BpfError> {
-        let mut leases = self.0.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut leases = self.0.leased.leases();
         if !leases.contains_key(&address) {
             self.0.adapter.steer().add_endpoint(endpoint(address))?;
         }
@@ -69,7 +89,7 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let inner = &self.endpoints.0;
-        let mut leases = inner.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut leases = inner.leased.leases();
         let Some(count) = leases.get_mut(&self.address) else { return };
         *count -= 1;
         if *count == 0 {

@@ -64,6 +64,7 @@ struct Value {
 // Numbers of requests, and bits of the flags.
 const GET_FLAGS: u32 = 0x25;
 const SET_FLAGS: u32 = 0x26;
+const GET_GENERIC_RECEIVE: u32 = 0x2b;
 const SET_GENERIC_RECEIVE: u32 = 0x2c;
 const GET_CHANNELS: u32 = 0x3c;
 const SET_CHANNELS: u32 = 0x3d;
@@ -105,6 +106,14 @@ pub(crate) fn harmful_offloads(socket: &OwnedFd, name: &str) -> io::Result<Vec<O
     let flags = flags(socket, name)?;
     let all = [(FLAG_LARGE_RECEIVE, Offload::LargeReceive), (FLAG_VLAN_TAGS, Offload::VlanTags)];
     Ok(all.into_iter().filter(|(flag, _)| flags & flag != 0).map(|(_, offload)| offload).collect())
+}
+
+/// Whether generic receive offload is on.
+pub(crate) fn joins_packets(socket: &OwnedFd, name: &str) -> io::Result<bool> {
+    let mut value = Value { command: GET_GENERIC_RECEIVE, data: 0 };
+    // SAFETY: `Value` is the structure of this request.
+    unsafe { ethtool(socket, name, &mut value) }?;
+    Ok(value.data != 0)
 }
 
 /// Turns an offload off.

@@ -1,16 +1,19 @@
 //! A network interface: what the stack must know of it.
 
+use std::collections::BTreeSet;
 use std::fmt;
+use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 
 use rustix::net::{AddressFamily, SocketType, socket};
 use spillway_wire::packet::ethernet::Mac;
 
 use crate::ethtool::{self, Offload};
-use crate::ioctl::request;
+use crate::ioctl::{name_of, request};
 use crate::socket::PACKET_BYTES_MAX;
 
 /// An interface of the network namespace in which it was looked up.
@@ -92,7 +95,7 @@ impl Interface {
         Ok(Interface {
             name: name.to_owned(),
             index: index.unsigned_abs(),
-            mac: Mac(std::array::from_fn(|at| hardware.sa_data[at] as u8)),
+            mac: mac(hardware),
             mtu: mtu.unsigned_abs(),
             queues: ethtool::queues(&control, name).map_err(error("cannot count its queues"))?,
             is_up: flags & libc::IFF_UP != 0,
@@ -123,23 +126,26 @@ impl Interface {
         self.mtu.min(PACKET_BYTES_MAX)
     }
 
-    /// Checks that the interface still exists, is up, has as many queues as when it was looked up, and sends packets as long
-    /// as then. Any thread may call it: a few system calls, for once a second.
+    /// Checks that the interface still exists, is up, has the Ethernet address and as many queues as when it was looked up, and
+    /// sends packets as long as then. It may have another name. Any thread may call it: a few system calls, for once a second.
     ///
     /// # Errors
-    /// The interface was removed, is down, has another number of queues, or a smaller MTU.
+    /// The interface was removed, is down, or has another Ethernet address, another number of queues, or a smaller MTU.
     pub fn check(&self) -> Result<(), InterfaceChange> {
         let change = |what| self.change(what);
-        let request = |code| request(&self.control, &self.name, code).map_err(|_| change(Change::Removed));
-        let found = request(libc::SIOCGIFINDEX)?;
-        // SAFETY: after SIOCGIFINDEX the kernel has written the number.
-        if unsafe { found.ifr_ifru.ifru_ifindex }.unsigned_abs() != self.index {
-            return Err(change(Change::Removed));
-        }
+        // All other requests are by name, and interfaces can be renamed.
+        let name = name_of(&self.control, self.index).map_err(|_| change(Change::Removed))?;
+        let request = |code| request(&self.control, &name, code).map_err(|_| change(Change::Removed));
         let flags = request(libc::SIOCGIFFLAGS)?;
         // SAFETY: after SIOCGIFFLAGS the kernel has written the flags.
         if libc::c_int::from(unsafe { flags.ifr_ifru.ifru_flags }) & libc::IFF_UP == 0 {
             return Err(change(Change::Down));
+        }
+        let hardware = request(libc::SIOCGIFHWADDR)?;
+        // SAFETY: after SIOCGIFHWADDR the kernel has written an address.
+        let now = mac(unsafe { hardware.ifr_ifru.ifru_hwaddr });
+        if now != self.mac {
+            return Err(change(Change::Mac { before: self.mac, now }));
         }
         let mtu = request(libc::SIOCGIFMTU)?;
         // SAFETY: after SIOCGIFMTU the kernel has written the MTU.
@@ -147,7 +153,7 @@ impl Interface {
         if now < self.packet_bytes_max() {
             return Err(change(Change::Mtu { before: self.mtu, now }));
         }
-        match ethtool::queues(&self.control, &self.name) {
+        match ethtool::queues(&self.control, &name) {
             Ok(queues) if queues != self.queues => {
                 Err(change(Change::Queues { before: self.queues, now: queues }))
             }
@@ -161,6 +167,20 @@ impl Interface {
     /// The interface was removed, or the system has failed.
     pub fn harmful_offloads(&self) -> io::Result<Vec<Offload>> {
         ethtool::harmful_offloads(&self.control, &self.name)
+    }
+
+    /// Whether the kernel joins received packets (generic receive offload).
+    ///
+    /// # Errors
+    /// The interface was removed, or the system has failed.
+    pub fn joins_packets(&self) -> io::Result<bool> {
+        ethtool::joins_packets(&self.control, &self.name)
+    }
+
+    /// The interfaces at the bottom of those that this one lies on, such as the cards under a VLAN or a bond; empty if the
+    /// interface lies on none. They are read from `/sys`, which must show the calling thread's network namespace.
+    pub fn lowest(&self) -> Vec<String> {
+        lowest(Path::new("/sys/class/net"), &self.name)
     }
 
     /// Turns an offload off.
@@ -203,6 +223,10 @@ pub struct InterfaceChange {
 enum Change {
     Removed,
     Down,
+    Mac {
+        before: Mac,
+        now: Mac,
+    },
     Queues {
         before: u32,
         now: u32,
@@ -229,6 +253,11 @@ impl fmt::Display for InterfaceChange {
         match self.what {
             Change::Removed => write!(f, "interface {interface} was removed"),
             Change::Down => write!(f, "interface {interface} is down"),
+            Change::Mac { before, now } => write!(
+                f,
+                "interface {interface} has the Ethernet address {now} now and had {before}: restart, so that frames to it reach \
+                 the stack"
+            ),
             Change::Queues { before, now } => write!(
                 f,
                 "interface {interface} has {now} queues now and had {before}: restart, so that each queue has a socket"
@@ -256,4 +285,56 @@ impl std::error::Error for InterfaceChange {}
 /// The IPv4 address of a socket address: two bytes of the port come first (`sockaddr_in`).
 fn ipv4(address: libc::sockaddr) -> Ipv4Addr {
     Ipv4Addr::from(std::array::from_fn::<u8, 4, _>(|at| address.sa_data[2 + at] as u8))
+}
+
+/// Interfaces that lie on each other at most, such as a macvlan on a VLAN on a bond on two cards.
+const LEVELS_MAX: usize = 8;
+
+/// The lowest interfaces under one, each once. `directory` has a directory for each interface, with a link `lower_NAME` for
+/// each one directly below.
+fn lowest(directory: &Path, name: &str) -> Vec<String> {
+    let below = |name: &str| -> BTreeSet<String> {
+        let entries = fs::read_dir(directory.join(name)).into_iter().flatten().flatten();
+        let lower =
+            |entry: fs::DirEntry| Some(entry.file_name().to_str()?.strip_prefix("lower_")?.to_owned());
+        entries.filter_map(lower).collect()
+    };
+    let (mut level, mut lowest) = (below(name), BTreeSet::new());
+    for _ in 0..LEVELS_MAX {
+        let mut next = BTreeSet::new();
+        for name in level {
+            let mut below = below(&name);
+            match below.is_empty() {
+                true => drop(lowest.insert(name)),
+                false => next.append(&mut below),
+            }
+        }
+        level = next;
+    }
+    lowest.into_iter().collect()
+}
+
+/// The Ethernet address of a hardware address.
+fn mac(address: libc::sockaddr) -> Mac {
+    Mac(std::array::from_fn(|at| address.sa_data[at] as u8))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lowest_interfaces_are_found_through_all_levels() {
+        let directory = std::env::temp_dir().join(format!("spillway-lower-{}", std::process::id()));
+        for path in
+            ["eth0", "eth1", "bond0/lower_eth0", "bond0/lower_eth1", "vlan5/lower_bond0", "mac0/lower_vlan5"]
+        {
+            fs::create_dir_all(directory.join(path)).unwrap();
+        }
+        let of = |name| lowest(&directory, name);
+        assert_eq!(of("mac0"), ["eth0", "eth1"]);
+        assert_eq!(of("bond0"), ["eth0", "eth1"]);
+        assert!(of("eth0").is_empty() && of("no-such-if").is_empty());
+        fs::remove_dir_all(directory).unwrap();
+    }
 }

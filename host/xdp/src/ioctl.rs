@@ -11,6 +11,19 @@ pub(crate) fn request(socket: &OwnedFd, name: &str, code: libc::Ioctl) -> io::Re
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(request) }
 }
 
+/// The present name of the interface with this number.
+pub(crate) fn name_of(socket: &OwnedFd, index: u32) -> io::Result<String> {
+    let mut request = empty_request("");
+    request.ifr_ifru.ifru_ifindex = index.cast_signed();
+    // SAFETY: the kernel reads and writes one `ifreq`, which outlives the call.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFNAME, &raw mut request) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let name = request.ifr_name.iter().map(|byte| *byte as u8).take_while(|byte| *byte != 0).collect();
+    String::from_utf8(name).map_err(io::Error::other)
+}
+
 /// A request of <linux/ethtool.h>.
 ///
 /// # Safety

@@ -7,6 +7,7 @@
 //! whose other threads give commands.
 
 mod adapter;
+mod address_watch;
 mod addresses;
 mod context;
 mod crossing;
@@ -19,6 +20,7 @@ mod figures;
 mod hosted;
 mod interface;
 mod ioctl;
+mod kernel_sockets;
 mod neighbours;
 mod notice;
 mod port;
@@ -30,21 +32,23 @@ mod socket;
 mod tap;
 
 pub use adapter::{Adapter, AdapterError};
+pub use address_watch::AddressWatch;
 pub use context::{Context, NoticeHook, Parts};
 pub use crossing::{Crossing, CrossingCounters};
 pub use device::{Device, FRAME_BYTES_MAX, Stop, send};
 pub use driver::{BATCH_FRAMES, Counters, Driver, Endpoint, Turn};
-pub use endpoints::{Endpoints, Lease};
+pub use endpoints::{Endpoints, Lease, LeasedAddresses};
 pub use ethtool::Offload;
 pub use faults::{Faulted, Faults, FaultsOptions};
 pub use figures::Figures;
 pub use hosted::Hosted;
 pub use interface::{Interface, InterfaceChange, InterfaceError};
+pub use kernel_sockets::KernelSocket;
 pub use neighbours::{KernelNeighbours, Resolved, TARGETS_MAX};
 pub use notice::Notice;
 pub use port::{Port, PortError};
 pub use queues::Queues;
-pub use reserved_ports::{PortsError, check_reserved};
+pub use reserved_ports::{PortsError, check_reserved, check_unused};
 pub use ring::Ring;
 pub use shared::Shared;
 pub use socket::{

@@ -1,15 +1,38 @@
 //! What an operator should know of a running context.
 
 use std::fmt;
+use std::net::IpAddr;
 
-/// What an operator should know of a running context, with the next step. Each is given once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What an operator should know of a running context, with the next step.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// Packets arrive without checksums, and are dropped: their sender leaves checksums to hardware that a veth does not have.
+    /// Given once.
     PartialChecksums {
         /// Their number so far.
         packets: u64,
     },
+    /// The interface no longer has an address at which a stack listens or from which it connects.
+    AddressRemoved {
+        /// The interface's name.
+        interface: String,
+        /// The address.
+        address: IpAddr,
+    },
+    /// The interface has an address again.
+    AddressReturned {
+        /// The interface's name.
+        interface: String,
+        /// The address.
+        address: IpAddr,
+    },
+}
+
+impl Notice {
+    /// Whether something is wrong.
+    pub fn is_problem(&self) -> bool {
+        !matches!(self, Notice::AddressReturned { .. })
+    }
 }
 
 impl fmt::Display for Notice {
@@ -20,6 +43,14 @@ impl fmt::Display for Notice {
                 "{packets} packets had no checksums and were dropped, as all others from there will be: their sender is the \
                  other end of a veth, which must compute checksums; run `ethtool -K INTERFACE tx off tso off` there"
             ),
+            Notice::AddressRemoved { interface, address } => write!(
+                f,
+                "interface {interface} does not have the address {address} any more: no packet arrives there; add the address \
+                 again (`ip addr add {address}/BITS dev {interface}`), and connections go on, or restart with another one"
+            ),
+            Notice::AddressReturned { interface, address } => {
+                write!(f, "interface {interface} has the address {address} again")
+            }
         }
     }
 }

@@ -4,9 +4,11 @@ use std::borrow::{Borrow, BorrowMut};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 use spillway_bpf::BpfError;
 use spillway_net::{BoundListener, LoadQuerySockets};
 use spillway_tcp::{Listener, SettingsError, Stack};
@@ -40,7 +42,7 @@ pub struct Port {
 /// What a listener needs besides its entry in the stack.
 struct PortListener {
     lease: Lease,
-    /// A bound socket that never listens. It keeps other programs of this host from the port.
+    /// A bound socket that never listens: see [`reserve`].
     _reserved: OwnedFd,
 }
 
@@ -114,6 +116,8 @@ impl Port {
         if let Some(socket) = load_queries {
             self.load_queries.put(now, index, socket);
         }
+        // Fails if connections of the kernel are left at the port. Then only the address is in use, as before.
+        let reserved = reserve(address).unwrap_or(reserved);
         self.listeners.insert(index, PortListener { lease, _reserved: reserved });
         Ok(())
     }
@@ -172,6 +176,21 @@ impl Port {
     }
 }
 
+/// Binds a socket that keeps other programs from a port, unless they run as the same user and set SO_REUSEPORT. It has
+/// SO_REUSEPORT, because each thread binds one, and because [`BoundListener`] has it. It has no SO_REUSEADDR: with that option,
+/// any program that also sets it could bind and listen beside a socket that does not listen, and its clients would get no answer.
+/// The option is not needed: the kernel has no connections in TIME-WAIT at the stack's port.
+fn reserve(address: SocketAddr) -> io::Result<OwnedFd> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_reuseport(&socket, true)?;
+    if address.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    rustix::net::bind(&socket, &address)?;
+    Ok(socket)
+}
+
 impl Borrow<Stack> for Port {
     fn borrow(&self) -> &Stack {
         &self.stack
@@ -181,5 +200,40 @@ impl Borrow<Stack> for Port {
 impl BorrowMut<Stack> for Port {
     fn borrow_mut(&mut self) -> &mut Stack {
         &mut self.stack
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// std's listeners set SO_REUSEADDR, as nearly all servers do.
+    #[test]
+    fn a_reserved_port_is_refused_to_servers_with_reuseaddr() {
+        for any in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(chosen) = TcpListener::bind(any) else { continue };
+            let address = chosen.local_addr().unwrap();
+            drop(chosen);
+            let of_threads = [reserve(address).unwrap(), reserve(address).unwrap()];
+            let error = TcpListener::bind(address).expect_err("the port should be reserved");
+            assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+            drop(of_threads);
+            TcpListener::bind(address).expect("the port should be free again");
+        }
+    }
+
+    /// As in a helper, where the listener was bound with SO_REUSEADDR at first.
+    #[test]
+    fn a_port_is_reserved_once_its_first_socket_is_closed() {
+        let config = spillway_net::Config::default();
+        let bound = spillway_net::Listeners::bind(&[([127, 0, 0, 1], 0).into()], 2, &config).unwrap();
+        let address = bound.addresses()[0];
+        let reserved = reserve(address).unwrap();
+        drop(bound);
+        let error = TcpListener::bind(address).expect_err("the port should be reserved");
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        drop(reserved);
     }
 }

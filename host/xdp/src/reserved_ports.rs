@@ -1,12 +1,16 @@
 //! Whether the kernel leaves the stack's range of local ports alone.
 //!
 //! The kernel chooses local ports for its own connections from `ip_local_port_range`, except those in
-//! `ip_local_reserved_ports`. If it chose one of the stack's, the answers would go to the stack.
+//! `ip_local_reserved_ports`. If it chose one of the stack's, the answers would go to the stack. So would the packets of a
+//! kernel socket that was bound to such a port on purpose.
 
 use std::fmt;
 use std::fs;
 use std::io;
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
+
+use crate::kernel_sockets::{self, KernelSocket};
 
 const RESERVED: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
 const LOCAL: &str = "/proc/sys/net/ipv4/ip_local_port_range";
@@ -21,9 +25,19 @@ pub enum PortsError {
         /// What `ip_local_reserved_ports` contains at present.
         reserved: String,
     },
+    /// Sockets of the kernel use ports of the range: the stack would take their packets.
+    Used {
+        /// The range.
+        ports: RangeInclusive<u16>,
+        /// The sockets, at least one; listening ones first.
+        sockets: Vec<KernelSocket>,
+    },
     /// The kernel's settings could not be read.
     Read(io::Error),
 }
+
+/// Sockets that an error names.
+const NAMED_MAX: usize = 3;
 
 impl fmt::Display for PortsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -38,7 +52,23 @@ impl fmt::Display for PortsError {
                      /etc/sysctl.d for the next start"
                 )
             }
-            PortsError::Read(error) => write!(f, "cannot read the kernel's ranges of local ports: {error}"),
+            PortsError::Used { ports, sockets } => {
+                let (first, last) = (ports.start(), ports.end());
+                let named: Vec<String> =
+                    sockets.iter().take(NAMED_MAX).map(KernelSocket::to_string).collect();
+                let more = match sockets.len().saturating_sub(NAMED_MAX) {
+                    0 => String::new(),
+                    more => format!(" and {more} more"),
+                };
+                write!(
+                    f,
+                    "kernel sockets use local ports of {first} to {last}, and the stack would take their packets: {}{more}; \
+                     end their programs, which `ss -tanp 'sport >= :{first} and sport <= :{last}'` names, or choose other \
+                     ports: ports in [helper.xdp]",
+                    named.join(", ")
+                )
+            }
+            PortsError::Read(error) => write!(f, "cannot read the kernel's use of local ports: {error}"),
         }
     }
 }
@@ -46,7 +76,7 @@ impl fmt::Display for PortsError {
 impl std::error::Error for PortsError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            PortsError::NotReserved { .. } => None,
+            PortsError::NotReserved { .. } | PortsError::Used { .. } => None,
             PortsError::Read(error) => Some(error),
         }
     }
@@ -63,6 +93,16 @@ pub fn check_reserved(ports: &RangeInclusive<u16>) -> Result<(), PortsError> {
         return Ok(());
     }
     Err(PortsError::NotReserved { ports: ports.clone(), reserved: reserved.trim().to_owned() })
+}
+
+/// Checks that no TCP socket of the kernel, in the calling thread's network namespace, listens or is connected at a port of a
+/// range and at one of these addresses, or at a wildcard address. Connections in TIME-WAIT do not count.
+///
+/// # Errors
+/// There are such sockets.
+pub fn check_unused(ports: &RangeInclusive<u16>, addresses: &[IpAddr]) -> Result<(), PortsError> {
+    let sockets = kernel_sockets::sockets_at(ports, addresses).map_err(PortsError::Read)?;
+    if sockets.is_empty() { Ok(()) } else { Err(PortsError::Used { ports: ports.clone(), sockets }) }
 }
 
 /// Whether each port is in the list `reserved`, such as `8080,9000-9100`, or outside the pair `local`, such as `32768 60999`.
@@ -109,5 +149,16 @@ mod tests {
     fn the_error_has_the_command_that_keeps_present_reservations() {
         let error = PortsError::NotReserved { ports: 50_000..=50_999, reserved: "8080".into() };
         assert!(error.to_string().contains("ip_local_reserved_ports=8080,50000-50999`"), "{error}");
+    }
+
+    #[test]
+    fn the_error_names_the_first_sockets_and_the_next_step() {
+        let socket = |port| KernelSocket { local: ([10, 0, 0, 2], port).into(), peer: None };
+        let sockets = (62_000..62_005).map(socket).collect();
+        let error = PortsError::Used { ports: 61_000..=65_535, sockets }.to_string();
+        assert!(error.contains("10.0.0.2:62000 listening, 10.0.0.2:62001 listening"), "{error}");
+        assert!(error.contains("62002 listening and 2 more; end their programs"), "{error}");
+        assert!(error.contains("`ss -tanp 'sport >= :61000 and sport <= :65535'`"), "{error}");
+        assert!(!error.contains("62003"), "{error}");
     }
 }

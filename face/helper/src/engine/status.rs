@@ -1,5 +1,7 @@
 //! The engine of a running helper, for operators and programs.
 
+use std::net::IpAddr;
+
 use serde::{Deserialize, Serialize};
 use spillway_bpf::Mode;
 
@@ -22,6 +24,19 @@ pub struct EngineStatus {
     /// Receive queues of the interface; only with `xdp`.
     #[serde(default)]
     pub queues: Option<u32>,
+    /// Addresses in use that were removed from the interface: no packet arrives there. Only with `xdp`.
+    #[serde(default)]
+    pub missing_addresses: Vec<IpAddr>,
+}
+
+impl EngineStatus {
+    /// What keeps clients from the helper, one sentence each.
+    pub fn problems(&self) -> impl Iterator<Item = String> + '_ {
+        let interface = self.interface.as_deref().unwrap_or_default();
+        self.missing_addresses
+            .iter()
+            .map(move |address| format!("interface {interface} does not have the address {address} any more"))
+    }
 }
 
 impl From<&EngineState> for EngineStatus {
@@ -38,6 +53,7 @@ impl From<&EngineState> for EngineStatus {
                 }),
                 zero_copy: Some(state.is_zero_copy),
                 queues: Some(state.interface.queues),
+                missing_addresses: state.missing_addresses(),
             },
         }
     }

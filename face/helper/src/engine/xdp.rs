@@ -5,19 +5,20 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::ops::RangeInclusive;
 use std::time::{Duration, SystemTime};
 
-use spillway_bpf::{AddressRule, Mode, QUEUES_MAX};
+use spillway_bpf::{AddressRule, ENDPOINTS_MAX, Mode, QUEUES_MAX};
 use spillway_net::{Clock, Config as NetConfig};
 use spillway_tcp::isn::Key;
 use spillway_tcp::{OwnAddress, Resolver, Settings, Stack};
 use spillway_transport::Time;
 use spillway_xdp::{
-    Adapter, Crossing, Endpoints, Interface, Offload, Parts, Socket, SocketOptions, check_reserved,
+    Adapter, AddressWatch, Crossing, Endpoints, Interface, LeasedAddresses, Offload, Parts, Socket,
+    SocketOptions, check_reserved, check_unused,
 };
-use tracing::info;
+use tracing::{info, warn};
 
 use super::context::Context;
 use super::xdp_error::{AddressProblem, XdpError};
-use crate::config::{HelperConfig, StartError, XdpConfig};
+use crate::config::{Engine, HelperConfig, StartError, XdpConfig};
 use crate::contexts::reserved_for_links;
 use crate::log::Entry;
 use crate::relay_app::RelayApp;
@@ -42,6 +43,9 @@ pub struct XdpState {
     pub mode: Mode,
     /// Whether the driver uses the frames in place.
     pub is_zero_copy: bool,
+    /// Listening addresses in use, also those of removed listeners that still have clients.
+    leased: LeasedAddresses,
+    watch: AddressWatch,
 }
 
 impl XdpEngine {
@@ -60,6 +64,7 @@ impl XdpEngine {
         let own = own_addresses(config, &interface, &addresses)?;
         let ports = &config.xdp.ports;
         check_reserved(ports).map_err(XdpError::Ports)?;
+        check_unused(ports, &own).map_err(XdpError::Ports)?;
         if config.xdp.configure_interface {
             configure(&mut interface, threads)?;
         }
@@ -72,14 +77,24 @@ impl XdpEngine {
             Ok(())
         })
         .map_err(XdpError::Adapter)?;
-        if config.xdp.configure_interface && adapter.mode() == Mode::Generic {
-            turn_off(&interface, Offload::GenericReceive)?;
+        if adapter.mode() == Mode::Generic {
+            if config.engine == Engine::Auto {
+                return Err(XdpError::GenericMode { interface: interface.name });
+            }
+            if config.xdp.configure_interface {
+                turn_off(&interface, Offload::GenericReceive)?;
+            }
+            warn_of_lower_interfaces(&interface);
         }
-        let sockets = adapter.take_sockets();
+        let (mode, sockets) = (adapter.mode(), adapter.take_sockets());
         let is_zero_copy = sockets.iter().all(Socket::is_zero_copy);
-        let state = XdpState { interface, own, mode: adapter.mode(), is_zero_copy };
+        let endpoints = Endpoints::new(adapter);
+        let leased = endpoints.leased().clone();
+        let watch =
+            AddressWatch::new(interface.clone(), own.clone(), leased.clone()).map_err(XdpError::Host)?;
+        let state = XdpState { interface, own, mode, is_zero_copy, leased, watch };
         Ok(XdpEngine {
-            endpoints: Endpoints::new(adapter),
+            endpoints,
             sockets,
             config: config.xdp.clone(),
             reserved_for_links: reserved_for_links(config),
@@ -131,6 +146,7 @@ impl XdpEngine {
                 sockets,
                 stack,
                 endpoints: self.endpoints.clone(),
+                address_watch: self.state.watch.clone(),
                 crossing,
                 application,
                 clock,
@@ -178,12 +194,24 @@ impl XdpEngine {
 }
 
 impl XdpState {
+    /// Addresses in use that the interface does not have at present.
+    pub fn missing_addresses(&self) -> Vec<IpAddr> {
+        self.watch.missing()
+    }
+
     /// Checks new settings of a running helper.
     ///
     /// # Errors
-    /// A listening address or a server is not one of the interface.
+    /// A listening address or a server is not one of the interface, or there are too many listening addresses.
     pub fn check(&self, config: &HelperConfig) -> Result<(), XdpError> {
         check_addresses(config)?;
+        // Present listeners end only after the new ones are added, and not before their last client.
+        let mut present = self.leased.addresses();
+        present.extend(listening(config).filter(|address| address.port() != 0));
+        present.sort_unstable();
+        present.dedup();
+        let new = listening(config).filter(|address| address.port() == 0).count();
+        check_count(listening(config).count(), present.len() + new)?;
         let addresses = self.interface.addresses().map_err(XdpError::Host)?;
         check_listeners(config, &self.interface, &addresses)?;
         for own in own_addresses(config, &self.interface, &addresses)? {
@@ -201,14 +229,19 @@ impl XdpState {
 
 impl fmt::Display for XdpState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Interface { name, queues, .. } = &self.interface;
         let mode = match (self.mode, self.is_zero_copy) {
             (Mode::Generic, _) => {
-                "in generic mode, which is slow: its driver has no XDP; turn gro off (ethtool -K)"
+                return write!(
+                    f,
+                    "interface {name} with {queues} queues, in generic mode, which is slow: its driver has no XDP; turn \
+                     receive offload off (ethtool -K {name} gro off)"
+                );
             }
             (Mode::Native, true) => "in native mode without copies",
             (Mode::Native, false) => "in native mode",
         };
-        write!(f, "interface {} with {} queues, {mode}", self.interface.name, self.interface.queues)
+        write!(f, "interface {name} with {queues} queues, {mode}")
     }
 }
 
@@ -247,20 +280,48 @@ fn turn_off(interface: &Interface, offload: Offload) -> Result<(), XdpError> {
     Ok(())
 }
 
+/// Warns of interfaces below this one that join packets: generic mode sees the joined ones.
+fn warn_of_lower_interfaces(interface: &Interface) {
+    for lower in interface.lowest() {
+        // An interface that cannot be read is named, too: the command does no harm.
+        let is_off = Interface::find(&lower)
+            .is_ok_and(|lower| lower.joins_packets().is_ok_and(|joins_packets| !joins_packets));
+        if !is_off {
+            warn!(
+                "interface {} lies on {lower}, which joins packets: long requests and replies do not arrive, because joined \
+                 packets are longer than a frame; run `ethtool -K {lower} gro off`",
+                interface.name
+            );
+        }
+    }
+}
+
 /// Checks that the stack can have all listening addresses of a configuration, as far as that can be seen without the
 /// interface.
 ///
 /// # Errors
-/// The first address that it cannot have.
+/// The first address that it cannot have, or there are too many.
 pub fn check_addresses(config: &HelperConfig) -> Result<(), XdpError> {
-    for service in &config.services {
-        for address in service.listen.iter().chain(&service.link_listen) {
-            if let Some(problem) = AddressProblem::of(*address) {
-                return Err(XdpError::Listen { address: *address, problem });
-            }
+    for address in listening(config) {
+        if let Some(problem) = AddressProblem::of(address) {
+            return Err(XdpError::Listen { address, problem });
         }
     }
-    Ok(())
+    let count = listening(config).count();
+    check_count(count, count)
+}
+
+/// The listening addresses of all services.
+fn listening(config: &HelperConfig) -> impl Iterator<Item = SocketAddr> + '_ {
+    config.services.iter().flat_map(|service| service.listen.iter().chain(&service.link_listen)).copied()
+}
+
+/// Checks that the steering program has room. `total` also counts addresses of present listeners that are to be removed.
+fn check_count(configured: usize, total: usize) -> Result<(), XdpError> {
+    match total <= ENDPOINTS_MAX {
+        true => Ok(()),
+        false => Err(XdpError::TooManyListeners { configured, leaving: total - configured.min(total) }),
+    }
 }
 
 impl AddressProblem {
@@ -275,13 +336,11 @@ impl AddressProblem {
 }
 
 fn check_listeners(config: &HelperConfig, interface: &Interface, own: &[IpAddr]) -> Result<(), XdpError> {
-    let listening =
-        config.services.iter().flat_map(|service| service.listen.iter().chain(&service.link_listen));
-    for address in listening {
+    for address in listening(config) {
         if !own.contains(&address.ip()) {
             let (interface, own) = (interface.name.clone(), own.to_vec());
             let problem = AddressProblem::NotOfInterface { interface, own };
-            return Err(XdpError::Listen { address: *address, problem });
+            return Err(XdpError::Listen { address, problem });
         }
     }
     Ok(())

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
+use spillway_bpf::ENDPOINTS_MAX;
 use spillway_tcp::SettingsError;
 use spillway_xdp::{AdapterError, InterfaceError, PortsError};
 
@@ -18,6 +19,18 @@ pub enum XdpError {
         address: SocketAddr,
         /// What is wrong with it.
         problem: AddressProblem,
+    },
+    /// There are more listening addresses than the steering program has room for.
+    TooManyListeners {
+        /// The number of configured addresses.
+        configured: usize,
+        /// The number of other addresses that still have a listener or clients.
+        leaving: usize,
+    },
+    /// The engine is `auto`, and the driver of the interface has no XDP.
+    GenericMode {
+        /// The interface's name.
+        interface: String,
     },
     /// A server is not reached through the interface.
     Server {
@@ -107,6 +120,21 @@ impl fmt::Display for XdpError {
                  `ip link` lists them",
             ),
             XdpError::Listen { address, problem } => write!(f, "cannot listen at {address}: {problem}"),
+            XdpError::TooManyListeners { configured, leaving: 0 } => write!(
+                f,
+                "{configured} listening addresses are configured, and the engine xdp has room for {ENDPOINTS_MAX}: run several \
+                 helpers, each on an interface of its own, or use the engine sockets"
+            ),
+            XdpError::TooManyListeners { configured, leaving } => write!(
+                f,
+                "{configured} listening addresses are configured, and {leaving} others still have a listener or clients: \
+                 the engine xdp has room for {ENDPOINTS_MAX}; reload with fewer changes, or when those clients have left"
+            ),
+            XdpError::GenericMode { interface } => write!(
+                f,
+                "the driver of interface {interface} has no XDP, and generic mode is slow and drops joined packets: use \
+                 engine = \"xdp\" to take it all the same"
+            ),
             XdpError::Server { address, from: Some(from), interface } => write!(
                 f,
                 "server {address} is reached from {from}, which is not an address of interface {interface}: the engine \

@@ -21,7 +21,8 @@ pub(super) fn drops(figures: &Figures) -> Labelled<8> {
         ("thread_busy", figures.crossing.lost),
         ("receive_ring_full", sockets.ring_full),
         ("fill_ring_empty", sockets.fill_ring_empty),
-        ("too_long", sockets.dropped),
+        // The kernel counts a frame without a place in the fill ring among both.
+        ("too_long", sockets.dropped.saturating_sub(sockets.fill_ring_empty)),
         ("malformed", stack.frames_malformed),
         ("partial_checksum", stack.partial_checksums),
         ("ignored", stack.frames_ignored),

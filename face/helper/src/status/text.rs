@@ -17,6 +17,9 @@ impl fmt::Display for HelperStatus {
         if let Some(interface) = &self.engine.interface {
             write!(f, ", engine {} on {interface}", self.engine.name)?;
         }
+        for problem in self.engine.problems() {
+            write!(f, ", {problem}")?;
+        }
         if self.threads_silent > 0 {
             write!(f, ", {} of {} threads do not answer", self.threads_silent, self.threads)?;
         }

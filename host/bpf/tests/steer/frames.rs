@@ -2,6 +2,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+/// The protocol of 802.1Q tags.
+pub const VLAN: u16 = 0x8100;
+/// The protocol of 802.1ad tags.
+pub const SERVICE_VLAN: u16 = 0x88a8;
+
 /// A frame to be built, with honest headers by default.
 #[derive(Clone, Debug)]
 pub struct Frame {
@@ -11,8 +16,8 @@ pub struct Frame {
     pub protocol: u8,
     /// ARP for the destination's address instead of a packet to it.
     pub is_arp: bool,
-    /// The number of VLAN tags.
-    pub vlan_tags: usize,
+    /// The VLAN tags, outer ones first: the protocol, [`VLAN`] or [`SERVICE_VLAN`], and the number of the VLAN.
+    pub vlan_tags: Vec<(u16, u16)>,
     /// IPv4: 4-byte units of options. IPv6: not used.
     pub option_words: usize,
     /// IPv4: the field with the flags and the offset. IPv6: not used.
@@ -31,7 +36,7 @@ impl Frame {
             destination: destination.parse().unwrap(),
             protocol: 6,
             is_arp: false,
-            vlan_tags: 0,
+            vlan_tags: Vec::new(),
             option_words: 0,
             fragment_field: 0,
             extensions: Vec::new(),
@@ -45,8 +50,9 @@ impl Frame {
 
     pub fn bytes(&self) -> Vec<u8> {
         let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
-        for _ in 0..self.vlan_tags {
-            frame.extend([0x81, 0x00, 0x00, 0x05]);
+        for (protocol, vlan) in &self.vlan_tags {
+            frame.extend(protocol.to_be_bytes());
+            frame.extend(vlan.to_be_bytes());
         }
         match (self.source.ip(), self.destination.ip()) {
             (IpAddr::V4(source), IpAddr::V4(destination)) if self.is_arp => {

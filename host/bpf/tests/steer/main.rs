@@ -6,7 +6,7 @@ mod model;
 
 use std::net::{IpAddr, SocketAddr};
 
-use frames::Frame;
+use frames::{Frame, SERVICE_VLAN, VLAN};
 use model::Model;
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use spillway_bpf::{AddressRule, BpfError, Endpoint, Flow, Protocol, Steer, Verdict};
@@ -98,12 +98,41 @@ fn frames_of_the_table_get_their_verdicts() {
     use Verdict::*;
     let to = |destination| Frame::tcp(PEER, destination);
     let to_v6 = |destination| Frame::tcp(PEER_V6, destination);
+    let tagged = |tags: &[(u16, u16)], destination| Frame { vlan_tags: tags.into(), ..to(destination) };
     let with_extensions =
         |extensions: &[(u8, u16)]| Frame { extensions: extensions.into(), ..to_v6("[2001:db8::2]:7000") };
     let table = [
         ("listener", to("10.0.0.2:7000"), ToEndpoint),
-        ("listener, VLAN tag", Frame { vlan_tags: 1, ..to("10.0.0.2:7000") }, ToEndpoint),
-        ("listener, two VLAN tags", Frame { vlan_tags: 2, ..to("10.0.0.2:7000") }, PassOther),
+        ("listener, VLAN tag", tagged(&[(VLAN, 5)], "10.0.0.2:7000"), ToEndpoint),
+        ("listener, 802.1ad priority tag", tagged(&[(SERVICE_VLAN, 0)], "10.0.0.2:7000"), ToEndpoint),
+        ("listener, two priority tags", tagged(&[(VLAN, 0), (VLAN, 0)], "10.0.0.2:7000"), ToEndpoint),
+        ("range, 802.1ad", tagged(&[(SERVICE_VLAN, 7), (VLAN, 5)], "10.0.0.2:50000"), ToRange),
+        (
+            "listener, three tags",
+            tagged(&[(VLAN, 0), (SERVICE_VLAN, 0), (VLAN, 0)], "10.0.0.2:7000"),
+            ToEndpoint,
+        ),
+        (
+            "first fragment, three tags",
+            Frame { fragment_field: 0x2000, ..tagged(&[(VLAN, 0); 3], "10.0.0.2:7000") },
+            DropFragment,
+        ),
+        ("foreign, three tags", tagged(&[(VLAN, 0); 3], "10.0.0.2:80"), PassForeign),
+        ("listener, four tags", tagged(&[(VLAN, 0); 4], "10.0.0.2:7000"), PassOther),
+        (
+            "IPv6 listener, three tags",
+            Frame { vlan_tags: vec![(SERVICE_VLAN, 0); 3], ..to_v6("[2001:db8::2]:7000") },
+            ToEndpoint,
+        ),
+        (
+            "IPv6 eight options, three tags",
+            Frame {
+                vlan_tags: vec![(VLAN, 0); 3],
+                extensions: vec![(60, 0); 8],
+                ..to_v6("[2001:db8::2]:7000")
+            },
+            DropLongChain,
+        ),
         ("listener, IP options", Frame { option_words: 10, ..to("10.0.0.2:7000") }, ToEndpoint),
         ("listener, do not fragment", Frame { fragment_field: 0x4000, ..to("10.0.0.2:7000") }, ToEndpoint),
         ("listener, first fragment", Frame { fragment_field: 0x2000, ..to("10.0.0.2:7000") }, DropFragment),
@@ -191,7 +220,11 @@ fn every_prefix_of_a_frame_gets_the_models_verdict() {
     let Some(steer) = steer(&model) else { return };
     let options = [(0, 1), (44, 1), (60, 0)].to_vec();
     for frame in [
-        Frame { option_words: 3, vlan_tags: 1, ..Frame::tcp(PEER, "10.0.0.2:7000") },
+        Frame {
+            option_words: 3,
+            vlan_tags: vec![(VLAN, 5), (SERVICE_VLAN, 0)],
+            ..Frame::tcp(PEER, "10.0.0.2:7000")
+        },
         Frame { extensions: options, ..Frame::tcp(PEER_V6, "[2001:db8::2]:7000") },
     ] {
         let frame = frame.bytes();
@@ -298,7 +331,9 @@ fn random_frame(random: &mut Random) -> Vec<u8> {
     let mut frame = Frame::tcp(&source, &destination);
     frame.protocol = [6, 6, 6, 17, 17, 1, 58, 0][random.below(8) as usize];
     frame.is_arp = frame.destination.is_ipv4() && random.below(6) == 0;
-    frame.vlan_tags = [0, 0, 0, 1, 2][random.below(5) as usize];
+    for _ in 0..[0, 0, 0, 1, 2, 3, 4][random.below(7) as usize] {
+        frame.vlan_tags.push(([VLAN, SERVICE_VLAN][random.below(2) as usize], random.below(3) as u16));
+    }
     frame.option_words = random.below(11) as usize;
     frame.fragment_field = [0, 0, 0, 0x4000, 0x2000, 0x2001, 0x8000][random.below(7) as usize];
     frame.payload = random.below(40) as usize;

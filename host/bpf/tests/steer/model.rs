@@ -7,6 +7,9 @@ use spillway_bpf::{AddressRule, Endpoint, Flow, Protocol, Verdict};
 /// Extension headers that are followed, as in `c/parse.h`.
 const EXTENSIONS_MAX: usize = 8;
 
+/// VLAN tags that are followed, as in `c/parse.h`.
+const VLAN_TAGS_MAX: usize = 3;
+
 /// The contents of the program's maps, except sockets: none is bound.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
@@ -78,7 +81,11 @@ fn parse(frame: &[u8]) -> Option<Parsed> {
     let mut rest = frame.get(12..)?;
     let (mut kind, after) = (u16_at(rest, 0)?, rest.get(2..)?);
     rest = after;
-    if kind == 0x8100 {
+    for _ in 0..VLAN_TAGS_MAX {
+        // 802.1Q and 802.1ad.
+        if !matches!(kind, 0x8100 | 0x88a8) {
+            break;
+        }
         kind = u16_at(rest, 2)?;
         rest = rest.get(4..)?;
     }

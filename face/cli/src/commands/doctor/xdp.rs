@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use spillway_bpf::{QUEUES_MAX, Steer, attached_program};
 use spillway_helper::config::XdpConfig;
-use spillway_xdp::{Interface, check_reserved};
+use spillway_xdp::{Interface, PortsError, check_reserved, check_unused};
 
 use super::finding::Finding;
 use super::machine::capability;
@@ -19,7 +19,9 @@ const VETH_MTU_MAX: u32 = 3506;
 /// Checks an interface, this process's privileges and the kernel's settings.
 pub(super) fn findings(name: &str) -> Vec<Finding> {
     let mut findings = interface(name);
-    findings.extend([capabilities(), program(), ports(), memory()]);
+    // Without the interface, sockets at wildcard addresses are still found.
+    let addresses = Interface::find(name).ok().and_then(|interface| interface.addresses().ok());
+    findings.extend([capabilities(), program(), ports(&addresses.unwrap_or_default()), memory()]);
     findings
 }
 
@@ -105,11 +107,14 @@ fn program() -> Finding {
     }
 }
 
-fn ports() -> Finding {
+/// Whether the kernel and programs on its sockets leave the stack's ports at these addresses alone.
+fn ports(addresses: &[IpAddr]) -> Finding {
     let ports = XdpConfig::default().ports;
     let text = format!("{} to {}", ports.start(), ports.end());
-    match check_reserved(&ports) {
+    match check_reserved(&ports).and_then(|()| check_unused(&ports, addresses)) {
         Ok(()) => Finding::ok("local ports", format!("the kernel leaves {text} alone")),
+        // The error has both steps.
+        Err(error @ PortsError::Used { .. }) => Finding::missing("local ports", error.to_string(), ""),
         Err(error) => {
             Finding::missing("local ports", error.to_string(), "or choose others: ports in [helper.xdp]")
         }

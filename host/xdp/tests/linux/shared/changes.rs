@@ -1,21 +1,27 @@
 //! Interfaces and programs that change while a stack runs.
 
 use std::io;
+use std::net::IpAddr;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use spillway_transport::Application;
-use spillway_xdp::{Context, Device};
+use spillway_xdp::{Context, Device, Notice};
 
-use super::pair::{Family, Pair, context, run};
+use super::pair::{Family, Pair, SERVER, context, context_with, run};
 use super::programs;
 use crate::application::{Role, Roles};
 use crate::rig::PATIENCE;
 
 /// Commands on the server's host, and what the error says then.
-const CHANGES: [(&str, &str); 4] = [
+const CHANGES: [(&str, &str); 5] = [
     ("ip link del two1", "interface two1 was removed"),
     ("ip link set two1 down", "interface two1 is down"),
     ("ethtool -L two1 rx 4", "interface two1 has 4 queues now and had 2"),
+    (
+        "ip link set two1 address 02:00:00:00:00:77",
+        "interface two1 has the Ethernet address 02:00:00:00:00:77 now and had ",
+    ),
     ("ip link set two1 mtu 1400", "interface two1 has an MTU of 1400 bytes now and had 1500"),
 ];
 
@@ -75,7 +81,7 @@ fn a_socket_reports_a_changed_interface() {
     }
 }
 
-/// A larger MTU and the same number of queues need no restart.
+/// A larger MTU, the same number of queues and another name need no restart.
 #[test]
 fn a_harmless_change_does_not_end_the_loop() {
     let Some(pair) = pair() else { return };
@@ -85,7 +91,40 @@ fn a_harmless_change_does_not_end_the_loop() {
     adapter.check().unwrap();
     run(&pair.server, "ip link set two1 mtu 1500");
     adapter.check().unwrap();
+    run(&pair.server, "ip link set two1 name renamed1");
+    adapter.check().expect("a renamed interface should be found by its number");
+    run(&pair.server, "ip link set renamed1 down");
+    let error = adapter.check().unwrap_err();
+    assert!(error.to_string().contains("interface two1 is down"), "{error}");
     drop(adapter);
+    pair.lab.close().unwrap();
+}
+
+#[test]
+fn a_removed_address_is_reported_until_it_is_back() {
+    let Some(pair) = pair() else { return };
+    let (sender, notices) = channel();
+    let hook = Box::new(move |notice| sender.send(notice).unwrap());
+    let roles = Roles::new(vec![Role::Echo], vec![]);
+    let mut context = context_with(&pair, pair.adapter().unwrap(), roles, hook);
+    let mut next = || {
+        let start = Instant::now();
+        loop {
+            context.turn(Some(Duration::from_millis(10))).expect("a removed address should not end the loop");
+            match notices.try_recv() {
+                Ok(notice) => return notice,
+                Err(_) => assert!(start.elapsed() < PATIENCE, "no notice"),
+            }
+        }
+    };
+    let (interface, address) = ("two1".to_owned(), IpAddr::from(SERVER));
+    run(&pair.server, &format!("ip addr del {SERVER}/24 dev two1"));
+    let removed = Notice::AddressRemoved { interface: interface.clone(), address };
+    assert_eq!(next(), removed);
+    assert!(removed.to_string().contains(&format!("ip addr add {SERVER}/BITS dev two1")), "{removed}");
+    run(&pair.server, &format!("ip addr add {SERVER}/24 dev two1"));
+    assert_eq!(next(), Notice::AddressReturned { interface, address });
+    drop(context);
     pair.lab.close().unwrap();
 }
 

@@ -15,7 +15,8 @@ use spillway_tcp::isn::Key;
 use spillway_tcp::{Counters, Listener, Resolver, Settings, Stack};
 use spillway_transport::{Application, Time};
 use spillway_xdp::{
-    Adapter, AdapterError, Context, Driver, Endpoints, Parts, Shared, Socket, SocketOptions, Stop,
+    Adapter, AdapterError, AddressWatch, Context, Driver, Endpoints, NoticeHook, Parts, Shared, Socket,
+    SocketOptions, Stop,
 };
 
 use crate::application::{Role, Roles, Tally};
@@ -256,20 +257,34 @@ impl Stacks {
 }
 
 /// A context of one thread on an interface of a host, which serves all queues. Its stack listens at [`OURS`].
-pub fn context<A: Application + Send>(pair: &Pair, mut adapter: Adapter, application: A) -> Context<A> {
+pub fn context<A: Application + Send>(pair: &Pair, adapter: Adapter, application: A) -> Context<A> {
+    context_with(pair, adapter, application, Box::new(|notice| panic!("{notice}")))
+}
+
+/// As [`context`], with a hook for notices.
+pub fn context_with<A: Application + Send>(
+    pair: &Pair,
+    mut adapter: Adapter,
+    application: A,
+    notices: NoticeHook,
+) -> Context<A> {
     let mut settings = pair.settings(&adapter);
     let address = SocketAddr::from((settings.addresses[0].ip, OURS));
     settings.listeners.push(Listener { address, is_gated: false });
     let host = if adapter.interface().name == SERVER_END { &pair.server } else { &pair.client };
+    let (sockets, interface) = (adapter.take_sockets(), adapter.interface().clone());
+    let endpoints = Endpoints::new(adapter);
+    let watch = || AddressWatch::new(interface, vec![address.ip()], endpoints.leased().clone()).unwrap();
     let parts = Parts {
-        sockets: adapter.take_sockets(),
+        sockets,
         stack: Stack::new(Time::ZERO, settings).unwrap(),
-        endpoints: Endpoints::new(adapter),
+        address_watch: host.run_inside(watch).unwrap(),
+        endpoints,
         crossing: None,
         application,
         clock: Clock::start(),
         busy_poll: Duration::ZERO,
-        notices: Box::new(|notice| panic!("{notice}")),
+        notices,
     };
     host.run_inside(|| Context::new(parts).unwrap()).unwrap()
 }
