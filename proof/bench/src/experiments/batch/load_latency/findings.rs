@@ -124,8 +124,8 @@ fn add_paying_range(direct: &Series, helped: &Series, effort: &Effort, results: 
 /// known, and no measured rate was too high for helping.
 fn is_open(range: PayingRange, rates: &[f64], direct: &[Point], helped: &[Point]) -> bool {
     let is_known = |point: &Point| matches!(point, Point::P99(_) | Point::Over);
-    let known = rates.iter().zip(direct.iter().zip(helped));
-    let highest = known.filter(|(_, (direct, helped))| is_known(direct) && is_known(helped)).last();
+    let mut known = rates.iter().zip(direct.iter().zip(helped));
+    let highest = known.rfind(|(_, (direct, helped))| is_known(direct) && is_known(helped));
     highest.is_some_and(|(&rate, _)| rate <= range.until)
         && !helped.iter().any(|point| matches!(point, Point::Over))
 }
