@@ -102,7 +102,8 @@ impl Connection {
         matches!(self.closed, Closed::Peer | Closed::Both)
     }
 
-    /// Kept replies remain after our own close until the helper closes, so acknowledgements are accepted until then.
+    /// Whether acknowledgements of replies are accepted. A server that has closed still keeps the replies that the client
+    /// has not acknowledged, and accepts acknowledgements as long as it keeps replies.
     pub(crate) fn accepts_acknowledgements(&self) -> bool {
         self.is_open() || (self.outgoing.is_keeping() && self.violation.is_none())
     }
@@ -111,7 +112,7 @@ impl Connection {
         self.violation = Some(reason);
     }
 
-    /// The application closes the connection. `None`: it is closed already.
+    /// The application closes this end. `None`: this end is closed already.
     pub(crate) fn close(&mut self, reason: CloseReason) -> Option<ClosedHere> {
         self.closed = match self.closed {
             Closed::Neither => Closed::ThisEnd,
@@ -121,7 +122,7 @@ impl Connection {
         Some(ClosedHere { reason: self.violation.unwrap_or(reason), is_over: self.closed == Closed::Both })
     }
 
-    pub(crate) fn closed_by_peer(&mut self) -> ClosedByPeer {
+    pub(crate) fn handle_peer_close(&mut self) -> ClosedByPeer {
         let was_open = self.is_open();
         self.closed = if self.is_closed_here() { Closed::Both } else { Closed::Peer };
         ClosedByPeer { was_open, is_over: self.closed == Closed::Both }
@@ -138,11 +139,14 @@ mod tests {
         let closed = ClosedHere { reason: CloseReason::Normal, is_over: false };
         assert_eq!(closed_here_first.close(CloseReason::Normal), Some(closed));
         assert_eq!(closed_here_first.close(CloseReason::Normal), None, "a second close must not be sent");
-        assert_eq!(closed_here_first.closed_by_peer(), ClosedByPeer { was_open: false, is_over: true });
+        assert_eq!(closed_here_first.handle_peer_close(), ClosedByPeer { was_open: false, is_over: true });
 
         let mut closed_by_peer_first = Connection::new(0, 0);
-        assert_eq!(closed_by_peer_first.closed_by_peer(), ClosedByPeer { was_open: true, is_over: false });
-        assert_eq!(closed_by_peer_first.closed_by_peer(), ClosedByPeer { was_open: false, is_over: false });
+        assert_eq!(closed_by_peer_first.handle_peer_close(), ClosedByPeer { was_open: true, is_over: false });
+        assert_eq!(
+            closed_by_peer_first.handle_peer_close(),
+            ClosedByPeer { was_open: false, is_over: false }
+        );
         let closed = ClosedHere { reason: CloseReason::Normal, is_over: true };
         assert_eq!(closed_by_peer_first.close(CloseReason::Normal), Some(closed));
     }

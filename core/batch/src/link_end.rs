@@ -315,7 +315,7 @@ impl LinkEnd {
             self.unknown_frames += 1;
             return Disposition::Ignore;
         };
-        let closed = connection.closed_by_peer();
+        let closed = connection.handle_peer_close();
         if closed.is_over {
             self.remove(id);
         }

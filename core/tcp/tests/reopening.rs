@@ -1,4 +1,5 @@
-//! Connections that are opened again from another local port, because the answer has arrived at another stack's queue.
+//! Opening a connection again from another local port. The interface chooses the receive queue of a frame by a hash of
+//! addresses and ports: when the SYN-ACK arrives at the queue of another stack, the stack tries another port.
 
 mod pair;
 
@@ -12,13 +13,13 @@ use spillway_transport::conformance::{Probe, Seen, pattern};
 use spillway_transport::{Conn, Transport};
 
 const LISTENER: ([u8; 4], u16) = ([10, 0, 0, 1], PORT);
-/// The offset of the source port in a frame; two bytes after it is the target port.
+/// The offset of the source port in a frame; the destination port follows two bytes later.
 const PORTS_AT: usize = 14 + 20;
 /// The offset of the flags.
 const FLAGS_AT: usize = PORTS_AT + 13;
 
-/// A pair whose first host listens, with a connection that the second one opens. The application has granted bytes already,
-/// and sends some once the connection is open.
+/// A pair whose host 0 listens. Host 1 opens a connection, grants 10,000 bytes at once, and sends 5,000 bytes when the
+/// connection is open.
 fn connecting(is_misdirected: fn(&[u8]) -> bool) -> (Pair<Probe>, Conn) {
     let mut pair = Pair::new([1, 2].map(settings), [Probe::new(), Probe::new()]);
     pair.is_misdirected = Some(is_misdirected);
@@ -53,7 +54,7 @@ fn port_of(frame: &[u8], at: usize) -> u16 {
 }
 
 #[test]
-fn an_opening_connection_changes_its_port_until_its_queue_is_hit() {
+fn an_opening_connection_changes_its_port_until_the_syn_ack_arrives_at_its_own_queue() {
     let (mut pair, conn) = connecting(|frame| port_of(frame, PORTS_AT + 2) % 16 != 5);
     let opened = Rc::new(RefCell::new(Vec::new()));
     let seen = Rc::clone(&opened);
@@ -67,7 +68,7 @@ fn an_opening_connection_changes_its_port_until_its_queue_is_hit() {
     settle(&mut pair);
     let opened = opened.borrow();
     let changes = pair.hosts[1].stack.counters().ports_changed;
-    assert!(changes > 0, "the seed should miss at least once");
+    assert!(changes > 0, "with this seed, the first SYN-ACK should arrive at another queue");
     assert_eq!(pair.hosts[1].stack.local_address(conn).unwrap().port() % 16, 5);
     let mut ports = opened.clone();
     assert_eq!(ports.len() as u64, 1 + changes, "one SYN for each port: {ports:?}");
@@ -85,18 +86,18 @@ fn an_opening_connection_changes_its_port_until_its_queue_is_hit() {
 }
 
 #[test]
-fn a_connection_that_never_hits_its_queue_is_opened_all_the_same() {
+fn after_64_port_changes_a_connection_is_opened_although_its_syn_ack_is_misdirected() {
     let (mut pair, conn) = connecting(|_| true);
     settle(&mut pair);
     let [server, client] = &pair.hosts;
-    assert_eq!(client.stack.counters().ports_changed, 64);
+    assert_eq!(client.stack.counters().ports_changed, 64, "the maximum for one connection");
     let accepted = server.application.accepted();
     assert_eq!((accepted.len(), server.application.received(accepted[0])), (1, 5000));
     assert!(matches!(client.application.of(conn)[0], Seen::Opened { .. }));
 }
 
 #[test]
-fn lost_segments_delay_a_change_and_prevent_none() {
+fn ports_are_changed_although_segments_are_lost() {
     for seed in 0..20_u64 {
         let (mut pair, conn) = connecting(|frame| port_of(frame, PORTS_AT + 2) % 4 != 1);
         let mut state = seed;
@@ -114,9 +115,9 @@ fn lost_segments_delay_a_change_and_prevent_none() {
     }
 }
 
-/// Frames that are not the answer to a SYN of this stack, whole and cut.
+/// Frames of the peer, whole and truncated, once the connection is open.
 #[test]
-fn other_frames_change_nothing() {
+fn frames_for_an_open_connection_do_not_change_its_port() {
     let (mut pair, conn) = connecting(|_| false);
     let frames = Rc::new(RefCell::new(Vec::new()));
     let seen = Rc::clone(&frames);
@@ -130,7 +131,7 @@ fn other_frames_change_nothing() {
     let (now, stack) = (pair.now, &mut pair.hosts[1].stack);
     let before = stack.local_address(conn);
     for frame in frames.borrow().iter() {
-        // The connection is open: its handshake and its segments are old, or of no opening connection.
+        // No connection is opening any more, so not even the recorded SYN-ACK may cause a change of port.
         for length in 0..=frame.len() {
             assert!(!stack.reopen_misdirected(now, &frame[..length]), "{:02x?}", &frame[..length]);
         }

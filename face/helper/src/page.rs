@@ -81,7 +81,7 @@ fn write_page(page: &mut String, status: &HelperStatus, history: &[Rates]) -> fm
 fn write_services(page: &mut String, status: &HelperStatus, rates: Option<&Rates>) -> fmt::Result {
     page.write_str(
         "<div class=\"wide\"><table><tr><th>service</th><th>server</th><th>links up</th><th>plain</th><th>library</th>\
-         <th>requests/s</th><th>batches/s</th><th>messages per batch</th><th>added p50 µs</th><th>p99 µs</th>\
+         <th>requests/s</th><th>batches/s</th><th>messages per batch</th><th>batch delay p50 µs</th><th>p99 µs</th>\
          <th>stalls</th><th>refused</th><th>reset</th></tr>\n",
     )?;
     for service in &status.services {

@@ -1,4 +1,4 @@
-//! An unmodified memcached serves helped clients beside its ordinary port.
+//! An unmodified memcached serves helped clients on the link port, and plain clients on its ordinary port.
 
 mod support;
 
@@ -26,7 +26,7 @@ fn hit(key: &str, value: &str) -> String {
     format!("VALUE {key} 0 {}\r\n{value}\r\nEND\r\n", value.len())
 }
 
-/// Sends one request of each connection, together in batches, and checks all replies.
+/// Sends one request on each connection, so that a batch carries many, and checks all replies.
 fn exchange(driver: &mut Driver, ids: &[Id], requests: &[Vec<u8>], replies: &[String]) {
     for (id, request) in ids.iter().zip(requests) {
         driver.send(*id, request);
@@ -53,14 +53,15 @@ fn check_hundreds_of_connections(threads: &str) {
             1 => 70_000,
             _ => (number * 13 + turn) % 500,
         };
-        for (number, link) in links.iter_mut().enumerate() {
-            let keys: Vec<String> = (0..200).map(|number| format!("key-{number}-{number}")).collect();
-            let values: Vec<String> = (0..200).map(|number| value(number + turn, length(number))).collect();
+        for (link_number, link) in links.iter_mut().enumerate() {
+            let keys: Vec<String> = (0..200).map(|number| format!("key-{link_number}-{number}")).collect();
+            let value_of = |number: usize| value(number + turn + 200 * link_number, length(number));
+            let values: Vec<String> = (0..200).map(value_of).collect();
             let sets: Vec<Vec<u8>> = keys.iter().zip(&values).map(|(key, value)| set(key, value)).collect();
             let gets: Vec<Vec<u8>> = keys.iter().map(|key| get(key)).collect();
             let hits: Vec<String> = keys.iter().zip(&values).map(|(key, value)| hit(key, value)).collect();
-            exchange(link, &ids[number], &sets, &vec!["STORED\r\n".to_string(); 200]);
-            exchange(link, &ids[number], &gets, &hits);
+            exchange(link, &ids[link_number], &sets, &vec!["STORED\r\n".to_string(); 200]);
+            exchange(link, &ids[link_number], &gets, &hits);
         }
         let mut reply = [0; 8];
         plain.write_all(&set("plain", "x")).unwrap();
@@ -108,8 +109,17 @@ fn five_thousand_connections_are_served_and_their_slots_reused() {
     }
 }
 
+/// Ends the other threads of a test, also when an assertion of the test has failed.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
-fn direct_connections_are_served_between_continual_batches() {
+fn plain_clients_are_served_while_a_link_sends_continually() {
     let server = memcached(&["-t", "1"], &[]);
     let (stop, link_port) = (AtomicBool::new(false), server.link);
     std::thread::scope(|scope| {
@@ -124,6 +134,7 @@ fn direct_connections_are_served_between_continual_batches() {
             }
             exchanges
         });
+        let stopping = SetOnDrop(&stop);
         for _ in 0..200 {
             let mut plain = TcpStream::connect(server.plain).unwrap();
             for _ in 0..5 {
@@ -133,7 +144,7 @@ fn direct_connections_are_served_between_continual_batches() {
                 assert_eq!(&reply, b"END\r\n");
             }
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(stopping);
         assert!(busy.join().unwrap() > 0);
     });
 }
@@ -176,10 +187,10 @@ fn pipelined_requests_and_replies_keep_their_order() {
 #[test]
 fn half_closed_connection_receives_its_reply_and_is_closed() {
     let server = memcached(&[], &[]);
-    let mut link = Driver::loopback(server.link);
-    let id = link.connect();
-    link.send(id, &set("k", "v"));
-    link.link.finish(id);
-    link.run(|link| link.connections[&id].closed.is_some());
-    assert_eq!(link.take(id), b"STORED\r\n");
+    let mut driver = Driver::loopback(server.link);
+    let id = driver.connect();
+    driver.send(id, &set("k", "v"));
+    driver.link.finish(id);
+    driver.run(|driver| driver.connections[&id].closed.is_some());
+    assert_eq!(driver.take(id), b"STORED\r\n");
 }

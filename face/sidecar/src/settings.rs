@@ -10,7 +10,7 @@ use spillway_batch::{AddressRange, Encryption};
 use spillway_client::Key;
 use spillway_daemon::{AdminGroup, PortError};
 use spillway_discovery::{EtcdAccess, Source};
-use spillway_policy::{ASKED_DEFAULT, Override};
+use spillway_policy::{ASKED_DEFAULT, ASKED_MAX, Override};
 use spillway_requests::Protocol;
 
 /// An address on which the sidecar accepts local clients.
@@ -117,16 +117,20 @@ impl Settings {
     /// Checks what can be checked before the start. [`Sidecar::start`](crate::Sidecar::start) calls this first.
     ///
     /// # Errors
-    /// A value is out of its bounds, or no client could connect.
+    /// A value is out of its bounds, `listen` is empty, or an address accepts other hosts while `allow_clients` allows only
+    /// this host.
     pub fn check(&self) -> Result<(), StartError> {
         if self.listen.is_empty() {
             return Err(StartError::NoListener);
         }
         if self.threads == 0 || self.threads > THREADS_MAX {
-            return Err(StartError::Threads);
+            return Err(StartError::Threads(self.threads));
         }
         if !(SLA_MIN..=SLA_MAX).contains(&self.sla) {
-            return Err(StartError::Sla);
+            return Err(StartError::Sla(self.sla));
+        }
+        if self.helpers_asked == 0 || self.helpers_asked > ASKED_MAX {
+            return Err(StartError::HelpersAsked(self.helpers_asked));
         }
         // An address for other hosts is useless with the default of `allow_clients`, which allows this host only.
         let beyond_loopback = self.listen.iter().find_map(|listen| match listen {
@@ -134,15 +138,16 @@ impl Settings {
             _ => None,
         });
         match beyond_loopback.filter(|_| self.allow_clients == loopback()) {
-            Some(address) => Err(StartError::NoClientsAllowed(address)),
+            Some(address) => Err(StartError::OnlyLoopbackAllowed(address)),
             None => Ok(()),
         }
     }
 }
 
-/// The bounds of the relief policy.
+/// Bounds of `sla`.
 const SLA_MIN: Duration = Duration::from_micros(10);
 const SLA_MAX: Duration = Duration::from_secs(10);
+/// Maximum of `threads`.
 const THREADS_MAX: usize = 256;
 
 /// The loopback ranges of both address families.
@@ -159,12 +164,14 @@ pub(crate) fn is_in(ranges: &[AddressRange], address: IpAddr) -> bool {
 pub enum StartError {
     /// `listen` is empty.
     NoListener,
-    /// `threads` is 0 or above its limit.
-    Threads,
-    /// `sla` is out of its bounds.
-    Sla,
+    /// `threads`, with this value, is 0 or above its limit.
+    Threads(usize),
+    /// `sla`, with this value, is out of its bounds.
+    Sla(Duration),
+    /// `helpers_asked`, with this value, is 0 or above its limit.
+    HelpersAsked(usize),
     /// The address accepts other hosts, but `allow_clients` allows only this host.
-    NoClientsAllowed(SocketAddr),
+    OnlyLoopbackAllowed(SocketAddr),
     /// The sidecar cannot listen on an address.
     Listen {
         /// The address.
@@ -174,35 +181,67 @@ pub enum StartError {
     },
     /// The admin socket cannot be created, or the sidecar cannot listen on the metrics port.
     Port(PortError),
-    /// The host has no descriptors or threads left.
+    /// A descriptor or a thread cannot be created.
     Host(io::Error),
 }
 
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            StartError::NoListener => f.write_str("give --listen: where local clients connect"),
-            StartError::Threads => write!(f, "--threads: from 1 to {THREADS_MAX}"),
-            StartError::Sla => write!(f, "--sla: from {SLA_MIN:?} to {SLA_MAX:?}"),
-            StartError::NoClientsAllowed(address) => write!(
+            StartError::NoListener => {
+                f.write_str("no address to listen on: give --listen ADDRESS, to which local clients connect")
+            }
+            StartError::Threads(threads) => {
+                write!(f, "--threads {threads} is out of its bounds: give 1 to {THREADS_MAX}")
+            }
+            StartError::Sla(sla) => {
+                write!(f, "--sla {sla:?} is out of its bounds: give {SLA_MIN:?} to {SLA_MAX:?}")
+            }
+            StartError::HelpersAsked(helpers) => {
+                write!(f, "--ask {helpers} is out of its bounds: give 1 to {ASKED_MAX}")
+            }
+            StartError::OnlyLoopbackAllowed(address) => write!(
                 f,
-                "--listen {address} accepts clients of other hosts: name them with --allow-clients CIDR (clients need \
-                 no password, and use the server with the sidecar's key)"
+                "--listen {address} accepts other hosts, but only clients of this host are allowed: give \
+                 --allow-clients CIDR. Caution: the sidecar does not authenticate clients, and connects them to the \
+                 server with its own key"
             ),
-            StartError::Listen { listen, error } if error.kind() == io::ErrorKind::AddrInUse => {
+            StartError::Listen { listen: listen @ Listen::Tcp(_), error }
+                if error.kind() == io::ErrorKind::AddrInUse =>
+            {
                 write!(
                     f,
-                    "cannot listen on {listen}: another program listens there, or the socket's file exists"
+                    "cannot listen on {listen}: another program listens there (ss -ltnp shows which): give another \
+                     port with --listen"
                 )
             }
-            StartError::Listen { listen, error } => write!(f, "cannot listen on {listen}: {error}"),
+            StartError::Listen { listen: listen @ Listen::Unix { .. }, error }
+                if error.kind() == io::ErrorKind::AddrInUse =>
+            {
+                write!(
+                    f,
+                    "cannot listen on {listen}: a program answers there, or the file is not a socket: stop the \
+                     program, or give another path with --listen"
+                )
+            }
+            StartError::Listen { listen, error } => {
+                write!(f, "cannot listen on {listen}: {error}: correct --listen")
+            }
             StartError::Port(PortError::Socket { path, error }) => {
-                write!(f, "cannot create the admin socket {}: {error}", path.display())
+                write!(
+                    f,
+                    "cannot create the admin socket {}: {error}: correct --status-socket",
+                    path.display()
+                )
             }
             StartError::Port(PortError::Metrics { address, error }) => {
-                write!(f, "cannot listen on {address} for metrics: {error}")
+                write!(f, "cannot listen on {address} for metrics: {error}: correct --metrics")
             }
-            StartError::Host(error) => write!(f, "the host has no descriptors or threads left: {error}"),
+            StartError::Host(error) => write!(
+                f,
+                "cannot create a descriptor or thread: {error}: check the limits of open files and processes (ulimit -n, \
+                 ulimit -u)"
+            ),
         }
     }
 }
@@ -227,8 +266,24 @@ mod tests {
         assert!(open.check().unwrap_err().to_string().contains("--allow-clients"));
         open.allow_clients = vec!["10.0.0.0/8".parse().unwrap()];
         assert!(open.check().is_ok());
-        open.threads = 0;
-        assert!(open.check().is_err());
+        let check = |change: fn(&mut Settings)| {
+            let mut settings = settings(&["127.0.0.1:1"]);
+            change(&mut settings);
+            settings.check().map_err(|error| error.to_string())
+        };
+        type Case = (fn(&mut Settings), &'static str);
+        let invalid: [Case; 6] = [
+            (|settings| settings.threads = 0, "--threads 0"),
+            (|settings| settings.threads = THREADS_MAX + 1, "--threads 257"),
+            (|settings| settings.sla = SLA_MIN - Duration::from_nanos(1), "--sla 9.999µs"),
+            (|settings| settings.sla = SLA_MAX + Duration::from_nanos(1), "--sla 10.000000001s"),
+            (|settings| settings.helpers_asked = 0, "--ask 0"),
+            (|settings| settings.helpers_asked = ASKED_MAX + 1, "--ask 9"),
+        ];
+        for (change, option) in invalid {
+            assert!(check(change).unwrap_err().contains(option), "{option}");
+        }
+        assert_eq!(check(|settings| settings.helpers_asked = ASKED_MAX), Ok(()));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The BPF programs that Spillway runs in the kernel, and their typed loaders.
 //!
-//! The programs are in C, in `c/`: `parse.h` reads headers, `maps.h` has the maps, `verdicts.h` what happens to a packet.
+//! The programs are in C, in `c/`: `parse.h` reads headers, `maps.h` defines the maps of [`Steer`], and
+//! `verdicts.h` lists what can happen to a packet.
 //! clang compiles them when this crate is built, and the library contains the objects.
 //!
 //! - [`Steer`]: packets of the user-level TCP stack go to its AF_XDP sockets, all others to the kernel
@@ -32,9 +33,9 @@ pub use pass::Pass;
 pub use steer::{AddressRule, Endpoint, Flow, Protocol, Steer, TestRun};
 pub use verdict::{Verdict, VerdictCounters};
 
-/// The number of addresses that [`Steer`] knows at most: `ADDRESSES_MAX` in `c/maps.h`.
+/// Maximum number of addresses of a [`Steer`]: `ADDRESSES_MAX` in `c/maps.h`.
 pub const ADDRESSES_MAX: usize = 256;
 /// The number of endpoints that [`Steer`] knows at most: `ENDPOINTS_MAX` in `c/maps.h`.
 pub const ENDPOINTS_MAX: usize = 4096;
-/// The number of queues of an interface that [`Steer`] serves at most: `QUEUES_MAX` in `c/maps.h`.
+/// Maximum number of queues of an interface that a [`Steer`] can serve: `QUEUES_MAX` in `c/maps.h`.
 pub const QUEUES_MAX: u32 = 128;

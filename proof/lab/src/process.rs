@@ -24,14 +24,15 @@ const OPEN_FILES_DEFAULT: u64 = 65_536;
 /// Where a process's output goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Output {
-    /// To files of the run, for [`Process::stdout`] and [`Process::stderr`].
+    /// Both outputs go to files in the run's directory: [`Process::stdout`] and [`Process::stderr`] read them.
     #[default]
     Files,
-    /// Standard output to a pipe, see [`Process::take_stdout`]; a full pipe blocks the process. Errors to a file.
+    /// Standard output goes to a pipe, see [`Process::take_stdout`]; a full pipe blocks the process. Standard error goes to
+    /// a file.
     Piped,
-    /// To this process's own output.
+    /// Both outputs go where those of the laboratory's process go.
     Inherit,
-    /// To `/dev/null`.
+    /// Both outputs go to `/dev/null`.
     Null,
 }
 
@@ -103,7 +104,7 @@ impl Launch {
         self
     }
 
-    /// Sets the soft limit of open descriptors, by default 65,536; at most this process's hard limit.
+    /// Sets the soft limit of open descriptors, by default 65,536; at most the hard limit of the laboratory's process.
     pub fn open_files(mut self, limit: u64) -> Launch {
         self.open_files = limit;
         self
@@ -112,6 +113,7 @@ impl Launch {
 
 pub(crate) struct Confinement<'a> {
     pub namespace: Option<OwnedFd>,
+    /// Open files of the cgroups to join: a process that writes "0" to such a file joins its cgroup.
     pub task_files: Vec<OwnedFd>,
     pub cores: Option<CpuSet>,
     /// The directory of output files.
@@ -140,7 +142,11 @@ impl Process {
             .split_first()
             .ok_or_else(|| LabError::BadOption("a launch needs the name of a program".into()))?;
         let program = crate::tools::program(program).ok_or_else(|| {
-            LabError::BadOption(format!("cannot start {name}: no program {} in PATH", program.display()))
+            LabError::BadOption(format!(
+                "cannot start {name}: {} is not found: install the program, or correct its path (a name is looked up in \
+                 PATH and the system's sbin directories)",
+                program.display()
+            ))
         })?;
         let mut command = Command::new(program);
         command.args(arguments).envs(launch.environment.iter().map(|(n, v)| (n, v))).process_group(0);
@@ -280,7 +286,8 @@ impl Process {
         ends.collect::<Vec<_>>().join("\n")
     }
 
-    /// Every process leads its own group: a signal also reaches a wrapper's children, and Ctrl-C only the lab itself.
+    /// Sends a signal to the process group. Every process leads a group of its own: the signal also reaches the children
+    /// of a wrapper such as `spillway run`, and Ctrl-C in a terminal reaches only the laboratory's process.
     fn signal_group(&self, signal: Signal) -> rustix::io::Result<()> {
         self.id().map_or(Err(rustix::io::Errno::SRCH), |id| kill_process_group(id, signal))
     }
@@ -296,7 +303,8 @@ impl Drop for Process {
     }
 }
 
-/// Makes a command join namespace, groups and cores in the new process, before its program starts.
+/// Prepares the new process between fork and exec: death signal of the parent, network namespace, cgroups, cores, and the
+/// limit of open descriptors.
 fn confine(command: &mut Command, confinement: Confinement<'_>, open_files: u64) {
     let Confinement { namespace, task_files, cores, .. } = confinement;
     let parent = i32::try_from(std::process::id()).ok().and_then(Pid::from_raw);

@@ -1,7 +1,7 @@
 //! Load generator that verifies every reply.
 //!
-//! A thread drives thousands of connections, with at most one outstanding request on each, and compares every byte of
-//! the replies with the expected one. In the open loop, seeded random numbers determine the intended send time of each
+//! A thread drives thousands of connections, with at most one outstanding request on each, and compares each reply
+//! with the expected reply, byte by byte. In the open loop, seeded random numbers determine the intended send time of each
 //! request, and latency counts from that time, also when the request waits in the client. Figures are reported in bins
 //! by intended send time, so that the reports of several generators merge exactly.
 //!
@@ -33,8 +33,8 @@ pub use error::Error;
 pub use report::Report;
 pub use run::{RunIo, run};
 
-/// Whether a run has failed: a reply was wrong, or a request or a connection was lost. [`Config::allow_resets`] permits
-/// lost connections, with at most one lost request for each. Late replies are not a failure.
+/// Whether a run has failed: a reply was wrong, or a request or a connection was lost. With
+/// [`Config::allow_resets`], lost connections are not a failure if at most one request is lost for each of them. Late replies are not a failure.
 pub fn failed(config: &Config, report: &Report) -> bool {
     let total = report.span(0, u64::MAX).summary();
     total.wrong > 0

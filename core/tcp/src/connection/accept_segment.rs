@@ -83,8 +83,8 @@ impl Connection {
             let is_old = end <= self.receiving.received();
             cx.drop(if is_old { Dropped::Duplicate } else { Dropped::OutOfWindow });
             self.answer_unacceptable(cx, seq, header, payload.len());
-            // The segment's acknowledgement counts if only the window is closed (MUST-66), or if the segment is a
-            // retransmission, which may be the peer's last segment and the only acknowledgement of our FIN. It does not
+            // The segment's acknowledgement counts if only the window is closed (RFC 9293 §3.10.7.4), or if the segment is
+            // a retransmission, which may be the peer's last segment and the only acknowledgement of our FIN. It does not
             // count in SYN-RECEIVED, where an acknowledgement would also have to establish the connection.
             let is_closed = self.receiving.offered <= self.receiving.received();
             let is_repeated = seq < end && end == self.receiving.received();

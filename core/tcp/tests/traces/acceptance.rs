@@ -16,7 +16,7 @@ fn window_of_1000(received: usize) -> Trace {
     t
 }
 
-/// §3.4: the four cases of a segment and a window, with a window of 900 bytes from 101 on.
+/// §3.4: segments with and without data at an open window, here the sequence numbers 101 to 1000.
 #[test]
 fn segments_that_overlap_the_window_are_accepted() {
     for (seq, count, new) in [
@@ -32,6 +32,7 @@ fn segments_that_overlap_the_window_are_accepted() {
         let mut t = window_of_1000(100);
         t.recv(data(seq, count));
         assert_eq!(t.peer().received, pattern(1, 100 + new), "{seq}, {count}");
+        assert_eq!(t.counters().unacceptable, 0, "{seq}, {count}");
     }
 }
 
@@ -48,7 +49,7 @@ fn bytes_outside_the_window_are_acknowledged_and_discarded() {
 
 /// §3.10.7.4, first: "after sending the acknowledgment, drop the unacceptable segment".
 #[test]
-fn bare_segments_outside_the_window_are_acknowledged_and_discarded() {
+fn segments_without_data_outside_the_window_are_acknowledged_and_discarded() {
     for seq in [50, 1001, 90_000] {
         let mut t = window_of_1000(100);
         t.send_pattern(10);
@@ -127,7 +128,7 @@ fn bytes_beyond_the_window_are_cut_off() {
     assert_eq!(t.peer().received, pattern(1, 1500));
 }
 
-/// MUST-66: acknowledgements and resets are accepted while the window is closed.
+/// While the window is closed, valid acknowledgements (§3.10.7.4) and resets (MUST-66) are accepted.
 #[test]
 fn acknowledgements_and_resets_are_accepted_at_a_closed_window() {
     let mut t = window_of_1000(1000);
@@ -156,7 +157,7 @@ fn probes_of_a_closed_window_are_answered() {
     t.expect_data("p");
 }
 
-/// Linux probes without a byte, with the sequence number before the window.
+/// A probe of Linux for a closed window has no data, and the last sequence number before the window.
 #[test]
 fn probes_numbered_before_the_window_are_answered() {
     let mut t = window_of_1000(1000);
@@ -166,14 +167,15 @@ fn probes_numbered_before_the_window_are_answered() {
     }
 }
 
-/// MUST-3: "the receiver MUST check it"; MUST-2 is checked for every frame of these tests.
+/// The receiver verifies the checksum (MUST-3). The peer of these tests verifies that each frame of the stack has a right
+/// checksum (MUST-2).
 #[test]
 fn damaged_segments_are_ignored() {
     let mut t = Trace::open();
     let frame = t.frame_of(bytes(1, "abc"));
-    // The length and the time to live of IPv4 are left out: other values may be valid, too. The checksum over IPv6 covers
-    // neither the first four bytes of the header nor the hop limit.
-    let uncovered: &[usize] = if crate::IS_IPV6 { &[14, 15, 16, 17, 21] } else { &[16, 17, 22] };
+    // IPv6 has no header checksum, and the checksum of TCP does not cover the version, the traffic class, the flow label
+    // and the hop limit.
+    let uncovered: &[usize] = if crate::IS_IPV6 { &[14, 15, 16, 17, 21] } else { &[] };
     for at in (14..frame.len()).filter(|at| !uncovered.contains(at)) {
         let mut damaged = frame.clone();
         damaged[at] ^= 4;
@@ -194,7 +196,8 @@ fn sequence_numbers_wrap() {
     assert_eq!(t.peer().received, pattern(1, 1000));
 }
 
-/// Numbers are extended relative to RCV.NXT; the window of 2^30 bytes is the largest distance.
+/// The stack extends a sequence number to the 64-bit number that is nearest to RCV.NXT. A window of 2^30 bytes, the
+/// largest of TCP, gives the largest distance.
 #[test]
 fn bytes_at_the_far_end_of_a_large_window_are_not_taken_for_old_ones() {
     let large = |settings: &mut spillway_tcp::Settings| {
@@ -210,7 +213,7 @@ fn bytes_at_the_far_end_of_a_large_window_are_not_taken_for_old_ones() {
     t.expect(ack(1));
 }
 
-/// Urgent bytes are delivered like others, any number of them (MUST-31); RFC 6093 §5 demands no more.
+/// Urgent data of any length (MUST-31) is delivered in line, as ordinary data.
 #[test]
 fn urgent_bytes_are_delivered_in_order() {
     let mut t = Trace::open();

@@ -1,4 +1,4 @@
-//! The scenarios' application: records events and checks the contract.
+//! The scenarios' application: records events, and checks the numbered promises of the [contract](crate#contract).
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -35,7 +35,7 @@ pub enum Seen {
     Lost(LostReason),
 }
 
-/// A scenario's action within an event, called before the probe grants anything.
+/// What a scenario does in response to an event. The probe calls this before it grants bytes.
 pub type Reaction = Box<dyn FnMut(Time, Conn, Seen, &mut Probe, &mut dyn Transport) + Send>;
 
 #[derive(Default)]
@@ -54,7 +54,7 @@ pub fn pattern(offset: u64) -> u8 {
     (offset ^ (offset >> 8) ^ (offset >> 16)).to_le_bytes()[0]
 }
 
-/// Records events, and panics where one breaks the contract.
+/// Records events, and panics when one breaks the contract: "promise N" is item N of the [contract](crate#contract).
 #[derive(Default)]
 pub struct Probe {
     /// Events, oldest first.
@@ -71,7 +71,7 @@ pub struct Probe {
     pub turns: u64,
     reaction: Option<Reaction>,
     streams: BTreeMap<Conn, Stream>,
-    has_open_group: bool,
+    has_events_in_turn: bool,
     is_entered: bool,
     last_entry: Time,
 }
@@ -82,7 +82,7 @@ impl Probe {
         Probe::default()
     }
 
-    /// Sets the action within each event from now on.
+    /// Sets the response to each event from now on.
     pub fn react(&mut self, reaction: Reaction) {
         self.reaction = Some(reaction);
     }
@@ -93,7 +93,7 @@ impl Probe {
         out.grant(conn, bytes);
     }
 
-    /// Aborts a connection, and fails at any later event of it (promise 6).
+    /// Aborts a connection. The probe panics if a later event of the connection arrives (promise 6).
     pub fn abort(&mut self, conn: Conn, out: &mut dyn Transport) {
         self.streams.entry(conn).or_default().aborted = true;
         out.abort(conn);
@@ -126,8 +126,8 @@ impl Probe {
     }
 
     /// Whether there were events since the last `end_of_turn`.
-    pub fn in_group(&self) -> bool {
-        self.has_open_group
+    pub fn has_events_in_turn(&self) -> bool {
+        self.has_events_in_turn
     }
 
     fn enter(&mut self, now: Time) {
@@ -185,11 +185,12 @@ impl Probe {
 impl Application for Probe {
     fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
         self.enter(now);
-        self.has_open_group = true;
+        self.has_events_in_turn = true;
         let seen = self.check(conn, &event);
         self.seen.push((conn, seen));
         if let Some(mut reaction) = self.reaction.take() {
             reaction(now, conn, seen, self, out);
+            // Unless the reaction has set another one.
             self.reaction.get_or_insert(reaction);
         }
         match (seen, event) {
@@ -216,12 +217,12 @@ impl Application for Probe {
     fn end_of_turn<T: Transport>(&mut self, now: Time, _: &mut T) {
         self.enter(now);
         self.turns += 1;
-        self.has_open_group = false;
+        self.has_events_in_turn = false;
         self.is_entered = false;
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        assert!(!self.has_open_group, "promise 8: poll_timeout called before end_of_turn");
+        assert!(!self.has_events_in_turn, "promise 8: poll_timeout called before end_of_turn");
         self.timeout
     }
 }

@@ -340,8 +340,8 @@ fn p7_a_stale_connection_is_ignored(rig: &mut dyn Rig) {
 fn p8_turns_end_and_timeouts_fire(rig: &mut dyn Rig) {
     let (connecting, accepting) = connected(rig);
     for side in [Connecting, Accepting] {
-        let (turns, in_group) = rig.on(side, |probe, _| (probe.turns, probe.in_group()));
-        assert!(turns > 0 && !in_group, "end_of_turn should follow each group of events");
+        let (turns, has_events_in_turn) = rig.on(side, |probe, _| (probe.turns, probe.has_events_in_turn()));
+        assert!(turns > 0 && !has_events_in_turn, "end_of_turn should follow the events of each turn");
     }
     let start = rig.now();
     for micros in [0, 150, 3000] {

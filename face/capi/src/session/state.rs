@@ -1,4 +1,5 @@
-//! The value behind a `spw_session`: a session with its routes' numbers, its events, and its relief, if any.
+//! The value behind a `spw_session`: a session, the numbers of its routes in C, its pending events, and the `spw_relief`
+//! that moves the session, if any.
 
 use std::collections::VecDeque;
 use std::ffi::{CString, c_int};
@@ -17,19 +18,21 @@ use crate::settings::Routes;
 use crate::status::{Fault, lock, stream_fault};
 use crate::waiting::wait_for;
 
-/// Maximum of events that wait for `spw_next_event`: older ones are dropped.
+/// Maximum number of events that wait for `spw_next_event`. A further event replaces the oldest one.
 const EVENTS_MAX: usize = 32;
 
-/// The value of C's handle. A lock is needed because a relief moves its sessions from its own calls.
+/// The value of C's handle. It is locked because the functions of a `spw_relief`, possibly in another thread, move the
+/// relief's sessions.
 pub(crate) type SharedSession = Arc<Mutex<SessionState>>;
 
 pub(crate) struct SessionState {
     pub(crate) session: Session,
     routes: Routes,
     relief: Option<Membership>,
+    /// Set when the server has reported that it no longer knows the session.
     pub(super) gone: Option<Gone>,
     events: VecDeque<SessionEvent>,
-    /// Texts of the last event, which C may read until the next call.
+    /// Texts of the last event, valid for C until the next call with this session.
     texts: EventTexts,
 }
 
@@ -62,7 +65,7 @@ impl SessionState {
         self.relief.as_ref()
     }
 
-    /// Checks that the application may move the session, because no relief does.
+    /// Fails if a relief chooses the session's route: then the application may not move the session.
     pub(super) fn check_has_no_relief(&self) -> Result<(), Fault> {
         match self.relief {
             None => Ok(()),
@@ -133,7 +136,7 @@ impl SessionState {
             SessionEvent::Accepted => (K::SPW_SESSION_ACCEPTED, None, String::new()),
             SessionEvent::Room => (K::SPW_SESSION_ROOM, None, String::new()),
         };
-        let c_text = |text: String| CString::new(text).unwrap_or_default(); // these texts contain no zero
+        let c_text = |text: String| CString::new(text).unwrap_or_default(); // these texts contain no NUL
         self.texts.address = address.map_or_else(CString::default, |address| c_text(address.to_string()));
         self.texts.why = c_text(why);
         Some(spw_session_event {
@@ -153,7 +156,8 @@ impl Drop for SessionState {
     }
 }
 
-/// Waits for a session and its relief, at most `timeout_ms`, and handles both. Returns 1 if `spw_receive` has a result.
+/// Waits for input of a session or its relief, or for a timeout of one of them, for at most `timeout_ms` (negative: no
+/// limit), and handles both. Returns 1 if `spw_receive` has a result; otherwise 0, also after a signal.
 pub(super) fn wait(shared: &SharedSession, timeout_ms: c_int) -> Result<c_int, Fault> {
     let (descriptors, due) = {
         let state = lock(shared)?;
@@ -168,9 +172,9 @@ pub(super) fn wait(shared: &SharedSession, timeout_ms: c_int) -> Result<c_int, F
     let requested = u64::try_from(timeout_ms).ok().map(Duration::from_millis); // negative: without limit
     let due = due.map(|due| due.saturating_duration_since(Instant::now()));
     // The lock is not held here: meanwhile the relief may move the session.
-    let is_uninterrupted = wait_for(descriptors, [requested, due].into_iter().flatten().min())?;
-    if !is_uninterrupted {
-        return Ok(0); // after a signal, the caller may have to act on its handler
+    let was_interrupted = !wait_for(descriptors, [requested, due].into_iter().flatten().min())?;
+    if was_interrupted {
+        return Ok(0); // so that the caller can act on what its signal handler has recorded
     }
     let membership = {
         let mut state = lock(shared)?;

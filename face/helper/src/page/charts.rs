@@ -8,7 +8,7 @@ use crate::history::{INTERVAL, SAMPLES_MAX};
 use crate::rates::{Rates, ServiceRates};
 use crate::status::HelperStatus;
 
-/// Maximum of services that have charts: those with the most requests. The table lists all services.
+/// Maximum number of services with charts. Those with the most requests are chosen; the table lists all services.
 const SERVICES_MAX: usize = 8;
 /// Size of a chart in SVG units; the page stretches it.
 const WIDTH: f64 = 120.0;
@@ -23,7 +23,7 @@ struct Series {
 const SERIES: [Series; 4] = [
     Series { name: "requests/s", value: |rates| Some(rates.requests_per_second) },
     Series { name: "messages per batch", value: |rates| rates.messages_per_batch },
-    Series { name: "added p99 µs", value: |rates| rates.delay_p99_us },
+    Series { name: "batch delay p99 µs", value: |rates| rates.delay_p99_us },
     Series { name: "latency p99 µs", value: |rates| rates.latency_p99_us },
 ];
 
@@ -38,7 +38,7 @@ pub(super) fn write(page: &mut String, status: &HelperStatus, history: &[Rates])
                 rates.services.iter().find(|service| service.name == name).and_then(series.value)
             };
             let samples: Vec<_> = history.iter().map(of_service).collect();
-            // A service without a protocol has no latencies.
+            // A figure without values has no chart: without a configured protocol, for example, latency is not measured.
             if samples.iter().any(Option::is_some) {
                 write_chart(page, name, series.name, &samples)?;
             }
@@ -64,9 +64,9 @@ fn write_chart(page: &mut String, subject: &str, figure: &str, samples: &[Option
     let (subject, max_text) = (Text(subject), Figure(max));
     write!(
         page,
-        "<figure><figcaption><b>{subject}</b> {figure}: {last}, at most {max_text}</figcaption>\
+        "<figure><figcaption><b>{subject}</b> {figure}: {last} now, {max_text} maximum</figcaption>\
          <svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" preserveAspectRatio=\"none\" role=\"img\" \
-         aria-label=\"{subject}: {figure}, {last} now, at most {max_text}\">"
+         aria-label=\"{subject}: {figure}, {last} now, {max_text} maximum\">"
     )?;
     for line in lines(samples, max) {
         page.write_str("<polyline points=\"")?;
@@ -76,7 +76,8 @@ fn write_chart(page: &mut String, subject: &str, figure: &str, samples: &[Option
     page.write_str("</svg></figure>\n")
 }
 
-/// The points of a chart whose right edge is the present. An interval without a value separates two lines.
+/// The points of a chart whose right edge is the present. An interval without a value separates two lines. A single value
+/// is a line of half an interval, because SVG does not draw a polyline of one point.
 fn lines(samples: &[Option<f64>], max: f64) -> Vec<Vec<(f64, f64)>> {
     let step = WIDTH / (SAMPLES_MAX - 1) as f64;
     let empty = SAMPLES_MAX.saturating_sub(samples.len());
@@ -86,7 +87,19 @@ fn lines(samples: &[Option<f64>], max: f64) -> Vec<Vec<(f64, f64)>> {
     };
     let points: Vec<Option<(f64, f64)>> = samples.iter().enumerate().map(point).collect();
     let parts = points.split(Option::is_none).filter(|part| !part.is_empty());
-    parts.map(|part| part.iter().copied().flatten().collect()).collect()
+    let line = |part: &[Option<(f64, f64)>]| {
+        let mut line: Vec<(f64, f64)> = part.iter().copied().flatten().collect();
+        if let [(x, y)] = line[..] {
+            line.insert(0, (x - step / 2.0, y));
+        }
+        if let [(left, _), (right, _)] = &mut line[..]
+            && *left < 0.0
+        {
+            (*left, *right) = (0.0, step / 2.0);
+        }
+        line
+    };
+    parts.map(line).collect()
 }
 
 #[cfg(test)]
@@ -105,6 +118,19 @@ mod tests {
     }
 
     #[test]
+    fn a_single_value_is_a_visible_line_inside_the_chart() {
+        let mut full = [None; SAMPLES_MAX];
+        full[0] = Some(1.0);
+        full[SAMPLES_MAX - 2] = Some(1.0);
+        for samples in [&full[..], &[Some(1.0)]] {
+            for line in lines(samples, 1.0) {
+                assert!(line.len() == 2 && line[1].0 - line[0].0 > 0.1, "{line:?}");
+                assert!(line.iter().all(|(x, _)| (0.0..=WIDTH + 1e-9).contains(x)), "{line:?}");
+            }
+        }
+    }
+
+    #[test]
     fn busiest_services_have_charts() {
         let service = |number: usize| ServiceRates {
             name: format!("s{number}<"),
@@ -120,6 +146,6 @@ mod tests {
         write(&mut page, &HelperStatus::default(), &[rates]).unwrap();
         assert_eq!(page.matches("<figure>").count(), SERVICES_MAX * SERIES.len() + 1);
         assert!(page.contains("s10&lt;") && !page.contains("s2&lt;") && !page.contains("s10<"), "{page}");
-        assert!(page.contains("CPU %: 30.0"), "{page}");
+        assert!(page.contains("CPU %: 30.0 now, 30.0 maximum"), "{page}");
     }
 }

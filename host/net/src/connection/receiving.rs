@@ -17,7 +17,7 @@ pub(super) struct Receiving {
     received: u64,
     /// Edge-triggered epoll reports each change only once, so events are kept until a read has used them up.
     pending: Pending,
-    /// The peer's end was read.
+    /// A read has returned the end of the peer's stream.
     is_finished: bool,
     /// The connection is in the thread's list `ready`.
     in_ready: bool,
@@ -28,7 +28,7 @@ pub(super) struct Receiving {
 struct Pending {
     /// The socket may be readable.
     readable: bool,
-    /// The peer's end or an error has arrived. A read finds it after the data.
+    /// The peer's FIN or an error has arrived. Reads return it after the data.
     hung_up: bool,
     /// Urgent data has arrived. Reads stop short at its mark, so only EAGAIN shows that nothing is left to read.
     urgent: bool,
@@ -67,12 +67,12 @@ impl Receiving {
         self.is_finished
     }
 
-    /// Whether a read may find data or an end that may be reported.
+    /// Whether to read: data may be there and bytes are granted, or the end of the stream or an error, which need no grant.
     pub(super) fn may_read(&self) -> bool {
         self.has_unread() && (self.granted > 0 || self.pending.hung_up)
     }
 
-    /// Whether there may be unread data or an unread end.
+    /// Whether there may be unread data, or an end of the stream or an error that no read has returned.
     pub(super) fn has_unread(&self) -> bool {
         self.pending.readable && !self.is_finished
     }
@@ -85,31 +85,35 @@ impl Receiving {
         self.in_ready = false;
     }
 
-    /// Reads once, at most the granted bytes. `broken`: why sending has failed; reported after the granted bytes.
-    pub(super) fn read(&mut self, fd: &OwnedFd, buffer: &mut [u8], broken: Option<LostReason>) -> Read {
+    /// Reads once, at most the granted bytes. `send_failure`: the reason if sending has failed; [`Read::Lost`] has this
+    /// reason when the granted bytes are read.
+    pub(super) fn read(&mut self, fd: &OwnedFd, buffer: &mut [u8], send_failure: Option<LostReason>) -> Read {
         let length_max = usize::try_from(self.granted).unwrap_or(usize::MAX).min(buffer.len());
         if length_max == 0 {
-            return self.peek_end(fd, broken);
+            return self.peek_end(fd, send_failure);
         }
         match recv_once(fd, &mut buffer[..length_max], RecvFlags::DONTWAIT) {
-            Ok(0) => self.handle_end(broken),
+            Ok(0) => self.handle_end(send_failure),
             Ok(length) => {
                 self.granted -= length as u64;
                 self.received += length as u64;
                 // A short read has emptied the receive queue: more data will cause a new event. Exceptions: the end
                 // has already arrived, or an urgent mark stopped the read.
-                self.pending.readable =
-                    length == length_max || self.pending.hung_up || self.pending.urgent || broken.is_some();
+                self.pending.readable = length == length_max
+                    || self.pending.hung_up
+                    || self.pending.urgent
+                    || send_failure.is_some();
                 Read::Data { length, end: self.received }
             }
-            Err(error) => self.handle_error(error, broken),
+            Err(error) => self.handle_error(error, send_failure),
         }
     }
 
-    /// Handles a read without a grant: reports a failure of sending, or an end that no data precedes. Data may still
-    /// precede the failure, but the application may never grant again: it often grants only after it has sent.
-    fn peek_end(&mut self, fd: &OwnedFd, broken: Option<LostReason>) -> Read {
-        if let Some(reason) = broken {
+    /// Handles a read without a grant: reports that sending has failed, or the end of the stream if no data precedes it.
+    /// A failure of sending is reported at once and unread data is discarded, because an application that grants only
+    /// after it has sent would never grant again.
+    fn peek_end(&mut self, fd: &OwnedFd, send_failure: Option<LostReason>) -> Read {
+        if let Some(reason) = send_failure {
             return Read::Lost(reason);
         }
         match recv_once(fd, &mut [0], RecvFlags::DONTWAIT | RecvFlags::PEEK) {
@@ -120,22 +124,22 @@ impl Receiving {
         }
     }
 
-    fn handle_end(&mut self, broken: Option<LostReason>) -> Read {
+    fn handle_end(&mut self, send_failure: Option<LostReason>) -> Read {
         self.pending.readable = false;
-        if let Some(reason) = broken {
+        if let Some(reason) = send_failure {
             return Read::Lost(reason);
         }
         self.is_finished = true;
         Read::Finished
     }
 
-    fn handle_error(&mut self, error: Errno, broken: Option<LostReason>) -> Read {
+    fn handle_error(&mut self, error: Errno, send_failure: Option<LostReason>) -> Read {
         self.pending.readable = false;
         if error == Errno::AGAIN {
             self.pending.urgent = false;
-            return broken.map_or(Read::Nothing, Read::Lost);
+            return send_failure.map_or(Read::Nothing, Read::Lost);
         }
-        Read::Lost(broken.unwrap_or(reason(error)))
+        Read::Lost(send_failure.unwrap_or(reason(error)))
     }
 }
 
@@ -143,7 +147,7 @@ fn recv_once(fd: &OwnedFd, buffer: &mut [u8], flags: RecvFlags) -> Result<usize,
     loop {
         match recv(fd, &mut *buffer, flags) {
             Err(Errno::INTR) => {}
-            // For streams the second number equals the first.
+            // `recv` also returns the message's untruncated length, which equals the bytes read for a stream.
             result => return result.map(|(count, _)| count),
         }
     }

@@ -7,7 +7,7 @@ use std::ptr::{self, NonNull};
 /// Bytes of a huge page.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// A mapping of memory, until dropped.
+/// A mapping of memory. Dropping the value unmaps the memory.
 #[derive(Debug)]
 pub(super) struct Mapping {
     start: NonNull<u8>,
@@ -15,13 +15,15 @@ pub(super) struct Mapping {
     is_huge: bool,
 }
 
-// SAFETY: the memory belongs to the mapping, wherever it is; only the mapping's owner gets references to it.
+// SAFETY: the mapping owns the memory and is not bound to a thread; references to the memory borrow the mapping.
 unsafe impl Send for Mapping {}
-// SAFETY: with a shared reference the memory is only read.
+// SAFETY: with a shared reference the methods only read the memory, or return a raw pointer to it, for whose use the
+// caller is responsible.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Memory of this process, in huge pages if the system has free ones. All bytes are 0.
+    /// Maps memory of this process, in huge pages if `bytes` is a multiple of 2 MiB and the system has free ones. All
+    /// bytes are 0.
     pub(super) fn anonymous(bytes: usize) -> io::Result<Mapping> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
         if bytes.is_multiple_of(HUGE_PAGE_BYTES)
@@ -34,7 +36,8 @@ impl Mapping {
         Mapping::new(bytes, flags, -1, 0)
     }
 
-    /// A part of what a descriptor refers to.
+    /// Maps `bytes` bytes, from `offset` on, of the object behind `fd`, such as a ring of an AF_XDP socket, and shares them
+    /// with the kernel.
     pub(super) fn shared(fd: &impl AsFd, offset: u64, bytes: usize) -> io::Result<Mapping> {
         let offset = i64::try_from(offset).map_err(io::Error::other)?;
         Mapping::new(bytes, libc::MAP_SHARED | libc::MAP_POPULATE, fd.as_fd().as_raw_fd(), offset)
@@ -42,7 +45,7 @@ impl Mapping {
 
     fn new(bytes: usize, flags: libc::c_int, fd: libc::c_int, offset: i64) -> io::Result<Mapping> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: without an address of its own, mmap does not touch existing memory.
+        // SAFETY: with a null address and without MAP_FIXED, mmap changes no existing mapping.
         let start = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, fd, offset) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -66,19 +69,22 @@ impl Mapping {
         self.bytes
     }
 
-    /// Some of the bytes; `None` if they are not all inside. The caller reads only frames that the kernel has returned.
+    /// The `length` bytes from `start` on; `None` if they exceed the mapping. The caller must pass only ranges that the
+    /// kernel does not own.
     #[inline]
     pub(super) fn range(&self, start: usize, length: usize) -> Option<&[u8]> {
         let range = self.inside(start, length)?;
-        // SAFETY: the range is inside the mapping, whose bytes are initialised, and the kernel does not write to it.
+        // SAFETY: the range is inside the mapping, whose bytes are initialised. The kernel does not write to it, because the
+        // caller passes only ranges that the kernel does not own.
         Some(unsafe { std::slice::from_raw_parts(range.as_ptr(), length) })
     }
 
-    /// Some of the bytes, to be written in a frame that the kernel does not have.
+    /// As [`Mapping::range`], for writing. The caller must pass only ranges that the kernel does not own.
     #[inline]
     pub(super) fn range_mut(&mut self, start: usize, length: usize) -> Option<&mut [u8]> {
         let range = self.inside(start, length)?;
-        // SAFETY: as above; the mapping is borrowed exclusively, and the kernel does not read the range.
+        // SAFETY: the range is inside the mapping, whose bytes are initialised. The mapping is borrowed exclusively, and the
+        // kernel does not use the range, because the caller passes only ranges that the kernel does not own.
         Some(unsafe { std::slice::from_raw_parts_mut(range.as_ptr(), length) })
     }
 

@@ -2,7 +2,7 @@
 
 use super::store::{Dialect, Space, Store, push_decimal};
 
-/// The requests of a thread to a memcached.
+/// One thread's requests to a memcached server, and the check of the replies.
 pub type Memcached = Store<Text>;
 
 /// memcached's text protocol.
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn misses_errors_and_values_of_other_keys_are_wrong() {
+    fn misses_errors_and_other_values_are_not_accepted() {
         let mut memcached = protocol(1.0);
         let sent = memcached.encode(Request { key: 5, write: false }, &mut Vec::new());
         assert_eq!(memcached.check(&sent, b"END\r\n"), Verdict::Wrong(5));
@@ -155,10 +155,11 @@ mod tests {
     }
 
     #[test]
-    fn each_share_sets_only_its_own_keys() {
+    fn each_thread_sets_only_keys_of_its_share() {
         let space = Space { seed: 9, key_size: 32, value_size: 64 };
         for index in 0..3 {
-            let mut memcached = Memcached::new(space.clone(), Keys::uniform(100), 0.5, (index, 3));
+            let share = (index, 3);
+            let mut memcached = Memcached::new(space.clone(), Keys::uniform(100), 0.5, share);
             let mut writes = 0;
             for _ in 0..3000 {
                 let request = memcached.draw();

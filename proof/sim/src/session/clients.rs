@@ -26,7 +26,7 @@ const ABANDONED_MAX: usize = 50;
 
 pub(crate) struct ClientEnvironment {
     pub(crate) addresses: AddressBook,
-    /// Link ports of the helpers; the last one is the server's.
+    /// The helpers' link ports, then the server's.
     pub(crate) ports: Vec<SocketAddr>,
     pub(crate) key: Key,
     pub(crate) checker: SharedChecker,
@@ -34,7 +34,7 @@ pub(crate) struct ClientEnvironment {
     pub(crate) canary: Option<Canary>,
 }
 
-/// The clients' host. Its clock is exact; each client has its own clock.
+/// The clients' host. Its `now` is the simulator's time; each client has a clock of its own, which drifts.
 pub(crate) struct Clients {
     environment: ClientEnvironment,
     behaviour: ClientBehaviour,
@@ -57,7 +57,8 @@ impl ClientEnvironment {
         self.ports[self.ports.len() - 1]
     }
 
-    /// All link ports, in random order; for most clients the server's port comes last.
+    /// All link ports: the helpers' in random order, and the server's last or, in a quarter of the calls, at a random
+    /// position.
     fn targets(&self, rng: &mut Rng) -> Vec<LinkTarget> {
         let (server, helpers) = self
             .ports
@@ -79,7 +80,8 @@ impl ClientEnvironment {
         ports.into_iter().map(target).collect()
     }
 
-    /// Moves a client to another link port, or replaces its list of link ports.
+    /// Moves a client to a random link port, perhaps its present one, or replaces its list of link ports. An index beyond
+    /// the end of a shortened list moves nothing.
     fn move_at_random(&self, client_now: Time, driver: &mut Driver<LostReason>, rng: &mut Rng) {
         if driver.is_closed_here() {
             return;
@@ -118,7 +120,7 @@ impl Clients {
         }
     }
 
-    /// Changes the clock rates of half of the clients.
+    /// Changes the clock of each client with probability 1/2: sets a new rate, and sometimes jumps ahead.
     pub(crate) fn drift(&mut self, now: Time) {
         for client in self.clients.values_mut() {
             if self.rng.chance(1, 2) {
@@ -128,7 +130,7 @@ impl Clients {
         }
     }
 
-    /// Number of clients and abandoned carriers.
+    /// Number of clients that have not ended, plus abandoned carriers that are not closed yet.
     pub(crate) fn open(&self) -> usize {
         self.clients.len() + self.abandoned.len()
     }
@@ -203,7 +205,7 @@ impl Clients {
         }
     }
 
-    /// Closes a client's socket, or abandons it open and unread for a while.
+    /// Closes a client's socket at once, or leaves it open, without reading, for up to 200 ms.
     fn close<T: Transport>(&mut self, now: Time, number: u64, out: &mut T) {
         let Some(client) = self.clients.get_mut(&number) else { return };
         let Some(socket) = client.socket.take() else { return };

@@ -260,7 +260,7 @@ fn classify(step: &Step, setting: &Setting, helpers: usize) -> Point {
 fn print_round(out: &mut dyn Write, round: usize, series: &Series, point: &Point, step: &Step) {
     let verdict = match point {
         Point::P99(_) => String::new(),
-        Point::Over => " (above the useful limit)".into(),
+        Point::Over => format!(" (p99 above {USEFUL_LIMIT_US} µs, or over 1 % unanswered)"),
         Point::Spoilt(why) => spoilt_suffix(Some(why)),
         Point::Limit(why) => format!(" (the end of what this machine can show: {why})"),
     };

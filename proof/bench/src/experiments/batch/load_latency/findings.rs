@@ -1,7 +1,8 @@
-//! Latency curves and the ranges in which helping pays, as rows and ratios.
+//! Latency curves, the ranges of rates in which helping pays (the helped p99 is below the direct p99), and ratios of the
+//! two.
 
 use super::{Effort, Series};
-use crate::experiments::common::curves::{PayingRange, Point, paying_range};
+use crate::experiments::common::curves::{PayingRange, Point, USEFUL_LIMIT_US, paying_range};
 use crate::measure::Step;
 use crate::results::{Ratio, Results, Row, few, left_out};
 use crate::stats::paired_ratios;
@@ -56,9 +57,12 @@ fn add_rows(series: &Series, effort: &Effort, results: &mut Results) {
             }
         }
         let rounds = series.rounds.len();
-        let late = (over > 0).then(|| format!("above the useful limit in {over} of {rounds} rounds"));
-        let limit =
-            limits.first().map(|why| format!("beyond this machine in {} rounds: {why}", limits.len()));
+        let late = (over > 0).then(|| {
+            format!("p99 above {USEFUL_LIMIT_US} µs, or over 1 % unanswered, in {over} of {rounds} rounds")
+        });
+        let limit = limits.first().map(|why| {
+            format!("not measurable on this machine in {} of {rounds} rounds: {why}", limits.len())
+        });
         let note = |row: Row| {
             let row = row.param("offered_per_s", rate).note(left_out(&spoilt, rounds));
             row.note(late.as_deref().unwrap_or("")).note(limit.as_deref().unwrap_or(""))
@@ -89,21 +93,26 @@ fn add_paying_range(direct: &Series, helped: &Series, effort: &Effort, results: 
         .zip(&helped.rounds)
         .map(|(direct, helped)| {
             let (direct, helped) = (points(direct), points(helped));
-            // The helped curve ended at the highest rate or at a limit of the laboratory.
-            let is_open = !helped.iter().any(|point| matches!(point, Point::Over));
-            (paying_range(&effort.rates, &direct, &helped), is_open)
+            let range = paying_range(&effort.rates, &direct, &helped);
+            let is_open = range.is_some_and(|range| is_open(range, &effort.rates, &direct, &helped));
+            (range, is_open)
         })
         .collect();
     let values = |end: fn(&PayingRange) -> f64| -> Vec<f64> {
         rounds.iter().filter_map(|(range, _)| range.as_ref().map(end)).collect()
     };
     let never = rounds.iter().filter(|(range, _)| range.is_none()).count();
-    let never = (never > 0).then(|| format!("in {never} of {} rounds helping never paid", rounds.len()));
-    let open =
-        rounds.iter().any(|(_, is_open)| *is_open).then_some("at least: higher rates could not be measured");
+    let never = (never > 0).then(|| format!("in {never} of {} rounds helping paid at no rate", rounds.len()));
+    let open = rounds.iter().filter(|(_, is_open)| *is_open).count();
+    let open = (open > 0).then(|| {
+        format!(
+            "lower bound: in {open} of {} rounds helping still paid at the highest rate that was measured",
+            rounds.len()
+        )
+    });
     for (metric, values, note) in [
         ("pays_from_per_s", values(|range| range.from), None),
-        ("pays_until_per_s", values(|range| range.until), open),
+        ("pays_until_per_s", values(|range| range.until), open.as_deref()),
     ] {
         let too_few = few(values.len(), "rounds", ROUNDS_MIN);
         let row = helped.row(metric, "1/s", &values).note(never.as_deref().unwrap_or(""));
@@ -111,7 +120,17 @@ fn add_paying_range(direct: &Series, helped: &Series, effort: &Effort, results: 
     }
 }
 
-/// Adds helped over direct for each rate at which both have a p99.
+/// Whether helping may pay at rates above the range, too: it still pays at the highest rate at which both curves are
+/// known, and no measured rate was too high for helping.
+fn is_open(range: PayingRange, rates: &[f64], direct: &[Point], helped: &[Point]) -> bool {
+    let is_known = |point: &Point| matches!(point, Point::P99(_) | Point::Over);
+    let mut known = rates.iter().zip(direct.iter().zip(helped));
+    let highest = known.rfind(|(_, (direct, helped))| is_known(direct) && is_known(helped));
+    highest.is_some_and(|(&rate, _)| rate <= range.until)
+        && !helped.iter().any(|point| matches!(point, Point::Over))
+}
+
+/// Adds the ratio of the helped p99 to the direct p99 for each rate that has both in at least one round.
 fn add_ratios(direct: &Series, helped: &Series, effort: &Effort, results: &mut Results) {
     for (rate_index, &rate) in effort.rates.iter().enumerate() {
         let rounds = paired_ratios(&helped.p99(rate_index), &direct.p99(rate_index));
@@ -172,12 +191,13 @@ mod tests {
             found.unwrap()
         };
         let from = row("pays_from_per_s", "get");
+        // The ratio is 2 at 1,000/s and 1/2 at 2,000/s: on logarithmic scales the crossing is half way.
         assert!(from.valid && (from.median.unwrap() / 2.0f64.sqrt() - 1_000.0).abs() < 1e-6, "{from:?}");
         let until = row("pays_until_per_s", "get");
         assert_eq!(until.median, Some(4_000.0));
-        assert!(until.why.contains("at least"), "{until:?}");
+        assert!(until.why.contains("lower bound: in 3 of 3 rounds"), "{until:?}");
         let never = row("pays_from_per_s", "set");
-        assert!(!never.valid && never.why.contains("3 of 3 rounds helping never paid"), "{never:?}");
+        assert!(!never.valid && never.why.contains("3 of 3 rounds helping paid at no rate"), "{never:?}");
         let ratio = results.ratios.iter().find(|r| r.name == "p99_get_helped_1_over_direct_at_2000").unwrap();
         assert_eq!((ratio.median, ratio.runs, ratio.valid), (Some(0.5), 3, true));
         assert!(results.ratios.iter().all(|r| r.name != "p99_get_helped_1_over_direct_at_4000"));
@@ -188,8 +208,16 @@ mod tests {
         let results = results_of(&[series(Operation::Get, 0, [200, 800, 0])]);
         let rows: Vec<_> = results.rows.iter().filter(|row| row.metric == "p99_us").collect();
         assert!(rows.len() == 3 && rows[0].valid && !rows[2].valid);
-        assert!(rows[2].why.contains("above the useful limit in 3 of 3 rounds"), "{}", rows[2].why);
+        assert!(rows[2].why.contains("over 1 % unanswered, in 3 of 3 rounds"), "{}", rows[2].why);
         assert_eq!(results.rows.iter().filter(|row| row.metric == "server_cpu").count(), 2);
+    }
+
+    #[test]
+    fn a_paying_range_that_ends_below_the_highest_measured_rate_is_not_open_ended() {
+        let direct = series(Operation::Get, 0, [500, 800, 400]);
+        let results = results_of(&[direct, series(Operation::Get, 1, [400, 400, 500])]);
+        let until = results.rows.iter().find(|row| row.metric == "pays_until_per_s").unwrap();
+        assert!(until.median == Some(2_000.0) && !until.why.contains("lower bound"), "{until:?}");
     }
 
     #[test]
@@ -200,8 +228,11 @@ mod tests {
         }
         let results = results_of(&[series(Operation::Get, 0, [500, 0, 0]), helped]);
         let until = results.rows.iter().find(|row| row.metric == "pays_until_per_s").unwrap();
-        assert!(until.median == Some(2_000.0) && until.why.contains("at least"), "{until:?}");
+        assert!(until.median == Some(2_000.0) && until.why.contains("lower bound"), "{until:?}");
         let last = results.rows.iter().rfind(|row| row.metric == "p99_us").unwrap();
-        assert!(!last.valid && last.why.contains("beyond this machine in 3 rounds"), "{last:?}");
+        assert!(
+            !last.valid && last.why.contains("not measurable on this machine in 3 of 3 rounds"),
+            "{last:?}"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! A fixed byte pattern. Both ends compute the expected bytes from their offset, so that they can compare every byte at
-//! the cost of reading it.
+//! A fixed pattern of bytes, each of which depends only on its offset in the stream. The pattern is computed once, so that
+//! checking a received byte costs one comparison with memory.
 
 use std::sync::LazyLock;
 
