@@ -1,6 +1,7 @@
 //! CPU time of a round trip in our helper on kernel sockets, or in nginx, haproxy or nutcracker in its place, with the
-//! same clients and rates and one worker each; the helper also on its own TCP stack (AF_XDP), on a host of its own; and CPU time of the server behind each of them. Helpers with 2 and 299
-//! further services show the cost of unused services, and helpers that measure requests the cost of that.
+//! same clients and rates and one worker each; the helper also on its own TCP stack (AF_XDP), on a host of its own; and
+//! CPU time of the server behind each of them. Helpers with 2 and 299 further services show the cost of unused services,
+//! and helpers that measure requests the cost of that.
 //!
 //! Rounds are interleaved: each measures every system once, in rotating order. Ratios compare within a round.
 
