@@ -594,7 +594,9 @@ int spw_relief_set_helpers(struct spw_relief *relief,
                            const struct spw_settings *settings);
 
 // Returns 1 and the next decision as a line for the log, truncated to `size` bytes; 0 without a decision.
-int spw_relief_next_notice(struct spw_relief *relief, char *buffer, size_t size);
+int spw_relief_next_notice(struct spw_relief *relief,
+                           char *buffer,
+                           size_t size);
 
 // Returns the state of a relief.
 int spw_relief_status(const struct spw_relief *relief, struct spw_relief_figures *figures);
