@@ -244,17 +244,16 @@ fn sidecar_pauses_clients_that_do_not_read_and_continues_when_they_read() {
     // clients hold more than three quarters of the limit, where memory becomes scarce, and less than the limit.
     let slow: Vec<TcpStream> = (0..25).map(|_| paused_reader(sidecar.address)).collect();
     eventually("memory is scarce", || sidecar.number("/threads_scarce") > 0);
-    let bytes_before = sidecar.number("/request_bytes");
     let mut stream = &slow[0];
-    stream.write_all(b"version\r\n").unwrap();
-    eventually("the client is paused", || sidecar.number("/connections_paused") > 0);
-    assert_eq!(
-        sidecar.number("/request_bytes"),
-        bytes_before,
-        "a paused client's requests should not be read"
-    );
     let mut idle = Client::new(sidecar.address);
-    assert_eq!(idle.get("small").as_deref(), Some(&b"12345"[..]), "other clients should be served");
+    // On a busy machine memory may be scarce before replies wait for this client, which then is not paused yet.
+    eventually("only the other client's request is read", || {
+        let bytes_before = sidecar.number("/request_bytes");
+        stream.write_all(b"version\r\n").unwrap();
+        assert_eq!(idle.get("small").as_deref(), Some(&b"12345"[..]), "other clients should be served");
+        sidecar.number("/request_bytes") == bytes_before + b"get small\r\n".len() as u64
+    });
+    assert!(sidecar.number("/connections_paused") > 0);
     // All clients read at the same time: a client that reads later would be closed.
     let mut expected = format!("VALUE big 0 {VALUE_BYTES}\r\n").into_bytes();
     expected.resize(expected.len() + VALUE_BYTES, b'v');
