@@ -6,7 +6,9 @@ use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
 use serde_json::Value;
 use spillway_bpf::attached_program;
@@ -201,9 +203,12 @@ fn exchange(mut stream: &TcpStream, stop: &AtomicBool) -> u64 {
     messages
 }
 
-fn exchange_datagrams(socket: &UdpSocket, stop: &AtomicBool) -> u64 {
+fn exchange_datagrams(socket: &UdpSocket, in_flight: &Mutex<()>, stop: &AtomicBool) -> u64 {
     let (mut messages, mut answer) = (0_u64, [0; 8]);
     while !stop.load(Ordering::Relaxed) {
+        // Lets the thread that flushes neighbours have the lock.
+        std::thread::sleep(Duration::from_micros(100));
+        let _in_flight = in_flight.lock().unwrap();
         socket.send_to(&messages.to_be_bytes(), (HELPER, ECHO_PORT)).unwrap();
         socket.recv(&mut answer).expect("UDP of the kernel lost a datagram");
         assert_eq!(u64::from_be_bytes(answer), messages);
@@ -212,11 +217,14 @@ fn exchange_datagrams(socket: &UdpSocket, stop: &AtomicBool) -> u64 {
     messages
 }
 
-/// Resolves the helper's host by ARP and pings it until `stop`.
-fn resolve_and_ping(host: &Host, stop: &AtomicBool) -> u64 {
+/// Resolves the helper's host by ARP and pings it until `stop`. Not while a datagram is in flight: flushing a neighbour drops
+/// the packets that wait for its resolution.
+fn resolve_and_ping(host: &Host, in_flight: &Mutex<()>, stop: &AtomicBool) -> u64 {
     let mut rounds = 0;
     while !stop.load(Ordering::Relaxed) {
+        let no_datagram = in_flight.lock().unwrap();
         run(host, &format!("ip neigh flush dev {PEERS_END}"));
+        drop(no_datagram);
         // Ten requests, of which no answer may be missing.
         let line = format!("ping -c 10 -i 0.005 -W 20 {HELPER}");
         let words: Vec<_> = line.split(' ').collect();
@@ -242,11 +250,11 @@ fn the_kernels_traffic_is_undisturbed_while_a_helper_starts_reloads_and_is_kille
         (stream, datagrams)
     };
     let (stream, datagrams) = scene.peers.run_inside(connect).unwrap();
-    let is_over = AtomicBool::new(false);
+    let (is_over, in_flight) = (AtomicBool::new(false), Mutex::new(()));
     std::thread::scope(|scope| {
         let tcp = scope.spawn(|| exchange(&stream, &is_over));
-        let udp = scope.spawn(|| exchange_datagrams(&datagrams, &is_over));
-        let ping = scope.spawn(|| resolve_and_ping(&scene.peers, &is_over));
+        let udp = scope.spawn(|| exchange_datagrams(&datagrams, &in_flight, &is_over));
+        let ping = scope.spawn(|| resolve_and_ping(&scene.peers, &in_flight, &is_over));
         let end = SetOnDrop(&is_over);
 
         scene.configure("threads = 1", "");
@@ -364,7 +372,7 @@ fn partial_checksums_are_logged_once_with_the_command() {
     eventually("the hint", || {
         // Unanswered: the connection waits for its handshake.
         let target = (HELPER, PORT).into();
-        let brief = std::time::Duration::from_millis(50);
+        let brief = Duration::from_millis(50);
         let _ = scene.peers.run_inside(|| TcpStream::connect_timeout(&target, brief)).unwrap();
         helper.stderr().unwrap().contains(hint)
     });
