@@ -1,4 +1,7 @@
-/* The maps of the steering program; those of the laboratory are in their own programs. Each size is a constant with its reason. `src/map.rs` has the same keys and values. */
+/*
+ * The maps of the steering program; those of the laboratory are in their own programs. Each size is a constant with its
+ * reason. `src/steer.rs` has the same keys and values.
+ */
 #ifndef SPILLWAY_MAPS_H
 #define SPILLWAY_MAPS_H
 
