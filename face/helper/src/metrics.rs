@@ -20,7 +20,7 @@ const STATE: &[&str] = &["service", "thread", "state"];
 /// All metrics but [those of the process](spillway_metrics::process::METRICS).
 pub const METRICS: &[Metric] = &Declared::metrics(&ALL);
 
-pub(crate) const ALL: [Declared<Scrape>; 55] = [
+pub(crate) const ALL: [Declared<Scrape>; 56] = [
     Declared::gauge(
         "spillway_helper_build_info",
         &["version"],
@@ -388,6 +388,12 @@ pub(crate) const ALL: [Declared<Scrape>; 55] = [
             let text = |label: &Option<String>| label.clone().unwrap_or_default();
             family.sample(&[&engine.name, &text(&engine.interface), &text(&engine.mode)], 1.0);
         },
+    ),
+    Declared::gauge(
+        "spillway_helper_interrupts_deferred",
+        &["thread"],
+        "1 while the load of the thread defers the interrupts of the engine xdp's interface (helper.xdp.defer_interrupts).",
+        |scrape, family| scrape.deferring_threads(family),
     ),
     Declared::counter(
         "spillway_helper_frames_total",

@@ -9,6 +9,8 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use spillway_discovery::EtcdAccess;
 use spillway_helper::config::{Engine, Register};
@@ -43,11 +45,12 @@ fn get(helper: &Helper, path: &str) -> (u16, String) {
 }
 
 /// Metrics that have samples only on the engine xdp.
-const OF_XDP: [&str; 4] = [
+const OF_XDP: [&str; 5] = [
     "spillway_helper_frames_total",
     "spillway_helper_frames_dropped_total",
     "spillway_helper_tcp_events_total",
     "spillway_helper_steered_packets_total",
+    "spillway_helper_interrupts_deferred",
 ];
 
 #[test]
@@ -161,6 +164,42 @@ fn the_engine_xdp_has_metrics_and_a_status_of_its_own() {
 }
 
 #[test]
+fn interrupts_are_deferred_while_a_helper_is_loaded() {
+    fn on_xdp(place: &Place) {
+        let server = place.echo_server();
+        let service = Service {
+            listen: vec![place.listen()],
+            keys: vec![helper_key()],
+            ..Service::new("cache", server.address)
+        };
+        let mut config = HelperConfig { metrics: Some(place.listen()), ..HelperConfig::new(vec![service]) };
+        config.xdp.defer_interrupts = Duration::from_millis(1);
+        let helper = match place.start(HelperConfig { threads: 1, ..config }) {
+            Err(error) if error.to_string().contains("Linux 6.13") => return eprintln!("skipped: {error}"),
+            started => started.unwrap(),
+        };
+        wait("the link", || get(&helper, "/health").0 == 200);
+        let deferring =
+            || strict::read(&get(&helper, "/metrics").1)["spillway_helper_interrupts_deferred"].sum(&[]);
+        let port = helper.status().services[0].listen[0];
+        let mut clients: Vec<_> = (0..12).map(|_| connect(port)).collect();
+        echo(&mut clients[0], 1, 100);
+        assert_eq!(deferring(), 0.0);
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for client in &mut clients {
+                scope.spawn(|| {
+                    (0..).take_while(|_| !stop.load(Ordering::Relaxed)).for_each(|n| echo(client, n, 100))
+                });
+            }
+            wait("the deferral", || deferring() == 1.0);
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+    Place::run(Engine::Xdp, on_xdp);
+}
+
+#[test]
 fn a_draining_helper_is_not_healthy() {
     let server = EchoServer::start();
     let helper = start(server.address);
@@ -168,7 +207,7 @@ fn a_draining_helper_is_not_healthy() {
     let port = helper.status().services[0].listen[0];
     let mut client = connect(port);
     echo(&mut client, 1, 10);
-    helper.drain(std::time::Duration::from_secs(60));
+    helper.drain(Duration::from_secs(60));
     wait("the drain", || get(&helper, "/health").0 == 503);
     assert!(get(&helper, "/health").1.contains("draining"));
     assert_eq!(strict::read(&get(&helper, "/metrics").1)["spillway_helper_draining"].sum(&[]), 1.0);

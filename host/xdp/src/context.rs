@@ -14,6 +14,7 @@ use crate::address_watch::AddressWatch;
 use crate::crossing::Crossing;
 use crate::driver::{Driver, Endpoint, Turn};
 use crate::endpoints::Endpoints;
+use crate::interrupts::{Interrupts, ThreadInterrupts};
 use crate::notice::Notice;
 use crate::port::Port;
 use crate::queues::Queues;
@@ -40,6 +41,7 @@ pub struct Context<A> {
     /// When to check the interface again.
     check_at: Time,
     address_watch: AddressWatch,
+    interrupts: Option<ThreadInterrupts>,
     notices: NoticeHook,
     has_reported_checksums: bool,
 }
@@ -65,6 +67,8 @@ pub struct Parts<A> {
     pub clock: Clock,
     /// For how long to look for frames after the last one, before the thread sleeps. Zero: not at all.
     pub busy_poll: Duration,
+    /// Defers the interface's interrupts under load; `None`: no deferral.
+    pub interrupts: Option<Interrupts>,
     /// Receives what an operator should know. Must not block.
     pub notices: NoticeHook,
 }
@@ -76,7 +80,7 @@ impl<A: Application> Context<A> {
     /// The process has no CAP_NET_RAW, or no file descriptors left.
     pub fn new(parts: Parts<A>) -> io::Result<Context<A>> {
         let Parts { sockets, stack, endpoints, address_watch, crossing, application, .. } = parts;
-        let Parts { clock, busy_poll, notices, .. } = parts;
+        let Parts { clock, busy_poll, interrupts, notices, .. } = parts;
         let interface = endpoints.adapter().interface().clone();
         let port = Port::new(stack, endpoints)?;
         let shared = Shared::new(&interface, port, application)?;
@@ -90,6 +94,7 @@ impl<A: Application> Context<A> {
             turned_at: Time::ZERO,
             check_at: Time::ZERO,
             address_watch,
+            interrupts: interrupts.as_ref().map(Interrupts::of_thread),
             notices,
             has_reported_checksums: false,
         })
@@ -142,6 +147,7 @@ impl<A: Application> Context<A> {
         if let Some(error) = self.station.shared.take_error() {
             return Err(error);
         }
+        self.update_interrupts(now);
         if turn == Turn::Idle && !self.is_busy(now) {
             self.wait(timeout_max)?;
         }
@@ -160,6 +166,15 @@ impl<A: Application> Context<A> {
         }
         self.address_watch.check(now).into_iter().for_each(&mut self.notices);
         Ok(())
+    }
+
+    /// Defers interrupts while many frames arrive.
+    fn update_interrupts(&mut self, now: Time) {
+        if let Some(interrupts) = &mut self.interrupts
+            && let Err(error) = interrupts.update(now, self.driver.counters().received)
+        {
+            (self.notices)(Notice::InterruptsNotDeferred { error: error.to_string() });
+        }
     }
 
     /// Whether the next turn follows at once, because frames have arrived within the last `busy_poll`.
@@ -205,7 +220,9 @@ impl<A: Application> Context<A> {
     fn update_figures(&mut self) {
         let crossing = self.station.crossing.as_ref().map(Crossing::counters).unwrap_or_default();
         let device = self.driver.device();
-        self.station.shared.hosted.stack.device = (self.driver.counters(), crossing, device.statistics());
+        let port = &mut self.station.shared.hosted.stack;
+        port.device = (self.driver.counters(), crossing, device.statistics());
+        port.is_deferring = self.interrupts.as_ref().is_some_and(ThreadInterrupts::is_deferring);
     }
 
     fn run_commands(&mut self) {

@@ -19,4 +19,6 @@ pub struct Figures {
     pub sockets: Statistics,
     /// What the steering program of the whole interface has counted.
     pub verdicts: VerdictCounters,
+    /// Whether the thread's load defers the interface's interrupts at present.
+    pub is_deferring: bool,
 }

@@ -12,6 +12,11 @@ pub enum Notice {
         /// Their number so far.
         packets: u64,
     },
+    /// The kernel refuses to defer interrupts, or to end the deferral. The thread does not ask again.
+    InterruptsNotDeferred {
+        /// Why.
+        error: String,
+    },
     /// The interface no longer has an address at which a stack listens or from which it connects.
     AddressRemoved {
         /// The interface's name.
@@ -42,6 +47,11 @@ impl fmt::Display for Notice {
                 f,
                 "{packets} packets had no checksums and were dropped, as all others from there will be: their sender is the \
                  other end of a veth, which must compute checksums; run `ethtool -K INTERFACE tx off tso off` there"
+            ),
+            Notice::InterruptsNotDeferred { error } => write!(
+                f,
+                "interrupts are no longer deferred under load, which costs CPU: the kernel refused the change ({error}); \
+                 restart to try again"
             ),
             Notice::AddressRemoved { interface, address } => write!(
                 f,

@@ -36,6 +36,8 @@ pub struct Port {
     check_left_at: Time,
     /// As of the last command.
     pub(crate) device: (Counters, CrossingCounters, Statistics),
+    /// Whether this thread's load defers interrupts, as of the last command.
+    pub(crate) is_deferring: bool,
     pub(crate) input_patience: Duration,
 }
 
@@ -91,6 +93,7 @@ impl Port {
             left: Vec::new(),
             check_left_at: Time::ZERO,
             device: Default::default(),
+            is_deferring: false,
             input_patience: Duration::ZERO,
         })
     }
@@ -156,7 +159,8 @@ impl Port {
         let (driver, crossing, sockets) = self.device;
         // Without a system's answer the program's counters are left out.
         let verdicts = self.endpoints.verdicts().unwrap_or_default();
-        Figures { driver, crossing, stack: *self.stack.counters(), sockets, verdicts }
+        let is_deferring = self.is_deferring;
+        Figures { driver, crossing, stack: *self.stack.counters(), sockets, verdicts, is_deferring }
     }
 
     /// Ends the leases of removed listeners without connections.

@@ -29,6 +29,9 @@ impl Engine {
     }
 }
 
+/// Maximum of [`XdpConfig::defer_interrupts`]: packets that wait longer miss the SLA of most services.
+pub const DEFER_INTERRUPTS_MAX: Duration = Duration::from_millis(1);
+
 /// Settings of the engine `xdp`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XdpConfig {
@@ -38,6 +41,8 @@ pub struct XdpConfig {
     pub frames: u32,
     /// For how long a thread looks for frames after the last one, before it sleeps. Zero: not at all.
     pub busy_poll: Duration,
+    /// Time between two looks of the kernel for frames while a thread is loaded, instead of interrupts. Zero: interrupts only.
+    pub defer_interrupts: Duration,
     /// Whether the helper sets the interface's offloads and queues as the engine needs them.
     pub configure_interface: bool,
 }
@@ -49,6 +54,7 @@ impl Default for XdpConfig {
             ports: 61_000..=65_535,
             frames: 4096,
             busy_poll: Duration::ZERO,
+            defer_interrupts: Duration::ZERO,
             configure_interface: false,
         }
     }

@@ -45,10 +45,11 @@ impl Display for HelperConfig {
         }
         writeln!(f, "shed_above = {}", self.shed_above)?;
         writeln!(f, "shed_until = {}", self.shed_until)?;
-        let XdpConfig { ports, frames, busy_poll, configure_interface } = &self.xdp;
+        let XdpConfig { ports, frames, busy_poll, defer_interrupts, configure_interface } = &self.xdp;
         writeln!(f, "xdp.ports = \"{}-{}\"", ports.start(), ports.end())?;
         writeln!(f, "xdp.frames = {frames}")?;
         writeln!(f, "xdp.busy_poll = \"{}\"", duration_text(*busy_poll))?;
+        writeln!(f, "xdp.defer_interrupts = \"{}\"", duration_text(*defer_interrupts))?;
         writeln!(f, "xdp.configure_interface = {configure_interface}")?;
         self.services.iter().try_for_each(|service| write!(f, "\n{service}"))
     }

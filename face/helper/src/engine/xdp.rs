@@ -11,8 +11,8 @@ use spillway_tcp::isn::Key;
 use spillway_tcp::{OwnAddress, Resolver, Settings, Stack};
 use spillway_transport::Time;
 use spillway_xdp::{
-    Adapter, AddressWatch, Crossing, Endpoints, Interface, LeasedAddresses, Offload, Parts, Socket,
-    SocketOptions, check_reserved, check_unused,
+    Adapter, AddressWatch, Crossing, Endpoints, Interface, Interrupts, LeasedAddresses, Offload, Parts,
+    Socket, SocketOptions, check_reserved, check_unused,
 };
 use tracing::{info, warn};
 
@@ -27,6 +27,7 @@ use crate::relay_app::RelayApp;
 pub struct XdpEngine {
     endpoints: Endpoints,
     sockets: Vec<Socket>,
+    interrupts: Option<Interrupts>,
     config: XdpConfig,
     reserved_for_links: usize,
     /// The addresses of the interface with the lengths of their prefixes.
@@ -86,6 +87,10 @@ impl XdpEngine {
             }
             warn_of_lower_interfaces(&interface);
         }
+        // After the program is attached, because a veth makes its receive loops anew for it.
+        let interval = config.xdp.defer_interrupts;
+        let interrupts = (!interval.is_zero()).then(|| Interrupts::open(&interface, interval)).transpose();
+        let interrupts = interrupts.map_err(XdpError::Interrupts)?;
         let (mode, sockets) = (adapter.mode(), adapter.take_sockets());
         let is_zero_copy = sockets.iter().all(Socket::is_zero_copy);
         let endpoints = Endpoints::new(adapter);
@@ -96,6 +101,7 @@ impl XdpEngine {
         Ok(XdpEngine {
             endpoints,
             sockets,
+            interrupts,
             config: config.xdp.clone(),
             reserved_for_links: reserved_for_links(config),
             networks,
@@ -151,6 +157,7 @@ impl XdpEngine {
                 application,
                 clock,
                 busy_poll: self.config.busy_poll,
+                interrupts: self.interrupts.clone(),
                 notices: Box::new(move |notice| {
                     log.put(Entry::Xdp { thread, notice });
                 }),

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use spillway_bpf::ENDPOINTS_MAX;
 use spillway_tcp::SettingsError;
-use spillway_xdp::{AdapterError, InterfaceError, PortsError};
+use spillway_xdp::{AdapterError, InterfaceError, InterruptsError, PortsError};
 
 /// Why a helper cannot use the engine `xdp`. The text includes the operator's next step.
 #[derive(Debug)]
@@ -65,6 +65,8 @@ pub enum XdpError {
         /// The system's error.
         source: io::Error,
     },
+    /// The interface's interrupts cannot be deferred.
+    Interrupts(InterruptsError),
     /// The kernel may use the stack's local ports.
     Ports(PortsError),
     /// The stack refuses a setting.
@@ -168,6 +170,7 @@ impl fmt::Display for XdpError {
                 "interface {interface}: cannot {what}: {source}; run `{next}`, and leave out configure_interface if the driver \
                  cannot do it"
             ),
+            XdpError::Interrupts(error) => error.fmt(f),
             XdpError::Ports(error) => error.fmt(f),
             XdpError::Stack(error) => error.fmt(f),
             XdpError::Host(error) => write!(f, "this host cannot run the engine xdp: {error}"),
@@ -180,6 +183,7 @@ impl std::error::Error for XdpError {
         match self {
             XdpError::Interface(error) => error.source(),
             XdpError::Adapter(error) => error.source(),
+            XdpError::Interrupts(error) => error.source(),
             XdpError::Ports(error) => error.source(),
             XdpError::Host(error) | XdpError::Configure { source: error, .. } => Some(error),
             _ => None,

@@ -108,6 +108,14 @@ impl Scrape {
         }
     }
 
+    /// One sample for each thread of the engine xdp; none on kernel sockets.
+    pub(super) fn deferring_threads(&self, family: &mut Family<'_>) {
+        for (label, thread) in &self.threads {
+            let figures = thread.xdp.iter();
+            figures.for_each(|figures| family.sample(&[label], f64::from(u8::from(figures.is_deferring))));
+        }
+    }
+
     /// One sample for each verdict of the engine's XDP program, which counts the packets of all threads together.
     pub(super) fn verdicts(&self, family: &mut Family<'_>) {
         let first = self.threads.iter().find_map(|(_, thread)| thread.xdp.as_ref());

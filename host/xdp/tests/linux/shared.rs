@@ -4,6 +4,7 @@ mod bad_frames;
 mod changes;
 mod conformance;
 mod errors;
+mod interrupts;
 mod neighbours;
 mod noise;
 mod pair;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use spillway_xdp::{AdapterError, Interface, check_reserved};
 
 use super::super::schema::{Any, HelperSection, XdpSection};
-use super::super::{Engine, XdpConfig, parse_ports};
+use super::super::{DEFER_INTERRUPTS_MAX, Engine, XdpConfig, parse_ports};
 use super::Reader;
 use crate::engine::AddressProblem;
 
@@ -60,12 +60,23 @@ impl Reader<'_> {
         {
             self.problem(setting.span(), "give a power of two, such as 4096");
         }
+        let busy_poll = self
+            .time(&section.busy_poll, Duration::ZERO..=Duration::from_secs(1))
+            .unwrap_or(default.busy_poll);
+        let defer_interrupts = self
+            .time(&section.defer_interrupts, Duration::ZERO..=DEFER_INTERRUPTS_MAX)
+            .unwrap_or(default.defer_interrupts);
+        if let Some(setting) = &section.defer_interrupts
+            && !defer_interrupts.is_zero()
+            && !busy_poll.is_zero()
+        {
+            self.problem(setting.span(), "give only one of busy_poll and defer_interrupts");
+        }
         XdpConfig {
             ports: ports.unwrap_or(default.ports),
             frames: frames.unwrap_or(default.frames),
-            busy_poll: self
-                .time(&section.busy_poll, Duration::ZERO..=Duration::from_secs(1))
-                .unwrap_or(default.busy_poll),
+            busy_poll,
+            defer_interrupts,
             configure_interface: self
                 .flag(&section.configure_interface)
                 .unwrap_or(default.configure_interface),

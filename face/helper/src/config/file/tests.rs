@@ -149,7 +149,7 @@ fn every_key_is_read() {
         interface = "eth0"
         xdp.ports = "20000-29999"
         xdp.frames = 1024
-        xdp.busy_poll = "50us"
+        xdp.defer_interrupts = "200us"
         xdp.configure_interface = true
         threads = 3
         socket = "/tmp/h.sock"
@@ -195,8 +195,9 @@ fn every_key_is_read() {
     let config = read(text).unwrap_or_else(|problems| panic!("{problems:?}"));
     let service = &config.services[0];
     assert_eq!((config.name.as_str(), config.engine, config.threads), ("helper-1", Engine::Auto, 3));
-    let busy_poll = Duration::from_micros(50);
-    let xdp = XdpConfig { ports: 20_000..=29_999, frames: 1024, busy_poll, configure_interface: true };
+    let (busy_poll, defer_interrupts) = (Duration::ZERO, Duration::from_micros(200));
+    let ports = 20_000..=29_999;
+    let xdp = XdpConfig { ports, frames: 1024, busy_poll, defer_interrupts, configure_interface: true };
     assert_eq!((config.interface.as_deref(), config.xdp.clone()), (Some("eth0"), xdp));
     assert_eq!((config.max_connections, config.max_memory_bytes), (1000, 2 << 20));
     assert_eq!(config.admin_group.as_ref().map(ToString::to_string).as_deref(), Some("root"));
@@ -338,6 +339,11 @@ fn each_problem_has_line_column_and_the_next_step() {
         (helper("xdp.frames = 32"), "2:14: give a whole number from 64 to 65536"),
         (helper("xdp.configure_interface = 1"), "2:27: give true or false"),
         (helper("xdp.busy_poll = \"2s\""), "2:17: give a time from 0s to 1s"),
+        (helper("xdp.defer_interrupts = \"2ms\""), "2:24: give a time from 0s to 1ms"),
+        (
+            helper("xdp.busy_poll = \"1us\"\nxdp.defer_interrupts = \"1us\""),
+            "3:24: give only one of busy_poll and defer_interrupts",
+        ),
         (helper("engine = \"dpdk\""), "2:10: give \"sockets\" or \"xdp\" or \"auto\""),
         (helper("threads = -1"), "2:11: give a whole number from 0 to 1024"),
         (helper("threads = 1.5"), "2:11: give a whole number"),

@@ -106,7 +106,7 @@ fn a_removed_address_is_reported_until_it_is_back() {
     let (sender, notices) = channel();
     let hook = Box::new(move |notice| sender.send(notice).unwrap());
     let roles = Roles::new(vec![Role::Echo], vec![]);
-    let mut context = context_with(&pair, pair.adapter().unwrap(), roles, hook);
+    let mut context = context_with(&pair, pair.adapter().unwrap(), roles, (None, hook));
     let mut next = || {
         let start = Instant::now();
         loop {

@@ -15,8 +15,8 @@ use spillway_tcp::isn::Key;
 use spillway_tcp::{Counters, Listener, Resolver, Settings, Stack};
 use spillway_transport::{Application, Time};
 use spillway_xdp::{
-    Adapter, AdapterError, AddressWatch, Context, Driver, Endpoints, NoticeHook, Parts, Shared, Socket,
-    SocketOptions, Stop,
+    Adapter, AdapterError, AddressWatch, Context, Driver, Endpoints, Interrupts, NoticeHook, Parts, Shared,
+    Socket, SocketOptions, Stop,
 };
 
 use crate::application::{Role, Roles, Tally};
@@ -258,15 +258,15 @@ impl Stacks {
 
 /// A context of one thread on an interface of a host, which serves all queues. Its stack listens at [`OURS`].
 pub fn context<A: Application + Send>(pair: &Pair, adapter: Adapter, application: A) -> Context<A> {
-    context_with(pair, adapter, application, Box::new(|notice| panic!("{notice}")))
+    context_with(pair, adapter, application, (None, Box::new(|notice| panic!("{notice}"))))
 }
 
-/// As [`context`], with a hook for notices.
+/// As [`context`], with deferred interrupts and a hook for notices.
 pub fn context_with<A: Application + Send>(
     pair: &Pair,
     mut adapter: Adapter,
     application: A,
-    notices: NoticeHook,
+    (interrupts, notices): (Option<Interrupts>, NoticeHook),
 ) -> Context<A> {
     let mut settings = pair.settings(&adapter);
     let address = SocketAddr::from((settings.addresses[0].ip, OURS));
@@ -284,6 +284,7 @@ pub fn context_with<A: Application + Send>(
         application,
         clock: Clock::start(),
         busy_poll: Duration::ZERO,
+        interrupts,
         notices,
     };
     host.run_inside(|| Context::new(parts).unwrap()).unwrap()
