@@ -83,9 +83,14 @@ pub fn check_setting(experiment: &Experiment, setting: &Setting) -> Result<(), E
         (!users.contains(&experiment.name)).then_some(Error::Usage(what))
     };
     let on_stack = (setting.engine != Engine::Sockets).then(|| refuse("--engine", &["burst", "helpers"]));
+    let is_deferred = !setting.defer_interrupts.is_zero();
+    if is_deferred && setting.engine != Engine::Xdp {
+        return Err(Error::Usage("--defer-interrupts needs --engine xdp".into()));
+    }
+    let deferral = is_deferred.then(|| refuse("--defer-interrupts", &["burst"]));
     let has_share = setting.server_share != ServerShare::Calibrated;
     let share = has_share.then(|| refuse("--server-share", &["burst"]));
-    on_stack.flatten().or(share.flatten()).map_or(Ok(()), Err)
+    on_stack.flatten().or(deferral.flatten()).or(share.flatten()).map_or(Ok(()), Err)
 }
 
 /// The table that `bench list` prints.

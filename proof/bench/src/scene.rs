@@ -293,6 +293,7 @@ fn start_helper(setting: &Setting, hosts: &Hosts, keys: &Keys) -> Result<Helper,
     let on_xdp = setting.engine == Engine::Xdp;
     let plan = HelperPlan {
         interface: on_xdp.then(|| hosts.helper.interface().to_owned()),
+        defer_interrupts: setting.defer_interrupts,
         program: &setting.programs.spillway,
         server: SocketAddr::new(hosts.server.address(), LINK_PORT),
         address: SocketAddr::new(hosts.helper.address(), LINK_PORT),

@@ -74,6 +74,8 @@ pub(crate) struct HelperPlan<'a> {
     pub program: &'a Path,
     /// The interface of the engine xdp; `None`: kernel sockets.
     pub interface: Option<String>,
+    /// Interval of the polls that replace interrupts on the engine xdp under load; zero: interrupts only.
+    pub defer_interrupts: Duration,
     /// The server's link port.
     pub server: SocketAddr,
     /// The port for clients.
@@ -115,6 +117,8 @@ impl HelperPlan<'_> {
         ];
         if let Some(interface) = &self.interface {
             arguments.extend(["--engine", "xdp", "--interface", interface].map(String::from));
+            arguments.push("--defer-interrupts".into());
+            arguments.push(format!("{}us", self.defer_interrupts.as_micros()));
         }
         arguments.extend(self.keys.arguments());
         arguments.extend(["--status-socket".into(), self.status_socket.display().to_string()]);

@@ -210,15 +210,27 @@ impl Stage {
     }
 
     /// Starts a helper for plain clients on the user-level stack, on a host of its own: other programs of its host would pass
-    /// its program, too. The laboratory must be one [with checksums](Self::create_with_checksums), with two hosts.
-    pub(crate) fn helper_on_xdp(&self, link: SocketAddr, max_delay: Duration) -> Result<Helper, Error> {
-        let Some(host) = self.more_middle_hosts.first() else {
-            return Err(Error::Usage("the laboratory has no second host for helpers".into()));
+    /// its program, too. The laboratory must be one [with checksums](Self::create_with_checksums). `host_index`: which of
+    /// the hosts for helpers.
+    pub(crate) fn helper_on_xdp(
+        &self,
+        host_index: usize,
+        link: SocketAddr,
+        (max_delay, defer_interrupts): (Duration, Duration),
+    ) -> Result<Helper, Error> {
+        let Some(host) = self.middle_hosts().nth(host_index) else {
+            return Err(Error::Usage(format!(
+                "the laboratory has fewer hosts for helpers than {}",
+                host_index + 1
+            )));
         };
         let kind = HelperKind { library: false, batch: "adaptive", max_delay };
         let port = Place::from(host).free_port()?;
         let plan = self.plan((host, port), link, &kind, (0, None));
-        Helper::start(host, HelperPlan { interface: Some(host.interface().to_owned()), ..plan })
+        Helper::start(
+            host,
+            HelperPlan { interface: Some(host.interface().to_owned()), defer_interrupts, ..plan },
+        )
     }
 
     fn plan(
@@ -231,6 +243,7 @@ impl Stage {
         HelperPlan {
             program: &self.programs.spillway,
             interface: None,
+            defer_interrupts: Duration::ZERO,
             server: link,
             address: SocketAddr::new(host.address(), port),
             library: kind.library,

@@ -5,6 +5,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use crate::cgroup::HostGroup;
 use crate::hub::Forwarding;
@@ -157,6 +158,18 @@ impl Host {
     /// Changes or lifts the quota.
     pub fn set_quota(&self, quota: Option<Quota>) -> Result<(), LabError> {
         self.0.group.set_quota(quota)
+    }
+
+    /// Lets the kernel poll the host's interface at this interval under load, instead of by interrupts; zero: interrupts
+    /// only. Holds for all programs of the host (`napi_defer_hard_irqs` and `gro_flush_timeout`).
+    pub fn defer_interrupts(&self, interval: Duration) -> Result<(), LabError> {
+        // A NAPI ends the deferral after this many polls without a packet.
+        let empty_polls = if interval.is_zero() { "0" } else { "2" };
+        let HostParts { namespace, interface, .. } = &*self.0;
+        namespace::within(namespace, || {
+            namespace::write_interface_file(interface, "napi_defer_hard_irqs", empty_polls)?;
+            namespace::write_interface_file(interface, "gro_flush_timeout", &interval.as_nanos().to_string())
+        })
     }
 
     /// The offloads that are active on the host's interface.

@@ -37,6 +37,8 @@ pub struct Setting {
     pub forwarding: Forwarding,
     /// What carries the connections of helpers and clients.
     pub engine: Engine,
+    /// Interval of the polls that replace interrupts of helpers on the user-level stack under load; zero: interrupts only.
+    pub defer_interrupts: Duration,
     /// The server's share of a core.
     pub server_share: ServerShare,
 }
@@ -192,6 +194,7 @@ impl Setting {
             batch: BatchPolicy::default(),
             forwarding: Forwarding::Bridge,
             engine: Engine::Sockets,
+            defer_interrupts: Duration::ZERO,
             server_share: ServerShare::Calibrated,
         }
     }

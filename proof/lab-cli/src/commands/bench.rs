@@ -12,6 +12,7 @@ use spillway_bench::generator::Engine;
 use spillway_bench::scene::{BatchPolicy, ServerShare, Setting};
 use spillway_bench::{record, stop, table};
 use spillway_lab::{Forwarding, Slowdown};
+use spillway_values::parse_duration;
 
 /// Longest time for which `--slow` slows the cores.
 const SLOWDOWN_TIME_MAX: Duration = Duration::from_secs(3_600);
@@ -42,6 +43,9 @@ pub(crate) struct Args {
     /// with hosts that an XDP program joins.
     #[arg(long, value_name = "ENGINE", default_value = "sockets")]
     engine: Engine,
+    /// With `burst --engine xdp`: the interval of the polls that replace interrupts of the helper under load, such as 200us.
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_duration)]
+    defer_interrupts: Duration,
     /// The server's share of a core in `burst`, such as 30%. By default the largest that the machine can overload.
     #[arg(long, value_name = "PERCENT", default_value = "calibrated")]
     server_share: ServerShare,
@@ -135,8 +139,12 @@ fn run_all(args: &Args) -> Result<Outcome, Error> {
 }
 
 fn setting(args: &Args) -> Result<Setting, Error> {
-    let setting =
-        Setting { batch: args.batch, forwarding: args.forwarding.into(), ..Setting::of_this_run()? };
+    let setting = Setting {
+        batch: args.batch,
+        forwarding: args.forwarding.into(),
+        defer_interrupts: args.defer_interrupts,
+        ..Setting::of_this_run()?
+    };
     Ok(setting.with_engine(args.engine).with_server_share(args.server_share))
 }
 

@@ -87,12 +87,14 @@ pub const PARTS: [&str; 5] = ["goodput", "relief", "iso-cpu", "migration", "burn
 
 /// The beginning of the names of ratios: `core_` for a server with a whole core and everything else on the user-level stack.
 fn prefix(setting: &Setting) -> String {
-    match (setting.engine, setting.server_share) {
+    let deferred = if setting.defer_interrupts.is_zero() { "" } else { "deferred_" };
+    let engine_and_share = match (setting.engine, setting.server_share) {
         (Engine::Sockets, ServerShare::Calibrated) => String::new(),
         (Engine::Xdp, ServerShare::Calibrated) => "xdp_".into(),
         (Engine::Xdp, share) if share.is_whole_core() => "core_".into(),
         (engine, ServerShare::Percent(percent)) => format!("{}_{percent:.0}_percent_", engine.name()),
-    }
+    };
+    engine_and_share + deferred
 }
 
 /// Runs the experiment.

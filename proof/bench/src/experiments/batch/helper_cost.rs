@@ -1,6 +1,7 @@
 //! CPU time of a round trip in our helper on kernel sockets, or in nginx, haproxy or nutcracker in its place, with the
-//! same clients and rates and one worker each; the helper also on its own TCP stack (AF_XDP), on a host of its own; and
-//! CPU time of the server behind each of them. Helpers with 2 and 299 further services show the cost of unused services,
+//! same clients and rates and one worker each; the helper also on its own TCP stack (AF_XDP), on hosts of its own; and
+//! CPU time of the server behind each of them. The helper on both engines and nginx are also measured with deferred interrupts:
+//! the kernel then polls the interface under load. Helpers with 2 and 299 further services show the cost of unused services,
 //! and helpers that measure requests the cost of that.
 //!
 //! Rounds are interleaved: each measures every system once, in rotating order. Ratios compare within a round.
@@ -27,6 +28,8 @@ pub use crate::experiments::common::rates::Effort;
 const CONNECTIONS: u32 = 200;
 /// The helper's default batch delay.
 const MAX_DELAY: Duration = Duration::from_micros(200);
+/// Interval of the polls that replace interrupts.
+const DEFERRED: Duration = Duration::from_micros(200);
 
 fn full() -> Effort {
     Effort {
@@ -42,7 +45,7 @@ fn full() -> Effort {
 fn quick() -> Effort {
     Effort {
         rounds: 3,
-        rates: vec![5_000.0, 10_000.0],
+        rates: vec![10_000.0],
         length: Duration::from_millis(1_000),
         attempts_max: 2,
         ..full()
@@ -56,6 +59,12 @@ enum Middle {
     Helper,
     /// A helper on the user-level TCP stack.
     Xdp,
+    /// The same, which defers interrupts under load.
+    XdpDeferred,
+    /// [`Helper`](Self::Helper) on a host that defers interrupts.
+    HelperDeferred,
+    /// [`Nginx`](Self::Nginx) on a host that defers interrupts.
+    NginxDeferred,
     Helper3,
     /// A helper with 300 services, of which clients use one.
     Helper300,
@@ -68,9 +77,12 @@ enum Middle {
     Nutcracker,
 }
 
-const MIDDLES: [Middle; 10] = [
+const MIDDLES: [Middle; 13] = [
     Middle::Helper,
     Middle::Xdp,
+    Middle::XdpDeferred,
+    Middle::HelperDeferred,
+    Middle::NginxDeferred,
     Middle::Helper3,
     Middle::Helper300,
     Middle::HelperSampling,
@@ -83,7 +95,16 @@ const MIDDLES: [Middle; 10] = [
 
 impl Middle {
     fn is_helper(self) -> bool {
-        !matches!(self, Middle::Direct | Middle::Nginx | Middle::Haproxy | Middle::Nutcracker)
+        let proxies = [Middle::Nginx, Middle::NginxDeferred, Middle::Haproxy, Middle::Nutcracker];
+        self != Middle::Direct && !proxies.contains(&self)
+    }
+
+    /// Deferral by the host, whatever its programs.
+    fn host_defers(self) -> Duration {
+        match self {
+            Middle::HelperDeferred | Middle::NginxDeferred => DEFERRED,
+            _ => Duration::ZERO,
+        }
     }
 }
 
@@ -93,6 +114,9 @@ impl Path for Middle {
             Middle::Direct => "direct",
             Middle::Helper => "helper",
             Middle::Xdp => "xdp",
+            Middle::XdpDeferred => "xdp, interrupts deferred",
+            Middle::HelperDeferred => "helper, interrupts deferred",
+            Middle::NginxDeferred => "nginx, interrupts deferred",
             Middle::Helper3 => "helper of 3 services",
             Middle::Helper300 => "helper of 300 services",
             Middle::HelperSampling => "helper that measures 1 of 16 clients",
@@ -108,6 +132,7 @@ struct MiddlePrograms {
     /// Helpers with 1, 3 and 300 services, and two with 3 services that measure requests.
     helpers: [Helper; 5],
     xdp: Helper,
+    xdp_deferred: Helper,
     proxies: [Peer; 3],
     server: SocketAddr,
 }
@@ -115,8 +140,9 @@ struct MiddlePrograms {
 impl MiddlePrograms {
     fn helper(&self, middle: Middle) -> Option<&Helper> {
         match middle {
-            Middle::Helper => Some(&self.helpers[0]),
+            Middle::Helper | Middle::HelperDeferred => Some(&self.helpers[0]),
             Middle::Xdp => Some(&self.xdp),
+            Middle::XdpDeferred => Some(&self.xdp_deferred),
             Middle::Helper3 => Some(&self.helpers[1]),
             Middle::Helper300 => Some(&self.helpers[2]),
             Middle::HelperSampling => Some(&self.helpers[3]),
@@ -128,13 +154,14 @@ impl MiddlePrograms {
     fn address(&self, middle: Middle) -> SocketAddr {
         match middle {
             Middle::Direct => self.server,
-            Middle::Helper => self.helpers[0].address,
+            Middle::Helper | Middle::HelperDeferred => self.helpers[0].address,
             Middle::Xdp => self.xdp.address,
+            Middle::XdpDeferred => self.xdp_deferred.address,
             Middle::Helper3 => self.helpers[1].address,
             Middle::Helper300 => self.helpers[2].address,
             Middle::HelperSampling => self.helpers[3].address,
             Middle::HelperMeasuring => self.helpers[4].address,
-            Middle::Nginx => self.proxies[0].address(),
+            Middle::Nginx | Middle::NginxDeferred => self.proxies[0].address(),
             Middle::Haproxy => self.proxies[1].address(),
             Middle::Nutcracker => self.proxies[2].address(),
         }
@@ -150,7 +177,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
 /// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     // All systems have the same network: no host leaves checksums to its interface.
-    let stage = Stage::create_with_checksums("middle", setting, 2)?;
+    let stage = Stage::create_with_checksums("middle", setting, 3)?;
     let _ = writeln!(out, "{} (or proxy); no quota", setting.placement.description());
     let mut pair = stage.pair(ProtocolKind::Memcached, &[64])?;
     let plain = pair.plain.address();
@@ -162,7 +189,8 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
             helper(&stage, pair.link, (2, Some(16)))?,
             helper(&stage, pair.link, (2, Some(1)))?,
         ],
-        xdp: stage.helper_on_xdp(pair.link, MAX_DELAY)?,
+        xdp: stage.helper_on_xdp(1, pair.link, (MAX_DELAY, Duration::ZERO))?,
+        xdp_deferred: stage.helper_on_xdp(2, pair.link, (MAX_DELAY, DEFERRED))?,
         proxies: [
             stage.proxy(&Proxy::nginx(plain))?,
             stage.proxy(&Proxy::haproxy(plain))?,
@@ -176,6 +204,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let (series, tally, outcome) = measurement.run(
         &MIDDLES,
         |_, middle| {
+            stage.middle.defer_interrupts(middle.host_defers())?;
             let session = stage.session(programs.address(middle), &Traffic::default(), CONNECTIONS)?;
             Ok((session, programs.helper(middle)))
         },
@@ -214,6 +243,17 @@ fn add_rows(series: &Series<Middle>, results: &mut Results) {
     }
 }
 
+/// Pairs of systems whose CPU in the middle is compared, the ratio's name, and what the project expects of it.
+const COMPARED: [(Middle, Middle, &str, &str); 7] = [
+    (Middle::Xdp, Middle::Nginx, "xdp_over_nginx", "≤ 0.5"),
+    (Middle::Xdp, Middle::Helper, "xdp_over_kernel", "≤ 0.6"),
+    (Middle::XdpDeferred, Middle::Nginx, "xdp_deferred_over_nginx", "≤ 0.5"),
+    (Middle::XdpDeferred, Middle::Helper, "xdp_deferred_over_kernel", "≤ 0.6"),
+    (Middle::XdpDeferred, Middle::NginxDeferred, "xdp_deferred_over_nginx_deferred", ""),
+    (Middle::XdpDeferred, Middle::HelperDeferred, "xdp_deferred_over_kernel_deferred", ""),
+    (Middle::XdpDeferred, Middle::Xdp, "xdp_deferred_over_xdp", ""),
+];
+
 fn add_ratios(series: &[Series<Middle>], effort: &Effort, results: &mut Results) {
     for &rate in &effort.rates {
         if let (Some(services_300), Some(services_3)) =
@@ -236,16 +276,14 @@ fn add_ratios(series: &[Series<Middle>], effort: &Effort, results: &mut Results)
             }
         }
         let Some(helper) = find(series, Middle::Helper, rate) else { continue };
-        let peers =
-            [(Middle::Nginx, "xdp_over_nginx", "≤ 0.5"), (Middle::Helper, "xdp_over_kernel", "≤ 0.6")];
-        for (other, name, expected) in peers {
-            let (Some(xdp), Some(peer)) = (find(series, Middle::Xdp, rate), find(series, other, rate)) else {
+        for (one, other, name, expected) in COMPARED {
+            let (Some(one), Some(other)) = (find(series, one, rate), find(series, other, rate)) else {
                 continue;
             };
             let name = format!("{name}{}", effort.suffix(rate));
-            let ratio = Ratio::paired(&name, &xdp.each(Cost::middle_us), &peer.each(Cost::middle_us));
-            let expected =
-                if rate == effort.main_rate_per_s { format!("; expected {expected}") } else { String::new() };
+            let ratio = Ratio::paired(&name, &one.each(Cost::middle_us), &other.each(Cost::middle_us));
+            let is_expected = rate == effort.main_rate_per_s && !expected.is_empty();
+            let expected = if is_expected { format!("; expected {expected}") } else { String::new() };
             results.ratios.push(ratio.note(format!("CPU in the middle at {rate}/s{expected}")));
         }
         for other in [Middle::Nginx, Middle::Haproxy, Middle::Nutcracker] {

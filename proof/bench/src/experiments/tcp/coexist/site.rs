@@ -190,6 +190,7 @@ impl Site {
         let plan = HelperPlan {
             program: &self.programs.spillway,
             interface: is_on_xdp.then(|| self.shared.interface().to_owned()),
+            defer_interrupts: Duration::ZERO,
             server: self.link,
             address: SocketAddr::new(self.shared.address(), port),
             library: false,
