@@ -427,7 +427,10 @@ impl Drop for Generators {
         }
         for host in &self.changed_hosts {
             if let Err(error) = host.pin_and_account_interface() {
-                eprintln!("host {}: CPU accounts omit its interface's work from now on: {error}", host.name());
+                eprintln!(
+                    "host {}: CPU accounts omit its interface's work from now on: {error}",
+                    host.name()
+                );
             }
         }
     }
