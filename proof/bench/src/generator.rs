@@ -1,4 +1,5 @@
-//! Controls the clients: one load generator on each client host, with common orders and merged results.
+//! Runs the clients of an experiment: one load generator process on each client host. [`Generators`] sends
+//! the same orders to all generators and merges their results.
 
 mod engine;
 
@@ -21,32 +22,37 @@ use crate::stop;
 
 pub use self::engine::Engine;
 
-/// Width of the generators' bins, in ms: the grid of relief times.
+/// Width of the generators' bins, in ms. Relief times have the same resolution.
 pub const BIN_MS: u64 = crate::relief::GRID_MS;
-/// Wait after the end of a bin before its counts are used. A request without a reply by then is over every SLA in use.
+/// Time from the end of a bin until its counts are read. All SLAs of the experiments are shorter, so a
+/// request that has no reply by then has missed its SLA.
 pub const BIN_REPORT_DELAY: Duration = Duration::from_millis(250);
-/// Timeout for connecting, filling, and moving.
+/// Timeout for a generator to connect and set the keys, and for a move of all connections.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time from the start command to time zero; every generator must have read the command by then.
 const START_DELAY_NS: u64 = 100_000_000;
-/// Time for outstanding replies after the last request.
+/// Longest wait for outstanding replies after the last request.
 const DRAIN: Duration = Duration::from_secs(10);
-/// Timeout for the final report after the drain.
+/// Timeout for the final report, from the end of [`DRAIN`].
 const REPORT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest time until a sleep notices a signal.
+/// Longest time until [`Generators::sleep_until_ms`] notices a signal.
 const SLEEP_SLICE: Duration = Duration::from_millis(500);
+/// Limit of the failures kept for [`Generators::troubles`]; later failures are dropped.
 const TROUBLES_MAX: usize = 16;
 
-/// Routes of sessions of the client library.
+/// The link ports that the clients' sessions may use, and how the sessions choose among them.
 #[derive(Clone, Debug)]
 pub struct Routes {
     /// Link ports of helpers.
     pub helpers: Vec<SocketAddr>,
-    /// All sessions start on the first helper, and the others are standbys; otherwise sessions are spread over all.
+    /// True: all sessions start on the first helper, and the other helpers are standbys. False: sessions are
+    /// spread over all helpers.
     pub standby: bool,
-    /// The server's own link port: the last route, or the only one.
+    /// The server's own link port. Sessions use it after all helpers have failed, always if `helpers` is empty, and
+    /// at first if `relief` is set.
     pub link: Option<SocketAddr>,
-    /// Sessions start at the server and switch by themselves, in groups of this size; a group decides as one process.
+    /// Number of sessions in each simulated client process. If set, sessions start at the server, and a
+    /// policy in each process moves its sessions to helpers and back.
     pub relief: Option<u32>,
     /// File with the clients' key.
     pub key: PathBuf,
@@ -57,11 +63,13 @@ pub struct Routes {
 pub struct Clients {
     /// The server's ordinary port.
     pub server: SocketAddr,
-    /// Helpers' link ports, over which connections are spread when they move, and the file with the clients' key.
+    /// Link ports of the helpers over which [`Order::ToHelper`] spreads plain connections, and the file with
+    /// the clients' key.
     pub helpers: Option<(Vec<SocketAddr>, PathBuf)>,
     /// If set, connections are sessions with these routes.
     pub sessions: Option<Routes>,
-    /// Helpers whose load a session compares when it chooses one; `None` for the library's default.
+    /// Number of helpers whose load a session compares when it chooses a helper; `None` for the generator's
+    /// default.
     pub asked: Option<usize>,
     /// Threads of each generator.
     pub threads: u32,
@@ -69,43 +77,44 @@ pub struct Clients {
     pub connections: u32,
     /// Number of keys in the server.
     pub keys: u32,
-    /// Set all keys first; otherwise the server already has them.
+    /// Whether the first generator sets all keys before the run. False if the server already has the keys.
     pub fill: bool,
-    /// Seed of keys, values and request times.
+    /// Seed of keys, values and the times at which requests are due.
     pub seed: u64,
     /// Initial rate in requests a second, over all hosts.
     pub rate_per_s: f64,
-    /// Time from time zero to the last request; `None` until [`Generators::finish`].
+    /// Time from time zero to the last request; `None`: clients send until [`Generators::finish`].
     pub duration: Option<Duration>,
-    /// Orders by time since time zero; rates are over all hosts.
+    /// Orders, each with its time since time zero; rates are over all hosts.
     pub schedule: Vec<(Duration, Order)>,
-    /// Later replies count as late.
+    /// Replies that take longer than this count as late.
     pub sla: Duration,
-    /// Interval between the starts of two connections' moves, over all hosts.
+    /// Time between the starts of two connections' moves, over all hosts.
     pub pace: Duration,
 }
 
-/// Requests of the clients.
+/// The requests that clients send, and the engine that sends them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Traffic {
     /// The clients' protocol.
     pub protocol: ProtocolKind,
-    /// Length of a value, in bytes. Keys have 32.
+    /// Length of a value, in bytes. Keys have 32 bytes.
     pub value_size: usize,
-    /// Share of gets; the others are sets.
+    /// Share of gets, 0 to 1; all other requests are sets.
     pub get_ratio: f64,
-    /// Closed loop: each connection sends its next request when it has a reply, and the rate is ignored.
+    /// Closed loop: each connection sends its next request when it has received a reply, and the rate is
+    /// ignored.
     pub closed: bool,
-    /// Open loop with equal intervals between requests instead of random ones.
+    /// Open loop with equal intervals between requests; false: exponentially distributed intervals.
     pub constant: bool,
     /// Width of the generators' bins, in ms; must divide 1,000.
     pub bin_ms: u64,
-    /// What carries the connections.
+    /// The transport of the connections.
     pub engine: Engine,
 }
 
 impl Default for Traffic {
-    /// The paper's traffic: GET of 64 B values from memcached, in an open loop.
+    /// The paper's traffic: GETs of 64 B values from memcached, in an open loop.
     fn default() -> Traffic {
         Traffic {
             protocol: ProtocolKind::Memcached,
@@ -128,17 +137,18 @@ pub enum Order {
     ToHelper,
     /// Move every connection back to the server.
     ToServer,
-    /// Override `on` for sessions that decide for themselves.
+    /// Sets the override of all sessions' relief policies to `on` (see [`Routes::relief`]).
     Help,
     /// Mark this moment in the report.
     Mark(&'static str),
 }
 
 impl Order {
-    /// The command for one of `count` generators, split into its arguments.
+    /// The command for each of `count` generators, split into its arguments.
     fn arguments(&self, count: usize, pace: Duration) -> Vec<String> {
         let owned = |arguments: &[&str]| arguments.iter().map(|&argument| argument.to_owned()).collect();
-        // All generators move their shares of the connections at the same time.
+        // All generators move their connections at the same time, so each generator takes `count` times as
+        // long between two of its connections.
         let pace = format!("pace={}ns", pace.as_nanos().saturating_mul(count as u128));
         match self {
             Order::Rate(rate) => owned(&["rate", &format!("{:.3}", rate / count as f64)]),
@@ -150,14 +160,15 @@ impl Order {
     }
 }
 
-/// Running generators. Dropping them kills them.
+/// Running generators. `drop` kills the processes.
 #[derive(Debug)]
 pub struct Generators {
     generators: Vec<Generator>,
     shared: Arc<Shared>,
+    /// Time zero on the monotonic clock; 0 before [`Generators::begin`].
     zero_ns: u64,
     pace: Duration,
-    /// Hosts whose interfaces get new threads when the generators end.
+    /// Hosts whose interface threads the kernel replaces when the generators end ([`Engine::Xdp`]).
     changed_hosts: Vec<Host>,
 }
 
@@ -168,37 +179,43 @@ struct Generator {
     reader_thread: Option<JoinHandle<()>>,
 }
 
+/// What the generators have reported, shared by the threads that read their output and [`Generators`].
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
+    /// Notified after each change of `state`.
     changed: Condvar,
 }
 
 /// Events of all generators, merged.
 #[derive(Debug, Default)]
 struct State {
+    /// Number of generators whose connections are established.
     ready: usize,
-    /// Generators that have closed their output.
+    /// Number of generators that have closed their output.
     ended: usize,
     bins: Bins,
+    /// Number of requests due so far.
     offered: u64,
+    /// Number of requests that are answered, lost, dropped, or given up unsent.
     settled: u64,
     answered: u64,
+    /// Connections on a helper, by generator.
     helped_now: Vec<u32>,
-    /// Moves, and the number of generators that have finished each.
+    /// Moves, each with the number of generators that have finished it.
     moves: Vec<(Move, usize)>,
     reports: Vec<Report>,
     troubles: Vec<String>,
 }
 
 impl Generators {
-    /// Starts a generator on each host and waits until all are connected. They offer nothing before
+    /// Starts a generator on each host and waits until all are connected. Generators send no requests before
     /// [`Generators::begin`].
     pub fn start(programs: &Programs, hosts: &[Host], clients: &Clients) -> Result<Generators, Error> {
         Generators::start_with(programs, hosts, clients, &Traffic::default())
     }
 
-    /// [`Generators::start`] with other requests than the default.
+    /// [`Generators::start`] with requests other than [`Traffic::default`].
     pub fn start_with(
         programs: &Programs,
         hosts: &[Host],
@@ -227,7 +244,7 @@ impl Generators {
                 .map_err(|cause| Error::System { what: "cannot start a thread".into(), cause })?;
             let orders = process.take_stdin();
             started.generators.push(Generator { process, orders, reader_thread });
-            // Start one after the other: the first sets the keys that the others read.
+            // Wait for each generator before the next starts: the first sets the keys that the others read.
             started.wait("connect", READY_TIMEOUT, |state| state.ready > index)?;
             if traffic.engine.replaces_interface_threads() {
                 host.pin_and_account_interface()?;
@@ -237,7 +254,7 @@ impl Generators {
         Ok(started)
     }
 
-    /// Sets time zero, [`START_DELAY_NS`] from now.
+    /// Starts the requests: sets time zero to [`START_DELAY_NS`] from now.
     pub fn begin(&mut self) -> Result<(), Error> {
         self.zero_ns = monotonic_ns() + START_DELAY_NS;
         self.send(&format!("start {}", self.zero_ns))
@@ -248,19 +265,19 @@ impl Generators {
         self.zero_ns
     }
 
-    /// Milliseconds since time zero; 0 before.
+    /// Milliseconds since time zero; 0 before time zero.
     pub fn now_ms(&self) -> u64 {
         self.ms_at(monotonic_ns())
     }
 
-    /// Milliseconds from time zero to a moment of the monotonic clock; 0 before.
+    /// Milliseconds from time zero to `monotonic_ns` on the monotonic clock; 0 before time zero.
     pub fn ms_at(&self, monotonic_ns: u64) -> u64 {
         monotonic_ns.saturating_sub(self.zero_ns) / 1_000_000
     }
 
     /// Sleeps until `at_ms` after time zero, or until a signal stops the experiment.
     pub fn sleep_until_ms(&self, at_ms: u64) {
-        // In slices, so that a signal ends a long sleep soon.
+        // In slices, so that a signal interrupts a long sleep.
         while stop::check().is_ok() {
             let left_ns = (self.zero_ns + at_ms * 1_000_000).saturating_sub(monotonic_ns());
             if left_ns == 0 {
@@ -276,7 +293,8 @@ impl Generators {
         self.send(&command)
     }
 
-    /// Moves every connection to the helper, and waits until each has had a reply there or has failed to move.
+    /// Moves every connection to the helper. Returns when each connection has received a reply there or has
+    /// failed to move.
     pub fn move_to_helper(&mut self) -> Result<Move, Error> {
         let (before, count) = (self.shared.state().moves.len(), self.generators.len());
         self.order(&Order::ToHelper)?;
@@ -289,26 +307,26 @@ impl Generators {
         Ok(moved.clone())
     }
 
-    /// Sets the rate to 0, and waits until all offered requests are settled, or until `timeout`.
+    /// Sets the rate to 0, and waits at most `timeout` until all requests are answered, lost or dropped. A
+    /// timeout is not an error: the caller counts the remaining requests as unanswered.
     pub fn quiesce(&mut self, timeout: Duration) -> Result<(), Error> {
         self.order(&Order::Rate(0.0))?;
-        // Wait for the bins with the last requests before the order.
+        // Requests that were due before the order are reported when their bin ends.
         std::thread::sleep(Duration::from_millis(2 * BIN_MS + 50));
         let settled = self.wait("settle", timeout, |state| state.settled >= state.offered);
         match settled {
-            // Unsettled requests count as unanswered in the step that offered them.
             Err(_) if self.shared.state().ended == 0 => Ok(()),
             other => other,
         }
     }
 
-    /// Bins of requests due within `from_ms..to_ms`, as reported so far.
+    /// The bins that start within `from_ms..to_ms`, as reported so far.
     pub fn bins(&self, from_ms: u64, to_ms: u64) -> Vec<Bin> {
         let state = self.shared.state();
         state.bins.iter().filter(|bin| (from_ms..to_ms).contains(&bin.at_ms)).cloned().collect()
     }
 
-    /// Replies so far, by the time of the reply; updated every 100 ms.
+    /// Number of replies received so far; updated every 100 ms.
     pub fn answered(&self) -> u64 {
         self.shared.state().answered
     }
@@ -318,7 +336,7 @@ impl Generators {
         self.shared.state().helped_now.iter().sum()
     }
 
-    /// The first failures so far.
+    /// The failures reported so far, at most the first [`TROUBLES_MAX`].
     pub fn troubles(&self) -> Vec<String> {
         self.shared.state().troubles.clone()
     }
@@ -335,14 +353,14 @@ impl Generators {
             .collect()
     }
 
-    /// Fails if a generator has ended before its time.
+    /// Fails if a generator has ended before [`Generators::finish`].
     pub fn check(&self) -> Result<(), Error> {
         if self.shared.state().ended > 0 { Err(self.failure("ended early")) } else { Ok(()) }
     }
 
     /// Stops sending requests, waits for outstanding replies, and returns the merged report of all generators.
     pub fn finish(mut self) -> Result<Report, Error> {
-        // Fails for a generator that has ended by itself, which needs no stop command.
+        // Fails if a generator has already ended, which is no error here.
         let _ = self.send("stop");
         let count = self.generators.len();
         self.wait("end", DRAIN + REPORT_TIMEOUT, |state| state.ended == count)?;
@@ -366,7 +384,7 @@ impl Generators {
     fn send(&mut self, command: &str) -> Result<(), Error> {
         let line = format!("{command}\n");
         let mut is_complete = true;
-        // An ended generator does not keep the command from the others.
+        // Write to all generators even if one of them has ended.
         for generator in &mut self.generators {
             let written = generator.orders.as_mut().map(|orders| orders.write_all(line.as_bytes()));
             is_complete &= matches!(written, Some(Ok(())));
@@ -403,13 +421,16 @@ impl Drop for Generators {
         for generator in &mut self.generators {
             generator.process.kill();
             if let Some(reader_thread) = generator.reader_thread.take() {
-                // The thread ends with the pipe. A panic of the thread is ignored.
+                // The thread ends when the pipe closes. A panic of the thread is ignored.
                 let _ = reader_thread.join();
             }
         }
         for host in &self.changed_hosts {
             if let Err(error) = host.pin_and_account_interface() {
-                eprintln!("host {}: its interface's work is not accounted any more: {error}", host.name());
+                eprintln!(
+                    "host {}: CPU accounts omit its interface's work from now on: {error}",
+                    host.name()
+                );
             }
         }
     }
@@ -441,7 +462,8 @@ fn launch(
         .args(["--connections", &share.to_string()])
         .args(["--keys", &clients.keys.to_string()])
         .args(["--fill", if clients.fill && index == 0 { "set" } else { "skip" }])
-        // Keys follow from the seed, so all generators have the same; their requests differ by `--share`.
+        // Generators derive the keys from the seed, so all use the same keys; `--share` makes their requests
+        // differ.
         .args(["--seed", &clients.seed.to_string(), "--share", &format!("{index}/{count}")])
         .args(["--duration", &us_text(clients.duration.unwrap_or_default())])
         .args([
@@ -494,7 +516,7 @@ fn launch(
 
 /// Reads the events of one generator until it closes its output.
 fn read_events(out: ChildStdout, index: usize, shared: &Shared) {
-    // Reading must not delay the generator. A delay shows in the clients' own lag.
+    // Lowest priority: this thread must not take CPU time from the generator.
     let _ = rustix::process::nice(19);
     for line in BufReader::new(out).lines() {
         let Ok(line) = line else { break };
@@ -537,7 +559,7 @@ impl State {
             }
             Event::Trouble { what, .. } => self.add_trouble(what),
             Event::End { report } => self.reports.push(*report),
-            // The final report contains all decisions.
+            // The final report contains the sessions' policy decisions.
             Event::Start { .. } | Event::Command { .. } | Event::Decided { .. } => {}
         }
     }

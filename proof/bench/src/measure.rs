@@ -17,28 +17,31 @@ use crate::table::milliseconds;
 pub(crate) const QUOTA_SHARE_MAX: f64 = 1.05;
 /// A saturated server uses at least this share of its quota.
 pub(crate) const QUOTA_SHARE_SATURATED: f64 = 0.95;
-/// Above this use, in percent of a core, helper or clients limit the measurement.
+/// If helpers or clients use this much of a core, in percent, a figure may show their limit and not the
+/// server's.
 const CORE_PERCENT_MAX: f64 = 80.0;
-/// A larger p99 of the clients' own lag, in µs, spoils a measurement.
+/// A measurement is spoilt if the p99 of the clients' own lag reaches this value, in µs.
 const LAG_P99_US_MAX: u64 = 1_000;
-/// A larger share of steal time spoils a measurement.
+/// A measurement of times is spoilt if steal time exceeds this share of the measured time.
 const STOLEN_SHARE_MAX: f64 = 0.01;
-/// Share of requests that may be late under an SLA for the p99.
+/// Share of requests that may miss the SLA, because the SLA applies to the p99.
 const LATE_SHARE_MAX: f64 = 0.01;
-/// Time over which a stall may make requests late, as a multiple of its length. Late are requests that arrive in the
-/// stall and those that wait for its backlog; and a server that spends its quota on the backlog is stopped for the rest
-/// of the period.
+/// A stall may make requests late for this multiple of the stall's length. Late are requests that arrive
+/// during the stall, requests that queue behind the resulting backlog, and requests that arrive after the
+/// server has used up its quota for the backlog, until the next quota period.
 const LATE_PER_STALLED: f64 = 8.0;
-/// Below this share of its quota a server is not the reason for late direct replies.
+/// If a server uses less than this share of its quota, late direct replies have another cause than the
+/// server.
 const QUOTA_SHARE_IDLE: f64 = 0.5;
-/// More CPU time of other processes, in percent of a core, spoils every measurement.
+/// A measurement is spoilt if other processes use more CPU time than this, in percent of a core.
 pub(crate) const OTHERS_PERCENT_MAX: f64 = 15.0;
-/// More CPU time of other processes, in percent of a core, spoils a failed step: this is more time than the share of
-/// requests that may be late. An idle machine uses about 0.5 %; a kernel thread that scans for idle pages takes 2 % in
-/// some seconds.
+/// A failed step is spoilt if other processes use more CPU time than this, in percent of a core. The limit is
+/// above [`LATE_SHARE_MAX`], the share of requests that may be late. An idle machine uses about 0.5 %; a
+/// kernel thread that scans for idle pages takes 2 % in some seconds.
 const OTHERS_PERCENT_FAILED: f64 = 1.5;
 
-/// Measures until the result is valid, at most `attempts_max` times. Returns the last result.
+/// Measures until a result is valid, at most `attempts_max` times and at least once. Returns the last result,
+/// which may be invalid.
 pub(crate) fn measure_until_valid<T>(
     attempts_max: u32,
     mut measure: impl FnMut() -> Result<T, Error>,
@@ -63,7 +66,7 @@ pub struct BatchCount {
     pub messages: u64,
 }
 
-/// All counters at one moment.
+/// CPU accounts and other counters of all hosts and of the machine at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Snapshot {
     taken_ns: u64,
@@ -101,16 +104,17 @@ pub struct Used {
     pub messages: u64,
     /// Steal time, summed over all cores, in s.
     pub stolen_s: f64,
-    /// Stalls, summed over all cores, in s: measured by a thread on each core that reads its clock, which is faster and
-    /// finer than the kernel's steal time.
+    /// Stalls, summed over all cores, in s. A thread on each core measures how late it wakes up, which shows
+    /// shorter stalls, and shows them sooner, than the kernel's steal time.
     pub stalled_s: f64,
-    /// CPU time of all other processes on this machine, without this process. The kernel counts by sampling, so the
-    /// value can be slightly below zero.
+    /// CPU time of processes on this machine that belong neither to the hosts nor to this process. The kernel
+    /// counts CPU time by sampling, so the value can be slightly below zero.
     pub others_s: f64,
 }
 
 impl Snapshot {
-    /// Combines the accounts of hosts, read just before, with the machine's counters now.
+    /// Combines the hosts' CPU accounts and the stall time, which the caller has just read, with the
+    /// machine's counters.
     pub fn now(
         server: HostCpu,
         helper: HostCpu,
@@ -166,8 +170,8 @@ impl Snapshot {
     }
 }
 
-/// Whether SPILLWAY_BENCH_BUSY is set: ignore other processes, for development of experiments on a busy machine.
-/// Figures of such a run must not be cited.
+/// Whether SPILLWAY_BENCH_BUSY is set: the CPU time of other processes then counts as 0, so that experiments
+/// can be developed on a busy machine. Figures of such a run must not be cited.
 fn ignores_others() -> bool {
     std::env::var_os("SPILLWAY_BENCH_BUSY").is_some()
 }
@@ -193,7 +197,7 @@ impl Used {
         quota.map(|quota| self.server_percent() / quota.percent_of_core)
     }
 
-    /// Share of the interface in the server's CPU time, 0 to 1.
+    /// Share of the server host's CPU time that its interface used, 0 to 1.
     pub fn interface_share(&self) -> f64 {
         let total = self.server_s();
         if total > 0.0 { self.server_interface_s / total } else { 0.0 }
@@ -204,7 +208,7 @@ impl Used {
         (self.batches > 0).then(|| self.messages as f64 / self.batches as f64)
     }
 
-    /// CPU time of each host for a request, in µs: server, helper, clients, bridge.
+    /// CPU time per request in µs, for each kind of host: server, helper, clients, bridge.
     pub fn us_per_request(&self, requests: u64) -> [(&'static str, f64); 4] {
         let each = |seconds: f64| if requests > 0 { seconds * 1e6 / requests as f64 } else { 0.0 };
         [
@@ -244,12 +248,12 @@ pub struct Step {
     pub lag_p99_us: u64,
     /// CPU use.
     pub used: Used,
-    /// Replies a second by the time of the reply, those to earlier requests included.
+    /// Replies received per second during the step, including replies to requests from before the step.
     pub replies_per_s: f64,
 }
 
 impl Step {
-    /// A step from its bins, its CPU use, and the number of replies.
+    /// Makes a step from its bins, its CPU use, and the number of replies received during the step.
     pub fn new(rate_per_s: f64, bins: &[Bin], used: Used, replies: u64) -> Step {
         let mut lag = Histogram::default();
         bins.iter().for_each(|bin| lag.merge(&bin.lag_us));
@@ -295,15 +299,16 @@ impl Step {
         )
     }
 
-    /// Why the step is spoilt. A server beyond its quota spoils only a step that kept its SLA: a failed one would fail
-    /// within the quota as well. A stall or other work spoils only a failed step, if that might have kept its SLA
-    /// without it.
+    /// The reason why the step is not valid, or `None` for a valid step. A server that used more than its
+    /// quota spoils only a step that kept the SLA: a step that failed would have failed within the quota,
+    /// too. A stall spoils only a failed step whose late requests the stall can explain, and a little other
+    /// work spoils only a failed step.
     pub fn spoilt(&self, quota: Option<Quota>, sla_us: u64) -> Option<String> {
         let is_kept = self.span.keeps(sla_us);
         let excess = 1.0 - self.span.on_time_share(sla_us) - LATE_SHARE_MAX;
         if !is_kept && excess <= LATE_PER_STALLED * self.used.stalled_s / self.used.seconds {
             return Some(format!(
-                "the machine stalled for {:.0} ms of {:.1} s, which explains what was late",
+                "the machine stalled for {:.0} ms of {:.1} s, which explains the late requests",
                 self.used.stalled_s * 1000.0,
                 self.used.seconds
             ));
@@ -319,8 +324,8 @@ impl Step {
         spoilt_by(&self.used, self.lag_p99_us)
     }
 
-    /// [`Step::spoilt`] for direct clients: late replies of a server that used little of its quota do not show its
-    /// capacity.
+    /// [`Step::spoilt`] for direct clients. Such a step is also spoilt if replies were late although the
+    /// server used little of its quota: the server's capacity was not the cause.
     pub fn spoilt_direct(&self, quota: Option<Quota>, sla_us: u64) -> Option<String> {
         self.spoilt(quota, sla_us).or_else(|| {
             let share = self.used.quota_share(quota).filter(|&share| share < QUOTA_SHARE_IDLE)?;
@@ -331,7 +336,8 @@ impl Step {
     }
 }
 
-/// Why any measurement over this time is spoilt: lagging clients, busy helpers or clients, or other work.
+/// The reason why no measurement over this time is valid (lagging clients, busy helpers or clients, other
+/// work), or `None`.
 pub fn spoilt_by(used: &Used, lag_p99_us: u64) -> Option<String> {
     if lag_p99_us >= LAG_P99_US_MAX {
         return Some(format!("the clients lagged: p99 {:.1} ms", lag_p99_us as f64 / 1000.0));
@@ -339,7 +345,8 @@ pub fn spoilt_by(used: &Used, lag_p99_us: u64) -> Option<String> {
     too_busy(used).or_else(|| disturbed(used))
 }
 
-/// The reason, if helpers together, or clients, use so much of their core that it is the limit and not the server.
+/// An error text if helpers, or clients, used so much of a core that the core may have been the limit instead
+/// of the server.
 pub fn too_busy(used: &Used) -> Option<String> {
     let busy = |(name, seconds): (&str, f64)| {
         let percent = used.percent(seconds);
@@ -348,19 +355,20 @@ pub fn too_busy(used: &Used) -> Option<String> {
     [("helper", used.helper_s), ("clients", used.clients_s)].into_iter().find_map(busy)
 }
 
-/// The reason, if other processes used too much CPU time.
+/// An error text if other processes used too much CPU time.
 pub fn disturbed(used: &Used) -> Option<String> {
     let others = used.percent(used.others_s);
     (others > OTHERS_PERCENT_MAX).then(|| format!("other work on this machine used {others:.0} % of a core"))
 }
 
-/// The reason, if too much steal time spoils a measurement of times.
+/// An error text if steal time was too long for a measurement of times.
 pub fn stopped(used: &Used) -> Option<String> {
     (used.stolen_s > STOLEN_SHARE_MAX * used.seconds)
         .then(|| format!("the machine was stopped for {:.0} ms", used.stolen_s * 1000.0))
 }
 
-/// The reason, if an overloaded server did not use 95 to 105 % of its quota, so that the quota was not its limit.
+/// An error text if an overloaded server did not use 95 to 105 % of its quota: the quota was then not the
+/// limit.
 pub fn not_saturated(used: &Used, quota: Option<Quota>) -> Option<String> {
     let share = used.quota_share(quota)?;
     let is_saturated = (QUOTA_SHARE_SATURATED..=QUOTA_SHARE_MAX).contains(&share);
@@ -379,7 +387,7 @@ mod tests {
 
     const QUOTA: Option<Quota> = Some(Quota { percent_of_core: 10.0, period: Duration::from_millis(10) });
 
-    /// SLAs that the steps of these tests keep and miss: their latency is 300 µs.
+    /// SLAs that the steps of these tests keep and miss: the latency in all steps is 300 µs.
     const KEPT_SLA_US: u64 = 1_000;
     const MISSED_SLA_US: u64 = 100;
 
@@ -444,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_step_beyond_the_quota_is_spoilt_and_a_failed_one_is_not() {
+    fn use_beyond_the_quota_spoils_steps_that_kept_the_sla_but_not_failed_steps() {
         assert_eq!(step(used(209), 50).spoilt(QUOTA, KEPT_SLA_US), None);
         assert!(step(used(211), 50).spoilt(QUOTA, KEPT_SLA_US).unwrap().contains("106 % of its quota"));
         assert_eq!(step(used(211), 50).spoilt(QUOTA, MISSED_SLA_US), None);
@@ -470,12 +478,12 @@ mod tests {
 
     #[test]
     fn a_stall_spoils_a_failed_step_only_if_it_explains_the_late_requests() {
-        // All requests are late: a stall of 30 ms does not explain that.
+        // All requests of 2 s are late, which a stall of 30 ms does not explain.
         let stalled = Used { stalled_s: 0.03, stolen_s: 0.03, ..used(100) };
         assert_eq!(step(stalled, 50).spoilt(QUOTA, MISSED_SLA_US), None);
         assert_eq!(step(stalled, 50).spoilt(QUOTA, KEPT_SLA_US), None);
         assert!(stopped(&stalled).unwrap().contains("stopped for 30 ms"));
-        // 9 % are late, 8 % more than allowed: a stall of 20 ms in 2 s explains that, and one of 19 ms does not.
+        // 9 % of requests are late, 8 % more than allowed. A stall of at least 20 ms in 2 s explains 8 %.
         let mut bin = Bin { offered: 100, ..Bin::default() };
         bin.direct.answered = 100;
         bin.direct.latency_us.record(KEPT_SLA_US - 100, 91);
@@ -502,7 +510,7 @@ mod tests {
         assert_eq!(
             step(used(99), 50).spoilt(QUOTA, MISSED_SLA_US),
             None,
-            "late helped replies do not depend on the server alone"
+            "late helped replies may be due to the helper"
         );
     }
 

@@ -1,5 +1,6 @@
-//! The laboratory of the cost experiments: a server host, hosts for helpers or proxies, a client host, and a bridge.
-//! Hosts have no quota unless an experiment sets one; CPU costs come from the account of each host.
+//! The laboratory of the cost experiments: a server host, hosts for helpers or proxies, a client host, and a
+//! bridge. Hosts have no quota unless an experiment sets a quota; CPU costs come from the CPU account of each
+//! host.
 
 mod echo;
 mod session;
@@ -38,13 +39,14 @@ pub const KEYS: u32 = 2_000;
 /// value.
 pub(crate) const QUOTA_ENTRY: &str = "quota of the server's host";
 
-/// The hosts, and the programs and keys to start servers and helpers on them.
+/// The hosts of the laboratory, and the programs and key files with which servers and helpers start there.
 #[derive(Debug)]
 pub struct Stage {
     programs: Programs,
     placement: Placement,
     forwarding: Forwarding,
-    /// Hosts leave checksums to their interfaces.
+    /// True: hosts offload the checksums of sent packets to their interfaces. False: hosts compute the
+    /// checksums.
     tx_checksums: bool,
     keys: Keys,
     /// The server's host.
@@ -58,12 +60,12 @@ pub struct Stage {
     lab: Lab,
 }
 
-/// A server program, with and without the shim.
+/// Two servers of the same program, without and with the preload library.
 #[derive(Debug)]
 pub struct Pair {
     /// The servers' protocol.
     pub protocol: ProtocolKind,
-    /// The server without the shim.
+    /// The server without the preload library.
     pub plain: Peer,
     /// The server under `spillway run`.
     pub shimmed: Peer,
@@ -71,6 +73,7 @@ pub struct Pair {
     pub link: SocketAddr,
 }
 
+/// The hosts between clients and server, on which helpers and proxies run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MiddleHosts {
     /// Number of hosts, at least 1.
@@ -79,13 +82,14 @@ pub(crate) struct MiddleHosts {
     pub quota: Option<Quota>,
 }
 
+/// Options of a helper that differ between experiments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HelperKind {
-    /// Clients are library clients instead of plain ones.
+    /// True: for library clients; false: for plain clients.
     pub library: bool,
-    /// Batch policy.
+    /// Name of the batch policy.
     pub batch: &'static str,
-    /// Batch delay.
+    /// Longest batch delay.
     pub max_delay: Duration,
 }
 
@@ -100,8 +104,9 @@ impl Stage {
         Stage::create_hosts(name, setting, hosts, true)
     }
 
-    /// [`Stage::create`] with hosts that compute the checksums of sent packets themselves, so that clients can use
-    /// [the user-level stack](crate::generator::Engine::Xdp), and helpers too. With `middle_hosts` hosts for helpers.
+    /// [`Stage::create`] with `middle_hosts` hosts for helpers. All hosts compute the checksums of sent
+    /// packets themselves, so that clients and helpers can use [the user-level TCP
+    /// stack](crate::generator::Engine::Xdp).
     pub fn create_with_checksums(name: &str, setting: &Setting, middle_hosts: usize) -> Result<Stage, Error> {
         Stage::create_hosts(name, setting, MiddleHosts { count: middle_hosts, quota: None }, false)
     }
@@ -117,14 +122,15 @@ impl Stage {
         let lab = Lab::with_options(name, LabOptions { bridge_core: Some(placement.bridge), forwarding })?;
         let tx_checksums = tx_checksums && setting.tx_checksums();
         let on_core = |core| HostOptions { core: Some(core), tx_checksums, ..HostOptions::default() };
-        // Receive work runs before processes, so that packets are not lost behind a busy helper or client. The server's
-        // competes with the server, as it does under a quota for both.
+        // On the hosts of helpers and clients, the kernel's receive work runs before processes, so that a
+        // busy helper or client loses no packets. On the server's host, receive work and server compete for
+        // the core as they would for a common quota.
         let receiving_first = |core| HostOptions { receive_first: true, ..on_core(core) };
         let server = lab.host("server", on_core(placement.server))?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let middle_host = |number: usize| {
             let options = receiving_first(placement.helper_core(number, cores));
-            // A quota covers the receive work too.
+            // With a quota, receive work competes with the helper, because the quota includes both.
             let options = HostOptions { receive_first: hosts.quota.is_none(), quota: hosts.quota, ..options };
             let name = if number == 0 { "middle".into() } else { format!("middle{}", number + 1) };
             lab.host(&name, options)
@@ -149,7 +155,8 @@ impl Stage {
         })
     }
 
-    /// Starts a server program with and without the shim, and fills both with values of these sizes.
+    /// Starts a server program with and without the preload library, and sets [`KEYS`] keys in both servers
+    /// for each of `value_sizes`.
     pub fn pair(&self, protocol: ProtocolKind, value_sizes: &[usize]) -> Result<Pair, Error> {
         let place = Place::from(&self.server);
         let link = SocketAddr::new(self.server.address(), place.free_port()?);
@@ -178,7 +185,8 @@ impl Stage {
         filled.map_err(|e| Error::process(e.to_string(), ""))
     }
 
-    /// Starts a helper with one thread for plain clients of the server at `link`, and waits until its link is up.
+    /// Starts a helper with one thread for plain clients of the server at `link`, and waits until the link to
+    /// the server is up.
     pub fn helper(&self, link: SocketAddr, max_delay: Duration) -> Result<Helper, Error> {
         let port = Place::from(&self.middle).free_port()?;
         self.helper_on(
@@ -198,7 +206,8 @@ impl Stage {
         self.helper_with(address, link, kind, (0, None))
     }
 
-    /// Starts a helper with further services, each with a link to the same server and without clients.
+    /// Starts a helper with `idle_services` further services, each with a link to the same server and without
+    /// clients.
     pub(crate) fn helper_with(
         &self,
         (host, port): (&Host, u16),
@@ -209,9 +218,9 @@ impl Stage {
         Helper::start(host, self.plan((host, port), link, kind, (idle_services, measure_one_in)))
     }
 
-    /// Starts a helper for plain clients on the user-level stack, on a host of its own: other programs of its host would pass
-    /// its program, too. The laboratory must be one [with checksums](Self::create_with_checksums). `host_index`: which of
-    /// the hosts for helpers.
+    /// Starts a helper for plain clients on the user-level TCP stack. No other program runs on the helper's host, because
+    /// the helper's XDP program would also process that program's packets. The laboratory must be
+    /// [made with checksums](Self::create_with_checksums). `host_index` is the number of the helper host, from 0.
     pub(crate) fn helper_on_xdp(
         &self,
         host_index: usize,
@@ -262,7 +271,7 @@ impl Stage {
         self.helpers_on(link, kind, &engines)
     }
 
-    /// Starts a helper on each of the first hosts for helpers, one for each engine.
+    /// Starts one helper for each of `engines`, on the helper hosts in order.
     pub(crate) fn helpers_on(
         &self,
         link: SocketAddr,
@@ -282,7 +291,7 @@ impl Stage {
         std::iter::once(&self.middle).chain(&self.more_middle_hosts)
     }
 
-    /// Creates a second host for helpers, on the core of the first. Snapshots do not include its CPU time.
+    /// Creates another host for helpers, on the core of the first. Snapshots omit the new host's CPU time.
     pub fn second_middle(&self) -> Result<Host, Error> {
         let core = Some(self.placement.helper);
         let tx_checksums = self.tx_checksums;
@@ -290,7 +299,8 @@ impl Stage {
         Ok(self.lab.host("second", options)?)
     }
 
-    /// Creates a host for attackers, on the clients' core and with this quota. Snapshots do not include its CPU time.
+    /// Creates a host for attackers, on the clients' core and with this quota. Snapshots omit the host's CPU
+    /// time.
     pub(crate) fn attackers(&self, quota: Quota) -> Result<Host, Error> {
         let core = Some(self.placement.clients);
         let tx_checksums = self.tx_checksums;
@@ -298,7 +308,7 @@ impl Stage {
         Ok(self.lab.host("attackers", options)?)
     }
 
-    /// A directory for files of this run; it is removed at the end of the run.
+    /// Directory for files of this run; removed at the end of the run.
     pub(crate) fn directory(&self) -> std::path::PathBuf {
         std::env::temp_dir().join(self.lab.run_name())
     }
@@ -331,15 +341,16 @@ impl Stage {
         Ok(Wire { bytes, packets })
     }
 
-    /// The snapshot at the start of a span: reads the helpers' batch counters, then CPU and steal time, so that the
-    /// helpers' cost of answering is before the span.
+    /// The snapshot at the start of a measured span. Reads the helpers' batch counters first and CPU times
+    /// second, so that the span omits the CPU time that helpers take to report their counters.
     pub fn snapshot<'h>(&self, helpers: impl IntoIterator<Item = &'h Helper>) -> Result<Snapshot, Error> {
         let batches = batches(helpers);
         Ok(self.cpu_snapshot()?.with_batches(batches))
     }
 
-    /// The snapshot at the end of a span: reads CPU and steal time, then the helpers' batch counters, so that the
-    /// helpers' cost of answering, which grows with their services, is after the span.
+    /// The snapshot at the end of a measured span. Reads CPU times first and the helpers' batch counters
+    /// second, so that the span omits the CPU time that helpers take to report their counters, which grows
+    /// with their services.
     pub fn last_snapshot<'h>(
         &self,
         helpers: impl IntoIterator<Item = &'h Helper>,
@@ -354,7 +365,7 @@ impl Stage {
         Ok(Snapshot::now(server, middle, client, bridge, self.steady.stalled()))
     }
 
-    /// CPU time so far of all hosts for helpers and proxies, without [`Stage::second_middle`].
+    /// CPU time so far of all hosts for helpers and proxies, except that of [`Stage::second_middle`].
     pub fn middle_cpu(&self) -> Result<HostCpu, Error> {
         let mut sum = HostCpu::default();
         for host in self.middle_hosts() {
@@ -375,12 +386,12 @@ impl Stage {
         self.session_of(&self.clients(target, traffic, connections), traffic)
     }
 
-    /// Starts clients of any kind.
+    /// Starts clients as `clients` describes them, with the requests of `traffic`.
     pub fn session_of(&self, clients: &Clients, traffic: &Traffic) -> Result<Session<'_>, Error> {
         Session::start(self, clients, traffic)
     }
 
-    /// The configuration of plain clients of a server, helper or proxy, with rate 0.
+    /// The configuration of plain clients of a server, helper or proxy at `target`, with rate 0.
     pub fn clients(&self, target: SocketAddr, traffic: &Traffic, connections: u32) -> Clients {
         let written = traffic.get_ratio < 1.0;
         Clients {
@@ -391,7 +402,8 @@ impl Stage {
             threads: 1,
             connections,
             keys: KEYS,
-            // Clients that set values set all keys first: they check replies against the previous values.
+            // Clients that set values check gets against the values that they set before, so they set all
+            // keys first.
             fill: written,
             seed: seed(traffic.value_size, written),
             rate_per_s: 0.0,
@@ -402,8 +414,8 @@ impl Stage {
         }
     }
 
-    /// Describes this machine and this laboratory for results. `programs` are server programs and their version
-    /// options.
+    /// Describes this machine and this laboratory for results. `programs` are server programs, each with the
+    /// option that prints its version.
     pub fn machine(&self, programs: &[(&str, &str)]) -> Result<Machine, Error> {
         let mut machine = Machine::here();
         machine.offloads = self.server.offloads()?.to_string();
@@ -422,27 +434,27 @@ impl Stage {
         Ok(machine)
     }
 
-    /// Ends all programs and removes the hosts; reports a failure to do so.
+    /// Ends all programs and removes the hosts.
     pub fn close(self) -> Result<(), Error> {
         Ok(self.lab.close()?)
     }
 }
 
-/// The key space with values of 64 B of clients with this seed.
+/// The key space that clients with this seed use, with values of 64 B.
 pub(crate) fn space_of(seed: u64) -> Space {
     let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
     Config { seed, value_size: 64, ..Config::new(nowhere) }.space()
 }
 
-/// The key space with values of one size. Spaces for reading and for writing have different keys, so that values that
-/// are only read stay as they were filled.
+/// The key space with values of `value_size` bytes. Clients that also write (`written`) and clients that only
+/// read have different keys, so that writes do not change the values that readers expect.
 pub fn space(value_size: usize, written: bool) -> Space {
     let seed = seed(value_size, written);
     let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
     Config { seed, value_size, ..Config::new(nowhere) }.space()
 }
 
-/// The seed that selects the keys: different for each size, and for reading and writing.
+/// The seed that determines the keys: different for each value size, and for reading and writing.
 fn seed(value_size: usize, written: bool) -> u64 {
     2 * value_size as u64 + u64::from(written)
 }
@@ -467,7 +479,7 @@ impl Pair {
     }
 }
 
-/// The sum of all helpers' batch counters. Helpers that are too busy to answer are left out.
+/// The sum of all helpers' batch counters, without helpers that are too busy to report them.
 fn batches<'h>(helpers: impl IntoIterator<Item = &'h Helper>) -> Option<BatchCount> {
     let counts = helpers.into_iter().filter_map(|helper| helper.batches().ok());
     counts.reduce(|sum, count| BatchCount {
