@@ -1,7 +1,7 @@
 //! Goodput of a helped server over a direct one, the time that clients take to move, the relief time, and CPU costs.
 //!
-//! Rounds are interleaved: each measures every system once, in rotating order, so that a slow drift of the machine
-//! affects all systems alike. Ratios compare within a round.
+//! Rounds are interleaved: each round measures every system once, in rotating order, so that a slow drift of the
+//! machine affects all systems alike. A ratio compares two measurements of the same round.
 
 mod findings;
 mod rivals;
@@ -25,47 +25,49 @@ use crate::stats::median;
 
 const ROUNDS: usize = 5;
 const ROUNDS_QUICK: usize = 2;
-/// With `--quick`, a step starts only if it ends within this time; closing the scene takes a little longer.
+/// With `--quick`, a step starts only if the step ends within this time from the start of the experiment. Removing the
+/// laboratory takes a little longer.
 const QUICK_TIME_MAX: Duration = Duration::from_secs(114);
-/// Duration of the shortest useful ramp in seconds, with the start of its clients.
+/// Duration of the shortest useful ramp in seconds, including the start of the clients.
 const RAMP_S: u64 = 10;
-/// Start of a ramp, as a share of the goodput in earlier rounds.
+/// First rate of a ramp, as a share of the goodput in earlier rounds.
 const RAMP_START: f64 = 0.85;
-/// Start of the helped system's first search, as a multiple of the direct capacity.
+/// First rate of the helped system's first ramp, as a multiple of the direct capacity.
 const HELPED_START: f64 = 3.0;
-/// The paper's SLA, in µs. Stalls of the development machine are of the same size.
+/// The paper's SLA, in µs. Stalls of the development machine last about as long, and can break this SLA.
 const PAPER_SLA_US: u64 = 500;
-/// Measured in addition to the run's own SLA, in µs.
+/// An SLA in µs under which goodput is measured in addition to the calibrated SLA.
 const ROUND_SLA_US: u64 = 1_000;
 /// The burner's share of the server's core: busy time and period.
 const BURNT: (Duration, Duration) = (Duration::from_micros(900), Duration::from_micros(1_000));
 
 const PAPER_MAX_DELAY: Duration = Duration::from_micros(150);
 
-/// Ramps of one system under one SLA, one for each round; `None` if the round was left out.
+/// Ramps of one system under one SLA.
 #[derive(Debug)]
 struct Series {
     system: System,
     sla_us: u64,
     max_delay: Duration,
-    /// The burner limits the server, instead of a quota.
+    /// A burner (a busy program on the server's core) limits the server's CPU, instead of a quota.
     has_burner: bool,
-    /// A repetition of another series, for the A/A ratio.
+    /// The series repeats another series of the same system, for the A/A ratio.
     is_repetition: bool,
-    /// The server's quota in percent of a core, if that includes the CPU time of a helper.
+    /// Only in the iso-CPU series: the server's quota plus the CPU time of a helper, in percent of a core.
     iso_percent: Option<f64>,
+    /// One ramp for each round; `None` for a round that `--quick` left out.
     rounds: Vec<Option<RampResult>>,
 }
 
 #[derive(Debug)]
 struct Measured {
     quick: bool,
-    /// Begins the names of ratios: what differs from the usual scene.
+    /// Prefix of the ratios' names; see [`prefix`].
     prefix: String,
     calibration: Calibration,
     series: Vec<Series>,
     burst_runs: Vec<BurstRun>,
-    /// Latencies of the probe on the direct port, for each of `burst_runs`.
+    /// Latencies of the clients that stayed on the direct port, for each run in `burst_runs`.
     probed: Vec<Span>,
     migrations: Vec<rivals::Migration>,
     /// Measured CPU time of the burner, in percent of its core.
@@ -82,10 +84,12 @@ struct Course<'a> {
     measured: Measured,
 }
 
-/// Parts that can be run alone. `iso-cpu` needs the helper's use of CPU time from `goodput`.
+/// Parts of the experiment that `--only` can select. `iso-cpu` needs `goodput` in the same run: `goodput` measures the
+/// helper's CPU time.
 pub const PARTS: [&str; 5] = ["goodput", "relief", "iso-cpu", "migration", "burner"];
 
-/// The beginning of the names of ratios: `core_` for a server with a whole core and everything else on the user-level stack.
+/// Prefix of the ratios' names, which states the configuration. `xdp_`: the user-level TCP stack; `core_`: also a whole
+/// core for the server; empty: kernel sockets and the calibrated quota.
 fn prefix(setting: &Setting) -> String {
     let deferred = if setting.defer_interrupts.is_zero() { "" } else { "deferred_" };
     let engine_and_share = match (setting.engine, setting.server_share) {
@@ -108,7 +112,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     if options.quick {
         let _ = writeln!(
             out,
-            "--quick: {ROUNDS_QUICK} rounds instead of {ROUNDS}, so no ratio here is to be cited"
+            "--quick: {ROUNDS_QUICK} rounds instead of {ROUNDS}; do not cite ratios of this run"
         );
     }
     let calibration = calibrate(&mut scene, timing, Neighbours::Refused)?;
@@ -171,7 +175,7 @@ impl Course<'_> {
                     scene.start_nutcracker()?;
                     systems.push((System::Nutcracker, false));
                 } else {
-                    let why = "nutcracker (it would pass the helper's XDP program on the same interface)";
+                    let why = "nutcracker (its packets would pass through the helper's XDP program)";
                     self.measured.left_out.push(why.into());
                 }
             }
@@ -207,7 +211,8 @@ impl Course<'_> {
         let rounds = if self.quick { ROUNDS_QUICK } else { ROUNDS };
         for round in 0..rounds {
             for position in 0..systems.len() {
-                // A quick run keeps the order: only the last of `systems` may be left out.
+                // A quick run may have no time for all systems. Its order is fixed, so that only the last system can be
+                // left out.
                 let index = first + if self.quick { position } else { (position + round) % systems.len() };
                 let ramped =
                     if self.has_time_for(RAMP_S) { Some(self.run_ramp(scene, index)?) } else { None };
@@ -222,7 +227,7 @@ impl Course<'_> {
         let series = &self.measured.series[index];
         let capacity = self.measured.calibration.direct_per_s;
         let earlier_per_s = series.median().or_else(|| {
-            // Another series of the same system under the same limits, or the calibration.
+            // Without an earlier round of this series: another series of the same system under the same limits.
             let similar = self.measured.series.iter().filter(|other| {
                 (other.has_burner, other.sla_us, other.iso_percent)
                     == (series.has_burner, series.sla_us, series.iso_percent)
@@ -241,7 +246,8 @@ impl Course<'_> {
             }
             None => Ramp::searching(capacity / 2.0, FLOOR_PER_S, LIMIT_PER_S),
         };
-        // The main series also measures the saturated throughput of the helped server, in every round.
+        // In every round, the helped series under the calibrated SLA (one of the first four series) also measures the
+        // saturated throughput.
         let saturate = series.system == System::Helped && index < 4 && !series.has_burner;
         let ramped = ramp(scene, series.system, self.timing, ramp_plan, series.sla_us, saturate)?;
         self.measured.tally.add(&ramped.tally);
@@ -279,8 +285,8 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// Measures the goodput ratio with a burner in place of the quota. Helper and bridge then run on another core than
-    /// the server: the burner would slow them too.
+    /// Measures the goodput ratio with a burner in place of the quota. The helper and the bridge then run on another
+    /// core than the server, because the burner would slow them too.
     fn cross_check(&mut self, options: &Options) -> Result<(), Error> {
         if self.quick {
             return Ok(());
@@ -310,8 +316,8 @@ impl Course<'_> {
         scene.close()
     }
 
-    /// Measures the SLA again, with the burner: a request that arrives while the burner runs waits for almost a period, so that
-    /// no system could keep the SLA measured with a quota.
+    /// Derives the SLA again, from latencies beside the burner: a request that arrives while the burner runs waits for
+    /// almost a period of the burner, so that no system could keep the SLA calibrated with a quota.
     fn sla_under_burner(&mut self, scene: &mut Scene) -> Result<u64, Error> {
         let mut driver = Driver::start(scene, System::Plain, self.timing)?;
         let p99_us = p99_at_fifth_us(&mut driver, self.measured.calibration.direct_per_s)?;

@@ -48,7 +48,7 @@ fn add_goodput_rows(series: &Series, results: &mut Results) {
             .param("server_limit", if series.has_burner { "burner" } else { "quota" });
         let row = match series.iso_percent {
             Some(percent) => {
-                row.param("iso_cpu_percent", percent).note("the server has the helper's CPU as well")
+                row.param("iso_cpu_percent", percent).note("no helper: its CPU time is added to the quota")
             }
             None => row,
         };
@@ -118,30 +118,33 @@ fn add_goodput_rows(series: &Series, results: &mut Results) {
     }
 }
 
-/// Why the goodput of a series is void. A ramp that ended early yields a lower bound. As the denominator of a ratio it
-/// makes the ratio too large, so direct series are void; as the numerator it makes the ratio too small, so helped
-/// series are not.
+/// Reasons why a series' goodput is void; none for a helped series. A ramp that ended early yields a lower bound of
+/// the goodput. A denominator that is too small makes a ratio too large, so the series of other systems are void.
+/// A numerator that is too small makes a ratio too small, so a helped series stays valid.
 fn void_reasons(series: &Series) -> Vec<String> {
-    if series.system == System::Helped { Vec::new() } else { troubles(series) }
+    if series.system == System::Helped { Vec::new() } else { early_ends(series) }
 }
 
+/// The note of a helped series of which a ramp ended early; empty otherwise.
 fn lower_bound(series: &Series) -> String {
-    match troubles(series) {
-        troubles if series.system == System::Helped && !troubles.is_empty() => {
-            format!("a lower bound: {}", troubles.join("; "))
+    match early_ends(series) {
+        reasons if series.system == System::Helped && !reasons.is_empty() => {
+            format!("a lower bound: {}", reasons.join("; "))
         }
         _ => String::new(),
     }
 }
 
-fn troubles(series: &Series) -> Vec<String> {
+/// Round and reason of each ramp that ended before it reached a rate at which the system broke the SLA.
+fn early_ends(series: &Series) -> Vec<String> {
     let round = |(n, ramped): (usize, &Option<RampResult>)| {
         ramped.as_ref()?.trouble.as_ref().map(|trouble| format!("round {}: {trouble}", n + 1))
     };
     series.rounds.iter().enumerate().filter_map(round).collect()
 }
 
-/// What was expected of helped over direct.
+/// A note: the expected ratio of helped to direct goodput, and the paper's. `prefix` is that of the ratios' names and
+/// states the configuration: `xdp_` with the user-level TCP stack, `core_` with a whole core for the server too.
 fn expectation(prefix: &str, sla_us: u64) -> &'static str {
     match (prefix, sla_us == PAPER_SLA_US) {
         ("", true) => "expected ≥ 3.3, as in the paper",
@@ -154,7 +157,8 @@ fn expectation(prefix: &str, sla_us: u64) -> &'static str {
     }
 }
 
-/// Adds helped over direct for each SLA and limit, and the A/A ratio of direct over itself.
+/// Adds the ratio of helped to direct goodput for each SLA and each limit of the server's CPU (quota or burner), and
+/// the A/A ratio: two series of the direct system, measured in the same rounds.
 fn add_ratios(measured: &Measured, results: &mut Results) {
     let find = |system: System, sla_us: u64, has_burner: bool, is_repetition: bool| {
         measured.series.iter().filter(|series| series.iso_percent.is_none()).find(|series| {
@@ -202,7 +206,8 @@ fn add_ratios(measured: &Measured, results: &mut Results) {
     }
 }
 
-/// Adds the ratios of helped over its alternatives, under the main SLA.
+/// Adds the ratios of the helped goodput to the goodput of two alternatives, under the calibrated SLA: nutcracker as
+/// the proxy, and no proxy but the helper's CPU time for the server (iso-CPU).
 fn add_rival_ratios(measured: &Measured, results: &mut Results) {
     let sla_us = measured.calibration.sla_us;
     let main = || {
@@ -221,7 +226,7 @@ fn add_rival_ratios(measured: &Measured, results: &mut Results) {
     });
     let iso = main().find_map(|series| Some((series, series.iso_percent?))).map(|(series, percent)| {
         let note = format!(
-            "no helper, but its CPU: the server has {percent:.0} % of a core; measured after the others"
+            "no helper: its CPU time is added to the quota, {percent:.0} % of a core; measured last"
         );
         ("goodput_helped_over_iso_cpu", series, note)
     });
@@ -235,6 +240,7 @@ fn add_rival_ratios(measured: &Measured, results: &mut Results) {
     }
 }
 
+/// Adds rows that compare bursts relieved by copying data to another server with bursts relieved by a helper.
 fn add_migration_rows(measured: &Measured, results: &mut Results) {
     if measured.migrations.is_empty() {
         return;
@@ -269,20 +275,22 @@ fn add_migration_rows(measured: &Measured, results: &mut Results) {
             let volume = COPIED_BYTES as f64 / 1e6;
             let rates = copied.iter().map(|ms| volume / (ms / 1000.0)).collect();
             results.rows.push(row("copy_ms", "ms", copied).param("copied_mb", volume).note(
-                "paper 13 s for 6.4 GB; scaled by 160, as is the server's CPU; half of the clients leave at its end",
+                "the paper copies 6.4 GB in 13 s; volume and server CPU are 1/160 here; \
+                 half of the clients leave when the copy ends",
             ));
             results.rows.push(row("copy_rate", "MB/s", rates).param("copied_mb", volume));
         }
     }
 }
 
+/// Adds rows of the bursts that a helper relieved: times to move and to relieve, and costs of each phase.
 fn add_relief_rows(measured: &Measured, options: &Options, results: &mut Results) {
     let quota = measured.calibration.quota.or(options.setting.quota);
     let (valid, spoilt): (Vec<&BurstRun>, Vec<&BurstRun>) =
         measured.burst_runs.iter().partition(|run| run.spoilt(quota).is_empty());
     let reasons: Vec<String> = spoilt.iter().map(|run| run.spoilt(quota).join(", ")).collect();
     let spoilt_note = left_out(&reasons, measured.burst_runs.len());
-    // Latencies of direct clients while others are helped, from the probes of valid runs.
+    // In each run, a few probing clients stay on the direct port while the helper serves all others.
     let probed = measured.burst_runs.iter().zip(&measured.probed);
     let probed = probed.filter(|(run, _)| run.spoilt(quota).is_empty()).map(|(_, span)| span);
     let unanswered = probed.clone().filter(|span| span.p99_us().is_none()).count();
@@ -314,7 +322,7 @@ fn add_relief_rows(measured: &Measured, options: &Options, results: &mut Results
         .then(|| format!("{unrelieved} of {} runs not relieved before the burst was over", valid.len()));
     results
         .rows
-        .push(row("relief_ms", values_of(&relief)).void_if(unrelieved).note("expected ≤ floor + 350"));
+        .push(row("relief_ms", values_of(&relief)).void_if(unrelieved).note("expected ≤ drain floor + 350"));
     results.rows.push(row("drain_floor_ms", values_of(&floor)));
     results.rows.push(
         row("relief_over_floor_ms", values_of(&|run| Some(relief(run)? - floor(run)?)))
@@ -367,6 +375,7 @@ fn add_relief_rows(measured: &Measured, options: &Options, results: &mut Results
     }
 }
 
+/// Median throughput of the saturated helped server, in replies/s; `None` if no ramp measured it.
 fn helped_throughput(measured: &Measured) -> Option<f64> {
     let rounds = measured.series.iter().flat_map(|series| series.rounds.iter().flatten());
     let saturated: Vec<f64> =

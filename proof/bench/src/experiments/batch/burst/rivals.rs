@@ -1,5 +1,5 @@
 //! Alternatives to a helper in a burst: data migration as the paper emulates it, and a server that gets the helper's
-//! CPU time. Also a probe of the direct port while other clients are helped.
+//! CPU time. Also clients that measure the latency of the direct port while a helper serves all other clients.
 
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener};
@@ -21,20 +21,20 @@ use crate::stats::median;
 /// The paper copies 6.4 GB, a tenth of the data, from a server with 16 hardware threads. Our server has a tenth of one
 /// thread, so the volume is divided by the same factor, 160.
 pub(super) const COPIED_BYTES: u64 = 40_000_000;
-/// The burst of this comparison, as a multiple of the direct capacity. The half of it that remains after a migration
-/// must be below the capacity, or migration could not help.
+/// Rate of the burst, as a multiple of the direct capacity. A migration leaves half of the clients on the server: half
+/// of this rate must be below the capacity, or migration could not help.
 pub(super) const BURST_TIMES: f64 = 1.6;
 const RUNS: usize = 3;
 const LIGHT_MS: u64 = 2_000;
 /// Time from the start of the burst to the decision.
 const OVERLOAD_MS: u64 = 3_000;
-/// Least time measured after the decision.
+/// Time measured after the decision or, with a migration, after the end of the copy.
 const AFTER_MS: u64 = 6_000;
 const COPY_TIMEOUT: Duration = Duration::from_secs(60);
-/// Clients of the probe, and their requests a second.
+/// Number of clients of [`Probe`], and requests per second of all these clients together.
 const PROBE: (u32, f64) = (20, 100.0);
 
-/// A burst that ended by data migration, or by a helper.
+/// A burst that data migration or a helper relieved.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Migration {
     pub helped: bool,
@@ -63,10 +63,12 @@ impl Probe {
         Ok(Probe { generators })
     }
 
-    /// Stops the probe. Returns its latencies while the burst was relieved, and its whole report.
+    /// Stops the probe's clients. Returns their latencies in the part of the burst that the helper served, and their
+    /// whole report.
     pub(super) fn finish(self, run: &scenario::BurstRun) -> Result<(Span, Report), Error> {
         let zero_ns = self.generators.zero_ns();
         let report = self.generators.finish()?;
+        // The probe started before the clients of the burst, and each report counts time from its own start.
         let later_ms = run.report.zero_monotonic_ns.saturating_sub(zero_ns) / 1_000_000;
         let (from_ms, to_ms) = run.relieved();
         Ok((Span::of(&report.bins, from_ms + later_ms, to_ms + later_ms), report))
@@ -74,7 +76,7 @@ impl Probe {
 }
 
 impl Course<'_> {
-    /// Measures bursts that end by data migration, and the same bursts with a helper.
+    /// Measures bursts that data migration relieves, and the same bursts with a helper.
     pub(super) fn measure_migrations(&mut self, scene: &mut Scene) -> Result<(), Error> {
         if self.quick {
             self.measured.left_out.push("nutcracker and data migration (--quick)".into());
@@ -167,7 +169,8 @@ impl Course<'_> {
         let copy = Copy::start(scene)?;
         let copied = copy.wait(&staying)?;
         let copied_at_ms = staying.now_ms();
-        // Half of the clients now use the copy on another server, which is not part of the laboratory.
+        // From now on, half of the clients would use the copy on another server. The laboratory has no such server, so
+        // these clients stop.
         self.measured.tally.add_report(&leaving.finish()?);
         let end_ms = copied_at_ms.max(decision_ms) + AFTER_MS;
         staying.sleep_until_ms(end_ms);
@@ -211,8 +214,8 @@ fn stalls(scene: &Scene, since: &Snapshot) -> Result<Vec<String>, Error> {
     Ok(stopped(&used).into_iter().collect())
 }
 
-/// A process on the server's host, within its quota, that sends dummy data to another host. As in the paper, it does
-/// not read the data from the server's memory, which favours migration.
+/// A process on the server's host, within the server's quota, that sends dummy data to another host. As in the paper,
+/// the process does not read the data from the server's memory; this favours migration.
 struct Copy {
     sender: Process,
     receiver: Receiver,
@@ -255,7 +258,7 @@ impl Copy {
 /// A thread on a host that returns the number of received bytes.
 type Receiver = JoinHandle<Result<io::Result<u64>, LabError>>;
 
-/// Listens on a host, accepts one connection, and counts its bytes.
+/// Listens on a host, accepts one connection, and counts the received bytes.
 fn receive(host: &Host) -> Result<(SocketAddr, Receiver), Error> {
     let failure = |cause| Error::System { what: "cannot listen for copied data".into(), cause };
     let listener = host.run_inside(|| TcpListener::bind((host.address(), 0)))?.map_err(failure)?;
