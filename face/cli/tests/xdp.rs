@@ -1,4 +1,5 @@
-//! The process of a helper on the user-level TCP stack, beside a kernel that has work of its own. Skips without root.
+//! A helper process on the user-level TCP stack (engine `xdp`), on a host whose kernel has TCP and UDP traffic of its
+//! own. Skipped without root.
 
 mod support;
 
@@ -20,22 +21,22 @@ const HUP: i32 = 1;
 const INT: i32 = 2;
 const TERM: i32 = 15;
 
-/// The helper's end of the cable.
+/// The interface at the helper's end of the veth pair.
 const HELPER_END: &str = "helper0";
-/// The other end, of clients and the server.
+/// The interface at the other end of the veth pair, on the host of the clients and the server.
 const PEERS_END: &str = "peers0";
 const HELPER: Ipv4Addr = Ipv4Addr::new(10, 79, 2, 2);
 const CLIENTS: Ipv4Addr = Ipv4Addr::new(10, 79, 2, 1);
-/// Not the clients' address: a server refuses clients that have its own.
+/// Differs from the clients' address, because a server refuses clients whose address is the server's own.
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 79, 2, 3);
 /// The helper's port for plain clients.
 const PORT: u16 = 11211;
-/// A port of the kernel's on the helper's host.
+/// The port of echo servers on kernel sockets of the helper's host.
 const ECHO_PORT: u16 = 8000;
 /// The user and the group `nobody`.
 const NOBODY: u32 = 65_534;
 
-/// A memcached under `spillway run` on one host, and a cable to the host of a helper.
+/// A memcached under `spillway run` on the host `peers`, connected by a veth pair to the host `helper`.
 struct Scene {
     lab: Lab,
     helper: Host,
@@ -45,7 +46,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// `None`, with the reason printed, where no laboratory can be made.
+    /// Returns `None` and prints the reason if network namespaces cannot be created.
     fn start() -> Option<Scene> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         if let Some(reason) = unavailable() {
@@ -72,7 +73,8 @@ impl Scene {
         Some(Scene { lab, helper, peers, _server: server, scratch })
     }
 
-    /// Writes a configuration, with more lines of the section `[helper]` and more listening addresses.
+    /// Writes the helper's configuration file and returns its path. `helper` is appended to the section `[helper]`,
+    /// `more_listen` to the list `listen`.
     fn configure(&self, helper: &str, more_listen: &str) -> String {
         let path = self.scratch.path("helper.toml");
         let text = format!(
@@ -89,7 +91,7 @@ impl Scene {
         self.helper.spawn(&launch.args(["helper", "--config", &self.scratch.path("helper.toml")])).unwrap()
     }
 
-    /// Connects a client, from the host of clients.
+    /// Connects a client on the host `peers` to the helper. `None` if the connection fails.
     fn client(&self) -> Option<Client> {
         self.peers.run_inside(|| Client::try_new((HELPER, PORT).into())).unwrap()
     }
@@ -109,13 +111,13 @@ impl Scene {
         output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
     }
 
-    /// Messages that the present helper has sent to the server; 0 without a helper.
+    /// Number of messages that the running helper has sent to the server; 0 if no helper runs.
     fn messages(&self) -> u64 {
         let status = self.status().unwrap_or_default();
         status["services"][0]["messages_sent"].as_u64().unwrap_or(0)
     }
 
-    /// Starts a load through the helper, which goes on when connections are reset.
+    /// Starts a load generator through the helper. It continues after connections are reset (`--allow-resets`).
     fn load(&self, arguments: &[&str]) -> Process {
         let (port, report) = (format!("{HELPER}:{PORT}"), self.scratch.path("load.json"));
         let launch = Launch::new(SPILLWAY)
@@ -135,7 +137,8 @@ impl Scene {
         self.peers.spawn(&launch).unwrap()
     }
 
-    /// Ends a load and returns its totals. No reply was wrong, and only requests of reset connections were lost.
+    /// Stops the load generator and returns its totals. Asserts that no reply was wrong and that at most one request
+    /// was lost for each reset connection.
     fn totals(&self, mut load: Process) -> Value {
         load.signal(INT).unwrap();
         let status = load.wait(PATIENCE).expect("exit status");
@@ -160,14 +163,14 @@ fn run(host: &Host, line: &str) {
     assert!(process.wait(PATIENCE).unwrap().success(), "{line}: {}", process.stderr().unwrap());
 }
 
-/// Runs the command `spillway` on a host, to its end. Returns whether it succeeded, and its output.
+/// Runs the command `spillway` on a host and waits until it exits. Returns whether it succeeded, and its output.
 fn spillway(host: &Host, arguments: &[&str]) -> (bool, String) {
     let mut process = host.spawn(&Launch::new(SPILLWAY).args(arguments)).unwrap();
     let is_success = process.wait(PATIENCE).expect("the command should end").success();
     (is_success, process.stdout().unwrap() + &process.stderr().unwrap())
 }
 
-/// The kernel's echo servers on the helper's host. They end with the test's process.
+/// Starts a TCP and a UDP echo server on kernel sockets of the helper's host. They run until the test process exits.
 fn start_kernel_echo(host: &Host) {
     let bind = || {
         let address = (HELPER, ECHO_PORT);
@@ -191,7 +194,7 @@ fn start_kernel_echo(host: &Host) {
     });
 }
 
-/// Exchanges messages with the kernel's echo server until `stop`. Returns their number.
+/// Exchanges messages with the TCP echo server until `stop`. Returns their number.
 fn exchange(mut stream: &TcpStream, stop: &AtomicBool) -> u64 {
     let (mut messages, mut answer) = (0_u64, [0; 8]);
     while !stop.load(Ordering::Relaxed) {
@@ -203,10 +206,11 @@ fn exchange(mut stream: &TcpStream, stop: &AtomicBool) -> u64 {
     messages
 }
 
+/// Exchanges datagrams with the UDP echo server until `stop`, each under the lock `in_flight`. Returns their number.
 fn exchange_datagrams(socket: &UdpSocket, in_flight: &Mutex<()>, stop: &AtomicBool) -> u64 {
     let (mut messages, mut answer) = (0_u64, [0; 8]);
     while !stop.load(Ordering::Relaxed) {
-        // Lets the thread that flushes neighbours have the lock.
+        // Gives `resolve_and_ping` time to take the lock.
         std::thread::sleep(Duration::from_micros(100));
         let _in_flight = in_flight.lock().unwrap();
         socket.send_to(&messages.to_be_bytes(), (HELPER, ECHO_PORT)).unwrap();
@@ -217,15 +221,15 @@ fn exchange_datagrams(socket: &UdpSocket, in_flight: &Mutex<()>, stop: &AtomicBo
     messages
 }
 
-/// Resolves the helper's host by ARP and pings it until `stop`. Not while a datagram is in flight: flushing a neighbour drops
-/// the packets that wait for its resolution.
+/// Flushes the ARP entry of the helper's host and pings the host, in a loop until `stop`. Holds the lock `in_flight`
+/// while flushing: flushing a neighbour drops the packets that wait for its resolution. Returns the number of rounds.
 fn resolve_and_ping(host: &Host, in_flight: &Mutex<()>, stop: &AtomicBool) -> u64 {
     let mut rounds = 0;
     while !stop.load(Ordering::Relaxed) {
         let no_datagram = in_flight.lock().unwrap();
         run(host, &format!("ip neigh flush dev {PEERS_END}"));
         drop(no_datagram);
-        // Ten requests, of which no answer may be missing.
+        // Ten echo requests; each must be answered.
         let line = format!("ping -c 10 -i 0.005 -W 20 {HELPER}");
         let words: Vec<_> = line.split(' ').collect();
         let mut ping = host.spawn(&Launch::new(words[0]).args(&words[1..])).unwrap();
@@ -263,7 +267,7 @@ fn the_kernels_traffic_is_undisturbed_while_a_helper_starts_reloads_and_is_kille
         let load = scene.load(&["-c", "50", "--rate", "1500"]);
         eventually("requests", || scene.messages() > 1_000);
 
-        // A new listener, then without it again.
+        // Add a listener by a reload, then remove the listener by another reload.
         scene.configure("threads = 1", &format!(", \"{HELPER}:11212\""));
         helper.signal(HUP).unwrap();
         eventually("the new listener serves", || {
@@ -325,9 +329,9 @@ fn a_helper_killed_at_full_load_is_restarted_at_once() {
 #[test]
 fn three_capabilities_suffice_for_a_helper() {
     let Some(scene) = Scene::start() else { return };
-    // Few frames: a process without CAP_IPC_LOCK may lock little memory.
+    // Few frames, because RLIMIT_MEMLOCK limits a process without CAP_IPC_LOCK.
     scene.configure("threads = 1\nxdp.frames = 256", "");
-    // Directories of the build may be closed to other users.
+    // The user `nobody` may have no access to the build directory: run a copy of the program.
     let program = scene.scratch.path("spillway");
     fs::copy(SPILLWAY, &program).unwrap();
     fs::set_permissions(scene.scratch.path(""), fs::Permissions::from_mode(0o755)).unwrap();
@@ -370,7 +374,7 @@ fn partial_checksums_are_logged_once_with_the_command() {
     run(&scene.peers, &format!("ethtool -K {PEERS_END} tx on"));
     let hint = "ethtool -K INTERFACE tx off tso off";
     eventually("the hint", || {
-        // Unanswered: the connection waits for its handshake.
+        // The SYN's partial checksum is refused, so the connection attempt times out.
         let target = (HELPER, PORT).into();
         let brief = Duration::from_millis(50);
         let _ = scene.peers.run_inside(|| TcpStream::connect_timeout(&target, brief)).unwrap();
@@ -415,11 +419,11 @@ fn mistakes_that_this_host_shows_have_line_and_column() {
         let ((is_fine, printed), path) = check(helper, more_listen);
         assert!(!is_fine && printed.starts_with(&format!("{path}:{expected}")), "{printed}");
         assert_eq!(printed.lines().count(), 1, "{printed}");
-        // A helper says the same.
+        // A helper that starts with this file reports the same error.
         let mut helper = scene.start_helper();
         assert!(!helper.wait(PATIENCE).expect("the helper should end").success());
         assert!(helper.stderr().unwrap().contains(expected), "{}", helper.stderr().unwrap());
-        // Another machine cannot see it.
+        // Without reading this host's state, the check finds no error.
         let (is_fine, printed) = spillway(&scene.helper, &["check", "--without-keys", &path]);
         assert!(is_fine, "{printed}");
     }
@@ -481,7 +485,7 @@ fn operators_see_and_drain_the_clients_of_the_stack() {
     scene.close();
 }
 
-/// Needs no privileges.
+/// Runs without root, unlike the other tests of this file.
 #[test]
 fn the_engine_auto_falls_back_and_says_why() {
     let scratch = Scratch::new();
@@ -495,7 +499,7 @@ fn the_engine_auto_falls_back_and_says_why() {
             .args(["helper", "--service", "cache=192.0.2.5:11411", "--listen", "192.0.2.9:11211"])
             .args(["--key", &scratch.key(&format!("{}.key", interface.len())).0, "--engine", "auto"])
             .args(interface);
-        // No address of this host: on kernel sockets the helper ends, too.
+        // The helper also fails on kernel sockets, because 192.0.2.9 is not an address of this host.
         let mut helper = place.spawn(&launch).unwrap();
         helper.wait(PATIENCE).expect("the helper should end");
         let printed = helper.stderr().unwrap();

@@ -34,13 +34,15 @@ const NAME_BYTES_MAX: usize = 64;
 /// How a file is read.
 #[derive(Clone, Debug)]
 pub struct Reading {
-    /// Directory of relative key files, searched after the service manager's credentials.
+    /// Directory of key files with relative paths; the service manager's credential directory is searched first.
     pub base: PathBuf,
-    /// Whether to read key files, and to look at this host's interfaces and ports; not for a check on another machine.
+    /// Whether to read key files and check this host's interfaces and ports. False to check a file on a host that
+    /// is not the helper's.
     pub reads_host: bool,
 }
 
-/// Reads a configuration file, with the key files, host names and interfaces in it. Fails with all errors of the file.
+/// Reads a configuration file, and resolves the host names in it. If `reads_host` is true, also reads the key files
+/// that the file names and checks its interfaces. Fails with all errors of the file.
 pub fn read_file(path: &Path, reads_host: bool) -> Result<HelperConfig, Problems> {
     let whole_file = |message: String| Problems {
         path: path.to_owned(),
@@ -54,15 +56,15 @@ pub fn read_file(path: &Path, reads_host: bool) -> Result<HelperConfig, Problems
         );
         return Err(whole_file(message));
     }
-    // Checked after the length, because the bound may have cut a character.
+    // The length is checked first: reading stops at the limit, possibly inside a multi-byte character.
     let text = String::from_utf8(bytes).map_err(|_| unreadable(&"it is not UTF-8 text"))?;
     let base = path.parent().unwrap_or(Path::new("")).to_owned();
     read_text(&text, &Reading { base, reads_host })
         .map_err(|problems| Problems { path: path.to_owned(), problems })
 }
 
-/// Reads at most one byte more than [`FILE_BYTES_MAX`]. Refuses all but regular files: reading a pipe without a writer
-/// would block every later reload.
+/// Reads at most one byte more than [`FILE_BYTES_MAX`]. Refuses files that are not regular: reading a pipe without
+/// a writer would block the helper's reload.
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     let flags = OFlags::NONBLOCK.union(OFlags::NOCTTY);
     let file = fs::OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
@@ -77,7 +79,7 @@ fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
 /// Reads the text of a configuration. Fails with all errors of the text, at least one, ordered by line.
 pub fn read_text(text: &str, reading: &Reading) -> Result<HelperConfig, Vec<Problem>> {
     let file: File = toml::from_str(text).map_err(|error| {
-        // The parser puts lists on separate lines.
+        // The parser's message may have several lines; a problem is reported on one line.
         let message = error.message().replace('\n', "; ");
         let message = with_suggestion(&message).unwrap_or(message);
         vec![Problem::at(text, error.span().unwrap_or(0..0), message)]
@@ -92,7 +94,7 @@ pub fn read_text(text: &str, reading: &Reading) -> Result<HelperConfig, Vec<Prob
     };
     let config = reader.config(&file);
     let mut problems = reader.problems;
-    // Without key files the check would report missing keys.
+    // If key files are not read, `config.check()` would report missing keys.
     if problems.is_empty()
         && reading.reads_host
         && let Err(error) = config.check()
@@ -103,8 +105,9 @@ pub fn read_text(text: &str, reading: &Reading) -> Result<HelperConfig, Vec<Prob
     if problems.is_empty() { Ok(config) } else { Err(problems) }
 }
 
-/// Minimal similarity (Damerau-Levenshtein, 0 to 1) of a key that is suggested for an unknown one; `max_delay` and
-/// `max_memory` have less. If one key begins with the other, the similarity is 1.
+/// Minimal normalized Damerau-Levenshtein similarity (0 to 1) between an unknown key and the key suggested for it.
+/// The similarity of `max_delay` and `max_memory`, two different keys, is lower. If one key is a prefix of the other,
+/// their similarity counts as 1.
 const SIMILAR_MIN: f64 = 0.65;
 
 /// Adds the most similar known key to the parser's message about an unknown key. `None` if no key is similar.
@@ -119,12 +122,12 @@ fn with_suggestion(message: &str) -> Option<String> {
     (similarity(&best) >= SIMILAR_MIN).then(|| format!("unknown field `{unknown}`, did you mean `{best}`?"))
 }
 
-/// Collects errors while reading; the default replaces a value with an error.
+/// Converts the parsed file and collects its errors. A value with an error is replaced by its default.
 struct Reader<'a> {
     text: &'a str,
     reading: &'a Reading,
     problems: Vec<Problem>,
-    /// The configuration key of each listening address.
+    /// The configuration key that gave each listening address, to report an address that is given twice.
     listening: BTreeMap<SocketAddr, String>,
     engine: Engine,
     /// The interface of the engine `xdp`, if it was looked up.
@@ -489,7 +492,7 @@ impl Reader<'_> {
         let value = setting.as_ref()?;
         match value.get_ref() {
             Value::String(text) => Some((text.clone(), value.span())),
-            // Also for a number without a unit, so that the error mentions units.
+            // This case includes a number without a unit (`max_delay = 5`): the message therefore mentions units.
             other => {
                 let message =
                     format!("give a text in quotes, with its unit if it has one, not {}", kind_of(other));
@@ -519,19 +522,21 @@ fn kind_of(value: &Value) -> &'static str {
     }
 }
 
-/// Names become labels of metrics and arguments of commands, so their characters are restricted.
+/// Whether `text` is a valid name. Names become metric labels and command arguments: only letters, digits, `-`, `_`
+/// and `.` are allowed.
 fn is_name(text: &str) -> bool {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     (1..=NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(is_allowed)
 }
 
-/// A key file's path. A relative path is a credential of the service manager, or a file beside the configuration.
+/// A key file's path. A relative path names a file in `CREDENTIALS_DIRECTORY` (systemd's credentials) if that file
+/// exists, otherwise a file in `base`.
 fn find_key_file(text: &str, base: &Path) -> PathBuf {
     let credential = env::var_os("CREDENTIALS_DIRECTORY").map(|directory| Path::new(&directory).join(text));
     credential.filter(|path| path.exists()).unwrap_or_else(|| base.join(text))
 }
 
-/// The host's name, or `helper` if that is not a valid name.
+/// The host's name, or `helper` if the host's name is not a valid name of a helper.
 pub fn host_name() -> String {
     let system = rustix::system::uname();
     let name = system.nodename().to_str().unwrap_or_default();
