@@ -366,7 +366,7 @@ fn p8_turns_end_and_timeouts_fire(rig: &mut dyn Rig) {
     rig.wait("the data", Accepting, |probe| probe.received(accepting) == 100_000);
 }
 
-/// Promise 9: methods are called within events; the probe panics if one calls back into the application.
+/// Promise 9: every method is called within events; the probe panics if one calls back into the application.
 fn p9_methods_do_not_call_back(rig: &mut dyn Rig) {
     let refusing = rig.refusing_address();
     rig.on(Accepting, |probe, _| {
@@ -377,12 +377,14 @@ fn p9_methods_do_not_call_back(rig: &mut dyn Rig) {
                 assert_eq!(out.send(conn, &stream(0, 100)), 100);
                 out.send_chunk(conn, Chunk::from(stream(100, 100)))
                     .expect("a new connection should have room");
+                out.want_room(conn);
                 let refused =
                     out.connect(now, refusing).expect("the transport should have room for a connection");
                 out.release(conn, 10);
                 out.set_listening(0, false);
                 probe.abort(refused, out);
                 let _ = (out.room(conn), out.queued(conn), out.take_recycled_chunk());
+                let _ = (out.held(conn), out.held_by_all());
             }
             Seen::Data { .. } => out.finish(conn),
             _ => {}
