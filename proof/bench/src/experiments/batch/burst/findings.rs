@@ -225,9 +225,8 @@ fn add_rival_ratios(measured: &Measured, results: &mut Results) {
         )
     });
     let iso = main().find_map(|series| Some((series, series.iso_percent?))).map(|(series, percent)| {
-        let note = format!(
-            "no helper: its CPU time is added to the quota, {percent:.0} % of a core; measured last"
-        );
+        let note =
+            format!("no helper: its CPU time is added to the quota, {percent:.0} % of a core; measured last");
         ("goodput_helped_over_iso_cpu", series, note)
     });
     for (name, rival, note) in nutcracker.into_iter().chain(iso) {
