@@ -52,9 +52,9 @@ impl fmt::Display for InterruptsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "cannot defer the interrupts of interface {}; this needs Linux 6.13 or later and CAP_NET_ADMIN: otherwise remove \
-             defer_interrupts",
-            self.interface
+            "cannot defer the interrupts of interface {}: {}; this needs Linux 6.13 or later and CAP_NET_ADMIN: otherwise \
+             remove defer_interrupts",
+            self.interface, self.source
         )
     }
 }
