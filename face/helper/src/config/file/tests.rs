@@ -149,6 +149,7 @@ fn every_key_is_read() {
         interface = "eth0"
         xdp.ports = "20000-29999"
         xdp.frames = 1024
+        xdp.busy_poll = "0s"
         xdp.defer_interrupts = "200us"
         xdp.configure_interface = true
         threads = 3
