@@ -3,13 +3,14 @@
 use std::io;
 use std::net::IpAddr;
 
-use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_ROUTE;
-use netlink_sys::{Socket, SocketAddr};
 
 use crate::interface::Interface;
+use crate::netlink;
 
 /// Bytes of a part of the kernel's answer; the kernel sends as many parts as it needs.
 const PART_BYTES_MAX: usize = 64 * 1024;
@@ -41,23 +42,14 @@ pub(crate) struct AddressReader {
 impl AddressReader {
     /// Opens a connection to the kernel, in the calling thread's network namespace.
     pub fn open() -> io::Result<AddressReader> {
-        let mut socket = Socket::new(NETLINK_ROUTE)?;
-        socket.bind_auto()?;
-        socket.connect(&SocketAddr::new(0, 0))?;
-        Ok(AddressReader { socket })
+        Ok(AddressReader { socket: netlink::connect(NETLINK_ROUTE)? })
     }
 
     /// The addresses at the interface with this number at present, with the lengths of their prefixes in bits. Any thread
     /// may call it.
     pub fn networks_of(&self, interface: u32) -> io::Result<Vec<(IpAddr, u8)>> {
-        let mut header = NetlinkHeader::default();
-        header.flags = NLM_F_REQUEST | NLM_F_DUMP;
         let all = RouteNetlinkMessage::GetAddress(AddressMessage::default());
-        let mut request = NetlinkMessage::new(header, NetlinkPayload::from(all));
-        request.finalize();
-        let mut bytes = vec![0; request.buffer_len()];
-        request.serialize(&mut bytes);
-        self.socket.send(&bytes, 0)?;
+        netlink::send(&self.socket, all, NLM_F_REQUEST | NLM_F_DUMP, 0)?;
         let mut addresses = Vec::new();
         let mut part = Vec::with_capacity(PART_BYTES_MAX);
         loop {
@@ -71,11 +63,9 @@ impl AddressReader {
 }
 
 /// Adds the addresses of one part of the answer. Returns whether it was the last part.
-fn read_part(interface: u32, mut messages: &[u8], addresses: &mut Vec<(IpAddr, u8)>) -> io::Result<bool> {
-    while !messages.is_empty() {
-        let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(messages) else {
-            return Ok(true);
-        };
+fn read_part(interface: u32, part: &[u8], addresses: &mut Vec<(IpAddr, u8)>) -> io::Result<bool> {
+    for message in netlink::messages(part) {
+        let Ok(message) = message else { return Ok(true) };
         match message.payload {
             NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewAddress(found))
                 if found.header.index == interface =>
@@ -86,8 +76,6 @@ fn read_part(interface: u32, mut messages: &[u8], addresses: &mut Vec<(IpAddr, u
             NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
             _ => {}
         }
-        let length = (message.header.length as usize).next_multiple_of(4).max(4);
-        messages = messages.get(length..).unwrap_or_default();
     }
     Ok(false)
 }

@@ -23,6 +23,7 @@ mod interrupts;
 mod ioctl;
 mod kernel_sockets;
 mod neighbours;
+mod netlink;
 mod notice;
 mod port;
 mod queues;

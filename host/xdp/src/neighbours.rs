@@ -8,19 +8,18 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use netlink_packet_core::{
-    NLM_F_CREATE, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
-};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkPayload};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteVia};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_ROUTE;
-use netlink_sys::{Socket, SocketAddr};
 use spillway_wire::packet::ethernet::Mac;
 
 use crate::interface::Interface;
+use crate::netlink;
 
 /// Maximum number of targets with a remembered next hop. Beyond it the oldest is forgotten: its changes are not reported
 /// until the stack asks for the target again.
@@ -67,9 +66,7 @@ impl KernelNeighbours {
     /// # Errors
     /// The process has no descriptors left.
     pub fn open(interface: &Interface) -> io::Result<KernelNeighbours> {
-        let mut socket = Socket::new(NETLINK_ROUTE)?;
-        socket.bind_auto()?;
-        socket.connect(&SocketAddr::new(0, 0))?;
+        let socket = netlink::connect(NETLINK_ROUTE)?;
         socket.set_non_blocking(true)?;
         socket.add_membership(GROUP_NEIGHBOURS)?;
         Ok(KernelNeighbours {
@@ -131,11 +128,9 @@ impl KernelNeighbours {
     }
 
     /// Handles the messages of one datagram.
-    fn handle(&mut self, mut messages: &[u8]) -> io::Result<()> {
-        while !messages.is_empty() {
-            let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(messages) else {
-                return Ok(()); // of a kind that this library does not know
-            };
+    fn handle(&mut self, datagram: &[u8]) -> io::Result<()> {
+        for message in netlink::messages(datagram) {
+            let Ok(message) = message else { return Ok(()) };
             match message.payload {
                 NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route)) => {
                     self.handle_route(message.header.sequence_number, &route)?;
@@ -151,8 +146,6 @@ impl KernelNeighbours {
                 }
                 _ => {}
             }
-            let length = (message.header.length as usize).next_multiple_of(4).max(4);
-            messages = messages.get(length..).unwrap_or_default();
         }
         Ok(())
     }
@@ -240,14 +233,7 @@ impl KernelNeighbours {
     /// Sends a request and returns its sequence number.
     fn send(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<u32> {
         self.sequence = self.sequence.wrapping_add(1);
-        let mut header = NetlinkHeader::default();
-        header.flags = flags;
-        header.sequence_number = self.sequence;
-        let mut message = NetlinkMessage::new(header, NetlinkPayload::from(message));
-        message.finalize();
-        let mut bytes = vec![0; message.buffer_len()];
-        message.serialize(&mut bytes);
-        self.socket.send(&bytes, 0)?;
+        netlink::send(&self.socket, message, flags, self.sequence)?;
         Ok(self.sequence)
     }
 }

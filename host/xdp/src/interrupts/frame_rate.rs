@@ -1,4 +1,4 @@
-//! Whether a thread receives so many frames that interrupts are worth deferring.
+//! Decides by a thread's rate of frames whether deferred interrupts would save wake-ups.
 
 use std::time::Duration;
 

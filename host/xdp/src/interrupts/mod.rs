@@ -36,7 +36,7 @@ struct Inner {
     interface: u32,
     /// The setting while a thread is loaded.
     under_load: Deferral,
-    /// The receive loops with their settings before.
+    /// The receive loops, with their settings before the first deferral.
     napis: Vec<Napi>,
     loaded_threads: usize,
 }
@@ -45,7 +45,7 @@ struct Inner {
 #[derive(Debug)]
 pub struct InterruptsError {
     interface: String,
-    source: io::Error,
+    cause: io::Error,
 }
 
 impl fmt::Display for InterruptsError {
@@ -54,16 +54,12 @@ impl fmt::Display for InterruptsError {
             f,
             "cannot defer the interrupts of interface {}: {}; this needs Linux 6.13 or later and CAP_NET_ADMIN: otherwise \
              remove defer_interrupts",
-            self.interface, self.source
+            self.interface, self.cause
         )
     }
 }
 
-impl std::error::Error for InterruptsError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.source)
-    }
-}
+impl std::error::Error for InterruptsError {}
 
 impl Interrupts {
     /// Prepares to defer the interrupts of an interface of the calling thread's network namespace. `interval`: time between
@@ -91,7 +87,7 @@ impl Interrupts {
         };
         match open() {
             Ok(inner) => Ok(Interrupts(Arc::new(Mutex::new(inner)))),
-            Err(source) => Err(InterruptsError { interface: interface.name.clone(), source }),
+            Err(cause) => Err(InterruptsError { interface: interface.name.clone(), cause }),
         }
     }
 
@@ -105,7 +101,7 @@ impl Interrupts {
         Ok(present.iter().all(|napi| napi.deferral == inner.under_load))
     }
 
-    /// The part of one thread.
+    /// A thread's means to defer the interrupts while the thread is loaded.
     pub fn of_thread(&self) -> ThreadInterrupts {
         let interval = self.inner().under_load.interval;
         ThreadInterrupts { shared: self.clone(), rate: FrameRate::new(interval), state: State::Undeferred }
@@ -125,6 +121,8 @@ impl Inner {
         let set = self.napis.iter().try_for_each(|napi| self.socket.set(napi.id, self.under_load));
         if set.is_err() {
             self.loaded_threads -= 1;
+            // Some of the loops may have changed.
+            let _ = self.restore();
         }
         set
     }
@@ -149,12 +147,12 @@ impl Drop for Inner {
     }
 }
 
-/// Whether a thread asks for deferral at present.
+/// Whether the load of a thread defers interrupts at present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Undeferred,
     Deferred,
-    /// The kernel refused a change, so that the thread asks for none any more.
+    /// The kernel refused a change. The thread tries no other.
     Failed,
 }
 

@@ -6,14 +6,16 @@ use std::io;
 use std::time::Duration;
 
 use netlink_packet_core::{
-    DecodeError, DefaultNla, Emitable, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
-    NetlinkPayload, Nla, NlasIterator, Parseable, ParseableParametrized,
+    DecodeError, DefaultNla, Emitable, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkPayload, Nla,
+    NlasIterator, Parseable, ParseableParametrized,
 };
 use netlink_packet_generic::ctrl::nlas::GenlCtrlAttrs;
 use netlink_packet_generic::ctrl::{GenlCtrl, GenlCtrlCmd};
 use netlink_packet_generic::{GenlFamily, GenlHeader, GenlMessage};
+use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_GENERIC;
-use netlink_sys::{Socket, SocketAddr};
+
+use crate::netlink;
 
 /// Bytes of a part of the kernel's answer; the kernel sends as many parts as it needs.
 const PART_BYTES_MAX: usize = 64 * 1024;
@@ -31,9 +33,9 @@ pub(super) struct Deferral {
 /// One receive loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Napi {
-    /// The kernel's number of it.
+    /// The kernel's number of the loop.
     pub id: u32,
-    /// Its setting when it was listed.
+    /// The loop's setting when it was listed.
     pub deferral: Deferral,
 }
 
@@ -48,9 +50,7 @@ pub(super) struct NapiSocket {
 impl NapiSocket {
     /// Opens a connection to the kernel, in the calling thread's network namespace.
     pub fn open() -> io::Result<NapiSocket> {
-        let mut socket = Socket::new(NETLINK_GENERIC)?;
-        socket.bind_auto()?;
-        socket.connect(&SocketAddr::new(0, 0))?;
+        let socket = netlink::connect(NETLINK_GENERIC)?;
         let named = GenlCtrl {
             cmd: GenlCtrlCmd::GetFamily,
             nlas: vec![GenlCtrlAttrs::FamilyName(Netdev::family_name().to_owned())],
@@ -94,31 +94,20 @@ impl NapiSocket {
 /// end.
 fn request<F>(socket: &Socket, message: GenlMessage<F>, flags: u16) -> io::Result<Vec<GenlMessage<F>>>
 where
-    F: GenlFamily + Emitable + ParseableParametrized<[u8], GenlHeader> + Debug,
+    F: GenlFamily + Emitable + ParseableParametrized<[u8], GenlHeader> + Debug + 'static,
 {
-    let mut header = NetlinkHeader::default();
-    header.flags = NLM_F_REQUEST | flags;
-    let mut message = NetlinkMessage::new(header, NetlinkPayload::from(message));
-    message.finalize();
-    let mut bytes = vec![0; message.buffer_len()];
-    message.serialize(&mut bytes);
-    socket.send(&bytes, 0)?;
+    netlink::send(socket, message, NLM_F_REQUEST | flags, 0)?;
     let (mut answers, mut part) = (Vec::new(), Vec::with_capacity(PART_BYTES_MAX));
     loop {
         part.clear();
         socket.recv(&mut part, 0)?;
-        let mut messages = &part[..];
-        while !messages.is_empty() {
-            let message =
-                NetlinkMessage::<GenlMessage<F>>::deserialize(messages).map_err(io::Error::other)?;
-            match message.payload {
+        for message in netlink::messages(&part) {
+            match message.map_err(io::Error::other)?.payload {
                 NetlinkPayload::InnerMessage(answer) => answers.push(answer),
                 NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
                 NetlinkPayload::Error(_) | NetlinkPayload::Done(_) => return Ok(answers),
                 _ => {}
             }
-            let length = (message.header.length as usize).next_multiple_of(4).max(4);
-            messages = messages.get(length..).unwrap_or_default();
         }
     }
 }
