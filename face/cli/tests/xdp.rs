@@ -331,7 +331,7 @@ fn three_capabilities_suffice_for_a_helper() {
     let Some(scene) = Scene::start() else { return };
     // Few frames, because RLIMIT_MEMLOCK limits a process without CAP_IPC_LOCK.
     scene.configure("threads = 1\nxdp.frames = 256", "");
-    // The user `nobody` may have no access to the build directory: run a copy of the program.
+    // Runs a copy of the program, because the user `nobody` may have no access to the build directory.
     let program = scene.scratch.path("spillway");
     fs::copy(SPILLWAY, &program).unwrap();
     fs::set_permissions(scene.scratch.path(""), fs::Permissions::from_mode(0o755)).unwrap();

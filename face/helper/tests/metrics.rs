@@ -122,17 +122,21 @@ fn every_metric_has_samples_and_the_right_values() {
     assert!(scrape["spillway_helper_link_failures_total"].sum(&[]) >= 2.0);
 }
 
+/// A helper of one service, with metrics, at addresses of a place.
+fn config_at(place: &Place, server: &EchoServer) -> HelperConfig {
+    let service = Service {
+        listen: vec![place.listen()],
+        keys: vec![helper_key()],
+        ..Service::new("cache", server.address)
+    };
+    HelperConfig { metrics: Some(place.listen()), ..HelperConfig::new(vec![service]) }
+}
+
 #[test]
 fn the_engine_xdp_has_metrics_and_a_status_of_its_own() {
     fn on_xdp(place: &Place) {
         let server = place.echo_server();
-        let service = Service {
-            listen: vec![place.listen()],
-            keys: vec![helper_key()],
-            ..Service::new("cache", server.address)
-        };
-        let config = HelperConfig { metrics: Some(place.listen()), ..HelperConfig::new(vec![service]) };
-        let helper = place.start(HelperConfig { threads: 2, ..config }).unwrap();
+        let helper = place.start(HelperConfig { threads: 2, ..config_at(place, &server) }).unwrap();
         wait("both links", || get(&helper, "/health").0 == 200);
         let port = helper.status().services[0].listen[0];
         let mut clients: Vec<_> = (0..6).map(|_| connect(port)).collect();
@@ -167,12 +171,7 @@ fn the_engine_xdp_has_metrics_and_a_status_of_its_own() {
 fn interrupts_are_deferred_while_a_helper_is_loaded() {
     fn on_xdp(place: &Place) {
         let server = place.echo_server();
-        let service = Service {
-            listen: vec![place.listen()],
-            keys: vec![helper_key()],
-            ..Service::new("cache", server.address)
-        };
-        let mut config = HelperConfig { metrics: Some(place.listen()), ..HelperConfig::new(vec![service]) };
+        let mut config = config_at(place, &server);
         config.xdp.defer_interrupts = Duration::from_millis(1);
         let helper = match place.start(HelperConfig { threads: 1, ..config }) {
             Err(error) if error.to_string().contains("Linux 6.13") => return eprintln!("skipped: {error}"),

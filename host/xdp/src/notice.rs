@@ -12,7 +12,7 @@ pub enum Notice {
         /// Their number so far.
         packets: u64,
     },
-    /// The kernel refuses to defer interrupts, or to end the deferral. The thread does not ask again.
+    /// The kernel has refused to defer interrupts, or to end the deferral. The thread does not try again.
     InterruptsNotDeferred {
         /// Why.
         error: String,
@@ -50,8 +50,8 @@ impl fmt::Display for Notice {
             ),
             Notice::InterruptsNotDeferred { error } => write!(
                 f,
-                "interrupts are no longer deferred under load, which costs CPU: the kernel refused the change ({error}); \
-                 restart to try again"
+                "the deferral of interrupts (defer_interrupts) stays as it is, whatever the load: the kernel refused a change \
+                 ({error}); restart to try again"
             ),
             Notice::AddressRemoved { interface, address } => write!(
                 f,

@@ -82,10 +82,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "IF", required_if_eq("engine", "xdp"))]
     interface: Option<String>,
 
-    /// With --engine xdp: under load, look for frames at this interval instead of by interrupts, at most 1ms. Saves much
-    /// CPU, and adds up to this time to each request and each reply; 200us is a good choice for an interface that only
-    /// the helper uses; 0: interrupts only
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_deferral)]
+    /// With --engine xdp: under load, the kernel polls the interface at this interval instead of by interrupts, at most
+    /// 1ms. Saves much CPU, and adds up to this time to each request and each reply; 200us is a good choice for an
+    /// interface that only the helper uses; 0: interrupts only
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_deferral, requires = "interface")]
     defer_interrupts: Duration,
 
     /// Network threads; 0: one for each core this process may use

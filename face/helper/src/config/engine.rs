@@ -41,7 +41,8 @@ pub struct XdpConfig {
     pub frames: u32,
     /// For how long a thread looks for frames after the last one, before it sleeps. Zero: not at all.
     pub busy_poll: Duration,
-    /// Time between two looks of the kernel for frames while a thread is loaded, instead of interrupts. Zero: interrupts only.
+    /// Interval at which the kernel polls the interface while a thread is loaded, instead of by interrupts. Zero: interrupts
+    /// only.
     pub defer_interrupts: Duration,
     /// Whether the helper sets the interface's offloads and queues as the engine needs them.
     pub configure_interface: bool,

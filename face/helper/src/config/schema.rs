@@ -122,8 +122,8 @@ section! {
     /// For how long a thread looks for frames after the last one, before it sleeps. Saves latency, and costs up to a core
     /// for each thread. At most `1s`.
     busy_poll: Any, "time", "\"0s\"";
-    /// While a thread is loaded (from two frames in this time on), the kernel looks for frames at this interval instead of by
-    /// interrupts. Saves much of the helper's CPU, and adds up to this time to each request and each reply, and to packets of
+    /// While a thread is loaded (from two frames in this time on), the kernel polls the interface at this interval instead of
+    /// by interrupts. Saves much of the helper's CPU, and adds up to this time to each request and each reply, and to packets of
     /// the kernel's own connections on the interface. Below that load nothing is deferred. `200us` is a good choice for an
     /// interface that only the helper uses; at most `1ms`. Needs Linux 6.13, and excludes `busy_poll`.
     defer_interrupts: Any, "time", "\"0s\"";

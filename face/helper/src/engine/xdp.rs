@@ -87,7 +87,7 @@ impl XdpEngine {
             }
             warn_of_lower_interfaces(&interface);
         }
-        // After the program is attached, because a veth makes its receive loops anew for it.
+        // After the program is attached: without receive offload, a veth has receive loops only with a program.
         let interval = config.xdp.defer_interrupts;
         let interrupts = (!interval.is_zero()).then(|| Interrupts::open(&interface, interval)).transpose();
         let interrupts = interrupts.map_err(XdpError::Interrupts)?;

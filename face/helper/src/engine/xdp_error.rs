@@ -183,7 +183,6 @@ impl std::error::Error for XdpError {
         match self {
             XdpError::Interface(error) => error.source(),
             XdpError::Adapter(error) => error.source(),
-            XdpError::Interrupts(error) => error.source(),
             XdpError::Ports(error) => error.source(),
             XdpError::Host(error) | XdpError::Configure { source: error, .. } => Some(error),
             _ => None,

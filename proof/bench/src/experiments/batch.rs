@@ -39,7 +39,7 @@ pub(super) const EXPERIMENTS: [Experiment; 12] = [
         question: "what a round trip costs in the middle, beside nginx, haproxy and nutcracker",
         paper: "PostMan, Figure 10: 9.6 M messages/s a helper node, on a user-level stack (DPDK)",
         figures: &[],
-        needs: Needs { root: true, minutes: 9 },
+        needs: Needs { root: true, minutes: 16 },
         run: helper_cost::run,
     },
     Experiment {

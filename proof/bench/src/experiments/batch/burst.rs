@@ -89,7 +89,8 @@ struct Course<'a> {
 pub const PARTS: [&str; 5] = ["goodput", "relief", "iso-cpu", "migration", "burner"];
 
 /// Prefix of the ratios' names, which states the configuration. `xdp_`: the user-level TCP stack; `core_`: also a whole
-/// core for the server; empty: kernel sockets and the calibrated quota.
+/// core for the server; `deferred_` after these: the helper defers interrupts; empty: kernel sockets and the calibrated
+/// quota.
 fn prefix(setting: &Setting) -> String {
     let deferred = if setting.defer_interrupts.is_zero() { "" } else { "deferred_" };
     let engine_and_share = match (setting.engine, setting.server_share) {
