@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use spillway_daemon::drop_capabilities;
+
 use crate::rates::Rates;
 use crate::running::Running;
 use crate::status::HelperStatus;
@@ -59,6 +61,8 @@ impl Sampler {
     pub(crate) fn start(running: Arc<Running>, history: Arc<History>) -> io::Result<Sampler> {
         let (stop, stopped) = channel::<()>();
         let sample = move || {
+            // If the system refuses, the thread keeps capabilities that it does not use.
+            let _ = drop_capabilities();
             history.record(running.status());
             while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 history.record(running.status());

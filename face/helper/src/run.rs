@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use spillway_daemon::{MainThread, Service};
+use spillway_daemon::{MainThread, Service, drop_net_raw};
 use tracing::{error, info};
 
 use crate::config::{HelperConfig, StartError};
@@ -29,6 +29,8 @@ const DRAIN_SLACK: Duration = Duration::from_secs(5);
 pub fn run(config: HelperConfig, source: SettingsSource) -> Result<ExitCode, StartError> {
     let main = MainThread::new().map_err(StartError::Host)?;
     let helper = Helper::start_as(config, Some(source), main.watch().clone())?;
+    // The engine xdp has opened its sockets. A reload, in a thread that starts after this, needs the other capabilities.
+    drop_net_raw().map_err(StartError::Host)?;
     let control = Arc::clone(helper.control());
     control.manager().ready(&control.summary());
     Ok(run_on(main, helper))

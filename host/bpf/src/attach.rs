@@ -89,15 +89,7 @@ impl fmt::Display for AttachError {
     }
 }
 
-impl std::error::Error for AttachError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            AttachError::Unknown { source, .. } => Some(source),
-            AttachError::Occupied { .. } => None,
-            AttachError::Refused { source, .. } => Some(source),
-        }
-    }
-}
+impl std::error::Error for AttachError {}
 
 impl Attachment {
     /// Attaches a program: in native mode if the driver has it, else in generic mode.

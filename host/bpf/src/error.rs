@@ -39,8 +39,4 @@ impl fmt::Display for BpfError {
     }
 }
 
-impl std::error::Error for BpfError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.source)
-    }
-}
+impl std::error::Error for BpfError {}

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::peer::Peer;
+use crate::privileges::drop_net_raw;
 use crate::socket_file::{SocketFile, connect};
 
 /// Limits on the connections to an admin socket.
@@ -87,7 +88,13 @@ impl AdminServer {
             operator_connections: AtomicU32::new(0),
             closed: Arc::clone(&self.closed),
         });
-        std::thread::Builder::new().name("admin".into()).spawn(move || handler.accept(&listener))?;
+        let accept = move || {
+            // If the system refuses, the thread keeps a capability that it does not use. A request may reload the
+            // configuration, for which the threads of the requests keep the other capabilities.
+            let _ = drop_net_raw();
+            handler.accept(&listener);
+        };
+        std::thread::Builder::new().name("admin".into()).spawn(accept)?;
         Ok(())
     }
 }

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
+use crate::privileges::drop_capabilities;
+
 /// Bounds on the lines that wait to be written; further lines are dropped and counted.
 const LINES_MAX: usize = 4096;
 const BYTES_MAX: usize = 1 << 20;
@@ -60,6 +62,8 @@ impl Log {
         let log = Log { shared: Arc::default() };
         let shared = Arc::clone(&log.shared);
         let write = move || {
+            // If the system refuses, the thread keeps capabilities that it does not use.
+            let _ = drop_capabilities();
             let mut reported = 0;
             loop {
                 let line = shared.take();

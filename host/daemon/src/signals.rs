@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::{Handle, Signals as Pending};
 
+use crate::privileges::drop_capabilities;
+
 /// A SIGTERM or SIGINT repeated within this time counts once: coreutils' `timeout` signals its child, then the group.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -36,6 +38,8 @@ impl Signals {
         let mut pending = Pending::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
         let handle = pending.handle();
         let waiting = move || {
+            // If the system refuses, the thread keeps capabilities that it does not use.
+            let _ = drop_capabilities();
             let mut recent = RecentTerminations::default();
             for signal in pending.forever() {
                 if recent.is_repeated(signal, Instant::now()) {

@@ -61,17 +61,7 @@ impl fmt::Display for AdapterError {
     }
 }
 
-impl std::error::Error for AdapterError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            AdapterError::Interface(error) => error.source(),
-            AdapterError::Down(_) | AdapterError::Queues { .. } => None,
-            AdapterError::Program(error) => error.source(),
-            AdapterError::Attach(error) => error.source(),
-            AdapterError::Socket(error) => error.source(),
-        }
-    }
-}
+impl std::error::Error for AdapterError {}
 
 impl Adapter {
     /// Attaches a steering program to an interface of the calling thread's network namespace, and opens a socket at each of

@@ -53,11 +53,7 @@ impl fmt::Display for InterfaceError {
     }
 }
 
-impl std::error::Error for InterfaceError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.source.as_ref().map(|source| source as _)
-    }
-}
+impl std::error::Error for InterfaceError {}
 
 impl Interface {
     /// Looks up an interface of the calling thread's network namespace.

@@ -69,15 +69,7 @@ impl fmt::Display for PortError {
     }
 }
 
-impl std::error::Error for PortError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            PortError::Address(_) => None,
-            PortError::Program(error) => error.source(),
-            PortError::Host(error) => Some(error),
-        }
-    }
-}
+impl std::error::Error for PortError {}
 
 impl Port {
     /// A stack without listeners.

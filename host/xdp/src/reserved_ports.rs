@@ -64,7 +64,7 @@ impl fmt::Display for PortsError {
                     f,
                     "kernel sockets use local ports of {first} to {last}, and the stack would take their packets: {}{more}; \
                      end their programs, which `ss -tanp 'sport >= :{first} and sport <= :{last}'` names, or choose other \
-                     ports: ports in [helper.xdp]",
+                     ports",
                     named.join(", ")
                 )
             }
@@ -73,14 +73,7 @@ impl fmt::Display for PortsError {
     }
 }
 
-impl std::error::Error for PortsError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            PortsError::NotReserved { .. } | PortsError::Used { .. } => None,
-            PortsError::Read(error) => Some(error),
-        }
-    }
-}
+impl std::error::Error for PortsError {}
 
 /// Checks that the kernel of the calling thread's network namespace chooses no local port of a range.
 ///

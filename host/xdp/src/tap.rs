@@ -63,14 +63,7 @@ impl fmt::Display for TapError {
     }
 }
 
-impl std::error::Error for TapError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            TapError::Name(_) => None,
-            TapError::Control(source) | TapError::Interface { source, .. } => Some(source),
-        }
-    }
-}
+impl std::error::Error for TapError {}
 
 impl Tap {
     /// Creates an interface of this name. It is down and has no address: the owner of the namespace configures it. Offloads

@@ -234,8 +234,7 @@ fn measure_costs(
         }
     }
     tally.add(&driver.finish()?);
-    let too_slow = |refusal: rule::TooSlow| Error::Usage(refusal.to_string());
-    costs.checked_capacity_per_s(&placement, speed).map_err(too_slow)?;
+    costs.checked_capacity_per_s(&placement, speed).map_err(Error::TooSlow)?;
     costs.server_us = meter.server_cost_us(scene, expected_per_s, timing, tally)?;
     Ok((costs, expected_per_s, meter.disturbance))
 }
@@ -275,10 +274,7 @@ impl CostMeter {
         }
         let processes = neighbours::busiest();
         let processes = if processes.is_empty() { processes } else { format!(" (now: {processes})") };
-        Err(Error::Usage(format!(
-            "{why}{processes}, which would spoil the calibration. Wait until the machine is quiet, give the server's \
-             capacity with --capacity N (requests a second), or go on with --anyway"
-        )))
+        Err(Error::Disturbed(format!("{why}{processes}")))
     }
 }
 

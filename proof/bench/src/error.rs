@@ -6,6 +6,8 @@ use std::path::Path;
 
 use spillway_lab::LabError;
 
+use crate::calibrate::rule::TooSlow;
+
 /// Why an experiment could not run.
 #[derive(Debug)]
 pub enum Error {
@@ -20,6 +22,10 @@ pub enum Error {
     },
     /// An option is invalid or a prerequisite is missing; the text contains the next step.
     Usage(String),
+    /// Other processes disturb the calibration.
+    Disturbed(String),
+    /// The machine is too slow for a burst and its relief.
+    TooSlow(TooSlow),
     /// A system call failed.
     System {
         /// The operation that failed.
@@ -53,6 +59,11 @@ impl fmt::Display for Error {
             Error::Process { what, output } if output.trim().is_empty() => f.write_str(what),
             Error::Process { what, output } => write!(f, "{what}; it printed: {}", output.trim()),
             Error::Usage(what) => f.write_str(what),
+            Error::Disturbed(why) => write!(
+                f,
+                "{why}, which would spoil the calibration. Wait until the machine is quiet"
+            ),
+            Error::TooSlow(refusal) => refusal.fmt(f),
             Error::System { what, cause } => write!(f, "{what}: {cause}"),
         }
     }

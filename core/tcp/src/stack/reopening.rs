@@ -9,7 +9,6 @@ use spillway_wire::packet::ethernet::{self, Mac};
 use spillway_wire::packet::{checksum, ipv4, ipv6, tcp};
 
 use super::Stack;
-use crate::connection::Opening;
 use crate::flow::{Addresses, Flow};
 use crate::narrow::in_packet;
 
@@ -26,15 +25,7 @@ impl Stack {
             return false;
         }
         let Some(flow) = self.free_flow(old.local().ip(), old.peer()) else { return false };
-        let opening = Opening {
-            conn,
-            flow,
-            listener: None,
-            is_gated: false,
-            mac: None,
-            initial: self.isn.initial(self.now, flow.local(), flow.peer()),
-            timestamp_offset: self.timestamp_offset(flow),
-        };
+        let opening = self.active_opening(conn, flow);
         self.table.change_flow(conn, flow);
         self.with(conn, |connection, cx| connection.open_again(cx.now, cx.settings, &opening));
         self.send_reset(old, mac, &header, 0);

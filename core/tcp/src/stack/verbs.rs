@@ -23,6 +23,19 @@ impl Stack {
         hashed.wrapping_add(self.isn.milliseconds(Time::ZERO))
     }
 
+    /// What a connection with this flow needs that this end opens.
+    pub(super) fn active_opening(&self, conn: Conn, flow: Flow) -> Opening {
+        Opening {
+            conn,
+            flow,
+            listener: None,
+            is_gated: false,
+            mac: None,
+            initial: self.isn.initial(self.now, flow.local(), flow.peer()),
+            timestamp_offset: self.timestamp_offset(flow),
+        }
+    }
+
     /// A flow from this address to a peer, with a free local port. The search begins at an unpredictable port (RFC 6056
     /// §3.3.3).
     pub(super) fn free_flow(&mut self, own: IpAddr, peer: SocketAddr) -> Option<Flow> {
@@ -59,15 +72,7 @@ impl Transport for Stack {
         // Without an address of the peer's family the connection is lost at once, as with an unreachable network.
         let own = self.settings.own_address(peer.ip());
         let flow = self.free_flow(own.unwrap_or(unspecified(peer.ip())), peer).ok_or(Full)?;
-        let opening = Opening {
-            conn,
-            flow,
-            listener: None,
-            is_gated: false,
-            mac: None,
-            initial: self.isn.initial(self.now, flow.local(), flow.peer()),
-            timestamp_offset: self.timestamp_offset(flow),
-        };
+        let opening = self.active_opening(conn, flow);
         self.table.add(Box::new(Connection::connect(self.now, &self.settings, opening)));
         let is_reachable = own.is_some()
             && self.settings.is_peer(peer.ip())

@@ -171,6 +171,7 @@ impl fmt::Display for XdpError {
                  cannot do it"
             ),
             XdpError::Interrupts(error) => error.fmt(f),
+            XdpError::Ports(error @ PortsError::Used { .. }) => write!(f, "{error}: ports in [helper.xdp]"),
             XdpError::Ports(error) => error.fmt(f),
             XdpError::Stack(error) => error.fmt(f),
             XdpError::Host(error) => write!(f, "this host cannot run the engine xdp: {error}"),
@@ -178,14 +179,4 @@ impl fmt::Display for XdpError {
     }
 }
 
-impl std::error::Error for XdpError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            XdpError::Interface(error) => error.source(),
-            XdpError::Adapter(error) => error.source(),
-            XdpError::Ports(error) => error.source(),
-            XdpError::Host(error) | XdpError::Configure { source: error, .. } => Some(error),
-            _ => None,
-        }
-    }
-}
+impl std::error::Error for XdpError {}

@@ -54,13 +54,4 @@ impl fmt::Display for SocketError {
     }
 }
 
-impl std::error::Error for SocketError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            SocketError::Frames(_) => None,
-            SocketError::Open(source) | SocketError::Memory(source) | SocketError::Bind { source, .. } => {
-                Some(source)
-            }
-        }
-    }
-}
+impl std::error::Error for SocketError {}

@@ -119,7 +119,7 @@ impl fmt::Display for TooSlow {
             f,
             "this machine is too slow to show a burst and its relief: with {:.0} % of each core it carries a server of \
              {capacity_per_s:.0} requests a second, and {CAPACITY_MIN_PER_S:.0} are needed ({costs}). Run it on a machine with faster \
-             cores or with four of them, or give a capacity with --capacity N and expect late replies",
+             cores or with four of them",
             100.0 * CORE_SHARE_MAX
         )
     }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use spillway_bench::Error;
 use spillway_bench::calibrate::Neighbours;
 use spillway_bench::demo::{self, Options};
 use spillway_bench::generator::Engine;
@@ -55,13 +56,24 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Ok(demo) if demo.passed() => ExitCode::SUCCESS,
         Ok(_) => ExitCode::from(1),
         Err(error) => {
-            eprintln!("spillway-lab demo: {error}");
+            eprintln!("spillway-lab demo: {error}{}", advice(&error));
             ExitCode::from(2)
         }
     }
 }
 
-fn options(args: Args) -> Result<Options, spillway_bench::Error> {
+/// What the flags of the demo offer after this error.
+fn advice(error: &Error) -> &'static str {
+    match error {
+        Error::Disturbed(_) => {
+            ", give the server's capacity with --capacity N (requests a second), or go on with --anyway"
+        }
+        Error::TooSlow(_) => ", or give a capacity with --capacity N and expect late replies",
+        _ => "",
+    }
+}
+
+fn options(args: Args) -> Result<Options, Error> {
     let setting = Setting {
         connections: args.connections,
         keys: args.keys,
@@ -78,7 +90,7 @@ fn options(args: Args) -> Result<Options, spillway_bench::Error> {
         ..Options::new(setting)
     };
     let [light_s, burst_s, relieved_s, after_s] = args.times[..] else {
-        return Err(spillway_bench::Error::Usage("--times takes four numbers, such as 6,8,12,6".into()));
+        return Err(Error::Usage("--times takes four numbers, such as 6,8,12,6".into()));
     };
     options = Options { light_s, burst_s, relieved_s, after_s, ..options };
     Ok(options)

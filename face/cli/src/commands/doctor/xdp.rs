@@ -114,7 +114,9 @@ fn ports(addresses: &[IpAddr]) -> Finding {
     match check_reserved(&ports).and_then(|()| check_unused(&ports, addresses)) {
         Ok(()) => Finding::ok("local ports", format!("the kernel leaves {text} alone")),
         // The error has both steps.
-        Err(error @ PortsError::Used { .. }) => Finding::missing("local ports", error.to_string(), ""),
+        Err(error @ PortsError::Used { .. }) => {
+            Finding::missing("local ports", format!("{error}: ports in [helper.xdp]"), "")
+        }
         Err(error) => {
             Finding::missing("local ports", error.to_string(), "or choose others: ports in [helper.xdp]")
         }
