@@ -13,7 +13,7 @@ use spillway_relay::{
 };
 use tracing::{info, warn};
 
-use crate::config::{HelperConfig, Protocol, Service, StartError};
+use crate::config::{Engine, HelperConfig, Protocol, Service, StartError};
 use crate::engine::{Chosen, Context, EngineState};
 use crate::listeners::{ListenerKind, ListenerTable};
 use crate::log::{Entry, Log};
@@ -82,6 +82,7 @@ pub fn net_config(config: &HelperConfig, threads: &Threads) -> NetConfig {
         connections_max: clients_max_of_thread(config, threads) as usize + reserved_for_links(config),
         connect_timeout: CONNECT_TIMEOUT_MAX,
         input_patience: input_patience(config),
+        free_bind: config.engine == Engine::Xdp && config.xdp.separate.is_some(),
         ..NetConfig::default()
     }
 }

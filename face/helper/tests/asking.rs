@@ -9,11 +9,11 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketType};
 use spillway_auth::Key;
 use spillway_client::{LinkTarget, LoadQueries, LoadQueryOutcome};
 use spillway_helper::{Helper, HelperConfig, Service};
+use support::load_query::{ANSWER_TIMEOUT, outcome, query};
 use support::{EchoServer, Place, client_key, helper_key, on_each_engine, wait};
 
 on_each_engine! {
@@ -50,26 +50,6 @@ fn start_at(
     wait("the links", || helper.status().services[0].threads_listening == threads);
     let address = helper.status().services[0].link_listen[0];
     (helper, LinkTarget { address, key: client_key(), server: None, encryption: Default::default() })
-}
-
-/// Waits for the outcome, at most 60 s: longer than a query takes on a busy machine.
-fn outcome(queries: &mut LoadQueries) -> LoadQueryOutcome {
-    let start = Instant::now();
-    loop {
-        let mut descriptors = [PollFd::new(&*queries, PollFlags::IN)];
-        poll(&mut descriptors, Some(&Timespec { tv_sec: 0, tv_nsec: 5_000_000 })).unwrap();
-        queries.handle_ready();
-        if let Some(outcome) = queries.poll(Instant::now()) {
-            return outcome;
-        }
-        assert!(start.elapsed() < Duration::from_secs(60), "a query should end within 60 s");
-    }
-}
-
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-
-fn query(targets: &[LinkTarget]) -> LoadQueryOutcome {
-    outcome(&mut LoadQueries::start_within(Instant::now(), targets, 2, ANSWER_TIMEOUT).unwrap())
 }
 
 /// Connects from this port; `None` if another socket uses the port.

@@ -7,17 +7,19 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
+use crate::listen::allow_free_bind;
 use crate::sys::set_int;
 
 /// Maximum bytes of a query; longer datagrams are ignored.
-const BYTES_MAX: usize = 256;
+pub const BYTES_MAX: usize = 256;
 /// Space for several hundred load queries: the kernel counts about 800 bytes for each.
 const RECEIVE_BUFFER_BYTES: usize = 512 << 10;
 /// Space for one control message with an address.
 const CONTROL_BYTES: usize = 64;
 
-/// A UDP socket bound to this address. If `is_shared`, other sockets may be bound to the address as well.
-pub fn bind(address: SocketAddr, is_shared: bool) -> io::Result<OwnedFd> {
+/// A UDP socket bound to this address. If `is_shared`, other sockets may be bound to the address as well; with `free_bind`,
+/// this host need not have the address.
+pub fn bind(address: SocketAddr, is_shared: bool, free_bind: bool) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let fd = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
@@ -26,6 +28,9 @@ pub fn bind(address: SocketAddr, is_shared: bool) -> io::Result<OwnedFd> {
     }
     if address.is_ipv6() {
         sockopt::set_ipv6_v6only(&fd, true)?;
+    }
+    if free_bind {
+        allow_free_bind(&fd)?;
     }
     if address.ip().is_unspecified() {
         // The answer's source must be the query's destination; without this option the kernel would choose one.

@@ -39,7 +39,9 @@ use std::time::Duration;
 pub use clock::Clock;
 pub use context::Context;
 pub use cores::{allowed_cores, pin_current_thread};
+pub use datagrams::BYTES_MAX as QUERY_BYTES_MAX;
 pub use listen::{BindError, Binding, BoundListener, ContextListeners, Listeners};
+pub use load_queries::QueryAllowance;
 pub use load_query_sockets::LoadQuerySockets;
 pub use remote::{Mailbox, Remote, Unreachable};
 pub use sockets::Sockets;
@@ -72,6 +74,9 @@ pub struct Config {
     pub stall_timeout: Duration,
     /// Idle time before the kernel sends keep-alive probes, at most 32,767 seconds; `None` switches them off.
     pub keep_alive: Option<Duration>,
+    /// Whether listeners may be bound at addresses that this host does not have (IP_FREEBIND), for a TCP stack beside the
+    /// kernel that has them.
+    pub free_bind: bool,
 }
 
 impl Default for Config {
@@ -87,6 +92,7 @@ impl Default for Config {
             connect_timeout: Duration::from_secs(1),
             stall_timeout: Duration::from_secs(30),
             keep_alive: Some(Duration::from_secs(30)),
+            free_bind: false,
         }
     }
 }

@@ -138,7 +138,7 @@ impl Listeners {
     ) -> Result<(), BindError> {
         let failed = |error| BindError { address, datagrams: false, error };
         let threads = self.contexts.len();
-        let (chosen, _probe, datagrams) = choose_port(address, threads, binding, must_be_free)?;
+        let (chosen, _probe, datagrams) = choose_port(address, threads, config, binding, must_be_free)?;
         let steering = (binding != Binding::Plain)
             .then(|| Arc::new(Steering::new(chosen, threads, datagrams.steering_fault)));
         let mut load_queries = datagrams.sockets.into_iter();
@@ -186,6 +186,7 @@ struct DatagramSockets {
 fn choose_port(
     address: SocketAddr,
     threads: usize,
+    config: &Config,
     binding: Binding,
     must_be_free: bool,
 ) -> Result<(SocketAddr, Option<OwnedFd>, DatagramSockets), BindError> {
@@ -194,7 +195,8 @@ fn choose_port(
     loop {
         let mut chosen = address;
         // With port 0 the probe chooses and reserves the port; with a given port it only detects other listeners.
-        let mut probe = if must_be_free { Some(probe(address).map_err(failed(false))?) } else { None };
+        let mut probe =
+            if must_be_free { Some(probe(address, config).map_err(failed(false))?) } else { None };
         if address.port() != 0 {
             probe = None;
         }
@@ -206,7 +208,7 @@ fn choose_port(
             return Ok((chosen, probe, DatagramSockets::default()));
         }
         ports_tried += 1;
-        match bind_datagrams(chosen, threads, must_be_free) {
+        match bind_datagrams(chosen, threads, config, must_be_free) {
             Ok(datagrams) => return Ok((chosen, probe, datagrams)),
             Err(error) if address.port() == 0 && error.kind() == io::ErrorKind::AddrInUse => {
                 if ports_tried >= PORTS_TRIED_MAX {
@@ -220,21 +222,30 @@ fn choose_port(
 
 /// Binds a socket without SO_REUSEPORT, which fails if another program listens on the address. Sockets with
 /// SO_REUSEPORT would silently share the port with another program of the same user.
-fn probe(address: SocketAddr) -> io::Result<OwnedFd> {
+fn probe(address: SocketAddr, config: &Config) -> io::Result<OwnedFd> {
     let probe = new_socket(address)?;
     sockopt::set_socket_reuseaddr(&probe, true)?;
     if let SocketAddr::V6(_) = address {
         sockopt::set_ipv6_v6only(&probe, true)?;
     }
+    if config.free_bind {
+        allow_free_bind(&probe)?;
+    }
     rustix::net::bind(&probe, &address)?;
     Ok(probe)
 }
 
-fn bind_datagrams(address: SocketAddr, threads: usize, must_be_free: bool) -> io::Result<DatagramSockets> {
+fn bind_datagrams(
+    address: SocketAddr,
+    threads: usize,
+    config: &Config,
+    must_be_free: bool,
+) -> io::Result<DatagramSockets> {
+    let bind = |is_shared| datagrams::bind(address, is_shared, config.free_bind);
     if must_be_free {
-        drop(datagrams::bind(address, false)?);
+        drop(bind(false)?);
     }
-    let sockets: io::Result<Vec<OwnedFd>> = (0..threads).map(|_| datagrams::bind(address, true)).collect();
+    let sockets: io::Result<Vec<OwnedFd>> = (0..threads).map(|_| bind(true)).collect();
     let sockets = sockets?;
     let steering_fault = steer_datagrams(&sockets, address).err();
     Ok(DatagramSockets { sockets, steering_fault })
@@ -247,10 +258,19 @@ fn bind_listener(address: SocketAddr, config: &Config) -> io::Result<OwnedFd> {
     if let SocketAddr::V6(_) = address {
         sockopt::set_ipv6_v6only(&fd, true)?;
     }
+    if config.free_bind {
+        allow_free_bind(&fd)?;
+    }
     // Accepted sockets inherit these options, which saves system calls per connection.
     configure(&fd, config)?;
     rustix::net::bind(&fd, &address)?;
     Ok(fd)
+}
+
+/// Lets a socket be bound at an address that this host does not have.
+pub fn allow_free_bind(fd: &OwnedFd) -> io::Result<()> {
+    // For IPv6 sockets, too (`inet_can_nonlocal_bind` of the kernel).
+    set_int(fd, libc::IPPROTO_IP, libc::IP_FREEBIND, 1)
 }
 
 /// A non-blocking TCP socket of the address's family.

@@ -1,23 +1,26 @@
 //! The event loop of one thread on AF_XDP.
 
 use std::io;
+use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_net::{Clock, Mailbox, Remote};
-use spillway_tcp::Stack;
+use spillway_tcp::{Resolver, Stack};
 use spillway_transport::{Application, Time};
 
 use crate::address_watch::AddressWatch;
 use crate::crossing::Crossing;
 use crate::driver::{Driver, Endpoint, Turn};
 use crate::endpoints::Endpoints;
+use crate::hosted::Hosted;
 use crate::interrupts::{Interrupts, ThreadInterrupts};
 use crate::notice::Notice;
 use crate::port::Port;
 use crate::queues::Queues;
+use crate::separate::{Seen, SeparateAddress};
 use crate::shared::Shared;
 use crate::socket::{CHECK_INTERVAL, Socket};
 use crate::{Counters, Device};
@@ -40,7 +43,7 @@ pub struct Context<A> {
     turned_at: Time,
     /// When to check the interface again.
     check_at: Time,
-    address_watch: AddressWatch,
+    address_watch: Option<AddressWatch>,
     interrupts: Option<ThreadInterrupts>,
     notices: NoticeHook,
     has_reported_checksums: bool,
@@ -53,12 +56,13 @@ pub type NoticeHook = Box<dyn FnMut(Notice) + Send>;
 pub struct Parts<A> {
     /// The sockets of the thread's queues, at least one.
     pub sockets: Vec<Socket>,
-    /// The stack. Its settings have [`Resolver::Driver`](spillway_tcp::Resolver::Driver).
+    /// The stack. With [`Resolver::Driver`] it shares its addresses with the kernel; with [`Resolver::Arp`] the kernel does not
+    /// have its address.
     pub stack: Stack,
     /// The steering program.
     pub endpoints: Endpoints,
-    /// The addresses of all threads' stacks.
-    pub address_watch: AddressWatch,
+    /// Whether the kernel has the addresses of all threads' stacks; `None` if it is not to have them.
+    pub address_watch: Option<AddressWatch>,
     /// The way to other threads, if there are any.
     pub crossing: Option<Crossing>,
     /// The application.
@@ -82,11 +86,12 @@ impl<A: Application> Context<A> {
         let Parts { sockets, stack, endpoints, address_watch, crossing, application, .. } = parts;
         let Parts { clock, busy_poll, interrupts, notices, .. } = parts;
         let interface = endpoints.adapter().interface().clone();
+        let separate = separate_address(&stack).map(|ip| SeparateAddress::new(ip, interface.mac));
         let port = Port::new(stack, endpoints)?;
         let shared = Shared::new(&interface, port, application)?;
         Ok(Context {
             driver: Driver::new(Queues::new(sockets)),
-            station: Station { shared, crossing, reads_at: Time::ZERO },
+            station: Station { shared, crossing, separate, reads_at: Time::ZERO },
             clock,
             mailbox: Arc::new(Mailbox::new()?),
             busy_poll,
@@ -164,7 +169,15 @@ impl<A: Application> Context<A> {
             self.has_reported_checksums = true;
             (self.notices)(Notice::PartialChecksums { packets });
         }
-        self.address_watch.check(now).into_iter().for_each(&mut self.notices);
+        if let Some(watch) = &self.address_watch {
+            watch.check(now).into_iter().for_each(&mut self.notices);
+        }
+        if let Some(separate) = &mut self.station.separate {
+            separate.announce();
+            if let Some(mac) = separate.take_conflict() {
+                (self.notices)(Notice::AddressConflict { address: separate.ip().into(), mac });
+            }
+        }
         Ok(())
     }
 
@@ -234,6 +247,16 @@ impl<A: Application> Context<A> {
     }
 }
 
+/// The address of a stack that does not share it with the kernel.
+fn separate_address(stack: &Stack) -> Option<Ipv4Addr> {
+    let settings = stack.settings();
+    let ip = settings.addresses.first()?.ip;
+    match ip {
+        IpAddr::V4(ip) if settings.resolver == Resolver::Arp => Some(ip),
+        _ => None,
+    }
+}
+
 impl<A> Drop for Context<A> {
     fn drop(&mut self) {
         self.mailbox.close();
@@ -244,6 +267,8 @@ impl<A> Drop for Context<A> {
 struct Station<A> {
     shared: Shared<A, Port>,
     crossing: Option<Crossing>,
+    /// The stack's address, if the kernel does not have it.
+    separate: Option<SeparateAddress>,
     /// When to look for load queries and frames of other threads again, although none of their descriptors was seen readable.
     reads_at: Time,
 }
@@ -261,6 +286,20 @@ impl<A: Application> Station<A> {
             |listener, from, query, answer| application.handle_datagram(now, listener, from, query, answer),
             |_| {},
         )
+    }
+
+    /// Does with a frame what the kernel does at its own addresses. Returns whether it was a load query, which is done with.
+    fn receive_at_separate_address(&mut self, now: Time, frame: &[u8]) -> bool {
+        let Some(separate) = &mut self.separate else { return false };
+        let Hosted { stack: port, application } = &mut self.shared.hosted;
+        let seen = separate.receive(now, frame, |local, from, query, answer| {
+            let listener = port.load_query_listener(local)?;
+            Some(application.handle_datagram(now, listener, from, query, answer))
+        });
+        if let (Seen::ForAllThreads, Some(crossing)) = (seen, &self.crossing) {
+            crossing.pass_to_all(frame);
+        }
+        seen == Seen::LoadQuery
     }
 
     /// Delivers the frames that other threads have passed to this one.
@@ -291,6 +330,9 @@ impl<A: Application> Endpoint for Station<A> {
     }
 
     fn deliver(&mut self, now: Time, frame: &[u8]) {
+        if self.separate.is_some() && self.receive_at_separate_address(now, frame) {
+            return;
+        }
         if !self.crossing.as_ref().is_some_and(|crossing| crossing.pass(frame)) {
             self.shared.deliver(now, frame);
         }
@@ -301,6 +343,9 @@ impl<A: Application> Endpoint for Station<A> {
     }
 
     fn poll_transmit(&mut self, now: Time, slot: &mut [u8]) -> Option<usize> {
+        if let Some(length) = self.separate.as_mut().and_then(|separate| separate.poll_transmit(slot)) {
+            return Some(length);
+        }
         self.shared.poll_transmit(now, slot)
     }
 

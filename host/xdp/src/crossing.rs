@@ -87,6 +87,18 @@ impl Crossing {
         let Some(thread) = self.thread_of(frame).filter(|thread| *thread != self.thread) else {
             return false;
         };
+        self.send(thread, frame);
+        true
+    }
+
+    /// Passes a copy of a frame to all other threads.
+    pub fn pass_to_all(&self, frame: &[u8]) {
+        (0..self.to.len())
+            .filter(|thread| *thread != self.thread)
+            .for_each(|thread| self.send(thread, frame));
+    }
+
+    fn send(&self, thread: usize, frame: &[u8]) {
         let mut counters = self.counters.get();
         match self.to[thread].try_send(frame.into()) {
             Ok(()) => {
@@ -98,7 +110,6 @@ impl Crossing {
             Err(_) => counters.lost += 1,
         }
         self.counters.set(counters);
-        true
     }
 
     /// The next frame from another thread.
@@ -193,8 +204,10 @@ mod tests {
         assert_eq!(all(&ends[0]), Vec::<Vec<u8>>::new());
         assert_eq!(all(&ends[1]), [frame(103), frame(105)]);
         assert_eq!(all(&ends[2]), [frame(108)]);
+        ends[1].pass_to_all(&frame(80));
+        assert_eq!((all(&ends[0]), all(&ends[1]), all(&ends[2])), (vec![frame(80)], vec![], vec![frame(80)]));
         let counted: Vec<_> = ends.iter().map(|end| (end.counters().crossed, end.counters().lost)).collect();
-        assert_eq!(counted, [(2, 0), (0, 0), (1, 0)]);
+        assert_eq!(counted, [(2, 0), (2, 0), (1, 0)]);
     }
 
     #[test]

@@ -29,6 +29,7 @@ mod port;
 mod queues;
 mod reserved_ports;
 mod ring;
+mod separate;
 mod shared;
 mod socket;
 mod tap;

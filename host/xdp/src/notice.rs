@@ -3,6 +3,8 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use spillway_wire::packet::ethernet::Mac;
+
 /// What an operator should know of a running context, with the next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
@@ -23,6 +25,13 @@ pub enum Notice {
         interface: String,
         /// The address.
         address: IpAddr,
+    },
+    /// Another host also has the address that only the stack is to have.
+    AddressConflict {
+        /// The address.
+        address: IpAddr,
+        /// The other host's Ethernet address.
+        mac: Mac,
     },
     /// The interface has an address again.
     AddressReturned {
@@ -57,6 +66,11 @@ impl fmt::Display for Notice {
                 f,
                 "interface {interface} does not have the address {address} any more: no packet arrives there; add the address \
                  again (`ip addr add {address}/BITS dev {interface}`), and connections go on, or restart with another one"
+            ),
+            Notice::AddressConflict { address, mac } => write!(
+                f,
+                "the host with the Ethernet address {mac} also has the address {address}: clients reach one of the two; give \
+                 this helper another address in [helper.xdp], or remove it there"
             ),
             Notice::AddressReturned { interface, address } => {
                 write!(f, "interface {interface} has the address {address} again")

@@ -44,6 +44,7 @@ pub struct Port {
 /// What a listener needs besides its entry in the stack.
 struct PortListener {
     lease: Lease,
+    takes_load_queries: bool,
     /// A bound socket that never listens: see [`reserve`].
     _reserved: OwnedFd,
 }
@@ -108,13 +109,21 @@ impl Port {
         let lease = self.endpoints.lease(address).map_err(PortError::Program)?;
         self.stack.set_listener(index, Some(Listener { address, is_gated })).map_err(PortError::Address)?;
         let (reserved, load_queries) = bound.into_sockets();
+        let takes_load_queries = load_queries.is_some();
         if let Some(socket) = load_queries {
             self.load_queries.put(now, index, socket);
         }
         // Fails if connections of the kernel are left at the port. Then only the address is in use, as before.
         let reserved = reserve(address).unwrap_or(reserved);
-        self.listeners.insert(index, PortListener { lease, _reserved: reserved });
+        self.listeners.insert(index, PortListener { lease, takes_load_queries, _reserved: reserved });
         Ok(())
+    }
+
+    /// The listener that takes load queries at a local address.
+    pub(crate) fn load_query_listener(&self, local: SocketAddr) -> Option<u16> {
+        let takes_them =
+            |listener: &PortListener| listener.takes_load_queries && listener.lease.address() == local;
+        self.listeners.iter().find(|(_, listener)| takes_them(listener)).map(|(index, _)| *index)
     }
 
     /// Removes a listener. Its connections stay; when the last one has ended, packets to its address go to the kernel again.

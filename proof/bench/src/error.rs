@@ -59,10 +59,9 @@ impl fmt::Display for Error {
             Error::Process { what, output } if output.trim().is_empty() => f.write_str(what),
             Error::Process { what, output } => write!(f, "{what}; it printed: {}", output.trim()),
             Error::Usage(what) => f.write_str(what),
-            Error::Disturbed(why) => write!(
-                f,
-                "{why}, which would spoil the calibration. Wait until the machine is quiet"
-            ),
+            Error::Disturbed(why) => {
+                write!(f, "{why}, which would spoil the calibration. Wait until the machine is quiet")
+            }
             Error::TooSlow(refusal) => refusal.fmt(f),
             Error::System { what, cause } => write!(f, "{what}: {cause}"),
         }

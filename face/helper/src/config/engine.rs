@@ -1,5 +1,6 @@
 //! The transport of a helper's connections.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -32,10 +33,60 @@ impl Engine {
 /// Maximum of [`XdpConfig::defer_interrupts`]: packets that wait longer miss the SLA of most services.
 pub const DEFER_INTERRUPTS_MAX: Duration = Duration::from_millis(1);
 
+/// An address of the helper alone, in the network of its interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SeparateAddress {
+    /// The address.
+    pub ip: Ipv4Addr,
+    /// Bits of the network's prefix, at most 32.
+    pub prefix: u8,
+    /// The router to other networks.
+    pub gateway: Option<Ipv4Addr>,
+}
+
+impl SeparateAddress {
+    /// Whether the network of the interface has an address.
+    pub fn is_on_link(&self, ip: Ipv4Addr) -> bool {
+        let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0);
+        (ip.to_bits() ^ self.ip.to_bits()) & mask == 0
+    }
+
+    /// Whether packets to an address have a next hop.
+    pub fn reaches(&self, ip: IpAddr) -> bool {
+        match ip.to_canonical() {
+            IpAddr::V4(ip) => self.is_on_link(ip) || self.gateway.is_some(),
+            IpAddr::V6(_) => false,
+        }
+    }
+}
+
+/// Reads an address with the bits of its network's prefix, such as `10.0.0.9/24`.
+///
+/// # Errors
+/// It is not an IPv4 address that a host may have, or has no prefix.
+pub fn parse_separate_address(text: &str) -> Result<(Ipv4Addr, u8), String> {
+    let error = || format!("{text}: give an IPv4 address and the bits of its network, such as 10.0.0.9/24");
+    let (ip, prefix) = text.split_once('/').ok_or_else(error)?;
+    let ip: Ipv4Addr = ip.parse().map_err(|_| error())?;
+    let prefix: u8 = prefix.parse().ok().filter(|prefix| (1..=32).contains(prefix)).ok_or_else(error)?;
+    let hosts = u32::MAX.checked_shr(u32::from(prefix)).unwrap_or(0);
+    // Networks of two addresses or one have neither a network nor a broadcast address (RFC 3021).
+    let is_network_or_broadcast = hosts > 1 && [0, hosts].contains(&(ip.to_bits() & hosts));
+    if ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || is_network_or_broadcast {
+        return Err(format!(
+            "{text}: no host can have this address; give another one of the interface's network"
+        ));
+    }
+    Ok((ip, prefix))
+}
+
 /// Settings of the engine `xdp`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XdpConfig {
-    /// Local ports of connections to servers. The kernel must not use them.
+    /// The helper's own address, which the kernel does not have; `None`: the helper shares the interface's addresses with the
+    /// kernel.
+    pub separate: Option<SeparateAddress>,
+    /// Local ports of connections to servers. The kernel must not use them at a shared address.
     pub ports: RangeInclusive<u16>,
     /// Frames of 2 KiB for each receive queue: a power of two from 64 to 65,536.
     pub frames: u32,
@@ -52,6 +103,7 @@ impl Default for XdpConfig {
     /// The ports above those from which Linux chooses by default.
     fn default() -> XdpConfig {
         XdpConfig {
+            separate: None,
             ports: 61_000..=65_535,
             frames: 4096,
             busy_poll: Duration::ZERO,
@@ -84,5 +136,31 @@ mod tests {
         for wrong in ["", "7", "-", "0-7", "8-7", "7-70000", "7-8-9", "a-b"] {
             assert!(parse_ports(wrong).unwrap_err().contains("61000-65535"), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_separate_address_is_one_that_a_host_may_have() {
+        assert_eq!(parse_separate_address("10.0.0.9/24"), Ok(([10, 0, 0, 9].into(), 24)));
+        assert_eq!(parse_separate_address("10.0.0.8/31"), Ok(([10, 0, 0, 8].into(), 31)));
+        for wrong in
+            ["", "10.0.0.9", "10.0.0.9/0", "10.0.0.9/33", "10.0.0/24", "2001:db8::9/64", "10.0.0.9/x"]
+        {
+            let error = parse_separate_address(wrong).unwrap_err();
+            assert!(error.contains("such as 10.0.0.9/24"), "{error}");
+        }
+        for wrong in ["10.0.0.0/24", "10.0.0.255/24", "127.0.0.1/8", "224.0.0.1/4", "0.0.0.0/32"] {
+            assert!(parse_separate_address(wrong).unwrap_err().contains("no host can have"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn other_networks_are_reached_by_the_gateway() {
+        let local = SeparateAddress { ip: [10, 0, 0, 9].into(), prefix: 24, gateway: None };
+        let reaches = |separate: SeparateAddress, ip: &str| separate.reaches(ip.parse().unwrap());
+        assert!(reaches(local, "10.0.0.200") && reaches(local, "::ffff:10.0.0.5"));
+        assert!(!reaches(local, "10.0.1.1") && !reaches(local, "2001:db8::1"));
+        let routed = SeparateAddress { gateway: Some([10, 0, 0, 1].into()), ..local };
+        assert!(reaches(routed, "10.0.1.1") && !reaches(routed, "2001:db8::1"));
+        assert!(reaches(SeparateAddress { prefix: 32, ..local }, "10.0.0.9"));
     }
 }

@@ -22,7 +22,7 @@ use toml::{Spanned, Value};
 
 use super::problem::{Problem, Problems};
 use super::schema::{Any, BatchSection, EtcdSection, File, HelperSection, ServiceSection, Texts};
-use super::{Engine, HelperConfig, Protocol, Register, Service};
+use super::{Engine, HelperConfig, Protocol, Register, SeparateAddress, Service};
 use spillway_values::{
     duration_text, listen_address, listen_addresses, parse_duration, parse_rate, parse_size, server_address,
     size_text,
@@ -91,6 +91,7 @@ pub fn read_text(text: &str, reading: &Reading) -> Result<HelperConfig, Vec<Prob
         listening: BTreeMap::new(),
         engine: Engine::default(),
         found: None,
+        separate: None,
     };
     let config = reader.config(&file);
     let mut problems = reader.problems;
@@ -132,6 +133,8 @@ struct Reader<'a> {
     engine: Engine,
     /// The interface of the engine `xdp`, if it was looked up.
     found: Option<engine::Found>,
+    /// The helper's own address on the engine `xdp`.
+    separate: Option<SeparateAddress>,
 }
 
 impl Reader<'_> {

@@ -19,7 +19,9 @@ use spillway_discovery::{EtcdAccess, EtcdFiles, EtcdPrefix};
 
 use crate::engine::{XdpError, check_addresses};
 
-pub use engine::{DEFER_INTERRUPTS_MAX, Engine, XdpConfig, parse_ports};
+pub use engine::{
+    DEFER_INTERRUPTS_MAX, Engine, SeparateAddress, XdpConfig, parse_ports, parse_separate_address,
+};
 pub use file::{Reading, host_name, read_file, read_text};
 pub use problem::{Problem, Problems};
 pub use reference::reference;

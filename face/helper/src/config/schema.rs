@@ -114,7 +114,13 @@ section! {
     /// Settings of the engine `xdp`, or of `auto` where it chooses `xdp`. *Changed by a restart only.*
     XdpSection, "[helper.xdp]", {}
 
-    /// Local ports of connections to servers, `FIRST-LAST`. The kernel must not use them: they are outside
+    /// An address for the helper alone, which the kernel does not have: IPv4, with the bits of the prefix of the interface's
+    /// network, such as `10.0.0.9/24`. The helper listens only there, connects to servers from there, and answers ARP and `ping`.
+    /// Without it the helper shares the interface's addresses with the kernel.
+    address: Any, "text", "shared with the kernel";
+    /// The router to other networks, for `address`. Without it, servers must be in the network of `address`.
+    gateway: Any, "text", "none";
+    /// Local ports of connections to servers, `FIRST-LAST`. At an address that it shares, the kernel must not use them: they are outside
     /// `net.ipv4.ip_local_port_range`, as the default is with Linux's, or in `net.ipv4.ip_local_reserved_ports`.
     ports: Any, "text", "\"61000-65535\"";
     /// Frames of 2 KiB for each receive queue, half of them for each direction: a power of two from 64 to 65536.

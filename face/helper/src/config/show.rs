@@ -8,7 +8,7 @@ use spillway_auth::Key;
 use spillway_batch::PolicyKind;
 use spillway_discovery::EtcdFiles;
 
-use super::{HelperConfig, Service, XdpConfig};
+use super::{HelperConfig, SeparateAddress, Service, XdpConfig};
 use spillway_values::{duration_text, rate_text, size_text};
 
 /// TOML with every setting. Keys are secret: comments show their ids instead.
@@ -45,7 +45,18 @@ impl Display for HelperConfig {
         }
         writeln!(f, "shed_above = {}", self.shed_above)?;
         writeln!(f, "shed_until = {}", self.shed_until)?;
-        let XdpConfig { ports, frames, busy_poll, defer_interrupts, configure_interface } = &self.xdp;
+        let XdpConfig { separate, ports, frames, busy_poll, defer_interrupts, configure_interface } =
+            &self.xdp;
+        match separate {
+            Some(SeparateAddress { ip, prefix, gateway }) => {
+                writeln!(f, "xdp.address = \"{ip}/{prefix}\"")?;
+                match gateway {
+                    Some(gateway) => writeln!(f, "xdp.gateway = \"{gateway}\"")?,
+                    None => writeln!(f, "# no xdp.gateway")?,
+                }
+            }
+            None => writeln!(f, "# no xdp.address: shared with the kernel")?,
+        }
         writeln!(f, "xdp.ports = \"{}-{}\"", ports.start(), ports.end())?;
         writeln!(f, "xdp.frames = {frames}")?;
         writeln!(f, "xdp.busy_poll = \"{}\"", duration_text(*busy_poll))?;

@@ -22,4 +22,4 @@ pub use port::Port;
 pub use remote::Remote;
 pub use status::EngineStatus;
 pub use xdp::check_addresses;
-pub use xdp_error::{AddressProblem, XdpError};
+pub use xdp_error::{AddressProblem, XdpError, unreachable_text};

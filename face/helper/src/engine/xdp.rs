@@ -18,12 +18,12 @@ use tracing::{info, warn};
 
 use super::context::Context;
 use super::xdp_error::{AddressProblem, XdpError};
-use crate::config::{Engine, HelperConfig, StartError, XdpConfig};
+use crate::config::{Engine, HelperConfig, SeparateAddress, StartError, XdpConfig};
 use crate::contexts::reserved_for_links;
 use crate::log::Entry;
 use crate::relay_app::RelayApp;
 
-/// An interface that the helper shares with the kernel.
+/// An interface that the helper shares with the kernel, and its own address there, if it has one.
 pub struct XdpEngine {
     endpoints: Endpoints,
     sockets: Vec<Socket>,
@@ -41,12 +41,14 @@ pub struct XdpState {
     pub interface: Interface,
     /// The addresses of connections to servers: at most one of each family.
     own: Vec<IpAddr>,
+    separate: Option<SeparateAddress>,
     pub mode: Mode,
     /// Whether the driver uses the frames in place.
     pub is_zero_copy: bool,
     /// Listening addresses in use, also those of removed listeners that still have clients.
     leased: LeasedAddresses,
-    watch: AddressWatch,
+    /// `None` with a separate address.
+    watch: Option<AddressWatch>,
 }
 
 impl XdpEngine {
@@ -61,16 +63,27 @@ impl XdpEngine {
         let mut interface = Interface::find(name).map_err(XdpError::Interface)?;
         let networks = interface.networks().map_err(XdpError::Host)?;
         let addresses: Vec<_> = networks.iter().map(|(address, _)| *address).collect();
-        check_listeners(config, &interface, &addresses)?;
+        let separate = config.xdp.separate;
         let own = own_addresses(config, &interface, &addresses)?;
         let ports = &config.xdp.ports;
-        check_reserved(ports).map_err(XdpError::Ports)?;
-        check_unused(ports, &own).map_err(XdpError::Ports)?;
+        match separate {
+            Some(separate) if is_local(separate.ip) => return Err(XdpError::KernelHas(separate.ip)),
+            Some(_) => {}
+            None => {
+                check_listeners(config, &interface, &addresses)?;
+                check_reserved(ports).map_err(XdpError::Ports)?;
+                check_unused(ports, &own).map_err(XdpError::Ports)?;
+            }
+        }
         if config.xdp.configure_interface {
             configure(&mut interface, threads)?;
         }
         let options = SocketOptions { frames: config.xdp.frames, has_opened_ring: true };
         let mut adapter = Adapter::open(name, options, |steer| {
+            if let Some(separate) = separate {
+                return steer
+                    .set_address(separate.ip.into(), &AddressRule { ports: None, is_separate: true });
+            }
             for address in &addresses {
                 let ports = own.contains(address).then(|| ports.clone());
                 steer.set_address(*address, &AddressRule { ports, is_separate: false })?;
@@ -95,9 +108,9 @@ impl XdpEngine {
         let is_zero_copy = sockets.iter().all(Socket::is_zero_copy);
         let endpoints = Endpoints::new(adapter);
         let leased = endpoints.leased().clone();
-        let watch =
-            AddressWatch::new(interface.clone(), own.clone(), leased.clone()).map_err(XdpError::Host)?;
-        let state = XdpState { interface, own, mode, is_zero_copy, leased, watch };
+        let watch = || AddressWatch::new(interface.clone(), own.clone(), leased.clone());
+        let watch = separate.is_none().then(watch).transpose().map_err(XdpError::Host)?;
+        let state = XdpState { interface, own, separate, mode, is_zero_copy, leased, watch };
         Ok(XdpEngine {
             endpoints,
             sockets,
@@ -178,8 +191,12 @@ impl XdpEngine {
         let interface = &self.state.interface;
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let own = &self.state.own;
-        // The kernel has the routes. The stack needs the prefix only to recognise the broadcast address.
+        let separate = self.state.separate;
+        // Of a shared address the kernel has the routes. The stack needs the prefix only to recognise the broadcast address.
         let with_prefix = |ip: &IpAddr| {
+            if let Some(separate) = separate {
+                return separate.prefix;
+            }
             let found = self.networks.iter().find(|(address, _)| address == ip);
             found.map_or(if ip.is_ipv4() { 32 } else { 128 }, |(_, prefix)| *prefix)
         };
@@ -187,7 +204,8 @@ impl XdpEngine {
         // There is one for each server; the stack refuses a placeholder.
         let first = own.first().copied().unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         Settings {
-            resolver: Resolver::Driver,
+            resolver: if separate.is_some() { Resolver::Arp } else { Resolver::Driver },
+            gateway: separate.and_then(|separate| separate.gateway),
             ports,
             mtu: u16::try_from(interface.packet_bytes_max()).unwrap_or(u16::MAX),
             send_buffer_bytes: net.queued_bytes_max,
@@ -203,7 +221,7 @@ impl XdpEngine {
 impl XdpState {
     /// Addresses in use that the interface does not have at present.
     pub fn missing_addresses(&self) -> Vec<IpAddr> {
-        self.watch.missing()
+        self.watch.as_ref().map(AddressWatch::missing).unwrap_or_default()
     }
 
     /// Checks new settings of a running helper.
@@ -220,7 +238,9 @@ impl XdpState {
         let new = listening(config).filter(|address| address.port() == 0).count();
         check_count(listening(config).count(), present.len() + new)?;
         let addresses = self.interface.addresses().map_err(XdpError::Host)?;
-        check_listeners(config, &self.interface, &addresses)?;
+        if config.xdp.separate.is_none() {
+            check_listeners(config, &self.interface, &addresses)?;
+        }
         for own in own_addresses(config, &self.interface, &addresses)? {
             // Those of a stack do not change while it runs.
             let of_family = self.own.iter().find(|present| present.is_ipv4() == own.is_ipv4());
@@ -303,6 +323,12 @@ fn warn_of_lower_interfaces(interface: &Interface) {
     }
 }
 
+/// Whether this host has an address.
+fn is_local(ip: Ipv4Addr) -> bool {
+    // Any port: nothing is sent.
+    address_towards((ip, 1).into()) == Some(ip.into())
+}
+
 /// Checks that the stack can have all listening addresses of a configuration, as far as that can be seen without the
 /// interface.
 ///
@@ -311,6 +337,12 @@ fn warn_of_lower_interfaces(interface: &Interface) {
 pub fn check_addresses(config: &HelperConfig) -> Result<(), XdpError> {
     for address in listening(config) {
         if let Some(problem) = AddressProblem::of(address) {
+            return Err(XdpError::Listen { address, problem });
+        }
+        if let Some(separate) = config.xdp.separate
+            && address.ip() != IpAddr::from(separate.ip)
+        {
+            let problem = AddressProblem::NotSeparate(separate.ip);
             return Err(XdpError::Listen { address, problem });
         }
     }
@@ -353,7 +385,8 @@ fn check_listeners(config: &HelperConfig, interface: &Interface, own: &[IpAddr])
     Ok(())
 }
 
-/// The addresses from which the kernel reaches all servers, one for each family in use. They must be the interface's.
+/// The addresses from which all servers are reached, one for each family in use: the helper's own, or those from which the
+/// kernel reaches them, which must be the interface's.
 fn own_addresses(
     config: &HelperConfig,
     interface: &Interface,
@@ -364,6 +397,13 @@ fn own_addresses(
         let from = address_towards(service.server);
         if from == Some(service.server.ip()) {
             return Err(XdpError::LocalServer(service.server));
+        }
+        if let Some(separate) = config.xdp.separate {
+            if !separate.reaches(service.server.ip()) {
+                return Err(XdpError::Unreachable { server: service.server.ip(), separate });
+            }
+            own = vec![separate.ip.into()];
+            continue;
         }
         let error = || XdpError::Server { address: service.server, from, interface: interface.name.clone() };
         let from = from.filter(|from| addresses.contains(from)).ok_or_else(error)?;

@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use spillway_bpf::ENDPOINTS_MAX;
 use spillway_tcp::SettingsError;
 use spillway_xdp::{AdapterError, InterfaceError, InterruptsError, PortsError};
+
+use crate::config::SeparateAddress;
 
 /// Why a helper cannot use the engine `xdp`. The text includes the operator's next step.
 #[derive(Debug)]
@@ -41,6 +43,15 @@ pub enum XdpError {
         /// The interface's name.
         interface: String,
     },
+    /// A server is not reached from the helper's own address.
+    Unreachable {
+        /// The server's address.
+        server: IpAddr,
+        /// The helper's own address.
+        separate: SeparateAddress,
+    },
+    /// The kernel has the address that is to be the helper's alone.
+    KernelHas(Ipv4Addr),
     /// A server is on this host.
     LocalServer(SocketAddr),
     /// Servers are reached from several addresses of this host.
@@ -82,6 +93,8 @@ pub enum AddressProblem {
     Wildcard,
     /// It is a loopback address.
     Loopback,
+    /// The helper has another address alone.
+    NotSeparate(Ipv4Addr),
     /// The interface does not have it.
     NotOfInterface {
         /// The interface's name.
@@ -99,6 +112,11 @@ impl fmt::Display for AddressProblem {
             ),
             AddressProblem::Loopback => f.write_str(
                 "the engine xdp does not see loopback: give an address of its interface, or use the engine sockets",
+            ),
+            AddressProblem::NotSeparate(own) => write!(
+                f,
+                "the helper has the address {own} alone (address in [helper.xdp]): give {own}:PORT, or leave out address to \
+                 share the interface's addresses"
             ),
             AddressProblem::NotOfInterface { interface, own } => {
                 write!(f, "interface {interface} does not have this address; it has ")?;
@@ -148,6 +166,12 @@ impl fmt::Display for XdpError {
                 "server {address} cannot be reached through interface {interface}: `ip route get {}` shows the way",
                 address.ip()
             ),
+            XdpError::Unreachable { server, separate } => f.write_str(&unreachable_text(separate, *server)),
+            XdpError::KernelHas(ip) => write!(
+                f,
+                "this host has the address {ip}, which is to be the helper's alone (address in [helper.xdp]): remove it from the \
+                 host (`ip addr show to {ip}` names the interface), or leave out address to share it"
+            ),
             XdpError::LocalServer(address) => write!(
                 f,
                 "server {address} is on this host, and the engine xdp sees only what passes its interface: run the helper \
@@ -177,6 +201,19 @@ impl fmt::Display for XdpError {
             XdpError::Host(error) => write!(f, "this host cannot run the engine xdp: {error}"),
         }
     }
+}
+
+/// Why a server is not reached from the helper's own address, with the next step.
+pub fn unreachable_text(separate: &SeparateAddress, server: IpAddr) -> String {
+    if server.to_canonical().is_ipv6() {
+        return format!(
+            "{server} is an IPv6 address, and address is IPv4: share the interface's addresses instead"
+        );
+    }
+    let SeparateAddress { ip, prefix, .. } = separate;
+    format!(
+        "{server} is not in the network of address, {ip}/{prefix}: give gateway, or the network's right prefix"
+    )
 }
 
 impl std::error::Error for XdpError {}

@@ -1,6 +1,7 @@
 //! An echo server for links, on a separate thread, and plain clients.
 #![allow(dead_code)] // each test program uses only a part
 
+pub mod load_query;
 pub mod place;
 
 use std::collections::BTreeMap;

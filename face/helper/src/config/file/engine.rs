@@ -7,9 +7,11 @@ use std::time::Duration;
 use spillway_xdp::{AdapterError, Interface, check_reserved};
 
 use super::super::schema::{Any, HelperSection, XdpSection};
-use super::super::{DEFER_INTERRUPTS_MAX, Engine, XdpConfig, parse_ports};
+use super::super::{
+    DEFER_INTERRUPTS_MAX, Engine, SeparateAddress, XdpConfig, parse_ports, parse_separate_address,
+};
 use super::Reader;
-use crate::engine::AddressProblem;
+use crate::engine::{AddressProblem, unreachable_text};
 
 impl Reader<'_> {
     /// Reads the engine, and remembers it for the checks of addresses.
@@ -47,9 +49,10 @@ impl Reader<'_> {
 
     pub(super) fn xdp(&mut self, section: &XdpSection) -> XdpConfig {
         let default = XdpConfig::default();
+        self.separate = self.separate_address(section);
         let ports = self.string(&section.ports).and_then(|(text, span)| {
             let ports = self.checked(&span, parse_ports(&text))?;
-            if self.is_xdp_of_this_host() {
+            if self.is_xdp_of_this_host() && self.separate.is_none() {
                 self.checked(&span, check_reserved(&ports));
             }
             Some(ports)
@@ -73,6 +76,7 @@ impl Reader<'_> {
             self.problem(setting.span(), "give only one of busy_poll and defer_interrupts");
         }
         XdpConfig {
+            separate: self.separate,
             ports: ports.unwrap_or(default.ports),
             frames: frames.unwrap_or(default.frames),
             busy_poll,
@@ -83,12 +87,44 @@ impl Reader<'_> {
         }
     }
 
+    fn separate_address(&mut self, section: &XdpSection) -> Option<SeparateAddress> {
+        let gateway = self.string(&section.gateway);
+        let Some((text, span)) = self.string(&section.address) else {
+            if let Some((_, span)) = gateway {
+                self.problem(span, "gateway is only for address; a shared address has the kernel's routes");
+            }
+            return None;
+        };
+        if self.engine != Engine::Xdp {
+            self.problem(span, "address needs engine = \"xdp\": kernel sockets cannot have it");
+            return None;
+        }
+        let (ip, prefix) = self.checked(&span, parse_separate_address(&text))?;
+        let mut separate = SeparateAddress { ip, prefix, gateway: None };
+        let Some((text, span)) = gateway else { return Some(separate) };
+        let problem = |what: &str| Err(format!("{text}: {what}"));
+        let gateway = match text.parse() {
+            Err(_) => problem("give the router's IPv4 address"),
+            Ok(gateway) if gateway == ip => problem("give the router's address, not the helper's own"),
+            Ok(gateway) if !separate.is_on_link(gateway) => {
+                problem(&format!("the router must be in the network of address, {ip}/{prefix}"))
+            }
+            Ok(gateway) => Ok(gateway),
+        };
+        separate.gateway = self.checked(&span, gateway);
+        Some(separate)
+    }
+
     /// Checks a listening address for the engine.
     pub(super) fn check_listener(&mut self, address: SocketAddr, span: &Range<usize>) {
         if self.engine == Engine::Xdp
             && let Some(problem) = AddressProblem::of(address)
         {
             self.problem(span.clone(), problem.to_string());
+        } else if let Some(separate) = self.separate {
+            if address.ip() != IpAddr::from(separate.ip) {
+                self.problem(span.clone(), AddressProblem::NotSeparate(separate.ip).to_string());
+            }
         } else if let Some(Found { interface, addresses }) = &self.found
             && !addresses.contains(&address.ip())
         {
@@ -106,6 +142,10 @@ impl Reader<'_> {
             let message =
                 "the engine xdp does not reach this host: use the engine sockets for a server on loopback";
             self.problem(setting.span(), message);
+        } else if let (Some(separate), Some(setting)) = (self.separate, setting)
+            && !separate.reaches(address.ip())
+        {
+            self.problem(setting.span(), unreachable_text(&separate, address.ip()));
         }
     }
 }

@@ -6,9 +6,9 @@ use proptest::prelude::*;
 use rustix::fs::{CWD, FileType, Mode};
 
 use super::*;
-use crate::config::XdpConfig;
 use crate::config::reference::is_toml;
 use crate::config::schema::SECTIONS;
+use crate::config::{SeparateAddress, XdpConfig};
 use crate::contexts::{Threads, net_config};
 use crate::listeners::ListenerTable;
 
@@ -145,8 +145,10 @@ fn every_key_is_read() {
     let text = r#"
         [helper]
         name = "helper-1"
-        engine = "auto"
+        engine = "xdp"
         interface = "eth0"
+        xdp.address = "10.0.0.9/24"
+        xdp.gateway = "10.0.0.1"
         xdp.ports = "20000-29999"
         xdp.frames = 1024
         xdp.busy_poll = "0s"
@@ -165,8 +167,8 @@ fn every_key_is_read() {
         shed_until = 70
         [service.cache]
         server = "10.0.0.5:11411"
-        listen = ["0.0.0.0:11211", "127.0.0.2:11211"]
-        link_listen = ["0.0.0.0:11411"]
+        listen = ["10.0.0.9:11211", "10.0.0.9:11212"]
+        link_listen = ["10.0.0.9:11411"]
         key_files = ["a", "b"]
         client_key_files = ["c"]
         sla = "5ms"
@@ -195,10 +197,13 @@ fn every_key_is_read() {
     "#;
     let config = read(text).unwrap_or_else(|problems| panic!("{problems:?}"));
     let service = &config.services[0];
-    assert_eq!((config.name.as_str(), config.engine, config.threads), ("helper-1", Engine::Auto, 3));
+    assert_eq!((config.name.as_str(), config.engine, config.threads), ("helper-1", Engine::Xdp, 3));
     let (busy_poll, defer_interrupts) = (Duration::ZERO, Duration::from_micros(200));
     let ports = 20_000..=29_999;
-    let xdp = XdpConfig { ports, frames: 1024, busy_poll, defer_interrupts, configure_interface: true };
+    let gateway = Some([10, 0, 0, 1].into());
+    let separate = Some(SeparateAddress { ip: [10, 0, 0, 9].into(), prefix: 24, gateway });
+    let xdp =
+        XdpConfig { separate, ports, frames: 1024, busy_poll, defer_interrupts, configure_interface: true };
     assert_eq!((config.interface.as_deref(), config.xdp.clone()), (Some("eth0"), xdp));
     assert_eq!((config.max_connections, config.max_memory_bytes), (1000, 2 << 20));
     assert_eq!(config.admin_group.as_ref().map(ToString::to_string).as_deref(), Some("root"));
@@ -270,6 +275,10 @@ fn each_problem_has_line_column_and_the_next_step() {
              key_files = [\"k\"]\n"
         )
     };
+    let separate = |address: &str, gateway: &str| {
+        let lines = format!("interface = \"eth0\"\nxdp.address = \"{address}\"\nxdp.gateway = \"{gateway}\"");
+        xdp(&lines, "10.0.0.9:1", "10.0.0.5:1")
+    };
     let cases = [
         ("".to_owned(), "1:1: no service"),
         ("[helper".to_owned(), "1:"),
@@ -335,6 +344,22 @@ fn each_problem_has_line_column_and_the_next_step() {
             "5:10: the engine xdp does not reach this host",
         ),
         (helper("interface = \"sixteen-bytes-no\""), "2:13: the name of an interface has 1 to 15 bytes"),
+        (helper("xdp.address = \"10.0.0.9/24\""), "2:15: address needs engine = \"xdp\""),
+        (helper("xdp.gateway = \"10.0.0.1\""), "2:15: gateway is only for address"),
+        (
+            separate("10.0.0.9", "10.0.0.1"),
+            "4:15: 10.0.0.9: give an IPv4 address and the bits of its network",
+        ),
+        (separate("10.0.0.9/24", "10.0.1.1"), "5:15: 10.0.1.1: the router must be in the network of address"),
+        (separate("10.0.0.9/24", "10.0.0.9"), "5:15: 10.0.0.9: give the router's address"),
+        (
+            xdp("interface = \"eth0\"\nxdp.address = \"10.0.0.9/24\"", "10.0.0.8:1", "10.0.0.5:1"),
+            "7:11: the helper has the address 10.0.0.9 alone",
+        ),
+        (
+            xdp("interface = \"eth0\"\nxdp.address = \"10.0.0.9/24\"", "10.0.0.9:1", "10.0.1.5:1"),
+            "6:10: 10.0.1.5 is not in the network of address",
+        ),
         (helper("xdp.ports = \"9-8\""), "2:13: 9-8: give a range of ports"),
         (helper("xdp.frames = 100"), "2:14: give a power of two"),
         (helper("xdp.frames = 32"), "2:14: give a whole number from 64 to 65536"),

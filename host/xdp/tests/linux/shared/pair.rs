@@ -278,7 +278,7 @@ pub fn context_with<A: Application + Send>(
     let parts = Parts {
         sockets,
         stack: Stack::new(Time::ZERO, settings).unwrap(),
-        address_watch: host.run_inside(watch).unwrap(),
+        address_watch: Some(host.run_inside(watch).unwrap()),
         endpoints,
         crossing: None,
         application,

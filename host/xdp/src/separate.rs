@@ -1,0 +1,310 @@
+//! What a kernel does for its addresses, for one that only the stack has: it announces the address, notices that another host
+//! also has it, and receives load queries there.
+
+use std::collections::VecDeque;
+use std::net::{Ipv4Addr, SocketAddr};
+
+use spillway_net::{QUERY_BYTES_MAX, QueryAllowance};
+use spillway_transport::Time;
+use spillway_wire::packet::checksum::pseudo_v4;
+use spillway_wire::packet::ethernet::{self, Mac};
+use spillway_wire::packet::{arp, ipv4, udp};
+
+/// Frames that may wait to be sent. Further answers are lost, and clients ask again.
+const WAITING_MAX: usize = 256;
+/// Announcements after the start (ANNOUNCE_NUM of RFC 5227 §1.1).
+const ANNOUNCEMENTS: u32 = 2;
+const TTL: u8 = 64;
+const HEADERS_BYTES: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES + udp::HEADER_BYTES;
+/// Destination unreachable (RFC 792).
+const ICMP_UNREACHABLE: u8 = 3;
+const PROTOCOL_ICMP: u8 = 1;
+
+/// An IPv4 address that the kernel does not have, at an interface.
+#[derive(Debug)]
+pub(crate) struct SeparateAddress {
+    ip: Ipv4Addr,
+    mac: Mac,
+    waiting: VecDeque<Box<[u8]>>,
+    announced: u32,
+    allowance: QueryAllowance,
+    /// Another host with the address, and whether it was reported.
+    other: Option<(Mac, bool)>,
+}
+
+/// What a frame is to the host, beside its meaning for the stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// A load query, which is done with.
+    LoadQuery,
+    /// Every thread's stack needs it.
+    ForAllThreads,
+    /// Only the stack of the queue's thread needs it.
+    Other,
+}
+
+impl SeparateAddress {
+    /// An address, and the Ethernet address of its interface.
+    pub(crate) fn new(ip: Ipv4Addr, mac: Mac) -> SeparateAddress {
+        let allowance = QueryAllowance::default();
+        SeparateAddress { ip, mac, waiting: VecDeque::new(), announced: 0, allowance, other: None }
+    }
+
+    /// Announces the address, if it has not been announced often enough: hosts that know it at another Ethernet address
+    /// replace that one, and a host that has the same address answers (RFC 5227 §2.3). Call it once a second.
+    pub(crate) fn announce(&mut self) {
+        if self.announced == ANNOUNCEMENTS {
+            return;
+        }
+        self.announced += 1;
+        let header = ethernet::Header { target: Mac::BROADCAST, source: self.mac, kind: ethernet::KIND_ARP };
+        let packet = arp::Packet {
+            operation: arp::Operation::Request,
+            sender_mac: self.mac,
+            sender_ip: self.ip,
+            target_mac: Mac::ZERO,
+            target_ip: self.ip,
+        };
+        let (mut head, mut body) = ([0; ethernet::HEADER_BYTES], [0; arp::BYTES]);
+        header.emit(&mut head);
+        packet.emit(&mut body);
+        self.send([&head[..], &body].concat());
+    }
+
+    /// The address.
+    pub(crate) fn ip(&self) -> Ipv4Addr {
+        self.ip
+    }
+
+    /// Another host that has the address, once.
+    pub(crate) fn take_conflict(&mut self) -> Option<Mac> {
+        let (mac, is_reported) = self.other.as_mut()?;
+        (!std::mem::replace(is_reported, true)).then_some(*mac)
+    }
+
+    /// Looks at a received frame. `answer` receives the local address, the sender, a load query and a buffer as long as
+    /// the query, and returns the length of the answer; `None` if the local address takes no load queries, 0 to send nothing.
+    pub(crate) fn receive(
+        &mut self,
+        now: Time,
+        frame: &[u8],
+        answer: impl FnOnce(SocketAddr, SocketAddr, &[u8], &mut [u8]) -> Option<usize>,
+    ) -> Seen {
+        let Ok((link, packet)) = ethernet::Header::parse(frame) else { return Seen::Other };
+        match link.kind {
+            ethernet::KIND_ARP => self.receive_arp(packet),
+            ethernet::KIND_IPV4 => self.receive_ipv4(now, link.source, packet, answer).unwrap_or(Seen::Other),
+            _ => Seen::Other,
+        }
+    }
+
+    fn receive_arp(&mut self, packet: &[u8]) -> Seen {
+        let Ok(packet) = arp::Packet::parse(packet) else { return Seen::Other };
+        let is_known = |(mac, _): (Mac, bool)| mac == packet.sender_mac;
+        if packet.sender_ip == self.ip && packet.sender_mac != self.mac && !self.other.is_some_and(is_known) {
+            self.other = Some((packet.sender_mac, false));
+        }
+        // The interface chooses one queue for all ARP packets, and each stack has asked for its own next hops.
+        match packet.operation {
+            arp::Operation::Reply => Seen::ForAllThreads,
+            arp::Operation::Request => Seen::Other,
+        }
+    }
+
+    fn receive_ipv4(
+        &mut self,
+        now: Time,
+        mac: Mac,
+        packet: &[u8],
+        answer: impl FnOnce(SocketAddr, SocketAddr, &[u8], &mut [u8]) -> Option<usize>,
+    ) -> Option<Seen> {
+        // Most frames are TCP: they are parsed only once, by the stack.
+        let protocol = *packet.get(9)?;
+        if protocol != ipv4::PROTOCOL_UDP && protocol != PROTOCOL_ICMP {
+            return None;
+        }
+        let (ip, _, payload) = ipv4::Header::parse(packet).ok()?;
+        if ip.target != self.ip {
+            return None;
+        }
+        if protocol == PROTOCOL_ICMP {
+            // The hash of an ICMP error is not that of its connection.
+            return (payload.first() == Some(&ICMP_UNREACHABLE)).then_some(Seen::ForAllThreads);
+        }
+        let (datagram, query) = udp::Header::parse_v4(payload, ip.source, ip.target).ok()?;
+        let is_host = !ip.source.is_unspecified() && !ip.source.is_multicast() && !ip.source.is_broadcast();
+        let is_answerable = is_host && ip.source != self.ip && datagram.source != 0 && mac.is_unicast();
+        if !is_answerable || query.len() > QUERY_BYTES_MAX {
+            return None;
+        }
+        let (local, from) = ((self.ip, datagram.target).into(), (ip.source, datagram.source).into());
+        let mut reply = vec![0; HEADERS_BYTES + query.len()];
+        let length = if self.allowance.take(now) {
+            answer(local, from, query, &mut reply[HEADERS_BYTES..])?
+        } else {
+            0
+        };
+        if length > 0 {
+            reply.truncate(HEADERS_BYTES + length);
+            self.emit_headers(&mut reply, mac, ip.source, (datagram.target, datagram.source));
+            self.send(reply);
+        }
+        Some(Seen::LoadQuery)
+    }
+
+    /// Writes the headers before a datagram's payload.
+    fn emit_headers(&self, reply: &mut [u8], mac: Mac, target: Ipv4Addr, ports: (u16, u16)) {
+        let in_packet = |length: usize| u16::try_from(length).unwrap_or(u16::MAX);
+        let (link, packet) = reply.split_at_mut(ethernet::HEADER_BYTES);
+        let (ip, datagram) = packet.split_at_mut(ipv4::HEADER_BYTES);
+        let datagram_bytes = in_packet(datagram.len());
+        let header = udp::Header {
+            source: ports.0,
+            target: ports.1,
+            payload_bytes: in_packet(datagram.len() - udp::HEADER_BYTES),
+        };
+        header.emit(datagram, pseudo_v4(self.ip, target, ipv4::PROTOCOL_UDP, u32::from(datagram_bytes)));
+        let header = ipv4::Header {
+            source: self.ip,
+            target,
+            protocol: ipv4::PROTOCOL_UDP,
+            ttl: TTL,
+            dscp_ecn: 0,
+            ident: 0,
+            dont_fragment: true,
+            payload_bytes: datagram_bytes,
+        };
+        if let Some(ip) = ip.first_chunk_mut() {
+            header.emit(ip);
+        }
+        if let Some(link) = link.first_chunk_mut() {
+            ethernet::Header { target: mac, source: self.mac, kind: ethernet::KIND_IPV4 }.emit(link);
+        }
+    }
+
+    fn send(&mut self, frame: Vec<u8>) {
+        if self.waiting.len() < WAITING_MAX {
+            self.waiting.push_back(frame.into());
+        }
+    }
+
+    /// Writes the next frame, and returns its length.
+    pub(crate) fn poll_transmit(&mut self, slot: &mut [u8]) -> Option<usize> {
+        let frame = self.waiting.pop_front()?;
+        // At most 298 bytes, which every slot has.
+        slot.get_mut(..frame.len())?.copy_from_slice(&frame);
+        Some(frame.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 9);
+    const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 5);
+    const OWN_MAC: Mac = Mac([2; 6]);
+    const CLIENT_MAC: Mac = Mac([4; 6]);
+    const PORT: u16 = 7000;
+
+    fn separate() -> SeparateAddress {
+        SeparateAddress::new(OWN, OWN_MAC)
+    }
+
+    /// The frame of a query from the client's port 4711.
+    fn query(payload: &[u8]) -> Vec<u8> {
+        let mut frame = [&[0; HEADERS_BYTES][..], payload].concat();
+        SeparateAddress::new(CLIENT, CLIENT_MAC).emit_headers(&mut frame, OWN_MAC, OWN, (4711, PORT));
+        frame
+    }
+
+    fn arp(operation: arp::Operation, sender_mac: Mac, sender_ip: Ipv4Addr) -> Vec<u8> {
+        let packet = arp::Packet { operation, sender_mac, sender_ip, target_mac: OWN_MAC, target_ip: OWN };
+        let (mut head, mut body) = ([0; ethernet::HEADER_BYTES], [0; arp::BYTES]);
+        ethernet::Header { target: OWN_MAC, source: sender_mac, kind: ethernet::KIND_ARP }.emit(&mut head);
+        packet.emit(&mut body);
+        [&head[..], &body].concat()
+    }
+
+    fn sent(separate: &mut SeparateAddress) -> Option<Vec<u8>> {
+        let mut slot = [0; 2048];
+        separate.poll_transmit(&mut slot).map(|length| slot[..length].to_vec())
+    }
+
+    #[test]
+    fn a_load_query_is_answered_to_its_sender() {
+        let mut separate = separate();
+        let seen = separate.receive(Time::ZERO, &query(b"load?"), |local, from, query, answer| {
+            assert_eq!((local, from), ((OWN, PORT).into(), (CLIENT, 4711).into()));
+            assert_eq!((query, answer.len()), (&b"load?"[..], 5));
+            answer[..2].copy_from_slice(b"42");
+            Some(2)
+        });
+        assert_eq!(seen, Seen::LoadQuery);
+        let frame = sent(&mut separate).expect("an answer");
+        let (link, packet) = ethernet::Header::parse(&frame).unwrap();
+        assert_eq!((link.source, link.target), (OWN_MAC, CLIENT_MAC));
+        let (ip, _, payload) = ipv4::Header::parse(packet).unwrap();
+        assert_eq!((ip.source, ip.target), (OWN, CLIENT));
+        let (datagram, answer) = udp::Header::parse_v4(payload, ip.source, ip.target).unwrap();
+        assert_eq!((datagram.source, datagram.target, answer), (PORT, 4711, &b"42"[..]));
+        assert_eq!(sent(&mut separate), None);
+    }
+
+    #[test]
+    fn frames_that_are_no_load_queries_go_to_the_stack() {
+        let mut separate = separate();
+        let long = query(&[0; QUERY_BYTES_MAX + 1]);
+        let mut damaged = query(b"load?");
+        damaged[HEADERS_BYTES] ^= 1;
+        for frame in [&[][..], &[0xff; 60], &long, &damaged] {
+            let seen = separate.receive(Time::ZERO, frame, |_, _, _, _| panic!("no query"));
+            assert_eq!(seen, Seen::Other, "{frame:02x?}");
+        }
+        let seen = separate.receive(Time::ZERO, &query(b"load?"), |_, _, _, _| None);
+        assert_eq!(seen, Seen::Other, "the port takes no load queries");
+        assert_eq!(sent(&mut separate), None);
+    }
+
+    #[test]
+    fn a_flood_of_load_queries_is_answered_at_a_bounded_rate() {
+        let mut separate = separate();
+        let mut answered = 0;
+        for _ in 0..20_000 {
+            let seen = separate.receive(Time::ZERO, &query(b"load?"), |_, _, _, _| {
+                answered += 1;
+                Some(1)
+            });
+            assert_eq!(seen, Seen::LoadQuery);
+        }
+        assert_eq!(answered, 1_000, "as many as a socket for load queries answers at once");
+        assert_eq!(separate.waiting.len(), WAITING_MAX);
+    }
+
+    #[test]
+    fn the_address_is_announced_twice() {
+        let mut separate = separate();
+        (0..5).for_each(|_| separate.announce());
+        let first = sent(&mut separate).unwrap();
+        assert_eq!(sent(&mut separate), Some(first.clone()));
+        assert_eq!(sent(&mut separate), None);
+        let (link, packet) = ethernet::Header::parse(&first).unwrap();
+        assert_eq!((link.target, link.kind), (Mac::BROADCAST, ethernet::KIND_ARP));
+        let packet = arp::Packet::parse(packet).unwrap();
+        assert_eq!((packet.sender_ip, packet.target_ip, packet.sender_mac), (OWN, OWN, OWN_MAC));
+    }
+
+    #[test]
+    fn another_host_with_the_address_is_reported_once() {
+        let mut separate = separate();
+        let mut receive = |frame: &[u8]| {
+            let seen = separate.receive(Time::ZERO, frame, |_, _, _, _| panic!("no query"));
+            (seen, separate.take_conflict())
+        };
+        assert_eq!(receive(&arp(arp::Operation::Reply, CLIENT_MAC, CLIENT)), (Seen::ForAllThreads, None));
+        assert_eq!(receive(&arp(arp::Operation::Request, OWN_MAC, OWN)), (Seen::Other, None));
+        let other = arp(arp::Operation::Reply, Mac([6; 6]), OWN);
+        assert_eq!(receive(&other), (Seen::ForAllThreads, Some(Mac([6; 6]))));
+        assert_eq!(receive(&other), (Seen::ForAllThreads, None));
+    }
+}
