@@ -357,7 +357,11 @@ fn three_capabilities_suffice_for_a_helper() {
     for task in fs::read_dir(format!("/proc/{}/task", helper.pid())).unwrap().flatten() {
         let name = fs::read_to_string(task.path().join("comm")).unwrap();
         let of_task = capabilities(&format!("task/{}", task.file_name().to_str().unwrap()));
-        let expected = if matches!(name.trim(), "log" | "signals" | "history") { 0 } else { net_admin | bpf };
+        let expected = if matches!(name.trim(), "log" | "notices" | "signals" | "history") {
+            0
+        } else {
+            net_admin | bpf
+        };
         assert_eq!(of_task, expected, "thread {name}: none reads packets of others");
     }
     scene.close();
@@ -505,4 +509,31 @@ fn the_engine_auto_falls_back_and_says_why() {
         let line = printed.lines().find(|line| line.contains(choice));
         assert!(line.is_some_and(|line| line.contains(reason)), "{printed}");
     }
+}
+
+#[test]
+fn a_helper_does_not_take_an_address_that_another_host_has() {
+    const OWN: Ipv4Addr = Ipv4Addr::new(10, 79, 2, 9);
+    let Some(scene) = Scene::start() else { return };
+    let path = scene.configure(&format!("threads = 1\nxdp.address = \"{OWN}/24\""), "");
+    let text = fs::read_to_string(&path).unwrap().replace(&format!("\"{HELPER}:"), &format!("\"{OWN}:"));
+    fs::write(&path, text).unwrap();
+    run(&scene.peers, &format!("ip addr add {OWN}/32 dev {PEERS_END}"));
+    let mut helper = scene.start_helper();
+    let status = helper.wait(PATIENCE).expect("the helper should end");
+    let printed = helper.stderr().unwrap();
+    assert!(
+        !status.success() && printed.contains(&format!("has the address {OWN}, which is to be")),
+        "{printed}"
+    );
+    run(&scene.peers, &format!("ip addr del {OWN}/32 dev {PEERS_END}"));
+    let mut helper = scene.start_helper();
+    eventually("the helper serves", || {
+        assert!(helper.exit_status().is_none(), "{}", helper.stderr().unwrap());
+        let client = scene.peers.run_inside(|| Client::try_new((OWN, PORT).into())).unwrap();
+        client.is_some_and(|mut client| client.version().is_some())
+    });
+    helper.signal(TERM).unwrap();
+    assert!(helper.wait(PATIENCE).expect("the helper should end").success());
+    scene.close();
 }

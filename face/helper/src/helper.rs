@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use spillway_daemon::{ControlPorts, ServedPorts, ThreadWatch};
+use spillway_daemon::{ControlPorts, ServedPorts, ThreadWatch, drop_capabilities};
 use spillway_transport::Time;
 use tracing::{info, warn};
 
@@ -206,6 +206,8 @@ fn log_metrics_address(address: &SocketAddr) {
 fn start_log(watch: &ThreadWatch, names: Names) -> Result<Log, StartError> {
     let (log, entries) = Log::new();
     let writing = move || {
+        // If the system refuses, the thread keeps capabilities that it does not use.
+        let _ = drop_capabilities();
         crate::log::write(&entries, &names);
         Ok::<(), Infallible>(())
     };

@@ -22,6 +22,22 @@ on_each_engine! {
     status_over_the_socket_is_that_of_the_helper,
     clients_that_a_load_balancer_announces_are_served,
     a_service_that_drains_leaves_others_alone,
+    idle_clients_notice_the_end_of_a_helper,
+}
+
+fn idle_clients_notice_the_end_of_a_helper(place: &Place) {
+    let server = place.echo_server();
+    let helper = start(place, service(place, server.address), 1);
+    wait("the link", || links_up(&helper) == 1);
+    let mut clients: Vec<_> = (0..200).map(|_| connect(port(&helper))).collect();
+    clients.iter_mut().enumerate().for_each(|(seed, client)| echo(client, seed, 100));
+    drop(helper);
+    for client in &mut clients {
+        let end = client.read(&mut [0]);
+        let is_timeout =
+            |error: &std::io::Error| [ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&error.kind());
+        assert!(matches!(&end, Ok(0)) || end.as_ref().is_err_and(|error| !is_timeout(error)), "{end:?}");
+    }
 }
 
 fn service(place: &Place, server: SocketAddr) -> Service {

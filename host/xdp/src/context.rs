@@ -13,7 +13,7 @@ use spillway_transport::{Application, Time};
 
 use crate::address_watch::AddressWatch;
 use crate::crossing::Crossing;
-use crate::driver::{Driver, Endpoint, Turn};
+use crate::driver::{BATCH_FRAMES, Driver, Endpoint, Turn};
 use crate::endpoints::Endpoints;
 use crate::hosted::Hosted;
 use crate::interrupts::{Interrupts, ThreadInterrupts};
@@ -27,6 +27,11 @@ use crate::{Counters, Device};
 
 /// The kernel may delay a timeout by the timer slack; its default of 50 us is too long for batch delays.
 const TIMER_SLACK_NS: NonZeroU64 = NonZeroU64::new(1_000).unwrap();
+
+/// Time for the resets of all connections when a thread ends.
+const ABORT_TIME_MAX: Duration = Duration::from_secs(1);
+/// Pause while the interface has no room for the resets.
+const FULL_PAUSE: Duration = Duration::from_micros(100);
 
 /// An application on a TCP stack of its own, run by one thread beside the kernel: the counterpart of
 /// [`spillway_net::Context`].
@@ -132,7 +137,34 @@ impl<A: Application> Context<A> {
         while !self.mailbox.is_stopped() {
             self.turn(None)?;
         }
-        Ok(())
+        self.abort_connections()
+    }
+
+    /// Resets the connections that are left, as a kernel does when a process ends. Without resets, idle peers would not notice
+    /// the end.
+    fn abort_connections(&mut self) -> io::Result<()> {
+        let until = self.clock.now() + ABORT_TIME_MAX;
+        loop {
+            let aborted = self.station.shared.hosted.stack.stack.abort_unfinished(BATCH_FRAMES);
+            self.send_waiting(until)?;
+            if aborted == 0 || self.clock.now() >= until {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Sends all waiting frames, until this time at the latest.
+    fn send_waiting(&mut self, until: Time) -> io::Result<()> {
+        loop {
+            let full = self.driver.counters().full;
+            if self.driver.send(self.clock.now(), &mut self.station)? == Turn::Busy {
+                continue;
+            }
+            if self.driver.counters().full == full || self.clock.now() >= until {
+                return Ok(());
+            }
+            std::thread::sleep(FULL_PAUSE);
+        }
     }
 
     /// Runs one turn, then waits for the next, at most for `timeout_max`.

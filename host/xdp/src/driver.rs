@@ -114,16 +114,27 @@ impl<D: Device> Driver<D> {
         }
         endpoint.end_turn(now);
         self.counters.turns += 1;
+        Ok(match self.send(now, endpoint)? {
+            Turn::Busy => Turn::Busy,
+            Turn::Idle => turn,
+        })
+    }
+
+    /// Sends waiting frames, at most [`BATCH_FRAMES`]. [`Turn::Busy`] means that more of them may wait.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn send(&mut self, now: Time, endpoint: &mut impl Endpoint) -> io::Result<Turn> {
         for _ in 0..BATCH_FRAMES {
             let Some(slot) = self.device.transmit()? else {
                 // The frames that are left wait in the endpoint, and the loop waits for room.
                 self.counters.full += 1;
                 self.device.flush()?;
-                return Ok(turn);
+                return Ok(Turn::Idle);
             };
             let Some(length) = endpoint.poll_transmit(now, slot) else {
                 self.device.flush()?;
-                return Ok(turn);
+                return Ok(Turn::Idle);
             };
             let is_sent = self.device.commit(length)?;
             self.counters.sent += u64::from(is_sent);

@@ -7,6 +7,7 @@
 //! passes. A [`Context`] is all of that for one thread of a program whose other threads give commands.
 
 mod adapter;
+mod address_probe;
 mod address_watch;
 mod addresses;
 mod context;
@@ -35,6 +36,7 @@ mod socket;
 mod tap;
 
 pub use adapter::{Adapter, AdapterError};
+pub use address_probe::find_holder;
 pub use address_watch::AddressWatch;
 pub use context::{Context, NoticeHook, Parts};
 pub use crossing::{Crossing, CrossingCounters};

@@ -75,6 +75,11 @@ impl Connection {
         }
     }
 
+    /// Whether this end has finished sending.
+    pub(crate) fn is_finishing(&self) -> bool {
+        self.fin.is_some()
+    }
+
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.is_some()
     }

@@ -1,6 +1,9 @@
 //! Changes of a running stack's limits, and what a driver must know to change its addresses.
 
+use alloc::vec::Vec;
 use core::net::SocketAddr;
+
+use spillway_transport::{Conn, Transport};
 
 use super::Stack;
 use crate::settings::KeepAlive;
@@ -17,6 +20,16 @@ impl Stack {
     /// Sets [`Settings::keep_alive`](crate::Settings::keep_alive), for each connection from its next segment on.
     pub fn set_keep_alive(&mut self, keep_alive: Option<KeepAlive>) {
         self.settings.keep_alive = keep_alive;
+    }
+
+    /// Aborts up to `count` connections that this end has not finished, for a driver that ends. Returns their number. Send
+    /// their resets before the next call: at most 1,024 resets wait. A connection that this end has finished stays: a reset
+    /// could make its peer discard the last bytes.
+    pub fn abort_unfinished(&mut self, count: usize) -> usize {
+        let unfinished = self.table.iter().filter(|connection| !connection.is_finishing());
+        let conns: Vec<Conn> = unfinished.take(count).map(|connection| connection.conn).collect();
+        conns.iter().for_each(|conn| self.abort(*conn));
+        conns.len()
     }
 
     /// Whether a connection, established or not, has this local address and port. Examines all connections.

@@ -55,7 +55,7 @@ impl Display for HelperConfig {
                     None => writeln!(f, "# no xdp.gateway")?,
                 }
             }
-            None => writeln!(f, "# no xdp.address: shared with the kernel")?,
+            None => writeln!(f, "# no xdp.address and xdp.gateway: addresses are shared with the kernel")?,
         }
         writeln!(f, "xdp.ports = \"{}-{}\"", ports.start(), ports.end())?;
         writeln!(f, "xdp.frames = {frames}")?;

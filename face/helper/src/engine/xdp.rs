@@ -12,7 +12,7 @@ use spillway_tcp::{OwnAddress, Resolver, Settings, Stack};
 use spillway_transport::Time;
 use spillway_xdp::{
     Adapter, AddressWatch, Crossing, Endpoints, Interface, Interrupts, LeasedAddresses, Offload, Parts,
-    Socket, SocketOptions, check_reserved, check_unused,
+    Socket, SocketOptions, check_reserved, check_unused, find_holder,
 };
 use tracing::{info, warn};
 
@@ -68,7 +68,11 @@ impl XdpEngine {
         let ports = &config.xdp.ports;
         match separate {
             Some(separate) if is_local(separate.ip) => return Err(XdpError::KernelHas(separate.ip)),
-            Some(_) => {}
+            Some(separate) => {
+                if let Some(mac) = find_holder(&interface, separate.ip).map_err(XdpError::Host)? {
+                    return Err(XdpError::OtherHas { ip: separate.ip, mac });
+                }
+            }
             None => {
                 check_listeners(config, &interface, &addresses)?;
                 check_reserved(ports).map_err(XdpError::Ports)?;

@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use spillway_bpf::ENDPOINTS_MAX;
 use spillway_tcp::SettingsError;
+use spillway_wire::packet::ethernet::Mac;
 use spillway_xdp::{AdapterError, InterfaceError, InterruptsError, PortsError};
 
 use crate::config::SeparateAddress;
@@ -52,6 +53,13 @@ pub enum XdpError {
     },
     /// The kernel has the address that is to be the helper's alone.
     KernelHas(Ipv4Addr),
+    /// Another host has the address that is to be the helper's alone.
+    OtherHas {
+        /// The address.
+        ip: Ipv4Addr,
+        /// The other host's Ethernet address.
+        mac: Mac,
+    },
     /// A server is on this host.
     LocalServer(SocketAddr),
     /// Servers are reached from several addresses of this host.
@@ -171,6 +179,11 @@ impl fmt::Display for XdpError {
                 f,
                 "this host has the address {ip}, which is to be the helper's alone (address in [helper.xdp]): remove it from the \
                  host (`ip addr show to {ip}` names the interface), or leave out address to share it"
+            ),
+            XdpError::OtherHas { ip, mac } => write!(
+                f,
+                "the host with the Ethernet address {mac} has the address {ip}, which is to be the helper's alone (address in \
+                 [helper.xdp]): give another address, or remove it there"
             ),
             XdpError::LocalServer(address) => write!(
                 f,
