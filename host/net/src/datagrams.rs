@@ -7,8 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-use crate::listen::allow_free_bind;
-use crate::sys::set_int;
+use crate::sys::{allow_free_bind, set_int};
 
 /// Maximum bytes of a query; longer datagrams are ignored.
 pub const BYTES_MAX: usize = 256;

@@ -13,7 +13,7 @@ use crate::Config;
 use crate::datagrams;
 use crate::load_queries::LoadQueries;
 use crate::steering::{Steering, SteeringFault, steer_datagrams};
-use crate::sys::set_int;
+use crate::sys::{allow_free_bind, set_int};
 
 /// Unsent bytes of one connection that the kernel buffers (TCP_NOTSENT_LOWAT). More would only hide a slow reader.
 const UNSENT_BYTES_MAX: libc::c_int = 128 << 10;
@@ -265,12 +265,6 @@ fn bind_listener(address: SocketAddr, config: &Config) -> io::Result<OwnedFd> {
     configure(&fd, config)?;
     rustix::net::bind(&fd, &address)?;
     Ok(fd)
-}
-
-/// Lets a socket be bound at an address that this host does not have.
-pub fn allow_free_bind(fd: &OwnedFd) -> io::Result<()> {
-    // For IPv6 sockets, too (`inet_can_nonlocal_bind` of the kernel).
-    set_int(fd, libc::IPPROTO_IP, libc::IP_FREEBIND, 1)
 }
 
 /// A non-blocking TCP socket of the address's family.

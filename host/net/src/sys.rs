@@ -161,6 +161,12 @@ pub fn set_int(fd: &OwnedFd, level: libc::c_int, option: libc::c_int, value: lib
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Lets a socket be bound at an address that this host does not have.
+pub fn allow_free_bind(fd: &OwnedFd) -> io::Result<()> {
+    // For IPv6 sockets, too (`inet_can_nonlocal_bind` of the kernel).
+    set_int(fd, libc::IPPROTO_IP, libc::IP_FREEBIND, 1)
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Instant;

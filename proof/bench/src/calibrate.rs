@@ -234,7 +234,8 @@ fn measure_costs(
         }
     }
     tally.add(&driver.finish()?);
-    costs.checked_capacity_per_s(&placement, speed).map_err(Error::TooSlow)?;
+    let too_slow = |refusal: rule::TooSlow| Error::TooSlow(refusal.to_string());
+    costs.checked_capacity_per_s(&placement, speed).map_err(too_slow)?;
     costs.server_us = meter.server_cost_us(scene, expected_per_s, timing, tally)?;
     Ok((costs, expected_per_s, meter.disturbance))
 }

@@ -6,8 +6,6 @@ use std::path::Path;
 
 use spillway_lab::LabError;
 
-use crate::calibrate::rule::TooSlow;
-
 /// Why an experiment could not run.
 #[derive(Debug)]
 pub enum Error {
@@ -25,7 +23,7 @@ pub enum Error {
     /// Other processes disturb the calibration.
     Disturbed(String),
     /// The machine is too slow for a burst and its relief.
-    TooSlow(TooSlow),
+    TooSlow(String),
     /// A system call failed.
     System {
         /// The operation that failed.
@@ -62,7 +60,7 @@ impl fmt::Display for Error {
             Error::Disturbed(why) => {
                 write!(f, "{why}, which would spoil the calibration. Wait until the machine is quiet")
             }
-            Error::TooSlow(refusal) => refusal.fmt(f),
+            Error::TooSlow(why) => f.write_str(why),
             Error::System { what, cause } => write!(f, "{what}: {cause}"),
         }
     }

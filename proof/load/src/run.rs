@@ -1,5 +1,6 @@
 //! A run: prepares the server and starts the threads.
 
+mod control_lines;
 mod run_io;
 mod steering;
 mod workers;

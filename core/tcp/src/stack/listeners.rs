@@ -47,7 +47,7 @@ impl Listeners {
     }
 
     /// Sets the listener with this index, closed, or removes it. Of several listeners at one address, only the one set
-    /// last gets connections.
+    /// last gets connections, and after its removal the one of the highest index.
     pub(super) fn set(&mut self, index: u16, listener: Option<Listener>) {
         let at = usize::from(index);
         if self.slots.len() <= at {
@@ -55,7 +55,10 @@ impl Listeners {
         }
         if let Some(Slot { listener, .. }) = self.slots[at].take() {
             if self.by_address.get(&listener.address) == Some(&index) {
-                self.by_address.remove(&listener.address);
+                match self.index_at(listener.address) {
+                    Some(other) => self.by_address.insert(listener.address, other),
+                    None => self.by_address.remove(&listener.address),
+                };
             }
             if let Some(count) = self.ports.get_mut(&listener.address.port()) {
                 *count -= 1;
@@ -71,6 +74,12 @@ impl Listeners {
             *self.ports.entry(listener.address.port()).or_insert(0) += 1;
         }
         self.update_addresses();
+    }
+
+    /// The index of a listener at an address.
+    fn index_at(&self, address: SocketAddr) -> Option<u16> {
+        let is_there = |slot: &Option<Slot>| slot.is_some_and(|slot| slot.listener.address == address);
+        self.slots.iter().rposition(is_there).and_then(|at| u16::try_from(at).ok())
     }
 
     pub(super) fn set_open(&mut self, index: u16, is_open: bool) {
@@ -180,5 +189,32 @@ mod tests {
             listeners.has_address(Ipv4Addr::new(10, 0, 0, 1).into()),
             "the address in the settings should remain"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::Ipv4Addr;
+
+    use spillway_wire::packet::ethernet::Mac;
+
+    use super::*;
+
+    #[test]
+    fn an_older_listener_gets_the_connections_of_a_removed_one_at_its_address() {
+        let key = Key([7; 16]);
+        let settings = Settings::new(Mac([2; 6]), Ipv4Addr::new(10, 0, 0, 1), 24, key);
+        let mut listeners = Listeners::new(&settings, key);
+        let address = SocketAddr::from(([10, 0, 0, 1], 80));
+        for index in [0, 1] {
+            listeners.set(index, Some(Listener { address, is_gated: false }));
+            listeners.set_open(index, true);
+        }
+        let open = |listeners: &Listeners| listeners.open_at(address).map(|(index, _)| index);
+        assert_eq!(open(&listeners), Some(1));
+        listeners.set(1, None);
+        assert_eq!(open(&listeners), Some(0));
+        listeners.set(0, None);
+        assert_eq!((open(&listeners), listeners.has_port(80)), (None, false));
     }
 }

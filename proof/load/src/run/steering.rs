@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::control_lines::{ControlLine, ControlLines, LINE_BYTES_MAX};
 use super::run_io::RunIo;
 use super::workers::{WORKER_FAILED, WorkerHandle};
 use crate::clock::{Clock, cpu_ns, monotonic_ns};
@@ -19,14 +20,13 @@ use crate::report::{Bins, DECISIONS_MAX, Event, Mark, Move, PROBLEMS_MAX, Report
 use crate::signals::Signals;
 use crate::worker::{FromWorker, ToWorker};
 
-const LINE_BYTES_MAX: usize = 4096;
 /// Time from setting time zero to time zero itself, so that all workers know it in time.
 const START_DELAY_NS: u64 = 5_000_000;
 
 pub(super) struct Steering<'a> {
     config: &'a Config,
     control: Option<OwnedFd>,
-    partial_line: Vec<u8>,
+    control_lines: ControlLines,
     events: Option<Box<dyn Write + Send>>,
     progress: Option<Progress>,
     signals: Option<Signals>,
@@ -56,7 +56,7 @@ impl<'a> Steering<'a> {
         let in_ms = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         Steering {
             control: run_io.control,
-            partial_line: Vec::new(),
+            control_lines: ControlLines::default(),
             events: run_io.events,
             progress: run_io.progress.map(|out| Progress::new(out, config)),
             signals,
@@ -139,35 +139,36 @@ impl<'a> Steering<'a> {
     fn read_control(&mut self) {
         let Some(control) = &self.control else { return };
         let mut buffer = [0u8; LINE_BYTES_MAX];
-        match rustix::io::read(control, &mut buffer) {
+        let lines = match rustix::io::read(control, &mut buffer) {
             Ok(0) => {
                 self.control = None;
                 // No command can start the run any more.
                 if self.config.hold && !self.run_started {
                     self.handle_command(Command::Stop);
                 }
+                return;
             }
-            Ok(count) => self.partial_line.extend_from_slice(&buffer[..count]),
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
-            Err(_) => self.control = None,
-        }
-        while let Some(end) = self.partial_line.iter().position(|&byte| byte == b'\n') {
-            let line: Vec<u8> = self.partial_line.drain(..=end).collect();
-            let line = String::from_utf8_lossy(&line);
-            if line.trim().is_empty() {
-                continue;
+            Ok(count) => self.control_lines.push(&buffer[..count]),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return,
+            Err(_) => {
+                self.control = None;
+                return;
             }
-            match Command::parse(&line) {
-                Ok(command) => self.handle_command(command),
-                Err(why) => self.report_trouble(self.clock.now_ns(), format!("invalid command: {why}")),
-            }
-        }
-        if self.partial_line.len() > LINE_BYTES_MAX {
-            self.partial_line.clear();
-            self.report_trouble(
-                self.clock.now_ns(),
-                format!("a command longer than {LINE_BYTES_MAX} bytes was ignored"),
-            );
+        };
+        for line in lines {
+            let problem = match line {
+                ControlLine::TooLong => {
+                    format!("a command longer than {LINE_BYTES_MAX} bytes was ignored")
+                }
+                ControlLine::Complete(line) => match Command::parse(&line) {
+                    Ok(command) => {
+                        self.handle_command(command);
+                        continue;
+                    }
+                    Err(why) => format!("invalid command: {why}"),
+                },
+            };
+            self.report_trouble(self.clock.now_ns(), problem);
         }
     }
 
