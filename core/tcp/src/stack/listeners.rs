@@ -190,31 +190,17 @@ mod tests {
             "the address in the settings should remain"
         );
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use core::net::Ipv4Addr;
-
-    use spillway_wire::packet::ethernet::Mac;
-
-    use super::*;
 
     #[test]
     fn an_older_listener_gets_the_connections_of_a_removed_one_at_its_address() {
-        let key = Key([7; 16]);
-        let settings = Settings::new(Mac([2; 6]), Ipv4Addr::new(10, 0, 0, 1), 24, key);
-        let mut listeners = Listeners::new(&settings, key);
-        let address = SocketAddr::from(([10, 0, 0, 1], 80));
-        for index in [0, 1] {
-            listeners.set(index, Some(Listener { address, is_gated: false }));
-            listeners.set_open(index, true);
-        }
-        let open = |listeners: &Listeners| listeners.open_at(address).map(|(index, _)| index);
-        assert_eq!(open(&listeners), Some(1));
+        let mut listeners = listeners();
+        let first = listener("10.0.0.1:80");
+        listeners.set(1, Some(first));
+        [0, 1].map(|index| listeners.set_open(index, true));
+        assert_eq!(listeners.open_at(first.address), Some((1, first)));
         listeners.set(1, None);
-        assert_eq!(open(&listeners), Some(0));
+        assert_eq!(listeners.open_at(first.address), Some((0, first)));
         listeners.set(0, None);
-        assert_eq!((open(&listeners), listeners.has_port(80)), (None, false));
+        assert_eq!((listeners.open_at(first.address), listeners.has_port(80)), (None, false));
     }
 }
