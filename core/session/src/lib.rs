@@ -43,7 +43,7 @@ pub use driver::{
     SessionSettings,
 };
 pub use expired::Expired;
-pub use monitor::{CarrierMonitor, Patience, SilenceAction};
+pub use monitor::{CarrierMonitor, CarrierTimeouts, SilenceAction};
 pub use opened::{CarrierAction, Opened};
 pub use port::{ControlEffects, Placement, Port};
 pub use routes::{Attempt, Pace, Routes};

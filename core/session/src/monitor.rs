@@ -9,7 +9,7 @@ use spillway_transport::Time;
 
 /// How long a client waits for a carrier's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct CarrierTimeouts {
     /// Minimum of the timeout, so that the client does not leave a server that is busy for a moment.
     pub floor: Duration,
     /// Maximum of the timeout, and its value before the first round trip is measured.
@@ -18,9 +18,9 @@ pub struct Patience {
     pub idle: Duration,
 }
 
-impl Default for Patience {
-    fn default() -> Patience {
-        Patience {
+impl Default for CarrierTimeouts {
+    fn default() -> CarrierTimeouts {
+        CarrierTimeouts {
             floor: Duration::from_millis(100),
             ceiling: Duration::from_secs(1),
             idle: Duration::from_secs(5),
@@ -43,7 +43,7 @@ pub enum SilenceAction {
 /// Watches one carrier. Round trips measured on one carrier are the first estimate for the next carrier.
 #[derive(Clone, Debug)]
 pub struct CarrierMonitor {
-    patience: Patience,
+    carrier_timeouts: CarrierTimeouts,
     /// RFC 6298's SRTT and RTTVAR.
     smoothed: Option<(Duration, Duration)>,
     /// When the last bytes arrived on the carrier, or the watch began.
@@ -58,9 +58,9 @@ pub struct CarrierMonitor {
 
 impl CarrierMonitor {
     /// Begins to watch a carrier.
-    pub fn new(patience: Patience, now: Time) -> CarrierMonitor {
+    pub fn new(carrier_timeouts: CarrierTimeouts, now: Time) -> CarrierMonitor {
         CarrierMonitor {
-            patience,
+            carrier_timeouts,
             smoothed: None,
             heard_at: now,
             waits_since: None,
@@ -78,7 +78,7 @@ impl CarrierMonitor {
         *self = CarrierMonitor {
             smoothed,
             carriers_left: self.carriers_left,
-            ..CarrierMonitor::new(self.patience, now)
+            ..CarrierMonitor::new(self.carrier_timeouts, now)
         };
     }
 
@@ -113,7 +113,7 @@ impl CarrierMonitor {
 
     /// The present timeout for an answer.
     pub fn timeout(&self) -> Duration {
-        let Patience { floor, ceiling, .. } = self.patience;
+        let CarrierTimeouts { floor, ceiling, .. } = self.carrier_timeouts;
         let timeout = self.smoothed.as_ref().map_or(ceiling, |smoothed| rto(smoothed).max(floor));
         timeout.saturating_mul(1 << self.carriers_left.min(DOUBLINGS_MAX)).min(ceiling)
     }
@@ -143,7 +143,7 @@ impl CarrierMonitor {
             // The answer to a probe at half the timeout distinguishes a slow server from a dead carrier.
             Some(since) if !self.is_probed => since + self.timeout() / 2,
             Some(since) => since + self.timeout(),
-            None => self.heard_at + self.patience.idle,
+            None => self.heard_at + self.carrier_timeouts.idle,
         }
     }
 }
@@ -165,7 +165,7 @@ mod tests {
 
     /// A monitor that has measured round trips of `ms` milliseconds.
     fn measured(ms: u64) -> CarrierMonitor {
-        let mut monitor = CarrierMonitor::new(Patience::default(), at(0));
+        let mut monitor = CarrierMonitor::new(CarrierTimeouts::default(), at(0));
         for round in 0..50 {
             monitor.expect_answer(at(round * 1000));
             monitor.heard(at(round * 1000 + ms), false);
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn the_timeout_follows_round_trips_between_floor_and_ceiling() {
-        let first = CarrierMonitor::new(Patience::default(), at(0));
+        let first = CarrierMonitor::new(CarrierTimeouts::default(), at(0));
         assert_eq!(first.timeout(), 1000 * MS);
         assert_eq!(measured(1).timeout(), 100 * MS);
         assert!((250 * MS..300 * MS).contains(&measured(250).timeout()), "{:?}", measured(250).timeout());
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_handshake_alone_does_not_change_the_first_timeout() {
-        let mut monitor = CarrierMonitor::new(Patience::default(), at(0));
+        let mut monitor = CarrierMonitor::new(CarrierTimeouts::default(), at(0));
         monitor.restart(at(2), 2 * MS);
         assert_eq!(monitor.timeout(), 1000 * MS);
     }
@@ -253,13 +253,13 @@ mod tests {
     #[test]
     fn each_carrier_left_doubles_the_timeout_until_an_answer() {
         let mut monitor = measured(1);
-        for (round, patience_ms) in [(0, 100), (1, 200), (2, 400), (3, 800), (4, 1000), (5, 1000)] {
+        for (round, timeout_ms) in [(0, 100), (1, 200), (2, 400), (3, 800), (4, 1000), (5, 1000)] {
             let start_ms = 60_000 + round * 10_000;
             monitor.restart(at(start_ms), MS);
             monitor.expect_answer(at(start_ms));
-            assert_eq!(monitor.timeout(), patience_ms * MS);
-            assert_eq!(monitor.poll(at(start_ms + u64::from(patience_ms) / 2)), Some(SilenceAction::Probe));
-            assert_eq!(monitor.poll(at(start_ms + u64::from(patience_ms))), Some(SilenceAction::Leave));
+            assert_eq!(monitor.timeout(), timeout_ms * MS);
+            assert_eq!(monitor.poll(at(start_ms + u64::from(timeout_ms) / 2)), Some(SilenceAction::Probe));
+            assert_eq!(monitor.poll(at(start_ms + u64::from(timeout_ms))), Some(SilenceAction::Leave));
         }
         monitor.restart(at(200_000), MS);
         monitor.expect_answer(at(200_000));

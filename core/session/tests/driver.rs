@@ -116,7 +116,7 @@ fn a_session_without_a_carrier_is_given_up_after_the_time_limit() {
 fn refusals_at_the_server_port_end_a_session_that_never_began() {
     let settings = SessionSettings {
         server_port: Some(address(9)),
-        refused_patience: Duration::from_millis(100),
+        refused_timeout: Duration::from_millis(100),
         ..SessionSettings::default()
     };
     let mut driver = open(&[9], settings);

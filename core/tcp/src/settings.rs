@@ -149,7 +149,7 @@ pub struct Settings {
     /// Duration of TIME-WAIT: twice the maximum segment lifetime. Default 60 s, as in Linux.
     pub time_wait: Duration,
     /// Time without progress that ends a connection. RFC 9293 §3.8.3 recommends at least 100 s; default 120 s.
-    pub give_up_after: Duration,
+    pub user_timeout: Duration,
     /// Time after which a connection that this end opens is given up. RFC 9293 §3.8.3 demands at least 180 s for a SYN
     /// (MUST-23), which is the default.
     pub give_up_opening_after: Duration,
@@ -160,7 +160,7 @@ pub struct Settings {
     /// Keep-alive probes; `None`: silent connections are not probed.
     pub keep_alive: Option<KeepAlive>,
     /// Whether expected segments take the fast path. The fast path only saves time; tests compare both paths.
-    pub is_predicting: bool,
+    pub has_header_prediction: bool,
     /// Loss recovery and congestion control.
     pub recovery: recovery::Settings,
 }
@@ -193,11 +193,11 @@ impl Settings {
             is_nagle: false,
             delayed_ack: Duration::from_millis(40),
             time_wait: Duration::from_secs(60),
-            give_up_after: Duration::from_secs(120),
+            user_timeout: Duration::from_secs(120),
             give_up_opening_after: Duration::from_secs(180),
             give_up_accepting_after: Duration::from_secs(63),
             keep_alive: None,
-            is_predicting: true,
+            has_header_prediction: true,
             recovery: recovery::Settings::default(),
         }
     }

@@ -16,8 +16,8 @@ use streams::Streams;
 type Frames = Vec<(usize, Vec<u8>)>;
 
 /// Runs three connections to their end. Returns all frames and the time of the end. One frame in `lost_in` is lost.
-fn run(settings: fn(u8) -> Settings, is_predicting: bool, seed: u64, lost_in: u64) -> (Frames, Time) {
-    let hosts = [1, 2].map(|host| Settings { is_predicting, ..settings(host) });
+fn run(settings: fn(u8) -> Settings, has_header_prediction: bool, seed: u64, lost_in: u64) -> (Frames, Time) {
+    let hosts = [1, 2].map(|host| Settings { has_header_prediction, ..settings(host) });
     let target = hosts[0].listeners[0].address;
     let mut pair = Pair::new(hosts, [Streams::new(200_000), Streams::new(200_000)]);
     pair.hosts[0].stack.set_listening(0, true);

@@ -291,7 +291,7 @@ int spw_settings_begin(struct spw_settings *settings,
 // Sets the bounds of the timeout after which a session leaves a carrier that owes an answer, in milliseconds. The
 // timeout follows measured round trips, between `floor` (default 100) and `ceiling` (1000). A carrier that owes no
 // answer is probed after `idle` (5000) of silence.
-int spw_settings_patience_ms(struct spw_settings *settings,
+int spw_settings_carrier_timeouts_ms(struct spw_settings *settings,
                              uint32_t floor,
                              uint32_t ceiling,
                              uint32_t idle);

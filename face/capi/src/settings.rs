@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int};
 use std::net::SocketAddr;
 
-use spillway_client::session::{Pace, Patience, StreamLimits};
+use spillway_client::session::{Pace, CarrierTimeouts, StreamLimits};
 use spillway_client::{Encryption, Key, LinkTarget, SessionSettings};
 
 use crate::argument::{self, milliseconds};
@@ -230,7 +230,7 @@ pub unsafe extern "C" fn spw_settings_begin(settings: *mut spw_settings, route: 
 /// timeout follows measured round trips, between `floor` (default 100) and `ceiling` (1000). A carrier that owes no
 /// answer is probed after `idle` (5000) of silence.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn spw_settings_patience_ms(
+pub unsafe extern "C" fn spw_settings_carrier_timeouts_ms(
     settings: *mut spw_settings,
     floor: u32,
     ceiling: u32,
@@ -238,10 +238,10 @@ pub unsafe extern "C" fn spw_settings_patience_ms(
 ) -> c_int {
     let change = |settings: &mut Settings| {
         if floor == 0 || ceiling < floor || idle == 0 {
-            return Err(Fault::invalid("patience: 0 < floor <= ceiling, and 0 < idle"));
+            return Err(Fault::invalid("carrier timeouts: 0 < floor <= ceiling, and 0 < idle"));
         }
-        settings.session.patience =
-            Patience { floor: milliseconds(floor), ceiling: milliseconds(ceiling), idle: milliseconds(idle) };
+        settings.session.carrier_timeouts =
+            CarrierTimeouts { floor: milliseconds(floor), ceiling: milliseconds(ceiling), idle: milliseconds(idle) };
         Ok(())
     };
     // SAFETY: the caller passes a valid or null pointer.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use spillway_auth::{Key, KeyRing};
 use spillway_batch::{CloseReason, Control, Id, Role, Scratch, ServerConfig, ServerEvent, ServerLink};
-use spillway_client::session::{Patience, SessionEvent, SessionSettings};
+use spillway_client::session::{CarrierTimeouts, SessionEvent, SessionSettings};
 use spillway_client::{LinkTarget, Session};
 use spillway_session::{Opened, OpeningMessage, ServerLinkCarrier, SessionHandle, Sessions, TableLimits};
 use spillway_transport::Time;
@@ -118,7 +118,7 @@ fn open_session() -> (Session, Server) {
     };
     let settings = SessionSettings {
         server_port: Some(direct.local_addr().unwrap()),
-        patience: Patience { floor: 30 * DAY, ceiling: 30 * DAY, idle: 30 * DAY },
+        carrier_timeouts: CarrierTimeouts { floor: 30 * DAY, ceiling: 30 * DAY, idle: 30 * DAY },
         attach_timeout: Duration::from_secs(60),
         ..SessionSettings::default()
     };

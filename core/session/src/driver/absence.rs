@@ -39,8 +39,8 @@ impl Absence {
     }
 
     /// When to give the session up, unless it is attached before.
-    pub(super) fn give_up_at(&self, patience: Duration) -> Option<Time> {
-        self.refused_since.map(|since| since + patience)
+    pub(super) fn give_up_at(&self, timeout: Duration) -> Option<Time> {
+        self.refused_since.map(|since| since + timeout)
     }
 }
 

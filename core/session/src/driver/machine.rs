@@ -15,7 +15,7 @@ use super::schedule::{GiveUp, Leaving, Schedule};
 use super::settings::SessionSettings;
 use super::target::LinkTarget;
 use crate::client::{ClientEvent, ClientSession};
-use crate::monitor::{CarrierMonitor, Patience, SilenceAction};
+use crate::monitor::{CarrierMonitor, CarrierTimeouts, SilenceAction};
 use crate::stream::StreamEvent;
 
 /// An action of the driver's host on its one socket.
@@ -70,7 +70,7 @@ impl<E> Driver<E> {
         Some(Driver {
             session: ClientSession::new(key, id, settings.stream),
             schedule: Schedule::new(now, targets, settings, seed),
-            monitor: CarrierMonitor::new(settings.patience, now),
+            monitor: CarrierMonitor::new(settings.carrier_timeouts, now),
             attach_timeout: settings.attach_timeout,
             carrier: None,
             must_close_socket: false,
@@ -149,10 +149,10 @@ impl<E> Driver<E> {
         true
     }
 
-    /// Changes the timeouts. The present carrier is watched anew with `patience`; `attach_timeout` applies from the
+    /// Changes the timeouts. The present carrier is watched anew with `carrier_timeouts`; `attach_timeout` applies from the
     /// next carrier on.
-    pub fn set_patience(&mut self, now: Time, patience: Patience, attach_timeout: Duration) {
-        self.monitor = CarrierMonitor::new(patience, now);
+    pub fn set_carrier_timeouts(&mut self, now: Time, carrier_timeouts: CarrierTimeouts, attach_timeout: Duration) {
+        self.monitor = CarrierMonitor::new(carrier_timeouts, now);
         self.attach_timeout = attach_timeout;
     }
 

@@ -50,7 +50,7 @@ pub(super) struct Schedule {
     detached_since: Option<Time>,
     absence: Absence,
     give_up_after: Duration,
-    refused_patience: Duration,
+    refused_timeout: Duration,
 }
 
 impl Schedule {
@@ -72,7 +72,7 @@ impl Schedule {
             detached_since: Some(now),
             absence: Absence::default(),
             give_up_after: settings.give_up_after,
-            refused_patience: settings.refused_patience,
+            refused_timeout: settings.refused_timeout,
         }
     }
 
@@ -193,7 +193,7 @@ impl Schedule {
     fn give_up(&self) -> Option<(Time, GiveUp)> {
         let silent = (self.detached_since? + self.give_up_after, GiveUp::Silent);
         let was_attached = self.absence.was_attached();
-        let absent = self.absence.give_up_at(self.refused_patience);
+        let absent = self.absence.give_up_at(self.refused_timeout);
         let absent = absent.map(|at| (at, GiveUp::Absent { was_attached }));
         [Some(silent), absent].into_iter().flatten().min_by_key(|(at, _)| *at)
     }

@@ -1,8 +1,8 @@
 //! The fast path, which most segments take: those in order, not old, with no bytes missing in either direction
-//! (Jacobson's header prediction). Its effect equals that of the general path; [`Settings::is_predicting`] switches it
+//! (Jacobson's header prediction). Its effect equals that of the general path; [`Settings::has_header_prediction`] switches it
 //! off, for tests that compare the two.
 //!
-//! [`Settings::is_predicting`]: crate::Settings::is_predicting
+//! [`Settings::has_header_prediction`]: crate::Settings::has_header_prediction
 
 use spillway_wire::packet::ethernet::Mac;
 use spillway_wire::packet::tcp::{self, Flags};
@@ -70,7 +70,7 @@ impl Connection {
             && !receiving.has_waiting()
             && receiving.fin.is_none()
             && cx.events.is_empty()
-            && cx.settings.is_predicting
+            && cx.settings.has_header_prediction
     }
 
     /// Delivers bytes that are in order and granted, with no waiting bytes after them.

@@ -39,7 +39,7 @@ impl Connection {
                     recent_age_ns: now.0.saturating_sub(ours.recent_at.0),
                 }),
             },
-            heard_age_ns: now.0.saturating_sub(self.last_received_at.0),
+            received_age_ns: now.0.saturating_sub(self.last_received_at.0),
             recovery: Some(moving::recovery::to_wire(self.recovery.export(now, &self.timers))),
         })
     }
@@ -54,7 +54,7 @@ impl Connection {
             nxt: stream(self.recovery.nxt()),
             window: self.peer_window.size,
             window_largest: self.peer_window.largest,
-            window_told: (stream(advertised_by), stream(advertised_with)),
+            window_update: (stream(advertised_by), stream(advertised_with)),
             scale: self.peer_window.scale,
             finish: match self.fin {
                 None => Finish::No,
@@ -63,7 +63,7 @@ impl Connection {
             },
             wants_room: self.wants_room,
             is_watched: self.is_watched,
-            told_acknowledged: self.reported_acknowledged,
+            reported_acknowledged: self.reported_acknowledged,
             queue,
         }
     }
@@ -78,7 +78,7 @@ impl Connection {
             window_largest: receiving.largest,
             scale: receiving.scale,
             fin: receiving.fin.map(stream),
-            told_finished: self.reported_finished,
+            reported_finished: self.reported_finished,
             gate: receiving.gate.position().map(stream),
             acknowledged: stream(self.acking.last_sent),
             owes: self.acking.owes(&self.timers),

@@ -66,7 +66,7 @@ impl Connection {
             Stage::Closing => State::Closing,
             Stage::LastAck => State::LastAck,
         };
-        connection.last_received_at = Time(now.0.saturating_sub(state.heard_age_ns));
+        connection.last_received_at = Time(now.0.saturating_sub(state.received_age_ns));
         // One keep-alive probe counts as sent now: otherwise a connection that moves repeatedly would send one after
         // each move.
         if settings
@@ -82,7 +82,7 @@ impl Connection {
             // The last advertised window was too small: bytes beyond it must not end the connection (MUST-37).
             connection.persist.closed_at = Some(connection.last_received_at);
         }
-        connection.reported_finished = state.receiving.told_finished;
+        connection.reported_finished = state.receiving.reported_finished;
         // Only an owed acknowledgement is sent: for a peer with segments in flight, another one would indicate a loss.
         connection.acking = Acking::of_moved(extended(state.receiving.acknowledged), state.receiving.owes);
         Ok(connection)
@@ -102,12 +102,12 @@ impl Connection {
         let is_finished = sending.finish != Finish::No;
         self.fin = is_finished.then_some(end);
         ensure(nxt <= end + u64::from(is_finished), "more bytes sent than queued")?;
-        let last_update = (extended(sending.window_told.0), extended(sending.window_told.1));
+        let last_update = (extended(sending.window_update.0), extended(sending.window_update.1));
         self.peer_window =
             PeerWindow::restored(sending.window, last_update, sending.scale, sending.window_largest);
         (self.wants_room, self.is_watched) = (sending.wants_room, sending.is_watched);
-        ensure(sending.told_acknowledged <= sending.una, "more bytes reported than acknowledged")?;
-        self.reported_acknowledged = sending.told_acknowledged;
+        ensure(sending.reported_acknowledged <= sending.una, "more bytes reported than acknowledged")?;
+        self.reported_acknowledged = sending.reported_acknowledged;
         self.recovery = match &state.recovery {
             Some(recovery) => {
                 let recovery = moving::recovery::from_wire(recovery, state);
@@ -157,7 +157,7 @@ fn check_sending(sending: &Sending, stage: Stage) -> Checked<()> {
         sending.window <= sending.window_largest && sending.window_largest < SEQ_MAX,
         "the largest window of the peer",
     )?;
-    let (seq, ack) = sending.window_told;
+    let (seq, ack) = sending.window_update;
     ensure(seq < SEQ_MAX && ack <= sending.nxt, "the segment of the peer's window")?;
     let is_consistent = match stage {
         Stage::Established | Stage::CloseWait => sending.finish == Finish::No,
@@ -184,7 +184,7 @@ fn check_receiving(receiving: &state::Receiving, stage: Stage) -> Checked<()> {
     }
     let has_finished = matches!(stage, Stage::CloseWait | Stage::Closing | Stage::LastAck);
     ensure(has_finished == is_past_fin, "a stage that contradicts the peer's FIN")?;
-    ensure(!receiving.told_finished || is_past_fin, "a FIN reported that has not arrived")?;
+    ensure(!receiving.reported_finished || is_past_fin, "a FIN reported that has not arrived")?;
     ensure(
         receiving.next - u64::from(is_past_fin) <= receiving.granted.max(1),
         "more bytes received than granted",

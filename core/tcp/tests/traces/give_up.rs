@@ -36,7 +36,7 @@ fn a_peer_that_does_not_answer_is_lost_after_two_minutes() {
 #[test]
 fn the_time_until_a_peer_is_lost_can_be_set() {
     for limit in [5, 600] {
-        let mut t = Trace::open_with(|settings| settings.give_up_after = secs(limit), syn());
+        let mut t = Trace::open_with(|settings| settings.user_timeout = secs(limit), syn());
         t.send_pattern(10);
         t.advance(secs(limit - 1));
         assert!(t.peer().events.is_empty(), "{limit}");

@@ -133,10 +133,10 @@ fn contradictory_states_are_refused() {
         ("the peer's window", |state| state.sending.window = 1 << 31),
         ("the largest window of the peer", |state| state.sending.window_largest = state.sending.window - 1),
         ("the largest window of the peer", |state| state.sending.window_largest = FAR),
-        ("the segment of the peer's window", |state| state.sending.window_told.1 = state.sending.nxt + 1),
+        ("the segment of the peer's window", |state| state.sending.window_update.1 = state.sending.nxt + 1),
         ("a stage that contradicts our FIN", |state| state.stage = Stage::FinWait1),
         ("a stage that contradicts our FIN", |state| state.sending.finish = Finish::Asked),
-        ("more bytes reported than acknowledged", |state| state.sending.told_acknowledged = 500),
+        ("more bytes reported than acknowledged", |state| state.sending.reported_acknowledged = 500),
         ("a number beyond 2^61", |state| state.receiving.edge = FAR),
         ("RCV.NXT", |state| state.receiving.next = 0),
         ("our window scale", |state| state.receiving.scale = 15),
@@ -145,7 +145,7 @@ fn contradictory_states_are_refused() {
         ("a stage that contradicts the peer's FIN", |state| {
             state.receiving.fin = Some(state.receiving.next - 1)
         }),
-        ("a FIN reported that has not arrived", |state| state.receiving.told_finished = true),
+        ("a FIN reported that has not arrived", |state| state.receiving.reported_finished = true),
         ("the acknowledgement sent last", |state| state.receiving.acknowledged = state.receiving.next + 1),
         ("a piece out of order", |state| state.receiving.late = vec![(1, vec![0])]),
         ("a segment size", |state| state.agreed.mss = 87),

@@ -67,7 +67,7 @@ pub struct ConnectionState {
     /// The options negotiated in the SYNs.
     pub agreed: Agreed,
     /// Time since the peer's last segment, in nanoseconds.
-    pub heard_age_ns: u64,
+    pub received_age_ns: u64,
     /// Loss recovery and congestion control, if the exporting stack exports them.
     pub recovery: Option<Recovery>,
 }
@@ -119,7 +119,7 @@ pub struct Sending {
     /// The largest SND.WND so far, bytes.
     pub window_largest: u64,
     /// SND.WL1 and SND.WL2.
-    pub window_told: (u64, u64),
+    pub window_update: (u64, u64),
     /// Shift count of the peer's windows.
     pub scale: u8,
     /// Whether the sending direction is finished.
@@ -129,7 +129,7 @@ pub struct Sending {
     /// The application has subscribed to the peer's acknowledgements.
     pub is_watched: bool,
     /// Stream offset of the acknowledgement last reported to the application.
-    pub told_acknowledged: u64,
+    pub reported_acknowledged: u64,
     /// Bytes from SND.UNA on, sent or not.
     pub queue: Vec<u8>,
 }
@@ -152,7 +152,7 @@ pub struct Receiving {
     /// Sequence number of the peer's FIN, once it has arrived.
     pub fin: Option<u64>,
     /// The peer's FIN was reported to the application.
-    pub told_finished: bool,
+    pub reported_finished: bool,
     /// Acknowledgements are limited to this sequence number (PostMan §4.2).
     pub gate: Option<u64>,
     /// The acknowledgement number that was sent last.
@@ -266,7 +266,7 @@ impl ConnectionState {
             out.u32(stamps.recent);
             out.u64(stamps.recent_age_ns);
         });
-        out.u64(self.heard_age_ns);
+        out.u64(self.received_age_ns);
         out.option(self.recovery.as_ref(), |out, recovery| recovery.write(out));
     }
 
@@ -296,7 +296,7 @@ impl ConnectionState {
                     Ok(Stamps { clock, recent, recent_age_ns: from.u64()? })
                 })?,
             },
-            heard_age_ns: from.u64()?,
+            received_age_ns: from.u64()?,
             recovery: from.option(Recovery::read)?,
         })
     }
@@ -308,13 +308,13 @@ impl Sending {
         for number in [self.una, self.nxt, self.window, self.window_largest] {
             out.u64(number);
         }
-        out.u64(self.window_told.0);
-        out.u64(self.window_told.1);
+        out.u64(self.window_update.0);
+        out.u64(self.window_update.1);
         out.u8(self.scale);
         out.u8(self.finish as u8);
         out.flag(self.wants_room);
         out.flag(self.is_watched);
-        out.u64(self.told_acknowledged);
+        out.u64(self.reported_acknowledged);
         out.bytes(&self.queue);
     }
 
@@ -325,7 +325,7 @@ impl Sending {
             nxt: from.u64()?,
             window: from.u64()?,
             window_largest: from.u64()?,
-            window_told: (from.u64()?, from.u64()?),
+            window_update: (from.u64()?, from.u64()?),
             scale: from.u8()?,
             finish: match from.u8()? {
                 0 => Finish::No,
@@ -335,7 +335,7 @@ impl Sending {
             },
             wants_room: from.flag()?,
             is_watched: from.flag()?,
-            told_acknowledged: from.u64()?,
+            reported_acknowledged: from.u64()?,
             queue: from.bytes(QUEUE_BYTES_MAX, "bytes to send")?.to_vec(),
         })
     }
@@ -349,7 +349,7 @@ impl Receiving {
         }
         out.u8(self.scale);
         out.option(self.fin, Writer::u64);
-        out.flag(self.told_finished);
+        out.flag(self.reported_finished);
         out.option(self.gate, Writer::u64);
         out.u64(self.acknowledged);
         out.flag(self.owes);
@@ -369,7 +369,7 @@ impl Receiving {
             window_largest: from.u64()?,
             scale: from.u8()?,
             fin: from.option(Reader::u64)?,
-            told_finished: from.flag()?,
+            reported_finished: from.flag()?,
             gate: from.option(Reader::u64)?,
             acknowledged: from.u64()?,
             owes: from.flag()?,

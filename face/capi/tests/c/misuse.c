@@ -37,7 +37,7 @@ static void no_objects(void) {
     EXPECT(SPW_INVALID, spw_settings_key_text(nothing, "x") == SPW_KEY ? SPW_INVALID : 0);
     EXPECT(SPW_INVALID, spw_settings_service(nothing, "127.0.0.1:1"));
     EXPECT(SPW_INVALID, spw_settings_begin(nothing, 0));
-    EXPECT(SPW_INVALID, spw_settings_patience_ms(nothing, 1, 1, 1));
+    EXPECT(SPW_INVALID, spw_settings_carrier_timeouts_ms(nothing, 1, 1, 1));
     EXPECT(SPW_INVALID, spw_settings_pace_ms(nothing, 1, 1));
     EXPECT(SPW_INVALID, spw_settings_give_up_ms(nothing, 1, 1));
     EXPECT(SPW_INVALID, spw_settings_limits(nothing, 65536, 65536));
@@ -109,7 +109,7 @@ static void wrong_settings(void) {
     EXPECT(SPW_INVALID, spw_settings_key_file(settings, NULL));
     EXPECT(SPW_KEY, spw_settings_key_text(settings, "spillway-key-1 secret"));
     EXPECT(0, strstr(spw_last_error(), "secret") != NULL);
-    EXPECT(SPW_INVALID, spw_settings_patience_ms(settings, 2, 1, 1));
+    EXPECT(SPW_INVALID, spw_settings_carrier_timeouts_ms(settings, 2, 1, 1));
     EXPECT(SPW_INVALID, spw_settings_pace_ms(settings, 2, 1));
     EXPECT(SPW_INVALID, spw_settings_give_up_ms(settings, 0, 1));
     EXPECT(SPW_INVALID, spw_settings_limits(settings, 1, 65536));

@@ -215,7 +215,7 @@ impl XdpEngine {
             send_buffer_bytes: net.queued_bytes_max,
             clock_at_zero: since_1970.saturating_sub(clock.now().since(Time::ZERO)),
             // Links that do not answer are noticed as on kernel sockets.
-            give_up_after: Duration::from_secs(100).max(net.stall_timeout),
+            user_timeout: Duration::from_secs(100).max(net.stall_timeout),
             addresses,
             ..Settings::new(interface.mac, first, 32, key)
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use spillway_auth::LinkRandomness;
 use spillway_batch::{Control, OpenerEvent, Scratch};
-use spillway_session::{CarrierLoss, Driver, Observer, Patience, SessionEvent};
+use spillway_session::{CarrierLoss, Driver, Observer, CarrierTimeouts, SessionEvent};
 use spillway_transport::{Conn, LostReason, Time, Transport};
 use spillway_wire::session::SessionId;
 
@@ -81,8 +81,8 @@ impl Client {
     }
 
     pub(crate) fn begin_calm_phase(&mut self, now: Time) {
-        let patience = Patience { floor: CALM_TIMEOUT, ceiling: CALM_TIMEOUT, idle: CALM_TIMEOUT };
-        self.driver.set_patience(self.local_time(now), patience, CALM_TIMEOUT);
+        let timeouts = CarrierTimeouts { floor: CALM_TIMEOUT, ceiling: CALM_TIMEOUT, idle: CALM_TIMEOUT };
+        self.driver.set_carrier_timeouts(self.local_time(now), timeouts, CALM_TIMEOUT);
         self.app.begin_calm_phase();
         self.wake_at = now;
     }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use spillway_session::{Pace, Patience, SessionSettings, StreamLimits};
+use spillway_session::{Pace, CarrierTimeouts, SessionSettings, StreamLimits};
 
 use crate::rng::Rng;
 
@@ -38,14 +38,14 @@ impl ClientBehaviour {
         let draw = |rng: &mut Rng, low, high| Duration::from_nanos(rng.log_uniform(low, high));
         SessionSettings {
             stream: self.limits,
-            patience: Patience {
+            carrier_timeouts: CarrierTimeouts {
                 floor: draw(rng, 200_000, ceiling),
                 ceiling: Duration::from_nanos(ceiling),
                 idle: draw(rng, 500_000, 5_000_000_000),
             },
             attach_timeout: draw(rng, 500_000, timeout_ns_max),
             give_up_after: if gives_up { draw(rng, 100_000_000, 30_000_000_000) } else { NEVER },
-            refused_patience: draw(rng, 1_000_000, 2_000_000_000),
+            refused_timeout: draw(rng, 1_000_000, 2_000_000_000),
             server_port: rng.chance(3, 4).then_some(server),
             pace: Pace { window: Duration::from_nanos(window), window_max: draw(rng, window, 8_000_000_000) },
         }

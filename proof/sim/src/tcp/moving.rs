@@ -111,7 +111,7 @@ fn compare_states(exported: &ConnectionState, imported: &ConnectionState, now: T
     (exported.receiving.late, imported.receiving.late) = (joined(&exported), joined(&imported));
     // The target cannot express times before its clock's start.
     let clamp_age = |age_ns: &mut u64| *age_ns = (*age_ns).min(now.0);
-    clamp_age(&mut exported.heard_age_ns);
+    clamp_age(&mut exported.received_age_ns);
     exported.agreed.stamps.iter_mut().for_each(|stamps| clamp_age(&mut stamps.recent_age_ns));
     if let (Some(before), Some(after)) = (&mut exported.recovery, &mut imported.recovery) {
         clamp_age(&mut before.sent_age_ns);

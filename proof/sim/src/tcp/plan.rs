@@ -61,7 +61,7 @@ struct Stacks {
 struct Tables {
     half_open_max: u32,
     is_kept_alive: bool,
-    give_up_after: Duration,
+    user_timeout: Duration,
 }
 
 /// Maxima of the conditions of a world's paths.
@@ -151,7 +151,7 @@ impl Plan {
             tables: Tables {
                 half_open_max: if is_crowded { rng.log_uniform(1, 4) as u32 } else { 1024 },
                 is_kept_alive: true,
-                give_up_after: Duration::from_secs(if may_time_out { rng.range(10, 120) } else { 120 }),
+                user_timeout: Duration::from_secs(if may_time_out { rng.range(10, 120) } else { 120 }),
             },
         }
     }
@@ -187,7 +187,7 @@ impl Plan {
         }; // fits
         settings.is_nagle = rng.chance(1, 3);
         settings.delayed_ack = Duration::from_micros(rng.log_uniform(100, 200_000));
-        settings.give_up_after = self.tables.give_up_after;
+        settings.user_timeout = self.tables.user_timeout;
         settings.recovery.algorithm = rng.pick(&[Algorithm::Cubic, Algorithm::NewReno]);
         settings.recovery.rto_min = Duration::from_millis(rng.log_uniform(5, 300));
         settings.recovery.tail_loss_probe = rng.chance(3, 4);

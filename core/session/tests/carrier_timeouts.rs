@@ -202,7 +202,7 @@ fn a_handshake_in_single_bytes_does_not_reset_the_back_off() {
     assert_eq!(driver.write(b"request"), Ok(7));
     let (now, first) = wait_until_left(&mut driver, now);
     assert!(
-        first < SessionSettings::default().patience.ceiling / 2,
+        first < SessionSettings::default().carrier_timeouts.ceiling / 2,
         "the measured round trip should shorten the timeout: {first:?}"
     );
     let now = attach(&mut driver, &mut server, now);
