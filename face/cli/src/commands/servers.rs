@@ -28,8 +28,8 @@ impl fmt::Display for ChooseError {
     }
 }
 
-/// Chooses the servers that a command acts on: all without a name, otherwise the one of that name. If several servers
-/// have the name, `all` is required; the error lists them.
+/// Chooses the servers that a command acts on: every server if `name` is `None`, otherwise the server of that name.
+/// If several servers have the name, `all` is required; without it the error lists them.
 pub(crate) fn choose(name: Option<&str>, all: bool) -> Result<Vec<ServerPage>, ChooseError> {
     let (pages, unreadable) = find_pages();
     let Some(name) = name else {
@@ -115,7 +115,7 @@ pub(crate) fn none_found(unreadable: &[UnreadablePage]) -> String {
     }
 }
 
-/// Asks servers to update their tables of connections. `false`: the server did not answer in time.
+/// Requests an update of the servers' tables of connections. `false`: the server did not answer in time.
 pub(crate) fn refresh(pages: &[ServerPage]) -> Vec<io::Result<bool>> {
     request_all(pages, Request::Refresh, ANSWER_TIMEOUT)
 }
