@@ -37,7 +37,7 @@ impl ServerSample {
 
 impl From<(Vec<ServerPage>, Vec<UnreadablePage>)> for Servers {
     fn from((pages, unreadable): (Vec<ServerPage>, Vec<UnreadablePage>)) -> Servers {
-        // A page of a process that the exporter does not see may have the labels of another.
+        // Two pages may have the same labels if the exporter does not see their processes; the first is kept.
         let mut known_labels = HashSet::new();
         let sample = |page: &ServerPage| {
             let status = page.status().ok()?;
