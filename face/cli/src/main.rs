@@ -75,7 +75,7 @@ fn definition() -> clap::Command {
     Cli::command().version(version)
 }
 
-/// Writes the rest of a daemon's log when dropped. Waits 500 ms at most, because standard error may be blocked.
+/// Writes the rest of a daemon's log when dropped, for 500 ms at most: standard error may be blocked.
 struct FlushLogOnDrop;
 
 impl Drop for FlushLogOnDrop {
