@@ -91,7 +91,8 @@ fn helper_lines(status: &HelperStatus, rates: Option<&Rates>, lines: &mut Vec<St
     }
 }
 
-/// CPU time of network threads in percent of a core; only the busiest threads if the line is too short for all.
+/// CPU use of network threads in percent of a core; only the busiest threads if there are too many for a
+/// line.
 fn cpu_line(percent: &[f64]) -> String {
     const SHOWN_MAX: usize = 7;
     let mut threads: Vec<(usize, f64)> = percent.iter().copied().enumerate().collect();
