@@ -13,8 +13,8 @@ use super::machine::capability;
 const CAPABILITIES: [(u32, &str); 3] = [(12, "CAP_NET_ADMIN"), (13, "CAP_NET_RAW"), (39, "CAP_BPF")];
 /// `CAP_SYS_ADMIN` includes `CAP_BPF`, which kernels before 5.8 do not have (capabilities(7)).
 const SYS_ADMIN: u32 = 21;
-/// The largest MTU of a veth interface with an XDP program: a page of 4,096 bytes without headroom (256), Ethernet
-/// header (14) and `skb_shared_info` (320); `veth_xdp_set` of Linux.
+/// The largest MTU of a veth interface with an XDP program: a page of 4,096 bytes without headroom (256),
+/// Ethernet header (14) and `skb_shared_info` (320); `veth_xdp_set` of Linux.
 const VETH_MTU_MAX: u32 = 3506;
 
 /// Checks an interface, this process's privileges and the kernel's settings.
