@@ -51,7 +51,7 @@ pub(crate) fn run(args: &Args, mut command: Command) -> ExitCode {
     }
 }
 
-/// Writes `spillway.1`, and a page for each visible command and each of its subcommands: a page refers to the pages
+/// Writes `spillway.1`, and a page for each visible command and its subcommands: a page refers to the pages
 /// of its subcommands.
 fn man(command: &Command, directory: &Path) -> io::Result<()> {
     pages(command, "spillway").into_iter().try_for_each(|(name, command)| {
