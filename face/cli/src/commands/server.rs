@@ -85,7 +85,8 @@ pub(crate) fn run(args: Args) -> ExitCode {
     Report { lines: done.iter().map(line).collect(), result, ..report }.print(command, target.json)
 }
 
-/// Returns the server's state. With `timeout`, first waits until the server is off; an error if it is not off in time.
+/// Returns the server's state. With `timeout`, first waits until the server is off; fails if that takes
+/// longer.
 fn outcome(page: &ServerPage, timeout: Option<Duration>) -> Result<State, String> {
     let began = Instant::now();
     loop {
