@@ -63,7 +63,6 @@ pub(crate) struct HelperSample {
 }
 
 impl Snapshot {
-    /// Whether a helper, a sidecar or a server has answered.
     fn has_answer(&self) -> bool {
         let has_others = !self.servers.is_empty() || !self.sidecars.is_empty();
         has_others || self.helpers.iter().any(|sample| sample.status.is_ok())
@@ -122,7 +121,7 @@ fn is_over(receiver: &Receiver<()>, interval: Duration) -> bool {
     match receiver.recv_timeout(interval) {
         Ok(()) => true,
         Err(RecvTimeoutError::Timeout) => false,
-        // Without a screen, signals are not watched, and the channel has no sender.
+        // No sender is left, so no signal can arrive.
         Err(RecvTimeoutError::Disconnected) => {
             std::thread::sleep(interval);
             false
@@ -150,7 +149,6 @@ fn sample(sockets: &[PathBuf], with_servers: bool, before: &Snapshot) -> Snapsho
     Snapshot { helpers, sidecars, servers }
 }
 
-/// Prints one interval of a series.
 fn print(args: &Args, snapshot: &Snapshot) -> io::Result<()> {
     let report = report(args, snapshot);
     let mut out = io::stdout().lock();
