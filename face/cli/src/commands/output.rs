@@ -10,7 +10,6 @@ use spillway_daemon::deprecated;
 /// Version of the envelope's format.
 const SCHEMA: u32 = 1;
 
-/// The result of a command.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     /// Lines on standard output without `--json`.
@@ -43,7 +42,6 @@ impl Report {
         (results, report)
     }
 
-    /// Prints the report, and returns the exit code.
     pub fn print(self, command: &str, as_json: bool) -> ExitCode {
         self.print_texts();
         let exit_code = self.exit_code();
@@ -60,7 +58,6 @@ impl Report {
         print_and_end([self.envelope(command)], exit_code)
     }
 
-    /// Prints warnings and errors on standard error.
     fn print_texts(&self) {
         for text in self.warnings.iter().chain(&self.errors) {
             eprintln!("spillway: {text}");
