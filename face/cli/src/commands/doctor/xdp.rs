@@ -17,7 +17,6 @@ const SYS_ADMIN: u32 = 21;
 /// Ethernet header (14) and `skb_shared_info` (320); `veth_xdp_set` of Linux.
 const VETH_MTU_MAX: u32 = 3506;
 
-/// Checks an interface, this process's privileges and the kernel's settings.
 pub(super) fn findings(name: &str) -> Vec<Finding> {
     let mut findings = interface(name);
     // Without the interface, sockets at wildcard addresses are still found.
@@ -78,7 +77,8 @@ fn interface(name: &str) -> Vec<Finding> {
     findings
 }
 
-/// Whether an address is valid only on its network segment. Such addresses are not offered as listen addresses.
+/// Whether an address is valid only on its network segment; `findings` does not offer these as listen
+/// addresses.
 fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.is_link_local(),
@@ -108,7 +108,8 @@ fn program() -> Finding {
     }
 }
 
-/// Checks that kernel sockets do not use the local ports of Spillway's TCP stack at these addresses.
+/// Checks that the kernel neither chooses nor uses the local ports of Spillway's TCP stack at these
+/// addresses.
 fn ports(addresses: &[IpAddr]) -> Finding {
     let ports = XdpConfig::default().ports;
     let text = format!("{} to {}", ports.start(), ports.end());
