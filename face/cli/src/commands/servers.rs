@@ -120,7 +120,6 @@ pub(crate) fn refresh(pages: &[ServerPage]) -> Vec<io::Result<bool>> {
     request_all(pages, Request::Refresh, ANSWER_TIMEOUT)
 }
 
-/// Returns an error text if a server has failed to answer a request.
 pub(crate) fn check_answer(page: &ServerPage, answer: io::Result<bool>) -> Result<(), String> {
     match answer {
         Ok(true) => Ok(()),
@@ -131,7 +130,6 @@ pub(crate) fn check_answer(page: &ServerPage, answer: io::Result<bool>) -> Resul
     }
 }
 
-/// The count with this name in a list of counts; 0 if absent.
 pub(crate) fn count_of<T: PartialEq + Copy>(list: &[(T, u64)], counter: T) -> u64 {
     list.iter().find(|(other, _)| *other == counter).map_or(0, |(_, value)| *value)
 }
