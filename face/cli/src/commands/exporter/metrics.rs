@@ -55,7 +55,6 @@ fn process_label(pid: u32, is_visible: bool, namespace: Option<u64>) -> String {
 }
 
 impl Servers {
-    /// One sample for each server.
     fn each(&self, family: &mut Family<'_>, value: impl Fn(&ServerSample) -> u64) {
         for sample in &self.samples {
             let [program, port, pid] = &sample.labels;
