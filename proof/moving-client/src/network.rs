@@ -49,7 +49,7 @@ pub trait Stream: fmt::Debug {
     /// As [`receive`](Self::receive).
     fn receive_into(&self, buffer: &mut Vec<u8>) -> io::Result<usize>;
 
-    /// Returns what [`receive`](Self::receive) would return for a buffer of one byte. Removes no byte from the stream.
+    /// As [`receive`](Self::receive) with a buffer of one byte, but leaves the byte in the stream.
     ///
     /// # Errors
     /// As [`receive`](Self::receive).
