@@ -77,8 +77,7 @@ fn interface(name: &str) -> Vec<Finding> {
     findings
 }
 
-/// Whether an address is valid only on its network segment; `findings` does not offer these as listen
-/// addresses.
+/// Whether an address is valid only on its network segment; clients of other segments cannot connect to it.
 fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.is_link_local(),
@@ -108,14 +107,13 @@ fn program() -> Finding {
     }
 }
 
-/// Checks that the kernel neither chooses nor uses the local ports of Spillway's TCP stack at these
-/// addresses.
+/// Checks that the kernel neither chooses nor uses the TCP stack's local ports at these addresses.
 fn ports(addresses: &[IpAddr]) -> Finding {
     let ports = XdpConfig::default().ports;
     let text = format!("{} to {}", ports.start(), ports.end());
     match check_reserved(&ports).and_then(|()| check_unused(&ports, addresses)) {
         Ok(()) => Finding::ok("local ports", format!("the kernel leaves {text} alone")),
-        // The error's text already has the next step.
+        // The text of the error contains the next step.
         Err(error @ PortsError::Used { .. }) => {
             Finding::missing("local ports", format!("{error}: ports in [helper.xdp]"), "")
         }
