@@ -85,8 +85,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
     Report { lines: done.iter().map(line).collect(), result, ..report }.print(command, target.json)
 }
 
-/// Returns the server's state. With `timeout`, first waits until the server is off; fails if that takes
-/// longer.
+/// Returns the server's state. With `timeout`, waits until the server is off, and fails after that time.
 fn outcome(page: &ServerPage, timeout: Option<Duration>) -> Result<State, String> {
     let began = Instant::now();
     loop {
