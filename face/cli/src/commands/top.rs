@@ -84,8 +84,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
     }
 }
 
-/// Prints an error, with `--json` also its envelope. Without `--once` the envelope is one line, as for each
-/// interval.
+/// Prints an error, with `--json` also its envelope: without `--once` on one line, as for an interval.
 fn failed(args: &Args, error: impl Display) -> ExitCode {
     let report = Report::failed(error);
     if args.json && !args.once { report.print_on_one_line("top") } else { report.print("top", args.json) }
