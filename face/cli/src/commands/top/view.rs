@@ -91,8 +91,7 @@ fn helper_lines(status: &HelperStatus, rates: Option<&Rates>, lines: &mut Vec<St
     }
 }
 
-/// CPU use of network threads in percent of a core; only the busiest threads if there are too many for a
-/// line.
+/// CPU use of network threads in percent of a core; only the busiest ones if a line has no room for all.
 fn cpu_line(percent: &[f64]) -> String {
     const SHOWN_MAX: usize = 7;
     let mut threads: Vec<(usize, f64)> = percent.iter().copied().enumerate().collect();
