@@ -28,8 +28,8 @@ impl fmt::Display for ChooseError {
     }
 }
 
-/// Chooses the servers that a command acts on: every server if `name` is `None`, otherwise the server of that name.
-/// If several servers have the name, `all` is required; otherwise the error lists them.
+/// Chooses the servers that a command acts on: every server if `name` is `None`, otherwise the one of that
+/// name. If several servers have the name, `all` is required; otherwise the error lists them.
 pub(crate) fn choose(name: Option<&str>, all: bool) -> Result<Vec<ServerPage>, ChooseError> {
     let (pages, unreadable) = find_pages();
     let Some(name) = name else {
