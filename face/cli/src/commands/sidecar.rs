@@ -265,8 +265,8 @@ fn listen_on(text: &str, mode: u32) -> Result<Vec<Listen>, AddressError> {
     }
 }
 
-/// Warns, from a separate thread, about configured addresses that are not link ports. Without these warnings the
-/// only symptom is a timeout for each session.
+/// Warns, from a separate thread, about configured addresses that are not link ports. Without these warnings
+/// the only symptom is a timeout for each session.
 fn probe_link_ports(settings: &Settings, client_key: Option<PathBuf>) {
     let mut ports = vec![("--link", settings.server)];
     if let Some(Source::Static(helpers)) = &settings.helpers {
