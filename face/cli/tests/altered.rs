@@ -25,8 +25,7 @@ const SERVICES: usize = 8;
 const CLIENTS: usize = 3;
 /// Maximum number of new clients whose connections are kept open.
 const RECENT_CLIENTS_MAX: usize = 20;
-/// Number of alterations after which a test ends: on links that carry plain clients, and on links that carry
-/// sessions.
+/// Number of alterations after which a test ends: on links of plain clients, and on links of sessions.
 const PLAIN_CLIENT_ALTERATIONS: u64 = 700;
 const SESSION_ALTERATIONS: u64 = 400;
 /// Number of altered handshakes after which a test ends.
@@ -295,8 +294,7 @@ fn older_versions_in_the_handshake_open_no_unencrypted_link() {
     assert_replies_and_values_are_right(scene.direct(), &tally);
 }
 
-/// The proxy withholds the end of a record and all later bytes: both ends must close the link after a
-/// timeout.
+/// The proxy withholds the end of a record and all later bytes: both ends must close the link in time.
 #[test]
 fn incomplete_record_ends_its_link_after_a_timeout() {
     let (scene, helped) = start_helped(Tampering::Tail);
