@@ -278,8 +278,7 @@ fn abbreviated(name: &str) -> Option<(&str, &str)> {
 }
 
 /// A name in a code span of SPECIFICATION.md is a test, or occurs in the sources (a setting or a figure), or
-/// its line has a command of `spillway-lab`, which composes names of figures. A name with `…` is always a
-/// test.
+/// its line has a `spillway-lab` command, which composes names of figures. A name with `…` is a test.
 #[test]
 fn tests_that_the_specification_names_exist() {
     let (mut functions, mut known) = (BTreeSet::new(), BTreeSet::new());
