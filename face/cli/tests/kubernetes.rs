@@ -52,8 +52,7 @@ fn check(document: &Value) -> Result<(), String> {
     }
 }
 
-/// Parses and prints the document with the types of Kubernetes' API description, and compares the result. The
-/// types ignore unknown fields.
+/// Compares a document with what the types of Kubernetes' API, which ignore unknown fields, print of it.
 fn check_as<T: DeserializeOwned + serde::Serialize>(document: &Value) -> Result<(), String> {
     let parsed: T = T::deserialize(document).map_err(|error| error.to_string())?;
     let printed = serde_json::to_value(parsed).map_err(|error| error.to_string())?;
