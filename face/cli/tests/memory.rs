@@ -21,7 +21,7 @@ use support::{Client, SPILLWAY, Scene, SetOnDrop, eventually, loopback, resident
 
 const MIB: u64 = 1 << 20;
 const VALUE_BYTES: usize = 1_000_000;
-/// So many values that their bytes exceed what the kernel buffers for a client: 4 MiB (`net.ipv4.tcp_wmem`).
+/// More bytes of values than the kernel buffers for a client: 4 MiB at most (`net.ipv4.tcp_wmem`).
 const MANY_VALUES: usize = 8;
 /// Minimum duration of an attack by clients that never read.
 const ATTACK_MIN: Duration = Duration::from_secs(6);
@@ -194,8 +194,7 @@ fn slow_readers_of_large_values_do_not_affect_other_clients() {
     eventually("enough memory", || bounded.status()["threads_scarce"] == 0);
 }
 
-/// Slow readers must not be closed: closed clients reconnect and repeat their requests, which delays other
-/// clients.
+/// Closing slow readers would delay other clients: closed clients reconnect and repeat their requests.
 #[test]
 fn many_slow_readers_of_large_values_are_within_the_bound_and_not_closed() {
     let scene = Scene::start();
@@ -370,8 +369,7 @@ fn lower_memory_limit_closes_the_largest_clients_and_no_active_one() {
     drop(attackers);
 }
 
-/// Checks that a write after the server's close fails soon, as on a connection of the kernel, and not only
-/// after 10 s.
+/// Checks that writes after the server's close fail soon, as on a connection of the kernel, not after 10 s.
 #[track_caller]
 fn writes_fail_soon_after(address: SocketAddr, quit: &[u8], expected: &[u8], late: &[u8]) {
     let mut stream = TcpStream::connect(address).unwrap();
