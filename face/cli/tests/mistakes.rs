@@ -115,8 +115,7 @@ fn a_sidecar_warns_if_its_link_port_is_an_ordinary_port() {
 
 #[test]
 fn run_warns_about_a_program_that_never_waits_for_clients() {
-    // Perl, because coreutils programs close standard error before they end, and shells end without calling
-    // `exit`.
+    // Perl, because coreutils close standard error before they end, and shells end without calling `exit`.
     let output = run(&["run", "--", "perl", "-e", "1"]);
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(
