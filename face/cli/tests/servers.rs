@@ -257,8 +257,7 @@ fn status_page_is_removed_by_its_server_or_by_a_later_reader() {
     });
 }
 
-/// A reader in another PID namespace, such as another container, does not see the process. The lock on the
-/// page shows that the process runs.
+/// A reader in another PID namespace does not see the process. The page's lock shows that the process runs.
 #[test]
 fn status_page_is_read_from_another_pid_namespace_and_stays() {
     let (port, link) = (free_port(), free_port());
