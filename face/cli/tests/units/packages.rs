@@ -23,8 +23,7 @@ fn build() -> PathBuf {
     debs
 }
 
-/// Installs the packages, purges them, and installs them again. Fails, with the reason, if this host cannot
-/// install them.
+/// Installs the packages, purges them, and installs them again. The error says why this host cannot do it.
 pub fn install(root: &Path) -> Result<(), String> {
     let debs = build();
     remove_earlier_runs(root);
@@ -53,8 +52,7 @@ pub fn install(root: &Path) -> Result<(), String> {
     let differences: Vec<_> = listing(root).symmetric_difference(&before).cloned().collect();
     assert!(differences.is_empty(), "{differences:?}");
 
-    // Purging keeps the user `spillway` while its group owns a key file: a later user must not get the same
-    // number.
+    // Purging keeps the user while its group owns a key file: a later user must not get the same number.
     run_successfully(root, &["sh", "-c", "dpkg -i /tmp/spillway*.deb"]);
     run_successfully(
         root,
