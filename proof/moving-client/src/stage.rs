@@ -10,8 +10,7 @@ use crate::watch::Slot;
 pub(crate) struct Moving {
     pub(crate) to: Slot,
     pub(crate) target: Carrier,
-    /// Whether the connection switches as soon as the carrier is ready. Until then it accepts no bytes to
-    /// send.
+    /// Whether the connection switches as soon as the carrier is ready; it sends nothing until then.
     pub(crate) switches_when_ready: bool,
     pub(crate) stage: Stage,
 }
