@@ -62,12 +62,12 @@ fn main() -> ExitCode {
         spillway_daemon::log_line(&format!("spillway: cannot start the thread that writes the log: {error}"));
         return ExitCode::FAILURE;
     }
-    // A guard: flushes the log also when this thread panics.
+    // Flushes the log also if this thread panics.
     let _flush_log = FlushLogOnDrop;
     run(cli.command)
 }
 
-/// All commands with their options, and the version.
+/// The command line, with the supported link versions in the output of `--version`.
 fn definition() -> clap::Command {
     let links = spillway_wire::preamble::VERSIONS;
     let version =
@@ -75,7 +75,7 @@ fn definition() -> clap::Command {
     Cli::command().version(version)
 }
 
-/// Writes the rest of a daemon's log when dropped, for at most 500 ms: standard error may be blocked.
+/// Writes the rest of a daemon's log when dropped, for 500 ms at most: standard error may be blocked.
 struct FlushLogOnDrop;
 
 impl Drop for FlushLogOnDrop {

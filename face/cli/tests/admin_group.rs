@@ -10,7 +10,7 @@ use spillway_lab::{Launch, Place};
 use spillway_ports::free_port;
 use support::{SPILLWAY, Scratch, eventually, loopback};
 
-/// A group that no user of the host has by itself.
+/// Number of a group that no user of the host belongs to.
 const OPERATORS: &str = "61234";
 
 /// Runs the command as the user `nobody` with these supplementary groups.
@@ -31,7 +31,7 @@ fn members_operate_and_other_users_read() {
     }
     let place = Place::local().unwrap();
     let scratch = Scratch::new();
-    // Every user must reach the command and the socket.
+    // Other users must be able to reach the socket in this directory.
     fs::set_permissions(scratch.path(""), fs::Permissions::from_mode(0o755)).unwrap();
     let socket = scratch.path("helper.sock");
     let [server, listen] = [(); 2].map(|()| loopback(free_port()).to_string());

@@ -23,12 +23,12 @@ const KEYS: usize = 40;
 /// Services of the helper, each with a link and a proxy of its own.
 const SERVICES: usize = 8;
 const CLIENTS: usize = 3;
-/// New clients whose connections are kept open.
+/// Maximum number of new clients whose connections are kept open.
 const RECENT_CLIENTS_MAX: usize = 20;
-/// Alterations of links that carry plain clients, and of links that carry sessions.
+/// Number of alterations after which a test ends: on links of plain clients, and on links of sessions.
 const PLAIN_CLIENT_ALTERATIONS: u64 = 700;
 const SESSION_ALTERATIONS: u64 = 400;
-/// Links whose handshake is altered.
+/// Number of altered handshakes after which a test ends.
 const ALTERED_HANDSHAKES: u64 = 60;
 /// Longer than a test takes on the slowest machine.
 const TIMEOUT: Duration = Duration::from_secs(300);
@@ -43,7 +43,7 @@ fn key(number: usize) -> (String, Vec<u8>) {
 struct Tally {
     right: AtomicU64,
     wrong: AtomicU64,
-    /// No reply within [`PATIENCE`].
+    /// No reply within the client's timeout.
     hung: AtomicU64,
     /// The connection ended before the whole reply had arrived.
     ended: AtomicU64,
@@ -120,7 +120,7 @@ fn exchange(stream: &mut TcpStream, request: &[u8], expected: &[u8]) -> Outcome 
     Outcome::Right
 }
 
-/// Opens new clients all the time: bytes left out of a link are noticed only with the bytes that follow.
+/// Opens a new client every 100 ms: the end of a link detects left-out bytes only when further bytes arrive.
 fn open_new_clients(address: SocketAddr, is_over: &AtomicBool) {
     let mut latest = VecDeque::new();
     while !is_over.load(Ordering::Relaxed) {
@@ -294,7 +294,7 @@ fn older_versions_in_the_handshake_open_no_unencrypted_link() {
     assert_replies_and_values_are_right(scene.direct(), &tally);
 }
 
-/// The end of a record is withheld, and nothing follows: both ends give the link up after a timeout.
+/// The proxy withholds the end of a record and all later bytes: both ends must close the link in time.
 #[test]
 fn incomplete_record_ends_its_link_after_a_timeout() {
     let (scene, helped) = start_helped(Tampering::Tail);

@@ -153,7 +153,7 @@ fn doctor_names_missing_requirements_of_an_engine() {
     let interface = finding(&report, "interface");
     assert_eq!(interface["state"], "missing", "{report:#}");
     assert!(interface["found"].as_str().unwrap().contains("Ethernet"), "{report:#}");
-    // The ports of connections that the engine opens.
+    // Occupy one of the local ports of connections that the engine opens.
     let bind = |port| TcpListener::bind(("0.0.0.0", port)).ok();
     let listener = (61_000..=65_535).find_map(bind).expect("one of the ports should be free");
     let (_, report) = doctor(&["--engine", "xdp", "--interface", "lo"]);
@@ -161,7 +161,7 @@ fn doctor_names_missing_requirements_of_an_engine() {
     assert_eq!(ports["state"], "missing", "{report:#}");
     let found = ports["found"].as_str().unwrap();
     let socket = format!("{} listening", listener.local_addr().unwrap());
-    // The kernel may choose these ports where its range was widened: that comes first.
+    // On hosts with a wider `ip_local_port_range`, `doctor` reports the missing reservation first.
     assert!(found.contains(&socket) || found.contains("ip_local_reserved_ports"), "{report:#}");
     let (code, _, error) = spillway(&["doctor", "--engine", "xdp"]);
     assert!(code == Some(2) && error.contains("--interface"), "{error}");

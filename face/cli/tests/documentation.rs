@@ -147,7 +147,7 @@ fn blocks_for_one_host_run_as_printed() {
     assert_eq!(pages_run, 2, "README and tutorial");
 }
 
-/// A block for three hosts as calls of `on HOST`, one for each paragraph.
+/// Converts a block for three hosts into calls of `on HOST`, one for each paragraph.
 fn paragraphs(block: &str) -> String {
     let mut script = String::new();
     for paragraph in block.split("\n\n") {
@@ -277,8 +277,8 @@ fn abbreviated(name: &str) -> Option<(&str, &str)> {
     Some((&name[..at], name[at..].trim_start_matches(['…', '*'])))
 }
 
-/// Names in code spans of the specification are names of tests, unless they are settings or figures: those occur in the
-/// sources, or the row names an experiment that composes them. Names with `…` are always names of tests.
+/// A name in a code span of SPECIFICATION.md is a test, or occurs in the sources (a setting or a figure), or
+/// its line has a `spillway-lab` command, which composes names of figures. A name with `…` is a test.
 #[test]
 fn tests_that_the_specification_names_exist() {
     let (mut functions, mut known) = (BTreeSet::new(), BTreeSet::new());

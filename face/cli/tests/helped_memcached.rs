@@ -103,7 +103,7 @@ fn client_that_never_reads_uses_bounded_memory() {
     let mut never_reading = Client::new(scene.plain_port).stream().try_clone().unwrap();
     never_reading.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
     let request = format!("get {key}\r\n").repeat(100);
-    // At least 500 MB requested, if everything were accepted.
+    // Each batch requests 50 MB of replies. The loop ends when the helper does not read further requests.
     let mut batches_sent = 0;
     while batches_sent < 10_000 && never_reading.write_all(request.as_bytes()).is_ok() {
         batches_sent += 1;

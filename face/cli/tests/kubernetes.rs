@@ -52,8 +52,7 @@ fn check(document: &Value) -> Result<(), String> {
     }
 }
 
-/// Parses and prints with the types of Kubernetes' API description, which ignore unknown fields, and compares the
-/// result.
+/// Compares a document with what the types of Kubernetes' API, which ignore unknown fields, print of it.
 fn check_as<T: DeserializeOwned + serde::Serialize>(document: &Value) -> Result<(), String> {
     let parsed: T = T::deserialize(document).map_err(|error| error.to_string())?;
     let printed = serde_json::to_value(parsed).map_err(|error| error.to_string())?;

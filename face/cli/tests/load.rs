@@ -162,7 +162,7 @@ fn held_run_ends_at_the_end_of_standard_input_or_at_stop() {
         let mut child =
             held.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         drop(child.stdin.take());
-        // Waits for ever if the run does not end.
+        // Hangs if the run does not end.
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     }

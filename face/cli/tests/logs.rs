@@ -137,7 +137,7 @@ fn a_helper_works_without_a_writable_log() {
 #[test]
 fn dropped_lines_are_logged_when_the_log_works_again() {
     let scratch = Scratch::new();
-    // The file-size limit lets no line be written until the test raises it.
+    // A file-size limit of 0 makes writing fail until the test raises the limit.
     let log = scratch.path("log");
     let arguments =
         ["helper", "--service", "cache=127.0.0.1:1", "--listen", &loopback(free_port()).to_string()]
@@ -216,8 +216,8 @@ fn a_server_on_an_unread_terminal_serves_direct_and_helped_clients() {
     }
 }
 
-/// A server of memcached's `version` that closes its standard streams and opens something else as descriptor 2: a data
-/// file, or one end of a UNIX socket pair whose other end it copies into a file.
+/// A server that answers memcached's `version`. It closes its standard streams and opens something else as
+/// descriptor 2: a data file, or one end of a UNIX socket pair, whose other end it copies into a file.
 const SERVER: &str = r#"
 import os, select, socket, sys
 port, kind, path = int(sys.argv[1]), sys.argv[2], sys.argv[3]

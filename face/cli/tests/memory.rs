@@ -21,7 +21,7 @@ use support::{Client, SPILLWAY, Scene, SetOnDrop, eventually, loopback, resident
 
 const MIB: u64 = 1 << 20;
 const VALUE_BYTES: usize = 1_000_000;
-/// More than the kernel buffers for a client: up to `net.ipv4.tcp_wmem`, 4 MiB.
+/// More bytes of values than the kernel buffers for a client: 4 MiB at most (`net.ipv4.tcp_wmem`).
 const MANY_VALUES: usize = 8;
 /// Minimum duration of an attack by clients that never read.
 const ATTACK_MIN: Duration = Duration::from_secs(6);
@@ -194,7 +194,7 @@ fn slow_readers_of_large_values_do_not_affect_other_clients() {
     eventually("enough memory", || bounded.status()["threads_scarce"] == 0);
 }
 
-/// Closing clients costs others time: closed clients reconnect and repeat their requests.
+/// Closing slow readers would delay other clients: closed clients reconnect and repeat their requests.
 #[test]
 fn many_slow_readers_of_large_values_are_within_the_bound_and_not_closed() {
     let scene = Scene::start();
@@ -369,7 +369,7 @@ fn lower_memory_limit_closes_the_largest_clients_and_no_active_one() {
     drop(attackers);
 }
 
-/// A write after the server's close must fail soon, as with a kernel's connection, not only after 10 s.
+/// Checks that writes after the server's close fail soon, as on a connection of the kernel, not after 10 s.
 #[track_caller]
 fn writes_fail_soon_after(address: SocketAddr, quit: &[u8], expected: &[u8], late: &[u8]) {
     let mut stream = TcpStream::connect(address).unwrap();
@@ -381,7 +381,7 @@ fn writes_fail_soon_after(address: SocketAddr, quit: &[u8], expected: &[u8], lat
     let mut accepted_writes = 0;
     while stream.write_all(late).is_ok() {
         accepted_writes += 1;
-        // Without a reset a timer ends the connection, after 197 writes.
+        // Without a reset, a timer would end the connection after 10 s: 197 writes.
         assert!(accepted_writes < 60, "writes should fail soon after the close");
         std::thread::sleep(Duration::from_millis(50));
     }

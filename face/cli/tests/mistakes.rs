@@ -115,7 +115,7 @@ fn a_sidecar_warns_if_its_link_port_is_an_ordinary_port() {
 
 #[test]
 fn run_warns_about_a_program_that_never_waits_for_clients() {
-    // Perl: programs of coreutils close standard error before they end, and shells end without calling `exit`.
+    // Perl, because coreutils close standard error before they end, and shells end without calling `exit`.
     let output = run(&["run", "--", "perl", "-e", "1"]);
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(
@@ -126,8 +126,8 @@ fn run_warns_about_a_program_that_never_waits_for_clients() {
     let output = run(&["run", "--", "perl", "-e", "system('true')"]);
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(!message.contains("without waiting"), "{message}");
-    // A daemon that leaves its child behind, as redis does: the child outlives this process.
-    // The second daemon starts its child through another child, whose end the kernel does not report.
+    // Programs that become daemons, as redis does: a child outlives the process. The second program starts
+    // the child through another child, whose end the kernel does not report.
     for daemon in [
         "select(undef, undef, undef, 0.5) if fork() == 0",
         "$SIG{CHLD} = 'IGNORE'; if (fork() == 0) { fork(); exit } select(undef, undef, undef, 0.5)",
@@ -166,7 +166,7 @@ fn commands_find_a_users_helper_without_a_socket_option() {
     assert!(drained.status.success(), "{drained:?}");
 }
 
-/// Another daemon has chosen the usual socket, and makes it while this one starts.
+/// Another daemon has locked the runtime directory, and makes the usual socket while this daemon starts.
 #[test]
 fn daemon_runs_without_the_usual_socket_while_another_daemon_makes_it() {
     let directory = Scratch::new();

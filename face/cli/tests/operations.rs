@@ -19,7 +19,7 @@ const INT: i32 = 2;
 
 /// A memcached under `spillway run` that accepts two keys of helpers, and a helper with a configuration file.
 struct Scene {
-    // Ended in this order: helper first.
+    // Fields are dropped in this order: the helper ends first.
     helper: Process,
     server: Peer,
     place: Place,
@@ -108,7 +108,7 @@ impl Scene {
         Load { process: self.place.spawn(&launch).unwrap(), report }
     }
 
-    /// Library clients, which soon move to the helper.
+    /// Starts a load of library clients, which move to the helper after 300 ms.
     fn library_load(&self) -> Load {
         let (direct, helper) = (self.server.address().to_string(), self.client_link.to_string());
         let key = self.scratch.path("client.key");
@@ -248,7 +248,7 @@ fn settings_change_under_load_without_a_failed_request() {
     drop(staying);
     eventually("the service is removed", || scene.status()["services"].as_array().unwrap().len() == 1);
 
-    // Wrong settings change nothing; the command, or for a signal the log, shows the mistake.
+    // Wrong settings change nothing. The command prints the mistake; after SIGHUP the log contains it.
     scene.write(&Settings { batch: "max_delay = \"5\"".into(), ..scene.settings() });
     let (is_ok, message) = scene.command(&["reload"]);
     assert!(!is_ok && message.contains("the previous settings stay in force"), "{message}");
@@ -409,7 +409,7 @@ fn the_admin_socket_is_for_owner_and_group() {
     match output {
         Ok(output) => {
             let (is_ok, message) = outcome(&output);
-            // Other users may not be able to run the program where the test has built it.
+            // The other user may not be able to run the program, because it lies in the build directory.
             assert!(!is_ok, "{message}");
             assert!(
                 message.contains("owner and group") || message.contains("failed to execute"),

@@ -131,7 +131,7 @@ fn an_authenticated_peer_that_sends_garbage_loses_its_link_only() {
     check_others_unaffected(&scene, || {
         let mut helper = LinkPeer::open(scene.link, Role::Helper, &scene.helper_key).ok().unwrap();
         helper.connect("10.0.0.9:1".parse().unwrap()).unwrap();
-        // An unexpected frame for a connected id: the server must not trust the link any more.
+        // An unexpected frame for a connected id is a protocol error: the server must close the link.
         let id = spillway_batch::Id(1);
         helper.link().relay_control(id, spillway_batch::Control::Accepted);
         let end = loop {

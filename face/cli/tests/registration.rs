@@ -47,7 +47,7 @@ fn a_helper_registers_over_https_with_a_certificate_and_a_password() {
     );
     fs::write(&config, text).unwrap();
     let launch = Launch::new(SPILLWAY).name("helper").args(["helper", "--config", &config]);
-    // Kept: the place owns the helper's log.
+    // `place` must live until the helper's log is read below, because it owns the log.
     let place = Place::local().unwrap();
     let mut helper = place.spawn(&launch).unwrap();
     wait_for("the registration", || {
@@ -110,7 +110,7 @@ fn a_helper_is_registered_while_it_serves() {
     spillway(&["reload"], &scratch);
     wait_for("the registration again", registered);
 
-    // The end of the helper removes the registration at once.
+    // SIGTERM removes the registration before the helper's process ends.
     helper.signal(TERM).unwrap();
     let ended = helper.wait(PATIENCE).expect("exit status of the helper");
     let log = helper.stderr().unwrap();

@@ -45,7 +45,7 @@ fn requests(service: &Value) -> u64 {
 #[test]
 fn every_request_is_measured_if_each_client_is_chosen() {
     let service = service_after_requests("protocol = \"memcached\"\nmeasure_one_in = 1");
-    // The first client asked for the version.
+    // 800 requests, and the request `version` before them.
     assert!(requests(&service) >= 801, "{service:#}");
     assert_eq!(service["replies_unmeasured"], 0);
     let given_up = service["measuring_given_up"].as_object().unwrap();

@@ -257,7 +257,7 @@ fn status_page_is_removed_by_its_server_or_by_a_later_reader() {
     });
 }
 
-/// A reader in another PID namespace, such as another container, cannot see the process but finds that it runs.
+/// A reader in another PID namespace does not see the process. The page's lock shows that the process runs.
 #[test]
 fn status_page_is_read_from_another_pid_namespace_and_stays() {
     let (port, link) = (free_port(), free_port());
@@ -287,7 +287,7 @@ fn status_page_is_read_from_another_pid_namespace_and_stays() {
     }
     let (is_fine, text, error) = in_other_namespace(&["server", "off", &format!("port:{link}"), "--wait"]);
     assert!(is_fine && text.ends_with(": off\n") && error.contains("in PID namespace"), "{text} {error}");
-    // After the server's end the same reader removes the page.
+    // After the server's end, a reader in the other namespace removes the page.
     signal(run.child.id(), rustix::process::Signal::KILL);
     run.child.wait().unwrap();
     in_other_namespace(&["status"]);
@@ -378,7 +378,7 @@ fn server_that_does_not_answer_does_not_block_switching_off_others() {
     assert!(error.contains("switching off: pid"), "{error}");
     let (is_fine, text, error) = command(&["server", "on", &format!("pid:{}", second_run.child.id())]);
     assert!(is_fine && text.ends_with(": on\n"), "{text} {error}");
-    // Stop the server that is asked first.
+    // Stop the server that gets the request first: the one with the lower process id.
     let (stopped, running) = match (first_run.child.id(), second_run.child.id()) {
         (first_pid, second_pid) if first_pid < second_pid => (first_pid, second_pid),
         (first_pid, second_pid) => (second_pid, first_pid),
@@ -402,8 +402,8 @@ fn is_up_link(port: u16) -> bool {
     std::net::TcpStream::connect(loopback(port)).is_ok()
 }
 
-/// Both processes have the preload library and the same link port: the first that waits for clients gets the port, and
-/// the other runs without help, in spite of --require.
+/// Both processes have the preload library and the same link port. The process that first waits for clients
+/// gets the port; the other one runs without help, although `--require` was given.
 #[test]
 fn other_servers_of_the_same_launch_run_without_help() {
     let (first, second, link) = (free_port(), free_port(), free_port());

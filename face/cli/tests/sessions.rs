@@ -62,7 +62,7 @@ impl Scene {
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
-    /// Kills and restarts, or stops and continues, one helper; the other helper runs.
+    /// Kills and restarts, or stops and continues, one helper; the other one keeps running.
     fn fail_one_helper(&mut self, fault: usize) {
         let helper = fault % 2;
         if fault % 3 == 2 {

@@ -364,7 +364,7 @@ fn a_sidecar_is_healthy_while_there_is_a_carrier() {
     eventually("the sidecar is not healthy", || health(metrics).0 == 503);
     assert!(health(metrics).1.starts_with("no carrier: "), "{:?}", health(metrics));
     deployment.server.restart().unwrap();
-    // Found by probing: the client's connection has ended with the server.
+    // Only probes can find the restarted server: the client's connection has ended.
     eventually("there is a carrier again", || health(metrics).0 == 200);
 }
 

@@ -13,7 +13,7 @@ use support::sidecar::{Deployment, Sidecar};
 /// Seconds for which each client works.
 const WORK: &str = "6";
 
-/// Debian's Python, which has the client libraries; another one may come first in PATH.
+/// Debian's Python, which has the client libraries; another Python may come first in PATH.
 const PYTHON: &str = "/usr/bin/python3";
 
 /// Runs clients at the same time. Each must exit with 0 and print the number of answered requests last.
@@ -93,7 +93,7 @@ fn memccapable_passes_while_helpers_are_killed() {
             let output = output.expect("run memccapable (package libmemcached-tools)");
             let stdout = String::from_utf8_lossy(&output.stdout);
             assert!(output.status.success() && !stdout.contains("[FAIL]"), "{stdout}");
-            // Slow enough that helpers are killed meanwhile.
+            // Pause between the runs, so that they last until helpers are killed.
             std::thread::sleep(std::time::Duration::from_secs(1));
         }
     });

@@ -28,7 +28,7 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Creates a fresh Debian with Spillway's packages. The error is the reason why this host cannot.
+/// Creates a fresh Debian with Spillway's packages. Fails, with the reason, if this host cannot create one.
 fn install_debian() -> Result<PathBuf, String> {
     if !rustix::process::geteuid().is_root() {
         return Err("a Debian root needs the user root".into());
@@ -166,7 +166,7 @@ impl Drop for System {
     fn drop(&mut self) {
         let _ = self.boot_script.kill();
         let _ = self.boot_script.wait();
-        // The processes end a moment later.
+        // The processes of the system end shortly after the script.
         for _ in 0..100 {
             if clean(&self.name) {
                 return;
@@ -206,7 +206,7 @@ fn debians_memcached_and_redis_are_adopted_and_restored() {
         }
     }
 
-    // Both serve their own ports, and write status pages in spite of their units' restrictions.
+    // Both servers serve their own ports, and write status pages although their units restrict them.
     system.eventually("both are helped", |system| {
         let output = system.run(&["spillway", "status", "--json"]);
         let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
@@ -229,7 +229,7 @@ fn debians_memcached_and_redis_are_adopted_and_restored() {
         .collect();
     assert!(units.len() == 2 && units.iter().all(|found| found.contains("under Spillway")), "{units:?}");
 
-    // A helper reaches them with the same keys.
+    // A helper reaches both servers with the same keys.
     for (service, link, listen, key, request, answer) in [
         ("cache", "11411", "21211", "cache.key", "version", "VERSION "),
         ("redis", "6579", "26379", "redis.key", "PING", "+PONG"),

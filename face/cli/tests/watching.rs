@@ -219,7 +219,7 @@ impl HelperWithoutServer {
         lines.find(|line| line.contains(text)).unwrap_or_else(|| panic!("no log line contains {text:?}"))
     }
 
-    /// The next line with this text of a JSON log.
+    /// The fields of the next line of a JSON log that contains this text.
     fn fields(&mut self, text: &str) -> Value {
         serde_json::from_str(&self.line(text)).expect("JSON object on the line")
     }

@@ -322,7 +322,6 @@ impl<N: Network> Connection<N> {
     }
 }
 
-/// The carrier in a slot.
 pub(crate) enum CarrierMut<'a, S: Stream> {
     Direct(&'a mut Direct<S>),
     Link(&'a mut Link<S>),

@@ -17,7 +17,8 @@
 //!
 //! # Moving
 //! Stop sending, receive all expected replies, call [`Connection::begin_move`], and send again at [`Event::Moved`].
-//! Only the application knows which replies are pending; a move is refused while bytes are unsent or unread.
+//! The connection does not parse replies, so the application must make sure that none is pending. A move is
+//! refused while bytes are unsent or unread.
 //! [`Connection::prepare_move`] establishes the new carrier while the old one stays in use, so that
 //! [`Connection::complete_move`] switches at once.
 //!

@@ -16,7 +16,7 @@ use crate::outbox::Outbox;
 use crate::settings::Settings;
 use crate::watch::Interest;
 
-/// Maximum number of bytes that `send` has accepted and the socket has not.
+/// Maximum number of bytes that `send` has accepted and that the socket has not accepted.
 const PENDING_BYTES_MAX: usize = 256 * 1024;
 
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub(crate) struct Link<S: Stream> {
     outgoing_finished: bool,
     pub(crate) in_use: bool,
     last_send_was_partial: bool,
-    /// Time left in ms of a drain that the other side has announced, until the drain is polled.
+    /// Time left, in ms, of a drain that the other side has announced; `None` once it is polled.
     drain_ms: Option<u32>,
     pub(crate) watched: Option<Interest>,
 }
@@ -113,7 +113,7 @@ impl<S: Stream> Link<S> {
         matches!(self.incoming_end, Some(Ended::LinkLost | Ended::Socket(_) | Ended::Broken(_)))
     }
 
-    /// Number of bytes that `send` has accepted and the socket has not.
+    /// Number of bytes that `send` has accepted and that the socket has not accepted.
     pub(crate) fn unsent(&self) -> usize {
         self.unsent.len() + self.protocol.pending()
     }

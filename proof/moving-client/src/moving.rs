@@ -175,7 +175,7 @@ impl<N: Network> Connection<N> {
         let failure = match self.carrier_mut(to) {
             CarrierMut::Direct(direct) => direct.check_prepared().err().map(MoveError::from),
             CarrierMut::Link(link) => {
-                // Receives and holds early data of the server.
+                // The call also receives and holds early data of the server.
                 link.has_unread();
                 match link.poll_ended() {
                     Some(Ended::Refused(reason)) => Some(MoveError::Refused(reason)),

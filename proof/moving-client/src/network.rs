@@ -49,7 +49,7 @@ pub trait Stream: fmt::Debug {
     /// As [`receive`](Self::receive).
     fn receive_into(&self, buffer: &mut Vec<u8>) -> io::Result<usize>;
 
-    /// The result that [`receive`](Self::receive) would return for one byte; leaves the byte in the stream.
+    /// As [`receive`](Self::receive) with a buffer of one byte, but leaves the byte in the stream.
     ///
     /// # Errors
     /// As [`receive`](Self::receive).

@@ -10,7 +10,7 @@ use crate::watch::Slot;
 pub(crate) struct Moving {
     pub(crate) to: Slot,
     pub(crate) target: Carrier,
-    /// The connection switches as soon as the carrier is ready, and sends nothing until then.
+    /// Whether the connection switches as soon as the carrier is ready; it sends nothing until then.
     pub(crate) switches_when_ready: bool,
     pub(crate) stage: Stage,
 }

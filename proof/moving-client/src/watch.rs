@@ -28,7 +28,7 @@ impl Slot {
 
 const SLOT_BITS: u32 = 2;
 
-/// The epoll data of a socket of the connection with the caller's `token`, of 62 bits.
+/// Epoll data of a socket: the caller's `token` for the connection, of 62 bits, and the socket's slot.
 pub fn join_token(token: u64, slot: Slot) -> u64 {
     token << SLOT_BITS | slot as u64
 }
@@ -56,7 +56,7 @@ pub struct Watch<'a, S> {
     pub writable: bool,
 }
 
-/// A socket's readiness. An error or a hang-up counts as both.
+/// A socket's readiness. After an error or a hang-up the socket counts as readable and writable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ready {
     /// Reading would not block.

@@ -94,7 +94,8 @@ fn assess_process(pid: u32, window: Duration) -> Result<Assessed, String> {
     Ok(Assessed { pid, name: process.name(), estimate: sample.estimate(), sample })
 }
 
-/// The process's connections from clients, by inode: those on the port of one of its listeners, without links.
+/// The process's connections from clients, by inode: those on a port where the process listens, without
+/// links. If it has no listener, all its connections count.
 fn connections(process: &Process, link_port: Option<u16>) -> Result<HashMap<u32, Socket>, String> {
     let process_inodes = process.sockets()?;
     let all = sockets::all().map_err(|error| format!("the kernel's list of sockets: {error}"))?;

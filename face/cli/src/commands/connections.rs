@@ -69,8 +69,8 @@ fn report(args: &Args) -> Report {
     }
 }
 
-/// Lists the clients of a helper's service. `None`: no service is named, or no helper runs. The error is that of a
-/// running helper, such as an unknown service; the name may then be that of a server.
+/// Lists the clients of a helper's service. `None`: no service is named, or no helper runs. An error comes
+/// from a running helper, for example because it has no such service; the name may still be that of a server.
 fn list_helper_clients(args: &Args) -> Result<Option<Report>, String> {
     let Some(service) = &args.of else { return Ok(None) };
     let socket = args.socket.clone().unwrap_or_else(sockets::helper);
@@ -110,7 +110,6 @@ fn list(page: &ServerPage, is_fresh: std::io::Result<bool>, limit: usize) -> Res
 }
 
 impl ServerClients {
-    /// Each connection with the address of its helper.
     fn with_helpers(&self) -> impl Iterator<Item = (&ConnectionStatus, Option<SocketAddr>)> {
         let peers: HashMap<u32, _> = self.status.links.iter().map(|link| (link.index, link.peer)).collect();
         self.connections.iter().map(move |connection| (connection, peers.get(&connection.link).copied()))

@@ -84,7 +84,8 @@ pub(crate) fn run(args: Args) -> ExitCode {
     Report { lines, result, is_failure: !is_fit, ..Report::default() }.print("doctor", args.json)
 }
 
-/// Why a library client cannot open a link to this address, with the next step. Blocks for some seconds at most.
+/// Why a library client cannot open a link to this address, with the next step. Blocks: the connect, each
+/// read and each write time out after 5 s.
 pub(super) fn link_problem(address: &str, client_key: Option<&Path>) -> Option<String> {
     let findings = probe::findings(address, client_key, Role::Client);
     let problem = findings.into_iter().find(|finding| finding.state == State::Missing)?;

@@ -51,8 +51,8 @@ pub(crate) fn run(args: &Args, mut command: Command) -> ExitCode {
     }
 }
 
-/// `spillway.1`, and `spillway-COMMAND.1` for each command that help shows, and for each command of such a command: a page
-/// refers to the pages of its commands.
+/// Writes `spillway.1`, and a page for each visible command and its subcommands: a page refers to the pages
+/// of its subcommands.
 fn man(command: &Command, directory: &Path) -> io::Result<()> {
     pages(command, "spillway").into_iter().try_for_each(|(name, command)| {
         let mut text = Vec::new();

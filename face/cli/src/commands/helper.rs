@@ -206,7 +206,7 @@ impl Args {
         })
     }
 
-    /// Reads the settings, at the start and at each reload.
+    /// Returns the function that reads the settings at the start and at each reload.
     fn source(mut self) -> SettingsSource {
         if self.config.is_none() && self.status_socket.is_none() {
             // Chosen once, not at each reload: by then this helper itself uses the socket.

@@ -7,21 +7,20 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 use spillway_daemon::deprecated;
 
-/// Version of the envelope's form.
+/// Version of the envelope's format.
 const SCHEMA: u32 = 1;
 
-/// The result of a command.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     /// Lines on standard output without `--json`.
     pub lines: Vec<String>,
     /// The field `result` of the envelope.
     pub result: Value,
-    /// Texts about a command that has succeeded; also printed on standard error.
+    /// Problems that do not make the command fail; also printed on standard error.
     pub warnings: Vec<String>,
     /// Reasons of a failure; also printed on standard error.
     pub errors: Vec<String>,
-    /// The exit code is 1 although there is no error text, such as for findings of `doctor`.
+    /// Makes the exit code 1 without an error text, as for findings of `doctor`.
     pub is_failure: bool,
 }
 
@@ -43,7 +42,6 @@ impl Report {
         (results, report)
     }
 
-    /// Prints the report, and returns the exit code.
     pub fn print(self, command: &str, as_json: bool) -> ExitCode {
         self.print_texts();
         let exit_code = self.exit_code();
@@ -53,14 +51,13 @@ impl Report {
         print_and_end(self.lines, exit_code)
     }
 
-    /// Prints the envelope on one line, for a command that prints many, and returns the exit code.
+    /// Prints the envelope on one line, for a command that prints several envelopes. Returns the exit code.
     pub fn print_on_one_line(self, command: &str) -> ExitCode {
         self.print_texts();
         let exit_code = self.exit_code();
         print_and_end([self.envelope(command)], exit_code)
     }
 
-    /// Prints warnings and errors on standard error.
     fn print_texts(&self) {
         for text in self.warnings.iter().chain(&self.errors) {
             eprintln!("spillway: {text}");

@@ -165,7 +165,7 @@ fn parse_sessions_memory(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "give at least 16MiB: sixteen tables of sessions share it".into())
 }
 
-/// Absolute paths, one a line. Each file is read once, to check that it holds a key.
+/// Returns absolute paths, one a line. Reads each file, to check that it holds a key.
 fn key_files(files: &[PathBuf]) -> Result<String, String> {
     let mut lines = Vec::new();
     for file in files {

@@ -71,7 +71,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Err(error) => return Report::failed(error).print(command, target.json),
     };
     servers::announce(announcement, &pages);
-    // All servers are asked first, then waited for one after the other; a failing server does not stop the others.
+    // Send the request to all servers before waiting for any. A failing server does not stop the others.
     let answers = request_all(&pages, request, ANSWER_TIMEOUT);
     let (done, report) = Report::gather(pages.iter().zip(answers).map(|(page, answer)| {
         servers::check_answer(page, answer)?;
@@ -85,7 +85,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
     Report { lines: done.iter().map(line).collect(), result, ..report }.print(command, target.json)
 }
 
-/// The server's state; with `timeout`, once its links have ended. An error after that time.
+/// Returns the server's state. With `timeout`, waits until the server is off, and fails after that time.
 fn outcome(page: &ServerPage, timeout: Option<Duration>) -> Result<State, String> {
     let began = Instant::now();
     loop {

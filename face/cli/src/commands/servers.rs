@@ -28,8 +28,8 @@ impl fmt::Display for ChooseError {
     }
 }
 
-/// Chooses the servers that a command acts on: all without a name, otherwise the one of that name. If several servers
-/// have the name, `all` is required; the error lists them.
+/// Chooses the servers that a command acts on: every server if `name` is `None`, otherwise the one of that
+/// name. If several servers have the name, `all` is required; otherwise the error lists them.
 pub(crate) fn choose(name: Option<&str>, all: bool) -> Result<Vec<ServerPage>, ChooseError> {
     let (pages, unreadable) = find_pages();
     let Some(name) = name else {
@@ -115,12 +115,11 @@ pub(crate) fn none_found(unreadable: &[UnreadablePage]) -> String {
     }
 }
 
-/// Asks servers to update their tables of connections. `false`: the server did not answer in time.
+/// Requests an update of the servers' tables of connections. `false`: the server did not answer in time.
 pub(crate) fn refresh(pages: &[ServerPage]) -> Vec<io::Result<bool>> {
     request_all(pages, Request::Refresh, ANSWER_TIMEOUT)
 }
 
-/// Returns an error text if a server has failed to answer a request.
 pub(crate) fn check_answer(page: &ServerPage, answer: io::Result<bool>) -> Result<(), String> {
     match answer {
         Ok(true) => Ok(()),
@@ -131,7 +130,6 @@ pub(crate) fn check_answer(page: &ServerPage, answer: io::Result<bool>) -> Resul
     }
 }
 
-/// The count with this name in a list of counts; 0 if absent.
 pub(crate) fn count_of<T: PartialEq + Copy>(list: &[(T, u64)], counter: T) -> u64 {
     list.iter().find(|(other, _)| *other == counter).map_or(0, |(_, value)| *value)
 }

@@ -21,7 +21,7 @@ use tracing::warn;
 use super::doctor::link_problem;
 use super::output::Report;
 
-/// Helpers that are probed at the start.
+/// Maximum number of helpers that are probed at the start.
 const PROBED_MAX: usize = 16;
 
 /// Run a sidecar beside an unmodified client
@@ -265,7 +265,8 @@ fn listen_on(text: &str, mode: u32) -> Result<Vec<Listen>, AddressError> {
     }
 }
 
-/// Warns on a separate thread about configured addresses that are not link ports; sessions would only report a timeout.
+/// Warns, from a separate thread, about configured addresses that are not link ports. Without these warnings
+/// the only symptom is a timeout for each session.
 fn probe_link_ports(settings: &Settings, client_key: Option<PathBuf>) {
     let mut ports = vec![("--link", settings.server)];
     if let Some(Source::Static(helpers)) = &settings.helpers {
@@ -278,7 +279,7 @@ fn probe_link_ports(settings: &Settings, client_key: Option<PathBuf>) {
             }
         }
     };
-    // Ignored: the sidecar works without these warnings.
+    // A failure to start the thread is ignored: the sidecar works without these warnings.
     let _ = std::thread::Builder::new().name("probe".into()).spawn(probe);
 }
 

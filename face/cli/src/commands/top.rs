@@ -63,7 +63,6 @@ pub(crate) struct HelperSample {
 }
 
 impl Snapshot {
-    /// Whether a helper, a sidecar or a server has answered.
     fn has_answer(&self) -> bool {
         let has_others = !self.servers.is_empty() || !self.sidecars.is_empty();
         has_others || self.helpers.iter().any(|sample| sample.status.is_ok())
@@ -79,13 +78,13 @@ pub(crate) fn run(args: Args) -> ExitCode {
     }
     match watch(&args, &sockets, args.interval) {
         Ok(code) => code,
-        // The reader has closed the pipe.
+        // Not a failure: the reader has closed the pipe, as `head` does.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => failed(&args, error),
     }
 }
 
-/// Prints an error; with `--json` also its envelope, without `--once` on one line as for an interval.
+/// Prints an error, with `--json` also its envelope: without `--once` on one line, as for an interval.
 fn failed(args: &Args, error: impl Display) -> ExitCode {
     let report = Report::failed(error);
     if args.json && !args.once { report.print_on_one_line("top") } else { report.print("top", args.json) }
@@ -121,7 +120,7 @@ fn is_over(receiver: &Receiver<()>, interval: Duration) -> bool {
     match receiver.recv_timeout(interval) {
         Ok(()) => true,
         Err(RecvTimeoutError::Timeout) => false,
-        // Signals are not watched.
+        // No sender is left, so no signal can arrive.
         Err(RecvTimeoutError::Disconnected) => {
             std::thread::sleep(interval);
             false
@@ -149,7 +148,6 @@ fn sample(sockets: &[PathBuf], with_servers: bool, before: &Snapshot) -> Snapsho
     Snapshot { helpers, sidecars, servers }
 }
 
-/// Prints one interval of many.
 fn print(args: &Args, snapshot: &Snapshot) -> io::Result<()> {
     let report = report(args, snapshot);
     let mut out = io::stdout().lock();

@@ -1,4 +1,4 @@
-//! A peer on a link, for valid and invalid frames: the shipped link opener over a blocking socket.
+//! A link peer that can also send invalid frames: the shipped link opener over a blocking socket.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,7 +14,7 @@ use super::PATIENCE;
 
 #[derive(Debug, PartialEq)]
 pub enum End {
-    /// The server refused the link; the opener's error text.
+    /// The link opener failed, for example because the server refused the link; its error text.
     Refused(String),
     Closed,
 }

@@ -11,7 +11,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use super::Scratch;
 
-/// Arguments before a command that redirect its standard error to this file.
+/// Returns the arguments to put before a command, so that its standard error goes to the file `log`.
 pub fn redirect_stderr(log: Option<&str>) -> Vec<String> {
     let redirect = |path: &str| {
         let script = r#"log=$1; shift; exec "$@" 2>"$log""#;
@@ -75,7 +75,7 @@ impl Terminal {
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
         let path = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
-        // Servers that change their user must be able to open it.
+        // Servers that change their user must be able to open the terminal.
         fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
         let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
         let slave = OpenOptions::new().write(true).custom_flags(flags).open(&path).unwrap();

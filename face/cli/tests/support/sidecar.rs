@@ -13,7 +13,7 @@ use spillway_ports::free_port;
 
 use super::{PATIENCE, SPILLWAY, Scratch, SetOnDrop, eventually, loopback};
 
-/// A running server with its helpers; the starting point for sidecars.
+/// A running server with its helpers, to which tests add sidecars.
 pub struct Deployment {
     // Fields are dropped in this order: helpers end before the server.
     pub helpers: Vec<Process>,
@@ -30,7 +30,7 @@ pub struct Deployment {
 }
 
 impl Deployment {
-    /// `start_server` starts the server with these arguments before the server's own command.
+    /// Starts a server and helpers. `start_server` gets the arguments to put before the server's own command.
     pub fn start(helpers: usize, start_server: impl FnOnce(&Place, Vec<String>) -> Peer) -> Deployment {
         let (place, scratch) = (Place::local().unwrap(), Scratch::new());
         let (helper_file, _) = scratch.key("helper.key");

@@ -5,14 +5,14 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
-/// A little more than the handshake of a link, in either direction.
+/// Slightly more bytes than a link's handshake has in either direction.
 const HANDSHAKE_BYTES: u32 = 120;
-/// An alteration is at most this far behind the handshake.
+/// Largest distance of an alteration from the end of the handshake.
 const DEPTH_BYTES: u32 = 6_000;
-/// Maximum of bytes that are inserted, left out, or repeated.
+/// Maximum number of bytes that are inserted, left out or repeated.
 const LENGTH_MAX: u32 = 300;
 const CHUNK_BYTES: usize = 16 << 10;
-/// Offset of the lowest and the highest version in *hello*, and of the version in *welcome*.
+/// Offsets of versions: the lowest and the highest (two bytes) in *hello*, and the chosen one in *welcome*.
 const HELLO_VERSIONS: usize = 8;
 const WELCOME_VERSION: usize = 8;
 
@@ -23,7 +23,7 @@ pub enum Tampering {
     Anywhere,
     /// The versions in the handshake are replaced by older ones.
     Versions,
-    /// The end of one chunk from the opener is withheld, and everything after it.
+    /// The end of one chunk from the opener, and everything after it, is withheld.
     Tail,
 }
 
@@ -41,7 +41,7 @@ pub struct TamperingProxy {
 struct Shared {
     target: SocketAddr,
     seed: u64,
-    /// Bytes that no encrypted link contains.
+    /// Bytes of the plaintext, which must not appear on an encrypted link.
     marker: &'static [u8],
     tampering: AtomicU8,
     /// Connections of earlier generations are closed at their next bytes.
@@ -173,7 +173,7 @@ enum Plan {
         is_from_opener: bool,
         version: u8,
     },
-    /// Withholds the last bytes of the first chunk that begins behind `after`, and all that follow.
+    /// Withholds the last bytes of the first chunk that begins after offset `after`, and all later bytes.
     Withhold {
         after: u64,
         bytes: usize,
@@ -233,7 +233,7 @@ struct Direction {
     recent: Vec<u8>,
     /// Bytes that still have to be left out.
     left_out: usize,
-    /// Everything that follows is withheld.
+    /// Whether all further bytes are withheld.
     withholds_rest: bool,
 }
 

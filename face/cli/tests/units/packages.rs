@@ -23,7 +23,7 @@ fn build() -> PathBuf {
     debs
 }
 
-/// Installs the packages, purges them, and installs them again. The error is the reason why this host cannot.
+/// Installs the packages, purges them, and installs them again. The error says why this host cannot do it.
 pub fn install(root: &Path) -> Result<(), String> {
     let debs = build();
     remove_earlier_runs(root);
@@ -52,7 +52,7 @@ pub fn install(root: &Path) -> Result<(), String> {
     let differences: Vec<_> = listing(root).symmetric_difference(&before).cloned().collect();
     assert!(differences.is_empty(), "{differences:?}");
 
-    // Purging keeps the user while it may read keys: another user must not get its number.
+    // Purging keeps the user while its group owns a key file: a later user must not get the same number.
     run_successfully(root, &["sh", "-c", "dpkg -i /tmp/spillway*.deb"]);
     run_successfully(
         root,
@@ -106,7 +106,7 @@ fn run_successfully(root: &Path, command: &[&str]) -> String {
     text(&output)
 }
 
-/// The root may be left over from an earlier run that was interrupted.
+/// Removes the packages and files of an earlier run that was interrupted.
 fn remove_earlier_runs(root: &Path) {
     let _ = chroot(root, &[&["dpkg", "--force-all", "--purge"][..], &PACKAGES].concat());
     let _ = chroot(root, &["userdel", "spillway"]);
@@ -139,7 +139,7 @@ fn listing(root: &Path) -> BTreeSet<PathBuf> {
             if entry.file_type().unwrap().is_dir() {
                 folders.push(path);
             }
-            // Names that end in a hyphen are backup copies by the tools for users.
+            // `useradd` and similar tools make backup copies whose names end in a hyphen, such as `passwd-`.
             if !relative.to_string_lossy().ends_with('-') {
                 paths.insert(relative);
             }

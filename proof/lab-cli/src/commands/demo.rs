@@ -62,7 +62,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
     }
 }
 
-/// What the flags of the demo offer after this error.
+/// The options that the message suggests after this error.
 fn advice(error: &Error) -> &'static str {
     match error {
         Error::Disturbed(_) => {

@@ -9,7 +9,7 @@ pub fn run(args: Args) -> ExitCode {
     spillway_load::command::run(args, "spillway-lab", envelope)
 }
 
-/// The envelope of the `spillway` command.
+/// The envelope of the `spillway` command, without copies of fields for older programs.
 fn envelope(result: Value, is_failure: bool) -> Value {
     json!({
         "schema": 1,

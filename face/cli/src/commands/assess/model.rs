@@ -34,7 +34,7 @@ const USER_WITH_SYSTEM: f64 = 0.3;
 const NS_PER_BYTE: f64 = 0.15;
 /// The batch delay of a helper.
 const DELAY_SECONDS: f64 = 200e-6;
-/// Maximum of messages a second that one helper core carries.
+/// Messages a second that one helper core carries at most.
 const HELPER_RATE_MAX: f64 = 150_000.0;
 const BATCH_BYTES_MAX: f64 = 64.0 * 1024.0;
 /// Below this rate in requests a second, or this fraction of a core, the measurement is too small to judge.

@@ -53,7 +53,6 @@ impl Process {
         Ok(Process { pid, folder })
     }
 
-    /// The program's name, from `/proc/PID/comm`.
     pub(super) fn name(&self) -> String {
         escape_name(fs::read(self.folder.join("comm")).unwrap_or_default().trim_ascii_end())
     }

@@ -20,7 +20,7 @@ const FAST_CLOCKS: [&str; 4] = ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page
 /// Numbers of capabilities (`linux/capability.h`).
 const NET_ADMIN: u32 = 12;
 const SYS_ADMIN: u32 = 21;
-/// With fewer descriptors a helper or server serves few clients.
+/// Lower limits get a warning: each client needs a descriptor.
 const OPEN_FILES_MIN: u64 = 65_536;
 
 pub(super) fn findings() -> Vec<Finding> {

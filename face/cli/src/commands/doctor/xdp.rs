@@ -11,12 +11,12 @@ use super::machine::capability;
 
 /// The capabilities of the engine, by number (`linux/capability.h`) and name.
 const CAPABILITIES: [(u32, &str); 3] = [(12, "CAP_NET_ADMIN"), (13, "CAP_NET_RAW"), (39, "CAP_BPF")];
-/// `CAP_SYS_ADMIN` stands for `CAP_BPF` on kernels before 5.8, and still includes it.
+/// `CAP_SYS_ADMIN` includes `CAP_BPF`, which kernels before 5.8 do not have (capabilities(7)).
 const SYS_ADMIN: u32 = 21;
-/// The largest MTU of a veth interface with an XDP program: a page without the kernel's own parts.
+/// The largest MTU of a veth interface with an XDP program: a page of 4,096 bytes without headroom (256),
+/// Ethernet header (14) and `skb_shared_info` (320); `veth_xdp_set` of Linux.
 const VETH_MTU_MAX: u32 = 3506;
 
-/// Checks an interface, this process's privileges and the kernel's settings.
 pub(super) fn findings(name: &str) -> Vec<Finding> {
     let mut findings = interface(name);
     // Without the interface, sockets at wildcard addresses are still found.
@@ -77,7 +77,7 @@ fn interface(name: &str) -> Vec<Finding> {
     findings
 }
 
-/// Whether an address is valid only together with an interface: clients of other hosts do not connect to such addresses.
+/// Whether an address is valid only on its network segment; clients of other segments cannot connect to it.
 fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.is_link_local(),
@@ -99,7 +99,7 @@ fn capabilities() -> Finding {
     }
 }
 
-/// Loads the steering program and drops it again: the kernel checks it then.
+/// Loads the steering program, so that the kernel verifies it, and unloads it.
 fn program() -> Finding {
     match Steer::load() {
         Ok(_) => Finding::ok("steering program", "the kernel accepts it"),
@@ -107,13 +107,13 @@ fn program() -> Finding {
     }
 }
 
-/// Whether the kernel and programs on its sockets leave the stack's ports at these addresses alone.
+/// Checks that the kernel neither chooses nor uses the TCP stack's local ports at these addresses.
 fn ports(addresses: &[IpAddr]) -> Finding {
     let ports = XdpConfig::default().ports;
     let text = format!("{} to {}", ports.start(), ports.end());
     match check_reserved(&ports).and_then(|()| check_unused(&ports, addresses)) {
         Ok(()) => Finding::ok("local ports", format!("the kernel leaves {text} alone")),
-        // The error has both steps.
+        // The text of the error contains the next step.
         Err(error @ PortsError::Used { .. }) => {
             Finding::missing("local ports", format!("{error}: ports in [helper.xdp]"), "")
         }

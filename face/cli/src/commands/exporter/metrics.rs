@@ -37,7 +37,7 @@ impl ServerSample {
 
 impl From<(Vec<ServerPage>, Vec<UnreadablePage>)> for Servers {
     fn from((pages, unreadable): (Vec<ServerPage>, Vec<UnreadablePage>)) -> Servers {
-        // A page of a process that the exporter does not see may have the labels of another.
+        // Two pages may have the same labels if the exporter does not see their processes; the first is kept.
         let mut known_labels = HashSet::new();
         let sample = |page: &ServerPage| {
             let status = page.status().ok()?;
@@ -55,7 +55,6 @@ fn process_label(pid: u32, is_visible: bool, namespace: Option<u64>) -> String {
 }
 
 impl Servers {
-    /// One sample for each server.
     fn each(&self, family: &mut Family<'_>, value: impl Fn(&ServerSample) -> u64) {
         for sample in &self.samples {
             let [program, port, pid] = &sample.labels;

@@ -3,7 +3,7 @@
 //! Recognises `exec NAME`, and `exec $VARIABLE` if the variable is assigned one plain name. A script with other forms
 //! is not rejected: the preload library itself decides in the process that waits for clients.
 
-/// Lines that are read, and programs that are examined.
+/// Bounds on the lines that are read and on the programs that are examined.
 const LINES_MAX: usize = 10_000;
 const PROGRAMS_MAX: usize = 16;
 

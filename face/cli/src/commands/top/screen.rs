@@ -25,7 +25,7 @@ impl Screen {
             if row > 0 {
                 frame.push_str("\r\n");
             }
-            // Clear the line before writing: after a full line this would erase its last character.
+            // Clear the line before writing: clearing after a full line would erase its last character.
             frame.push_str("\x1b[2K");
             frame.extend(line.chars().take(columns));
         }

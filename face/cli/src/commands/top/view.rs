@@ -91,7 +91,7 @@ fn helper_lines(status: &HelperStatus, rates: Option<&Rates>, lines: &mut Vec<St
     }
 }
 
-/// Each network thread's share of a core; only the busiest threads if the line is too short.
+/// CPU use of network threads in percent of a core; only the busiest ones if a line has no room for all.
 fn cpu_line(percent: &[f64]) -> String {
     const SHOWN_MAX: usize = 7;
     let mut threads: Vec<(usize, f64)> = percent.iter().copied().enumerate().collect();
@@ -139,7 +139,7 @@ fn links_line(service: &ServiceStatus) -> Option<String> {
     (!each.is_empty()).then(|| format!("  links to {}: {}", service.server, each.join(", ")))
 }
 
-/// Requests of library clients for the helper's load since the start; `None` if there were none.
+/// Load queries and library clients sent away, since the start. `None` if all counts are 0.
 fn load_queries_line(service: &ServiceStatus) -> Option<String> {
     let refused: Vec<String> = service
         .load_queries_refused

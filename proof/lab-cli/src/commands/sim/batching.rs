@@ -10,7 +10,7 @@ use spillway_sim::batching::{
 };
 use spillway_values::parse_duration;
 
-/// A batch of this size leaves at once.
+/// A batch with this number of bytes leaves at once.
 const MAX_BYTES: usize = 64 * 1024;
 /// Period of the server's CPU quota.
 const PERIOD: Duration = Duration::from_millis(10);
