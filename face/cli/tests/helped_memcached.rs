@@ -108,6 +108,8 @@ fn client_that_never_reads_uses_bounded_memory() {
     while batches_sent < 10_000 && never_reading.write_all(request.as_bytes()).is_ok() {
         batches_sent += 1;
     }
+    // At least 20 times the bound on memory below, if the replies were kept.
+    assert!((30..10_000).contains(&batches_sent), "{batches_sent} batches accepted");
     for _ in 0..200 {
         assert_eq!(other.get(key), Some(value_of(key, 500_000)), "other clients should be served");
     }

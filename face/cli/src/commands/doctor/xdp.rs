@@ -20,8 +20,10 @@ const VETH_MTU_MAX: u32 = 3506;
 pub(super) fn findings(name: &str) -> Vec<Finding> {
     let mut findings = interface(name);
     // Without the interface, sockets at wildcard addresses are still found.
-    let addresses = Interface::find(name).ok().and_then(|interface| interface.addresses().ok());
-    findings.extend([capabilities(), program(), ports(&addresses.unwrap_or_default()), memory()]);
+    let found = Interface::find(name).ok();
+    let addresses = found.as_ref().and_then(|interface| interface.addresses().ok()).unwrap_or_default();
+    let queues = found.map_or(1, |interface| interface.queues);
+    findings.extend([capabilities(), program(), ports(&addresses), memory(queues)]);
     findings
 }
 
@@ -123,13 +125,13 @@ fn ports(addresses: &[IpAddr]) -> Finding {
     }
 }
 
-fn memory() -> Finding {
+fn memory(queues: u32) -> Finding {
     // The default of 4,096 frames of 2 KiB for each queue.
-    const NEEDED: u64 = 8 << 20;
+    let needed = u64::from(queues) * (8 << 20);
     match rustix::process::getrlimit(rustix::process::Resource::Memlock).current {
-        Some(bytes) if bytes < NEEDED && !capability(14) => Finding::missing(
+        Some(bytes) if bytes < needed && !capability(14) => Finding::missing(
             "locked memory",
-            format!("{bytes} bytes"),
+            format!("{bytes} bytes, and {queues} queues need {needed}"),
             "LimitMEMLOCK=infinity in the unit, or `ulimit -l unlimited` as root",
         ),
         Some(bytes) => Finding::ok("locked memory", format!("{bytes} bytes")),

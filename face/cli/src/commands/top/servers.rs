@@ -7,6 +7,8 @@ use crate::commands::servers::{connections, count_of, established, refusals};
 
 pub(crate) struct ServerSample {
     pub(crate) pid: u32,
+    /// The PID namespace in which `pid` counts; `None` if unknown.
+    pid_namespace: Option<u64>,
     pub(crate) program: String,
     pub(crate) status: ServerStatus,
     /// Rates since the previous snapshot.
@@ -30,9 +32,13 @@ pub(super) fn sample(before: &[ServerSample]) -> Vec<ServerSample> {
     let readable = pages.iter().filter_map(|page| Some((page, page.status().ok()?)));
     readable
         .map(|(page, status)| {
-            let earlier = before.iter().find(|sample| sample.pid == page.pid);
+            let is_same = |sample: &&ServerSample| {
+                (sample.pid, sample.pid_namespace) == (page.pid, page.pid_namespace)
+            };
+            let earlier = before.iter().find(is_same);
             let rates = earlier.and_then(|earlier| ServerRates::between(&earlier.status, &status));
-            ServerSample { pid: page.pid, program: page.program(), status, rates }
+            let (pid, pid_namespace, program) = (page.pid, page.pid_namespace, page.program());
+            ServerSample { pid, pid_namespace, program, status, rates }
         })
         .collect()
 }
