@@ -7,7 +7,7 @@ use crate::commands::servers::{connections, count_of, established, refusals};
 
 pub(crate) struct ServerSample {
     pub(crate) pid: u32,
-    /// The PID namespace in which `pid` counts; `None` if unknown.
+    /// The PID namespace in which `pid` counts; `None`: that of this program.
     pid_namespace: Option<u64>,
     pub(crate) program: String,
     pub(crate) status: ServerStatus,
