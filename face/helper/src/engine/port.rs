@@ -14,8 +14,7 @@ pub enum Port<'a> {
     Xdp(&'a mut spillway_xdp::Port),
 }
 
-/// Keep-alive probes without an answer after which a connection ends: as `TCP_KEEPCNT` of kernel sockets
-/// here.
+/// Keep-alive probes without an answer after which a connection ends, as on the helper's kernel sockets.
 const KEEP_ALIVE_PROBES: u32 = 3;
 
 impl Port<'_> {
@@ -64,9 +63,9 @@ impl Port<'_> {
         }
     }
 
-    /// Sets the maximum number of connections. On the user-level stack, clients cannot use
-    /// `reserved_for_links` of them; on kernel sockets, only the relay's lower limit on clients leaves room
-    /// for links.
+    /// Sets the maximum number of connections. On the user-level stack, only links may use
+    /// `reserved_for_links` of them; on kernel sockets, the relay's limit on clients leaves this number for
+    /// links.
     pub fn set_connections_max(&mut self, connections: usize, reserved_for_links: usize) {
         match self {
             Port::Sockets(sockets) => sockets.set_connections_max(connections),
@@ -74,8 +73,7 @@ impl Port<'_> {
         }
     }
 
-    /// Sets how long input may wait for the relay's next deadline: see
-    /// [`spillway_net::Config::input_patience`].
+    /// Sets how long input may wait for the relay's next deadline.
     pub fn set_input_patience(&mut self, patience: Duration) {
         match self {
             Port::Sockets(sockets) => sockets.set_input_patience(patience),
