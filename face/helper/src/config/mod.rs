@@ -182,7 +182,7 @@ pub struct Service {
     pub proxy_protocol_from: Vec<AddressRange>,
     /// Protocol of the requests, for request metrics.
     pub protocol: Protocol,
-    /// One of this number of plain clients is measured, with a protocol other than `tcp`; 0: none.
+    /// With a protocol other than `tcp`, one in `measure_one_in` plain clients is measured; 0: none.
     pub measure_one_in: u32,
     /// Links from each thread to the server.
     pub links_per_thread: u16,
