@@ -43,7 +43,7 @@ pub fn choose(config: &HelperConfig, threads: usize) -> Result<Chosen, StartErro
 }
 
 impl Chosen {
-    /// Maximum number of threads: that of the receive queues. `None`: no limit.
+    /// Maximum number of threads: the number of receive queues. `None`: no limit.
     pub fn threads_max(&self) -> Option<usize> {
         match self {
             Chosen::Sockets => None,
