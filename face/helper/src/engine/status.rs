@@ -18,7 +18,7 @@ pub struct EngineStatus {
     /// `native` or `generic`: where the steering program runs; only with `xdp`.
     #[serde(default)]
     pub mode: Option<String>,
-    /// Whether the driver and the stack share frames without copies; only with `xdp`.
+    /// Whether the driver uses the stack's frames without a copy (zero-copy mode); only with `xdp`.
     #[serde(default)]
     pub zero_copy: Option<bool>,
     /// Receive queues of the interface; only with `xdp`.
