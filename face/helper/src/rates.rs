@@ -38,9 +38,9 @@ pub struct ServiceRates {
     pub delay_p99_us: Option<f64>,
     /// Times that a plain client could not send.
     pub stalls_per_second: f64,
-    /// Half of the measured requests were answered within this time, in microseconds.
+    /// Median latency of the measured requests, in microseconds.
     pub latency_p50_us: Option<f64>,
-    /// 99 of 100 measured requests were answered within this time, in microseconds.
+    /// 99th percentile of the latency of the measured requests, in microseconds.
     pub latency_p99_us: Option<f64>,
     /// Clients refused.
     pub refused_per_second: f64,
@@ -78,7 +78,7 @@ impl Rates {
 
 impl ServiceRates {
     fn between(before: &ServiceStatus, after: &ServiceStatus, seconds: f64) -> ServiceRates {
-        // Totals fall if a thread does not answer, or a service was removed and added again.
+        // Totals can fall: if a thread does not answer, or a service was removed and added again.
         let increase = |count: fn(&ServiceStatus) -> u64| count(after).saturating_sub(count(before)) as f64;
         let batches = increase(|s| s.batches_sent);
         let delay = after.batch_delay_us.since(&before.batch_delay_us);
