@@ -22,8 +22,7 @@ fn cores_of(groups: &str, mount: &Path) -> Option<f64> {
             _ if controllers.split(',').any(|name| name == "cpu") => (mount.join("cpu"), quota_v1),
             _ => continue,
         };
-        // In a container, `path` may exist only on the host: the mount's root is the process's own group
-        // then.
+        // In a container `path` may be the host's; the root of the mount is then the process's own group.
         let own = root.join(path.trim_start_matches('/'));
         let groups = own.ancestors().take_while(|group| group.starts_with(&root));
         smallest = groups.filter_map(read_quota).chain(smallest).min_by(f64::total_cmp);
