@@ -26,8 +26,7 @@ const OTHER_CONNECTIONS: usize = 64;
 const INPUT_PATIENCE_MAX: Duration = Duration::from_millis(1);
 /// Longer than any `connect_timeout`, which the relay applies itself.
 const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(90);
-/// Limit on bytes that wait for a library client. A client that grants more credit and does not read is
-/// reset.
+/// Limit on bytes that wait for a library client: one that grants more credit and does not read is reset.
 const LIBRARY_BUFFER_BYTES: usize = 1 << 20;
 
 /// Number and placement of the network threads.
@@ -98,8 +97,7 @@ pub fn clients_max_of_thread(config: &HelperConfig, threads: &Threads) -> u32 {
     u32::try_from(threads.share(u64::from(config.max_connections))).unwrap_or(u32::MAX)
 }
 
-/// Time for which requests may wait to be read, so that one wake-up reads several: they wait for a batch
-/// anyway.
+/// How long requests may wait to be read, so that one wake-up reads several: they wait for a batch anyway.
 fn input_patience(config: &HelperConfig) -> Duration {
     let delay = |service: &Service| match service.policy {
         PolicyKind::Fixed { interval: delay, .. } => delay,
