@@ -27,8 +27,7 @@ pub type SettingsSource = Box<dyn FnMut() -> Result<HelperConfig, String> + Send
 /// Timeout of a request: a reload may look up host names.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// An override `off` sends library clients away at random times within this time, to spread their arrival
-/// elsewhere.
+/// An override `off` sends library clients away within this time, at random, to spread their arrivals.
 const SEND_AWAY_TIME: Duration = Duration::from_secs(1);
 
 /// A request to a helper.
