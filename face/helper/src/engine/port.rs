@@ -64,8 +64,7 @@ impl Port<'_> {
     }
 
     /// Sets the maximum number of connections. On the user-level stack, only links may use
-    /// `reserved_for_links` of them; on kernel sockets, the relay's limit on clients leaves this number for
-    /// links.
+    /// `reserved_for_links` of them; on kernel sockets, the relay's limit on clients leaves room for links.
     pub fn set_connections_max(&mut self, connections: usize, reserved_for_links: usize) {
         match self {
             Port::Sockets(sockets) => sockets.set_connections_max(connections),
