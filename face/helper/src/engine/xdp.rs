@@ -35,7 +35,7 @@ pub struct XdpEngine {
     state: XdpState,
 }
 
-/// What the status and the checks of new settings use while the helper runs.
+/// State of the engine while the helper runs, for the status and for checks of new settings.
 #[derive(Clone, Debug)]
 pub struct XdpState {
     pub interface: Interface,
@@ -52,9 +52,9 @@ pub struct XdpState {
 }
 
 impl XdpEngine {
-    /// Attaches the steering program to the configured interface and opens its sockets, for `threads`
-    /// threads. Until listeners are added, the stack receives only packets to the configured local ports, or
-    /// to the separate address.
+    /// Attaches the steering program, and opens a socket for each receive queue; with `configure_interface`,
+    /// there are then `threads` queues, if possible. Until listeners are added, the stack receives only
+    /// packets to its local ports, or to the separate address.
     ///
     /// # Errors
     /// The host or the configuration lacks something that the engine needs.
@@ -195,8 +195,7 @@ impl XdpEngine {
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let own = &self.state.own;
         let separate = self.state.separate;
-        // For a shared address the kernel has the routes, and the prefix only determines the broadcast
-        // address.
+        // The kernel has the routes of a shared address: its prefix only determines the broadcast address.
         let with_prefix = |ip: &IpAddr| {
             if let Some(separate) = separate {
                 return separate.prefix;
