@@ -101,7 +101,7 @@ pub enum AddressProblem {
     Wildcard,
     /// It is a loopback address.
     Loopback,
-    /// It is not the helper's separate address, which is this one.
+    /// It is not the helper's separate address, which is given here.
     NotSeparate(Ipv4Addr),
     /// The interface does not have the address.
     NotOfInterface {
