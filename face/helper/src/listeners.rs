@@ -61,8 +61,7 @@ impl ListenerTable {
         self.iter().filter(move |(_, listener)| listener.owner.0 == service && listener.owner.1 == kind)
     }
 
-    /// Binds the listeners that are missing. A present one stays open, even if another service uses its
-    /// address.
+    /// Binds the listeners that are missing. A present one stays open, even if it changes its service.
     ///
     /// # Errors
     /// An address cannot be bound, or there are more listeners than indexes.
