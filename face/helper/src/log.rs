@@ -227,7 +227,7 @@ fn nonzero(left_out: u64) -> Option<u64> {
     (left_out > 0).then_some(left_out)
 }
 
-/// Service, event, thread, link and reason; 0 or empty if the lines are not limited by it.
+/// Service, event, thread, link and reason; 0 or empty if the event's limit does not depend on the value.
 type Kind = (u16, &'static str, usize, u16, String);
 
 /// Bound on remembered kinds. Reloads add services and keys, whose kinds would otherwise be remembered for ever.
