@@ -78,7 +78,7 @@ impl Rates {
 
 impl ServiceRates {
     fn between(before: &ServiceStatus, after: &ServiceStatus, seconds: f64) -> ServiceRates {
-        // Totals can fall: if a thread does not answer, or a service was removed and added again.
+        // Totals fall if a thread does not answer, or a service was removed and added again.
         let increase = |count: fn(&ServiceStatus) -> u64| count(after).saturating_sub(count(before)) as f64;
         let batches = increase(|s| s.batches_sent);
         let delay = after.batch_delay_us.since(&before.batch_delay_us);
