@@ -205,8 +205,7 @@ pub struct ServiceStatus {
     /// Latency of requests of the measured plain clients, in microseconds.
     #[serde(default)]
     pub request_latency_us: Distribution,
-    /// Replies to measured clients whose latency does not depend on the server alone, as with blocking
-    /// commands.
+    /// Replies to measured clients that do not measure the server, such as those of blocking commands.
     #[serde(default)]
     pub replies_unmeasured: u64,
     /// Measured clients whose requests could not be followed any more, by reason.
