@@ -15,8 +15,8 @@ pub const HELPER_END: &str = "helper0";
 /// The end of clients and servers.
 pub const PEERS_END: &str = "peers0";
 pub const HELPER: Ipv4Addr = Ipv4Addr::new(10, 79, 1, 2);
-/// The address from which clients connect. Servers have another one, because they refuse clients with their
-/// own.
+/// The address from which clients connect. Servers refuse clients with their own address, and so need
+/// another.
 const CLIENTS: Ipv4Addr = Ipv4Addr::new(10, 79, 1, 1);
 const SERVERS: Ipv4Addr = Ipv4Addr::new(10, 79, 1, 3);
 const HELPER_V6: &str = "fd79::2";
@@ -80,7 +80,7 @@ impl Place {
         // On a veth the sender chooses the receiver's queue. By default Linux chooses another one after a
         // timeout, and so another thread; the hash of a network card does not change.
         command(&peers, "sysctl -qw net.core.txrehash=0".to_owned());
-        // As operators do. Here the kernel's range of local ports ends at 60999 anyway.
+        // Operators reserve the stack's ports in this way. The laboratory's local ports end at 60999 anyway.
         command(&helper, "sysctl -qw net.ipv4.ip_local_reserved_ports=61000-65535".to_owned());
         let place = Place::Cable(helper);
         let result = peers.run_inside(|| std::panic::catch_unwind(|| test(&place))).unwrap();
