@@ -1,5 +1,4 @@
-//! The engine xdp beside the kernel: kernel sockets, missing addresses and other reasons to refuse or be
-//! unhealthy.
+//! The engine xdp beside the kernel: port conflicts, missing addresses, too many listeners, generic mode.
 
 mod support;
 
