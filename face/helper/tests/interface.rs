@@ -53,8 +53,7 @@ fn refusal(place: &Place, config: HelperConfig) -> String {
 fn a_changed_interface_ends_the_threads_and_a_new_helper_serves() {
     fn on_xdp(place: &Place) {
         let server = place.echo_server();
-        // With a program, a veth must have at least as many receive queues as its other end has transmit
-        // queues.
+        // A veth with a program needs at least as many receive queues as its other end has transmit queues.
         run_here(&format!("ethtool -L {PEERS_END} tx 1"));
         run_on(place.helper_host(), &format!("ethtool -L {HELPER_END} rx 1"));
         for (change, reason, repair) in [
@@ -70,7 +69,7 @@ fn a_changed_interface_ends_the_threads_and_a_new_helper_serves() {
             let failure = helper.failure().unwrap().to_owned();
             assert!(failure.contains(reason), "{failure}");
             run_on(place.helper_host(), repair);
-            // The service manager would restart the helper.
+            // The test restarts the helper, as a service manager would.
             drop(helper);
             helper = place.start(config(place, &server)).unwrap();
             await_links(&helper);
@@ -117,8 +116,8 @@ fn connections_follow_neighbours_to_another_ethernet_address() {
     fn on_xdp(place: &Place) {
         let server = place.echo_server();
         let (helper, mut client) = start(place, &server);
-        // A machine that takes over an address announces this by ARP. Without that, kernels also use the old
-        // entry until it is stale.
+        // A machine that takes over an address announces this by ARP. Without this, the kernel, too, would
+        // use its old entry until the entry is stale.
         run_here(&format!("sysctl -qw net.ipv4.conf.{PEERS_END}.arp_notify=1"));
         for last in [0x77, 0x78] {
             run_here(&format!("ip link set {PEERS_END} address 02:00:00:00:00:{last:02x}"));
