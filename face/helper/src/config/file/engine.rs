@@ -115,7 +115,6 @@ impl Reader<'_> {
         Some(separate)
     }
 
-    /// Checks a listening address for the engine.
     pub(super) fn check_listener(&mut self, address: SocketAddr, span: &Range<usize>) {
         if self.engine == Engine::Xdp
             && let Some(problem) = AddressProblem::of(address)
@@ -133,7 +132,6 @@ impl Reader<'_> {
         }
     }
 
-    /// Checks a server's address for the engine.
     pub(super) fn check_server(&mut self, address: SocketAddr, setting: &Any) {
         if self.engine == Engine::Xdp
             && let Some(setting) = setting
