@@ -29,7 +29,7 @@ const DRAIN_SLACK: Duration = Duration::from_secs(5);
 pub fn run(config: HelperConfig, source: SettingsSource) -> Result<ExitCode, StartError> {
     let main = MainThread::new().map_err(StartError::Host)?;
     let helper = Helper::start_as(config, Some(source), main.watch().clone())?;
-    // Only opening AF_XDP sockets takes CAP_NET_RAW. A reload needs the others: its thread inherits them.
+    // Only the start of the engine xdp takes CAP_NET_RAW. The reload thread inherits the other capabilities.
     drop_net_raw().map_err(StartError::Host)?;
     let control = Arc::clone(helper.control());
     control.manager().ready(&control.summary());
