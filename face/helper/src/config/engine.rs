@@ -12,7 +12,7 @@ pub enum Engine {
     Sockets,
     /// Spillway's TCP stack on AF_XDP, beside the kernel.
     Xdp,
-    /// [`Xdp`](Self::Xdp) if nothing is missing for it, otherwise [`Sockets`](Self::Sockets).
+    /// [`Xdp`](Self::Xdp) if the host and the settings allow it, otherwise [`Sockets`](Self::Sockets).
     Auto,
 }
 
