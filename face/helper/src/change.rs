@@ -15,12 +15,12 @@ use crate::relay_app::RelayApp;
 use crate::running::{Running, Settings, warn_of_ineffective_settings};
 
 impl Running {
-    /// Applies new settings. All steps that can be refused come before the first change. The present settings can be
-    /// read meanwhile: a silent thread must not delay a drain or the watchdog.
+    /// Applies new settings. All steps that can fail come before the first change. Other threads can read the
+    /// present settings meanwhile, so that a silent network thread delays neither a drain nor the watchdog.
     ///
     /// # Errors
-    /// The settings cannot be applied, and the old ones stay in force; or, with [`StartError::SilentAfterChange`], a
-    /// thread has fallen silent after others had applied them.
+    /// The settings cannot be applied, and the old ones stay in force. [`StartError::SilentAfterChange`]: the
+    /// settings are in force on all threads except those that the error names, which do not answer.
     pub fn change(&self, mut config: HelperConfig) -> Result<ReloadOutcome, StartError> {
         let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let Settings { config: before, listeners } = self.settings().clone();
@@ -83,7 +83,7 @@ impl Running {
     }
 }
 
-/// Gives each thread one socket of each new listener. The sockets of a listener are interchangeable.
+/// Gives each thread one socket of each new listener.
 fn split_by_thread(new: Vec<(u16, Vec<BoundListener>)>, threads: usize) -> Vec<Vec<(u16, BoundListener)>> {
     let mut all: Vec<Vec<_>> = (0..threads).map(|_| Vec::new()).collect();
     for (index, listeners) in new {

@@ -29,7 +29,7 @@ pub struct Connections {
 pub struct Connection {
     /// The client's address, as the server sees it.
     pub client: SocketAddr,
-    /// The load balancer that forwards the client.
+    /// The load balancer in front of the client, if it sends PROXY headers.
     pub via: Option<SocketAddr>,
     /// `plain`, `library`, `announcing` (the load balancer's PROXY header is not complete) or `leaving`
     /// (the server has closed; the client reads the rest).
@@ -58,7 +58,7 @@ impl Connections {
 }
 
 impl Running {
-    /// Up to `limit` clients of a service. Waits for each thread's answer.
+    /// Up to `limit` clients of a service. Waits up to [`ANSWER_TIMEOUT`] for each thread.
     pub fn connections(&self, service: &str, limit: usize) -> Connections {
         let limit = limit.min(CONNECTIONS_MAX);
         let mut all = Connections { service: service.to_owned(), ..Connections::default() };

@@ -22,17 +22,17 @@ use crate::relay_app::RelayApp;
 
 /// Connections of a thread beyond its clients and links: peers that are about to be refused, and links that are closing.
 const OTHER_CONNECTIONS: usize = 64;
-/// Upper bound on the delay of reading clients' requests, so that one wake-up serves several of them.
+/// Upper bound on [`input_patience`].
 const INPUT_PATIENCE_MAX: Duration = Duration::from_millis(1);
 /// Longer than any `connect_timeout`, which the relay applies itself.
 const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(90);
-/// Bytes that may wait for a library client before it is reset. The client's own credit limits its replies.
+/// Limit on bytes that wait for a library client: one that grants more credit and does not read is reset.
 const LIBRARY_BUFFER_BYTES: usize = 1 << 20;
 
 /// Number and placement of the network threads.
 #[derive(Clone, Debug)]
 pub struct Threads {
-    /// At least one.
+    /// Number of threads, at least 1.
     pub count: usize,
     /// The core of each thread; empty if threads are not pinned.
     pub cores: Vec<usize>,
@@ -68,7 +68,7 @@ impl Threads {
         threads
     }
 
-    /// A thread's share of a limit, with half of it added: the kernel spreads clients unevenly over threads.
+    /// 1.5 times a thread's equal share of a limit, because the kernel spreads clients unevenly over threads.
     fn share(&self, total: u64) -> u64 {
         match self.count as u64 {
             1 => total,
@@ -97,7 +97,7 @@ pub fn clients_max_of_thread(config: &HelperConfig, threads: &Threads) -> u32 {
     u32::try_from(threads.share(u64::from(config.max_connections))).unwrap_or(u32::MAX)
 }
 
-/// Delay of reading requests, so that one wake-up reads several: requests wait for their batch anyway.
+/// How long requests may wait to be read, so that one wake-up reads several: they wait for a batch anyway.
 fn input_patience(config: &HelperConfig) -> Duration {
     let delay = |service: &Service| match service.policy {
         PolicyKind::Fixed { interval: delay, .. } => delay,
@@ -170,7 +170,7 @@ fn load_config(config: &HelperConfig, threads: &Threads) -> LoadConfig {
     }
 }
 
-/// The contexts of all threads, and what stays known of the engine.
+/// Makes the contexts of all threads. Also returns the engine's state.
 pub fn contexts(
     engine: Chosen,
     threads: usize,
@@ -178,7 +178,7 @@ pub fn contexts(
     net: &NetConfig,
     log: &Log,
 ) -> Result<(Vec<Context>, EngineState), StartError> {
-    // A host without random bytes is an error at start.
+    // Report a host without random bytes at start: `application` panics without them.
     getrandom::fill(&mut [0; 32]).map_err(|error| StartError::Host(io::Error::other(error)))?;
     let clock = Clock::start();
     let applications: Vec<RelayApp> =

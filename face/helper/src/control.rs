@@ -27,7 +27,7 @@ pub type SettingsSource = Box<dyn FnMut() -> Result<HelperConfig, String> + Send
 /// Timeout of a request: a reload may look up host names.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// An override `off` sends clients away at random times within this time, to spread their arrival at the server.
+/// An override `off` sends library clients away within this time, at random, to spread their arrivals.
 const SEND_AWAY_TIME: Duration = Duration::from_secs(1);
 
 /// A request to a helper.
@@ -60,7 +60,7 @@ pub enum Request {
         /// The override: `auto`, `on` or `off`.
         #[serde(rename = "word")]
         manual_override: String,
-        /// Time after which `auto` returns; without limit if not given.
+        /// Time after which the override becomes `auto` again; without limit if not given.
         #[serde(default)]
         lasts_ms: Option<u64>,
     },

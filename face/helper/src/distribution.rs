@@ -8,14 +8,14 @@ use spillway_batch::Histogram;
 pub struct Distribution {
     /// Upper bounds of the buckets, inclusive.
     pub bounds: Vec<u64>,
-    /// Number of values in each bucket, and beyond the last bound.
+    /// Number of values in each bucket; the last one is for values beyond all bounds.
     pub counts: Vec<u64>,
     /// Sum of all values.
     pub sum: u64,
 }
 
 impl Distribution {
-    /// Adds a histogram, its values divided by `unit`.
+    /// Adds a histogram, whose values are divided by `unit`.
     pub(crate) fn add(&mut self, histogram: &Histogram, unit: u64) {
         if self.bounds.is_empty() {
             self.bounds = histogram.bounds().iter().map(|bound| bound / unit).collect();

@@ -31,7 +31,7 @@ pub fn health(status: &HelperStatus) -> Result<(), String> {
             status.clients, status.max_connections
         );
     }
-    // A removed service may refuse new clients: it waits for its present ones to finish.
+    // A removed service refuses new clients on purpose, and ends with its last client.
     for service in status.services.iter().filter(|service| !service.removed) {
         if let Some(reason) = refusal_reason(service) {
             let _ = writeln!(why, "{}: {reason}", service.name);
@@ -56,7 +56,7 @@ pub(crate) fn refusal_reason(service: &ServiceStatus) -> Option<String> {
         return Some(format!("relief is off{}: no new clients", left.unwrap_or_default()));
     }
     let up = service.links_up();
-    // A replaced link counts as up until the new link is up. It is not among the links that must be up.
+    // A replaced link accepts clients until the new link is up: it counts as up, but need not be up.
     let links = service.links.iter().filter(|link| !link.replaced).count();
     let up = up.min(links);
     (up < links || links == 0).then(|| format!("{up} of {links} links to {} are up", service.server))

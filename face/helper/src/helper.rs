@@ -21,7 +21,7 @@ use crate::relay_app::RelayApp;
 use crate::running::{Running, STATUS_TIMEOUT, Settings, warn_of_ineffective_settings};
 use crate::status::HelperStatus;
 
-/// Maximum wait for withdrawing registrations at the end. Remaining registrations expire in etcd.
+/// Time limit for withdrawing registrations at the end. Those that remain expire with their leases in etcd.
 const WITHDRAW_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// A running helper. Dropping it closes links and clients at once; [`Helper::drain`] lets clients finish.
@@ -123,7 +123,7 @@ impl Helper {
         self.ports.as_ref().and_then(ServedPorts::metrics_address)
     }
 
-    /// Accepts no new clients, and resets remaining ones after `deadline`. Then poll [`is_drained`](Self::is_drained).
+    /// Accepts no new clients, and resets remaining ones after `deadline`. Then poll [`Self::is_drained`].
     pub fn drain(&self, deadline: Duration) {
         self.running().registrars.withdraw_all();
         for remote in &self.running().remotes {
@@ -147,8 +147,8 @@ impl Helper {
         self.all_threads(|_, _, out| out.connections() == 0)
     }
 
-    /// Whether a condition holds on all threads. A thread that has ended meets it, and a silent one does not. The wait
-    /// is limited, because a drain must end at its deadline.
+    /// Whether `condition` holds on all threads. It counts as true for a thread that has ended, and as false
+    /// for one that does not answer within [`STATUS_TIMEOUT`], so that a drain can end at its deadline.
     fn all_threads(&self, condition: fn(Time, &mut RelayApp, &mut Port<'_>) -> bool) -> bool {
         self.running().remotes.iter().all(|remote| {
             remote
@@ -179,7 +179,7 @@ impl Helper {
         self.sampler = None;
         self.running().remotes.iter().for_each(Remote::stop);
         for thread in self.threads.drain(..) {
-            // The watch has recorded a failure of the thread.
+            // Fails if the thread panicked, which `watch` has recorded.
             let _ = thread.join();
         }
         self.running().registrars.wait(WITHDRAW_TIMEOUT);
@@ -202,7 +202,7 @@ fn log_metrics_address(address: &SocketAddr) {
     }
 }
 
-/// Starts the thread that writes the log entries of the network threads. It ends when they have ended.
+/// Starts the thread that writes the network threads' log entries until those threads have ended.
 fn start_log(watch: &ThreadWatch, names: Names) -> Result<Log, StartError> {
     let (log, entries) = Log::new();
     let writing = move || {

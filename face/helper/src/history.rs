@@ -15,10 +15,9 @@ use crate::status::HelperStatus;
 
 /// Time between two samples.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(2);
-/// Samples that are kept: two minutes.
+/// Number of samples that are kept: those of two minutes.
 pub(crate) const SAMPLES_MAX: usize = 60;
 
-/// Rates of the last intervals, the oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct History(Mutex<Samples>);
 

@@ -1,9 +1,8 @@
 //! The helper: network threads with a relay each (`spillway-relay`), on kernel sockets or on the user-level TCP stack.
 //!
-//! [`Helper::start`] binds the listening ports and keeps links to the servers open. The helper accepts clients while a
-//! link is up; otherwise they are refused, as if the port were closed. [`run`] is the `spillway helper` command: a
-//! helper that runs until SIGTERM, with signals, a service manager, an admin socket and metrics. [`config`] holds the
-//! settings, which may change while the helper runs.
+//! [`Helper::start`] binds the listening ports and opens links to the servers. A service's ports refuse
+//! clients while no link to its server is up. [`run`] is the `spillway helper` command: it runs a helper
+//! until SIGTERM. [`config`] has the settings; most of them may change while the helper runs.
 #![forbid(unsafe_code)]
 
 pub mod config;

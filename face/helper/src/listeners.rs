@@ -9,7 +9,7 @@ use crate::config::{HelperConfig, StartError};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listener {
-    /// The service, and the kind of its clients. They distinguish configured addresses with port 0.
+    /// The service, and the kind of its clients: they distinguish listeners that are configured with port 0.
     owner: (String, ListenerKind),
     configured: SocketAddr,
     /// The configured address with the port that the kernel chose for port 0.
@@ -61,7 +61,7 @@ impl ListenerTable {
         self.iter().filter(move |(_, listener)| listener.owner.0 == service && listener.owner.1 == kind)
     }
 
-    /// Binds the missing listeners of a configuration. A present listener stays, even if it changes its service.
+    /// Binds the listeners that are missing. A present one stays open, even if it changes its service.
     ///
     /// # Errors
     /// An address cannot be bound, or there are more listeners than indexes.
@@ -117,7 +117,7 @@ impl ListenerTable {
     }
 }
 
-/// A library client queries the load from the port from which it will connect, so that one thread serves both.
+/// A library client sends load queries from the port from which it connects, so that one thread handles both.
 fn binding(config: &HelperConfig, kind: ListenerKind) -> Binding {
     match kind {
         ListenerKind::Plain => Binding::Plain,
@@ -170,7 +170,7 @@ mod tests {
             first.table.plan(&config(&[("b", &[any_port]), ("a", &[any_port, any_port])]), 2, &net).unwrap();
         assert!(same.new.is_empty() && same.removed.is_empty());
 
-        // A listener of a is removed, and service c is added: c must not use the removed listener's index.
+        // A listener of service a is removed, and c is added: c must not get the removed listener's index.
         let second = first
             .table
             .plan(&config(&[("a", &[any_port]), ("b", &[any_port]), ("c", &[any_port])]), 2, &net)

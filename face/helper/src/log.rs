@@ -32,7 +32,7 @@ pub enum Entry {
         thread: usize,
         notice: spillway_xdp::Notice,
     },
-    /// A listener could not be added while the helper runs.
+    /// A listener could not be added.
     Listener {
         error: String,
     },
@@ -227,7 +227,7 @@ fn nonzero(left_out: u64) -> Option<u64> {
     (left_out > 0).then_some(left_out)
 }
 
-/// Service, event, thread and link (0 if not about a link), reason.
+/// Service, event, thread, link and reason; 0 or empty if the event's limit does not depend on the value.
 type Kind = (u16, &'static str, usize, u16, String);
 
 /// Bound on remembered kinds. Reloads add services and keys, whose kinds would otherwise be remembered for ever.
@@ -256,7 +256,7 @@ impl RateLimiter {
         Some(std::mem::take(left_out))
     }
 
-    /// Forgets old kinds if there are [`KINDS_MAX`]: those that no interval limits any more, or else the oldest one.
+    /// Forgets old kinds if there are [`KINDS_MAX`]: those whose interval has ended, or else the oldest one.
     fn make_room(&mut self, now: Instant) {
         if self.kinds.len() < KINDS_MAX {
             return;

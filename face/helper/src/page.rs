@@ -34,7 +34,7 @@ pub(crate) fn document(path: &str) -> Option<&'static str> {
     DOCUMENTS.iter().find(|(known, _, _)| *known == path).map(|(_, _, text)| *text)
 }
 
-/// The page. `history` holds the rates of past intervals, the oldest first; the tables show the last ones.
+/// The page. `history`: the rates of past intervals, oldest first; the tables show the last interval.
 pub(crate) fn html(status: &HelperStatus, history: &[Rates]) -> String {
     let mut page = String::new();
     // Writing to a string does not fail.
@@ -148,7 +148,7 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-/// A number with two decimals below 10, one below 100, otherwise without decimals.
+/// A number, shown with two decimals below 10, one decimal below 100, and none from 100 on.
 struct Figure(f64);
 
 impl fmt::Display for Figure {
@@ -164,7 +164,7 @@ impl fmt::Display for Figure {
     }
 }
 
-/// Seconds, in the largest two units.
+/// A time in seconds, shown in its two largest units.
 struct Uptime(u64);
 
 impl fmt::Display for Uptime {

@@ -22,7 +22,7 @@ fn cores_of(groups: &str, mount: &Path) -> Option<f64> {
             _ if controllers.split(',').any(|name| name == "cpu") => (mount.join("cpu"), quota_v1),
             _ => continue,
         };
-        // In a container the path may be one of the host, while the root of the mount is the process's own group.
+        // In a container `path` may be the host's; the root of the mount is then the process's own group.
         let own = root.join(path.trim_start_matches('/'));
         let groups = own.ancestors().take_while(|group| group.starts_with(&root));
         smallest = groups.filter_map(read_quota).chain(smallest).min_by(f64::total_cmp);

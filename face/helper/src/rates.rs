@@ -38,9 +38,9 @@ pub struct ServiceRates {
     pub delay_p99_us: Option<f64>,
     /// Times that a plain client could not send.
     pub stalls_per_second: f64,
-    /// Half of the measured requests were answered within this time, in microseconds.
+    /// Median latency of the measured requests, in microseconds.
     pub latency_p50_us: Option<f64>,
-    /// 99 of 100 measured requests were answered within this time, in microseconds.
+    /// 99th percentile of the latency of the measured requests, in microseconds.
     pub latency_p99_us: Option<f64>,
     /// Clients refused.
     pub refused_per_second: f64,

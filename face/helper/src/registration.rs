@@ -1,4 +1,4 @@
-//! Registers a helper's services in etcd while it serves them, so that library clients find it.
+//! Registers a helper's services in etcd while it serves them, so that library clients find the helper.
 
 use std::collections::BTreeMap;
 use std::fmt;

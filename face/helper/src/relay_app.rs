@@ -17,7 +17,7 @@ pub struct RelayApp {
 }
 
 impl RelayApp {
-    /// Passes the CPU time of the calling thread, which must be the relay's, to the relay if a measurement is due.
+    /// Passes the CPU time of the calling thread, the relay's own, to the relay if a measurement is due.
     fn measure(&mut self, now: Time) {
         if self.relay.is_measurement_due(now) {
             self.relay.measured(now, thread_cpu());

@@ -13,14 +13,14 @@ use crate::config::{HelperConfig, StartError};
 use crate::control::{Control, SettingsSource};
 use crate::helper::Helper;
 
-/// Time for servers to close drained links. The helper closes the others, which only their servers' logs show.
+/// Time for servers to close drained links. The helper closes the remaining ones: their servers log that.
 const LINKS_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// The process ends this long after the drain deadline at the latest. The relay applies the deadline itself.
+/// Maximum time from the drain deadline, at which the relays reset their clients, to the end of the process.
 const DRAIN_SLACK: Duration = Duration::from_secs(5);
 
 /// Runs a helper until SIGTERM; `source` reads the settings at each reload.
 ///
-/// SIGTERM or SIGINT: drains until the drain deadline, then ends; a second one, at least a second later, ends at once.
+/// SIGTERM or SIGINT: drains until the drain deadline, then ends; a second signal, 1 s later, ends at once.
 /// SIGHUP: reload. SIGUSR1: the status on standard error. A thread that fails ends the process. A service manager is
 /// notified of start, reload, drain and end.
 ///
@@ -29,7 +29,7 @@ const DRAIN_SLACK: Duration = Duration::from_secs(5);
 pub fn run(config: HelperConfig, source: SettingsSource) -> Result<ExitCode, StartError> {
     let main = MainThread::new().map_err(StartError::Host)?;
     let helper = Helper::start_as(config, Some(source), main.watch().clone())?;
-    // The engine xdp has opened its sockets. A reload, in a thread that starts after this, needs the other capabilities.
+    // Only the start of the engine xdp takes CAP_NET_RAW. The reload thread inherits the other capabilities.
     drop_net_raw().map_err(StartError::Host)?;
     let control = Arc::clone(helper.control());
     control.manager().ready(&control.summary());
@@ -65,7 +65,7 @@ impl Reloads {
         Ok(Reloads(request))
     }
 
-    /// Requests a reload, unless a request waits already: that one will read the settings after this call.
+    /// Requests a reload, unless a request waits already, which will read the settings after this call.
     fn request(&self) {
         let _ = self.0.try_send(());
     }

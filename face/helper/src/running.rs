@@ -19,10 +19,10 @@ use crate::relay_app::RelayApp;
 use crate::status::{HelperStatus, ServiceStatus, ThreadSnapshot};
 use tracing::warn;
 
-/// Time for a network thread to answer before it counts as silent. It answers after its turn, which takes microseconds.
+/// A network thread that has not answered for this time counts as silent. It answers between turns.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// As [`ANSWER_TIMEOUT`], for the status; shorter, because operators and programs wait for it.
+/// As [`ANSWER_TIMEOUT`], for the status; shorter, because operators and programs wait for the status.
 pub const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Descriptors for uses other than clients: links, listeners, epoll sets, files.
@@ -36,7 +36,7 @@ pub struct Running {
     pub started: Instant,
     pub registrars: Registrars,
     watch: ThreadWatch,
-    /// Locked only to read or replace the settings: the main thread must not wait for a network thread.
+    /// Locked only to read or replace the settings, not while waiting for threads: the main thread locks it.
     settings: Mutex<Settings>,
     /// Locked during a change of the settings, so that changes do not overlap.
     pub changing: Mutex<()>,
@@ -129,7 +129,7 @@ impl Running {
         let deadline = Instant::now() + ANSWER_TIMEOUT;
         let start = |(remote, command): (&Remote, C)| {
             let (sender, answer) = sync_channel(1);
-            // Fails for a thread that has ended: then there is no answer.
+            // Fails for a thread that has ended, whose result is then `None`.
             let _ = remote.run(move |now, app, out| {
                 let _ = sender.send(command(now, app, out));
             });
@@ -149,8 +149,8 @@ impl Running {
         })
     }
 
-    /// Sets the override of a service on every thread, with the time for which it lasts (`None`: without limit). With
-    /// `off` clients are sent away within `within`. Returns false if the helper does not have the service.
+    /// Sets a service's override on every thread, and the time for which it lasts (`None`: without limit).
+    /// With `off`, library clients are sent away within `within`. Returns false for an unknown service.
     pub fn set_override(
         &self,
         name: &str,
@@ -184,8 +184,8 @@ impl Running {
     }
 }
 
-/// Logs settings that have less effect than an operator expects. `clients_have_files`: whether each client's connection has a
-/// file descriptor.
+/// Logs settings that have less effect than an operator expects. `clients_have_files`: whether each client's
+/// connection has a file descriptor.
 pub fn warn_of_ineffective_settings(config: &HelperConfig, clients_have_files: bool) {
     if let Some(allowed) = raise_open_files(u64::from(config.max_connections) + OTHER_FILES)
         && clients_have_files

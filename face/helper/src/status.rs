@@ -26,7 +26,7 @@ pub(crate) struct ThreadSnapshot {
     pub cpu: Duration,
     /// Time of this snapshot by the thread's clock.
     pub now: Time,
-    /// What the user-level stack has counted; `None` on kernel sockets.
+    /// Counters of the user-level stack; `None` on kernel sockets.
     pub xdp: Option<Box<spillway_xdp::Figures>>,
 }
 
@@ -44,7 +44,7 @@ pub struct HelperStatus {
     pub uptime_ms: u64,
     /// Whether the helper is draining.
     pub draining: bool,
-    /// What carries the connections.
+    /// Engine of the connections.
     #[serde(default)]
     pub engine: EngineStatus,
     /// Number of network threads.
@@ -61,7 +61,7 @@ pub struct HelperStatus {
     pub clients: u32,
     /// Configured maximum number of clients.
     pub max_connections: u32,
-    /// Maximum number of clients of one thread: more than its share, because clients spread unevenly.
+    /// Maximum number of clients of one thread: 1.5 times its share, because clients spread unevenly.
     #[serde(default)]
     pub max_connections_of_thread: u32,
     /// Bytes of memory for data from and to clients.
@@ -101,7 +101,7 @@ pub struct ThreadStatus {
 /// Load of a thread. Each resource is in 1/1000 of the thread's limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreadLoad {
-    /// CPU time of the thread's core or quota.
+    /// CPU time, of the thread's core or of its share of the CPU quota.
     pub cpu_permille: u16,
     /// Network bandwidth; 0 if the limit is not known.
     pub network_permille: u16,
@@ -109,7 +109,7 @@ pub struct ThreadLoad {
     pub connections_permille: u16,
     /// Memory for clients' data.
     pub memory_permille: u16,
-    /// The largest of these, with clients that have just come, in millionths.
+    /// The largest of these shares, including clients that have just connected, in millionths.
     pub load_ppm: u32,
     /// Whether the thread answers load queries with `full`.
     pub full: bool,
@@ -205,7 +205,7 @@ pub struct ServiceStatus {
     /// Latency of requests of the measured plain clients, in microseconds.
     #[serde(default)]
     pub request_latency_us: Distribution,
-    /// Replies to measured clients whose latency says nothing about the server.
+    /// Replies to measured clients that do not measure the server, such as those of blocking commands.
     #[serde(default)]
     pub replies_unmeasured: u64,
     /// Measured clients whose requests could not be followed any more, by reason.
@@ -245,7 +245,7 @@ pub struct LinkStatus {
     pub state: String,
     /// Virtual connections on the link.
     pub connections: u32,
-    /// Bytes for the server that wait for the host's sockets.
+    /// Bytes for the server that the transport has not accepted yet.
     pub pending_bytes: u64,
     /// Whether a new link has replaced this one, which then ends with its last client.
     #[serde(default)]

@@ -98,7 +98,7 @@ fn thread_that_answers_a_load_query_serves_its_client() {
             let labels = [("thread", thread)];
             let answered = metrics["spillway_helper_load_queries_total"].sum(&labels);
             let clients = metrics["spillway_helper_clients"].sum(&labels);
-            // A client whose port was in use has sent a query and not connected.
+            // Queries whose port was in use are answered, but no client has connected from there.
             let unconnected = (queries - streams.len()) as f64;
             assert!(
                 answered >= clients && answered <= clients + unconnected,
@@ -164,8 +164,8 @@ fn helpers_that_drain_or_are_full_or_have_no_server_are_not_chosen() {
     assert_eq!(query(&[target]), LoadQueryOutcome::NoHelper);
 }
 
-/// Simulations in `spillway-policy` test the promise (1.15 times the mean) over many seeds. This test shows that the
-/// choice works on sockets, where 1.3 times the mean allows for the chance of a single trial.
+/// `core/policy/tests/arrivals.rs` tests over 20 seeds that no helper has more than 1.15 times the mean. The
+/// limit of 1.3 here allows for the chance of a single trial on sockets.
 #[test]
 fn a_thousand_clients_at_once_spread_over_four_helpers() {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);

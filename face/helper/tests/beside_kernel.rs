@@ -1,4 +1,4 @@
-//! The engine xdp beside the kernel: sockets, addresses and interfaces that keep a helper from its clients.
+//! The engine xdp beside the kernel: port conflicts, missing addresses, too many listeners, generic mode.
 
 mod support;
 
@@ -110,7 +110,7 @@ fn too_many_listeners_are_refused_and_nothing_is_applied() {
     Place::run(Engine::Xdp, on_xdp);
 }
 
-/// A macvlan's driver has no XDP.
+/// A macvlan has only generic mode.
 #[test]
 fn auto_takes_kernel_sockets_where_xdp_has_only_generic_mode() {
     fn on_xdp(place: &Place) {

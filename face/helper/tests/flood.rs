@@ -1,4 +1,4 @@
-//! Floods of forged SYNs at a helper on AF_XDP. On kernel sockets the kernel withstands them.
+//! Floods of forged SYNs at a helper on AF_XDP. With kernel sockets, the kernel handles them.
 
 mod support;
 
@@ -26,7 +26,7 @@ fn forged_syn(source: Ipv4Addr, target: (Ipv4Addr, u16), number: u32) -> Vec<u8>
     packet.extend(target.1.to_be_bytes());
     packet.extend(number.wrapping_mul(0x9e37_79b9).to_be_bytes());
     packet.extend([0, 0, 0, 0, 0x50, 0x02, 0xff, 0xff, 0, 0, 0, 0]);
-    let mut total = sum(&packet[12..]) + 6 + 20; // with the pseudo-header
+    let mut total = sum(&packet[12..]) + 6 + 20; // protocol and length of the pseudo-header
     while total > 0xffff {
         total = (total & 0xffff) + (total >> 16);
     }
@@ -34,7 +34,7 @@ fn forged_syn(source: Ipv4Addr, target: (Ipv4Addr, u16), number: u32) -> Vec<u8>
     packet
 }
 
-/// Sends SYNs from addresses that no host has.
+/// Sends SYNs from addresses in 198.18.0.0/15, which no host has (RFC 2544).
 fn flood(target: SocketAddr, syns: u32) {
     let IpAddr::V4(ip) = target.ip() else { panic!("an IPv4 address was given") };
     let raw = rustix::net::ipproto::RAW;
@@ -58,7 +58,6 @@ fn cookies_sent(helper: &Helper) -> f64 {
     line.rsplit(' ').next().and_then(|value| value.parse().ok()).expect("a number")
 }
 
-/// With few places for clients, a flood of more SYNs than there are places keeps out neither clients nor links.
 #[test]
 fn forged_syns_keep_out_neither_clients_nor_links() {
     fn on_xdp(place: &Place) {
@@ -85,7 +84,7 @@ fn forged_syns_keep_out_neither_clients_nor_links() {
         let mut clients: Vec<_> = (0..20).map(|_| connect(port)).collect();
         clients.iter_mut().enumerate().for_each(|(seed, client)| echo(client, seed, 1000));
 
-        // The half-open connections stay for a minute. The link comes back, although clients have used all their places.
+        // Half-open connections remain for 63 s. The link must come back nevertheless.
         drop(server);
         wait("the loss of the link", || links_up() == 0);
         drop(clients);

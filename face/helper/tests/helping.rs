@@ -69,7 +69,7 @@ fn clients_are_served_on_several_threads(place: &Place) {
             echo(client, round * 1000 + index, 1 + index * 7);
         }
     }
-    // Larger than any buffer on the way, from several clients at once.
+    // Eight clients at once send more than the buffers on the way hold.
     std::thread::scope(|scope| {
         for (index, client) in clients.iter_mut().take(8).enumerate() {
             let mut reading = client.try_clone().unwrap();
@@ -132,7 +132,7 @@ fn clients_are_refused_while_the_server_is_down_and_accepted_again(place: &Place
     let mut client = connect(port);
     echo(&mut client, 1, 100);
     drop(server);
-    // The client is reset, and the kernel refuses new clients.
+    // The client is reset, and new clients are refused.
     let end = client.read(&mut [0; 1]);
     assert!(matches!(&end, Err(error) if error.kind() == ErrorKind::ConnectionReset), "{end:?}");
     wait("the loss of both links", || links_up(&helper) == 0);
@@ -154,14 +154,14 @@ fn listeners_come_and_go_while_clients_stay(place: &Place) {
     let old_port = port(&helper);
     let mut clients: Vec<TcpStream> = (0..10).map(|_| connect(old_port)).collect();
     clients.iter_mut().for_each(|client| echo(client, 1, 1000));
-    // Another address instead of the first; both have a port that the host chooses.
+    // Another address replaces the first; the host has chosen the ports of both.
     let free = place.free_address();
     place.change(&helper, config(vec![Service { listen: vec![free], ..first.clone() }])).unwrap();
     wait("the new address to serve", || is_served(free));
     wait("the old address to refuse", || TcpStream::connect(old_port).is_err());
     clients.iter_mut().for_each(|client| echo(client, 2, 3000));
     assert_eq!(helper.status().services[0].listen, [free]);
-    // The first address again, while its clients are still there.
+    // The first address comes back while its clients are still connected.
     place.change(&helper, config(vec![Service { listen: vec![old_port, free], ..first }])).unwrap();
     wait("the old address to serve again", || is_served(old_port));
     clients.iter_mut().for_each(|client| echo(client, 3, 100));
@@ -189,7 +189,7 @@ fn misbehaving_clients_do_not_affect_others(place: &Place) {
     wait("the link", || links_up(&helper) == 1);
     let mut reader = connect(port);
 
-    // A client that does not read: its replies fill only bounded buffers.
+    // The replies to a client that does not read fill only bounded buffers.
     let mut non_reader = connect(port);
     non_reader.set_nonblocking(true).unwrap();
     let (mut sent, mut blocked_rounds) = (0_usize, 0);
@@ -207,7 +207,7 @@ fn misbehaving_clients_do_not_affect_others(place: &Place) {
     }
     assert!(helper.status().buffered_bytes < 2 << 20, "{}", helper.status());
 
-    // Clients that reset their connections while they send.
+    // Clients reset their connections while they send.
     for round in 0..50 {
         let mut client = connect(port);
         client.write_all(&vec![3; 1 + round * 999]).unwrap();
@@ -215,7 +215,7 @@ fn misbehaving_clients_do_not_affect_others(place: &Place) {
         drop(client);
         echo(&mut reader, round, 70);
     }
-    // Garbage, and half a handshake, at the link port.
+    // Peers send garbage to the link port.
     for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 4000], &[0xff; 1]] {
         let mut peer = connect(link_port);
         peer.write_all(garbage).unwrap();
@@ -334,7 +334,7 @@ fn status_over_the_socket_is_that_of_the_helper(place: &Place) {
     assert!(!path.exists(), "the socket's file should be removed");
 }
 
-/// By the PROXY protocol, of which the relay sees the first bytes of each client.
+/// The load balancer announces each client by a PROXY header.
 fn clients_that_a_load_balancer_announces_are_served(place: &Place) {
     let server = place.echo_server();
     let from = [format!("{}/32", place.clients()).parse().unwrap()];
@@ -346,7 +346,7 @@ fn clients_that_a_load_balancer_announces_are_served(place: &Place) {
         client.write_all(format!("PROXY {header}\r\n").as_bytes()).unwrap();
         echo(&mut client, number, 5000);
     }
-    // An address that may not connect, and a client without a header.
+    // A client whose address is not allowed, and one without a header, are refused.
     for bytes in [&b"PROXY TCP4 8.8.8.8 10.1.2.4 1111 11211\r\nx"[..], b"GET / HTTP/1.1\r\n\r\n"] {
         let mut client = connect(port(&helper));
         let _ = client.write_all(bytes);

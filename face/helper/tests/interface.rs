@@ -1,4 +1,4 @@
-//! A helper on the user-level TCP stack, and what happens to its interface.
+//! A helper on the user-level TCP stack, and changes and faults of its interface.
 
 mod support;
 
@@ -53,7 +53,7 @@ fn refusal(place: &Place, config: HelperConfig) -> String {
 fn a_changed_interface_ends_the_threads_and_a_new_helper_serves() {
     fn on_xdp(place: &Place) {
         let server = place.echo_server();
-        // A veth with a program has as many receive queues as its other end has for sending.
+        // A veth with a program needs at least as many receive queues as its other end has transmit queues.
         run_here(&format!("ethtool -L {PEERS_END} tx 1"));
         run_on(place.helper_host(), &format!("ethtool -L {HELPER_END} rx 1"));
         for (change, reason, repair) in [
@@ -69,7 +69,7 @@ fn a_changed_interface_ends_the_threads_and_a_new_helper_serves() {
             let failure = helper.failure().unwrap().to_owned();
             assert!(failure.contains(reason), "{failure}");
             run_on(place.helper_host(), repair);
-            // As the service manager does.
+            // The test restarts the helper, as a service manager would.
             drop(helper);
             helper = place.start(config(place, &server)).unwrap();
             await_links(&helper);
@@ -92,7 +92,7 @@ fn connections_survive_the_removal_of_an_address() {
         let host = place.helper_host();
         run_on(host, &format!("ip addr del {HELPER}/24 dev {HELPER_END}"));
         echo(&mut client, 2, 3000);
-        // A reload finds the mistake, and the present settings stay.
+        // A reload with the missing address is refused, and the present settings stay.
         let present = helper.status().services[0].listen.clone();
         let mut other = config(place, &server);
         other.services[0].listen = present.clone();
@@ -110,14 +110,14 @@ fn connections_survive_the_removal_of_an_address() {
     Place::run(Engine::Xdp, on_xdp);
 }
 
-/// As when a server or a router fails over to another machine.
+/// Ethernet addresses change when a server or a router fails over to another machine.
 #[test]
 fn connections_follow_neighbours_to_another_ethernet_address() {
     fn on_xdp(place: &Place) {
         let server = place.echo_server();
         let (helper, mut client) = start(place, &server);
-        // The machine that takes an address over announces it. Otherwise the kernel, too, would find out only when its entry has
-        // become old.
+        // A machine that takes over an address announces this by ARP. Without this, the kernel, too, would
+        // use its old entry until the entry is stale.
         run_here(&format!("sysctl -qw net.ipv4.conf.{PEERS_END}.arp_notify=1"));
         for last in [0x77, 0x78] {
             run_here(&format!("ip link set {PEERS_END} address 02:00:00:00:00:{last:02x}"));
@@ -140,7 +140,7 @@ fn the_engine_auto_is_xdp_where_it_can_be() {
         await_links(&helper);
         assert!(is_served(port(&helper)));
         drop(helper);
-        // A wildcard listener, no interface, an interface of another name, ports that the kernel may choose.
+        // Each of these settings makes xdp impossible: the kernel may choose the ports of the last one.
         let mut wildcard = auto();
         wildcard.services[0].listen = vec![(Ipv4Addr::UNSPECIFIED, 0).into()];
         let taken = XdpConfig { ports: 30_000..=30_999, ..XdpConfig::default() };
@@ -206,7 +206,7 @@ fn a_helper_configures_its_interface_if_it_may() {
     Place::run(Engine::Xdp, on_xdp);
 }
 
-/// A macvlan has no XDP of its own.
+/// A macvlan has only generic mode.
 #[test]
 fn an_interface_without_native_xdp_serves_in_generic_mode() {
     fn on_xdp(place: &Place) {
@@ -214,7 +214,7 @@ fn an_interface_without_native_xdp_serves_in_generic_mode() {
         run_on(host, &format!("ip link add generic0 link {HELPER_END} type macvlan mode bridge"));
         run_on(host, "ip addr add 10.79.2.2/24 dev generic0");
         run_on(host, "ip link set generic0 up");
-        // The kernel joins packets before it runs the program.
+        // In generic mode the kernel joins packets (GRO) before it runs the program.
         run_on(host, &format!("ethtool -K {HELPER_END} gro off"));
         for last in [1, 3] {
             run_here(&format!("ip addr add 10.79.2.{last}/24 dev {PEERS_END}"));

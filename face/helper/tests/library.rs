@@ -55,7 +55,7 @@ fn start_ordinary_server(place: &Place) -> SocketAddr {
         for mut stream in listener.incoming().flatten() {
             std::thread::spawn(move || {
                 let mut reading = stream.try_clone().unwrap();
-                // An error ends the copy, as the end of the client's stream does.
+                // An error ends the copy in the same way as the end of the client's stream.
                 let _ = std::io::copy(&mut reading, &mut stream);
             });
         }
@@ -114,7 +114,7 @@ fn refused_clients_get_an_error_and_do_not_affect_others(place: &Place) {
     wait("the refusal to be counted", || refused("other_server") == 1);
     round_trip(&mut accepted, 2, 100);
 
-    // The server ends: clients are disconnected, and the kernel refuses new ones.
+    // The server ends: clients are disconnected, and new ones are refused.
     drop(server);
     let end = accepted.read(&mut [0; 1]);
     assert!(matches!(end, Ok(0) | Err(_)), "{end:?}");
@@ -183,7 +183,7 @@ fn client_that_does_not_read_refusals_is_no_longer_read(place: &Place) {
     let mut batch = Vec::new();
     (0..1000).for_each(|_| Control::Connect(refused_connect).emit(Id(1), &mut batch));
     let (mut sent, mut blocked_rounds, mut round) = (0, 0, 0);
-    // After 200 blocked rounds the helper has served another client, and has read nothing from this one.
+    // Ends after 200 rounds in which the helper served the other client, and read nothing from this one.
     while blocked_rounds < 200 && sent < SENT_MAX {
         match attacker.write(&batch[sent % batch.len()..]) {
             Ok(written) => (sent, blocked_rounds) = (sent + written, 0),
@@ -247,7 +247,7 @@ fn a_flood_of_credit_does_not_block_clients(place: &Place) {
     stop_flood.store(true, Ordering::Relaxed);
     let flooded = flood.join().expect("the flooded link should stay open");
     let sent = bytes_sent() - before;
-    // A request has 141 bytes with its headers; the rest is a margin.
+    // A request has 141 bytes with its headers; 160 leaves a margin.
     let request_bytes = ROUNDS as u64 * 160;
     assert!(
         sent < request_bytes + (1 << 18),

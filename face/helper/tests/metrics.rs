@@ -122,7 +122,7 @@ fn every_metric_has_samples_and_the_right_values() {
     assert!(scrape["spillway_helper_link_failures_total"].sum(&[]) >= 2.0);
 }
 
-/// A helper of one service, with metrics, at addresses of a place.
+/// A helper with one service and metrics, at addresses of `place`.
 fn config_at(place: &Place, server: &EchoServer) -> HelperConfig {
     let service = Service {
         listen: vec![place.listen()],
@@ -152,7 +152,7 @@ fn the_engine_xdp_has_metrics_and_a_status_of_its_own() {
         assert!(received >= 6.0 * 3.0, "three frames of each client at least: {received}");
         assert!(steered >= received, "{steered} steered, {received} received");
         assert_eq!(sum(OF_XDP[1], &[("reason", "malformed")]), 0.0);
-        // Links have chosen their ports so that no frame takes the way over another thread.
+        // No more frames cross: links have chosen ports whose packets arrive at their own thread's queue.
         for (seed, client) in clients.iter_mut().enumerate() {
             (0..20).for_each(|round| echo(client, seed, 1 + 100 * round));
         }

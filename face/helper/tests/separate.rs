@@ -1,4 +1,4 @@
-//! A helper whose address the kernel does not have: clients and servers reach it as any other host.
+//! A helper at a separate address, which the kernel of its host does not have.
 
 mod support;
 
@@ -12,12 +12,12 @@ use support::load_query::query;
 use support::place::{HELPER, run_here, run_on};
 use support::{EchoServer, Place, client_key, connect, echo, helper_key, wait};
 
-/// The helper's own address, in the network of the cable.
+/// The separate address, in the network of the cable.
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 79, 1, 9);
-/// An address in another network, of a server behind the router.
+/// The address of a server in another network, behind the router.
 const FAR_SERVER: &str = "10.80.0.3";
 
-/// A helper for plain and for library clients at its own address.
+/// A helper for plain and for library clients at the separate address.
 fn config(server: &EchoServer, threads: usize) -> HelperConfig {
     let service = Service {
         listen: vec![(OWN, 0).into()],
@@ -53,7 +53,7 @@ fn a_helper_with_its_own_address_relays_and_answers_like_a_host() {
         let server = place.echo_server();
         let helper = place.start(config(&server, 2)).unwrap();
         await_links(&helper);
-        // Some connections belong to each of the two threads, and each thread has found the clients and the server by ARP.
+        // With 16 clients each of the two threads has some, and must find the clients and the server by ARP.
         let mut clients: Vec<TcpStream> = (0..16).map(|_| connect(port(&helper))).collect();
         for (seed, client) in clients.iter_mut().enumerate() {
             echo(client, seed, 1 + seed * 3000);
@@ -61,14 +61,14 @@ fn a_helper_with_its_own_address_relays_and_answers_like_a_host() {
         assert!(helper.status().engine.missing_addresses.is_empty());
         assert!(answers_ping(OWN), "the helper answers for its address");
         assert!(answers_ping(HELPER), "the kernel answers for its own");
-        // Without the peers' ARP entries, both addresses are resolved again.
+        // The peers have lost their ARP entries, and must resolve both addresses again.
         run_here("ip neigh flush dev peers0");
         clients.iter_mut().for_each(|client| echo(client, 7, 1000));
         let (address, key) = (helper.status().services[0].link_listen[0], client_key());
         let target = LinkTarget { address, key, server: None, encryption: Default::default() };
         let outcome = query(&[target]);
         assert!(matches!(outcome, LoadQueryOutcome::Helper { answered: true, .. }), "{outcome:?}");
-        // Other ports are refused by the stack.
+        // The stack refuses connections to other ports.
         let closed = TcpStream::connect((OWN, 1)).unwrap_err();
         assert_eq!(closed.kind(), std::io::ErrorKind::ConnectionRefused);
     }

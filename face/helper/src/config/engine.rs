@@ -12,12 +12,12 @@ pub enum Engine {
     Sockets,
     /// Spillway's TCP stack on AF_XDP, beside the kernel.
     Xdp,
-    /// [`Xdp`](Self::Xdp) if nothing is missing for it, otherwise [`Sockets`](Self::Sockets).
+    /// [`Xdp`](Self::Xdp) if the host and the settings allow it, otherwise [`Sockets`](Self::Sockets).
     Auto,
 }
 
 impl Engine {
-    /// All of them.
+    /// All engines.
     pub const ALL: [Engine; 3] = [Engine::Sockets, Engine::Xdp, Engine::Auto];
 
     /// The name in the configuration.
@@ -30,10 +30,10 @@ impl Engine {
     }
 }
 
-/// Maximum of [`XdpConfig::defer_interrupts`]: packets that wait longer miss the SLA of most services.
+/// Maximum of [`XdpConfig::defer_interrupts`], for which a received packet may wait.
 pub const DEFER_INTERRUPTS_MAX: Duration = Duration::from_millis(1);
 
-/// An address of the helper alone, in the network of its interface.
+/// An address that only the helper has, in the network of its interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeparateAddress {
     /// The address.
@@ -45,13 +45,13 @@ pub struct SeparateAddress {
 }
 
 impl SeparateAddress {
-    /// Whether the network of the interface has an address.
+    /// Whether `ip` is in the network of the interface.
     pub fn is_on_link(&self, ip: Ipv4Addr) -> bool {
         let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0);
         (ip.to_bits() ^ self.ip.to_bits()) & mask == 0
     }
 
-    /// Whether packets to an address have a next hop.
+    /// Whether packets to `ip` have a next hop.
     pub fn reaches(&self, ip: IpAddr) -> bool {
         match ip.to_canonical() {
             IpAddr::V4(ip) => self.is_on_link(ip) || self.gateway.is_some(),
@@ -63,7 +63,7 @@ impl SeparateAddress {
 /// Reads an address with the bits of its network's prefix, such as `10.0.0.9/24`.
 ///
 /// # Errors
-/// It is not an IPv4 address that a host may have, or has no prefix.
+/// The text is not an IPv4 address that a host may have, with a prefix of 1 to 32 bits.
 pub fn parse_separate_address(text: &str) -> Result<(Ipv4Addr, u8), String> {
     let error = || format!("{text}: give an IPv4 address and the bits of its network, such as 10.0.0.9/24");
     let (ip, prefix) = text.split_once('/').ok_or_else(error)?;
@@ -83,24 +83,23 @@ pub fn parse_separate_address(text: &str) -> Result<(Ipv4Addr, u8), String> {
 /// Settings of the engine `xdp`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XdpConfig {
-    /// The helper's own address, which the kernel does not have; `None`: the helper shares the interface's addresses with the
-    /// kernel.
+    /// The helper's own address, which the kernel does not have. `None`: the helper and the kernel share the
+    /// interface's addresses.
     pub separate: Option<SeparateAddress>,
     /// Local ports of connections to servers. The kernel must not use them at a shared address.
     pub ports: RangeInclusive<u16>,
     /// Frames of 2 KiB for each receive queue: a power of two from 64 to 65,536.
     pub frames: u32,
-    /// For how long a thread looks for frames after the last one, before it sleeps. Zero: not at all.
+    /// Time for which a thread polls for frames after the last one, before it sleeps; zero: no polling.
     pub busy_poll: Duration,
-    /// Interval at which the kernel polls the interface while a thread is loaded, instead of by interrupts. Zero: interrupts
-    /// only.
+    /// Interval at which the kernel polls the interface while a thread is loaded; zero: interrupts only.
     pub defer_interrupts: Duration,
     /// Whether the helper sets the interface's offloads and queues as the engine needs them.
     pub configure_interface: bool,
 }
 
 impl Default for XdpConfig {
-    /// The ports above those from which Linux chooses by default.
+    /// The ports are those above Linux's default `ip_local_port_range`, 32768 to 60999.
     fn default() -> XdpConfig {
         XdpConfig {
             separate: None,
@@ -116,7 +115,7 @@ impl Default for XdpConfig {
 /// Reads a range of ports, `FIRST-LAST`.
 ///
 /// # Errors
-/// It is not such a range, or empty.
+/// The text is not a range of ports above 0, or the range is empty.
 pub fn parse_ports(text: &str) -> Result<RangeInclusive<u16>, String> {
     let number = |part: &str| part.trim().parse::<u16>().ok().filter(|port| *port > 0);
     text.split_once('-')

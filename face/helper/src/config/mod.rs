@@ -172,7 +172,7 @@ pub struct Service {
     pub link_listen: Vec<SocketAddr>,
     /// This helper's keys for the server, newest first. Only a server on loopback needs no key.
     pub keys: Vec<Key>,
-    /// Keys of library clients. Without keys they are served on loopback only.
+    /// Keys of library clients. Without keys, library clients are served on loopback only.
     pub client_keys: Vec<Key>,
     /// Whether to refuse links without encryption, to the server and from library clients.
     pub require_encryption: bool,
@@ -182,13 +182,13 @@ pub struct Service {
     pub proxy_protocol_from: Vec<AddressRange>,
     /// Protocol of the requests, for request metrics.
     pub protocol: Protocol,
-    /// With a protocol other than `tcp`, one of this many plain clients is measured; 0: none.
+    /// With a protocol other than `tcp`, one in `measure_one_in` plain clients is measured; 0: none.
     pub measure_one_in: u32,
     /// Links from each thread to the server.
     pub links_per_thread: u16,
     /// Timeout for connecting a link.
     pub connect_timeout: Duration,
-    /// Idle time after which the kernel probes a client; `None`: never.
+    /// Idle time after which TCP keep-alive probes a client; `None`: never.
     pub client_keepalive: Option<Duration>,
     /// Latency that 99 of 100 requests should stay below, if known.
     pub sla: Option<Duration>,

@@ -66,7 +66,7 @@ impl Display for HelperConfig {
     }
 }
 
-/// Dotted keys such as `etcd.ca_file`, which precede the first section; only those that are given.
+/// Writes the given settings as dotted keys, such as `etcd.ca_file`, which must precede the first section.
 fn show_etcd(etcd: &EtcdFiles, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let EtcdFiles { ca_file, cert_file, key_file, user, password_file } = etcd;
     let files = [

@@ -23,7 +23,7 @@ pub enum StartError {
     NoClientKey {
         /// Name of the service.
         service: String,
-        /// Listening address without a key.
+        /// The listening address.
         address: SocketAddr,
     },
     /// This service requires encryption, and a key is missing.
@@ -50,7 +50,7 @@ pub enum StartError {
         /// Numbers of the threads.
         threads: Vec<usize>,
     },
-    /// The host gave no random bytes, no thread or no descriptor.
+    /// The host could not provide random bytes, a thread or a descriptor.
     Host(io::Error),
 }
 

@@ -1,4 +1,4 @@
-//! Which engine a configuration gets.
+//! Chooses the engine of a configuration.
 
 use std::fmt;
 
@@ -20,11 +20,11 @@ pub enum EngineState {
     Xdp(super::xdp::XdpState),
 }
 
-/// Opens what the configured engine needs for `threads` threads. `auto` takes the user-level stack if nothing is missing for it, and logs the
-/// choice with its reason.
+/// Opens what the configured engine needs for `threads` threads. `auto` chooses `xdp` if it can be opened,
+/// otherwise kernel sockets, and logs the reason.
 ///
 /// # Errors
-/// The engine is `xdp`, and something is missing.
+/// `xdp` is configured, and cannot be opened.
 pub fn choose(config: &HelperConfig, threads: usize) -> Result<Chosen, StartError> {
     match config.engine {
         Engine::Sockets => Ok(Chosen::Sockets),
@@ -43,7 +43,7 @@ pub fn choose(config: &HelperConfig, threads: usize) -> Result<Chosen, StartErro
 }
 
 impl Chosen {
-    /// The highest useful number of threads, if there is one.
+    /// Maximum number of threads: the number of receive queues. `None`: no limit.
     pub fn threads_max(&self) -> Option<usize> {
         match self {
             Chosen::Sockets => None,

@@ -2,10 +2,10 @@
 //!
 //! - `context`: the event loop of one network thread on either engine
 //! - `remote`, `port`: commands for a thread, and the transport that they act on
-//! - `privileges`: what a network thread may do
-//! - `choice`: which engine a configuration gets
+//! - `privileges`: the capabilities of network threads
+//! - `choice`: chooses the engine of a configuration
 //! - `status`: the engine of a running helper, for operators
-//! - `xdp`: what the user-level stack needs of this host; `xdp_error`: what may be missing
+//! - `xdp`: opens the user-level stack on an interface; `xdp_error`: why this may fail
 
 mod choice;
 mod context;

@@ -1,4 +1,4 @@
-//! The transport of one network thread, as a command sees it.
+//! The transport of one network thread, on either engine.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,17 +9,16 @@ use spillway_transport::{Chunk, Conn, Full, Time, Transport};
 use crate::listeners::{ListenerKind, ListenerTable};
 use crate::log::{Entry, Log};
 
-/// The transport of one network thread.
 pub enum Port<'a> {
     Sockets(&'a mut Sockets),
     Xdp(&'a mut spillway_xdp::Port),
 }
 
-/// Probes of a silent peer before the stack gives it up: as many as on kernel sockets.
+/// Keep-alive probes without an answer after which a connection ends, as on the helper's kernel sockets.
 const KEEP_ALIVE_PROBES: u32 = 3;
 
 impl Port<'_> {
-    /// Sets the listener of an index. A failure goes to the log.
+    /// Adds a listener with an index. If that fails, the error is logged, and the index has no listener.
     pub fn put_listener(
         &mut self,
         now: Time,
@@ -38,7 +37,6 @@ impl Port<'_> {
         }
     }
 
-    /// Closes a listener.
     pub fn drop_listener(&mut self, index: u16) {
         match self {
             Port::Sockets(sockets) => sockets.drop_listener(index),
@@ -46,8 +44,7 @@ impl Port<'_> {
         }
     }
 
-    /// Sets TCP keep-alive as the listeners are configured. The user-level stack has one setting for all of them: the
-    /// shortest.
+    /// Sets TCP keep-alive from the listeners' settings. The user-level stack has one for all: the shortest.
     pub fn set_keep_alive(&mut self, listeners: &ListenerTable) {
         match self {
             Port::Sockets(sockets) => {
@@ -66,8 +63,8 @@ impl Port<'_> {
         }
     }
 
-    /// Sets the maximum number of connections, and how many of them are reserved for links: kernel sockets need no
-    /// reserve, because clients are accepted only when the relay has room.
+    /// Sets the maximum number of connections. On the user-level stack, only links may use
+    /// `reserved_for_links` of them; on kernel sockets, the relay's limit on clients leaves room for links.
     pub fn set_connections_max(&mut self, connections: usize, reserved_for_links: usize) {
         match self {
             Port::Sockets(sockets) => sockets.set_connections_max(connections),
@@ -83,7 +80,7 @@ impl Port<'_> {
         }
     }
 
-    /// What the thread has counted; `None` on kernel sockets.
+    /// Counters of the thread's user-level stack; `None` on kernel sockets.
     pub fn figures(&self) -> Option<Box<spillway_xdp::Figures>> {
         match self {
             Port::Sockets(_) => None,

@@ -5,11 +5,11 @@ use std::io;
 use rustix::thread::CapabilitySet;
 use spillway_daemon::keep_capabilities;
 
-/// What the engine `xdp` still needs once its sockets are open: the kernel confirms neighbours only for CAP_NET_ADMIN, and
-/// some kernels change maps only for CAP_BPF.
+/// Capabilities that the engine `xdp` needs after its sockets are open: CAP_NET_ADMIN, so that the kernel
+/// confirms neighbours and defers interrupts; CAP_BPF, without which some kernels refuse changes of maps.
 const NEEDED: CapabilitySet = CapabilitySet::NET_ADMIN.union(CapabilitySet::BPF);
 
-/// Drops all capabilities of the calling thread that its engine does not need any more.
+/// Drops all other capabilities of the calling thread.
 ///
 /// # Errors
 /// The system has failed.

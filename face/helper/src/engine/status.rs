@@ -7,7 +7,7 @@ use spillway_bpf::Mode;
 
 use super::choice::EngineState;
 
-/// What carries a helper's connections.
+/// The engine of a helper's connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineStatus {
     /// `sockets` or `xdp`.
@@ -18,7 +18,7 @@ pub struct EngineStatus {
     /// `native` or `generic`: where the steering program runs; only with `xdp`.
     #[serde(default)]
     pub mode: Option<String>,
-    /// Whether the driver uses the frames in place; only with `xdp`.
+    /// Whether the driver uses the stack's frames without a copy (zero-copy mode); only with `xdp`.
     #[serde(default)]
     pub zero_copy: Option<bool>,
     /// Receive queues of the interface; only with `xdp`.
@@ -30,7 +30,7 @@ pub struct EngineStatus {
 }
 
 impl EngineStatus {
-    /// What keeps clients from the helper, one sentence each.
+    /// Reasons for which clients do not reach the helper, one sentence each.
     pub fn problems(&self) -> impl Iterator<Item = String> + '_ {
         let interface = self.interface.as_deref().unwrap_or_default();
         self.missing_addresses

@@ -1,4 +1,4 @@
-//! The user-level TCP stack under a helper: what it needs of this host, and the contexts of its threads.
+//! Opens the user-level TCP stack of a helper on an interface, and makes the contexts of its threads.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -23,7 +23,7 @@ use crate::contexts::reserved_for_links;
 use crate::log::Entry;
 use crate::relay_app::RelayApp;
 
-/// An interface that the helper shares with the kernel, and its own address there, if it has one.
+/// The opened interface, and what the stacks of the threads need.
 pub struct XdpEngine {
     endpoints: Endpoints,
     sockets: Vec<Socket>,
@@ -35,28 +35,29 @@ pub struct XdpEngine {
     state: XdpState,
 }
 
-/// What stays known of the engine while the helper runs.
+/// State of the engine while the helper runs, for the status and for checks of new settings.
 #[derive(Clone, Debug)]
 pub struct XdpState {
     pub interface: Interface,
-    /// The addresses of connections to servers: at most one of each family.
+    /// Local addresses of connections to servers: at most one of each family.
     own: Vec<IpAddr>,
     separate: Option<SeparateAddress>,
     pub mode: Mode,
-    /// Whether the driver uses the frames in place.
+    /// Whether the driver uses the stack's frames without a copy.
     pub is_zero_copy: bool,
     /// Listening addresses in use, also those of removed listeners that still have clients.
     leased: LeasedAddresses,
-    /// `None` with a separate address.
+    /// Reports addresses that were removed from the interface; `None` with a separate address.
     watch: Option<AddressWatch>,
 }
 
 impl XdpEngine {
-    /// Shares the configured interface; `threads` are to serve it. Until listeners are added, all packets go to the kernel, except those for the
-    /// configured range of local ports.
+    /// Attaches the steering program, and opens a socket for each receive queue; with `configure_interface`,
+    /// there are then `threads` queues, if possible. Until listeners are added, the stack receives only
+    /// packets to its local ports, or to the separate address.
     ///
     /// # Errors
-    /// Something is missing on this host, or in the configuration.
+    /// The host or the configuration lacks something that the engine needs.
     pub fn open(config: &HelperConfig, threads: usize) -> Result<XdpEngine, XdpError> {
         let name = config.interface.as_deref().ok_or(XdpError::NoInterface)?;
         check_addresses(config)?;
@@ -104,7 +105,7 @@ impl XdpEngine {
             }
             warn_of_lower_interfaces(&interface);
         }
-        // After the program is attached: without receive offload, a veth has receive loops only with a program.
+        // The program must be attached before: without GRO, a veth has receive loops only with a program.
         let interval = config.xdp.defer_interrupts;
         let interrupts = (!interval.is_zero()).then(|| Interrupts::open(&interface, interval)).transpose();
         let interrupts = interrupts.map_err(XdpError::Interrupts)?;
@@ -126,20 +127,18 @@ impl XdpEngine {
         })
     }
 
-    /// What stays known of the engine.
     pub fn state(&self) -> &XdpState {
         &self.state
     }
 
-    /// The number of receive queues.
     pub fn queues(&self) -> usize {
         self.sockets.len()
     }
 
-    /// The contexts of these applications, one for each thread; there are at most as many as queues.
+    /// Makes one context for each application. There must be at most as many applications as receive queues.
     ///
     /// # Errors
-    /// A privilege, a setting or the host is to blame.
+    /// The stack refuses a setting, or the system has failed.
     pub fn into_contexts(
         mut self,
         applications: Vec<RelayApp>,
@@ -196,7 +195,7 @@ impl XdpEngine {
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let own = &self.state.own;
         let separate = self.state.separate;
-        // Of a shared address the kernel has the routes. The stack needs the prefix only to recognise the broadcast address.
+        // The kernel has the routes of a shared address: its prefix only determines the broadcast address.
         let with_prefix = |ip: &IpAddr| {
             if let Some(separate) = separate {
                 return separate.prefix;
@@ -205,7 +204,7 @@ impl XdpEngine {
             found.map_or(if ip.is_ipv4() { 32 } else { 128 }, |(_, prefix)| *prefix)
         };
         let addresses = own.iter().map(|ip| OwnAddress::new(*ip, with_prefix(ip))).collect();
-        // There is one for each server; the stack refuses a placeholder.
+        // `own` is empty only without services. The stack refuses the unspecified address.
         let first = own.first().copied().unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         Settings {
             resolver: if separate.is_some() { Resolver::Arp } else { Resolver::Driver },
@@ -214,7 +213,7 @@ impl XdpEngine {
             mtu: u16::try_from(interface.packet_bytes_max()).unwrap_or(u16::MAX),
             send_buffer_bytes: net.queued_bytes_max,
             clock_at_zero: since_1970.saturating_sub(clock.now().since(Time::ZERO)),
-            // Links that do not answer are noticed as on kernel sockets.
+            // At least the 100 s of RFC 9293 §3.8.3; kernel sockets use `stall_timeout` for links.
             user_timeout: Duration::from_secs(100).max(net.stall_timeout),
             addresses,
             ..Settings::new(interface.mac, first, 32, key)
@@ -231,10 +230,10 @@ impl XdpState {
     /// Checks new settings of a running helper.
     ///
     /// # Errors
-    /// A listening address or a server is not one of the interface, or there are too many listening addresses.
+    /// The engine cannot listen at an address or reach a server, or there are too many listening addresses.
     pub fn check(&self, config: &HelperConfig) -> Result<(), XdpError> {
         check_addresses(config)?;
-        // Present listeners end only after the new ones are added, and not before their last client.
+        // Present listeners count, too: they end after the new ones are added, and after their last client.
         let mut present = self.leased.addresses();
         present.extend(listening(config).filter(|address| address.port() != 0));
         present.sort_unstable();
@@ -246,7 +245,7 @@ impl XdpState {
             check_listeners(config, &self.interface, &addresses)?;
         }
         for own in own_addresses(config, &self.interface, &addresses)? {
-            // Those of a stack do not change while it runs.
+            // The addresses of a stack do not change while it runs.
             let of_family = self.own.iter().find(|present| present.is_ipv4() == own.is_ipv4());
             match of_family {
                 Some(present) if *present == own => {}
@@ -276,7 +275,7 @@ impl fmt::Display for XdpState {
     }
 }
 
-/// Sets what the engine needs of its own interface: offloads, and a receive queue for each thread.
+/// Turns harmful offloads of the interface off, and gives it a receive queue for each thread.
 fn configure(interface: &mut Interface, threads: usize) -> Result<(), XdpError> {
     let name = interface.name.clone();
     let offloads = interface.harmful_offloads().map_err(|source| XdpError::Configure {
@@ -311,10 +310,10 @@ fn turn_off(interface: &Interface, offload: Offload) -> Result<(), XdpError> {
     Ok(())
 }
 
-/// Warns of interfaces below this one that join packets: generic mode sees the joined ones.
+/// Warns of interfaces below this one that join packets (GRO): generic mode receives the joined packets.
 fn warn_of_lower_interfaces(interface: &Interface) {
     for lower in interface.lowest() {
-        // An interface that cannot be read is named, too: the command does no harm.
+        // Also warns if the setting cannot be read: the proposed command is harmless.
         let is_off = Interface::find(&lower)
             .is_ok_and(|lower| lower.joins_packets().is_ok_and(|joins_packets| !joins_packets));
         if !is_off {
@@ -327,17 +326,16 @@ fn warn_of_lower_interfaces(interface: &Interface) {
     }
 }
 
-/// Whether this host has an address.
+/// Whether `ip` is an address of this host.
 fn is_local(ip: Ipv4Addr) -> bool {
-    // Any port: nothing is sent.
+    // The port does not matter, because nothing is sent.
     address_towards((ip, 1).into()) == Some(ip.into())
 }
 
-/// Checks that the stack can have all listening addresses of a configuration, as far as that can be seen without the
-/// interface.
+/// Checks the listening addresses of a configuration, as far as this is possible without the interface.
 ///
 /// # Errors
-/// The first address that it cannot have, or there are too many.
+/// The stack cannot listen at one of the addresses, or there are too many.
 pub fn check_addresses(config: &HelperConfig) -> Result<(), XdpError> {
     for address in listening(config) {
         if let Some(problem) = AddressProblem::of(address) {
@@ -359,7 +357,7 @@ fn listening(config: &HelperConfig) -> impl Iterator<Item = SocketAddr> + '_ {
     config.services.iter().flat_map(|service| service.listen.iter().chain(&service.link_listen)).copied()
 }
 
-/// Checks that the steering program has room. `total` also counts addresses of present listeners that are to be removed.
+/// Checks that the steering program has room. `total` includes present listeners that are to be removed.
 fn check_count(configured: usize, total: usize) -> Result<(), XdpError> {
     match total <= ENDPOINTS_MAX {
         true => Ok(()),
@@ -368,7 +366,7 @@ fn check_count(configured: usize, total: usize) -> Result<(), XdpError> {
 }
 
 impl AddressProblem {
-    /// Why the stack cannot listen at an address, whatever the interface.
+    /// Why the stack cannot listen at `address` on any interface.
     pub fn of(address: SocketAddr) -> Option<AddressProblem> {
         match address.ip() {
             ip if ip.is_unspecified() => Some(AddressProblem::Wildcard),
@@ -389,8 +387,8 @@ fn check_listeners(config: &HelperConfig, interface: &Interface, own: &[IpAddr])
     Ok(())
 }
 
-/// The addresses from which all servers are reached, one for each family in use: the helper's own, or those from which the
-/// kernel reaches them, which must be the interface's.
+/// Local addresses for connections to the servers, one for each family in use: the separate address, or those
+/// that the kernel chooses for the servers, which the interface must have.
 fn own_addresses(
     config: &HelperConfig,
     interface: &Interface,
@@ -428,7 +426,6 @@ fn address_towards(target: SocketAddr) -> Option<IpAddr> {
     socket.local_addr().ok().map(|address| address.ip())
 }
 
-/// Divides the queues among threads.
 fn by_thread(sockets: Vec<Socket>, threads: usize) -> Vec<Vec<Socket>> {
     let mut divided: Vec<Vec<Socket>> = (0..threads).map(|_| Vec::new()).collect();
     for (at, socket) in sockets.into_iter().enumerate() {

@@ -16,11 +16,11 @@ use crate::config::SeparateAddress;
 pub enum XdpError {
     /// No interface is configured.
     NoInterface,
-    /// A listening address is not a single one of the interface.
+    /// The stack cannot listen at an address.
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What is wrong with it.
+        /// Why the stack cannot listen there.
         problem: AddressProblem,
     },
     /// There are more listening addresses than the steering program has room for.
@@ -39,21 +39,21 @@ pub enum XdpError {
     Server {
         /// The server's address.
         address: SocketAddr,
-        /// The address from which this host reaches it.
+        /// This host's address towards the server; `None`: no route.
         from: Option<IpAddr>,
         /// The interface's name.
         interface: String,
     },
-    /// A server is not reached from the helper's own address.
+    /// A server is not reached from the separate address.
     Unreachable {
         /// The server's address.
         server: IpAddr,
-        /// The helper's own address.
+        /// The separate address.
         separate: SeparateAddress,
     },
-    /// The kernel has the address that is to be the helper's alone.
+    /// This host's kernel has the separate address.
     KernelHas(Ipv4Addr),
-    /// Another host has the address that is to be the helper's alone.
+    /// Another host has the separate address.
     OtherHas {
         /// The address.
         ip: Ipv4Addr,
@@ -77,9 +77,9 @@ pub enum XdpError {
     Configure {
         /// The interface's name.
         interface: String,
-        /// What has failed.
+        /// The step that failed.
         what: String,
-        /// The command that does it.
+        /// A command that performs the step.
         next: String,
         /// The system's error.
         source: io::Error,
@@ -94,20 +94,20 @@ pub enum XdpError {
     Host(io::Error),
 }
 
-/// What is wrong with a listening address.
+/// Why the stack cannot listen at an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AddressProblem {
-    /// It stands for every address of the host.
+    /// It is a wildcard, which stands for every address of the host.
     Wildcard,
     /// It is a loopback address.
     Loopback,
-    /// The helper has another address alone.
+    /// It is not the helper's separate address, which is given here.
     NotSeparate(Ipv4Addr),
-    /// The interface does not have it.
+    /// The interface does not have the address.
     NotOfInterface {
         /// The interface's name.
         interface: String,
-        /// The addresses that it has.
+        /// The addresses of the interface.
         own: Vec<IpAddr>,
     },
 }
@@ -216,7 +216,7 @@ impl fmt::Display for XdpError {
     }
 }
 
-/// Why a server is not reached from the helper's own address, with the next step.
+/// Why a server is not reached from the separate address, with the next step.
 pub fn unreachable_text(separate: &SeparateAddress, server: IpAddr) -> String {
     if server.to_canonical().is_ipv6() {
         return format!(

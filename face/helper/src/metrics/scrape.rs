@@ -75,7 +75,7 @@ impl Scrape {
         family: &mut Family<'_>,
         values: fn(&ServiceStatus) -> [(&'static str, u64); N],
     ) {
-        // As `Family::count`: values beyond 2^53 lose their last digits.
+        // As in `Family::count`, values beyond 2^53 are rounded.
         self.fractions_by_label(family, |service| {
             values(service).map(|(label, value)| (label, value as f64))
         });
@@ -132,8 +132,8 @@ impl Scrape {
         }
     }
 
-    /// One histogram for each service over all threads, because one for each thread would be tens of thousands of lines
-    /// on a large host. Divides values by `unit`.
+    /// One histogram for each service over all threads: one for each thread would be tens of thousands of
+    /// lines on a large host. Divides values by `unit`.
     pub(super) fn distributions(
         &self,
         family: &mut Family<'_>,

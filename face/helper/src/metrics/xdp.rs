@@ -21,7 +21,7 @@ pub(super) fn drops(figures: &Figures) -> Labelled<8> {
         ("thread_busy", figures.crossing.lost),
         ("receive_ring_full", sockets.ring_full),
         ("fill_ring_empty", sockets.fill_ring_empty),
-        // The kernel counts a frame without a place in the fill ring among both.
+        // The kernel counts a frame for which the fill ring is empty in both counters.
         ("too_long", sockets.dropped.saturating_sub(sockets.fill_ring_empty)),
         ("malformed", stack.frames_malformed),
         ("partial_checksum", stack.partial_checksums),

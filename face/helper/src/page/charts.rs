@@ -10,7 +10,7 @@ use crate::status::HelperStatus;
 
 /// Maximum number of services with charts. Those with the most requests are chosen; the table lists all services.
 const SERVICES_MAX: usize = 8;
-/// Size of a chart in SVG units; the page stretches it.
+/// Size of a chart in SVG units; the page stretches the chart.
 const WIDTH: f64 = 120.0;
 const HEIGHT: f64 = 40.0;
 
@@ -76,8 +76,8 @@ fn write_chart(page: &mut String, subject: &str, figure: &str, samples: &[Option
     page.write_str("</svg></figure>\n")
 }
 
-/// The points of a chart whose right edge is the present. An interval without a value separates two lines. A single value
-/// is a line of half an interval, because SVG does not draw a polyline of one point.
+/// The lines of a chart whose right edge is the present. An interval without a value separates two lines. A
+/// single value is a line of half an interval, because SVG does not draw a polyline of one point.
 fn lines(samples: &[Option<f64>], max: f64) -> Vec<Vec<(f64, f64)>> {
     let step = WIDTH / (SAMPLES_MAX - 1) as f64;
     let empty = SAMPLES_MAX.saturating_sub(samples.len());

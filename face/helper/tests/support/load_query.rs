@@ -1,4 +1,4 @@
-//! Asks helpers for their load, as a library client does.
+//! Sends load queries to helpers, as a library client does.
 
 use std::time::{Duration, Instant};
 

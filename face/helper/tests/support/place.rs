@@ -12,21 +12,22 @@ use super::EchoServer;
 
 /// The helper's end of the cable.
 pub const HELPER_END: &str = "helper0";
-/// The other end, of clients and servers.
+/// The end of clients and servers.
 pub const PEERS_END: &str = "peers0";
 pub const HELPER: Ipv4Addr = Ipv4Addr::new(10, 79, 1, 2);
-/// The address from which clients connect. Servers have another one: they refuse clients with their own.
+/// The address from which clients connect. Servers refuse clients with their own address, and so need
+/// another.
 const CLIENTS: Ipv4Addr = Ipv4Addr::new(10, 79, 1, 1);
 const SERVERS: Ipv4Addr = Ipv4Addr::new(10, 79, 1, 3);
 const HELPER_V6: &str = "fd79::2";
 const CLIENTS_V6: &str = "fd79::1";
 const SERVERS_V6: &str = "fd79::3";
-/// Receive queues of the helper's interface, and so the most threads of a helper.
+/// Receive queues of the helper's interface; a helper has at most as many threads.
 const QUEUES: usize = 2;
 /// Longer than any command that sets up an interface takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Numbers the laboratories of this process.
+/// Number of laboratories of this process, for their names.
 static LABS: AtomicU32 = AtomicU32::new(0);
 
 /// Where the helper of a test runs. The test itself runs on the host of clients and servers.
@@ -68,18 +69,18 @@ impl Place {
         for (host, interface, address) in [
             (&helper, HELPER_END, HELPER_V6),
             (&peers, PEERS_END, CLIENTS_V6),
-            // Clients do not choose it: its prefix covers no other address.
+            // The prefix of 128 bits covers no other address, so clients do not choose this one as source.
             (&peers, PEERS_END, SERVERS_V6),
         ] {
-            // Hosts of the laboratory have no IPv6.
+            // The laboratory disables IPv6 on its hosts.
             command(host, format!("sysctl -qw net.ipv6.conf.{interface}.disable_ipv6=0"));
             let bits = if address == SERVERS_V6 { 128 } else { 64 };
             command(host, format!("ip addr add {address}/{bits} dev {interface} nodad"));
         }
-        // On a veth the sender chooses the receiver's queue. After a time-out Linux would choose another one, and with
-        // it another thread; the hash of a network card does not change.
+        // On a veth the sender chooses the receiver's queue. By default Linux chooses another one after a
+        // timeout, and so another thread; the hash of a network card does not change.
         command(&peers, "sysctl -qw net.core.txrehash=0".to_owned());
-        // The helper needs ports that the kernel does not choose. In the laboratory the kernel's range ends below them.
+        // Operators reserve the stack's ports in this way. The laboratory's local ports end at 60999 anyway.
         command(&helper, "sysctl -qw net.ipv4.ip_local_reserved_ports=61000-65535".to_owned());
         let place = Place::Cable(helper);
         let result = peers.run_inside(|| std::panic::catch_unwind(|| test(&place))).unwrap();
@@ -131,7 +132,6 @@ impl Place {
         }
     }
 
-    /// Changes the settings of a helper.
     pub fn change(&self, helper: &Helper, config: HelperConfig) -> Result<(), StartError> {
         match self {
             Place::Loopback => helper.change(config).map(drop),
@@ -161,7 +161,6 @@ impl Place {
         EchoServer::start_at(self.own())
     }
 
-    /// Starts a helper.
     pub fn start(&self, config: HelperConfig) -> Result<Helper, StartError> {
         match self {
             Place::Loopback => Helper::start(config),
@@ -175,7 +174,6 @@ impl Place {
     }
 }
 
-/// Runs a command on a host.
 pub fn run_on(host: &Host, line: &str) {
     let words: Vec<_> = line.split(' ').collect();
     let mut process = host.spawn(&Launch::new(words[0]).args(&words[1..])).unwrap();
@@ -193,7 +191,7 @@ pub fn on_cable(config: HelperConfig) -> HelperConfig {
     HelperConfig { engine: Engine::Xdp, interface: Some(HELPER_END.to_owned()), ..config }
 }
 
-/// Makes a test for each engine of functions that take a [`Place`].
+/// Makes two tests, one on each engine, of each function that takes a [`Place`].
 #[allow(unused_macros)]
 macro_rules! on_each_engine {
     ($($test:ident,)*) => {

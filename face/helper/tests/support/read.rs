@@ -72,7 +72,7 @@ impl<'de> Visitor<'de> for AnyValue {
 }
 
 /// Reads a subset of YAML: maps and lists by indentation, and texts on one line. Panics on everything else, such as
-/// anchors, flows, folded texts and numbers that look like texts.
+/// anchors, lists in brackets and folded texts.
 pub fn yaml(text: &str) -> Value {
     let mut lines: Vec<(usize, &str)> = Vec::new();
     for line in text.lines().filter(|line| !line.trim().is_empty() && !line.trim_start().starts_with('#')) {

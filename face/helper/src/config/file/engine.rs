@@ -1,4 +1,4 @@
-//! Reads the engine, and checks addresses that an engine cannot have.
+//! Reads the settings of the engine, and checks whether it can use the configured addresses.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
@@ -14,7 +14,7 @@ use super::Reader;
 use crate::engine::{AddressProblem, unreachable_text};
 
 impl Reader<'_> {
-    /// Reads the engine, and remembers it for the checks of addresses.
+    /// Reads the engine's name, and keeps it in `self.engine` for the checks of addresses.
     pub(super) fn engine(&mut self, section: &HelperSection) -> Engine {
         let engines = Engine::ALL.map(|engine| (engine.name(), engine));
         let engine = self.choice(&section.engine, &engines).unwrap_or_default();
@@ -28,7 +28,7 @@ impl Reader<'_> {
         engine
     }
 
-    /// Reads the interface's name, and looks the interface up if the engine needs it and runs on this host.
+    /// Reads the interface's name. If the engine is `xdp` on this host, also looks the interface up.
     pub(super) fn interface(&mut self, setting: &Any) -> Option<String> {
         let (text, span) = self.string(setting)?;
         // IFNAMSIZ of <net/if.h> is 16, with a zero byte.
@@ -42,7 +42,7 @@ impl Reader<'_> {
         Some(text)
     }
 
-    /// Whether the engine is `xdp`, and what it needs of the host can be checked.
+    /// Whether the engine is `xdp`, and this host is the helper's.
     fn is_xdp_of_this_host(&self) -> bool {
         self.engine == Engine::Xdp && self.reading.reads_host
     }
@@ -115,7 +115,6 @@ impl Reader<'_> {
         Some(separate)
     }
 
-    /// Checks a listening address for the engine.
     pub(super) fn check_listener(&mut self, address: SocketAddr, span: &Range<usize>) {
         if self.engine == Engine::Xdp
             && let Some(problem) = AddressProblem::of(address)
@@ -133,7 +132,6 @@ impl Reader<'_> {
         }
     }
 
-    /// Checks a server's address for the engine.
     pub(super) fn check_server(&mut self, address: SocketAddr, setting: &Any) {
         if self.engine == Engine::Xdp
             && let Some(setting) = setting
@@ -150,7 +148,7 @@ impl Reader<'_> {
     }
 }
 
-/// The interface of the engine `xdp`, as it is at present.
+/// The interface of the engine `xdp`, with its present addresses.
 pub(super) struct Found {
     interface: String,
     addresses: Vec<IpAddr>,

@@ -1,4 +1,4 @@
-//! Reading, refusing and showing configurations, and their agreement with the reference.
+//! Tests: configurations are read, refused and shown, and agree with the reference.
 
 use std::collections::BTreeSet;
 
@@ -52,7 +52,7 @@ fn files_that_are_too_long_or_not_regular_are_refused() {
         refusal(&fifo).contains("is not a regular file"),
         "a pipe should be refused without waiting for a writer"
     );
-    // The bound cuts a character of the second text.
+    // In the second text, the limit of 1 MiB lies inside a character of three bytes.
     for text in ["#".repeat(1 << 21), "€".repeat(1 << 20)] {
         fs::write(&long, text).unwrap();
         assert!(refusal(&long).contains("has more than 1048576 bytes"));
