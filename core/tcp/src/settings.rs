@@ -150,6 +150,8 @@ pub struct Settings {
     pub time_wait: Duration,
     /// Time without progress that ends a connection. RFC 9293 §3.8.3 recommends at least 100 s; default 120 s.
     pub user_timeout: Duration,
+    /// The same for connections that this end opens; `None`: `user_timeout`, which is the default.
+    pub opened_user_timeout: Option<Duration>,
     /// Time after which a connection that this end opens is given up. RFC 9293 §3.8.3 demands at least 180 s for a SYN
     /// (MUST-23), which is the default.
     pub give_up_opening_after: Duration,
@@ -194,6 +196,7 @@ impl Settings {
             delayed_ack: Duration::from_millis(40),
             time_wait: Duration::from_secs(60),
             user_timeout: Duration::from_secs(120),
+            opened_user_timeout: None,
             give_up_opening_after: Duration::from_secs(180),
             give_up_accepting_after: Duration::from_secs(63),
             keep_alive: None,

@@ -288,10 +288,10 @@ fn reloads_and_drains_are_logged_with_fields() {
     assert!(!problem.contains('\n'), "{problem}");
 
     assert!(succeeds(&["drain", "cache", "--deadline", "2s"]));
-    let drained = helper.fields("draining: no more clients");
+    let drained = helper.fields("draining: no new clients;");
     assert_eq!((&drained["service"], &drained["deadline_ms"]), (&"cache".into(), &2000.into()), "{drained}");
     kill_process(Pid::from_child(&helper.child), Signal::TERM).unwrap();
-    assert!(helper.fields("draining: no new")["deadline_ms"].is_number());
+    assert!(helper.fields("draining: no new clients,")["deadline_ms"].is_number());
     assert!(helper.child.wait().unwrap().success());
 }
 

@@ -195,7 +195,7 @@ impl Control {
         let deadline = deadline_ms.map_or(default, Duration::from_millis);
         let deadline_ms = u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX);
         for service in &services {
-            info!(%service, deadline_ms, "draining: no more clients; connected ones may finish, deadline {deadline:?}");
+            info!(%service, deadline_ms, "draining: no new clients; connected ones may finish, deadline {deadline:?}");
             self.running.drain_service(service, deadline);
         }
         self.manager.status(&self.summary());

@@ -84,7 +84,7 @@ impl Connection {
         self.timers.stop(Timer::Persist);
         self.persist.backoffs += 1;
         // A closed window is probed for as long as the peer answers (MUST-37).
-        if cx.now.since(self.last_received_at) >= cx.settings.user_timeout {
+        if cx.now.since(self.last_received_at) >= self.user_timeout(cx.settings) {
             self.give_up(cx);
         } else if self.peer_window.size > 0 {
             self.persist.is_override = true;
@@ -92,6 +92,13 @@ impl Connection {
             self.persist.is_due = true;
         }
         self.arm_keep_alive(cx.settings);
+    }
+
+    fn user_timeout(&self, settings: &Settings) -> Duration {
+        match self.listener {
+            None => settings.opened_user_timeout.unwrap_or(settings.user_timeout),
+            Some(_) => settings.user_timeout,
+        }
     }
 
     /// Sets the time of the next keep-alive. Not while segments in flight or window probes already probe the peer.
@@ -133,7 +140,7 @@ impl Connection {
         // A peer that reports a closed window is alive (MUST-37), even if older bytes are in flight. Its next answer is
         // expected after these bytes are retransmitted.
         let alive_until = self.persist.closed_at.map_or(Time::ZERO, |at| at + self.recovery.rto());
-        if cx.now.since(since.max(alive_until)) >= cx.settings.user_timeout {
+        if cx.now.since(since.max(alive_until)) >= self.user_timeout(cx.settings) {
             self.give_up(cx);
         }
     }

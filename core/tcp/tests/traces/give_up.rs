@@ -45,6 +45,19 @@ fn the_time_until_a_peer_is_lost_can_be_set() {
     }
 }
 
+#[test]
+fn connections_that_this_end_opens_may_have_a_timeout_of_their_own() {
+    let mut t = Trace::new(|settings| settings.opened_user_timeout = Some(secs(30)));
+    t.connect();
+    t.recv(syn_ack().ack(1));
+    t.expect_opened();
+    t.send_pattern(10);
+    t.advance(secs(29));
+    assert!(t.peer().events.is_empty());
+    t.advance(secs(30)); // includes the next retransmission timeout
+    t.expect_lost(LostReason::TimedOut);
+}
+
 /// R2 counts from the first transmission of the unacknowledged segment, whatever else the peer sends.
 #[test]
 fn a_peer_that_sends_but_acknowledges_nothing_is_lost() {

@@ -185,7 +185,7 @@ section! {
     links_per_thread: Any, "number", "1";
     /// Timeout for connecting a link to the server. `1ms` to `60s`.
     connect_timeout: Any, "time", "\"1s\"";
-    /// Idle time, in whole seconds, after which the kernel probes a client (TCP keep-alive); `0`: never. At most `9h`.
+    /// Idle time, in whole seconds, after which TCP probes a silent client (keep-alive); `0`: never. At most `9h`.
     client_keepalive: Any, "time", "\"30s\"";
     /// Treatment of clients while no link is up: `refuse`, so that health checks and load balancers detect it.
     when_server_down: Any, "text", "\"refuse\"";

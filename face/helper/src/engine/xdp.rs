@@ -213,8 +213,7 @@ impl XdpEngine {
             mtu: u16::try_from(interface.packet_bytes_max()).unwrap_or(u16::MAX),
             send_buffer_bytes: net.queued_bytes_max,
             clock_at_zero: since_1970.saturating_sub(clock.now().since(Time::ZERO)),
-            // At least the 100 s of RFC 9293 §3.8.3; kernel sockets use `stall_timeout` for links.
-            user_timeout: Duration::from_secs(100).max(net.stall_timeout),
+            opened_user_timeout: Some(net.stall_timeout),
             addresses,
             ..Settings::new(interface.mac, first, 32, key)
         }
