@@ -49,7 +49,7 @@ fn the_time_until_a_peer_is_lost_can_be_set() {
 fn connections_that_this_end_opens_may_have_a_timeout_of_their_own() {
     let mut t = Trace::new(|settings| settings.opened_user_timeout = Some(secs(30)));
     t.connect();
-    t.recv(syn_ack().ack(1));
+    t.recv(syn_ack());
     t.expect_opened();
     t.send_pattern(10);
     t.advance(secs(29));
