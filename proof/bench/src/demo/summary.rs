@@ -171,7 +171,7 @@ pub(super) fn text(demo: &Demo) -> String {
 /// The relief time, and the time that the backlog alone takes to drain.
 pub(super) fn relief_line(demo: &Demo) -> String {
     let floor = demo.run.drain_floor_ms(demo.helped_per_s);
-    let floor = floor.map_or("a backlog that even help does not drain".into(), |ms| {
+    let floor = floor.map_or("the backlog does not drain even with a helper".into(), |ms| {
         format!("the backlog alone takes {ms:.0} ms to drain")
     });
     match demo.run.relief_ms() {
