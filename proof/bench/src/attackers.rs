@@ -14,7 +14,7 @@ use spillway_wire::{Connect, Control, Id};
 
 use link::RawLink;
 
-/// Timeout for connecting. A target whose backlog is full does not answer in time; the attacker tries again later.
+/// Timeout for connecting. A target with a full backlog does not answer in time; the attacker then retries.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 /// Pause between two passes over all connections, and before a retry.
 const PAUSE: Duration = Duration::from_millis(20);
