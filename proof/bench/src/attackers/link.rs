@@ -1,4 +1,4 @@
-//! A link that can send any frame after the handshake, because it lacks the checks of Spillway's link library.
+//! A link that can send any frame after its handshake: it lacks the checks of Spillway's link library.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
