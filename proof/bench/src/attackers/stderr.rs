@@ -14,7 +14,7 @@ pub(super) enum Fault {
     Broken,
 }
 
-/// Replaces this process by `command`, with a faulty standard error. Returns only if the command could not start.
+/// Replaces this process by `command`, with a faulty standard error. Returns only if the start failed.
 pub(super) fn run(command: &[String], fault: Fault) -> Result<(), String> {
     let command = command.strip_prefix(&["--".to_owned()]).unwrap_or(command);
     let (program, arguments) = command.split_first().ok_or("give a command to run")?;
