@@ -38,9 +38,9 @@ const COST_STEPS_MAX: usize = 4;
 /// Costs measured at this share of the capacity that they yield, or above, are not measured again.
 const COST_RATE_NEAR: f64 = 0.95;
 const ATTEMPTS_MAX: u32 = 3;
-/// Share of a core, in percent, whose cost is measured at [`CAPACITY_MIN_PER_S`]; the rate is proportional to the share.
+/// Share of a core, in percent, whose cost is measured at [`CAPACITY_MIN_PER_S`]; the rate grows with it.
 const SMALL_PERCENT: f64 = 10.0;
-/// Assumed goodput of the helped server, as a multiple of the direct capacity. [`Driver::saturate`] offers more than that.
+/// Assumed goodput of the helped server, as a multiple of the direct capacity.
 const HELPED_TIMES: f64 = 5.0;
 
 /// Whether to calibrate while other processes use the machine.
@@ -145,8 +145,8 @@ pub fn calibrate(scene: &mut Scene, timing: Timing, neighbours: Neighbours) -> R
     })
 }
 
-/// Fixes the SLA and finds the direct capacity of a server with a given share of a core. Other hosts may then limit a
-/// burst; the CPU times of its steps show this.
+/// Fixes the SLA and finds the direct capacity of a server with a given share of a core. Other hosts may then
+/// limit a burst; the CPU times of its steps show this.
 fn calibrate_share(
     scene: &mut Scene,
     percent: f64,
@@ -201,8 +201,9 @@ pub fn use_given_capacity(
     Ok(Calibration { quota: Some(quota), direct_per_s, sla_us, notes, tally, ..Calibration::default() })
 }
 
-/// Measures the costs of a request without a quota: direct at the capacity, and helped in a burst. Returns the costs, the
-/// capacity that they allow in requests a second, and the disturbance that [`Neighbours::Accepted`] allowed, if any.
+/// Measures the costs of a request without a quota: direct at the capacity, and helped in a burst. Returns
+/// the costs, the capacity that they allow in requests a second, and the disturbance that
+/// [`Neighbours::Accepted`] allowed, if any.
 fn measure_costs(
     scene: &mut Scene,
     timing: Timing,
@@ -239,7 +240,7 @@ fn measure_costs(
     Ok((costs, expected_per_s, meter.disturbance))
 }
 
-/// Measures costs while the machine is quiet. With [`Neighbours::Accepted`], records a disturbance instead of failing.
+/// Measures costs while the machine is quiet. [`Neighbours::Accepted`]: records disturbances, does not fail.
 struct CostMeter {
     neighbours: Neighbours,
     disturbance: Option<String>,
