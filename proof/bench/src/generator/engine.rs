@@ -12,7 +12,7 @@ pub enum Engine {
     /// The kernel's sockets.
     #[default]
     Sockets,
-    /// The user-level TCP stack, on the interface of its host. Hosts that send to it must compute checksums themselves.
+    /// The user-level TCP stack, on its host's interface. Hosts that send to it must compute checksums.
     Xdp,
 }
 
