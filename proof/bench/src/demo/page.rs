@@ -40,14 +40,14 @@ fn introduction(demo: &Demo) -> Vec<String> {
         .quota
         .map_or("all of a core".into(), |quota| format!("{} % of a core", quota.percent_of_core));
     vec![
-        "Every small packet costs a server CPU time, whatever its size. Spillway's helpers, on other machines, gather many \
-         clients' small requests into large batches for a hot server and take its replies apart again. The server \
-         program is unchanged; its data stays where it is."
+        "Every small packet costs a server CPU time, whatever its size. Spillway's helpers, on other machines, \
+         gather many clients' small requests into large batches for a hot server and take its replies apart again. \
+         The server program is unchanged; its data stays where it is."
             .into(),
         format!(
             "Here an unmodified memcached may use {quota}, its network receive work included. {} clients request \
              values of 64 bytes, each with at most one request outstanding, at times that do not depend on the \
-            replies. After {:.0} s they send three times as many requests as the server can answer in time; at {:.0} s \
+             replies. After {:.0} s they send three times as many requests as the server can answer in time; at {:.0} s \
              relief is switched on and they move to a helper; at {:.0} s the burst is over, and they move back.",
             demo.setting.connections,
             plan.burst_ms as f64 / 1000.0,
@@ -117,7 +117,7 @@ fn rates(demo: &Demo) -> Chart {
     Chart {
         title: "Requests and replies".into(),
         caption: "Offered requests count when they are due, replies when they arrive: while a backlog drains, there are \
-        more replies than offered requests. On time is the part of the offered requests that was answered within \
+                  more replies than offered requests. On time is the part of the offered requests that was answered within \
                   the SLA."
             .into(),
         axis: "requests a second".into(),
@@ -159,7 +159,7 @@ fn cpu(demo: &Demo) -> Chart {
         title: "CPU of each host".into(),
         caption:
             "A helper takes work from the server, but the work remains. Each host's figure includes the \
-            receive work of its network interface; the bridge stands for the switch between the hosts."
+                  receive work of its network interface; the bridge stands for the switch between the hosts."
                 .into(),
         axis: "percent of one core".into(),
         log: false,
@@ -172,7 +172,7 @@ fn batches(demo: &Demo) -> Chart {
     Chart {
         title: "Messages in each batch".into(),
         caption: "Mean number of clients' requests in one batch from the helper to the server. The more requests a batch \
-        contains, the less CPU time each one costs the server."
+                  contains, the less CPU time each one costs the server."
             .into(),
         axis: "messages a batch".into(),
         log: false,
