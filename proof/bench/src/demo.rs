@@ -81,8 +81,8 @@ struct Series<'a> {
     clients: &'a spillway_load::Report,
 }
 
-/// Default batch delay as a share of the SLA: 400 µs of 1 ms. On a slower machine the SLA is longer and requests arrive
-/// at a lower rate, so a batch contains about as many messages.
+/// Default batch delay as a share of the SLA: 400 µs of 1 ms. On a slower machine the SLA is longer and
+/// requests arrive at a lower rate, so a batch contains about as many messages.
 const DELAY_SHARE_OF_SLA: f64 = 0.4;
 
 /// Runs the demo, prints its progress to `out`, and writes its files.
