@@ -42,8 +42,8 @@ impl<P: Protocol> Links<P> {
         Ok(replies)
     }
 
-    /// Collects all outstanding replies and returns their number. Call it before the next series starts: a SET under way
-    /// could change values that this series reads.
+    /// Collects all outstanding replies and returns their number. Call it before the next series starts: a
+    /// SET under way could change values that this series reads.
     pub fn finish(mut self) -> Result<u64, String> {
         self.0.iter_mut().map(|(driver, protocol)| driver.collect(protocol)).sum()
     }
@@ -69,8 +69,8 @@ struct Client {
 }
 
 impl LinkDriver {
-    /// Opens a link as a helper. Its virtual connections have the client address of `first_client` and consecutive ports.
-    /// Fails if the link's encryption is not as requested.
+    /// Opens a link as a helper. Its virtual connections have the client address of `first_client` and
+    /// consecutive ports. Fails if the link's encryption is not as requested.
     pub fn open(
         server: SocketAddr,
         key: Key,
