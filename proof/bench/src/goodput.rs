@@ -13,8 +13,8 @@ use crate::scene::{Scene, System};
 
 /// Timeout for draining the backlog of a failed step.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
-/// Offered rate while connections move before a ramp, in requests a second. A connection's move ends with its first
-/// reply, so it needs requests.
+/// Offered rate while connections move before a ramp, in requests a second. A connection's move ends with its
+/// first reply, so it needs requests.
 const MOVE_RATE_PER_S: f64 = 1_500.0;
 /// Rate that saturates a system, as a multiple of its goodput.
 const SATURATION_TIMES: f64 = 2.5;
