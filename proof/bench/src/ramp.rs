@@ -1,10 +1,10 @@
 //! Goodput: the highest rate of a ramp at which the SLA is kept. This module plans the ramp; [`crate::goodput`] runs
 //! it.
 //!
-//! Short probes find the rate of the first step: each has 1.5 times the rate of the one before until one fails; the last
-//! probe has a rate between the highest kept one and the failed one. Then steps of at most 5 %, two seconds or more
-//! each, follow until the first failure. A spoilt step (the machine stalled, the generator lagged) is not a failure: it
-//! is repeated a few times.
+//! Short probes find the rate of the first step: each has 1.5 times the rate of the one before until one
+//! fails; the last probe has a rate between the highest kept one and the failed one. Then steps of at most 5
+//! %, two seconds or more each, follow until the first failure. A spoilt step (the machine stalled, the
+//! generator lagged) is not a failure: it is repeated a few times.
 
 use std::fmt;
 
