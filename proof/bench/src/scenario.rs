@@ -1,4 +1,5 @@
-//! One run: light load, burst, relief during the burst, end of the burst, return of the clients to the server.
+//! One run: light load, burst, relief during the burst, end of the burst, return of the clients to the
+//! server.
 
 use std::time::Duration;
 
@@ -38,8 +39,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A plan with a light load of a third of the direct capacity and a burst of three times the direct capacity. The
-    /// lengths of its phases are in seconds.
+    /// A plan with a light load of a third of the direct capacity and a burst of three times the direct
+    /// capacity. The lengths of its phases are in seconds.
     pub fn new(direct_per_s: f64, light_s: u64, burst_s: u64, relieved_s: u64, after_s: u64) -> Plan {
         let burst_ms = light_s * 1000;
         let decision_ms = burst_ms + burst_s * 1000;
@@ -294,8 +295,8 @@ mod tests {
 
     const QUOTA: Option<Quota> = Some(Quota { percent_of_core: 10.0, period: Duration::from_millis(10) });
 
-    /// Overload from 2 s on, with 9,000 requests a second of which 8,000 are served; relief is switched on at 5 s, and p99
-    /// is within the SLA 0.4 s later.
+    /// Overload from 2 s on, with 9,000 requests a second of which 8,000 are served; relief is switched on at
+    /// 5 s, and p99 is within the SLA 0.4 s later.
     fn example_run() -> BurstRun {
         let plan = Plan::new(3_000.0, 2, 3, 5, 3);
         let bins = (0..plan.end_ms / 100).map(|n| {
