@@ -73,8 +73,8 @@ struct Hosts {
     server: Host,
     helper: Host,
     clients: Vec<Host>,
-    /// The host of probe clients. They need a host of their own: on the user-level stack, an interface serves one
-    /// generator.
+    /// The host of probe clients. They need a host of their own: on the user-level stack, an interface serves
+    /// one generator.
     probe: Host,
 }
 
@@ -88,8 +88,8 @@ impl Scene {
         // The quota is set after the preparation.
         let tx_checksums = setting.tx_checksums();
         let on_core = |core| HostOptions { core: Some(core), tx_checksums, ..HostOptions::default() };
-        // These hosts run receive work before processes, so that they do not lose packets. The server's host must not:
-        // its receive work has to count against its quota.
+        // These hosts run receive work before processes, so that they do not lose packets. The server's host
+        // must not: its receive work has to count against its quota.
         let receiving_first = |core| HostOptions { receive_first: true, ..on_core(core) };
         let hosts = Hosts {
             server: lab.host("server", on_core(placement.server))?,
