@@ -37,8 +37,8 @@ pub struct Setting {
     pub forwarding: Forwarding,
     /// The transport of helpers and clients.
     pub engine: Engine,
-    /// Interval of the polls that replace interrupts of helpers on the user-level stack under load; zero: interrupts
-    /// only.
+    /// Interval of the polls that replace interrupts of helpers on the user-level stack under load; zero:
+    /// interrupts only.
     pub defer_interrupts: Duration,
     /// The server's share of a core.
     pub server_share: ServerShare,
@@ -47,8 +47,8 @@ pub struct Setting {
 /// The server's share of a core, process and interface together.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum ServerShare {
-    /// The quota that calibration computes: enough for the largest capacity for which the machine can carry a burst of
-    /// three times that rate.
+    /// The quota that calibration computes: enough for the largest capacity for which the machine can carry a
+    /// burst of three times that rate.
     #[default]
     Calibrated,
     /// A quota, in percent of a core; from 100 on there is no quota.
@@ -69,9 +69,10 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// The placement on a number of cores. On two, server and helper share the first core, the others the second; on
-    /// four, each has its own. The bridge shares the server's core only on a machine with one core: from a bridge on the
-    /// same core, packets reach the server without an interrupt to another core, more cheaply than from a network card.
+    /// The placement on a number of cores. On two, server and helper share the first core, the others the
+    /// second; on four, each has its own. The bridge shares the server's core only on a machine with one
+    /// core: from a bridge on the same core, packets reach the server without an interrupt to another core,
+    /// more cheaply than from a network card.
     pub fn on(cores: usize) -> Placement {
         match cores {
             0 | 1 => Placement { server: 0, helper: 0, clients: 0, bridge: 0 },
@@ -81,8 +82,8 @@ impl Placement {
         }
     }
 
-    /// The core of helper `number`, counted from 0. Each helper after the first has a core of its own while unused cores
-    /// remain, and shares the first helper's core otherwise.
+    /// The core of helper `number`, counted from 0. Each helper after the first has a core of its own while
+    /// unused cores remain, and shares the first helper's core otherwise.
     pub fn helper_core(&self, number: usize, cores: usize) -> usize {
         let unused = self.server.max(self.helper).max(self.clients).max(self.bridge) + number;
         if number > 0 && unused < cores { unused } else { self.helper }
@@ -201,15 +202,15 @@ impl Setting {
         }
     }
 
-    /// These settings with helpers and clients on an engine. With the user-level stack an XDP program forwards packets,
-    /// because the bridge would cost more CPU time than the clients.
+    /// These settings with helpers and clients on an engine. With the user-level stack an XDP program
+    /// forwards packets, because the bridge would cost more CPU time than the clients.
     pub fn with_engine(self, engine: Engine) -> Setting {
         let forwarding = if engine == Engine::Xdp { Forwarding::Xdp } else { self.forwarding };
         Setting { engine, forwarding, ..self }
     }
 
-    /// These settings with a share of a core for the server. If this is a whole core that the helper shares, the helper
-    /// moves to the clients' core.
+    /// These settings with a share of a core for the server. If this is a whole core that the helper shares,
+    /// the helper moves to the clients' core.
     pub fn with_server_share(self, share: ServerShare) -> Setting {
         let mut placement = self.placement;
         if share.is_whole_core() && placement.helper == placement.server {
