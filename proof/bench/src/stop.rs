@@ -1,7 +1,7 @@
 //! Stops an experiment early after a signal.
 //!
-//! A signal ends all programs of the laboratory at once. The experiment's next operation then fails. The error is
-//! handled like any other: [the results so far are written](crate::record), marked as incomplete.
+//! A signal ends all programs of the laboratory at once. The experiment's next operation then fails. The
+//! error is handled like any other: [the results so far are written](crate::record), marked as incomplete.
 
 use std::time::Duration;
 
@@ -23,7 +23,8 @@ pub(crate) fn check() -> Result<(), Error> {
     }
 }
 
-/// Why an experiment ended: `error`; or the signal if there was one, because most errors after a signal follow from it.
+/// Why an experiment ended: `error`; or the signal if there was one, because most errors after a signal
+/// follow from it.
 pub(crate) fn reason(error: &Error) -> String {
     spillway_lab::interrupted().map_or_else(|| error.to_string(), interrupted)
 }
