@@ -1,5 +1,5 @@
-//! Validity of throughput measurements in which one host should be the limit: it has a quota, and closed loops keep it
-//! busy.
+//! Checks throughput measurements in which one host should be the limit: the one with a quota, which closed
+//! loops keep busy.
 
 use crate::measure::{QUOTA_SHARE_MAX, QUOTA_SHARE_SATURATED, Used, disturbed, stopped};
 use crate::results;
@@ -35,7 +35,7 @@ pub(crate) fn limit_note<'a>(limits: impl Iterator<Item = &'a str>) -> String {
     format!("at least ({} rounds): {first}", limits.count())
 }
 
-/// Why a comparison over this number of rounds is void: there are fewer than [`ROUNDS_MIN`].
+/// Why a comparison over `rounds` is not valid; `None` from [`ROUNDS_MIN`] rounds on.
 pub(crate) fn few(rounds: usize) -> Option<String> {
     results::few(rounds, "rounds", ROUNDS_MIN)
 }
