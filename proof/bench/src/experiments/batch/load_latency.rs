@@ -262,7 +262,7 @@ fn print_round(out: &mut dyn Write, round: usize, series: &Series, point: &Point
         Point::P99(_) => String::new(),
         Point::Over => format!(" (p99 above {USEFUL_LIMIT_US} µs, or over 1 % unanswered)"),
         Point::Spoilt(why) => spoilt_suffix(Some(why)),
-        Point::Limit(why) => format!(" (the end of what this machine can show: {why})"),
+        Point::Limit(why) => format!(" (not measurable on this machine: {why})"),
     };
     let p99 = milliseconds(step.span.p99_us(), "without a reply");
     print_line(
