@@ -1,4 +1,4 @@
-//! How far a frame goes through the engine before it is answered: each path contains the one before it.
+//! Paths: how far a frame goes through the engine before it is answered.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ const FRAME_BYTES_MAX: usize = 256;
 pub(super) enum Path {
     /// Each frame is sent back as it is, with both ends exchanged.
     Driver,
-    /// The same, and a copy of each frame goes to another thread.
+    /// [`Path::Driver`], and a copy of each frame crosses to another thread.
     Crossing,
     /// The stack acknowledges each request, and its application answers with the same bytes.
     Stack,
@@ -57,7 +57,7 @@ impl Endpoint for Reflect {
     fn begin_turn(&mut self, _now: Time) {}
 
     fn deliver(&mut self, _now: Time, frame: &[u8]) {
-        // Longer frames are not the clients'.
+        // Longer frames are not from clients.
         if frame.len() <= FRAME_BYTES_MAX {
             let mut copy = [0; FRAME_BYTES_MAX];
             copy[..frame.len()].copy_from_slice(frame);
