@@ -1,7 +1,7 @@
 //! The host of the engine with its two cables, a TAP interface and a veth, and one measurement on one of them.
 //!
-//! At the far end of either cable is an AF_XDP socket of the network, in its own thread on another core, so the far
-//! kernel's TCP has no part in either.
+//! At the far end of either cable is an AF_XDP socket of the network, in its own thread on another core, so
+//! neither cable involves the kernel's TCP.
 
 use std::io;
 use std::net::IpAddr;
@@ -33,7 +33,7 @@ const RATE_SHARE_MIN: f64 = 0.97;
 /// Timeout of each command of the setup.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What carries frames between the engine and the network.
+/// The kind of cable between the engine and the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Wire {
     Tap,
@@ -50,7 +50,7 @@ impl Wire {
     }
 }
 
-/// One measurement.
+/// The plan of one measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Plan {
     pub wire: Wire,
@@ -67,7 +67,7 @@ pub(super) struct Measured {
     pub seen: Seen,
     /// The other thread of [`Path::Crossing`], over the whole run.
     pub crossed: Option<Crossed>,
-    /// Why it is not valid.
+    /// Why the measurement is not valid.
     pub spoilt: Option<String>,
 }
 
@@ -93,7 +93,7 @@ impl Site {
         let placement = setting.placement;
         let options = LabOptions { bridge_core: Some(placement.bridge), ..LabOptions::default() };
         let lab = Lab::with_options("engine", options)?;
-        // As a helper's host: receive work runs before processes, and packets have checksums.
+        // Like a helper's host: receive work runs before processes, and packets have complete checksums.
         let options = HostOptions {
             core: Some(placement.helper),
             receive_first: true,
@@ -193,7 +193,7 @@ impl Site {
         let (plan, host, shared) = (*plan, self.host.clone(), Arc::clone(&signals));
         let engine = self.host.thread(move || {
             let outcome = run_engine(near, &plan, &host, &shared);
-            // The network, too, ends when the engine fails.
+            // Stop the network, too, if the engine fails.
             shared.stop.set();
             outcome
         })?;
@@ -233,7 +233,7 @@ fn run_engine<D: Device>(
             Ok((device, used, None))
         }
         Path::Crossing => {
-            // The clients' port is the second thread's.
+            // Assigns the clients' port to the second thread, so that every request crosses.
             let ends = Crossing::between(2, &(PORT - 1..=PORT))?;
             let [(first, _), (second, _)] =
                 <[_; 2]>::try_from(ends).map_err(|_| io::Error::other("two ends"))?;
@@ -261,7 +261,7 @@ fn run_engine<D: Device>(
     }
 }
 
-/// The reason, if clients at a fixed rate could not send at that rate: the figures are those of another one then.
+/// Why a measurement is not valid: clients at a fixed rate did not reach that rate.
 fn missed_rate(pace: Pace, used: &Used) -> Option<String> {
     let Pace::Rate(per_s) = pace else { return None };
     let reached = used.counts.requests as f64 / used.wall.as_secs_f64();
@@ -274,7 +274,8 @@ fn joined<T>(thread: JoinHandle<Result<io::Result<T>, LabError>>, what: &'static
     outcome?.map_err(system_error(what))
 }
 
-/// Shares an interface of the calling thread's namespace: all packets to these addresses belong to the socket, ARP included.
+/// Opens AF_XDP sockets on an interface of the calling thread's namespace, for all packets to these
+/// addresses, ARP included.
 fn open(interface: &str, addresses: &[IpAddr]) -> Result<Adapter, Error> {
     let rule = AddressRule { ports: None, is_separate: true };
     let adapter = Adapter::open(interface, SocketOptions::default(), |steer| {
