@@ -1,5 +1,6 @@
-//! A helper's round trip on our stack: it receives requests of clients as frames, sends a batch to the server, receives
-//! the server's batch, and sends replies as frames. The server's work is not counted; there is no network card.
+//! A helper's round trip on our stack: the helper receives requests of clients as frames, sends a batch to
+//! the server, receives the server's batch, and sends replies as frames. The server's work is not counted; no
+//! network card is used.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
@@ -162,7 +163,8 @@ impl Scene {
         Ok((count, self.helper_ns, self.link_frames))
     }
 
-    /// Exchanges frames between helper and server until both are silent. Returns the frames for clients.
+    /// Exchanges frames between helper and server until neither sends any more. Returns the frames for
+    /// clients.
     fn exchange(&mut self) -> Result<Vec<Vec<u8>>, String> {
         let mut answers = Vec::new();
         for _ in 0..TURNS_MAX {
