@@ -2,22 +2,24 @@
 //! clients of its own, in these variants:
 //!
 //! - *no program*: the interface has no XDP program;
-//! - *pass program*: a program passes every packet. This is the baseline: on a veth each packet is copied for any XDP
-//!   program, so a difference from it is the steering program's own cost. Measured twice in each round (A/A);
-//! - *idle helper*: the helper's program is attached, its link to a server on another host is up, and it has no clients;
-//! - *loaded helper*: the helper serves its own clients from its own server. For comparison, the same load runs on a
-//! helper on kernel sockets with the pass program. The helper's work is on the same core and in the same
-//! quota, so these ratios include what any program with that load takes from memcached.
+//! - *pass program*: a program passes every packet. This is the baseline: on a veth each packet is copied for
+//!   any XDP program, so a difference from it is the steering program's own cost. Measured twice in each
+//!   round (A/A);
+//! - *idle helper*: the helper's program is attached, its link to a server on another host is up, and it has
+//!   no clients;
+//! - *loaded helper*: the helper serves its own clients from its own server. For comparison, the same load
+//!   runs on a helper on kernel sockets with the pass program. The helper's work is on the same core and in
+//!   the same quota, so these ratios include what any program with that load takes from memcached.
 //!
 //! All variants have the same offloads and the same memcached process. Each round measures every variant
 //! once, in rotating order, and ratios compare within a round. Each variant has two figures:
 //!
-//! - *Throughput*: 50 connections in a closed loop, while a quota limits the shared host, interface and helper included.
-//! Thus the host is the limit and not its clients; a measurement that does not use up the quota is not valid.
-//! An idle helper's CPU time is in the quota too, where it counts for more than on a whole core (see
-//! `helper_percent`).
-//! - *p99*: an open loop at a fixed rate, timed from the intended sending, without a quota: under a quota, the p99 would
-//!   measure the times for which the quota stops the host.
+//! - *Throughput*: 50 connections in a closed loop, while a quota limits the shared host, interface and
+//!   helper included. Thus the host is the limit and not its clients; a measurement that does not use up the
+//!   quota is not valid. An idle helper's CPU time is in the quota too, where it counts for more than on a
+//!   whole core (see `helper_percent`).
+//! - *p99*: an open loop at a fixed rate, timed from the intended sending, without a quota: under a quota,
+//!   the p99 would measure the times for which the quota stops the host.
 //!
 //! `kernel_cpu_…` compares the CPU time of memcached and of the interface for a request in the closed loop, without the
 //! helper's process. It includes the receive work for a loaded helper, which shares the interface.
