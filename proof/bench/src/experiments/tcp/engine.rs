@@ -1,22 +1,22 @@
 //! CPU time of a frame in a helper's engine by stage: driver, rings, crossing between threads, stack, relay; on a TAP
 //! interface and on AF_XDP over a veth. Also the effect of `busy_poll`.
 //!
-//! **Paths.** The same frames, requests of 64 bytes from scripted clients, go through three paths, each of which
-//! contains the one before it: the *driver* alone sends each frame back; the *stack* acknowledges it and its
-//! echo application answers; the *relay* passes it to a server in an encrypted batch, and the server's
-//! replies to the clients. All paths run in the turns of [`spillway_xdp::Driver`]. A round trip has two
-//! frames of a client, request and answer, and all figures are per frame of a client; the frames of the link
-//! belong to the relay's path and are counted separately (`frames_per_round_trip`).
+//! **Paths.** The same frames, requests of 64 bytes from scripted clients, go through three paths, each of
+//! which contains the one before it: the *driver* alone sends each frame back; the *stack* acknowledges it
+//! and its echo application answers; the *relay* passes it to a server in an encrypted batch, and the
+//! server's replies to the clients. All paths run in the turns of [`spillway_xdp::Driver`]. A round trip has
+//! two frames of a client, request and answer, and all figures are per frame of a client; the frames of the
+//! link belong to the relay's path and are counted separately (`frames_per_round_trip`).
 //!
-//! **Accounts.** The engine's CPU time is that of its thread (by the thread's CPU clock, read at both ends of the
-//! measured time) plus that of its interface's receive thread (by the host's account). A TAP interface has no
-//! receive thread: the sender's thread queues a frame, and the engine's thread runs the far interface's
-//! receive path when it writes one.
+//! **Accounts.** The engine's CPU time is that of its thread (by the thread's CPU clock, read at both ends of
+//! the measured time) plus that of its interface's receive thread (by the host's account). A TAP interface
+//! has no receive thread: the sender's thread queues a frame, and the engine's thread runs the far
+//! interface's receive path when it writes one.
 //!
-//! **Stages.** In one of eight turns, chosen at random, the thread's CPU clock is read at the beginning and when the
-//! endpoint has no more frames to send. Between the two readings is the work in user space: on AF_XDP, that
-//! of the four rings, stack and relay, without system calls. So each stage is a difference that neither
-//! wake-ups nor preemption change:
+//! **Stages.** In one of eight turns, chosen at random, the thread's CPU clock is read at the beginning and
+//! when the endpoint has no more frames to send. Between the two readings is the work in user space: on
+//! AF_XDP, that of the four rings, stack and relay, without system calls. So each stage is a difference that
+//! neither wake-ups nor preemption change:
 //!
 //! | stage | cost |
 //! |---|---|
@@ -28,11 +28,11 @@
 //! Their sum is the CPU time of the relay's path by definition. On TAP every frame is a system call within the turn, so
 //! driver and rings are one stage there, and the system calls for the link's frames are in the stage *relay*.
 //!
-//! **Errors.** For each sampled turn, the cost of a clock reading (some hundred ns, `clock_ns`) is subtracted once from
-//! the sample and twice from the thread's total. The remaining error is at most one reading per turn: stages
-//! of one frame per turn are uncertain by that much, those of 32 frames by a thirtieth of it. Each path fills
-//! the caches in its own way, so a stage's cost includes cache misses that it causes in other stages. The
-//! account of the interface's thread lags by a scheduler tick at most.
+//! **Errors.** For each sampled turn, the cost of a clock reading (some hundred ns, `clock_ns`) is subtracted
+//! once from the sample and twice from the thread's total. The remaining error is at most one reading per
+//! turn: stages of one frame per turn are uncertain by that much, those of 32 frames by a thirtieth of it.
+//! Each path fills the caches in its own way, so a stage's cost includes cache misses that it causes in other
+//! stages. The account of the interface's thread lags by a scheduler tick at most.
 //!
 //! **Crossing.** A frame that arrives at another thread's queue is copied and crosses to that thread
 //! ([`spillway_xdp::Crossing`]). A fourth path measures this: the driver's path, from which a copy of each
