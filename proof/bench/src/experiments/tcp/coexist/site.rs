@@ -136,7 +136,6 @@ impl Site {
         Ok(site)
     }
 
-    /// Describes the machine and the site.
     pub fn machine(&self, quota: Quota) -> Result<Machine, Error> {
         let mut machine = Machine::here();
         machine.offloads = format!("of all variants: {}", self.shared.offloads()?);
