@@ -13,7 +13,6 @@ use crate::stats::median;
 const SAMPLED_BITS: u32 = 3;
 const CALIBRATION_READS: usize = 1_000;
 
-/// CPU time of the calling thread.
 pub(super) fn thread_cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32) // below 10^9
@@ -48,7 +47,6 @@ pub(super) struct TurnCounts {
 }
 
 impl TurnCounts {
-    /// The difference from an earlier reading.
     pub fn since(&self, earlier: &TurnCounts) -> TurnCounts {
         TurnCounts {
             requests: self.requests - earlier.requests,
