@@ -177,7 +177,6 @@ impl Network {
         seen
     }
 
-    /// Handles a frame for a client.
     fn receive(&mut self, now: Time, frame: &[u8]) {
         let index = usize::from(port_of(frame).unwrap_or(0).wrapping_sub(self.first_port));
         let Some(caller) = self.callers.get_mut(index) else {
