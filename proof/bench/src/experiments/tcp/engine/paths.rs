@@ -8,7 +8,6 @@ use spillway_xdp::{Crossing, Endpoint};
 /// The longest frame of a client: headers with timestamps, and a message.
 const FRAME_BYTES_MAX: usize = 256;
 
-/// A path of frames through the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Path {
     /// Each frame is sent back as it is, with both ends exchanged.
@@ -22,7 +21,6 @@ pub(super) enum Path {
 }
 
 impl Path {
-    /// The name in rows.
     pub fn name(self) -> &'static str {
         match self {
             Path::Driver => "driver",
