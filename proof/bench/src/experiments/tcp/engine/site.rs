@@ -41,7 +41,6 @@ pub(super) enum Wire {
 }
 
 impl Wire {
-    /// The system's name in rows.
     pub fn name(self) -> &'static str {
         match self {
             Wire::Tap => "tap",
@@ -50,7 +49,6 @@ impl Wire {
     }
 }
 
-/// The plan of one measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Plan {
     pub wire: Wire,
@@ -60,7 +58,6 @@ pub(super) struct Plan {
     pub window: Window,
 }
 
-/// The results of one measurement.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Measured {
     pub used: Used,
@@ -74,7 +71,6 @@ pub(super) struct Measured {
 /// Both ends of a cable: the engine's device and the network's.
 type Ends<D> = (D, Queues);
 
-/// The host, the cables and the network's ends.
 pub(super) struct Site {
     host: Host,
     /// `None` while a measurement uses it, and after one that failed.
@@ -127,7 +123,6 @@ impl Site {
         })
     }
 
-    /// Describes the machine and the site.
     pub fn machine(&self) -> Result<Machine, Error> {
         let mut machine = Machine::here();
         machine.offloads = self.host.offloads()?.to_string();
@@ -152,7 +147,6 @@ impl Site {
         Ok(machine)
     }
 
-    /// Runs one measurement.
     pub fn measure(&mut self, plan: &Plan) -> Result<Measured, Error> {
         stop::check()?;
         let before = self.snapshot()?;
@@ -220,7 +214,6 @@ impl Site {
     }
 }
 
-/// Runs the engine's side of a path.
 fn run_engine<D: Device>(
     device: D,
     plan: &Plan,
@@ -268,7 +261,6 @@ fn missed_rate(pace: Pace, used: &Used) -> Option<String> {
     (reached < RATE_SHARE_MIN * per_s).then(|| format!("{reached:.0} instead of {per_s} requests a second"))
 }
 
-/// Waits for a thread's result.
 fn joined<T>(thread: JoinHandle<Result<io::Result<T>, LabError>>, what: &'static str) -> Result<T, Error> {
     let outcome = thread.join().map_err(|_| Error::process(what, "it panicked"))?;
     outcome?.map_err(system_error(what))
