@@ -73,7 +73,6 @@ pub(super) struct Used {
     pub clock_cost: Duration,
 }
 
-/// Counters at one moment.
 struct Marks {
     at: Instant,
     thread: Duration,
