@@ -24,7 +24,6 @@ const TURN_NS: u64 = 10_000;
 const FRAMES: usize = 8 * TURN;
 const TURNS_MAX: usize = 100;
 
-/// The server's Ethernet address.
 pub const SERVER_MAC: Mac = Mac([2, 0, 0, 0, 0, 3]);
 /// The server's link port.
 pub const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 3), 11_411);
