@@ -126,7 +126,6 @@ fn an_interrupted_demo_fails_and_removes_everything() {
     assert!(!directory.exists());
 }
 
-/// Waits for the end of a process. Returns whether it succeeded.
 fn wait_for_success(child: &mut Child) -> bool {
     let deadline = Instant::now() + TIMEOUT;
     loop {
