@@ -174,7 +174,6 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
 struct Course<'a> {
     effort: &'a Effort,
     stage: &'a Stage,
-    /// The clients' engine.
     clients: Engine,
     echo: Echo,
     helpers: Vec<Helper>,
