@@ -79,7 +79,6 @@ pub(super) enum Method {
     Logs(Stderr),
 }
 
-/// The ports that attackers connect to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     LinkPorts,
