@@ -17,7 +17,6 @@ use crate::scene::{Scene, ServerShare, System};
 use crate::table::grouped;
 use rule::{BURST_TIMES, CAPACITY_MIN_PER_S, Costs};
 
-/// Lowest and highest rate of a ramp.
 pub(crate) const FLOOR_PER_S: f64 = 100.0;
 pub(crate) const LIMIT_PER_S: f64 = 400_000.0;
 /// Step length of the calibration's ramp. Short steps suffice: the ramp only scales the burst and yields no published
