@@ -35,7 +35,6 @@ const LIGHT_PER_S: f64 = 800.0;
 const LIGHT_STEPS: u32 = 3;
 /// Rate that saturates a server with a small quota.
 const SATURATING_PER_S: f64 = 60_000.0;
-/// Timeout for draining the backlog of an overload.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Amplitude of the swing, as a share of the threshold.
 const SWING_SHARE: f64 = 0.2;
