@@ -25,7 +25,6 @@ use crate::scene::{Setting, quota_text};
 use crate::stage::{Helper, HelperKind, MiddleHosts, Pair, QUOTA_ENTRY, Session, Stage};
 use crate::table::milliseconds;
 
-/// Timeout for draining the backlog of an overload.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// A step with a higher p99, in µs, is spoilt if a stall of the machine may explain it.
 const SLA_US: u64 = 1_000;
