@@ -76,8 +76,7 @@ pub fn check_only(experiment: &Experiment, only: &[String]) -> Result<(), Error>
     }))
 }
 
-/// Checks that the experiment supports every setting that differs from its default. Fails with
-/// [`Error::Usage`] otherwise.
+/// Fails with [`Error::Usage`] if the experiment does not use a setting that differs from its default.
 pub fn check_setting(experiment: &Experiment, setting: &Setting) -> Result<(), Error> {
     let refuse = |option: &str, users: &[&str]| {
         let what = format!("{} does not use {option}: give it to {}", experiment.name, users.join(" or "));
