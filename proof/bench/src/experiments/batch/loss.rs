@@ -23,8 +23,7 @@ use crate::stage::{Cost, Stage};
 const CONNECTIONS: u32 = 200;
 /// The helper's default batch delay.
 const MAX_DELAY: Duration = Duration::from_micros(200);
-/// Requests above this latency count as delayed: most retransmissions take longer, and undelayed requests are
-/// faster.
+/// Requests above this latency count as delayed: most retransmissions take longer, other requests do not.
 const DELAYED_US: u64 = 5_000;
 /// Names of rows, and the TCP counters that show how losses were detected.
 const COUNTERS: [(&str, &str); 4] = [
