@@ -165,8 +165,7 @@ fn add_ratios(measured: &Measured, effort: &Effort, results: &mut Results) {
     }
 }
 
-/// Adds rows with the ratio of direct to helped cost for other requests, for which helping gains less or
-/// loses.
+/// Adds rows with direct over helped cost for other requests, for which helping gains less or loses.
 fn add_side_rows(measured: &Measured, protocol: ProtocolKind, results: &mut Results) {
     let mixes =
         || measured.series.iter().filter(move |series| series.protocol == protocol && series.part == "mixes");
