@@ -1,5 +1,5 @@
-//! Checks throughput measurements in which one host should be the limit: the one with a quota, which closed
-//! loops keep busy.
+//! Checks throughput measurements in which a host with a quota, kept busy by closed loops, should be the
+//! limit.
 
 use crate::measure::{QUOTA_SHARE_MAX, QUOTA_SHARE_SATURATED, Used, disturbed, stopped};
 use crate::results;
