@@ -36,8 +36,7 @@ const HELPERS: HelperKind =
 const SLA: Duration = Duration::from_millis(50);
 /// A larger p99 of the clients' lag before the fault spoils a run: half of the grid.
 const LAG_US_MAX: u64 = recovery::GRID_MS * 1000 / 2;
-/// Time for which a run continues after the fault's end, to find data of the first helper that reaches a
-/// client late.
+/// A run continues for this time after the fault, to find data of the first helper that reach a client late.
 const PAUSE_AFTER_FAULT: Duration = Duration::from_millis(500);
 /// Start and end of the throughput curve, in ms relative to the fault.
 const COURSE_MS: (i64, i64) = (-500, 1_000);
