@@ -12,8 +12,7 @@ const BINS_GOOD: u64 = 3;
 const SHARE_GOOD: f64 = 0.95;
 /// Length of the reference span before the fault, in ms.
 pub const BEFORE_MS: u64 = 1_000;
-/// Gap between the reference span and the fault, in ms, so that the span has no requests that the fault
-/// delayed.
+/// Gap between the reference span and the fault, in ms: the span has no requests that the fault delayed.
 const CLEAR_MS: u64 = 100;
 
 pub type Figure = fn(&Bin) -> u64;
