@@ -18,8 +18,7 @@ use crate::experiments::tcp::stack::{EchoServer, SERVER_MAC, server_stack};
 const OPEN_TIMEOUT: Duration = Duration::from_millis(200);
 /// Timeout for opening all connections, the link included.
 const ALL_OPEN_TIMEOUT: Duration = Duration::from_secs(20);
-/// Requests are lost after this time without any answer: far above a retransmission timeout, or a stall of
-/// the machine.
+/// Requests are lost after this time without any answer: far above a retransmission timeout or a stall.
 const LOST_AFTER: Duration = Duration::from_secs(3);
 
 /// When clients send requests.
@@ -250,8 +249,7 @@ impl Network {
             }
             Pace::Rate(per_s) => {
                 let interval = Duration::from_secs_f64(1.0 / per_s);
-                // A client that still waits delays the requests after it; their latency counts from their due
-                // time.
+                // A client that still waits delays later requests; their latency counts from their due time.
                 while self.next.0 <= now && self.callers[self.next.1].state == State::Ready {
                     let (due, index) = self.next;
                     self.order(index, due);
