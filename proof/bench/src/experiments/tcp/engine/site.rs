@@ -266,8 +266,7 @@ fn joined<T>(thread: JoinHandle<Result<io::Result<T>, LabError>>, what: &'static
     outcome?.map_err(system_error(what))
 }
 
-/// Opens AF_XDP sockets on an interface of the calling thread's namespace, for all packets to these
-/// addresses, ARP included.
+/// Opens AF_XDP sockets in the calling thread's namespace, for all packets to these addresses and for ARP.
 fn open(interface: &str, addresses: &[IpAddr]) -> Result<Adapter, Error> {
     let rule = AddressRule { ports: None, is_separate: true };
     let adapter = Adapter::open(interface, SocketOptions::default(), |steer| {
