@@ -118,8 +118,7 @@ impl<E: Echo> Scene<E> {
         self.measurement_order();
     }
 
-    /// Delivers a block in turns. Each client has at most one message under way, so a turn has at most one of
-    /// each.
+    /// Delivers a block in turns, each with at most one message of a client: it has no more under way.
     fn measurement_order(&mut self) {
         let turn = TURN.min(self.clients.len());
         for start in (0..BLOCK).step_by(turn) {
