@@ -1,6 +1,5 @@
 //! A helper's round trip on our stack: the helper receives requests of clients as frames, sends a batch to
-//! the server, receives the server's batch, and sends replies as frames. The server's work is not counted; no
-//! network card is used.
+//! the server, receives the server's batch, and sends replies as frames. The server's work is not counted.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
@@ -162,8 +161,7 @@ impl Scene {
         Ok((count, self.helper_ns, self.link_frames))
     }
 
-    /// Exchanges frames between helper and server until neither sends any more. Returns the frames for
-    /// clients.
+    /// Exchanges frames until neither helper nor server sends any more. Returns the frames for clients.
     fn exchange(&mut self) -> Result<Vec<Vec<u8>>, String> {
         let mut answers = Vec::new();
         for _ in 0..TURNS_MAX {
