@@ -1,5 +1,4 @@
-//! One run: light load, burst, relief during the burst, end of the burst, return of the clients to the
-//! server.
+//! One run: light load, burst, relief, end of the burst, return of the clients to the server.
 
 use std::time::Duration;
 
