@@ -73,8 +73,7 @@ struct Hosts {
     server: Host,
     helper: Host,
     clients: Vec<Host>,
-    /// The host of probe clients. They need a host of their own: on the user-level stack, an interface serves
-    /// one generator.
+    /// The host of probe clients: on the user-level stack, each generator needs an interface of its own.
     probe: Host,
 }
 
