@@ -23,8 +23,7 @@ pub(crate) fn check() -> Result<(), Error> {
     }
 }
 
-/// Why an experiment ended: `error`; or the signal if there was one, because most errors after a signal
-/// follow from it.
+/// Why an experiment ended: the signal, if there was one, because it causes most later errors; else `error`.
 pub(crate) fn reason(error: &Error) -> String {
     spillway_lab::interrupted().map_or_else(|| error.to_string(), interrupted)
 }
