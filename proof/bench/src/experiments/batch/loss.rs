@@ -134,7 +134,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let outcome = outcome.and_then(|()| stage.close());
     let mut results = Results::new("loss", machine);
     let description =
-        "each IPv4 packet on the server's cable, independently, in both directions (XDP, before segments are joined)";
+        "independent for each IPv4 packet of the server's cable, both ways (XDP, before segments are joined)";
     results.machine.lab.insert("loss".into(), description.into());
     for series in &series {
         add_rows(series, effort, &mut results);
