@@ -1,5 +1,4 @@
-//! Checks throughput measurements in which a host with a quota, kept busy by closed loops, should be the
-//! limit.
+//! Checks throughput measurements whose limit should be one host with a quota, kept busy by closed loops.
 
 use crate::measure::{QUOTA_SHARE_MAX, QUOTA_SHARE_SATURATED, Used, disturbed, stopped};
 use crate::results;
