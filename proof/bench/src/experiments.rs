@@ -76,10 +76,10 @@ pub fn check_only(experiment: &Experiment, only: &[String]) -> Result<(), Error>
     }))
 }
 
-/// Fails with [`Error::Usage`] if the experiment does not use a setting that differs from its default.
+/// Fails with [`Error::Usage`] if a setting that the experiment does not use differs from its default.
 pub fn check_setting(experiment: &Experiment, setting: &Setting) -> Result<(), Error> {
     let refuse = |option: &str, users: &[&str]| {
-        let what = format!("{} does not use {option}: give it to {}", experiment.name, users.join(" or "));
+        let what = format!("{} does not use {option}: it is for {}", experiment.name, users.join(" and "));
         (!users.contains(&experiment.name)).then_some(Error::Usage(what))
     };
     let on_stack = (setting.engine != Engine::Sockets).then(|| refuse("--engine", &["burst", "helpers"]));
