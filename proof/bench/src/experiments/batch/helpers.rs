@@ -206,7 +206,7 @@ impl<'a> Course<'a> {
         self.helpers.iter_mut().try_for_each(Helper::check)
     }
 
-    /// The helpers of a series. The helper on kernel sockets that is measured in addition is the last one.
+    /// The helpers of a series. The additional helper on kernel sockets is the last one.
     fn helpers_of(&self, series: &Series) -> &[Helper] {
         let first = if series.engine == self.clients { 0 } else { self.helpers.len() - series.count };
         &self.helpers[first..first + series.count]
