@@ -99,7 +99,7 @@ impl Middle {
         self != Middle::Direct && !proxies.contains(&self)
     }
 
-    /// Interval of the polls that replace interrupts on the host of all programs; zero: interrupts only.
+    /// Interval of the polls that replace interrupts on the middle host; zero: interrupts only.
     fn host_defers(self) -> Duration {
         match self {
             Middle::HelperDeferred | Middle::NginxDeferred => DEFERRED,
