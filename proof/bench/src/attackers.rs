@@ -1,5 +1,5 @@
 //! Programs that attack helpers and servers in the experiment `attacks`: the hidden command `attack`. An attacker runs
-//! until it is killed, at most for a minute, and reconnects at once when its target closes a connection.
+//! until it is killed, at most for a minute, and reconnects when its target closes a connection.
 
 mod link;
 mod stderr;
@@ -14,7 +14,7 @@ use spillway_wire::{Connect, Control, Id};
 
 use link::RawLink;
 
-/// Timeout for connecting. With a full backlog, connecting takes longer and is given up.
+/// Timeout for connecting. A target with a full backlog does not answer in time; the attacker then retries.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 /// Pause between two passes over all connections, and before a retry.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -33,8 +33,8 @@ struct Plan {
     count: usize,
 }
 
-/// Runs an attack by its arguments: `NAME --target ADDR… [--key FILE] [--count N]`; or `full-stderr` or
-/// `broken-stderr`, and a command that runs with such a standard error. Returns only if the attack could not start.
+/// Runs the attack `NAME --target ADDR… [--key FILE] [--count N]`, or a command with a faulty standard error:
+/// `full-stderr COMMAND…` or `broken-stderr COMMAND…`. Returns only if the start failed.
 pub fn serve(arguments: &[String]) -> Result<(), String> {
     let (name, rest) = arguments.split_first().ok_or("give the name of an attack")?;
     match name.as_str() {
@@ -69,7 +69,7 @@ impl Plan {
         if plan.targets.is_empty() { Err("give at least one --target ADDR".into()) } else { Ok(plan) }
     }
 
-    /// The target of connection `number`: targets take turns.
+    /// The target of connection `number`, round robin over all targets.
     fn target(&self, number: usize) -> SocketAddr {
         self.targets[number % self.targets.len()]
     }
@@ -129,7 +129,7 @@ fn is_closed(stream: &TcpStream) -> bool {
 
 /// Holds links with a client's key, each with one connection of the highest id that the target allows.
 fn high_ids(plan: &Plan) -> Result<(), String> {
-    // The first link reports a wrong key or target; links that fail later are retried in silence.
+    // The first link detects a wrong key or target. Links that fail later are retried without a message.
     plan.open_link(0).map(drop)?;
     let open = |number: usize| {
         let mut link = plan.open_link(number).ok()?;

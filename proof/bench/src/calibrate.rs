@@ -17,7 +17,6 @@ use crate::scene::{Scene, ServerShare, System};
 use crate::table::grouped;
 use rule::{BURST_TIMES, CAPACITY_MIN_PER_S, Costs};
 
-/// Lowest and highest rate of a ramp.
 pub(crate) const FLOOR_PER_S: f64 = 100.0;
 pub(crate) const LIMIT_PER_S: f64 = 400_000.0;
 /// Step length of the calibration's ramp. Short steps suffice: the ramp only scales the burst and yields no published
@@ -38,9 +37,9 @@ const COST_STEPS_MAX: usize = 4;
 /// Costs measured at this share of the capacity that they yield, or above, are not measured again.
 const COST_RATE_NEAR: f64 = 0.95;
 const ATTEMPTS_MAX: u32 = 3;
-/// The share of a core that [`CAPACITY_MIN_PER_S`] suits, in percent.
+/// Share of a core, in percent, whose cost is measured at [`CAPACITY_MIN_PER_S`]; the rate grows with it.
 const SMALL_PERCENT: f64 = 10.0;
-/// Rate that saturates a helped server, as a multiple of the direct capacity.
+/// Assumed goodput of the helped server, as a multiple of the direct capacity.
 const HELPED_TIMES: f64 = 5.0;
 
 /// Whether to calibrate while other processes use the machine.
@@ -145,8 +144,8 @@ pub fn calibrate(scene: &mut Scene, timing: Timing, neighbours: Neighbours) -> R
     })
 }
 
-/// Fixes the SLA and finds the direct capacity of a server with a given share of a core. Other hosts may then be the limit of
-/// a burst, which each of its steps shows.
+/// Fixes the SLA and finds the direct capacity of a server with a given share of a core. Other hosts may then
+/// limit a burst; the CPU times of its steps show this.
 fn calibrate_share(
     scene: &mut Scene,
     percent: f64,
@@ -201,8 +200,9 @@ pub fn use_given_capacity(
     Ok(Calibration { quota: Some(quota), direct_per_s, sla_us, notes, tally, ..Calibration::default() })
 }
 
-/// Measures the costs of a request without a quota: direct at the capacity, and helped in a burst. Returns them, the
-/// capacity that they allow in requests a second, and which processes disturbed the measurement, if that is accepted.
+/// Measures the costs of a request without a quota: direct at the capacity, and helped in a burst. Returns
+/// the costs, the capacity that they allow in requests a second, and the disturbance that
+/// [`Neighbours::Accepted`] allowed, if any.
 fn measure_costs(
     scene: &mut Scene,
     timing: Timing,
@@ -240,7 +240,7 @@ fn measure_costs(
     Ok((costs, expected_per_s, meter.disturbance))
 }
 
-/// Measures costs while the machine is quiet, or notes that it was not.
+/// Measures costs while the machine is quiet. [`Neighbours::Accepted`]: records disturbances, does not fail.
 struct CostMeter {
     neighbours: Neighbours,
     disturbance: Option<String>,

@@ -41,7 +41,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The default course: a little more than a minute, calibration included.
+    /// The default lengths of the phases. A run takes a little more than a minute, calibration included.
     pub fn new(setting: Setting) -> Options {
         Options {
             setting,
@@ -81,8 +81,8 @@ struct Series<'a> {
     clients: &'a spillway_load::Report,
 }
 
-/// Default batch delay as a share of the SLA: 400 µs of 1 ms. Slower machines have a longer SLA, and their batches then
-/// contain as many messages.
+/// Default batch delay as a share of the SLA: 400 µs of 1 ms. On a slower machine the SLA is longer and
+/// requests arrive at a lower rate, so a batch contains about as many messages.
 const DELAY_SHARE_OF_SLA: f64 = 0.4;
 
 /// Runs the demo, prints its progress to `out`, and writes its files.
@@ -93,7 +93,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Demo, Error> {
     Ok(demo)
 }
 
-/// Prints a line. Ignores errors: the demo goes on without a reader.
+/// Prints a line. Ignores errors, so that the demo continues if its output is closed.
 fn print_line(out: &mut dyn Write, text: &str) {
     let _ = writeln!(out, "{text}").and_then(|()| out.flush());
 }

@@ -42,8 +42,8 @@ impl<P: Protocol> Links<P> {
         Ok(replies)
     }
 
-    /// Collects all outstanding replies and returns their number. A SET still under way could change values that the
-    /// next series reads.
+    /// Collects all outstanding replies and returns their number. Call it before the next series starts: a
+    /// SET under way could change values that this series reads.
     pub fn finish(mut self) -> Result<u64, String> {
         self.0.iter_mut().map(|(driver, protocol)| driver.collect(protocol)).sum()
     }
@@ -69,8 +69,8 @@ struct Client {
 }
 
 impl LinkDriver {
-    /// Opens a link as a helper, with virtual connections from `first_client` and the ports after it. Fails if the link
-    /// is encrypted with [`Encryption::Off`], or is not encrypted otherwise.
+    /// Opens a link as a helper. Its virtual connections have the client address of `first_client` and
+    /// consecutive ports. Fails if the link's encryption is not as requested.
     pub fn open(
         server: SocketAddr,
         key: Key,

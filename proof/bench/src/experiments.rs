@@ -40,15 +40,15 @@ pub struct Needs {
 pub struct Experiment {
     /// Name on the command line.
     pub name: &'static str,
-    /// The question that it answers.
+    /// The question that the experiment answers.
     pub question: &'static str,
     /// The paper's value, with figure or section.
     pub paper: &'static str,
-    /// Figures and tables that it reproduces.
+    /// Figures and tables that the experiment reproduces.
     pub figures: &'static [Figure],
     /// Requirements on the machine.
     pub needs: Needs,
-    /// Runs it and prints its progress.
+    /// Runs the experiment and prints its progress.
     pub run: fn(&Options, &mut dyn Write) -> Result<Results, Error>,
 }
 
@@ -76,10 +76,10 @@ pub fn check_only(experiment: &Experiment, only: &[String]) -> Result<(), Error>
     }))
 }
 
-/// Checks that an experiment uses what differs from the usual setting. Fails with [`Error::Usage`] otherwise.
+/// Fails with [`Error::Usage`] if a setting that the experiment does not use differs from its default.
 pub fn check_setting(experiment: &Experiment, setting: &Setting) -> Result<(), Error> {
     let refuse = |option: &str, users: &[&str]| {
-        let what = format!("{} has no {option}: only {} have it", experiment.name, users.join(" and "));
+        let what = format!("{} does not use {option}: it is for {}", experiment.name, users.join(" and "));
         (!users.contains(&experiment.name)).then_some(Error::Usage(what))
     };
     let on_stack = (setting.engine != Engine::Sockets).then(|| refuse("--engine", &["burst", "helpers"]));
@@ -95,7 +95,7 @@ pub fn check_setting(experiment: &Experiment, setting: &Setting) -> Result<(), E
 
 /// The table that `bench list` prints.
 pub fn list() -> Table {
-    let columns = ["name", "minutes", "root", "reproduces", "what it asks", "paper"];
+    let columns = ["name", "minutes", "root", "reproduces", "question", "paper"];
     let mut table = Table::new(columns).left(2).left(3).left(4).left(5);
     for Experiment { name, question, paper, figures, needs, .. } in all() {
         let figures = figures.iter().map(Figure::to_string).collect::<Vec<_>>().join(", ");

@@ -13,7 +13,8 @@ use crate::scene::{Scene, System};
 
 /// Timeout for draining the backlog of a failed step.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
-/// Offered rate while connections move before a ramp, in requests a second: a move ends with its first reply.
+/// Offered rate while connections move before a ramp, in requests a second. A connection's move ends with its
+/// first reply, so it needs requests.
 const MOVE_RATE_PER_S: f64 = 1_500.0;
 /// Rate that saturates a system, as a multiple of its goodput.
 const SATURATION_TIMES: f64 = 2.5;
@@ -213,7 +214,7 @@ impl<'a> Driver<'a> {
         self.measure(capacity_per_s * SATURATION_TIMES, self.timing.step / 2)
     }
 
-    /// Sets the rate to 0 and waits until no request is under way, or until a time limit.
+    /// Sets the rate to 0 and waits until no request is under way, at most for [`DRAIN_TIMEOUT`].
     pub fn quiesce(&mut self) -> Result<(), Error> {
         self.generators.quiesce(DRAIN_TIMEOUT)
     }

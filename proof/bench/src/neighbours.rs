@@ -9,7 +9,7 @@ const WINDOW: Duration = Duration::from_millis(500);
 const NAMED_MAX: usize = 3;
 /// Processes below this percentage of a core are not named.
 const PERCENT_MIN: f64 = 3.0;
-/// USER_HZ, in which `/proc/PID/stat` counts (proc(5)).
+/// USER_HZ, the unit of the times in `/proc/PID/stat` (proc(5)).
 const TICKS_PER_S: f64 = 100.0;
 
 #[derive(Clone, Debug, PartialEq)]

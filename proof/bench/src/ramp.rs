@@ -1,14 +1,15 @@
 //! Goodput: the highest rate of a ramp at which the SLA is kept. This module plans the ramp; [`crate::goodput`] runs
 //! it.
 //!
-//! Short probes, each at 1.5 times the rate of the one before, and a last one in between, find the start of the steps.
-//! Then steps of at most 5 %, two seconds or more each, follow until the first failure. A spoilt step (the machine
-//! stalled, the generator lagged) is not a failure: it is repeated a few times.
+//! Short probes find the rate of the first step: each has 1.5 times the rate of the one before until one
+//! fails; the last probe has a rate between the highest kept one and the failed one. Then steps of at most 5
+//! %, two seconds or more each, follow until the first failure. A spoilt step (the machine stalled, the
+//! generator lagged) is not a failure: it is repeated a few times.
 
 use std::fmt;
 
 const PROBE_FACTOR: f64 = 1.5;
-/// Rate of the last probe, as a multiple of the highest kept one; the failed probe had [`PROBE_FACTOR`] times its rate.
+/// Rate of the last probe as a multiple of the highest kept one: about the square root of [`PROBE_FACTOR`].
 const BETWEEN_FACTOR: f64 = 1.22;
 const STEP_FACTOR: f64 = 1.05;
 /// Factor of the rate when the first step fails.
@@ -67,7 +68,7 @@ pub struct Ramp {
     limit: f64,
     /// The highest probe that kept the SLA.
     kept_probe: Option<f64>,
-    /// A probe has failed: the next kept probe is the last.
+    /// Whether a probe has failed; the next kept probe is then the last.
     probe_failed: bool,
     goodput: Goodput,
     restarts: u32,
@@ -155,7 +156,7 @@ impl Ramp {
         self.spoilt
     }
 
-    /// Why the result must not be cited.
+    /// Why the result must not be cited; `None` if it may be.
     pub fn trouble(&self) -> Option<&str> {
         self.trouble.as_deref()
     }

@@ -8,7 +8,7 @@ use spillway_load::report::Bin;
 
 /// Resolution of relief times.
 pub const GRID_MS: u64 = 100;
-/// Seconds in a row within the SLA that mean relief.
+/// Relief begins with this many seconds in a row that keep the SLA.
 const SECONDS_GOOD: u64 = 3;
 
 /// Requests and latencies over a span of time.
@@ -190,7 +190,8 @@ mod tests {
 
     #[test]
     fn the_drain_floor_is_the_backlog_divided_by_the_spare_rate() {
-        // 9,000/s on a server with 8,000/s: a backlog of 5,000 after 5 s; helped with 19,000/s, 10,000/s of it drain.
+        // 9,000/s on a server that serves 8,000/s: a backlog of 5,000 after 5 s. With a helper the server
+        // serves 19,000/s, of which 10,000/s drain the backlog.
         assert_eq!(drain_floor_ms(9_000.0, 8_000.0, 19_000.0, 5.0), Some(500.0));
         assert_eq!(drain_floor_ms(7_000.0, 8_000.0, 7_500.0, 5.0), Some(0.0));
         assert_eq!(drain_floor_ms(9_000.0, 8_000.0, 9_000.0, 5.0), None);

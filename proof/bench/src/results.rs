@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::machine::Machine;
 use crate::stats::{Spread, paired_ratios, upper95};
 
-/// A ratio needs this many rounds; with fewer it also has no upper bound.
+/// Minimum number of rounds of a valid ratio. [`upper95`] needs as many.
 const ROUNDS_MIN: usize = 5;
 
 /// Results of one experiment.
@@ -24,7 +24,7 @@ pub struct Results {
     pub commit: String,
     /// The machine, and settings of the laboratory.
     pub machine: Machine,
-    /// Figures of one system each.
+    /// Figures that each describe one system.
     pub rows: Vec<Row>,
     /// Figures that compare two systems.
     pub ratios: Vec<Ratio>,
@@ -97,7 +97,7 @@ pub struct Check {
 }
 
 impl Row {
-    /// A row over some runs; void without any.
+    /// A row with one value for each valid run; without values, the row is not valid.
     pub fn new(system: &str, metric: &str, unit: &str, values: &[f64]) -> Row {
         let spread = Spread::of(values);
         Row {
@@ -120,13 +120,13 @@ impl Row {
         self
     }
 
-    /// Adds a note without a change of validity.
+    /// Adds a note to `why` and leaves `valid` as it is.
     pub fn note(mut self, why: impl AsRef<str>) -> Row {
         append(&mut self.why, why.as_ref());
         self
     }
 
-    /// Makes the figure void if there is a reason, and adds the reasons.
+    /// Marks the figure as not valid if there is a reason, and adds the reasons to `why`.
     pub fn void_if<S: AsRef<str>>(mut self, reasons: impl IntoIterator<Item = S>) -> Row {
         for reason in reasons {
             self.valid = false;
@@ -137,7 +137,7 @@ impl Row {
 }
 
 impl Ratio {
-    /// A ratio over some rounds; void without any.
+    /// A ratio with one value for each round; without values, the ratio is not valid.
     pub fn new(name: &str, values: &[f64]) -> Ratio {
         let spread = Spread::of(values);
         Ratio {
@@ -152,19 +152,19 @@ impl Ratio {
         }
     }
 
-    /// The ratio of two systems' figures of the same rounds; void with fewer than five rounds.
+    /// The ratio of two systems' figures of the same rounds; not valid with fewer than five rounds.
     pub fn paired(name: &str, numerators: &[Option<f64>], denominators: &[Option<f64>]) -> Ratio {
         let rounds = paired_ratios(numerators, denominators);
         Ratio::new(name, &rounds).void_if(few(rounds.len(), "rounds", ROUNDS_MIN))
     }
 
-    /// Adds a note without a change of validity.
+    /// Adds a note to `why` and leaves `valid` as it is.
     pub fn note(mut self, why: impl AsRef<str>) -> Ratio {
         append(&mut self.why, why.as_ref());
         self
     }
 
-    /// Makes the figure void if there is a reason, and adds the reasons.
+    /// Marks the figure as not valid if there is a reason, and adds the reasons to `why`.
     pub fn void_if<S: AsRef<str>>(mut self, reasons: impl IntoIterator<Item = S>) -> Ratio {
         for reason in reasons {
             self.valid = false;
@@ -223,12 +223,12 @@ impl Results {
 
 const REASONS_MAX: usize = 2;
 
-/// The reason to void a figure over fewer than `min` rounds, pairs or runs; `unit` names these in the plural.
+/// Why a figure is not valid if it comes from fewer than `min` rounds, pairs or runs; `unit` is their plural.
 pub(crate) fn few(count: usize, unit: &str, min: usize) -> Option<String> {
     (count < min).then(|| format!("{count} {unit}, not {min}"))
 }
 
-/// The note for rows without their spoilt measurements; empty without reasons.
+/// The note on rows that leave out spoilt measurements; empty if `reasons` is empty.
 pub(crate) fn left_out(reasons: &[String], measurements: usize) -> String {
     if reasons.is_empty() {
         return String::new();

@@ -1,4 +1,4 @@
-//! One burst and its relief: light load, burst, relief, burst over, clients direct again.
+//! One run: light load, burst, relief, end of the burst, return of the clients to the server.
 
 use std::time::Duration;
 
@@ -14,9 +14,8 @@ use crate::report::Phase;
 use crate::scene::{Scene, System};
 
 const SAMPLE_MS: u64 = 250;
-/// Time after which a second is complete, see [`BIN_REPORT_DELAY`].
 const BIN_REPORT_DELAY_MS: u64 = BIN_REPORT_DELAY.as_millis() as u64;
-/// Start of a phase that does not count as its steady state.
+/// The first part of each phase, which does not count as its steady state.
 const UNSETTLED_MS: u64 = 1_000;
 
 /// Rates and times of a run. Times are in ms since the start.
@@ -28,18 +27,19 @@ pub struct Plan {
     pub burst_per_s: f64,
     /// Start of the burst.
     pub burst_ms: u64,
-    /// Relief is switched on: clients move to the helper.
+    /// Relief is switched on, and clients begin to move to the helper.
     pub decision_ms: u64,
     /// End of the burst.
     pub over_ms: u64,
-    /// Clients move back to the server.
+    /// Clients begin to move back to the server.
     pub back_ms: u64,
     /// End of the run.
     pub end_ms: u64,
 }
 
 impl Plan {
-    /// Light load of a third of the direct capacity, and a burst of three times the direct capacity; times in seconds.
+    /// A plan with a light load of a third of the direct capacity and a burst of three times the direct
+    /// capacity. The lengths of its phases are in seconds.
     pub fn new(direct_per_s: f64, light_s: u64, burst_s: u64, relieved_s: u64, after_s: u64) -> Plan {
         let burst_ms = light_s * 1000;
         let decision_ms = burst_ms + burst_s * 1000;
@@ -111,7 +111,7 @@ pub struct Sample {
     pub to_ms: u64,
     /// CPU use.
     pub used: Used,
-    /// Replies by the time of the reply.
+    /// Number of replies that arrived between the snapshots.
     pub replies: u64,
 }
 
@@ -294,7 +294,8 @@ mod tests {
 
     const QUOTA: Option<Quota> = Some(Quota { percent_of_core: 10.0, period: Duration::from_millis(10) });
 
-    /// Overload from 2 s on at 9,000/s, of which 8,000/s are served; relief at 5 s; p99 within the SLA 0.4 s later.
+    /// Overload from 2 s on, with 9,000 requests a second of which 8,000 are served; relief is switched on at
+    /// 5 s, and p99 is within the SLA 0.4 s later.
     fn example_run() -> BurstRun {
         let plan = Plan::new(3_000.0, 2, 3, 5, 3);
         let bins = (0..plan.end_ms / 100).map(|n| {

@@ -29,14 +29,14 @@ const SLOWDOWN_TIME_MAX: Duration = Duration::from_secs(600);
 /// The path of the clients' requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum System {
-    /// Directly to a memcached without shim.
+    /// Directly to a memcached without the preload library.
     Plain,
     /// Directly to the memcached under `spillway run`.
     Shimmed,
     /// Through the helper to the memcached under `spillway run`.
     Helped,
-    /// Through nutcracker, in the helper's place, to a memcached without shim. Call [`Scene::start_nutcracker`] first;
-    /// without it, clients connect directly.
+    /// Through nutcracker, in the helper's place, to a memcached without the preload library. Call
+    /// [`Scene::start_nutcracker`] first; otherwise clients connect directly.
     Nutcracker,
 }
 
@@ -73,7 +73,7 @@ struct Hosts {
     server: Host,
     helper: Host,
     clients: Vec<Host>,
-    /// The host of clients beside the measured ones: on the user-level stack, an interface serves one generator.
+    /// The host of probe clients: on the user-level stack, each generator needs an interface of its own.
     probe: Host,
 }
 
@@ -87,8 +87,8 @@ impl Scene {
         // The quota is set after the preparation.
         let tx_checksums = setting.tx_checksums();
         let on_core = |core| HostOptions { core: Some(core), tx_checksums, ..HostOptions::default() };
-        // Receive work runs before processes, so that other hosts do not lose packets; the server's is part of its
-        // quota.
+        // These hosts run receive work before processes, so that they do not lose packets. The server's host
+        // must not: its receive work has to count against its quota.
         let receiving_first = |core| HostOptions { receive_first: true, ..on_core(core) };
         let hosts = Hosts {
             server: lab.host("server", on_core(placement.server))?,

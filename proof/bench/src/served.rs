@@ -66,7 +66,7 @@ pub(crate) fn check_runs(process: &mut Process, name: &str) -> Result<(), Error>
 pub struct Helper {
     process: Process,
     status_socket: PathBuf,
-    /// The port for clients: plain ones, or library clients.
+    /// The port for plain clients or for library clients.
     pub address: SocketAddr,
 }
 
@@ -83,12 +83,12 @@ pub(crate) struct HelperPlan<'a> {
     /// Clients are library clients instead of plain ones.
     pub library: bool,
     pub keys: &'a Keys,
-    /// Batch policy.
+    /// Name of the batch policy.
     pub batch: &'static str,
     pub max_delay: Duration,
     /// Number of services without clients beside the measured one; each has a port and a link to the same server.
     pub idle_services: u16,
-    /// The helper measures the requests of one memcached client in this many.
+    /// N: the helper measures the requests of one memcached client in N. `None`: it measures no requests.
     pub measure_one_in: Option<u32>,
     /// Must not be the socket of a running helper.
     pub status_socket: PathBuf,
@@ -157,7 +157,7 @@ impl Helper {
         let mut helper = Helper { process: host.spawn(&launch)?, status_socket, address };
         helper.wait_for_link()?;
         if on_xdp {
-            // The helper's program has replaced the threads of the interface.
+            // Attaching the helper's XDP program has replaced the interface's threads.
             host.pin_and_account_interface()?;
         }
         Ok(helper)

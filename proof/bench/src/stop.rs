@@ -1,7 +1,7 @@
 //! Stops an experiment early after a signal.
 //!
-//! A signal ends all programs of the laboratory at once. The experiment's next operation then fails; the error returns
-//! as any other one, and [the results so far are written](crate::record), marked as incomplete.
+//! A signal ends all programs of the laboratory at once. The experiment's next operation then fails. The
+//! error is handled like any other: [the results so far are written](crate::record), marked as incomplete.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub(crate) fn check() -> Result<(), Error> {
     }
 }
 
-/// Why an experiment ended with this error: after a signal, the signal, because most errors then follow from it.
+/// Why an experiment ended: the signal, if there was one, because it causes most later errors; else `error`.
 pub(crate) fn reason(error: &Error) -> String {
     spillway_lab::interrupted().map_or_else(|| error.to_string(), interrupted)
 }

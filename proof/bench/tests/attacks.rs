@@ -1,5 +1,5 @@
 //! A short run of the experiment `attacks`: each attacker runs, and all rows and ratios are present. Needs root,
-//! memcached, and the `spillway` command and its shim in the directory of this test.
+//! memcached, and the `spillway` command and its preload library in the directory of this test.
 
 mod support;
 

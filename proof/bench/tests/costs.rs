@@ -1,5 +1,6 @@
-//! Short runs of the cost experiments: they complete, every byte is right, and all rows are present; figures are not
-//! checked. Needs root, the peers, and the `spillway` command and its shim in the directory of this test.
+//! Short runs of the cost experiments: they complete, every byte is right, and all rows are present; figures
+//! are not checked. Needs root, the servers and proxies under test, and the `spillway` command and its
+//! preload library in the directory of this test.
 
 mod support;
 

@@ -1,5 +1,5 @@
-//! Short runs of the demo. Needs root, memcached, and the `spillway` command and its shim in the directory of this
-//! test.
+//! Short runs of the demo. Needs root, memcached, and the `spillway` command and its preload library in the
+//! directory of this test.
 
 mod support;
 
@@ -37,7 +37,7 @@ fn leftovers(pid: u32) -> Vec<String> {
 
 #[test]
 fn a_short_demo_completes_and_removes_everything() {
-    // One after the other: the check for leftovers is by process.
+    // One after the other, because `leftovers` finds those of all demos of this process.
     run_short_demo(Engine::Sockets);
     run_short_demo(Engine::Xdp);
 }
@@ -126,7 +126,6 @@ fn an_interrupted_demo_fails_and_removes_everything() {
     assert!(!directory.exists());
 }
 
-/// Waits for the end of a process. Returns whether it succeeded.
 fn wait_for_success(child: &mut Child) -> bool {
     let deadline = Instant::now() + TIMEOUT;
     loop {

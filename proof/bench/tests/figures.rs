@@ -1,6 +1,6 @@
-//! Short runs of the experiments that reproduce figures of the paper: they complete, every byte is right, and all rows
-//! are present; figures are not checked. Needs root, the peers, and the `spillway` command and its shim in the
-//! directory of this test.
+//! Short runs of the experiments that reproduce figures of the paper: they complete, every byte is right, and
+//! all rows are present; figures are not checked. Needs root, the servers under test, and the `spillway`
+//! command and its preload library in the directory of this test.
 
 mod support;
 
@@ -79,7 +79,7 @@ fn helpers_completes_with_all_rows() {
     assert_complete(&results, &output, &metrics);
     assert!(results.ratios.iter().any(|ratio| ratio.name == "goodput_per_helper_3_over_1"));
 
-    // On the user-level stack, with a helper on kernel sockets beside it.
+    // On the user-level stack, with one helper on kernel sockets for comparison.
     let setting = Setting::new(programs).with_engine(Engine::Xdp);
     let mut output = Vec::new();
     let results = helpers::run_with(&setting, &effort, &mut output).unwrap();

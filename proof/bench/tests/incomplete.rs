@@ -1,5 +1,5 @@
-//! An interrupted experiment writes its results so far. Needs root, the peers, and the `spillway` command and its shim
-//! in the directory of this test.
+//! An interrupted experiment writes its results so far. Needs root, memcached, and the `spillway` command and
+//! its preload library in the directory of this test.
 
 mod support;
 

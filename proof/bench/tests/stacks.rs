@@ -1,6 +1,6 @@
-//! Short runs of the experiments with the user-level stack on interfaces, with or beside a kernel: they complete, every byte
-//! is right, and all rows are present; figures are not checked. Needs root; `coexist` also memcached, and the `spillway`
-//! command and its shim in the directory of this test.
+//! Short runs of the experiments with the user-level stack on interfaces: they complete, every byte is right,
+//! and all rows are present; figures are not checked. Needs root; `coexist` also memcached, and the
+//! `spillway` command and its preload library in the directory of this test.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! A link without the checks of the product's link library: the handshake, then any frames.
+//! A link that can send any frame after its handshake: it lacks the checks of Spillway's link library.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

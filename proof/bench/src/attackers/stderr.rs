@@ -14,7 +14,7 @@ pub(super) enum Fault {
     Broken,
 }
 
-/// Replaces this process by a command with such a standard error. Returns only if the command could not start.
+/// Replaces this process by `command`, with a faulty standard error. Returns only if the start failed.
 pub(super) fn run(command: &[String], fault: Fault) -> Result<(), String> {
     let command = command.strip_prefix(&["--".to_owned()]).unwrap_or(command);
     let (program, arguments) = command.split_first().ok_or("give a command to run")?;
@@ -30,9 +30,9 @@ pub(super) fn run(command: &[String], fault: Fault) -> Result<(), String> {
                 size /= 2;
             }
         }
-        // Blocking again: a program that writes without care must hang, not get EAGAIN.
+        // Blocking again: a program that writes without polling first must hang, not get EAGAIN.
         rustix::fs::fcntl_setfl(&writer, OFlags::empty()).map_err(failed)?;
-        // Leaves the reading end open across exec, so that the pipe is full and not broken.
+        // The reading end stays open across exec, so that the pipe is full and not broken.
         std::mem::forget(reader);
     } else {
         drop(reader);

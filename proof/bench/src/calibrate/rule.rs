@@ -11,8 +11,8 @@ use crate::scene::Placement;
 pub const CAPACITY_MAX_PER_S: f64 = 4_000.0;
 /// Below this, batches within the SLA contain little more than one message each, and helping gains nothing.
 pub const CAPACITY_MIN_PER_S: f64 = 1_000.0;
-/// The burst that the machine must carry, as a multiple of the capacity. The demo's burst is three times the capacity
-/// that its ramp finds, and that may exceed the expected capacity by a tenth.
+/// The burst that the machine must carry, as a multiple of the expected capacity. The demo's burst is three
+/// times the capacity that its ramp finds, which may exceed the expected capacity by a tenth.
 pub const BURST_TIMES: f64 = 3.3;
 /// Largest share of a core that all hosts on it together may use in the burst.
 const CORE_SHARE_MAX: f64 = 0.8;

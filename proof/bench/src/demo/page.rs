@@ -40,14 +40,14 @@ fn introduction(demo: &Demo) -> Vec<String> {
         .quota
         .map_or("all of a core".into(), |quota| format!("{} % of a core", quota.percent_of_core));
     vec![
-        "Every small packet costs a server CPU, whatever its size. Spillway's helpers, on other machines, gather many \
-         clients' small requests into large batches for a hot server and take its replies apart again. The server \
-         program is unchanged; its data stays where it is."
+        "Every small packet costs a server CPU time, whatever its size. Spillway's helpers, on other machines, \
+         gather many clients' small requests into large batches for a hot server and take its replies apart again. \
+         The server program is unchanged; its data stays where it is."
             .into(),
         format!(
-            "Here an unmodified memcached may use {quota}, its network receive work included. {} clients ask it for \
+            "Here an unmodified memcached may use {quota}, its network receive work included. {} clients request \
              values of 64 bytes, each with at most one request outstanding, at times that do not depend on the \
-             replies. After {:.0} s they ask for three times as much as the server can answer in time; at {:.0} s \
+             replies. After {:.0} s they send three times as many requests as the server can answer in time; at {:.0} s \
              relief is switched on and they move to a helper; at {:.0} s the burst is over, and they move back.",
             demo.setting.connections,
             plan.burst_ms as f64 / 1000.0,
@@ -116,8 +116,8 @@ fn rates(demo: &Demo) -> Chart {
     };
     Chart {
         title: "Requests and replies".into(),
-        caption: "Offered is what clients want to ask. Replies are counted when they come, so a backlog that drains \
-                  shows above what is offered. On time is the part of the offered requests that was answered within \
+        caption: "Offered requests count when they are due, replies when they arrive: while a backlog drains, there are \
+                  more replies than offered requests. On time is the part of the offered requests that was answered within \
                   the SLA."
             .into(),
         axis: "requests a second".into(),
@@ -158,8 +158,8 @@ fn cpu(demo: &Demo) -> Chart {
     Chart {
         title: "CPU of each host".into(),
         caption:
-            "Helping moves work to the helper; it does not make it vanish. Each host's figure includes the \
-                  receive work of its network interface; the bridge stands for the switch between them."
+            "A helper takes work from the server, but the work remains. Each host's figure includes the \
+                  receive work of its network interface; the bridge stands for the switch between the hosts."
                 .into(),
         axis: "percent of one core".into(),
         log: false,
@@ -171,8 +171,8 @@ fn cpu(demo: &Demo) -> Chart {
 fn batches(demo: &Demo) -> Chart {
     Chart {
         title: "Messages in each batch".into(),
-        caption: "How many clients' requests the helper put into one batch for the server. The more, the cheaper each \
-                  becomes for the server."
+        caption: "Mean number of clients' requests in one batch from the helper to the server. The more requests a batch \
+                  contains, the less CPU time each one costs the server."
             .into(),
         axis: "messages a batch".into(),
         log: false,
@@ -237,12 +237,12 @@ fn definitions() -> Vec<(String, String)> {
         entry(
             "SLA",
             "p99 of all requests within this time; fixed before the run as the larger of 1 ms and three times \
-               the p99 at a fifth of the direct capacity. What is unanswered counts as late.",
+               the p99 at a fifth of the direct capacity. An unanswered request counts as late.",
         ),
         entry(
             "direct capacity",
             "the highest rate of a ramp in steps of 5 %, 1.5 s each, at which the SLA is \
-               kept without shim and helper",
+               kept without preload library and helper",
         ),
         entry(
             "moved",
@@ -257,12 +257,12 @@ fn definitions() -> Vec<(String, String)> {
         entry(
             "drain floor",
             "the least time that the backlog of the burst takes to drain: the requests above capacity before \
-               relief, divided by what the helped server can do beyond the burst",
+               relief, divided by the helped server's spare throughput during the burst",
         ),
         entry(
             "wrong, lost, reset",
             "replies of which any byte differs from what was stored; requests sent and never \
-               answered; connections that went away",
+               answered; connections that broke",
         ),
     ]
 }

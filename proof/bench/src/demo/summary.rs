@@ -20,7 +20,6 @@ pub(super) fn placement(setting: &Setting) -> String {
     text
 }
 
-/// The first lines of the live table.
 pub(super) fn live_head(setting: &Setting, server: &str, sla_us: u64) -> String {
     let quota = setting.quota.map_or("a memcached host without quota".into(), |quota| {
         format!("a small memcached host: {} % of one core", quota.percent_of_core)
@@ -35,7 +34,6 @@ pub(super) fn live_head(setting: &Setting, server: &str, sla_us: u64) -> String 
     )
 }
 
-/// One second of the live table.
 pub(super) fn live_line(plan: &Plan, second: &Second) -> String {
     let at_ms = second.at_s * 1000;
     let is_now = |event_ms: u64| (at_ms..at_ms + 1000).contains(&event_ms);
@@ -171,7 +169,7 @@ pub(super) fn text(demo: &Demo) -> String {
 /// The relief time, and the time that the backlog alone takes to drain.
 pub(super) fn relief_line(demo: &Demo) -> String {
     let floor = demo.run.drain_floor_ms(demo.helped_per_s);
-    let floor = floor.map_or("a backlog that even help does not drain".into(), |ms| {
+    let floor = floor.map_or("the backlog does not drain even with a helper".into(), |ms| {
         format!("the backlog alone takes {ms:.0} ms to drain")
     });
     match demo.run.relief_ms() {
@@ -193,7 +191,6 @@ fn costs(run: &BurstRun) -> String {
     )
 }
 
-/// Reservations about the run's figures.
 pub(super) fn warnings(demo: &Demo) -> Vec<String> {
     let mut warnings: Vec<String> = demo
         .run

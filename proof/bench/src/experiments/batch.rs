@@ -16,11 +16,11 @@ pub mod table1;
 use super::{Experiment, Needs};
 use crate::experiments::figures::{Figure, Paper};
 
-/// In the order in which `bench list` prints them.
+/// The experiments, in the order in which `bench list` prints them.
 pub(super) const EXPERIMENTS: [Experiment; 12] = [
     Experiment {
         name: "burst",
-        question: "how much more a helped server serves in time, how fast clients move, when relief is felt, what it costs",
+        question: "how much more a helped server serves within the SLA, how fast clients move, when the SLA is kept again, CPU costs",
         paper: "PostMan, Figure 4 and §6.1: goodput 3.3×, 660 clients moved in 550 ms, relief below 1 s",
         figures: &[Figure::new(Paper::PostMan, "F4")],
         needs: Needs { root: true, minutes: 12 },
@@ -28,7 +28,7 @@ pub(super) const EXPERIMENTS: [Experiment; 12] = [
     },
     Experiment {
         name: "server-cost",
-        question: "what a request costs the server: plain, with the shim, in batches of 1 to 200, through helpers",
+        question: "the server's CPU time of a request: plain, with the preload library, in batches of 1 to 200, through helpers",
         paper: "PostMan, §6.1 and Figure 8: more GETs and no more SETs; gains up to 400 B (8 cores) or 1,460 B (one core)",
         figures: &[],
         needs: Needs { root: true, minutes: 9 },
@@ -36,7 +36,7 @@ pub(super) const EXPERIMENTS: [Experiment; 12] = [
     },
     Experiment {
         name: "helper-cost",
-        question: "what a round trip costs in the middle, beside nginx, haproxy and nutcracker",
+        question: "CPU time of a round trip in a helper, compared with nginx, haproxy and nutcracker",
         paper: "PostMan, Figure 10: 9.6 M messages/s a helper node, on a user-level stack (DPDK)",
         figures: &[],
         needs: Needs { root: true, minutes: 16 },
@@ -44,7 +44,7 @@ pub(super) const EXPERIMENTS: [Experiment; 12] = [
     },
     Experiment {
         name: "client-cost",
-        question: "what a request costs the clients on kernel sockets and on the user-level stack; whether the server notices",
+        question: "the clients' CPU time of a request on kernel sockets and on the user-level stack; whether the server's differs",
         paper: "none: the laboratory's own cost",
         figures: &[],
         needs: Needs { root: true, minutes: 3 },
@@ -52,7 +52,7 @@ pub(super) const EXPERIMENTS: [Experiment; 12] = [
     },
     Experiment {
         name: "load-latency",
-        question: "p99 at which load, GET and SET, direct and with 1 to 3 helpers; from where to where helping pays",
+        question: "p99 by load, GET and SET, direct and with 1 to 3 helpers; at which loads helpers lower it",
         paper: "PostMan, Figure 6: GETs from 2 M to 6 M messages/s with up to five helpers; SETs never (bound by locks)",
         figures: &[Figure::new(Paper::PostMan, "F6")],
         needs: Needs { root: true, minutes: 13 },
@@ -60,7 +60,7 @@ pub(super) const EXPERIMENTS: [Experiment; 12] = [
     },
     Experiment {
         name: "payload",
-        question: "how much goes through at payloads of 64 B to 8 KB, direct and helped; up to which payload helping gives more",
+        question: "throughput at payloads of 64 B to 32 KB, direct and helped; up to which payload helping raises it",
         paper: "PostMan, Figure 8: helping gives more below 400 B (server of 8 cores) or 1,460 B (one core)",
         figures: &[Figure::new(Paper::PostMan, "F8")],
         needs: Needs { root: true, minutes: 6 },
@@ -68,7 +68,7 @@ pub(super) const EXPERIMENTS: [Experiment; 12] = [
     },
     Experiment {
         name: "helpers",
-        question: "what 1 to 4 helpers get through when the server is not the limit, and what a request costs them",
+        question: "throughput of 1 to 4 helpers when the server is not the limit, and their CPU time of a request",
         paper: "PostMan, Figure 10: almost linear in the number of helpers",
         figures: &[Figure::new(Paper::PostMan, "F10")],
         needs: Needs { root: true, minutes: 4 },
@@ -76,7 +76,7 @@ pub(super) const EXPERIMENTS: [Experiment; 12] = [
     },
     Experiment {
         name: "table1",
-        question: "how much of small and of large messages goes through the kernel's stack, and what each costs",
+        question: "throughput of small and of large messages through the kernel's stack, and the CPU time of each",
         paper: "PostMan, Table 1 and §1: 64 B 2.4 Gbit/s by 8 cores, 64 KB 9.1 Gbit/s by 2.2",
         figures: &[Figure::new(Paper::PostMan, "T1")],
         needs: Needs { root: true, minutes: 4 },
@@ -84,7 +84,7 @@ pub(super) const EXPERIMENTS: [Experiment; 12] = [
     },
     Experiment {
         name: "adaptive",
-        question: "policies of batching under a load that goes up and down, by p99 and server CPU; the best against adaptive",
+        question: "batch policies under a load that rises and falls, by p99 and server CPU; the best compared with adaptive",
         paper: "PostMan, Figure 12: size and interval of batches follow the load",
         figures: &[Figure::new(Paper::PostMan, "F12")],
         needs: Needs { root: true, minutes: 17 },
@@ -92,7 +92,7 @@ pub(super) const EXPERIMENTS: [Experiment; 12] = [
     },
     Experiment {
         name: "loss",
-        question: "what 0, 0.1 and 1 % of lost packets do to p99, direct and helped",
+        question: "p99 with 0, 0.1 and 1 % of lost packets, direct and helped",
         paper: "none: PostMan was measured without loss",
         figures: &[],
         needs: Needs { root: true, minutes: 4 },
@@ -100,7 +100,7 @@ pub(super) const EXPERIMENTS: [Experiment; 12] = [
     },
     Experiment {
         name: "slow-machine",
-        question: "whether the demo ends relieved on a machine whose cores are slowed to a half and a third, 10 runs each \
+        question: "whether relief succeeds in the demo with cores slowed to a half and a third, 10 runs each \
                    (the machine must be quiet)",
         paper: "none: PostMan was measured on one kind of machine",
         figures: &[],
@@ -109,9 +109,9 @@ pub(super) const EXPERIMENTS: [Experiment; 12] = [
     },
     Experiment {
         name: "attacks",
-        question: "what strangers, clients with a key, slow readers and a stuck log collector do to honest clients, and how much \
-                   memory they take",
-        paper: "none: PostMan trusts its network",
+        question: "effects of strangers, clients with a key, slow readers and a stuck log collector on honest clients and on \
+                   memory",
+        paper: "none: PostMan assumes a trusted network",
         figures: &[],
         needs: Needs { root: true, minutes: 6 },
         run: attacks::run,

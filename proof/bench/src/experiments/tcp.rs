@@ -10,11 +10,11 @@ pub mod tcp_interop;
 
 use super::{Experiment, Needs};
 
-/// In the order in which `bench list` prints them.
+/// The experiments, in the order in which `bench list` prints them.
 pub(super) const EXPERIMENTS: [Experiment; 6] = [
     Experiment {
         name: "stack",
-        question: "what a message of 64 B costs in the user-level stack, beside smoltcp, and in a helper on it; no network card",
+        question: "CPU time of a message of 64 B in the user-level stack, compared with smoltcp, and in a helper on it; no network card",
         paper: "PostMan, Figure 10: 9.6 M messages/s a helper node, 1,040 ns a core with the card",
         figures: &[],
         needs: Needs { root: false, minutes: 8 },
@@ -22,7 +22,7 @@ pub(super) const EXPERIMENTS: [Experiment; 6] = [
     },
     Experiment {
         name: "move-state",
-        question: "how long a connection takes to leave one user-level stack and go on in another, by what waits in it",
+        question: "time to move a connection from one user-level stack to another, by the bytes that it has buffered",
         paper: "Capybara, §6: 3.7 µs of host work for a migration, without queued data",
         figures: &[],
         needs: Needs { root: false, minutes: 2 },
@@ -30,7 +30,7 @@ pub(super) const EXPERIMENTS: [Experiment; 6] = [
     },
     Experiment {
         name: "tcp-interop",
-        question: "how many bytes a second and how soon answers come between the user-level stack and Linux, beside Linux and Linux, with loss and reordering",
+        question: "throughput and latency between the user-level stack and Linux, compared with Linux and Linux, with loss and reordering",
         paper: "none: PostMan and Capybara take their stacks' speed for granted",
         figures: &[],
         needs: Needs { root: true, minutes: 12 },
@@ -38,7 +38,7 @@ pub(super) const EXPERIMENTS: [Experiment; 6] = [
     },
     Experiment {
         name: "gate",
-        question: "what Linux makes of acknowledgements that come 0 to 500 ms late: goodput, latency, what it sends again",
+        question: "how Linux reacts to acknowledgements that are delayed by 0 to 500 ms: goodput, latency, retransmissions",
         paper: "none: PostMan, §4.2, acknowledges a request when the server has it, and does not say what that does to clients",
         figures: &[],
         needs: Needs { root: true, minutes: 5 },
@@ -46,7 +46,7 @@ pub(super) const EXPERIMENTS: [Experiment; 6] = [
     },
     Experiment {
         name: "engine",
-        question: "what a frame costs a helper's engine by stage (driver, rings, crossing, stack, relay), on TAP and on AF_XDP; frames in a turn; what `busy_poll` changes",
+        question: "CPU time of a frame in a helper's engine by stage (driver, rings, crossing, stack, relay), on TAP and on AF_XDP; frames in a turn; effect of `busy_poll`",
         paper: "PostMan, Figure 10: 1,040 ns of a core for a message with the card (10 cores ÷ 9.6 M/s); eRPC: 100 ns",
         figures: &[],
         needs: Needs { root: true, minutes: 5 },
@@ -54,7 +54,7 @@ pub(super) const EXPERIMENTS: [Experiment; 6] = [
     },
     Experiment {
         name: "coexist",
-        question: "what a helper on AF_XDP costs a kernel memcached on the same interface: throughput and p99, beside a program that passes all packets, and beside none",
+        question: "throughput and p99 of a kernel memcached that shares its interface with a helper on AF_XDP, compared with a program that passes all packets, and with none",
         paper: "none: PostMan's helper has the network card to itself (DPDK)",
         figures: &[],
         needs: Needs { root: true, minutes: 12 },

@@ -1,4 +1,4 @@
-//! What carries the connections of generators, and of helpers that are measured with them.
+//! The transport of load generators, and of helpers that are measured with them.
 
 use std::path::Path;
 
@@ -6,14 +6,13 @@ use spillway_lab::Host;
 
 use crate::programs::Programs;
 
-/// What carries the connections of generators, and of helpers that are measured with them.
+/// The transport of load generators, and of helpers that are measured with them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Engine {
     /// The kernel's sockets.
     #[default]
     Sockets,
-    /// The user-level TCP stack, on the interface that the host shares with it. The hosts that send to it must compute
-    /// checksums themselves.
+    /// The user-level TCP stack, on its host's interface. Hosts that send to it must compute checksums.
     Xdp,
 }
 

@@ -17,7 +17,7 @@ pub struct Setting {
     pub connections: u32,
     /// Number of client hosts.
     pub client_hosts: usize,
-    /// Number of keys in the server, of 32 bytes with values of 64.
+    /// Number of keys in the server, of 32 bytes each with values of 64 bytes.
     pub keys: u32,
     /// Quota of the server's host, for process and interface together.
     pub quota: Option<Quota>,
@@ -33,11 +33,12 @@ pub struct Setting {
     pub slowdown_factor: Option<u32>,
     /// The helper's batch policy.
     pub batch: BatchPolicy,
-    /// What joins the hosts.
+    /// What forwards packets between the hosts.
     pub forwarding: Forwarding,
-    /// What carries the connections of helpers and clients.
+    /// The transport of helpers and clients.
     pub engine: Engine,
-    /// Interval of the polls that replace interrupts of helpers on the user-level stack under load; zero: interrupts only.
+    /// Interval of the polls that replace interrupts of helpers on the user-level stack under load; zero:
+    /// interrupts only.
     pub defer_interrupts: Duration,
     /// The server's share of a core.
     pub server_share: ServerShare,
@@ -46,7 +47,8 @@ pub struct Setting {
 /// The server's share of a core, process and interface together.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum ServerShare {
-    /// As much as it needs for the largest capacity that the machine can overload three times.
+    /// The quota that calibration computes: enough for the largest capacity for which the machine can carry a
+    /// burst of three times that rate.
     #[default]
     Calibrated,
     /// A quota, in percent of a core; from 100 on there is no quota.
@@ -67,9 +69,10 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// The placement on a number of cores. On two, server and helper share the first core, the others the second; on
-    /// four, each has its own. The bridge shares the server's core only if there is no other: packets would then reach
-    /// the server without an interrupt to another core, more cheaply than from a network card.
+    /// The placement on a number of cores. On two, server and helper share the first core, the others the
+    /// second; on four, each has its own. The bridge shares the server's core only on a machine with one
+    /// core: from a bridge on the same core, packets reach the server without an interrupt to another core,
+    /// more cheaply than from a network card.
     pub fn on(cores: usize) -> Placement {
         match cores {
             0 | 1 => Placement { server: 0, helper: 0, clients: 0, bridge: 0 },
@@ -79,8 +82,8 @@ impl Placement {
         }
     }
 
-    /// The core of helper `number`, counted from 0. Helpers after the first have unused cores as long as there are any,
-    /// and share the first helper's core otherwise.
+    /// The core of helper `number`, counted from 0. Each helper after the first has a core of its own while
+    /// unused cores remain, and shares the first helper's core otherwise.
     pub fn helper_core(&self, number: usize, cores: usize) -> usize {
         let unused = self.server.max(self.helper).max(self.clients).max(self.bridge) + number;
         if number > 0 && unused < cores { unused } else { self.helper }
@@ -101,7 +104,7 @@ impl Placement {
 }
 
 impl ServerShare {
-    /// Smallest share of a whole core.
+    /// From this percentage on, the server has a whole core and no quota.
     const WHOLE_CORE_PERCENT: f64 = 100.0;
 
     /// The quota of this share; `None` if the server has a whole core, or a share that is not known before calibration.
@@ -131,7 +134,7 @@ impl std::str::FromStr for ServerShare {
     }
 }
 
-/// What joins the hosts, as text.
+/// What forwards packets between the hosts, as text.
 pub(crate) fn forwarding_text(forwarding: Forwarding) -> &'static str {
     match forwarding {
         Forwarding::Bridge => "the kernel's bridge",
@@ -199,15 +202,15 @@ impl Setting {
         }
     }
 
-    /// These settings with helpers and clients on an engine. On the user-level stack an XDP program joins the hosts,
-    /// because the bridge would cost more than the clients.
+    /// These settings with helpers and clients on an engine. With the user-level stack an XDP program
+    /// forwards packets, because the bridge would cost more CPU time than the clients.
     pub fn with_engine(self, engine: Engine) -> Setting {
         let forwarding = if engine == Engine::Xdp { Forwarding::Xdp } else { self.forwarding };
         Setting { engine, forwarding, ..self }
     }
 
-    /// These settings with a share of a core for the server. A server with a whole core has it alone, if there is another
-    /// one for the helper.
+    /// These settings with a share of a core for the server. If this is a whole core that the helper shares,
+    /// the helper moves to the clients' core.
     pub fn with_server_share(self, share: ServerShare) -> Setting {
         let mut placement = self.placement;
         if share.is_whole_core() && placement.helper == placement.server {

@@ -1,8 +1,8 @@
 //! Batch policies under a load that rises and falls (PostMan, Figure 12), compared by p99 and server CPU time together.
 //!
-//! One server with a quota and the shim, and a helper for each policy. Each round has its own seed, for keys and
-//! request times, and runs the whole course once with every policy, in rotating order. The first rounds choose the best
-//! policy; the others measure it.
+//! One server with a quota and the preload library, and a helper for each policy. Each round has its own
+//! seed, for keys and request times, and offers the whole course of rates once to every policy, in rotating
+//! order. The first rounds choose the best policy; the others measure it.
 
 mod findings;
 
@@ -91,7 +91,7 @@ impl Effort {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Measurement {
     p50_us: f64,
-    /// The length of the step plus the wait for late replies if the p99 falls among unanswered requests.
+    /// If the p99 falls among unanswered requests: the length of the step plus the wait for late replies.
     p99_us: f64,
     server_us: f64,
     helper_us: f64,

@@ -1,6 +1,6 @@
-//! Effects of attackers with a tenth of a core on honest clients: p99, failed requests, and the memory of helper and
-//! server. Honest clients connect through a helper, directly, and through a sidecar. Others open new connections all
-//! the time, and each attack also starts a helper that needs a new link.
+//! Effects of attackers with a tenth of a core on honest clients: p99, failed requests, and the memory of
+//! helper and server. Honest clients connect through a helper, directly, and through a sidecar. Further ones
+//! open new connections all the time, and each round starts a helper, which needs a new link.
 //!
 //! Each attack has its own servers, helper and sidecar. A round is a quiet measurement and one under attack; ratios
 //! compare within a round.
@@ -79,7 +79,6 @@ pub(super) enum Method {
     Logs(Stderr),
 }
 
-/// The ports that attackers connect to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     LinkPorts,
@@ -131,7 +130,7 @@ pub(super) const ATTACKS: [Attack; 8] = [
     },
     Attack {
         id: "D7",
-        description: "300 plain clients of the helper ask for values of 1 MB, and never read",
+        description: "300 plain clients of the helper request values of 1 MB, and never read",
         method: Method::Attacker { name: "slow-readers", count: 300, target: Target::HelperPlain },
     },
     Attack {

@@ -1,5 +1,5 @@
-//! CPU time of the clients for each request, on the kernel's sockets and on the user-level stack; and whether the server's
-//! cost depends on which of them the clients use.
+//! CPU time of the clients for each request, on kernel sockets and on the user-level stack; and whether the
+//! server's CPU time depends on the clients' engine.
 //!
 //! Rounds are interleaved: each measures both engines once, in rotating order. Ratios compare within a round.
 

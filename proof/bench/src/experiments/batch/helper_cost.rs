@@ -1,8 +1,8 @@
-//! CPU time of a round trip in our helper on kernel sockets, or in nginx, haproxy or nutcracker in its place, with the
-//! same clients and rates and one worker each; the helper also on its own TCP stack (AF_XDP), on hosts of its own; and
-//! CPU time of the server behind each of them. The helper on both engines and nginx are also measured with deferred interrupts:
-//! the kernel then polls the interface under load. Helpers with 2 and 299 further services show the cost of unused services,
-//! and helpers that measure requests the cost of that.
+//! CPU time of a round trip in a helper on kernel sockets, compared with nginx, haproxy and nutcracker in its
+//! place, and of the server behind each of them. All have the same clients and rates and one worker. Also
+//! measured are a helper on the user-level TCP stack (AF_XDP), on a host of its own; both helpers and nginx
+//! with deferred interrupts (the kernel polls the interface under load); helpers with 2 and 299 unused
+//! services; and helpers that measure requests.
 //!
 //! Rounds are interleaved: each measures every system once, in rotating order. Ratios compare within a round.
 
@@ -59,7 +59,7 @@ enum Middle {
     Helper,
     /// A helper on the user-level TCP stack.
     Xdp,
-    /// The same, which defers interrupts under load.
+    /// [`Xdp`](Self::Xdp) with interrupts deferred under load.
     XdpDeferred,
     /// [`Helper`](Self::Helper) on a host that defers interrupts.
     HelperDeferred,
@@ -99,7 +99,7 @@ impl Middle {
         self != Middle::Direct && !proxies.contains(&self)
     }
 
-    /// Deferral by the host, whatever its programs.
+    /// Interval of the polls that replace interrupts on the middle host; zero: interrupts only.
     fn host_defers(self) -> Duration {
         match self {
             Middle::HelperDeferred | Middle::NginxDeferred => DEFERRED,
@@ -243,7 +243,7 @@ fn add_rows(series: &Series<Middle>, results: &mut Results) {
     }
 }
 
-/// Pairs of systems whose CPU in the middle is compared, the ratio's name, and what the project expects of it.
+/// Pairs of systems whose CPU time in the middle is compared, the ratio's name, and its expected value.
 const COMPARED: [(Middle, Middle, &str, &str); 7] = [
     (Middle::Xdp, Middle::Nginx, "xdp_over_nginx", "≤ 0.5"),
     (Middle::Xdp, Middle::Helper, "xdp_over_kernel", "≤ 0.6"),

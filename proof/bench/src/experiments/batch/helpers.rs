@@ -1,11 +1,10 @@
-//! Messages a second against the number of helpers, when the server is not the limit (PostMan, Figure 10), and the
+//! Messages a second by the number of helpers, when the server is not the limit (PostMan, Figure 10), and the
 //! helpers' CPU time for each message. Each helper has its own quota, so that the machine's cores suffice.
+//! [`spread`] measures how evenly clients spread over helpers.
 //!
-//! Also how evenly clients spread over helpers when each client chooses one for itself, all at the same moment.
-//!
-//! The server is an echo server on the server library, without a quota. The same number of closed loops keeps each
-//! helper busy. Rounds are interleaved. With `--engine xdp` helpers and clients are on the user-level stack, and one helper on
-//! kernel sockets, with the same clients, is measured beside them.
+//! The server is an echo server on the server library, without a quota. The same number of closed loops keeps
+//! each helper busy. Rounds are interleaved. With `--engine xdp` helpers and clients are on the user-level
+//! stack, and one helper on kernel sockets is measured in addition, with the same clients.
 
 mod findings;
 mod spread;
@@ -49,11 +48,11 @@ pub struct Effort {
     pub length: Duration,
     /// Maximum number of attempts at a spoilt measurement, the first included.
     pub attempts_max: u32,
-    /// Number of arrivals of clients that choose for themselves.
+    /// Number of arrivals: each time, all clients choose a helper at the same moment.
     pub arrivals: usize,
-    /// Clients of each arrival.
+    /// Number of clients of each arrival.
     pub clients: u32,
-    /// Helpers among which these clients choose.
+    /// Number of helpers among which these clients choose.
     pub spread_over: usize,
     /// Numbers of helpers whose load a client compares; each is a series.
     pub asked: Vec<usize>,
@@ -149,7 +148,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     drop((echo, helpers));
     let mut outcome = outcome.and_then(|()| stage.close());
     let mut spreads = Vec::new();
-    // Clients choose by the helpers' answers, on any engine alike.
+    // The clients' choice depends only on the helpers' answers: one engine suffices.
     if outcome.is_ok() && setting.engine == Engine::Sockets {
         match spread::run(setting, effort, out) {
             Ok((measured, arrivals_tally)) => {
@@ -175,7 +174,6 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
 struct Course<'a> {
     effort: &'a Effort,
     stage: &'a Stage,
-    /// What carries the clients' connections.
     clients: Engine,
     echo: Echo,
     helpers: Vec<Helper>,
@@ -208,7 +206,7 @@ impl<'a> Course<'a> {
         self.helpers.iter_mut().try_for_each(Helper::check)
     }
 
-    /// Helpers on kernel sockets that are measured beside others have the last hosts.
+    /// The helpers of a series. The additional helper on kernel sockets is the last one.
     fn helpers_of(&self, series: &Series) -> &[Helper] {
         let first = if series.engine == self.clients { 0 } else { self.helpers.len() - series.count };
         &self.helpers[first..first + series.count]

@@ -25,7 +25,6 @@ use crate::scene::{Setting, quota_text};
 use crate::stage::{Helper, HelperKind, MiddleHosts, Pair, QUOTA_ENTRY, Session, Stage};
 use crate::table::milliseconds;
 
-/// Timeout for draining the backlog of an overload.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// A step with a higher p99, in µs, is spoilt if a stall of the machine may explain it.
 const SLA_US: u64 = 1_000;
@@ -262,7 +261,7 @@ fn print_round(out: &mut dyn Write, round: usize, series: &Series, point: &Point
         Point::P99(_) => String::new(),
         Point::Over => format!(" (p99 above {USEFUL_LIMIT_US} µs, or over 1 % unanswered)"),
         Point::Spoilt(why) => spoilt_suffix(Some(why)),
-        Point::Limit(why) => format!(" (the end of what this machine can show: {why})"),
+        Point::Limit(why) => format!(" (not measurable on this machine: {why})"),
     };
     let p99 = milliseconds(step.span.p99_us(), "without a reply");
     print_line(

@@ -23,7 +23,7 @@ use crate::stage::{Cost, Stage};
 const CONNECTIONS: u32 = 200;
 /// The helper's default batch delay.
 const MAX_DELAY: Duration = Duration::from_micros(200);
-/// Requests above this latency count as delayed: retransmissions take longer, almost everything else is faster.
+/// Requests above this latency count as delayed: most retransmissions take longer, other requests do not.
 const DELAYED_US: u64 = 5_000;
 /// Names of rows, and the TCP counters that show how losses were detected.
 const COUNTERS: [(&str, &str); 4] = [
@@ -134,7 +134,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let outcome = outcome.and_then(|()| stage.close());
     let mut results = Results::new("loss", machine);
     let description =
-        "each IPv4 packet of the server's cable by itself, both directions (XDP, before segments are joined)";
+        "independent for each IPv4 packet of the server's cable, both ways (XDP, before segments are joined)";
     results.machine.lab.insert("loss".into(), description.into());
     for series in &series {
         add_rows(series, effort, &mut results);

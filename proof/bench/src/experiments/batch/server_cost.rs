@@ -1,5 +1,6 @@
-//! CPU time of the server's host for a request: over plain connections, with the shim loaded, in batches of given
-//! sizes, through real helpers, pipelined, and as multiget. memcached and redis, without quotas.
+//! CPU time of the server's host for a request: over plain connections, with the preload library, in batches
+//! of given sizes, through real helpers, pipelined, and as multiget. The servers are memcached and redis,
+//! without quotas.
 //!
 //! Rounds are interleaved: each measures every path once. Ratios compare within a round.
 
@@ -38,7 +39,7 @@ const PORTS: (u16, u16) = (20_000, 1_000);
 /// The amount of measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effort {
-    /// Pairs of a server without and with the shim.
+    /// Pairs of a server without and with the preload library.
     pub pairs: usize,
     /// Rounds of batches.
     pub rounds: usize,
@@ -108,9 +109,9 @@ impl Effort {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Path {
-    /// Plain connections to a server without the shim.
+    /// Plain connections to a server without the preload library.
     Plain,
-    /// Plain connections to a server with the shim.
+    /// Plain connections to a server with the preload library.
     Shim,
     /// Batches of this size on [`links`] links at the same time.
     Batch(u16),

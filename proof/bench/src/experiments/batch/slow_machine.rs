@@ -1,5 +1,5 @@
-//! The demo on slower machines: with every core slowed to a half and to a third of its speed, the demo must still end
-//! relieved, because it calibrates itself.
+//! The demo on slower machines: relief must succeed with every core slowed to a half and to a third of its
+//! speed, because the demo calibrates itself.
 
 use std::io::{self, Write};
 

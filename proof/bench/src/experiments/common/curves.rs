@@ -10,7 +10,7 @@ pub(crate) enum Point {
     Over,
     /// The measurement was disturbed, with the reason.
     Spoilt(String),
-    /// Another host than the server ran out of CPU time: the laboratory cannot measure higher rates. With the reason.
+    /// Another host than the server ran out of CPU time, with the reason: higher rates cannot be measured.
     Limit(String),
 }
 

@@ -11,7 +11,7 @@ pub(crate) fn measurement_order(rounds: usize, systems: usize) -> impl Iterator<
     (0..rounds).flat_map(move |round| (0..systems).map(move |turn| (round, (turn + round) % systems)))
 }
 
-/// Prints a line. Ignores errors: the experiment goes on without a reader.
+/// Prints a line. Ignores errors, so that the experiment continues if its output is closed.
 pub(crate) fn print_line(out: &mut dyn Write, line: Arguments<'_>) {
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }

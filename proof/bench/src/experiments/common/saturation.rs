@@ -1,5 +1,4 @@
-//! Validity of throughput measurements in which one host should be the limit: it has a quota, and closed loops keep it
-//! busy.
+//! Checks throughput measurements whose limit should be one host with a quota, kept busy by closed loops.
 
 use crate::measure::{QUOTA_SHARE_MAX, QUOTA_SHARE_SATURATED, Used, disturbed, stopped};
 use crate::results;
@@ -35,7 +34,7 @@ pub(crate) fn limit_note<'a>(limits: impl Iterator<Item = &'a str>) -> String {
     format!("at least ({} rounds): {first}", limits.count())
 }
 
-/// Why a comparison over this number of rounds is void: there are fewer than [`ROUNDS_MIN`].
+/// Why a comparison over `rounds` is not valid; `None` from [`ROUNDS_MIN`] rounds on.
 pub(crate) fn few(rounds: usize) -> Option<String> {
     results::few(rounds, "rounds", ROUNDS_MIN)
 }

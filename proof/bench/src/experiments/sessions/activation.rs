@@ -1,8 +1,9 @@
 //! Relief that clients switch on by themselves (PostMan §5.3): number of switches while load swings around the
 //! threshold, and how long replies are late in a real burst, compared with clients that never switch.
 //!
-//! Clients are groups of sessions; each group decides as one process would. All sessions start on the server's own link
-//! port. The server's host has a quota. Two courses, each with clients that decide and with clients that never switch.
+//! Clients are groups of sessions; each group decides as one process would. All sessions start on the
+//! server's own link port. The server's host has a quota. Two courses of load, the swing and the burst, are
+//! each run with clients that decide and with clients that never switch.
 
 mod findings;
 
@@ -32,9 +33,8 @@ const SEARCH_MAX_PER_S: f64 = 60_000.0;
 /// Rate at which the p99 for the SLA is measured: about a fifth of such a server's capacity.
 const LIGHT_PER_S: f64 = 800.0;
 const LIGHT_STEPS: u32 = 3;
-/// Saturates a server with a small quota.
+/// Rate that saturates a server with a small quota.
 const SATURATING_PER_S: f64 = 60_000.0;
-/// Timeout for draining the backlog of an overload.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Amplitude of the swing, as a share of the threshold.
 const SWING_SHARE: f64 = 0.2;

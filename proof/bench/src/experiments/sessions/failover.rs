@@ -26,17 +26,17 @@ use crate::results::Results;
 use crate::scene::Setting;
 use crate::stage::{Helper, HelperKind, Pair, Stage};
 
-/// As in the paper.
+/// As in PostMan, Figure 11.
 const CONNECTIONS: u32 = 1_000;
-/// As in the paper.
+/// As in PostMan, Figure 11.
 const THREADS: u32 = 10;
 const HELPERS: HelperKind =
     HelperKind { library: true, batch: "adaptive", max_delay: Duration::from_micros(200) };
-/// Later replies are not in time: far above normal latencies, and below the timeouts of sessions.
+/// Limit for replies in time: far above normal latencies, and below the timeouts of sessions.
 const SLA: Duration = Duration::from_millis(50);
 /// A larger p99 of the clients' lag before the fault spoils a run: half of the grid.
 const LAG_US_MAX: u64 = recovery::GRID_MS * 1000 / 2;
-/// Time that a run goes on after the fault ends: data that the first helper still held must not reach a client.
+/// A run continues for this time after the fault, to find data of the first helper that reach a client late.
 const PAUSE_AFTER_FAULT: Duration = Duration::from_millis(500);
 /// Start and end of the throughput curve, in ms relative to the fault.
 const COURSE_MS: (i64, i64) = (-500, 1_000);
@@ -50,7 +50,7 @@ pub struct Effort {
     pub connections: u32,
     /// Requests a second over all sessions.
     pub rate_per_s: f64,
-    /// Time of load before the fault; more than [`recovery::BEFORE_MS`], which is the reference.
+    /// Time of load before the fault; longer than the reference span of [`recovery::BEFORE_MS`].
     pub settle: Duration,
     /// Measured time after the fault.
     pub after: Duration,
@@ -281,7 +281,7 @@ fn print_round(out: &mut dyn Write, round: usize, fault: Fault, result: &RunResu
     print_line(
         out,
         format_args!(
-            "round {}: {}: recovered after {}, throughput after {}; {} carried on after {carried}; silence {} ms, \
+            "round {}: {}: recovered after {}, throughput after {}; {} moves after {carried}; silence {} ms, \
              slowest {:.0} ms; {} lost, {} repeated, {} reordered of {}{spoilt}",
             round + 1,
             fault.name(),

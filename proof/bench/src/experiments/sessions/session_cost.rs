@@ -22,8 +22,8 @@ use crate::stage::{Cost, Helper, HelperKind, Pair, Session, Stage};
 pub use crate::experiments::common::rates::Effort;
 
 const CONNECTIONS: u32 = 200;
-/// A long, fixed batch delay: a session's cost shows best with many messages in a batch, where each costs little. With
-/// the default, a batch of these clients contains one or two messages.
+/// A long, fixed batch delay, for many messages in a batch: where a message costs little, a session's cost is
+/// easiest to see. With the default delay, a batch of these clients contains one or two messages.
 const HELPER: HelperKind =
     HelperKind { library: true, batch: "fixed", max_delay: Duration::from_micros(1_000) };
 
@@ -50,7 +50,7 @@ fn quick() -> Effort {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClientKind {
-    /// Plain TCP to a server without the shim.
+    /// Plain TCP to a server without the preload library.
     Plain,
     /// Sessions on the server's own link port, each with its own link.
     SessionDirect,

@@ -1,8 +1,8 @@
 //! Latency that a sidecar adds to a request on an idle service, and its own CPU time, for memcached, redis, and an
 //! unknown protocol.
 //!
-//! Pairs of a measurement with direct clients and one with clients of the sidecar; the first of a pair alternates.
-//! Without a helper: the experiment shows the cost of a sidecar while no relief is active.
+//! Each pair measures direct clients and clients of the sidecar; the first of a pair alternates. No helper
+//! runs: the experiment shows the cost of a sidecar while no relief is active.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -26,7 +26,7 @@ use crate::stage::{Echo, MeasuredStep, Pair, Stage};
 const RATE_PER_S: f64 = 1_000.0;
 const CONNECTIONS: u32 = 20;
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
-/// A difference of a few µs needs this many pairs.
+/// Minimum number of pairs for a difference of a few µs.
 const PAIRS_MIN: usize = 15;
 
 /// The amount of measurement.
@@ -107,7 +107,7 @@ struct Measurement {
     server_us: f64,
 }
 
-/// Servers of one protocol: one with the shim and one without, or an echo server with both ports.
+/// Servers of one protocol: one with the preload library and one without, or an echo server with both ports.
 enum Servers {
     Pair(Box<Pair>),
     Echo(Echo),
@@ -320,7 +320,7 @@ fn print_round(
     let spoilt = spoilt_suffix(spoilt);
     let figures = measurement.map_or("no replies".into(), |measurement| {
         let sidecar =
-            if uses_sidecar { format!(", {:.1} µs of its CPU", measurement.cpu_us) } else { String::new() };
+            if uses_sidecar { format!(", {:.1} µs of CPU", measurement.cpu_us) } else { String::new() };
         format!("p50 {:.0} µs, p99 {:.0} µs{sidecar}", measurement.p50_us, measurement.p99_us)
     });
     print_line(out, format_args!("pair {}: {}, {path}: {figures}{spoilt}", pair + 1, protocol.name()));

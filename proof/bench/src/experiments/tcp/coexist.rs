@@ -1,25 +1,28 @@
-//! What a helper on the engine `xdp` costs the kernel on the interface that both use. A kernel memcached serves clients of its
-//! own; beside it there is
+//! Cost of a helper on the engine `xdp` for kernel sockets on the same interface. A kernel memcached serves
+//! clients of its own, in these variants:
 //!
-//! - nothing: no XDP program (*no program*),
-//! - a program that passes every packet (*pass program*), which is the baseline: it costs what any XDP program costs a veth,
-//!   where each packet is copied for it, so what is left is the steering program's own; measured twice in each round (A/A),
-//! - an *idle helper*: its program is attached and its link to a server on another host is up, and it has no clients,
-//! - a *loaded helper*, with requests of its own clients to its own server; and for comparison the same load on a helper on
-//!   kernel sockets, beside the pass program. Its work is on the same core and in the same quota, so its ratios include
-//!   what any program of that load takes from memcached.
+//! - *no program*: the interface has no XDP program;
+//! - *pass program*: a program passes every packet. This is the baseline: on a veth each packet is copied for
+//!   any XDP program, so a difference from it is the steering program's own cost. Measured twice in each
+//!   round (A/A);
+//! - *idle helper*: the helper's program is attached, its link to a server on another host is up, and it has
+//!   no clients;
+//! - *loaded helper*: the helper serves its own clients from its own server. For comparison, the same load
+//!   runs on a helper on kernel sockets with the pass program. The helper's work is on the same core and in
+//!   the same quota, so these ratios include what any program with that load takes from memcached.
 //!
-//! All variants have the same offloads and the same memcached process. Each round measures every variant once, in rotating order,
-//! and ratios compare within a round. In each variant two figures are taken:
+//! All variants have the same offloads and the same memcached process. Each round measures every variant
+//! once, in rotating order, and ratios compare within a round. Each variant has two figures:
 //!
-//! - *Throughput*: 50 connections in a closed loop, while a quota limits the shared host, interface and helper included. Thus
-//!   the host is the limit and not its clients; a measurement that does not use up the quota is not valid. An idle helper's
-//!   own CPU time is in the quota as well, where it counts for more than on a whole core (`helper_percent` shows it).
-//! - *p99*: an open loop at a fixed rate, timed from the intended sending, without a quota: a host that its quota stops would
-//!   show the quota.
+//! - *Throughput*: 50 connections in a closed loop, while a quota limits the shared host, interface and
+//!   helper included. Thus the host is the limit and not its clients; a measurement that does not use up the
+//!   quota is not valid. An idle helper's CPU time is in the quota too, where it counts for more than on a
+//!   whole core (see `helper_percent`).
+//! - *p99*: an open loop at a fixed rate, timed from the intended sending, without a quota: under a quota,
+//!   the p99 would measure the times for which the quota stops the host.
 //!
 //! `kernel_cpu_…` compares the CPU time of memcached and of the interface for a request in the closed loop, without the
-//! helper's process. The receive work for a loaded helper is in it, because the interface is one.
+//! helper's process. It includes the receive work for a loaded helper, which shares the interface.
 
 mod site;
 
@@ -38,10 +41,10 @@ use crate::scene::Setting;
 
 use site::{Load, Sample, Site};
 
-/// Pairs for differences of a few percent.
+/// Minimum number of pairs for differences of a few percent.
 const PAIRS_MIN: usize = 15;
 
-/// What is beside the kernel memcached on its interface.
+/// A variant: what shares the interface with the kernel memcached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Beside {
     NoProgram,
@@ -83,7 +86,7 @@ impl Beside {
         self != Beside::NoProgram
     }
 
-    /// `None` without a helper.
+    /// Whether the helper is on the engine xdp; `None` without a helper.
     fn helper_is_on_xdp(self) -> Option<bool> {
         match self {
             Beside::IdleHelper | Beside::LoadedHelper => Some(true),
@@ -100,7 +103,7 @@ impl Beside {
 /// The amount of measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effort {
-    /// Number of rounds: pairs of each comparison.
+    /// Number of rounds; each adds a pair to every comparison.
     pub rounds: usize,
     /// Quota of the shared host for throughput.
     pub quota: Quota,
@@ -239,7 +242,7 @@ fn add_rows(series: &Series, effort: &Effort, results: &mut Results) {
     }
 }
 
-/// Comparisons: name, variant, what it is compared with, and the note.
+/// Comparisons: name, variant, reference variant, note.
 const COMPARISONS: [(&str, Beside, Beside, &str); 6] = [
     ("with_over_without", Beside::IdleHelper, Beside::Pass, "idle helper on xdp over pass program"),
     ("a_over_a", Beside::PassAgain, Beside::Pass, "pass program over pass program: the noise"),

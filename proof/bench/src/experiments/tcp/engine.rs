@@ -1,21 +1,24 @@
 //! CPU time of a frame in a helper's engine by stage: driver, rings, crossing between threads, stack, relay; on a TAP
-//! interface and on AF_XDP over a veth. And the effect of `busy_poll`.
+//! interface and on AF_XDP over a veth. Also the effect of `busy_poll`.
 //!
-//! **Paths.** The same frames, requests of 64 bytes of scripted clients, go through four paths, each of which contains the
-//! one before it: the *driver* alone sends each frame back; the *stack* acknowledges it and its echo application answers;
-//! the *relay* passes it to a server in an encrypted batch, and the server's replies to the clients. All paths run in the
-//! turns of [`spillway_xdp::Driver`]. A round trip has two frames of a client, request and answer, and all figures are per
-//! frame of a client; the frames of the link belong to the relay's path and are counted apart (`frames_per_round_trip`).
+//! **Paths.** The same frames, requests of 64 bytes from scripted clients, go through three paths, each of
+//! which contains the one before it: the *driver* alone sends each frame back; the *stack* acknowledges it
+//! and its echo application answers; the *relay* passes it to a server in an encrypted batch, and the
+//! server's replies to the clients. All paths run in the turns of [`spillway_xdp::Driver`]. A round trip has
+//! two frames of a client, request and answer, and all figures are per frame of a client; the frames of the
+//! link belong to the relay's path and are counted separately (`frames_per_round_trip`).
 //!
-//! **Accounts.** All CPU time of the engine is that of its thread (its CPU clock, read at both ends of the measured time)
-//! and of its interface's receive thread (the account of the host). A TAP interface has no receive thread: the sender's
-//! thread queues a frame, and the engine's thread runs the far interface's receive path when it writes one.
+//! **Accounts.** The engine's CPU time is that of its thread (by the thread's CPU clock, read at both ends of
+//! the measured time) plus that of its interface's receive thread (by the host's account). A TAP interface
+//! has no receive thread: the sender's thread queues a frame, and the engine's thread runs the far
+//! interface's receive path when it writes one.
 //!
-//! **Stages.** In one of eight turns, chosen at random, the thread's CPU clock is read at the beginning and when the endpoint
-//! has no more frames to send. Between the two lies the work in user space: on AF_XDP, all of the four rings, stack and
-//! relay, but no system call. So each stage is a difference that neither wake-ups nor preemption change:
+//! **Stages.** In one of eight turns, chosen at random, the thread's CPU clock is read at the beginning and
+//! when the endpoint has no more frames to send. Between the two readings is the work in user space: on
+//! AF_XDP, that of the four rings, stack and relay, without system calls. So each stage is a difference that
+//! neither wake-ups nor preemption change:
 //!
-//! | stage | is |
+//! | stage | cost |
 //! |---|---|
 //! | driver | all CPU time outside turns on the relay's path: system calls and waking up, and the interface's thread |
 //! | rings | CPU time within turns on the driver's path; it includes two copies of 130 bytes that only this path has |
@@ -23,16 +26,18 @@
 //! | relay | CPU time within turns: the relay's path less the stack's; includes the link's frames in the stack |
 //!
 //! Their sum is the CPU time of the relay's path by definition. On TAP every frame is a system call within the turn, so
-//! driver and rings are one stage there, and those calls for the link's frames are in the stage *relay*.
+//! driver and rings are one stage there, and the system calls for the link's frames are in the stage *relay*.
 //!
-//! **Errors.** A reading of the clock costs some hundred nanoseconds (`clock_ns`), which is subtracted once per sampled turn
-//! and twice from the thread's total; what remains is at most one such reading per turn, so that stages of one frame per
-//! turn are uncertain by that much, and those of 32 frames by a thirtieth of it. Caches are those of each path: a stage's
-//! cost contains what it makes the others miss. The account of the interface's thread lags by a scheduler tick at most.
+//! **Errors.** For each sampled turn, the cost of a clock reading (some hundred ns, `clock_ns`) is subtracted
+//! once from the sample and twice from the thread's total. The remaining error is at most one reading per
+//! turn: stages of one frame per turn are uncertain by that much, those of 32 frames by a thirtieth of it.
+//! Each path fills the caches in its own way, so a stage's cost includes cache misses that it causes in other
+//! stages. The account of the interface's thread lags by a scheduler tick at most.
 //!
-//! **Crossing.** A frame that arrives at the queue of another thread is copied and crosses to it ([`spillway_xdp::Crossing`]).
-//! No other path has that stage. Its cost is the driver's path with a copy of each frame crossing to a second thread on the
-//! same core, less the driver's path, and the second thread's CPU time. The difference contains its wake-ups.
+//! **Crossing.** A frame that arrives at another thread's queue is copied and crosses to that thread
+//! ([`spillway_xdp::Crossing`]). A fourth path measures this: the driver's path, from which a copy of each
+//! frame crosses to a second thread on the same core. The cost of this stage is the CPU time that the copy
+//! adds to the driver's path, wake-ups included, plus the second thread's CPU time.
 
 mod clocked;
 mod findings;
@@ -59,8 +64,8 @@ use turns::Window;
 
 const WIRES: [Wire; 2] = [Wire::Tap, Wire::AfXdp];
 const STAGED_PATHS: [Path; 3] = [Path::Driver, Path::Stack, Path::Relay];
-/// Clients at a fixed rate: enough that the rate does not depend on their latency, and so few that each acknowledges an answer
-/// by its next request long before the stack would probe for it (200 ms).
+/// Number of clients at a fixed rate: enough that latency does not limit the rate, and few enough that each
+/// client's next request acknowledges its last answer long before the stack would probe (200 ms).
 const CLIENTS_AT_RATE: usize = 64;
 const ATTEMPTS_MAX: u32 = 3;
 
@@ -69,7 +74,7 @@ const ATTEMPTS_MAX: u32 = 3;
 pub struct Effort {
     /// Number of rounds.
     pub rounds: usize,
-    /// Requests that arrive at once.
+    /// Numbers of requests that arrive at once.
     pub bursts: Vec<usize>,
     /// Rates at which waiting is compared, in requests a second.
     pub rates: Vec<f64>,

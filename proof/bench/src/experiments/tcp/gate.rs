@@ -1,7 +1,7 @@
-//! Effects of a gate on a Linux peer. A stack with a gate acknowledges bytes a fixed time after their arrival, as a
-//! helper does that waits for its server's acknowledgement. Measures bulk throughput, and round trips whose answers
-//! come at once or with the acknowledgement. No frame is lost, so every retransmission of the peer is spurious. Every
-//! byte is compared.
+//! Effects of a gate on a Linux peer. A stack with a gate acknowledges bytes a fixed time after their
+//! arrival, like a helper that waits for its server's acknowledgement. Measures bulk throughput, and round
+//! trips with answers at once or with the acknowledgement. No frame is lost, so every retransmission of the
+//! peer is spurious. Every byte is compared.
 
 use std::io::Write;
 use std::time::Duration;
@@ -226,7 +226,7 @@ fn print_round(out: &mut dyn Write, round: usize, series: &Series, measured: &Me
     print_line(
         out,
         format_args!(
-            "round {}: gate of {} ms, {}: {figures}; the peer sent {} segments of {} again, {} timeouts, {} probes",
+            "round {}: gate of {} ms, {}: {figures}; the peer: {} retransmissions, {} segments, {} timeouts, {} probes",
             round + 1,
             series.gate_ms,
             series.traffic_name(),

@@ -161,7 +161,6 @@ impl Measured {
     }
 }
 
-/// The hosts and interfaces of the experiment.
 pub(super) struct Site {
     /// The peer; one TAP interface leads to the stack, another one to the other kernel.
     peer: Host,

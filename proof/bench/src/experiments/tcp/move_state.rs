@@ -25,7 +25,7 @@ use crate::stop;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Load {
-    /// Bytes to send.
+    /// Unacknowledged bytes to send.
     queued: usize,
     /// Bytes received out of order.
     out_of_order: usize,
@@ -41,7 +41,7 @@ const LOADS: [Load; 7] = [
     Load { queued: 64 << 10, out_of_order: 64 << 10 },
 ];
 
-/// Buffered bytes of all connections together; sets their number within [`CONNECTIONS`].
+/// Buffered bytes of all connections together; determines their number, within [`CONNECTIONS`].
 const BUFFERED_BYTES: usize = 4 << 20;
 const CONNECTIONS: std::ops::RangeInclusive<usize> = 16..=256;
 

@@ -33,16 +33,16 @@ pub(super) use ours::{EchoApplication, stack};
 #[derive(Clone, Debug)]
 struct Effort {
     rounds: usize,
-    /// Messages of one time measurement with one connection; a tenth with many.
+    /// Messages of one time measurement with one connection; a tenth of this with many connections.
     messages: usize,
-    /// Messages of one instruction count with one connection; a tenth with many.
+    /// Messages of one instruction count with one connection; a tenth of this with many connections.
     counted_messages: usize,
 }
 
 const FULL: Effort = Effort { rounds: 15, messages: 1_000_000, counted_messages: 20_000 };
 const QUICK: Effort = Effort { rounds: 7, messages: 200_000, counted_messages: 5_000 };
 
-/// Connections of the echo server: one, where smoltcp is at its best, and many.
+/// Numbers of connections of the echo server: one, which is smoltcp's best case, and many.
 const ECHO_CONNECTIONS: [usize; 2] = [1, 1_000];
 const HELPER_CLIENTS: [usize; 2] = [200, 2_000];
 /// The paper's time for a message in ns, on a core with a network card (PostMan, Figure 10).

@@ -194,8 +194,8 @@ impl<'a> Setup<'a> {
             windows.push((quiet, attacked));
             let suffix = spoilt_suffix(spoilt.as_deref());
             result.rounds.push(Round { link_ms, spoilt, ..Round::default() });
-            // Does not check whether the helper runs: its threads may end while the process stays, so only the clients'
-            // results count. Its peak memory cannot be read any more after its end.
+            // Do not check whether the helper runs: its threads may end while the process stays, so only the
+            // clients' results count. Its peak memory is read in each round, because it is lost at its end.
             result.helper_rss_mib = result.helper_rss_mib.max(rss_mib(self.helper.pid(), "VmHWM"));
             let link = link_ms.map_or("none".into(), |ms| format!("after {ms:.0} ms"));
             print_line(out, format_args!("  round {}: a new helper's link: {link}{suffix}", round + 1));

@@ -1,4 +1,4 @@
-//! How evenly clients spread over helpers when all arrive at the same moment and each chooses a helper for itself.
+//! How evenly clients spread over helpers when all arrive at the same moment and each one chooses a helper.
 //!
 //! Clients choose independently, as if each were a process of its own. All start at the server; one order moves them to
 //! helpers. No host has a quota.

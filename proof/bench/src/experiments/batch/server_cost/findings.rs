@@ -7,7 +7,7 @@ use crate::results::{Check, Ratio, Results, Row, few, left_out};
 use crate::stage::Cost;
 use crate::stats::{median, paired_ratios};
 
-/// A ratio that differs from 1 by a few percent needs this many pairs.
+/// Minimum number of pairs for a ratio that differs from 1 by a few percent.
 const PAIRS_MIN: usize = 15;
 
 const SHIM_EXPECTED: &str = "expected ≤ 1.05 (upper95); PostMan's library up to 1.5";
@@ -35,7 +35,7 @@ pub(super) fn add_results(measured: &mut Measured, effort: &Effort, results: &mu
             Row::new(system, metric, "% of a core", &[value]).param("server", idle.protocol.to_string())
         };
         results.rows.push(row("helper", "idle_helper_cpu_percent", idle.helper_percent).note("expected < 1"));
-        // The server's own timers use CPU time without the shim as well: subtract it.
+        // The server's own timers use CPU time without the preload library as well: subtract it.
         let shim = idle.shim_percent - idle.plain_percent;
         results.rows.push(
             row("with shim", "idle_shim_cpu_percent", shim)
@@ -165,7 +165,7 @@ fn add_ratios(measured: &Measured, effort: &Effort, results: &mut Results) {
     }
 }
 
-/// Adds direct over helped for other requests, with which helping gains less or loses, as rows.
+/// Adds rows with direct over helped cost for other requests, for which helping gains less or loses.
 fn add_side_rows(measured: &Measured, protocol: ProtocolKind, results: &mut Results) {
     let mixes =
         || measured.series.iter().filter(move |series| series.protocol == protocol && series.part == "mixes");

@@ -7,7 +7,7 @@ const ROUNDS_MIN: usize = 3;
 /// Name of the decision to move all sessions of a group; only the canaries have moved before.
 pub(super) const ALL_MOVE: &str = "rest_moves";
 
-const OVER: &str = "100 ms, by intended time, in which p99 of all requests was over the SLA";
+const OVER: &str = "sum of 100 ms bins, by intended time, in which p99 of all requests was over the SLA";
 const SWITCHES: &str = "moves of all sessions (between server and helpers, and between helpers) for each session; \
                         expected ≤ 2 in 60 s";
 const RELIEVED: &str = "from the burst until three seconds in a row have a p99 within the SLA, as in burst; expected ≤ \

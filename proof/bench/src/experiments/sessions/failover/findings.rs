@@ -5,15 +5,15 @@ use crate::results::{Check, Results, Row, few, left_out};
 
 const ROUNDS_MIN: usize = 5;
 const RECOVERED: &str = "from the fault to the first moment, checked every 10 ms, from which three 100 ms bins in a \
-                         row each have ≥ 95 % of the throughput of the second before; counted are right replies within \
-                         50 ms, by the time at which they were due";
+                         row each have ≥ 95 % of the throughput of the second before; only correct replies within 50 ms \
+                         count, at the time at which they were due";
 const THROUGHPUT: &str =
-    "as recovered_ms, with all right replies by the time of the reply: replies to a backlog count";
+    "like recovered_ms, but all correct replies count, at their arrival, also those to a backlog";
 const LOST: &str = "requests without a reply when the run ended";
 const REPEATED: &str = "bytes without a pending request: a session has one request under way, so a repeated reply \
                         is either too long, or has no request, or shifts all later ones";
-const REORDERED: &str = "replies to another request: values follow from their key, and the reply names it, so an \
-                         altered byte, another request's reply and a missing reply are all found";
+const REORDERED: &str = "replies that do not match their request: a reply contains its key, and its value follows from \
+                         the key, so altered bytes, replies to other requests and missing replies are found";
 
 pub(super) fn add_results(series: &[(Fault, Vec<RunResult>); 3], effort: &Effort, results: &mut Results) {
     for (fault, runs) in series {

@@ -6,23 +6,23 @@ use spillway_load::report::Bin;
 pub const GRID_MS: u64 = 10;
 /// Width of the paper's bins, in ms.
 pub const BIN_MS: u64 = 100;
-/// Good bins in a row that mean recovery.
+/// Recovery begins with this many good bins in a row.
 const BINS_GOOD: u64 = 3;
-/// Share of the figure before the fault that a good bin has.
+/// A good bin has at least this share of the figure before the fault.
 const SHARE_GOOD: f64 = 0.95;
 /// Length of the reference span before the fault, in ms.
 pub const BEFORE_MS: u64 = 1_000;
-/// Gap between the reference span and the fault, in ms: requests that the fault delayed are not in the span.
+/// Gap between the reference span and the fault, in ms: the span has no requests that the fault delayed.
 const CLEAR_MS: u64 = 100;
 
 pub type Figure = fn(&Bin) -> u64;
 
-/// Correct replies by the time of the reply.
+/// Number of correct replies that arrived in the bin.
 pub fn replied(bin: &Bin) -> u64 {
     bin.replied
 }
 
-/// Requests with a correct reply in time, by the time at which they were due.
+/// Number of requests that were due in the bin and had a correct reply in time.
 pub fn timely(bin: &Bin) -> u64 {
     [&bin.direct, &bin.helped].iter().map(|carried| carried.answered - carried.late - carried.wrong).sum()
 }
@@ -31,7 +31,7 @@ fn sum(bins: &[Bin], from_ms: u64, to_ms: u64, figure: Figure) -> u64 {
     bins.iter().filter(|bin| (from_ms..to_ms).contains(&bin.at_ms)).map(figure).sum()
 }
 
-/// The figure in [`BIN_MS`] before the fault: the mean over the reference span.
+/// The figure of [`BIN_MS`] before the fault, as the mean over the reference span.
 pub fn before(bins: &[Bin], fault_ms: u64, figure: Figure) -> f64 {
     let to_ms = (fault_ms - fault_ms % GRID_MS).saturating_sub(CLEAR_MS);
     let from_ms = to_ms.saturating_sub(BEFORE_MS);
@@ -98,7 +98,8 @@ mod tests {
 
     const FAULT_MS: u64 = 2_003;
 
-    /// Bins with ten requests each. `replies` returns (replies, requests replied in time) by ms since 2 s; ten before.
+    /// Bins with ten requests each. From 2 s on, `replies` computes (replies, requests with a reply in time)
+    /// from the ms since 2 s.
     fn bins(replies: impl Fn(u64) -> (u64, u64)) -> Vec<Bin> {
         let bin = |n: u64| {
             let at_ms = n * GRID_MS;

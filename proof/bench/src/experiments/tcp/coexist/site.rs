@@ -1,5 +1,5 @@
-//! The hosts: a kernel memcached, beside it at times a helper with clients and a server of its own, and what is attached to
-//! the interface that both use.
+//! The hosts and programs: a kernel memcached, the helper that shares its interface in some variants, the
+//! helper's clients and server, and the XDP program on the interface.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -53,7 +53,7 @@ impl Sample {
         seconds * 1e6 / self.step.span.served as f64
     }
 
-    /// CPU time of the host's other processes, in percent of a core: of the helper.
+    /// CPU time of the helper, which is the host's only other process, in percent of a core.
     pub fn helper_percent(&self) -> f64 {
         let used = &self.step.used;
         used.percent((used.server_process_s - self.memcached.as_secs_f64()).max(0.0))
@@ -83,7 +83,7 @@ pub(super) struct Site {
     lab: Lab,
 }
 
-/// What is at the interface beside the kernel, until it is dropped.
+/// The running parts of a variant. Dropping them ends them.
 pub(super) struct Present {
     /// The helper's clients.
     load: Option<Generators>,
@@ -96,7 +96,7 @@ impl Site {
         let (placement, forwarding) = (setting.placement, setting.forwarding);
         let options = LabOptions { bridge_core: Some(placement.bridge), forwarding };
         let lab = Lab::with_options("coexist", options)?;
-        // The same offloads for all: no host leaves checksums to its interface, as AF_XDP needs it.
+        // All hosts have the offloads that AF_XDP needs: none leaves checksums to its interface.
         let on_core = |core| HostOptions { core: Some(core), tx_checksums: false, ..HostOptions::default() };
         let receiving_first = |core| HostOptions { receive_first: true, ..on_core(core) };
         // The receive work of the host under test is in its quota.
@@ -136,7 +136,6 @@ impl Site {
         Ok(site)
     }
 
-    /// Describes the machine and the site.
     pub fn machine(&self, quota: Quota) -> Result<Machine, Error> {
         let mut machine = Machine::here();
         machine.offloads = format!("of all variants: {}", self.shared.offloads()?);
@@ -160,7 +159,7 @@ impl Site {
         Ok(machine)
     }
 
-    /// Attaches or starts what is to be beside the kernel. A loaded helper has `helped_per_s` requests a second.
+    /// Starts the parts of a variant. A loaded helper has `helped_per_s` requests a second.
     pub fn prepare(&self, beside: Beside, helped_per_s: f64) -> Result<Present, Error> {
         stop::check()?;
         let interface = self.shared.interface();
@@ -220,7 +219,8 @@ impl Site {
         Ok(tally)
     }
 
-    /// Waits until the shared interface has a program or none, and accounts its threads, which each change replaces.
+    /// Waits until the shared interface has a program, or none, as expected. Then pins and accounts its
+    /// threads, which each change of program replaces.
     fn wait_for_program(&self, is_expected: bool) -> Result<(), Error> {
         let interface = self.shared.interface();
         let deadline = Instant::now() + PROGRAM_TIMEOUT;
@@ -238,7 +238,7 @@ impl Site {
         }
     }
 
-    /// Measures the kernel memcached: in a closed loop under a quota, or in an open loop at `rate_per_s` without one.
+    /// Measures the kernel memcached: in a closed loop under a quota, or in an open loop without one.
     pub fn measure(
         &self,
         load: Load,

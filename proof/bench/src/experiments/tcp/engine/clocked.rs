@@ -13,13 +13,12 @@ use crate::stats::median;
 const SAMPLED_BITS: u32 = 3;
 const CALIBRATION_READS: usize = 1_000;
 
-/// CPU time of the calling thread.
 pub(super) fn thread_cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32) // below 10^9
 }
 
-/// What a reading of [`thread_cpu`] costs: the median of readings one after the other.
+/// Cost of a reading of [`thread_cpu`]: the median over consecutive readings.
 pub(super) fn clock_cost() -> Duration {
     let mut last = thread_cpu();
     let differences = (0..CALIBRATION_READS).map(|_| {
@@ -48,7 +47,6 @@ pub(super) struct TurnCounts {
 }
 
 impl TurnCounts {
-    /// The difference from an earlier reading.
     pub fn since(&self, earlier: &TurnCounts) -> TurnCounts {
         TurnCounts {
             requests: self.requests - earlier.requests,
@@ -69,8 +67,8 @@ impl TurnCounts {
     }
 }
 
-/// An endpoint whose turns are counted, and sampled at random: at a fixed interval, turns with requests and turns with
-/// replies could alternate in step with it.
+/// An endpoint whose turns are counted, and sampled at random: samples at a fixed interval could all be of
+/// turns with requests, or all of turns with replies.
 pub(super) struct Clocked<E> {
     endpoint: E,
     counts: TurnCounts,
@@ -111,7 +109,7 @@ impl<E: Endpoint> Endpoint for Clocked<E> {
     fn begin_turn(&mut self, now: Time) {
         self.counts.turns += 1;
         self.has_frames = false;
-        // A turn that ended for lack of room was not timed to its end; its sample is dropped.
+        // Drops the sample of an earlier turn that ended for lack of room: it was not timed to its end.
         self.began = self.is_sampled().then(thread_cpu);
         self.endpoint.begin_turn(now);
     }

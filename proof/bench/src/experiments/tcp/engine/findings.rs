@@ -105,7 +105,7 @@ pub(super) fn add_rows(series: &Series, results: &mut Results) {
     row("p99_us", "µs", &|measured| measured.seen.quantile_us(0.99), "");
 }
 
-/// Figures of two systems in the same rounds, combined.
+/// A figure computed from two systems, for each round that is valid for both.
 fn combined(
     first: &Series,
     second: &Series,
@@ -174,7 +174,8 @@ pub(super) fn add_stages(all: &[Series], effort: &Effort, results: &mut Results)
     }
 }
 
-/// What a crossing frame costs both threads. Only requests cross, one for each round trip.
+/// CPU time of a crossing frame in both threads. A round trip has two frames of a client, and only its
+/// request crosses: hence the factor 2.
 fn crossing_ns(crossing: &Measured, driver: &Measured) -> f64 {
     let Some(other) = crossing.crossed.filter(|other| other.frames > 0) else { return f64::NAN };
     2.0 * (crossing.cpu_ns() - driver.cpu_ns()) + other.thread.as_nanos() as f64 / other.frames as f64

@@ -1,5 +1,5 @@
-//! The network at the other end of the cable: scripted clients, and the server behind the relay. It looks for frames
-//! without a pause, so that the engine never waits for this end to wake up.
+//! The network at the other end of the cable: scripted clients, and the server behind the relay. Its loop
+//! polls without sleeping, so that the engine never waits for this end to wake up.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,31 +14,31 @@ use super::turns::{Phase, Signals};
 use crate::experiments::common::script::{Client, port_of, target_of};
 use crate::experiments::tcp::stack::{EchoServer, SERVER_MAC, server_stack};
 
-/// A client that got no SYN-ACK by then, or another answer, starts again from another sequence number.
+/// Timeout for a SYN-ACK. The client then opens its connection again, as after another answer.
 const OPEN_TIMEOUT: Duration = Duration::from_millis(200);
-/// Time for all connections to open, the link included.
+/// Timeout for opening all connections, the link included.
 const ALL_OPEN_TIMEOUT: Duration = Duration::from_secs(20);
-/// A request without an answer by then is lost. Far above a retransmission timeout, and a stall of the machine.
+/// Requests are lost after this time without any answer: far above a retransmission timeout or a stall.
 const LOST_AFTER: Duration = Duration::from_secs(3);
 
-/// When clients send.
+/// When clients send requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Pace {
     /// All clients at once; again when all have their answers.
     Bursts,
-    /// One request after the other at equal intervals, whatever the answers: requests a second.
+    /// Requests a second, at equal intervals, independent of the answers.
     Rate(f64),
 }
 
-/// What the clients have seen.
+/// Results of the clients.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Seen {
     pub answers: u64,
     pub wrong: u64,
-    /// The first wrong answer.
+    /// Description of the first wrong answer.
     pub first_wrong: Option<String>,
     pub lost: u64,
-    /// Answers that the stack sent again, because the machine stalled for longer than a retransmission timer.
+    /// Retransmitted answers, because the machine stalled for longer than a retransmission timer.
     pub repeated: u64,
     /// Times from the intended sending of requests to their answers in the measured time, sorted.
     pub latencies_ns: Vec<u64>,
@@ -82,7 +82,6 @@ pub(super) fn run<D: Device>(device: D, mut network: Network, signals: &Signals)
     Ok((driver.into_device(), network.into_seen()))
 }
 
-/// One client.
 struct Caller {
     client: Client,
     /// Number from which ports and sequence numbers follow.
@@ -94,10 +93,10 @@ struct Caller {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Not connected; since when a SYN is under way.
+    /// Not connected; the time of the last SYN, if one is under way.
     Opening(Option<Time>),
     Ready,
-    /// A request is under way; when it should have been sent.
+    /// A request is under way; the time at which it was due.
     Waiting(Time),
 }
 
@@ -118,7 +117,7 @@ pub(super) struct Network {
     server: Hosted<EchoServer>,
     outgoing: VecDeque<Outgoing>,
     waiting: usize,
-    /// When to send the next request at a fixed rate, and the index of its client.
+    /// The due time of the next request at a fixed rate, and the index of its client.
     next: (Time, usize),
     last_answer: Time,
     is_open: bool,
@@ -128,7 +127,7 @@ pub(super) struct Network {
 }
 
 impl Network {
-    /// Clients that are not connected yet.
+    /// A network before its first turn. On paths without TCP, its clients count as connected.
     ///
     /// # Errors
     /// The server's stack refuses its settings.
@@ -177,20 +176,19 @@ impl Network {
         seen
     }
 
-    /// A frame for a client.
     fn receive(&mut self, now: Time, frame: &[u8]) {
         let index = usize::from(port_of(frame).unwrap_or(0).wrapping_sub(self.first_port));
         let Some(caller) = self.callers.get_mut(index) else {
             return self.seen.add_wrong(|| format!("a frame for the unknown client {index}"));
         };
         match caller.state {
-            State::Opening(None) => {} // of an earlier attempt
+            State::Opening(None) => {} // an answer to an earlier attempt
             State::Opening(Some(_)) => match caller.client.accept_syn_ack(frame) {
                 Ok(()) => {
                     caller.state = State::Ready;
                     self.outgoing.push_back(Outgoing::Acknowledgement(index));
                 }
-                // The relay listens as soon as it knows that its link is established.
+                // The relay refuses clients until its own end of the link is established.
                 Err(_) => caller.start_again(),
             },
             State::Ready | State::Waiting(_) => {
@@ -241,7 +239,7 @@ impl Network {
         }
     }
 
-    /// Orders the requests that are due.
+    /// Queues the requests that are due.
     fn request(&mut self, now: Time) {
         match self.pace {
             Pace::Bursts => {
@@ -251,7 +249,7 @@ impl Network {
             }
             Pace::Rate(per_s) => {
                 let interval = Duration::from_secs_f64(1.0 / per_s);
-                // A client that still waits delays the requests after it; their time counts from when they were due.
+                // A client that still waits delays later requests; their latency counts from their due time.
                 while self.next.0 <= now && self.callers[self.next.1].state == State::Ready {
                     let (due, index) = self.next;
                     self.order(index, due);

@@ -1,4 +1,4 @@
-//! How far a frame goes through the engine before it is answered: each path contains the one before it.
+//! Paths: how far a frame goes through the engine before it is answered.
 
 use std::collections::VecDeque;
 
@@ -8,12 +8,11 @@ use spillway_xdp::{Crossing, Endpoint};
 /// The longest frame of a client: headers with timestamps, and a message.
 const FRAME_BYTES_MAX: usize = 256;
 
-/// A path of frames through the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Path {
     /// Each frame is sent back as it is, with both ends exchanged.
     Driver,
-    /// The same, and a copy of each frame goes to another thread.
+    /// [`Path::Driver`], and a copy of each frame crosses to another thread.
     Crossing,
     /// The stack acknowledges each request, and its application answers with the same bytes.
     Stack,
@@ -22,7 +21,6 @@ pub(super) enum Path {
 }
 
 impl Path {
-    /// The name in rows.
     pub fn name(self) -> &'static str {
         match self {
             Path::Driver => "driver",
@@ -57,7 +55,7 @@ impl Endpoint for Reflect {
     fn begin_turn(&mut self, _now: Time) {}
 
     fn deliver(&mut self, _now: Time, frame: &[u8]) {
-        // Longer frames are not the clients'.
+        // Longer frames are not from clients.
         if frame.len() <= FRAME_BYTES_MAX {
             let mut copy = [0; FRAME_BYTES_MAX];
             copy[..frame.len()].copy_from_slice(frame);

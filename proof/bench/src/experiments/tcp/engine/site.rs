@@ -1,7 +1,7 @@
 //! The host of the engine with its two cables, a TAP interface and a veth, and one measurement on one of them.
 //!
-//! At the far end of either cable is an AF_XDP socket of the network, in its own thread on another core, so the far
-//! kernel's TCP has no part in either.
+//! At the far end of either cable is an AF_XDP socket of the network, in its own thread on another core, so
+//! neither cable involves the kernel's TCP.
 
 use std::io;
 use std::net::IpAddr;
@@ -33,7 +33,7 @@ const RATE_SHARE_MIN: f64 = 0.97;
 /// Timeout of each command of the setup.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What carries frames between the engine and the network.
+/// The kind of cable between the engine and the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Wire {
     Tap,
@@ -41,7 +41,6 @@ pub(super) enum Wire {
 }
 
 impl Wire {
-    /// The system's name in rows.
     pub fn name(self) -> &'static str {
         match self {
             Wire::Tap => "tap",
@@ -50,7 +49,6 @@ impl Wire {
     }
 }
 
-/// One measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Plan {
     pub wire: Wire,
@@ -60,21 +58,19 @@ pub(super) struct Plan {
     pub window: Window,
 }
 
-/// The results of one measurement.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Measured {
     pub used: Used,
     pub seen: Seen,
     /// The other thread of [`Path::Crossing`], over the whole run.
     pub crossed: Option<Crossed>,
-    /// Why it is not valid.
+    /// Why the measurement is not valid.
     pub spoilt: Option<String>,
 }
 
 /// Both ends of a cable: the engine's device and the network's.
 type Ends<D> = (D, Queues);
 
-/// The host, the cables and the network's ends.
 pub(super) struct Site {
     host: Host,
     /// `None` while a measurement uses it, and after one that failed.
@@ -93,7 +89,7 @@ impl Site {
         let placement = setting.placement;
         let options = LabOptions { bridge_core: Some(placement.bridge), ..LabOptions::default() };
         let lab = Lab::with_options("engine", options)?;
-        // As a helper's host: receive work runs before processes, and packets have checksums.
+        // Like a helper's host: receive work runs before processes, and packets have complete checksums.
         let options = HostOptions {
             core: Some(placement.helper),
             receive_first: true,
@@ -127,7 +123,6 @@ impl Site {
         })
     }
 
-    /// Describes the machine and the site.
     pub fn machine(&self) -> Result<Machine, Error> {
         let mut machine = Machine::here();
         machine.offloads = self.host.offloads()?.to_string();
@@ -152,7 +147,6 @@ impl Site {
         Ok(machine)
     }
 
-    /// Runs one measurement.
     pub fn measure(&mut self, plan: &Plan) -> Result<Measured, Error> {
         stop::check()?;
         let before = self.snapshot()?;
@@ -193,7 +187,7 @@ impl Site {
         let (plan, host, shared) = (*plan, self.host.clone(), Arc::clone(&signals));
         let engine = self.host.thread(move || {
             let outcome = run_engine(near, &plan, &host, &shared);
-            // The network, too, ends when the engine fails.
+            // Stop the network, too, if the engine fails.
             shared.stop.set();
             outcome
         })?;
@@ -220,7 +214,6 @@ impl Site {
     }
 }
 
-/// Runs the engine's side of a path.
 fn run_engine<D: Device>(
     device: D,
     plan: &Plan,
@@ -233,7 +226,7 @@ fn run_engine<D: Device>(
             Ok((device, used, None))
         }
         Path::Crossing => {
-            // The clients' port is the second thread's.
+            // Assigns the clients' port to the second thread, so that every request crosses.
             let ends = Crossing::between(2, &(PORT - 1..=PORT))?;
             let [(first, _), (second, _)] =
                 <[_; 2]>::try_from(ends).map_err(|_| io::Error::other("two ends"))?;
@@ -261,20 +254,19 @@ fn run_engine<D: Device>(
     }
 }
 
-/// The reason, if clients at a fixed rate could not send at that rate: the figures are those of another one then.
+/// Why a measurement is not valid: clients at a fixed rate did not reach that rate.
 fn missed_rate(pace: Pace, used: &Used) -> Option<String> {
     let Pace::Rate(per_s) = pace else { return None };
     let reached = used.counts.requests as f64 / used.wall.as_secs_f64();
     (reached < RATE_SHARE_MIN * per_s).then(|| format!("{reached:.0} instead of {per_s} requests a second"))
 }
 
-/// Waits for a thread's result.
 fn joined<T>(thread: JoinHandle<Result<io::Result<T>, LabError>>, what: &'static str) -> Result<T, Error> {
     let outcome = thread.join().map_err(|_| Error::process(what, "it panicked"))?;
     outcome?.map_err(system_error(what))
 }
 
-/// Shares an interface of the calling thread's namespace: all packets to these addresses belong to the socket, ARP included.
+/// Opens AF_XDP sockets in the calling thread's namespace, for all packets to these addresses and for ARP.
 fn open(interface: &str, addresses: &[IpAddr]) -> Result<Adapter, Error> {
     let rule = AddressRule { ports: None, is_separate: true };
     let adapter = Adapter::open(interface, SocketOptions::default(), |steer| {

@@ -1,5 +1,5 @@
-//! The engine's loop: the turns of [`spillway_xdp::Driver::run`], with the helper's `busy_poll`, and its use of CPU over a
-//! span of time.
+//! The engine's loop: the turns of [`spillway_xdp::Driver::run`] with the helper's `busy_poll`, and a
+//! measurement of its CPU use.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -28,10 +28,10 @@ pub(super) enum Phase {
     Measured,
 }
 
-/// What the engine and the network tell each other.
+/// Signals between the engine and the network.
 #[derive(Debug)]
 pub(super) struct Signals {
-    /// Ends the engine.
+    /// Ends the loops of both.
     pub stop: Stop,
     phase: AtomicU8,
 }
@@ -55,7 +55,7 @@ impl Signals {
 pub(super) struct Window {
     pub warm_up: Duration,
     pub length: Duration,
-    /// For how long to look for frames after the last one, before the thread sleeps.
+    /// Time after the last frame for which the thread polls before it sleeps.
     pub busy_poll: Duration,
 }
 
@@ -69,11 +69,10 @@ pub(super) struct Used {
     pub interface: Duration,
     pub counts: TurnCounts,
     pub sent: u64,
-    /// What a reading of the thread's CPU clock costs.
+    /// Cost of a reading of the thread's CPU clock.
     pub clock_cost: Duration,
 }
 
-/// Counters at one moment.
 struct Marks {
     at: Instant,
     thread: Duration,
@@ -151,10 +150,10 @@ pub(super) struct Receiver {
     stop: Stop,
 }
 
-/// What the other thread has done.
+/// Results of the other thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Crossed {
-    /// Its CPU time.
+    /// CPU time of the other thread.
     pub thread: Duration,
     pub frames: u64,
 }

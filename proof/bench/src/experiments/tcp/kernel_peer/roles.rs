@@ -14,7 +14,7 @@ pub const GRANT_BYTES: u32 = 1 << 20;
 pub enum Role {
     /// Sends the pattern for this time, then finishes.
     Source(Duration),
-    /// Receives the pattern; counts the bytes of this time after the first one.
+    /// Receives the pattern; counts the bytes that arrive within this time after the first one.
     Sink(Duration),
     Echo,
 }

@@ -22,8 +22,8 @@ pub fn name_of(algorithm: Algorithm) -> &'static str {
     }
 }
 
-/// A congestion control of both the kernel and our stack: CUBIC if this kernel has it, otherwise NewReno. Tries it on a
-/// socket of root, because the namespace's default and its allowed algorithms may exclude it.
+/// The congestion control of the kernels and our stack: CUBIC if this kernel has it, otherwise NewReno. Tries
+/// to set it, because the namespace's default and allowed algorithms do not contain all that root may set.
 pub fn algorithm() -> io::Result<Algorithm> {
     let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     match set_tcp_congestion(&socket, name_of(Algorithm::Cubic)) {
@@ -54,7 +54,7 @@ pub fn send(mut stream: &TcpStream, length: Duration) -> io::Result<u64> {
     }
 }
 
-/// Receives the pattern up to FIN, then sends FIN. Counts the bytes of `length` after the first one.
+/// Receives the pattern up to FIN, then sends FIN. Counts the bytes within `length` after the first one.
 pub fn receive(mut stream: &TcpStream, length: Duration) -> io::Result<Stream> {
     let (mut received, mut until) = (Stream::default(), None);
     let mut buffer = vec![0; 256 * 1024];

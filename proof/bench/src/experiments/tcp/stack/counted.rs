@@ -53,8 +53,8 @@ pub fn serve(arguments: &[String]) -> Result<(), String> {
     }
 }
 
-/// Instructions for each message, from the difference between `messages` and five times as many. `None` if valgrind
-/// cannot be started.
+/// Instructions for each message: the difference between a run with `messages` and one with five times that
+/// number. `None` if valgrind cannot be started.
 pub fn instructions_per_message(
     place: &Place,
     program: &Path,

@@ -1,5 +1,5 @@
-//! An echo server with messages of 64 bytes: each segment in acknowledges the previous answer, and each segment out
-//! acknowledges and answers.
+//! An echo server with messages of 64 bytes. Each received segment also acknowledges the previous answer, and
+//! each sent segment acknowledges the message that it answers.
 
 use std::time::Instant;
 
@@ -99,7 +99,7 @@ impl<E: Echo> Scene<E> {
         crate::stats::median(&block_ns).ok_or_else(|| "no messages".into())
     }
 
-    /// Writes the messages of a block; connections take turns.
+    /// Writes the messages of a block, round robin over the connections.
     fn write(&mut self) {
         self.frames.clear();
         self.out.clear();
@@ -118,7 +118,7 @@ impl<E: Echo> Scene<E> {
         self.measurement_order();
     }
 
-    /// Each client has at most one message under way, so a turn delivers at most one message of each client.
+    /// Delivers a block in turns, each with at most one message of a client: it has no more under way.
     fn measurement_order(&mut self) {
         let turn = TURN.min(self.clients.len());
         for start in (0..BLOCK).step_by(turn) {

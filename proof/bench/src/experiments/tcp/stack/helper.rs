@@ -1,5 +1,5 @@
-//! A helper's round trip on our stack: it receives requests of clients as frames, sends a batch to the server, receives
-//! the server's batch, and sends replies as frames. The server's work is not counted; there is no network card.
+//! A helper's round trip on our stack: the helper receives requests of clients as frames, sends a batch to
+//! the server, receives the server's batch, and sends replies as frames. The server's work is not counted.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
@@ -23,7 +23,6 @@ const TURN_NS: u64 = 10_000;
 const FRAMES: usize = 8 * TURN;
 const TURNS_MAX: usize = 100;
 
-/// The server's Ethernet address.
 pub const SERVER_MAC: Mac = Mac([2, 0, 0, 0, 0, 3]);
 /// The server's link port.
 pub const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 3), 11_411);
@@ -162,7 +161,7 @@ impl Scene {
         Ok((count, self.helper_ns, self.link_frames))
     }
 
-    /// Exchanges frames between helper and server until both are silent. Returns the frames for clients.
+    /// Exchanges frames until neither helper nor server sends any more. Returns the frames for clients.
     fn exchange(&mut self) -> Result<Vec<Vec<u8>>, String> {
         let mut answers = Vec::new();
         for _ in 0..TURNS_MAX {

@@ -19,7 +19,6 @@ pub fn stack(is_gated: bool) -> Result<Stack, String> {
     Stack::new(Time::ZERO, settings).map_err(|error| error.to_string())
 }
 
-/// Sends back all bytes.
 #[derive(Debug)]
 pub struct EchoApplication;
 

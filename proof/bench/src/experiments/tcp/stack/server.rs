@@ -7,7 +7,6 @@ use spillway_transport::Time;
 use crate::experiments::common::script::Frames;
 
 pub trait Echo {
-    /// Delivers the frames in `range`; `owners` has the client's index of every frame. Adds sent frames to
-    /// `out`.
+    /// Delivers the frames in `range`; `owners` has the client's index of each. Adds sent frames to `out`.
     fn turn(&mut self, now: Time, frames: &Frames, range: Range<usize>, owners: &[usize], out: &mut Frames);
 }

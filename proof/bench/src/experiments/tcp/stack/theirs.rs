@@ -46,7 +46,7 @@ impl Theirs {
             socket.listen(PORT).map_err(|error| error.to_string())?;
             handles.push(sockets.add(socket));
         }
-        // smoltcp learns the client's MAC address from ARP only; our stack learns it from any frame.
+        // smoltcp takes the client's MAC address only from ARP; our stack takes it from any frame.
         interface.poll(Instant::ZERO, &mut wire, &mut sockets);
         if out.len() != 1 {
             return Err("smoltcp does not answer ARP".into());
@@ -61,7 +61,7 @@ impl Echo for Theirs {
         let mut wire = Wire { frames, range: range.clone(), out };
         let Theirs { interface, sockets, handles } = self;
         while interface.poll_ingress_single(now, &mut wire, sockets) != PollIngressSingleResult::None {}
-        // smoltcp has no list of readable sockets; the script names those with new data.
+        // smoltcp has no list of readable sockets; `owners` contains those with new data.
         for index in range {
             let socket = sockets.get_mut::<Socket<'_>>(handles[owners[index]]);
             let mut message = [0; MESSAGE_BYTES];
