@@ -1,4 +1,4 @@
-//! Runs all scenarios of `spillway_transport::conformance` on the stack: it must fulfil the contract of a transport.
+//! Runs all scenarios of the transport contract, `spillway_transport::conformance`, on the stack.
 
 mod pair;
 
@@ -37,7 +37,7 @@ impl StackRig {
     fn lose_frames(&mut self, seed: u64, flags_at: usize) {
         let mut state = seed;
         self.pair.filter = Box::new(move |_, frame| {
-            // Resets are not lost: a peer with nothing to send would never learn that its connection has ended.
+            // Resets are not lost: a peer with nothing to send would never detect the end of its connection.
             let is_reset = frame.get(flags_at).is_some_and(|flags| flags & 4 != 0);
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             is_reset || !(state >> 33).is_multiple_of(20)
@@ -76,7 +76,7 @@ fn every_scenario_passes() {
     }
 }
 
-/// The offset of the target port in a frame without IP options.
+/// Offset of the target port in a frame, over IPv4 and IPv6.
 const PORT_AT: [usize; 2] = [14 + 20 + 2, 14 + 40 + 2];
 
 /// Whether a frame belongs to one of eight queues, if the interface chooses them by the port.
@@ -84,8 +84,8 @@ fn is_of_queue<const AT: usize>(frame: &[u8]) -> bool {
     frame.get(AT + 1).is_some_and(|port| port % 8 == 3)
 }
 
-/// Connections are opened again from other ports until their packets arrive at the stack's own queue, unnoticed by the
-/// application.
+/// Connections are opened again from other ports until their packets arrive at the stack's own queue. The
+/// application gets no event of this.
 #[test]
 fn every_scenario_passes_at_one_of_eight_queues() {
     for (name, scenario) in SCENARIOS {
@@ -96,7 +96,7 @@ fn every_scenario_passes_at_one_of_eight_queues() {
         let mut rig = StackRig::over_ipv6(|_| {});
         rig.pair.is_misdirected = Some(|frame| !is_of_queue::<{ PORT_AT[1] }>(frame));
         scenario(&mut rig);
-        // No port leads to this stack's queue: the connections stay as they are.
+        // No port leads to this stack's queue: after the last attempt the connections stay as they are.
         let mut rig = StackRig::new(|_| {});
         rig.pair.is_misdirected = Some(|_| true);
         scenario(&mut rig);

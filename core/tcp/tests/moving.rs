@@ -1,4 +1,4 @@
-//! Connections move to another stack, at every step and in any state, without an effect on their peers.
+//! Moves of connections to another stack, at every step and in any state, which must not affect their peers.
 
 mod pair;
 mod streams;
@@ -105,7 +105,7 @@ fn streams_survive_a_move_at_every_step_with_lost_frames() {
 fn moves_add_only_acknowledgements() {
     let frames = |moves| run(300_000, 1, None, moves).0.hosts[1].stack.counters().frames_sent;
     let (without_moves, with_moves) = (frames(false), frames(true));
-    // A move may send an acknowledgement early that would otherwise have been delayed, but nothing else.
+    // A move may send a delayed acknowledgement early, but nothing else.
     assert!(with_moves <= without_moves * 2, "{without_moves} frames, {with_moves} with moves");
 }
 
@@ -175,7 +175,7 @@ fn repeated_moves_send_no_further_keep_alive() {
         let state = stack.export(now, conn).expect("an established connection");
         conn = stack.import(now, &state).expect("room for a connection");
     }
-    // One keep-alive probe, the acknowledgement that is owed, and ARP requests, but no probe for each of 100 moves.
+    // One keep-alive probe, the owed acknowledgement and ARP requests, but no probe for each of the moves.
     assert!(sent < 10, "{sent} frames sent");
 }
 
@@ -254,7 +254,7 @@ proptest! {
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..5),
     ) {
         let (mut bytes, frames) = BUSY.with(Clone::clone);
-        // Only fields before and after the send queue are changed, because any bytes are valid in the queue.
+        // Only fields before and after the send queue are changed: in the queue any bytes are valid.
         let end = bytes.len() - 8;
         for (at, byte) in changes {
             let at = at.index(400);

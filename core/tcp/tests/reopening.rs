@@ -13,13 +13,11 @@ use spillway_transport::conformance::{Probe, Seen, pattern};
 use spillway_transport::{Conn, Transport};
 
 const LISTENER: ([u8; 4], u16) = ([10, 0, 0, 1], PORT);
-/// The offset of the source port in a frame; the destination port follows two bytes later.
+/// Offset of the source port in a frame; the target port follows.
 const PORTS_AT: usize = 14 + 20;
-/// The offset of the flags.
 const FLAGS_AT: usize = PORTS_AT + 13;
 
-/// A pair whose host 0 listens. Host 1 opens a connection, grants 10,000 bytes at once, and sends 5,000 bytes when the
-/// connection is open.
+/// A pair whose host 0 listens. Host 1 connects, grants 10,000 bytes, and sends 5,000 bytes once connected.
 fn connecting(is_misdirected: fn(&[u8]) -> bool) -> (Pair<Probe>, Conn) {
     let mut pair = Pair::new([1, 2].map(settings), [Probe::new(), Probe::new()]);
     pair.is_misdirected = Some(is_misdirected);
@@ -41,7 +39,7 @@ fn connecting(is_misdirected: fn(&[u8]) -> bool) -> (Pair<Probe>, Conn) {
     (pair, conn)
 }
 
-/// Runs the pair for ten seconds.
+/// Runs the pair for 10 s.
 fn settle(pair: &mut Pair<Probe>) {
     let end = pair.now + Duration::from_secs(10);
     while pair.now < end {
@@ -76,7 +74,7 @@ fn an_opening_connection_changes_its_port_until_the_syn_ack_arrives_at_its_own_q
     ports.sort_unstable();
     ports.dedup();
     assert_eq!(ports.len() as u64, 1 + changes, "each change should be to another port");
-    // The peer's application has seen one connection, and the attempts left nothing behind.
+    // The peer's application got one connection, and the other attempts have ended.
     let [server, client] = &pair.hosts;
     assert_eq!((server.stack.connections(), client.stack.connections()), (1, 1));
     let accepted = server.application.accepted();

@@ -1,4 +1,4 @@
-//! Runs those tests of `traces` over IPv6 that hold for both families. Tests of IPv6 alone are in `traces/ipv6.rs`.
+//! Runs the tests of `traces` that hold for both families over IPv6. `traces/ipv6.rs` has those of IPv6 only.
 
 const IS_IPV6: bool = true;
 

@@ -16,7 +16,7 @@ pub enum NetworkEvent {
     Syn { from: (HostId, Conn), source: SocketAddr, target: SocketAddr },
     /// A segment arrives; a reset in answer goes to `from`.
     Segment { at: HostId, conn: Conn, from: Option<(HostId, Conn)>, segment: Segment },
-    /// A host has a turn.
+    /// A host's turn is due.
     Turn(HostId),
     /// A host's timer, set to this time, expires.
     Wake(HostId, Time),
@@ -24,7 +24,7 @@ pub enum NetworkEvent {
     World(u64),
 }
 
-/// Events in order of time; events at the same time, in order of insertion.
+/// A queue of events in order of time; events with equal times stay in order of insertion.
 pub(crate) struct Agenda<E> {
     queue: BinaryHeap<Reverse<Entry<E>>>,
     added: u64,

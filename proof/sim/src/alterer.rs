@@ -7,16 +7,15 @@ use crate::socket::HostId;
 /// decrypted as a whole, and the preamble of a link is shorter.
 pub(crate) const UNNOTICED_BYTES_MAX: u64 = spillway_wire::record::RECORD_BYTES_MAX as u64 + 64;
 
-/// Alters the segments to and from one host. Lengths stay, as TCP's sequence numbers require.
+/// Alters the segments to and from one host, but not their lengths: these must fit TCP's sequence numbers.
 pub(crate) struct Alterer {
     host: HostId,
     rng: Rng,
-    /// On average, one segment in this many is altered.
+    /// Each segment is altered with probability 1 / `one_in`.
     one_in: u64,
-    /// A segment of any link, as sent earlier, for replays.
+    /// An earlier segment of any link, as it was sent; kept for replays.
     earlier_segment: Vec<u8>,
     has_stopped: bool,
-    /// Segments altered so far.
     pub(crate) altered: u64,
 }
 
@@ -52,7 +51,7 @@ impl Alterer {
         let offset = self.rng.below(length as u64) as usize;
         match self.rng.below(5) {
             0 => bytes[offset] ^= 1 << self.rng.below(8),
-            // The parts before and after the offset change places.
+            // The parts before and after the offset are swapped.
             1 => bytes.rotate_left(offset),
             // A byte is missing; an invented last byte keeps the length.
             2 => {

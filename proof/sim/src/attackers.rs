@@ -1,5 +1,5 @@
-//! One host with all attackers, in the worlds of relays and sessions: strangers (peers without a key) at link ports,
-//! and clients with a key that cause as many answers as they can, or that never read.
+//! The host of all attackers in the worlds of relays and sessions. Strangers are peers without a key at link
+//! ports. Other attackers have a key: they cause as many answers as they can, or never read replies.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -20,12 +20,12 @@ use crate::socket::HostId;
 
 pub(crate) const ATTACKERS_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 9, 9));
 
-/// Bytes that a flooding client reads at a time until its handshake is complete; it reads nothing afterwards.
+/// Bytes that an attacker reads at a time during its handshake. Later only `Floods` with `reads` reads.
 const HANDSHAKE_STEP_BYTES: u32 = 16;
-/// An attacker with this many unsent bytes composes no further message.
+/// An attacker composes no further messages while it has this many unsent bytes.
 const UNSENT_BYTES_MAX: usize = 64 * 1024;
-/// Maximum of bytes that a peer may hold for one client that does not read: a batch at the transport, a second one
-/// that is being gathered, and answers to the bytes that the peer granted before it stopped reading.
+/// Maximum number of bytes that a peer may hold for a client that does not read: a batch at the transport,
+/// one that is being gathered, and answers to the bytes that were granted before.
 const UNREAD_BYTES_MAX: usize = 192 * 1024;
 
 /// A frame of an undefined kind, with a payload of one byte.
@@ -38,18 +38,17 @@ pub(crate) fn is_attacker(address: SocketAddr) -> bool {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attack {
     pub(crate) connections_max: usize,
-    /// Percentage of strangers among the attackers; the others have a key.
     pub(crate) strangers_percent: u64,
 }
 
 impl Attack {
-    /// Enough strangers that a peer which keeps all unauthenticated connections exceeds its bounds.
+    /// A peer exceeds its bounds if it keeps the connections of all these strangers.
     pub(crate) const WITHOUT_KEY: Attack = Attack { connections_max: 60, strangers_percent: 100 };
-    /// Floods with which a peer that does not stop reading from flooding clients exceeds its bounds.
+    /// A peer exceeds its bounds if it keeps reading from these flooding clients.
     pub(crate) const FLOODING: Attack = Attack { connections_max: 8, strangers_percent: 0 };
 
-    /// Draws an attack in one world of three. `rng` is used only for attacks, so that they do not change the other
-    /// draws of a seed.
+    /// Draws an attack with probability 1/3. `rng` must be used only for attacks, so that a change of the
+    /// attacks does not change the other draws of a seed.
     pub(crate) fn draw(rng: &mut Rng) -> Option<Attack> {
         rng.chance(1, 3).then(|| Attack {
             connections_max: rng.range(1, 60) as usize,
@@ -58,8 +57,7 @@ impl Attack {
     }
 }
 
-/// Draws the bounds of unauthenticated connections: the shipped bounds, or, under attack, bounds that a small attack
-/// can reach.
+/// Draws the bounds of unauthenticated connections: the shipped ones, or small ones that an attack can reach.
 pub(crate) fn draw_bounds(rng: &mut Rng, attack: Option<Attack>, has_planted_fault: bool) -> Bounds {
     let is_small = attack.is_some() && (has_planted_fault || rng.chance(1, 2));
     if is_small { SMALL_BOUNDS } else { Bounds::DEFAULT }
@@ -72,7 +70,6 @@ pub(crate) const NO_BOUNDS: Bounds = Bounds { per_source: usize::MAX, total: usi
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Behaviour {
-    /// Sends nothing.
     Silent,
     /// Sends random bytes.
     Garbage,
@@ -80,8 +77,8 @@ enum Behaviour {
     PartialHandshake,
     /// Uses a key that every peer rejects.
     WrongKey,
-    /// Sends control messages without a pause; many of them cause answers. `reads`: reads all answers, otherwise none.
-    /// `opens`: opens a virtual connection and sends useless credit on it, instead of connects that are refused.
+    /// Sends control messages without a pause; many cause answers. `reads`: it reads all answers, otherwise
+    /// none. `opens`: it sends useless credit on a virtual connection, otherwise connects that are refused.
     Floods { reads: bool, opens: bool },
     /// Sends requests, and reads no reply.
     NeverReads,
@@ -111,7 +108,7 @@ impl Behaviour {
 
 pub(crate) struct Attackers {
     attack: Attack,
-    /// The world has virtual connections without sessions: attackers with a key may open such connections.
+    /// Attackers with a key may open virtual connections without a session; the world of sessions has none.
     opens_plain: bool,
     targets: Vec<SocketAddr>,
     key: Key,
@@ -158,7 +155,7 @@ impl Attackers {
         }
     }
 
-    /// Opens no new connections; the open ones are aborted in the next turn.
+    /// Stops the attacks: the open connections are aborted in the next turn.
     pub(crate) fn begin_calm_phase(&mut self) {
         (self.attack.connections_max, self.next_attempt) = (0, Some(Time::ZERO));
     }
@@ -168,8 +165,8 @@ impl Attackers {
         self.peers.len()
     }
 
-    /// Describes a violation if the `held` bytes for the attacker `client` exceed the bound. Up to `replies_max` of
-    /// them may be replies to its requests.
+    /// Describes a violation if a peer holds more bytes (`held`) for the attacker `client` than the bound.
+    /// Replies to the attacker's requests add up to `replies_max` bytes to the bound.
     pub(crate) fn exceeded_bound(
         &self,
         client: SocketAddr,
@@ -300,7 +297,7 @@ impl Link {
             // An id that this attacker does not use: opening a used id would end the link.
             let unused_id = Id(2 + rng.below(10) as u32);
             let (id, control) = match rng.below(2_000) {
-                // Rare, because most of these messages end the link.
+                // These messages are rare, because most of them end the link.
                 0 if rng.chance(1, 50) => rule_breaking_control(connect, self.address, rng),
                 0..200 => (Id(1), Control::Credit(offset)),
                 200..400 => (unused_id, Control::Credit(offset)),
@@ -334,19 +331,19 @@ impl Link {
     }
 }
 
-/// A control message that violates the protocol: its link ends at once or at the next message.
+/// A control message that violates the protocol. The peer ends the link at once or at the next message.
 fn rule_breaking_control(connect: Connect, own: SocketAddr, rng: &mut Rng) -> (Id, Control) {
     match rng.below(5) {
         0 => (Id(u32::MAX), Control::Connect(connect)),
         1 => (Id::LINK, Control::Connect(connect)),
         2 => (Id(1), Control::Accepted),
         3 => (Id::LINK, Control::Drain { deadline_ms: 0 }),
-        // A helper accepts the client's own address, but the id is in use.
+        // The address is the client's own, which helpers accept, but the id is in use.
         _ => (Id(1), Control::Reconnect(unknown_session(own, rng))),
     }
 }
 
-/// The opening message of a session that the server does not know, on a new carrier.
+/// An opening message, on a new carrier, of a session that does not exist at the server.
 fn unknown_session(client: SocketAddr, rng: &mut Rng) -> Reconnect {
     let mut session = [0; 16];
     rng.fill(&mut session);

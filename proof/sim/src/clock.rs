@@ -8,11 +8,11 @@ use crate::rng::Rng;
 
 /// The rate of an exact clock: one nanosecond per nanosecond of the world's time.
 const EXACT_RATE: u64 = 1 << 20;
-/// A rate differs from the exact one by at most one part in 20 (5 %); real clocks are more exact.
+/// A rate differs from the exact one by at most 1/20 (5 %). Real clocks differ less.
 const RATE_ERROR_ONE_IN: u64 = 20;
-/// Maximum start value of a clock: machines boot at different times.
+/// Maximum start value of a clock, one hour: machines boot at different times.
 const AHEAD_NS_MAX: u64 = 3_600_000_000_000;
-/// Maximum jump ahead, as after the suspension of a virtual machine.
+/// Maximum jump ahead, 50 ms: a virtual machine that was suspended resumes with such a jump.
 const JUMP_NS_MAX: u64 = 50_000_000;
 
 /// The clock that a host's programs read. It never goes back.
@@ -36,17 +36,17 @@ impl Clock {
     /// The clock's time at `now` of the world.
     pub fn read(&self, now: Time) -> Time {
         let passed = u128::from(now.0.saturating_sub(self.set_at.0)) * u128::from(self.rate);
-        Time(self.set_to.0 + (passed / u128::from(EXACT_RATE)) as u64) // fits: the rate is about 1
+        Time(self.set_to.0 + (passed / u128::from(EXACT_RATE)) as u64) // fits: the rate is 1 ± 5 %
     }
 
-    /// The earliest world's time at which the clock shows `shown` or more.
+    /// The earliest time of the world at which the clock shows `shown` or more.
     pub fn when(&self, shown: Time) -> Time {
         let needed = u128::from(shown.0.saturating_sub(self.set_to.0)) * u128::from(EXACT_RATE);
         let passed = needed.div_ceil(u128::from(self.rate));
         Time(self.set_at.0.saturating_add(u64::try_from(passed).unwrap_or(u64::MAX)))
     }
 
-    /// Changes the rate at `now`, and in one case of three jumps ahead.
+    /// Changes the rate at `now`; with probability 1/3 the clock also jumps ahead.
     pub fn drift(&mut self, rng: &mut Rng, now: Time) {
         let jump = if rng.chance(1, 3) { rng.log_uniform(1_000, JUMP_NS_MAX) } else { 0 };
         let set_to = self.read(now) + Duration::from_nanos(jump);

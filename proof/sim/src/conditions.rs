@@ -15,7 +15,7 @@ pub struct NetworkConditions {
     pub window_bytes: u64,
     /// Send queue of one connection, bytes.
     pub queue_bytes_max: usize,
-    /// Maximum of connections of one host.
+    /// Maximum number of connections of one host.
     pub connections_max: usize,
     /// Maximum time between an arrival and the host's turn, nanoseconds; arrivals in this time share the turn.
     pub turn_delay_ns: u64,
@@ -24,7 +24,7 @@ pub struct NetworkConditions {
 }
 
 impl NetworkConditions {
-    /// Draws the conditions. `is_mild`: tables of hosts are never full.
+    /// Draws the conditions. `is_mild`: no connection attempt fails because of full tables.
     pub(crate) fn draw(rng: &mut Rng, is_mild: bool) -> NetworkConditions {
         let delay_ns_min = rng.log_uniform(1_000, 200_000);
         let queue_bytes_max = rng.pick(&[2_000, 256 * 1024]);
@@ -40,7 +40,7 @@ impl NetworkConditions {
         }
     }
 
-    /// Short delays and long segments; tables of hosts are never full.
+    /// Short delays and long segments; no connection attempt fails because of full tables.
     pub fn mild() -> NetworkConditions {
         NetworkConditions {
             delay_ns: (20_000, 100_000),

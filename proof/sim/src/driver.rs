@@ -7,7 +7,7 @@ use crate::network::Network;
 use crate::port::Port;
 use crate::socket::{HostId, SocketEvent};
 
-/// Maximum of events for one connection in one turn.
+/// Maximum number of events of one connection in a turn.
 const EVENTS_PER_TURN_MAX: u64 = 8;
 
 impl SocketEvent {
@@ -39,7 +39,7 @@ pub fn turn<A: Application>(network: &mut Network, host: HostId, application: &m
     end_turn(network, host, application);
 }
 
-/// Applies an event to the network; calls `turn` for the host whose turn is due, if any.
+/// Applies an event to the network. Calls `turn` if the event makes a host's turn due.
 pub fn handle(network: &mut Network, event: NetworkEvent, turn: impl FnOnce(&mut Network, HostId)) {
     match event {
         NetworkEvent::Syn { from, source, target } => network.arrive_syn(from, source, target),
@@ -58,7 +58,7 @@ pub fn handle(network: &mut Network, event: NetworkEvent, turn: impl FnOnce(&mut
     }
 }
 
-/// Runs `command` on the application, as its program's main loop does between two turns, then ends the turn.
+/// Runs `command` on the application and ends the turn, as the main loop of a program does between two turns.
 pub fn command<A: Application, R>(
     network: &mut Network,
     host: HostId,

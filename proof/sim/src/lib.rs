@@ -17,10 +17,10 @@
 //! - [`driver`]: runs an application on a host, turn by turn
 //! - [`pattern`]: the bytes of every stream
 //! - [`oracle`]: checks every stream, outside the code under test
-//! - `attackers`: peers without a key and clients that flood; `alterer`: an attacker on the path that alters bytes
+//! - `attackers`: peers without a key, and clients that flood; `alterer`: alters bytes on the path of links
 //! - [`run_seeds()`]: runs many seeds on all cores
 //!
-//! Every random draw comes from the seed: the same seed, number of steps and program give the same trace hash.
+//! Every random draw comes from the seed: equal seeds, numbers of steps and code give equal trace hashes.
 #![forbid(unsafe_code)]
 
 pub mod agenda;

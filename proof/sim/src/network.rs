@@ -37,13 +37,12 @@ pub struct Host {
     /// Connections with new output in this turn.
     pub(crate) dirty: Vec<Conn>,
     pub(crate) turn_due: bool,
-    /// `wake`: the application's next timeout; `armed`: time of the queued event, at or before `wake`.
+    /// `wake`: the application's next timeout; `armed`: time of the queued `Wake` event. In the world's time.
     pub(crate) wake: Option<Time>,
     pub(crate) armed: Option<Time>,
     pub(crate) clock: Clock,
-    /// By target host: until this time, segments of this host do not arrive there.
+    /// By target host: segments to that host arrive after this time, as if retransmitted; resets are lost.
     pub(crate) silent_until: Vec<Time>,
-    /// The host is without power until this time.
     pub(crate) off_until: Time,
     pub(crate) reusable_chunks: Vec<spillway_transport::Chunk>,
 }
@@ -62,7 +61,7 @@ pub struct Network {
     pub(crate) misuse: Vec<String>,
     /// Planted fault: a bit flips in each of the next segments between two hosts (source, target, segments left).
     pub(crate) flip: Option<(HostId, HostId, u32)>,
-    /// Planted fault: every connection reports queued bytes, and the memory is used up.
+    /// Planted fault: every connection reports queued bytes, and every host reports 1 TiB of them.
     pub(crate) reports_full_memory: bool,
     /// Planted fault: all sent bytes are reported as acknowledged.
     pub(crate) acknowledges_early: bool,
@@ -279,8 +278,8 @@ impl Network {
         Duration::from_nanos(self.rng.range(low, high))
     }
 
-    /// Sends a reset from a host that has no socket for the connection. Resets are not retransmitted: if the reset
-    /// would be lost, the peer's connection times out.
+    /// Sends a reset from a host that has no socket for the connection. A lost reset is not retransmitted:
+    /// the peer's connection then ends by its keep-alive timeout.
     fn reset(&mut self, from: HostId, to: (HostId, Conn), reason: LostReason) {
         if self.silent_until(from, to.0).is_some() {
             return self.time_out_peer(to);
@@ -290,7 +289,7 @@ impl Network {
         self.queue_after(delay, NetworkEvent::Segment { at: to.0, conn: to.1, from: None, segment });
     }
 
-    /// Sends a segment to the socket's peer; it arrives after all earlier ones.
+    /// Sends a segment to the socket's peer. Segments of one direction arrive in order.
     pub(crate) fn emit(&mut self, host: HostId, conn: Conn, segment: Segment) {
         let delay = self.delay();
         let Some((at, peer)) = self.socket(host, conn).filter(|socket| !socket.cut).and_then(|s| s.peer)
@@ -366,7 +365,6 @@ impl Network {
         self.emit(host, conn, Segment::Ack { received, window_end, fin });
     }
 
-    /// A connection attempt arrives at the host with the address `target`.
     pub(crate) fn arrive_syn(&mut self, from: (HostId, Conn), source: SocketAddr, target: SocketAddr) {
         let host = self.host_of(target.ip());
         if let Some(until) = host.and_then(|host| self.off_until(host)) {
@@ -399,7 +397,7 @@ impl Network {
         segment: Segment,
     ) {
         if let Some(until) = self.off_until(host) {
-            // Stands for a retransmission that arrives when the host has power again.
+            // This delivery represents a retransmission that arrives when the host has power again.
             let delay = self.delay();
             return self.queue_at(until + delay, NetworkEvent::Segment { at: host, conn, from, segment });
         }

@@ -1,8 +1,8 @@
-//! The stream oracle checks, outside the code under test, the bytes of every stream.
+//! The stream oracle checks the bytes of every stream, outside the code under test.
 //!
-//! Each virtual connection has a token, which is also the first eight bytes that its client sends. Every other byte,
-//! both ways, is a function of token and offset, so that a lost, repeated, reordered or altered byte is detected.
-//! The delivered bytes must be a prefix of the sent ones; a stream that ends in good order must be complete.
+//! Each virtual connection has a token, which is also the first eight bytes that its client sends. Every
+//! other byte in both directions is a function of token and offset ([`pattern`](crate::pattern)). The
+//! delivered bytes must be a prefix of the sent ones; a stream that ends in good order must be complete.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,7 +37,7 @@ pub struct Oracle {
     violations: Violations<String>,
     /// Clients that the server refused, perhaps before their streams began.
     refused: BTreeSet<SocketAddr>,
-    /// Bytes delivered, both ways.
+    /// Bytes delivered in both directions.
     pub delivered: u64,
     /// Number of checks of the replies that the server keeps.
     pub kept_looks: u64,
@@ -49,7 +49,7 @@ pub struct Oracle {
     pub completed: u64,
     /// Streams that ended incomplete, or with a reset.
     pub broken: u64,
-    /// No fault of the world may break a stream; only the stream's two ends may.
+    /// Whether only its two ends may break a stream, and no fault of the world.
     pub is_faultless: bool,
 }
 
@@ -189,7 +189,8 @@ impl Oracle {
         }
     }
 
-    /// The server's application received a token from `client`. Returns whether this is its first connection.
+    /// The server's application received a token from `client`. Returns true if a client has sent this token,
+    /// and the server receives it for the first time.
     pub fn recognise(&mut self, token: Token, client: SocketAddr) -> bool {
         let Some(stream) = self.stream(token) else {
             self.violation(format!("the server received token {token:x}, which no client sent"));
@@ -222,9 +223,9 @@ impl Oracle {
         }
     }
 
-    /// The client's TCP received an acknowledgement of `through` bytes: the server's application must have them. Not
-    /// checked below the length of a token (the server does not know the stream yet), after the stream has ended for
-    /// the server, and if one of its ends intends to end it early.
+    /// The client's TCP received an acknowledgement of `through` bytes: the server's application must have
+    /// received them. Not checked while the server lacks the whole token, after the stream has ended for the
+    /// server, and if one of the stream's ends intends to end it early.
     pub fn acknowledged(&mut self, token: Token, through: u64) {
         self.acknowledged_looks += 1;
         let Some(stream) = self.stream(token) else { return };

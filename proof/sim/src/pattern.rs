@@ -36,7 +36,7 @@ pub fn bytes_of(word: impl Fn(Token, u64) -> u64, token: Token, from: u64, lengt
     bytes
 }
 
-/// Offset in the stream of the first of `bytes` that differs, if any; `bytes` begin at `from`.
+/// Stream offset of the first byte of `bytes` that is wrong, if any; `bytes` begin at stream offset `from`.
 pub fn first_wrong(word: impl Fn(Token, u64) -> u64, token: Token, from: u64, bytes: &[u8]) -> Option<u64> {
     let right = bytes_of(word, token, from, bytes.len() as u64);
     if right == bytes {

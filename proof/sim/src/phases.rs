@@ -5,7 +5,7 @@ use std::time::Duration;
 use spillway_transport::Time;
 
 const CALM_STEPS_MAX: u64 = 10_000_000;
-/// The check whether everything has ended is expensive: it runs once in this many steps.
+/// Interval, in steps, of the check whether everything has ended, which is expensive.
 const CHECK_EVERY: u64 = 256;
 
 pub(crate) trait PhasedWorld {

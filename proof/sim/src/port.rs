@@ -16,7 +16,7 @@ pub struct Port<'a> {
 }
 
 impl Port<'_> {
-    /// Whether the planted fault of this name is active: from 20 ms on, when some connections are idle.
+    /// Whether the planted fault of this name is active: it begins at 20 ms, when some connections are idle.
     fn reports_full_memory(&self) -> bool {
         self.network.reports_full_memory && self.network.now >= Time(20_000_000)
     }

@@ -3,7 +3,7 @@
 use spillway_parts::Random;
 pub use spillway_parts::mix;
 
-/// A generator that is determined by its seed.
+/// A pseudorandom generator: equal seeds give equal numbers.
 #[derive(Clone, Debug)]
 pub struct Rng(Random);
 
@@ -40,8 +40,8 @@ impl Rng {
         low + self.below(high - low + 1)
     }
 
-    /// From `low` to `high`, both included, with each order of magnitude about equally likely: draws a power of two,
-    /// and then a number from this power to below its double. 0 only if `high` is 0.
+    /// From `low` to `high`, both included, with each power of two about equally likely: draws a power of
+    /// two, then uniformly from this power to below its double. Returns 0 only if `high` is 0.
     pub fn log_uniform(&mut self, low: u64, high: u64) -> u64 {
         let (low_bits, high_bits) = (low.max(1).ilog2(), high.max(1).ilog2());
         let power_of_two = 1_u64 << self.range(u64::from(low_bits), u64::from(high_bits));

@@ -36,11 +36,11 @@ pub enum SocketEvent {
 pub struct Socket {
     pub remote: SocketAddr,
     pub listener: Option<u16>,
-    /// Known after the handshake.
+    /// The other end: host and handle; `None` until the handshake has reached this end.
     pub peer: Option<(HostId, Conn)>,
     /// Earliest arrival of the next segment: segments of one direction stay in order.
     pub arrival: Time,
-    /// A fault has cut the connection: all segments except resets are lost.
+    /// A fault has cut the connection: all its segments are lost except `Lost`.
     pub cut: bool,
     pub opened_due: bool,
     pub lost: Option<LostReason>,
@@ -130,7 +130,7 @@ impl Socket {
         self.fin_delivered && self.fin_acknowledged
     }
 
-    /// The next event, with at most `bytes_max` bytes of data. Free the socket after `Lost`.
+    /// The next event, with at most `bytes_max` bytes of data. The caller must free the socket after `Lost`.
     pub fn poll_event(&mut self, bytes_max: u64) -> Option<SocketEvent> {
         if let Some(reason) = self.lost {
             return Some(SocketEvent::Lost(reason));

@@ -1,4 +1,4 @@
-//! Turns of hosts: after arrivals, and at timeouts on the host's clock.
+//! When hosts run turns: after arrivals, and at timeouts on the host's clock.
 
 use std::time::Duration;
 

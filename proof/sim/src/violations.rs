@@ -1,6 +1,6 @@
 //! The violations of a run.
 
-/// Limit of kept violations: later ones are mostly consequences of the first few.
+/// Later violations are mostly consequences of the first few.
 const KEPT_MAX: usize = 20;
 
 #[derive(Debug)]

@@ -17,7 +17,7 @@ const FOLLOWING: PolicyKind =
     PolicyKind::Following { max_delay: Duration::from_micros(250), max_bytes: MAX_BYTES };
 const FIXED: PolicyKind = PolicyKind::Fixed { interval: MAX_DELAY, size_bytes: MAX_BYTES };
 
-/// Setting of a server with a tenth of a core, as in the laboratory.
+/// A tenth of a core, as servers have in the laboratory.
 fn tenth_of_a_core() -> Setting {
     let quota = Quota { time: Duration::from_millis(1), period: Duration::from_millis(10) };
     Setting { quota: Some(quota), ..Setting::default() }

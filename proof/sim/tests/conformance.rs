@@ -34,7 +34,7 @@ impl Rig for SimRig {
     }
 
     fn step(&mut self) {
-        // An empty event lets the time advance if no other event is near.
+        // An empty event advances the time if no other event is near.
         let next_step_at = self.network.now() + Duration::from_micros(50);
         if self.network.next_at().is_none_or(|at| at > next_step_at) {
             self.network.queue_after(Duration::from_micros(50), NetworkEvent::World(0));

@@ -5,10 +5,9 @@ use spillway_sim::policy::checker::Check;
 use spillway_sim::policy::{Report, run};
 use spillway_sim::run_seeds;
 
-/// Seeds of the swarm. `spillway-lab sim policy --swarm` runs more.
+/// Number of seeds. `spillway-lab sim policy --swarm` runs more.
 const SEEDS: u64 = 12;
-/// If a planted fault is no longer detected with its own seed after a change of policies, it is detected within this
-/// many seeds.
+/// Number of seeds to try if a planted fault is not detected with `Canary::seed`, after a change of policies.
 const SEEDS_PER_CANARY: u64 = 40;
 
 fn reports_of(seeds: u64, run_one: impl Fn(u64) -> Report + Sync) -> Vec<Report> {
@@ -36,9 +35,8 @@ fn bursts_are_relieved_without_oscillation_or_harm() {
     );
 }
 
-/// Regression (seed 540): after the loss of helpers, impatient clients kept the server so busy that moves took longer
-/// than the order's timeout. Such a move counted as refused, and the connection returned to the server right after the
-/// move had completed.
+/// Regression (seed 540): after the loss of helpers, impatient clients kept the server so busy that moves
+/// took longer than the order's timeout. Such moves counted as refused, and were undone at their end.
 #[test]
 fn moves_that_complete_after_the_order_timeout_are_not_undone() {
     let report = run(540, None);

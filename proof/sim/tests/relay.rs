@@ -52,7 +52,7 @@ fn closing_an_idle_client_for_memory_is_detected() {
     assert!((0..32).any(is_detected), "the fault should be detected with one of 32 seeds");
 }
 
-/// Steps until the fault shows: unread answers exceed their bound only after some time.
+/// Steps until a fault is detected. Unread answers exceed their bound only after some time.
 fn steps_of(canary: Canary) -> u64 {
     if canary == Canary::ReadFlooders { 60_000 } else { STEPS }
 }

@@ -5,15 +5,15 @@ use spillway_sim::session::canary::Canary;
 use spillway_sim::session::check::Check;
 use spillway_sim::session::{Report, run, run_without_check};
 
-/// Seeds of the swarm, and steps of each fault phase. `spillway-lab sim session --swarm` runs more and longer.
+/// Number of seeds, and steps of each fault phase. `spillway-lab sim session --swarm` runs more and longer.
 const SEEDS: u64 = 520;
 const STEPS: u64 = 5_000;
-/// Each planted fault shows within this many seeds, in fault phases of `STEPS_OF_CANARIES` steps. Most show with the
-/// first or second seed; the rarest (`deliver-old`) shows with every other seed.
+/// Each planted fault is detected within this many seeds, in fault phases of `STEPS_OF_CANARIES` steps: most
+/// with the first or second seed, the rarest (`deliver-old`) with every other seed.
 const SEEDS_PER_CANARY: u64 = 16;
 const STEPS_OF_CANARIES: u64 = 8_000;
 
-/// Steps until the fault shows: unread answers exceed their bound only after some time.
+/// Steps until a fault is detected. Unread answers exceed their bound only after some time.
 fn steps_of(canary: Canary) -> u64 {
     if canary == Canary::ReadFlooders { 60_000 } else { STEPS_OF_CANARIES }
 }
@@ -67,7 +67,7 @@ fn detecting_seed(canary: Canary) -> u64 {
             if first.check == canary.detecting_check() {
                 return seed;
             }
-            // Another check may detect it: missing bytes, for example, contradict the offset in the client's *finish*.
+            // Another check may detect the fault: missing bytes contradict the offset in a *finish*.
             assert!(!canary.is_detected_by_one_check(), "{canary:?}, seed {seed}: {first}");
         }
     }

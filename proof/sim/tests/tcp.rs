@@ -4,10 +4,10 @@ use spillway_sim::run_seeds;
 use spillway_sim::tcp::canary::Canary;
 use spillway_sim::tcp::{Report, run};
 
-/// Seeds of the swarm, and frames of each fault phase. `spillway-lab sim tcp --swarm` runs more.
+/// Number of seeds, and frames of each fault phase. `spillway-lab sim tcp --swarm` runs more.
 const SEEDS: u64 = 90;
 const PACKETS: u64 = 10_000;
-/// Each planted fault shows within this many seeds.
+/// Each planted fault is detected within this many seeds.
 const SEEDS_PER_CANARY: u64 = 40;
 
 #[test]
@@ -55,7 +55,7 @@ fn every_planted_fault_is_detected_by_its_check() {
     }
 }
 
-/// The report has only the last drops; a replay with `--frames` prints all.
+/// Earlier drops are not in the report; a replay with `--frames` prints all.
 #[test]
 fn report_of_a_failed_run_has_the_last_drops() {
     let passed = run(1, 1_000, None);

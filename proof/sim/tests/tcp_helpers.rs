@@ -1,4 +1,4 @@
-//! Helper scenes on the user-level stack: helpers die, and no byte that was acknowledged to a client is lost.
+//! Helper scenes on the user-level stack: when helpers crash, no acknowledged byte of a client is lost.
 
 use spillway_sim::run_seeds;
 use spillway_sim::tcp::{Report, scene};

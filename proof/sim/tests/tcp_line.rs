@@ -138,8 +138,8 @@ fn throughput_and_latency_equal_the_snapshot() {
     );
 }
 
-/// A frame of 1,500 bytes carries 1,428 bytes of payload over IPv6, and 1,448 over IPv4. With loss the two runs lose
-/// different segments: the means of a few seeds are compared.
+/// A packet of 1,500 bytes carries 1,428 bytes of payload over IPv6, and 1,448 over IPv4. Means of several
+/// seeds are compared, because the two runs lose different segments.
 #[test]
 fn ipv6_goodput_is_lower_only_by_the_longer_headers() {
     const SEEDS: u64 = 4;

@@ -44,20 +44,20 @@ pub struct Host<A> {
     arriving: VecDeque<(Time, Vec<u8>)>,
 }
 
-/// Whether a frame arrives, by the host that sends it and its bytes.
+/// Whether a frame arrives, given the sending host and the bytes.
 pub type Filter = Box<dyn FnMut(usize, &[u8]) -> bool>;
 
-/// Alters frames on their way.
+/// Alters a frame of the given host on its way.
 pub type Rewrite = Box<dyn FnMut(usize, &mut [u8])>;
 
-/// Two hosts and the cable. Frames take a fixed time and arrive in order, unless the filter drops them.
+/// Two hosts and a cable, on which frames take a fixed time, unless the filter drops them.
 pub struct Pair<A> {
     pub hosts: [Host<A>; 2],
     pub now: Time,
     pub delay: Duration,
     pub filter: Filter,
     pub rewrite: Option<Rewrite>,
-    /// Which frames to the second host arrive at the queue of another stack.
+    /// Whether a frame to the second host arrives at the queue of another stack.
     pub is_misdirected: Option<fn(&[u8]) -> bool>,
 }
 
@@ -88,7 +88,6 @@ impl<A: Application> Pair<A> {
         result
     }
 
-    /// The time of the next event.
     pub fn next_at(&self) -> Option<Time> {
         let next_of = |host: &Host<A>| {
             let frame = host.arriving.front().map(|(at, _)| *at);

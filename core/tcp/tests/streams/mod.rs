@@ -1,10 +1,9 @@
-//! An application that sends a stream on each connection and checks every byte of the peer's.
+//! An application that sends a stream on each connection, and checks every byte of the peer's stream.
 
 use std::collections::BTreeMap;
 
 use spillway_transport::{Application, Conn, Event, LostReason, Time, Transport};
 
-/// Sends a stream of its own, checks the peer's, and finishes when both are complete.
 pub struct Streams {
     length: u64,
     pub streams: BTreeMap<Conn, Stream>,

@@ -2,7 +2,7 @@
 
 use crate::trace::*;
 
-/// Established, with a window of 1000 bytes, of which `received` bytes were received.
+/// An established connection whose window had 1000 bytes, of which `received` have arrived.
 fn window_of_1000(received: usize) -> Trace {
     let mut t = Trace::new(|settings| settings.initial_window = 1000);
     t.establish(syn());
@@ -157,7 +157,7 @@ fn probes_of_a_closed_window_are_answered() {
     t.expect_data("p");
 }
 
-/// A probe of Linux for a closed window has no data, and the last sequence number before the window.
+/// Linux probes a closed window without data, by the last sequence number before the window.
 #[test]
 fn probes_numbered_before_the_window_are_answered() {
     let mut t = window_of_1000(1000);
@@ -167,14 +167,12 @@ fn probes_numbered_before_the_window_are_answered() {
     }
 }
 
-/// The receiver verifies the checksum (MUST-3). The peer of these tests verifies that each frame of the stack has a right
-/// checksum (MUST-2).
+/// The receiver verifies the checksum (MUST-3). The scripted peer verifies the stack's checksums (MUST-2).
 #[test]
 fn damaged_segments_are_ignored() {
     let mut t = Trace::open();
     let frame = t.frame_of(bytes(1, "abc"));
-    // IPv6 has no header checksum, and the checksum of TCP does not cover the version, the traffic class, the flow label
-    // and the hop limit.
+    // IPv6 has no header checksum, and TCP's omits version, traffic class, flow label and hop limit.
     let uncovered: &[usize] = if crate::IS_IPV6 { &[14, 15, 16, 17, 21] } else { &[] };
     for at in (14..frame.len()).filter(|at| !uncovered.contains(at)) {
         let mut damaged = frame.clone();
@@ -213,7 +211,7 @@ fn bytes_at_the_far_end_of_a_large_window_are_not_taken_for_old_ones() {
     t.expect(ack(1));
 }
 
-/// Urgent data of any length (MUST-31) is delivered in line, as ordinary data.
+/// Urgent data of any length (MUST-31) is delivered in line, like ordinary data.
 #[test]
 fn urgent_bytes_are_delivered_in_order() {
     let mut t = Trace::open();

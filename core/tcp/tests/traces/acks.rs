@@ -41,7 +41,7 @@ fn segments_of_one_turn_are_acknowledged_together() {
     t.expect_nothing_sent();
 }
 
-/// SHLD-19, RFC 5681 §4.2. Each of the first 16 is acknowledged, because their sender is in slow start.
+/// SHLD-19, RFC 5681 §4.2. Each of the first 16 is acknowledged, because the peer is in slow start.
 #[test]
 fn every_second_full_segment_is_acknowledged() {
     let mut t = Trace::open();
@@ -60,7 +60,7 @@ fn every_second_full_segment_is_acknowledged() {
     }
 }
 
-/// Its sender's window may allow only this segment, or it is a tail loss probe.
+/// The segment may be all that its sender's window allows, or a tail loss probe.
 #[test]
 fn a_single_full_segment_is_acknowledged_after_2_ms() {
     let mut t = Trace::open();
@@ -80,8 +80,8 @@ fn a_single_full_segment_is_acknowledged_after_2_ms() {
     t.expect(ack(18_000));
 }
 
-/// Segments of any size, as in Linux: a peer with Nagle's algorithm that writes its first message in two parts waits
-/// for the acknowledgement of the first part.
+/// As in Linux: a peer with Nagle's algorithm that writes its first message in two parts waits for the
+/// acknowledgement of the first part. The segments' size does not matter.
 #[test]
 fn the_first_16_segments_are_acknowledged_at_once() {
     let mut t = Trace::open();
@@ -94,7 +94,7 @@ fn the_first_16_segments_are_acknowledged_at_once() {
     t.expect(ack(18));
 }
 
-/// As in Linux: otherwise each request would cause one more frame than its reply.
+/// As in Linux: an immediate acknowledgement of each request would be one more frame beside the reply.
 #[test]
 fn after_a_reply_small_segments_are_acknowledged_after_the_delay() {
     let mut t = Trace::open();
@@ -151,8 +151,8 @@ fn segments_that_fill_a_gap_are_acknowledged_at_once() {
     t.expect_nothing_sent_later();
 }
 
-/// It is repeated after 2 ms of silence: if it was lost, a peer in recovery with nothing more to send would wait for
-/// its timeout.
+/// The acknowledgement is repeated after 2 ms of silence: if it was lost, a peer in recovery with nothing
+/// more to send would wait for its timeout.
 #[test]
 fn after_reordering_the_last_acknowledgement_is_repeated_once() {
     let mut t = Trace::open_with(|_| {}, syn().mss(1460).sack_ok(true));
@@ -167,7 +167,7 @@ fn after_reordering_the_last_acknowledgement_is_repeated_once() {
     t.expect(ack(3001).sack(&[]));
     t.advance(ms(500));
     t.expect_nothing_sent();
-    // Bytes in order, still within a second of the gap.
+    // These bytes are in order, but arrive within a second after the gap.
     t.recv_all([data(3001, 1000), data(4001, 1000)]);
     t.expect(ack(5001));
     assert_eq!(t.until_sent(), ms(2));
@@ -221,7 +221,7 @@ fn a_fin_is_acknowledged_at_once() {
     t.expect_nothing_sent_later();
 }
 
-/// §3.10.7.4: otherwise two stacks would answer each other endlessly.
+/// §3.10.7.4: two stacks that acknowledge acknowledgements would answer each other endlessly.
 #[test]
 fn acknowledgements_are_not_acknowledged() {
     let mut t = Trace::open();

@@ -1,5 +1,5 @@
-//! Random frames in every state: no panic (debug assertions and overflow checks are on), bounded tables, and a
-//! connection of another, honest peer continues. Seeded, so that a failure can be repeated.
+//! Random frames in every state cause no panic (debug assertions and overflow checks are on), tables stay
+//! bounded, and the connection of another, honest peer continues. A seed repeats a failure.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ impl Random {
 
 type EnterState = fn(&mut Trace);
 
-/// How a connection of the first peer reaches each state.
+/// For each state: how a connection of the first peer enters the state.
 const STATES: [(&str, EnterState); 13] = [
     ("listen", |_| {}),
     ("syn-sent", |t| t.connect()),
@@ -209,7 +209,7 @@ fn attack(t: &mut Trace, random: &mut Random) {
             if random.below(2) == 0 {
                 t.recv_frame(&frame);
             } else {
-                // As raw sockets deliver it: with the IPv4 header, without the IPv6 header.
+                // Raw sockets deliver packets with the IPv4 header, but without the IPv6 header.
                 t.stack.handle_icmp_packet(t.now, frame.get(ethernet::HEADER_BYTES..).unwrap_or(&[]));
                 t.stack.handle_icmpv6_message(t.now, PEER_IP6, frame.get(frame::TCP_AT6..).unwrap_or(&[]));
                 t.transmit();
@@ -241,7 +241,7 @@ fn attack(t: &mut Trace, random: &mut Random) {
     t.discard();
 }
 
-/// Checks that bytes of the honest peer are delivered, and the application's are sent.
+/// Checks that the honest peer's bytes are delivered, and that the application's bytes are sent to it.
 fn check_honest_connection(t: &mut Trace) {
     let (received, sent) = (t.peer().received.len() as i64, t.peer().sent.len() as i64);
     t.peer().segments.clear();
@@ -292,13 +292,13 @@ fn attack_in_state(state: usize, seed: u64, frames: usize) {
         assert!(t.stack.connections() <= 50, "{name}, seed {seed}");
         check_honest_connection(t.select_peer(1));
     }
-    // `advance` fails if the stack without further frames is due endlessly.
+    // `advance` fails if timers of the stack are due endlessly although no frames arrive.
     t.select_peer(0).advance(secs(3600));
     t.discard();
     check_honest_connection(t.select_peer(1));
 }
 
-/// For a long search: SPILLWAY_SEEDS is the number of seeds, SPILLWAY_SEED the first one.
+/// For a longer search, set `SPILLWAY_SEEDS` (number of seeds) and `SPILLWAY_SEED` (the first).
 #[test]
 fn an_honest_connection_continues_beside_an_attack_in_every_state() {
     let number_of = |name| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());

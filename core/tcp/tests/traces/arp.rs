@@ -73,8 +73,8 @@ fn frames_go_to_the_source_of_the_last_acceptable_segment() {
     }
 }
 
-/// RFC 1122 §2.3.2.1, RFC 9293 §3.8.3 (a): the next hop may have another network card, and a peer that only waits sends
-/// no segment that would show it.
+/// RFC 1122 §2.3.2.1, RFC 9293 §3.8.3 (a): the next hop may have another network card, which no segment shows
+/// while the peer only waits.
 #[test]
 fn after_two_timeouts_the_neighbour_is_resolved_again() {
     let mut t = Trace::open();
@@ -99,7 +99,7 @@ fn after_two_timeouts_the_neighbour_is_resolved_again() {
     assert_eq!(t.last_segment_to, other_mac);
 }
 
-/// ARP packets have no checksum: a damaged reply goes undetected.
+/// ARP packets have no checksum, so a damaged reply is not detected.
 #[test]
 fn a_wrong_arp_reply_is_corrected_after_two_timeouts() {
     let mut t = Trace::new(|_| {});
@@ -154,7 +154,7 @@ fn without_a_gateway_connections_beyond_the_link_fail() {
     assert!(t.other_frames.is_empty());
 }
 
-/// Their segments are answered at the source's Ethernet address.
+/// Answers go to the Ethernet address from which the peer's segments come.
 #[test]
 fn peers_that_connect_need_no_arp_request() {
     let mut t = Trace::open();
@@ -163,7 +163,7 @@ fn peers_that_connect_need_no_arp_request() {
     assert!(t.other_frames.is_empty());
 }
 
-/// Frames for others, of unknown protocols, or cut short have no effect.
+/// Frames of unknown protocols and truncated frames are ignored, too.
 #[test]
 fn frames_for_others_are_ignored() {
     let mut t = Trace::new(|_| {});
@@ -233,7 +233,7 @@ fn fragments_are_ignored() {
     }
 }
 
-/// A connection that reuses the slot of an aborted one that waited for ARP is queued only once.
+/// A connection in the slot of aborted ones, which waited for ARP, is queued only once.
 #[test]
 fn aborted_connections_no_longer_wait_for_arp() {
     let mut t = Trace::new(|_| {});
@@ -248,7 +248,7 @@ fn aborted_connections_no_longer_wait_for_arp() {
     t.expect_nothing();
 }
 
-/// An answer would go to all members of the group.
+/// An answer would reach all members of the group.
 #[test]
 fn frames_from_a_group_address_are_ignored() {
     let mut t = Trace::new(|_| {});
@@ -273,8 +273,8 @@ fn an_arp_request_from_beyond_the_link_is_not_cached() {
     t.expect(syn());
 }
 
-/// The new host does not know the peer's Ethernet address, and gets no ARP reply: it sends one request a second while
-/// there is something to send, and is not due otherwise.
+/// The importing stack has no Ethernet address of the peer and gets no ARP reply. It sends one request a
+/// second while there is something to send; otherwise no timer runs.
 #[test]
 fn an_unresolved_neighbour_causes_few_wake_ups() {
     for granted in [10, 0] {

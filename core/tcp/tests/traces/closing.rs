@@ -45,8 +45,8 @@ fn a_fin_of_the_peer_may_acknowledge_ours() {
     t.expect_lost(LostReason::Closed);
 }
 
-/// Both ends close at once, and the peer's acknowledgement of our FIN is lost. Its repeated FIN acknowledges ours as
-/// well, and may be its last segment.
+/// Both ends close at once, and the peer's acknowledgement of our FIN is lost. The peer's repeated FIN
+/// acknowledges ours, too, and may be its last segment.
 #[test]
 fn a_repeated_fin_of_the_peer_may_acknowledge_ours() {
     let mut t = Trace::open();
@@ -163,7 +163,7 @@ fn a_repeated_fin_is_acknowledged_again() {
     }
 }
 
-/// §3.10.7.4, seventh: "this should not occur since a FIN has been received"; ignored.
+/// §3.10.7.4, seventh: "this should not occur since a FIN has been received".
 #[test]
 fn bytes_after_the_peers_fin_are_ignored() {
     let mut t = Trace::open();
@@ -192,7 +192,7 @@ fn a_fin_may_arrive_before_the_bytes() {
     t.expect(ack(8));
 }
 
-/// A hostile peer: bytes beyond the FIN that arrived before it are not part of the stream.
+/// Only a hostile peer sends bytes beyond its FIN, here before the FIN. They are not part of the stream.
 #[test]
 fn bytes_beyond_a_fin_that_arrives_later_are_not_delivered() {
     for beyond in [bytes(4, "beyond"), bytes(2, "bcbeyond"), bytes(9, "far beyond")] {
@@ -206,7 +206,7 @@ fn bytes_beyond_a_fin_that_arrives_later_are_not_delivered() {
         t.expect_no_event();
         let last = t.last();
         assert_eq!(last.ack, Some(5));
-        // Duplicates before the FIN may be reported (RFC 2883), bytes beyond it not.
+        // Duplicates before the FIN may be reported (RFC 2883), but no bytes beyond it.
         let is_before_fin = |block: &(i64, i64)| block.1 <= 4;
         assert!(
             last.sack.iter().flatten().all(is_before_fin),
@@ -215,7 +215,7 @@ fn bytes_beyond_a_fin_that_arrives_later_are_not_delivered() {
     }
 }
 
-/// The acknowledged bytes wait for a grant.
+/// The bytes are acknowledged, and wait for a grant.
 #[test]
 fn a_fin_below_acknowledged_bytes_is_ignored() {
     let mut t = Trace::new(|_| {});
@@ -258,7 +258,7 @@ fn a_fin_beyond_the_window_is_ignored() {
     t.expect_finished();
 }
 
-/// Otherwise its sender would have nothing to probe the window with.
+/// A peer without further bytes can probe the window only by its FIN.
 #[test]
 fn a_fin_at_a_closed_window_is_accepted() {
     let mut t = Trace::new(|settings| settings.initial_window = 3);
@@ -271,7 +271,7 @@ fn a_fin_at_a_closed_window_is_accepted() {
     assert_eq!(t.last().ack, Some(5));
 }
 
-/// As in the test above.
+/// Without further bytes, only the FIN can probe the window.
 #[test]
 fn our_fin_is_sent_at_a_closed_window() {
     let mut t = Trace::open_with(|_| {}, syn().window(0));

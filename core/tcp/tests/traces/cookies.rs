@@ -5,11 +5,10 @@ use spillway_transport::{LostReason, Transport};
 
 use crate::trace::*;
 
-/// The longest time for which a cookie is valid, in seconds.
+/// Longest validity of a cookie, seconds.
 const VALID_S: u64 = 128;
 
-/// A stack whose table of half-open connections is full: it has room for one, which peer 99 takes. Further SYNs are
-/// answered by cookies.
+/// A stack whose table of half-open connections is full: peer 99 has its only place. Other SYNs get cookies.
 fn flooded(change: impl FnOnce(&mut Settings)) -> Trace {
     let mut t = Trace::new(|settings| {
         (settings.half_open_max, settings.give_up_accepting_after) = (1, secs(86_400));
@@ -34,7 +33,7 @@ fn request() -> Seg {
     bytes(1, "hello").fin().ack(1)
 }
 
-/// Serves the selected peer's request, which returns a cookie. This end closes second, so there is no TIME-WAIT.
+/// Serves the selected peer's request, which returns a cookie. This end closes second, without a TIME-WAIT.
 fn serve(t: &mut Trace) {
     get_cookie(t);
     t.recv(request());
@@ -129,8 +128,8 @@ fn the_same_initial_number_may_connect_again_with_another_cookie() {
     assert_eq!((t.stack.connections(), t.counters().cookies_used), (1, 2));
 }
 
-/// The table of used cookies is bounded, and an entry is kept until its cookie expires. All peers here have one address:
-/// of 10 places, its share is two.
+/// The table of used cookies is bounded, and an entry is kept until its cookie expires. All peers here have
+/// one address, whose share of the 10 places is two.
 #[test]
 fn while_an_address_has_used_its_share_of_cookies_none_is_sent_to_it_or_accepted_from_it() {
     let mut t = flooded(|settings| settings.cookies_max = 10);
@@ -155,13 +154,13 @@ fn while_an_address_has_used_its_share_of_cookies_none_is_sent_to_it_or_accepted
     t.select_peer(99).discard();
     serve(t.select_peer(3));
     repeat_request(&mut t);
-    // An expired cookie is no valid cookie: unlike a used one, it is dropped without a reset.
+    // An expired cookie is invalid: unlike a used one, it is dropped without a reset.
     t.select_peer(0).recv(request());
     t.expect_nothing();
 }
 
-/// A host that completes handshakes, and ends each connection at once, shuts out only itself, and only until its cookies
-/// expire. More such hosts take less each.
+/// A host that completes handshakes, and ends each connection at once, keeps out only itself, and only until
+/// its cookies expire. Each further such host gets less.
 #[test]
 fn hosts_with_many_handshakes_use_up_only_their_own_shares() {
     let mut t = flooded(|settings| settings.cookies_max = 1000);
@@ -195,8 +194,8 @@ fn hosts_with_many_handshakes_use_up_only_their_own_shares() {
     assert_eq!(t.counters().cookies_accepted, cookies + 102);
 }
 
-/// A stack that has not sent a cookie recently accepts none, because it has no record of those that were used. That is
-/// so after a restart, and for cookies that another stack with the same key has sent.
+/// A stack that has sent no cookie recently accepts none: after a restart it has no record of used cookies,
+/// nor of the cookies of other stacks with the same key.
 #[test]
 fn after_a_restart_earlier_cookies_are_refused() {
     let mut t = flooded(|_| {});
@@ -208,8 +207,8 @@ fn after_a_restart_earlier_cookies_are_refused() {
     assert_eq!((restarted.stack.connections(), restarted.counters().resets_sent), (0, 1));
 }
 
-/// A connection that began with a cookie moves to another stack and ends there. If that stack has no room to remember
-/// the cookie, it accepts no cookie as long as that one is valid.
+/// A connection that began with a cookie moves to another stack and ends there. If that stack has no room to
+/// record the cookie, it accepts no cookies while this one is valid.
 #[test]
 fn the_cookie_of_an_imported_connection_is_refused() {
     for is_full in [false, true] {
@@ -218,7 +217,7 @@ fn the_cookie_of_an_imported_connection_is_refused() {
         let mut exporting = flooded(|_| {});
         for t in [&mut importing, &mut exporting] {
             t.advance(secs(60)); // into the next period of cookies
-            // In 60 s the stack may forget the peers' Ethernet address, and it would ask for it before it answers.
+            // After 60 s the stack might have to resolve the peers' Ethernet address before it answers.
             t.select_peer(0).announce_mac();
         }
         get_cookie(&mut exporting);

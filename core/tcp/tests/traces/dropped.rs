@@ -12,7 +12,7 @@ use spillway_wire::packet::{checksum, ethernet, ipv4};
 use crate::icmp::unreachable_frame;
 use crate::trace::*;
 
-/// A trace, and the frame that is to be dropped.
+/// A trace, and the frame that the stack should drop.
 type Scene = (Trace, Vec<u8>);
 
 fn scene(mut t: Trace, next: Seg) -> Scene {
@@ -32,7 +32,7 @@ fn raw_frame(bytes: Vec<u8>) -> Scene {
     (Trace::open(), bytes)
 }
 
-/// A stack that stores one half-open connection, of peer 99, and answers other SYNs by cookies. Peer 0 has got one.
+/// A stack with one half-open connection, of peer 99. It answers other SYNs by cookies, and peer 0 has one.
 fn flooded(change: impl FnOnce(&mut Settings)) -> Trace {
     let mut t = Trace::new(|settings| {
         settings.half_open_max = 1;
@@ -200,7 +200,7 @@ fn each_reason_is_reported_when_it_is_provoked() {
     }
 }
 
-/// A reported segment can be found in a packet capture.
+/// By the report, the segment can be found in a packet capture.
 #[test]
 fn a_reported_drop_identifies_its_segment() {
     let mut t = Trace::open();

@@ -7,7 +7,7 @@ use spillway_wire::packet::tcp::{Flags, Header};
 
 use crate::trace::*;
 
-/// A stack whose table of half-open connections is full: it has room for two, which peers 1 and 2 take.
+/// A stack whose table of half-open connections is full: its two places are taken by peers 1 and 2.
 fn flooded() -> Trace {
     let mut t = Trace::new(|settings| settings.half_open_max = 2);
     for index in 1..3 {
@@ -18,7 +18,7 @@ fn flooded() -> Trace {
     t
 }
 
-/// A SYN of a peer that sends nothing more. Each index gives another address, port and initial sequence number.
+/// A SYN of a peer that sends nothing more, with an address, port and initial sequence number by `index`.
 fn flood_syn(index: u32) -> Vec<u8> {
     let host = index % 60_000 + 1000;
     let ip = match PEER {
@@ -97,8 +97,8 @@ fn bytes_with_the_acknowledgement_of_a_cookie_are_delivered() {
     t.expect_data("hello");
 }
 
-/// A sender that has not received the cookie cannot guess it. A wrong acknowledgement is ignored: the right one may
-/// have been lost, and a reset would end a connection that is established for the peer.
+/// A sender cannot guess a cookie. A wrong acknowledgement is ignored: the right one may have been lost, and
+/// a reset would end a connection that is established for the peer.
 #[test]
 fn a_forged_acknowledgement_of_a_cookie_is_ignored() {
     let mut t = flooded();
@@ -113,7 +113,7 @@ fn a_forged_acknowledgement_of_a_cookie_is_ignored() {
     t.expect_opened();
 }
 
-/// A cookie is valid for two minutes.
+/// A cookie is valid for 128 s at most.
 #[test]
 fn an_expired_cookie_is_answered_by_a_reset() {
     let mut t = flooded();
@@ -140,7 +140,7 @@ fn cookies_are_sent_only_while_the_half_open_table_is_full() {
     assert_eq!(t.counters().cookies_sent, 1);
 }
 
-/// The flood takes no memory beyond the table of half-open connections.
+/// The flood uses no memory beyond the table of half-open connections.
 #[test]
 fn a_syn_flood_does_not_affect_other_connections() {
     let mut t = Trace::new(|settings| settings.half_open_max = 100);
@@ -168,8 +168,8 @@ fn waiting_replies_are_bounded() {
     assert_eq!(t.other_frames.len(), 1024);
 }
 
-/// The flood takes at most half of the places that other connections leave. Then cookies are sent, so that all other
-/// peers connect, and this end, too.
+/// The flood takes at most half of the places that other connections leave. Beyond that, cookies let peers
+/// use all other places, and this end uses its reserve.
 #[test]
 fn forged_syns_keep_out_neither_peers_nor_connections_of_this_end() {
     const RESERVE: u32 = 4;
@@ -198,14 +198,14 @@ fn forged_syns_keep_out_neither_peers_nor_connections_of_this_end() {
             t.expect(syn());
         }
         assert_eq!(t.stack.connections(), connections_max as usize);
-        // When the flood is over, its places are free after a minute.
+        // The places of the flood are free about a minute after its end.
         t.select_peer(1000).discard();
         t.advance(secs(64));
         t.select_peer(2000).establish(syn());
     }
 }
 
-/// Peers take all other places; then SYNs and cookies are refused.
+/// When peers have taken all places but the reserve, SYNs and cookies are refused.
 #[test]
 fn places_for_connections_of_this_end_are_kept() {
     let mut t = Trace::new(|settings| {
@@ -235,7 +235,7 @@ fn syn_acks_to_silent_peers_need_no_neighbour() {
     assert_eq!(t.stack.poll_next_hop_request(), None);
 }
 
-/// A full table drops SYNs silently: the peer retransmits, and there may be room then.
+/// A full table drops SYNs without an answer, because there may be room when the peer retransmits.
 #[test]
 fn a_full_table_drops_syns() {
     let mut t = Trace::new(|settings| settings.connections_max = 2);
@@ -250,7 +250,6 @@ fn a_full_table_drops_syns() {
     t.select_peer(2).establish(syn());
 }
 
-/// A full table refuses valid cookies, too.
 #[test]
 fn a_full_table_refuses_valid_cookies() {
     let mut t = Trace::new(|settings| (settings.connections_max, settings.half_open_max) = (2, 1));

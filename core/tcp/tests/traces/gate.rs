@@ -1,5 +1,5 @@
-//! Gated acknowledgements (PostMan §4.2): every acknowledgement field is the lower of RCV.NXT and the gate. The
-//! scripted peer checks each segment; these tests make the stack send all kinds of segments.
+//! Gated acknowledgements (PostMan §4.2): every acknowledgement field is the lower of RCV.NXT and the gate.
+//! These tests make the stack send all kinds of segments, and the scripted peer checks each of them.
 
 use spillway_transport::LostReason;
 
@@ -165,7 +165,7 @@ fn a_connection_does_not_end_until_its_gate_is_open() {
     t.expect_lost(LostReason::Closed);
 }
 
-/// The acknowledgement of the FIN was lost.
+/// The acknowledgement of the peer's FIN was lost.
 #[test]
 fn a_fin_repeated_after_its_release_is_acknowledged_again() {
     let mut t = gated();
@@ -178,7 +178,8 @@ fn a_fin_repeated_after_its_release_is_acknowledged_again() {
     t.expect(ack(2));
 }
 
-/// Our FIN was sent while the gate was closed: its acknowledgement does not show that the peer has received ours.
+/// Our FIN was sent while the gate was closed, so its acknowledgement does not show that the peer has
+/// received the acknowledgement of its own FIN.
 #[test]
 fn a_fin_released_after_ours_was_sent_is_acknowledged_again() {
     let mut t = gated();
@@ -208,7 +209,7 @@ fn windows_count_from_the_gate() {
     t.expect(ack(10_001).window(61_535));
 }
 
-/// The peer stops when its window is full, and continues only when the gate opens.
+/// A peer whose window is full continues only when the gate opens.
 #[test]
 fn a_full_window_reopens_with_the_gate() {
     let mut t = gated();
@@ -258,7 +259,7 @@ fn a_duplicate_across_the_gate_is_not_reported() {
     t.expect(ack(501).sack(&[]));
 }
 
-/// Otherwise the peer would not retransmit the missing bytes.
+/// Without the report, the peer would not retransmit the missing bytes.
 #[test]
 fn bytes_out_of_order_are_reported_behind_a_closed_gate() {
     let mut t = gated_with_sack();
@@ -274,8 +275,8 @@ fn bytes_out_of_order_are_reported_behind_a_closed_gate() {
     t.expect(ack(3001));
 }
 
-/// A repetition would be a duplicate acknowledgement for a segment that is not lost. `is_late`: the bytes behind the
-/// gate arrive between the acknowledgement and its repetition.
+/// A repetition would be a duplicate acknowledgement of a segment that is not lost. `is_late`: the bytes that
+/// the gate holds back arrive between the acknowledgement and its repetition.
 #[test]
 fn no_acknowledgement_is_repeated_while_the_gate_holds_bytes_back() {
     for is_late in [false, true] {
@@ -300,7 +301,7 @@ fn no_acknowledgement_is_repeated_while_the_gate_holds_bytes_back() {
     }
 }
 
-/// RFC 7323 §4.3: so that the round trips that the peer measures, and its timeouts, include the delay by the gate.
+/// RFC 7323 §4.3: the round trips that the peer measures, and so its timeouts, include the delay by the gate.
 #[test]
 fn timestamps_of_segments_behind_the_gate_are_not_echoed() {
     let mut t = Trace::open_gated(syn().mss(1460).timestamp(PEER_CLOCK));
@@ -312,7 +313,7 @@ fn timestamps_of_segments_behind_the_gate_are_not_echoed() {
     t.expect(ack(21).echo(1100));
 }
 
-/// A peer's reset is exact at RCV.NXT, and at the gate.
+/// A reset is exact at RCV.NXT, and at the gate, which is what the stack's segments acknowledge.
 #[test]
 fn a_reset_at_the_gate_ends_the_connection() {
     for seq in [1, 11] {

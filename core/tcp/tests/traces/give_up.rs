@@ -19,7 +19,7 @@ fn retransmissions_back_off_exponentially() {
     t.expect_nothing_sent_later();
 }
 
-/// MUST-20, SHLD-11: R2 is two minutes; the peer gets a reset.
+/// MUST-20, SHLD-11: R2 is two minutes. The peer gets a reset.
 #[test]
 fn a_peer_that_does_not_answer_is_lost_after_two_minutes() {
     let mut t = Trace::open();
@@ -58,7 +58,7 @@ fn connections_that_this_end_opens_may_have_a_timeout_of_their_own() {
     t.expect_lost(LostReason::TimedOut);
 }
 
-/// R2 counts from the first transmission of the unacknowledged segment, whatever else the peer sends.
+/// R2 counts from the first transmission of unacknowledged bytes, even if the peer sends other segments.
 #[test]
 fn a_peer_that_sends_but_acknowledges_nothing_is_lost() {
     let mut t = Trace::open();

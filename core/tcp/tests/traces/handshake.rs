@@ -50,8 +50,8 @@ fn this_end_opens_a_connection() {
     t.expect_nothing();
 }
 
-/// The last segment of the handshake was lost, and the peer probes the window: the probe neither completes the
-/// handshake nor prevents its completion.
+/// The last segment of the handshake was lost, and the peer probes the window. The probe neither completes
+/// the handshake nor prevents its completion.
 #[test]
 fn a_window_probe_does_not_complete_the_handshake() {
     let mut t = Trace::new(|settings| settings.initial_window = 0);
@@ -88,7 +88,7 @@ fn retransmissions_of_our_syn_back_off_exponentially() {
     t.expect_opened();
 }
 
-/// Otherwise the peer would challenge the repeated SYN-ACK.
+/// The peer would answer a repeated SYN-ACK by a challenge (RFC 5961 §4).
 #[test]
 fn a_repeated_syn_is_not_answered_after_the_handshake() {
     let mut t = Trace::new(|_| {});
@@ -124,8 +124,8 @@ fn a_peer_that_never_answers_a_syn_is_lost_after_three_minutes() {
     assert_eq!(t.stack.connections(), 0);
 }
 
-/// The peer repeats its SYN for three minutes (MUST-23), and each repetition begins a new half-open connection. The old
-/// one ends silently: a reset would end the peer's attempt.
+/// The peer repeats its SYN for three minutes (MUST-23); each repetition may begin a new half-open
+/// connection. The old one sends no reset, because that would end the peer's attempt.
 #[test]
 fn half_open_connections_end_silently_after_five_retransmissions() {
     let mut t = Trace::new(|_| {});
@@ -152,7 +152,7 @@ fn a_reset_that_acknowledges_our_syn_refuses_the_connection() {
     assert_eq!(t.stack.connections(), 0);
 }
 
-/// §3.10.7.3, second: the sender of such a reset has not received our SYN.
+/// §3.10.7.3, second: such a reset does not prove that its sender has received our SYN.
 #[test]
 fn resets_that_do_not_acknowledge_our_syn_are_ignored() {
     let mut t = connecting();
@@ -269,7 +269,7 @@ fn a_fin_in_the_last_segment_of_the_handshake_is_accepted() {
     t.expect(ack(2));
 }
 
-/// §3.4 permits to queue the bytes of a SYN, or to have them retransmitted, as here.
+/// §3.4 permits to queue the bytes of a SYN, or, as here, to leave them to retransmission.
 #[test]
 fn bytes_in_a_syn_are_not_acknowledged() {
     let mut t = Trace::new(|_| {});
@@ -397,8 +397,8 @@ fn initial_sequence_numbers_rise_with_the_clock() {
     assert_ne!(t.peer().stack_initial(), second, "different peers should get different numbers");
 }
 
-/// The peer's first acknowledgement and first bytes were lost: later bytes get no answer while cookies are outstanding.
-/// The peer retransmits its first bytes, and their segment returns the cookie (RFC 4987 §3.6).
+/// If the peer's first acknowledgement and first bytes were lost, later bytes get no answer while cookies are
+/// valid. The peer retransmits its first bytes, whose segment returns the cookie (RFC 4987 §3.6).
 #[test]
 fn later_bytes_without_the_cookie_are_ignored() {
     let mut t = Trace::new(|settings| settings.half_open_max = 1);
@@ -413,8 +413,8 @@ fn later_bytes_without_the_cookie_are_ignored() {
     assert_eq!(t.stack.counters().cookies_accepted, 1);
 }
 
-/// RFC 9293 §3.10.7.2 would keep the FIN for later. No TCP sends both since T/TCP, which is historic (RFC 6247 §4); forged
-/// segments with both pass filters that look for a lone SYN. Linux ignores them, too.
+/// RFC 9293 §3.10.7.2 would keep the FIN for later, but T/TCP, the only TCP that sent both, is historic (RFC
+/// 6247 §4). Forged segments with both pass filters that look for a lone SYN. Linux ignores them, too.
 #[test]
 fn a_syn_with_a_fin_is_ignored() {
     let mut t = Trace::new(|_| {});

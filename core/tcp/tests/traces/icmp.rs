@@ -139,7 +139,7 @@ fn a_larger_mtu_is_ignored() {
     t.expect(data(1461, 1460));
 }
 
-/// MUST-55: source quench is discarded silently; so are unknown messages.
+/// MUST-55: source quench is discarded without an answer, and so are unknown messages.
 #[test]
 fn other_icmp_messages_are_ignored() {
     let mut t = sending();
@@ -194,8 +194,8 @@ fn ping_to_or_from_a_group_address_is_not_answered() {
     assert!(t.other_frames.is_empty());
 }
 
-/// Routers send errors to the address of the connection, not to its new host's own (RFC 1191). Pings to the former
-/// address are not answered.
+/// Routers send errors to the connection's address, not to that of its new host (RFC 1191). Pings to the
+/// connection's address are not answered.
 #[test]
 fn icmp_errors_to_the_old_address_are_handled() {
     let mut t = Trace::open();

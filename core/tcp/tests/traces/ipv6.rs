@@ -1,5 +1,5 @@
-//! What IPv6 has of its own (RFC 8200, RFC 4443, RFC 8201): headers, extension headers, segment sizes, errors of routers. The
-//! rules of both families are checked over IPv6 by `traces_over_ipv6.rs`.
+//! What only IPv6 has (RFC 8200, RFC 4443, RFC 8201): headers, extension headers, segment sizes, errors of
+//! routers. `traces_over_ipv6.rs` runs the tests of both families over IPv6.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -19,7 +19,7 @@ fn last_header(t: &Trace) -> ipv6::Header {
     ipv6::Header::parse(packet).expect("a valid IPv6 header").0
 }
 
-/// Why the stack drops a frame.
+/// Delivers a frame; returns the reason if the stack drops it.
 fn reason_of(t: &mut Trace, frame: &[u8]) -> Option<Dropped> {
     t.stack.watch_drops(1);
     t.recv_frame(frame);
@@ -44,7 +44,7 @@ fn packets_have_the_configured_hop_limit_and_dscp_and_no_flow_label() {
     assert_eq!(last_header(&t), expected);
 }
 
-/// The sum covers the pseudo-header of RFC 8200 §8.1.
+/// The checksum covers the pseudo-header of RFC 8200 §8.1.
 #[test]
 fn a_segment_whose_address_was_altered_is_ignored() {
     let mut t = Trace::open_ipv6(syn());
@@ -65,7 +65,7 @@ fn partial_checksums_are_recognised() {
     assert_eq!(reason_of(&mut t, &frame), Some(Dropped::PartialChecksum));
 }
 
-/// A segment's frame with extension headers before it, whose first one has this number.
+/// A frame with extension headers before the segment; `number` is that of the first.
 fn with_extensions(t: &mut Trace, seg: Seg, number: u8, extensions: &[u8]) -> Vec<u8> {
     let frame = t.frame_of(seg);
     frame::packet6(PEER_IP6, STACK_IP6, number, &[extensions, &frame[frame::TCP_AT6..]].concat())
@@ -76,7 +76,7 @@ const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
 const DESTINATION: u8 = 60;
 
-/// RFC 8200 §4: options that may be skipped, and routing headers whose route ends here.
+/// RFC 8200 §4: headers with options that may be skipped, and routing headers whose route ends here.
 #[test]
 fn extension_headers_are_skipped() {
     let padding = |next: u8| [next, 0, 1, 4, 0, 0, 0, 0];
@@ -129,7 +129,7 @@ fn packets_for_other_addresses_are_ignored() {
     assert_eq!(reason_of(&mut t, &to_group), Some(Dropped::NotForUs), "TCP needs a unicast frame");
 }
 
-/// MUST-15: 1,220 bytes for IPv6. RFC 6691 §2: our option has no allowance for options.
+/// MUST-15: the default is 1,220 bytes. RFC 6691 §2: our MSS option is not reduced by other options.
 #[test]
 fn segment_sizes_follow_the_headers_of_ipv6() {
     for (mtu, offered) in [(1280, 1220), (1500, 1440), (9000, 8940)] {
@@ -149,7 +149,6 @@ fn segment_sizes_follow_the_headers_of_ipv6() {
     t.expect(syn().mss(1440));
 }
 
-/// Both families at once: a connection has the address of its peer's family.
 #[test]
 fn connections_have_the_own_address_of_the_peers_family() {
     let mut t = Trace::new(add_ipv6);
@@ -192,7 +191,7 @@ fn listeners_of_both_families_share_a_port() {
     t.expect(syn_ack());
 }
 
-/// RFC 4291 §2.5.5.2: such an address stands for an IPv4 host. It never appears in packets.
+/// RFC 4291 §2.5.5.2: such an address means an IPv4 host. No packets have it.
 #[test]
 fn ipv4_addresses_mapped_into_ipv6_are_ipv4_addresses() {
     let mapped = SocketAddr::new(PEER_IP.to_ipv6_mapped().into(), PEER_PORT);
@@ -216,7 +215,7 @@ fn ipv4_addresses_mapped_into_ipv6_are_ipv4_addresses() {
     assert!(reason_of(&mut t, &frame).is_some(), "no host sends packets from a mapped address");
 }
 
-/// As with an unreachable network.
+/// The connection fails like one to an unreachable network.
 #[test]
 fn without_an_address_of_the_peers_family_a_connection_is_lost_at_once() {
     for (own, target) in [("fd00::1", "10.0.0.2:80"), ("10.0.0.1", "[fd00::2]:80")] {
@@ -373,7 +372,7 @@ fn errors_with_a_truncated_or_foreign_quotation_are_ignored() {
     t.expect_nothing();
 }
 
-/// The kernel, which shares the address, answers ping and takes part in neighbour discovery.
+/// The kernel shares the address: it answers ping and does neighbour discovery.
 #[test]
 fn other_messages_are_ignored() {
     let mut t = sending();
@@ -391,7 +390,6 @@ fn other_messages_are_ignored() {
     assert!(t.other_frames.is_empty());
 }
 
-/// The size that a cookie keeps is one of the family.
 #[test]
 fn a_cookie_keeps_the_default_segment_size_of_ipv6() {
     let mut t = Trace::new_ipv6(|settings| settings.half_open_max = 1);
@@ -406,7 +404,6 @@ fn a_cookie_keeps_the_default_segment_size_of_ipv6() {
     assert_eq!(t.last().payload.map(|payload| payload.len()), Some(3000 - 2 * 1220));
 }
 
-/// The state of a connection contains addresses of both families.
 #[test]
 fn a_connection_moves_to_a_stack_with_another_ipv6_address() {
     let mut t = Trace::open_ipv6(syn().mss(1460).timestamp(PEER_CLOCK));
@@ -451,7 +448,7 @@ fn an_imported_state_has_addresses_of_one_family_that_the_stack_supports() {
     let conn = t.stack.import(t.now, &mapped).expect("an IPv4 connection");
     assert_eq!(t.stack.local_address(conn), Some(state.local));
 
-    // Another family's headers, and shorter packets than the exporter's: its segments of 1,460 bytes would not fit.
+    // Segments of 1,460 bytes, as the exporter sent them, would not fit IPv6 and this MTU.
     let mut t = Trace::new_ipv6(|settings| settings.mtu = 1280);
     let conn = t.stack.import(t.now, &ipv6).expect("a stack with IPv6");
     t.peer().conn = Some(conn);

@@ -83,7 +83,7 @@ fn a_peer_that_answers_no_probe_is_lost() {
     assert_eq!(t.counters().given_up, 1);
 }
 
-/// MUST-26: segments in flight probe the peer as well.
+/// MUST-26: segments in flight probe the peer, too.
 #[test]
 fn no_keep_alive_is_sent_while_bytes_are_in_flight() {
     let mut t = silent_peer();

@@ -6,7 +6,7 @@ use crate::trace::*;
 
 const SEQUENCE_SPACE: u64 = 1 << 32;
 
-/// A connection that has carried `carried` bytes, a multiple of the sequence space, in each direction: the peer's
+/// A connection that has carried `carried` bytes, a multiple of the sequence space, in each direction. The
 /// number 1 is the byte after them.
 fn open_after(carried: u64, syn: Seg) -> Trace {
     let mut t = Trace::open_with(|_| {}, syn);
@@ -27,7 +27,7 @@ fn open_after(carried: u64, syn: Seg) -> Trace {
     t
 }
 
-/// The peer's first number is 256 below the end of the sequence space, so these streams wrap.
+/// These streams wrap again, because the peer's initial number is 2^32 - 256.
 #[test]
 fn bytes_are_delivered_and_sent_after_the_numbers_have_wrapped() {
     for wraps in [1, 2, 1000] {

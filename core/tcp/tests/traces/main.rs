@@ -1,6 +1,6 @@
-//! The stack against scripted peers, rule by rule: tests that read as packet traces.
+//! The stack against scripted peers, rule by rule, in tests that read like packet traces.
 
-/// Whether the traces are over IPv6: see `traces_over_ipv6.rs`.
+/// `traces_over_ipv6.rs` runs the same traces over IPv6.
 const IS_IPV6: bool = false;
 
 mod trace;

@@ -1,4 +1,4 @@
-//! The memory of send queues that the stack reports; a relay uses these figures to keep within its bound.
+//! The memory of send queues as the stack reports it. A relay keeps its bound by these figures.
 
 use spillway_transport::{Chunk, Transport};
 
@@ -22,7 +22,7 @@ fn sent_bytes_are_held_until_they_are_acknowledged() {
     assert_eq!(held(&mut t), (0, 0), "an empty buffer is not counted");
 }
 
-/// The capacity counts, not the length: a chunk is kept with its whole buffer.
+/// The capacity counts, because a chunk is kept with its whole buffer.
 #[test]
 fn a_chunk_counts_with_its_capacity_until_its_connection_ends() {
     let mut t = Trace::open();
@@ -35,7 +35,7 @@ fn a_chunk_counts_with_its_capacity_until_its_connection_ends() {
     assert_eq!(held(&mut t), (0, 0));
 }
 
-/// Peers that read nothing; the share of a closed connection leaves the total.
+/// The peers read nothing. The share of a closed connection leaves the total.
 #[test]
 fn the_total_is_the_sum_of_all_connections() {
     let mut t = Trace::open();

@@ -1,4 +1,4 @@
-//! Connections that move to another stack, also while they close (Capybara §3.3): a move sends only owed segments.
+//! Moves of connections, also closing ones, between stacks (Capybara §3.3). A move sends only owed segments.
 
 use spillway_tcp::ImportError;
 use spillway_transport::LostReason;
@@ -92,7 +92,7 @@ fn a_closed_window_is_probed_after_a_move() {
     t.expect(data(1, 1000));
 }
 
-/// It is sent at once, because the state does not contain the time for which it was delayed.
+/// The acknowledgement is sent at once, because the state does not contain the time for which it was delayed.
 #[test]
 fn an_owed_acknowledgement_is_sent_after_a_move() {
     let mut t = Trace::open();
@@ -178,8 +178,7 @@ fn states_beyond_the_limits_of_the_stack_are_refused() {
     assert!(t.stack.import(t.now, &state).is_ok());
 }
 
-/// Late segments get no answer. A newer SYN (RFC 6191) is not late: the peer would not send it if the old connection
-/// still existed on its new stack.
+/// Late segments get no answer. A newer SYN (RFC 6191) is not late: its sender has ended the old connection.
 #[test]
 fn a_newer_syn_after_an_export_opens_a_new_connection() {
     for options in [syn(), syn().timestamp(PEER_CLOCK)] {
@@ -197,7 +196,7 @@ fn a_newer_syn_after_an_export_opens_a_new_connection() {
     }
 }
 
-/// A forged SYN does not prevent a connection from coming back.
+/// An exported connection may come back although a forged SYN has opened a half-open one.
 #[test]
 fn a_forged_syn_does_not_prevent_the_import() {
     let mut t = Trace::open();
@@ -217,7 +216,7 @@ fn a_forged_syn_does_not_prevent_the_import() {
     assert_eq!(t.counters().cookies_sent, 0, "the forged SYN should not count as half-open any more");
 }
 
-/// Such a connection is closed for its peer as well.
+/// The connection is closed for its peer, too.
 #[test]
 fn a_closed_connection_is_not_imported_again() {
     let mut t = Trace::open();

@@ -2,7 +2,7 @@
 
 use crate::trace::*;
 
-/// Payload bytes of the first full segment to a peer with this SYN.
+/// Payload of the first full segment to a peer with this SYN, bytes.
 fn first_segment(syn: Seg) -> usize {
     let mut t = Trace::open_with(|_| {}, syn);
     t.send_pattern(5000);
@@ -39,7 +39,7 @@ fn an_mss_of_0_counts_as_no_option() {
     assert_eq!(first_segment(syn().mss(0)), 536);
 }
 
-/// Segments of less than 88 bytes would be mostly headers, as in an attack; Linux has the same minimum.
+/// Smaller segments would be mostly headers, as in an attack. Linux has the same minimum.
 #[test]
 fn a_tiny_mss_is_raised_to_88_bytes() {
     assert_eq!(first_segment(syn().mss(48)), 88);
@@ -72,7 +72,7 @@ fn packets_have_the_configured_ttl_and_dscp() {
     assert_eq!(dscp_and_ttl(&t), (0, 64), "the defaults");
 }
 
-/// MUST-65 forbids senders to send the option; a receiver ignores it.
+/// MUST-65 forbids such an option; a receiver ignores it.
 #[test]
 fn an_mss_option_without_a_syn_is_ignored() {
     let mut t = Trace::open();
@@ -149,7 +149,7 @@ fn the_peers_windows_are_scaled() {
     assert_eq!(t.peer().stack_nxt, 2001);
 }
 
-/// §2.2: otherwise the peer could not scale its windows.
+/// §2.2: without the answer, the peer could not scale its windows.
 #[test]
 fn the_scale_option_is_answered_even_with_scale_0() {
     let mut t = Trace::new(|_| {});
@@ -231,7 +231,7 @@ fn sack_is_used_only_if_the_syn_permits_it() {
     t.expect(ack(1).sack(&[]));
 }
 
-/// RFC 7323 §3.2: then every segment has them.
+/// RFC 7323 §3.2: once negotiated, timestamps are in every segment.
 #[test]
 fn timestamps_are_used_only_if_the_syn_has_them() {
     let mut t = Trace::new(|_| {});

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use crate::trace::*;
 
-/// §5.3, R1: it is acknowledged, but its bytes are not delivered.
+/// §5.3, R1: the segment is acknowledged, but its bytes are not delivered.
 #[test]
 fn a_segment_with_an_older_timestamp_is_dropped() {
     let mut t = Trace::open_timestamps();
@@ -37,7 +37,7 @@ fn a_reset_without_a_timestamp_is_accepted() {
     t.expect_lost(spillway_transport::LostReason::Reset);
 }
 
-/// §3.2: if timestamps were negotiated.
+/// §3.2: once negotiated, timestamps are required in every segment but resets.
 #[test]
 fn segments_without_the_timestamp_are_dropped() {
     let mut t = Trace::open_timestamps();
@@ -70,7 +70,7 @@ fn after_24_days_any_timestamp_is_accepted() {
     t.expect_data("def");
 }
 
-/// §5.5: an echo of the old one would look like a round trip of weeks.
+/// §5.5: an echo of the old timestamp would look like a round trip of weeks.
 #[test]
 fn after_24_days_the_new_timestamp_is_echoed() {
     let mut t = Trace::open_timestamps();
@@ -98,7 +98,7 @@ fn our_timestamps_count_milliseconds() {
     }
 }
 
-/// §4.3 (A): the first segment that it covers.
+/// §4.3 (A): the echoed timestamp is that of the first segment which the acknowledgement covers.
 #[test]
 fn a_delayed_acknowledgement_echoes_the_first_segment() {
     let mut t = Trace::open_timestamps();
@@ -132,7 +132,7 @@ fn a_segment_that_fills_a_hole_is_echoed() {
     t.expect(ack(3).echo(1250));
 }
 
-/// §5.3: otherwise PAWS would drop the peer's own segments.
+/// §5.3: if it were kept, PAWS would drop the peer's own segments.
 #[test]
 fn a_forged_timestamp_outside_the_window_is_not_kept() {
     let mut t = Trace::open_timestamps();
@@ -142,7 +142,7 @@ fn a_forged_timestamp_outside_the_window_is_not_kept() {
     t.expect_data("right");
 }
 
-/// §5.3: it is not enough to guess a sequence number in the window.
+/// §5.3: a guessed sequence number in the window is not enough.
 #[test]
 fn a_forged_timestamp_out_of_order_is_not_kept() {
     let mut t = Trace::open_timestamps();

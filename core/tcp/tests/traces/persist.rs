@@ -12,7 +12,7 @@ fn blocked() -> Trace {
     t
 }
 
-/// MUST-36: the probe is not acceptable, as in Linux: it has the number before the window, and no bytes.
+/// MUST-36. As in Linux, the probe has no bytes and the number before the window, so the peer must answer it.
 #[test]
 fn a_closed_window_is_probed() {
     let mut t = blocked();
@@ -48,7 +48,6 @@ fn a_peer_that_answers_probes_may_keep_its_window_closed() {
     t.expect(data(1, 1000));
 }
 
-/// The window closes after the peer has accepted some of the bytes.
 #[test]
 fn a_window_that_closes_later_is_probed() {
     let mut t = Trace::open_with(|_| {}, syn().mss(1000).window(1000));
@@ -65,7 +64,6 @@ fn a_window_that_closes_later_is_probed() {
     t.expect(data(2001, 1000));
 }
 
-/// A window that is open but smaller than a segment: its bytes are sent after a delay.
 #[test]
 fn a_window_that_opens_by_less_than_a_segment_is_used_within_a_second() {
     let mut t = Trace::open_with(|_| {}, syn().mss(1000).window(1000));
@@ -81,13 +79,12 @@ fn a_window_that_opens_by_less_than_a_segment_is_used_within_a_second() {
     }
     t.recv(ack(1001).window(3));
     t.expect_nothing_sent();
-    // However long the interval of probes has become (RFC 9293 §3.8.6.2.1: 0.1 to 1 s).
+    // The interval of probes does not count, only the override timeout (RFC 9293 §3.8.6.2.1: 0.1 to 1 s).
     assert_eq!(t.until_sent(), ms(200));
     t.expect(data(1001, 3));
 }
 
-/// The sender keeps its congestion window while the reader is slow for longer than a timeout: RFC 5681 §4.1 means a
-/// sender without data.
+/// A sender that waits for the window is not idle: RFC 5681 §4.1 does not reduce its congestion window.
 #[test]
 fn a_closed_window_does_not_count_as_idle() {
     let mut t = Trace::open_with(|_| {}, syn().mss(1000));
@@ -124,7 +121,7 @@ fn without_queued_bytes_a_closed_window_is_not_probed() {
     t.expect_nothing_sent_later();
 }
 
-/// A window update is used although it acknowledges nothing.
+/// A window update counts although it acknowledges nothing.
 #[test]
 fn an_open_window_ends_the_probes() {
     let mut t = blocked();
@@ -148,7 +145,7 @@ fn the_answer_to_a_probe_replaces_a_lost_window_update() {
     t.expect(data(1, 1000));
 }
 
-/// Our window update may be lost, too: the answer to the peer's probe repeats it.
+/// Our window update may be lost, too. The answer to the peer's probe repeats the window.
 #[test]
 fn a_probe_of_the_peer_is_answered_with_our_window() {
     let mut t = Trace::new(|settings| settings.initial_window = 100);

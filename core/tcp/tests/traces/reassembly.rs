@@ -1,4 +1,4 @@
-//! Bytes out of order (RFC 9293 §3.10.7.4, seventh; SHLD-31), and the bounds of waiting bytes.
+//! Bytes out of order (RFC 9293 §3.10.7.4, seventh; SHLD-31), and bounds of the bytes that wait.
 
 use proptest::prelude::*;
 use spillway_tcp::StackEvent;
@@ -46,8 +46,8 @@ fn bytes_already_delivered_are_cut_off() {
     assert_eq!(t.peer().received, b"abcdefg");
 }
 
-/// Bytes too far ahead are refused at once, so that room remains for all bytes before them. Otherwise bytes that SACK
-/// has reported would have to be discarded (RFC 2018 §8 discourages it), after which Linux waits for a timeout.
+/// Bytes too far ahead are refused at once, so that there is room for all bytes before them. Otherwise SACKed
+/// bytes would have to be discarded: RFC 2018 §8 discourages this, and Linux then waits for a timeout.
 #[test]
 fn waiting_bytes_are_bounded() {
     let small = |settings: &mut spillway_tcp::Settings| settings.reassembly_bytes_max = 2000;
@@ -68,7 +68,7 @@ fn waiting_bytes_are_bounded() {
     assert_eq!(t.peer().received, pattern(1, 4500));
 }
 
-/// With the default setting a quarter of this window may wait.
+/// By default 256 KiB may wait: a quarter of this window.
 #[test]
 fn sacked_bytes_are_never_discarded() {
     let large = |settings: &mut spillway_tcp::Settings| settings.receive_window_max = 1 << 20;
@@ -89,7 +89,7 @@ fn sacked_bytes_are_never_discarded() {
     assert_eq!(t.peer().received, pattern(1, 262_000));
 }
 
-/// 64 ranges are the limit.
+/// The limit is 64 ranges.
 #[test]
 fn a_range_beyond_the_limit_displaces_no_other() {
     let mut t = Trace::open_sack();
@@ -106,7 +106,7 @@ fn a_range_beyond_the_limit_displaces_no_other() {
     t.expect(ack(1051));
 }
 
-/// A connection that ends in any way gives its share of the total back.
+/// However a connection ends, its share of the total becomes free.
 #[test]
 fn waiting_bytes_of_all_connections_are_bounded() {
     let small = |settings: &mut spillway_tcp::Settings| settings.reassembly_total_max = 1500;
@@ -132,7 +132,7 @@ fn waiting_bytes_of_all_connections_are_bounded() {
     assert_eq!(t.peer().received, pattern(1, 1100));
 }
 
-/// Ranges of one byte, with holes of one byte between them.
+/// Each range has one byte, and so has each hole.
 #[test]
 fn ranges_of_single_bytes_are_bounded() {
     let mut t = Trace::open();
@@ -167,7 +167,7 @@ fn the_send_buffer_is_bounded() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
-    /// Segments that overlap, in any order, and then the whole stream.
+    /// First come overlapping segments in any order, then the whole stream.
     #[test]
     fn a_stream_in_random_segments_is_delivered_whole(
         cuts in prop::collection::vec((0_i64..3000, 1_usize..400), 1..60),

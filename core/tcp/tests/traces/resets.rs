@@ -56,7 +56,7 @@ fn challenges_are_rate_limited() {
     assert_eq!(t.counters().challenges, 2);
 }
 
-/// RFC 5961 §4.2: the sequence number does not matter, nor does the ACK flag.
+/// RFC 5961 §4.2: neither the sequence number nor the ACK flag matters.
 #[test]
 fn a_syn_in_a_connection_is_challenged() {
     for seq in [-1000, 0, 1, 5, 65_535, 1_000_000] {
@@ -95,7 +95,7 @@ fn a_reset_by_a_peer_without_the_connection_is_accepted() {
     t.expect_lost(LostReason::Reset);
 }
 
-/// §3.10.7.4, second: resets are handled alike in every state.
+/// §3.10.7.4, second: resets have the same effect in every state.
 #[test]
 fn resets_end_closing_connections() {
     let fin_wait_1 = |t: &mut Trace| t.finish();
@@ -129,7 +129,7 @@ fn resets_end_closing_connections() {
     }
 }
 
-/// §3.10.5: an abort sends a reset with the number that the peer expects, and forgets the connection.
+/// §3.10.5: an abort sends a reset with the number that the peer expects, and removes the connection.
 #[test]
 fn an_abort_sends_a_reset() {
     let mut t = Trace::open();

@@ -44,7 +44,7 @@ fn four_blocks_are_reported_or_three_with_timestamps() {
     }
 }
 
-/// RFC 2018 §4: blocks are in every acknowledgement, also in segments with bytes, which are smaller by the option.
+/// RFC 2018 §4: every acknowledgement has blocks. In segments with bytes, the option reduces the payload.
 #[test]
 fn sent_bytes_carry_sack_blocks() {
     let mut t = Trace::open_sack();
@@ -69,7 +69,7 @@ fn a_filled_hole_ends_its_block() {
     t.expect(ack(41).sack(&[]));
 }
 
-/// Bytes in order that are not granted are acknowledged, not reported by SACK.
+/// Bytes that are in order but not granted are acknowledged, and not reported by SACK.
 #[test]
 fn bytes_that_wait_for_a_grant_are_not_reported() {
     let mut t = Trace::new(|_| {});
@@ -149,8 +149,8 @@ fn a_duplicate_above_the_acknowledgement_is_reported_with_its_block() {
     t.expect_nothing_sent();
 }
 
-/// RFC 2883 §4: each duplicate of a turn is reported, because a peer undoes a reduction of its window only when all its
-/// needless retransmissions were reported.
+/// RFC 2883 §4: each duplicate of a turn is reported. A peer undoes a reduction of its congestion window only
+/// when all its needless retransmissions were reported.
 #[test]
 fn all_duplicates_of_one_turn_are_reported() {
     let mut t = Trace::open_sack();
@@ -179,7 +179,7 @@ fn sack_blocks_of_an_overtaken_acknowledgement_count() {
     t.expect(data(3001, 1000));
 }
 
-/// RFC 8985 §6.2: three segments that were sent later have arrived, on a path without reordering: all missing segments
+/// RFC 8985 §6.2: when three later segments have arrived on a path without reordering, all missing segments
 /// before them are lost, in each hole.
 #[test]
 fn every_hole_is_retransmitted_before_new_bytes() {
@@ -194,7 +194,7 @@ fn every_hole_is_retransmitted_before_new_bytes() {
     assert_eq!(t.counters().retransmitted, 2);
 }
 
-/// RFC 9293 §3.9.1.2: PSH marks bytes.
+/// RFC 9293 §3.9.1.2: only segments with bytes have PSH.
 #[test]
 fn a_fin_without_bytes_has_no_psh() {
     let mut t = Trace::open_sack();
@@ -251,7 +251,7 @@ fn invalid_blocks_are_ignored() {
     t.expect_nothing_sent_later();
 }
 
-/// RFC 2018 §8: a peer may discard bytes that it has reported: after a timeout everything is retransmitted.
+/// RFC 2018 §8: a peer may discard bytes that it has reported, so that after a timeout all are retransmitted.
 #[test]
 fn sacked_bytes_that_the_peer_discarded_are_retransmitted() {
     let mut t = Trace::open_with(|_| {}, syn().mss(1000).sack_ok(true));
@@ -282,7 +282,7 @@ fn sack_blocks_are_ignored_if_sack_was_not_permitted() {
     t.expect(data(1, 1000));
 }
 
-/// RFC 8985 §7. Linux acknowledges a segment with PSH once its program has read it, other single segments after 40 ms.
+/// RFC 8985 §7. Linux acknowledges a single segment after 40 ms; with PSH, when its program has read it.
 #[test]
 fn a_tail_loss_probe_of_new_bytes_has_psh() {
     let mut t = Trace::open_sack();

@@ -17,8 +17,8 @@ fn small_grants_are_not_advertised_at_once() {
     t.expect(ack(65_001).window(535 + 1200));
 }
 
-/// While more than half of the window is left, a grant is advertised with the next acknowledgement, or after the
-/// acknowledgement delay. Otherwise an application that grants for each batch would double the number of
+/// While more than half of the window is left, a grant is advertised with the next acknowledgement or after
+/// the acknowledgement delay. An application that grants for each batch would otherwise double the
 /// acknowledgements.
 #[test]
 fn a_grant_is_not_advertised_while_half_of_the_window_is_left() {
@@ -38,7 +38,7 @@ fn a_grant_is_not_advertised_while_half_of_the_window_is_left() {
     t.expect_nothing_sent_later();
 }
 
-/// §3.8.6.2.2: the largest window is 200 bytes, so that a growth by 100 is advertised.
+/// §3.8.6.2.2: here the largest window has 200 bytes, so a growth by 100 is advertised.
 #[test]
 fn half_of_a_small_buffer_is_advertised_at_once() {
     let mut t = Trace::new(|settings| settings.initial_window = 0);
@@ -53,7 +53,7 @@ fn half_of_a_small_buffer_is_advertised_at_once() {
     t.expect(ack(201).window(100));
 }
 
-/// If small grants were never advertised, a peer with few bytes left in its window could wait for ever.
+/// Without the advertisement, a peer with few bytes left in its window could wait for ever.
 #[test]
 fn a_small_grant_is_advertised_after_the_acknowledgement_delay() {
     let mut t = Trace::open();
@@ -72,7 +72,7 @@ fn full_segments_are_sent_at_once() {
     t.expect(data(1, 1000));
 }
 
-/// MUST-38, §3.8.6.2.1: a rest below a segment is used only if it holds half of the largest window, or all bytes.
+/// MUST-38, §3.8.6.2.1: less than a segment is sent only if it is half of the largest window, or all bytes.
 #[test]
 fn a_small_rest_of_the_window_is_not_used() {
     let mut t = Trace::open_with(|_| {}, syn().mss(1000).window(2400));

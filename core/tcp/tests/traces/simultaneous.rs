@@ -30,7 +30,7 @@ fn a_simultaneous_open_is_completed_by_an_acknowledgement() {
     t.expect_nothing_sent();
 }
 
-/// Otherwise two such stacks would answer each other endlessly.
+/// Two stacks that answer SYN-ACKs by SYN-ACKs would answer each other endlessly.
 #[test]
 fn a_syn_ack_is_not_answered_by_another() {
     let mut t = both_have_sent_a_syn();
@@ -64,7 +64,7 @@ fn a_simultaneous_close_ends_the_connection() {
     t.expect_nothing();
 }
 
-/// Otherwise each acknowledgement would cause another one, endlessly.
+/// If both ends answered acknowledgements in TIME-WAIT, each would cause another one, endlessly.
 #[test]
 fn two_ends_in_time_wait_do_not_answer_each_other() {
     let mut t = Trace::open();
@@ -92,8 +92,8 @@ fn a_simultaneous_close_may_carry_bytes() {
     t.expect_lost(LostReason::Closed);
 }
 
-/// Without the ACK flag the acknowledgement field is undefined: Linux leaves it at 0, which may be any number relative
-/// to ours. Later window updates must not be compared with it.
+/// Without the ACK flag the acknowledgement field is undefined. Linux leaves it at 0, which may be any number
+/// relative to ours, so later window updates must not be compared with the field.
 #[test]
 fn the_acknowledgement_field_of_a_syn_without_ack_is_ignored() {
     for field in [0, 0x4000_0000, 0x8000_0000, 0xc000_0000_u32] {

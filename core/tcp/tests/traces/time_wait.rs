@@ -109,7 +109,7 @@ fn a_syn_with_a_smaller_number_opens_no_connection() {
     assert_eq!(t.stack.connections(), 0);
 }
 
-/// RFC 6191 §2: the sequence number does not matter then.
+/// RFC 6191 §2: after a greater timestamp, the sequence number does not matter.
 #[test]
 fn a_syn_with_a_greater_timestamp_opens_a_connection() {
     let mut t = in_time_wait(syn().timestamp(PEER_CLOCK));
@@ -130,8 +130,8 @@ fn without_a_listener_a_syn_does_not_end_the_wait() {
     t.expect(ack(2).seq(2));
 }
 
-/// A SYN that finds no room opens nothing, so that the old connection's peer must still be answered; and a cookie's number
-/// might be one that the old connection used.
+/// A SYN without room opens nothing, so the old connection's peer must still be answered. No cookie is sent,
+/// because its number might be one that the old connection used.
 #[test]
 fn a_syn_without_room_does_not_end_the_wait() {
     for (half_open_max, connections_max) in [(1, 10), (10, 2)] {
@@ -153,7 +153,7 @@ fn a_syn_without_room_does_not_end_the_wait() {
     }
 }
 
-/// RFC 6191 §2: the sequence number does not matter.
+/// RFC 6191 §2: after an older timestamp, the sequence number does not matter.
 #[test]
 fn a_syn_with_an_older_timestamp_opens_no_connection() {
     let mut t = in_time_wait(syn().timestamp(PEER_CLOCK));
@@ -217,7 +217,7 @@ fn the_table_is_bounded_and_forgets_the_oldest() {
     }
 }
 
-/// Each repeated FIN restarts the wait of an entry that the table holds already.
+/// A repeated FIN restarts the wait of the entry that the table has already.
 #[test]
 fn repeated_fins_take_no_more_room() {
     let mut t = Trace::new(|settings| settings.time_wait_max = 3);

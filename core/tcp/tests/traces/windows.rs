@@ -2,7 +2,7 @@
 
 use crate::trace::*;
 
-/// The window shrinks by received bytes and grows by granted ones, exactly.
+/// The window shrinks exactly by received bytes, and grows exactly by granted ones.
 #[test]
 fn the_window_follows_received_and_granted_bytes() {
     let mut t = Trace::open();
@@ -32,7 +32,7 @@ fn without_a_grant_the_window_is_0() {
     t.expect_data(pattern(1, 100));
 }
 
-/// They are acknowledged when they arrive: otherwise the peer would retransmit them, and give up.
+/// The bytes are acknowledged before they are granted: otherwise the peer would retransmit them, and give up.
 #[test]
 fn bytes_of_the_initial_window_are_delivered_when_granted() {
     let mut t = Trace::new(|_| {});
@@ -48,7 +48,7 @@ fn bytes_of_the_initial_window_are_delivered_when_granted() {
     t.expect_nothing();
 }
 
-/// SHLD-14: the advertised window stays, even if less is granted (the harness checks every edge).
+/// SHLD-14: the advertised window stays, even if less is granted. The scripted peer checks every edge.
 #[test]
 fn the_right_edge_does_not_move_left() {
     let mut t = Trace::new(|_| {});
@@ -116,7 +116,7 @@ fn a_pure_window_update_is_used() {
     t.expect_nothing_sent();
 }
 
-/// MUST-34, though SHLD-14 asks peers not to do so.
+/// MUST-34, although SHLD-14 discourages it.
 #[test]
 fn a_peer_may_shrink_its_window() {
     let mut t = Trace::open_with(|_| {}, syn().mss(1000));
@@ -134,7 +134,7 @@ fn a_peer_may_shrink_its_window() {
     t.expect(data(3001, 500));
 }
 
-/// §3.8.6.2.1: bytes beyond a window that shrank are not new; they are retransmitted until the peer accepts them.
+/// §3.8.6.2.1: bytes beyond a window that shrank were sent before, and are retransmitted until acknowledged.
 #[test]
 fn bytes_beyond_a_shrunken_window_are_retransmitted() {
     let mut t = Trace::open_with(|_| {}, syn().mss(1000));

@@ -5,8 +5,7 @@ use spillway_batch::PolicyKind;
 use super::load::LoadCourse;
 use super::world::{Figures, Setting, simulate};
 
-/// A policy compared with a reference policy: geometric means, over the steps of a course, of the ratio policy /
-/// reference; lower is better.
+/// Ratios of a policy's figures to a reference policy's: geometric means over the steps. Lower is better.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RatiosToReference {
     /// Ratio of p99 latencies.
@@ -29,7 +28,7 @@ impl RatiosToReference {
         self.p99 * self.server_cpu
     }
 
-    /// Whether both figures are at most the reference's.
+    /// Whether neither figure is higher than the reference's.
     pub fn is_at_most_reference(&self) -> bool {
         self.p99 <= 1.0 && self.server_cpu <= 1.0
     }
@@ -69,8 +68,8 @@ impl BatchingComparison {
         RatiosToReference::mean(&seeds.into_iter().map(run).collect::<Vec<_>>())
     }
 
-    /// The candidate with the lowest score over `seeds`. A candidate that is worse than the reference in one figure is
-    /// chosen only if all candidates are.
+    /// The candidate with the lowest score over `seeds`. Candidates that are worse than the reference in a
+    /// figure are chosen only if all are.
     pub fn choose(
         &self,
         candidates: &[PolicyKind],

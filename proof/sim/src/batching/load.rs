@@ -21,14 +21,14 @@ pub struct Step {
 /// Distribution of the times between requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrivals {
-    /// Exponential times: independent requests.
+    /// Exponential times, as of independent requests.
     Poisson,
     /// Equal times.
     Even,
-    /// Independent requests within bursts of this length, which alternate with pauses of nine times this length.
+    /// Bursts of independent requests. A burst has this length; a pause of nine times this length follows.
     Bursts(Duration),
-    /// Closed loop: each client sends its next request after the reply and a think time with this mean. The rates of
-    /// steps are not used.
+    /// Closed loop: each client sends its next request after the reply and a think time with this mean. The
+    /// steps' rates are not used.
     Closed(Duration),
 }
 
@@ -41,12 +41,12 @@ pub struct LoadCourse {
     pub steps: Vec<Step>,
     /// Distribution of the times between requests.
     pub arrivals: Arrivals,
-    /// Number of clients; each request of an open loop comes from a random one.
+    /// Number of clients. Each request of an open loop comes from a random client.
     pub clients: u32,
 }
 
 impl LoadCourse {
-    /// A load that rises and falls in steps, as in the paper's Figure 12.
+    /// A load of 660 clients that rises and falls in steps, as in Figure 12 of PostMan.
     pub fn up_and_down(rates: &[f64], length: Duration) -> LoadCourse {
         let steps = rates.iter().map(|&per_s| Step { per_s, length }).collect();
         LoadCourse { name: "up and down", steps, arrivals: Arrivals::Poisson, clients: 660 }
@@ -66,7 +66,7 @@ impl LoadCourse {
         self.steps.iter().fold(Time::ZERO, |end, step| end + step.length)
     }
 
-    /// Every request of an open loop, with its client; of a closed loop, each client's first request.
+    /// Times and clients of all requests of an open loop, or of each client's first request of a closed loop.
     pub fn requests(&self, rng: &mut Rng) -> Vec<(Time, u32)> {
         if let Arrivals::Closed(think) = self.arrivals {
             return (0..self.clients).map(|client| (Time::ZERO + exponential(rng, think), client)).collect();

@@ -1,13 +1,13 @@
-//! Comparison of batch policies in virtual time: random arrivals, the shipped ends of a link, and a model of a server's
-//! CPU costs.
+//! Comparison of batch policies in virtual time, with random arrivals, the shipped ends of a link, and a
+//! model of a server's CPU costs.
 //!
 //! - [`load`]: times at which clients send requests
 //! - [`server`]: CPU cost of batches and messages
-//! - [`world`]: a helper's link between clients and server, in virtual time
+//! - [`world`]: the link of a helper between clients and server
 //! - [`judge`]: comparison of policies
 //!
-//! The model serves to choose policies; it is not a measurement. Costs are those of `docs/measurements.md`, and all
-//! other delays are the same for all policies.
+//! The model helps to choose policies; it measures nothing. Costs are those of `docs/measurements.md`. All
+//! other delays have the same distributions for all policies.
 
 pub mod judge;
 pub mod load;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use spillway_transport::Time;
 
-/// CPU times of a server. The defaults add up to the costs of `burst` in `docs/measurements.md`: 17 µs for a batch that
-/// wakes the server, 2.5 µs for each message in it.
+/// CPU times of a server. The defaults are in the ranges of `docs/measurements.md` (*burst*): 17 µs for a
+/// batch that wakes the server, 2.5 µs for each message in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
     /// CPU time of a wake-up.
@@ -43,7 +43,7 @@ pub struct Quota {
     pub period: Duration,
 }
 
-/// A server's core.
+/// The core of a server, with its quota.
 #[derive(Clone, Debug)]
 pub struct Core {
     quota: Option<Quota>,
@@ -66,7 +66,7 @@ impl Core {
         let mut at = now;
         loop {
             if at >= self.period_end {
-                let period = quota.period.as_nanos() as u64; // fits: some ms
+                let period = quota.period.as_nanos() as u64; // fits: a few ms
                 self.period_end = Time((at.as_nanos() / period + 1) * period);
                 self.left_in_period = quota.time;
             }

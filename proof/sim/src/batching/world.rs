@@ -1,4 +1,4 @@
-//! A helper's link between its clients and a server, in virtual time.
+//! The link of a helper between its clients and a server, in virtual time.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use crate::agenda::Agenda;
 use crate::names::{address, helper_key};
 use crate::rng::Rng;
 
-/// As long as memcached's `get` with a key of 32 bytes.
+/// Has the length of memcached's `get` with a key of 32 bytes.
 const REQUEST: [u8; 38] = [b'x'; 38];
-/// About as long as memcached's reply with a key of 32 bytes and a value of 64.
+/// Has about the length of memcached's reply with a key of 32 bytes and a value of 64.
 const REPLY: [u8; 122] = [b'x'; 122];
 /// One-way delay between helper and server.
 const LINK_DELAY: Duration = Duration::from_micros(25);
@@ -31,9 +31,9 @@ const OTHER_DELAY: (Duration, Duration) = (Duration::from_micros(100), Duration:
 /// The server's properties in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Setting {
-    /// CPU costs of the server.
+    /// The server's CPU costs.
     pub costs: Costs,
-    /// Quota of the server's host; `None` for a core of its own.
+    /// Quota of the server's host; `None`: the server has a core of its own.
     pub quota: Option<Quota>,
 }
 
@@ -112,7 +112,7 @@ pub fn simulate(course: &LoadCourse, policy: PolicyKind, setting: &Setting, seed
     world.tally.iter_mut().zip(&course.steps).map(|(tally, step)| tally.figures(step.length)).collect()
 }
 
-/// Fixed bytes suffice: batches are not encrypted here, because the model's costs include encryption.
+/// Fixed bytes, because nothing is encrypted here: the model's costs include encryption.
 fn link_randomness(first: u8) -> LinkRandomness {
     LinkRandomness::from_random([first; LinkRandomness::BYTES])
 }
@@ -325,7 +325,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The present step; work after the end counts for the last step.
+    /// The present step. Work after the end of the course counts for the last step.
     fn step_now(&self) -> usize {
         self.course.step_at(self.now).unwrap_or(self.tally.len() - 1)
     }

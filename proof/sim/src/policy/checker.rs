@@ -1,4 +1,4 @@
-//! The checker of policies, outside the code under test: counts late requests and moves, and compares them with bounds.
+//! Counts late requests and moves, outside the code under test, and compares them with bounds.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -84,12 +84,12 @@ pub struct Checker {
     order_timeout: Duration,
     bins: Vec<Bin>,
     connections: Vec<ConnectionLog>,
-    /// Orders of each process within the last second.
+    /// By process: times of the orders of the last second.
     recent_orders: Vec<VecDeque<Time>>,
     ordered_at: Vec<Time>,
-    /// Requests that were due: answered, given up, or unanswered at the end.
+    /// Number of requests that were due: answered, given up, or unanswered at the end.
     pub requests: u64,
-    /// Requests answered later than the SLA, or not at all.
+    /// Number of requests answered later than the SLA, or not at all.
     pub late: u64,
     violations: Vec<Violation>,
 }
@@ -174,12 +174,12 @@ impl Checker {
         log.moved_at.pop();
     }
 
-    /// Moves that were ordered and not refused.
+    /// Number of moves that were ordered and not refused.
     pub fn moves(&self) -> u64 {
         self.connections.iter().map(|log| log.moved_at.len() as u64).sum()
     }
 
-    /// Maximum of one connection's moves within a minute.
+    /// Largest number of moves of one connection within a minute.
     pub fn switches_max(&self) -> u64 {
         let max_per_minute = |log: &ConnectionLog| {
             let moves_from = |first: Time| {
@@ -220,10 +220,10 @@ impl Checker {
         let connections = f64::from(plan.connections());
         let (switches, moves) = (self.switches_max(), self.moves() as f64 / connections);
         let is_healthy = plan.helpers_are_healthy();
-        // Within a minute a connection moves at most twice, to a helper and back; few connections move more often in
-        // the whole run. Failed trials of relief cause more moves, and so do helpers that fail, are slow or full, or
-        // report a wrong load. With impatient clients the server is so slow that orders time out, which causes further
-        // moves.
+        // Within a minute a connection moves at most twice, to a helper and back; in the whole run, few
+        // connections move more often. Failed trials of relief cause more moves, and so do helpers that fail,
+        // are slow or full, or report a wrong load. Impatient clients make the server so slow that orders
+        // time out: still more moves.
         let (switches_max, moves_max) = match (is_healthy, plan.course.is_beyond_relief()) {
             (false, _) if plan.course == Course::Impatience => (8, 4.2),
             (true, false) => (2, 2.2),
@@ -278,8 +278,8 @@ impl Checker {
     }
 
     fn check_relief(&mut self, plan: &Plan) {
-        // 1.5 times the direct capacity arrives: until all connections have moved, half of this capacity is queued.
-        // Then the server serves four times this capacity, and so has 2.5 times the capacity left for the backlog.
+        // At 1.5 times the direct capacity, half of the capacity queues up until all connections have moved.
+        // Then the server serves four times the capacity, of which 2.5 times are left for the backlog.
         let moving_time = self.moved_within();
         let backlog_time = moving_time.mul_f64(0.5 / 2.5);
         let largest_process = f64::from(plan.processes.iter().max().copied().unwrap_or(0));
@@ -298,8 +298,8 @@ impl Checker {
     }
 
     fn check_harm(&mut self, plan: &Plan, without_relief: &Checker) {
-        // A trial of relief costs time even if it shows that relief is useless; so does each failure of a helper.
-        // Helpers that increase the latency cost each process a trial of its own, twice a minute.
+        // A trial of relief makes requests late even if relief is useless, and so does each failure of a
+        // helper. If helpers increase the latency, each process has a trial of its own, twice a minute.
         let makes_worse = plan.misreporting_helper.is_some() || !plan.helpers_delay.is_zero();
         let trial_time = if makes_worse { SECOND * 20 } else { SECOND * plan.faults.len() as u32 };
         let allowed = SECOND * 5 + without_relief.over_sla() / 10 + trial_time;

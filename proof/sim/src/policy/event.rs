@@ -12,15 +12,11 @@ pub(super) enum WorldEvent {
     DirectMessageAtServer(Message),
     /// A batch of a helper arrives at the server, on the helper's only link.
     BatchAtServer(u16, Vec<Message>),
-    /// The server has finished the work in progress.
     ServiceEnded,
-    /// A helper has received a message.
+    /// A helper has processed a message from a client.
     HelperReceived(u16, Message),
-    /// A helper sends its batch.
     HelperFlush(u16),
-    /// A batch of replies arrives at a helper.
     RepliesAtHelper(u16, Vec<Message>),
-    /// A reply arrives at its client.
     ReplyAtClient(Message),
     /// The move of a connection (index, epoch) is refused.
     Refused(u32, u32),
@@ -28,11 +24,10 @@ pub(super) enum WorldEvent {
     CarrierLost(u32, u32),
     /// A connection (index, epoch) that lost its carrier, and found no other helper, returns to the server.
     ReturnToServer(u32, u32),
-    /// A client gives a request up (connection, request).
+    /// A client gives a request (connection, request) up, if it is still unanswered.
     GiveUp(u32, u64),
     /// A process's timer, set to this time, expires.
     Wake(u32, Time),
-    /// The server's release policy takes a sample.
     ReleaseSample,
     /// The server's release policy may release a session.
     ReleaseDue,

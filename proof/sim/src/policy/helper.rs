@@ -30,7 +30,7 @@ pub(super) struct Helper {
     /// Always reports a load of 0.
     reports_idle: bool,
     message_cost: Duration,
-    /// Additional delay of each message, without CPU time.
+    /// Additional delay of each message, which takes no CPU time.
     extra_delay: Duration,
     clients_max: u32,
     pub clients: u32,
@@ -78,14 +78,14 @@ impl Helper {
         self.is_alive && !self.is_full()
     }
 
-    /// Spends the CPU time of a message in either direction. Returns when the helper has processed the message.
+    /// Spends the CPU time of a message in either direction. Returns when the message is processed.
     pub fn process_message(&mut self, now: Time) -> Time {
         self.busy_until = self.busy_until.max(now) + self.message_cost;
         self.busy_time += self.message_cost;
         self.busy_until + self.extra_delay
     }
 
-    /// Adds a message to the batch. Returns when the batch leaves, if this message is its first.
+    /// Adds a message to the batch. If it is the first, returns when the batch leaves.
     pub fn gather(&mut self, now: Time, message: Message, costs: &Costs) -> Option<Time> {
         self.gathered.push(message);
         (!std::mem::replace(&mut self.is_flushing, true)).then(|| now + costs.delay)

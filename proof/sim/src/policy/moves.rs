@@ -1,4 +1,4 @@
-//! Moves of connections: to a chosen helper, back to the server, and away from a helper that has died.
+//! Moves of connections: to a chosen helper, back to the server, and away from a dead helper.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::plan::Fault;
 use super::process::CarrierHost;
 use super::world::World;
 
-/// A session detects a silent helper after one to two times this timeout.
+/// A session detects a dead helper after one to two times this timeout.
 const SILENCE_TIMEOUT: Duration = Duration::from_millis(100);
 
 impl World {
@@ -32,8 +32,8 @@ impl World {
         }
     }
 
-    /// Moves a connection to the better of two random helpers. Returns false if no helper that accepts clients was
-    /// chosen.
+    /// Moves a connection to the less loaded of two random helpers. Returns false if no helper was chosen, or
+    /// if the chosen one accepts no clients.
     pub(super) fn move_to_helper(&mut self, index: u32) -> bool {
         let rng = &mut self.rng;
         let mut random = || rng.unit();

@@ -11,8 +11,8 @@ use crate::rng::Rng;
 const MS: Duration = Duration::from_millis(1);
 const US: Duration = Duration::from_micros(1);
 
-/// CPU costs, as measured in `docs/measurements.md` (*burst*): 25 µs for a direct request, 17 µs for a batch and 2.5
-/// µs for a message in it. The server has a tenth of a core, so its costs here are ten times as high.
+/// CPU costs in the ranges of `docs/measurements.md` (*burst*): 25 µs for a direct request, 17 µs for a
+/// batch, 2.5 µs for a message in it. The server has a tenth of a core, so they take ten times as long.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
     /// A request on a connection of its own.
@@ -21,9 +21,9 @@ pub struct Costs {
     pub batch: Duration,
     /// A message in a batch.
     pub message: Duration,
-    /// An opening message on the server's ordinary port. In a batch, an opening message costs as much as four messages.
+    /// An opening message on the server's ordinary port. In a batch it costs as much as four messages.
     pub connect: Duration,
-    /// A message in one direction at a helper, which has a whole core.
+    /// A message in one direction at a helper, which has a core of its own.
     pub helper: Duration,
     /// Batch delay of a helper.
     pub delay: Duration,
@@ -52,7 +52,7 @@ impl Costs {
     }
 }
 
-/// The change of the load over time, in units of the server's direct capacity, and other causes of latency.
+/// The load over time, in units of the server's direct capacity, and other causes of latency.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Course {
@@ -67,13 +67,13 @@ pub enum Course {
     },
     /// Load that rises slowly to 1.6, then falls to 0.3.
     Ramp,
-    /// Low load, but each request, direct or helped, takes nine times the cost of a direct request in addition.
+    /// Low load, but each request, direct or helped, costs nine direct requests more.
     SlowApplication,
-    /// Low load, but each reply waits for a backend.
+    /// Low load, but each reply waits 10 ms for a backend.
     SlowBackend,
     /// Low load, and the server stalls for 300 ms every 7 s.
     Stalls,
-    /// Load 2.5 for 20 s, and clients that give up a request after two seconds.
+    /// Load 2.5 for 20 s, with clients that give a request up after 2 s.
     Impatience,
 }
 
@@ -139,7 +139,7 @@ impl Course {
         if is_slow { MS * 10 } else { Duration::ZERO }
     }
 
-    /// End of the server's present stall; `now` without one.
+    /// End of the server's present stall; `now` if it is not stalled.
     pub fn stalled_until(self, now: Time) -> Time {
         const EVERY_NS: u64 = 7_000_000_000;
         const STALL_NS: u64 = 300_000_000;
@@ -177,7 +177,7 @@ pub struct Plan {
     pub processes: Vec<u32>,
     /// Number of helpers.
     pub helpers: u16,
-    /// Maximum of clients of each helper.
+    /// Maximum number of clients of each helper.
     pub helper_clients_max: u32,
     /// A helper that always reports a load of 0, and delays each message.
     pub misreporting_helper: Option<u16>,
@@ -193,7 +193,7 @@ pub struct Plan {
     pub settings: ActivationSettings,
 }
 
-/// The problem that a world's helpers have, drawn once from the seed. A [`Fault`] is one event of such a problem.
+/// The problem of a world's helpers, drawn once from the seed. A [`Fault`] is one event of such a problem.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Trouble {
     None,

@@ -1,4 +1,4 @@
-//! A process: its connections, and its activation policy.
+//! A process: its activation policy and its connections.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,7 +12,7 @@ pub(super) struct Process {
     pub activation: Activation,
     pub connections: BTreeMap<Member, u32>,
     pub wake_at: Option<Time>,
-    /// Number of back-offs of the policy so far.
+    /// Number of the policy's back-offs when it was last driven.
     pub back_offs: u64,
 }
 
@@ -29,14 +29,14 @@ pub(super) struct Connection {
     pub member: Member,
     pub epoch: u32,
     pub carrier_host: CarrierHost,
-    /// The new carrier is not attached yet: requests wait.
+    /// Requests wait, because the new carrier is not attached yet.
     pub is_moving: bool,
     /// Due times of the requests that wait.
     pub backlog: VecDeque<Time>,
     /// Number of the request in flight, and its due time.
     pub in_flight: Option<(u64, Time)>,
     pub next_request: u64,
-    /// Draws the arrivals, which are the same with and without relief.
+    /// Draws the arrivals. The draws are the same with and without relief.
     pub arrivals: Rng,
 }
 

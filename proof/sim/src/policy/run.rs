@@ -24,7 +24,7 @@ pub struct Report {
     pub connections: u32,
     /// Events handled.
     pub happened: u64,
-    /// Hash of all orders; the same seed and program give the same hash.
+    /// Hash of all orders; equal seeds and code give equal hashes.
     pub trace_hash: String,
     /// Requests that were due.
     pub requests: u64,
@@ -34,7 +34,7 @@ pub struct Report {
     pub late_without: u64,
     /// Moves of all connections.
     pub moves: u64,
-    /// Maximum of one connection's moves within a minute.
+    /// Largest number of moves of one connection within a minute.
     pub switches_max: u64,
     /// Time with p99 over the SLA, ms, in bins of 100 ms.
     pub over_sla_ms: u64,

@@ -1,5 +1,5 @@
-//! The hot server: one queue, served in order. A link has at most one entry in the queue, for all its batches: a
-//! server reads everything that has arrived on a link at once.
+//! The hot server: one queue, served in order. A link has at most one entry in the queue, because a server
+//! reads all batches that have arrived on a link at once.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use super::plan::{Costs, Course};
 
 /// The cost of an opening message in a batch, in ordinary messages.
 const CONNECT_IN_BATCH_MESSAGES: u32 = 4;
-/// The service time below which the release policy takes the load as low: half of the clients' SLA of 4 ms. A tenth of
-/// a core needs at least 250 µs for a request.
+/// The release policy regards the load as low below this service time: half of the clients' SLA of 4 ms. With
+/// a tenth of a core, a direct request takes at least 250 µs.
 const LOW_SERVICE_TIME: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
 enum QueuedWork {
-    /// A message on the ordinary port, and the time of its arrival.
+    /// A message on the ordinary port, with the time of its arrival.
     Direct(Message, Time),
     /// All batches that wait on this link.
     Link(u16),
@@ -135,7 +135,7 @@ impl Server {
         self.course.backend_delay(now)
     }
 
-    /// Gives the release policy a sample. Returns whether the p99 service time was below [`LOW_SERVICE_TIME`].
+    /// Takes a sample for the release policy. Returns whether p99 was below [`LOW_SERVICE_TIME`].
     pub fn sample_release(&mut self, now: Time, helped_sessions: u32) -> bool {
         let passed = now.since(self.last_sample).as_secs_f64().max(1e-9);
         let busy_percent = (self.busy_time.as_secs_f64() / passed * 100.0) as u32;

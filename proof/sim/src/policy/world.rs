@@ -1,5 +1,4 @@
-//! The simulated world of the relief policy: processes, their connections, helpers and a server. Handles all events in
-//! order of time.
+//! The world of relief policies: processes, connections, helpers, a server, and all events in order of time.
 
 use std::time::Duration;
 
@@ -18,13 +17,11 @@ use crate::agenda::Agenda;
 use crate::rng::{Rng, mix};
 
 const SAMPLE_EVERY: Duration = Duration::from_millis(250);
-/// A session that lost its helper, and found no other, returns to the server after a random delay of at most this.
+/// Maximum random delay before a session returns to the server because it lost its helper and found no other.
 const RETURN_WITHIN: Duration = Duration::from_secs(1);
-/// The additional delay of each message at a helper that reports a load of 0: the report attracts clients, which then
-/// wait.
+/// Additional delay of each message at a helper that reports a load of 0. The report attracts clients.
 const MISREPORTING_DELAY: Duration = Duration::from_millis(15);
-/// [`Canary::Blind`] reports latencies of helped connections as at most the SLA divided by this number, which is on
-/// time.
+/// [`Canary::Blind`] reports at most the SLA divided by this number as the latency of a helped connection.
 const BLIND_SLA_DIVISOR: u32 = 4;
 
 pub(super) struct World {
@@ -35,7 +32,7 @@ pub(super) struct World {
     pub events_handled: u64,
     /// Hash of all orders and their times.
     pub hash: u64,
-    /// The policy's decisions as text; `None` if they are not logged.
+    /// The policy's decisions as text, if they are logged.
     pub log: Option<Vec<String>>,
     /// The planted fault. The glossary's canaries, sessions that move first, are something else.
     pub canary: Option<Canary>,
@@ -52,7 +49,7 @@ pub(super) struct World {
 impl World {
     /// `manual_override` applies to all processes from the beginning.
     pub fn new(seed: u64, plan: Plan, manual_override: Override, canary: Option<Canary>) -> World {
-        // "policy" in ASCII: other simulations draw other numbers from the same seed.
+        // "policy" in ASCII. It makes other simulations draw other numbers from the same seed.
         let mut rng = Rng::new(seed ^ 0x706f_6c69_6379);
         let mut settings = plan.settings;
         match canary {
@@ -201,8 +198,8 @@ impl World {
         }
     }
 
-    /// Schedules arrivals at the maximum rate of the load; [`Self::request_due`] drops some of them, so that the rest
-    /// arrive at the present rate.
+    /// Schedules an arrival at the maximum rate of the load. [`Self::request_due`] drops some arrivals, so
+    /// that the others come at the present rate.
     fn schedule_request(&mut self, index: u32) {
         let total = self.plan.course.load_max() * self.plan.costs.capacity();
         let rate = total / f64::from(self.plan.connections());
@@ -221,7 +218,7 @@ impl World {
         self.schedule_request(index);
     }
 
-    /// Sends the next request, if none is in flight and the carrier is attached.
+    /// Sends the next request, unless one is in flight or the connection is moving.
     fn send(&mut self, index: u32) {
         let connection = &mut self.connections[index as usize];
         if !connection.is_moving
@@ -313,7 +310,7 @@ impl World {
         let index = message.connection;
         let connection = &mut self.connections[index as usize];
         if connection.epoch != message.epoch {
-            return; // the reply came on an abandoned carrier
+            return; // the connection has left this carrier
         }
         match message.content {
             Content::Connect => self.carrier_attached(index),
@@ -340,7 +337,7 @@ impl World {
         }
     }
 
-    /// A carrier is attached: the request in flight is sent again.
+    /// A connection's new carrier is attached: sends the request in flight again.
     fn carrier_attached(&mut self, index: u32) {
         let connection = &mut self.connections[index as usize];
         connection.is_moving = false;
@@ -377,7 +374,7 @@ impl World {
         };
         let (member, process) = (connection.member, connection.process);
         let waited = self.now.since(due_at);
-        // Counted as answered after the waiting time, and so as late if that exceeds the SLA.
+        // A request that is given up counts as answered now: as late, if it waited for longer than the SLA.
         self.checker.answered(due_at, waited);
         if self.canary != Some(Canary::Deaf) && !self.is_blind_to(index) {
             self.processes[process as usize].activation.record_given_up(self.now, member, waited);
@@ -385,7 +382,7 @@ impl World {
         self.send(index);
     }
 
-    /// Executes a process's orders, and sets its timer. `index` is the process's.
+    /// Executes the orders of the process `index`, and sets its timer.
     fn drive(&mut self, index: u32) {
         while let Some(order) = self.processes[index as usize].activation.poll(self.now) {
             let (member, carrier) = match order {
@@ -401,7 +398,7 @@ impl World {
                 log.push(format!("{:6} ms  process {index}: {notice}", self.now.as_nanos() / 1_000_000));
             }
         }
-        // Setting an override, also the present one, makes the policy forget its failed trials.
+        // When an override is set, even the present one, the policy discards its record of failed trials.
         if self.canary == Some(Canary::Forgetful) {
             let back_offs = process.activation.counters().back_offs;
             if std::mem::replace(&mut process.back_offs, back_offs) < back_offs {
@@ -446,7 +443,7 @@ impl World {
         self.agenda.add(self.now + SAMPLE_EVERY, WorldEvent::ReleaseSample);
     }
 
-    /// Releases as many helped sessions as the release policy orders now, chosen at random.
+    /// Releases random helped sessions, as many as the release policy orders now.
     fn release_sessions(&mut self) {
         while self.server.release.poll_drain(self.now) {
             let helped = self.helped_connections();

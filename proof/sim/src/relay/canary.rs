@@ -13,17 +13,17 @@ pub enum Canary {
     SwapPieces,
     /// A virtual connection is never closed: its id stays in use.
     ForgetClose,
-    /// Credit for bytes that were read is never returned.
+    /// The credit for read bytes is never returned.
     ForgetCredit,
     /// A helper reports replies as acknowledged as soon as it has sent them to the client.
     HastyAcknowledgement,
-    /// A helper whose memory is short closes a client without bytes in flight.
+    /// A helper that is short of memory closes a client without bytes in flight.
     CloseIdle,
     /// A helper keeps all connections that do not authenticate.
     KeepStrangers,
     /// A helper keeps reading from a client that does not read the answers.
     ReadFlooders,
-    /// Links are not encrypted: alterations on their path are not detected by records.
+    /// Links are not encrypted, so that no record detects alterations on their path.
     UnsealedLinks,
 }
 

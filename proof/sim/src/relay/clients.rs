@@ -20,12 +20,12 @@ pub struct Clients {
     oracle: SharedOracle,
     early_ends_per_1000: u64,
     clients_max: usize,
-    /// `None` until the connection is open.
+    /// The script of each client; `None` until its connection is open.
     clients: BTreeMap<Conn, Option<Script>>,
     next_client: Option<Time>,
     next_work: Option<Time>,
     addresses: AddressBook,
-    /// Helpers gate acknowledgements: the server must have received the bytes that clients see acknowledged.
+    /// Helpers have gates: the server must have received the bytes that are acknowledged to clients.
     pub(crate) are_gated: bool,
 }
 

@@ -42,8 +42,8 @@ impl Network {
         }
     }
 
-    /// Loses the segments from `source` to `target` until `delay` has passed. Retransmissions arrive after that; resets
-    /// do not.
+    /// Loses the segments from `source` to `target` until `delay` has passed. Their retransmissions arrive
+    /// later; lost resets have none.
     pub(crate) fn silence(&mut self, source: HostId, target: HostId, delay: Duration) {
         let (until, hosts) = (self.now + delay, self.hosts.len());
         let silences = &mut self.hosts[source].silent_until;
@@ -51,7 +51,7 @@ impl Network {
         silences[target] = silences[target].max(until);
     }
 
-    /// The time until which segments from `source` to `target` are lost; `None` if they are not.
+    /// Time until which segments from `source` to `target` are lost; `None` if they arrive.
     pub(crate) fn silent_until(&self, source: HostId, target: HostId) -> Option<Time> {
         let until = *self.hosts[source].silent_until.get(target)?;
         (until > self.now).then_some(until)
@@ -65,7 +65,7 @@ impl Network {
         self.queue_after(delay, NetworkEvent::Segment { at, conn, from: None, segment });
     }
 
-    /// Ends a host's program: its connections are reset, its listeners closed.
+    /// Ends a host's program, which resets its connections and closes its listeners.
     pub(crate) fn crash(&mut self, host: HostId) {
         for conn in self.connections(host) {
             self.emit(host, conn, Segment::Lost(LostReason::Reset));
@@ -74,7 +74,7 @@ impl Network {
         self.forget_program(host);
     }
 
-    /// Turns a host's power off for `down`: the host loses all state and sends nothing to its peers.
+    /// Turns a host's power off for `down`. The host loses all state, and its peers get no resets.
     pub(crate) fn power_off(&mut self, host: HostId, down: Duration) {
         for conn in self.connections(host) {
             if let Some(peer) = self.remove(host, conn).and_then(|socket| socket.peer) {

@@ -1,4 +1,4 @@
-//! Helpers: start, drain, bounds, and the state that they still hold. Several worlds use this module.
+//! Helpers of several worlds: their start and drain, their bounds, and what they hold at the end.
 
 use std::time::Duration;
 
@@ -27,7 +27,6 @@ pub(crate) fn exceeded_bound(relay: &Relay, config: &Config) -> Option<String> {
     (clients > bound).then(|| format!("a helper has {clients} clients, but its bound is {bound}"))
 }
 
-/// Counts of the clients, ids and bytes that a helper still holds.
 pub(crate) fn leftovers(relay: &Relay) -> [(&'static str, usize); 3] {
     let status = relay.status();
     let links = status.services.iter().flat_map(|service| &service.links);

@@ -1,4 +1,4 @@
-//! Library clients: each opens a link to a helper and, one after the other, virtual connections on it.
+//! Library clients: each opens a link to a helper, and virtual connections on it, one after the other.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -34,7 +34,7 @@ struct Link {
     protocol: OpenerLink,
     unsent: Unsent,
     current: Option<(Id, Script)>,
-    /// Number of virtual connections that are still to be opened.
+    /// Number of virtual connections to open after the current one.
     connections_left: u32,
     finished: bool,
 }

@@ -1,4 +1,4 @@
-//! The world of relays: clients, helpers and a server over links, with faults; every byte is checked.
+//! The world of relays: clients, helpers and a server over links, with faults. Every byte is checked.
 //!
 //! - [`world`]: the hosts and their faults
 //! - `server`, `helpers`, `clients`, `library`: the hosts' applications

@@ -17,7 +17,7 @@ pub struct Report {
     pub steps: u64,
     /// Virtual time, milliseconds.
     pub simulated_ms: u64,
-    /// Hash of all events delivered to hosts' programs; the same seed, steps and program give the same hash.
+    /// Hash of all events delivered to applications; equal seeds, steps and code give equal hashes.
     pub trace_hash: String,
     /// Virtual connections begun.
     pub streams: usize,
@@ -25,9 +25,9 @@ pub struct Report {
     pub completed: u64,
     /// Virtual connections that a fault or one of their ends broke.
     pub broken: u64,
-    /// Bytes delivered, both ways, each checked.
+    /// Bytes delivered in both directions; each was checked.
     pub delivered_bytes: u64,
-    /// Number of checks of the replies that the server keeps until a client's TCP has acknowledged them.
+    /// Number of checks of the replies that the server keeps until a client's TCP acknowledges them.
     pub kept_looks: u64,
     /// Clients that helpers closed because memory was short.
     pub closed_for_memory: u64,

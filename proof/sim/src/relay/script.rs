@@ -11,7 +11,7 @@ use crate::rng::Rng;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behaviour {
-    /// Sends, ends its requests, reads all replies, closes.
+    /// Sends its requests and their end, reads all replies, and closes.
     Normal,
     /// Reads slowly, and pauses between sends.
     Slow,
@@ -41,7 +41,7 @@ pub struct Script {
 }
 
 impl Script {
-    /// Draws a client's script, and announces its stream to the oracle.
+    /// Draws a client's script, and begins its stream at the oracle.
     pub fn new(rng: &mut Rng, client: SocketAddr, early_ends_per_1000: u64, oracle: &SharedOracle) -> Script {
         let token = rng.word();
         let length = TOKEN_BYTES
@@ -129,7 +129,7 @@ impl Script {
         self.oracle.borrow_mut().client_done(self.token, self.saw_end && self.finished);
     }
 
-    /// Lets a client that reads late begin to read.
+    /// A client that reads late begins to read.
     pub fn begin_calm_phase(&mut self) {
         if self.behaviour == Behaviour::ReadsLate {
             self.behaviour = Behaviour::Normal;

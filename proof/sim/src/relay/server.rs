@@ -17,7 +17,7 @@ use crate::pattern::{TOKEN_BYTES, Token, bytes_of, reply_word};
 use crate::relay::canary::Canary;
 use crate::rng::Rng;
 
-/// With this many unwritten bytes of replies, the application stops reading requests.
+/// The application reads no requests while it has this many unwritten bytes of replies.
 const UNWRITTEN_BYTES_MAX: u64 = 64 * 1024;
 
 pub struct Server {
@@ -26,11 +26,11 @@ pub struct Server {
     rng: Rng,
     oracle: SharedOracle,
     links: BTreeMap<Conn, Link>,
-    /// Number of connections, of a thousand, that the application refuses; it closes the same number early.
+    /// Connections, of a thousand, that the application refuses. It closes as many others early.
     early_ends_per_1000: u64,
-    /// The planted fault; `None` after a fault that strikes only once has done so.
+    /// The planted fault; `None` after the strike of a fault that strikes once.
     pub(crate) canary: Option<Canary>,
-    /// An attacker alters the bytes of links on their path.
+    /// An attacker on the path alters the bytes of links.
     pub(crate) is_altered: bool,
     work_at: Option<Time>,
 }
@@ -51,7 +51,6 @@ struct Connection {
     client: SocketAddr,
     token_bytes: Vec<u8>,
     token: Option<Token>,
-    /// Bytes received and not yet read by the application.
     unread: u64,
     read: u64,
     reply_end: u64,
@@ -67,7 +66,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// Length of the replies to `read` bytes of requests: nothing, an echo, or four times as much.
+    /// Length of the replies to `read` bytes of requests: 0, 1 or 4 times `read`, by the token.
     fn reply_bytes(&self, read: u64) -> u64 {
         if is_attacker(self.client) {
             return read * 4;
@@ -103,7 +102,7 @@ impl Server {
         self.links.values().map(|link| link.protocol.connections()).sum()
     }
 
-    /// Plain clients with kept replies, each with the offset at which these begin.
+    /// By client: the offset at which the kept replies begin.
     pub(crate) fn kept_from(&self) -> impl Iterator<Item = (SocketAddr, u64)> + '_ {
         let protocols = self.links.values().map(|link| &link.protocol);
         protocols.flat_map(|protocol| {
@@ -122,8 +121,8 @@ impl Server {
                 Ok(Some(event)) => self.handle_event(&mut link, event),
                 Ok(None) => break,
                 Err(error) => {
-                    // Other faults only end connections: all input must be valid unless an attacker alters bytes.
-                    // A helper may try a key that the server does not accept.
+                    // All input must be valid unless an attacker alters bytes: other faults only end
+                    // connections. A helper may try a key that the server does not accept.
                     if !self.is_altered
                         && !matches!(error, LinkError::HandshakeTimeout | LinkError::UnknownKey { .. })
                     {
@@ -216,7 +215,7 @@ impl Server {
         link.connections.insert(id.0, connection);
     }
 
-    /// Delivers bytes to the application, altered by the planted fault if there is one.
+    /// Delivers bytes to the application; a planted fault may drop, repeat or swap them.
     fn receive(&mut self, link: &mut Link, id: Id, bytes: &[u8]) {
         let has_token = link.connections.get(&id.0).is_some_and(|connection| connection.token.is_some());
         match self.canary.filter(|_| has_token) {
@@ -227,7 +226,7 @@ impl Server {
             Some(Canary::RepeatPiece) => {
                 self.canary = None;
                 self.deliver(link, id.0, bytes);
-                // The repeated bytes must not change the count of unread bytes.
+                // Repeated bytes must not count as unread, because the client has no credit for them.
                 if let Some(connection) = link.connections.get_mut(&id.0) {
                     connection.unread -= bytes.len() as u64;
                 }
@@ -281,7 +280,7 @@ impl Server {
         }
     }
 
-    /// Gives the applications of a link a turn: they read, reply and close. Returns whether any is still busy.
+    /// Runs a turn of a link's applications: they read, reply and close. Returns whether any is still busy.
     fn work(&mut self, link: &mut Link) -> bool {
         let mut busy = false;
         let mut closed = Vec::new();

@@ -43,8 +43,8 @@ pub(crate) fn of_helpers(rng: &mut Rng, is_mild: bool) -> Config {
     }
 }
 
-/// Minimum window of a server behind these helpers, bytes. Algorithm 1 waits as long as it waited for the previous
-/// batch: after some idle seconds, each window would take several seconds.
+/// Minimum window of a server behind these helpers, bytes. Algorithm 1 waits for as long as it waited for the
+/// previous batch: after some idle seconds, each window would take several seconds.
 pub(crate) fn server_window_min(helpers: &Config) -> u32 {
     if helpers.services.iter().any(|service| service.policy == PolicyKind::Algorithm1) { 1024 } else { 16 }
 }
@@ -53,7 +53,7 @@ fn policy(rng: &mut Rng, max_delay: Duration) -> PolicyKind {
     match rng.below(3) {
         0 => PolicyKind::Fixed { interval: max_delay, size_bytes: 1 << 16 },
         1 => PolicyKind::Algorithm1,
-        // Derived from an earlier draw: a further draw would change the rest of each seed's world.
+        // Not drawn, but derived from an earlier draw: another draw would change all later ones of each seed.
         _ => match max_delay.subsec_nanos() % 3 {
             0 => PolicyKind::Adaptive { max_delay, max_bytes: 1 << 16 },
             1 => PolicyKind::Deadline { max_delay, max_bytes: 1 << 16 },

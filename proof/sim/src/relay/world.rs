@@ -28,11 +28,11 @@ const PLAIN_CLIENTS: HostId = 1;
 const LIBRARY_CLIENTS: HostId = 2;
 const FIRST_HELPER: HostId = 3;
 
-/// Numbers of the world's own events. `RESTART` is added to a host's index.
+/// Numbers of the world's own events. A restart has the number `RESTART` plus the host's index.
 const FAULT: u64 = 0;
 const RESTART: u64 = 1;
 
-/// The server's kept replies are checked once in this many steps.
+/// Interval, in steps, of the checks of kept replies and of attackers.
 const KEPT_CHECK_EVERY: u64 = 16;
 
 enum Node {
@@ -51,7 +51,7 @@ pub struct World {
     pub(crate) oracle: SharedOracle,
     rng: Rng,
     config: WorldConfig,
-    /// By host: number of clients of a helper at the previous check.
+    /// By host: the number of a helper's clients at the previous check.
     clients_before: Vec<u32>,
     in_fault_phase: bool,
     steps: u64,
@@ -191,7 +191,7 @@ impl World {
     fn check_bounds(&mut self) {
         for (node, before) in self.nodes.iter_mut().zip(&mut self.clients_before) {
             let Node::Helper(relay) = node else { continue };
-            // Many clients may have come or left in this turn: half of the bound counts as possibly full.
+            // Many clients may come and leave in one turn, so half of the bound counts as possibly full.
             let clients = relay.clients();
             let may_have_been_full = clients.max(*before) * 2 >= self.config.relay.clients_max;
             *before = clients;
@@ -258,7 +258,7 @@ impl World {
             2 => self.drain(helper),
             3 => self.change_settings(helper),
             4..=5 => {
-                // Every connection of the server's host is a link.
+                // All connections of the server's host are links.
                 if let Some(conn) = self.network.any_connection(SERVER, &mut self.rng) {
                     self.network.cut(SERVER, conn);
                 }
@@ -287,7 +287,7 @@ impl World {
         }
     }
 
-    /// Drains a helper, or stops it if it has already drained.
+    /// Drains a helper. Stops a helper that has drained.
     fn drain(&mut self, host: HostId) {
         let within = Duration::from_nanos(self.rng.log_uniform(1_000_000, 50_000_000));
         if let Node::Helper(relay) = &mut self.nodes[host] {

@@ -23,11 +23,11 @@ pub(crate) struct WorldConfig {
     pub(crate) server: Arc<ServerConfig>,
     pub(crate) clients_max: usize,
     pub(crate) early_ends_per_1000: u64,
-    /// No faults: every stream must complete unless its client or the application ends it early.
+    /// No faults happen: every stream must complete, unless its client or the application ends it early.
     pub(crate) is_faultless: bool,
     pub(crate) fault_ns_max: u64,
     pub(crate) attack: Option<Attack>,
-    /// An attacker on the path of the helpers' links alters segments.
+    /// An attacker alters segments on the path of the helpers' links.
     pub(crate) is_altered: bool,
     /// Bounds that helpers must keep; a planted fault may remove them from the helpers.
     pub(crate) unauthenticated: Bounds,
@@ -42,12 +42,12 @@ pub(crate) fn draw(
     let is_faultless = canary.is_some() || rng.chance(1, 4);
     let mut conditions = NetworkConditions::draw(rng, is_faultless);
     if canary == Some(Canary::ReadFlooders) {
-        // The transport's queue holds only few answers.
+        // Unread answers soon fill a short queue of the transport.
         conditions = NetworkConditions { queue_bytes_max: 2_000, ..NetworkConditions::mild() };
     }
     let mut ring = KeyRing::new();
     ring.accept(Role::Helper, helper_key());
-    // In half of the worlds windows are so large that only the links limit a stream.
+    // In half of the worlds windows are so large that only links limit a stream.
     let has_large_windows = canary != Some(Canary::ForgetCredit) && rng.chance(1, 2);
     let window = if has_large_windows { 256 * 1024 } else { rng.log_uniform(16, 4096) as u32 };
     let limits = Limits {
@@ -94,9 +94,9 @@ pub(crate) fn draw(
     }
 }
 
-/// Whether a helper's notice is a violation. Faults only end connections; an attacker on the path alters only bytes of
-/// links; all other hosts keep to the protocol. `may_have_been_full`: the helper may have had `clients_max` clients
-/// when it gave the notice.
+/// Whether a helper's notice is a violation. Faults only end connections; an attacker on the path alters only
+/// bytes of links; all other hosts keep to the protocol. `may_have_been_full`: the helper may have had
+/// `clients_max` clients at the time of the notice.
 pub(crate) fn is_suspicious(notice: Notice, config: &WorldConfig, may_have_been_full: bool) -> bool {
     let bounds = config.unauthenticated;
     match notice {
@@ -107,7 +107,7 @@ pub(crate) fn is_suspicious(notice: Notice, config: &WorldConfig, may_have_been_
         Notice::LinkDown { why: LinkDown::Link(error), .. } => error != LinkError::HandshakeTimeout,
         Notice::ClientReset { why, .. } => !matches!(why, ResetReason::Memory(_)),
         Notice::ClientRefused { why: Refusal::Handshake(error), .. } => error != LinkError::HandshakeTimeout,
-        // An attack here cannot reach the shipped bounds. A full helper closes unauthenticated clients to accept new
+        // No attack here reaches the shipped bounds, but a full helper closes unauthenticated clients for new
         // ones.
         Notice::ClientRefused { why: Refusal::Evicted, .. } => {
             bounds == Bounds::DEFAULT && !may_have_been_full

@@ -1,5 +1,5 @@
-//! The server's application for one session: reads at its own pace, replies with nothing, an echo or four times as
-//! much, and closes at a random time. After a partial write it waits for room.
+//! The server's application for one session: reads at its own pace, replies with 0, 1 or 4 times as many
+//! bytes, and closes at a random time. After a partial write it waits for room.
 
 use spillway_batch::CloseReason;
 use spillway_wire::session::SessionId;
@@ -7,13 +7,12 @@ use spillway_wire::session::SessionId;
 use super::canary::Canary;
 use crate::rng::Rng;
 
-/// With this many unwritten bytes of replies, the application stops reading requests.
+/// The application reads no requests while it has this many unwritten bytes of replies.
 const UNWRITTEN_BYTES_MAX: u64 = 64 * 1024;
 
 pub(crate) struct App {
     pub(crate) id: SessionId,
     pub(crate) is_accepted: bool,
-    /// Bytes received and not yet read by the application.
     pub(crate) unread: u64,
     read: u64,
     pub(crate) replied: u64,
@@ -28,7 +27,6 @@ pub(crate) struct App {
 }
 
 pub(crate) enum End {
-    /// The session stays open.
     Open,
     /// Ends the replies, and closes at once if `closes`.
     Finish { closes: bool },
@@ -58,12 +56,11 @@ impl App {
         self.read * [0, 1, 1, 4][usize::from(self.id.0[0] % 4)]
     }
 
-    /// Length of the replies that are not written yet.
     pub(crate) fn unwritten(&self) -> u64 {
         self.reply_bytes() - self.replied
     }
 
-    /// Maximum of bytes that the application reads before it has written more replies.
+    /// Maximum number of bytes that the application may read before it has written more replies.
     fn readable(&self) -> u64 {
         // Each byte read causes up to four bytes of replies.
         self.unread.min(UNWRITTEN_BYTES_MAX.saturating_sub(self.unwritten()) / 4)
@@ -77,7 +74,7 @@ impl App {
         part
     }
 
-    /// Decides how the application ends, if it ends now. [`Canary::EarlyEnd`] ends before all replies are written.
+    /// Whether and how the application ends now. [`Canary::EarlyEnd`] ends before all replies are written.
     pub(crate) fn next_end(&mut self, canary: Option<Canary>, rng: &mut Rng) -> End {
         if self.close_at.is_some_and(|at| self.read >= at) {
             return End::Close(rng.pick(&[CloseReason::Normal, CloseReason::Reset]));

@@ -7,7 +7,7 @@ use super::check::Check;
 pub enum Canary {
     /// Bytes from a replaced carrier are delivered to the server's application.
     DeliverOld,
-    /// The bytes of an event are lost between the link and the session.
+    /// The bytes of an event are lost between link and session.
     DropPiece,
     /// The bytes of an event are delivered twice.
     RepeatPiece,
@@ -19,14 +19,13 @@ pub enum Canary {
     EarlyEnd,
     /// The server resumes a session for an opening message with an old epoch.
     AcceptStale,
-    /// The server answers *gone* for a session that it knows.
+    /// The server answers *gone* for a session that it has.
     FalseGone,
-    /// The server forgets how sessions ended, and answers *gone* for sessions that were closed in order.
+    /// The server keeps no record of ended sessions, and answers *gone* for those that were closed in order.
     ForgetLast,
-    /// The server does not know a session, but confirms its end to the client that has closed it, as if the server had
-    /// received every byte.
+    /// The server has no such session, but confirms to the client, after its close, that all bytes arrived.
     FalseOver,
-    /// A client reports a higher acknowledged offset for a session that is *gone* than the server acknowledged.
+    /// For a session that is *gone*, the client reports a higher offset than the server acknowledged.
     GoneFurther,
     /// A session keeps more bytes for its client than its bound.
     KeepMore,
@@ -34,9 +33,9 @@ pub enum Canary {
     TakeMore,
     /// Credit for bytes that were read is never returned.
     ForgetCredit,
-    /// Room to write that comes with a new carrier is not reported.
+    /// Room to write that a new carrier brings is not reported to the application.
     ForgetRoom,
-    /// A virtual connection on a helper's link is never closed after its client has left: its id stays in use.
+    /// A virtual connection is never closed after its client has left, so that its id stays in use.
     ForgetClose,
     /// The server sends a wrong offset as the end of the replies.
     WrongFinish,

@@ -14,10 +14,10 @@ pub enum Check {
     Replies,
     /// The end of a stream arrives after its last byte.
     Ends,
-    /// A session resumes only with a higher epoch, and only in the life that its client has accepted.
+    /// A session resumes only with a higher epoch, and only in the life that the client has accepted.
     Epochs,
-    /// A server answers *gone* only if it does not know the session and does not remember that it received every byte
-    /// and both ends closed. The client then reports the acknowledged offset.
+    /// A server answers *gone* only if it has no such session, and no record that it received every byte and
+    /// that both ends closed. The client then reports the acknowledged offset.
     Gone,
     /// A session that its client closed ends in order only after the server has received all bytes written.
     Closes,

@@ -1,5 +1,5 @@
-//! The checker of all sessions, outside the code under test: compares the bytes that the two applications sent and
-//! received, and the messages on the links.
+//! Checks all sessions, outside the code under test: the bytes that both applications send and receive, and
+//! the messages that open, resume and end sessions.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -34,23 +34,23 @@ struct Entry {
     epoch_sent: u32,
     /// Epoch of the last opening message that the present server process accepted.
     epoch_accepted: u32,
-    /// Life that the server gave the session; `None` while the server does not know the session.
+    /// Life that the server gave the session; `None` while the server has no such session.
     server_life: Option<u64>,
     /// Life in the first answer that the client accepted.
     client_life: Option<u64>,
     /// Highest offset that a server acknowledged and the client received.
     acknowledged: u64,
-    /// A server knew the session and lost it: by a restart, or because the client did not return in time.
+    /// A server had the session and lost it: by a restart, or because the client did not return in time.
     was_forgotten: bool,
-    /// A server refused with *gone* after the time for which it must remember how the session ended.
+    /// A server answered *gone* when it no longer had to keep a record of the session's end.
     may_be_forgotten: bool,
     was_reported_gone: bool,
     ended_at_client: bool,
 }
 
 impl Entry {
-    /// Whether the server's session began with a delayed or replayed opening message and is not the client's session.
-    /// Its application receives no bytes.
+    /// Whether the server's session is not the client's, because a delayed or replayed opening message began
+    /// it. The application of such a session receives no bytes.
     fn is_stale(&self) -> bool {
         self.ended_at_client || (self.client_life.is_some() && self.client_life != self.server_life)
     }
@@ -69,13 +69,13 @@ pub struct Checker {
     check_off: Option<Check>,
     client_limits: StreamLimits,
     server_limits: TableLimits,
-    /// Sessions that have ended at the present server, each with the time until which the server remembers its end.
+    /// Sessions that ended at the present server process, and until when it must keep a record of each end.
     ended: VecDeque<(Time, SessionId)>,
-    /// Sessions whose copy, begun by a replayed message, was the last that the server lost of them; see
+    /// Sessions of whose end the server has no record, because it has lost a copy of them since; see
     /// [`Checker::server_forgets`].
     lost_copies: BTreeSet<SessionId>,
     open: usize,
-    /// Bytes delivered, both ways.
+    /// Bytes delivered in both directions.
     pub delivered: u64,
     /// Sessions that ended in good order and complete.
     pub completed: u64,
@@ -196,7 +196,7 @@ impl Checker {
         entry.is_reset |= resets;
     }
 
-    /// The client sends an opening message on another carrier.
+    /// The client sends an opening message on a new carrier.
     pub fn client_opens(&mut self, id: SessionId, epoch: u32) {
         let entry = self.entry(id);
         let before = std::mem::replace(&mut entry.epoch_sent, epoch);
@@ -255,14 +255,14 @@ impl Checker {
         }
     }
 
-    /// The client receives *gone*: the session no longer exists, and the server had received `acknowledged` bytes.
+    /// The client receives *gone*, and reports that `acknowledged` bytes were acknowledged.
     pub fn client_sees_gone(&mut self, id: SessionId, acknowledged: u64) {
         self.gone += 1;
         let entry = self.entry(id);
         let is_first = !std::mem::replace(&mut entry.was_reported_gone, true);
         let is_known =
             entry.server_life.is_some_and(|life| entry.client_life.is_none_or(|answered| answered == life));
-        // The server cannot confirm all bytes of a session that was reset, or that it closed before it had all of them.
+        // The server cannot confirm all bytes of a session that was reset, or closed before all had arrived.
         let lacks_bytes = entry.is_reset || entry.read_by_server < entry.written;
         let was_lost = entry.was_forgotten || entry.may_be_forgotten || lacks_bytes;
         let problem = if is_known && !entry.ended_at_client {
@@ -284,14 +284,14 @@ impl Checker {
 
     /// The client's driver detects that the server's process has ended.
     pub fn client_finds_absent(&mut self, id: SessionId, acknowledged: u64) {
-        // A dead process no longer remembers how sessions ended.
+        // The records of ended sessions are lost with their process.
         let is_remembered = self.ended.iter().any(|(_, ended)| *ended == id);
         self.entry(id).may_be_forgotten |= !is_remembered;
         self.client_sees_gone(id, acknowledged);
     }
 
-    /// The client's driver gives the session up: no carrier worked for too long, or the server's port refuses before
-    /// any server has answered.
+    /// The client's driver gives the session up: no carrier worked for too long, or the server's port refuses
+    /// and no server has ever answered.
     pub fn client_gives_up(&mut self, id: SessionId) {
         self.end(id);
     }
@@ -438,7 +438,7 @@ impl Checker {
         }
     }
 
-    /// The server answers an opening message with how the session ended.
+    /// The server answers an opening message from its record of the session's end.
     pub fn server_repeats_end(&mut self, id: SessionId, answer: &Resumed) {
         let entry = self.entry(id);
         let before = std::mem::replace(&mut entry.epoch_accepted, answer.epoch);
@@ -451,12 +451,11 @@ impl Checker {
         }
     }
 
-    /// The server refuses an opening message with *gone*.
+    /// The server answers an opening message with *gone*.
     pub fn server_answers_gone(&mut self, now: Time, id: SessionId) {
         let remembered_until =
             self.ended.iter().rev().find(|(_, ended)| *ended == id).map(|(until, _)| *until);
-        // A server remembers at most `sessions_max` ended sessions. Among sessions that ended in the same turn the
-        // order is unknown.
+        // A server records at most `sessions_max` ended sessions. Those of one turn have no known order.
         let ended_since = |until: Time| self.ended.iter().filter(|(other, _)| *other >= until).count();
         let is_remembered = remembered_until
             .is_some_and(|until| until > now && ended_since(until) <= self.server_limits.sessions_max)
@@ -470,14 +469,14 @@ impl Checker {
         self.ended.clear();
     }
 
-    /// The server forgets the session. `lost`: at least one of its ends had not closed it.
+    /// The server removes the session. `lost`: at least one of its ends had not closed it.
     pub fn server_forgets(&mut self, now: Time, id: SessionId, lost: bool) {
         while self.ended.front().is_some_and(|(until, _)| *until <= now) {
             self.ended.pop_front();
         }
         self.ended.push_back((now + self.server_limits.linger, id));
-        // A replayed *connect* may reopen a session whose end the server has forgotten. When such a copy is lost, the
-        // server remembers nothing of the session, but the copy counts among the ended sessions that it keeps.
+        // A replayed *connect* may begin a copy of a session of whose end the server has no record. When the
+        // server loses the copy, it keeps no record of its end, but the copy counts among the ended sessions.
         if lost && self.entry(id).is_stale() {
             self.lost_copies.insert(id);
         } else {

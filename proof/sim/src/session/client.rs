@@ -1,4 +1,4 @@
-//! One client with a session: its application, clock and socket, and the driver that the client library ships.
+//! A client with a session: its application, clock and socket, and the shipped driver of the client library.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::copies;
 use crate::clock::Clock;
 use crate::rng::Rng;
 
-/// Longer than any stall, so that in the calm phase clients leave only carriers that have failed.
+/// Longer than any stall: in the calm phase, clients leave only carriers that have failed.
 const CALM_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) struct Client {
@@ -40,12 +40,11 @@ pub(crate) struct Socket {
 pub(crate) struct Environment<'a> {
     pub(crate) rng: &'a mut Rng,
     pub(crate) checker: &'a SharedChecker,
-    /// Copies of control messages, for replays.
     pub(crate) copies: Option<&'a copies::SharedCopies>,
     pub(crate) canary: Option<Canary>,
 }
 
-/// An attacker between a client and the server: records control messages and replays copies.
+/// Reports a client's control messages to the checker and to an attacker, who keeps copies and replays them.
 struct Tap<'a, 'b> {
     session: SessionId,
     environment: &'a mut Environment<'b>,
@@ -174,7 +173,7 @@ impl Client {
             }
             _ => checker.copies_refused += 1,
         }
-        // The client may leave the carrier because of a copy.
+        // A replayed answer may make the client leave the carrier: `CarrierLost` is no violation here.
         while let Some(event) = self.driver.poll_event() {
             if let SessionEvent::Room = event {
                 self.app.has_room();
@@ -182,7 +181,7 @@ impl Client {
         }
     }
 
-    /// Handles the replay of a control message that the server sent on another carrier.
+    /// Handles the replay of a control message of the server's from another carrier. It must have no effect.
     fn receive_replay(
         &mut self,
         client_now: Time,
@@ -231,7 +230,7 @@ impl Client {
         self.app.record_end(&self.driver, environment.canary, environment.checker);
     }
 
-    /// Grants received bytes again: all of them, or only a part if the application is slow.
+    /// Grants received bytes again: all, or only a part if the application is slow.
     pub(crate) fn grant<T: Transport>(&mut self, rng: &mut Rng, out: &mut T) {
         let Some(socket) = self.socket.as_mut().filter(|socket| socket.ungranted > 0) else { return };
         let ungranted = u64::from(socket.ungranted);

@@ -1,5 +1,5 @@
-//! A client's application: writes and reads at its own pace, and ends its session at a random time. After a partial
-//! write it waits for room.
+//! A client's application: writes and reads at its own pace, and ends its session at a random time. After a
+//! partial write it waits for room.
 
 use spillway_batch::CloseReason;
 use spillway_session::{Driver, SessionEnd};
@@ -25,7 +25,7 @@ pub(crate) struct ClientApp {
     closes_early: bool,
     /// Reads few bytes at a time, from its session and from its socket.
     is_slow: bool,
-    /// The session's end that was last recorded.
+    /// The session's end as last recorded at the checker.
     recorded_end: Option<SessionEnd>,
     has_closed: bool,
 }
@@ -68,7 +68,7 @@ impl ClientApp {
         checker.client_holds(self.id, self.unread);
     }
 
-    /// Records the end of the session, if the driver reports it, and the close that follows.
+    /// Records at the checker the session's end, if the driver reports one, and the close that follows.
     pub(crate) fn record_end(
         &mut self,
         driver: &Driver<LostReason>,
@@ -103,7 +103,7 @@ impl ClientApp {
         }
         let mut checker = checker.borrow_mut();
         let part = (self.to_write - self.written.min(self.to_write)).min(rng.log_uniform(1, 32 * 1024));
-        // One byte more than there is room for, so that room is reported later.
+        // Writes one byte more than there is room for, so that room is reported later.
         let part = part.min(driver.room() as u64 + 1);
         if self.may_write && part > 0 {
             let bytes = checker.request(self.id, part);

@@ -19,13 +19,13 @@ pub(crate) struct ClientBehaviour {
     pub(crate) early_closes_per_1000: u64,
     /// Bounds of each end of a session.
     pub(crate) limits: StreamLimits,
-    /// Maximum of the timeout for a silent carrier.
+    /// Longest timeout for a silent carrier.
     pub(crate) patience_max: Duration,
-    /// Turns of a client, of a thousand, in which it moves without a reason.
+    /// A client's turns, of a thousand, in which it moves without a reason.
     pub(crate) random_moves_per_1000: u64,
-    /// Maximum of bytes that a client writes.
+    /// Maximum number of bytes that a client writes.
     pub(crate) bytes_max: u64,
-    /// Some clients give up their session when no carrier has worked for a while.
+    /// A quarter of the clients give their session up when no carrier has worked for 0.1 to 30 s.
     pub(crate) some_give_up: bool,
 }
 

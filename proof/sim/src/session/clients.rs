@@ -1,5 +1,5 @@
-//! The host of all clients. Each client moves its session between helpers and the server's own link port, when a
-//! carrier fails or is silent for too long, and at random times.
+//! The host of all clients. A client moves its session between helpers and the server's own link port when
+//! the carrier fails or is silent for too long, and at random times.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -34,14 +34,14 @@ pub(crate) struct ClientEnvironment {
     pub(crate) canary: Option<Canary>,
 }
 
-/// The clients' host. Its `now` is the simulator's time; each client has a clock of its own, which drifts.
+/// The host has the world's time as its `now`; each client has a clock of its own, which drifts.
 pub(crate) struct Clients {
     environment: ClientEnvironment,
     behaviour: ClientBehaviour,
     rng: Rng,
     clients: BTreeMap<u64, Client>,
     by_carrier: BTreeMap<Conn, u64>,
-    /// Carriers that clients have abandoned without closing them, each with the time at which it is closed.
+    /// Carriers that clients have left open, and when each is closed.
     abandoned: Vec<(Conn, Time)>,
     next_number: u64,
     next_client: Option<Time>,
@@ -57,8 +57,7 @@ impl ClientEnvironment {
         self.ports[self.ports.len() - 1]
     }
 
-    /// All link ports: the helpers' in random order, and the server's last or, in a quarter of the calls, at a random
-    /// position.
+    /// All link ports in random order; in three calls of four, the server's comes last.
     fn targets(&self, rng: &mut Rng) -> Vec<LinkTarget> {
         let (server, helpers) = self
             .ports
@@ -80,8 +79,8 @@ impl ClientEnvironment {
         ports.into_iter().map(target).collect()
     }
 
-    /// Moves a client to a random link port, perhaps its present one, or replaces its list of link ports. An index beyond
-    /// the end of a shortened list moves nothing.
+    /// Moves a client to a random link port, perhaps its present one, or replaces its list of link ports. An
+    /// index beyond the end of a shortened list has no effect.
     fn move_at_random(&self, client_now: Time, driver: &mut Driver<LostReason>, rng: &mut Rng) {
         if driver.is_closed_here() {
             return;
@@ -120,7 +119,7 @@ impl Clients {
         }
     }
 
-    /// Changes the clock of each client with probability 1/2: sets a new rate, and sometimes jumps ahead.
+    /// Changes the clock of each client with probability 1/2, as [`Clock::drift`] does.
     pub(crate) fn drift(&mut self, now: Time) {
         for client in self.clients.values_mut() {
             if self.rng.chance(1, 2) {
@@ -130,7 +129,7 @@ impl Clients {
         }
     }
 
-    /// Number of clients that have not ended, plus abandoned carriers that are not closed yet.
+    /// Number of clients that have not ended and of abandoned carriers.
     pub(crate) fn open(&self) -> usize {
         self.clients.len() + self.abandoned.len()
     }
@@ -149,7 +148,7 @@ impl Clients {
         self.next_number += 1;
     }
 
-    /// Gives one client a turn: its application, timers, moves and output.
+    /// Runs a client's turn: application, timers, moves and output.
     fn client_turn<T: Transport>(&mut self, now: Time, number: u64, out: &mut T) {
         let Some(client) = self.clients.get_mut(&number) else { return };
         let client_now = client.local_time(now);
@@ -205,7 +204,7 @@ impl Clients {
         }
     }
 
-    /// Closes a client's socket at once, or leaves it open, without reading, for up to 200 ms.
+    /// Closes a client's socket at once, or leaves the socket open for up to 200 ms without reading.
     fn close<T: Transport>(&mut self, now: Time, number: u64, out: &mut T) {
         let Some(client) = self.clients.get_mut(&number) else { return };
         let Some(socket) = client.socket.take() else { return };

@@ -1,5 +1,5 @@
-//! Copies of control messages, which an attacker replays later on other carriers. In this world the attacker can read
-//! all frames; only opening messages and their answers are authenticated.
+//! Copies of control messages, which an attacker replays on other carriers. The attacker can read all frames
+//! here; only opening messages and their answers are authenticated.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use spillway_wire::session::{Resumed, SessionId};
 use crate::rng::Rng;
 
 const COPIES_MAX: usize = 100;
-/// Half of the replayed opening messages are among this many newest ones, which may arrive before their originals.
+/// Half of the replayed opening messages are among the newest four, which may arrive before their originals.
 const NEWEST_COUNT: usize = 4;
 
 #[derive(Debug, Default)]
@@ -37,8 +37,8 @@ fn random_copy(queue: &VecDeque<(SessionId, Control)>, id: SessionId, rng: &mut 
     (!of_session.is_empty()).then(|| rng.pick(&of_session))
 }
 
-/// Whether an old copy is harmless because the message carries an absolute offset. *Finish* and *close* are not
-/// authenticated: an attacker who can replay them on a carrier can also forge them.
+/// Whether the message has an absolute offset, which makes an old copy harmless. *Finish* and *close* are not
+/// replayed: they are not authenticated, and an attacker who can replay them can also forge them.
 fn has_absolute_offset(control: &Control) -> bool {
     matches!(control, Control::Credit(_) | Control::Acknowledge(_))
 }
@@ -62,7 +62,6 @@ impl Copies {
         }
     }
 
-    /// A copy of an opening message: one of the newest, or any.
     pub(crate) fn opening(&self, rng: &mut Rng) -> Option<(SessionId, Control)> {
         let count = self.openings.len();
         let newest = if rng.chance(1, 2) { NEWEST_COUNT } else { count };
@@ -70,7 +69,7 @@ impl Copies {
         self.openings.get(count.checked_sub(1 + age)?).copied()
     }
 
-    /// A copy of an answer to an opening message: of this session, or of any.
+    /// A copy of an answer to an opening message: of this session, in a quarter of the calls of any.
     pub(crate) fn answer(&self, id: SessionId, rng: &mut Rng) -> Option<Resumed> {
         let own: Vec<Resumed> =
             self.answers.iter().filter(|(session, _)| *session == id).map(|(_, answer)| *answer).collect();

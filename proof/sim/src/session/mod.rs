@@ -1,11 +1,11 @@
-//! Sessions in the simulator: clients that move between helpers and the server itself, over links that break, with
-//! servers that restart, clocks that differ, partitions in one direction, and an attacker who replays messages.
-//! Everything except the applications is the shipped code.
+//! Sessions in the simulator: clients move between helpers and the server itself. Links break, servers
+//! restart, clocks differ, networks are partitioned, also in one direction only, and an attacker replays
+//! messages. Everything except the applications is shipped code.
 //!
 //! - [`checker`]: checks every session, outside the code under test
 //! - [`check`]: the list of checks
-//! - `client`, `clients`, `client_behaviour`, `client_app`, `server`, `receive`, `app`: clients and server, each with a
-//!   small application
+//! - `client`, `clients`, `client_behaviour`, `client_app`: clients, each with an application
+//! - `server`, `receive`, `app`: the server and its application
 //! - `copies`, `replayer`: recorded messages, and the attacker who replays them
 //! - [`world`]: hosts and faults; `world_config`: the parameters drawn for them
 //! - [`canary`]: planted faults that a run must detect

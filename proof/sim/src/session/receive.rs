@@ -34,7 +34,7 @@ impl Server {
                 }
             }
         }
-        // The opener has sent the id of an accepted key, but may not have proved yet that it has the key.
+        // The opener has sent the id of an accepted key, but may not have proved possession of the key yet.
         if link.protocol.has_named_key() {
             self.unauthenticated.named_key(conn);
         }
@@ -159,7 +159,7 @@ impl Server {
         }
     }
 
-    /// The session's application, unless it has closed; marks the session as busy.
+    /// The session's application, unless the application has closed. Marks the session as busy.
     fn busy_app(&mut self, session: SessionHandle) -> Option<&mut App> {
         self.busy_sessions.insert(session);
         self.known_sessions.get_mut(&session)?.app.as_mut()
@@ -181,8 +181,8 @@ impl Server {
         }
     }
 
-    /// Planted fault: delivers bytes that the application must not receive, either repeated or from an old carrier. The
-    /// application's count of unread bytes stays the same.
+    /// Planted fault: delivers bytes that the application must not receive, because they are repeated or come
+    /// from an old carrier. They do not count as unread.
     fn deliver_unexpected(&mut self, session: SessionHandle, bytes: &[u8]) {
         self.deliver(session, bytes);
         if let Some(app) = self.busy_app(session) {
@@ -229,7 +229,7 @@ impl Server {
     }
 }
 
-/// A forged answer, which confirms all bytes that the client has sent.
+/// A forged answer that confirms all bytes which the client has sent.
 fn forged_end(opening: &Opening) -> Control {
     let Position { sent, received, .. } = opening.position;
     let position = Position { sent: received, received: sent, credit: u64::MAX, finish_received: false };

@@ -1,5 +1,5 @@
-//! An attacker with a helper's key who replays opening messages: before the originals, after them, twice, in any order.
-//! Replays must not disturb sessions: a server accepts opening messages only if they are authenticated end to end.
+//! An attacker with a helper's key who replays opening messages: before the originals, after them, twice, in
+//! any order. This must not disturb sessions, because opening messages are authenticated end to end.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -86,7 +86,7 @@ impl Replayer {
         };
         let copies = self.copies.borrow();
         match self.rng.below(4) {
-            // A control message after the replayed opening message, which the server may have refused.
+            // Replays a control message after an opening message, which the server may have refused.
             0 if !link.replays.is_empty() => {
                 let replay = &link.replays[self.rng.below(link.replays.len() as u64) as usize];
                 if let Some(control) = copies.client_copy(replay.session, &mut self.rng)

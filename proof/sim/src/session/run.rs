@@ -18,19 +18,19 @@ pub struct Report {
     pub steps: u64,
     /// Virtual time, milliseconds.
     pub simulated_ms: u64,
-    /// Hash of all events delivered to hosts' programs; the same seed, steps and program give the same hash.
+    /// Hash of all events delivered to applications; equal seeds, steps and code give equal hashes.
     pub trace_hash: String,
     /// Sessions begun.
     pub sessions: usize,
     /// Sessions that ended in good order and complete.
     pub completed: u64,
-    /// Sessions whose clients received *gone*: the server does not know them.
+    /// Sessions whose clients received *gone*, because the server had no such session.
     pub gone: u64,
     /// Resumptions on another carrier.
     pub moves: u64,
-    /// Events delivered to hosts' programs.
+    /// Events delivered to applications.
     pub messages: u64,
-    /// Bytes delivered, both ways, each checked.
+    /// Bytes delivered in both directions; each was checked.
     pub delivered_bytes: u64,
     /// Faults injected.
     pub faults: u64,

@@ -29,17 +29,17 @@ pub(crate) struct Server {
     pub(super) checker: SharedChecker,
     pub(super) links: BTreeMap<Conn, Link>,
     pub(super) authenticating: BTreeSet<Conn>,
-    /// Bounds the links in `authenticating`; chooses which one is closed for a new one.
+    /// Bounds the links in `authenticating`: at the bound, chooses the one to close.
     pub(super) unauthenticated: Unauthenticated<Conn>,
     /// Links that have authenticated and have a [read timeout](ServerLink::poll_read_timeout).
     pub(super) read_timeouts: BTreeSet<Conn>,
     pub(super) dirty_links: BTreeSet<Conn>,
     pub(super) port: Port<CarrierId>,
-    /// Where sessions belong by the operator's override: helped, direct, or either.
+    /// Where the operator's override places sessions: helped, direct, or either.
     pub(super) placement: Placement,
-    /// All sessions that the port knows, and those in `ended_sessions`.
+    /// All sessions of the port, and those in `ended_sessions`.
     pub(super) known_sessions: BTreeMap<SessionHandle, KnownSession>,
-    /// Sessions that have ended and are forgotten at the next transmission.
+    /// Sessions that have ended, and are removed at the next transmission.
     pub(super) ended_sessions: Vec<SessionHandle>,
     /// Sessions whose applications can work without a further event.
     pub(super) busy_sessions: BTreeSet<SessionHandle>,
@@ -129,7 +129,7 @@ impl Server {
             .map(move |link| (link.protocol.peer(), link.protocol.pending() + link.unsent.len()))
     }
 
-    /// Records at the checker that the process dies.
+    /// Records at the checker that the process ends.
     pub(crate) fn die(&mut self) {
         let mut checker = self.checker.borrow_mut();
         checker.server_dies(self.known_sessions.values().map(|known| known.id));
@@ -139,12 +139,12 @@ impl Server {
         self.checker.borrow_mut().violation(Check::Rules, what);
     }
 
-    /// Whether the planted fault is `canary` and strikes now, which it does one time in `one_in`.
+    /// Whether the planted fault is `canary` and strikes now, with probability 1 / `one_in`.
     pub(super) fn strikes(&mut self, canary: Canary, one_in: u64) -> bool {
         self.canary == Some(canary) && self.rng.chance(1, one_in)
     }
 
-    /// Gives busy applications a turn, each with a probability of 3/4. Returns whether any application is still busy.
+    /// Runs a turn of each busy application with probability 3/4. Returns whether any is still busy.
     fn work(&mut self, now: Time) -> bool {
         for session in std::mem::take(&mut self.busy_sessions) {
             if self.rng.chance(1, 4) {
@@ -164,7 +164,7 @@ impl Server {
         !self.busy_sessions.is_empty()
     }
 
-    /// Gives one application a turn. Returns false if it has closed the session.
+    /// Runs a turn of one application. Returns false if it has closed the session.
     fn work_on(&mut self, now: Time, session: SessionHandle, app: &mut App) -> bool {
         if !std::mem::replace(&mut app.is_accepted, true)
             && let Some((conn, id)) = self.port.accept(session)
@@ -181,7 +181,7 @@ impl Server {
         let mut checker = self.checker.borrow_mut();
         let part = app.unwritten().min(self.rng.log_uniform(1, 64 * 1024));
         if app.may_write && part > 0 {
-            // One byte more than there is room for, so that room is reported later.
+            // Writes one byte more than there is room for, so that room is reported later.
             let mut bytes = checker.reply(app.id, part.min(self.port.room(session) as u64 + 1));
             if self.canary == Some(Canary::AlterReply) && self.rng.chance(1, 20) {
                 bytes = altered(&bytes);
@@ -227,7 +227,7 @@ impl Server {
         }
     }
 
-    /// Sets where sessions belong, and sends *drain* on the carriers of misplaced sessions.
+    /// Sets the placement, and sends *drain* on the carriers of misplaced sessions.
     pub(crate) fn set_placement(&mut self, placement: Placement) {
         self.placement = placement;
         let misplaced = self.port.misplaced_sessions(placement);
@@ -280,7 +280,7 @@ impl Server {
         }
     }
 
-    /// Sends the output of each dirty link. Sessions that receive room on a link become dirty again.
+    /// Sends the output of each dirty link. Sessions whose link has room again become dirty.
     fn transmit_links<T: Transport>(&mut self, now: Time, out: &mut T) {
         for conn in std::mem::take(&mut self.dirty_links) {
             let Some(link) = self.links.get_mut(&conn) else { continue };

@@ -32,7 +32,7 @@ const ORDINARY_PORT: u16 = 11211;
 const CLIENTS: HostId = 1;
 const FIRST_HELPER: HostId = 2;
 
-// Numbers of the world's own events. `RESTART` and `WAKE_UP` are added to a host's index.
+// Numbers of the world's own events. The index of a host is added to `RESTART` and `WAKE_UP`.
 const FAULT: u64 = 0;
 const OPERATOR: u64 = 1;
 const RESTART: u64 = 1_000;
@@ -68,15 +68,14 @@ pub struct World {
     /// The planted fault. The glossary's canaries, sessions that move first, are something else.
     canary: Option<Canary>,
     rng: Rng,
-    /// Draws the operator's actions, in worlds with an operator.
+    /// Draws the operator's actions; `None` in worlds without an operator.
     operator: Option<Rng>,
-    /// Whether faults and the operator's actions still happen.
     in_fault_phase: bool,
     pub(crate) faults: u64,
 }
 
 impl World {
-    /// Creates a world at its beginning, with the check `check_off` switched off.
+    /// Creates a world at its beginning; the check `check_off` is switched off.
     pub fn new(seed: u64, canary: Option<Canary>, check_off: Option<Check>) -> World {
         let mut rng = Rng::new(seed);
         // With a separate generator, a change of the attacks does not change other draws of the same seed.
@@ -287,7 +286,7 @@ impl World {
         self.network.queue_after(Duration::from_nanos(next), NetworkEvent::World(FAULT));
     }
 
-    /// Acts as the operator: sets where sessions belong, or releases some helped sessions.
+    /// Acts as the operator: overrides where sessions belong, or releases some helped sessions.
     fn operate(&mut self) {
         let Some(rng) = self.operator.as_mut().filter(|_| self.in_fault_phase) else { return };
         let within = Duration::from_nanos(rng.log_uniform(100_000, 500_000_000));
@@ -304,7 +303,7 @@ impl World {
         self.network.queue_after(next, NetworkEvent::World(OPERATOR));
     }
 
-    /// Partitions the hosts into two groups: segments are lost in one direction or in both.
+    /// Partitions the hosts into two groups, between which segments are lost in one direction or in both.
     fn partition_hosts(&mut self) {
         let both_ways = self.rng.chance(1, 3);
         let delay = Duration::from_nanos(self.rng.log_uniform(5_000_000, 10 * self.config.silence_ns_max));
@@ -351,7 +350,7 @@ impl World {
         }
     }
 
-    /// Drains a helper, or stops it if it has already drained.
+    /// Drains a helper. Stops a helper that has drained.
     fn drain(&mut self, host: HostId) {
         let within = Duration::from_nanos(self.rng.log_uniform(1_000_000, 50_000_000));
         if let Node::Helper(relay) = &mut self.nodes[host] {
@@ -362,13 +361,13 @@ impl World {
         }
     }
 
-    /// Checks that every session has ended, and that hosts hold nothing.
+    /// Checks that every session has ended, and that hosts hold nothing any more.
     pub fn finish(&mut self) {
         if self.has_violations() {
             return;
         }
         if self.checker.borrow().open() > 0 {
-            // Hosts hold carriers and buffers for sessions that are open: report only the sessions.
+            // Hosts hold carriers and buffers for open sessions: only the sessions are reported.
             return self.checker.borrow_mut().all_ended();
         }
         for what in self.leftovers() {

@@ -17,17 +17,17 @@ use crate::names::{client_key, helper_key};
 use crate::relay::settings;
 use crate::rng::Rng;
 
-/// An incomplete record takes up to 16 KiB: a session whose only route is a helper with less memory than a
-/// few records would never end. A real helper has at least 1 MiB.
+/// An incomplete record takes up to 16 KiB. Through a helper with memory for less than a few records,
+/// sessions would never end. The minimum of `max_memory` in a helper's configuration is 1 MiB.
 const HELPER_MEMORY_MIN: usize = 128 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Faults {
-    /// No faults; clients still move at random times.
+    /// No faults, but clients move at random times.
     None,
     /// Faults that every session must survive: clients never receive *gone*.
     Survivable,
-    /// Also restarts of the server, small tables and short timeouts.
+    /// These and restarts of the server, small tables, and short timeouts.
     All,
 }
 
@@ -44,13 +44,11 @@ pub(crate) struct WorldConfig {
     pub(crate) fault_ns_max: u64,
     /// Maximum duration of the loss of all segments from one host to another, nanoseconds.
     pub(crate) silence_ns_max: u64,
-    /// Most faults stall carriers of clients, so that clients abandon carriers that still deliver.
+    /// Most faults stall carriers of clients, which then abandon carriers that still deliver.
     pub(crate) mostly_stalls: bool,
     /// Faults, of a thousand, that are replaced by a restart of the server.
     pub(crate) restarts_per_1000: u64,
-    /// An attacker records control messages and replays them.
     pub(crate) has_replayer: bool,
-    /// Each host has a clock rate of its own.
     pub(crate) clocks_differ: bool,
     pub(crate) attack: Option<Attack>,
     /// Bounds that servers and helpers must keep; a planted fault may remove them from the server.
@@ -58,7 +56,7 @@ pub(crate) struct WorldConfig {
 }
 
 impl WorldConfig {
-    /// Draws the parameters. With a planted fault they make its detection likely: many moves, and bounds that are
+    /// Draws the parameters. For a planted fault to be detected, there are many moves, and bounds are
     /// reached.
     pub(crate) fn draw(rng: &mut Rng, attack_rng: &mut Rng, canary: Option<Canary>) -> WorldConfig {
         let faults = match canary {
@@ -70,7 +68,7 @@ impl WorldConfig {
         let clients_max = rng.log_uniform(if canary.is_some() { 8 } else { 2 }, 60) as usize;
         let is_tight = matches!(canary, Some(Canary::KeepMore | Canary::TakeMore | Canary::ForgetCredit));
         let tight = StreamLimits { window_bytes: 1_000, kept_bytes_max: 1_000 };
-        // Small windows, with which bytes are usually in flight.
+        // With small windows, bytes are usually in flight.
         let small = StreamLimits { window_bytes: 8_000, kept_bytes_max: 8_000 };
         let table = TableLimits {
             sessions_max: if is_harsh { rng.pick(&[clients_max, 10_000]) } else { 10_000 },
@@ -84,7 +82,7 @@ impl WorldConfig {
             ..TableLimits::default()
         };
         let client_limits = if canary.is_some() { small } else { stream_limits(rng) };
-        // With small buffers few bytes pass per round trip, so sessions must be short.
+        // With small buffers few bytes pass in a round trip, so sessions must be short.
         let smallest = |limits: StreamLimits| limits.kept_bytes_max.min(limits.window_bytes as usize) as u64;
         let bytes_max = (smallest(table.stream).min(smallest(client_limits)) * 300).min(300_000);
         let behaviour = ClientBehaviour {
@@ -112,7 +110,7 @@ impl WorldConfig {
         };
         let unauthenticated = attackers::draw_bounds(attack_rng, attack, canary.is_some());
         WorldConfig {
-            // Mild conditions let a planted fault show within few steps.
+            // Under mild conditions a planted fault shows within few steps.
             conditions: if canary.is_some() {
                 NetworkConditions::mild()
             } else {

@@ -1,5 +1,5 @@
-//! Simulated throughput and latency: two hosts, and a path that loses frames and limits the rate. Virtual time makes
-//! the figures exact.
+//! Simulated throughput and latency of two hosts over a path that loses frames and limits the rate. Because
+//! time is virtual, the figures do not depend on the machine.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -22,13 +22,13 @@ pub struct Line {
     pub rtt: Duration,
     /// Lost frames, of a million, in each direction.
     pub loss_ppm: u64,
-    /// Rate in each direction.
+    /// Rate in each direction, bits per second.
     pub bits_per_s: u64,
-    /// Bound of the queue in each direction.
+    /// Bound of the queue in each direction, bytes.
     pub queue_bytes: u64,
     /// Congestion control.
     pub algorithm: Algorithm,
-    /// Interval of the receiver's turns, each for all frames since the previous turn; zero: a turn for each frame.
+    /// Interval of the receiver's turns; zero: a turn for each frame.
     pub turn: Duration,
     /// Whether both hosts have IPv6 addresses.
     pub is_ipv6: bool,
@@ -46,7 +46,7 @@ impl Line {
 pub struct Figures {
     /// Goodput of one bulk stream, payload bytes per second.
     pub goodput: u64,
-    /// Retransmitted segments per thousand segments sent: all segments except those that the payload needs over IPv4.
+    /// Retransmitted segments per thousand sent: all except those that the payload needs, in IPv4 packets.
     pub retransmitted_per_mille: u64,
     /// Retransmission timeouts of the bulk stream.
     pub timeouts: u64,
@@ -58,9 +58,9 @@ pub struct Figures {
 
 const PORT: u16 = 80;
 const MESSAGE_BYTES: usize = 64;
-/// Exceeds every bandwidth-delay product here.
+/// Exceeds the bandwidth-delay product of every measured line.
 const WINDOW_BYTES: u32 = 64 << 20;
-/// Start (`WARM_UP`) and end (`BULK_END`) of the measurement of the bulk stream.
+/// The bulk stream is measured from `WARM_UP` to `BULK_END`.
 const WARM_UP: Duration = Duration::from_secs(5);
 const BULK_END: Duration = Duration::from_secs(65);
 /// Number of round trips to measure.
@@ -163,7 +163,7 @@ struct End {
     stack: Stack,
     task: Task,
     armed: Option<Time>,
-    /// Interval of turns (`turn`), and the frames that wait for the next turn (`waiting`).
+    /// Interval of turns; `waiting` has the frames for the next turn.
     turn: Duration,
     waiting: Vec<Vec<u8>>,
 }
@@ -171,7 +171,7 @@ struct End {
 enum WorldEvent {
     FrameArrives(usize, Vec<u8>),
     Wake(usize, Time),
-    /// The turn of an end whose turns are at intervals.
+    /// An end with turns at intervals runs its turn.
     Turn(usize),
 }
 
@@ -264,7 +264,7 @@ impl Pair {
                     agenda.add(arrival.at, WorldEvent::FrameArrives(1 - index, arrival.frame));
                 });
             }
-            // Only over IPv6: over IPv4 the hosts use ARP.
+            // Only over IPv6: over IPv4 the stacks resolve neighbours by ARP.
             let Some(target) = stack.poll_next_hop_request() else { break };
             stack.set_next_hop(self.now, target, Some(mac_of(address_of(1 - index))));
         }

@@ -23,7 +23,7 @@ pub enum Canary {
     HastyAcknowledgement,
     /// The end of a window moves back.
     ShrinkWindow,
-    /// Bytes that were read are never granted again.
+    /// The credit for read bytes is never granted again.
     ForgetCredit,
     /// A damaged frame is accepted.
     TakeDamaged,
@@ -80,7 +80,7 @@ impl Canary {
         }
     }
 
-    /// Text of the violation that the fault's check reports.
+    /// Part of the violation's text by which a test recognises that the right check has found the fault.
     pub fn violation_text(self) -> &'static str {
         match self {
             Canary::FlipByte | Canary::RepeatSegment | Canary::DropSegment | Canary::AlterQueue => {
@@ -103,7 +103,7 @@ impl Canary {
         matches!(self, AlterQueue | ForgetSack | ForgetLate | SkipByte | ForgetGate)
     }
 
-    /// Alters the state of a connection that moves, if it has something to alter.
+    /// Plants the fault in the state of a moving connection, if the state has what the fault concerns.
     pub(crate) fn alter(self, state: &mut ConnectionState) {
         let sending = &mut state.sending;
         let receiving = &mut state.receiving;
@@ -118,8 +118,8 @@ impl Canary {
                 let segments = state.recovery.iter_mut().flat_map(|recovery| &mut recovery.segments);
                 segments.for_each(|segment| segment.sacked = false);
             }
-            // Only after an acknowledgement that reported the bytes in SACK blocks: otherwise the peer would retransmit
-            // them, and the fault would have no effect.
+            // If no acknowledgement is owed, SACK blocks have reported the bytes. Otherwise the peer would
+            // retransmit them, and the fault would have no effect.
             Canary::ForgetLate if !receiving.owes => receiving.late.clear(),
             Canary::SkipByte if receiving.next == 1 => {
                 receiving.next = 2;
@@ -131,11 +131,11 @@ impl Canary {
     }
 }
 
-/// A program, and a planted fault between program and stack.
+/// A program with a planted fault between program and stack.
 pub(crate) struct FaultyProgram {
     pub(crate) inner: Program,
     canary: Option<Canary>,
-    /// Opportunities to skip before the fault strikes.
+    /// Number of opportunities to skip before the fault strikes.
     opportunities_left: u32,
 }
 
@@ -152,7 +152,7 @@ impl FaultyProgram {
         self.opportunities_left == 0 && mem::take(&mut self.canary).is_some()
     }
 
-    /// Alters an outgoing frame if the planted fault concerns frames like this one.
+    /// Alters an outgoing bare acknowledgement or data segment, if the planted fault concerns frames.
     pub(crate) fn alter_frame(&mut self, frame: &mut [u8]) {
         // Offsets in a frame: Ethernet 14, IPv4 20, then TCP's acknowledgement at 8, flags at 13, window at 14,
         // checksum at 16.
@@ -172,7 +172,7 @@ impl FaultyProgram {
             Some(Canary::ShrinkWindow) => (WINDOW, word(frame, WINDOW), word(frame, WINDOW) / 2),
             _ => return,
         };
-        // The fault lasts, because it shows only in a gated connection, or in one with an open window.
+        // The fault is repeated, because only gated connections, or those with an open window, show it.
         self.opportunities_left = self.opportunities_left.saturating_sub(1);
         if self.opportunities_left == 0 && to != from {
             let checksum = checksum::adjust_u16(word(frame, CHECKSUM), from, to);
@@ -181,7 +181,6 @@ impl FaultyProgram {
         }
     }
 
-    /// Whether to count a damaged frame as undamaged.
     pub(crate) fn counts_as_undamaged(&mut self) -> bool {
         self.strikes(Canary::TakeDamaged)
     }

@@ -10,7 +10,7 @@ pub(crate) fn address_of(host: usize) -> Ipv4Addr {
     Ipv4Addr::from(0x0a00_0001 + host as u32) // fits: a few hosts
 }
 
-/// Address of a host's further stack, if it has an address of its own: from 10.0.1.1 up.
+/// Own address of one of a host's stacks: 10.0.N.1 and up for stack N; the first one has the host's address.
 pub(crate) fn own_address(ip: Ipv4Addr, stack: usize) -> Ipv4Addr {
     Ipv4Addr::from(ip.to_bits() + ((stack as u32) << 8)) // fits: a few stacks
 }
@@ -36,7 +36,7 @@ fn ipv4_of(end: SocketAddr) -> Ipv4Addr {
 }
 
 impl Ends {
-    /// The ends of hosts with the MAC addresses of [`mac_of`].
+    /// Ends with the MAC addresses that [`mac_of`] gives their hosts.
     pub(crate) fn between(source: SocketAddr, target: SocketAddr) -> Ends {
         Ends { source_mac: mac_of(ipv4_of(source)), target_mac: mac_of(ipv4_of(target)), source, target }
     }

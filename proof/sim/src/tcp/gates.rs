@@ -1,11 +1,11 @@
-//! The bytes that gated applications have received and released, which bound the acknowledgements of their stack.
+//! The bytes that gated applications have received and released. They bound what the stacks may acknowledge.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-/// A gated connection, in offsets of the incoming stream.
+/// A gated connection; both fields are offsets of its incoming stream.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Gate {
     /// Bytes delivered to the application, without the end of the stream.
@@ -14,7 +14,7 @@ pub(crate) struct Gate {
     pub(crate) released: u64,
 }
 
-/// By local address and peer address.
+/// All gated connections, by local address and peer address.
 #[derive(Debug, Default)]
 pub(crate) struct Gates(BTreeMap<(SocketAddr, SocketAddr), Gate>);
 

@@ -17,7 +17,6 @@ pub(crate) struct Host {
     pub(crate) turn_due: bool,
     /// Time of the queued wake-up, in the world's time.
     pub(crate) armed: Option<Time>,
-    /// The host has no turn before this time.
     pub(crate) paused_until: Time,
     damaged: u64,
     /// Frames dropped because the receive queue was full.
@@ -47,7 +46,7 @@ impl Host {
         }
     }
 
-    /// Queues a frame that arrives, or drops it if the receive queue is full.
+    /// Queues an arriving frame, or drops it if the receive queue is full.
     pub(crate) fn arrive(&mut self, frame: Vec<u8>, is_damaged: bool) {
         if self.receive_queue.len() < self.receive_queue_max {
             self.receive_queue.push_back((frame, is_damaged));
@@ -79,7 +78,7 @@ impl Host {
         at.map(|at| self.clock.when(at))
     }
 
-    /// Describes a violation if the stacks hold more connections than the program's and the allowed half-open ones.
+    /// Describes a violation if the stacks have more connections than the program and the half-open bound.
     pub(crate) fn exceeded_bound(&self) -> Option<String> {
         let (all, known) = (self.rack.connections(), self.program.inner.open());
         let bound = self.rack.half_open_max();
@@ -90,7 +89,7 @@ impl Host {
         })
     }
 
-    /// Compares the stacks' count of damaged frames with the true one. `has_noise`: some frames were sent malformed.
+    /// Checks that each damaged frame counted as malformed. `has_noise`: others may have been malformed, too.
     pub(crate) fn check(&self, has_noise: bool) -> Result<(), String> {
         let malformed = self.rack.sum(|counters| counters.frames_malformed);
         if malformed != self.damaged && !(has_noise && malformed > self.damaged) {

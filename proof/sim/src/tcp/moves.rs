@@ -8,7 +8,7 @@ use spillway_wire::state::ConnectionState;
 use super::canary::Canary;
 use crate::rng::Rng;
 
-/// One move in this many is checked, because a check costs two more moves.
+/// One move in eight is checked, because a check costs two more moves.
 const CHECK_ONE_IN: u64 = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub(crate) enum When {
     Never,
     /// After every frame of the connection.
     Always,
-    /// A random connection moves after this many frames of a thousand.
+    /// After this many frames of a thousand, a random connection.
     Sometimes(u64),
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct Moves {
     /// Moves left before the planted fault strikes.
     moves_until_fault: u32,
     pub(crate) made: u64,
-    /// Moves that the target stack refused because it had too little room.
+    /// Moves that the target stack refused for lack of room.
     pub(crate) refused: u64,
 }
 
@@ -46,7 +46,7 @@ impl Moves {
         self.when == When::Never
     }
 
-    /// The connection that moves after a frame, if any; `of_frame` returns the frame's connection.
+    /// The connection that moves after a frame, if any. `of_frame` returns the frame's connection.
     pub(super) fn pick<P>(
         &mut self,
         of_frame: impl FnOnce() -> Option<Conn>,
@@ -63,12 +63,12 @@ impl Moves {
         }
     }
 
-    /// The distance in stacks to the target. 0, for the same stack, is possible unless connections always move.
+    /// Distance in stacks to the target. 0 is the same stack, which [`When::Always`] excludes.
     pub(super) fn step(&mut self, stacks: usize) -> usize {
         self.rng.range(u64::from(self.when == When::Always), stacks as u64 - 1) as usize // fits: below `stacks`
     }
 
-    /// Alters the state of a moving connection for the planted fault, once `moves_until_fault` moves have passed.
+    /// Plants the fault in the state of a moving connection, from move number `moves_until_fault` on.
     pub(super) fn alter(&mut self, state: &mut ConnectionState) {
         let Some(canary) = self.canary else { return };
         self.moves_until_fault = self.moves_until_fault.saturating_sub(1);
@@ -77,7 +77,7 @@ impl Moves {
         }
     }
 
-    /// Whether to compare the states of a move. Only one planted fault shows here: [`Canary::ForgetSack`].
+    /// Whether to compare the states of a move, which detects one planted fault: [`Canary::ForgetSack`].
     pub(super) fn is_check_due(&mut self) -> bool {
         match self.canary {
             Some(canary) => canary == Canary::ForgetSack,

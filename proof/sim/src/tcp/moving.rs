@@ -1,4 +1,4 @@
-//! Moves of connections between stacks, as bytes, between any two frames (Capybara §3.3).
+//! Moves of connections between stacks, as bytes; a move may happen between any two frames (Capybara §3.3).
 
 use spillway_tcp::{ExportError, ImportError, Stack};
 use spillway_transport::{Conn, Time};
@@ -83,7 +83,7 @@ impl Rack {
         entry.stack.import(entry.time(now), state)
     }
 
-    /// Compares the state before a move with the state that a new stack exports after importing it.
+    /// Compares the exported state with the one that a new stack exports after an import.
     fn compare(
         &self,
         now: Time,
@@ -104,12 +104,12 @@ impl Rack {
 /// Compares two states, except for values that may differ after a move. `now`: time on the target's clock.
 fn compare_states(exported: &ConnectionState, imported: &ConnectionState, now: Time) -> Result<(), String> {
     let (mut exported, mut imported) = (exported.clone(), imported.clone());
-    // The target may have a smaller MSS. It may also have a longer queue, and has then reported room at the import.
+    // The target may have a smaller MSS. If its send queue is longer, the import has reported room.
     imported.agreed.mss = exported.agreed.mss;
     imported.sending.wants_room |= exported.sending.wants_room;
     let joined = |state: &ConnectionState| join_adjacent(&state.receiving.late);
     (exported.receiving.late, imported.receiving.late) = (joined(&exported), joined(&imported));
-    // The target cannot express times before its clock's start.
+    // The target cannot represent times before the start of its clock.
     let clamp_age = |age_ns: &mut u64| *age_ns = (*age_ns).min(now.0);
     clamp_age(&mut exported.received_age_ns);
     exported.agreed.stamps.iter_mut().for_each(|stamps| clamp_age(&mut stamps.recent_age_ns));
@@ -125,8 +125,8 @@ fn compare_states(exported: &ConnectionState, imported: &ConnectionState, now: T
         {
             (before.age_ns, before.transmissions) = (now.0, after.transmissions);
         }
-        // The target may use another congestion control algorithm, which starts anew. CUBIC's times that lie before the
-        // start of the target's clock are cut to it.
+        // The target may use another congestion control algorithm, which starts anew. CUBIC's times before
+        // the start of the target's clock are replaced by that start.
         after.controller = before.controller;
         if let (Some(before), Some(after)) = (&mut before.undo, &mut after.undo) {
             after.controller = before.controller;

@@ -9,14 +9,13 @@ use crate::rng::Rng;
 
 const MILLION: u64 = 1_000_000;
 const OLD_FRAMES_MAX: usize = 64;
-/// No checksum covers the Ethernet header here (the network card checks the frame's checksum): bits are flipped only
-/// after the header.
+/// Bits are flipped only after the Ethernet header, which no simulated checksum covers.
 const ETHERNET_BYTES: usize = 14;
-/// Version and header length are not altered: with a wrong length the header checksum would cover other bytes, and be
-/// right once in 65,536 times.
+/// Version and header length are not altered: with a wrong length the header checksum would cover other
+/// bytes, and be right by chance once in 65,536 times.
 const FIRST_ALTERED: usize = ETHERNET_BYTES + 1;
 const IPV4_BYTES: usize = 20;
-/// Preamble, gap and checksum of a frame, which also take time on the wire.
+/// Preamble (8), gap (12) and checksum (4) of a frame, which take time on the wire.
 const OVERHEAD_BYTES: u64 = 24;
 
 /// The behaviour of a path. Fields with `_ppm` are parts per million.
@@ -75,7 +74,7 @@ pub struct Arrival {
     pub at: Time,
     /// The frame's bytes, perhaps damaged.
     pub frame: Vec<u8>,
-    /// The frame differs from the sent one; a checksum must detect this.
+    /// Whether bits were flipped, which a checksum must detect.
     pub is_corrupt: bool,
 }
 
@@ -84,17 +83,17 @@ pub struct Arrival {
 pub struct Path {
     /// The present behaviour; may change while frames are on the path.
     pub conditions: Conditions,
-    /// All frames are lost.
+    /// Whether all frames are lost.
     pub is_cut: bool,
     rng: Rng,
-    /// Time at which the last frame has passed the rate limit.
+    /// Time at which all frames sent so far have passed the rate limit.
     free_at: Time,
     /// Latest arrival of a frame that was not reordered.
     last_at: Time,
     old_frames: VecDeque<Vec<u8>>,
-    /// Frames lost, for any reason.
+    /// Number of frames lost, for any reason.
     pub lost: u64,
-    /// Frames lost because the queue was full.
+    /// Number of frames lost because the queue was full.
     pub overflowed: u64,
 }
 
@@ -176,8 +175,8 @@ impl Path {
     }
 }
 
-/// Flips one or two bits of an IPv4 packet. Returns false if the frame has no such packet. A checksum always detects
-/// this: two flips in the same column of 16-bit words, which could cancel out, are avoided.
+/// Flips one or two bits of an IPv4 packet; returns false if the frame has none. A checksum always detects
+/// this: two flips in the same column of 16-bit words could cancel out, and are avoided.
 pub fn corrupt(rng: &mut Rng, frame: &mut [u8]) -> bool {
     if frame.len() <= ETHERNET_BYTES + IPV4_BYTES || frame[12..14] != [8, 0] {
         return false;
@@ -256,7 +255,7 @@ mod tests {
         let mut path = path(conditions);
         let arrival_times: Vec<_> =
             (0..20).flat_map(|_| send(&mut path, 0, &[0; 976])).map(|arrival| arrival.at.0).collect();
-        // At this rate a byte takes a microsecond.
+        // At 8 Mbit/s, a frame of 976 bytes and 24 bytes of overhead takes 1 ms.
         assert_eq!(arrival_times, (1..=11).map(|n| n * MS + 5 * MS).collect::<Vec<_>>());
         assert_eq!(path.overflowed, 9);
         assert_eq!(

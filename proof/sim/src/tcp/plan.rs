@@ -20,33 +20,32 @@ pub(crate) const PORT: u16 = 80;
 /// Every host also listens on this port, with a gate.
 pub(crate) const GATED_PORT: u16 = 81;
 
-/// Maximum of receive windows and of reassembly, bytes.
+/// Largest receive window and largest reassembly buffer, bytes.
 const WINDOW_MAX: u64 = 4 << 20;
 
 pub(crate) struct Plan {
     pub(crate) hosts: usize,
     pub(crate) behaviour: ProgramBehaviour,
-    /// Maxima from which the conditions of each path are drawn.
     pub(crate) conditions_max: ConditionsMax,
-    /// Maximum time between two faults; 0: no faults.
+    /// Maximum time between two faults, nanoseconds; 0: no faults.
     pub(crate) fault_ns_max: u64,
-    /// Maximum duration of a fault.
+    /// Maximum duration of a fault, nanoseconds.
     pub(crate) silence_ns_max: u64,
     /// Maximum length of a host's receive queue, frames.
     pub(crate) receive_queue_max: usize,
-    /// Maximum time between an arrival and the host's turn.
+    /// Maximum time between an arrival and the host's turn, nanoseconds.
     pub(crate) turn_delay_ns: u64,
     pub(crate) clocks_differ: bool,
-    /// A connection may be reset although both ends keep to the protocol: a listener with cookies does not know a
-    /// connection whose first bytes are lost.
+    /// Connections may break although both ends keep to the protocol: by timeouts, or because a listener with
+    /// cookies has no state of a connection whose first bytes were lost.
     pub(crate) may_break: bool,
     /// Listeners allow so few half-open connections that they answer SYNs with cookies.
     pub(crate) is_crowded: bool,
-    /// Reassembly may have too little room for the bytes that arrive out of order.
+    /// Reassembly may have no room for some bytes that arrive out of order.
     pub(crate) has_little_room: bool,
     pub(crate) moves: When,
     stacks: Stacks,
-    /// Settings of the rogue host; `None` without a rogue host.
+    /// `None`: no rogue host.
     pub(crate) rogue: Option<RogueSettings>,
     tables: Tables,
 }
@@ -54,7 +53,7 @@ pub(crate) struct Plan {
 #[derive(Clone, Copy, Debug)]
 struct Stacks {
     count: usize,
-    /// All stacks except the first have addresses of their own, and receive only connections that move.
+    /// All stacks except the first have addresses of their own, and get only connections that move.
     have_own_addresses: bool,
 }
 
@@ -64,7 +63,7 @@ struct Tables {
     user_timeout: Duration,
 }
 
-/// Maxima of the conditions of a world's paths.
+/// The maxima from which the conditions of each path are drawn.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConditionsMax {
     loss_ppm: u64,
@@ -175,7 +174,7 @@ impl Plan {
         settings.connections_max = 4096;
         settings.half_open_max = self.tables.half_open_max;
         settings.time_wait_max = 4096;
-        // Each move copies the send buffer, and may happen at every frame.
+        // With a move at every frame, each copies the send buffer.
         let send_buffer_max = if self.moves == When::Always { 32 * 1024 } else { 512 * 1024 };
         settings.send_buffer_bytes = rng.log_uniform(6_000, send_buffer_max) as usize; // fits
         settings.receive_window_max = rng.log_uniform(65_535, WINDOW_MAX) as u32; // fits

@@ -12,24 +12,24 @@ use crate::pattern::{TOKEN_BYTES, Token, bytes_of, reply_word};
 use crate::relay::script::Script;
 use crate::rng::Rng;
 
-/// With this many unwritten bytes of replies, a server stops reading requests.
+/// A server does not read requests while it has this many unwritten bytes of replies.
 const UNWRITTEN_BYTES_MAX: u64 = 64 * 1024;
 
-/// After this time a server reads in any case: an ungranted byte in the window cannot be released at a gate, and its
-/// sender gives up after two minutes.
+/// After this time a server grants in any case: a byte in the window but beyond the grant is not delivered,
+/// so it cannot be released at a gate, and its sender gives up after two minutes.
 const READS_WITHIN: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProgramBehaviour {
-    /// Maximum of concurrent connections that the program opens.
+    /// The program opens no connections while it has this many.
     pub(crate) clients_max: usize,
-    /// Maximum time between two new connections.
+    /// Maximum time between two new connections, nanoseconds.
     pub(crate) pause_ns_max: u64,
     /// Connections, of a thousand, that either end resets early.
     pub(crate) early_ends_per_1000: u64,
-    /// First grant of a new connection; the program grants as many bytes again as it reads.
+    /// First grant of a new connection, bytes. Later the program grants as many bytes as it reads.
     pub(crate) grant_bytes: u64,
-    /// Maximum time before a gated server releases bytes.
+    /// Maximum time before a gated server releases bytes, nanoseconds.
     pub(crate) gate_ns_max: u64,
     /// Faults may last so long that connections time out.
     pub(crate) may_time_out: bool,
@@ -39,7 +39,7 @@ pub(crate) struct ProgramBehaviour {
 pub(crate) struct Addresses {
     /// The host's address; port 0.
     pub(crate) own: SocketAddr,
-    /// Addresses of the listeners; the second listener is gated.
+    /// Listeners of this host; the second is gated.
     pub(crate) listeners: [SocketAddr; 2],
     /// Listeners of other hosts.
     pub(crate) targets: Vec<SocketAddr>,
@@ -82,7 +82,6 @@ struct ServerConnection {
     read: u64,
     reply_end: u64,
     replied: u64,
-    /// Bytes received and not yet read.
     unread: u64,
     /// Time at which `unread` last rose from 0.
     unread_since: Time,
@@ -92,12 +91,12 @@ struct ServerConnection {
     finishes_at: Option<u64>,
     /// Resets after it has read this many bytes.
     resets_at: Option<u64>,
-    /// Times and offsets of releases; `None` without a gate.
+    /// Offsets to release, and when; `None` without a gate.
     releases: Option<VecDeque<(Time, u64)>>,
 }
 
 impl ServerConnection {
-    /// Length of the replies to `read` bytes of requests: nothing, an echo, or four times as much.
+    /// Length of the replies to `read` bytes of requests: 0, 1 or 4 times `read`, by the token.
     fn reply_bytes(&self, read: u64) -> u64 {
         let factor = [0, 1, 1, 4][(self.token.unwrap_or(0) % 4) as usize];
         read * factor

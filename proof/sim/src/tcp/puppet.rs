@@ -1,4 +1,4 @@
-//! A puppet: one connection of the rogue host. It opens as TCP requires, and then violates the protocol.
+//! A puppet: one connection of the rogue host, which opens as TCP requires and then violates the protocol.
 
 use std::net::SocketAddr;
 
@@ -17,13 +17,13 @@ pub(crate) enum Misbehaviour {
     /// Keeps its window closed for a long time, and answers all window probes.
     ZeroWindow,
     AcknowledgeUnsent,
-    /// Sends impossible SACK blocks, and no longer reports others.
+    /// Sends random SACK blocks, and does not repeat them.
     ImpossibleSack,
     /// Sends its FIN first, then bytes before and beyond the FIN in any order, and perhaps a second FIN.
     FinFirst,
     /// Sends nothing after the handshake.
     Silent,
-    /// Resets with the exact sequence number.
+    /// Resets the connection with the exact sequence number.
     Reset,
     /// Sends random flags, and sequence numbers near the right ones.
     RandomHeader,
@@ -61,7 +61,6 @@ pub(crate) struct Puppet {
 }
 
 impl Puppet {
-    /// A puppet that will connect from `source` to `target`.
     pub(crate) fn new(source: SocketAddr, target: (SocketAddr, Mac), mut rng: Rng) -> Puppet {
         let mut ends = Ends::between(source, target.0);
         ends.target_mac = target.1;
@@ -86,7 +85,6 @@ impl Puppet {
         self.is_over
     }
 
-    /// Handles a segment; returns the answers.
     pub(crate) fn handle_frame(&mut self, seen: &Sniffed<'_>) -> Vec<Vec<u8>> {
         let (header, flags) = (&seen.header, seen.header.flags);
         if self.is_over {
@@ -114,7 +112,6 @@ impl Puppet {
         }
     }
 
-    /// Returns the frames that the puppet sends next.
     pub(crate) fn act(&mut self) -> Vec<Vec<u8>> {
         if self.is_over {
             return Vec::new();
@@ -204,7 +201,7 @@ impl Puppet {
         segment(self.ends, header, &vec![9; length])
     }
 
-    /// A segment as a stack would send it, altered by the misbehaviour.
+    /// A segment as a stack would send it, except for what the misbehaviour alters.
     fn segment_with(&mut self, flags: Flags, seq: u32, payload: &[u8]) -> Vec<u8> {
         let mut header =
             Header { seq, ack: self.next_expected.unwrap_or(0), flags, window: 1000, ..Header::default() };

@@ -1,5 +1,5 @@
-//! A host's stacks: one, or several behind one address. Connections move between the stacks. The program sees one
-//! transport, in which a connection keeps its name when it moves.
+//! A host's stacks: one, or several behind one address. Connections move between the stacks. For the program
+//! they are one transport, in which a connection keeps its name when it moves.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ impl ClockedStack {
 #[derive(Debug)]
 pub(crate) struct Rack {
     pub(super) stacks: Vec<ClockedStack>,
-    /// By the program's name of a connection: its stack, and its name there.
+    /// Stack of each connection and handle there, by the name that the program uses; `names` is the inverse.
     pub(super) places: BTreeMap<Conn, (usize, Conn)>,
     pub(super) names: BTreeMap<(usize, Conn), Conn>,
     pub(super) switch: Switch,
@@ -42,7 +42,7 @@ pub(crate) struct Rack {
 }
 
 impl Rack {
-    /// The first stack has the host's address; other stacks with this address accept new connections, too.
+    /// The first stack has the host's address. Others that have it, too, also accept new connections.
     pub(crate) fn new(now: Time, settings: Vec<Settings>, moves: Moves, mut rng: Rng) -> Rack {
         let settings_error = "the settings of the plan are valid";
         let is_spread = settings.iter().all(|one| one.addresses == settings[0].addresses);
@@ -63,7 +63,7 @@ impl Rack {
         self.stacks.iter().map(|entry| entry.stack.connections()).sum()
     }
 
-    /// Maximum of half-open connections of all stacks together.
+    /// Maximum number of half-open connections of all stacks together.
     pub(crate) fn half_open_max(&self) -> usize {
         self.stacks.iter().map(|entry| entry.stack.settings().half_open_max as usize).sum()
     }
@@ -81,7 +81,6 @@ impl Rack {
         })
     }
 
-    /// Whether a stack has this MAC address.
     pub(crate) fn has(&self, mac: Mac) -> bool {
         self.stacks.iter().any(|entry| entry.stack.settings().mac == mac)
     }
@@ -101,7 +100,7 @@ impl Rack {
         self.drain(application, now);
     }
 
-    /// As [`spillway_tcp::drive::deliver`]. The frame's connection may move afterwards.
+    /// As [`spillway_tcp::drive::deliver`]. Afterwards the frame's connection may move.
     pub(crate) fn deliver<A: Application>(&mut self, application: &mut A, now: Time, frame: &mut [u8]) {
         for index in self.switch.targets(now, frame) {
             let entry = &mut self.stacks[index];
@@ -136,7 +135,7 @@ impl Rack {
         }
     }
 
-    /// Sends all frames, one of each stack in turn. A frame's connection may move afterwards.
+    /// Sends all frames, one of each stack in turn. After each frame its connection may move.
     pub(crate) fn transmit<A: Application>(
         &mut self,
         application: &mut A,

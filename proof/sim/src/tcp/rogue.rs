@@ -14,16 +14,16 @@ use super::sniffer::{End, sniff};
 use crate::rng::Rng;
 
 const PUPPETS_MAX: usize = 12;
-/// Maximum of SYNs in one flood.
+/// Maximum number of SYNs in one flood.
 const FLOOD_MAX: u64 = 64;
 /// Maximum time between two actions.
 const REST_NS_MAX: u64 = 20_000_000;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RogueSettings {
-    /// Sends SYNs from addresses that do not answer.
+    /// Sends SYNs from addresses without hosts, which do not answer.
     pub(crate) floods: bool,
-    /// Forges segments of others' connections.
+    /// Forges segments of connections between other hosts.
     pub(crate) forges: bool,
     /// Planted fault [`Canary::ExactReset`](super::canary::Canary::ExactReset): forged resets carry RCV.NXT.
     pub(crate) is_exact: bool,
@@ -63,14 +63,13 @@ impl Rogue {
         mac == self.mac
     }
 
-    /// Ends all puppets; returns their last frames.
+    /// Stops all attacks. Returns the last frames of the puppets.
     pub(crate) fn begin_calm_phase(&mut self) -> Vec<Vec<u8>> {
         self.in_calm_phase = true;
         self.next_at = None;
         self.puppets.iter_mut().flat_map(Puppet::end).collect()
     }
 
-    /// Handles a frame; returns the answers.
     pub(crate) fn handle_frame(&mut self, frame: &[u8]) -> Vec<Vec<u8>> {
         let Ok((header, packet)) = ethernet::Header::parse(frame) else { return Vec::new() };
         if header.kind == ethernet::KIND_ARP {
@@ -84,7 +83,6 @@ impl Rogue {
         puppet.map_or(Vec::new(), |puppet| puppet.handle_frame(&seen))
     }
 
-    /// Returns the frames that the host sends next.
     pub(crate) fn act(&mut self, now: Time) -> Vec<Vec<u8>> {
         self.next_at = Some(now + Duration::from_nanos(self.rng.log_uniform(100_000, REST_NS_MAX)));
         self.puppets.retain(|puppet| !puppet.is_over());
@@ -126,7 +124,6 @@ impl Rogue {
         frame
     }
 
-    /// A SYN from an address without a host.
     fn flood_syn(&mut self) -> Vec<u8> {
         let absent = Ipv4Addr::from(0x0a00_8000 + self.rng.below(0x4000) as u32); // from 10.0.128.0 up
         let source = SocketAddr::from((absent, 1 + self.rng.below(65_535) as u16)); // fits: any port
@@ -146,8 +143,8 @@ impl Rogue {
         self.settings.forges && !self.in_calm_phase && self.rng.chance(1, 200)
     }
 
-    /// A segment that pretends to come from the peer of a connection, with a wrong sequence number, in the window or
-    /// not. `peer_sent` and `victim_sent`: the bytes that the peer and the victim have sent.
+    /// A segment that seems to come from the peer of a connection. Its sequence number is wrong, inside or
+    /// outside the window, unless the planted fault makes it exact. `peer_sent` and `victim_sent`: the ends.
     pub(crate) fn forge(
         &mut self,
         peer: SocketAddr,
@@ -169,7 +166,7 @@ impl Rogue {
         if victim_sent.acknowledged == 0 {
             return None; // the connection is still opening
         }
-        // The number is beyond all bytes that the peer has sent, so that it cannot be RCV.NXT.
+        // A number beyond all bytes that the peer has sent cannot be RCV.NXT.
         let (first, last) =
             (peer_sent.sent.max(victim_sent.acknowledged) + 1, victim_sent.window_end.saturating_sub(1));
         let is_within = first < last && rng.chance(3, 4);
@@ -181,7 +178,7 @@ impl Rogue {
         if seq.wrapping_sub(peer_initial) <= first {
             return None; // the number may be right by chance
         }
-        // The segment acknowledges unsent bytes, and has a random timestamp or none.
+        // The segment acknowledges bytes that were not sent, and has a random timestamp or none.
         let ack =
             victim_initial.wrapping_add(victim_sent.sent).wrapping_add(rng.range(1 << 24, 1 << 30) as u32);
         let value = rng.word() as u32; // fits: any value

@@ -17,11 +17,11 @@ pub struct Report {
     pub packets: u64,
     /// Frames lost on their paths, for any reason.
     pub lost: u64,
-    /// Frames of rogue hosts: puppets, floods, noise and forged segments.
+    /// Frames of the rogue host: of puppets, floods, noise, and forged segments.
     pub rogue_frames: u64,
     /// Virtual time, milliseconds.
     pub simulated_ms: u64,
-    /// Hash of every frame and its send time; the same seed, number of frames and program give the same hash.
+    /// Hash of every frame and its send time; equal seeds, numbers of frames and code give equal hashes.
     pub trace_hash: String,
     /// Connections begun.
     pub streams: usize,
@@ -29,7 +29,7 @@ pub struct Report {
     pub completed: u64,
     /// Connections that a fault or one of their ends broke.
     pub broken: u64,
-    /// Bytes delivered, both ways, each checked.
+    /// Bytes delivered in both directions; each was checked.
     pub delivered_bytes: u64,
     /// Acknowledgements to clients in helper scenes, each compared with the bytes that the server had received.
     pub acknowledgements: u64,
@@ -41,7 +41,7 @@ pub struct Report {
     pub timeouts: u64,
     /// Moves of connections between stacks; some lead back to the same stack.
     pub moves: u64,
-    /// Maximum of connections of one host.
+    /// Maximum number of connections of one host.
     pub connections_max: usize,
     /// Violations; empty if the code under test is right.
     pub violations: Vec<String>,

@@ -45,16 +45,16 @@ pub(crate) fn sniff(frame: &[u8]) -> Result<Option<Sniffed<'_>>, String> {
 pub(crate) struct End {
     /// Initial sequence number, once known.
     pub(crate) initial: Option<u32>,
-    /// The highest number sent, plus one; the FIN counts.
+    /// The next number after all bytes that this end has sent; its FIN counts.
     pub(crate) sent: u32,
-    /// The highest number acknowledged.
+    /// Highest acknowledgement number that this end has sent.
     pub(crate) acknowledged: u32,
     /// End of the window that this end has advertised.
     pub(crate) window_end: u32,
     scale: Option<u8>,
     /// SACK blocks that this end has sent, beyond its acknowledgement.
     sacked: Vec<(u32, u32)>,
-    /// Initial number and `sent` of the previous stream with these addresses: after a late SYN the peer still uses it.
+    /// Initial number and `sent` of the previous stream, which the peer uses until it receives the new SYN.
     previous: Option<(u32, u32)>,
 }
 
@@ -69,7 +69,7 @@ impl End {
     }
 }
 
-/// Both ends of each connection, by addresses, the lower one first.
+/// The ends of each connection, by their addresses; the lower address comes first.
 #[derive(Debug)]
 pub(crate) struct Sniffer {
     flows: BTreeMap<(SocketAddr, SocketAddr), [End; 2]>,
@@ -91,7 +91,7 @@ impl Sniffer {
         }
     }
 
-    /// Allows repeated SYN-ACKs: a listener with cookies may have forgotten the connection of a late SYN.
+    /// Allows repeated SYN-ACKs: a listener with cookies may not store the connection of a late SYN any more.
     pub(crate) fn with_cookies(self, has_cookies: bool) -> Sniffer {
         Sniffer { has_cookies, ..self }
     }
@@ -112,7 +112,7 @@ impl Sniffer {
         }
     }
 
-    /// Observes a frame. `is_checked`: a stack sent the frame, which must be valid; other frames are only recorded.
+    /// Records a frame. `is_checked`: a stack sent the frame, so it must be valid.
     pub(crate) fn observe(&mut self, frame: &[u8], is_checked: bool) -> Result<(), String> {
         let seen = match sniff(frame) {
             Ok(Some(seen)) => seen,
@@ -126,7 +126,7 @@ impl Sniffer {
         if flags.contains(Flags::RST) {
             return Ok(());
         }
-        // A bare acknowledgement that answers a forged SYN is allowed.
+        // A bare acknowledgement may answer a forged SYN.
         let is_bare = flags.contains(Flags::ACK) && seen.payload.is_empty();
         if is_bare && self.forged_syns.contains(&(source, target, seen.header.ack)) {
             return Ok(());
@@ -160,7 +160,7 @@ impl Sniffer {
             .or_else(|why| if is_checked { Err(why) } else { Ok(()) })
     }
 
-    /// The highest allowed acknowledgement of a gated end, and the end of the delivered bytes; `None` without a gate.
+    /// Highest acknowledgement that a gated end may send, and end of its delivered bytes.
     fn gated_limit(&self, local: SocketAddr, peer: SocketAddr) -> Option<(u32, u32)> {
         let gate = (local.port() == self.gated_port).then(|| self.gates.borrow().get(local, peer))?;
         Some((1 + gate.released as u32, 1 + gate.received as u32)) // fits: streams are short
@@ -180,7 +180,7 @@ fn check_segment(
     let payload_bytes = seen.payload.len() as i32; // fits: one frame
     let segment_end = segment_start + payload_bytes + i32::from(is_syn) + i32::from(is_fin);
     sender.sent = sender.sent.max(segment_end.max(0).cast_unsigned());
-    // A segment of the previous stream: the windows of the present one do not apply.
+    // The windows of the present stream do not apply to a segment of the previous one.
     if flags.contains(Flags::ACK) && receiver.is_in_previous(header.ack) || sender.is_in_previous(header.seq)
     {
         return Ok(());
@@ -213,8 +213,7 @@ fn check_segment(
     if ack < sender.acknowledged {
         return Err(format!("acknowledges {ack} after {}", sender.acknowledged));
     }
-    // A retransmitted SYN has an unscaled window. The window's end may move back by less than a unit of the scale (RFC
-    // 7323 §2.4).
+    // A retransmitted SYN has an unscaled window. RFC 7323 §2.4: others may move back by less than a unit.
     if window_end + (1 << scale.min(14)) <= sender.window_end && !is_syn {
         return Err(format!("the window's end goes back from {} to {window_end}", sender.window_end));
     }

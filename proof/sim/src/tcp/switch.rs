@@ -14,9 +14,8 @@ use crate::rng::{Rng, mix};
 /// Local address and peer address.
 pub(super) type Ends = (SocketAddr, SocketAddr);
 
-/// For this time after a move, late frames may still arrive at the old stack.
+/// For this time after a move, some late frames arrive at the old stack: one in `LATE_ONE_IN`.
 const LATE_FRAMES_FOR: Duration = Duration::from_secs(1);
-/// During that time, one in this many frames arrives at the old stack.
 const LATE_ONE_IN: u64 = 50;
 
 #[derive(Debug)]
@@ -28,13 +27,13 @@ struct Rule {
     before: Option<(usize, Time)>,
 }
 
-/// The switch. Rules remain after the end of their connections.
+/// Rules remain after their connections have ended, for late frames.
 #[derive(Debug)]
 pub(super) struct Switch {
     rules: BTreeMap<Ends, Rule>,
     ends: BTreeMap<Conn, Ends>,
     stacks: usize,
-    /// Whether new connections are spread over all stacks.
+    /// Whether a hash of the peer spreads new connections over all stacks; otherwise the first accepts them.
     is_spread: bool,
     rng: Rng,
     /// Frames delivered to the old stack after a move.
@@ -51,7 +50,6 @@ impl Switch {
         self.ends.insert(name, ends);
     }
 
-    /// Ends a connection. Late frames still reach its last stack.
     pub(super) fn forget(&mut self, name: Conn) {
         if let Some(rule) = self.ends.remove(&name).and_then(|ends| self.rules.get_mut(&ends)) {
             rule.name = rule.name.filter(|latest| *latest != name);
@@ -69,7 +67,6 @@ impl Switch {
         self.rules.get(ends).and_then(|rule| rule.name)
     }
 
-    /// The stacks that receive a frame.
     pub(super) fn targets(&mut self, now: Time, frame: &[u8]) -> Vec<usize> {
         let is_arp = frame.get(12..14) == Some(&ethernet::KIND_ARP.to_be_bytes()[..]);
         if is_arp {

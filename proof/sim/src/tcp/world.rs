@@ -1,4 +1,4 @@
-//! The world of user-level stacks: hosts on one network. Handles all events in order of time.
+//! The world of user-level stacks: hosts on one network, and the events between them in order of time.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -28,13 +28,13 @@ use crate::oracle::{Oracle, SharedOracle};
 use crate::phases::PhasedWorld;
 use crate::rng::{Rng, mix};
 
-/// Maximum of opportunities that a planted fault skips before it strikes.
+/// Maximum number of opportunities that a planted fault skips before it strikes.
 const CANARY_AFTER_MAX: u64 = 200;
 /// A step is one sent frame, or this many events without one.
 const EVENTS_PER_STEP: u32 = 64;
 
 const PAUSE_MAX: Duration = Duration::from_secs(3);
-/// Time without faults after a fault that blocks connections, in multiples of its duration: the connections recover.
+/// Time to recover after a fault that blocks connections, in multiples of the fault's duration.
 const QUIET_FACTOR: u32 = 4;
 
 enum WorldEvent {
@@ -52,9 +52,9 @@ pub(crate) struct World {
     agenda: Agenda<WorldEvent>,
     plan: Plan,
     hosts: Vec<Host>,
-    /// The rogue host; its number follows those of the other hosts.
+    /// The rogue host; its index follows those of the other hosts.
     rogue: Option<Rogue>,
-    /// The path from each host to each host: by source, then by target.
+    /// The path between each two hosts, by `source * nodes() + target`.
     paths: Vec<Path>,
     sniffer: Sniffer,
     pub(crate) oracle: SharedOracle,
@@ -67,7 +67,7 @@ pub(crate) struct World {
     pub(crate) last_drops: LastDrops,
     /// Receives a line of text for every frame and every drop.
     pub(crate) trace: Option<Box<dyn FnMut(String)>>,
-    /// Maximum of connections of one host, half-open ones included.
+    /// Maximum number of connections of one host so far, half-open ones included.
     pub(crate) connections_max: usize,
 }
 
@@ -144,7 +144,7 @@ impl World {
         }
     }
 
-    /// Queues a wake-up, unless an earlier one is queued.
+    /// Queues a wake-up for the host's next timer, unless an earlier one is queued.
     fn queue_wake_up(&mut self, host: usize) {
         let Some(at) = self.hosts[host].next_turn_at() else { return };
         let at = at.max(self.now);
@@ -236,7 +236,7 @@ impl World {
         }
     }
 
-    /// May forge an answer to a frame; it arrives before the peer's answer.
+    /// May forge an answer to a frame, which arrives before the peer's answer.
     fn forge(&mut self, victim: usize, frame: &[u8]) {
         let Some(rogue) = &mut self.rogue else { return };
         if !rogue.is_forgery_due() {
@@ -281,7 +281,7 @@ impl World {
             WorldEvent::Wake(host, at) => {
                 if self.hosts[host].armed == Some(at) {
                     self.hosts[host].armed = None;
-                    // After a change of the clock the timer may not be due; the turn queues the next wake-up.
+                    // If a change of the clock has delayed the timer, the turn queues another wake-up.
                     self.turn_after(host, 0);
                 }
             }

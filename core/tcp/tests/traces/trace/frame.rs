@@ -57,7 +57,7 @@ pub fn packet6(source: Ipv6Addr, target: Ipv6Addr, protocol: u8, payload: &[u8])
     frame
 }
 
-/// Target, protocol, payload and the pseudo-header's sum of a packet that the stack has sent; `None` if it is not IP.
+/// Target, protocol, payload and the pseudo-header's sum of a packet of the stack; `None` if it is not IP.
 pub fn sent_packet(kind: u16, packet: &[u8]) -> Option<(IpAddr, u8, &[u8], Sum)> {
     match kind {
         ethernet::KIND_IPV4 => {
@@ -76,7 +76,7 @@ pub fn sent_packet(kind: u16, packet: &[u8]) -> Option<(IpAddr, u8, &[u8], Sum)>
     }
 }
 
-/// The pseudo-header's sum of a segment of this length to the stack.
+/// The pseudo-header's sum of a segment to the stack, `bytes` long.
 fn pseudo(source: IpAddr, bytes: usize) -> Sum {
     let bytes = u32::try_from(bytes).expect("a length within one packet");
     match source {
@@ -85,7 +85,7 @@ fn pseudo(source: IpAddr, bytes: usize) -> Sum {
     }
 }
 
-/// A segment to the stack's address of this family. `raw_options` replaces the header's options; it is padded with zeros.
+/// A segment to the stack's address of this family. `raw_options`, padded with zeros, replaces the options.
 pub fn segment(
     source: impl Into<IpAddr>,
     header: &Header,

@@ -1,7 +1,7 @@
 //! Tests that read like packet traces: one stack, scripted peers, virtual time.
 //!
-//! [`Peer`] checks each segment of the stack against the rules that always hold: checksums, the peer's MSS, the
-//! application's bytes, acknowledgements that only rise, a right edge that does not move left, the gate.
+//! [`Peer`] checks each segment of the stack: its size (by the peer's MSS), its bytes (the application's),
+//! its acknowledgement (never lower than before, nor beyond the gate), its right edge (never further left).
 
 pub mod frame;
 pub mod peer;
@@ -31,7 +31,7 @@ pub struct Trace {
     current: usize,
     /// Frames of the stack that are not segments to one of the peers.
     pub other_frames: VecDeque<Vec<u8>>,
-    /// The last frame that the stack has sent, and the Ethernet address to which it sent its last segment.
+    /// The stack's last frame of any kind, and the Ethernet address to which its last segment went.
     pub last_frame: Vec<u8>,
     pub last_segment_to: Mac,
     log: String,
@@ -59,7 +59,7 @@ impl Trace {
         }
     }
 
-    /// A connection that a peer has established with the MSS as its only option; a window of 65,535 bytes is granted.
+    /// A connection that a peer has established with the MSS as its only option, and 65,535 granted bytes.
     pub fn open() -> Trace {
         Trace::open_with(|_| {}, syn().mss(1460))
     }
@@ -101,7 +101,7 @@ impl Trace {
         self.expect_opened();
     }
 
-    /// Selects the peer that sends and receives from now on; adds it, with a port of its own, if it is new.
+    /// Selects the peer that sends and receives from now on. A new peer gets a port of its own.
     pub fn select_peer(&mut self, index: usize) -> &mut Trace {
         while self.peers.len() <= index {
             let number = self.peers.len();
@@ -140,7 +140,7 @@ impl Trace {
         (self.now.since(Time::ZERO + secs(10)).as_millis()) as u32
     }
 
-    /// The frame of a segment of the selected peer, for tests that change it.
+    /// The frame of a segment of the selected peer, for tests that change the frame.
     pub fn frame_of(&mut self, seg: Seg) -> Vec<u8> {
         let milliseconds = self.milliseconds();
         self.peer().build_frame(&seg, milliseconds)
@@ -197,7 +197,7 @@ impl Trace {
         peer.on_event(event);
     }
 
-    /// Ends a turn: the stack sends all that it has to send.
+    /// Ends a turn: the stack sends all its frames, and next hops are resolved.
     pub fn transmit(&mut self) {
         self.poll_events();
         let mut slot = vec![0; self.stack.frame_bytes_max()];
@@ -361,7 +361,7 @@ impl Trace {
         self.fail("the stack should not be due without end")
     }
 
-    /// Advances the time until the stack sends something, for a day at most; returns how long that took.
+    /// Advances the time until the stack sends something, for a day at most. Returns the time that passed.
     #[track_caller]
     pub fn until_sent(&mut self) -> Duration {
         let begun = self.now;
@@ -381,8 +381,8 @@ impl Trace {
         self.peers[self.current].conn.unwrap_or_else(|| self.fail("there is no connection"))
     }
 
-    /// Announces the peers' Ethernet address to the stack, by an ARP request. Over IPv6 the stack asks its driver, because it
-    /// tries to connect.
+    /// Announces the peers' Ethernet address to the stack: over IPv4 by an ARP request; over IPv6 by a
+    /// connection attempt, for which the stack requests the address from its driver.
     pub fn announce_mac(&mut self) {
         if self.peer().ip.is_ipv6() {
             let target = SocketAddr::from((self.peer().ip, 9));

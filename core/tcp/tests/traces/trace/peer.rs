@@ -1,4 +1,4 @@
-//! One scripted peer: the initial numbers that make its traces relative, and the checks of all segments to it.
+//! A scripted peer: the initial numbers for relative ones in traces, and the checks of all segments to it.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -24,7 +24,7 @@ pub struct Peer {
     /// The next sequence number of this peer, and of the stack.
     pub nxt: i64,
     pub stack_nxt: i64,
-    /// Both SYNs had the timestamps option.
+    /// Whether both SYNs had the timestamps option.
     pub has_timestamps: bool,
     offers_timestamps: bool,
     clock: u32,
@@ -45,7 +45,7 @@ pub struct Peer {
     pub received_before: u64,
     /// The highest number that the stack may acknowledge, if the connection has a gate.
     pub gate: Option<i64>,
-    /// Whether the stack's segments are checked; off in tests that forge frames.
+    /// Whether the stack's segments are checked. Tests that forge frames switch this off.
     pub is_checked: bool,
 }
 
@@ -137,13 +137,13 @@ impl Peer {
         frame::segment(self.ip, &header, &payload, seg.raw_options.as_deref())
     }
 
-    /// Receives a segment of the stack. Returns it with relative numbers, or the rule that it breaks.
+    /// Receives a segment of the stack. Returns it with relative numbers, or the rule that was broken.
     pub fn take(&mut self, header: &Header, payload: &[u8], frame: &[u8]) -> Result<Seg, String> {
         let has = |flag| header.flags.contains(flag);
         if has(Flags::SYN) {
             let initial = *self.stack_initial.get_or_insert(header.seq);
             if initial != header.seq {
-                // A new connection with the same ports.
+                // The SYN begins a new connection with the same ports.
                 (self.stack_initial, self.stack_nxt) = (Some(header.seq), 0);
                 (self.acknowledged, self.right_edge) = (i64::MIN, i64::MIN);
             }
@@ -176,7 +176,6 @@ impl Peer {
         Ok(seg)
     }
 
-    /// Checks the rules for every segment of the stack.
     fn check(&mut self, seg: &Seg, header: &Header, tcp_bytes: usize) -> Result<(), String> {
         let has = |flag| header.flags.contains(flag);
         let ensure = |is_right: bool, violation: &str| is_right.then_some(()).ok_or(violation.to_owned());

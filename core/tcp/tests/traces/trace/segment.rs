@@ -1,5 +1,5 @@
-//! A segment as a test writes it: fields that are not set are filled in when it is received, and not compared when it
-//! is expected.
+//! A segment as a test writes it. Fields that the test does not set are filled in when the peer sends the
+//! segment, and are not compared when the stack is expected to send it.
 
 use std::fmt;
 
@@ -18,9 +18,9 @@ pub struct Seg {
     pub mss: Option<Option<u16>>,
     pub scale: Option<Option<u8>>,
     pub sack_permitted: Option<bool>,
-    /// The sender's timestamp. The stack's is relative to its first one.
+    /// The sender's timestamp. Timestamps of the stack are relative to its first one.
     pub timestamp: Option<Option<u32>>,
-    /// The echoed timestamp; an echo of the stack's timestamp is relative, too.
+    /// The echoed timestamp. Echoes of the stack's timestamps are relative, too.
     pub echo: Option<u32>,
     pub sack: Option<Vec<(i64, i64)>>,
     /// Raw bytes in place of all options above.
@@ -158,7 +158,7 @@ impl Seg {
         self
     }
 
-    /// Whether all fields that a test has set are equal in `other`. PSH is a field of its own.
+    /// Whether all fields that are set here are equal in `other`. PSH is a field of its own.
     pub fn agrees_with(&self, other: &Seg) -> bool {
         fn same<T: PartialEq>(expected: &Option<T>, sent: &Option<T>) -> bool {
             expected.is_none() || expected == sent
@@ -178,7 +178,7 @@ impl Seg {
             && same(&self.sack, &other.sack)
     }
 
-    /// From a segment that the stack has sent; the caller makes its numbers relative.
+    /// A segment that the stack has sent, without its numbers, which the caller adds as relative ones.
     pub fn of(header: &Header, payload: &[u8]) -> Seg {
         let options = &header.options;
         Seg {
@@ -196,7 +196,6 @@ impl Seg {
 }
 
 impl fmt::Display for Seg {
-    /// As in a packet trace.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.flags {
             Some(flags) => write!(f, "{flags}")?,

@@ -1,4 +1,4 @@
-//! The settings of the stack, and what depends on the family of the traces.
+//! The settings of the stack, and all constants that depend on the address family of the traces.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub const TCP_OFFSET: usize = if IS_IPV6 { frame::TCP_AT6 } else { frame::TCP_AT
 /// The segment size of a peer whose SYN has no MSS option.
 pub const MSS_DEFAULT: u16 = if IS_IPV6 { 1220 } else { 536 };
 
-/// The address of this family.
+/// Of two addresses, the one of the traces' family.
 pub fn either(ipv4: &str, ipv6: &str) -> IpAddr {
     if IS_IPV6 { ipv6 } else { ipv4 }.parse().expect("an address")
 }
@@ -38,8 +38,8 @@ pub fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// The stack's settings. Windows of up to 65,535 bytes: its window fields count bytes, without a scale. Segments of both
-/// families have up to 1,460 bytes.
+/// The stack's settings. Windows have at most 65,535 bytes, so that window fields count bytes without a
+/// scale. Segments of both families have up to 1,460 bytes.
 pub fn settings() -> Settings {
     let listener = |port, is_gated| Listener { address: SocketAddr::from((STACK, port)), is_gated };
     Settings {

@@ -1,5 +1,5 @@
-//! Helper scenes on the stack: plain clients, helpers with gates, and a server, each on a stack of its own. Helpers die
-//! and restart without state; the server must have all bytes that were acknowledged to a client (PostMan §4.2).
+//! Helper scenes: plain clients, helpers with gates, and a server, each on its own stack. Helpers crash and
+//! lose their state; the server must have all bytes that were acknowledged to a client (PostMan §4.2).
 
 mod node;
 mod world;
@@ -13,8 +13,8 @@ use world::World;
 /// Limit of the virtual time without progress in the calm phase: longer than any timer.
 const PROGRESS_WITHIN: Duration = Duration::from_secs(600);
 
-/// Runs a scene from a seed: a fault phase of about `packets` frames, then a calm phase. `is_hasty` plants a fault:
-/// helpers without gates acknowledge before the server does.
+/// Runs a scene from a seed: a fault phase of about `packets` frames, then a calm phase. `is_hasty` plants a
+/// fault: helpers have no gates, so they acknowledge before the server does.
 pub fn run(seed: u64, packets: u64, is_hasty: bool) -> Report {
     let mut world = World::new(seed, is_hasty);
     run_both_phases(&mut world, packets, PROGRESS_WITHIN);

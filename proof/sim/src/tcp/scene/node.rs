@@ -38,7 +38,7 @@ impl Node {
         }
     }
 
-    /// Runs a turn, then calls `sends` with each outgoing frame. `frame` is the buffer for them, kept between turns.
+    /// Runs a turn, then passes each outgoing frame to `sends`. `frame` is a buffer that turns reuse.
     pub(super) fn turn(&mut self, now: Time, frame: &mut Vec<u8>, mut sends: impl FnMut(&[u8])) {
         let (stack, receive_queue) = (&mut self.stack, &mut self.receive_queue);
         match &mut self.actor {

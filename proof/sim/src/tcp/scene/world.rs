@@ -1,4 +1,4 @@
-//! The world of a scene: its hosts and paths. Handles all events in order of time.
+//! The world of a scene: its hosts, the paths between them, and all events in order of time.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -47,7 +47,7 @@ pub(super) struct World {
     agenda: Agenda<WorldEvent>,
     /// `None`: the host is down.
     nodes: Vec<Option<Node>>,
-    /// By host: time of the queued wake-up (`armed`), and whether a turn is queued (`has_turn`).
+    /// By host: `armed` is the time of the queued wake-up, `has_turn` whether a turn is queued.
     armed: Vec<Option<Time>>,
     has_turn: Vec<bool>,
     paths: Vec<Path>,
@@ -78,7 +78,7 @@ fn stack_settings(rng: &mut Rng, node: usize, is_gated: bool) -> Settings {
     settings.recovery.rto_min = Duration::from_millis(rng.log_uniform(5, 200));
     settings.initial_window = rng.log_uniform(500, 65_535) as u16; // fits
     settings.delayed_ack = Duration::from_micros(rng.log_uniform(100, 40_000));
-    // Keep-alive detects links of dead helpers.
+    // By keep-alive the other hosts detect that a helper has crashed.
     settings.keep_alive =
         Some(KeepAlive { idle: Duration::from_secs(5), interval: Duration::from_secs(2), probes: 5 });
     settings
@@ -102,11 +102,11 @@ impl World {
         let loss_ppm = rng.pick(&[0, 1_000, 10_000, 50_000]);
         let oracle: SharedOracle = Rc::new(RefCell::new(Oracle::new(false)));
         let mut relay = settings::of_helpers(&mut rng, true);
-        // Helpers gate plain clients only with `acknowledges_replies`; the server's acknowledgements open the gates.
+        // Without `acknowledges_replies` the gates of plain clients would always be open.
         for service in &mut relay.services {
             service.acknowledges_replies = true;
             if matches!(service.policy, PolicyKind::Algorithm1) {
-                // Algorithm 1 would wait for seconds after an idle period.
+                // After an idle period, Algorithm 1 delays the next batch by as long: here by seconds.
                 let max_delay = Duration::from_nanos(rng.log_uniform(10_000, 1_000_000));
                 service.policy = PolicyKind::Adaptive { max_delay, max_bytes: 1 << 16 };
             }
@@ -285,7 +285,7 @@ impl PhasedWorld for World {
                 WorldEvent::Restart(node) => self.start(node),
             }
             if self.in_calm_phase {
-                break; // in the calm phase each event is a step: the run must check for leftovers also without frames
+                break; // each event is a step: the run must check for leftovers even without frames
             }
         }
         true
