@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int};
 use std::net::SocketAddr;
 
-use spillway_client::session::{Pace, CarrierTimeouts, StreamLimits};
+use spillway_client::session::{CarrierTimeouts, Pace, StreamLimits};
 use spillway_client::{Encryption, Key, LinkTarget, SessionSettings};
 
 use crate::argument::{self, milliseconds};
@@ -240,8 +240,11 @@ pub unsafe extern "C" fn spw_settings_carrier_timeouts_ms(
         if floor == 0 || ceiling < floor || idle == 0 {
             return Err(Fault::invalid("carrier timeouts: 0 < floor <= ceiling, and 0 < idle"));
         }
-        settings.session.carrier_timeouts =
-            CarrierTimeouts { floor: milliseconds(floor), ceiling: milliseconds(ceiling), idle: milliseconds(idle) };
+        settings.session.carrier_timeouts = CarrierTimeouts {
+            floor: milliseconds(floor),
+            ceiling: milliseconds(ceiling),
+            idle: milliseconds(idle),
+        };
         Ok(())
     };
     // SAFETY: the caller passes a valid or null pointer.

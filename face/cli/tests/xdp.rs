@@ -12,9 +12,9 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
+use scene::{HELPER, HELPER_END, PEERS_END, PORT, SERVER, Scene, run, spillway};
 use serde_json::Value;
 use spillway_lab::{Host, HostOptions, Launch};
-use scene::{HELPER, HELPER_END, PEERS_END, PORT, SERVER, Scene, run, spillway};
 use support::{Client, PATIENCE, SPILLWAY, eventually};
 
 const HUP: i32 = 1;
@@ -22,6 +22,7 @@ const TERM: i32 = 15;
 /// The user and the group `nobody`.
 const NOBODY: u32 = 65_534;
 
+/// The new process finds the queue still bound by its predecessor's socket, which the kernel releases after a while.
 #[test]
 fn a_helper_killed_at_full_load_is_restarted_at_once() {
     let Some(scene) = Scene::start() else { return };

@@ -79,7 +79,10 @@ enum Behaviour {
     WrongKey,
     /// Sends control messages without a pause; many cause answers. `reads`: it reads all answers, otherwise
     /// none. `opens`: it sends useless credit on a virtual connection, otherwise connects that are refused.
-    Floods { reads: bool, opens: bool },
+    Floods {
+        reads: bool,
+        opens: bool,
+    },
     /// Sends requests, and reads no reply.
     NeverReads,
 }

@@ -1,14 +1,14 @@
 //! Relief policies in the simulator, over many seeds; and planted faults, which must be detected.
 
-use spillway_sim::policy::canary::Canary;
 use spillway_sim::policy::checker::Check;
+use spillway_sim::policy::planted_fault::PlantedFault;
 use spillway_sim::policy::{Report, run};
 use spillway_sim::run_seeds;
 
 /// Number of seeds. `spillway-lab sim policy --swarm` runs more.
 const SEEDS: u64 = 12;
-/// Number of seeds to try if a planted fault is not detected with `Canary::seed`, after a change of policies.
-const SEEDS_PER_CANARY: u64 = 40;
+/// Number of seeds to try if a planted fault is not detected with `PlantedFault::seed`, after a change of policies.
+const SEEDS_PER_FAULT: u64 = 40;
 
 fn reports_of(seeds: u64, run_one: impl Fn(u64) -> Report + Sync) -> Vec<Report> {
     let mut reports = Vec::new();
@@ -50,24 +50,24 @@ fn equal_seeds_give_equal_traces() {
 }
 
 /// Returns the first seed with which the fault's check detects the fault.
-fn detecting_seed(canary: Canary) -> u64 {
-    for seed in [canary.seed()].into_iter().chain(0..SEEDS_PER_CANARY) {
-        let report = run(seed, Some(canary));
-        if report.violations.iter().any(|violation| violation.check == canary.detecting_check()) {
+fn detecting_seed(planted: PlantedFault) -> u64 {
+    for seed in [planted.seed()].into_iter().chain(0..SEEDS_PER_FAULT) {
+        let report = run(seed, Some(planted));
+        if report.violations.iter().any(|violation| violation.check == planted.detecting_check()) {
             return seed;
         }
     }
-    panic!("{canary:?} was not detected with any of {SEEDS_PER_CANARY} seeds");
+    panic!("{planted:?} was not detected with any of {SEEDS_PER_FAULT} seeds");
 }
 
 #[test]
 fn every_planted_fault_is_detected_by_its_check() {
-    for canary in Canary::ALL {
-        println!("{canary:?} was detected with seed {}", detecting_seed(canary));
+    for planted in PlantedFault::ALL {
+        println!("{planted:?} was detected with seed {}", detecting_seed(planted));
     }
     for check in Check::ALL {
         assert!(
-            Canary::ALL.iter().any(|canary| canary.detecting_check() == check),
+            PlantedFault::ALL.iter().any(|planted| planted.detecting_check() == check),
             "{check:?} should detect at least one planted fault"
         );
     }

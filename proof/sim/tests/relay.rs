@@ -1,6 +1,6 @@
 //! Relay and server link in the simulator, over many seeds. Planted faults must be detected.
 
-use spillway_sim::relay::canary::Canary;
+use spillway_sim::relay::planted_fault::PlantedFault;
 use spillway_sim::relay::run;
 
 const STEPS: u64 = 10_000;
@@ -46,21 +46,21 @@ fn equal_seeds_give_equal_traces() {
 fn closing_an_idle_client_for_memory_is_detected() {
     // Only some worlds have an idle client when the memory is short.
     let is_detected = |seed| {
-        let violations = run(seed, STEPS, Some(Canary::CloseIdle)).violations;
+        let violations = run(seed, STEPS, Some(PlantedFault::CloseIdle)).violations;
         violations.iter().any(|what| what.contains("although it held nothing"))
     };
     assert!((0..32).any(is_detected), "the fault should be detected with one of 32 seeds");
 }
 
 /// Steps until a fault is detected. Unread answers exceed their bound only after some time.
-fn steps_of(canary: Canary) -> u64 {
-    if canary == Canary::ReadFlooders { 60_000 } else { STEPS }
+fn steps_of(planted: PlantedFault) -> u64 {
+    if planted == PlantedFault::ReadFlooders { 60_000 } else { STEPS }
 }
 
 #[test]
 fn altered_bytes_on_unencrypted_links_are_detected() {
     let is_detected = |seed| {
-        let violations = run(seed, STEPS, Some(Canary::UnsealedLinks)).violations;
+        let violations = run(seed, STEPS, Some(PlantedFault::UnsealedLinks)).violations;
         violations.iter().any(|what| what.contains("wrong byte at"))
     };
     assert!((0..32).any(is_detected), "the fault should be detected with one of 32 seeds");
@@ -69,9 +69,9 @@ fn altered_bytes_on_unencrypted_links_are_detected() {
 #[test]
 fn every_planted_fault_is_detected() {
     // Only some worlds have clients that the fault can affect.
-    let is_detected = |canary, seed| !run(seed, steps_of(canary), Some(canary)).violations.is_empty();
-    for canary in Canary::ALL {
-        let seed = (0..8).find(|seed| is_detected(canary, *seed));
-        assert!(seed.is_some(), "{canary:?} was not detected with any of 8 seeds");
+    let is_detected = |planted, seed| !run(seed, steps_of(planted), Some(planted)).violations.is_empty();
+    for planted in PlantedFault::ALL {
+        let seed = (0..8).find(|seed| is_detected(planted, *seed));
+        assert!(seed.is_some(), "{planted:?} was not detected with any of 8 seeds");
     }
 }

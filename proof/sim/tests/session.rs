@@ -1,21 +1,21 @@
 //! Sessions in the simulator, over many seeds. Planted faults must be detected.
 
 use spillway_sim::run_seeds;
-use spillway_sim::session::canary::Canary;
 use spillway_sim::session::check::Check;
+use spillway_sim::session::planted_fault::PlantedFault;
 use spillway_sim::session::{Report, run, run_without_check};
 
 /// Number of seeds, and steps of each fault phase. `spillway-lab sim session --swarm` runs more and longer.
 const SEEDS: u64 = 520;
 const STEPS: u64 = 5_000;
-/// Each planted fault is detected within this many seeds, in fault phases of `STEPS_OF_CANARIES` steps: most
+/// Each planted fault is detected within this many seeds, in fault phases of `STEPS_OF_FAULTS` steps: most
 /// with the first or second seed, the rarest (`deliver-old`) with every other seed.
-const SEEDS_PER_CANARY: u64 = 16;
-const STEPS_OF_CANARIES: u64 = 8_000;
+const SEEDS_PER_FAULT: u64 = 16;
+const STEPS_OF_FAULTS: u64 = 8_000;
 
 /// Steps until a fault is detected. Unread answers exceed their bound only after some time.
-fn steps_of(canary: Canary) -> u64 {
-    if canary == Canary::ReadFlooders { 60_000 } else { STEPS_OF_CANARIES }
+fn steps_of(planted: PlantedFault) -> u64 {
+    if planted == PlantedFault::ReadFlooders { 60_000 } else { STEPS_OF_FAULTS }
 }
 
 fn reports_of(seeds: u64, run_one: impl Fn(u64) -> Report + Sync) -> Vec<Report> {
@@ -60,24 +60,24 @@ fn equal_seeds_give_equal_traces() {
 }
 
 /// Returns the first seed with which the fault's check detects the fault before all other checks.
-fn detecting_seed(canary: Canary) -> u64 {
-    for seed in 0..SEEDS_PER_CANARY {
-        let report = run(seed, steps_of(canary), Some(canary));
+fn detecting_seed(planted: PlantedFault) -> u64 {
+    for seed in 0..SEEDS_PER_FAULT {
+        let report = run(seed, steps_of(planted), Some(planted));
         if let Some(first) = report.violations.first() {
-            if first.check == canary.detecting_check() {
+            if first.check == planted.detecting_check() {
                 return seed;
             }
             // Another check may detect the fault: missing bytes contradict the offset in a *finish*.
-            assert!(!canary.is_detected_by_one_check(), "{canary:?}, seed {seed}: {first}");
+            assert!(!planted.is_detected_by_one_check(), "{planted:?}, seed {seed}: {first}");
         }
     }
-    panic!("{canary:?} was not detected with any of {SEEDS_PER_CANARY} seeds");
+    panic!("{planted:?} was not detected with any of {SEEDS_PER_FAULT} seeds");
 }
 
 #[test]
 fn every_planted_fault_is_detected_by_its_check() {
-    for canary in Canary::ALL {
-        println!("{canary:?} was detected with seed {}", detecting_seed(canary));
+    for planted in PlantedFault::ALL {
+        println!("{planted:?} was detected with seed {}", detecting_seed(planted));
     }
 }
 
@@ -85,13 +85,13 @@ fn every_planted_fault_is_detected_by_its_check() {
 fn every_check_is_needed() {
     for check in Check::ALL {
         let needs_it =
-            |canary: &Canary| canary.detecting_check() == check && canary.is_detected_by_one_check();
-        let canary = Canary::ALL
+            |planted: &PlantedFault| planted.detecting_check() == check && planted.is_detected_by_one_check();
+        let planted = PlantedFault::ALL
             .into_iter()
             .find(needs_it)
             .expect("each check has a fault that only this check detects");
-        let seed = detecting_seed(canary);
-        let report = run_without_check(seed, STEPS_OF_CANARIES, Some(canary), Some(check));
-        assert!(report.violations.is_empty(), "{canary:?} is detected without {check:?}: {report:#?}");
+        let seed = detecting_seed(planted);
+        let report = run_without_check(seed, STEPS_OF_FAULTS, Some(planted), Some(check));
+        assert!(report.violations.is_empty(), "{planted:?} is detected without {check:?}: {report:#?}");
     }
 }

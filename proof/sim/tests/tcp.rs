@@ -1,14 +1,14 @@
 //! The user-level stack in the simulator, over many seeds. Planted faults must be detected.
 
 use spillway_sim::run_seeds;
-use spillway_sim::tcp::canary::Canary;
+use spillway_sim::tcp::planted_fault::PlantedFault;
 use spillway_sim::tcp::{Report, run};
 
 /// Number of seeds, and frames of each fault phase. `spillway-lab sim tcp --swarm` runs more.
 const SEEDS: u64 = 90;
 const PACKETS: u64 = 10_000;
 /// Each planted fault is detected within this many seeds.
-const SEEDS_PER_CANARY: u64 = 40;
+const SEEDS_PER_FAULT: u64 = 40;
 
 #[test]
 fn every_byte_arrives_every_connection_ends_and_every_segment_is_valid() {
@@ -44,14 +44,14 @@ fn equal_seeds_give_equal_traces() {
 
 #[test]
 fn every_planted_fault_is_detected_by_its_check() {
-    for canary in Canary::ALL {
+    for planted in PlantedFault::ALL {
         let is_detected = |seed: &u64| {
-            let report = run(*seed, 5_000, Some(canary));
-            report.violations.iter().any(|what| what.contains(canary.violation_text()))
+            let report = run(*seed, 5_000, Some(planted));
+            report.violations.iter().any(|what| what.contains(planted.violation_text()))
         };
-        let seed = (0..SEEDS_PER_CANARY).find(is_detected);
-        println!("{canary:?} was detected with seed {seed:?}");
-        assert!(seed.is_some(), "{canary:?} was not detected with any of {SEEDS_PER_CANARY} seeds");
+        let seed = (0..SEEDS_PER_FAULT).find(is_detected);
+        println!("{planted:?} was detected with seed {seed:?}");
+        assert!(seed.is_some(), "{planted:?} was not detected with any of {SEEDS_PER_FAULT} seeds");
     }
 }
 
@@ -60,7 +60,7 @@ fn every_planted_fault_is_detected_by_its_check() {
 fn report_of_a_failed_run_has_the_last_drops() {
     let passed = run(1, 1_000, None);
     assert_eq!((passed.violations.len(), passed.dropped.len()), (0, 0));
-    let mut reports = (0..20).map(|seed| run(seed, 5_000, Some(Canary::FlipByte)));
+    let mut reports = (0..20).map(|seed| run(seed, 5_000, Some(PlantedFault::FlipByte)));
     let has_both = |report: &spillway_sim::tcp::Report| {
         !report.violations.is_empty() && report.dropped.iter().any(|line| line.contains(" drops "))
     };

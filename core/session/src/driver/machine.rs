@@ -151,7 +151,12 @@ impl<E> Driver<E> {
 
     /// Changes the timeouts. The present carrier is watched anew with `carrier_timeouts`; `attach_timeout` applies from the
     /// next carrier on.
-    pub fn set_carrier_timeouts(&mut self, now: Time, carrier_timeouts: CarrierTimeouts, attach_timeout: Duration) {
+    pub fn set_carrier_timeouts(
+        &mut self,
+        now: Time,
+        carrier_timeouts: CarrierTimeouts,
+        attach_timeout: Duration,
+    ) {
         self.monitor = CarrierMonitor::new(carrier_timeouts, now);
         self.attach_timeout = attach_timeout;
     }

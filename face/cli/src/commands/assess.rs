@@ -73,7 +73,11 @@ struct Assessed {
 fn assess_process(pid: u32, window: Duration) -> Result<Assessed, String> {
     let process = Process::new(pid)?;
     process.enter_network()?;
-    let page = find_pages().0.into_iter().find(|page| page.is_visible && page.pid == pid).and_then(|page| page.status().ok());
+    let page = find_pages()
+        .0
+        .into_iter()
+        .find(|page| page.is_visible && page.pid == pid)
+        .and_then(|page| page.status().ok());
     let link_port = page.as_ref().map(|status| status.link_port);
     let helped = page.map_or((0, 0), |status| (servers::established(&status), servers::connections(&status)));
     let (began, cpu, before) = (Instant::now(), process.cpu()?, connections(&process, link_port)?);

@@ -151,5 +151,3 @@ fn the_kernels_traffic_is_undisturbed_while_a_helper_starts_reloads_and_is_kille
     });
     scene.close();
 }
-
-/// The new process finds the queue still bound by its predecessor's socket, which the kernel releases after a while.

@@ -23,7 +23,7 @@ use spillway_transport::Time;
 use spillway_wire::session::SessionId;
 
 pub use blocking::BlockingSession;
-pub use spillway_session::{Gone, Pace, CarrierTimeouts, SessionSettings, StreamLimits};
+pub use spillway_session::{CarrierTimeouts, Gone, Pace, SessionSettings, StreamLimits};
 
 use self::socket::CarrierSocket;
 use crate::LinkTarget;

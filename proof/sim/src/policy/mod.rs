@@ -7,12 +7,12 @@
 //! - `server`, `helper`: queues with measured costs
 //! - `process`: a process, its connections and decisions; `moves`: connections that move
 //! - [`checker`]: checks late requests and moves, outside the code under test
-//! - [`canary`]: planted faults that a run must detect
+//! - [`planted_fault`]: planted faults that a run must detect
 //! - [`run()`]: simulates the same load with and without relief, and compares
 
-pub mod canary;
 pub mod checker;
 pub mod plan;
+pub mod planted_fault;
 
 mod event;
 mod helper;

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use spillway_policy::{Carrier, Choice, Decision};
 
-use super::canary::Canary;
 use super::event::WorldEvent;
 use super::helper::Content;
 use super::plan::Fault;
+use super::planted_fault::PlantedFault;
 use super::process::CarrierHost;
 use super::world::World;
 
@@ -17,7 +17,7 @@ const SILENCE_TIMEOUT: Duration = Duration::from_millis(100);
 impl World {
     pub(super) fn execute(&mut self, process: u32, connection: u32, carrier: Carrier) {
         self.checker.ordered(self.now, process, connection, carrier);
-        if self.canary == Some(Canary::Twice) && self.rng.chance(1, 20) {
+        if self.planted == Some(PlantedFault::Twice) && self.rng.chance(1, 20) {
             self.checker.ordered(self.now, process, connection, carrier);
         }
         self.add_to_hash(u64::from(connection) << 8 | u64::from(carrier == Carrier::Helped));

@@ -3,9 +3,9 @@
 use serde::Serialize;
 use spillway_policy::Override;
 
-use super::canary::Canary;
 use super::checker::Violation;
 use super::plan::Plan;
+use super::planted_fault::PlantedFault;
 use super::world::World;
 use crate::rng::Rng;
 
@@ -47,20 +47,20 @@ pub struct Report {
 }
 
 /// Runs a world from a seed.
-pub fn run(seed: u64, canary: Option<Canary>) -> Report {
-    run_world(seed, canary, false).0
+pub fn run(seed: u64, planted: Option<PlantedFault>) -> Report {
+    run_world(seed, planted, false).0
 }
 
 /// Like [`run`]; also returns the log of decisions.
-pub fn run_with_trace(seed: u64, canary: Option<Canary>) -> (Report, Vec<String>) {
-    run_world(seed, canary, true)
+pub fn run_with_trace(seed: u64, planted: Option<PlantedFault>) -> (Report, Vec<String>) {
+    run_world(seed, planted, true)
 }
 
-fn run_world(seed: u64, canary: Option<Canary>, has_log: bool) -> (Report, Vec<String>) {
+fn run_world(seed: u64, planted: Option<PlantedFault>, has_log: bool) -> (Report, Vec<String>) {
     let plan = Plan::draw(&mut Rng::new(seed));
     let mut without_relief = World::new(seed, plan.clone(), Override::Off, None);
     without_relief.run();
-    let mut world = World::new(seed, plan, Override::Auto, canary);
+    let mut world = World::new(seed, plan, Override::Auto, planted);
     world.log = has_log.then(Vec::new);
     world.run();
     world.checker.finish(&world.plan, &without_relief.checker);

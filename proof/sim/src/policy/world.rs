@@ -6,11 +6,11 @@ use spillway_policy::activation::Notice;
 use spillway_policy::{Activation, ActivationSettings, Carrier, Order, Override};
 use spillway_transport::Time;
 
-use super::canary::Canary;
 use super::checker::Checker;
 use super::event::WorldEvent;
 use super::helper::{Content, Helper, Message};
 use super::plan::{Course, Plan};
+use super::planted_fault::PlantedFault;
 use super::process::{CarrierHost, Connection, Process};
 use super::server::{FinishedWork, Server};
 use crate::agenda::Agenda;
@@ -21,7 +21,7 @@ const SAMPLE_EVERY: Duration = Duration::from_millis(250);
 const RETURN_WITHIN: Duration = Duration::from_secs(1);
 /// Additional delay of each message at a helper that reports a load of 0. The report attracts clients.
 const MISREPORTING_DELAY: Duration = Duration::from_millis(15);
-/// [`Canary::Blind`] reports at most the SLA divided by this number as the latency of a helped connection.
+/// [`PlantedFault::Blind`] reports at most the SLA divided by this number as the latency of a helped connection.
 const BLIND_SLA_DIVISOR: u32 = 4;
 
 pub(super) struct World {
@@ -34,8 +34,8 @@ pub(super) struct World {
     pub hash: u64,
     /// The policy's decisions as text, if they are logged.
     pub log: Option<Vec<String>>,
-    /// The planted fault. The glossary's canaries, sessions that move first, are something else.
-    pub canary: Option<Canary>,
+    /// The planted fault.
+    pub planted: Option<PlantedFault>,
     pub agenda: Agenda<WorldEvent>,
     pub rng: Rng,
     pub server: Server,
@@ -48,13 +48,13 @@ pub(super) struct World {
 
 impl World {
     /// `manual_override` applies to all processes from the beginning.
-    pub fn new(seed: u64, plan: Plan, manual_override: Override, canary: Option<Canary>) -> World {
+    pub fn new(seed: u64, plan: Plan, manual_override: Override, planted: Option<PlantedFault>) -> World {
         // "policy" in ASCII. It makes other simulations draw other numbers from the same seed.
         let mut rng = Rng::new(seed ^ 0x706f_6c69_6379);
         let mut settings = plan.settings;
-        match canary {
-            Some(Canary::Rush) => settings.moves_per_s_max = 1_000_000,
-            Some(Canary::Herd) => {
+        match planted {
+            Some(PlantedFault::Rush) => settings.moves_per_s_max = 1_000_000,
+            Some(PlantedFault::Herd) => {
                 (settings.jitter, settings.spread) = (Duration::ZERO, Duration::ZERO);
                 settings.canary_percent = 100;
             }
@@ -75,7 +75,7 @@ impl World {
             events_handled: 0,
             hash: 0,
             log: None,
-            canary,
+            planted,
             agenda: Agenda::default(),
             server,
             helpers,
@@ -250,7 +250,7 @@ impl World {
     }
 
     fn report_waiting_time(&mut self, index: u32) {
-        let is_reported = self.canary != Some(Canary::Deaf) && !self.is_blind_to(index);
+        let is_reported = self.planted != Some(PlantedFault::Deaf) && !self.is_blind_to(index);
         let connection = &self.connections[index as usize];
         let process = &mut self.processes[connection.process as usize];
         if is_reported {
@@ -259,9 +259,9 @@ impl World {
         self.drive(self.connections[index as usize].process);
     }
 
-    /// Whether [`Canary::Blind`] hides the latency of this connection from the policy, because it is helped.
+    /// Whether [`PlantedFault::Blind`] hides the latency of this connection from the policy, because it is helped.
     fn is_blind_to(&self, index: u32) -> bool {
-        self.canary == Some(Canary::Blind)
+        self.planted == Some(PlantedFault::Blind)
             && self.connections[index as usize].carrier_host != CarrierHost::Server
     }
 
@@ -324,7 +324,7 @@ impl World {
                 self.checker.answered(due_at, latency);
                 let (member, process) = (connection.member, connection.process);
                 let is_blind = self.is_blind_to(index);
-                if self.canary != Some(Canary::Deaf) {
+                if self.planted != Some(PlantedFault::Deaf) {
                     let reported = if is_blind {
                         latency.min(self.plan.settings.sla / BLIND_SLA_DIVISOR)
                     } else {
@@ -376,7 +376,7 @@ impl World {
         let waited = self.now.since(due_at);
         // A request that is given up counts as answered now: as late, if it waited for longer than the SLA.
         self.checker.answered(due_at, waited);
-        if self.canary != Some(Canary::Deaf) && !self.is_blind_to(index) {
+        if self.planted != Some(PlantedFault::Deaf) && !self.is_blind_to(index) {
             self.processes[process as usize].activation.record_given_up(self.now, member, waited);
         }
         self.send(index);
@@ -399,7 +399,7 @@ impl World {
             }
         }
         // When an override is set, even the present one, the policy discards its record of failed trials.
-        if self.canary == Some(Canary::Forgetful) {
+        if self.planted == Some(PlantedFault::Forgetful) {
             let back_offs = process.activation.counters().back_offs;
             if std::mem::replace(&mut process.back_offs, back_offs) < back_offs {
                 process.activation.set_override(self.now, Override::Auto, None);
@@ -429,9 +429,9 @@ impl World {
         }
         for index in helped {
             let process = self.connections[index as usize].process;
-            match self.canary {
-                Some(Canary::HastyRelease) if is_latency_low => self.request_release(index),
-                Some(Canary::Flap)
+            match self.planted {
+                Some(PlantedFault::HastyRelease) if is_latency_low => self.request_release(index),
+                Some(PlantedFault::Flap)
                     if self.processes[process as usize].activation.status(self.now).figures.late == 0 =>
                 {
                     self.execute(process, index, Carrier::Direct);

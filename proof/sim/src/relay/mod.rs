@@ -4,10 +4,10 @@
 //! - `server`, `helpers`, `clients`, `library`: the hosts' applications
 //! - `settings`, `world_config`, `faults`: the parameters that a seed draws, and the effects of faults
 //! - `script`: the bytes that each client sends and reads
-//! - [`canary`]: planted faults that a run must detect
+//! - [`planted_fault`]: planted faults that a run must detect
 //! - [`run()`]: a fault phase, then a calm phase, and the report
 
-pub mod canary;
+pub mod planted_fault;
 pub mod world;
 
 pub(crate) mod clients;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::phases::{PhasedWorld, run_both_phases};
-use crate::relay::canary::Canary;
+use crate::relay::planted_fault::PlantedFault;
 use crate::relay::world::World;
 
 /// The result of one seed.
@@ -47,8 +47,8 @@ pub struct Report {
 const PROGRESS_WITHIN: Duration = Duration::from_secs(30);
 
 /// Runs a world from a seed: a fault phase of `steps` steps, then a calm phase.
-pub fn run(seed: u64, steps: u64, canary: Option<Canary>) -> Report {
-    let mut world = World::new(seed, canary);
+pub fn run(seed: u64, steps: u64, planted: Option<PlantedFault>) -> Report {
+    let mut world = World::new(seed, planted);
     let steps_taken = run_both_phases(&mut world, steps, PROGRESS_WITHIN);
     let (batches, messages) = world.finish();
     let oracle = world.oracle.borrow();

@@ -14,7 +14,7 @@ use spillway_transport::{Application, Chunk, Conn, Event, Time, Transport};
 use crate::attackers::is_attacker;
 use crate::oracle::SharedOracle;
 use crate::pattern::{TOKEN_BYTES, Token, bytes_of, reply_word};
-use crate::relay::canary::Canary;
+use crate::relay::planted_fault::PlantedFault;
 use crate::rng::Rng;
 
 /// The application reads no requests while it has this many unwritten bytes of replies.
@@ -29,7 +29,7 @@ pub struct Server {
     /// Connections, of a thousand, that the application refuses. It closes as many others early.
     early_ends_per_1000: u64,
     /// The planted fault; `None` after the strike of a fault that strikes once.
-    pub(crate) canary: Option<Canary>,
+    pub(crate) planted: Option<PlantedFault>,
     /// An attacker on the path alters the bytes of links.
     pub(crate) is_altered: bool,
     work_at: Option<Time>,
@@ -43,7 +43,7 @@ struct Link {
     connections: BTreeMap<u32, Connection>,
     /// Connections that the client has closed and the application closes later.
     closing: Vec<(Id, CloseReason)>,
-    /// Bytes of an event that [`Canary::SwapPieces`] holds back.
+    /// Bytes of an event that [`PlantedFault::SwapPieces`] holds back.
     held: Option<(u32, Vec<u8>)>,
 }
 
@@ -61,7 +61,7 @@ struct Connection {
     close_at: Option<u64>,
     /// Closes right after the end of its replies; otherwise the client closes first.
     closes_first: bool,
-    /// Planted fault [`Canary::ForgetClose`]: the id stays in use.
+    /// Planted fault [`PlantedFault::ForgetClose`]: the id stays in use.
     keeps_id: bool,
 }
 
@@ -91,7 +91,7 @@ impl Server {
             oracle,
             links: BTreeMap::new(),
             early_ends_per_1000,
-            canary: None,
+            planted: None,
             is_altered: false,
             work_at: Some(Time::ZERO),
         }
@@ -197,7 +197,7 @@ impl Server {
         }
         link.protocol.accept(id);
         let ends_early = self.rng.chance(self.early_ends_per_1000, 1000);
-        let keeps_id = self.canary == Some(Canary::ForgetClose);
+        let keeps_id = self.planted == Some(PlantedFault::ForgetClose);
         let connection = Connection {
             client,
             token_bytes: Vec::new(),
@@ -218,20 +218,20 @@ impl Server {
     /// Delivers bytes to the application; a planted fault may drop, repeat or swap them.
     fn receive(&mut self, link: &mut Link, id: Id, bytes: &[u8]) {
         let has_token = link.connections.get(&id.0).is_some_and(|connection| connection.token.is_some());
-        match self.canary.filter(|_| has_token) {
-            Some(Canary::DropPiece) => {
-                self.canary = None;
+        match self.planted.filter(|_| has_token) {
+            Some(PlantedFault::DropPiece) => {
+                self.planted = None;
                 return;
             }
-            Some(Canary::RepeatPiece) => {
-                self.canary = None;
+            Some(PlantedFault::RepeatPiece) => {
+                self.planted = None;
                 self.deliver(link, id.0, bytes);
                 // Repeated bytes must not count as unread, because the client has no credit for them.
                 if let Some(connection) = link.connections.get_mut(&id.0) {
                     connection.unread -= bytes.len() as u64;
                 }
             }
-            Some(Canary::SwapPieces) if link.held.is_none() => {
+            Some(PlantedFault::SwapPieces) if link.held.is_none() => {
                 link.held = Some((id.0, bytes.to_vec()));
                 return;
             }
@@ -241,7 +241,7 @@ impl Server {
         if link.held.as_ref().is_some_and(|(held, _)| *held == id.0)
             && let Some((_, bytes)) = link.held.take()
         {
-            self.canary = None;
+            self.planted = None;
             self.deliver(link, id.0, &bytes);
         }
     }
@@ -300,7 +300,7 @@ impl Server {
             let part = connection.unread.min(self.rng.log_uniform(1, 64 * 1024)).min(room_for_replies / 4);
             connection.unread -= part;
             connection.read += part;
-            if self.canary != Some(Canary::ForgetCredit) {
+            if self.planted != Some(PlantedFault::ForgetCredit) {
                 let outcome = link.protocol.consumed(id, part as usize);
                 debug_assert_eq!(outcome, Ok(()), "the application should consume only unread bytes");
             }

@@ -14,10 +14,10 @@ use crate::names::{SERVER, address, client_key, ip};
 use crate::network::Network;
 use crate::oracle::{Oracle, SharedOracle};
 use crate::phases::PhasedWorld;
-use crate::relay::canary::Canary;
 use crate::relay::clients::Clients;
 use crate::relay::helpers;
 use crate::relay::library::Library;
+use crate::relay::planted_fault::PlantedFault;
 use crate::relay::server::Server;
 use crate::relay::settings;
 use crate::relay::world_config::{self, WorldConfig, is_suspicious};
@@ -63,12 +63,12 @@ pub struct World {
 
 impl World {
     /// Creates a world at its beginning.
-    pub fn new(seed: u64, canary: Option<Canary>) -> World {
+    pub fn new(seed: u64, planted: Option<PlantedFault>) -> World {
         let mut rng = Rng::new(seed);
         // With separate generators, a change of the attacks does not change other draws of the same seed.
         let mut attack_rng = Rng::new(!seed);
         let mut alterer_rng = Rng::new(seed.rotate_left(32) ^ 1);
-        let config = world_config::draw(&mut rng, &mut attack_rng, &mut alterer_rng, canary);
+        let config = world_config::draw(&mut rng, &mut attack_rng, &mut alterer_rng, planted);
         let mut network = Network::new(rng.word(), config.conditions);
         let oracle: SharedOracle =
             SharedOracle::new(std::cell::RefCell::new(Oracle::new(config.is_faultless)));
@@ -125,14 +125,14 @@ impl World {
         if world.config.is_altered {
             world.network.alterer = Some(Alterer::new(SERVER, alterer_rng));
         }
-        world.network.acknowledges_early = canary == Some(Canary::HastyAcknowledgement);
-        world.network.grants_everything = canary == Some(Canary::ReadFlooders);
-        world.network.reports_full_memory = canary == Some(Canary::CloseIdle);
-        if canary == Some(Canary::FlipByte) {
+        world.network.acknowledges_early = planted == Some(PlantedFault::HastyAcknowledgement);
+        world.network.grants_everything = planted == Some(PlantedFault::ReadFlooders);
+        world.network.reports_full_memory = planted == Some(PlantedFault::CloseIdle);
+        if planted == Some(PlantedFault::FlipByte) {
             world.network.flip = Some((PLAIN_CLIENTS, FIRST_HELPER, 10));
         }
         if let Node::Server(server) = &mut world.nodes[SERVER] {
-            server.canary = canary;
+            server.planted = planted;
         }
         for host in 0..world.nodes.len() {
             world.network.turn_soon(host);

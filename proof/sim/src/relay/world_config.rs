@@ -11,7 +11,7 @@ use spillway_relay::{Config, LinkDown, Notice, Refusal, ResetReason};
 use crate::attackers::{self, Attack, is_attacker};
 use crate::conditions::NetworkConditions;
 use crate::names::helper_key;
-use crate::relay::canary::Canary;
+use crate::relay::planted_fault::PlantedFault;
 use crate::relay::settings;
 use crate::rng::Rng;
 
@@ -37,18 +37,18 @@ pub(crate) fn draw(
     rng: &mut Rng,
     attack_rng: &mut Rng,
     alterer_rng: &mut Rng,
-    canary: Option<Canary>,
+    planted: Option<PlantedFault>,
 ) -> WorldConfig {
-    let is_faultless = canary.is_some() || rng.chance(1, 4);
+    let is_faultless = planted.is_some() || rng.chance(1, 4);
     let mut conditions = NetworkConditions::draw(rng, is_faultless);
-    if canary == Some(Canary::ReadFlooders) {
+    if planted == Some(PlantedFault::ReadFlooders) {
         // Unread answers soon fill a short queue of the transport.
         conditions = NetworkConditions { queue_bytes_max: 2_000, ..NetworkConditions::mild() };
     }
     let mut ring = KeyRing::new();
     ring.accept(Role::Helper, helper_key());
     // In half of the worlds windows are so large that only links limit a stream.
-    let has_large_windows = canary != Some(Canary::ForgetCredit) && rng.chance(1, 2);
+    let has_large_windows = planted != Some(PlantedFault::ForgetCredit) && rng.chance(1, 2);
     let window = if has_large_windows { 256 * 1024 } else { rng.log_uniform(16, 4096) as u32 };
     let limits = Limits {
         window_bytes: window,
@@ -59,26 +59,27 @@ pub(crate) fn draw(
     };
     let mut server =
         ServerConfig { ring, rules: AddressRules::default(), limits, encryption: Encryption::Preferred };
-    if canary == Some(Canary::UnsealedLinks) {
+    if planted == Some(PlantedFault::UnsealedLinks) {
         server.encryption = Encryption::Off;
     }
     let helpers = rng.range(1, 2) as usize;
     let mut relay = settings::of_helpers(rng, is_faultless);
     server.limits.window_bytes = server.limits.window_bytes.max(settings::server_window_min(&relay));
-    if canary == Some(Canary::HastyAcknowledgement) {
+    if planted == Some(PlantedFault::HastyAcknowledgement) {
         server.limits.kept_bytes_max = 256 * 1024;
         relay.services.iter_mut().for_each(|service| service.acknowledges_replies = true);
     }
-    let attack = match canary {
-        Some(Canary::KeepStrangers) => Some(Attack::WITHOUT_KEY),
-        Some(Canary::ReadFlooders) => Some(Attack::FLOODING),
+    let attack = match planted {
+        Some(PlantedFault::KeepStrangers) => Some(Attack::WITHOUT_KEY),
+        Some(PlantedFault::ReadFlooders) => Some(Attack::FLOODING),
         Some(_) => None,
         None => Attack::draw(attack_rng),
     };
-    let unauthenticated = attackers::draw_bounds(attack_rng, attack, canary.is_some());
+    let unauthenticated = attackers::draw_bounds(attack_rng, attack, planted.is_some());
     relay.unauthenticated =
-        if canary == Some(Canary::KeepStrangers) { attackers::NO_BOUNDS } else { unauthenticated };
-    let is_altered = canary == Some(Canary::UnsealedLinks) || !is_faultless && alterer_rng.chance(1, 3);
+        if planted == Some(PlantedFault::KeepStrangers) { attackers::NO_BOUNDS } else { unauthenticated };
+    let is_altered =
+        planted == Some(PlantedFault::UnsealedLinks) || !is_faultless && alterer_rng.chance(1, 3);
     WorldConfig {
         attack,
         is_altered,

@@ -4,7 +4,7 @@
 use spillway_batch::CloseReason;
 use spillway_wire::session::SessionId;
 
-use super::canary::Canary;
+use super::planted_fault::PlantedFault;
 use crate::rng::Rng;
 
 /// The application reads no requests while it has this many unwritten bytes of replies.
@@ -29,7 +29,9 @@ pub(crate) struct App {
 pub(crate) enum End {
     Open,
     /// Ends the replies, and closes at once if `closes`.
-    Finish { closes: bool },
+    Finish {
+        closes: bool,
+    },
     /// Closes early, for this reason.
     Close(CloseReason),
 }
@@ -74,12 +76,12 @@ impl App {
         part
     }
 
-    /// Whether and how the application ends now. [`Canary::EarlyEnd`] ends before all replies are written.
-    pub(crate) fn next_end(&mut self, canary: Option<Canary>, rng: &mut Rng) -> End {
+    /// Whether and how the application ends now. [`PlantedFault::EarlyEnd`] ends before all replies are written.
+    pub(crate) fn next_end(&mut self, planted: Option<PlantedFault>, rng: &mut Rng) -> End {
         if self.close_at.is_some_and(|at| self.read >= at) {
             return End::Close(rng.pick(&[CloseReason::Normal, CloseReason::Reset]));
         }
-        let has_replied = self.unwritten() == 0 || canary == Some(Canary::EarlyEnd);
+        let has_replied = self.unwritten() == 0 || planted == Some(PlantedFault::EarlyEnd);
         if self.finished || !self.client_finished || self.unread > 0 || !has_replied {
             return End::Open;
         }

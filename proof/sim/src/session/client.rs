@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use spillway_auth::LinkRandomness;
 use spillway_batch::{Control, OpenerEvent, Scratch};
-use spillway_session::{CarrierLoss, Driver, Observer, CarrierTimeouts, SessionEvent};
+use spillway_session::{CarrierLoss, CarrierTimeouts, Driver, Observer, SessionEvent};
 use spillway_transport::{Conn, LostReason, Time, Transport};
 use spillway_wire::session::SessionId;
 
-use super::canary::Canary;
 use super::check::Check;
 use super::checker::SharedChecker;
 use super::client_app::ClientApp;
 use super::copies;
+use super::planted_fault::PlantedFault;
 use crate::clock::Clock;
 use crate::rng::Rng;
 
@@ -41,7 +41,7 @@ pub(crate) struct Environment<'a> {
     pub(crate) rng: &'a mut Rng,
     pub(crate) checker: &'a SharedChecker,
     pub(crate) copies: Option<&'a copies::SharedCopies>,
-    pub(crate) canary: Option<Canary>,
+    pub(crate) planted: Option<PlantedFault>,
 }
 
 /// Reports a client's control messages to the checker and to an attacker, who keeps copies and replays them.
@@ -210,7 +210,7 @@ impl Client {
                     continue;
                 }
                 SessionEvent::Room => {
-                    if !has_moved || environment.canary != Some(Canary::ForgetRoom) {
+                    if !has_moved || environment.planted != Some(PlantedFault::ForgetRoom) {
                         self.app.has_room();
                     }
                     continue;
@@ -227,7 +227,7 @@ impl Client {
                 .borrow_mut()
                 .violation(Check::Rules, format!("a client's carrier failed: {error_text}"));
         }
-        self.app.record_end(&self.driver, environment.canary, environment.checker);
+        self.app.record_end(&self.driver, environment.planted, environment.checker);
     }
 
     /// Grants received bytes again: all, or only a part if the application is slow.

@@ -6,9 +6,9 @@ use spillway_session::{Driver, SessionEnd};
 use spillway_transport::LostReason;
 use spillway_wire::session::SessionId;
 
-use super::canary::Canary;
 use super::checker::SharedChecker;
 use super::client_behaviour::ClientBehaviour;
+use super::planted_fault::PlantedFault;
 use crate::rng::Rng;
 
 pub(crate) struct ClientApp {
@@ -72,7 +72,7 @@ impl ClientApp {
     pub(crate) fn record_end(
         &mut self,
         driver: &Driver<LostReason>,
-        canary: Option<Canary>,
+        planted: Option<PlantedFault>,
         checker: &SharedChecker,
     ) {
         let Some(end) = driver.end() else { return };
@@ -83,7 +83,7 @@ impl ClientApp {
                 SessionEnd::Reset(CloseReason::Reset) | SessionEnd::Refused => {}
                 SessionEnd::Reset(reason) => checker.client_sees_protocol_error(self.id, reason),
                 SessionEnd::Gone(gone) => {
-                    let further = u64::from(canary == Some(Canary::GoneFurther));
+                    let further = u64::from(planted == Some(PlantedFault::GoneFurther));
                     checker.client_sees_gone(self.id, gone.acknowledged + further);
                 }
                 SessionEnd::Absent(Some(gone)) => checker.client_finds_absent(self.id, gone.acknowledged),

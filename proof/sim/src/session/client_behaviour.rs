@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use spillway_session::{Pace, CarrierTimeouts, SessionSettings, StreamLimits};
+use spillway_session::{CarrierTimeouts, Pace, SessionSettings, StreamLimits};
 
 use crate::rng::Rng;
 

@@ -11,13 +11,13 @@ use spillway_session::{Action, Driver, LinkTarget};
 use spillway_transport::{Application, Conn, Event, LostReason, Time, Transport};
 use spillway_wire::session::SessionId;
 
-use super::canary::Canary;
 use super::check::Check;
 use super::checker::SharedChecker;
 use super::client::{Client, Environment, Socket};
 use super::client_app::ClientApp;
 use super::client_behaviour::ClientBehaviour;
 use super::copies;
+use super::planted_fault::PlantedFault;
 use crate::clock::Clock;
 use crate::network::AddressBook;
 use crate::rng::Rng;
@@ -31,7 +31,7 @@ pub(crate) struct ClientEnvironment {
     pub(crate) key: Key,
     pub(crate) checker: SharedChecker,
     pub(crate) copies: Option<copies::SharedCopies>,
-    pub(crate) canary: Option<Canary>,
+    pub(crate) planted: Option<PlantedFault>,
 }
 
 /// The host has the world's time as its `now`; each client has a clock of its own, which drifts.
@@ -50,7 +50,7 @@ pub(crate) struct Clients {
 
 impl ClientEnvironment {
     fn for_turn<'a>(&'a self, rng: &'a mut Rng) -> Environment<'a> {
-        Environment { rng, checker: &self.checker, copies: self.copies.as_ref(), canary: self.canary }
+        Environment { rng, checker: &self.checker, copies: self.copies.as_ref(), planted: self.planted }
     }
 
     fn server(&self) -> SocketAddr {

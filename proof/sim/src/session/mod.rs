@@ -8,12 +8,12 @@
 //! - `server`, `receive`, `app`: the server and its application
 //! - `copies`, `replayer`: recorded messages, and the attacker who replays them
 //! - [`world`]: hosts and faults; `world_config`: the parameters drawn for them
-//! - [`canary`]: planted faults that a run must detect
+//! - [`planted_fault`]: planted faults that a run must detect
 //! - [`run()`]: a fault phase, then a calm phase, and the report
 
-pub mod canary;
 pub mod check;
 pub mod checker;
+pub mod planted_fault;
 pub mod world;
 
 mod app;

@@ -10,7 +10,7 @@ use spillway_wire::preamble::PROOF_BYTES;
 use spillway_wire::session::{Opening, Position, Resumed};
 
 use super::app::App;
-use super::canary::Canary;
+use super::planted_fault::PlantedFault;
 use super::server::{KnownSession, Link, Server, accept, altered};
 use crate::attackers::is_attacker;
 use crate::names::client_key;
@@ -55,21 +55,21 @@ impl Server {
             }
             ServerEvent::Carried { id, bytes } => {
                 let Some(&session) = link.carried.get(&id.0) else { return };
-                if self.strikes(Canary::DropPiece, 20) {
+                if self.strikes(PlantedFault::DropPiece, 20) {
                     return;
                 }
                 match self.port.handle_data(now, session, (conn, id), bytes.len()) {
                     Ok(true) => {
-                        if self.strikes(Canary::AlterRequest, 20) {
+                        if self.strikes(PlantedFault::AlterRequest, 20) {
                             self.deliver(session, &altered(bytes));
                         } else {
                             self.deliver(session, bytes);
                         }
-                        if self.strikes(Canary::RepeatPiece, 20) {
+                        if self.strikes(PlantedFault::RepeatPiece, 20) {
                             self.deliver_unexpected(session, bytes);
                         }
                     }
-                    Ok(false) if self.canary == Some(Canary::DeliverOld) => {
+                    Ok(false) if self.planted == Some(PlantedFault::DeliverOld) => {
                         self.deliver_unexpected(session, bytes);
                     }
                     Ok(false) => {}
@@ -94,7 +94,7 @@ impl Server {
     ) {
         let Some(role) = link.protocol.role() else { return };
         let message = OpeningMessage { carrier: (conn, id), kind, client, opening };
-        if kind == Kind::Reconnect && self.strikes(Canary::FalseGone, 4) {
+        if kind == Kind::Reconnect && self.strikes(PlantedFault::FalseGone, 4) {
             return link.protocol.refuse(id, RefuseReason::Gone);
         }
         let opened = self.port.open(now, &self.config.ring, &message, role);
@@ -102,7 +102,7 @@ impl Server {
             Opened::New { session, ref answer } => {
                 if let Control::Resumed(answer) = answer {
                     self.checker.borrow_mut().server_begins(opening.session, answer);
-                    if self.canary == Some(Canary::AcceptStale) {
+                    if self.planted == Some(PlantedFault::AcceptStale) {
                         self.answers.insert(opening.session, *answer);
                     }
                 }
@@ -117,11 +117,11 @@ impl Server {
                 }
                 link.carried.insert(id.0, session);
                 self.left_carriers.extend(replaced);
-                if has_room && self.canary != Some(Canary::ForgetRoom) {
+                if has_room && self.planted != Some(PlantedFault::ForgetRoom) {
                     self.report_room(session);
                 }
             }
-            Opened::AlreadyClosed { .. } if self.canary == Some(Canary::ForgetLast) => {
+            Opened::AlreadyClosed { .. } if self.planted == Some(PlantedFault::ForgetLast) => {
                 return link.protocol.refuse(id, RefuseReason::Gone);
             }
             Opened::AlreadyClosed { ref answer, .. } => {
@@ -131,7 +131,7 @@ impl Server {
             }
             Opened::Refused(RefuseReason::Gone) => {
                 self.checker.borrow_mut().server_answers_gone(now, opening.session);
-                if self.canary == Some(Canary::FalseOver)
+                if self.planted == Some(PlantedFault::FalseOver)
                     && kind == Kind::Reconnect
                     && self.checker.borrow().has_closed_in_order(opening.session)
                 {
@@ -141,7 +141,7 @@ impl Server {
             }
             Opened::Refused(reason) => {
                 if reason == RefuseReason::Stale
-                    && self.canary == Some(Canary::AcceptStale)
+                    && self.planted == Some(PlantedFault::AcceptStale)
                     && let Some(answer) = self.answers.get(&opening.session)
                 {
                     let answer = Resumed { epoch: opening.epoch, ..*answer };
@@ -222,7 +222,7 @@ impl Server {
         if !self.port.contains(session) {
             self.ended_sessions.push(session);
         }
-        if client_has_left && self.canary != Some(Canary::ForgetClose) {
+        if client_has_left && self.planted != Some(PlantedFault::ForgetClose) {
             link.carried.remove(&id.0);
             link.protocol.close(id, CloseReason::Moved);
         }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::canary::Canary;
 use super::check::{Check, Violation};
+use super::planted_fault::PlantedFault;
 use super::world::World;
 use crate::phases::{PhasedWorld, run_both_phases};
 
@@ -47,13 +47,18 @@ pub struct Report {
 const PROGRESS_WITHIN: Duration = Duration::from_secs(180);
 
 /// Runs a world from a seed: a fault phase of `steps` steps, then a calm phase.
-pub fn run(seed: u64, steps: u64, canary: Option<Canary>) -> Report {
-    run_without_check(seed, steps, canary, None)
+pub fn run(seed: u64, steps: u64, planted: Option<PlantedFault>) -> Report {
+    run_without_check(seed, steps, planted, None)
 }
 
 /// Like [`run`], with the check `check_off` switched off.
-pub fn run_without_check(seed: u64, steps: u64, canary: Option<Canary>, check_off: Option<Check>) -> Report {
-    let mut world = World::new(seed, canary, check_off);
+pub fn run_without_check(
+    seed: u64,
+    steps: u64,
+    planted: Option<PlantedFault>,
+    check_off: Option<Check>,
+) -> Report {
+    let mut world = World::new(seed, planted, check_off);
     let steps_taken = run_both_phases(&mut world, steps, PROGRESS_WITHIN);
     world.finish();
     let checker = world.checker.borrow();

@@ -12,9 +12,9 @@ use spillway_transport::{Application, Conn, Event, Time, Transport, Unsent};
 use spillway_wire::session::{Resumed, SessionId};
 
 use super::app::{App, End};
-use super::canary::Canary;
 use super::check::Check;
 use super::checker::SharedChecker;
+use super::planted_fault::PlantedFault;
 use crate::attackers::NO_BOUNDS;
 use crate::rng::Rng;
 
@@ -49,8 +49,8 @@ pub(crate) struct Server {
     pub(super) early_ends_per_1000: u64,
     pub(super) work_at: Option<Time>,
     pub(super) is_listening: bool,
-    pub(super) canary: Option<Canary>,
-    /// The answer with which each session began, for the planted fault [`Canary::AcceptStale`].
+    pub(super) planted: Option<PlantedFault>,
+    /// The answer with which each session began, for the planted fault [`PlantedFault::AcceptStale`].
     pub(super) answers: BTreeMap<SessionId, Resumed>,
 }
 
@@ -98,18 +98,18 @@ impl Server {
             early_ends_per_1000,
             work_at: None,
             is_listening: false,
-            canary: None,
+            planted: None,
             answers: BTreeMap::new(),
         }
     }
 
-    pub(crate) fn plant_fault(&mut self, canary: Option<Canary>) {
-        self.canary = canary;
+    pub(crate) fn plant_fault(&mut self, planted: Option<PlantedFault>) {
+        self.planted = planted;
         let mut limits = self.limits;
-        match canary {
-            Some(Canary::KeepMore) => limits.stream.kept_bytes_max *= 3,
-            Some(Canary::TakeMore) => limits.stream.window_bytes *= 3,
-            Some(Canary::KeepStrangers) => {
+        match planted {
+            Some(PlantedFault::KeepMore) => limits.stream.kept_bytes_max *= 3,
+            Some(PlantedFault::TakeMore) => limits.stream.window_bytes *= 3,
+            Some(PlantedFault::KeepStrangers) => {
                 self.unauthenticated = Unauthenticated::new(NO_BOUNDS);
                 return;
             }
@@ -139,9 +139,9 @@ impl Server {
         self.checker.borrow_mut().violation(Check::Rules, what);
     }
 
-    /// Whether the planted fault is `canary` and strikes now, with probability 1 / `one_in`.
-    pub(super) fn strikes(&mut self, canary: Canary, one_in: u64) -> bool {
-        self.canary == Some(canary) && self.rng.chance(1, one_in)
+    /// Whether the planted fault is `planted` and strikes now, with probability 1 / `one_in`.
+    pub(super) fn strikes(&mut self, planted: PlantedFault, one_in: u64) -> bool {
+        self.planted == Some(planted) && self.rng.chance(1, one_in)
     }
 
     /// Runs a turn of each busy application with probability 3/4. Returns whether any is still busy.
@@ -174,7 +174,7 @@ impl Server {
             self.dirty_links.insert(conn);
         }
         let read = app.read_some(&mut self.rng);
-        if self.canary != Some(Canary::ForgetCredit) {
+        if self.planted != Some(PlantedFault::ForgetCredit) {
             let outcome = self.port.consumed(session, read as usize);
             debug_assert_eq!(outcome, Ok(()), "the application should consume only unread bytes");
         }
@@ -183,7 +183,7 @@ impl Server {
         if app.may_write && part > 0 {
             // Writes one byte more than there is room for, so that room is reported later.
             let mut bytes = checker.reply(app.id, part.min(self.port.room(session) as u64 + 1));
-            if self.canary == Some(Canary::AlterReply) && self.rng.chance(1, 20) {
+            if self.planted == Some(PlantedFault::AlterReply) && self.rng.chance(1, 20) {
                 bytes = altered(&bytes);
             }
             let accepted = self.port.write(session, &bytes);
@@ -198,7 +198,7 @@ impl Server {
                 );
             }
         }
-        match app.next_end(self.canary, &mut self.rng) {
+        match app.next_end(self.planted, &mut self.rng) {
             End::Open => true,
             End::Close(reason) => {
                 checker.server_closes(app.id, reason != CloseReason::Normal);
@@ -209,7 +209,7 @@ impl Server {
                 if app.unwritten() == 0 {
                     checker.server_finishes(app.id);
                 }
-                if self.canary == Some(Canary::WrongFinish)
+                if self.planted == Some(PlantedFault::WrongFinish)
                     && let Some(info) = self.port.info(session)
                     && let Some((conn, id)) = info.carrier
                     && let Some(link) = self.links.get_mut(&conn)
@@ -251,7 +251,7 @@ impl Server {
 
     fn close_moved(&mut self) {
         for (conn, id) in std::mem::take(&mut self.left_carriers) {
-            if self.canary != Some(Canary::DeliverOld)
+            if self.planted != Some(PlantedFault::DeliverOld)
                 && let Some(link) = self.links.get_mut(&conn)
             {
                 link.carried.remove(&id.0);
@@ -289,7 +289,7 @@ impl Server {
                 link.protocol.flush(now)
             };
             link.unsent.send_all_to(next, |bytes| out.send(conn, bytes));
-            if link.protocol.may_read() || self.canary == Some(Canary::ReadFlooders) {
+            if link.protocol.may_read() || self.planted == Some(PlantedFault::ReadFlooders) {
                 out.grant(conn, std::mem::take(&mut link.ungranted));
             }
             if link.protocol.is_established() && link.protocol.has_read_timeout() {

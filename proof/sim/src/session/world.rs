@@ -8,11 +8,11 @@ use spillway_relay::Relay;
 use spillway_session::Placement;
 use spillway_transport::Time;
 
-use super::canary::Canary;
 use super::check::Check;
 use super::checker::{Checker, SharedChecker};
 use super::clients::{ClientEnvironment, Clients};
 use super::copies;
+use super::planted_fault::PlantedFault;
 use super::replayer::Replayer;
 use super::server::Server;
 use super::world_config::{Faults, WorldConfig};
@@ -65,8 +65,8 @@ pub struct World {
     /// Hosts whose programs are suspended, as by SIGSTOP.
     suspended: BTreeSet<HostId>,
     config: WorldConfig,
-    /// The planted fault. The glossary's canaries, sessions that move first, are something else.
-    canary: Option<Canary>,
+    /// The planted fault.
+    planted: Option<PlantedFault>,
     rng: Rng,
     /// Draws the operator's actions; `None` in worlds without an operator.
     operator: Option<Rng>,
@@ -76,11 +76,11 @@ pub struct World {
 
 impl World {
     /// Creates a world at its beginning; the check `check_off` is switched off.
-    pub fn new(seed: u64, canary: Option<Canary>, check_off: Option<Check>) -> World {
+    pub fn new(seed: u64, planted: Option<PlantedFault>, check_off: Option<Check>) -> World {
         let mut rng = Rng::new(seed);
         // With a separate generator, a change of the attacks does not change other draws of the same seed.
         let mut attack_rng = Rng::new(!seed);
-        let config = WorldConfig::draw(&mut rng, &mut attack_rng, canary);
+        let config = WorldConfig::draw(&mut rng, &mut attack_rng, planted);
         let mut network = Network::new(rng.word(), config.conditions);
         let checker = Checker::new(config.behaviour.limits, config.table, check_off);
         let checker = SharedChecker::new(std::cell::RefCell::new(checker));
@@ -96,7 +96,7 @@ impl World {
             key: client_key(),
             checker: checker.clone(),
             copies: config.has_replayer.then(copies::SharedCopies::default),
-            canary,
+            planted,
         };
         let mut nodes = vec![Node::Down(Down)];
         let copies = environment.copies.clone();
@@ -128,7 +128,7 @@ impl World {
         }
         nodes.extend(attackers);
         let mut operator_rng = Rng::new(seed.rotate_left(32) ^ 1);
-        let operator = (canary.is_none() && operator_rng.chance(1, 3)).then_some(operator_rng);
+        let operator = (planted.is_none() && operator_rng.chance(1, 3)).then_some(operator_rng);
         let suspended = BTreeSet::new();
         let (in_fault_phase, faults) = (true, 0);
         let mut world = World {
@@ -138,7 +138,7 @@ impl World {
             checker,
             rng,
             config,
-            canary,
+            planted,
             operator,
             in_fault_phase,
             faults,
@@ -167,7 +167,7 @@ impl World {
             let local = address(SERVER, LINK_PORT);
             let mut server =
                 Server::new(config, (self.config.table, bounds), local, early_ends, rng, checker);
-            server.plant_fault(self.canary);
+            server.plant_fault(self.planted);
             Node::Server(Box::new(server))
         } else {
             match helpers::start(&self.config.relay, rng) {

@@ -9,8 +9,8 @@ use spillway_batch::{AddressRules, Encryption, Limits, Role, ServerConfig};
 use spillway_relay::Config;
 use spillway_session::{StreamLimits, TableLimits};
 
-use super::canary::Canary;
 use super::client_behaviour::ClientBehaviour;
+use super::planted_fault::PlantedFault;
 use crate::attackers::{self, Attack};
 use crate::conditions::NetworkConditions;
 use crate::names::{client_key, helper_key};
@@ -58,21 +58,24 @@ pub(crate) struct WorldConfig {
 impl WorldConfig {
     /// Draws the parameters. For a planted fault to be detected, there are many moves, and bounds are
     /// reached.
-    pub(crate) fn draw(rng: &mut Rng, attack_rng: &mut Rng, canary: Option<Canary>) -> WorldConfig {
-        let faults = match canary {
-            Some(Canary::GoneFurther | Canary::FalseOver) => Faults::All,
+    pub(crate) fn draw(rng: &mut Rng, attack_rng: &mut Rng, planted: Option<PlantedFault>) -> WorldConfig {
+        let faults = match planted {
+            Some(PlantedFault::GoneFurther | PlantedFault::FalseOver) => Faults::All,
             Some(_) => Faults::Survivable,
             None => rng.pick(&[Faults::None, Faults::Survivable, Faults::All, Faults::All, Faults::All]),
         };
         let is_harsh = faults == Faults::All;
-        let clients_max = rng.log_uniform(if canary.is_some() { 8 } else { 2 }, 60) as usize;
-        let is_tight = matches!(canary, Some(Canary::KeepMore | Canary::TakeMore | Canary::ForgetCredit));
+        let clients_max = rng.log_uniform(if planted.is_some() { 8 } else { 2 }, 60) as usize;
+        let is_tight = matches!(
+            planted,
+            Some(PlantedFault::KeepMore | PlantedFault::TakeMore | PlantedFault::ForgetCredit)
+        );
         let tight = StreamLimits { window_bytes: 1_000, kept_bytes_max: 1_000 };
         // With small windows, bytes are usually in flight.
         let small = StreamLimits { window_bytes: 8_000, kept_bytes_max: 8_000 };
         let table = TableLimits {
             sessions_max: if is_harsh { rng.pick(&[clients_max, 10_000]) } else { 10_000 },
-            stream: match canary {
+            stream: match planted {
                 Some(_) if is_tight => tight,
                 Some(_) => small,
                 None => stream_limits(rng),
@@ -81,37 +84,37 @@ impl WorldConfig {
             linger: if is_harsh { up_to_seconds(rng, 30) } else { Duration::from_secs(30) },
             ..TableLimits::default()
         };
-        let client_limits = if canary.is_some() { small } else { stream_limits(rng) };
+        let client_limits = if planted.is_some() { small } else { stream_limits(rng) };
         // With small buffers few bytes pass in a round trip, so sessions must be short.
         let smallest = |limits: StreamLimits| limits.kept_bytes_max.min(limits.window_bytes as usize) as u64;
         let bytes_max = (smallest(table.stream).min(smallest(client_limits)) * 300).min(300_000);
         let behaviour = ClientBehaviour {
             clients_max,
             early_ends_per_1000: rng.pick(&[0, 50]),
-            early_closes_per_1000: match canary {
-                Some(Canary::ForgetLast | Canary::FalseOver) => 500,
+            early_closes_per_1000: match planted {
+                Some(PlantedFault::ForgetLast | PlantedFault::FalseOver) => 500,
                 _ => rng.pick(&[0, 100]),
             },
             limits: client_limits,
-            patience_max: Duration::from_nanos(match canary {
+            patience_max: Duration::from_nanos(match planted {
                 Some(_) => 5_000_000,
                 None => rng.log_uniform(2_000_000, 500_000_000),
             }),
-            random_moves_per_1000: if canary.is_some() { 20 } else { rng.pick(&[0, 1, 20]) },
-            some_give_up: is_harsh && canary.is_none(),
-            bytes_max: if canary.is_some() { 100_000 } else { rng.log_uniform(100, bytes_max) },
+            random_moves_per_1000: if planted.is_some() { 20 } else { rng.pick(&[0, 1, 20]) },
+            some_give_up: is_harsh && planted.is_none(),
+            bytes_max: if planted.is_some() { 100_000 } else { rng.log_uniform(100, bytes_max) },
         };
         let is_mild = faults != Faults::All;
-        let attack = match canary {
-            Some(Canary::KeepStrangers) => Some(Attack::WITHOUT_KEY),
-            Some(Canary::ReadFlooders) => Some(Attack::FLOODING),
+        let attack = match planted {
+            Some(PlantedFault::KeepStrangers) => Some(Attack::WITHOUT_KEY),
+            Some(PlantedFault::ReadFlooders) => Some(Attack::FLOODING),
             Some(_) => None,
             None => Attack::draw(attack_rng),
         };
-        let unauthenticated = attackers::draw_bounds(attack_rng, attack, canary.is_some());
+        let unauthenticated = attackers::draw_bounds(attack_rng, attack, planted.is_some());
         WorldConfig {
             // Under mild conditions a planted fault shows within few steps.
-            conditions: if canary.is_some() {
+            conditions: if planted.is_some() {
                 NetworkConditions::mild()
             } else {
                 NetworkConditions::draw(rng, is_mild)
@@ -127,15 +130,15 @@ impl WorldConfig {
             early_ends_per_1000: rng.pick(&[0, 50]),
             helpers: rng.range(1, 3) as usize,
             faults,
-            fault_ns_max: match canary {
-                Some(Canary::FalseOver) => 5_000_000,
+            fault_ns_max: match planted {
+                Some(PlantedFault::FalseOver) => 5_000_000,
                 Some(_) => 200_000,
                 None => rng.log_uniform(5_000_000, 200_000_000),
             },
-            silence_ns_max: if canary.is_some() { 10_000_000 } else { 500_000_000 },
-            mostly_stalls: canary.is_some(),
-            restarts_per_1000: if canary == Some(Canary::FalseOver) { 300 } else { 0 },
-            has_replayer: canary.is_some() || rng.chance(1, 2),
+            silence_ns_max: if planted.is_some() { 10_000_000 } else { 500_000_000 },
+            mostly_stalls: planted.is_some(),
+            restarts_per_1000: if planted == Some(PlantedFault::FalseOver) { 300 } else { 0 },
+            has_replayer: planted.is_some() || rng.chance(1, 2),
             clocks_differ: rng.chance(3, 4),
             attack,
             unauthenticated,

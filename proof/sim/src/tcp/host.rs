@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use spillway_transport::{Application, Time, Transport};
 
-use super::canary::FaultyProgram;
+use super::planted_fault::FaultyProgram;
 use super::rack::Rack;
 use crate::clock::Clock;
 

@@ -8,14 +8,14 @@
 //! - `program`: clients and servers, checked by the [`oracle`](crate::oracle)
 //! - `rogue`: a host that violates protocols: `puppet`s (connections that misbehave), floods, noise, forged segments
 //! - `sniffer`: checks every frame that a stack sends; `gates`: bytes that applications have released
-//! - [`canary`]: planted faults that a run must detect
+//! - [`planted_fault`]: planted faults that a run must detect
 //! - [`bench`]: throughput and latency over a line, in virtual time
 //! - [`scene`]: clients, helpers and a server on the stack
 //! - [`run()`]: a fault phase, then a calm phase, and the report
 
 pub mod bench;
-pub mod canary;
 pub mod path;
+pub mod planted_fault;
 pub mod scene;
 
 mod frames;

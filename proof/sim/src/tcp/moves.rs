@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use spillway_transport::Conn;
 use spillway_wire::state::ConnectionState;
 
-use super::canary::Canary;
+use super::planted_fault::PlantedFault;
 use crate::rng::Rng;
 
 /// One move in eight is checked, because a check costs two more moves.
@@ -24,7 +24,7 @@ pub(crate) enum When {
 pub(crate) struct Moves {
     when: When,
     rng: Rng,
-    canary: Option<Canary>,
+    planted: Option<PlantedFault>,
     /// Moves left before the planted fault strikes.
     moves_until_fault: u32,
     pub(crate) made: u64,
@@ -33,8 +33,8 @@ pub(crate) struct Moves {
 }
 
 impl Moves {
-    pub(crate) fn new(when: When, rng: Rng, canary: Option<Canary>, moves_until_fault: u32) -> Moves {
-        Moves { when, rng, canary, moves_until_fault, made: 0, refused: 0 }
+    pub(crate) fn new(when: When, rng: Rng, planted: Option<PlantedFault>, moves_until_fault: u32) -> Moves {
+        Moves { when, rng, planted, moves_until_fault, made: 0, refused: 0 }
     }
 
     /// Stops all moves: a connection that keeps moving loses its probe count, and never detects a dead peer.
@@ -70,17 +70,17 @@ impl Moves {
 
     /// Plants the fault in the state of a moving connection, from move number `moves_until_fault` on.
     pub(super) fn alter(&mut self, state: &mut ConnectionState) {
-        let Some(canary) = self.canary else { return };
+        let Some(planted) = self.planted else { return };
         self.moves_until_fault = self.moves_until_fault.saturating_sub(1);
         if self.moves_until_fault == 0 {
-            canary.alter(state);
+            planted.alter(state);
         }
     }
 
-    /// Whether to compare the states of a move, which detects one planted fault: [`Canary::ForgetSack`].
+    /// Whether to compare the states of a move, which detects one planted fault: [`PlantedFault::ForgetSack`].
     pub(super) fn is_check_due(&mut self) -> bool {
-        match self.canary {
-            Some(canary) => canary == Canary::ForgetSack,
+        match self.planted {
+            Some(planted) => planted == PlantedFault::ForgetSack,
             None => self.rng.chance(1, CHECK_ONE_IN),
         }
     }

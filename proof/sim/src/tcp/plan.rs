@@ -7,10 +7,10 @@ use spillway_tcp::isn::Key;
 use spillway_tcp::recovery::Algorithm;
 use spillway_tcp::{KeepAlive, Listener, Settings};
 
-use super::canary::Canary;
 use super::frames::{address_of, mac_of, own_address};
 use super::moves::When;
 use super::path::Conditions;
+use super::planted_fault::PlantedFault;
 use super::program::ProgramBehaviour;
 use super::rogue::RogueSettings;
 use crate::rng::Rng;
@@ -76,9 +76,9 @@ pub(crate) struct ConditionsMax {
 }
 
 impl Plan {
-    pub(crate) fn draw(rng: &mut Rng, canary: Option<Canary>) -> Plan {
-        let is_crowded = canary.is_none() && rng.chance(1, 6);
-        let may_time_out = canary.is_none() && !is_crowded && rng.chance(1, 4);
+    pub(crate) fn draw(rng: &mut Rng, planted: Option<PlantedFault>) -> Plan {
+        let is_crowded = planted.is_none() && rng.chance(1, 6);
+        let may_time_out = planted.is_none() && !is_crowded && rng.chance(1, 4);
         let clients_max = rng.log_uniform(2, 40) as usize; // fits
         let conditions_max = ConditionsMax {
             loss_ppm: rng.pick(&[0, 1_000, 10_000, 30_000, 100_000]),
@@ -89,9 +89,9 @@ impl Plan {
             delay_ns_max: rng.log_uniform(20_000, 100_000_000),
             is_narrow: rng.chance(1, 3),
         };
-        let conditions_max = match canary {
-            Some(Canary::TakeDamaged) => ConditionsMax { corrupt_ppm: 20_000, ..conditions_max },
-            Some(Canary::ForgetSack | Canary::ForgetLate) => ConditionsMax {
+        let conditions_max = match planted {
+            Some(PlantedFault::TakeDamaged) => ConditionsMax { corrupt_ppm: 20_000, ..conditions_max },
+            Some(PlantedFault::ForgetSack | PlantedFault::ForgetLate) => ConditionsMax {
                 reorder_ppm: 200_000,
                 loss_ppm: 100_000,
                 delay_ns_max: 1_000_000,
@@ -102,14 +102,14 @@ impl Plan {
             }
             None => conditions_max,
         };
-        let is_exact = canary == Some(Canary::ExactReset);
-        let rogue = (is_exact || canary.is_none() && rng.chance(1, 3)).then(|| RogueSettings {
+        let is_exact = planted == Some(PlantedFault::ExactReset);
+        let rogue = (is_exact || planted.is_none() && rng.chance(1, 3)).then(|| RogueSettings {
             floods: is_crowded && rng.chance(1, 2),
             forges: is_exact || rng.chance(1, 2),
             is_exact,
         });
         let per_1000 = rng.log_uniform(1, 1000);
-        let moves = if canary.is_some_and(Canary::strikes_in_moves) {
+        let moves = if planted.is_some_and(PlantedFault::strikes_in_moves) {
             When::Always
         } else {
             rng.pick(&[
@@ -122,7 +122,7 @@ impl Plan {
         };
         let count = if moves == When::Never { 1 } else { rng.range(2, 3) as usize }; // fits: a few
         Plan {
-            has_little_room: canary.is_none() && rng.chance(1, 2),
+            has_little_room: planted.is_none() && rng.chance(1, 2),
             moves,
             rogue,
             stacks: Stacks { count, have_own_addresses: rng.chance(1, 2) },
@@ -130,13 +130,13 @@ impl Plan {
             behaviour: ProgramBehaviour {
                 clients_max,
                 pause_ns_max: rng.log_uniform(1_000_000, 200_000_000),
-                early_ends_per_1000: if is_crowded || canary.is_some() { 0 } else { rng.pick(&[0, 50]) },
+                early_ends_per_1000: if is_crowded || planted.is_some() { 0 } else { rng.pick(&[0, 50]) },
                 grant_bytes: rng.log_uniform(500, 256 * 1024),
                 gate_ns_max: rng.log_uniform(100_000, 500_000_000),
                 may_time_out,
             },
             conditions_max,
-            fault_ns_max: if canary.is_some() { 0 } else { rng.pick(&[0, 50_000_000, 1_000_000_000]) },
+            fault_ns_max: if planted.is_some() { 0 } else { rng.pick(&[0, 50_000_000, 1_000_000_000]) },
             silence_ns_max: if may_time_out {
                 400_000_000_000
             } else {

@@ -62,7 +62,7 @@ pub(crate) struct Program {
     endpoints: BTreeMap<Conn, Endpoint>,
     next_client: Option<Time>,
     next_work: Option<Time>,
-    /// Planted fault [`Canary::ForgetCredit`](super::canary::Canary::ForgetCredit): grants no bytes.
+    /// Planted fault [`PlantedFault::ForgetCredit`](super::planted fault::PlantedFault::ForgetCredit): grants no bytes.
     pub(crate) withholds_grants: bool,
     pub(crate) opened: u64,
 }

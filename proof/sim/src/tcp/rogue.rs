@@ -25,7 +25,7 @@ pub(crate) struct RogueSettings {
     pub(crate) floods: bool,
     /// Forges segments of connections between other hosts.
     pub(crate) forges: bool,
-    /// Planted fault [`Canary::ExactReset`](super::canary::Canary::ExactReset): forged resets carry RCV.NXT.
+    /// Planted fault [`PlantedFault::ExactReset`](super::planted fault::PlantedFault::ExactReset): forged resets carry RCV.NXT.
     pub(crate) is_exact: bool,
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::canary::Canary;
+use super::planted_fault::PlantedFault;
 use super::world::World;
 use crate::phases::{PhasedWorld, run_both_phases};
 
@@ -54,18 +54,18 @@ pub struct Report {
 const PROGRESS_WITHIN: Duration = Duration::from_secs(600);
 
 /// Runs a world from a seed: a fault phase of about `packets` frames, then a calm phase.
-pub fn run(seed: u64, packets: u64, canary: Option<Canary>) -> Report {
-    run_world(seed, packets, World::new(seed, canary))
+pub fn run(seed: u64, packets: u64, planted: Option<PlantedFault>) -> Report {
+    run_world(seed, packets, World::new(seed, planted))
 }
 
 /// Like [`run`]; passes every frame and every drop to `on_line`, as lines of text.
 pub fn run_with_trace(
     seed: u64,
     packets: u64,
-    canary: Option<Canary>,
+    planted: Option<PlantedFault>,
     on_line: impl FnMut(String) + 'static,
 ) -> Report {
-    let mut world = World::new(seed, canary);
+    let mut world = World::new(seed, planted);
     world.trace = Some(Box::new(on_line));
     run_world(seed, packets, world)
 }

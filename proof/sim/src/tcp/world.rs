@@ -9,13 +9,13 @@ use spillway_transport::Time;
 use spillway_wire::packet::ethernet::{self, Mac};
 use spillway_wire::packet::tcp::Flags;
 
-use super::canary::{Canary, FaultyProgram};
 use super::frames::address_of;
 use super::gates::SharedGates;
 use super::host::Host;
 use super::moves::Moves;
 use super::path::{Arrival, Path};
 use super::plan::{GATED_PORT, PORT, Plan};
+use super::planted_fault::{FaultyProgram, PlantedFault};
 use super::program::{Addresses, Program};
 use super::rack::Rack;
 use super::rogue::Rogue;
@@ -29,7 +29,7 @@ use crate::phases::PhasedWorld;
 use crate::rng::{Rng, mix};
 
 /// Maximum number of opportunities that a planted fault skips before it strikes.
-const CANARY_AFTER_MAX: u64 = 200;
+const FAULT_AFTER_MAX: u64 = 200;
 /// A step is one sent frame, or this many events without one.
 const EVENTS_PER_STEP: u32 = 64;
 
@@ -72,9 +72,9 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, canary: Option<Canary>) -> World {
+    pub(crate) fn new(seed: u64, planted: Option<PlantedFault>) -> World {
         let mut rng = Rng::new(seed);
-        let plan = Plan::draw(&mut rng, canary);
+        let plan = Plan::draw(&mut rng, planted);
         let oracle: SharedOracle = Rc::new(RefCell::new(Oracle::new(!plan.may_break)));
         let gates = SharedGates::default();
         let mut world = World {
@@ -101,17 +101,17 @@ impl World {
             let conditions = world.plan.conditions_max.draw_path(&mut rng);
             world.paths.push(Path::new(conditions, rng.fork()));
         }
-        let canary_host = rng.below(world.plan.hosts as u64) as usize; // fits: index of a host
+        let planted_host = rng.below(world.plan.hosts as u64) as usize; // fits: index of a host
         for host in 0..world.plan.hosts {
             let records = (oracle.clone(), gates.clone());
             let program =
                 Program::new(addresses_of(host, world.plan.hosts), world.plan.behaviour, rng.fork(), records);
-            let canary = canary.filter(|_| host == canary_host);
-            let program = FaultyProgram::new(program, canary, rng.range(1, CANARY_AFTER_MAX) as u32); // fits: few
+            let planted = planted.filter(|_| host == planted_host);
+            let program = FaultyProgram::new(program, planted, rng.range(1, FAULT_AFTER_MAX) as u32); // fits: few
             let clock = if world.plan.clocks_differ { Clock::draw(&mut rng) } else { Clock::TRUE };
             let settings = world.plan.stacks(&mut rng, host);
-            let moves_until_fault = rng.range(1, CANARY_AFTER_MAX) as u32; // fits: few
-            let moves = Moves::new(world.plan.moves, rng.fork(), canary, moves_until_fault);
+            let moves_until_fault = rng.range(1, FAULT_AFTER_MAX) as u32; // fits: few
+            let moves = Moves::new(world.plan.moves, rng.fork(), planted, moves_until_fault);
             let rack = Rack::new(clock.read(world.now), settings, moves, rng.fork());
             world.hosts.push(Host::new(rack, program, clock, world.plan.receive_queue_max));
             world.turn_after(host, 0);

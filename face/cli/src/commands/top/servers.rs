@@ -32,9 +32,8 @@ pub(super) fn sample(before: &[ServerSample]) -> Vec<ServerSample> {
     let readable = pages.iter().filter_map(|page| Some((page, page.status().ok()?)));
     readable
         .map(|(page, status)| {
-            let is_same = |sample: &&ServerSample| {
-                (sample.pid, sample.pid_namespace) == (page.pid, page.pid_namespace)
-            };
+            let is_same =
+                |sample: &&ServerSample| (sample.pid, sample.pid_namespace) == (page.pid, page.pid_namespace);
             let earlier = before.iter().find(is_same);
             let rates = earlier.and_then(|earlier| ServerRates::between(&earlier.status, &status));
             let (pid, pid_namespace, program) = (page.pid, page.pid_namespace, page.program());

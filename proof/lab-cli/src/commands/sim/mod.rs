@@ -87,12 +87,12 @@ impl Runs {
         &self,
         simulation: &str,
         seed: u64,
-        canary: Option<&str>,
+        planted: Option<&str>,
         violations: &[impl Display],
     ) {
-        let canary = canary.map(|name| format!(" --canary {name}")).unwrap_or_default();
+        let planted = planted.map(|name| format!(" --plant {name}")).unwrap_or_default();
         let replay = format!(
-            "       replay: spillway-lab sim {simulation} --seed {seed} --steps {}{canary}",
+            "       replay: spillway-lab sim {simulation} --seed {seed} --steps {}{planted}",
             self.steps
         );
         let lines = violations.iter().map(|violation| format!("       VIOLATION: {violation}"));

@@ -1,8 +1,8 @@
 //! `spillway-lab sim policy`: simulates the relief policy.
 
 use serde_json::json;
-use spillway_sim::policy::canary::Canary;
 use spillway_sim::policy::checker::{Check, Violation};
+use spillway_sim::policy::planted_fault::PlantedFault;
 use spillway_sim::policy::{Report, run as run_world, run_with_trace};
 
 use super::{Progress, fault_by_name};
@@ -22,8 +22,8 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["json", "swarm"])]
     decisions: bool,
     /// Plant a fault that the checks must find: flap, deaf, rush, blind, twice, forgetful, hasty-release, herd
-    #[arg(long, value_name = "FAULT", value_parser = |name: &str| fault_by_name(Canary::ALL, Canary::name, name))]
-    canary: Option<Canary>,
+    #[arg(long = "plant", alias = "canary", value_name = "FAULT", value_parser = |name: &str| fault_by_name(PlantedFault::ALL, PlantedFault::name, name))]
+    planted: Option<PlantedFault>,
     /// Run the seeds on all cores, and print only the sum and violations; with --json one object
     #[arg(long)]
     swarm: bool,
@@ -44,7 +44,7 @@ fn run_seeds(args: &Args) -> u64 {
     }
     for seed in args.seed..args.seed.saturating_add(args.seeds) {
         let report = if args.decisions {
-            let (report, decisions) = run_with_trace(seed, args.canary);
+            let (report, decisions) = run_with_trace(seed, args.planted);
             decisions.iter().for_each(|line| println!("{line}"));
             report
         } else {
@@ -86,8 +86,9 @@ fn line(report: &Report) -> String {
 
 /// Prints a seed's violations, and the command that reproduces them; with --json on standard error.
 fn print_violations(args: &Args, report: &Report) {
-    let canary = args.canary.map(|canary| format!(" --canary {}", canary.name())).unwrap_or_default();
-    let replay = format!("       replay: spillway-lab sim policy --seed {} --decisions{canary}", report.seed);
+    let planted = args.planted.map(|planted| format!(" --plant {}", planted.name())).unwrap_or_default();
+    let replay =
+        format!("       replay: spillway-lab sim policy --seed {} --decisions{planted}", report.seed);
     let lines = report.violations.iter().map(|violation| format!("       VIOLATION: {violation}"));
     for line in lines.chain((!report.violations.is_empty()).then_some(replay)) {
         if args.json { eprintln!("{line}") } else { println!("{line}") }
@@ -96,7 +97,7 @@ fn print_violations(args: &Args, report: &Report) {
 
 /// Runs one seed; a panic of the code under test is a violation.
 fn run_one(seed: u64, args: &Args) -> Report {
-    std::panic::catch_unwind(|| run_world(seed, args.canary)).unwrap_or_else(|_| Report {
+    std::panic::catch_unwind(|| run_world(seed, args.planted)).unwrap_or_else(|_| Report {
         seed,
         violations: vec![Violation {
             check: Check::Orders,

@@ -1,6 +1,6 @@
 //! `spillway-lab sim relay`: simulates clients, helpers and a server with faults.
 
-use spillway_sim::relay::canary::Canary;
+use spillway_sim::relay::planted_fault::PlantedFault;
 use spillway_sim::relay::{Report, run as run_world};
 
 use super::{Runs, fault_by_name};
@@ -11,8 +11,8 @@ pub(crate) struct Args {
     runs: Runs,
     /// Plant a fault that the checks must find: flip-byte, drop-piece, repeat-piece, swap-pieces, forget-close,
     /// forget-credit, hasty-acknowledgement, close-idle, keep-strangers, read-flooders, unsealed-links
-    #[arg(long, value_name = "FAULT", value_parser = |name: &str| fault_by_name(Canary::ALL, Canary::name, name))]
-    canary: Option<Canary>,
+    #[arg(long = "plant", alias = "canary", value_name = "FAULT", value_parser = |name: &str| fault_by_name(PlantedFault::ALL, PlantedFault::name, name))]
+    planted: Option<PlantedFault>,
 }
 
 /// Returns the number of failed seeds.
@@ -23,10 +23,10 @@ pub(super) fn run(args: &Args) -> u64 {
         println!("  seed   steps  time/ms  streams  complete  broken  faults  messages/batch  trace");
     }
     for seed in runs.all() {
-        let report = run_world(seed, runs.steps, args.canary);
+        let report = run_world(seed, runs.steps, args.planted);
         failed += u64::from(!report.violations.is_empty());
         runs.print(&report, line(&report));
-        runs.print_violations("relay", seed, args.canary.map(Canary::name), &report.violations);
+        runs.print_violations("relay", seed, args.planted.map(PlantedFault::name), &report.violations);
     }
     runs.print_total(failed);
     failed

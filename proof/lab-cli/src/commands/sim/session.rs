@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use serde_json::json;
-use spillway_sim::session::canary::Canary;
 use spillway_sim::session::check::{Check, Violation};
+use spillway_sim::session::planted_fault::PlantedFault;
 use spillway_sim::session::{Report, run as run_world};
 
 use super::{Progress, Runs, fault_by_name};
@@ -16,8 +16,8 @@ pub(crate) struct Args {
     /// Plant a fault that the checks must find: deliver-old, drop-piece, repeat-piece, alter-request, alter-reply,
     /// early-end, accept-stale, false-gone, forget-last, false-over, gone-further, keep-more, take-more, forget-credit,
     /// forget-room, forget-close, wrong-finish, keep-strangers, read-flooders
-    #[arg(long, value_name = "FAULT", value_parser = |name: &str| fault_by_name(Canary::ALL, Canary::name, name))]
-    canary: Option<Canary>,
+    #[arg(long = "plant", alias = "canary", value_name = "FAULT", value_parser = |name: &str| fault_by_name(PlantedFault::ALL, PlantedFault::name, name))]
+    planted: Option<PlantedFault>,
     /// Run the seeds on all cores, and print only the sum and violations; with --json one object
     #[arg(long)]
     swarm: bool,
@@ -46,8 +46,8 @@ fn run_seeds(args: &Args) -> u64 {
 
 impl Args {
     fn print_violations(&self, report: &Report) {
-        let canary = self.canary.map(Canary::name);
-        self.runs.print_violations("session", report.seed, canary, &report.violations);
+        let planted = self.planted.map(PlantedFault::name);
+        self.runs.print_violations("session", report.seed, planted, &report.violations);
     }
 }
 
@@ -68,7 +68,7 @@ fn line(report: &Report) -> String {
 
 /// Runs one seed; a panic of the code under test is a violation.
 fn run_one(seed: u64, args: &Args) -> Report {
-    std::panic::catch_unwind(|| run_world(seed, args.runs.steps, args.canary)).unwrap_or_else(|_| Report {
+    std::panic::catch_unwind(|| run_world(seed, args.runs.steps, args.planted)).unwrap_or_else(|_| Report {
         seed,
         violations: vec![Violation {
             check: Check::Rules,

@@ -1,7 +1,7 @@
 //! `spillway-lab sim tcp`: simulates hosts on the user-level TCP stack, with faults.
 
 use serde_json::json;
-use spillway_sim::tcp::canary::Canary;
+use spillway_sim::tcp::planted_fault::PlantedFault;
 use spillway_sim::tcp::{Report, run as run_world, run_with_trace, scene};
 
 use super::{Progress, fault_by_name};
@@ -26,9 +26,9 @@ pub(crate) struct Args {
     /// Plant a fault that the checks must find: flip-byte, repeat-segment, drop-segment, early-end,
     /// hasty-acknowledgement, shrink-window, forget-credit, take-damaged; of connections that move: alter-queue,
     /// forget-sack, forget-late, skip-byte, forget-gate; of peers that break the rules: exact-reset
-    #[arg(long, value_name = "FAULT", value_parser = |name: &str| fault_by_name(Canary::ALL, Canary::name, name))]
-    canary: Option<Canary>,
-    /// Simulate plain clients, helpers that fail, and a server instead, each on a stack; the only --canary with this
+    #[arg(long = "plant", alias = "canary", value_name = "FAULT", value_parser = |name: &str| fault_by_name(PlantedFault::ALL, PlantedFault::name, name))]
+    planted: Option<PlantedFault>,
+    /// Simulate plain clients, helpers that fail, and a server instead, each on a stack; the only --plant with this
     /// option is hasty-acknowledgement
     #[arg(long, conflicts_with = "frames")]
     helpers: bool,
@@ -51,7 +51,7 @@ fn run_seeds(args: &Args) -> u64 {
     }
     for seed in args.seed..args.seed.saturating_add(args.seeds) {
         let report = if args.frames {
-            run_with_trace(seed, args.packets, args.canary, |frame| println!("{frame}"))
+            run_with_trace(seed, args.packets, args.planted, |frame| println!("{frame}"))
         } else {
             run_one(seed, args)
         };
@@ -91,11 +91,11 @@ fn line(report: &Report) -> String {
 
 /// Prints a seed's violations, and the command that reproduces them; with --json on standard error.
 fn print_violations(args: &Args, report: &Report) {
-    let canary = args.canary.map(|canary| format!(" --canary {}", canary.name())).unwrap_or_default();
+    let planted = args.planted.map(|planted| format!(" --plant {}", planted.name())).unwrap_or_default();
     let (seed, packets) = (report.seed, args.packets);
     let mode = if args.helpers { "--helpers" } else { "--frames" };
     let replay =
-        format!("       replay: spillway-lab sim tcp --seed {seed} --packets {packets} {mode}{canary}");
+        format!("       replay: spillway-lab sim tcp --seed {seed} --packets {packets} {mode}{planted}");
     let lines = report.violations.iter().map(|what| format!("       VIOLATION: {what}"));
     let dropped = report.dropped.iter().map(|what| format!("       dropped: {}", what.trim_start()));
     for line in lines.chain(dropped).chain((!report.violations.is_empty()).then_some(replay)) {
@@ -107,10 +107,10 @@ fn print_violations(args: &Args, report: &Report) {
 fn run_one(seed: u64, args: &Args) -> Report {
     let report = std::panic::catch_unwind(|| {
         if args.helpers {
-            let is_hasty = args.canary == Some(Canary::HastyAcknowledgement);
+            let is_hasty = args.planted == Some(PlantedFault::HastyAcknowledgement);
             return scene::run(seed, args.packets, is_hasty);
         }
-        run_world(seed, args.packets, args.canary)
+        run_world(seed, args.packets, args.planted)
     });
     let violations = vec!["the code under test panicked, see above".to_owned()];
     report.unwrap_or_else(|_| Report { seed, violations, ..Report::default() })

@@ -10,7 +10,7 @@ use super::program::Program;
 
 /// A planted fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Canary {
+pub enum PlantedFault {
     /// A byte is altered after the checksum was verified.
     FlipByte,
     /// The bytes of a segment are delivered twice.
@@ -41,65 +41,66 @@ pub enum Canary {
     ExactReset,
 }
 
-impl Canary {
+impl PlantedFault {
     /// All planted faults.
-    pub const ALL: [Canary; 14] = [
-        Canary::FlipByte,
-        Canary::RepeatSegment,
-        Canary::DropSegment,
-        Canary::EarlyEnd,
-        Canary::HastyAcknowledgement,
-        Canary::ShrinkWindow,
-        Canary::ForgetCredit,
-        Canary::TakeDamaged,
-        Canary::AlterQueue,
-        Canary::ForgetSack,
-        Canary::ForgetLate,
-        Canary::SkipByte,
-        Canary::ForgetGate,
-        Canary::ExactReset,
+    pub const ALL: [PlantedFault; 14] = [
+        PlantedFault::FlipByte,
+        PlantedFault::RepeatSegment,
+        PlantedFault::DropSegment,
+        PlantedFault::EarlyEnd,
+        PlantedFault::HastyAcknowledgement,
+        PlantedFault::ShrinkWindow,
+        PlantedFault::ForgetCredit,
+        PlantedFault::TakeDamaged,
+        PlantedFault::AlterQueue,
+        PlantedFault::ForgetSack,
+        PlantedFault::ForgetLate,
+        PlantedFault::SkipByte,
+        PlantedFault::ForgetGate,
+        PlantedFault::ExactReset,
     ];
 
     /// The name on command lines.
     pub fn name(self) -> &'static str {
         match self {
-            Canary::FlipByte => "flip-byte",
-            Canary::RepeatSegment => "repeat-segment",
-            Canary::DropSegment => "drop-segment",
-            Canary::EarlyEnd => "early-end",
-            Canary::HastyAcknowledgement => "hasty-acknowledgement",
-            Canary::ShrinkWindow => "shrink-window",
-            Canary::ForgetCredit => "forget-credit",
-            Canary::TakeDamaged => "take-damaged",
-            Canary::AlterQueue => "alter-queue",
-            Canary::ForgetSack => "forget-sack",
-            Canary::ForgetLate => "forget-late",
-            Canary::SkipByte => "skip-byte",
-            Canary::ForgetGate => "forget-gate",
-            Canary::ExactReset => "exact-reset",
+            PlantedFault::FlipByte => "flip-byte",
+            PlantedFault::RepeatSegment => "repeat-segment",
+            PlantedFault::DropSegment => "drop-segment",
+            PlantedFault::EarlyEnd => "early-end",
+            PlantedFault::HastyAcknowledgement => "hasty-acknowledgement",
+            PlantedFault::ShrinkWindow => "shrink-window",
+            PlantedFault::ForgetCredit => "forget-credit",
+            PlantedFault::TakeDamaged => "take-damaged",
+            PlantedFault::AlterQueue => "alter-queue",
+            PlantedFault::ForgetSack => "forget-sack",
+            PlantedFault::ForgetLate => "forget-late",
+            PlantedFault::SkipByte => "skip-byte",
+            PlantedFault::ForgetGate => "forget-gate",
+            PlantedFault::ExactReset => "exact-reset",
         }
     }
 
     /// Part of the violation's text by which a test recognises that the right check has found the fault.
     pub fn violation_text(self) -> &'static str {
         match self {
-            Canary::FlipByte | Canary::RepeatSegment | Canary::DropSegment | Canary::AlterQueue => {
-                "wrong byte"
-            }
-            Canary::EarlyEnd => "ended in good order",
-            Canary::HastyAcknowledgement | Canary::ForgetGate => "where the gate is",
-            Canary::ShrinkWindow => "window's end goes back",
-            Canary::ForgetCredit => "has not ended",
-            Canary::TakeDamaged => "damaged frames were taken",
-            Canary::ForgetSack => "another state has arrived",
-            Canary::ForgetLate => "after SACK",
-            Canary::SkipByte => "of 1 that were sent",
-            Canary::ExactReset => "broken, but no fault of this world may break it",
+            PlantedFault::FlipByte
+            | PlantedFault::RepeatSegment
+            | PlantedFault::DropSegment
+            | PlantedFault::AlterQueue => "wrong byte",
+            PlantedFault::EarlyEnd => "ended in good order",
+            PlantedFault::HastyAcknowledgement | PlantedFault::ForgetGate => "where the gate is",
+            PlantedFault::ShrinkWindow => "window's end goes back",
+            PlantedFault::ForgetCredit => "has not ended",
+            PlantedFault::TakeDamaged => "damaged frames were taken",
+            PlantedFault::ForgetSack => "another state has arrived",
+            PlantedFault::ForgetLate => "after SACK",
+            PlantedFault::SkipByte => "of 1 that were sent",
+            PlantedFault::ExactReset => "broken, but no fault of this world may break it",
         }
     }
 
     pub(crate) fn strikes_in_moves(self) -> bool {
-        use Canary::{AlterQueue, ForgetGate, ForgetLate, ForgetSack, SkipByte};
+        use PlantedFault::{AlterQueue, ForgetGate, ForgetLate, ForgetSack, SkipByte};
         matches!(self, AlterQueue | ForgetSack | ForgetLate | SkipByte | ForgetGate)
     }
 
@@ -108,24 +109,24 @@ impl Canary {
         let sending = &mut state.sending;
         let receiving = &mut state.receiving;
         match self {
-            Canary::AlterQueue => {
+            PlantedFault::AlterQueue => {
                 let sent_bytes = (sending.nxt - sending.una) as usize; // fits: at most one window
                 if let Some(byte) = sending.queue.get_mut(sent_bytes..).and_then(<[u8]>::last_mut) {
                     *byte ^= 0x20;
                 }
             }
-            Canary::ForgetSack => {
+            PlantedFault::ForgetSack => {
                 let segments = state.recovery.iter_mut().flat_map(|recovery| &mut recovery.segments);
                 segments.for_each(|segment| segment.sacked = false);
             }
             // If no acknowledgement is owed, SACK blocks have reported the bytes. Otherwise the peer would
             // retransmit them, and the fault would have no effect.
-            Canary::ForgetLate if !receiving.owes => receiving.late.clear(),
-            Canary::SkipByte if receiving.next == 1 => {
+            PlantedFault::ForgetLate if !receiving.owes => receiving.late.clear(),
+            PlantedFault::SkipByte if receiving.next == 1 => {
                 receiving.next = 2;
                 receiving.owes = true;
             }
-            Canary::ForgetGate => receiving.gate = None,
+            PlantedFault::ForgetGate => receiving.gate = None,
             _ => {}
         }
     }
@@ -134,22 +135,26 @@ impl Canary {
 /// A program with a planted fault between program and stack.
 pub(crate) struct FaultyProgram {
     pub(crate) inner: Program,
-    canary: Option<Canary>,
+    planted: Option<PlantedFault>,
     /// Number of opportunities to skip before the fault strikes.
     opportunities_left: u32,
 }
 
 impl FaultyProgram {
-    pub(crate) fn new(inner: Program, canary: Option<Canary>, opportunities_left: u32) -> FaultyProgram {
-        FaultyProgram { inner, canary, opportunities_left }
+    pub(crate) fn new(
+        inner: Program,
+        planted: Option<PlantedFault>,
+        opportunities_left: u32,
+    ) -> FaultyProgram {
+        FaultyProgram { inner, planted, opportunities_left }
     }
 
-    fn strikes(&mut self, canary: Canary) -> bool {
-        if self.canary != Some(canary) {
+    fn strikes(&mut self, planted: PlantedFault) -> bool {
+        if self.planted != Some(planted) {
             return false;
         }
         self.opportunities_left = self.opportunities_left.saturating_sub(1);
-        self.opportunities_left == 0 && mem::take(&mut self.canary).is_some()
+        self.opportunities_left == 0 && mem::take(&mut self.planted).is_some()
     }
 
     /// Alters an outgoing bare acknowledgement or data segment, if the planted fault concerns frames.
@@ -164,12 +169,12 @@ impl FaultyProgram {
             return;
         }
         let word = |frame: &[u8], at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
-        let (at, from, to) = match self.canary {
-            Some(Canary::HastyAcknowledgement) => {
+        let (at, from, to) = match self.planted {
+            Some(PlantedFault::HastyAcknowledgement) => {
                 let low = word(frame, ACK + 2);
                 (ACK + 2, low, low.wrapping_add(4))
             }
-            Some(Canary::ShrinkWindow) => (WINDOW, word(frame, WINDOW), word(frame, WINDOW) / 2),
+            Some(PlantedFault::ShrinkWindow) => (WINDOW, word(frame, WINDOW), word(frame, WINDOW) / 2),
             _ => return,
         };
         // The fault is repeated, because only gated connections, or those with an open window, show it.
@@ -182,28 +187,28 @@ impl FaultyProgram {
     }
 
     pub(crate) fn counts_as_undamaged(&mut self) -> bool {
-        self.strikes(Canary::TakeDamaged)
+        self.strikes(PlantedFault::TakeDamaged)
     }
 }
 
 impl Application for FaultyProgram {
     fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
         if let Event::Data { end, bytes } = event {
-            if self.strikes(Canary::FlipByte) {
+            if self.strikes(PlantedFault::FlipByte) {
                 let mut bytes = bytes.to_vec();
                 bytes[0] ^= 0x20; // data events are never empty
                 return self.inner.handle(now, conn, Event::Data { end, bytes: &bytes }, out);
             }
-            if self.strikes(Canary::DropSegment) {
+            if self.strikes(PlantedFault::DropSegment) {
                 return;
             }
-            if self.strikes(Canary::RepeatSegment) {
+            if self.strikes(PlantedFault::RepeatSegment) {
                 self.inner.handle(now, conn, event, out);
             }
-            if self.strikes(Canary::EarlyEnd) {
+            if self.strikes(PlantedFault::EarlyEnd) {
                 self.inner.handle(now, conn, Event::Finished, out);
             }
-            if self.strikes(Canary::ForgetCredit) {
+            if self.strikes(PlantedFault::ForgetCredit) {
                 self.inner.withholds_grants = true;
             }
         }

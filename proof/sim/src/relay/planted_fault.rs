@@ -2,7 +2,7 @@
 
 /// A planted fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Canary {
+pub enum PlantedFault {
     /// A byte from a plain client is altered on the path to the helper.
     FlipByte,
     /// The bytes of an event are lost between the link and the application.
@@ -27,36 +27,36 @@ pub enum Canary {
     UnsealedLinks,
 }
 
-impl Canary {
+impl PlantedFault {
     /// All planted faults.
-    pub const ALL: [Canary; 11] = [
-        Canary::FlipByte,
-        Canary::DropPiece,
-        Canary::RepeatPiece,
-        Canary::SwapPieces,
-        Canary::ForgetClose,
-        Canary::ForgetCredit,
-        Canary::HastyAcknowledgement,
-        Canary::CloseIdle,
-        Canary::KeepStrangers,
-        Canary::ReadFlooders,
-        Canary::UnsealedLinks,
+    pub const ALL: [PlantedFault; 11] = [
+        PlantedFault::FlipByte,
+        PlantedFault::DropPiece,
+        PlantedFault::RepeatPiece,
+        PlantedFault::SwapPieces,
+        PlantedFault::ForgetClose,
+        PlantedFault::ForgetCredit,
+        PlantedFault::HastyAcknowledgement,
+        PlantedFault::CloseIdle,
+        PlantedFault::KeepStrangers,
+        PlantedFault::ReadFlooders,
+        PlantedFault::UnsealedLinks,
     ];
 
     /// The name on command lines.
     pub fn name(self) -> &'static str {
         match self {
-            Canary::FlipByte => "flip-byte",
-            Canary::DropPiece => "drop-piece",
-            Canary::RepeatPiece => "repeat-piece",
-            Canary::SwapPieces => "swap-pieces",
-            Canary::ForgetClose => "forget-close",
-            Canary::ForgetCredit => "forget-credit",
-            Canary::HastyAcknowledgement => "hasty-acknowledgement",
-            Canary::CloseIdle => "close-idle",
-            Canary::KeepStrangers => "keep-strangers",
-            Canary::ReadFlooders => "read-flooders",
-            Canary::UnsealedLinks => "unsealed-links",
+            PlantedFault::FlipByte => "flip-byte",
+            PlantedFault::DropPiece => "drop-piece",
+            PlantedFault::RepeatPiece => "repeat-piece",
+            PlantedFault::SwapPieces => "swap-pieces",
+            PlantedFault::ForgetClose => "forget-close",
+            PlantedFault::ForgetCredit => "forget-credit",
+            PlantedFault::HastyAcknowledgement => "hasty-acknowledgement",
+            PlantedFault::CloseIdle => "close-idle",
+            PlantedFault::KeepStrangers => "keep-strangers",
+            PlantedFault::ReadFlooders => "read-flooders",
+            PlantedFault::UnsealedLinks => "unsealed-links",
         }
     }
 }
