@@ -18,11 +18,11 @@ fn main() {
 
 fn compile(source: &Path, object: &Path, headers: &str) {
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets CARGO_CFG_TARGET_ARCH");
-    // `-g` makes the type information (BTF) that the definitions of maps consist of.
+    // `-g` emits the type information (BTF) by which libbpf finds the definitions of maps.
     let result = Command::new("clang")
         .args(["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-std=gnu11", "-Wall", "-Wextra", "-Werror"])
         .args(["-I", headers])
-        // Debian keeps <asm/types.h> here; the directory is searched last and need not exist.
+        // Debian has <asm/types.h> here. clang searches this directory last; it need not exist.
         .arg(format!("-idirafter/usr/include/{arch}-linux-gnu"))
         .arg("-c")
         .arg(source)

@@ -1,20 +1,19 @@
-/* Forwards unicast frames between the interfaces of a bridge by their destination. All other frames pass to the bridge, which
- * floods broadcasts and unknown destinations. */
+/* Forwards unicast frames to known stations between the interfaces of a bridge. All other frames pass to the
+ * bridge, which floods them. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <bpf/bpf_helpers.h>
 
-/* Stations: four times the hosts of the largest laboratory. */
+/* Stations: four times the 62 hosts of the largest laboratory. */
 #define STATIONS_MAX 256
 
-/* The Ethernet address of a station. */
 struct station {
     __u8 address[ETH_ALEN];
     __u8 zero[2];
 };
 
-/* The number of the interface that leads to a station. The map is here and not in maps.h, because a program gets all maps of
- * the headers that it includes. */
+/* The index of the interface that leads to a station. The map is not in maps.h, because a program gets all
+ * maps of the headers that it includes. */
 struct {
     __uint(type, BPF_MAP_TYPE_HASH);
     __uint(max_entries, STATIONS_MAX);

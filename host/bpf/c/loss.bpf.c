@@ -1,10 +1,10 @@
-/* Drops a share of the IPv4 packets that arrive. ARP passes: a lost reply would add an unrelated pause of a second. */
+/* Drops a share of the received IPv4 packets, but no ARP: a lost reply would add an unrelated pause (1 s). */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-/* Packets are dropped if 32 random bits are below this number. */
+/* A packet is dropped if 32 random bits are below this number. */
 const volatile __u32 threshold = 0;
 
 SEC("xdp")

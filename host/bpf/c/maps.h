@@ -1,28 +1,25 @@
-/*
- * The maps of the steering program; those of the laboratory are in their own programs. Each size is a constant with its
- * reason. `src/steer.rs` has the same keys and values.
- */
+/* The maps of the steering program. `src/steer.rs` writes the same keys and values. */
 #ifndef SPILLWAY_MAPS_H
 #define SPILLWAY_MAPS_H
 
 #include "parse.h"
 #include "verdicts.h"
 
-/* Addresses of the stack: a helper has one or two; the rest is for connections that move here. */
+/* Addresses of the stack: one or two for the helper, the others for connections that move here. */
 #define ADDRESSES_MAX 256
-/* Listeners: a hundred times as many as the helpers with the most services have in our measurements. */
+/* Listeners: four for each of the 1,024 services of a helper (`SERVICES_MAX` in core/relay). */
 #define ENDPOINTS_MAX 4096
-/* Connections under foreign addresses, each of which took a move: as many as one stack holds. */
+/* Connections that moved here: as many as a stack holds by default (`connections_max`). */
 #define FLOWS_MAX 65536
-/* Queues of an interface: the largest network cards in use have 128. */
+/* Queues of an interface. `ethtool -L` reduces the number on cards that have more. */
 #define QUEUES_MAX 128
 
-/* Which packets to an address belong to the stack, besides those of `endpoints` and `flows`. */
+/* The packets to an address that belong to the stack besides those of `endpoints` and `flows`. */
 struct address_rule {
-    /* Ports of connections that the stack opens, in host order; none if the first is 0. The last is included. */
+    /* Local ports of connections that the stack opens, in host byte order. No ports if first_port is 0. */
     __u16 first_port;
     __u16 last_port;
-    /* Not 0: the kernel does not have this address. All packets to it are the stack's, and ARP for it. */
+    /* Not 0 if the kernel lacks the address: all packets to it, and ARP for it, belong to the stack. */
     __u8 is_separate;
     __u8 zero;
 };
@@ -35,7 +32,7 @@ struct endpoint {
     __u8 zero;
 };
 
-/* A connection that belongs to the stack though its address and port do not. */
+/* A connection that belongs to the stack although its local address and port do not. */
 struct flow {
     struct address local;
     struct address peer;
@@ -67,7 +64,7 @@ struct {
     __type(value, __u8);
 } flows SEC(".maps");
 
-/* AF_XDP sockets by the number of their queue. */
+/* AF_XDP sockets by queue. */
 struct {
     __uint(type, BPF_MAP_TYPE_XSKMAP);
     __uint(max_entries, QUEUES_MAX);
@@ -75,7 +72,7 @@ struct {
     __type(value, __u32);
 } sockets SEC(".maps");
 
-/* AF_XDP sockets for packets of connections that the stack has opened, by the number of their queue. */
+/* AF_XDP sockets for packets of connections that the stack has opened, by queue. */
 struct {
     __uint(type, BPF_MAP_TYPE_XSKMAP);
     __uint(max_entries, QUEUES_MAX);
@@ -83,7 +80,7 @@ struct {
     __type(value, __u32);
 } opened_sockets SEC(".maps");
 
-/* Packets by verdict. */
+/* Number of packets by verdict. */
 struct {
     __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
     __uint(max_entries, VERDICTS);

@@ -1,5 +1,5 @@
-/* From a frame to the ends of its TCP or UDP packet: Ethernet with VLAN tags, ARP, IPv4 with options, IPv6
- * with extension headers. `tests/steer/model.rs` is the same in Rust; the tests compare the two. */
+/* Finds the addresses and ports of a frame: Ethernet with VLAN tags, ARP, IPv4 with options, IPv6 with
+ * extension headers. `tests/steer/model.rs` does the same in Rust, and the tests compare the results. */
 #ifndef SPILLWAY_PARSE_H
 #define SPILLWAY_PARSE_H
 
@@ -13,11 +13,11 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-/* Extension headers that are followed. RFC 8200 §4.1 recommends each kind once: this leaves room for twice as many. */
+/* Maximum extension headers. RFC 8200 §4.1 recommends at most five of the kinds that are parsed here. */
 #define EXTENSIONS_MAX 8
 
-/* VLAN tags that are followed, of 802.1Q or 802.1ad in any order. Two are in use (802.1ad). The kernel removes any number of
- * tags with VLAN 0, which carry only a priority, and its TCP would answer the packet; a frame with more tags passes. */
+/* Maximum VLAN tags, of 802.1Q or 802.1ad in any order; 802.1ad uses two. Frames with more tags pass. Tags
+ * with VLAN 0 are the reason for parsing them: the kernel removes them, and its TCP would send a reset. */
 #define VLAN_TAGS_MAX 3
 
 #define IPV4_MORE_FRAGMENTS 0x2000
@@ -29,20 +29,20 @@ struct address {
     __be32 words[4];
 };
 
-/* What parse() found. */
+/* Result of parse(). */
 enum parsed {
     PARSED_OTHER, /* neither IP nor ARP */
-    PARSED_SHORT, /* the frame ends within its headers, or they contradict each other */
-    /* With all of struct packet: */
+    PARSED_SHORT, /* cut or invalid headers */
+    /* All of struct packet is set: */
     PARSED_PORTS, /* TCP or UDP */
-    /* With the local address: */
-    PARSED_ARP,            /* address resolution (RFC 826); the local address is the target's */
+    /* Only the local address is set: */
+    PARSED_ARP,            /* the local address is the target's (RFC 826) */
     PARSED_NO_PORTS,       /* neither TCP nor UDP over IP */
     PARSED_LATER_FRAGMENT, /* ports are in another fragment */
     PARSED_LONG_CHAIN,     /* more than EXTENSIONS_MAX extension headers */
 };
 
-/* A received packet, as its receiver sees it. */
+/* A received packet. */
 struct packet {
     struct address local; /* destination */
     struct address peer;  /* source */
@@ -57,7 +57,7 @@ struct vlan_tag {
     __be16 kind;
 };
 
-/* An ARP packet for IPv4 over Ethernet (RFC 826). <linux/if_arp.h> needs the C library's headers. */
+/* An ARP packet for IPv4 over Ethernet (RFC 826). <linux/if_arp.h> would need the C library's headers. */
 struct arp {
     __be16 hardware;
     __be16 protocol;
@@ -77,10 +77,10 @@ struct ports {
     __be16 destination;
 };
 
-/* The two bytes with which extension headers begin (RFC 8200 §4). */
+/* The first two bytes of extension headers (RFC 8200 §4). */
 struct extension {
     __u8 next;
-    __u8 length; /* in 8-byte units, without the first */
+    __u8 length; /* in units of 8 bytes, without the first unit */
 };
 
 struct fragment {
@@ -95,8 +95,8 @@ static __always_inline struct address mapped(__be32 ipv4)
     return (struct address){{0, 0, bpf_htonl(0xffff), ipv4}};
 }
 
-/* Copies bytes of the frame; false if it ends before. Only privileged programs may read a frame directly where the place
- * depends on its content: CAP_BPF is not enough, CAP_PERFMON would be needed. */
+/* Copies bytes of the frame; false if the frame is too short. A direct read at an offset that depends on the
+ * frame's content would need CAP_PERFMON, not only CAP_BPF. */
 static __always_inline bool load(struct xdp_md *context, __u32 at, void *to, __u32 bytes)
 {
     return bpf_xdp_load_bytes(context, at, to, bytes) == 0;
@@ -143,7 +143,7 @@ static __always_inline enum parsed parse_ipv6(struct xdp_md *context, __u32 at, 
     __builtin_memcpy(&packet->peer, &header.saddr, sizeof(packet->peer));
     next = header.nexthdr;
     at += sizeof(header);
-    /* Unrolled: without CAP_PERFMON the verifier does not follow the counter of a loop. */
+    /* Unrolled, because without CAP_PERFMON the verifier does not track a loop's counter. */
 #pragma clang loop unroll(full)
     for (int count = 0; count < EXTENSIONS_MAX; count++) {
         if (next == IPPROTO_FRAGMENT) {
@@ -153,7 +153,7 @@ static __always_inline enum parsed parse_ipv6(struct xdp_md *context, __u32 at, 
                 return PARSED_SHORT;
             if (fragment.offset & bpf_htons(IPV6_FRAGMENT_OFFSET))
                 return PARSED_LATER_FRAGMENT;
-            /* Also a fragment that is the whole packet (RFC 6946): the stack does not read the header. */
+            /* Includes fragments that are whole packets (RFC 6946): the stack parses no fragment headers. */
             packet->is_fragment = true;
             next = fragment.next;
             at += sizeof(fragment);

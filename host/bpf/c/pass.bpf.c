@@ -1,5 +1,5 @@
-/* Passes every packet: a baseline for measurements, and for the end of a veth whose peer redirects packets to it (it
- * switches the receiver's NAPI on). */
+/* Passes every packet: a baseline for measurements. On an end of a veth, to which the other end redirects
+ * packets, it also switches the NAPI on. */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 

@@ -1,4 +1,5 @@
-/* Steers packets of the user-level TCP stack to its AF_XDP sockets; all others pass unchanged to the kernel. */
+/* Steers packets of the user-level TCP stack to its AF_XDP sockets. All others pass unchanged to the
+ * kernel. */
 #include "maps.h"
 
 static __always_inline int count(__u32 verdict, int action)
@@ -11,8 +12,8 @@ static __always_inline int count(__u32 verdict, int action)
 }
 
 /*
- * To the socket of the packet's queue. XDP_DROP if it has none: the kernel would answer XDP_PASS with a reset. Packets of
- * connections that the stack has opened go to a socket of their own, if the queue has one.
+ * Redirects a packet to the socket of its queue. Without a socket the packet is dropped, because the kernel
+ * would send a reset. Packets of connections that the stack has opened go to a socket for these, if any.
  */
 static __always_inline int redirect(struct xdp_md *context, enum verdict verdict)
 {
@@ -25,7 +26,7 @@ static __always_inline int redirect(struct xdp_md *context, enum verdict verdict
     return count(action == XDP_REDIRECT ? verdict : DROP_NO_SOCKET, action);
 }
 
-/* Why a packet with ports belongs to the stack, or PASS_FOREIGN. */
+/* The reason why a packet with ports belongs to the stack; PASS_FOREIGN if it does not. */
 static __always_inline enum verdict owner(const struct packet *packet, const struct address_rule *rule)
 {
     struct endpoint endpoint = {

@@ -1,4 +1,4 @@
-//! A program at an interface.
+//! Attaches XDP programs to interfaces.
 
 use std::fmt;
 use std::io;
@@ -11,16 +11,16 @@ use rustix::net::{AddressFamily, SocketType, socket};
 
 use crate::BpfError;
 
-/// Where the program runs.
+/// Where an XDP program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// In the driver, before the kernel makes a socket buffer of the packet.
+    /// In the driver, before the kernel allocates a socket buffer for the packet.
     Native,
-    /// After the driver, on a socket buffer: slower, for drivers without XDP.
+    /// After the driver, on a socket buffer. Slower; for drivers without XDP.
     Generic,
 }
 
-/// A program that is attached to an interface. Dropping it detaches the program.
+/// A program that is attached to an interface. Dropping the value detaches the program.
 #[derive(Debug)]
 pub struct Attachment {
     link: Link,
@@ -28,14 +28,14 @@ pub struct Attachment {
     program_id: u32,
 }
 
-/// Whether a program is still at its interface.
+/// Whether a program is still attached to its interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttachmentState {
     /// The program is attached.
     Attached,
-    /// Somebody has detached the program, or the interface was removed.
+    /// Another process has detached the program, or the interface was removed.
     Detached,
-    /// Somebody has put another program into its place.
+    /// Another process has replaced the program.
     Replaced {
         /// The other program's number.
         program_id: u32,
@@ -59,7 +59,7 @@ pub enum AttachError {
         /// The other program's number.
         program_id: u32,
     },
-    /// The driver or the kernel refuses.
+    /// The driver or the kernel refused the program.
     Refused {
         /// The interface's name.
         interface: String,
@@ -92,7 +92,7 @@ impl fmt::Display for AttachError {
 impl std::error::Error for AttachError {}
 
 impl Attachment {
-    /// Attaches a program: in native mode if the driver has it, else in generic mode.
+    /// Attaches a program, in native mode if the driver supports it, otherwise in generic mode.
     pub(crate) fn new(program: &ProgramMut<'_>, interface: &str) -> Result<Attachment, AttachError> {
         let index = interface_index(interface)
             .map_err(|source| AttachError::Unknown { interface: interface.to_owned(), source })?;
@@ -109,20 +109,20 @@ impl Attachment {
         Ok(Attachment { link, mode, program_id: attached.prog_id })
     }
 
-    /// Where the program runs.
+    /// The mode in which the program runs.
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// Whether the program is still attached. Other processes may detach or replace it (`bpftool link detach`), if they have
-    /// CAP_NET_ADMIN. Works in any network namespace.
+    /// Whether the program is still attached. Other processes with CAP_NET_ADMIN can detach or replace it,
+    /// for example with `bpftool link detach`. Works in any network namespace.
     ///
     /// # Errors
     /// The system has failed.
     pub fn state(&self) -> Result<AttachmentState, BpfError> {
         let link = self.link.info().map_err(BpfError::of("cannot read the link of an XDP program"))?;
         Ok(match link.info {
-            // Without an interface the number is 0.
+            // The kernel reports index 0 for a link without an interface.
             LinkTypeInfo::Xdp(at) if at.ifindex == 0 => AttachmentState::Detached,
             _ if link.prog_id != self.program_id => AttachmentState::Replaced { program_id: link.prog_id },
             _ => AttachmentState::Attached,
@@ -137,19 +137,19 @@ impl Attachment {
 
 impl Drop for Attachment {
     fn drop(&mut self) {
-        // Closing the link's descriptor is not enough: a process that was just forked may have a copy until it calls exec.
-        // Fails only if the interface was removed, and the program with it.
+        // Closing the descriptor is not enough: a process that was just forked has a copy until it calls
+        // exec. The call fails only if the interface was removed, and the program with it.
         let _ = self.link.detach();
     }
 }
 
-/// The number of the XDP program at an interface of the calling thread's network namespace, if it has one.
+/// The number of the XDP program on an interface of the calling thread's network namespace, if any.
 ///
 /// # Errors
-/// There is no such interface, or the kernel does not tell.
+/// The interface does not exist, or the query failed.
 pub fn attached_program(interface: &str) -> io::Result<Option<u32>> {
     let index = interface_index(interface)?;
-    // The query is by interface; the descriptor is not used for it.
+    // The query uses only the interface's index, but the library's type needs a descriptor.
     let none = std::fs::File::open("/dev/null")?;
     let found = Xdp::new(none.as_fd()).query(index, XdpFlags::NONE).map_err(io::Error::other)?;
     Ok((found.prog_id != 0).then_some(found.prog_id))
@@ -159,7 +159,6 @@ fn query(program: &ProgramMut<'_>, index: i32) -> libbpf_rs::Result<libbpf_sys::
     Xdp::new(program.as_fd()).query(index, XdpFlags::NONE)
 }
 
-/// The number of an interface in the calling thread's network namespace.
 fn interface_index(interface: &str) -> io::Result<i32> {
     let socket = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
     let index = name_to_index(&socket, interface)?;

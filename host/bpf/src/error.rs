@@ -1,10 +1,10 @@
-//! Why a program could not be loaded or a map not be changed.
+//! Errors of programs and maps.
 
 use std::fmt;
 
 use libbpf_rs::ErrorKind;
 
-/// An operation on a program or a map has failed.
+/// Why an operation on a program or a map failed.
 #[derive(Debug)]
 pub struct BpfError {
     /// What failed, such as "cannot load the program `steer`".
@@ -13,12 +13,12 @@ pub struct BpfError {
 }
 
 impl BpfError {
-    /// For `map_err`: names what failed.
+    /// For `map_err`. `action`: what failed.
     pub(crate) fn of(action: impl Into<String>) -> impl FnOnce(libbpf_rs::Error) -> BpfError {
         move |source| BpfError { action: action.into(), source }
     }
 
-    /// Whether the process lacks privileges: CAP_BPF and CAP_NET_ADMIN.
+    /// Whether the process lacks CAP_BPF or CAP_NET_ADMIN.
     pub fn is_unprivileged(&self) -> bool {
         self.source.kind() == ErrorKind::PermissionDenied
     }

@@ -8,8 +8,8 @@ use crate::{BpfError, object};
 
 const NAME: &str = "forward";
 
-/// Forwards unicast frames to known stations, at each interface to which it is attached. All other frames pass to the kernel,
-/// whose bridge floods broadcasts.
+/// Forwards unicast frames to known stations from each interface to which it is attached. All other frames
+/// pass to the kernel, whose bridge floods them.
 #[derive(Debug)]
 pub struct Hub {
     object: Object,
@@ -26,11 +26,11 @@ impl Hub {
         Ok(Hub { stations: Map::of(&object, "stations")?, object })
     }
 
-    /// Forwards frames for an Ethernet address to the interface with this number. The interface must be able to send frames of
-    /// XDP: the other end of a veth needs generic receive offload or a program of its own.
+    /// Forwards frames for an Ethernet address to the interface with this index. The interface must be able
+    /// to send redirected frames: on a veth, the other end needs generic receive offload or an XDP program.
     ///
     /// # Errors
-    /// There are 256 stations.
+    /// The map has its maximum of 256 stations.
     pub fn set_station(&self, address: [u8; 6], interface: u32) -> Result<(), BpfError> {
         let mut key = [0; 8];
         key[..6].copy_from_slice(&address);
@@ -46,7 +46,7 @@ impl Hub {
         Attachment::new(&object::program(NAME, &self.object), interface)
     }
 
-    /// Runs the program once on a frame (`BPF_PROG_TEST_RUN`) and returns its action: `XDP_PASS` or `XDP_REDIRECT` as a number.
+    /// Runs the program once on a frame (`BPF_PROG_TEST_RUN`). Returns `XDP_PASS` or `XDP_REDIRECT`.
     ///
     /// # Errors
     /// The kernel refuses the frame: it is shorter than an Ethernet header or longer than a page.

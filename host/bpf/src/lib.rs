@@ -1,18 +1,14 @@
 //! The BPF programs that Spillway runs in the kernel, and their typed loaders.
 //!
-//! The programs are in C, in `c/`: `parse.h` reads headers, `maps.h` defines the maps of [`Steer`], and
-//! `verdicts.h` lists what can happen to a packet.
-//! clang compiles them when this crate is built, and the library contains the objects.
+//! clang compiles the programs, C files in `c/`, when this crate is built. The library contains the objects.
 //!
-//! - [`Steer`]: packets of the user-level TCP stack go to its AF_XDP sockets, all others to the kernel
+//! - [`Steer`]: passes packets of the user-level TCP stack to its AF_XDP sockets, all others to the kernel
 //! - [`Hub`]: forwards frames between the hosts of the laboratory
 //! - [`Loss`]: drops a share of the IPv4 packets, for the laboratory
 //! - [`Pass`]: passes every packet, a baseline for measurements
 //!
-//! A program is attached to an interface as long as its [`Attachment`] exists; when the process is killed, the kernel
-//! detaches it. `tests/steer/model.rs` is the steering decision in Rust, which the tests compare with the program.
-//!
-//! Loading takes CAP_BPF and CAP_NET_ADMIN.
+//! A program is attached to an interface as long as its [`Attachment`] exists. When the process is killed,
+//! the kernel detaches the program. Loading a program needs CAP_BPF and CAP_NET_ADMIN.
 #![forbid(unsafe_code)]
 
 mod attach;
@@ -35,7 +31,7 @@ pub use verdict::{Verdict, VerdictCounters};
 
 /// Maximum number of addresses of a [`Steer`]: `ADDRESSES_MAX` in `c/maps.h`.
 pub const ADDRESSES_MAX: usize = 256;
-/// The number of endpoints that [`Steer`] knows at most: `ENDPOINTS_MAX` in `c/maps.h`.
+/// Maximum number of endpoints of a [`Steer`]: `ENDPOINTS_MAX` in `c/maps.h`.
 pub const ENDPOINTS_MAX: usize = 4096;
 /// Maximum number of queues of an interface that a [`Steer`] can serve: `QUEUES_MAX` in `c/maps.h`.
 pub const QUEUES_MAX: u32 = 128;

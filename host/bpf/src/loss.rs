@@ -7,7 +7,7 @@ use crate::{BpfError, object};
 
 const NAME: &str = "lose";
 
-/// Drops packets independently of one another, as on a real link: before the receive path joins segments.
+/// Drops each packet independently and before receive offloads join segments, as a real link does.
 #[derive(Debug)]
 pub struct Loss(Object);
 
@@ -18,7 +18,7 @@ impl Loss {
     /// The process has no CAP_BPF or CAP_NET_ADMIN.
     pub fn load(share: f64) -> Result<Loss, BpfError> {
         let mut object = object::open(NAME, object::LOSS)?;
-        // The map of `const volatile` variables, of which `threshold` is the only one.
+        // This map has the `const volatile` variables, of which `threshold` is the only one.
         let mut maps = object.maps_mut();
         let mut constants = maps
             .find(|map| map.name().to_string_lossy().ends_with(".rodata"))
@@ -39,7 +39,7 @@ impl Loss {
     }
 }
 
-/// The share as a part of 2^32, to be compared with 32 random bits. A share of 1 spares one packet in 2^32.
+/// The number with which the program compares 32 random bits. With a share of 1, one packet in 2^32 passes.
 fn threshold(share: f64) -> u32 {
     (share.clamp(0.0, 1.0) * 2f64.powi(32)).round().min(f64::from(u32::MAX)) as u32
 }

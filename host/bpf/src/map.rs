@@ -1,4 +1,4 @@
-//! Maps by name, and the bytes of their keys and values, as in `c/maps.h`.
+//! Access to the maps of a loaded program.
 
 use std::ffi::OsStr;
 use std::net::IpAddr;
@@ -7,7 +7,6 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
 
 use crate::BpfError;
 
-/// A map of a loaded object.
 #[derive(Debug)]
 pub(crate) struct Map {
     handle: MapHandle,
@@ -15,7 +14,6 @@ pub(crate) struct Map {
 }
 
 impl Map {
-    /// The object's map of this name.
     pub(crate) fn of(object: &Object, name: &'static str) -> Result<Map, BpfError> {
         let map = object
             .maps()
@@ -26,14 +24,12 @@ impl Map {
         Ok(Map { handle, name })
     }
 
-    /// Inserts or replaces an entry.
     pub(crate) fn set(&self, key: &[u8], value: &[u8]) -> Result<(), BpfError> {
         let action =
             || format!("cannot change the map `{}` (room for {})", self.name, self.handle.max_entries());
         self.handle.update(key, value, MapFlags::ANY).map_err(|error| BpfError::of(action())(error))
     }
 
-    /// Removes an entry, if it exists.
     pub(crate) fn remove(&self, key: &[u8]) -> Result<(), BpfError> {
         match self.handle.delete(key) {
             Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
@@ -43,7 +39,6 @@ impl Map {
         }
     }
 
-    /// The sum over all CPUs of a counter in a per-CPU array.
     pub(crate) fn sum(&self, index: u32) -> Result<u64, BpfError> {
         let values = self
             .handle
@@ -54,7 +49,7 @@ impl Map {
     }
 }
 
-/// `struct address`: IPv4 addresses are mapped (RFC 4291 §2.5.5.2).
+/// The bytes of `struct address` in `c/parse.h`: IPv4 addresses are IPv4-mapped (RFC 4291 §2.5.5.2).
 pub(crate) fn address(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),

@@ -1,4 +1,4 @@
-//! The compiled programs, and how one of them is loaded into the kernel.
+//! The compiled programs, and functions that load them into the kernel.
 
 use std::ffi::OsStr;
 use std::sync::Once;
@@ -7,7 +7,7 @@ use libbpf_rs::{Object, ObjectBuilder, OpenObject, ProgramMut, set_print};
 
 use crate::BpfError;
 
-/// Bytes of an object file, aligned as its ELF structures are.
+/// Bytes of an object file, with the alignment of ELF structures.
 #[repr(align(8))]
 struct Aligned<B: ?Sized>(B);
 
@@ -24,10 +24,10 @@ embed!(HUB, "hub.bpf.o");
 embed!(LOSS, "loss.bpf.o");
 embed!(PASS, "pass.bpf.o");
 
-/// Opens an object that holds one program, `name`. Its maps may be changed before [`load`].
+/// Opens an object with one program, `name`. The caller may set initial values of its maps before [`load`].
 pub(crate) fn open(name: &str, object: &[u8]) -> Result<OpenObject, BpfError> {
     static QUIET: Once = Once::new();
-    // libbpf would print its messages to standard error.
+    // By default libbpf prints messages to standard error.
     QUIET.call_once(|| {
         set_print(None);
     });
@@ -37,12 +37,10 @@ pub(crate) fn open(name: &str, object: &[u8]) -> Result<OpenObject, BpfError> {
         .map_err(BpfError::of(format!("cannot read the program `{name}`")))
 }
 
-/// Loads an opened object: the kernel verifies the program and makes the maps.
 pub(crate) fn load(name: &str, object: OpenObject) -> Result<Object, BpfError> {
     object.load().map_err(BpfError::of(format!("cannot load the program `{name}`")))
 }
 
-/// The program of a loaded object.
 pub(crate) fn program<'object>(name: &str, object: &'object Object) -> ProgramMut<'object> {
     object
         .progs_mut()

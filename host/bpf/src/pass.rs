@@ -1,4 +1,4 @@
-//! Passes every packet.
+//! A program that passes every packet.
 
 use libbpf_rs::Object;
 
@@ -7,7 +7,8 @@ use crate::{BpfError, object};
 
 const NAME: &str = "pass";
 
-/// The baseline of measurements with XDP; and the receiver of redirected packets at the end of a veth, which needs one.
+/// A program that passes every packet: a baseline of measurements. The end of a veth to which packets are
+/// redirected needs such a program, too.
 #[derive(Debug)]
 pub struct Pass(Object);
 

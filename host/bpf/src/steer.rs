@@ -1,4 +1,4 @@
-//! Steers packets of the user-level TCP stack to its sockets.
+//! The steering program: passes packets of the user-level TCP stack to its sockets.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -36,7 +36,7 @@ impl Protocol {
 /// An address and port that belong to the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Endpoint {
-    /// The protocol: the same port of the other protocol stays with the kernel.
+    /// The protocol. The same port of the other protocol stays with the kernel.
     pub protocol: Protocol,
     /// Address and port.
     pub address: SocketAddr,
@@ -52,7 +52,7 @@ impl Endpoint {
     }
 }
 
-/// A connection that belongs to the stack, whatever its address and port.
+/// A connection that belongs to the stack although its local address and port do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flow {
     /// The protocol.
@@ -75,13 +75,14 @@ impl Flow {
     }
 }
 
-/// An address of the stack. Packets to its [endpoints](Steer::add_endpoint) are the stack's in any case.
+/// The packets to an address that belong to the stack, besides those of its [endpoints](Steer::add_endpoint)
+/// and [flows](Steer::add_flow).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressRule {
-    /// TCP ports of connections that the stack opens; they are above 0.
+    /// Local TCP ports of connections that the stack opens. Port 0 must not be among them.
     pub ports: Option<RangeInclusive<u16>>,
-    /// Whether the kernel does not have this address: all packets to it are the stack's, and ARP for it. For an IPv6
-    /// address the kernel sees the neighbour solicitations, which go to a multicast address.
+    /// Whether the kernel does not have the address: all packets to it, and ARP for it, belong to the stack.
+    /// The kernel still gets neighbour solicitations for an IPv6 address, which are multicast packets.
     pub is_separate: bool,
 }
 
@@ -126,16 +127,16 @@ impl Steer {
         })
     }
 
-    /// Adds an address of the stack, or changes its rule. Each address of the stack needs one: packets with more IPv6
-    /// extension headers than the program follows reach the kernel if their address has no rule.
+    /// Adds an address of the stack, or changes its rule. Each address of the stack needs a rule: otherwise
+    /// packets with more IPv6 extension headers than the program parses pass to the kernel.
     ///
     /// # Errors
-    /// There are [`ADDRESSES_MAX`](crate::ADDRESSES_MAX) addresses.
+    /// The map has its maximum of [`ADDRESSES_MAX`](crate::ADDRESSES_MAX) addresses.
     pub fn set_address(&self, address: IpAddr, rule: &AddressRule) -> Result<(), BpfError> {
         self.addresses.set(&map::address(address), &rule.value())
     }
 
-    /// Ends [`set_address`](Self::set_address).
+    /// Undoes [`set_address`](Self::set_address).
     ///
     /// # Errors
     /// The system has failed.
@@ -143,7 +144,7 @@ impl Steer {
         self.addresses.remove(&map::address(address))
     }
 
-    /// Steers packets to an address and port.
+    /// Steers packets to an address and port to the stack.
     ///
     /// # Errors
     /// The map is full.
@@ -159,7 +160,7 @@ impl Steer {
         self.endpoints.remove(&endpoint.key())
     }
 
-    /// Steers the packets of one connection.
+    /// Steers the packets of one connection to the stack.
     ///
     /// # Errors
     /// The map is full.
@@ -167,7 +168,7 @@ impl Steer {
         self.flows.set(&flow.key(), &[1])
     }
 
-    /// Ends [`add_flow`](Self::add_flow).
+    /// Undoes [`add_flow`](Self::add_flow).
     ///
     /// # Errors
     /// The system has failed.
@@ -175,8 +176,8 @@ impl Steer {
         self.flows.remove(&flow.key())
     }
 
-    /// The AF_XDP socket that receives the stack's packets of a queue. The socket must be bound to this queue of the
-    /// interface. When the socket is closed, its entry disappears and the queue's packets are dropped.
+    /// Sets the AF_XDP socket that receives the stack's packets of a queue. The socket must be bound to this
+    /// queue of the interface. After the socket was closed, the program drops the queue's packets.
     ///
     /// # Errors
     /// The queue's number is [`QUEUES_MAX`] or more, or the descriptor is not an AF_XDP socket.
@@ -185,8 +186,8 @@ impl Steer {
         self.sockets.set(&queue.to_ne_bytes(), &socket.as_raw_fd().to_ne_bytes())
     }
 
-    /// The AF_XDP socket that receives, instead of that of [`set_socket`](Self::set_socket), a queue's packets of connections
-    /// that the stack has opened: those to an address's [ports](AddressRule::ports).
+    /// Sets the AF_XDP socket that receives, instead of that of [`set_socket`](Self::set_socket), a queue's
+    /// packets of connections that the stack has opened: those to an address's [ports](AddressRule::ports).
     ///
     /// # Errors
     /// As [`set_socket`](Self::set_socket).
@@ -195,7 +196,7 @@ impl Steer {
         self.opened_sockets.set(&queue.to_ne_bytes(), &socket.as_raw_fd().to_ne_bytes())
     }
 
-    /// Packets by verdict.
+    /// Number of packets by verdict, since the program was loaded.
     ///
     /// # Errors
     /// The system has failed.
@@ -215,7 +216,7 @@ impl Steer {
         Attachment::new(&object::program(NAME, &self.object), interface)
     }
 
-    /// Runs the program once on a frame (`BPF_PROG_TEST_RUN`), as if it came from queue 0.
+    /// Runs the program once on a frame of queue 0 (`BPF_PROG_TEST_RUN`).
     ///
     /// # Errors
     /// The kernel refuses the frame: it is shorter than an Ethernet header or longer than a page.
@@ -235,11 +236,11 @@ impl Steer {
     }
 }
 
-/// What the program did with a frame.
+/// The result of a test run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TestRun {
     /// `XDP_PASS`, `XDP_DROP` or `XDP_REDIRECT` as a number.
     pub action: u32,
-    /// The frame afterwards.
+    /// The frame after the run.
     pub frame: Vec<u8>,
 }

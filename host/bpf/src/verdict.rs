@@ -1,29 +1,29 @@
-//! What happens to a packet, and why.
+//! Decisions of the steering program on packets.
 
-/// The decision of [`Steer`](crate::Steer) on one packet, in the order of `c/verdicts.h`.
+/// The decision of [`Steer`](crate::Steer) on a packet, with the reason. The order is that of `c/verdicts.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verdict {
-    /// Passes: neither TCP nor UDP over IP, such as ARP and ICMP.
+    /// Passed to the kernel: neither TCP nor UDP over IP, for example ARP or ICMP.
     PassOther,
-    /// Passes: the headers are cut or invalid.
+    /// Passed to the kernel: cut or invalid headers.
     PassShort,
-    /// Passes: a fragment without ports.
+    /// Passed to the kernel: a later fragment, which has no ports.
     PassLaterFragment,
-    /// Passes: an address and port of the kernel's, or of another host.
+    /// Passed to the kernel: an address and port of the kernel or of another host.
     PassForeign,
-    /// Goes to the stack: its address and port.
+    /// Passed to the stack: an address and port of the stack.
     ToEndpoint,
-    /// Goes to the stack: a port in its range for connections that it opens.
+    /// Passed to the stack: a port from the range for connections that the stack opens.
     ToRange,
-    /// Goes to the stack: a connection that moved here.
+    /// Passed to the stack: a connection that moved here.
     ToFlow,
-    /// Goes to the stack: an address that the kernel does not have.
+    /// Passed to the stack: an address that the kernel does not have.
     ToAddress,
-    /// Dropped: a fragment for the stack, which does not reassemble. The kernel would, and reset the connection.
+    /// Dropped: a fragment for the stack, which does not reassemble. The kernel would, and send a reset.
     DropFragment,
-    /// Dropped: too many IPv6 extension headers to find the port, to an address of the stack.
+    /// Dropped: more IPv6 extension headers than the program parses; an address of the stack.
     DropLongChain,
-    /// Dropped: no socket is bound to the packet's queue. The kernel would reset the connection.
+    /// Dropped: no socket is bound to the packet's queue. The kernel would send a reset.
     DropNoSocket,
 }
 
@@ -61,17 +61,17 @@ impl Verdict {
     }
 }
 
-/// Packets by verdict, since the program was loaded.
+/// Number of packets by verdict, since the program was loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerdictCounters(pub(crate) [u64; Verdict::ALL.len()]);
 
 impl VerdictCounters {
-    /// Packets with this verdict.
+    /// Number of packets with this verdict.
     pub fn of(&self, verdict: Verdict) -> u64 {
         self.0[verdict as usize]
     }
 
-    /// All verdicts with their packets.
+    /// All verdicts with their numbers of packets.
     pub fn iter(&self) -> impl Iterator<Item = (Verdict, u64)> + '_ {
         Verdict::ALL.into_iter().zip(self.0)
     }

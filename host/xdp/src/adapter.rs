@@ -1,4 +1,4 @@
-//! An interface that the user-level stack shares with the kernel: a steering program, and a socket at each queue.
+//! An interface that stack and kernel share, with a steering program, and a socket at each queue.
 
 use std::fmt;
 use std::io;
@@ -14,7 +14,7 @@ use crate::socket::{Socket, SocketError, SocketOptions};
 #[derive(Debug)]
 pub struct Adapter {
     interface: Interface,
-    /// Dropped before the sockets: without them, the program would drop the stack's packets instead of passing them.
+    /// Dropped before the sockets: an attached program without sockets drops the stack's packets.
     attachment: Attachment,
     steer: Steer,
     sockets: Vec<Socket>,
@@ -27,7 +27,7 @@ pub enum AdapterError {
     Interface(InterfaceError),
     /// The interface is down.
     Down(String),
-    /// The interface has more queues than the steering program knows.
+    /// The interface has more queues than the steering program supports.
     Queues {
         /// The interface's name.
         interface: String,
@@ -64,8 +64,9 @@ impl fmt::Display for AdapterError {
 impl std::error::Error for AdapterError {}
 
 impl Adapter {
-    /// Attaches a steering program to an interface of the calling thread's network namespace, and opens a socket at each of
-    /// its queues. Then `prepare` adds the stack's addresses; until then all packets pass to the kernel.
+    /// Attaches a steering program to an interface of the calling thread's network namespace, and opens a
+    /// socket at each of its queues. Then calls `prepare`, which adds the stack's addresses. Until then all
+    /// packets pass to the kernel.
     ///
     /// # Errors
     /// The interface does not exist, is down, has too many queues, or is used by another program; privileges are missing.
@@ -104,12 +105,12 @@ impl Adapter {
         &self.interface
     }
 
-    /// Which packets belong to the stack.
+    /// The steering program, with the addresses and ports whose packets belong to the stack.
     pub fn steer(&self) -> &Steer {
         &self.steer
     }
 
-    /// Where the steering program runs.
+    /// The mode in which the steering program runs.
     pub fn mode(&self) -> Mode {
         self.attachment.mode()
     }
@@ -120,7 +121,7 @@ impl Adapter {
     }
 
     /// Checks that the interface is as it was when the adapter was opened, and that the steering program is still attached.
-    /// Any thread may call it: a few system calls, for once a second.
+    /// Any thread may call it, about once a second: it makes a few system calls.
     ///
     /// # Errors
     /// The interface was removed, is down, has another Ethernet address, another number of queues or a smaller MTU, or the
@@ -136,7 +137,8 @@ impl Adapter {
         }
     }
 
-    /// The sockets, by queue. Packets of a queue whose socket was closed are dropped.
+    /// The sockets, by queue; none from the second call on. Packets of a queue with a closed socket are
+    /// dropped.
     pub fn take_sockets(&mut self) -> Vec<Socket> {
         std::mem::take(&mut self.sockets)
     }

@@ -1,4 +1,4 @@
-//! Whether another host has an address: ARP probes (RFC 5227 §2.1.1).
+//! ARP probes, which find out whether another host has an address (RFC 5227 §2.1.1).
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -14,15 +14,15 @@ use spillway_wire::packet::ethernet::{self, Mac};
 use crate::device::poll_with;
 use crate::interface::Interface;
 
-/// Probes (PROBE_NUM of RFC 5227 §1.1).
+/// PROBE_NUM of RFC 5227 §1.1.
 const PROBES: u32 = 3;
 /// Time for the answer to each probe. Shorter than the RFC's, because hosts of a datacenter answer within milliseconds.
 const ANSWER_TIME: Duration = Duration::from_millis(100);
-/// Bytes of a frame with an ARP packet, and more.
+/// More than the 60 bytes of a padded frame with an ARP packet.
 const FRAME_BYTES: usize = 128;
 
-/// Asks for an address on an interface's network, for at most 300 ms. Returns the Ethernet address of the host that has it, if one
-/// answers. Call it before the interface has a steering program.
+/// Sends probes for an address on an interface's network, and returns the Ethernet address of a host that has
+/// the address. Returns `None` after 300 ms without an answer. Call it before attaching a steering program.
 ///
 /// # Errors
 /// The process has no CAP_NET_RAW, or the system has failed.
@@ -32,7 +32,7 @@ pub fn find_holder(interface: &Interface, ip: Ipv4Addr) -> io::Result<Option<Mac
     let probe = arp::Packet {
         operation: arp::Operation::Request,
         sender_mac: interface.mac,
-        // Hosts do not take the sender of a probe for the address's holder.
+        // Other hosts must not store this sender in their ARP caches (RFC 5227 §2.1.1).
         sender_ip: Ipv4Addr::UNSPECIFIED,
         target_mac: Mac::ZERO,
         target_ip: ip,
@@ -62,18 +62,17 @@ pub fn find_holder(interface: &Interface, ip: Ipv4Addr) -> io::Result<Option<Mac
     Ok(None)
 }
 
-/// The sender of an ARP packet that says that it has the address.
+/// The Ethernet address of an ARP packet's sender, if its IPv4 address is `ip`.
 fn holder(frame: &[u8], ip: Ipv4Addr) -> Option<Mac> {
     let (header, packet) = ethernet::Header::parse(frame).ok()?;
     let packet = (header.kind == ethernet::KIND_ARP).then(|| arp::Packet::parse(packet).ok())??;
     (packet.sender_ip == ip).then_some(packet.sender_mac)
 }
 
-/// A socket for the ARP packets of an interface.
 fn arp_socket(interface: &Interface) -> io::Result<OwnedFd> {
     let protocol = ethernet::KIND_ARP.to_be();
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    // Without a protocol it receives nothing before it is bound to the interface.
+    // No protocol before bind(2): the socket would receive packets of all interfaces (packet(7)).
     let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None::<Protocol>)?;
     // SAFETY: `sockaddr_ll` consists of integers, for which all-zero bytes are valid.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };

@@ -1,4 +1,4 @@
-//! Whether the interface still has the addresses of the stacks.
+//! Checks that the interface still has the addresses of the stacks.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -13,9 +13,9 @@ use crate::interface::Interface;
 use crate::notice::Notice;
 use crate::socket::CHECK_INTERVAL;
 
-/// Watches the addresses at which stacks listen or from which they connect. Without an address the kernel answers no ARP and
-/// no neighbour discovery for it, so that no packet arrives there. Clones share one state; the first thread whose check is due
-/// asks the kernel for all of them.
+/// Watches the addresses at which stacks listen or from which they connect. When an address is removed, the
+/// kernel stops answering ARP and neighbour discovery for it, so no packet arrives there any more. Clones
+/// share one state: the first thread whose check is due checks for all threads.
 #[derive(Clone, Debug)]
 pub struct AddressWatch(Arc<Mutex<Watched>>);
 
@@ -23,11 +23,10 @@ pub struct AddressWatch(Arc<Mutex<Watched>>);
 struct Watched {
     interface: Interface,
     kernel: AddressReader,
-    /// Addresses of connections that the stacks open.
+    /// Source addresses of connections that the stacks open.
     own: Vec<IpAddr>,
     /// Addresses of the listeners.
     leased: LeasedAddresses,
-    /// Addresses in use that the interface did not have at the last check.
     missing: BTreeSet<IpAddr>,
     check_at: Time,
 }
@@ -49,9 +48,9 @@ impl AddressWatch {
         watched.missing.iter().copied().collect()
     }
 
-    /// Asks the kernel, at most once in [`CHECK_INTERVAL`]. Returns what has changed since the last check.
+    /// Checks the addresses, at most once in [`CHECK_INTERVAL`]. Returns the changes since the last check.
     pub(crate) fn check(&self, now: Time) -> Vec<Notice> {
-        // Another thread is asking at present.
+        // Locked: another thread is checking.
         let Ok(mut watched) = self.0.try_lock() else { return Vec::new() };
         if now < watched.check_at {
             return Vec::new();
@@ -63,7 +62,7 @@ impl AddressWatch {
 
 impl Watched {
     fn check(&mut self) -> Vec<Notice> {
-        // Without an answer the last state stays; a removed interface ends the loop anyway.
+        // After an error the last state stays. A removed interface ends the loop (`Interface::check`).
         let Ok(networks) = self.kernel.networks_of(self.interface.index) else { return Vec::new() };
         let present: BTreeSet<IpAddr> = networks.into_iter().map(|(address, _)| address).collect();
         let listening = self.leased.addresses().into_iter().map(|address| address.ip());

@@ -12,11 +12,11 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use crate::interface::Interface;
 use crate::netlink;
 
-/// Bytes of a part of the kernel's answer; the kernel sends as many parts as it needs.
+/// Buffer for one datagram of the kernel's answer, which may have several.
 const PART_BYTES_MAX: usize = 64 * 1024;
 
 impl Interface {
-    /// The addresses that the kernel has at this interface at present, in the calling thread's network namespace.
+    /// The kernel's present addresses on this interface, in the calling thread's network namespace.
     ///
     /// # Errors
     /// The system has failed.
@@ -24,7 +24,7 @@ impl Interface {
         Ok(self.networks()?.into_iter().map(|(address, _)| address).collect())
     }
 
-    /// [`addresses`](Self::addresses) with the lengths of their prefixes in bits.
+    /// As [`addresses`](Self::addresses), each with the length of its prefix in bits.
     ///
     /// # Errors
     /// The system has failed.
@@ -33,20 +33,18 @@ impl Interface {
     }
 }
 
-/// Reads addresses of one network namespace.
 #[derive(Debug)]
 pub(crate) struct AddressReader {
     socket: Socket,
 }
 
 impl AddressReader {
-    /// Opens a connection to the kernel, in the calling thread's network namespace.
+    /// Opens a socket to the kernel, in the calling thread's network namespace.
     pub fn open() -> io::Result<AddressReader> {
         Ok(AddressReader { socket: netlink::connect(NETLINK_ROUTE)? })
     }
 
-    /// The addresses at the interface with this number at present, with the lengths of their prefixes in bits. Any thread
-    /// may call it.
+    /// The present addresses of the interface with this index, each with the length of its prefix in bits.
     pub fn networks_of(&self, interface: u32) -> io::Result<Vec<(IpAddr, u8)>> {
         let all = RouteNetlinkMessage::GetAddress(AddressMessage::default());
         netlink::send(&self.socket, all, NLM_F_REQUEST | NLM_F_DUMP, 0)?;
@@ -80,8 +78,8 @@ fn read_part(interface: u32, part: &[u8], addresses: &mut Vec<(IpAddr, u8)>) -> 
     Ok(false)
 }
 
-/// The own address and its prefix: on point-to-point links `Address` and the prefix are the other end's, and `Local` is
-/// this end's.
+/// This end's address and the length of its prefix. On point-to-point links `Local` is this end's address;
+/// `Address` and the prefix are the other end's.
 fn own_address(message: &AddressMessage) -> Option<(IpAddr, u8)> {
     let of = |is_local: bool| {
         message.attributes.iter().find_map(|attribute| match attribute {

@@ -25,28 +25,25 @@ use crate::shared::Shared;
 use crate::socket::{CHECK_INTERVAL, Socket};
 use crate::{Counters, Device};
 
-/// The kernel may delay a timeout by the timer slack; its default of 50 us is too long for batch delays.
+/// Maximum delay that the kernel adds to timeouts. The default of 50 µs is too long for batch delays.
 const TIMER_SLACK_NS: NonZeroU64 = NonZeroU64::new(1_000).unwrap();
 
-/// Time for the resets of all connections when a thread ends.
+/// Maximum time to send the resets of all connections when a thread ends.
 const ABORT_TIME_MAX: Duration = Duration::from_secs(1);
 /// Pause while the interface has no room for the resets.
 const FULL_PAUSE: Duration = Duration::from_micros(100);
 
-/// An application on a TCP stack of its own, run by one thread beside the kernel: the counterpart of
+/// The event loop of an application on its own TCP stack, for one thread: the counterpart of
 /// [`spillway_net::Context`].
 pub struct Context<A> {
     driver: Driver<Queues>,
     station: Station<A>,
     clock: Clock,
     mailbox: Arc<Mailbox<A, Port>>,
-    /// For how long to look for frames after the last one, before the thread sleeps.
     busy_poll: Duration,
-    /// Frames received until the last turn with any, and its time.
+    /// Frames received so far, and the time of the last turn that received one.
     busy: (u64, Time),
-    /// Time of the last turn: it has taken all frames that had arrived.
     turned_at: Time,
-    /// When to check the interface again.
     check_at: Time,
     address_watch: Option<AddressWatch>,
     interrupts: Option<ThreadInterrupts>,
@@ -64,26 +61,26 @@ pub struct Parts<A> {
     /// The stack. With [`Resolver::Driver`] it shares its addresses with the kernel; with [`Resolver::Arp`] the kernel does not
     /// have its address.
     pub stack: Stack,
-    /// The steering program.
+    /// The interface with its steering program.
     pub endpoints: Endpoints,
-    /// Whether the kernel has the addresses of all threads' stacks; `None` if it is not to have them.
+    /// Watches the addresses of all threads' stacks; `None` if the kernel does not have these addresses.
     pub address_watch: Option<AddressWatch>,
-    /// The way to other threads, if there are any.
+    /// Passes frames to and from other threads; `None` for a single thread.
     pub crossing: Option<Crossing>,
     /// The application.
     pub application: A,
     /// The clock that all threads share.
     pub clock: Clock,
-    /// For how long to look for frames after the last one, before the thread sleeps. Zero: not at all.
+    /// How long the thread polls for frames after the last one before it sleeps. Zero: it sleeps at once.
     pub busy_poll: Duration,
     /// Defers the interface's interrupts under load; `None`: no deferral.
     pub interrupts: Option<Interrupts>,
-    /// Receives what an operator should know. Must not block.
+    /// Called with each notice for the operator. Must not block.
     pub notices: NoticeHook,
 }
 
 impl<A: Application> Context<A> {
-    /// Creates a context, to be run by one thread, in the calling thread's network namespace.
+    /// Creates a context in the calling thread's network namespace.
     ///
     /// # Errors
     /// The process has no CAP_NET_RAW, or no file descriptors left.
@@ -115,12 +112,12 @@ impl<A: Application> Context<A> {
         self.mailbox.remote()
     }
 
-    /// Totals of the loop.
+    /// Totals of the loop since its start.
     pub fn counters(&self) -> Counters {
         self.driver.counters()
     }
 
-    /// Runs one command on the calling thread. What it sends leaves in the next turn.
+    /// Runs one command on the calling thread. Its output leaves in the next turn.
     pub fn command<R>(&mut self, command: impl FnOnce(Time, &mut A, &mut Port) -> R) -> R {
         self.update_figures();
         let hosted = &mut self.station.shared.hosted;
@@ -132,7 +129,7 @@ impl<A: Application> Context<A> {
     /// # Errors
     /// The interface is not as it was (see [`Adapter::check`](crate::Adapter::check)), or the system has failed.
     pub fn run(&mut self) -> io::Result<()> {
-        // Fails only on kernels without timer slack, where timeouts are less exact.
+        // Fails only on kernels without timer slack; timeouts are less exact then.
         let _ = rustix::thread::set_current_timer_slack(Some(TIMER_SLACK_NS));
         while !self.mailbox.is_stopped() {
             self.turn(None)?;
@@ -140,8 +137,7 @@ impl<A: Application> Context<A> {
         self.abort_connections()
     }
 
-    /// Resets the connections that are left, as a kernel does when a process ends. Without resets, idle peers would not notice
-    /// the end.
+    /// Resets the remaining connections, as a kernel does when a process ends: idle peers would keep theirs.
     fn abort_connections(&mut self) -> io::Result<()> {
         let until = self.clock.now() + ABORT_TIME_MAX;
         loop {
@@ -153,7 +149,6 @@ impl<A: Application> Context<A> {
         }
     }
 
-    /// Sends all waiting frames, until this time at the latest.
     fn send_waiting(&mut self, until: Time) -> io::Result<()> {
         loop {
             let full = self.driver.counters().full;
@@ -191,7 +186,7 @@ impl<A: Application> Context<A> {
         Ok(())
     }
 
-    /// Ends the loop if the interface has changed, and reports what an operator should know.
+    /// Returns an error if the interface has changed, and reports notices.
     fn check(&mut self, now: Time) -> io::Result<()> {
         self.check_at = now + CHECK_INTERVAL;
         let port = &self.station.shared.hosted.stack;
@@ -213,7 +208,6 @@ impl<A: Application> Context<A> {
         Ok(())
     }
 
-    /// Defers interrupts while many frames arrive.
     fn update_interrupts(&mut self, now: Time) {
         if let Some(interrupts) = &mut self.interrupts
             && let Err(error) = interrupts.update(now, self.driver.counters().received)
@@ -222,7 +216,7 @@ impl<A: Application> Context<A> {
         }
     }
 
-    /// Whether the next turn follows at once, because frames have arrived within the last `busy_poll`.
+    /// Whether a frame has arrived within the last `busy_poll`: the next turn then follows at once.
     fn is_busy(&mut self, now: Time) -> bool {
         if self.busy_poll.is_zero() {
             return false;
@@ -234,11 +228,10 @@ impl<A: Application> Context<A> {
         now.since(self.busy.1) < self.busy_poll
     }
 
-    /// Waits for the next turn. If the application's deadline is at most the input patience after this turn, only frames of
-    /// connections that the stack has opened, other threads and the kernel end the wait; frames of accepted connections are
-    /// taken then, or once the deadline has passed. This saves wake-ups, each of which costs more than a message; requests
-    /// would wait for the deadline anyway. Replies must not wait: they are late otherwise, and the server's next batch may
-    /// leave when they arrive.
+    /// Waits for the next turn. If the application's deadline is at most the input patience after this turn,
+    /// frames of accepted connections do not end the wait: their requests would wait for the deadline anyway,
+    /// and a wake-up costs more than a message. Replies arrive on connections that the stack has opened, and
+    /// do end the wait: they must not be late, and may let the server's next batch leave.
     fn wait(&mut self, timeout_max: Option<Duration>) -> io::Result<()> {
         let now = self.clock.now();
         let hosted = &self.station.shared.hosted;
@@ -261,7 +254,7 @@ impl<A: Application> Context<A> {
         Ok(())
     }
 
-    /// Lets commands see what the loop has counted.
+    /// Copies the loop's counters to the port, where commands read them.
     fn update_figures(&mut self) {
         let crossing = self.station.crossing.as_ref().map(Crossing::counters).unwrap_or_default();
         let device = self.driver.device();
@@ -279,7 +272,7 @@ impl<A: Application> Context<A> {
     }
 }
 
-/// The address of a stack that does not share it with the kernel.
+/// The stack's separate address; `None` if the stack shares its addresses with the kernel.
 fn separate_address(stack: &Stack) -> Option<Ipv4Addr> {
     let settings = stack.settings();
     let ip = settings.addresses.first()?.ip;
@@ -295,13 +288,12 @@ impl<A> Drop for Context<A> {
     }
 }
 
-/// The endpoint of the driver: stack and application, the kernel's load queries, and frames from other threads.
+/// The driver's endpoint: the stack with its application, load queries, and frames from other threads.
 struct Station<A> {
     shared: Shared<A, Port>,
     crossing: Option<Crossing>,
-    /// The stack's address, if the kernel does not have it.
     separate: Option<SeparateAddress>,
-    /// When to look for load queries and frames of other threads again, although none of their descriptors was seen readable.
+    /// When to look for load queries and frames of other threads again without a readable descriptor.
     reads_at: Time,
 }
 
@@ -309,7 +301,6 @@ struct Station<A> {
 const READ_INTERVAL: Duration = Duration::from_millis(1);
 
 impl<A: Application> Station<A> {
-    /// Answers waiting load queries.
     fn answer_load_queries(&mut self, now: Time) -> io::Result<()> {
         let hosted = &mut self.shared.hosted;
         let application = &mut hosted.application;
@@ -320,7 +311,7 @@ impl<A: Application> Station<A> {
         )
     }
 
-    /// Does with a frame what the kernel does at its own addresses. Returns whether it was a load query, which is done with.
+    /// Handles a frame for the separate address. Returns `true` for a load query, which is finished.
     fn receive_at_separate_address(&mut self, now: Time, frame: &[u8]) -> bool {
         let Some(separate) = &mut self.separate else { return false };
         let Hosted { stack: port, application } = &mut self.shared.hosted;
@@ -334,12 +325,11 @@ impl<A: Application> Station<A> {
         seen == Seen::LoadQuery
     }
 
-    /// Delivers the frames that other threads have passed to this one.
     fn deliver_crossed(&mut self, now: Time) {
         let Some(crossing) = &self.crossing else { return };
         crossing.clear_wake();
         while let Some(frame) = crossing.receive() {
-            // The answer to a SYN: perhaps the interface chooses a queue of this thread for another port.
+            // After an answer to a SYN, the connection tries a port that may lead to this thread's queues.
             if !self.shared.hosted.stack.stack.reopen_misdirected(now, &frame) {
                 self.shared.deliver(now, &frame);
             }

@@ -1,9 +1,9 @@
-//! Frames that arrive at a queue of one thread and belong to the stack of another.
+//! Passes frames that arrive at a queue of one thread to the thread whose stack has the connection.
 //!
-//! The interface chooses the queue of a packet by a hash that the stack does not know. A connection that a peer opens
-//! belongs to the thread at whose queue its first packet arrives, and the interface keeps it there. A connection that a
-//! stack opens belongs to the thread that opened it: each thread has its own part of the local ports, so that any other
-//! thread knows whose a packet is.
+//! The interface chooses the queue of a packet by a hash that the stack does not know. A connection that a
+//! peer opens belongs to the thread at whose queue its first packet arrives, and the interface keeps it
+//! there. A connection that a stack opens belongs to the thread that opened it. Each thread opens connections
+//! from its own part of the local ports, so the target port of a packet determines its thread.
 
 use std::cell::Cell;
 use std::io;
@@ -15,9 +15,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use rustix::event::{EventfdFlags, eventfd};
 use spillway_wire::packet::{ethernet, ipv4, ipv6};
 
-/// Frames that may wait for one thread. Further ones are lost, as in a full queue of an interface.
+/// Frames that may wait for one thread. Further frames are lost, as at a full queue of an interface.
 const FRAMES_MAX: usize = 1024;
-/// The number of TCP in IP headers.
 const TCP: u8 = 6;
 
 /// One thread's end of the crossing.
@@ -25,7 +24,6 @@ const TCP: u8 = 6;
 pub struct Crossing {
     thread: usize,
     first_port: u16,
-    /// Ports of each thread.
     ports_each: u16,
     to: Vec<SyncSender<Box<[u8]>>>,
     wakes: Arc<[OwnedFd]>,
@@ -33,17 +31,17 @@ pub struct Crossing {
     counters: Cell<CrossingCounters>,
 }
 
-/// Totals of one thread.
+/// Totals of one thread since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CrossingCounters {
     /// Frames that arrived at this thread's queues and were passed to another thread.
     pub crossed: u64,
-    /// Such frames that were lost because too many waited for the other thread.
+    /// Frames for another thread that were lost: that thread's queue was full, or the thread had ended.
     pub lost: u64,
 }
 
 impl Crossing {
-    /// The ends of `threads` threads that divide a range of local ports, with the ports of each.
+    /// One end for each of `threads` threads, with the thread's part of the local ports.
     ///
     /// # Errors
     /// There are fewer ports than threads, or the process has no file descriptors left.
@@ -77,12 +75,13 @@ impl Crossing {
         Ok(ends.collect())
     }
 
-    /// What this thread has passed to others.
+    /// Totals of this thread's frames for other threads.
     pub fn counters(&self) -> CrossingCounters {
         self.counters.get()
     }
 
-    /// Passes a frame to its thread, if that is another one. Returns whether it was passed or lost.
+    /// Passes a frame of another thread's connection to that thread, or drops the frame if the thread's queue
+    /// is full. Returns `false` for all other frames, which the caller handles.
     pub fn pass(&self, frame: &[u8]) -> bool {
         let Some(thread) = self.thread_of(frame).filter(|thread| *thread != self.thread) else {
             return false;
@@ -103,10 +102,10 @@ impl Crossing {
         match self.to[thread].try_send(frame.into()) {
             Ok(()) => {
                 counters.crossed += 1;
-                // Fails only if the counter is at its maximum: then the thread is awake.
+                // Fails only if the counter is at its maximum: then the descriptor is readable anyway.
                 let _ = rustix::io::write(&self.wakes[thread], &1_u64.to_ne_bytes());
             }
-            // The thread does not keep up, or has ended.
+            // The thread's queue is full, or the thread has ended.
             Err(_) => counters.lost += 1,
         }
         self.counters.set(counters);
@@ -117,13 +116,13 @@ impl Crossing {
         self.arrived.try_recv().ok()
     }
 
-    /// Makes the descriptor unreadable until the next frame is passed to this thread.
+    /// Makes the descriptor unreadable until another thread passes the next frame.
     pub fn clear_wake(&self) {
         // Fails only if the counter is zero.
         let _ = rustix::io::read(&self.wakes[self.thread], &mut [0_u8; 8]);
     }
 
-    /// The thread that opened the connection of a frame; `None` for any other frame.
+    /// The thread that opened the frame's connection; `None` if the target port belongs to no thread.
     fn thread_of(&self, frame: &[u8]) -> Option<usize> {
         let offset = target_port(frame)?.checked_sub(self.first_port)?;
         let thread = usize::from(offset / self.ports_each);
@@ -138,7 +137,7 @@ impl AsFd for Crossing {
     }
 }
 
-/// The target port of a TCP segment.
+/// The target port of a TCP segment; `None` for other frames.
 fn target_port(frame: &[u8]) -> Option<u16> {
     let (header, packet) = ethernet::Header::parse(frame).ok()?;
     let segment = match header.kind {

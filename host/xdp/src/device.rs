@@ -1,4 +1,4 @@
-//! Devices that carry frames, and the flag that ends a loop over one.
+//! Devices that carry frames, and a flag that ends a device's loop.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,27 +9,27 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
-/// Maximum bytes of a frame: an Ethernet header, and the largest IP packet.
+/// Maximum bytes of a frame: an Ethernet header and the largest IP packet.
 pub const FRAME_BYTES_MAX: usize = 14 + 65_535;
 
-/// Sends and receives Ethernet frames. A device lends its own memory, so that no frame is copied on the way to an endpoint.
-/// Only [`wait`](Self::wait) blocks.
+/// Sends and receives Ethernet frames. A device lends its own memory, so that frames need not be copied. Only
+/// [`wait`](Self::wait) blocks.
 pub trait Device {
-    /// The next received frame, valid until the next call; `None` if no frame is waiting.
+    /// The next received frame, valid until the next call; `None` if no frame waits.
     ///
     /// # Errors
     /// The device has failed.
     fn receive(&mut self) -> io::Result<Option<&[u8]>>;
 
-    /// A slot to write the next frame into; `None` if the device has no room at present. The next call returns the same
-    /// slot until it is [committed](Self::commit).
+    /// A slot for the next frame to send; `None` if the device has no room at present. Further calls return
+    /// the same slot until it is [committed](Self::commit).
     ///
     /// # Errors
     /// The device has failed.
     fn transmit(&mut self) -> io::Result<Option<&mut [u8]>>;
 
-    /// Sends the first `length` bytes of the slot that [`transmit`](Self::transmit) has returned, at the latest with the next
-    /// [`flush`](Self::flush). Returns `false` if the device does not accept the frame: it is lost.
+    /// Sends the first `length` bytes of the slot of [`transmit`](Self::transmit), at the latest with the
+    /// next [`flush`](Self::flush). Returns `false` if the device does not accept the frame.
     ///
     /// # Errors
     /// The device has failed.
@@ -41,24 +41,23 @@ pub trait Device {
     /// The device has failed.
     fn flush(&mut self) -> io::Result<()>;
 
-    /// Waits until a frame may have arrived, `timeout` has passed, or one of `wakes` is readable; `None`
-    /// is no timeout. If [`transmit`](Self::transmit) found no room, waits only until there may be
-    /// some. May return early. Returns whether one of `wakes` is readable.
+    /// Waits until a frame may have arrived, `timeout` has passed (`None`: without limit), or one of `wakes`
+    /// is readable. If [`transmit`](Self::transmit) found no room, waits only until there may be room. May
+    /// return early. Returns whether one of `wakes` is readable.
     ///
     /// # Errors
     /// The device has failed.
     fn wait(&mut self, timeout: Option<Duration>, wakes: &[BorrowedFd<'_>]) -> io::Result<bool>;
 }
 
-/// What ended a wait.
 pub(crate) struct Polled {
     /// Events of the device's own descriptors.
     pub events: PollFlags,
-    /// Whether another descriptor is readable.
+    /// Whether one of `wakes` is readable.
     pub is_woken: bool,
 }
 
-/// Waits until one of the descriptors `own` or `wakes` is readable.
+/// Waits until one of the descriptors `own` or `wakes` is readable or `timeout` has passed.
 pub(crate) fn poll_with(
     own: &[BorrowedFd<'_>],
     timeout: Option<Duration>,
@@ -81,7 +80,8 @@ pub(crate) fn poll_with(
     }
 }
 
-/// Copies a frame into a device and sends it. Returns `false` if the device has no room for it: the frame is lost.
+/// Copies a frame into a device and sends it. Returns `false` for a lost frame: the device has no room for
+/// it.
 ///
 /// # Errors
 /// The device has failed.
@@ -107,7 +107,7 @@ struct Inner {
 }
 
 impl Stop {
-    /// A flag that is not set.
+    /// Creates a flag that is not set.
     ///
     /// # Errors
     /// The process has no file descriptors left.
@@ -119,7 +119,7 @@ impl Stop {
     /// Ends the loop after its present turn.
     pub fn set(&self) {
         self.0.is_set.store(true, Ordering::Release);
-        // Fails only if the counter is at its maximum; then the descriptor is readable, too.
+        // Fails only if the counter is at its maximum: then the descriptor is readable anyway.
         let _ = rustix::io::write(&self.0.wakes, &1_u64.to_ne_bytes());
     }
 

@@ -7,11 +7,11 @@ use spillway_transport::Time;
 
 use crate::device::{Device, Stop};
 
-/// Maximum frames of one turn in each direction. The bound lets both directions and the timers take their turn.
+/// Maximum frames of one turn in each direction, so that a flood does not delay other frames and timers.
 pub const BATCH_FRAMES: usize = 64;
 
-/// Sends and receives frames through a device: for example a stack with its application. Each turn calls the methods in
-/// this order.
+/// What sends and receives frames through a device, such as a stack with its application. A turn calls
+/// `begin_turn`, `deliver` for each frame, `end_turn`, and `poll_transmit` until no frame is left.
 pub trait Endpoint {
     /// A turn begins: handle due timers.
     fn begin_turn(&mut self, now: Time);
@@ -39,7 +39,7 @@ pub trait Endpoint {
     }
 }
 
-/// Whether to wait before the next turn.
+/// Whether the loop may wait before the next turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// More frames may be waiting: take the next turn at once.
@@ -86,12 +86,12 @@ impl<D: Device> Driver<D> {
         &self.device
     }
 
-    /// The device, to change it between turns.
+    /// The device, for changes between turns.
     pub fn device_mut(&mut self) -> &mut D {
         &mut self.device
     }
 
-    /// Returns the device, for another driver.
+    /// Ends the driver and returns its device.
     pub fn into_device(self) -> D {
         self.device
     }
@@ -120,14 +120,14 @@ impl<D: Device> Driver<D> {
         })
     }
 
-    /// Sends waiting frames, at most [`BATCH_FRAMES`]. [`Turn::Busy`] means that more of them may wait.
+    /// Sends waiting frames, at most [`BATCH_FRAMES`]. Returns [`Turn::Busy`] if more may wait.
     ///
     /// # Errors
     /// The device has failed.
     pub fn send(&mut self, now: Time, endpoint: &mut impl Endpoint) -> io::Result<Turn> {
         for _ in 0..BATCH_FRAMES {
             let Some(slot) = self.device.transmit()? else {
-                // The frames that are left wait in the endpoint, and the loop waits for room.
+                // Idle: the other frames stay in the endpoint, and `Device::wait` waits for room.
                 self.counters.full += 1;
                 self.device.flush()?;
                 return Ok(Turn::Idle);
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
     use crate::{Ring, send};
 
-    /// Sends received frames back in the same turn, last one first.
+    /// Sends received frames back in the same turn, the last one first.
     #[derive(Default)]
     struct Echo {
         waiting: Vec<Vec<u8>>,

@@ -1,4 +1,4 @@
-//! The addresses and ports that a steering program passes to the stacks of several threads.
+//! The addresses and ports whose packets a steering program passes to the stacks of several threads.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use spillway_bpf::{BpfError, Endpoint, Protocol, VerdictCounters};
 
 use crate::adapter::Adapter;
 
-/// Counts which addresses and ports the threads use, and steers packets to those. Clones share one count.
+/// Counts the leases of each address and port, and steers packets to leased ones. Clones share one count.
 #[derive(Clone, Debug)]
 pub struct Endpoints(Arc<Inner>);
 
@@ -18,23 +18,23 @@ struct Inner {
     leased: LeasedAddresses,
 }
 
-/// The addresses and ports that are leased at present. Clones share them, and do not keep the program attached.
+/// The present leases. Clones share one state and do not keep the program attached.
 #[derive(Clone, Debug, Default)]
 pub struct LeasedAddresses(Arc<Mutex<BTreeMap<SocketAddr, usize>>>);
 
 impl LeasedAddresses {
-    /// The addresses, in order, each once.
+    /// The leased addresses and ports, sorted, each once.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.leases().keys().copied().collect()
     }
 
-    /// How many leases each address has; each number is above 0.
+    /// Number of leases by address and port; never 0.
     fn leases(&self) -> MutexGuard<'_, BTreeMap<SocketAddr, usize>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Packets to an address and port belong to the stacks while a lease exists.
+/// While a lease exists, packets to its address and port belong to the stacks.
 #[derive(Debug)]
 pub struct Lease {
     address: SocketAddr,
@@ -42,7 +42,7 @@ pub struct Lease {
 }
 
 impl Endpoints {
-    /// Without leases. When the last clone and the last lease are gone, the program is detached.
+    /// No leases. Dropping the last clone and the last lease detaches the program.
     pub fn new(adapter: Adapter) -> Endpoints {
         Endpoints(Arc::new(Inner { adapter, leased: LeasedAddresses::default() }))
     }
@@ -52,12 +52,12 @@ impl Endpoints {
         &self.0.adapter
     }
 
-    /// The addresses that are leased, also in future.
+    /// The leases: the value always shows the present ones.
     pub fn leased(&self) -> &LeasedAddresses {
         &self.0.leased
     }
 
-    /// Packets by the program's verdict.
+    /// The steering program's counters of packets, by verdict.
     ///
     /// # Errors
     /// The system has failed.
@@ -65,7 +65,7 @@ impl Endpoints {
         self.0.adapter.steer().counters()
     }
 
-    /// Steers TCP packets to this address and port.
+    /// Steers TCP packets to this address and port to the stacks until the lease is dropped.
     ///
     /// # Errors
     /// The program has no room for more endpoints.
@@ -94,7 +94,7 @@ impl Drop for Lease {
         *count -= 1;
         if *count == 0 {
             leases.remove(&self.address);
-            // Fails only if the system does; the packets are the stack's then, which resets the connections.
+            // After an error, packets still go to the stack, which answers with resets.
             let _ = inner.adapter.steer().remove_endpoint(endpoint(self.address));
         }
     }

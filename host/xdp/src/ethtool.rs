@@ -6,19 +6,20 @@ use std::os::fd::OwnedFd;
 
 use crate::ioctl::ethtool;
 
-/// What a driver or the kernel does to packets before a program sees them.
+/// Work of hardware or kernel on packets before the XDP program runs, which can keep packets from the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offload {
-    /// Large receive offload: the hardware joins packets, which are then longer than a frame.
+    /// Large receive offload: the hardware joins packets, and the result is too long for a frame.
     LargeReceive,
-    /// The hardware removes VLAN tags. The program would take a tagged packet for an untagged one.
+    /// The hardware removes VLAN tags: the XDP program would handle a tagged packet as an untagged one.
     VlanTags,
-    /// Generic receive offload: the kernel joins packets. Of harm only in generic mode, where it comes before the program.
+    /// Generic receive offload: the kernel joins packets. Harmful only in generic mode, where the kernel does
+    /// so before the XDP program runs.
     GenericReceive,
 }
 
 impl Offload {
-    /// The name of `ethtool -K`.
+    /// The name that `ethtool -K` uses.
     pub fn name(self) -> &'static str {
         match self {
             Offload::LargeReceive => "lro",
@@ -61,7 +62,7 @@ struct Value {
     data: u32,
 }
 
-// Numbers of requests, and bits of the flags.
+// Numbers of requests, and bits of `ETHTOOL_GFLAGS`.
 const GET_FLAGS: u32 = 0x25;
 const SET_FLAGS: u32 = 0x26;
 const GET_GENERIC_RECEIVE: u32 = 0x2b;
@@ -71,16 +72,16 @@ const SET_CHANNELS: u32 = 0x3d;
 const FLAG_VLAN_TAGS: u32 = 1 << 8;
 const FLAG_LARGE_RECEIVE: u32 = 1 << 15;
 
-/// The number of receive queues: dedicated ones and those that also send.
+/// The number of receive queues, including combined ones, which also send.
 pub(crate) fn queues(socket: &OwnedFd, name: &str) -> io::Result<u32> {
     Ok(channels(socket, name)?.map_or(1, |channels| 1.max(channels.receive + channels.combined)))
 }
 
-/// Sets the number of receive queues, or the largest possible one. Returns the number.
+/// Sets the number of receive queues to `queues` or the driver's maximum. Returns the new number.
 pub(crate) fn set_queues(socket: &OwnedFd, name: &str, queues: u32) -> io::Result<u32> {
     let Some(mut channels) = channels(socket, name)? else { return Ok(1) };
     channels.command = SET_CHANNELS;
-    // Drivers have queues of one kind or the other for receiving.
+    // A driver receives on combined queues or on dedicated ones, not on both.
     match channels.combined_max {
         0 => channels.receive = queues.min(channels.receive_max),
         most => channels.combined = queues.min(most),
@@ -90,7 +91,7 @@ pub(crate) fn set_queues(socket: &OwnedFd, name: &str, queues: u32) -> io::Resul
     self::queues(socket, name)
 }
 
-/// `None`: the driver has no channels to set, and so one queue.
+/// `None`: the driver has no settable channels, and thus one queue.
 fn channels(socket: &OwnedFd, name: &str) -> io::Result<Option<Channels>> {
     let mut channels = Channels { command: GET_CHANNELS, ..Channels::default() };
     // SAFETY: `Channels` is the structure of this request.
@@ -101,14 +102,13 @@ fn channels(socket: &OwnedFd, name: &str) -> io::Result<Option<Channels>> {
     }
 }
 
-/// The offloads that are on and keep packets from the program, wherever it runs.
+/// The active offloads that keep packets from the stack in every mode of the XDP program.
 pub(crate) fn harmful_offloads(socket: &OwnedFd, name: &str) -> io::Result<Vec<Offload>> {
     let flags = flags(socket, name)?;
     let all = [(FLAG_LARGE_RECEIVE, Offload::LargeReceive), (FLAG_VLAN_TAGS, Offload::VlanTags)];
     Ok(all.into_iter().filter(|(flag, _)| flags & flag != 0).map(|(_, offload)| offload).collect())
 }
 
-/// Whether generic receive offload is on.
 pub(crate) fn joins_packets(socket: &OwnedFd, name: &str) -> io::Result<bool> {
     let mut value = Value { command: GET_GENERIC_RECEIVE, data: 0 };
     // SAFETY: `Value` is the structure of this request.
@@ -116,7 +116,6 @@ pub(crate) fn joins_packets(socket: &OwnedFd, name: &str) -> io::Result<bool> {
     Ok(value.data != 0)
 }
 
-/// Turns an offload off.
 pub(crate) fn turn_off(socket: &OwnedFd, name: &str, offload: Offload) -> io::Result<()> {
     let flag = match offload {
         Offload::LargeReceive => FLAG_LARGE_RECEIVE,

@@ -1,4 +1,4 @@
-//! Injects faults into the frames of another device: loss, duplication, reordering and flipped bits, determined by a seed.
+//! Injects faults by a seed into another device's frames: loss, duplication, reordering and flipped bits.
 
 use std::collections::VecDeque;
 use std::io;
@@ -9,13 +9,13 @@ use spillway_parts::Random;
 
 use crate::device::{Device, FRAME_BYTES_MAX, send};
 
-/// Maximum frames held back in one direction; further frames pass in order.
+/// Maximum frames held back in one direction. While the maximum is held, other frames pass in order.
 const HELD_MAX: usize = 64;
 
 /// The faults to inject. Shares are from 0 to 1 and apply to each frame in each direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FaultsOptions {
-    /// The same seed and the same frames result in the same faults.
+    /// The same seed and frames give the same faults.
     pub seed: u64,
     /// Share of frames that are lost.
     pub loss: f64,
@@ -23,16 +23,16 @@ pub struct FaultsOptions {
     pub duplication: f64,
     /// Share of frames that are held back until up to [`reordering_frames`](Self::reordering_frames) later ones have passed.
     pub reordering: f64,
-    /// Maximum number of frames that a held frame lets pass. Frames that are still held when the device waits arrive then.
+    /// Maximum number of frames that overtake a held frame. When the device waits, all held frames arrive.
     pub reordering_frames: usize,
     /// Share of frames in which one bit after the Ethernet header is flipped.
     pub corruption: f64,
 }
 
-/// Counts of injected faults.
+/// Numbers of injected faults, for both directions together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faulted {
-    /// Frames that entered the device, in both directions.
+    /// Frames in total, with and without faults.
     pub seen: u64,
     /// Frames lost.
     pub lost: u64,
@@ -52,10 +52,10 @@ pub struct Faults<D> {
     faulted: Faulted,
     inward: Direction,
     outward: Direction,
-    /// The frame that [`Device::receive`] lends, if faults were injected.
+    /// The frame that [`Device::receive`] lends, unless it is lent by the inner device.
     received: Box<[u8]>,
     slot: Box<[u8]>,
-    /// Whether the present slot is the device's own: no fault is injected into its frame.
+    /// Whether the inner device has lent the present slot, whose frame then has no faults.
     is_slot_lent: bool,
 }
 
@@ -75,27 +75,27 @@ impl<D: Device> Faults<D> {
         }
     }
 
-    /// Counts of injected faults so far.
+    /// Numbers of injected faults so far.
     pub fn faulted(&self) -> Faulted {
         self.faulted
     }
 
-    /// Changes the faults for the frames that follow. Frames held back remain so.
+    /// Changes the faults of later frames. Frames that are held back stay so.
     pub fn set_options(&mut self, options: FaultsOptions) {
         self.options = options;
     }
 
-    /// Returns the inner device. Frames held back are lost.
+    /// Returns the inner device. Frames that are held back are lost.
     pub fn into_device(self) -> D {
         self.device
     }
 
-    /// Number of frames held back, in both directions.
+    /// Number of frames that are held back, in both directions.
     pub fn held(&self) -> usize {
         self.inward.held.len() + self.outward.held.len()
     }
 
-    /// Copies the frames that have passed the faults into the device. Returns `false` if it refused one.
+    /// Sends the passed frames on the inner device. Returns `false` if it did not accept one.
     fn send_passed(&mut self) -> io::Result<bool> {
         let mut all_sent = true;
         while let Some(frame) = self.outward.passed.pop_front() {
@@ -127,7 +127,7 @@ impl<D: Device> Device for Faults<D> {
         if self.is_slot_lent { self.device.transmit() } else { Ok(Some(&mut self.slot)) }
     }
 
-    /// A frame that is lost on purpose counts as sent.
+    /// Returns `true` for a frame that a fault has dropped, as for a sent one.
     fn commit(&mut self, length: usize) -> io::Result<bool> {
         if self.is_slot_lent {
             self.faulted.seen += 1;
@@ -149,7 +149,6 @@ impl<D: Device> Device for Faults<D> {
     }
 }
 
-/// The frames of one direction.
 #[derive(Debug)]
 struct Direction {
     random: Random,
@@ -160,7 +159,7 @@ struct Direction {
 #[derive(Debug)]
 struct Held {
     frame: Box<[u8]>,
-    /// How many more frames pass before this one.
+    /// Number of frames that still pass before this one.
     frames: usize,
 }
 
@@ -189,7 +188,7 @@ impl Direction {
             if reordering && options.reordering_frames > 0 && self.held.len() < HELD_MAX {
                 faulted.reordered += 1;
                 let frames = 1 + (behind % options.reordering_frames as u64) as usize; // at most `reordering_frames`
-                // One more, because the loop below counts this frame as one that passes.
+                // One more, because the loop below counts this frame, too.
                 self.held.push(Held { frame, frames: frames + 1 });
             } else {
                 self.passed.push_back(frame);
@@ -201,13 +200,12 @@ impl Direction {
         self.passed.extend(self.held.extract_if(.., |held| held.frames == 0).map(|held| held.frame));
     }
 
-    /// Whether the next frame passes unchanged with no frame before it, so that it need not be copied.
+    /// Whether the next frame passes unchanged and no other frame precedes it: then it need not be copied.
     fn is_clear(&self, options: &FaultsOptions) -> bool {
         let shares = [options.loss, options.duplication, options.reordering, options.corruption];
         shares == [0.0; 4] && self.held.is_empty() && self.passed.is_empty()
     }
 
-    /// Lets all held frames pass.
     fn release(&mut self) {
         self.passed.extend(self.held.drain(..).map(|held| held.frame));
     }
@@ -227,7 +225,7 @@ mod tests {
     use super::*;
     use crate::Ring;
 
-    /// Passes numbered frames through faults. Returns the numbers in order of arrival, each with whether a bit was flipped.
+    /// Passes numbered frames through faults. Returns each arrived number and whether a bit was flipped.
     fn through(options: FaultsOptions, frames: u16, inward: bool) -> (Vec<(u16, bool)>, Faulted) {
         let (near, mut far) = Ring::pair(2 * usize::from(frames));
         let mut faults = Faults::new(near, options);

@@ -1,4 +1,4 @@
-//! What one thread on AF_XDP has counted.
+//! The counters of one thread on AF_XDP.
 
 use spillway_bpf::VerdictCounters;
 
@@ -9,15 +9,15 @@ use crate::socket::Statistics;
 /// Totals of one thread since its start.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
-    /// Frames and turns of its loop.
+    /// Frames and turns of the thread's loop.
     pub driver: Counters,
     /// Frames for other threads.
     pub crossing: CrossingCounters,
-    /// What its stack has counted.
+    /// Counters of the thread's stack.
     pub stack: spillway_tcp::Counters,
-    /// What the kernel has counted at its sockets.
+    /// The kernel's counters of the thread's sockets.
     pub sockets: Statistics,
-    /// What the steering program of the whole interface has counted.
+    /// Counters of the steering program, which all threads of the interface share.
     pub verdicts: VerdictCounters,
     /// Whether the thread's load defers the interface's interrupts at present.
     pub is_deferring: bool,

@@ -10,7 +10,7 @@ use crate::driver::Endpoint;
 /// A stack with the application that it serves.
 #[derive(Debug)]
 pub struct Hosted<A, S = Stack> {
-    /// The stack, or what contains it.
+    /// The stack, or a value that contains it.
     pub stack: S,
     /// The application.
     pub application: A,

@@ -1,4 +1,4 @@
-//! A network interface: what the stack must know of it.
+//! A network interface: its properties that the stack needs, and checks that they stay.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,17 +19,17 @@ use crate::socket::PACKET_BYTES_MAX;
 /// An interface of the network namespace in which it was looked up.
 #[derive(Clone, Debug)]
 pub struct Interface {
-    /// Belongs to the interface's namespace, whichever thread uses it.
+    /// A socket of the interface's network namespace, so that threads of any namespace can use it.
     control: Arc<OwnedFd>,
-    /// Its name.
+    /// Name at the time of the lookup.
     pub name: String,
-    /// Its number.
+    /// Index of the interface in its network namespace.
     pub index: u32,
-    /// Its Ethernet address.
+    /// Ethernet address.
     pub mac: Mac,
-    /// Bytes of the largest IP packet.
+    /// MTU: bytes of the largest IP packet.
     pub mtu: u32,
-    /// Queues that receive packets.
+    /// Number of queues that receive packets.
     pub queues: u32,
     /// Whether it is up.
     pub is_up: bool,
@@ -99,7 +99,7 @@ impl Interface {
         })
     }
 
-    /// The interface's first IPv4 address and the length of its prefix in bits; `None` if it has none.
+    /// The interface's first IPv4 address, if any, and the length of its prefix in bits.
     ///
     /// # Errors
     /// The interface was removed, or the system has failed.
@@ -117,19 +117,20 @@ impl Interface {
         Ok(Some((address, mask.to_bits().leading_ones() as u8)))
     }
 
-    /// Bytes of the largest IP packet that a stack sends and receives here: the MTU, if a frame has room for it.
+    /// Bytes of the stack's largest IP packet: the MTU, at most [`PACKET_BYTES_MAX`].
     pub fn packet_bytes_max(&self) -> u32 {
         self.mtu.min(PACKET_BYTES_MAX)
     }
 
-    /// Checks that the interface still exists, is up, has the Ethernet address and as many queues as when it was looked up, and
-    /// sends packets as long as then. It may have another name. Any thread may call it: a few system calls, for once a second.
+    /// Checks that the interface still exists, is up, has the same Ethernet address and number of queues as
+    /// at the lookup, and an MTU that is not too small. Its name may change. Any thread may call it, about
+    /// once a second: it makes a few system calls.
     ///
     /// # Errors
     /// The interface was removed, is down, or has another Ethernet address, another number of queues, or a smaller MTU.
     pub fn check(&self) -> Result<(), InterfaceChange> {
         let change = |what| self.change(what);
-        // All other requests are by name, and interfaces can be renamed.
+        // All other requests need the name, which may have changed.
         let name = name_of(&self.control, self.index).map_err(|_| change(Change::Removed))?;
         let request = |code| request(&self.control, &name, code).map_err(|_| change(Change::Removed));
         let flags = request(libc::SIOCGIFFLAGS)?;
@@ -157,7 +158,7 @@ impl Interface {
         }
     }
 
-    /// The offloads that are on and keep packets from the stack.
+    /// The active offloads that keep packets from the stack.
     ///
     /// # Errors
     /// The interface was removed, or the system has failed.
@@ -173,8 +174,8 @@ impl Interface {
         ethtool::joins_packets(&self.control, &self.name)
     }
 
-    /// The interfaces at the bottom of those that this one lies on, such as the cards under a VLAN or a bond; empty if the
-    /// interface lies on none. They are read from `/sys`, which must show the calling thread's network namespace.
+    /// The lowest interfaces under this one, such as the cards under a VLAN or a bond; empty if no interface
+    /// is below. Reads `/sys`, which must show the calling thread's network namespace.
     pub fn lowest(&self) -> Vec<String> {
         lowest(Path::new("/sys/class/net"), &self.name)
     }
@@ -187,7 +188,7 @@ impl Interface {
         ethtool::turn_off(&self.control, &self.name, offload)
     }
 
-    /// Gives the interface at least this many receive queues, or as many as it can have. Network cards pause for it.
+    /// Raises the number of receive queues to `queues` or the driver's maximum. A card pauses for it.
     ///
     /// # Errors
     /// The driver refuses, or the process has no CAP_NET_ADMIN.
@@ -198,7 +199,7 @@ impl Interface {
         Ok(())
     }
 
-    /// For an interface that does not run the stack's program any more, but perhaps another one.
+    /// The loss of the stack's program. `program_id`: the program that replaced it, if any.
     pub(crate) fn lost_program(&self, program_id: Option<u32>) -> InterfaceChange {
         self.change(Change::Program { now: program_id })
     }
@@ -208,7 +209,7 @@ impl Interface {
     }
 }
 
-/// An interface is not as it was when it was looked up.
+/// A change of an interface since its lookup that the stack cannot handle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterfaceChange {
     interface: String,
@@ -231,7 +232,7 @@ enum Change {
         before: u32,
         now: u32,
     },
-    /// The program that is attached instead of the stack's, if any.
+    /// `now`: the program that replaced the stack's, if any.
     Program {
         now: Option<u32>,
     },
@@ -278,16 +279,16 @@ impl fmt::Display for InterfaceChange {
 
 impl std::error::Error for InterfaceChange {}
 
-/// The IPv4 address of a socket address: two bytes of the port come first (`sockaddr_in`).
+/// The IPv4 address of a `sockaddr_in`, in which it follows two bytes of the port.
 fn ipv4(address: libc::sockaddr) -> Ipv4Addr {
     Ipv4Addr::from(std::array::from_fn::<u8, 4, _>(|at| address.sa_data[2 + at] as u8))
 }
 
-/// Interfaces that lie on each other at most, such as a macvlan on a VLAN on a bond on two cards.
+/// Maximum levels of interfaces, such as 3 below a macvlan on a VLAN on a bond on two cards.
 const LEVELS_MAX: usize = 8;
 
-/// The lowest interfaces under one, each once. `directory` has a directory for each interface, with a link `lower_NAME` for
-/// each one directly below.
+/// The lowest interfaces under one, each once. `directory` has a directory for each interface, with a link
+/// `lower_NAME` for each interface directly below.
 fn lowest(directory: &Path, name: &str) -> Vec<String> {
     let below = |name: &str| -> BTreeSet<String> {
         let entries = fs::read_dir(directory.join(name)).into_iter().flatten().flatten();
@@ -310,7 +311,6 @@ fn lowest(directory: &Path, name: &str) -> Vec<String> {
     lowest.into_iter().collect()
 }
 
-/// The Ethernet address of a hardware address.
 fn mac(address: libc::sockaddr) -> Mac {
     Mac(std::array::from_fn(|at| address.sa_data[at] as u8))
 }

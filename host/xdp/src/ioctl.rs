@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// A request that is answered in place.
+/// Performs a request and returns the structure with the kernel's answer.
 pub(crate) fn request(socket: &OwnedFd, name: &str, code: libc::Ioctl) -> io::Result<libc::ifreq> {
     let mut request = empty_request(name);
     // SAFETY: the kernel reads and writes one `ifreq`, which outlives the call.
@@ -11,7 +11,6 @@ pub(crate) fn request(socket: &OwnedFd, name: &str, code: libc::Ioctl) -> io::Re
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(request) }
 }
 
-/// The present name of the interface with this number.
 pub(crate) fn name_of(socket: &OwnedFd, index: u32) -> io::Result<String> {
     let mut request = empty_request("");
     request.ifr_ifru.ifru_ifindex = index.cast_signed();
@@ -24,10 +23,10 @@ pub(crate) fn name_of(socket: &OwnedFd, index: u32) -> io::Result<String> {
     String::from_utf8(name).map_err(io::Error::other)
 }
 
-/// A request of <linux/ethtool.h>.
+/// Performs a request of <linux/ethtool.h>. The kernel writes its answer into `command`.
 ///
 /// # Safety
-/// `command` begins with the request's number, and has the layout that belongs to it: the kernel reads and writes it.
+/// `command` must begin with the request's number and have its layout: the kernel reads and writes it.
 pub(crate) unsafe fn ethtool<T>(socket: &OwnedFd, name: &str, command: &mut T) -> io::Result<()> {
     let mut request = empty_request(name);
     request.ifr_ifru.ifru_data = std::ptr::from_mut(command).cast();
@@ -36,7 +35,7 @@ pub(crate) unsafe fn ethtool<T>(socket: &OwnedFd, name: &str, command: &mut T) -
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// An empty request for an interface. The name is shorter than its field.
+/// An empty request for an interface. The name must be shorter than its field, so that the last byte stays 0.
 fn empty_request(name: &str) -> libc::ifreq {
     // SAFETY: `ifreq` consists of integers, raw pointers and unions of them, for which all-zero bytes are valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };

@@ -1,4 +1,4 @@
-//! The kernel's TCP sockets at local ports that the stack wants for itself (proc_net_tcp).
+//! The kernel's TCP sockets at local ports that the stack also uses (proc_net_tcp).
 
 use std::fmt;
 use std::fs;
@@ -6,7 +6,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 
-/// The tables of the calling thread's network namespace; `/proc/net` is that of the process's first thread.
+/// Tables of the calling thread's network namespace; `/proc/net` has those of the process's first thread.
 const TABLES: [&str; 2] = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"];
 
 // States of a socket, from <net/tcp_states.h>.
@@ -16,9 +16,9 @@ const LISTEN: u8 = 10;
 /// A TCP socket of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelSocket {
-    /// The local end. An IPv4-mapped address is given as IPv4.
+    /// The local address; IPv4-mapped ones are converted to IPv4.
     pub local: SocketAddr,
-    /// The other end of a connection; `None` for a listening socket.
+    /// The peer's address; `None` for a listening socket.
     pub peer: Option<SocketAddr>,
 }
 
@@ -31,9 +31,10 @@ impl fmt::Display for KernelSocket {
     }
 }
 
-/// The sockets whose packets a stack with these local ports at these addresses would take: listening ones and connections at
-/// one of the addresses or at a wildcard address. Connections in TIME-WAIT are left out: their process has closed them, and
-/// all their bytes have arrived. A socket that is bound but neither listens nor is connected is not in the kernel's tables.
+/// The sockets whose packets a stack with these local ports and addresses would receive: listening and
+/// connected ones on one of the addresses or on a wildcard address. Connections in TIME-WAIT are left out:
+/// their process has closed them, and all their bytes have arrived. The kernel's tables do not contain
+/// sockets that are only bound.
 ///
 /// # Errors
 /// The tables cannot be read.
@@ -42,7 +43,7 @@ pub(crate) fn sockets_at(ports: &RangeInclusive<u16>, addresses: &[IpAddr]) -> i
     for table in TABLES {
         match fs::read_to_string(table) {
             Ok(table) => found.extend(table.lines().filter_map(read_line)),
-            // A kernel without IPv6 has no such table.
+            // A kernel without IPv6 has no table of IPv6 sockets.
             Err(error) if error.kind() == io::ErrorKind::NotFound && table == TABLES[1] => {}
             Err(error) => return Err(error),
         }
@@ -57,7 +58,7 @@ fn is_in_the_way(socket: &KernelSocket, ports: &RangeInclusive<u16>, addresses: 
     ports.contains(&socket.local.port()) && (ip.is_unspecified() || addresses.contains(&ip))
 }
 
-/// A socket of a line such as `0: 0100007F:1F90 00000000:0000 0A …`. `None` for the header, and for TIME-WAIT.
+/// Parses a line such as `0: 0100007F:1F90 00000000:0000 0A …`. `None` for the header and for TIME-WAIT.
 fn read_line(line: &str) -> Option<KernelSocket> {
     let mut words = line.split_whitespace().skip(1);
     let (local, peer) = (read_address(words.next()?)?, read_address(words.next()?)?);
@@ -68,7 +69,7 @@ fn read_line(line: &str) -> Option<KernelSocket> {
     }
 }
 
-/// An address such as `0100007F:1F90`: words of 32 bits of the address in the host's byte order, and the port.
+/// Parses an address such as `0100007F:1F90`: IP address in 32-bit words of the host's byte order, and port.
 fn read_address(text: &str) -> Option<SocketAddr> {
     let (address, port) = text.split_once(':')?;
     let mut bytes = Vec::with_capacity(16);

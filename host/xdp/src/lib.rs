@@ -1,10 +1,11 @@
 //! Carries frames between the user-level TCP stack and a network.
 //!
-//! A [`Device`] sends and receives Ethernet frames: a [`Socket`] shares an ordinary interface with the kernel by AF_XDP,
-//! [`Tap`] is the user-space end of a kernel interface, [`Ring`] a pair of queues in memory. [`Faults`] wraps a device and
-//! injects faults. A [`Driver`] connects a device with an [`Endpoint`], such as a stack with its application ([`Hosted`]). It
-//! works in turns: [`Driver::run`] takes turns and waits between them, [`Driver::turn`] takes one at a time that the caller
-//! passes. A [`Context`] is all of that for one thread of a program whose other threads give commands.
+//! A [`Device`] sends and receives Ethernet frames: a [`Socket`] shares an ordinary interface with the kernel
+//! by AF_XDP, [`Tap`] is the user-space end of a kernel interface, [`Ring`] a pair of queues in memory.
+//! [`Faults`] wraps a device and injects faults. A [`Driver`] connects a device with an [`Endpoint`], such as
+//! a stack with its application ([`Hosted`]). A driver works in turns: [`Driver::run`] takes turns and waits
+//! between them, [`Driver::turn`] takes a single one. A [`Context`] does all of this on one thread and runs
+//! commands that other threads send it.
 
 mod adapter;
 mod address_probe;

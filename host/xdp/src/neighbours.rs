@@ -1,7 +1,7 @@
 //! Ethernet addresses of next hops, from the kernel's routes and neighbours (rtnetlink(7)).
 //!
-//! A stack that shares its address with the kernel cannot resolve neighbours itself: the answers go to the kernel. So it asks
-//! the kernel, which resolves unknown neighbours and confirms known ones while the stack uses them.
+//! A stack that shares its address with the kernel cannot resolve neighbours itself: the answers go to the
+//! kernel. So the kernel resolves unknown neighbours, and confirms known ones while the stack uses them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -21,32 +21,30 @@ use spillway_wire::packet::ethernet::Mac;
 use crate::interface::Interface;
 use crate::netlink;
 
-/// Maximum number of targets with a remembered next hop. Beyond it the oldest is forgotten: its changes are not reported
-/// until the stack asks for the target again.
+/// Maximum number of targets with a remembered next hop. One more replaces the oldest, whose changes are not
+/// reported until the next [`ask`](KernelNeighbours::ask) for it.
 pub const TARGETS_MAX: usize = 4096;
-/// Bytes of a message from the kernel; longer ones do not occur for single neighbours and routes.
+/// Buffer for one datagram of the kernel. Messages about single neighbours and routes are shorter.
 const MESSAGE_BYTES_MAX: usize = 32 * 1024;
-/// `RTNLGRP_NEIGH` of <linux/rtnetlink.h>: changes of neighbours.
+/// `RTNLGRP_NEIGH` of <linux/rtnetlink.h>: the kernel reports changes of neighbours.
 const GROUP_NEIGHBOURS: u32 = 3;
 
-/// The answer for a target.
+/// The next hop to a peer, or the lack of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resolved {
     /// The peer's address.
     pub target: IpAddr,
-    /// The Ethernet address of the next hop to the peer. `None`: no route leads through this interface, or the next hop does
-    /// not answer.
+    /// Ethernet address of the next hop. `None`: no route through this interface, or no answer of the hop.
     pub mac: Option<Mac>,
 }
 
-/// Asks the kernel of one network namespace for neighbours of one interface.
+/// Finds next hops through one interface in the kernel's tables of one network namespace.
 pub struct KernelNeighbours {
     socket: Socket,
     interface: u32,
-    /// Routes asked for, by sequence number, first one first.
+    /// Route requests without an answer yet, oldest first: sequence number and target.
     asked: VecDeque<(u32, IpAddr)>,
     sequence: u32,
-    /// Next hops by target.
     hops: BTreeMap<IpAddr, IpAddr>,
     /// Targets in the order in which their next hops were learned.
     order: VecDeque<IpAddr>,
@@ -64,7 +62,7 @@ impl KernelNeighbours {
     /// Opens a connection to the kernel, in the calling thread's network namespace.
     ///
     /// # Errors
-    /// The process has no descriptors left.
+    /// The process has no file descriptors left.
     pub fn open(interface: &Interface) -> io::Result<KernelNeighbours> {
         let socket = netlink::connect(NETLINK_ROUTE)?;
         socket.set_non_blocking(true)?;
@@ -81,8 +79,8 @@ impl KernelNeighbours {
         })
     }
 
-    /// Asks for the next hop to a peer. [`poll`](Self::poll) returns the answer, and later changes. Ask again, at most once
-    /// every few seconds, while the peer is used: the kernel then confirms the neighbour instead of forgetting it.
+    /// Requests the next hop to a peer. [`poll`](Self::poll) returns the answer and later changes. Call it
+    /// again while the peer is used, at most once every few seconds, so that the kernel keeps the neighbour.
     ///
     /// # Errors
     /// The system has failed.
@@ -92,19 +90,19 @@ impl KernelNeighbours {
         route.header.destination_prefix_length = if target.is_ipv4() { 32 } else { 128 };
         route.attributes.push(RouteAttribute::Destination(target.into()));
         if matches!(target, IpAddr::V6(ip) if ip.is_unicast_link_local()) {
-            // Such an address says nothing without its link (RFC 4007 §6).
+            // A link-local address is ambiguous without its link (RFC 4007 §6).
             route.attributes.push(RouteAttribute::Oif(self.interface));
         }
         let sequence = self.send(RouteNetlinkMessage::GetRoute(route), NLM_F_REQUEST)?;
         if self.asked.len() == TARGETS_MAX {
-            self.asked.pop_front(); // its answer was lost
+            self.asked.pop_front(); // the oldest request: its answer must have been lost
         }
         self.asked.push_back((sequence, target));
         Ok(())
     }
 
-    /// The next answer or change. Call it until it returns `None`, after each question and whenever the descriptor is
-    /// readable.
+    /// The next answer or change. Call it until it returns `None`, after each [`ask`](Self::ask) and whenever
+    /// the descriptor is readable.
     ///
     /// # Errors
     /// The system has failed.
@@ -117,7 +115,7 @@ impl KernelNeighbours {
             match self.socket.recv(&mut self.buffer, 0) {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                // Changes were lost because there were too many. What matters is asked for again.
+                // The socket's buffer overflowed. The stack repeats its requests every 30 s.
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => continue,
                 Err(error) => return Err(error),
             }
@@ -127,7 +125,6 @@ impl KernelNeighbours {
         }
     }
 
-    /// Handles the messages of one datagram.
     fn handle(&mut self, datagram: &[u8]) -> io::Result<()> {
         for message in netlink::messages(datagram) {
             let Ok(message) = message else { return Ok(()) };
@@ -139,7 +136,7 @@ impl KernelNeighbours {
                     self.handle_neighbour(&neighbour);
                 }
                 NetlinkPayload::Error(error) if error.code.is_some() => {
-                    // There is no route, or the interface has no such neighbour yet.
+                    // No route to the target. Errors of neighbour requests match no route request.
                     if let Some(target) = self.answered(message.header.sequence_number) {
                         self.resolved.push_back(Resolved { target, mac: None });
                     }
@@ -150,7 +147,7 @@ impl KernelNeighbours {
         Ok(())
     }
 
-    /// The target of a question about a route, which is answered now.
+    /// Removes the route request with this sequence number and returns its target.
     fn answered(&mut self, sequence: u32) -> Option<IpAddr> {
         let at = self.asked.iter().position(|(number, _)| *number == sequence)?;
         self.asked.remove(at).map(|(_, target)| target)
@@ -197,7 +194,7 @@ impl KernelNeighbours {
             _ => None,
         });
         let mac = match neighbour.header.state {
-            // The answer follows as a change.
+            // The kernel is still resolving: a change follows.
             NeighbourState::None | NeighbourState::Incomplete => return,
             NeighbourState::Failed => None,
             _ => mac,
@@ -230,7 +227,6 @@ impl KernelNeighbours {
         message
     }
 
-    /// Sends a request and returns its sequence number.
     fn send(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<u32> {
         self.sequence = self.sequence.wrapping_add(1);
         netlink::send(&self.socket, message, flags, self.sequence)?;

@@ -8,7 +8,7 @@ use netlink_packet_core::{
 };
 use netlink_sys::{Socket, SocketAddr};
 
-/// Opens a connection to a part of the kernel (`protocol`), in the calling thread's network namespace.
+/// Opens a socket of a netlink protocol, such as `NETLINK_ROUTE`, in the calling thread's network namespace.
 pub(crate) fn connect(protocol: isize) -> io::Result<Socket> {
     let mut socket = Socket::new(protocol)?;
     socket.bind_auto()?;
@@ -16,7 +16,6 @@ pub(crate) fn connect(protocol: isize) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Sends one message.
 pub(crate) fn send<M>(socket: &Socket, message: M, flags: u16, sequence: u32) -> io::Result<()>
 where
     M: NetlinkSerializable + Into<NetlinkPayload<M>> + Debug,
@@ -31,7 +30,7 @@ where
     socket.send(&bytes, 0).map(drop)
 }
 
-/// The messages of one datagram. An error is of a message of a kind that the library does not know; it is the last item.
+/// The messages of one datagram. An error is the last item: the library could not parse the message.
 pub(crate) fn messages<M>(
     mut datagram: &[u8],
 ) -> impl Iterator<Item = Result<NetlinkMessage<M>, DecodeError>> + '_

@@ -1,22 +1,22 @@
-//! What an operator should know of a running context.
+//! Notices of a running context for the operator.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use spillway_wire::packet::ethernet::Mac;
 
-/// What an operator should know of a running context, with the next step.
+/// An event of a running context that the operator should see. The text of a problem names the next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// Packets arrive without checksums, and are dropped: their sender leaves checksums to hardware that a veth does not have.
-    /// Given once.
+    /// Packets arrive with partial checksums and are dropped: their sender leaves checksums to hardware, and
+    /// a veth has none. Reported once.
     PartialChecksums {
-        /// Their number so far.
+        /// Number of these packets so far.
         packets: u64,
     },
     /// The kernel has refused to defer interrupts, or to end the deferral. The thread does not try again.
     InterruptsNotDeferred {
-        /// Why.
+        /// The kernel's error.
         error: String,
     },
     /// The interface no longer has an address at which a stack listens or from which it connects.
@@ -26,7 +26,7 @@ pub enum Notice {
         /// The address.
         address: IpAddr,
     },
-    /// Another host also has the address that only the stack is to have.
+    /// Another host also has the stack's separate address.
     AddressConflict {
         /// The address.
         address: IpAddr,

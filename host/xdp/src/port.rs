@@ -1,4 +1,4 @@
-//! The stack of one thread with its listeners, as commands from other threads see it.
+//! The stack of one thread with its listeners: what commands from other threads work on.
 
 use std::borrow::{Borrow, BorrowMut};
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use crate::endpoints::{Endpoints, Lease};
 use crate::figures::Figures;
 use crate::socket::Statistics;
 
-/// Interval at which removed listeners are checked for connections that are left.
+/// Interval at which removed listeners are checked for remaining connections.
 const LEFT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The stack of one thread, its listeners, and the kernel's sockets that belong to them.
@@ -30,11 +30,10 @@ pub struct Port {
     endpoints: Endpoints,
     listeners: BTreeMap<u16, PortListener>,
     pub(crate) load_queries: LoadQuerySockets,
-    /// Leases of removed listeners. Their connections still need packets.
+    /// Leases of removed listeners that still had connections at the last check.
     left: Vec<Lease>,
-    /// When to check `left` again.
     check_left_at: Time,
-    /// As of the last command.
+    /// Counters of the driver, the crossing and the sockets, as of the last command.
     pub(crate) device: (Counters, CrossingCounters, Statistics),
     /// Whether this thread's load defers interrupts, as of the last command.
     pub(crate) is_deferring: bool,
@@ -52,9 +51,9 @@ struct PortListener {
 /// Why a listener cannot be added.
 #[derive(Debug)]
 pub enum PortError {
-    /// The address cannot be a listener's.
+    /// The stack cannot listen at the address.
     Address(SettingsError),
-    /// The steering program has no room.
+    /// The steering program has no room for another endpoint.
     Program(BpfError),
     /// The system has failed.
     Host(io::Error),
@@ -91,12 +90,12 @@ impl Port {
         })
     }
 
-    /// Sets the listener of an index, which is closed at first. The sockets of `bound` stay with the kernel: one reserves the
-    /// port, the other receives load queries. `is_gated`: acknowledgements wait for
+    /// Replaces the listener of an index; the new one is closed at first. The sockets of `bound` stay open:
+    /// one reserves the port, the other receives load queries. `is_gated`: acknowledgements wait for
     /// [`release`](spillway_transport::Transport::release).
     ///
     /// # Errors
-    /// The address cannot be the stack's, or there is no room for it; the index has no listener then.
+    /// The stack cannot listen at the address, or the program has no room. The index then has no listener.
     pub fn put_listener(
         &mut self,
         now: Time,
@@ -113,58 +112,59 @@ impl Port {
         if let Some(socket) = load_queries {
             self.load_queries.put(now, index, socket);
         }
-        // Fails if connections of the kernel are left at the port. Then only the address is in use, as before.
+        // Fails if the kernel still has connections at the port. Then the listener's own socket reserves the
+        // port, beside which programs with SO_REUSEADDR can listen.
         let reserved = reserve(address).unwrap_or(reserved);
         self.listeners.insert(index, PortListener { lease, takes_load_queries, _reserved: reserved });
         Ok(())
     }
 
-    /// The listener that takes load queries at a local address.
+    /// The listener that accepts load queries at a local address.
     pub(crate) fn load_query_listener(&self, local: SocketAddr) -> Option<u16> {
         let takes_them =
             |listener: &PortListener| listener.takes_load_queries && listener.lease.address() == local;
         self.listeners.iter().find(|(_, listener)| takes_them(listener)).map(|(index, _)| *index)
     }
 
-    /// Removes a listener. Its connections stay; when the last one has ended, packets to its address go to the kernel again.
+    /// Removes a listener. Its connections stay. When the last of them has ended, packets to the listener's
+    /// address go to the kernel again.
     pub fn drop_listener(&mut self, index: u16) {
         let Some(PortListener { lease, .. }) = self.listeners.remove(&index) else { return };
         self.load_queries.remove(index);
-        // Cannot fail without a listener.
+        // Cannot fail: only a new listener can be invalid.
         let _ = self.stack.set_listener(index, None);
         self.left.push(lease);
     }
 
-    /// Sets the limit of connections, with `connect_reserve` places that only connections opened by this end may take.
-    /// Half-open connections have places beside them: forged SYNs do not reduce the number of others. Present connections
-    /// beyond the limit stay.
+    /// Sets the maximum number of connections. The last `connect_reserve` of them can only be opened by this
+    /// end. Half-open connections do not count, so forged SYNs do not reduce the number of others. Present
+    /// connections beyond the limit stay.
     pub fn set_connections_max(&mut self, connections: usize, connect_reserve: usize) {
         let in_stack = |count| u32::try_from(count).unwrap_or(u32::MAX);
         let places = in_stack(connections).saturating_add(self.stack.settings().half_open_max);
         self.stack.set_connections_max(places, in_stack(connect_reserve));
     }
 
-    /// Sets how long frames may wait for the application's next deadline: if the deadline comes sooner, the thread sleeps
-    /// until then and handles them in one turn, which saves wake-ups. Zero means that no frames wait.
+    /// Sets the input patience. If the application's next deadline is at most this far away, frames of
+    /// accepted connections do not wake the thread before, which saves wake-ups. Zero: all frames wake it.
     pub fn set_input_patience(&mut self, patience: Duration) {
         self.input_patience = patience;
     }
 
-    /// The steering program and its interface.
+    /// The interface with its steering program.
     pub fn endpoints(&self) -> &Endpoints {
         &self.endpoints
     }
 
-    /// What this thread has counted, for commands of other threads.
+    /// The counters of this thread, up to the present command.
     pub fn figures(&self) -> Figures {
         let (driver, crossing, sockets) = self.device;
-        // Without a system's answer the program's counters are left out.
+        // After an error of the system the program's counters are 0.
         let verdicts = self.endpoints.verdicts().unwrap_or_default();
         let is_deferring = self.is_deferring;
         Figures { driver, crossing, stack: *self.stack.counters(), sockets, verdicts, is_deferring }
     }
 
-    /// Ends the leases of removed listeners without connections.
     pub(crate) fn check_left(&mut self, now: Time) {
         if self.left.is_empty() || now < self.check_left_at {
             return;
@@ -181,10 +181,11 @@ impl Port {
     }
 }
 
-/// Binds a socket that keeps other programs from a port, unless they run as the same user and set SO_REUSEPORT. It has
-/// SO_REUSEPORT, because each thread binds one, and because [`BoundListener`] has it. It has no SO_REUSEADDR: with that option,
-/// any program that also sets it could bind and listen beside a socket that does not listen, and its clients would get no answer.
-/// The option is not needed: the kernel has no connections in TIME-WAIT at the stack's port.
+/// Binds a socket that keeps other programs from a port, unless they run as the same user and set
+/// SO_REUSEPORT. The socket sets SO_REUSEPORT because each thread binds one and [`BoundListener`] sets it. It
+/// does not set SO_REUSEADDR: another program with that option could then listen at the port, and its clients
+/// would get no answer. The kernel has no connections in TIME-WAIT at the stack's port, so the option is not
+/// needed.
 fn reserve(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -214,7 +215,7 @@ mod tests {
 
     use super::*;
 
-    /// std's listeners set SO_REUSEADDR, as nearly all servers do.
+    /// Listeners of `std` set SO_REUSEADDR, as most servers do.
     #[test]
     fn a_reserved_port_is_refused_to_servers_with_reuseaddr() {
         for any in ["127.0.0.1:0", "[::1]:0"] {
@@ -229,7 +230,7 @@ mod tests {
         }
     }
 
-    /// As in a helper, where the listener was bound with SO_REUSEADDR at first.
+    /// As in a helper, which first binds its listener with SO_REUSEADDR.
     #[test]
     fn a_port_is_reserved_once_its_first_socket_is_closed() {
         let config = spillway_net::Config::default();

@@ -7,31 +7,29 @@ use std::time::Duration;
 use crate::device::{Device, poll_with};
 use crate::socket::{Socket, Statistics};
 
-/// The sockets of one thread, as one device. All of them receive; frames leave by the first one with room, because every
-/// queue of an interface sends to the same network.
+/// The sockets of one thread, as one device. All sockets receive. Frames leave through the first socket with
+/// room, because all queues of an interface send to the same network.
 #[derive(Debug)]
 pub struct Queues {
     sockets: Vec<Socket>,
-    /// The socket that is asked first for a received frame, so that no queue has to wait for a busy one.
+    /// Where the search for a received frame starts: sockets take turns, so a busy queue delays no other.
     first: usize,
-    /// The socket that has lent a slot.
     lender: usize,
 }
 
 impl Queues {
-    /// A device of these sockets; without any it has neither frames nor room.
+    /// A device of these sockets. Without sockets it receives no frames and has no room.
     pub fn new(sockets: Vec<Socket>) -> Queues {
         Queues { sockets, first: 0, lender: 0 }
     }
 
-    /// The sum of the kernel's counters of all sockets, without those that it does not tell.
+    /// The sum of the kernel's counters of all sockets. A socket whose counters cannot be read is left out.
     pub fn statistics(&self) -> Statistics {
         let each = self.sockets.iter().filter_map(|socket| socket.statistics().ok());
         each.fold(Statistics::default(), |sum, one| sum + one)
     }
 
-    /// Waits until a packet of a connection that the stack has opened may have arrived, `timeout` has passed, or one of
-    /// `wakes` is readable, but not for other packets. Returns whether one of `wakes` is readable.
+    /// As [`Device::wait`], but of all packets only those of connections that the stack has opened end it.
     ///
     /// # Errors
     /// The system has failed.

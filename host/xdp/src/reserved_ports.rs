@@ -1,8 +1,8 @@
-//! Whether the kernel leaves the stack's range of local ports alone.
+//! Checks that the kernel does not use the stack's range of local ports.
 //!
 //! The kernel chooses local ports for its own connections from `ip_local_port_range`, except those in
-//! `ip_local_reserved_ports`. If it chose one of the stack's, the answers would go to the stack. So would the packets of a
-//! kernel socket that was bound to such a port on purpose.
+//! `ip_local_reserved_ports`. If the kernel chose one of the stack's ports, the stack would receive the
+//! answers. The same holds for kernel sockets that a program has bound to such a port.
 
 use std::fmt;
 use std::fs;
@@ -22,10 +22,10 @@ pub enum PortsError {
     NotReserved {
         /// The range.
         ports: RangeInclusive<u16>,
-        /// What `ip_local_reserved_ports` contains at present.
+        /// The present value of `ip_local_reserved_ports`.
         reserved: String,
     },
-    /// Sockets of the kernel use ports of the range: the stack would take their packets.
+    /// Sockets of the kernel use ports of the range, whose packets the stack would receive.
     Used {
         /// The range.
         ports: RangeInclusive<u16>,
@@ -36,7 +36,6 @@ pub enum PortsError {
     Read(io::Error),
 }
 
-/// Sockets that an error names.
 const NAMED_MAX: usize = 3;
 
 impl fmt::Display for PortsError {
@@ -75,10 +74,10 @@ impl fmt::Display for PortsError {
 
 impl std::error::Error for PortsError {}
 
-/// Checks that the kernel of the calling thread's network namespace chooses no local port of a range.
+/// Checks that the kernel never chooses a local port of a range, in the calling thread's network namespace.
 ///
 /// # Errors
-/// A port of the range is neither reserved nor outside the range from which the kernel chooses.
+/// The kernel may choose a port of the range, or its settings cannot be read.
 pub fn check_reserved(ports: &RangeInclusive<u16>) -> Result<(), PortsError> {
     let read = |file| fs::read_to_string(file).map_err(PortsError::Read);
     let (reserved, local) = (read(RESERVED)?, read(LOCAL)?);
@@ -88,17 +87,18 @@ pub fn check_reserved(ports: &RangeInclusive<u16>) -> Result<(), PortsError> {
     Err(PortsError::NotReserved { ports: ports.clone(), reserved: reserved.trim().to_owned() })
 }
 
-/// Checks that no TCP socket of the kernel, in the calling thread's network namespace, listens or is connected at a port of a
-/// range and at one of these addresses, or at a wildcard address. Connections in TIME-WAIT do not count.
+/// Checks that no TCP socket of the kernel listens or is connected at a port of a range on one of these
+/// addresses or on a wildcard address, in the calling thread's network namespace. TIME-WAIT does not count.
 ///
 /// # Errors
-/// There are such sockets.
+/// A socket of the kernel uses a port of the range, or the tables of sockets cannot be read.
 pub fn check_unused(ports: &RangeInclusive<u16>, addresses: &[IpAddr]) -> Result<(), PortsError> {
     let sockets = kernel_sockets::sockets_at(ports, addresses).map_err(PortsError::Read)?;
     if sockets.is_empty() { Ok(()) } else { Err(PortsError::Used { ports: ports.clone(), sockets }) }
 }
 
-/// Whether each port is in the list `reserved`, such as `8080,9000-9100`, or outside the pair `local`, such as `32768 60999`.
+/// Whether each port is in the list `reserved`, such as `8080,9000-9100`, or outside `local`, such as `32768
+/// 60999`.
 fn is_left_alone(ports: &RangeInclusive<u16>, reserved: &str, local: &str) -> bool {
     let number = |text: &str| text.trim().parse::<u16>().ok();
     let mut pair = local.split_whitespace().map(number);

@@ -1,4 +1,4 @@
-//! A cable in memory: two queues of frames. For tests, and for experiments without the cost of a real device.
+//! A cable in memory: two queues of frames, for tests and for experiments without the cost of a real device.
 
 use std::cell::RefCell;
 use std::io;
@@ -11,8 +11,8 @@ use crate::device::Device;
 /// Maximum bytes of a frame: an Ethernet header, and a packet at an MTU of 9,000.
 const FRAME_BYTES: usize = 14 + 9_000;
 
-/// One end of the cable. Both ends belong to one thread, so [`wait`](Device::wait) returns at once. Frames pass without
-/// being copied: an end exchanges its own slots with those of the queues.
+/// One end of the cable. Both ends belong to one thread, so [`wait`](Device::wait) returns at once. Frames
+/// are not copied: an end exchanges its own slots with those of the queues.
 #[derive(Debug)]
 pub struct Ring {
     from: Rc<RefCell<Queue>>,
@@ -22,7 +22,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Both ends of a cable that holds up to `frames` frames in each direction.
+    /// Both ends of a cable that can hold `frames` frames in each direction.
     pub fn pair(frames: usize) -> (Ring, Ring) {
         let queue = || Rc::new(RefCell::new(Queue::new(frames)));
         let (there, back) = (queue(), queue());
@@ -33,7 +33,7 @@ impl Ring {
         Ring { from, to, received: Slot::new(), slot: Slot::new() }
     }
 
-    /// Number of received frames that wait in this end's queue.
+    /// Number of frames in this end's receive queue.
     pub fn waiting(&self) -> usize {
         self.from.borrow().count
     }
@@ -65,7 +65,6 @@ impl Device for Ring {
     }
 }
 
-/// A bounded first-in first-out queue with preallocated slots.
 #[derive(Debug)]
 struct Queue {
     slots: Box<[Slot]>,

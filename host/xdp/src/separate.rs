@@ -1,5 +1,5 @@
-//! What a kernel does for its addresses, for one that only the stack has: it announces the address, notices that another host
-//! also has it, and receives load queries there.
+//! A kernel's work for its addresses, done for an address that only the stack has: announces it, detects
+//! another host with it, and answers load queries.
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -10,17 +10,16 @@ use spillway_wire::packet::checksum::pseudo_v4;
 use spillway_wire::packet::ethernet::{self, Mac};
 use spillway_wire::packet::{arp, ipv4, udp};
 
-/// Frames that may wait to be sent. Further answers are lost, and clients ask again.
+/// Frames that may wait to be sent. Further answers are lost; clients repeat their load queries.
 const WAITING_MAX: usize = 256;
 /// Announcements after the start (ANNOUNCE_NUM of RFC 5227 §1.1).
 const ANNOUNCEMENTS: u32 = 2;
 const TTL: u8 = 64;
 const HEADERS_BYTES: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES + udp::HEADER_BYTES;
-/// Destination unreachable (RFC 792).
 const ICMP_UNREACHABLE: u8 = 3;
 const PROTOCOL_ICMP: u8 = 1;
 
-/// An IPv4 address that the kernel does not have, at an interface.
+/// An IPv4 address of the stack on an interface; the kernel does not have it.
 #[derive(Debug)]
 pub(crate) struct SeparateAddress {
     ip: Ipv4Addr,
@@ -28,30 +27,30 @@ pub(crate) struct SeparateAddress {
     waiting: VecDeque<Box<[u8]>>,
     announced: u32,
     allowance: QueryAllowance,
-    /// Another host with the address, and whether it was reported.
+    /// Another host with the address, and whether the conflict was reported.
     other: Option<(Mac, bool)>,
 }
 
-/// What a frame is to the host, beside its meaning for the stack.
+/// Who needs a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
-    /// A load query, which is done with.
+    /// A load query, which is already answered or dropped.
     LoadQuery,
-    /// Every thread's stack needs it.
+    /// The stacks of all threads.
     ForAllThreads,
-    /// Only the stack of the queue's thread needs it.
+    /// Only the stack of the queue's thread.
     Other,
 }
 
 impl SeparateAddress {
-    /// An address, and the Ethernet address of its interface.
+    /// `mac`: the interface's Ethernet address.
     pub(crate) fn new(ip: Ipv4Addr, mac: Mac) -> SeparateAddress {
         let allowance = QueryAllowance::default();
         SeparateAddress { ip, mac, waiting: VecDeque::new(), announced: 0, allowance, other: None }
     }
 
-    /// Announces the address, if it has not been announced often enough: hosts that know it at another Ethernet address
-    /// replace that one, and a host that has the same address answers (RFC 5227 §2.3). Call it once a second.
+    /// Announces the address until [`ANNOUNCEMENTS`] are sent: other hosts update their ARP caches, and a
+    /// host with the same address answers (RFC 5227 §2.3). Call it once a second.
     pub(crate) fn announce(&mut self) {
         if self.announced == ANNOUNCEMENTS {
             return;
@@ -71,19 +70,19 @@ impl SeparateAddress {
         self.send([&head[..], &body].concat());
     }
 
-    /// The address.
     pub(crate) fn ip(&self) -> Ipv4Addr {
         self.ip
     }
 
-    /// Another host that has the address, once.
+    /// Returns each detected host with the same address once.
     pub(crate) fn take_conflict(&mut self) -> Option<Mac> {
         let (mac, is_reported) = self.other.as_mut()?;
         (!std::mem::replace(is_reported, true)).then_some(*mac)
     }
 
-    /// Looks at a received frame. `answer` receives the local address, the sender, a load query and a buffer as long as
-    /// the query, and returns the length of the answer; `None` if the local address takes no load queries, 0 to send nothing.
+    /// Handles a received frame. `answer` is called with the local address, the sender, a load query and a
+    /// buffer as long as the query. It returns the length of the answer in bytes, 0 to send nothing, or
+    /// `None` if the local address accepts no load queries.
     pub(crate) fn receive(
         &mut self,
         now: Time,
@@ -104,7 +103,7 @@ impl SeparateAddress {
         if packet.sender_ip == self.ip && packet.sender_mac != self.mac && !self.other.is_some_and(is_known) {
             self.other = Some((packet.sender_mac, false));
         }
-        // The interface chooses one queue for all ARP packets, and each stack has asked for its own next hops.
+        // All ARP packets arrive at one queue, but each thread's stack resolves its own next hops.
         match packet.operation {
             arp::Operation::Reply => Seen::ForAllThreads,
             arp::Operation::Request => Seen::Other,
@@ -118,7 +117,7 @@ impl SeparateAddress {
         packet: &[u8],
         answer: impl FnOnce(SocketAddr, SocketAddr, &[u8], &mut [u8]) -> Option<usize>,
     ) -> Option<Seen> {
-        // Most frames are TCP: they are parsed only once, by the stack.
+        // Most frames are TCP. Only the stack parses those.
         let protocol = *packet.get(9)?;
         if protocol != ipv4::PROTOCOL_UDP && protocol != PROTOCOL_ICMP {
             return None;
@@ -128,7 +127,7 @@ impl SeparateAddress {
             return None;
         }
         if protocol == PROTOCOL_ICMP {
-            // The hash of an ICMP error is not that of its connection.
+            // An ICMP error and its connection have different hashes, and perhaps different queues.
             return (payload.first() == Some(&ICMP_UNREACHABLE)).then_some(Seen::ForAllThreads);
         }
         let (datagram, query) = udp::Header::parse_v4(payload, ip.source, ip.target).ok()?;
@@ -152,7 +151,6 @@ impl SeparateAddress {
         Some(Seen::LoadQuery)
     }
 
-    /// Writes the headers before a datagram's payload.
     fn emit_headers(&self, reply: &mut [u8], mac: Mac, target: Ipv4Addr, ports: (u16, u16)) {
         let in_packet = |length: usize| u16::try_from(length).unwrap_or(u16::MAX);
         let (link, packet) = reply.split_at_mut(ethernet::HEADER_BYTES);
@@ -191,7 +189,7 @@ impl SeparateAddress {
     /// Writes the next frame, and returns its length.
     pub(crate) fn poll_transmit(&mut self, slot: &mut [u8]) -> Option<usize> {
         let frame = self.waiting.pop_front()?;
-        // At most 298 bytes, which every slot has.
+        // Never too long for a slot: at most 298 bytes.
         slot.get_mut(..frame.len())?.copy_from_slice(&frame);
         Some(frame.len())
     }

@@ -1,4 +1,4 @@
-//! The user-level TCP stack with an application, on an interface and addresses that it shares with the kernel.
+//! The user-level TCP stack with an application, on an interface and addresses that stack and kernel share.
 
 use std::borrow::BorrowMut;
 use std::io;
@@ -17,25 +17,25 @@ use crate::hosted::Hosted;
 use crate::interface::Interface;
 use crate::neighbours::KernelNeighbours;
 
-/// Bytes of an ICMP error with all that it may quote (RFC 1812 §4.3.2.3), and more.
+/// More than the longest ICMP error: 576 bytes for IPv4 (RFC 1812 §4.3.2.3), 1,280 for IPv6 (RFC 4443 §2.4).
 const ICMP_BYTES_MAX: usize = 2048;
-/// ICMP packets of one turn, so that a flood leaves time for frames.
+/// Maximum ICMP packets of each family in a turn, so that a flood leaves time for frames.
 const ICMP_PER_TURN: usize = 64;
-/// Interval at which the kernel's messages are read while turns follow one another: each reading takes two system calls, as
-/// much time as a message.
+/// Interval at which the kernel's messages are read while turns follow one another. The system calls of a
+/// read cost as much time as a message.
 const READ_INTERVAL: Duration = Duration::from_millis(1);
 
-/// A stack with the application that it serves. The kernel gets ARP, neighbour discovery and ICMP: next hops come from its
-/// tables, and its ICMP errors also reach the stack. The stack's settings must have [`Resolver::Driver`](spillway_tcp::Resolver::Driver).
+/// A stack with its application. The kernel handles ARP, neighbour discovery and ICMP: next hops come from
+/// its tables, and the stack gets copies of ICMP errors. The stack's settings must have
+/// [`Resolver::Driver`](spillway_tcp::Resolver::Driver).
 #[derive(Debug)]
 pub struct Shared<A, S = Stack> {
     /// The stack and the application.
     pub hosted: Hosted<A, S>,
     neighbours: KernelNeighbours,
     icmp: IcmpSockets,
-    /// When to read the kernel's messages again.
     read_at: Time,
-    /// The first error of the kernel's answers; the loop goes on without them.
+    /// The first error of the sockets to the kernel. The stack goes on without them.
     error: Option<io::Error>,
     buffer: Box<[u8]>,
 }
@@ -44,7 +44,7 @@ impl<A: Application, S: BorrowMut<Stack>> Shared<A, S> {
     /// Connects a stack with the kernel of the calling thread's network namespace.
     ///
     /// # Errors
-    /// The process has no CAP_NET_RAW, or no descriptors left.
+    /// The process has no CAP_NET_RAW, or no file descriptors left.
     pub fn new(interface: &Interface, stack: S, application: A) -> io::Result<Shared<A, S>> {
         let icmp = IcmpSockets::open()?;
         let neighbours = KernelNeighbours::open(interface)?;
@@ -53,17 +53,15 @@ impl<A: Application, S: BorrowMut<Stack>> Shared<A, S> {
         Ok(Shared { hosted, neighbours, icmp, read_at: Time::ZERO, error: None, buffer })
     }
 
-    /// The first error of the system when it was asked for next hops, once.
+    /// Returns the first error of the sockets to the kernel, once.
     pub fn take_error(&mut self) -> Option<io::Error> {
         self.error.take()
     }
 
-    /// Keeps the first error for [`take_error`](Self::take_error).
     pub(crate) fn keep_error(&mut self, error: io::Error) {
         self.error.get_or_insert(error);
     }
 
-    /// Passes the kernel's answers and ICMP errors to the stack.
     fn receive_from_kernel(&mut self, now: Time) -> io::Result<()> {
         while let Some(resolved) = self.neighbours.poll()? {
             self.hosted.stack.borrow_mut().set_next_hop(now, resolved.target, resolved.mac);
@@ -74,7 +72,7 @@ impl<A: Application, S: BorrowMut<Stack>> Shared<A, S> {
     fn ask_kernel(&mut self) -> io::Result<()> {
         while let Some(peer) = self.hosted.stack.borrow_mut().poll_next_hop_request() {
             self.neighbours.ask(peer)?;
-            self.read_at = Time::ZERO; // the answer comes within microseconds, and a connection waits for it
+            self.read_at = Time::ZERO; // a connection waits for the answer, which comes within microseconds
         }
         Ok(())
     }
@@ -123,11 +121,11 @@ impl<A: Application, S: BorrowMut<Stack>> Endpoint for Shared<A, S> {
     }
 }
 
-/// Raw sockets, which receive copies of this host's ICMP errors.
+/// Raw sockets, which receive copies of the ICMP errors that arrive at this host.
 #[derive(Debug)]
 struct IcmpSockets {
     v4: OwnedFd,
-    /// `None`: this kernel has no IPv6.
+    /// `None` on a kernel without IPv6.
     v6: Option<OwnedFd>,
 }
 
@@ -145,7 +143,6 @@ impl IcmpSockets {
         Ok(IcmpSockets { v4, v6 })
     }
 
-    /// Passes waiting messages to a stack.
     fn receive(&self, now: Time, buffer: &mut [u8], stack: &mut Stack) -> io::Result<()> {
         for _ in 0..ICMP_PER_TURN {
             match recv(&self.v4, &mut *buffer, RecvFlags::empty()) {
@@ -159,7 +156,7 @@ impl IcmpSockets {
             match recvfrom(v6, &mut *buffer, RecvFlags::empty()) {
                 Ok((_, length, source)) => {
                     let source = source.and_then(|address| SocketAddrV6::try_from(address).ok());
-                    let Some(source) = source else { continue }; // does not occur: the family has no other addresses
+                    let Some(source) = source else { continue }; // cannot occur: an IPv6 socket has IPv6 peers
                     let message = &buffer[..length.min(buffer.len())];
                     stack.handle_icmpv6_message(now, *source.ip(), message);
                 }
@@ -171,31 +168,31 @@ impl IcmpSockets {
     }
 }
 
-/// `ICMP_FILTER` of <linux/icmp.h>: the types of ICMP messages that a raw socket does not receive, as bits.
+/// `ICMP_FILTER` of <linux/icmp.h>: a bit for each type of ICMP message that a raw socket does not receive.
 const ICMP_FILTER: libc::c_int = 1;
-/// The type *destination unreachable*, which is all that the stack acts on (RFC 792).
+/// The type *destination unreachable* (RFC 792), the only one that the stack handles.
 const UNREACHABLE: u32 = 3;
 
-/// Leaves out all other ICMP messages, such as those of `ping`, so that they do not wake the thread.
+/// Filters out all other ICMP messages, such as those of `ping`, so that they do not wake the thread.
 fn receive_only_unreachable(icmp: &OwnedFd) -> io::Result<()> {
     let filtered: u32 = !(1 << UNREACHABLE);
     set_filter(icmp, libc::SOL_RAW, ICMP_FILTER, &filtered)
 }
 
-/// `ICMPV6_FILTER` of <linux/icmpv6.h> (RFC 3542 §3.2): likewise, one bit for each of 256 types.
+/// `ICMPV6_FILTER` of <linux/icmpv6.h> (RFC 3542 §3.2): a bit for each of the 256 types.
 const ICMPV6_FILTER: libc::c_int = 1;
-/// The types *destination unreachable* and *packet too big*, which are all that the stack acts on (RFC 4443 §3).
+/// *Destination unreachable* and *packet too big* (RFC 4443 §3), the only types that the stack handles.
 const V6_UNREACHABLE: u32 = 1;
 const V6_PACKET_TOO_BIG: u32 = 2;
 
-/// Leaves out all other ICMPv6 messages, such as those of neighbour discovery.
+/// Filters out all other ICMPv6 messages, such as those of neighbour discovery.
 fn receive_only_errors(icmpv6: &OwnedFd) -> io::Result<()> {
     let mut filtered = [u32::MAX; 8];
     filtered[0] = !(1 << V6_UNREACHABLE | 1 << V6_PACKET_TOO_BIG);
     set_filter(icmpv6, libc::IPPROTO_ICMPV6, ICMPV6_FILTER, &filtered)
 }
 
-/// Sets a filter, which is an integer or an array of integers, as the kernel's structures are.
+/// Sets a filter. `T` must be the kernel's structure: an integer or an array of integers.
 fn set_filter<T: Copy>(
     socket: &OwnedFd,
     level: libc::c_int,

@@ -1,4 +1,4 @@
-//! A TAP interface: the kernel sees an Ethernet interface, whose other end is a file descriptor of this process.
+//! A TAP interface: an Ethernet interface of the kernel whose other end is a file descriptor of this process.
 
 use std::fmt;
 use std::io;
@@ -13,8 +13,8 @@ use crate::device::{Device, FRAME_BYTES_MAX, poll_with};
 
 const CONTROL: &str = "/dev/net/tun";
 
-/// The user-space end of a TAP interface in the network namespace of the thread that opened it. Dropping this end removes
-/// the interface.
+/// The user-space end of a TAP interface in the network namespace of the thread that opened it. Dropping the
+/// value removes the interface.
 #[derive(Debug)]
 pub struct Tap {
     fd: OwnedFd,
@@ -66,8 +66,8 @@ impl fmt::Display for TapError {
 impl std::error::Error for TapError {}
 
 impl Tap {
-    /// Creates an interface of this name. It is down and has no address: the owner of the namespace configures it. Offloads
-    /// are off: frames from the kernel have valid checksums and respect the interface's MTU.
+    /// Creates an interface of this name. The interface is down and has no address. Its offloads are off:
+    /// frames from the kernel have valid checksums and respect the interface's MTU.
     ///
     /// # Errors
     /// The name is invalid or taken, the kernel does not support TAP, or the process may not create interfaces.
@@ -94,7 +94,7 @@ impl Tap {
     }
 }
 
-/// Attaches the descriptor to a new interface that passes whole frames without a header of the kernel's.
+/// Attaches the descriptor to a new interface. Frames have no `tun_pi` header (IFF_NO_PI).
 fn attach(fd: &OwnedFd, name: &str) -> io::Result<()> {
     // SAFETY: `ifreq` consists of integers, raw pointers and unions of them, for which all-zero bytes are valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };

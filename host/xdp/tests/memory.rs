@@ -1,4 +1,4 @@
-//! The memory that an idle connection takes.
+//! Memory of an idle connection.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -93,7 +93,7 @@ fn an_idle_connection_takes_two_kilobytes_at_most() {
         stacks[1].connect(now, SocketAddr::from(([10, 0, 0, 1], PORT))).expect("room");
         settle(&mut stacks, now);
     }
-    // Delayed acknowledgements are sent.
+    // Time for delayed acknowledgements.
     now = now + Duration::from_secs(1);
     stacks.iter_mut().for_each(|stack| stack.handle_timeout(now));
     settle(&mut stacks, now);

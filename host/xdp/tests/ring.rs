@@ -16,11 +16,10 @@ use spillway_wire::packet::ethernet::Mac;
 use spillway_xdp::{Device, Driver, Endpoint, Faults, FaultsOptions, Hosted, Ring};
 
 const PORT: u16 = 7000;
-/// Virtual time between two turns.
 const STEP: Duration = Duration::from_micros(50);
-/// Bound of virtual time; no run takes as long, however many frames are lost.
+/// Bound of virtual time, far above that of the slowest run.
 const PATIENCE: Time = Time(600_000_000_000);
-/// Bound of turns: detects a livelock in which virtual time hardly advances.
+/// Bound of turns, which detects a livelock in which virtual time hardly advances.
 const TURNS_MAX: u64 = 2_000_000;
 
 struct End {
@@ -61,7 +60,7 @@ struct Outcome {
 
 fn play(seed: u64, faults: FaultsOptions) -> Outcome {
     let faults = FaultsOptions { seed, ..faults };
-    // A short ring in every third run, so that bursts overflow it.
+    // Every third run has a short ring, which bursts overflow.
     let (near, far) = Ring::pair(if seed.is_multiple_of(3) { 16 } else { 512 });
     let bytes = 20_000 + seed * 7919 % 100_000;
     let gate = Duration::from_millis(seed % 30);
@@ -85,7 +84,7 @@ fn play(seed: u64, faults: FaultsOptions) -> Outcome {
         assert!(now < PATIENCE && turns < TURNS_MAX, "stuck at {now:?}, seed {seed}, {faults:?}");
         now = now + STEP;
         if frames == 0 {
-            // Held frames are released first; without any, time advances to the next timer.
+            // `wait` releases held frames. Without held frames, time advances to the next timer.
             let held = ends.iter().map(|end| end.driver.device().held()).sum::<usize>();
             for end in &mut ends {
                 end.driver.device_mut().wait(None, &[]).unwrap();
@@ -111,7 +110,7 @@ fn play(seed: u64, faults: FaultsOptions) -> Outcome {
     outcome
 }
 
-/// Sets of faults, from none to severe. Only the last one corrupts: no checksum detects corrupted ARP packets.
+/// Sets of faults, from none to severe. Only the last set flips bits, because ARP packets have no checksum.
 const WEATHERS: [FaultsOptions; 5] = [
     FaultsOptions {
         seed: 0,
@@ -157,7 +156,7 @@ const WEATHERS: [FaultsOptions; 5] = [
 
 #[test]
 fn every_byte_arrives_in_every_weather() {
-    // For a long search, SPILLWAY_SEED sets the first seed and SPILLWAY_SEEDS the number of seeds.
+    // For long searches: SPILLWAY_SEED is the first seed, SPILLWAY_SEEDS the number of seeds.
     let number_of = |name| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
     let (first, seeds) = (number_of("SPILLWAY_SEED").unwrap_or(0), number_of("SPILLWAY_SEEDS").unwrap_or(40));
     for (number, weather) in WEATHERS.into_iter().enumerate() {

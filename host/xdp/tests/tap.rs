@@ -1,4 +1,4 @@
-//! A TAP interface in a namespace: a minimal endpoint answers the kernel's ARP requests and `ping`.
+//! A TAP interface in a namespace. A minimal endpoint answers the kernel's ARP requests and `ping`.
 
 use std::time::{Duration, Instant};
 

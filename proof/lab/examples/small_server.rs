@@ -1,4 +1,4 @@
-//! Measures what a request costs each host: a client, and a memcached with a quota of 10 % of a core.
+//! Measures the CPU time of a request on two hosts: a client, and a memcached with a quota of 10 % of a core.
 //!
 //! Run as root: `cargo run --release -p spillway-lab --example small_server`
 

@@ -1,4 +1,4 @@
-//! Keeps idle cores polling instead of halting.
+//! Makes idle cores poll instead of halt.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -11,9 +11,9 @@ const LATENCY_US_MAX: i32 = 0;
 
 /// Keeps idle cores from halting until dropped, as on hosts that are tuned for latency.
 ///
-/// On a virtual machine, halting a core costs an exit to the hypervisor, and waking it costs an inter-processor
-/// interrupt: tens of µs for each packet, charged to the sender, which exceed the packet's own cost.
-/// CPU accounts count polling as idle time.
+/// On a virtual machine, halting a core costs an exit to the hypervisor, and waking it an inter-processor
+/// interrupt: tens of µs of the sender's CPU time for each packet, more than the packet itself. CPU accounts
+/// count polling as idle time.
 #[derive(Debug)]
 pub struct IdlePolling {
     _limit: File,
@@ -23,7 +23,7 @@ impl IdlePolling {
     /// Limits the wake-up latency of all cores to 0 µs.
     ///
     /// # Errors
-    /// Without root, or where the kernel has no `/dev/cpu_dma_latency`.
+    /// The process is not root, or the kernel has no `/dev/cpu_dma_latency`.
     pub fn start() -> Result<IdlePolling, LabError> {
         let failure = || format!("cannot keep idle cores from halting: {LATENCY_LIMIT}");
         let mut limit =

@@ -1,4 +1,4 @@
-//! Shows a page in a headless Chromium and reports elements that overflow and text that cannot be read.
+//! Shows a page in a headless Chromium, and reports elements that overflow and text that is hard to read.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -10,11 +10,11 @@ use crate::LabError;
 
 const PROGRAM: &str = "chromium-headless-shell";
 const PACKAGE: &str = "chromium-headless-shell";
-/// The attribute of the root element in which [`INSPECTION`] leaves its findings.
+/// The attribute of the root element in which [`INSPECTION`] stores its findings.
 const ATTRIBUTE: &str = "data-seen";
 
-/// Runs in the page after everything else. Text needs a contrast of 4.5 to its background (WCAG 2.1, 1.4.3), and a
-/// height of 9 px as shown: the text of a chart shrinks with the window.
+/// Runs at the end of the page. Text needs a contrast of 4.5 to its background (WCAG 2.1, 1.4.3), and a
+/// height of 9 px on the screen: the text of a chart shrinks with the window.
 const INSPECTION: &str = r#"
 <script>(() => {
   const rgba = text => (text.match(/[\d.]+/g) || []).map(Number);
@@ -66,7 +66,7 @@ const INSPECTION: &str = r#"
 })()</script>
 "#;
 
-/// How a page is shown.
+/// The window and the preferences with which a page is shown.
 #[derive(Clone, Copy, Debug)]
 pub struct View {
     /// Width of the window in CSS pixels.
@@ -76,7 +76,7 @@ pub struct View {
 }
 
 impl View {
-    /// A phone and a desktop, light and dark.
+    /// A phone's and a desktop's window, each light and dark.
     pub const ALL: [View; 4] = [
         View { width: 380, is_dark: false },
         View { width: 380, is_dark: true },
@@ -85,16 +85,16 @@ impl View {
     ];
 }
 
-/// What the inspection of a page found.
+/// The result of a page's inspection.
 #[derive(Clone, Debug, Deserialize)]
 pub struct PageFindings {
-    /// Whether the browser has reported to the page that the reader prefers dark pages.
+    /// Whether the browser reported to the page that the reader prefers dark pages.
     pub is_dark: bool,
     /// Width of the window, in CSS pixels.
     pub width: u32,
-    /// Width of the page, in CSS pixels; more than the window's if the page scrolls sideways.
+    /// Width of the page, in CSS pixels. Above the window's width, the page scrolls sideways.
     pub scroll_width: u32,
-    /// Elements that reach over the right edge and are not inside a box that scrolls.
+    /// Elements that extend beyond the right edge and are not inside a box that scrolls.
     pub overflowing: Vec<String>,
     /// Elements whose text has too little contrast or is too small, with both figures.
     pub unreadable: Vec<String>,
@@ -116,7 +116,7 @@ impl PageFindings {
     }
 }
 
-/// Shows a page in a headless browser, with a profile of its own that is removed again.
+/// Shows a page in a headless browser with a temporary profile, and inspects it.
 ///
 /// # Errors
 /// The browser is not installed or ends without having shown the page.
@@ -124,10 +124,10 @@ pub fn inspect_page(html: &str, view: View) -> Result<PageFindings, LabError> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let directory = std::env::temp_dir().join(format!("spillway-browser-{}-{number}", std::process::id()));
-    let _ = fs::remove_dir_all(&directory); // a killed run with the same process id may have left it
+    let _ = fs::remove_dir_all(&directory); // may be left from a killed run with the same process id
     fs::create_dir(&directory).map_err(LabError::io(format!("cannot create {}", directory.display())))?;
     let seen = show(html, view, &directory);
-    // If the removal fails, files stay in the directory for temporary files; the findings are still valid.
+    // If the removal fails, temporary files stay; the findings are valid.
     let _ = fs::remove_dir_all(&directory);
     seen
 }
@@ -140,7 +140,7 @@ fn show(html: &str, view: View, directory: &std::path::Path) -> Result<PageFindi
     // Chromium's `PreferredColorScheme`: 0 is dark, 1 is light.
     let scheme = if view.is_dark { 0 } else { 1 };
     let output = Command::new(PROGRAM)
-        // Tests run as root, for which the browser has no sandbox; the page is our own.
+        // As root, as in tests, the browser runs only without its sandbox. The page is our own.
         .args(["--no-sandbox", "--disable-gpu", "--dump-dom"])
         .arg(format!("--user-data-dir={}", directory.display()))
         .arg(format!("--window-size={},2000", view.width))

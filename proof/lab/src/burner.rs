@@ -1,4 +1,4 @@
-//! Occupies a share of a core with a real-time thread, to cross-check results that were measured under a quota.
+//! Occupies a share of a core with a real-time thread, to check results that were measured under a quota.
 
 use std::fs;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::{LabError, napi};
 /// Above ordinary and NAPI threads, below the kernel's own real-time threads.
 const PRIORITY: i32 = 10;
 
-/// A real-time thread that uses a fixed part of every period of a core, until dropped or until this process ends.
+/// A real-time thread that uses a fixed part of every period of a core until it is dropped.
 ///
-/// The server, its interface's NAPI thread and interrupts share the rest of the core. Unlike a quota, a burner
-/// therefore also limits kernel threads, and a flood of packets does not change its share.
+/// The server, its interface's NAPI thread and interrupts share the rest of the core. So unlike a quota, a
+/// burner also limits kernel threads, and a flood of packets does not change its share.
 #[derive(Debug)]
 pub struct Burner {
     shared: Arc<Shared>,
@@ -38,8 +38,8 @@ impl Burner {
     /// Burns `busy` of each `period` of a core, for example 900 of 1,000 µs.
     ///
     /// # Errors
-    /// Without the right to real-time scheduling; or when the share exceeds what the kernel allows real-time threads
-    /// (95 % of a second by default: above it the kernel stops the burner for tens of milliseconds).
+    /// The process has no right to real-time scheduling, or the share exceeds the kernel's allowance for
+    /// real-time threads: 95 % of each second by default, above which the kernel stops them for tens of ms.
     pub fn start(core: usize, busy: Duration, period: Duration) -> Result<Burner, LabError> {
         Burner::start_until(core, busy, period, None)
     }
@@ -52,7 +52,7 @@ impl Burner {
     ) -> Result<Burner, LabError> {
         check(busy, period, real_time_share())?;
         napi::one_core(core)?;
-        // Taken before the thread starts: the first period begins while `recv` below still waits.
+        // Taken before the thread starts, because the first period begins while `recv` below waits.
         let started_at = Instant::now();
         let shared = Arc::new(Shared::default());
         let (report, started) = sync_channel(1);
@@ -74,27 +74,27 @@ impl Burner {
         Ok(Burner { shared, thread: Some(thread), started: started_at })
     }
 
-    /// CPU time burnt so far, as the kernel accounts it.
+    /// CPU time burnt so far, by the kernel's account.
     pub fn burnt(&self) -> Duration {
         Duration::from_nanos(self.shared.burnt_ns.load(Ordering::Relaxed))
     }
 
-    /// Percent of the core taken since the start.
+    /// Percent of the core burnt since the start.
     pub fn percent_of_core(&self) -> f64 {
         let elapsed = self.started.elapsed().as_secs_f64();
         if elapsed > 0.0 { 100.0 * self.burnt().as_secs_f64() / elapsed } else { 0.0 }
     }
 
-    /// Periods skipped because the burner was scheduled too late. Many of them make a run invalid.
+    /// Periods skipped because the burner was scheduled too late. Many skipped periods make a run invalid.
     pub fn late_periods(&self) -> u64 {
         self.shared.late_periods.load(Ordering::Relaxed)
     }
 }
 
-/// Slows every core of this machine by burning a part of each short period, until dropped or until a time limit.
+/// Slows every core of this machine by burning a part of each short period, until dropped or a time limit.
 ///
-/// Interrupts and the kernel's own real-time threads are not slowed. The burnt time is accounted to this process, not
-/// to the hosts of a lab.
+/// Does not slow interrupts and the kernel's own real-time threads. The burnt time is in this process's
+/// account, not in those of a lab's hosts.
 #[derive(Debug)]
 pub struct Slowdown {
     burners: Vec<Burner>,
@@ -108,7 +108,7 @@ impl Slowdown {
     /// Makes ordinary work take `times` as long: 2 leaves a half of each core, 3 a third. Ends after `limit`.
     ///
     /// # Errors
-    /// As [`Burner::start`]; and when `times` is not 2 to 10.
+    /// As [`Burner::start`], or `times` is not 2 to 10.
     pub fn start(times: u32, limit: Duration) -> Result<Slowdown, LabError> {
         if !(2..=10).contains(&times) {
             return Err(LabError::BadOption(format!("cores can be slowed 2 to 10 times, not {times} times")));
@@ -151,7 +151,7 @@ fn burn(shared: &Shared, busy: Duration, period: Duration, deadline: Option<Inst
         match period_start.checked_duration_since(Instant::now()) {
             Some(rest) => sleep(rest),
             None => {
-                // Catching up would occupy the core for longer than a period: restart the schedule.
+                // Restart the schedule: catching up would occupy the core for longer than a period.
                 shared.late_periods.fetch_add(1, Ordering::Relaxed);
                 sleep(period - busy);
                 period_start = Instant::now();
@@ -171,7 +171,7 @@ fn thread_cpu_ns() -> u64 {
     u64::try_from(used.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(used.tv_nsec).unwrap_or(0)
 }
 
-/// The share of a core that the kernel allows real-time threads, 0 to 1.
+/// The kernel's allowance for real-time threads, as a share of a core (0 to 1).
 fn real_time_share() -> f64 {
     let setting = |name: &str| {
         let text = fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?;

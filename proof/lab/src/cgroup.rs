@@ -1,17 +1,17 @@
 //! Control groups of a run: quotas and CPU accounting, with cgroup v1 and v2.
 //!
-//! A host has one *quota* group and two *accounting* groups, `processes` and `interface`. The scheduler must see one
-//! flat group, or it would share the quota half and half between the two instead of thread by thread:
+//! A host has one *quota* group and two *accounting* groups, `processes` and `interface`. The scheduler must
+//! see a single group: two groups would each get half of the quota, however many threads they have.
 //!
-//! * v2: the accounting groups are children of the host's group, and the cpu controller is not enabled in them. They
-//!   are scheduled in the host's group, and `usage_usec` is counted in every group, with or without the controller.
-//!   Processes are in leaves only, as v2 demands.
-//! * v1 with `cpu` and `cpuacct` mounted apart: each task is in the host's group of `cpu` and in one of the two of
-//!   `cpuacct`.
+//! * v2: the accounting groups are children of the host's group without the cpu controller. Their tasks are
+//!   scheduled in the host's group, but `usage_usec` counts in every group. Only leaves have processes, as v2
+//!   demands.
+//! * v1 with `cpu` and `cpuacct` mounted separately: each task is in the host's group of `cpu` and in one of
+//!   the two groups of `cpuacct`.
 //! * v1 with both mounted as one hierarchy: the two accounting groups are scheduled as groups, and [`Layout::describe`]
 //!   reports this.
 //!
-//! A kernel thread may leave the root group unless the kernel has bound it to a core; NAPI threads are not bound.
+//! NAPI threads can leave the root group, as all kernel threads that the kernel has not bound to a core.
 
 use std::fs;
 use std::io;
@@ -25,12 +25,11 @@ use crate::namespace::kill;
 
 const PROCESSES: &str = "processes";
 const INTERFACE: &str = "interface";
-/// Time for a group to become empty after its processes were killed.
 const EMPTY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time for a new kernel thread to run for the first time.
+/// Maximum time until a new kernel thread runs for the first time.
 const FIRST_RUN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where the cpu controller is mounted.
+/// The version of control groups, and where the cpu controller is mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
     /// cgroup v1; both paths may be the same directory.
@@ -106,7 +105,7 @@ impl Layout {
         }
     }
 
-    /// Name of the file that moves a task into its group when the task's id is written to it.
+    /// Name of the file of a group to which the ids of tasks that join the group are written.
     fn tasks_file(&self) -> &'static str {
         match self {
             Layout::V1 { .. } => "tasks",
@@ -126,7 +125,7 @@ impl Layout {
     }
 
     /// Gives a run's group the largest possible weight. With the default weight all hosts of the run together count as
-    /// much as a single kernel thread, and wait while one runs for some milliseconds.
+    /// much as one kernel thread, and would wait for some milliseconds while such a thread runs.
     fn set_largest_weight(&self, run: &str) -> Result<(), LabError> {
         match self {
             Layout::V1 { cpu, .. } => write(&cpu.join(run).join("cpu.shares"), "262144"),
@@ -150,7 +149,7 @@ impl Layout {
     /// Moves a thread out of the groups of all runs.
     pub fn move_to_root(&self, task: u32) {
         for root in self.mount_points() {
-            // Fails for a thread that has ended, which needs no move.
+            // Fails only if the thread has ended.
             let _ = fs::write(root.join(self.tasks_file()), task.to_string());
         }
     }
@@ -191,7 +190,7 @@ impl Layout {
         Ok((killed.len(), removed))
     }
 
-    /// Kills the processes of one group, and moves its kernel threads, which cannot be killed, to the root.
+    /// Kills a group's processes, and moves its kernel threads, which cannot be killed, to the root group.
     fn empty(&self, group: &Path, killed: &mut std::collections::BTreeSet<u32>) {
         let members = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
         for task in members.lines().filter_map(|line| line.parse().ok()) {
@@ -219,7 +218,7 @@ impl HostGroup {
             Layout::V1 { .. } => {
                 let (quota_us, period_us) =
                     limit.map_or((-1, 100_000), |(q, p)| (i64::try_from(q).unwrap_or(i64::MAX), p));
-                // Lift the old quota first: it may exceed what the kernel allows for a shorter period.
+                // Lift the old quota first: with the new period it may exceed the kernel's limit.
                 write(&self.quota.join("cpu.cfs_quota_us"), "-1")?;
                 write(&self.quota.join("cpu.cfs_period_us"), &period_us.to_string())?;
                 write(&self.quota.join("cpu.cfs_quota_us"), &quota_us.to_string())
@@ -239,7 +238,7 @@ impl HostGroup {
             loop {
                 match fs::write(&file, task.to_string()) {
                     Ok(()) => break,
-                    // Temporary for a kernel thread that has not run yet, permanent for one that is bound to a core.
+                    // Temporary if the kernel thread has not run yet, permanent if it is bound to a core.
                     Err(e) if e.raw_os_error() == Some(libc::EINVAL) && Instant::now() < deadline => {
                         std::thread::sleep(Duration::from_millis(1));
                     }
@@ -254,17 +253,17 @@ impl HostGroup {
         Ok(())
     }
 
-    /// Moves a thread out of the quota group, where quota and accounting are separate hierarchies.
+    /// Moves a thread out of the quota group, if quota and accounting are separate hierarchies.
     pub fn leave_quota_group(&self, task: u32) {
         if let Layout::V1 { cpu, cpuacct } = &self.layout
             && cpu != cpuacct
         {
-            // Fails for a thread that has ended, which needs no move.
+            // Fails only if the thread has ended.
             let _ = fs::write(cpu.join("tasks"), task.to_string());
         }
     }
 
-    /// Files to which a new process writes "0", in this order, to join the host's groups.
+    /// Open files to which a new process writes "0", in this order, to join the host's groups.
     pub fn open_task_files(&self) -> Result<Vec<OwnedFd>, LabError> {
         self.memberships(PROCESSES)
             .into_iter()
@@ -304,14 +303,14 @@ impl HostGroup {
         }
     }
 
-    /// The groups that a task joins: the quota group, unless it contains the accounting group, then the accounting group.
+    /// The groups that a task joins, in order: quota group, if in another hierarchy, and accounting group.
     fn memberships(&self, account: &str) -> Vec<PathBuf> {
         let leaf = self.accounting.join(account);
         if self.quota == self.accounting { vec![leaf] } else { vec![self.quota.clone(), leaf] }
     }
 }
 
-/// The value of `name` in lines of "name value".
+/// The value of `name` in lines `name value`; 0 without such a line.
 fn field(text: &str, name: &str) -> u64 {
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     value.and_then(|v| v.trim().parse().ok()).unwrap_or(0)
@@ -332,7 +331,7 @@ fn enable_cpu_for_children(group: &Path) -> Result<(), LabError> {
 /// Kernel threads have no command line and kthreadd, process 2, as their parent.
 fn is_kernel_thread(task: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{task}/stat")).unwrap_or_default();
-    // "pid (comm) state ppid": the name may hold blanks and parentheses.
+    // "pid (comm) state ppid": `comm` may contain blanks and parentheses.
     stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)) == Some("2")
 }
 

@@ -1,4 +1,4 @@
-//! Removes what killed runs left behind.
+//! Removes the remains of killed runs.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,18 +10,18 @@ use crate::cgroup::Layout;
 use crate::names::RunName;
 use crate::{LabError, namespace, run};
 
-/// What [`clean`] did.
+/// The result of [`clean`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CleanReport {
     /// Runs whose namespaces, groups, processes or files were removed.
     pub removed: Vec<RemovedRun>,
     /// Runs that were kept because their owner is alive.
     pub kept: Vec<KeptRun>,
-    /// What could not be removed, and why.
+    /// Runs that could not be removed completely, each with the error.
     pub failures: Vec<String>,
 }
 
-/// What was removed of one run.
+/// The removed parts of one run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RemovedRun {
     /// The run's name.
@@ -41,11 +41,11 @@ pub struct RemovedRun {
 pub struct KeptRun {
     /// The run's name.
     pub run: String,
-    /// The process that owns it.
+    /// The owner's process id.
     pub pid: u32,
 }
 
-/// Removes namespaces, control groups, processes and files of those runs whose owner is dead.
+/// Removes the namespaces, control groups, processes and files of all runs whose owner has ended.
 ///
 /// # Errors
 /// When not run by root. What could not be removed is in the report.
@@ -53,7 +53,7 @@ pub fn clean() -> Result<CleanReport, LabError> {
     clean_runs(false)
 }
 
-/// Like [`clean`], but also removes runs whose owner is alive. Their experiments fail.
+/// As [`clean`], but also removes runs whose owner is alive, so that their experiments fail.
 ///
 /// # Errors
 /// When not run by root. What could not be removed is in the report.

@@ -1,4 +1,4 @@
-//! CPU time and quotas.
+//! CPU quotas and CPU time of hosts.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use crate::LabError;
 const QUOTA_US_MIN: u64 = 1_000;
 const PERIOD_US_MAX: u64 = 1_000_000;
 
-/// How much of a core a host may use.
+/// The share of a core that a host may use.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Quota {
     /// Percent of one core: 10.0 is a tenth of a core.
     pub percent_of_core: f64,
-    /// The quota is renewed after each period. A shorter period gives shorter stalls, but the kernel demands at least
-    /// 1 ms of CPU time in each period: 10 % of a core needs a period of 10 ms or more.
+    /// Time after which the quota is renewed. Shorter periods cause shorter stalls, but the kernel demands at
+    /// least 1 ms of CPU time in each period: 10 % of a core needs a period of 10 ms or more.
     pub period: Duration,
 }
 
@@ -27,7 +27,7 @@ impl Quota {
         Quota { percent_of_core, period: Duration::from_micros(period_us as u64) }
     }
 
-    /// (quota, period) in µs, or an error outside the kernel's limits.
+    /// Quota and period in µs. Returns an error outside the kernel's limits.
     pub(crate) fn micros(&self) -> Result<(u64, u64), LabError> {
         let period = u64::try_from(self.period.as_micros()).unwrap_or(u64::MAX);
         let quota = (period as f64 * self.percent_of_core / 100.0).round();
@@ -47,22 +47,23 @@ impl Quota {
     }
 }
 
-/// CPU time of a host, and the number of periods in which its quota ran out. Values only grow: see [`HostCpu::since`].
+/// CPU time and throttling of a host since its start, or between two snapshots ([`HostCpu::since`]).
 ///
-/// Resolution is 1 ns with cgroup v1 and 1 µs with v2. The kernel books a running thread's time at scheduler ticks and
-/// switches, so a snapshot can lag by one tick (1–4 ms) for each running thread: below 1 % of a measurement of a
-/// second or more. Interrupt work on a core is booked to the interrupted thread.
+/// The resolution is 1 ns with cgroup v1 and 1 µs with v2. The kernel accounts a running thread's time at
+/// scheduler ticks and switches, so a snapshot can lag by one tick (1–4 ms) for each running thread. This is
+/// below 1 % of a measurement of a second or more. An interrupt's time is in the interrupted thread's
+/// account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HostCpu {
-    /// User and system time of the host's processes, ended ones included.
+    /// User and system time of the host's processes, including ended ones.
     pub process: Duration,
     /// Time of the interface's NAPI thread, which does the network stack's receive work.
     pub interface: Duration,
-    /// Quota periods in which the host had something to run.
+    /// Quota periods in which the host was active.
     pub periods: u64,
     /// Quota periods in which the quota ran out.
     pub throttled_periods: u64,
-    /// Time for which the host was stopped by its quota.
+    /// Time for which the quota stopped the host.
     pub throttled_time: Duration,
 }
 
@@ -83,7 +84,7 @@ impl HostCpu {
         self.process + self.interface
     }
 
-    /// This difference as percent of one core over `elapsed`.
+    /// [`HostCpu::total`] in percent of one core over `elapsed`.
     pub fn percent_of_core(&self, elapsed: Duration) -> f64 {
         if elapsed.is_zero() { 0.0 } else { 100.0 * self.total().as_secs_f64() / elapsed.as_secs_f64() }
     }

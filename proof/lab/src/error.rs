@@ -6,7 +6,7 @@ use std::io;
 /// Why an operation of the laboratory failed.
 #[derive(Debug)]
 pub enum LabError {
-    /// The process lacks root's capabilities, which namespaces and cgroups need.
+    /// The process lacks the capabilities for namespaces and cgroups.
     NotRoot,
     /// A program that the lab runs is not installed.
     MissingTool {
@@ -15,7 +15,7 @@ pub enum LabError {
         /// The Debian package that has it.
         package: &'static str,
     },
-    /// The machine's control groups lack a feature that the lab needs.
+    /// The machine's control groups lack a feature.
     Cgroup(String),
     /// The caller passed an invalid option; nothing was changed.
     BadOption(String),
@@ -85,5 +85,5 @@ impl fmt::Display for LabError {
     }
 }
 
-// No `source`: the text contains the cause, and a program that prints the chain would print it twice.
+// No `source`: the text contains the cause, which a program that prints the chain would print twice.
 impl std::error::Error for LabError {}

@@ -1,4 +1,4 @@
-//! A host: a network namespace with one interface, a core, a quota and CPU accounts of its own.
+//! A host: a network namespace with an interface, and with its own core, quota and CPU accounts.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,18 +15,18 @@ use crate::run::Run;
 use crate::tools::Tools;
 use crate::{HostCpu, InterfaceCounters, LabError, Loss, Offloads, Quota, namespace, napi};
 
-/// Settings of every host's namespace: no IPv6 background traffic, and thousands of connections.
+/// Settings of every host: no IPv6, to avoid its background traffic, and backlogs for thousands of clients.
 pub(crate) const SYSCTLS: [(&str, &str); 5] = [
     ("net/ipv6/conf/all/disable_ipv6", "1"),
     ("net/ipv6/conf/default/disable_ipv6", "1"),
     ("net/core/somaxconn", "65535"),
     ("net/ipv4/tcp_max_syn_backlog", "65535"),
-    // Other ports are for user-level stacks beside the kernel: load generators use ports below, helpers ports above.
+    // User-level stacks use the other ports: load generators those below, helpers those above.
     ("net/ipv4/ip_local_port_range", "20000 60999"),
 ];
 
-/// Congestion control of hosts: the first one that the machine allows in a namespace. cubic is Debian's default, but
-/// restricted on machines with another default; reno is always allowed. BBR, some machines' default, paces each
+/// Congestion control of hosts: the first one that the machine allows in a namespace. Machines whose default
+/// is not cubic may restrict it; reno is always allowed. BBR, the default of some machines, paces each
 /// connection by timers, which costs CPU and time.
 pub(crate) const CONGESTION_CONTROL: (&str, [&str; 2]) =
     ("net/ipv4/tcp_congestion_control", ["cubic", "reno"]);
@@ -34,16 +34,16 @@ pub(crate) const CONGESTION_CONTROL: (&str, [&str; 2]) =
 /// Options of a new host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostOptions {
-    /// The core for the host's processes and its interface's thread; `None`, the default, pins nothing.
+    /// The core of the host's processes and its interface's thread; `None` (default) pins nothing.
     pub core: Option<usize>,
-    /// The quota of the host's processes and its interface's thread together; `None`, the default, sets no limit.
+    /// The quota of the host's processes and its interface's thread together; `None` (default) sets no limit.
     pub quota: Option<Quota>,
-    /// Runs the interface's thread before all processes, as interrupts run. The thread is then outside the quota, so a
-    /// host with a quota refuses this option. Off by default.
+    /// Whether the interface's thread runs before all processes, as interrupts do. The thread is then outside
+    /// the quota, so a host cannot have both this option and a quota. Off by default.
     pub receive_first: bool,
-    /// Checksum offload of the host's sent packets, on by default. Turn it off for packets that pass XDP or AF_XDP.
+    /// Whether checksums of sent packets are offloaded. On by default. Must be off for XDP and AF_XDP.
     pub tx_checksums: bool,
-    /// More sysctls of the namespace, such as `("net/ipv4/tcp_sack", "0")`; only those below `net/`.
+    /// Further sysctls of the namespace, below `net/`, such as `("net/ipv4/tcp_sack", "0")`.
     pub sysctls: Vec<(String, String)>,
 }
 
@@ -62,15 +62,15 @@ pub(crate) struct HostParts {
     pub name: String,
     pub namespace: String,
     pub interface: String,
-    /// The bridge's namespace, and the name of the cable's end in it.
+    /// The bridge's namespace, and the name of the cable's end there.
     pub bridge_end: (String, String),
     pub address: Ipv4Addr,
     pub core: Option<usize>,
     pub receive_first: bool,
     pub forwarding: Forwarding,
-    /// The interface's threads that are pinned and accounted.
+    /// The interface's threads that [`HostParts::pin_and_account_host_end`] has handled.
     pub accounted: Mutex<Vec<u32>>,
-    /// The same of the bridge's end.
+    /// As `accounted`, for the bridge's end.
     pub far_accounted: Mutex<Vec<u32>>,
     pub group: HostGroup,
     /// The bridge's core and group.
@@ -80,7 +80,7 @@ pub(crate) struct HostParts {
 }
 
 impl Host {
-    /// The name that [`Lab::host`](crate::Lab::host) was given.
+    /// The host's name, as given to [`Lab::host`](crate::Lab::host).
     pub fn name(&self) -> &str {
         &self.0.name
     }
@@ -105,7 +105,7 @@ impl Host {
         self.0.core
     }
 
-    /// Starts a process on the host: in its namespace, its quota and accounts, and on its core.
+    /// Starts a process in the host's namespace, with its quota and accounts, and on its core.
     pub fn spawn(&self, launch: &Launch) -> Result<Process, LabError> {
         let confinement = Confinement {
             namespace: Some(namespace::open(&self.0.namespace)?),
@@ -117,10 +117,9 @@ impl Host {
         Process::start(launch, confinement)
     }
 
-    /// Runs `work` in a thread inside the host's namespace and on its core, and returns its result. Sockets that `work`
-    /// makes stay in the namespace.
-    ///
-    /// The host's accounts and quota do *not* cover the thread's CPU time: cgroup v2 moves whole processes only.
+    /// Runs `work` in a thread inside the host's namespace and on its core, and returns the result. Sockets
+    /// that `work` opens stay in the namespace. The host's accounts and quota do *not* cover the thread's CPU
+    /// time, because cgroup v2 can only move whole processes.
     pub fn run_inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
         namespace::within(&self.0.namespace, || {
             self.0.core.map(napi::pin_current).transpose()?;
@@ -128,7 +127,7 @@ impl Host {
         })
     }
 
-    /// Like [`Host::run_inside`], but returns the thread's handle at once.
+    /// As [`Host::run_inside`], but returns the thread's handle at once.
     pub fn thread<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -141,8 +140,8 @@ impl Host {
         &self.0.bridge_end.1
     }
 
-    /// Like [`Host::thread`], but at the other end of the host's cable: in the bridge's namespace and on the bridge's core.
-    /// For a program that takes the bridge's place and plays the rest of the network.
+    /// As [`Host::thread`], but at the other end of the host's cable: in the bridge's namespace and on the
+    /// bridge's core. For a program that replaces the bridge and simulates the rest of the network.
     pub fn far_thread<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -155,15 +154,15 @@ impl Host {
         self.0.group.cpu()
     }
 
-    /// Changes or lifts the quota.
+    /// Changes the quota; `None` lifts it.
     pub fn set_quota(&self, quota: Option<Quota>) -> Result<(), LabError> {
         self.0.group.set_quota(quota)
     }
 
-    /// Lets the kernel poll the host's interface at this interval under load, instead of by interrupts; zero: interrupts
-    /// only. Holds for all programs of the host (`napi_defer_hard_irqs` and `gro_flush_timeout`).
+    /// Makes the kernel poll the host's interface at this interval under load, instead of by interrupts
+    /// (`napi_defer_hard_irqs`, `gro_flush_timeout`), for all programs of the host. Zero: interrupts only.
     pub fn defer_interrupts(&self, interval: Duration) -> Result<(), LabError> {
-        // A NAPI ends the deferral after this many polls without a packet.
+        // The deferral ends after this number of polls without a packet.
         let empty_polls = if interval.is_zero() { "0" } else { "2" };
         let HostParts { namespace, interface, .. } = &*self.0;
         namespace::within(namespace, || {
@@ -220,7 +219,7 @@ impl Host {
         let before = threads();
         let loss =
             Loss::between([(&self.0.namespace, &self.0.interface), (bridge, bridge_interface)], share)?;
-        // Attaching XDP replaces NAPI threads: pin and account the new ones as the old ones were.
+        // Attaching XDP replaces NAPI threads: pin and account the new ones, too.
         let after = threads();
         if after[0] != before[0] {
             self.0.pin_and_account_host_end()?;
@@ -231,7 +230,8 @@ impl Host {
         Ok(loss)
     }
 
-    /// Packets at both ends of the host's cable since its start, and those that [`Host::drop_packets`] dropped.
+    /// Packets that arrived at both ends of the host's cable since its start, and those that
+    /// [`Host::drop_packets`] dropped.
     pub fn packet_counts(&self) -> Result<PacketCounts, LabError> {
         let (bridge, bridge_interface) = &self.0.bridge_end;
         let mut sum = PacketCounts::default();
@@ -267,7 +267,7 @@ impl Host {
         napi::threads_of(&self.0.interface)
     }
 
-    /// Like [`Host::pin_and_account_interface`], for the other end of the host's cable, whose work is the bridge's.
+    /// As [`Host::pin_and_account_interface`], for the cable's other end, on the bridge's core and account.
     pub fn pin_and_account_far_interface(&self) -> Result<(), LabError> {
         self.0.pin_and_account_bridge_end()
     }
@@ -288,7 +288,7 @@ fn start_thread<T: Send + 'static>(
     let handle = namespace::open(namespace)?;
     let inside = move || {
         namespace::join(&handle).map_err(LabError::errno("cannot enter a network namespace"))?;
-        // An open handle would keep the namespace alive as long as the thread.
+        // An open handle would keep the namespace alive until the thread ends.
         drop(handle);
         core.map(napi::pin_current).transpose()?;
         Ok(work())
@@ -296,15 +296,14 @@ fn start_thread<T: Send + 'static>(
     std::thread::Builder::new().name(name).spawn(inside).map_err(LabError::io("cannot start a thread"))
 }
 
-/// The sum over all queues of a counter in the output of `ethtool -S`.
 fn sum_of(text: &str, name: &str) -> u64 {
     text.lines().filter_map(|line| line.split_once(name)?.1.trim().parse::<u64>().ok()).sum()
 }
 
-/// Packet counts of a host's cable.
+/// Packet counts of both ends of a host's cable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacketCounts {
-    /// Packets that arrived at either end.
+    /// Packets that arrived.
     pub seen: u64,
     /// Packets among `seen` that were dropped.
     pub lost: u64,
@@ -314,7 +313,7 @@ impl HostParts {
     pub(crate) fn pin_and_account_host_end(&self) -> Result<(), LabError> {
         let mut accounted = self.accounted.lock().unwrap_or_else(PoisonError::into_inner);
         let threads = napi::threads_of(&self.interface);
-        // A thread with real-time priority cannot enter the quota's group again.
+        // After `run_first` a thread cannot enter the quota's group again, because it has real-time priority.
         if !threads.is_empty() && *accounted == threads {
             return Ok(());
         }
@@ -329,21 +328,21 @@ impl HostParts {
     pub(crate) fn pin_and_account_bridge_end(&self) -> Result<(), LabError> {
         let mut accounted = self.far_accounted.lock().unwrap_or_else(PoisonError::into_inner);
         let threads = napi::threads_of(&self.bridge_end.1);
-        // As at the host's end.
+        // As in `pin_and_account_host_end`.
         if !threads.is_empty() && *accounted == threads {
             return Ok(());
         }
         let (core, group) = &self.bridge;
         pin_and_account(&self.bridge_end.1, *core, group)?;
         *accounted = threads;
-        // A switch forwards at any load of its hosts. On a shared core the bridge therefore runs before processes, or
-        // its rings of 256 packets would overflow.
+        // The bridge stands for a switch, which forwards at any load of the hosts. So its threads run before
+        // processes on a shared core; otherwise its rings of 256 packets overflow.
         run_first(&self.bridge_end.1, group);
         Ok(())
     }
 }
 
-/// Gives an interface's threads real-time priority. Does nothing where the kernel refuses.
+/// Gives an interface's threads real-time priority, unless the kernel refuses.
 fn run_first(interface: &str, group: &HostGroup) {
     for thread in napi::threads_of(interface) {
         // The quota group has no real-time allowance; the thread stays in its accounting group.

@@ -1,4 +1,4 @@
-//! Hosts joined by an XDP program at the bridge's ends of their cables, which is cheaper than the bridge.
+//! Joins hosts by an XDP program on the bridge's ends of their cables, which costs less CPU than the bridge.
 
 use std::net::Ipv4Addr;
 use std::sync::{Mutex, PoisonError};
@@ -10,15 +10,15 @@ use spillway_bpf::Attachment;
 use crate::host::HostParts;
 use crate::{LabError, namespace};
 
-/// What joins the hosts of a lab.
+/// How frames are forwarded between the hosts of a lab.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Forwarding {
     /// The kernel's bridge.
     #[default]
     Bridge,
-    /// An XDP program forwards frames between hosts; broadcasts pass through the bridge. Hosts must compute the
-    /// checksums of sent packets themselves ([`HostOptions::tx_checksums`](crate::HostOptions::tx_checksums) off), and
-    /// their cables cannot [drop packets](crate::Host::drop_packets).
+    /// An XDP program; broadcasts pass through the bridge. Hosts must compute the checksums of sent packets
+    /// themselves ([`HostOptions::tx_checksums`](crate::HostOptions::tx_checksums) off), and their cables
+    /// cannot [drop packets](crate::Host::drop_packets).
     Xdp,
 }
 
@@ -35,7 +35,7 @@ impl Hub {
         Ok(Hub { program, attachments: Mutex::default() })
     }
 
-    /// Joins a host, whose cable is complete.
+    /// Joins a host whose cable is up.
     pub(crate) fn join(&self, host: &HostParts) -> Result<(), LabError> {
         let (bridge, bridge_interface) = &host.bridge_end;
         let attachment = namespace::within(bridge, || {
@@ -47,7 +47,7 @@ impl Hub {
             self.program.attach(bridge_interface).map_err(LabError::bpf)
         })?;
         self.attachments.lock().unwrap_or_else(PoisonError::into_inner).push(attachment);
-        // The kernel adapts the host's end to the program at the other end only when an offload changes.
+        // The kernel prepares the host's end for redirected frames only when an offload changes.
         for gro in ["off", "on"] {
             host.tools.ethtool(&host.namespace, &["-K", &host.interface, "gro", gro])?;
         }
@@ -55,13 +55,12 @@ impl Hub {
     }
 }
 
-/// The Ethernet address of a host: locally administered, with the host's IPv4 address.
+/// A host's Ethernet address: locally administered, and ends with its IPv4 address.
 pub(crate) fn mac(address: Ipv4Addr) -> [u8; 6] {
     let [a, b, c, d] = address.octets();
     [2, 0, a, b, c, d]
 }
 
-/// The address in the notation of ip(8).
 pub(crate) fn mac_text(address: Ipv4Addr) -> String {
     mac(address).map(|byte| format!("{byte:02x}")).join(":")
 }

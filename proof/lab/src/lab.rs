@@ -1,4 +1,4 @@
-//! A run of the laboratory: a bridge in a namespace of its own, and the hosts around it.
+//! A run of the laboratory: a bridge in its own namespace, and the hosts that it joins.
 
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,19 +13,19 @@ use crate::run::Run;
 use crate::tools::Tools;
 use crate::{HostCpu, LabError, namespace, napi};
 
-/// Name of the bridge's namespace and group; reserved.
+/// Name of the bridge's namespace and group, which no host may have.
 const BRIDGE: &str = "bridge";
 
 /// Options of a new lab.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LabOptions {
-    /// The core for the bridge's threads; `None`, the default, pins nothing.
+    /// The core of the bridge's threads; `None` (default) pins nothing.
     pub bridge_core: Option<usize>,
-    /// What joins the hosts; by default the bridge.
+    /// How frames are forwarded between hosts. Default: by the kernel's bridge.
     pub forwarding: Forwarding,
 }
 
-/// Hosts joined by a bridge. Dropping a lab kills its processes and removes its namespaces, groups and files.
+/// Hosts joined by a bridge. A drop kills its processes and removes its namespaces, groups and files.
 #[derive(Debug)]
 pub struct Lab {
     run: Arc<Run>,
@@ -43,7 +43,7 @@ pub fn unavailable() -> Option<String> {
 }
 
 fn requirements() -> Result<(Tools, Layout), LabError> {
-    // Root may lack these in a container.
+    // In a container, root may lack these capabilities.
     let needed = CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN;
     let own = capabilities(None).map_err(LabError::errno("cannot read this process's capabilities"))?;
     if !rustix::process::geteuid().is_root() || !own.effective.contains(needed) {
@@ -58,7 +58,7 @@ impl Lab {
         Lab::with_options(name, LabOptions::default())
     }
 
-    /// Like [`Lab::new`], with options.
+    /// As [`Lab::new`], with options.
     pub fn with_options(name: &str, options: LabOptions) -> Result<Lab, LabError> {
         options.bridge_core.map(napi::one_core).transpose()?;
         let (tools, layout) = requirements()?;
@@ -101,7 +101,7 @@ impl Lab {
         if hosts.len() == HOSTS_MAX {
             return Err(LabError::BadOption(format!("a lab has at most {HOSTS_MAX} hosts")));
         }
-        // The name stays taken when a later step fails: parts of the host may exist by then.
+        // If a later step fails, the name stays taken, because parts of the host may exist.
         let index = hosts.len();
         hosts.push(name.to_owned());
 
@@ -148,7 +148,7 @@ impl Lab {
         self.layout.describe()
     }
 
-    /// Removes the lab, as dropping it does, but returns a failure, which a drop only prints.
+    /// Removes the lab, as a drop does, but returns a failure, which a drop only prints.
     pub fn close(self) -> Result<(), LabError> {
         self.run.close()
     }
@@ -164,7 +164,7 @@ impl Lab {
                 options.sysctls.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
             namespace::set_sysctls(&host_sysctls)
         })?;
-        // One queue at each end gives one NAPI thread, which does all receive work.
+        // With one queue, an end has one NAPI thread, which does all its receive work.
         self.tools.ip(
             Some(bridge),
             &format!(

@@ -1,19 +1,21 @@
 //! The laboratory: hosts as network namespaces, with real servers and proxies on them.
 //!
-//! A [`Lab`] is one run. A bridge in a namespace of its own joins the hosts' namespaces, so a run does not change the
-//! machine's own interfaces and routes. A [`Host`] can be pinned to a core and limited by a CPU quota that covers *its
-//! processes and its interface's receive work*, which are accounted separately. [`peers`] starts real memcached, redis
-//! and proxies, on a host or, without privileges, on loopback. [`Host::drop_packets`] drops packets on a host's cable.
+//! A [`Lab`] is one run. A bridge in its own namespace joins the hosts' namespaces, so a run does not change
+//! the machine's interfaces and routes. A [`Host`] can be pinned to a core and limited by a CPU quota for
+//! *its processes and its interface's receive work*, which have separate CPU accounts. [`peers`] starts real
+//! memcached, Redis and proxies on a host or, without privileges, on loopback. [`Host::drop_packets`] drops
+//! packets on a host's cable.
 //!
-//! By default veth does a receiver's work on the sender's core and in the sender's CPU account. In a lab every veth
-//! end has generic receive offload and its own NAPI thread, which is pinned and put into its host's cpu cgroup; the
-//! bridge's ends have separate accounts ([`Lab::bridge_cpu`]). TCP segmentation offload is off at every end, because a
-//! sender's TSO makes veth bypass the NAPI thread. The sending host therefore cuts segments of 1,448 bytes and the
-//! receiving host joins them: large batches cost a little more than with a network card that segments.
+//! By default veth does a receiver's work on the sender's core and in the sender's CPU account. In a lab
+//! every veth end has generic receive offload and its own NAPI thread, which is pinned and put into its
+//! host's cpu cgroup. The work of the bridge's ends has its own account ([`Lab::bridge_cpu`]). TCP
+//! segmentation offload is off at every end, because with TSO on the sender, veth bypasses the NAPI thread.
+//! So the sending host cuts segments of 1,448 bytes and the receiving host joins them: large batches cost a
+//! little more than with a network card that segments.
 //!
-//! The names of a run's namespaces, cgroups and files begin with `spillway-NAME-PID-N`. They are removed, and the run's
-//! processes killed, when the [`Lab`] is dropped, on a panic, on `exit`, and on SIGINT, SIGTERM or SIGHUP. [`clean`]
-//! removes what is left of a run that was killed with SIGKILL.
+//! The names of a run's namespaces, cgroups and files begin with `spillway-NAME-PID-N`. The lab removes all
+//! of these and kills the run's processes when the [`Lab`] is dropped, on a panic, on `exit`, and on SIGINT,
+//! SIGTERM or SIGHUP. After SIGKILL, [`clean`] removes them.
 //!
 //! A lab needs root, iproute2, ethtool and a cpu controller of cgroup v1 or v2. [`unavailable`] names what is missing.
 

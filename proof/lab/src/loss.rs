@@ -1,10 +1,10 @@
-//! Packet loss on a host's cable: a BPF program at both of its ends.
+//! Packet loss on a host's cable, by a BPF program at both ends.
 
 use spillway_bpf::Attachment;
 
 use crate::{LabError, namespace};
 
-/// Loss on a host's cable, in both directions, until dropped.
+/// Loss on a host's cable, in both directions, while the value exists.
 #[derive(Debug)]
 pub struct Loss {
     _attachments: [Attachment; 2],

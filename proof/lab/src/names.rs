@@ -1,4 +1,4 @@
-//! Names of runs. A run's namespaces, groups and files begin with its name, by which `clean` finds them.
+//! Names of runs. The names of a run's namespaces, groups and files begin with the run's name; see `clean`.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::LabError;
 
 const RUN_PREFIX: &str = "spillway";
-/// The number of a host is one base-62 digit, and one octet of its address.
+/// A host's number is one base-62 digit in names of interfaces.
 pub(crate) const HOSTS_MAX: usize = 62;
 const NAME_BYTES_MAX: usize = 24;
 const DIGITS: &[u8; 62] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
@@ -20,7 +20,7 @@ pub(crate) struct RunName {
 }
 
 impl RunName {
-    /// A name that differs from those of all runs of living processes.
+    /// A name that no run of a living process has.
     pub fn new(name: &str) -> Result<RunName, LabError> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         check("lab", name)?;
@@ -28,7 +28,7 @@ impl RunName {
         Ok(RunName { name: name.to_owned(), pid: std::process::id(), number })
     }
 
-    /// Parses a run's name, or `RUN.host`. `None` for other names.
+    /// Parses a run's name, or the name of a namespace, `RUN.HOST`. `None` for other names.
     pub fn parse(text: &str) -> Option<RunName> {
         let run = text.split('.').next()?;
         let rest = run.strip_prefix(RUN_PREFIX)?.strip_prefix('-')?;
@@ -42,10 +42,9 @@ impl RunName {
         format!("{self}.{host}")
     }
 
-    /// The names of the host's end and of the bridge's end of a host's cable.
-    ///
-    /// Eight characters, unique on the machine: NAPI threads are found by their name, `napi/IF-ID`, which older kernels
-    /// cut at 15 characters, and the threads of all namespaces share one process table.
+    /// The names of the host's end and of the bridge's end of a host's cable. They are unique on the machine,
+    /// because NAPI threads are found by their name, `napi/INTERFACE-ID`, in a process table that all
+    /// namespaces share. They have 8 characters, because older kernels cut the threads' names at 15.
     pub fn interfaces(&self, host: usize) -> (String, String) {
         let digit = |n: usize| char::from(DIGITS[n % 62]);
         let mut pid = self.pid as usize;
@@ -66,7 +65,7 @@ impl fmt::Display for RunName {
     }
 }
 
-/// Accepts lower-case letters, digits and inner hyphens: safe in file, cgroup and namespace names.
+/// Accepts lower-case letters, digits and inner hyphens: safe in names of files, cgroups and namespaces.
 pub(crate) fn check(kind: &str, name: &str) -> Result<(), LabError> {
     let fits = !name.is_empty()
         && name.len() <= NAME_BYTES_MAX
@@ -81,7 +80,7 @@ pub(crate) fn check(kind: &str, name: &str) -> Result<(), LabError> {
     )))
 }
 
-/// Parses digits only; `str::parse` also accepts a sign.
+/// Parses digits only, whereas `str::parse` also accepts a sign.
 fn decimal(text: &str) -> Option<u32> {
     if text.bytes().all(|b| b.is_ascii_digit()) { text.parse().ok() } else { None }
 }

@@ -16,10 +16,9 @@ use serde::Serialize;
 
 use crate::LabError;
 
-/// iproute2's directory of named namespaces.
 const DIRECTORY: &str = "/run/netns";
 
-/// An interface's traffic since it was made.
+/// An interface's traffic since its creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct InterfaceCounters {
     /// Bytes received.
@@ -32,12 +31,12 @@ pub struct InterfaceCounters {
     pub tx_bytes: u64,
     /// Packets sent, counted before segmentation.
     pub tx_packets: u64,
-    /// Packets not sent; on a veth because the other end's ring of 256 packets was full.
+    /// Packets not sent: on a veth, the other end's ring of 256 packets was full.
     pub tx_dropped: u64,
 }
 
 impl InterfaceCounters {
-    /// Reads the line of `interface` in the text of `/proc/net/dev`.
+    /// Parses the line of `interface` in the text of `/proc/net/dev`.
     pub(crate) fn parse(text: &str, interface: &str) -> Option<InterfaceCounters> {
         let line = text.lines().find_map(|l| l.trim_start().strip_prefix(interface)?.strip_prefix(':'))?;
         let values: Vec<u64> = line.split_whitespace().map_while(|v| v.parse().ok()).collect();
@@ -53,7 +52,7 @@ impl InterfaceCounters {
     }
 }
 
-/// Reads the pairs of lines of `/proc/net/snmp` and `/proc/net/netstat`: names, then values, both after a prefix.
+/// Parses `/proc/net/snmp` or `netstat`: pairs of lines with names, then values, both after a prefix.
 pub(crate) fn named_counters(text: &str) -> BTreeMap<String, u64> {
     let lines: Vec<&str> = text.lines().collect();
     let mut counters = BTreeMap::new();
@@ -61,7 +60,7 @@ pub(crate) fn named_counters(text: &str) -> BTreeMap<String, u64> {
         let (mut names, mut values) = (pair[0].split_whitespace(), pair[1].split_whitespace());
         let (Some(prefix), Some(_)) = (names.next(), values.next()) else { continue };
         for (name, value) in names.zip(values) {
-            // Skips the few values that are negative, such as `Tcp:MaxConn`.
+            // Skips negative values, such as `Tcp:MaxConn`.
             if let Ok(value) = value.parse() {
                 counters.insert(format!("{prefix}{name}"), value);
             }
@@ -77,7 +76,6 @@ pub(crate) fn open(name: &str) -> Result<OwnedFd, LabError> {
         .map_err(LabError::io(format!("cannot open the network namespace {}", path.display())))
 }
 
-/// Moves the calling thread into a namespace for the rest of its life.
 pub(crate) fn join(namespace: &OwnedFd) -> rustix::io::Result<()> {
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
 }
@@ -98,7 +96,7 @@ pub(crate) fn within<T: Send>(
     }
 }
 
-/// Sets sysctls of the calling thread's namespace; those of other namespaces stay.
+/// Sets sysctls of the calling thread's namespace only.
 pub(crate) fn set_sysctls(settings: &[(&str, &str)]) -> Result<(), LabError> {
     for (name, value) in settings {
         if name.starts_with('/') || name.contains("..") || !name.starts_with("net/") {
@@ -152,7 +150,7 @@ pub(crate) fn names() -> Vec<String> {
 }
 
 /// Removes a namespace's name and returns whether it existed. The kernel removes the namespace when its last user ends.
-/// Starts no program, so that a thread that handles a signal can call it.
+/// Starts no process, so that the signal thread can call it.
 pub(crate) fn remove(name: &str) -> Result<bool, LabError> {
     let path = PathBuf::from(DIRECTORY).join(name);
     // Fails when `ip netns add` was interrupted before its mount; the file must still be removed.
@@ -164,7 +162,6 @@ pub(crate) fn remove(name: &str) -> Result<bool, LabError> {
     }
 }
 
-/// Kills one process. Returns whether it existed.
 pub(crate) fn kill(pid: u32) -> bool {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     pid.is_some_and(|pid| kill_process(pid, Signal::KILL).is_ok())

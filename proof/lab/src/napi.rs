@@ -7,9 +7,8 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::LabError;
 
-/// Ids of the NAPI threads of an interface: kernel threads named `napi/INTERFACE-ID`.
-///
-/// Attaching or detaching an XDP program replaces the threads.
+/// Ids of an interface's NAPI threads, which are named `napi/INTERFACE-ID`. Attaching or detaching an XDP
+/// program replaces the threads.
 pub(crate) fn threads_of(interface: &str) -> Vec<u32> {
     let prefix = format!("napi/{interface}-");
     let mut found = Vec::new();
@@ -48,7 +47,7 @@ pub(crate) fn one_core(core: usize) -> Result<CpuSet, LabError> {
     Ok(set)
 }
 
-/// Highest online core number plus one, which may exceed the cores in this process's mask; 0 if unknown.
+/// Highest number of an online core plus one, also of cores outside this process's mask; 0 if unknown.
 fn online_cores() -> usize {
     let text = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     text.trim()

@@ -1,4 +1,4 @@
-//! Offloads of an interface. They decide how many bytes a "packet" has, so results list them.
+//! Offloads of an interface. Results list them because they determine the size of counted packets.
 
 use std::fmt;
 
@@ -9,20 +9,19 @@ use serde::Serialize;
 pub struct Offloads {
     /// The device segments TCP.
     pub tso: bool,
-    /// Software segments late, just before the device.
+    /// The kernel segments late, just before the device.
     pub gso: bool,
     /// The receive path joins segments before the network stack.
     pub gro: bool,
-    /// The device computes checksums of sent packets; a veth omits them.
+    /// The device computes checksums of sent packets. A veth does not: its packets have partial checksums.
     pub tx_checksums: bool,
     /// The device checks checksums of received packets.
     pub rx_checksums: bool,
-    /// The device sends packets from several memory areas.
+    /// The device can send a packet from several memory areas.
     pub scatter_gather: bool,
 }
 
 impl Offloads {
-    /// Parses the output of `ethtool -k`.
     pub(crate) fn parse(text: &str) -> Offloads {
         let on = |name: &str| {
             text.lines().any(|line| {

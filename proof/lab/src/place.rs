@@ -1,4 +1,4 @@
-//! Where a peer runs: on a host of a lab, or on this machine's loopback without privileges.
+//! Places for peers: a host of a lab, or this machine's loopback, which needs no privileges.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr};
@@ -34,7 +34,7 @@ impl Place {
         Ok(Place::Local(Loopback(Arc::new(LocalParts { run }))))
     }
 
-    /// The address at which servers started here are reached.
+    /// The address of servers that are started here.
     pub fn address(&self) -> IpAddr {
         match self {
             Place::Local(_) => Ipv4Addr::LOCALHOST.into(),
@@ -42,7 +42,7 @@ impl Place {
         }
     }
 
-    /// The host's name, or `loopback`: for messages.
+    /// The host's name, or `loopback`, for messages.
     pub fn name(&self) -> &str {
         match self {
             Place::Local(_) => "loopback",
@@ -50,7 +50,7 @@ impl Place {
         }
     }
 
-    /// The run's directory, which is removed at the end of the run.
+    /// The run's directory, which the end of the run removes.
     pub(crate) fn directory(&self) -> &Path {
         match self {
             Place::Local(local) => &local.0.run.directory,
@@ -83,7 +83,7 @@ impl Place {
         }
     }
 
-    /// A TCP port that was free at the time of the call. Try another when the bind fails: another process may take it.
+    /// A TCP port that is free now. Another process may take it: if the bind fails, call again.
     pub fn free_port(&self) -> Result<u16, LabError> {
         let address = self.address();
         let port = self.run_inside(|| spillway_ports::free_port_at(address))?;

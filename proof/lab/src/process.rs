@@ -21,16 +21,16 @@ const OUTPUT_BYTES_READ_MAX: u64 = 16 << 20;
 const TAIL_BYTES: u64 = 2_000;
 const OPEN_FILES_DEFAULT: u64 = 65_536;
 
-/// Where a process's output goes.
+/// Destination of a process's output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Output {
     /// Both outputs go to files in the run's directory: [`Process::stdout`] and [`Process::stderr`] read them.
     #[default]
     Files,
-    /// Standard output goes to a pipe, see [`Process::take_stdout`]; a full pipe blocks the process. Standard error goes to
-    /// a file.
+    /// Standard output goes to a pipe ([`Process::take_stdout`]), which blocks the process while it is full.
+    /// Standard error goes to a file.
     Piped,
-    /// Both outputs go where those of the laboratory's process go.
+    /// Both outputs go to those of the laboratory's process.
     Inherit,
     /// Both outputs go to `/dev/null`.
     Null,
@@ -48,7 +48,7 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// A program, given by its path or looked up in PATH and the system's `sbin` directories.
+    /// A program: its path, or its name, which is looked up in PATH and the system's `sbin` directories.
     pub fn new(program: impl AsRef<OsStr>) -> Launch {
         let program = program.as_ref();
         let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy().into_owned();
@@ -68,13 +68,13 @@ impl Launch {
         self
     }
 
-    /// Adds arguments.
+    /// Adds several arguments.
     pub fn args<S: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = S>) -> Launch {
         self.argv.extend(arguments.into_iter().map(|a| a.as_ref().to_owned()));
         self
     }
 
-    /// Sets a variable of the environment; the rest is inherited.
+    /// Sets an environment variable. The process inherits all others.
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Launch {
         self.environment.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
         self
@@ -86,25 +86,25 @@ impl Launch {
         self
     }
 
-    /// Sets the name for errors and output files; by default the program's name.
+    /// Sets the name for errors and output files. Default: the program's name.
     pub fn name(mut self, name: impl Into<String>) -> Launch {
         self.name = name.into();
         self
     }
 
-    /// Sets the destination of the output; by default files.
+    /// Sets the destination of the output. Default: [`Output::Files`].
     pub fn output(mut self, output: Output) -> Launch {
         self.output = output;
         self
     }
 
-    /// Makes standard input a pipe, see [`Process::take_stdin`], instead of `/dev/null`.
+    /// Makes standard input a pipe ([`Process::take_stdin`]) instead of `/dev/null`.
     pub fn piped_stdin(mut self) -> Launch {
         self.has_piped_stdin = true;
         self
     }
 
-    /// Sets the soft limit of open descriptors, by default 65,536; at most the hard limit of the laboratory's process.
+    /// Sets the soft limit of open descriptors, at most the laboratory's own hard limit. Default: 65,536.
     pub fn open_files(mut self, limit: u64) -> Launch {
         self.open_files = limit;
         self
@@ -118,7 +118,6 @@ pub(crate) struct Confinement<'a> {
     pub cores: Option<CpuSet>,
     /// The directory of output files.
     pub directory: &'a Path,
-    /// The host's name, for errors.
     pub host_name: String,
 }
 
@@ -209,7 +208,7 @@ impl Process {
         self.exit_status
     }
 
-    /// Waits for the process to end. `None` after `timeout`.
+    /// Waits for the process to end, at most for `timeout`. Returns `None` after that.
     pub fn wait(&mut self, timeout: Duration) -> Option<ExitStatus> {
         let deadline = Instant::now() + timeout;
         let mut pause = Duration::from_millis(1);
@@ -223,7 +222,7 @@ impl Process {
         }
     }
 
-    /// Sends a signal by its number, such as 15 for SIGTERM, to the process group.
+    /// Sends the signal with this number, such as 15 for SIGTERM, to the process group.
     pub fn signal(&mut self, number: i32) -> Result<(), LabError> {
         let what = format!("cannot send signal {number} to {}", self.name);
         let signal = Signal::from_named_raw(number)
@@ -277,7 +276,7 @@ impl Process {
         self.child.stdin.take()
     }
 
-    /// The last 2,000 bytes of standard output, then of standard error: for messages.
+    /// The last 2,000 bytes of standard output, then of standard error, for messages.
     pub fn last_output(&self) -> String {
         let ends = [&self.stdout_file, &self.stderr_file]
             .into_iter()
@@ -286,8 +285,8 @@ impl Process {
         ends.collect::<Vec<_>>().join("\n")
     }
 
-    /// Sends a signal to the process group. Every process leads a group of its own: the signal also reaches the children
-    /// of a wrapper such as `spillway run`, and Ctrl-C in a terminal reaches only the laboratory's process.
+    /// Sends a signal to the process group. Every process leads its own group: so signals also reach the
+    /// children of a wrapper such as `spillway run`, but Ctrl-C in a terminal only the laboratory's process.
     fn signal_group(&self, signal: Signal) -> rustix::io::Result<()> {
         self.id().map_or(Err(rustix::io::Errno::SRCH), |id| kill_process_group(id, signal))
     }
@@ -303,8 +302,8 @@ impl Drop for Process {
     }
 }
 
-/// Prepares the new process between fork and exec: death signal of the parent, network namespace, cgroups, cores, and the
-/// limit of open descriptors.
+/// Prepares the new process between fork and exec: parent death signal, network namespace, cgroups, cores,
+/// and limit of open descriptors.
 fn confine(command: &mut Command, confinement: Confinement<'_>, open_files: u64) {
     let Confinement { namespace, task_files, cores, .. } = confinement;
     let parent = i32::try_from(std::process::id()).ok().and_then(Pid::from_raw);

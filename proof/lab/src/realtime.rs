@@ -5,7 +5,7 @@ use std::io;
 use crate::cgroup::Layout;
 use crate::{LabError, napi};
 
-/// Priority of receive threads. The burner's is higher. The stall detector's is the highest: no thread may delay it.
+/// Priority of receive threads. The burner's is higher, and the stall detector's is the highest.
 pub(crate) const RECEIVE_PRIORITY: i32 = 1;
 
 pub(crate) fn become_real_time(core: usize, priority: i32) -> Result<(), LabError> {
@@ -20,8 +20,8 @@ pub(crate) fn become_real_time(core: usize, priority: i32) -> Result<(), LabErro
     ))
 }
 
-/// Schedules a thread with SCHED_FIFO: it runs before ordinary threads and lower priorities until it sleeps. `thread` 0
-/// is the calling thread. Fails where the thread's group has no real-time allowance.
+/// Schedules a thread with SCHED_FIFO: until the thread sleeps, it runs before ordinary threads and lower
+/// priorities. `thread`: 0 for the calling thread. Fails if the thread's group has no real-time allowance.
 pub(crate) fn set_first_in_first_out(thread: u32, priority: i32) -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: priority };
     // SAFETY: `parameters` is a valid sched_param for the duration of the call.

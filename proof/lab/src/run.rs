@@ -1,4 +1,4 @@
-//! One run: its directory, groups and namespaces, and their removal at every kind of end.
+//! A run with its directory, groups and namespaces, and their removal however the process ends.
 
 use std::fs::{self, File};
 use std::io;
@@ -19,14 +19,14 @@ use crate::{LabError, namespace};
 const OWNER_LOCK_FILE: &str = "owner";
 const NAME_ATTEMPTS_MAX: usize = 60;
 
-/// A live run. Runs of local places have no namespaces or groups.
+/// A live run. A run on loopback has no namespaces and groups.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub name: RunName,
-    /// Holds the output of the run's processes.
+    /// The directory for the output of the run's processes.
     pub directory: PathBuf,
     pub layout: Option<Layout>,
-    /// Whether groups and hosts can still be added. Locked during additions, so that the run is not removed meanwhile.
+    /// Whether groups and hosts can be added. Locked during additions, so that the run is not removed.
     is_open: Mutex<bool>,
     _owner: File,
 }
@@ -39,12 +39,11 @@ pub(crate) struct Removed {
     pub directory: bool,
 }
 
-/// The runs that a signal or `exit` must remove.
 static LIVE: Mutex<Live> = Mutex::new(Live { runs: Vec::new(), is_ending: false });
 
 struct Live {
     runs: Vec<Arc<Run>>,
-    /// The process is about to end. A new run would not be removed, so `Run::open` refuses it.
+    /// The process is about to end. `Run::open` refuses new runs, because they would not be removed.
     is_ending: bool,
 }
 
@@ -72,7 +71,7 @@ impl Run {
         }
     }
 
-    /// Prevents the run's removal while the returned guard is held. An error if the run has ended.
+    /// Prevents the run's removal while the returned guard exists. Returns an error if the run has ended.
     pub fn prevent_removal(&self) -> Result<MutexGuard<'_, bool>, LabError> {
         let is_open = lock(&self.is_open);
         if *is_open { Ok(is_open) } else { Err(self.ended_error()) }
@@ -95,13 +94,13 @@ impl Run {
         } else {
             Ok(())
         };
-        // After the removal: `exit` must wait for a removal that another thread has begun.
+        // After the removal, so that `exit` waits for a removal that another thread has begun.
         lock(&LIVE).runs.retain(|run| run.name != self.name);
         outcome
     }
 }
 
-/// Finds a name that no run uses, not even a killed run with the same process id, and makes its directory.
+/// Finds a name that no run has, including killed runs with the same process id, and makes its directory.
 fn make_unused_directory(name: &str, layout: Option<&Layout>) -> Result<(RunName, PathBuf), LabError> {
     for _ in 0..NAME_ATTEMPTS_MAX {
         let name = RunName::new(name)?;
@@ -121,7 +120,6 @@ fn make_unused_directory(name: &str, layout: Option<&Layout>) -> Result<(RunName
     Err(LabError::BadOption("killed runs have left too much behind: run `spillway-lab clean`".into()))
 }
 
-/// Takes the lock that shows that a run's owner is alive.
 fn lock_owner(directory: &Path) -> Result<File, LabError> {
     let path = directory.join(OWNER_LOCK_FILE);
     let create_and_lock = || {
@@ -136,7 +134,7 @@ pub(crate) fn directory_of(run: &str) -> PathBuf {
     std::env::temp_dir().join(run)
 }
 
-/// Whether a run's owner is alive. The lock decides: another process may have the owner's id by now.
+/// Whether a run's owner is alive. Checks the lock, because another process may have the owner's id by now.
 pub(crate) fn is_owner_alive(run: &RunName) -> bool {
     match File::open(directory_of(&run.to_string()).join(OWNER_LOCK_FILE)) {
         Ok(owner) => flock(&owner, FlockOperation::NonBlockingLockExclusive).is_err(),
@@ -144,8 +142,8 @@ pub(crate) fn is_owner_alive(run: &RunName) -> bool {
     }
 }
 
-/// Removes a run's processes and groups, then its namespaces, then its files: in this order nothing new can appear.
-/// Continues after a failure and returns the first one.
+/// Removes a run's processes and groups, then its namespaces, then its files, because processes could create
+/// new ones. Continues after a failure and returns the first one.
 pub(crate) fn remove(run: &str, layout: Option<&Layout>) -> Result<Removed, LabError> {
     let mut removed = Removed::default();
     let mut failure = None;
@@ -174,7 +172,7 @@ pub(crate) fn remove(run: &str, layout: Option<&Layout>) -> Result<Removed, LabE
     failure.map_or(Ok(removed), Err)
 }
 
-/// Ignores poisoning: the locks of this file guard plain values, which a panic leaves valid.
+/// Ignores poisoning: after a panic, the values that the locks of this file guard are valid.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -196,12 +194,12 @@ fn close_all() {
 
 /// Time between the first signal and the end of the process.
 static EXIT_GRACE: Mutex<Duration> = Mutex::new(Duration::ZERO);
-/// Number of the signal that ended all runs; 0 if none did.
+/// Number of the signal that ended all runs; 0 before.
 static INTERRUPTED: AtomicI32 = AtomicI32::new(0);
 const SECOND_SIGNAL_POLL: Duration = Duration::from_millis(50);
 
-/// Delays the end of the process after SIGINT, SIGTERM or SIGHUP until this time has passed or a second signal comes.
-/// The first signal removes all runs at once. By default the process ends when its runs are removed.
+/// Delays the end of the process after SIGINT, SIGTERM or SIGHUP until this time has passed or a second
+/// signal arrives. The first signal removes all runs at once. Default: zero.
 pub fn set_exit_grace(time: Duration) {
     *lock(&EXIT_GRACE) = time;
     install_exit_handlers();
@@ -234,7 +232,7 @@ fn install_exit_handlers() {
                 let _ = emulate_default_handler(signal);
             }
         };
-        // Without this thread signals have no effect, and `spillway-lab clean` must remove the runs.
+        // Without this thread, signals have no effect: `spillway-lab clean` must remove the runs.
         if let Err(e) = std::thread::Builder::new().name("lab-signals".into()).spawn(wait) {
             eprintln!("lab: cannot start the signal thread, so signals are ignored: {e}");
         }
@@ -242,11 +240,11 @@ fn install_exit_handlers() {
 }
 
 extern "C" fn at_exit() {
-    // A panic that unwinds out of a C callback aborts the process and would change its exit status.
+    // A panic that unwinds out of a C callback would abort the process and change its exit status.
     let _ = std::panic::catch_unwind(close_all);
 }
 
-/// Bit mask of the signals that this process ignores, for example under nohup. They stay ignored.
+/// Bit mask of the signals that this process ignores, for example under nohup. They must stay ignored.
 fn ignored_signals() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

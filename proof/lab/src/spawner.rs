@@ -1,14 +1,14 @@
 //! The thread that starts all processes of the lab.
 //!
-//! The kernel sends a parent death signal when the parent *thread* ends. Therefore one thread, which runs until
-//! the laboratory's process ends, starts all processes: SIGKILL of the laboratory's process kills them too.
+//! The kernel sends a parent death signal when the parent *thread* ends. So one thread, which runs until the
+//! laboratory's process ends, starts all processes. SIGKILL of the laboratory's process then kills them, too.
 
 use std::io;
 use std::process::{Child, Command};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
 
-/// Requests in the queue; further callers block.
+/// Maximum requests in the queue. Further callers block.
 const QUEUE_MAX: usize = 16;
 
 type Job = (Command, SyncSender<io::Result<Child>>);
@@ -21,7 +21,7 @@ pub(crate) fn spawn(command: Command) -> io::Result<Child> {
     reply.recv().map_err(|_| ended())?
 }
 
-/// The queue of the thread, which the first call starts. After an error, the next call tries again.
+/// The queue of the spawner's thread, which the first call starts. After an error, the next call tries again.
 fn running_spawner() -> io::Result<SyncSender<Job>> {
     static SPAWNER: Mutex<Option<SyncSender<Job>>> = Mutex::new(None);
     let mut spawner = SPAWNER.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Detects that the hypervisor or the kernel took a core away from the laboratory.
+//! Detects times in which the hypervisor or the kernel withheld a core from the laboratory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,13 +15,14 @@ use crate::realtime::become_real_time;
 /// Above every thread that a lab starts or pins.
 const PRIORITY: i32 = 50;
 const CHECK_PERIOD: Duration = Duration::from_millis(1);
-/// A wake-up this late counts as a stall. Interrupts and the kernel's own work delay a wake-up by less.
+/// Minimum delay of a wake-up that counts as a stall. Interrupts and kernel work cause shorter ones.
 const STALL_MIN: Duration = Duration::from_micros(300);
 
-/// One thread on each watched core that sleeps for 1 ms at a time and adds up how late it wakes.
+/// One thread on each watched core sleeps for 1 ms at a time and sums up the delays of its wake-ups.
 ///
-/// Its priority is the highest on the core, so a process of the laboratory cannot delay it. A delay means that the
-/// hypervisor gave the core to another guest, or that the kernel disabled interrupts. Costs about 0.3 % of each core.
+/// The thread has the highest priority on the core, so no process of the laboratory can delay it. A delay
+/// means that the hypervisor gave the core to another guest, or that the kernel had disabled interrupts.
+/// Costs about 0.3 % of each core.
 #[derive(Debug)]
 pub struct StallDetector {
     shared: Arc<Shared>,
@@ -31,7 +32,6 @@ pub struct StallDetector {
 #[derive(Debug, Default)]
 struct Shared {
     stop: AtomicBool,
-    /// One counter for each watched core.
     stalled_ns: Vec<AtomicU64>,
 }
 
@@ -39,7 +39,7 @@ impl StallDetector {
     /// Watches the first `cores` cores.
     ///
     /// # Errors
-    /// Without the right to real-time scheduling.
+    /// The process has no right to real-time scheduling.
     pub fn watch(cores: usize) -> Result<StallDetector, LabError> {
         let stalled_ns = (0..cores).map(|_| AtomicU64::new(0)).collect();
         let shared = Arc::new(Shared { stop: AtomicBool::new(false), stalled_ns });
@@ -108,7 +108,7 @@ mod tests {
             println!("skipped: no right to real-time scheduling here (run as root)");
             return;
         };
-        // The only kind of thread that delays a detector: one of higher priority.
+        // Only a thread of higher priority delays a detector.
         let hold = || {
             become_real_time(0, PRIORITY + 1).unwrap();
             let started_at = Instant::now();
@@ -117,7 +117,7 @@ mod tests {
             }
         };
         let deadline = Instant::now() + Duration::from_secs(60);
-        // A hold that begins while the detector is awake goes unnoticed: repeat it.
+        // A hold that begins while the detector is awake is not detected: repeat it.
         while detector.stalled()[0] < Duration::from_millis(20) {
             assert!(Instant::now() < deadline, "no stall seen: {:?}", detector.stalled());
             std::thread::spawn(hold).join().unwrap();

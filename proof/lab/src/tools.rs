@@ -1,4 +1,4 @@
-//! Runs `ip`, in batches to start few processes, and `ethtool`.
+//! Runs `ethtool`, and `ip` in batches, which start fewer processes.
 
 use std::ffi::OsStr;
 use std::io::Write;
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use crate::LabError;
 
-/// Directories of administration programs, which a plain user's PATH may lack.
+/// Directories of administration programs, which may be missing in an ordinary user's PATH.
 const SYSTEM_DIRECTORIES: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
 
 #[derive(Clone, Debug)]
@@ -40,7 +40,7 @@ impl Tools {
             .spawn()
             .map_err(LabError::io("cannot run ip"))?;
         if let Some(mut stdin) = child.stdin.take() {
-            // Fails when `ip` ends early, whose error output is returned below.
+            // Fails if `ip` ends early; its error output is returned below.
             let _ = stdin.write_all(batch.as_bytes());
         }
         let output = child.wait_with_output().map_err(LabError::io("cannot wait for ip"))?;
@@ -70,7 +70,6 @@ impl Tools {
     }
 }
 
-/// The path of a program, looked up in PATH and the system directories.
 pub(crate) fn program(name: impl AsRef<OsStr>) -> Option<PathBuf> {
     let name = Path::new(name.as_ref());
     if name.components().count() > 1 {

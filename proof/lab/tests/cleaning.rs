@@ -1,4 +1,4 @@
-//! Drops, panics, exits, signals and `clean` remove everything that belongs to a lab. Skips without root.
+//! A lab is removed completely by a drop, a panic, `exit`, a signal and `clean`. Skips without root.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use spillway_lab::{HostOptions, Lab, Launch, unavailable};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Environment variable of the child that holds a lab: `exit`, or `signal` to wait for one.
+/// Environment variable of the child process: `exit` makes it exit, `signal` wait for a signal.
 const HOLD: &str = "SPILLWAY_LAB_TEST_HOLD";
 
 fn skipped() -> bool {
@@ -20,7 +20,7 @@ fn skipped() -> bool {
     reason.is_some()
 }
 
-/// Files, namespaces and groups of a run, and processes with one of `marks` in their names or command lines.
+/// Files, namespaces and groups of a run, and processes with one of `marks` in name or command line.
 fn leftovers(run: &str, marks: &[String]) -> Vec<String> {
     let mut found = Vec::new();
     for directory in ["/run/netns", "/sys/fs/cgroup", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpuacct", "/tmp"]
@@ -42,7 +42,7 @@ fn leftovers(run: &str, marks: &[String]) -> Vec<String> {
     found
 }
 
-/// The kernel removes namespaces in the background, so their interface threads end a little later.
+/// Waits, because the kernel removes namespaces and their interfaces' threads in the background.
 fn wait_until_removed(run: &str, marks: &[String]) {
     let deadline = Instant::now() + TIMEOUT;
     loop {
@@ -111,14 +111,14 @@ fn a_failed_host_setup_leaves_nothing() {
     wait_until_removed(&run, &[]);
 }
 
-/// Not a test of its own: the child process of the tests below, which holds a lab until it ends.
+/// Not a test: the child process of the tests below, which has a lab until it ends.
 #[test]
 fn child_that_holds_a_lab() {
     let Some(end) = std::env::var_os(HOLD) else { return };
     let lab = Lab::new("hold").unwrap();
     let host = lab.host("one", HostOptions::default()).unwrap();
     let mark = format!("{}-mark", lab.run_name());
-    // `setsid` makes a grandchild that outlives its parent, which is the harder case for `clean`.
+    // With `setsid`, a grandchild outlives its parent, and neither its group nor its death signal ends it.
     let script = "setsid sh -c 'sleep 1000; :' \"$0\" & wait";
     let process = host.spawn(&Launch::new("sh").args(["-c", script, &mark])).unwrap();
     // The blank line ends the test harness's own line.
@@ -130,9 +130,9 @@ fn child_that_holds_a_lab() {
     drop((process, lab));
 }
 
-/// Starts a child that holds a lab. Returns the child, the run's name, and marks for `leftovers`.
+/// Starts a child that has a lab. Returns the child, the run's name, and marks for `leftovers`.
 fn hold(end: &str) -> (Child, String, Vec<String>) {
-    // A background job of a shell ignores SIGINT, and these tests may be one.
+    // These tests may be a background job of a shell, which ignores SIGINT.
     let mut child = Command::new("env")
         .arg("--default-signal=INT")
         .arg(std::env::current_exe().unwrap())
@@ -192,7 +192,7 @@ fn clean_removes_a_killed_lab_and_keeps_a_live_one() {
         "the namespace should outlive SIGKILL"
     );
 
-    // Another test's `clean` may run at the same time and remove the run first.
+    // Does not check `report.removed`: the `clean` of another test may remove the run first.
     let report = spillway_lab::clean().unwrap();
     println!("{report}\n{}", serde_json::to_string(&report).unwrap());
     assert_eq!(report.failures, Vec::<String>::new());

@@ -21,7 +21,7 @@ fn host(lab: &Lab, name: &str) -> Host {
     lab.host(name, HostOptions { tx_checksums: false, ..HostOptions::default() }).unwrap()
 }
 
-/// Sends a megabyte each way and compares it.
+/// Sends 1 MiB in each direction and compares the bytes.
 fn exchange(from: &Host, to: &Host) {
     let bytes: Vec<u8> =
         (0..1 << 20).map(|n: u32| n.to_le_bytes()[usize::from(n.is_multiple_of(3))]).collect();
@@ -67,7 +67,7 @@ fn all_traffic_between_hosts_passes_unchanged() {
     let Some(lab) = lab("xdp-hub") else { return };
     let hosts = ["left", "right", "third"].map(|name| host(&lab, name));
     let [left, right, third] = &hosts;
-    // The first packet between two hosts needs ARP, whose requests are broadcast by the bridge.
+    // The first packet between two hosts needs ARP, whose requests the bridge broadcasts.
     for (from, to) in [(left, right), (right, third), (third, left)] {
         let ping = ["-c", "3", "-i", "0.01", "-w", "20", &to.address().to_string()];
         assert!(command(from, "ping", &ping).contains(" 0% packet loss"));
@@ -75,7 +75,7 @@ fn all_traffic_between_hosts_passes_unchanged() {
         exchange_datagram(from, to);
     }
     for host in &hosts {
-        // A megabyte has 724 full packets.
+        // 1 MiB is 725 segments of 1,448 bytes.
         let packets = host.forwarded_packets().unwrap();
         assert!(packets > 700, "the program forwarded only {packets} packets of {}", host.name());
     }

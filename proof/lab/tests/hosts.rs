@@ -9,7 +9,6 @@ use spillway_lab::{
     Burner, HostOptions, Lab, LabError, LabOptions, Launch, Output, Place, Quota, unavailable,
 };
 
-/// Long enough for any machine: tests wait for conditions.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn skipped() -> bool {
@@ -79,7 +78,7 @@ fn a_quota_limits_the_processes_of_its_host() {
     let before = host.cpu().unwrap();
     let busy_loop = Launch::new("sh").args(["-c", "while :; do :; done"]);
     let mut spinner = host.spawn(&busy_loop).unwrap();
-    // The test checks CPU time, which a slow machine does not change, and not latency.
+    // Waits for CPU time, not for a fixed time, so that a slow machine does not fail the test.
     let used = loop {
         std::thread::sleep(Duration::from_millis(100));
         let used = host.cpu().unwrap().since(&before);

@@ -1,4 +1,4 @@
-//! Starts memcached, Redis and proxies, the laboratory's peers, on loopback and without privileges.
+//! Starts memcached, Redis and proxies on loopback, without privileges.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

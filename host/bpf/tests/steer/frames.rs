@@ -1,29 +1,29 @@
-//! Frames for the tests. Checksums are left out: the program does not read them.
+//! Frames for the tests. They have no checksums, because the program does not read any.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// The protocol of 802.1Q tags.
+/// EtherType of 802.1Q tags.
 pub const VLAN: u16 = 0x8100;
-/// The protocol of 802.1ad tags.
+/// EtherType of 802.1ad tags.
 pub const SERVICE_VLAN: u16 = 0x88a8;
 
-/// A frame to be built, with honest headers by default.
+/// The description of a frame. Its headers are valid by default.
 #[derive(Clone, Debug)]
 pub struct Frame {
     pub source: SocketAddr,
     pub destination: SocketAddr,
     /// The protocol's number: 6 is TCP, 17 UDP.
     pub protocol: u8,
-    /// ARP for the destination's address instead of a packet to it.
+    /// Whether the frame is an ARP request for the destination's address instead of a packet to it.
     pub is_arp: bool,
-    /// The VLAN tags, outer ones first: the protocol, [`VLAN`] or [`SERVICE_VLAN`], and the number of the VLAN.
+    /// The VLAN tags, outer ones first: EtherType ([`VLAN`] or [`SERVICE_VLAN`]) and number of the VLAN.
     pub vlan_tags: Vec<(u16, u16)>,
-    /// IPv4: 4-byte units of options. IPv6: not used.
+    /// IPv4 only: options in units of 4 bytes.
     pub option_words: usize,
-    /// IPv4: the field with the flags and the offset. IPv6: not used.
+    /// IPv4 only: the field with the flags and the fragment offset.
     pub fragment_field: u16,
-    /// IPv6: the extension headers, each with its kind and its length field; 44 is a fragment header, whose second
-    /// number is the field with offset and flags.
+    /// IPv6 only: the extension headers, each with its kind and its length field. Kind 44 is a fragment
+    /// header, whose second number is the field with offset and flags.
     pub extensions: Vec<(u8, u16)>,
     /// Bytes after the ports.
     pub payload: usize,

@@ -1,5 +1,5 @@
-//! The steering program in the kernel (`BPF_PROG_TEST_RUN`): a table of frames and verdicts, and random frames whose
-//! verdicts must be those of the model.
+//! Runs the steering program in the kernel (`BPF_PROG_TEST_RUN`) on a table of frames with verdicts, and on
+//! random frames, for which it must agree with the model.
 
 mod frames;
 mod model;
@@ -17,7 +17,7 @@ const XDP_PASS: u32 = 2;
 const PEER: &str = "192.0.2.9:40000";
 const PEER_V6: &str = "[2001:db8::9]:40000";
 
-/// The program with the model's entries, or `None` without the privilege to load it.
+/// The program with the model's entries, or `None` without the privileges to load it.
 fn steer(model: &Model) -> Option<Steer> {
     let steer = match Steer::load() {
         Err(error) if error.is_unprivileged() => {
@@ -38,8 +38,8 @@ fn steer(model: &Model) -> Option<Steer> {
     Some(steer)
 }
 
-/// A stack at 10.0.0.2 and 2001:db8::2 with a listener at port 7000, ports of its own, an address that the kernel does not
-/// have (10.0.0.5), and a connection that moved here.
+/// A stack at 10.0.0.2 and 2001:db8::2 with a listener at port 7000, a range of ports, a separate address
+/// (10.0.0.5), and a connection that moved here.
 fn example() -> Model {
     let address = |text: &str| text.parse::<SocketAddr>().unwrap();
     let ip = |text: &str| text.parse::<IpAddr>().unwrap();
@@ -64,7 +64,8 @@ fn example() -> Model {
     }
 }
 
-/// Runs the program on a frame. Returns its verdict, taken from its counters, and checks the action and the frame.
+/// Runs the program on a frame and checks its action and that it does not change the frame. Returns the
+/// verdict, which the counters show.
 fn verdict_of(steer: &Steer, frame: &[u8]) -> Result<Verdict, BpfError> {
     let before = steer.counters()?;
     let run = steer.test_run(frame)?;
@@ -83,7 +84,7 @@ fn verdict_of(steer: &Steer, frame: &[u8]) -> Result<Verdict, BpfError> {
     Ok(verdict)
 }
 
-/// The model's verdict when no socket is bound, as in a test run.
+/// The program's verdict in a test run, in which no socket is bound. `verdict`: the model's.
 fn without_sockets(verdict: Verdict) -> Verdict {
     match verdict {
         Verdict::ToEndpoint | Verdict::ToRange | Verdict::ToFlow | Verdict::ToAddress => {
@@ -260,7 +261,7 @@ fn removed_entries_pass_to_the_kernel() {
     }
 }
 
-/// Those of the helper's unit. With fewer the kernel does not follow everything that it follows for root.
+/// The capabilities of the helper's systemd unit. Without CAP_PERFMON the verifier is stricter than for root.
 #[test]
 fn three_capabilities_suffice_to_load_and_change_the_program() {
     let model = example();
@@ -292,7 +293,7 @@ fn a_full_table_is_reported() {
     assert!(error.to_string().contains("`addresses` (room for 256)"), "{error}");
 }
 
-/// Random frames: half of them are honest ones with a few changed bytes, so that all branches are reached.
+/// Half of the frames are valid ones with a few changed bytes, so that the test reaches all branches.
 #[test]
 fn random_frames_get_the_models_verdict() {
     const FRAMES: usize = 20_000;

@@ -1,16 +1,15 @@
-//! The steering decision in Rust, written from the rules rather than from the program.
+//! The steering decision in Rust, written independently of the program.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use spillway_bpf::{AddressRule, Endpoint, Flow, Protocol, Verdict};
 
-/// Extension headers that are followed, as in `c/parse.h`.
+/// As in `c/parse.h`.
 const EXTENSIONS_MAX: usize = 8;
-
-/// VLAN tags that are followed, as in `c/parse.h`.
+/// As in `c/parse.h`.
 const VLAN_TAGS_MAX: usize = 3;
 
-/// The contents of the program's maps, except sockets: none is bound.
+/// The contents of the program's maps, without sockets.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     pub addresses: Vec<(IpAddr, AddressRule)>,
@@ -18,7 +17,6 @@ pub struct Model {
     pub flows: Vec<Flow>,
 }
 
-/// What the headers of a frame say.
 enum Parsed {
     Ports {
         protocol: Protocol,
@@ -26,7 +24,7 @@ enum Parsed {
         peer: SocketAddr,
         is_fragment: bool,
     },
-    /// Neither TCP nor UDP over IP, or ARP for this address.
+    /// Neither TCP nor UDP over IP, or an ARP packet with this target.
     NoPorts {
         local: IpAddr,
         is_fragment: bool,
@@ -42,7 +40,7 @@ enum Parsed {
 }
 
 impl Model {
-    /// The verdict on a frame if its queue had a socket.
+    /// The verdict on a frame whose queue has a socket.
     pub fn decide(&self, frame: &[u8]) -> Verdict {
         let rule_of = |ip| self.addresses.iter().find(|(address, _)| *address == ip).map(|(_, rule)| rule);
         let is_separate = |ip| rule_of(ip).is_some_and(|rule| rule.is_separate);
@@ -76,7 +74,7 @@ impl Model {
     }
 }
 
-/// `None` for a frame that ends within its headers.
+/// Parses a frame; `None` if its headers are cut or invalid.
 fn parse(frame: &[u8]) -> Option<Parsed> {
     let mut rest = frame.get(12..)?;
     let (mut kind, after) = (u16_at(rest, 0)?, rest.get(2..)?);

@@ -1,14 +1,14 @@
-//! Decides by a thread's rate of frames whether deferred interrupts would save wake-ups.
+//! Decides from a thread's rate of frames whether deferred interrupts would save wake-ups.
 
 use std::time::Duration;
 
 use spillway_transport::Time;
 
-/// Frames are counted for at least this long before a decision.
+/// Minimum time over which frames are counted before a decision.
 const WINDOW: Duration = Duration::from_millis(10);
-/// Mean frames in an interval from which on interrupts are deferred: each timer then replaces two interrupts or more.
+/// Mean frames in an interval at or above which interrupts are deferred: a timer replaces two or more.
 const DEFER_FROM: u64 = 2;
-/// Mean frames in an interval below which interrupts are on again: a timer would replace less than one interrupt.
+/// Mean frames in an interval below which the deferral ends: a timer replaces less than one interrupt.
 const RESUME_BELOW: u64 = 1;
 
 /// Compares a thread's rate of frames with the interval of deferred interrupts.
@@ -16,7 +16,7 @@ const RESUME_BELOW: u64 = 1;
 pub(super) struct FrameRate {
     interval: Duration,
     is_high: bool,
-    /// Frames received when the present window began, and that time.
+    /// Start of the present window: frames received until then, and the time.
     began: (u64, Time),
 }
 
@@ -26,7 +26,7 @@ impl FrameRate {
         FrameRate { interval, is_high: false, began: (0, Time::ZERO) }
     }
 
-    /// Whether interrupts should be deferred. `received`: all frames so far. Call it in each turn.
+    /// Whether interrupts should be deferred. `received`: frames since the thread's start. Call it each turn.
     pub fn is_high(&mut self, now: Time, received: u64) -> bool {
         let (before, since) = self.began;
         let window = now.since(since);

@@ -1,10 +1,11 @@
 //! Deferral of an interface's interrupts while the threads are loaded.
 //!
-//! Each interrupt wakes the kernel's receive loop (NAPI), which wakes the thread: under load these wake-ups cost more CPU than
-//! the packets. While interrupts are deferred, a timer runs the receive loop at fixed intervals, and it takes all packets
-//! that have arrived since. Packets of the kernel's own connections on the interface wait for the timer, too.
+//! Each interrupt wakes the kernel's receive loop (NAPI), which wakes the thread: under load these wake-ups
+//! cost more CPU than the packets. While interrupts are deferred, a timer runs the receive loop at fixed
+//! intervals, which handles all packets that have arrived since. Packets of the kernel's own connections on
+//! the interface wait for the timer, too.
 //!
-//! - `napi`: the kernel's settings; `frame_rate`: when a thread is loaded
+//! - `napi`: the kernel's settings; `frame_rate`: whether a thread is loaded
 
 mod frame_rate;
 mod napi;
@@ -20,19 +21,18 @@ use crate::interface::Interface;
 use frame_rate::FrameRate;
 use napi::{Deferral, Napi, NapiSocket};
 
-/// Polls without a packet after which the interrupt is on again. With 1, the gaps of random arrivals would end the deferral
-/// under load.
+/// Polls without a packet after which the kernel enables the interrupt again. With 1, a gap between random
+/// arrivals would end the deferral under load.
 const EMPTY_POLLS: u32 = 2;
 
-/// Defers the interrupts of an interface while at least one of its threads is loaded. Clones share one state. When the last
-/// clone is gone, the interface has its former settings again.
+/// Defers the interrupts of an interface while at least one of its threads is loaded. Clones share one state.
+/// Dropping the last clone restores the interface's former settings.
 #[derive(Clone, Debug)]
 pub struct Interrupts(Arc<Mutex<Inner>>);
 
 #[derive(Debug)]
 struct Inner {
     socket: NapiSocket,
-    /// The number of the interface.
     interface: u32,
     /// The setting while a thread is loaded.
     under_load: Deferral,
@@ -75,13 +75,13 @@ impl Interrupts {
                 return Err(io::ErrorKind::Unsupported.into());
             }
             let under_load = Deferral { empty_polls: EMPTY_POLLS, interval };
-            // A process that was killed under load has left these values.
+            // A process that was killed under load has left these values; the former ones are unknown.
             napis
                 .iter_mut()
                 .filter(|napi| napi.deferral == under_load)
                 .for_each(|napi| napi.deferral = Deferral::default());
             let inner = Inner { socket, interface: interface.index, under_load, napis, loaded_threads: 0 };
-            // Also makes a missing privilege an error at the start.
+            // Also detects a missing privilege at the start.
             inner.restore()?;
             Ok(inner)
         };
@@ -101,7 +101,7 @@ impl Interrupts {
         Ok(present.iter().all(|napi| napi.deferral == inner.under_load))
     }
 
-    /// A thread's means to defer the interrupts while the thread is loaded.
+    /// A handle with which one thread defers the interrupts while the thread is loaded.
     pub fn of_thread(&self) -> ThreadInterrupts {
         let interval = self.inner().under_load.interval;
         ThreadInterrupts { shared: self.clone(), rate: FrameRate::new(interval), state: State::Undeferred }
@@ -121,7 +121,7 @@ impl Inner {
         let set = self.napis.iter().try_for_each(|napi| self.socket.set(napi.id, self.under_load));
         if set.is_err() {
             self.loaded_threads -= 1;
-            // Some of the loops may have changed.
+            // Undoes the changes before the failure.
             let _ = self.restore();
         }
         set
@@ -147,12 +147,11 @@ impl Drop for Inner {
     }
 }
 
-/// Whether the load of a thread defers interrupts at present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Undeferred,
     Deferred,
-    /// The kernel refused a change. The thread tries no other.
+    /// The kernel refused a change. The thread does not try again.
     Failed,
 }
 
@@ -165,10 +164,11 @@ pub struct ThreadInterrupts {
 }
 
 impl ThreadInterrupts {
-    /// Defers interrupts, or ends the deferral, by the frames that the thread has `received` so far. Call it in each turn.
+    /// Defers interrupts or ends the deferral, depending on the rate of frames. `received`: frames since the
+    /// start of the thread. Call it in each turn.
     ///
     /// # Errors
-    /// The kernel has refused a change, for example because the interface is down. Given once.
+    /// The kernel has refused a change, for example because the interface is down. Returned once.
     pub fn update(&mut self, now: Time, received: u64) -> io::Result<()> {
         let is_high = self.rate.is_high(now, received);
         let (next, changed) = match (self.state, is_high) {

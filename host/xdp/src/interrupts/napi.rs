@@ -1,4 +1,4 @@
-//! The kernel's receive loops (NAPI) of an interface and when they run, by generic netlink
+//! Settings of an interface's receive loops (NAPI), by generic netlink
 //! (Documentation/netlink/specs/netdev.yaml). Linux 6.13 or later.
 
 use std::fmt::Debug;
@@ -17,38 +17,35 @@ use netlink_sys::protocols::NETLINK_GENERIC;
 
 use crate::netlink;
 
-/// Bytes of a part of the kernel's answer; the kernel sends as many parts as it needs.
+/// Buffer for one datagram of the kernel's answer, which may have several.
 const PART_BYTES_MAX: usize = 64 * 1024;
 
-/// How long a NAPI leaves its queue's interrupt off after a poll, and polls by a timer instead
+/// How long a receive loop polls by a timer, with its queue's interrupt off
 /// (Documentation/networking/napi.rst, "Software IRQ coalescing"). Both values are zero without deferral.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Deferral {
-    /// Polls without a packet after which the interrupt is on again (`napi_defer_hard_irqs`).
+    /// Polls without a packet after which the kernel enables the interrupt again (`napi_defer_hard_irqs`).
     pub empty_polls: u32,
     /// Time between two polls (`gro_flush_timeout`).
     pub interval: Duration,
 }
 
-/// One receive loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Napi {
     /// The kernel's number of the loop.
     pub id: u32,
-    /// The loop's setting when it was listed.
+    /// The loop's setting at the time of the listing.
     pub deferral: Deferral,
 }
 
-/// Reads and changes the receive loops of one network namespace.
 #[derive(Debug)]
 pub(super) struct NapiSocket {
     socket: Socket,
-    /// The number of the netlink family `netdev`.
     family: u16,
 }
 
 impl NapiSocket {
-    /// Opens a connection to the kernel, in the calling thread's network namespace.
+    /// Opens a socket to the kernel, in the calling thread's network namespace.
     pub fn open() -> io::Result<NapiSocket> {
         let socket = netlink::connect(NETLINK_GENERIC)?;
         let named = GenlCtrl {
@@ -65,7 +62,7 @@ impl NapiSocket {
         Ok(NapiSocket { socket, family })
     }
 
-    /// The receive loops of the interface with this number.
+    /// The receive loops of the interface with this index. Before Linux 6.13: an empty list or an error.
     pub fn list(&self, interface: u32) -> io::Result<Vec<Napi>> {
         let of_interface = Netdev::new(NAPI_GET, vec![attribute(NAPI_IFINDEX, interface)]);
         let answers = request(&self.socket, self.message(of_interface), NLM_F_DUMP)?;
@@ -90,8 +87,8 @@ impl NapiSocket {
     }
 }
 
-/// Sends a request and returns the kernel's answers. With [`NLM_F_ACK`] or [`NLM_F_DUMP`] in `flags` the kernel marks their
-/// end.
+/// Sends a request and returns the kernel's answers. `flags` must have [`NLM_F_ACK`] or [`NLM_F_DUMP`]: only
+/// then the kernel marks the end of its answers.
 fn request<F>(socket: &Socket, message: GenlMessage<F>, flags: u16) -> io::Result<Vec<GenlMessage<F>>>
 where
     F: GenlFamily + Emitable + ParseableParametrized<[u8], GenlHeader> + Debug + 'static,
@@ -132,7 +129,7 @@ impl Netdev {
         Netdev { command, attributes }
     }
 
-    /// An integer attribute of 4 or 8 bytes.
+    /// The value of an integer attribute, which has 4 or 8 bytes.
     fn number(&self, kind: u16) -> Option<u64> {
         let attribute = self.attributes.iter().find(|attribute| attribute.kind() == kind)?;
         let mut value = [0; 8];

@@ -1,26 +1,23 @@
-//! Which frames are free, and a check that each frame is in one place.
+//! Free frames, and a check that each frame is in one place.
 //!
-//! The first half of the frames receives, the second half sends. A frame is with the kernel (in one of the four rings, or in
-//! the driver), lent to the caller, or free; builds with debug assertions count the frames of each place.
+//! The first half of the frames receives, the second half sends. A frame is with the kernel (in one of the
+//! four rings or in the driver), lent to the caller, or free. Debug builds count them.
 
 use super::{FRAME_BYTES, address_of};
 
-/// The frames of one socket.
 #[derive(Debug)]
 pub(super) struct Frames {
-    /// The number of frames of each half.
+    /// Number of frames of each half.
     half: u32,
-    /// Free frames for sending. The last one returned is used first: it is in the cache.
+    /// Free frames for sending, as a stack: the last one returned is still in the CPU's cache.
     free: Vec<u64>,
-    /// Whether each frame is with the kernel.
     #[cfg(debug_assertions)]
     with_kernel: Vec<bool>,
-    /// The number of frames of each half that are with the kernel.
+    /// Number of frames of each half that are with the kernel.
     #[cfg(debug_assertions)]
     kernels: [u32; 2],
 }
 
-/// The kernel returned a frame that it did not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NotWithKernel {
     address: u64,
@@ -47,7 +44,7 @@ impl Frames {
         }
     }
 
-    /// Checks that all frames are accounted for, if the caller has `lent` received frames and `slots` frames to write.
+    /// Checks the number of frames of each half. `lent`, `slots`: received and sent ones that the caller has.
     #[cfg_attr(
         not(debug_assertions),
         expect(unused_variables, reason = "only builds with debug assertions count")
@@ -61,17 +58,15 @@ impl Frames {
         }
     }
 
-    /// Whether no frame is free for sending.
     pub(super) fn is_empty(&self) -> bool {
         self.free.is_empty()
     }
 
-    /// Takes a free frame for sending.
     pub(super) fn allocate(&mut self) -> Option<u64> {
         self.free.pop()
     }
 
-    /// The kernel gets a frame.
+    /// Records that the kernel gets a frame.
     #[cfg_attr(not(debug_assertions), expect(unused_variables, reason = "only the check uses it"))]
     pub(super) fn give(&mut self, address: u64) {
         #[cfg(debug_assertions)]
@@ -82,19 +77,19 @@ impl Frames {
         }
     }
 
-    /// Takes a received frame from the kernel and returns the address of its first byte. A packet begins after it.
+    /// Takes a received frame from the kernel. `address`: the packet's. Returns that of the frame's first
+    /// byte.
     pub(super) fn take(&mut self, address: u64) -> Result<u64, NotWithKernel> {
         self.returned(address, 0)
     }
 
-    /// The kernel has sent a frame, which is free again.
     pub(super) fn free(&mut self, address: u64) -> Result<(), NotWithKernel> {
         let address = self.returned(address, self.half)?;
         self.free.push(address);
         Ok(())
     }
 
-    /// The address of a returned frame of the half that begins with the frame `first`.
+    /// Checks that `address` is in the half that begins with frame `first`. Returns its frame's address.
     fn returned(&mut self, address: u64, first: u32) -> Result<u64, NotWithKernel> {
         let frame = frame_of(address);
         if !(u64::from(first)..u64::from(first + self.half)).contains(&frame) {

@@ -4,10 +4,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::{self, NonNull};
 
-/// Bytes of a huge page.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// A mapping of memory. Dropping the value unmaps the memory.
+/// A mapping of memory, unmapped on drop.
 #[derive(Debug)]
 pub(super) struct Mapping {
     start: NonNull<u8>,
@@ -22,8 +21,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps memory of this process, in huge pages if `bytes` is a multiple of 2 MiB and the system has free ones. All
-    /// bytes are 0.
+    /// Maps zeroed memory, in huge pages if `bytes` is a multiple of 2 MiB and the system has free ones.
     pub(super) fn anonymous(bytes: usize) -> io::Result<Mapping> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
         if bytes.is_multiple_of(HUGE_PAGE_BYTES)
@@ -36,8 +34,7 @@ impl Mapping {
         Mapping::new(bytes, flags, -1, 0)
     }
 
-    /// Maps `bytes` bytes, from `offset` on, of the object behind `fd`, such as a ring of an AF_XDP socket, and shares them
-    /// with the kernel.
+    /// Maps `bytes` bytes of an AF_XDP socket from `offset` on, shared with the kernel: one of its rings.
     pub(super) fn shared(fd: &impl AsFd, offset: u64, bytes: usize) -> io::Result<Mapping> {
         let offset = i64::try_from(offset).map_err(io::Error::other)?;
         Mapping::new(bytes, libc::MAP_SHARED | libc::MAP_POPULATE, fd.as_fd().as_raw_fd(), offset)
@@ -54,17 +51,14 @@ impl Mapping {
         Ok(Mapping { start, bytes, is_huge: false })
     }
 
-    /// Whether the memory is in huge pages.
     pub(super) fn is_huge(&self) -> bool {
         self.is_huge
     }
 
-    /// The first byte.
     pub(super) fn start(&self) -> NonNull<u8> {
         self.start
     }
 
-    /// The length in bytes.
     pub(super) fn len(&self) -> usize {
         self.bytes
     }
@@ -79,7 +73,7 @@ impl Mapping {
         Some(unsafe { std::slice::from_raw_parts(range.as_ptr(), length) })
     }
 
-    /// As [`Mapping::range`], for writing. The caller must pass only ranges that the kernel does not own.
+    /// As [`Mapping::range`], for writing.
     #[inline]
     pub(super) fn range_mut(&mut self, start: usize, length: usize) -> Option<&mut [u8]> {
         let range = self.inside(start, length)?;
@@ -106,7 +100,7 @@ impl Drop for Mapping {
 mod tests {
     use super::*;
 
-    /// Uses huge pages where the system has free ones: `sysctl vm.nr_hugepages=8`.
+    /// Tests huge pages only if the system has free ones: `sysctl vm.nr_hugepages=8`.
     #[test]
     fn memory_is_mapped_as_long_as_its_owner_exists() {
         let mut mapping = Mapping::anonymous(2 * HUGE_PAGE_BYTES).unwrap();

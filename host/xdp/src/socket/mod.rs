@@ -1,14 +1,14 @@
-//! An AF_XDP socket: frames of one queue of an interface, in memory that the kernel and this process share.
+//! An AF_XDP socket: frames of one queue of an interface, in memory that kernel and process share.
 //!
-//! - `system`: system calls; `mapping`: shared memory
 //! - `ring`: the four queues of descriptors between kernel and process
 //! - `frames`: which frames are free, lent or with the kernel
 //! - `opened`: a second receive ring, for connections that the stack has opened
 //!
-//! The memory (UMEM) consists of frames of [`FRAME_BYTES`]. One half of them receives: the *fill ring* passes free frames to
-//! the kernel, and the *receive ring* returns them with packets. The other half sends: the *transmit ring* passes packets to
-//! the kernel, and the *completion ring* returns their frames. Each ring has room for twice the frames of its half, so no ring
-//! overflows: the kernel may return a frame before it reports that the frame's place in the other ring is free.
+//! The memory (UMEM) consists of frames of [`FRAME_BYTES`]. One half receives: the *fill ring* passes free
+//! frames to the kernel, and the *receive ring* returns them with packets. The other half sends: the
+//! *transmit ring* passes packets to the kernel, and the *completion ring* returns their frames. Each ring
+//! has room for all frames, twice those of its half: the kernel may return a frame before it frees the
+//! frame's entry in the other ring.
 
 mod error;
 mod frames;
@@ -35,35 +35,34 @@ use mapping::Mapping;
 use opened::OpenedRing;
 use ring::{Consumer, Producer};
 
-/// Bytes of a frame in the shared memory: two to a page.
+/// Bytes of a frame in the shared memory: half a page.
 pub const FRAME_BYTES: usize = 2048;
 /// Bytes that the kernel keeps free before each received packet (`XDP_PACKET_HEADROOM`).
 const HEADROOM_BYTES: usize = 256;
-/// The longest received frame; longer ones are dropped by the kernel.
+/// Bytes of the longest received frame. The kernel drops longer ones.
 pub const RECEIVED_BYTES_MAX: usize = FRAME_BYTES - HEADROOM_BYTES;
-/// The longest IP packet that fits a received frame after an Ethernet header with a VLAN tag.
+/// Bytes of the longest IP packet that fits a received frame after an Ethernet header with a VLAN tag.
 pub const PACKET_BYTES_MAX: u32 = RECEIVED_BYTES_MAX as u32 - 18;
 /// Frames of one socket by default: 8 MiB. At 10 million packets a second the receiving half covers 200 µs.
 pub const FRAMES: u32 = 4096;
 /// Frames that one call of sendto(2) sends in copy mode (`TX_BATCH_SIZE` of the kernel).
 const SENT_BY_ONE_CALL: u32 = 32;
-/// How long a socket that found its queue busy tries again: the kernel releases the queue of a predecessor only after a
-/// grace period.
+/// How long [`bind`] retries while the queue is busy: after a socket was closed, the kernel releases its
+/// queue only after an RCU grace period.
 const BIND_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time between two attempts.
 const BIND_RETRY: Duration = Duration::from_millis(10);
-/// Interval at which a waiting socket checks its interface: poll(2) does not report that one was removed or set down.
+/// Interval at which a waiting socket checks its interface. poll(2) does not report a removed or down one.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// How long to wait for the kernel to send frames when all of them are on their way. There is no event for it.
+/// Wait for free frames while all are with the kernel: poll(2) does not report returned frames.
 const FULL_WAIT: Duration = Duration::from_micros(200);
 
-/// The options of a socket.
+/// Options of a [`Socket`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketOptions {
-    /// Frames of [`FRAME_BYTES`], half of them for each direction: a power of two from 64 to 65,536.
+    /// Number of frames, half of them for each direction: a power of two from 64 to 65,536.
     pub frames: u32,
-    /// Packets of connections that the stack has opened have a receive ring of their own, so that a thread can
-    /// [wait](Socket::opened_fd) for them alone.
+    /// Whether packets of connections that the stack has opened arrive in a receive ring of their own, so
+    /// that a thread can [wait](Socket::opened_fd) for these only.
     pub has_opened_ring: bool,
 }
 
@@ -73,7 +72,8 @@ impl Default for SocketOptions {
     }
 }
 
-/// Receives what a [steering program](spillway_bpf::Steer) passes to one queue of an interface, and sends on it.
+/// Receives what a [steering program](spillway_bpf::Steer) passes to it from one queue, and sends on the
+/// queue.
 #[derive(Debug)]
 pub struct Socket {
     fd: OwnedFd,
@@ -85,7 +85,6 @@ pub struct Socket {
     fill: Producer<u64>,
     receive: Consumer<system::Descriptor>,
     opened: Option<OpenedRing>,
-    /// Whether the last received frame came from `opened`.
     was_opened: bool,
     transmit: Producer<system::Descriptor>,
     completion: Consumer<u64>,
@@ -99,8 +98,8 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Opens a socket at a queue of an interface of the calling thread's network namespace. It receives nothing until a
-    /// steering program knows it.
+    /// Opens a socket at a queue of an interface of the calling thread's network namespace. The socket
+    /// receives nothing until a steering program has it in its map.
     ///
     /// # Errors
     /// The process has no CAP_NET_RAW, the queue has another socket, or there is no memory.
@@ -186,7 +185,7 @@ impl Socket {
         self.opened.as_ref().map(AsFd::as_fd)
     }
 
-    /// Prepares for a wait for frames of this and perhaps other sockets. Returns for how long to wait.
+    /// Prepares to wait for frames, perhaps of several sockets. Returns the maximum time to wait.
     pub(crate) fn begin_wait(&mut self, timeout: Option<Duration>) -> io::Result<Duration> {
         self.return_lent();
         self.flush()?;
@@ -196,7 +195,7 @@ impl Socket {
         })
     }
 
-    /// Checks the interface after a wait, at most every [`CHECK_INTERVAL`] without `events` of an error.
+    /// Checks the interface after a wait if `events` has an error, and once in [`CHECK_INTERVAL`].
     pub(crate) fn end_wait(&mut self, events: PollFlags) -> io::Result<()> {
         let is_failed = events.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL);
         if is_failed || self.checked_at.elapsed() >= CHECK_INTERVAL {
@@ -206,13 +205,12 @@ impl Socket {
         Ok(())
     }
 
-    /// Returns the received frames to the kernel, the lent one too.
+    /// Returns all received frames to the kernel, including the lent one.
     pub(crate) fn end_receive(&mut self) {
         self.return_lent();
         self.release_received();
     }
 
-    /// Whether a received frame waits.
     pub(crate) fn has_frame(&mut self) -> bool {
         self.receive.has_entry() || self.opened.as_mut().is_some_and(|opened| opened.receive.has_entry())
     }
@@ -233,17 +231,14 @@ impl Socket {
         self.fill.publish();
     }
 
-    /// Whether [`transmit`](Device::transmit) will lend a slot.
     pub(crate) fn has_room(&mut self) -> io::Result<bool> {
         Ok(self.transmit()?.is_some())
     }
 
-    /// The descriptors that are readable while a received frame waits.
     pub(crate) fn receive_fds(&self) -> Vec<BorrowedFd<'_>> {
         std::iter::once(self.fd.as_fd()).chain(self.opened_fd()).collect()
     }
 
-    /// Returns the lent frame to the kernel.
     fn return_lent(&mut self) {
         if let Some(address) = self.lent.take() {
             self.frames.give(address);
@@ -251,7 +246,6 @@ impl Socket {
         }
     }
 
-    /// Takes back the frames that the kernel has sent.
     fn take_completed(&mut self) -> io::Result<()> {
         while let Some(address) = self.completion.pop() {
             self.frames.free(address).map_err(io::Error::other)?;
@@ -260,7 +254,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Asks the kernel to send what is in the transmit ring. What it cannot send now stays there.
+    /// Makes the kernel send the packets of the transmit ring. Packets that it cannot send now stay there.
     fn send_published(&mut self) -> io::Result<()> {
         let mut calls = self.transmit.waiting().div_ceil(SENT_BY_ONE_CALL);
         while calls > 0 && self.transmit.needs_wakeup() && self.transmit.waiting() > 0 {
@@ -271,7 +265,7 @@ impl Socket {
                 // No memory, or the interface's own queue is full.
                 Err(Errno::BUSY | Errno::NOBUFS) => break,
                 Err(errno) => {
-                    // An interface that was removed or is down has the better error.
+                    // If the interface was removed or is down, this error explains more.
                     self.interface.check()?;
                     return Err(errno.into());
                 }
@@ -329,7 +323,7 @@ impl Device for Socket {
 
     fn flush(&mut self) -> io::Result<()> {
         self.frames.check_count(u32::from(self.lent.is_some()), u32::from(self.slot.is_some()));
-        // In each turn: under load the rings may never be seen empty.
+        // Here, in each turn, because under load `receive` may never find the rings empty.
         self.release_received();
         if self.transmit.publish() {
             self.send_published()?;
@@ -339,7 +333,7 @@ impl Device for Socket {
 
     fn wait(&mut self, timeout: Option<Duration>, wakes: &[BorrowedFd<'_>]) -> io::Result<bool> {
         let timeout = self.begin_wait(timeout)?;
-        // poll(2) also wakes a driver that waits for free frames.
+        // poll(2) also makes a driver that lacked free frames look at the fill ring again.
         let polled = poll_with(&self.receive_fds(), Some(timeout), wakes)?;
         self.end_wait(polled.events)?;
         Ok(polled.is_woken)
@@ -352,12 +346,10 @@ impl AsFd for Socket {
     }
 }
 
-/// The offset of a frame in the memory.
 fn address_of(frame: u32) -> u64 {
     u64::from(frame) * FRAME_BYTES as u64
 }
 
-/// Binds the socket; tries again for [`BIND_TIMEOUT`] while a predecessor's queue is being released.
 fn bind(fd: &OwnedFd, interface: &Interface, queue: u32) -> Result<(), SocketError> {
     let start = Instant::now();
     loop {

@@ -8,8 +8,8 @@ use super::system::{self, Descriptor};
 use super::{SocketError, Statistics};
 use crate::interface::Interface;
 
-/// A socket that shares the queue and the frames of another one, and only receives. A thread can thus wait for these packets
-/// alone.
+/// A receiving socket with the queue and frames of another one, so that threads can wait for its packets
+/// only.
 #[derive(Debug)]
 pub(super) struct OpenedRing {
     fd: OwnedFd,
@@ -17,7 +17,7 @@ pub(super) struct OpenedRing {
 }
 
 impl OpenedRing {
-    /// Opens a ring with `entries` entries beside the bound socket `main`.
+    /// Opens a ring with this number of entries at the queue of the bound socket `main`.
     pub(super) fn open(
         interface: &Interface,
         queue: u32,
@@ -37,7 +37,7 @@ impl OpenedRing {
         Ok(OpenedRing { fd, receive })
     }
 
-    /// The kernel's counters of this ring. Those of the shared rings are the other socket's.
+    /// The kernel's counters of this ring. The other socket reports those of the shared rings.
     pub(super) fn statistics(&self) -> io::Result<Statistics> {
         let Statistics { dropped, ring_full, .. } = system::statistics(&self.fd)?;
         Ok(Statistics { dropped, ring_full, ..Statistics::default() })

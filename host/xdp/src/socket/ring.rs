@@ -1,8 +1,8 @@
 //! Queues of entries between kernel and process, each with one producer and one consumer
 //! (Documentation/networking/af_xdp.rst).
 //!
-//! Two indices count all entries ever produced and consumed, modulo 2^32. A side writes only its own index: the producer
-//! after it has written entries, the consumer after it has read them.
+//! Two indices count all entries ever produced and consumed, modulo 2^32. The producer advances its index
+//! after writing entries, the consumer after reading them.
 
 use std::io;
 use std::marker::PhantomData;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::mapping::Mapping;
 
-/// A ring in shared memory.
+/// A ring in shared memory. The `usize` fields are offsets in the mapping.
 #[derive(Debug)]
 struct Shared<T> {
     mapping: Mapping,
@@ -52,7 +52,7 @@ impl<T: Copy> Shared<T> {
         unsafe { AtomicU32::from_ptr(self.mapping.start().as_ptr().add(at).cast()) }
     }
 
-    /// The entry with this number since the beginning.
+    /// The entry with this number, counted since the ring was created, modulo 2^32.
     fn entry(&self, number: u32) -> *mut T {
         let at = self.entries + (number & self.mask) as usize * size_of::<T>();
         debug_assert!(at + size_of::<T>() <= self.mapping.len(), "the mask keeps entries inside the mapping");
@@ -60,7 +60,7 @@ impl<T: Copy> Shared<T> {
         unsafe { self.mapping.start().as_ptr().add(at).cast() }
     }
 
-    /// Whether the kernel waits for a system call before it looks at this ring.
+    /// Whether the kernel reads this ring only after a system call (XDP_USE_NEED_WAKEUP).
     fn needs_wakeup(&self) -> bool {
         self.index(self.flags).load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
@@ -70,9 +70,7 @@ impl<T: Copy> Shared<T> {
 #[derive(Debug)]
 pub(super) struct Producer<T> {
     shared: Shared<T>,
-    /// Entries written since the beginning.
     written: u32,
-    /// Entries published since the beginning.
     published: u32,
 }
 
@@ -86,7 +84,7 @@ impl<T: Copy> Producer<T> {
         Ok(Producer { shared: Shared::map(fd, offsets, at, count)?, written: 0, published: 0 })
     }
 
-    /// Writes an entry. The caller has at most as many as the ring has room for.
+    /// Writes an entry. The caller must not write to a full ring; there are fewer frames than entries.
     #[inline]
     pub(super) fn push(&mut self, entry: T) {
         debug_assert!(
@@ -98,7 +96,7 @@ impl<T: Copy> Producer<T> {
         self.written = self.written.wrapping_add(1);
     }
 
-    /// Lets the kernel read the written entries. Returns whether any is unread.
+    /// Lets the kernel read the written entries. Returns whether it has not read all of them yet.
     #[inline]
     pub(super) fn publish(&mut self) -> bool {
         if self.written != self.published {
@@ -108,7 +106,6 @@ impl<T: Copy> Producer<T> {
         self.waiting() > 0
     }
 
-    /// Published entries that the kernel has not read.
     pub(super) fn waiting(&self) -> u32 {
         self.published.wrapping_sub(self.consumed())
     }
@@ -126,9 +123,8 @@ impl<T: Copy> Producer<T> {
 #[derive(Debug)]
 pub(super) struct Consumer<T> {
     shared: Shared<T>,
-    /// Entries read since the beginning.
     read: u32,
-    /// Entries known to be published since the beginning.
+    /// The kernel's index when it was last read.
     available: u32,
 }
 
@@ -142,7 +138,6 @@ impl<T: Copy> Consumer<T> {
         Ok(Consumer { shared: Shared::map(fd, offsets, at, count)?, read: 0, available: 0 })
     }
 
-    /// Whether there is a next entry.
     #[inline]
     pub(super) fn has_entry(&mut self) -> bool {
         if self.read == self.available {
@@ -151,7 +146,7 @@ impl<T: Copy> Consumer<T> {
         self.read != self.available
     }
 
-    /// The next entry. The kernel may overwrite it only after [`release`](Self::release).
+    /// The next entry. The kernel may overwrite its place only after [`release`](Self::release).
     #[inline]
     pub(super) fn pop(&mut self) -> Option<T> {
         if !self.has_entry() {

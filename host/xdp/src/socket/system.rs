@@ -8,17 +8,17 @@ use rustix::io::Errno;
 
 use super::mapping::Mapping;
 
-/// A packet in the receive or transmit ring: its address in the shared memory and its length.
+/// A packet in the receive or transmit ring: offset in the shared memory, and length in bytes.
 pub(super) type Descriptor = libc::xdp_desc;
 
 /// The kernel's counters of a socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Received packets dropped for other reasons than those below, such as longer ones than a frame holds.
+    /// Received packets dropped for reasons other than those below, for example too long for a frame.
     pub dropped: u64,
     /// Received packets dropped because the receive ring was full.
     pub ring_full: u64,
-    /// Times at which a packet found no free frame in the fill ring.
+    /// Times at which the kernel found no free frame in the fill ring for a packet.
     pub fill_ring_empty: u64,
     /// Descriptors in the fill ring that the kernel refused.
     pub invalid_receive: u64,
@@ -43,7 +43,6 @@ impl std::ops::Add for Statistics {
     }
 }
 
-/// Creates a socket.
 pub(super) fn socket() -> io::Result<OwnedFd> {
     // SAFETY: the call has no pointers.
     let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
@@ -54,7 +53,7 @@ pub(super) fn socket() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Registers the frames of the socket. The memory must outlive the socket.
+/// Registers the socket's memory (UMEM), which must outlive the socket.
 pub(super) fn register_memory(fd: &OwnedFd, memory: &Mapping, frame_bytes: usize) -> io::Result<()> {
     let registration = libc::xdp_umem_reg {
         addr: memory.start().as_ptr().addr() as u64,
@@ -67,7 +66,6 @@ pub(super) fn register_memory(fd: &OwnedFd, memory: &Mapping, frame_bytes: usize
     set_option(fd, libc::XDP_UMEM_REG, &registration)
 }
 
-/// Sets the number of entries of all four rings.
 pub(super) fn set_ring_sizes(fd: &OwnedFd, entries: u32) -> io::Result<()> {
     [libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING, libc::XDP_TX_RING]
         .into_iter()
@@ -75,22 +73,21 @@ pub(super) fn set_ring_sizes(fd: &OwnedFd, entries: u32) -> io::Result<()> {
     set_receive_ring_size(fd, entries)
 }
 
-/// Sets the number of entries of the receive ring.
 pub(super) fn set_receive_ring_size(fd: &OwnedFd, entries: u32) -> io::Result<()> {
     set_option(fd, libc::XDP_RX_RING, &entries)
 }
 
-/// Where the parts of each ring are in its mapping.
+/// Offsets of the indices and entries of each ring in its mapping.
 pub(super) fn ring_offsets(fd: &OwnedFd) -> io::Result<libc::xdp_mmap_offsets> {
     option(fd, libc::XDP_MMAP_OFFSETS)
 }
 
-/// Binds the socket to a queue: without copies if the driver can, otherwise with copies.
+/// Binds the socket to a queue: zero-copy if the driver supports it, otherwise with copies.
 pub(super) fn bind(fd: &OwnedFd, interface_index: u32, queue: u32) -> io::Result<()> {
     bind_to(fd, interface_index, queue, (libc::XDP_USE_NEED_WAKEUP, 0))
 }
 
-/// Binds the socket to the queue, the memory, and the fill and completion rings of another socket.
+/// Binds the socket to a queue, with the memory, fill ring and completion ring of the socket `other`.
 pub(super) fn bind_shared(fd: &OwnedFd, interface_index: u32, queue: u32, other: &OwnedFd) -> io::Result<()> {
     let other = u32::try_from(other.as_raw_fd()).map_err(io::Error::other)?;
     bind_to(fd, interface_index, queue, (libc::XDP_SHARED_UMEM, other))
@@ -110,13 +107,11 @@ fn bind_to(fd: &OwnedFd, interface_index: u32, queue: u32, (flags, shared): (u16
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Whether the driver uses the frames in place.
 pub(super) fn is_zero_copy(fd: &OwnedFd) -> io::Result<bool> {
     let options: libc::xdp_options = option(fd, libc::XDP_OPTIONS)?;
     Ok(options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
 }
 
-/// The kernel's counters.
 pub(super) fn statistics(fd: &OwnedFd) -> io::Result<Statistics> {
     let statistics: libc::xdp_statistics = option(fd, libc::XDP_STATISTICS)?;
     Ok(Statistics {
@@ -129,7 +124,7 @@ pub(super) fn statistics(fd: &OwnedFd) -> io::Result<Statistics> {
     })
 }
 
-/// Lets the kernel look at the transmit ring.
+/// Makes the kernel send packets of the transmit ring.
 pub(super) fn wake_transmit(fd: &OwnedFd) -> Result<(), Errno> {
     // SAFETY: an empty message without an address has no bytes to read.
     let result = unsafe { libc::sendto(fd.as_raw_fd(), ptr::null(), 0, libc::MSG_DONTWAIT, ptr::null(), 0) };

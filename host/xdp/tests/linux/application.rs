@@ -8,15 +8,14 @@ use std::time::Duration;
 
 use spillway_transport::{Application, Conn, Event, LostReason, Time, Transport};
 
-/// Bytes that a connection may receive before the application consumes them.
+/// Window in bytes that the application grants to a connection.
 const GRANT_BYTES: u32 = 256 * 1024;
 /// Bytes that a sender passes to the transport in one call.
 const OFFER_BYTES: usize = 16 * 1024;
-/// Bytes of a message of [`Role::Ask`].
 pub const MESSAGE_BYTES: usize = 64;
 
-/// The pattern's byte at an offset. Each eight bytes are the SplitMix64 hash of their number, so that lost, repeated or
-/// swapped bytes are detected.
+/// The pattern's byte at an offset. Each group of eight bytes is the SplitMix64 hash of its number, so that
+/// tests detect lost, repeated and swapped bytes.
 pub fn pattern(offset: u64) -> u8 {
     let z = (offset / 8).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -24,14 +23,12 @@ pub fn pattern(offset: u64) -> u8 {
     z.to_le_bytes()[(offset % 8) as usize]
 }
 
-/// Fills `bytes` with the pattern from `offset` on.
 pub fn fill(offset: u64, bytes: &mut [u8]) {
     for (place, byte) in bytes.iter_mut().enumerate() {
         *byte = pattern(offset + place as u64);
     }
 }
 
-/// Whether `bytes` equal the pattern from `offset` on.
 pub fn is_right(offset: u64, bytes: &[u8]) -> bool {
     bytes.iter().enumerate().all(|(place, byte)| *byte == pattern(offset + place as u64))
 }
@@ -55,10 +52,8 @@ pub enum Role {
     Gated(Duration),
 }
 
-/// Interval between the grants of [`Role::Slow`].
 pub const TICK: Duration = Duration::from_millis(10);
 
-/// A deferred action.
 #[derive(Clone, Copy, Debug)]
 enum Due {
     /// Grants this many bytes, and again after each [`TICK`].
@@ -77,43 +72,35 @@ struct Served {
     has_finished: bool,
 }
 
-/// Results for the test to check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Connections opened.
     pub opened: u64,
-    /// Connections lost, by reason.
     pub lost: BTreeMap<String, u64>,
-    /// Bytes received.
     pub received: u64,
-    /// Received chunks that differ from the pattern.
+    /// Number of received chunks that differ from the pattern.
     pub wrong: u64,
 }
 
 impl Tally {
-    /// Connections lost for this reason.
     pub fn lost_by(&self, reason: LostReason) -> u64 {
         self.lost.get(&format!("{reason:?}")).copied().unwrap_or(0)
     }
 }
 
-/// An application that plays the roles.
 #[derive(Debug)]
 pub struct Roles {
     listeners: Vec<Role>,
-    /// Connections still to be opened: target and role.
     to_open: Vec<(SocketAddr, Role)>,
     is_listening: bool,
     served: BTreeMap<Conn, Served>,
     due: BTreeMap<(Time, u64), (Conn, Due)>,
     due_count: u64,
-    /// Number of connections, published to other threads after each turn; `usize::MAX` before the first one.
     count: Arc<AtomicUsize>,
     pub tally: Tally,
 }
 
 impl Roles {
-    /// Serves each listener in its role, and opens connections at the first turn.
+    /// `listeners`: roles by index of the listener. The first turn opens the connections `to_open`.
     pub fn new(listeners: Vec<Role>, to_open: Vec<(SocketAddr, Role)>) -> Roles {
         Roles {
             listeners,
@@ -132,7 +119,7 @@ impl Roles {
         self.due.insert((at, self.due_count), (conn, due));
     }
 
-    /// Number of connections, for another thread; `usize::MAX` before the first turn.
+    /// Number of connections after the last turn; `usize::MAX` before the first turn.
     pub fn count(&self) -> Arc<AtomicUsize> {
         Arc::clone(&self.count)
     }

@@ -66,7 +66,7 @@ fn a_kernel_without_one_option_or_another(wire: Wire) {
 }
 
 fn small_and_large_packets(wire: Wire) {
-    // A frame of an AF_XDP socket holds 1,792 bytes, and veth refuses a longer MTU than 3,506 with a program.
+    // A frame of an AF_XDP socket holds 1,792 bytes. A veth with an XDP program refuses an MTU above 3,506.
     let large = if wire == Wire::Tap { ("9000", 9000) } else { ("3000", 1778) };
     let small = if wire == Wire::XdpIpv6 { ("1280", 1280) } else { ("576", 576) };
     for (theirs, ours) in [large, (small.0, 1500), ("1500", small.1), ("1400", large.1)] {
@@ -97,7 +97,7 @@ fn a_kernel_that_reads_nothing_for_a_while(wire: Wire) {
         })
         .unwrap();
     patient(&stream);
-    // Long enough for some zero-window probes.
+    // Time for some zero-window probes.
     std::thread::sleep(Duration::from_millis(1500));
     assert_eq!(take_pattern(&stream), BYTES);
     drop(stream);
@@ -115,7 +115,7 @@ fn a_stack_whose_window_opens_slowly(wire: Wire) {
     send_pattern(&stream, BYTES);
     assert_eq!(take_pattern(&stream), 0);
     drop(stream);
-    // The application grants less than a segment at a time: neither end may cause silly window syndrome.
+    // The application grants less than a segment at a time. Silly window syndrome must not occur.
     let stream = rig.connect(1);
     send_pattern(&stream, 20_000);
     assert_eq!(take_pattern(&stream), 0);
@@ -144,7 +144,7 @@ fn what_is_gated_is_served_all_the_same(wire: Wire) {
 }
 
 fn many_connections_in_bad_weather(wire: Wire) {
-    // SPILLWAY_SEED sets the seed, for long searches.
+    // For long searches: SPILLWAY_SEED is the seed.
     let seed = std::env::var("SPILLWAY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
     let faults = FaultsOptions {
         seed,
@@ -211,7 +211,7 @@ fn connections_by_cookies_work_like_others(wire: Wire) {
     let mut rig = Rig::new(wire, "tcp-cookies");
     let faults = FaultsOptions { seed: 3, loss: 0.02, ..CLEAN };
     rig.start_with(vec![Role::Echo], vec![], faults, |settings| settings.half_open_max = 1);
-    // All connect at once, so that more than one is half open.
+    // All connect at once, so that more than one connection is half-open.
     let sockets: Vec<_> = rig
         .host
         .run_inside(|| {
@@ -231,8 +231,8 @@ fn connections_by_cookies_work_like_others(wire: Wire) {
         patient(stream);
     }
     std::thread::scope(|scope| {
-        // The kernel's retries take seconds, so the connections wait in parallel. The first message is one segment: a cookie
-        // is valid only with the sequence number after the SYN's, so a second segment that arrives alone would be reset.
+        // In parallel, because the kernel's retries take seconds. The first message is one segment: a cookie
+        // is valid only with the first sequence number after the SYN, and a lone second segment is reset.
         for some in sockets.chunks(20) {
             scope.spawn(|| {
                 some.iter().for_each(|stream| ask(stream, 0, 64));

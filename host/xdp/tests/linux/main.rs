@@ -1,6 +1,7 @@
-//! The user-level TCP stack against the kernel's, over a TAP interface and over AF_XDP on veth. Every byte is checked.
+//! The user-level TCP stack with the kernel's TCP as its peer, over a TAP interface and over AF_XDP on veth.
+//! The tests check every byte.
 
-/// Makes two tests of each function: over TAP and over AF_XDP.
+/// Makes two tests from each function: over TAP and over AF_XDP.
 macro_rules! on_each_wire {
     ($($test:ident,)*) => {
         mod tap {
@@ -23,7 +24,7 @@ macro_rules! on_each_wire {
     };
 }
 
-/// Makes a test of each function over IPv6, with AF_XDP.
+/// Makes a test from each function: IPv6 over AF_XDP.
 macro_rules! over_ipv6 {
     ($($test:ident,)*) => {
         mod ipv6 {
@@ -51,7 +52,6 @@ use rig::{OURS, PATIENCE, PORT, Rig, Seen, Wire, ask, connect, patient, send_pat
 use spillway_transport::LostReason;
 use spillway_xdp::FaultsOptions;
 
-/// No faults.
 pub const CLEAN: FaultsOptions = FaultsOptions {
     seed: 0,
     loss: 0.0,
@@ -61,7 +61,7 @@ pub const CLEAN: FaultsOptions = FaultsOptions {
     corruption: 0.0,
 };
 
-/// Stops the rig, checks what must hold in every test, and returns what the stack has seen.
+/// Stops the rig. Checks that no byte was wrong and no connection is left or was given up.
 pub fn ended(rig: Rig) -> Seen {
     let seen = rig.stop();
     assert_eq!(seen.tally.wrong, 0, "{seen:?}");
@@ -69,7 +69,7 @@ pub fn ended(rig: Rig) -> Seen {
     seen
 }
 
-/// Checks what must hold in tests without faults.
+/// Checks that no frame was malformed and no connection reset, for tests without faults.
 fn assert_undisturbed(seen: &Seen) {
     let counters = &seen.counters;
     assert_eq!(counters.frames_malformed, 0, "{seen:?}");
@@ -101,7 +101,7 @@ on_each_wire! {
     ten_thousand_connections_at_once,
 }
 
-// Not ping and the kernel's neighbours: over IPv6 the kernel that shares the address has both.
+// Without the test of ping and ARP: over IPv6 the stack handles neither ping nor neighbour discovery.
 over_ipv6! {
     messages_go_to_and_fro,
     many_bytes_go_each_way_and_both_ways,
@@ -187,7 +187,7 @@ fn either_end_may_finish_first(wire: Wire) {
     let stream = rig.connect(0);
     assert_eq!(take_pattern(&stream), 100_000);
     send_pattern(&stream, 3_000_000);
-    // The kernel finishes before it has read anything.
+    // The kernel finishes before it reads.
     let stream = rig.connect(0);
     stream.shutdown(Shutdown::Write).unwrap();
     assert_eq!(take_pattern(&stream), 100_000);
@@ -266,7 +266,8 @@ fn faults_of_the_network_cost_time_and_no_byte(wire: Wire) {
         }
         drop(stream);
         let seen = ended(rig);
-        // Resets answer only late segments: a duplicate of a last acknowledgement meets no connection (RFC 9293 §3.10.7.1).
+        // Only late segments are answered with resets: the connection of a duplicated last acknowledgement no
+        // longer exists (RFC 9293 §3.10.7.1).
         let counters = &seen.counters;
         let resets = (counters.resets_received, counters.resets_sent);
         assert_eq!(resets, (0, counters.segments_unknown), "{name}: {seen:?}");
@@ -292,7 +293,7 @@ fn ten_thousand_connections_at_once(wire: Wire) {
         let more = *all - streams.len();
         streams
             .extend(rig.host.run_inside(|| (0..more).map(|_| connect(wire, 0)).collect::<Vec<_>>()).unwrap());
-        // First one request at a time, then all requests before the first reply is read.
+        // First one request at a time, then all requests before any reply is read.
         streams.iter().for_each(|stream| ask(stream, 0, 64));
         let mut message = [0; 64];
         application::fill(64, &mut message);

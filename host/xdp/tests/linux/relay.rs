@@ -1,5 +1,5 @@
-//! A helper on the stack: the unchanged relay between clients and a server that both use the kernel's TCP. The helper
-//! acknowledges a client's bytes only after the server has received them (PostMan §4.2).
+//! A helper on the stack. Its clients and its server use the kernel's TCP. The helper acknowledges a client's
+//! bytes only after the server has received them (PostMan §4.2).
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -21,21 +21,20 @@ use spillway_wire::Id;
 
 use crate::rig::{OURS, PATIENCE, PORT, Rig, Wire, ask, patient, send_pattern, take_pattern};
 
-/// The clients' address. It differs from the server's, with which a helper would refuse clients.
+/// The clients' address. A helper refuses clients that have the server's address.
 const CLIENTS: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 3);
 
 fn link_key() -> LinkKey {
     LinkKey::from_secret([1; 32])
 }
 
-/// A server with a link port that echoes its clients' bytes.
 struct Server {
     address: SocketAddr,
-    /// The server does not read its link.
+    /// While set, the server does not read its link.
     is_holding: AtomicBool,
-    /// Unread bytes in the kernel's socket buffer, while the server does not read.
+    /// Unread bytes in the kernel's socket buffer, updated while `is_holding`.
     waiting: AtomicU64,
-    /// Bytes of requests that the server has received.
+    /// Bytes of requests that the server has read.
     taken: AtomicU64,
 }
 
@@ -86,7 +85,7 @@ impl Server {
         }
     }
 
-    /// Handles received bytes. `replies` has, for each connection, bytes that wait for credit and whether a finish follows.
+    /// Handles received bytes. `replies`: each connection's bytes that wait for credit, and whether it ends.
     fn answer(&self, link: &mut ServerLink, wire: &[u8], replies: &mut BTreeMap<Id, (Vec<u8>, bool)>) {
         let mut scratch = Scratch::new();
         let mut input = link.unseal(Time(1), wire, &mut scratch);
@@ -138,7 +137,7 @@ fn start_helper(rig: &mut Rig, server: &Server) {
     });
 }
 
-/// Connects a client. Retries until the helper listens, which it does once its link is up.
+/// Connects a client. Retries until the helper's link is up, because the helper does not listen before.
 fn client(rig: &Rig) -> TcpStream {
     let start = Instant::now();
     loop {
@@ -162,7 +161,7 @@ fn connect_from_there() -> io::Result<TcpStream> {
     Ok(TcpStream::from(socket))
 }
 
-/// Bytes in the kernel's send queue that the peer has not acknowledged, sent or not.
+/// Bytes in the kernel's send queue, sent or not, that the peer has not acknowledged.
 fn unacknowledged(stream: &TcpStream) -> u64 {
     let mut bytes: libc::c_int = 0;
     // SAFETY: TIOCOUTQ (the same number as SIOCOUTQ) writes one int.
@@ -219,7 +218,7 @@ fn nothing_is_acknowledged_that_would_be_lost_with_the_helper(wire: Wire) {
     wait_until("what the server has taken is acknowledged", || unacknowledged(&stream) == 0);
     // The server stops reading, while its kernel still acknowledges.
     server.is_holding.store(true, Ordering::SeqCst);
-    let first = client(&rig); // its messages end the `read` in which the server may still wait
+    let first = client(&rig); // its messages end a `read` that the server may have begun before
     wait_until("the server holds", || server.waiting.load(Ordering::SeqCst) > 0);
     drop(first);
     let before = server.waiting.load(Ordering::SeqCst);

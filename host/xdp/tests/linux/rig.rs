@@ -1,4 +1,4 @@
-//! The stack in a network namespace, whose kernel is its peer: on a TAP interface, or by AF_XDP on one end of a veth.
+//! The stack on a TAP interface, or by AF_XDP on a veth. Its peer is the kernel of a network namespace.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -21,7 +21,7 @@ use spillway_xdp::{
 
 use crate::application::{Role, Roles, Tally, fill, is_right};
 
-/// Timeout of everything that a test waits for.
+/// Timeout of every wait in a test.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 /// The kernel's address.
 pub const THEIRS: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
@@ -30,9 +30,8 @@ pub const OURS: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 2);
 /// Both addresses on [`Wire::XdpIpv6`].
 const THEIRS_IPV6: Ipv6Addr = Ipv6Addr::new(0xfd78, 0, 0, 0, 0, 0, 0, 1);
 const OURS_IPV6: Ipv6Addr = Ipv6Addr::new(0xfd78, 0, 0, 0, 0, 0, 0, 2);
-/// The Ethernet address of the stack's end.
 const OUR_MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
-/// The port of the first listener; the other listeners have the ports after it.
+/// Port of the first listener. Further listeners have the next ports.
 pub const PORT: u16 = 7000;
 
 /// Whether this machine cannot run these tests. Prints the reason.
@@ -44,17 +43,14 @@ pub fn skipped() -> bool {
     reason.is_some()
 }
 
-/// The results of the stack's side.
 #[derive(Debug)]
 pub struct Seen {
     pub tally: Tally,
     pub counters: Counters,
     pub faulted: Faulted,
-    /// Open connections of the stack.
     pub connections: usize,
 }
 
-/// A stack and its peer, the kernel of a namespace.
 pub struct Rig {
     _lab: Lab,
     wire: Wire,
@@ -66,30 +62,26 @@ pub struct Rig {
     device: Option<Cable>,
 }
 
-/// What is between the stack and the kernel.
+/// The connection between the stack and the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wire {
-    /// A TAP interface.
     Tap,
     /// A veth, with AF_XDP at the stack's end.
     Xdp,
-    /// The same over IPv6. The stack has no neighbour discovery, and the kernel none to do: both ends are told the other's
-    /// Ethernet address.
+    /// As `Xdp`, over IPv6. Both ends have a static entry for the other's Ethernet address, because the stack
+    /// has no neighbour discovery.
     XdpIpv6,
 }
 
 impl Wire {
-    /// The stack's address.
     pub fn ours(self) -> IpAddr {
         if self == Wire::XdpIpv6 { OURS_IPV6.into() } else { OURS.into() }
     }
 
-    /// The kernel's address.
     fn theirs(self) -> IpAddr {
         if self == Wire::XdpIpv6 { THEIRS_IPV6.into() } else { THEIRS.into() }
     }
 
-    /// The stack's settings, without listeners.
     fn settings(self) -> Settings {
         let (prefix, resolver) =
             if self == Wire::XdpIpv6 { (64, Resolver::Driver) } else { (24, Resolver::Arp) };
@@ -98,7 +90,7 @@ impl Wire {
 }
 
 impl Rig {
-    /// Creates the namespace and the interface. The stack is not started.
+    /// Creates the namespace and the interface, but does not start the stack.
     pub fn new(wire: Wire, name: &str) -> Rig {
         Rig::with_sysctls(wire, name, &[])
     }
@@ -138,18 +130,16 @@ impl Rig {
         rig
     }
 
-    /// The Ethernet address of the kernel's end.
     fn their_mac(&self) -> Mac {
         self.host
             .run_inside(|| Interface::find("spw0").map(|interface| interface.mac).unwrap_or(Mac::ZERO))
             .unwrap()
     }
 
-    /// Makes a veth, and a socket at its end `spw1`.
     fn cable(&self) -> Cable {
         let mac = text_of(OUR_MAC);
         self.command(&["ip", "link", "add", "spw0", "type", "veth", "peer", "name", "spw1", "address", &mac]);
-        // The kernel would leave checksums to hardware, and segments longer than the MTU.
+        // Otherwise the kernel sends partial checksums, and segments longer than the MTU.
         self.command(&["ethtool", "-K", "spw0", "tx", "off", "tso", "off"]);
         self.command(&["ip", "link", "set", "spw1", "up"]);
         let ours = self.wire.ours();
@@ -163,7 +153,6 @@ impl Rig {
         Cable::Xdp(Box::new((socket, adapter)))
     }
 
-    /// Runs a command in the namespace and returns its output.
     pub fn command(&self, words: &[&str]) -> String {
         let mut process = self.host.spawn(&Launch::new(words[0]).args(&words[1..])).unwrap();
         let status = process.wait(PATIENCE).unwrap();
@@ -172,7 +161,7 @@ impl Rig {
         printed
     }
 
-    /// Starts the stack with listeners from [`PORT`] on, connections to open, and faults.
+    /// Starts the stack with listeners at [`PORT`] and the next ports.
     pub fn start(&mut self, listeners: Vec<Role>, to_open: Vec<(SocketAddr, Role)>, faults: FaultsOptions) {
         self.start_with(listeners, to_open, faults, |_| {});
     }
@@ -212,7 +201,7 @@ impl Rig {
         self.running = Some(std::thread::Builder::new().name("stack".into()).spawn(run).unwrap());
     }
 
-    /// Starts the stack with another application; ends it only in [`stop_application`](Self::stop_application).
+    /// Starts the stack with another application, which [`stop_application`](Self::stop_application) ends.
     pub fn start_application<A: Application + Send + 'static>(
         &mut self,
         application: A,
@@ -231,18 +220,16 @@ impl Rig {
         self.other = Some(std::thread::Builder::new().name("stack".into()).spawn(run).unwrap());
     }
 
-    /// Ends the application's thread at once, whatever its connections do.
+    /// Ends the application's thread at once, without closing its connections.
     pub fn stop_application(&mut self) -> Counters {
         self.stop.set();
         self.other.take().unwrap().join().unwrap()
     }
 
-    /// Connects the kernel to the stack's listener of this number.
     pub fn connect(&self, listener: u16) -> TcpStream {
         self.host.run_inside(|| connect(self.wire, listener)).unwrap()
     }
 
-    /// A listening socket at the kernel's end.
     pub fn listen(&self) -> TcpListener {
         self.host.run_inside(|| TcpListener::bind((self.wire.theirs(), 0)).unwrap()).unwrap()
     }
@@ -292,12 +279,11 @@ impl<A: Application> Endpoint for Resolved<A> {
     }
 }
 
-/// As `ip` reads it.
+/// The address in the notation of `ip link`.
 fn text_of(mac: Mac) -> String {
     mac.0.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// The stack's end of the wire.
 enum Cable {
     Tap(Tap),
     Xdp(Box<(Socket, Adapter)>),
@@ -340,7 +326,7 @@ impl Drop for Rig {
     }
 }
 
-/// Connects to the stack's listener of this number, from a thread inside the namespace.
+/// Connects to a listener of the stack. Call it on a thread inside the namespace.
 pub fn connect(wire: Wire, listener: u16) -> TcpStream {
     let target = SocketAddr::from((wire.ours(), PORT + listener));
     let stream = TcpStream::connect_timeout(&target, PATIENCE).unwrap();

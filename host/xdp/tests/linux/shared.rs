@@ -1,4 +1,4 @@
-//! A stack that shares an interface and its address with the kernel of a host; the client is another host.
+//! A stack that shares an interface and its address with a host's kernel. The client is another host.
 
 mod bad_frames;
 mod changes;
@@ -35,7 +35,7 @@ use pair::{
     CLIENT_END, Family, OURS, PORTS, Pair, SERVER_END, Stacks, THEIRS, run, start_kernel_echo, verdicts_of,
 };
 
-/// Makes two tests of each function: over IPv4 and over IPv6.
+/// Makes two tests from each function: over IPv4 and over IPv6.
 macro_rules! over_each_family {
     ($($test:ident,)*) => {
         mod ipv4 {
@@ -69,7 +69,7 @@ over_each_family! {
     frames_that_are_too_long_cut_or_damaged_are_counted_and_not_answered,
 }
 
-/// Exchanges messages with an echo server until `stop`, at least one. Returns their number.
+/// Exchanges messages, at least one, with an echo server until `stop` is set. Returns their number.
 fn exchange(stream: &TcpStream, stop: &AtomicBool) -> u64 {
     let mut messages = 0;
     while messages == 0 || !stop.load(Ordering::Relaxed) {
@@ -79,7 +79,7 @@ fn exchange(stream: &TcpStream, stop: &AtomicBool) -> u64 {
     messages
 }
 
-/// Ends the exchanges, also when a check fails: the test would wait for them for ever.
+/// Ends the exchanges even if a check fails: otherwise the test would wait for them for ever.
 struct EndOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for EndOnDrop<'_> {
@@ -111,7 +111,7 @@ fn kernel_traffic_on_the_shared_address_is_undisturbed(family: Family) {
         let tcp = scope.spawn(|| exchange(&theirs, &is_over));
         let udp = scope.spawn(|| exchange_datagrams(&datagrams, udp, &is_over));
         let end = EndOnDrop(&is_over);
-        // Three lives of the stack beside the kernel's traffic.
+        // The stack starts and ends three times beside the kernel's traffic.
         for life in 0..3 {
             let mut adapter = pair.adapter().unwrap();
             let stacks = Stacks::start(&pair, &mut adapter);
@@ -168,10 +168,10 @@ fn the_kernel_refuses_connections_when_the_program_is_gone(family: Family) {
     let refused = pair.connect(*PORTS.start(), PATIENCE).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "a port of the stack's without a connection");
 
-    // Without sockets, while the program is attached: silence, and no reset by the kernel.
+    // With the program attached, but without sockets, the client gets no answer and no reset of the kernel.
     drop(stacks.stop());
     let start = Instant::now();
-    // A process that another test has just forked may still have the socket: then its ring takes the packet.
+    // A process that another test has just forked may have the socket, whose ring then gets the packet.
     while verdicts_of(&adapter).of(Verdict::DropNoSocket) == 0 {
         assert!(start.elapsed() < PATIENCE, "no packet finds the queue without a socket");
         let silent = pair.connect(OURS, Duration::from_millis(300)).unwrap_err();
@@ -235,7 +235,7 @@ fn packets_of_opened_connections_can_be_awaited_alone() {
     let is_readable = |fd: BorrowedFd<'_>| {
         poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&Timespec::default())).unwrap() > 0
     };
-    // Without a stack, both ports are silent.
+    // Without a stack, connections to either port time out.
     let brief = Duration::from_millis(50);
     pair.connect(OURS, brief).unwrap_err();
     assert!(is_readable(socket.as_fd()), "a SYN for the listener should wait");
@@ -257,7 +257,7 @@ fn packets_of_opened_connections_can_be_awaited_alone() {
     pair.lab.close().unwrap();
 }
 
-/// The receive ring is never seen empty, as under load: its places must become free all the same.
+/// As under load, the receiver never finds the receive ring empty. Its entries must become free nevertheless.
 #[test]
 fn a_ring_that_is_never_empty_does_not_fill_up() {
     const OPTIONS: SocketOptions = SocketOptions { frames: 64, has_opened_ring: false };
@@ -297,7 +297,7 @@ fn a_ring_that_is_never_empty_does_not_fill_up() {
     pair.lab.close().unwrap();
 }
 
-/// Frames that no honest peer sends, beside honest connections.
+/// Frames with random bytes, while a connection exchanges messages.
 fn arbitrary_frames_do_no_harm(family: Family) {
     const FRAMES: usize = 20_000;
     let Some(pair) = Pair::of(family, "xdp-noise") else { return };
@@ -305,7 +305,7 @@ fn arbitrary_frames_do_no_harm(family: Family) {
     let interface = adapter.interface().clone();
     let stacks = Stacks::start(&pair, &mut adapter);
     let stream = pair.connect(OURS, PATIENCE).unwrap();
-    // The client's interface sends them through an AF_XDP socket of its own.
+    // An AF_XDP socket on the client's interface sends the frames.
     let mut noise = pair
         .client
         .run_inside(|| Adapter::open(CLIENT_END, SocketOptions::default(), |_| Ok(())).unwrap())
@@ -318,7 +318,7 @@ fn arbitrary_frames_do_no_harm(family: Family) {
         while !send(&mut socket, &frame).unwrap() {
             assert!(start.elapsed() < PATIENCE, "the socket never has room");
         }
-        // Also leaves the cable time: its ring holds 256 frames.
+        // Also empties the veth's ring, which holds 256 frames.
         if number % 100 == 0 {
             ask(&stream, number as u64, 100);
         }
@@ -328,17 +328,16 @@ fn arbitrary_frames_do_no_harm(family: Family) {
     assert!(counters.of(Verdict::ToEndpoint) > FRAMES as u64 / 8, "{counters:?}");
     drop(stream);
     let (_, _, seen) = stacks.stop().remove(0);
-    // Every frame that was steered here is damaged, but for those of the honest connection.
+    // All frames that were steered to the stack are malformed, except those of the connection.
     assert!(seen.frames_malformed > FRAMES as u64 / 8, "{seen:?}");
     pair.lab.close().unwrap();
 }
 
-/// Each queue has a stack of its own.
 fn connections_of_both_queues_are_served(family: Family) {
     let Some(pair) = Pair::with(family, "xdp-queues", 2) else { return };
     let mut adapter = pair.adapter().unwrap();
     assert_eq!(adapter.interface().queues, 2);
-    pair.introduce(); // a SYN that waited for its neighbour would be repeated, and the repetition come by another queue
+    pair.introduce(); // otherwise the first SYN waits for ARP, and its retransmission arrives at another queue
     let stacks = Stacks::start(&pair, &mut adapter);
     let streams: Vec<_> = (0..40).map(|_| pair.connect(OURS, PATIENCE).unwrap()).collect();
     streams.iter().for_each(|stream| ask(stream, 0, 1000));
@@ -361,7 +360,7 @@ fn ports_that_the_kernel_may_choose_are_refused_with_the_command() {
     pair.lab.close().unwrap();
 }
 
-/// A veth has no hardware that would complete the checksums.
+/// With `tx on` the client's kernel sends partial checksums, which a veth does not complete.
 fn partial_checksums_are_recognised(family: Family) {
     let Some(pair) = Pair::of(family, "xdp-partial") else { return };
     pair.introduce();
@@ -375,7 +374,7 @@ fn partial_checksums_are_recognised(family: Family) {
     pair.lab.close().unwrap();
 }
 
-/// The kernel does not know these peers before the stack opens connections to them.
+/// The kernel's neighbour tables have no entries for the peers before.
 fn the_stack_opens_connections_from_the_shared_address(family: Family) {
     let Some(pair) = Pair::of(family, "xdp-opens") else { return };
     let ((behind, route), client) = (family.far(), family.client());

@@ -47,19 +47,19 @@ impl Memcached {
         self
     }
 
-    /// A fixed port instead of any free one.
+    /// Sets a fixed port. Default: a free one.
     pub fn port(mut self, port: u16) -> Memcached {
         self.common.port = Some(port);
         self
     }
 
-    /// More arguments for memcached.
+    /// Adds arguments of memcached.
     pub fn args<S: Into<String>>(mut self, arguments: impl IntoIterator<Item = S>) -> Memcached {
         self.common.extra.extend(arguments.into_iter().map(Into::into));
         self
     }
 
-    /// A command to put in front, such as `["spillway", "run", "--link", ":11411", "--"]`.
+    /// Prepends a command, such as `["spillway", "run", "--link", ":11411", "--"]`.
     pub fn wrapper<S: Into<String>>(mut self, command: impl IntoIterator<Item = S>) -> Memcached {
         self.common.wrapper = command.into_iter().map(Into::into).collect();
         self

@@ -19,17 +19,14 @@ pub use memcached::Memcached;
 pub use proxy::Proxy;
 pub use redis::Redis;
 
-/// Time for a peer to become ready, with room for a loaded machine.
+/// Maximum time until a peer is ready; long enough for a loaded machine.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Another process may take a free port before the peer does.
+/// Maximum attempts with a free port, which another process may take before the peer.
 const START_ATTEMPTS_MAX: usize = 8;
-/// Timeout of a connection or reply that checks readiness.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time between SIGTERM and SIGKILL.
 const STOP_GRACE: Duration = Duration::from_secs(5);
-/// Lines read of the reply that holds the process id.
+/// Maximum lines of the reply with the process id.
 const REPLY_LINES_MAX: usize = 400;
-/// The state of a listening socket in `/proc/net/tcp`.
 const LISTENING: &str = "0A";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,17 +42,17 @@ trait PeerKind: Send + Sync {
     fn program(&self) -> &'static str;
     fn debian_package(&self) -> &'static str;
     fn common(&self) -> &CommonOptions;
-    /// The command without wrapper. Writes the configuration file, if the program reads one.
+    /// The command without wrapper. Writes the program's configuration file, if it has one.
     fn launch(&self, place: &Place, listen: SocketAddr) -> Result<Launch, LabError>;
     fn readiness(&self) -> Readiness;
 }
 
-/// What shows that a peer is ready, and that the started process serves the port.
+/// How to check that a peer is ready, and that the started process serves the port.
 enum Readiness {
     /// The peer answers a request with its process id.
     Answers {
         request: &'static [u8],
-        /// Start of the line that holds the process id.
+        /// Start of the line with the process id.
         pid_prefix: &'static str,
         /// Start of the line that ends the reply.
         last_line: &'static str,
@@ -96,7 +93,7 @@ impl Peer {
         }
     }
 
-    /// The address at which the peer listens, reachable from inside the lab: see [`Place::run_inside`].
+    /// The peer's address, reachable from inside the lab only: see [`Place::run_inside`].
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -106,12 +103,12 @@ impl Peer {
         self.pid
     }
 
-    /// The started process: the wrapper, if there is one.
+    /// The started process, which is the wrapper if the peer has one.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
     }
 
-    /// Sends SIGTERM, SIGKILL after 5 s, and waits until the process has ended.
+    /// Sends SIGTERM, and SIGKILL after 5 s, and waits until the process has ended.
     pub fn stop(&mut self) {
         self.process.stop(STOP_GRACE);
     }
@@ -121,7 +118,7 @@ impl Peer {
         self.process.kill();
     }
 
-    /// Stops the peer if it runs, and starts it without data at the same address.
+    /// Stops the peer and starts it again at the same address, without its data.
     pub fn restart(&mut self) -> Result<(), LabError> {
         self.stop();
         let (process, pid) =
@@ -169,7 +166,7 @@ fn start_and_wait(
         };
         let problem = match answer {
             Ok(pid) if in_process_group(pid, process.pid()) => return Ok((process, pid)),
-            // Another process has the port; the started one will fail to bind and end.
+            // Another process has the port. The started one will fail to bind, and end.
             Ok(pid) => format!("did not get its port: process {pid} answers there"),
             Err(e) => format!("does not answer: {e}"),
         };
@@ -209,10 +206,9 @@ fn listener(pid: u32, address: SocketAddr) -> io::Result<u32> {
     }
 }
 
-/// Finds a listening socket in the text of `/proc/net/tcp`.
 fn listening_inode(table: &str, address: SocketAddr) -> Option<u64> {
     let SocketAddr::V4(address) = address else { return None };
-    // The kernel prints the address as one number in the machine's own byte order.
+    // The kernel prints the address as one number in the machine's byte order.
     let local = format!("{:08X}:{:04X}", u32::from_ne_bytes(address.ip().octets()), address.port());
     table.lines().find_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();

@@ -1,5 +1,5 @@
-//! Proxies that take a helper's place in comparisons: nginx, haproxy and nutcracker, each with one worker and without
-//! logs, configured by the files in `proof/lab/peers`.
+//! Proxies that replace a helper in comparisons: nginx, haproxy and nutcracker, each with one worker and
+//! without logs. The files in `proof/lab/peers` configure them.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -49,7 +49,7 @@ impl Proxy {
         Proxy::new(Program::Nutcracker { redis: false }, server)
     }
 
-    /// nutcracker in front of a redis.
+    /// nutcracker in front of a Redis server.
     pub fn nutcracker_for_redis(server: SocketAddr) -> Proxy {
         Proxy::new(Program::Nutcracker { redis: true }, server)
     }
@@ -58,7 +58,7 @@ impl Proxy {
         Proxy { program, server, common: CommonOptions::default() }
     }
 
-    /// A fixed port instead of any free one.
+    /// Sets a fixed port. Default: a free one.
     pub fn port(mut self, port: u16) -> Proxy {
         self.common.port = Some(port);
         self

@@ -3,26 +3,26 @@ use std::net::SocketAddr;
 use super::{CommonOptions, Peer, PeerKind, Readiness};
 use crate::{LabError, Launch, Place};
 
-/// Options of a redis, which keeps its data in memory only.
+/// Options of a Redis server, which keeps its data in memory only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Redis {
     common: CommonOptions,
 }
 
 impl Redis {
-    /// A fixed port instead of any free one.
+    /// Sets a fixed port. Default: a free one.
     pub fn port(mut self, port: u16) -> Redis {
         self.common.port = Some(port);
         self
     }
 
-    /// More arguments for redis-server, such as `["--io-threads", "2"]`.
+    /// Adds arguments of redis-server, such as `["--io-threads", "2"]`.
     pub fn args<S: Into<String>>(mut self, arguments: impl IntoIterator<Item = S>) -> Redis {
         self.common.extra.extend(arguments.into_iter().map(Into::into));
         self
     }
 
-    /// A command to put in front, such as `["spillway", "run", "--link", ":11411", "--"]`.
+    /// Prepends a command, such as `["spillway", "run", "--link", ":11411", "--"]`.
     pub fn wrapper<S: Into<String>>(mut self, command: impl IntoIterator<Item = S>) -> Redis {
         self.common.wrapper = command.into_iter().map(Into::into).collect();
         self
@@ -34,7 +34,7 @@ impl Redis {
         self
     }
 
-    /// Starts redis and waits until it answers.
+    /// Starts the server and waits until it answers.
     pub fn start(&self, place: &Place) -> Result<Peer, LabError> {
         Peer::start(Box::new(self.clone()), place)
     }
@@ -57,7 +57,7 @@ impl PeerKind for Redis {
         Ok(Launch::new("redis-server")
             .args(["--bind", &listen.ip().to_string(), "--port", &listen.port().to_string()])
             .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
-            // Protected mode refuses clients whose original address is not loopback, also through helpers.
+            // Protected mode refuses clients whose address is not loopback, even through helpers.
             .args(["--protected-mode", "no"]))
     }
 

@@ -1,4 +1,4 @@
-//! Frames that no stack can use.
+//! Frames that are too long, cut or damaged.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use super::pair::{CLIENT_END, Family, Pair, SERVER_END, context, run};
 use crate::application::{Role, Roles};
 use crate::rig::PATIENCE;
 
-/// Longer than a frame of the shared memory has room for, and than the stack's MTU.
+/// Longer than [`spillway_xdp::RECEIVED_BYTES_MAX`] and than the stack's MTU.
 const LONG_BYTES: usize = 1900;
 
 pub fn frames_that_are_too_long_cut_or_damaged_are_counted_and_not_answered(family: Family) {
@@ -22,17 +22,16 @@ pub fn frames_that_are_too_long_cut_or_damaged_are_counted_and_not_answered(fami
     let adapter = pair.adapter().unwrap();
     let mac = adapter.interface().mac.0;
     let mut context = context(&pair, adapter, Roles::new(vec![Role::Echo], vec![]));
-    // The client's interface sends them through an AF_XDP socket of its own.
+    // An AF_XDP socket on the client's interface sends the frames.
     let open = || Adapter::open(CLIENT_END, SocketOptions::default(), |_| Ok(())).unwrap();
     let mut sender = pair.client.run_inside(open).unwrap();
     let mut socket = sender.take_sockets().remove(0);
     let mut random = Random::new(19);
     for number in 0..3 * EACH {
-        // Their checksums are random.
         let mut frame = random_frame(family, &mut random, mac);
         match number % 3 {
             0 => frame.resize(LONG_BYTES, 7),
-            // Only the ports of the TCP header are left.
+            // Ends after the ports of the TCP header.
             1 => frame.truncate(if family == Family::V4 { 14 + 20 + 4 } else { 14 + 40 + 4 }),
             _ => {}
         }
@@ -40,7 +39,7 @@ pub fn frames_that_are_too_long_cut_or_damaged_are_counted_and_not_answered(fami
         while !send(&mut socket, &frame).unwrap() {
             assert!(start.elapsed() < PATIENCE, "the socket never has room");
         }
-        // One after the other: the cable's ring loses none.
+        // One frame at a time, so that the veth's ring does not overflow.
         loop {
             context.turn(Some(Duration::ZERO)).unwrap();
             let figures = context.command(|_, _, port| port.figures());

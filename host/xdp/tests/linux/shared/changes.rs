@@ -13,7 +13,7 @@ use super::programs;
 use crate::application::{Role, Roles};
 use crate::rig::PATIENCE;
 
-/// Commands on the server's host, and what the error says then.
+/// Commands on the server's host, and the resulting errors.
 const CHANGES: [(&str, &str); 5] = [
     ("ip link del two1", "interface two1 was removed"),
     ("ip link set two1 down", "interface two1 is down"),
@@ -25,7 +25,7 @@ const CHANGES: [(&str, &str); 5] = [
     ("ip link set two1 mtu 1400", "interface two1 has an MTU of 1400 bytes now and had 1500"),
 ];
 
-/// A cable with two of four queues in use.
+/// A cable with four queues, two of which are in use.
 fn pair() -> Option<Pair> {
     let pair = Pair::with(Family::V4, "xdp-changed", 4)?;
     run(&pair.client, "ethtool -L two0 rx 2 tx 2");
@@ -33,7 +33,6 @@ fn pair() -> Option<Pair> {
     Some(pair)
 }
 
-/// Runs a context until it ends.
 fn end_of<A: Application>(context: &mut Context<A>, change: &str) -> io::Error {
     let start = Instant::now();
     loop {
@@ -59,7 +58,7 @@ fn a_changed_interface_ends_the_loop() {
     }
 }
 
-/// Also of a driver without a context, as load generators have it.
+/// For drivers without a context, such as that of a load generator.
 #[test]
 fn a_socket_reports_a_changed_interface() {
     for (change, expected) in CHANGES {

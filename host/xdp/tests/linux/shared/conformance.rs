@@ -1,4 +1,4 @@
-//! The conformance scenarios of the transport's contract between two stacks, each beside the kernel of its host.
+//! The conformance scenarios of `Transport` between stacks that share interfaces with their hosts' kernels.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use spillway_xdp::Context;
 
 use super::pair::{Family, OURS, Pair, context};
 
-/// Two contexts, which one thread runs in turns.
+/// Two contexts, which one thread runs alternately.
 struct Hosts {
     clock: Clock,
     accepting: Context<Probe>,
@@ -49,7 +49,7 @@ impl Rig for Hosts {
         self.listener
     }
 
-    /// A port of the kernel's, which refuses.
+    /// A port that belongs to the kernel, where no socket listens.
     fn refusing_address(&self) -> SocketAddr {
         SocketAddr::new(self.listener.ip(), OURS + 1)
     }

@@ -1,4 +1,4 @@
-//! ICMP errors of the stack's connections, which the kernel receives and the stack gets copies of.
+//! ICMP errors of the stack's connections. The kernel receives the errors, and the stack gets copies.
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
@@ -10,7 +10,6 @@ use super::pair::{Family, Pair, Stacks, THEIRS, allow_ipv6, run};
 use crate::application::Role;
 use crate::rig::{PATIENCE, patient, take_pattern};
 
-/// The kernel receives the ICMP errors of the stack's connections, and the stack gets copies.
 pub fn icmp_errors_reach_the_stack(family: Family) {
     let Some(pair) = Pair::of(family, "xdp-icmp") else { return };
     let ((far, route), client) = (family.far(), family.client());
@@ -21,7 +20,7 @@ pub fn icmp_errors_reach_the_stack(family: Family) {
     let to_open = vec![(SocketAddr::from((far, THEIRS)), Role::Ask(1))];
     let stacks = Stacks::opening(&pair, &mut adapter, to_open);
     let start = Instant::now();
-    // An unreachable host is a temporary error: the stack counts it and goes on.
+    // *Host unreachable* is a temporary error: the stack counts it and keeps trying to connect.
     loop {
         std::thread::sleep(Duration::from_millis(50));
         if unreachable_received(&pair.server, family) > 0 {
@@ -35,12 +34,11 @@ pub fn icmp_errors_reach_the_stack(family: Family) {
     pair.lab.close().unwrap();
 }
 
-/// Makes a host a router.
 fn forward(host: &Host) {
     run(host, "sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1");
 }
 
-/// The number of *destination unreachable* that a host's kernel has received.
+/// Number of ICMP messages *destination unreachable* that a host's kernel has received.
 fn unreachable_received(host: &Host, family: Family) -> u64 {
     if family == Family::V4 {
         return host.tcp_counters().unwrap()["Icmp:InDestUnreachs"];
@@ -51,8 +49,8 @@ fn unreachable_received(host: &Host, family: Family) -> u64 {
     line.split_whitespace().nth(1).expect("its value").parse().unwrap()
 }
 
-/// A router drops packets that are too long for its next link, and says so. Without its message the stack would repeat them
-/// until it gives up.
+/// A router drops packets that are too long for its next link and reports so by ICMP. Without the report the
+/// stack would retransmit them until it gives up.
 pub fn a_path_with_a_smaller_mtu_is_found(family: Family) {
     const BYTES: u64 = 1 << 20;
     let Some(pair) = Pair::of(family, "xdp-mtu") else { return };

@@ -13,10 +13,9 @@ use crate::application::{Role, Roles};
 use crate::rig::{PATIENCE, ask};
 
 const INTERVAL: Duration = Duration::from_millis(1);
-/// Clients that wait for each reply, so that more than two frames arrive in an interval also while interrupts are deferred.
+/// With 12 clients, more than two frames arrive in an interval although each client waits for its reply.
 const CLIENTS: usize = 12;
 
-/// `None`: this kernel cannot defer interrupts of single interfaces.
 fn interrupts(pair: &Pair, adapter: &Adapter) -> Option<Interrupts> {
     match pair.server.run_inside(|| Interrupts::open(adapter.interface(), INTERVAL)).unwrap() {
         Ok(interrupts) => Some(interrupts),
@@ -58,7 +57,7 @@ fn interrupts_are_deferred_while_a_thread_is_loaded() {
         await_deferred(&interrupts, true);
         stop.store(true, Ordering::Relaxed);
     });
-    // The thread looks at its load when a frame arrives.
+    // After a pause, the next frame makes the thread compute its load again.
     std::thread::sleep(Duration::from_millis(50));
     ask(&last, 0, 100);
     await_deferred(&interrupts, false);
@@ -83,7 +82,7 @@ fn a_loaded_thread_that_ends_or_was_killed_leaves_no_deferral() {
         }
         assert_eq!(observer.are_deferred().unwrap(), is_killed);
     }
-    // The next process.
+    // As the next process does at its start.
     let next = self::interrupts(&pair, &adapter).unwrap();
     assert!(!next.are_deferred().unwrap());
     drop((next, observer, adapter));

@@ -1,4 +1,4 @@
-//! Next hops from the kernel.
+//! Next hops from the kernel's routes and neighbours.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use spillway_xdp::{Interface, KernelNeighbours};
 use super::pair::{CLIENT_END, Family, Pair, SERVER_END, run};
 use crate::rig::PATIENCE;
 
-/// Waits for the answer for a target that fits.
+/// Waits for an answer about `target` that `fits`.
 fn wait_for(
     neighbours: &mut KernelNeighbours,
     target: IpAddr,
@@ -38,19 +38,19 @@ pub fn the_kernel_resolves_neighbours(family: Family) {
 
     let (ip, (behind, route)) = (family.client(), family.far());
 
-    // On the link, although the kernel has not sent a packet there yet.
+    // A peer on the link to which the kernel has not sent a packet yet.
     neighbours.ask(ip).unwrap();
     assert_eq!(wait_for(&mut neighbours, ip, |mac| mac.is_some()), Some(client.mac));
-    // Known already.
+    // The same peer, which the kernel knows now.
     neighbours.ask(ip).unwrap();
     assert_eq!(wait_for(&mut neighbours, ip, |_| true), Some(client.mac));
 
-    // Behind a gateway.
+    // A peer behind a gateway.
     run(&pair.server, &format!("ip route add {route} via {ip}"));
     neighbours.ask(behind).unwrap();
     assert_eq!(wait_for(&mut neighbours, behind, |_| true), Some(client.mac));
 
-    // No route, and a route through another interface.
+    // A peer without a route, and one whose route leads through another interface.
     let (unknown, elsewhere, silent) = match family {
         Family::V4 => ("203.0.113.1", "10.77.0.1", "10.79.0.99"),
         Family::V6 => {
@@ -68,7 +68,7 @@ pub fn the_kernel_resolves_neighbours(family: Family) {
     neighbours.ask(silent).unwrap();
     assert_eq!(wait_for(&mut neighbours, silent, |_| true), None);
 
-    // Each link has an address of this kind: the one of this interface counts.
+    // Every link has the prefix fe80::/64: the request must use this interface's link.
     if family == Family::V6 {
         run(&pair.client, &format!("ip addr add fe80::79/64 dev {CLIENT_END} nodad"));
         let link_local = "fe80::79".parse().unwrap();
@@ -76,7 +76,7 @@ pub fn the_kernel_resolves_neighbours(family: Family) {
         assert_eq!(wait_for(&mut neighbours, link_local, |mac| mac.is_some()), Some(client.mac));
     }
 
-    // A neighbour whose address changes: both of its targets learn it.
+    // The neighbour's Ethernet address changes: both targets behind it must get the new one.
     run(&pair.server, &format!("ip neigh replace {ip} lladdr 02:00:00:00:00:77 dev {SERVER_END}"));
     let changed = Mac([2, 0, 0, 0, 0, 0x77]);
     let mut left: Vec<IpAddr> = vec![ip, behind];

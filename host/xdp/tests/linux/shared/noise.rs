@@ -1,10 +1,10 @@
-//! Frames that no honest peer sends.
+//! Frames with random bytes.
 
 use spillway_parts::Random;
 
 use super::pair::{CLIENT, CLIENT_IPV6, Family, OURS, SERVER, SERVER_IPV6};
 
-/// A packet for the stack's port, with random bytes after the ports.
+/// A packet to the stack's port, with random bytes after the ports. So its checksums are wrong.
 pub fn random_frame(family: Family, random: &mut Random, mac: [u8; 6]) -> Vec<u8> {
     let mut frame = Vec::with_capacity(200);
     frame.extend(mac);
@@ -24,7 +24,7 @@ pub fn random_frame(family: Family, random: &mut Random, mac: [u8; 6]) -> Vec<u8
     frame
 }
 
-/// The same with a few wrong bytes, or cut.
+/// As [`random_frame`], but with up to two random bytes in the headers or elsewhere, and perhaps cut.
 pub fn noise_frame(family: Family, random: &mut Random, mac: [u8; 6]) -> Vec<u8> {
     let mut frame = random_frame(family, random, mac);
     for _ in 0..random.below(3) {

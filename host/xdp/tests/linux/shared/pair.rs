@@ -1,4 +1,4 @@
-//! Two hosts with a cable, stacks beside the kernel of one of them, and echo servers of the kernel.
+//! Two hosts with a cable, stacks that share interfaces with the kernel, and echo servers on kernel sockets.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -22,12 +22,11 @@ use spillway_xdp::{
 use crate::application::{Role, Roles, Tally};
 use crate::rig::{PATIENCE, patient, skipped};
 
-/// The stack's port; the kernel has all others.
+/// Port of the stack's listener.
 pub const OURS: u16 = 7000;
-/// The kernel's echo server, TCP and UDP.
+/// Port of the kernel's echo servers, for TCP and UDP.
 pub const THEIRS: u16 = 8000;
 
-/// The family of a pair's addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     V4,
@@ -43,18 +42,17 @@ impl Family {
         self.pick(SERVER, SERVER_IPV6)
     }
 
-    /// An address that only a route leads to, and a prefix for that route.
+    /// An address outside the link's prefix, and a prefix for a route to it.
     pub fn far(self) -> (IpAddr, &'static str) {
         let ip = self.pick(Ipv4Addr::new(198, 51, 100, 9), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 9));
         (ip, if self == Family::V4 { "198.51.100.0/24" } else { "2001:db8::/64" })
     }
 
-    /// The length of the link's prefix in bits.
     fn prefix(self) -> u8 {
         if self == Family::V4 { 24 } else { 64 }
     }
 
-    /// Arguments of `ip address add`: an IPv6 address would not be used for a second (duplicate address detection).
+    /// Arguments of `ip address add`. `nodad`: duplicate address detection delays an IPv6 address by 1 s.
     pub fn address_arguments(self, ip: IpAddr) -> String {
         format!("{ip}/{}{}", self.prefix(), if self == Family::V4 { "" } else { " nodad" })
     }
@@ -64,7 +62,7 @@ impl Family {
     }
 }
 
-/// Two hosts with a cable between them. Its packets have checksums, as those of real ones.
+/// Two hosts with a cable between them. Packets on it have full checksums, as on a real network.
 pub struct Pair {
     pub family: Family,
     pub lab: Lab,
@@ -72,9 +70,7 @@ pub struct Pair {
     pub server: Host,
 }
 
-/// The client's end of the cable.
 pub const CLIENT_END: &str = "two0";
-/// The server's end of the cable, which the stack shares.
 pub const SERVER_END: &str = "two1";
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 1);
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 2);
@@ -90,7 +86,7 @@ impl Pair {
         Pair::with(family, name, 1)
     }
 
-    /// A cable with this many queues in each direction.
+    /// A cable with `queues` queues in each direction.
     pub fn with(family: Family, name: &str, queues: usize) -> Option<Pair> {
         if skipped() {
             return None;
@@ -110,8 +106,8 @@ impl Pair {
             if family == Family::V6 {
                 allow_ipv6(host);
             }
-            // On a veth the sender chooses the receiver's queue. After a time-out Linux would choose another one; the hash of a
-            // network card does not change.
+            // On a veth the sender chooses the receiver's queue, and Linux would choose another one after a
+            // timeout, unlike the hash of a network card.
             run(host, "sysctl -qw net.core.txrehash=0");
             run(host, &format!("ethtool -K {interface} tx off tso off gro on"));
             run(host, &format!("ip addr add dev {interface} {}", family.address_arguments(address)));
@@ -122,7 +118,7 @@ impl Pair {
         Some(pair)
     }
 
-    /// Waits until the server has a route to the client: over IPv6 it appears some time after the cable is up.
+    /// Waits for the server's route to the client: an IPv6 route appears some time after the cable is up.
     fn wait_for_route(&self) {
         let (start, client) = (Instant::now(), self.family.client().to_string());
         loop {
@@ -136,22 +132,19 @@ impl Pair {
         }
     }
 
-    /// Lets both kernels resolve each other, for tests in which the first packet must not wait for that.
+    /// Makes both kernels resolve each other, so that the first packet of a test need not wait.
     pub fn introduce(&self) {
         run(&self.client, &format!("ping -c 1 -w 20 {}", self.family.server()));
     }
 
-    /// Shares the server's interface.
     pub fn adapter(&self) -> Result<Adapter, AdapterError> {
         share(&self.server, SERVER_END, self.family.server())
     }
 
-    /// Shares the client's interface.
     pub fn client_adapter(&self) -> Result<Adapter, AdapterError> {
         share(&self.client, CLIENT_END, self.family.client())
     }
 
-    /// Settings of a stack at the address of an adapter's host, without listeners.
     pub fn settings(&self, adapter: &Adapter) -> Settings {
         let interface = adapter.interface();
         let is_server = interface.name == SERVER_END;
@@ -163,7 +156,6 @@ impl Pair {
         }
     }
 
-    /// Connects the client to a port of the server.
     pub fn connect(&self, port: u16, timeout: Duration) -> std::io::Result<TcpStream> {
         let target = SocketAddr::from((self.family.server(), port));
         let stream = self.client.run_inside(|| TcpStream::connect_timeout(&target, timeout)).unwrap()?;
@@ -173,7 +165,7 @@ impl Pair {
     }
 }
 
-/// Shares an interface of a host: the stack has the port [`OURS`] and [`PORTS`].
+/// Shares an interface of a host. The stack has the port [`OURS`] and [`PORTS`], the kernel all others.
 fn share(host: &Host, interface: &str, ip: IpAddr) -> Result<Adapter, AdapterError> {
     let open = || {
         let options = SocketOptions { has_opened_ring: true, ..SocketOptions::default() };
@@ -185,12 +177,11 @@ fn share(host: &Host, interface: &str, ip: IpAddr) -> Result<Adapter, AdapterErr
     host.run_inside(open).unwrap()
 }
 
-/// The laboratory's hosts have no IPv6 by default.
+/// Turns IPv6 on, which hosts of the laboratory do not have by default.
 pub fn allow_ipv6(host: &Host) {
     run(host, "sysctl -qw net.ipv6.conf.all.disable_ipv6=0 net.ipv6.conf.default.disable_ipv6=0");
 }
 
-/// Runs a command on a host.
 pub fn run(host: &Host, command: &str) {
     let words: Vec<_> = command.split(' ').collect();
     let mut process = host.spawn(&Launch::new(words[0]).args(&words[1..])).unwrap();
@@ -213,7 +204,7 @@ impl Stacks {
         Stacks::opening(pair, adapter, vec![])
     }
 
-    /// With connections that the first stack opens.
+    /// `to_open`: connections that the first stack opens.
     pub fn opening(pair: &Pair, adapter: &mut Adapter, mut to_open: Vec<(SocketAddr, Role)>) -> Stacks {
         let server = pair.family.server();
         let mut settings = pair.settings(adapter);
@@ -238,7 +229,6 @@ impl Stacks {
         stacks
     }
 
-    /// Waits until no connection is open.
     pub fn wait_until_idle(&self) {
         let start = Instant::now();
         while self.counts.iter().any(|count| count.load(Ordering::Relaxed) != 0) {
@@ -256,7 +246,7 @@ impl Stacks {
     }
 }
 
-/// A context of one thread on an interface of a host, which serves all queues. Its stack listens at [`OURS`].
+/// A context that serves all queues of an adapter. Its stack listens at [`OURS`].
 pub fn context<A: Application + Send>(pair: &Pair, adapter: Adapter, application: A) -> Context<A> {
     context_with(pair, adapter, application, (None, Box::new(|notice| panic!("{notice}"))))
 }
@@ -290,11 +280,11 @@ pub fn context_with<A: Application + Send>(
     host.run_inside(|| Context::new(parts).unwrap()).unwrap()
 }
 
-/// The kernel's echo servers. They end with the test's process.
+/// Starts echo servers on kernel sockets, which end with the test's process.
 pub fn start_kernel_echo(host: &Host) {
     let (listener, datagrams) = host
         .run_inside(|| {
-            // Both families, if the host has both.
+            // `::` accepts both families, if the host has IPv6.
             let any = TcpListener::bind(("::", THEIRS)).map_or("0.0.0.0", |_| "::");
             (TcpListener::bind((any, THEIRS)).unwrap(), UdpSocket::bind((any, THEIRS)).unwrap())
         })
@@ -320,7 +310,6 @@ pub fn start_kernel_echo(host: &Host) {
     });
 }
 
-/// What the program did with packets.
 pub fn verdicts_of(adapter: &Adapter) -> VerdictCounters {
     adapter.steer().counters().unwrap()
 }

@@ -1,10 +1,9 @@
-//! What another process may do to an attached program: `bpftool link detach` and the like.
+//! Changes that another process can make to an attached program, such as `bpftool link detach`.
 
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use libbpf_rs::query::{LinkInfo, LinkInfoIter};
 
-/// Detaches a program, by its link.
 pub fn detach(program: u32) {
     let link = link_of(program);
     // SAFETY: the call takes a descriptor and no pointers.
@@ -12,7 +11,7 @@ pub fn detach(program: u32) {
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Puts a program that passes all packets into the place of another one. Returns its number.
+/// Replaces an attached program with one that passes all packets. Returns the new program's number.
 pub fn replace(program: u32) -> u32 {
     let link = link_of(program);
     let name = c"other";
@@ -45,7 +44,7 @@ pub fn replace(program: u32) -> u32 {
     LinkInfo::from_fd(link.as_fd()).unwrap().prog_id
 }
 
-/// The link of an attached program. Its number is the program's, which no other namespace has.
+/// The link of an attached program. Program numbers are unique on the machine.
 fn link_of(program: u32) -> OwnedFd {
     let link = LinkInfoIter::default().find(|link| link.prog_id == program).expect("the program is attached");
     // SAFETY: the call takes a number and no pointers.
