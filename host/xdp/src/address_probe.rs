@@ -62,11 +62,13 @@ pub fn find_holder(interface: &Interface, ip: Ipv4Addr) -> io::Result<Option<Mac
     Ok(None)
 }
 
-/// The Ethernet address of an ARP packet's sender, if its IPv4 address is `ip`.
+/// The Ethernet address of an ARP packet's sender, if it has the address `ip` or probes it as well (RFC 5227 §2.1.1).
 fn holder(frame: &[u8], ip: Ipv4Addr) -> Option<Mac> {
     let (header, packet) = ethernet::Header::parse(frame).ok()?;
     let packet = (header.kind == ethernet::KIND_ARP).then(|| arp::Packet::parse(packet).ok())??;
-    (packet.sender_ip == ip).then_some(packet.sender_mac)
+    let is_probe = packet.operation == arp::Operation::Request
+        && (packet.sender_ip, packet.target_ip) == (Ipv4Addr::UNSPECIFIED, ip);
+    (packet.sender_ip == ip || is_probe).then_some(packet.sender_mac)
 }
 
 fn arp_socket(interface: &Interface) -> io::Result<OwnedFd> {
@@ -83,4 +85,40 @@ fn arp_socket(interface: &Interface) -> io::Result<OwnedFd> {
     // SAFETY: the kernel reads `length` bytes of the address, which outlives the call.
     let result = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(socket) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 9);
+    const OTHER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 5);
+
+    fn frame(operation: arp::Operation, sender_ip: Ipv4Addr, target_ip: Ipv4Addr) -> Vec<u8> {
+        let (sender_mac, target_mac) = (Mac([4; 6]), Mac::ZERO);
+        let packet = arp::Packet { operation, sender_mac, sender_ip, target_mac, target_ip };
+        let header =
+            ethernet::Header { target: Mac::BROADCAST, source: sender_mac, kind: ethernet::KIND_ARP };
+        let (mut head, mut body) = ([0; ethernet::HEADER_BYTES], [0; arp::BYTES]);
+        header.emit(&mut head);
+        packet.emit(&mut body);
+        [&head[..], &body].concat()
+    }
+
+    #[test]
+    fn a_host_that_has_the_address_or_probes_it_is_its_holder() {
+        let none = Ipv4Addr::UNSPECIFIED;
+        for (operation, sender, target, is_holder) in [
+            (arp::Operation::Reply, IP, none, true),
+            (arp::Operation::Request, IP, OTHER, true),
+            (arp::Operation::Request, none, IP, true),
+            (arp::Operation::Request, none, OTHER, false),
+            (arp::Operation::Request, OTHER, IP, false),
+            (arp::Operation::Reply, OTHER, IP, false),
+        ] {
+            let found = holder(&frame(operation, sender, target), IP);
+            assert_eq!(found.is_some(), is_holder, "{operation:?} of {sender} for {target}");
+        }
+        assert_eq!(holder(&[], IP), None);
+    }
 }

@@ -63,7 +63,8 @@ impl AddressReader {
 /// Adds the addresses of one part of the answer. Returns whether it was the last part.
 fn read_part(interface: u32, part: &[u8], addresses: &mut Vec<(IpAddr, u8)>) -> io::Result<bool> {
     for message in netlink::messages(part) {
-        let Ok(message) = message else { return Ok(true) };
+        // A kind of address that the library does not know.
+        let Ok(message) = message else { continue };
         match message.payload {
             NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewAddress(found))
                 if found.header.index == interface =>

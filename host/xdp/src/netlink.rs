@@ -8,6 +8,9 @@ use netlink_packet_core::{
 };
 use netlink_sys::{Socket, SocketAddr};
 
+/// Bytes of `nlmsghdr` of <linux/netlink.h>.
+const HEADER_BYTES: usize = 16;
+
 /// Opens a socket of a netlink protocol, such as `NETLINK_ROUTE`, in the calling thread's network namespace.
 pub(crate) fn connect(protocol: isize) -> io::Result<Socket> {
     let mut socket = Socket::new(protocol)?;
@@ -30,7 +33,8 @@ where
     socket.send(&bytes, 0).map(drop)
 }
 
-/// The messages of one datagram. An error is the last item: the library could not parse the message.
+/// The messages of one datagram. An error stands for a message that the library cannot parse; it is the last item if the
+/// message's length is wrong, too.
 pub(crate) fn messages<M>(
     mut datagram: &[u8],
 ) -> impl Iterator<Item = Result<NetlinkMessage<M>, DecodeError>> + '_
@@ -42,10 +46,16 @@ where
             return None;
         }
         let message = NetlinkMessage::<M>::deserialize(datagram);
-        let length = message.as_ref().map_or(datagram.len(), |message| message.header.length as usize);
-        datagram = datagram.get(length.next_multiple_of(4).max(4)..).unwrap_or_default();
+        let length = message_length(datagram).unwrap_or(datagram.len());
+        datagram = datagram.get(length.next_multiple_of(4)..).unwrap_or_default();
         Some(message)
     })
+}
+
+/// The length in bytes of the first message of a datagram, as its header states it.
+fn message_length(datagram: &[u8]) -> Option<usize> {
+    let length = usize::try_from(u32::from_ne_bytes(*datagram.first_chunk()?)).ok()?;
+    (HEADER_BYTES..=datagram.len()).contains(&length).then_some(length)
 }
 
 #[cfg(test)]
@@ -56,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_of_a_datagram_end_with_the_first_unknown_one() {
+    fn messages_that_cannot_be_parsed_are_skipped_by_their_length() {
         let mut message = NetlinkMessage::from(RouteNetlinkMessage::GetAddress(AddressMessage::default()));
         message.finalize();
         let mut one = vec![0; message.buffer_len()];
@@ -66,6 +76,11 @@ mod tests {
         };
         assert_eq!(read(&[&one[..], &one].concat()), [true, true]);
         assert_eq!(read(&[&one[..], &[9; 3], &one].concat()), [true, false]);
+        // Without the body of an address message.
+        let mut short = one.clone();
+        short.truncate(HEADER_BYTES);
+        short[..4].copy_from_slice(&(HEADER_BYTES as u32).to_ne_bytes());
+        assert_eq!(read(&[&one[..], &short, &one].concat()), [true, false, true]);
         assert_eq!(read(&[]), []);
     }
 }
