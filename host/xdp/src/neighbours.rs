@@ -127,7 +127,7 @@ impl KernelNeighbours {
 
     fn handle(&mut self, datagram: &[u8]) -> io::Result<()> {
         for message in netlink::messages(datagram) {
-            let Ok(message) = message else { return Ok(()) };
+            let Ok(message) = message else { continue };
             match message.payload {
                 NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route)) => {
                     self.handle_route(message.header.sequence_number, &route)?;
