@@ -110,7 +110,7 @@ fn the_drop_in_for_the_engine_xdp_gives_exactly_its_privileges() {
             format!("CapabilityBoundingSet={capabilities}").as_str(),
             format!("AmbientCapabilities={capabilities}").as_str(),
             "LimitMEMLOCK=infinity",
-            "RestrictAddressFamilies=AF_NETLINK AF_XDP",
+            "RestrictAddressFamilies=AF_NETLINK AF_PACKET AF_XDP",
             "SystemCallFilter=bpf capset",
             "ProcSubset=all",
         ]

@@ -33,6 +33,10 @@ const ABORT_TIME_MAX: Duration = Duration::from_secs(1);
 /// Pause while the interface has no room for the resets.
 const FULL_PAUSE: Duration = Duration::from_micros(100);
 
+/// Maximum number of frames of other threads that one turn takes, so that a flood at their queues leaves time for
+/// this thread's own.
+const CROSSED_PER_TURN: usize = 256;
+
 /// The event loop of an application on its own TCP stack, for one thread: the counterpart of
 /// [`spillway_net::Context`].
 pub struct Context<A> {
@@ -88,7 +92,7 @@ impl<A: Application> Context<A> {
         let Parts { sockets, stack, endpoints, address_watch, crossing, application, .. } = parts;
         let Parts { clock, busy_poll, interrupts, notices, .. } = parts;
         let interface = endpoints.adapter().interface().clone();
-        let separate = separate_address(&stack).map(|ip| SeparateAddress::new(ip, interface.mac));
+        let separate = separate_address(&stack).map(|(ip, prefix)| SeparateAddress::new(ip, prefix, interface.mac));
         let port = Port::new(stack, endpoints)?;
         let shared = Shared::new(&interface, port, application)?;
         Ok(Context {
@@ -140,6 +144,8 @@ impl<A: Application> Context<A> {
     /// Resets the remaining connections, as a kernel does when a process ends: idle peers would keep theirs.
     fn abort_connections(&mut self) -> io::Result<()> {
         let until = self.clock.now() + ABORT_TIME_MAX;
+        // First the frames that wait already: resets that find no room in the stack's queue would be lost.
+        self.send_waiting(until)?;
         loop {
             let aborted = self.station.shared.hosted.stack.stack.abort_unfinished(BATCH_FRAMES);
             self.send_waiting(until)?;
@@ -149,13 +155,18 @@ impl<A: Application> Context<A> {
         }
     }
 
+    /// Sends all waiting frames, until this time at the latest.
     fn send_waiting(&mut self, until: Time) -> io::Result<()> {
         loop {
+            let now = self.clock.now();
+            if now >= until {
+                return Ok(());
+            }
             let full = self.driver.counters().full;
-            if self.driver.send(self.clock.now(), &mut self.station)? == Turn::Busy {
+            if self.driver.send(now, &mut self.station)? == Turn::Busy {
                 continue;
             }
-            if self.driver.counters().full == full || self.clock.now() >= until {
+            if self.driver.counters().full == full && !self.driver.device().has_unsent() {
                 return Ok(());
             }
             std::thread::sleep(FULL_PAUSE);
@@ -201,7 +212,7 @@ impl<A: Application> Context<A> {
         }
         if let Some(separate) = &mut self.station.separate {
             separate.announce();
-            if let Some(mac) = separate.take_conflict() {
+            if let Some(mac) = separate.take_conflict(now) {
                 (self.notices)(Notice::AddressConflict { address: separate.ip().into(), mac });
             }
         }
@@ -273,11 +284,11 @@ impl<A: Application> Context<A> {
 }
 
 /// The stack's separate address; `None` if the stack shares its addresses with the kernel.
-fn separate_address(stack: &Stack) -> Option<Ipv4Addr> {
+fn separate_address(stack: &Stack) -> Option<(Ipv4Addr, u8)> {
     let settings = stack.settings();
-    let ip = settings.addresses.first()?.ip;
-    match ip {
-        IpAddr::V4(ip) if settings.resolver == Resolver::Arp => Some(ip),
+    let own = settings.addresses.first()?;
+    match own.ip {
+        IpAddr::V4(ip) if settings.resolver == Resolver::Arp => Some((ip, own.prefix)),
         _ => None,
     }
 }
@@ -328,12 +339,15 @@ impl<A: Application> Station<A> {
     fn deliver_crossed(&mut self, now: Time) {
         let Some(crossing) = &self.crossing else { return };
         crossing.clear_wake();
-        while let Some(frame) = crossing.receive() {
+        for _ in 0..CROSSED_PER_TURN {
+            let Some(frame) = crossing.receive() else { return };
             // After an answer to a SYN, the connection tries a port that may lead to this thread's queues.
             if !self.shared.hosted.stack.stack.reopen_misdirected(now, &frame) {
                 self.shared.deliver(now, &frame);
             }
         }
+        // More frames may be left for the next turn.
+        crossing.wake();
     }
 }
 

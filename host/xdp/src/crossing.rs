@@ -102,13 +102,22 @@ impl Crossing {
         match self.to[thread].try_send(frame.into()) {
             Ok(()) => {
                 counters.crossed += 1;
-                // Fails only if the counter is at its maximum: then the descriptor is readable anyway.
-                let _ = rustix::io::write(&self.wakes[thread], &1_u64.to_ne_bytes());
+                self.make_readable(thread);
             }
             // The thread's queue is full, or the thread has ended.
             Err(_) => counters.lost += 1,
         }
         self.counters.set(counters);
+    }
+
+    /// Makes the descriptor readable again, for frames that this thread has not received yet.
+    pub fn wake(&self) {
+        self.make_readable(self.thread);
+    }
+
+    fn make_readable(&self, thread: usize) {
+        // Fails only if the counter is at its maximum: then the descriptor is readable anyway.
+        let _ = rustix::io::write(&self.wakes[thread], &1_u64.to_ne_bytes());
     }
 
     /// The next frame from another thread.

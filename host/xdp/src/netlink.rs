@@ -2,12 +2,15 @@
 
 use std::fmt::Debug;
 use std::io;
+use std::time::Duration;
 
 use netlink_packet_core::{
     DecodeError, NetlinkDeserializable, NetlinkHeader, NetlinkMessage, NetlinkPayload, NetlinkSerializable,
 };
 use netlink_sys::{Socket, SocketAddr};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Bytes of `nlmsghdr` of <linux/netlink.h>.
 const HEADER_BYTES: usize = 16;
 
@@ -16,6 +19,8 @@ pub(crate) fn connect(protocol: isize) -> io::Result<Socket> {
     let mut socket = Socket::new(protocol)?;
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
+    // The kernel answers at once. If an answer were not understood, the program would wait for the next one for ever.
+    set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_TIMEOUT))?;
     Ok(socket)
 }
 

@@ -29,6 +29,11 @@ impl Queues {
         each.fold(Statistics::default(), |sum, one| sum + one)
     }
 
+    /// Whether the kernel has not taken all sent frames yet.
+    pub fn has_unsent(&self) -> bool {
+        self.sockets.iter().any(Socket::has_unsent)
+    }
+
     /// As [`Device::wait`], but of all packets only those of connections that the stack has opened end it.
     ///
     /// # Errors

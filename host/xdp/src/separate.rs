@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use spillway_net::{QUERY_BYTES_MAX, QueryAllowance};
 use spillway_transport::Time;
@@ -18,17 +19,46 @@ const TTL: u8 = 64;
 const HEADERS_BYTES: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES + udp::HEADER_BYTES;
 const ICMP_UNREACHABLE: u8 = 3;
 const PROTOCOL_ICMP: u8 = 1;
+/// Bytes before the packet that an ICMP error quotes (RFC 792).
+const ICMP_HEADER_BYTES: usize = 8;
+/// Frames of one kind that are copied to all threads in [`COPIES_INTERVAL`]. More are only a flood: each copy wakes a thread.
+const COPIES_MAX: u32 = 100;
+const COPIES_INTERVAL: Duration = Duration::from_millis(100);
+/// Minimum time between two reports of conflicts.
+const CONFLICT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// An IPv4 address of the stack on an interface; the kernel does not have it.
 #[derive(Debug)]
 pub(crate) struct SeparateAddress {
     ip: Ipv4Addr,
     mac: Mac,
+    prefix: u8,
     waiting: VecDeque<Box<[u8]>>,
     announced: u32,
     allowance: QueryAllowance,
-    /// Another host with the address, and whether the conflict was reported.
-    other: Option<(Mac, bool)>,
+    arp_replies: Limit,
+    icmp_errors: Limit,
+    /// Another host that has the address, not reported yet.
+    other: Option<Mac>,
+    /// Before this time conflicts are not reported.
+    silent_until: Time,
+}
+
+/// Bounds the frames that are copied to all threads, at most [`COPIES_MAX`] in [`COPIES_INTERVAL`].
+#[derive(Debug, Default)]
+struct Limit {
+    began: Time,
+    copies: u32,
+}
+
+impl Limit {
+    fn take(&mut self, now: Time) -> bool {
+        if now.since(self.began) >= COPIES_INTERVAL {
+            *self = Limit { began: now, copies: 0 };
+        }
+        self.copies += 1;
+        self.copies <= COPIES_MAX
+    }
 }
 
 /// Who needs a received frame.
@@ -43,10 +73,20 @@ pub(crate) enum Seen {
 }
 
 impl SeparateAddress {
-    /// `mac`: the interface's Ethernet address.
-    pub(crate) fn new(ip: Ipv4Addr, mac: Mac) -> SeparateAddress {
-        let allowance = QueryAllowance::default();
-        SeparateAddress { ip, mac, waiting: VecDeque::new(), announced: 0, allowance, other: None }
+    /// `mac`: the interface's Ethernet address. `prefix`: bits of its network's prefix.
+    pub(crate) fn new(ip: Ipv4Addr, prefix: u8, mac: Mac) -> SeparateAddress {
+        SeparateAddress {
+            ip,
+            mac,
+            prefix,
+            waiting: VecDeque::new(),
+            announced: 0,
+            allowance: QueryAllowance::default(),
+            arp_replies: Limit::default(),
+            icmp_errors: Limit::default(),
+            other: None,
+            silent_until: Time::ZERO,
+        }
     }
 
     /// Announces the address until [`ANNOUNCEMENTS`] are sent: other hosts update their ARP caches, and a
@@ -74,10 +114,11 @@ impl SeparateAddress {
         self.ip
     }
 
-    /// Returns each detected host with the same address once.
-    pub(crate) fn take_conflict(&mut self) -> Option<Mac> {
-        let (mac, is_reported) = self.other.as_mut()?;
-        (!std::mem::replace(is_reported, true)).then_some(*mac)
+    /// Another host that has the address; one in [`CONFLICT_INTERVAL`] at most.
+    pub(crate) fn take_conflict(&mut self, now: Time) -> Option<Mac> {
+        let other = self.other.take().filter(|_| now >= self.silent_until)?;
+        self.silent_until = now + CONFLICT_INTERVAL;
+        Some(other)
     }
 
     /// Handles a received frame. `answer` is called with the local address, the sender, a load query and a
@@ -91,23 +132,43 @@ impl SeparateAddress {
     ) -> Seen {
         let Ok((link, packet)) = ethernet::Header::parse(frame) else { return Seen::Other };
         match link.kind {
-            ethernet::KIND_ARP => self.receive_arp(packet),
-            ethernet::KIND_IPV4 => self.receive_ipv4(now, link.source, packet, answer).unwrap_or(Seen::Other),
+            ethernet::KIND_ARP => self.receive_arp(now, packet),
+            // Other frames reach a promiscuous interface; the stack drops them, too.
+            ethernet::KIND_IPV4 if link.target == self.mac => {
+                self.receive_ipv4(now, link.source, packet, answer).unwrap_or(Seen::Other)
+            }
             _ => Seen::Other,
         }
     }
 
-    fn receive_arp(&mut self, packet: &[u8]) -> Seen {
+    fn receive_arp(&mut self, now: Time, packet: &[u8]) -> Seen {
         let Ok(packet) = arp::Packet::parse(packet) else { return Seen::Other };
-        let is_known = |(mac, _): (Mac, bool)| mac == packet.sender_mac;
-        if packet.sender_ip == self.ip && packet.sender_mac != self.mac && !self.other.is_some_and(is_known) {
-            self.other = Some((packet.sender_mac, false));
+        if packet.sender_ip == self.ip && packet.sender_mac != self.mac {
+            self.other = Some(packet.sender_mac);
         }
         // All ARP packets arrive at one queue, but each thread's stack resolves its own next hops.
         match packet.operation {
-            arp::Operation::Reply => Seen::ForAllThreads,
-            arp::Operation::Request => Seen::Other,
+            arp::Operation::Reply if self.arp_replies.take(now) => Seen::ForAllThreads,
+            _ => Seen::Other,
         }
+    }
+
+    /// Whether the payload of an ICMP packet is an error about a connection of the address.
+    fn is_own_error(&self, payload: &[u8]) -> bool {
+        let quoted = payload.get(ICMP_HEADER_BYTES..).unwrap_or_default();
+        payload.first() == Some(&ICMP_UNREACHABLE)
+            && ipv4::Header::parse_quoted(quoted).is_ok_and(|(quoted, _)| {
+                (quoted.source, quoted.protocol) == (self.ip, ipv4::PROTOCOL_TCP)
+            })
+    }
+
+    /// Whether another host may have this address: not the network's broadcast address.
+    fn is_peer(&self, ip: Ipv4Addr) -> bool {
+        let hosts = u32::MAX.checked_shr(u32::from(self.prefix)).unwrap_or(0);
+        let is_broadcast =
+            ip.is_broadcast() || (hosts > 1 && ip.to_bits() == self.ip.to_bits() | hosts);
+        let is_host = !ip.is_unspecified() && !ip.is_multicast() && !ip.is_loopback();
+        is_host && !is_broadcast && ip != self.ip
     }
 
     fn receive_ipv4(
@@ -128,11 +189,11 @@ impl SeparateAddress {
         }
         if protocol == PROTOCOL_ICMP {
             // An ICMP error and its connection have different hashes, and perhaps different queues.
-            return (payload.first() == Some(&ICMP_UNREACHABLE)).then_some(Seen::ForAllThreads);
+            let is_passed = self.is_own_error(payload) && self.icmp_errors.take(now);
+            return is_passed.then_some(Seen::ForAllThreads);
         }
         let (datagram, query) = udp::Header::parse_v4(payload, ip.source, ip.target).ok()?;
-        let is_host = !ip.source.is_unspecified() && !ip.source.is_multicast() && !ip.source.is_broadcast();
-        let is_answerable = is_host && ip.source != self.ip && datagram.source != 0 && mac.is_unicast();
+        let is_answerable = self.is_peer(ip.source) && datagram.source != 0 && mac.is_unicast();
         if !is_answerable || query.len() > QUERY_BYTES_MAX {
             return None;
         }
@@ -206,14 +267,42 @@ mod tests {
     const PORT: u16 = 7000;
 
     fn separate() -> SeparateAddress {
-        SeparateAddress::new(OWN, OWN_MAC)
+        SeparateAddress::new(OWN, 24, OWN_MAC)
     }
 
     /// The frame of a query from the client's port 4711.
     fn query(payload: &[u8]) -> Vec<u8> {
+        query_from(CLIENT, OWN_MAC, payload)
+    }
+
+    fn query_from(sender: Ipv4Addr, target_mac: Mac, payload: &[u8]) -> Vec<u8> {
         let mut frame = [&[0; HEADERS_BYTES][..], payload].concat();
-        SeparateAddress::new(CLIENT, CLIENT_MAC).emit_headers(&mut frame, OWN_MAC, OWN, (4711, PORT));
+        SeparateAddress::new(sender, 24, CLIENT_MAC).emit_headers(&mut frame, target_mac, OWN, (4711, PORT));
         frame
+    }
+
+    /// An ICMP error about a packet of this source address.
+    fn icmp_error(quoted_source: Ipv4Addr) -> Vec<u8> {
+        let header = |source, target, protocol, payload_bytes| {
+            let mut out = [0; ipv4::HEADER_BYTES];
+            let header = ipv4::Header {
+                source,
+                target,
+                protocol,
+                ttl: TTL,
+                dscp_ecn: 0,
+                ident: 0,
+                dont_fragment: true,
+                payload_bytes,
+            };
+            header.emit(&mut out);
+            out
+        };
+        let quoted = [&header(quoted_source, CLIENT, ipv4::PROTOCOL_TCP, 8)[..], &[0; 8]].concat();
+        let error = [&[ICMP_UNREACHABLE, 1, 0, 0, 0, 0, 0, 0][..], &quoted].concat();
+        let mut head = [0; ethernet::HEADER_BYTES];
+        ethernet::Header { target: OWN_MAC, source: CLIENT_MAC, kind: ethernet::KIND_IPV4 }.emit(&mut head);
+        [&head[..], &header(CLIENT, OWN, PROTOCOL_ICMP, error.len() as u16), &error].concat()
     }
 
     fn arp(operation: arp::Operation, sender_mac: Mac, sender_ip: Ipv4Addr) -> Vec<u8> {
@@ -255,7 +344,19 @@ mod tests {
         let long = query(&[0; QUERY_BYTES_MAX + 1]);
         let mut damaged = query(b"load?");
         damaged[HEADERS_BYTES] ^= 1;
-        for frame in [&[][..], &[0xff; 60], &long, &damaged] {
+        let to_other_host = query_from(CLIENT, CLIENT_MAC, b"load?");
+        let [from_broadcast, from_loopback, from_itself] =
+            [[10, 0, 0, 255], [127, 0, 0, 1], [10, 0, 0, 9]].map(|ip| query_from(ip.into(), OWN_MAC, b"load?"));
+        for frame in [
+            &[][..],
+            &[0xff; 60],
+            &long,
+            &damaged,
+            &to_other_host,
+            &from_broadcast,
+            &from_loopback,
+            &from_itself,
+        ] {
             let seen = separate.receive(Time::ZERO, frame, |_, _, _, _| panic!("no query"));
             assert_eq!(seen, Seen::Other, "{frame:02x?}");
         }
@@ -293,16 +394,34 @@ mod tests {
     }
 
     #[test]
-    fn another_host_with_the_address_is_reported_once() {
+    fn other_hosts_with_the_address_are_reported_once_a_minute() {
         let mut separate = separate();
-        let mut receive = |frame: &[u8]| {
-            let seen = separate.receive(Time::ZERO, frame, |_, _, _, _| panic!("no query"));
-            (seen, separate.take_conflict())
+        let mut receive = |seconds: u64, frame: &[u8]| {
+            let now = Time::ZERO + Duration::from_secs(seconds);
+            let seen = separate.receive(now, frame, |_, _, _, _| panic!("no query"));
+            (seen, separate.take_conflict(now))
         };
-        assert_eq!(receive(&arp(arp::Operation::Reply, CLIENT_MAC, CLIENT)), (Seen::ForAllThreads, None));
-        assert_eq!(receive(&arp(arp::Operation::Request, OWN_MAC, OWN)), (Seen::Other, None));
-        let other = arp(arp::Operation::Reply, Mac([6; 6]), OWN);
-        assert_eq!(receive(&other), (Seen::ForAllThreads, Some(Mac([6; 6]))));
-        assert_eq!(receive(&other), (Seen::ForAllThreads, None));
+        assert_eq!(receive(0, &arp(arp::Operation::Reply, CLIENT_MAC, CLIENT)), (Seen::ForAllThreads, None));
+        assert_eq!(receive(0, &arp(arp::Operation::Request, OWN_MAC, OWN)), (Seen::Other, None));
+        let [one, two] = [6, 8].map(|byte| arp(arp::Operation::Reply, Mac([byte; 6]), OWN));
+        assert_eq!(receive(1, &one), (Seen::ForAllThreads, Some(Mac([6; 6]))));
+        assert_eq!(receive(2, &one), (Seen::ForAllThreads, None));
+        assert_eq!(receive(3, &two), (Seen::ForAllThreads, None));
+        assert_eq!(receive(62, &two), (Seen::ForAllThreads, Some(Mac([8; 6]))));
+    }
+
+    #[test]
+    fn icmp_errors_and_arp_replies_for_all_threads_are_bounded() {
+        let mut separate = separate();
+        let mut seen = |at_ms: u64, frame: &[u8]| {
+            let now = Time::ZERO + Duration::from_millis(at_ms);
+            separate.receive(now, frame, |_, _, _, _| panic!("no query"))
+        };
+        assert_eq!(seen(0, &icmp_error(CLIENT)), Seen::Other, "an error about another host's packet");
+        for frame in [icmp_error(OWN), arp(arp::Operation::Reply, CLIENT_MAC, CLIENT)] {
+            let passed = (0..10_000).filter(|_| seen(0, &frame) == Seen::ForAllThreads).count();
+            assert_eq!(passed, COPIES_MAX as usize);
+            assert_eq!(seen(100, &frame), Seen::ForAllThreads);
+        }
     }
 }

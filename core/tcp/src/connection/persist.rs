@@ -17,6 +17,8 @@ const OVERRIDE_AFTER: Duration = Duration::from_millis(200);
 pub(super) struct Persist {
     /// Bytes are queued, none are in flight, and the peer's window prevents sending.
     is_blocked: bool,
+    /// Time since which sending is blocked, if it is.
+    blocked_at: Time,
     /// Expirations of [`Timer::Persist`] since the window last allowed sending.
     backoffs: u32,
     /// A probe must be sent now.
@@ -63,7 +65,9 @@ impl Persist {
     /// Starts the timer, because the window prevents sending. `is_closed`: the window is 0; otherwise it is too small
     /// for a segment.
     pub(super) fn run(&mut self, is_closed: bool, now: Time, rto: Duration, timers: &mut Timers) {
-        self.is_blocked = true;
+        if !core::mem::replace(&mut self.is_blocked, true) {
+            self.blocked_at = now;
+        }
         let wait = rto.saturating_mul(1 << self.backoffs.min(16)).min(PROBE_INTERVAL_MAX);
         match timers.get(Timer::Persist) {
             // The window has opened a little since the timer was set: the wait for the next probe is shortened.
@@ -84,7 +88,7 @@ impl Connection {
         self.timers.stop(Timer::Persist);
         self.persist.backoffs += 1;
         // A closed window is probed for as long as the peer answers (MUST-37).
-        if cx.now.since(self.last_received_at) >= self.user_timeout(cx.settings) {
+        if cx.now.since(self.last_received_at.max(self.persist.blocked_at)) >= self.user_timeout(cx.settings) {
             self.give_up(cx);
         } else if self.peer_window.size > 0 {
             self.persist.is_override = true;

@@ -74,6 +74,8 @@ pub struct Stack {
     unresolved: Vec<Conn>,
     wheel: Wheel,
     replies: Replies,
+    /// Replies sent since the last segment was sent.
+    replies_in_a_row: u32,
     neighbours: Neighbours,
     listeners: Listeners,
     half_open: u32,
@@ -110,6 +112,7 @@ impl Stack {
             unresolved: Vec::new(),
             wheel: Wheel::new(now),
             replies: Replies::default(),
+            replies_in_a_row: 0,
             neighbours: Neighbours::new(match settings.resolver {
                 Resolver::Arp => NEIGHBOURS_MAX,
                 Resolver::Driver => NEXT_HOPS_MAX,

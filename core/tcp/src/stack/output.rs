@@ -13,6 +13,9 @@ use crate::flow::{Addresses, Flow};
 use crate::neighbour::Neighbours;
 use crate::settings::{Resolver, Settings};
 
+/// Replies that leave before the next segment: more than the resets and SYN-ACKs of a usual turn.
+const REPLIES_IN_A_ROW_MAX: u32 = 32;
+
 impl Stack {
     /// Length of the longest frame in bytes: [`poll_transmit`](Self::poll_transmit) needs a buffer of this size.
     pub fn frame_bytes_max(&self) -> usize {
@@ -29,10 +32,26 @@ impl Stack {
             debug_assert!(false, "the slot should hold `frame_bytes_max` bytes");
             return None;
         }
-        let reply = if self.replies.is_empty() { None } else { self.next_reply(slot) };
-        let length = reply.or_else(|| self.next_segment(slot)).or_else(|| self.next_arp_request(slot))?;
+        let length = self.next_in_turn(slot).or_else(|| self.next_arp_request(slot))?;
         self.counters.frames_sent += 1;
         Some(length)
+    }
+
+    /// Writes a waiting reply, or a segment if none waits. After [`REPLIES_IN_A_ROW_MAX`] replies a segment comes first, so that
+    /// a flood of pings does not keep connections from sending.
+    #[inline]
+    fn next_in_turn(&mut self, slot: &mut [u8]) -> Option<usize> {
+        if self.replies.is_empty() {
+            self.replies_in_a_row = 0;
+            return self.next_segment(slot);
+        }
+        if self.replies_in_a_row < REPLIES_IN_A_ROW_MAX {
+            self.replies_in_a_row += 1;
+            self.next_reply(slot).or_else(|| self.next_segment(slot))
+        } else {
+            self.replies_in_a_row = 0;
+            self.next_segment(slot).or_else(|| self.next_reply(slot))
+        }
     }
 
     /// Writes one segment of the next connection. Round robin, so that no connection waits for all segments of another.

@@ -86,8 +86,9 @@ impl XdpEngine {
         let options = SocketOptions { frames: config.xdp.frames, has_opened_ring: true };
         let mut adapter = Adapter::open(name, options, |steer| {
             if let Some(separate) = separate {
-                return steer
-                    .set_address(separate.ip.into(), &AddressRule { ports: None, is_separate: true });
+                // Packets to the range have a receive ring of their own: replies of servers end a thread's wait.
+                let rule = AddressRule { ports: Some(ports.clone()), is_separate: true };
+                return steer.set_address(separate.ip.into(), &rule);
             }
             for address in &addresses {
                 let ports = own.contains(address).then(|| ports.clone());
@@ -240,8 +241,10 @@ impl XdpState {
         let new = listening(config).filter(|address| address.port() == 0).count();
         check_count(listening(config).count(), present.len() + new)?;
         let addresses = self.interface.addresses().map_err(XdpError::Host)?;
-        if config.xdp.separate.is_none() {
-            check_listeners(config, &self.interface, &addresses)?;
+        match self.separate {
+            Some(separate) if is_local(separate.ip) => return Err(XdpError::KernelHas(separate.ip)),
+            Some(_) => {}
+            None => check_listeners(config, &self.interface, &addresses)?,
         }
         for own in own_addresses(config, &self.interface, &addresses)? {
             // The addresses of a stack do not change while it runs.

@@ -50,6 +50,7 @@ fn example() -> Model {
             (ip("2001:db8::2"), AddressRule { ports: Some(50_000..=50_999), is_separate: false }),
             (ip("10.0.0.3"), AddressRule::default()),
             (ip("10.0.0.5"), AddressRule { ports: None, is_separate: true }),
+            (ip("10.0.0.6"), AddressRule { ports: Some(50_000..=50_999), is_separate: true }),
         ],
         endpoints: vec![
             tcp("10.0.0.2:7000"),

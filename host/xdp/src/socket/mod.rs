@@ -246,6 +246,11 @@ impl Socket {
         }
     }
 
+    /// Whether the kernel has not taken all frames of the transmit ring yet.
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.transmit.waiting() > 0
+    }
+
     fn take_completed(&mut self) -> io::Result<()> {
         while let Some(address) = self.completion.pop() {
             self.frames.free(address).map_err(io::Error::other)?;
