@@ -286,10 +286,10 @@ impl Acceptor {
         self.records.as_ref()?.incomplete_since()
     }
 
-    /// Call every 5 s while a record is incomplete; `may_read`: the driver reads the socket. Fails with
+    /// Call every 5 s while a record is incomplete; `is_reading`: the driver reads the socket. Fails with
     /// [`LinkError::RecordTimeout`] if the rest did not arrive: close the link.
-    pub fn handle_record_timeout(&mut self, now: Time, may_read: bool) -> Result<(), LinkError> {
-        self.records.as_mut().map_or(Ok(()), |records| records.handle_timeout(now, may_read))
+    pub fn handle_record_timeout(&mut self, now: Time, is_reading: bool) -> Result<(), LinkError> {
+        self.records.as_mut().map_or(Ok(()), |records| records.handle_timeout(now, is_reading))
     }
 
     /// Takes all waiting output as one batch.

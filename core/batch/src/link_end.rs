@@ -124,7 +124,7 @@ impl LinkEnd {
             }
         }
         if taken > 0 {
-            connection.outgoing.sent(&bytes[..taken]);
+            connection.outgoing.record_sent(&bytes[..taken]);
             self.batching.data(id, &bytes[..taken]);
         }
         taken
@@ -382,7 +382,7 @@ impl LinkEnd {
     /// Checks a server's acknowledgement and returns its offset. `None`: the connection is unknown, or the server
     /// acknowledges more than was sent.
     pub(crate) fn check_acknowledge(&self, id: Id, acknowledge: Acknowledge) -> Option<u64> {
-        self.get(id)?.outgoing.may_have_received(acknowledge).then_some(acknowledge.received)
+        self.get(id)?.outgoing.is_valid_acknowledge(acknowledge).then_some(acknowledge.received)
     }
 }
 

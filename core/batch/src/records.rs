@@ -1,4 +1,5 @@
-//! Records of an encrypted link: *opened* (decrypted) before disassembly, and *sealed* (encrypted) as complete batches.
+//! Records of an encrypted link: *opened* (decrypted) before they are decomposed into frames, and *sealed*
+//! (encrypted) as complete batches.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -11,13 +12,15 @@ use spillway_wire::record::{RECORD_BYTES_MAX, RECORD_HEADER_BYTES, RECORD_TAG_BY
 
 use crate::error::LinkError;
 
-/// Whether one end of a link encrypts. Links with the published loopback-only key are never encrypted.
+/// Whether one end of a link encrypts. Links with the well-known key for loopback
+/// ([`Key::loopback_only`](spillway_auth::Key::loopback_only)) are never encrypted, because that key is not
+/// secret.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Encryption {
     /// Encrypted if both ends support it.
     #[default]
     Preferred,
-    /// Refuses a link that would not be encrypted: of an older peer, or without a secret key.
+    /// Refuses a link that would not be encrypted: the peer is too old, or the key is the well-known one.
     Required,
     /// Never encrypted: this end offers only link versions without encryption. For tests, and to measure the cost of
     /// encryption.
@@ -196,16 +199,17 @@ impl Records {
         self.incomplete.map(|incomplete| incomplete.since)
     }
 
-    /// Fails when the rest of a record did not arrive in time. `may_read`: the caller reads the link; otherwise the
-    /// record's rest may be in the socket, and the time limit starts again.
-    pub(crate) fn handle_timeout(&mut self, now: Time, may_read: bool) -> Result<(), LinkError> {
+    /// Fails when the rest of a record did not arrive in time. `is_reading`: the caller reads the link;
+    /// otherwise the record's rest may be in the socket, and this check does not count.
+    pub(crate) fn handle_timeout(&mut self, now: Time, is_reading: bool) -> Result<(), LinkError> {
         let Some(incomplete) = self.incomplete.filter(|incomplete| incomplete.check_at <= now) else {
             return Ok(());
         };
-        if may_read && incomplete.is_second_check {
+        if is_reading && incomplete.is_second_check {
             return Err(LinkError::RecordTimeout);
         }
-        self.incomplete = Some(incomplete.next_check(now, may_read));
+        let is_second_check = is_reading;
+        self.incomplete = Some(incomplete.next_check(now, is_second_check));
         Ok(())
     }
 
@@ -214,7 +218,7 @@ impl Records {
         if input.len() > self.unread { Err(LinkError::Sealed) } else { Ok(()) }
     }
 
-    /// Records that the caller has decomposed this many of the bytes that [`unseal`](Self::unseal) returned.
+    /// The caller has decomposed this many of the bytes that [`unseal`](Self::unseal) returned.
     pub(crate) fn consumed_opened(&mut self, bytes: usize) {
         self.unread -= bytes.min(self.unread);
     }

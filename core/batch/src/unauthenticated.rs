@@ -1,17 +1,23 @@
 //! Bounds the connections to a link port that have yet to authenticate, and chooses which one to drop.
 //!
-//! A connection can be opened without a key, and its peer may send nothing. Such connections must not use up a server's
-//! descriptors, and must not exclude peers that have a key. So there is a bound for each source address and one in
-//! total. A new connection is always accepted: at a bound it replaces another one, chosen so that peers that are about
-//! to authenticate remain.
+//! A connection can be opened without a key, and its peer may send nothing. Such connections must not use up
+//! a server's descriptors, and must not exclude peers that have a key. A new connection is always accepted,
+//! but at one of three bounds it replaces another one:
 //!
-//! - Connections that have not named an accepted key are dropped first. A peer with a key names the key in its first
-//!   packet, which arrives before the connection is accepted, or one round trip later.
-//! - Among those, the source with the most connections loses its oldest one. A flood from one address replaces its own
-//!   connections; so does a flood from many addresses that each have more connections than a legitimate source.
-//! - When all have named a key, one of these is dropped: again the oldest of the source with the most connections.
-//! - Many legitimate peers of one host connect at the same moment when their helper fails. So at these two bounds no
-//!   connection is dropped in its first second ([`GRACE`]), but only at a third, higher bound.
+//! - At [`PER_SOURCE_MAX`], a connection of its own source address, if this connection is older than
+//!   [`GRACE`].
+//! - At [`TOTAL_MAX`], a connection of any source, if this connection is older than [`GRACE`].
+//! - At [`YOUNG_MAX`], a connection of any source and age. This bound is higher, because many legitimate
+//!   peers of one host connect at the same moment when their helper fails.
+//!
+//! The connection to drop is chosen so that peers that are about to authenticate remain:
+//!
+//! - A connection that has not named an accepted key is dropped first. A peer with a key names the key in its
+//!   first packet, which arrives before the connection is accepted, or one round trip later.
+//! - At the total bounds, the source with the most such connections loses its oldest one. A flood from one
+//!   address replaces its own connections; so does a flood from many addresses that each have more
+//!   connections than a legitimate source.
+//! - When all have named a key, the same rule chooses among them.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::cmp::Reverse;
@@ -25,9 +31,10 @@ use spillway_transport::Time;
 pub const PER_SOURCE_MAX: usize = 16;
 /// With this total number of unauthenticated connections, a new one replaces another one that is older than [`GRACE`].
 pub const TOTAL_MAX: usize = 128;
-/// Maximum number of connections, of any age, that have yet to authenticate.
+/// Maximum total number of unauthenticated connections of any age.
 pub const YOUNG_MAX: usize = 1024;
-/// Time for a peer to authenticate during which it is not dropped for a newer one, unless [`YOUNG_MAX`] is reached.
+/// Time for a peer to authenticate. During this time no newer connection replaces it below [`YOUNG_MAX`], but
+/// [`Unauthenticated::evict`] may drop it before it has named a key.
 pub const GRACE: Duration = Duration::from_secs(1);
 
 /// The addresses among which one peer can choose freely: one IPv4 address, or an IPv6 network with a 64-bit prefix.
@@ -52,13 +59,15 @@ impl Source {
 /// Connections of one source at one stage.
 type Group = (Source, Stage);
 
+/// The greater stage is dropped first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     NamedKey,
     Silent,
 }
 
-/// Order in which groups lose their oldest connection: the greatest rank first.
+/// Order in which groups lose their oldest connection: the greatest rank first. The parts are the group's
+/// stage, its number of connections, the arrival number of its oldest connection, and its source.
 type Rank = (Stage, usize, Reverse<u64>, Source);
 
 #[derive(Clone, Copy, Debug)]
@@ -88,11 +97,12 @@ impl Bounds {
 #[derive(Clone, Debug)]
 pub struct Unauthenticated<K> {
     bounds: Bounds,
+    /// By arrival number: the smallest is the oldest.
     entries: BTreeMap<u64, Entry<K>>,
-    by_name: BTreeMap<K, u64>,
+    arrival_by_name: BTreeMap<K, u64>,
     groups: BTreeMap<Group, BTreeSet<u64>>,
     ranks: BTreeSet<Rank>,
-    next: u64,
+    next_arrival: u64,
     evicted: u64,
 }
 
@@ -108,10 +118,10 @@ impl<K> Unauthenticated<K> {
         Unauthenticated {
             bounds,
             entries: BTreeMap::new(),
-            by_name: BTreeMap::new(),
+            arrival_by_name: BTreeMap::new(),
             groups: BTreeMap::new(),
             ranks: BTreeSet::new(),
-            next: 0,
+            next_arrival: 0,
             evicted: 0,
         }
     }
@@ -137,13 +147,13 @@ impl<K: Copy + Ord> Unauthenticated<K> {
     #[must_use = "the connection that is returned must be closed"]
     pub fn begin(&mut self, now: Time, peer: IpAddr, name: K) -> Option<K> {
         let source = Source::of(peer);
-        let victim = self.victim(now, source).and_then(|number| self.remove(number));
+        let victim = self.victim(now, source).and_then(|arrival| self.remove(arrival));
         self.evicted += u64::from(victim.is_some());
-        let number = self.next;
-        self.next += 1;
-        debug_assert!(!self.by_name.contains_key(&name), "a connection must not begin twice");
-        self.by_name.insert(name, number);
-        self.insert(number, Entry { group: (source, Stage::Silent), name, since: now });
+        let arrival = self.next_arrival;
+        self.next_arrival += 1;
+        debug_assert!(!self.arrival_by_name.contains_key(&name), "a connection must not begin twice");
+        self.arrival_by_name.insert(name, arrival);
+        self.insert(arrival, Entry { group: (source, Stage::Silent), name, since: now });
         victim
     }
 
@@ -157,33 +167,33 @@ impl<K: Copy + Ord> Unauthenticated<K> {
     /// other.
     #[must_use = "the connection that is returned must be closed"]
     pub fn evict(&mut self, now: Time) -> Option<K> {
-        let victim = self.eviction_candidate(now).and_then(|number| self.remove(number));
+        let victim = self.eviction_candidate(now).and_then(|arrival| self.remove(arrival));
         self.evicted += u64::from(victim.is_some());
         victim
     }
 
     fn eviction_candidate(&self, now: Time) -> Option<u64> {
-        let (stage, _, Reverse(number), _) = self.ranks.last()?;
-        (*stage == Stage::Silent || self.is_old(now, *number)).then_some(*number)
+        let (stage, _, Reverse(arrival), _) = self.ranks.last()?;
+        (*stage == Stage::Silent || self.is_old(now, *arrival)).then_some(*arrival)
     }
 
-    fn is_old(&self, now: Time, number: u64) -> bool {
-        self.entries.get(&number).is_some_and(|entry| now.since(entry.since) >= GRACE)
+    fn is_old(&self, now: Time, arrival: u64) -> bool {
+        self.entries.get(&arrival).is_some_and(|entry| now.since(entry.since) >= GRACE)
     }
 
     /// The peer has named an accepted key. Its proof is still missing.
     pub fn named_key(&mut self, name: K) {
-        let Some(&number) = self.by_name.get(&name) else { return };
-        if let Some(entry) = self.take(number) {
-            self.insert(number, Entry { group: (entry.group.0, Stage::NamedKey), ..entry });
+        let Some(&arrival) = self.arrival_by_name.get(&name) else { return };
+        if let Some(entry) = self.take(arrival) {
+            self.insert(arrival, Entry { group: (entry.group.0, Stage::NamedKey), ..entry });
         }
     }
 
     /// The peer has authenticated, or its connection has ended. Returns whether the connection was in the table;
     /// spurious calls are harmless.
     pub fn end(&mut self, name: K) -> bool {
-        let number = self.by_name.get(&name).copied();
-        number.and_then(|number| self.remove(number)).is_some()
+        let arrival = self.arrival_by_name.get(&name).copied();
+        arrival.and_then(|arrival| self.remove(arrival)).is_some()
     }
 
     fn victim(&self, now: Time, source: Source) -> Option<u64> {
@@ -191,7 +201,7 @@ impl<K: Copy + Ord> Unauthenticated<K> {
         let held = silent.map_or(0, BTreeSet::len) + named.map_or(0, BTreeSet::len);
         if held >= self.bounds.per_source.max(1)
             && let Some(oldest) =
-                silent.or(named).and_then(BTreeSet::first).filter(|number| self.is_old(now, **number))
+                silent.or(named).and_then(BTreeSet::first).filter(|arrival| self.is_old(now, **arrival))
         {
             return Some(*oldest);
         }
@@ -204,24 +214,24 @@ impl<K: Copy + Ord> Unauthenticated<K> {
         self.groups.get(&group)
     }
 
-    fn insert(&mut self, number: u64, entry: Entry<K>) {
+    fn insert(&mut self, arrival: u64, entry: Entry<K>) {
         self.update_group(entry.group, |members| {
-            members.insert(number);
+            members.insert(arrival);
         });
-        self.entries.insert(number, entry);
+        self.entries.insert(arrival, entry);
     }
 
-    fn take(&mut self, number: u64) -> Option<Entry<K>> {
-        let entry = self.entries.remove(&number)?;
+    fn take(&mut self, arrival: u64) -> Option<Entry<K>> {
+        let entry = self.entries.remove(&arrival)?;
         self.update_group(entry.group, |members| {
-            members.remove(&number);
+            members.remove(&arrival);
         });
         Some(entry)
     }
 
-    fn remove(&mut self, number: u64) -> Option<K> {
-        let entry = self.take(number)?;
-        self.by_name.remove(&entry.name);
+    fn remove(&mut self, arrival: u64) -> Option<K> {
+        let entry = self.take(arrival)?;
+        self.arrival_by_name.remove(&entry.name);
         Some(entry.name)
     }
 
@@ -303,7 +313,8 @@ mod tests {
         for name in 0..YOUNG_MAX as u32 {
             assert_eq!(table.begin(Time(5), v4(1), name), None);
         }
-        assert_eq!(table.begin(Time(5), v4(1), 5000), Some(0), "YOUNG_MAX bounds connections of any age");
+        let replaced = table.begin(Time(5), v4(1), 5000);
+        assert_eq!(replaced, Some(0), "at YOUNG_MAX a connection of any age should be replaced");
         for name in 1..YOUNG_MAX as u32 {
             assert!(table.end(name));
         }
@@ -385,7 +396,7 @@ mod tests {
     /// Reference model: searches all connections, given as (name, source, has named a key, since), oldest first.
     fn expected(alive: &[(u32, u8, bool, Time)], bounds: Bounds, now: Time, source: u8) -> Option<u32> {
         let is_old = |since: Time| now.since(since) >= GRACE;
-        let own: Vec<_> = alive.iter().filter(|(_, of, ..)| *of == source).collect();
+        let own: Vec<_> = alive.iter().filter(|(_, other, ..)| *other == source).collect();
         if own.len() >= bounds.per_source {
             let silent = own.iter().find(|(_, _, named, _)| !named);
             if let Some((name, _, _, since)) = silent.or(own.first())
@@ -395,10 +406,11 @@ mod tests {
             }
         }
         let has_silent = alive.iter().any(|(_, _, named, _)| !named);
-        let candidates: Vec<_> = alive.iter().filter(|(_, _, named, _)| *named != has_silent).collect();
-        let held = |source: u8| candidates.iter().filter(|(_, of, ..)| *of == source).count();
-        let held_max = candidates.iter().map(|(_, of, ..)| held(*of)).max()?;
-        let (name, _, _, since) = candidates.iter().find(|(_, of, ..)| held(*of) == held_max)?;
+        // The silent connections if there are any, otherwise all.
+        let candidates: Vec<_> = alive.iter().filter(|(_, _, named, _)| !(has_silent && *named)).collect();
+        let held = |source: u8| candidates.iter().filter(|(_, other, ..)| *other == source).count();
+        let held_max = candidates.iter().map(|(_, other, ..)| held(*other)).max()?;
+        let (name, _, _, since) = candidates.iter().find(|(_, other, ..)| held(*other) == held_max)?;
         let is_full = alive.len() >= bounds.total && is_old(*since);
         (is_full || alive.len() >= bounds.young).then_some(*name)
     }
@@ -435,7 +447,7 @@ mod tests {
                 let expected: Vec<u32> = alive.iter().map(|(name, ..)| *name).collect();
                 assert_eq!(names(&table), expected, "connections should be listed oldest first");
                 assert!(table.len() <= bounds.young.max(1));
-                assert_eq!((table.by_name.len(), table.ranks.len()), (table.len(), table.groups.len()));
+                assert_eq!((table.arrival_by_name.len(), table.ranks.len()), (table.len(), table.groups.len()));
             }
         }
     }

@@ -340,7 +340,7 @@ fn a_thread_that_panics_ends_the_process_even_if_its_log_is_blocked() {
         assert_eq!(helper.wait(PATIENCE).expect("exit status of the helper").code(), Some(1));
     }
     let log_text = fs::read_to_string(&file).unwrap();
-    assert!(log_text.contains("panicked at face/helper/src/contexts.rs"), "{log_text}");
+    assert!(log_text.contains("panicked at face/helper/src/threads.rs"), "{log_text}");
     assert!(
         log_text.contains("no more random bytes") && log_text.contains("; ending, so that"),
         "{log_text}"

@@ -8,11 +8,11 @@ use spillway_relay::ConfigError;
 use tracing::info;
 
 use crate::config::{HelperConfig, Service, StartError};
-use crate::contexts::{net_config, relay_config, reserved_for_links};
 use crate::control::ReloadOutcome;
 use crate::engine::{EngineState, Port};
 use crate::relay_app::RelayApp;
 use crate::running::{Running, Settings, warn_of_ineffective_settings};
+use crate::threads::{net_config, relay_config, reserved_for_links};
 
 impl Running {
     /// Applies new settings. All steps that can fail come before the first change. Other threads can read the

@@ -11,7 +11,6 @@ use spillway_transport::Time;
 use tracing::{info, warn};
 
 use crate::config::{HelperConfig, StartError};
-use crate::contexts::{Threads, contexts, net_config, relay_config, spawn};
 use crate::control::{Control, SettingsSource};
 use crate::engine::{Chosen, Context, Port, Remote, choose};
 use crate::history::Sampler;
@@ -20,6 +19,7 @@ use crate::log::{Log, Names};
 use crate::relay_app::RelayApp;
 use crate::running::{Running, STATUS_TIMEOUT, Settings, warn_of_ineffective_settings};
 use crate::status::HelperStatus;
+use crate::threads::{Threads, contexts, net_config, relay_config, spawn};
 
 /// Time limit for withdrawing registrations at the end. Those that remain expire with their leases in etcd.
 const WITHDRAW_TIMEOUT: Duration = Duration::from_millis(1500);

@@ -10,7 +10,6 @@ pub mod control;
 
 mod change;
 mod connections;
-mod contexts;
 mod distribution;
 mod engine;
 mod health;
@@ -27,6 +26,7 @@ mod relay_app;
 mod run;
 mod running;
 mod status;
+mod threads;
 
 pub use config::{HelperConfig, Service, StartError};
 pub use connections::{CONNECTIONS_MAX, Connection, Connections};

@@ -10,13 +10,13 @@ use spillway_policy::Override;
 use spillway_transport::Time;
 
 use crate::config::HelperConfig;
-use crate::contexts::{Threads, clients_max_of_thread};
 use crate::engine::{EngineState, EngineStatus, Port, Remote};
 use crate::listeners::{ListenerKind, ListenerTable};
 use crate::log::Names;
 use crate::registration::Registrars;
 use crate::relay_app::RelayApp;
 use crate::status::{HelperStatus, ServiceStatus, ThreadSnapshot};
+use crate::threads::{Threads, clients_max_of_thread};
 use tracing::warn;
 
 /// A network thread that has not answered for this time counts as silent. It answers between turns.

@@ -4,7 +4,7 @@
 #include <linux/if_ether.h>
 #include <bpf/bpf_helpers.h>
 
-/* Stations: four times the 62 hosts of the largest laboratory. */
+/* A laboratory has at most 62 hosts; the rest is a margin. */
 #define STATIONS_MAX 256
 
 struct station {

@@ -20,7 +20,7 @@ impl Hub {
     /// Loads the program, without stations.
     ///
     /// # Errors
-    /// The process has no CAP_BPF or CAP_NET_ADMIN.
+    /// The process lacks CAP_BPF or CAP_NET_ADMIN; it needs both.
     pub fn load() -> Result<Hub, BpfError> {
         let object = object::load(NAME, object::open(NAME, object::HUB)?)?;
         Ok(Hub { stations: Map::of(&object, "stations")?, object })

@@ -15,7 +15,7 @@ impl Loss {
     /// Loads the program with the share of packets to drop, from 0 to 1.
     ///
     /// # Errors
-    /// The process has no CAP_BPF or CAP_NET_ADMIN.
+    /// The process lacks CAP_BPF or CAP_NET_ADMIN; it needs both.
     pub fn load(share: f64) -> Result<Loss, BpfError> {
         let mut object = object::open(NAME, object::LOSS)?;
         // This map has the `const volatile` variables, of which `threshold` is the only one.

@@ -7,8 +7,8 @@ use crate::{BpfError, object};
 
 const NAME: &str = "pass";
 
-/// A program that passes every packet: a baseline of measurements. The end of a veth to which packets are
-/// redirected needs such a program, too.
+/// A program that passes every packet: a baseline of measurements. Also for a veth to one end of
+/// which packets are redirected: the kernel accepts these if the other end has an XDP program.
 #[derive(Debug)]
 pub struct Pass(Object);
 
@@ -16,7 +16,7 @@ impl Pass {
     /// Loads the program.
     ///
     /// # Errors
-    /// The process has no CAP_BPF or CAP_NET_ADMIN.
+    /// The process lacks CAP_BPF or CAP_NET_ADMIN; it needs both.
     pub fn load() -> Result<Pass, BpfError> {
         Ok(Pass(object::load(NAME, object::open(NAME, object::PASS)?)?))
     }

@@ -113,7 +113,7 @@ impl Steer {
     /// Loads the program. It does nothing until it is [attached](Self::attach).
     ///
     /// # Errors
-    /// The process has no CAP_BPF or CAP_NET_ADMIN, or the kernel is older than 5.18.
+    /// The process lacks CAP_BPF or CAP_NET_ADMIN (it needs both), or the kernel is older than 5.18.
     pub fn load() -> Result<Steer, BpfError> {
         let object = object::load(NAME, object::open(NAME, object::STEER)?)?;
         Ok(Steer {

@@ -1,4 +1,5 @@
-//! Receives a datagram and answers it from the datagram's destination address.
+//! Receives a datagram, such as a library client's load query to a helper, and answers it from the datagram's
+//! destination address.
 
 use std::io;
 use std::mem::MaybeUninit;

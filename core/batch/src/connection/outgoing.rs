@@ -26,7 +26,7 @@ impl Outgoing {
         Outgoing { sent: 0, limit, is_finished: false, wants_room: false, is_blocked: false, kept: None }
     }
 
-    pub(crate) fn offset(&self) -> u64 {
+    pub(crate) fn sent(&self) -> u64 {
         self.sent
     }
 
@@ -37,7 +37,7 @@ impl Outgoing {
     }
 
     /// Counts bytes that were passed to the link, and keeps them if the helper reports acknowledgements.
-    pub(crate) fn sent(&mut self, bytes: &[u8]) {
+    pub(crate) fn record_sent(&mut self, bytes: &[u8]) {
         self.sent += bytes.len() as u64;
         if let Some(kept) = &mut self.kept {
             kept.push(bytes);
@@ -104,8 +104,8 @@ impl Outgoing {
         kept.map_or(Ok(()), |kept| kept.acknowledge(through))
     }
 
-    /// Whether the peer acknowledges only bytes that were sent.
-    pub(crate) fn may_have_received(&self, acknowledge: Acknowledge) -> bool {
+    /// Whether the session's peer acknowledges only bytes, and a *finish*, that were sent.
+    pub(crate) fn is_valid_acknowledge(&self, acknowledge: Acknowledge) -> bool {
         acknowledge.received <= self.sent
             && (!acknowledge.finish_received || (self.is_finished && acknowledge.received == self.sent))
     }
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn credit_only_rises_and_does_not_overflow() {
         let mut outgoing = Outgoing::new(10);
-        outgoing.sent(&[0; 4]);
+        outgoing.record_sent(&[0; 4]);
         outgoing.want_room();
         assert!(!outgoing.raise_limit(7) && !outgoing.raise_limit(10));
         assert_eq!(outgoing.credit(), 6);
@@ -129,11 +129,11 @@ mod tests {
     #[test]
     fn the_bound_on_kept_replies_limits_sending() {
         let mut outgoing = Outgoing::new(100);
-        outgoing.sent(b"before");
+        outgoing.record_sent(b"before");
         outgoing.keep(4);
         outgoing.keep(1_000);
         assert_eq!(outgoing.credit(), 4);
-        outgoing.sent(b"abcd");
+        outgoing.record_sent(b"abcd");
         assert_eq!(outgoing.credit(), 0);
         assert_eq!(outgoing.acknowledged(8), Ok(()));
         let kept = outgoing.kept().unwrap();
@@ -145,18 +145,21 @@ mod tests {
     #[test]
     fn an_acknowledgement_of_unsent_bytes_is_invalid() {
         let mut outgoing = Outgoing::new(100);
-        outgoing.sent(b"abcd");
+        outgoing.record_sent(b"abcd");
         let acknowledge =
             |received, finish_received| Acknowledge { received, finish_received, requests_answer: false };
         assert!(
-            outgoing.may_have_received(acknowledge(4, false))
-                && !outgoing.may_have_received(acknowledge(5, false))
+            outgoing.is_valid_acknowledge(acknowledge(4, false))
+                && !outgoing.is_valid_acknowledge(acknowledge(5, false))
         );
-        assert!(!outgoing.may_have_received(acknowledge(4, true)), "finish was not sent yet");
+        assert!(
+            !outgoing.is_valid_acknowledge(acknowledge(4, true)),
+            "a finish that was not sent should not be acknowledged"
+        );
         assert_eq!(outgoing.finish(), 4);
         assert!(
-            outgoing.may_have_received(acknowledge(4, true))
-                && !outgoing.may_have_received(acknowledge(3, true))
+            outgoing.is_valid_acknowledge(acknowledge(4, true))
+                && !outgoing.is_valid_acknowledge(acknowledge(3, true))
         );
     }
 }

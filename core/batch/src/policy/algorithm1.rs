@@ -1,3 +1,6 @@
+//! PostMan's Algorithm 1: a batch leaves when it has *S* bytes, or *T* after the previous batch. *S* and *T*
+//! follow *s*, the bytes of the last batch, and *t*, the time between the last two batches.
+
 use core::time::Duration;
 
 use super::{Policy, SentBatch};
@@ -76,8 +79,9 @@ impl Policy for Adaptive {
     }
 
     fn sent(&mut self, batch: SentBatch) {
-        // `elapsed` is passed on without the cap: *T* grows only when *t* exceeds 1.5 *T*, so with a capped *t* a *T*
-        // above two thirds of the cap could not reach it.
+        // `elapsed` is passed on without the cap: *T* grows only when *t* exceeds 1.5 *T*, so with a capped
+        // *t* a *T* above two thirds of the cap would never grow. `bytes` is capped: an *S* from 0.8 of its
+        // cap on does not grow.
         self.published.sent(SentBatch { bytes: batch.bytes.min(self.max_bytes), ..batch });
     }
 }

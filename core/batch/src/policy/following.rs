@@ -6,35 +6,38 @@ use super::{Deadline, GatheredMessages, Policy, SentBatch};
 
 /// Number of unanswered batches that keep a server busy: the one that it serves, and the next one.
 const ENOUGH_UNANSWERED: u64 = 2;
-/// A batch is held for a busy server at most this many times `max_delay`. By default `max_delay` is a quarter of a
-/// service's SLA, so no batch is then held for longer than the SLA.
-const HELD_MAX: u32 = 4;
+/// A batch is held for a busy server for at most this many times `max_delay`. By default `max_delay` is a
+/// quarter of a service's SLA, so no batch is then held for longer than the SLA.
+const HELD_MAX_DELAYS: u32 = 4;
 /// Each new round trip moves the mean by one eighth of the difference.
 const WEIGHT: u32 = 8;
 
-/// [`Deadline`], extended while the server is busy. While two batches are not answered the server serves the first, and
-/// a third would only wait behind the second. So the third is held until a reply arrives, and gathers further messages.
-/// Batches thus grow as replies become slower, without a longer wait for requests. Otherwise a server at its limit
+/// [`Deadline`], extended while the server is busy. While two batches are not answered the server serves the
+/// first, and a third would only wait behind the second. So the third is held until a reply arrives, and
+/// gathers further messages. Batches thus follow the server: they grow as replies become slower. Requests are
+/// not answered later, because they would have waited at the server instead. Otherwise a server at its limit
 /// would receive many small batches, and would spend its CPU time on the fixed cost of each.
 ///
-/// A request that blocks on purpose (Redis' BLPOP) stays unanswered while the server is idle. So a batch is held for no
-/// longer than recent round trips took; the round trip of a batch that is answered after a later one does not count.
+/// A request that blocks on purpose (Redis' BLPOP) stays unanswered while the server is idle. So a batch is
+/// held for no longer than recent round trips took. A batch that is answered after a later one does not
+/// count: its reply is not reported by [`answered`](Policy::answered).
 #[derive(Clone, Debug)]
 pub struct Following {
     deadline: Deadline,
     held_max: Duration,
-    /// Batches sent that the server has not answered.
+    /// See [`GatheredMessages::unanswered`].
     unanswered: u64,
     /// Mean of recent times from sending a batch to its first reply.
     round_trip: Duration,
 }
 
 impl Following {
-    /// `max_delay` bounds the time that waiting for a fuller batch adds. A batch of `max_bytes` leaves at once.
+    /// A batch waits for at most `max_delay` while the server is not busy, and for at most four times as long
+    /// while it is busy. A batch of `max_bytes` leaves at once.
     pub fn new(max_delay: Duration, max_bytes: usize) -> Following {
         Following {
             deadline: Deadline::new(max_delay, max_bytes),
-            held_max: max_delay.saturating_mul(HELD_MAX),
+            held_max: max_delay.saturating_mul(HELD_MAX_DELAYS),
             unanswered: 0,
             round_trip: Duration::ZERO,
         }
@@ -207,7 +210,7 @@ mod tests {
         assert_eq!(
             link.at(80_000).request(),
             Some(1),
-            "a single message should not wait without expected ones"
+            "a single message should not wait when no others are expected"
         );
     }
 }

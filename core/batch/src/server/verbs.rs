@@ -85,7 +85,7 @@ impl ServerLink {
             client: connection.client()?,
             role,
             bytes_received: connection.incoming.offset(),
-            bytes_sent: connection.outgoing.offset(),
+            bytes_sent: connection.outgoing.sent(),
         })
     }
 

@@ -38,9 +38,9 @@ impl Links {
     }
 
     /// The open link that carries a client. Always `Some`: clients are removed from a link before it is closed.
-    pub(crate) fn carrier(&mut self, index: usize) -> Option<&mut Linked> {
+    pub(crate) fn open_link(&mut self, index: usize) -> Option<&mut Linked> {
         let linked = self[index].linked_mut();
-        debug_assert!(linked.is_some(), "clients are removed from a link before it is closed");
+        debug_assert!(linked.is_some(), "a link should not be closed before its clients are removed");
         linked
     }
 

@@ -56,7 +56,7 @@ impl Relay {
     fn end_virtual(&mut self, conn: Conn, reason: CloseReason) {
         match self.clients.get(conn) {
             Some(ConnRole::Plain(client)) => {
-                if let Some(linked) = self.links.carrier(client.link()) {
+                if let Some(linked) = self.links.open_link(client.link()) {
                     linked.close_plain(client.id(), reason);
                 }
             }
@@ -72,7 +72,7 @@ impl Relay {
         let relayed = self.clients.library_mut(conn).and_then(|client| client.take_relayed());
         let Some(relayed) = relayed else { return };
         let virtual_id = relayed.virtual_id();
-        let Some(linked) = self.links.carrier(virtual_id.link) else { return };
+        let Some(linked) = self.links.open_link(virtual_id.link) else { return };
         if let Some(reason) = relayed.reason_if_lost() {
             linked.relay_control(virtual_id.id, Control::Close(reason));
         }

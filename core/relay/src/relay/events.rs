@@ -117,7 +117,7 @@ impl Relay {
     pub(super) fn data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
         match self.clients.get_mut(conn) {
             Some(ConnRole::Plain(client)) => {
-                let Some(linked) = self.links.carrier(client.link()) else { return };
+                let Some(linked) = self.links.open_link(client.link()) else { return };
                 let counters = self.services[usize::from(client.service())].counters_mut();
                 counters.requests.count(bytes.len());
                 client.track_requests(now, bytes, &mut counters.measured);
@@ -142,7 +142,7 @@ impl Relay {
     fn has_room<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
         match self.clients.get_mut(conn) {
             Some(ConnRole::Plain(client)) => {
-                let Some(linked) = self.links.carrier(client.link()) else { return };
+                let Some(linked) = self.links.open_link(client.link()) else { return };
                 client.client_has_room(now, conn, linked, &mut self.memory, out);
             }
             Some(ConnRole::Library(_)) => self.library_turn(conn, out),
@@ -158,7 +158,7 @@ impl Relay {
     fn finished<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
         match self.clients.get_mut(conn) {
             Some(ConnRole::Plain(client)) => {
-                let Some(linked) = self.links.carrier(client.link()) else { return };
+                let Some(linked) = self.links.open_link(client.link()) else { return };
                 client.finished(linked);
             }
             Some(ConnRole::Library(_)) => self.library_finished(now, conn, out),

@@ -37,7 +37,7 @@ impl Relay {
                 }
             }
             Err(why) => {
-                self.refused(service, peer, why);
+                self.report_refusal(service, peer, why);
                 out.abort(conn);
             }
         }
@@ -66,7 +66,7 @@ impl Relay {
         match self.clients.get(conn) {
             Some(ConnRole::Library(client)) => {
                 let (service, peer) = (client.service(), client.peer());
-                self.refused(service, peer, Refusal::Evicted);
+                self.report_refusal(service, peer, Refusal::Evicted);
             }
             Some(ConnRole::Lingering(_)) => {} // the rejection is counted already
             _ => debug_assert!(false, "only library clients wait for authentication"),
@@ -80,7 +80,7 @@ impl Relay {
             && !client.is_established()
         {
             let (service, peer) = (client.service(), client.peer());
-            self.refused(service, peer, Refusal::Handshake(LinkError::HandshakeTimeout));
+            self.report_refusal(service, peer, Refusal::Handshake(LinkError::HandshakeTimeout));
             self.drop_client(conn, true);
             out.abort(conn);
         }
@@ -91,7 +91,7 @@ impl Relay {
             debug_assert!(false, "the caller has found a library client");
             return;
         };
-        let linked = client.link().and_then(|link| self.links.carrier(link));
+        let linked = client.link().and_then(|link| self.links.open_link(link));
         match client.receive(conn, bytes, linked, &mut self.memory) {
             Received::Now => self.library_frames(now, conn, bytes, out),
             Received::WhenDrained => {}
@@ -177,7 +177,7 @@ impl Relay {
         };
         let starts_record_timer = client.starts_record_timer();
         let starts_throttle = client.starts_throttle(now);
-        let mut linked = client.link().and_then(|link| self.links.carrier(link));
+        let mut linked = client.link().and_then(|link| self.links.open_link(link));
         if let Some(linked) = &mut linked {
             linked.transmit_large(now, out);
         }
@@ -226,7 +226,7 @@ impl Relay {
         let (service, peer) = (client.service(), client.peer());
         let lingering = client.linger_rejected(now, &mut self.memory);
         // The client counts as unauthenticated until its connection ends, so that it can be evicted.
-        self.refused(service, peer, Refusal::Handshake(error));
+        self.report_refusal(service, peer, Refusal::Handshake(error));
         self.start_lingering(now, conn, lingering, out);
     }
 
@@ -263,12 +263,12 @@ impl Relay {
     pub(super) fn grant_again<T: Transport>(&mut self, conn: Conn, out: &mut T) {
         match self.clients.get_mut(conn) {
             Some(ConnRole::Plain(client)) => {
-                if let Some(linked) = self.links.carrier(client.link()) {
+                if let Some(linked) = self.links.open_link(client.link()) {
                     client.grant(self.turn.now, conn, linked, &mut self.memory, out);
                 }
             }
             Some(ConnRole::Library(client)) => {
-                let linked = client.link().and_then(|link| self.links.carrier(link));
+                let linked = client.link().and_then(|link| self.links.open_link(link));
                 client.grant(conn, linked, &mut self.memory, out);
             }
             _ => {}

@@ -49,7 +49,7 @@ impl Relay {
     pub(super) fn acknowledged<T: Transport>(&mut self, now: Time, conn: Conn, through: u64, out: &mut T) {
         let starts_timer = match self.clients.get_mut(conn) {
             Some(ConnRole::Plain(client)) => {
-                let linked = self.links.carrier(client.link());
+                let linked = self.links.open_link(client.link());
                 linked.is_some_and(|linked| client.handle_acknowledged(through, linked))
             }
             Some(ConnRole::Lingering(lingering)) => {
@@ -68,7 +68,7 @@ impl Relay {
     pub(super) fn acknowledge_timeout(&mut self, conn: Conn) {
         match self.clients.get_mut(conn) {
             Some(ConnRole::Plain(client)) => {
-                let linked = self.links.carrier(client.link());
+                let linked = self.links.open_link(client.link());
                 client.acknowledge_timeout(linked);
             }
             Some(ConnRole::Lingering(lingering)) => {

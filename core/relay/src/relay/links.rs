@@ -105,7 +105,7 @@ impl Relay {
         for conn in waiters.by_ref() {
             match self.clients.get_mut(conn) {
                 Some(ConnRole::Plain(client)) => {
-                    if let Some(linked) = self.links.carrier(client.link()) {
+                    if let Some(linked) = self.links.open_link(client.link()) {
                         client.link_drained(now, conn, linked, &mut self.memory, out);
                     }
                 }

@@ -202,7 +202,7 @@ impl Relay {
         self.links.choose(self.service(service).links())
     }
 
-    fn refused(&mut self, service: u16, client: core::net::SocketAddr, why: Refusal) {
+    fn report_refusal(&mut self, service: u16, client: core::net::SocketAddr, why: Refusal) {
         self.service_mut(service).counters_mut().refused.count(why);
         self.notices.push(Notice::ClientRefused { service, client, why });
     }

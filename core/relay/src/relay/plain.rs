@@ -34,7 +34,7 @@ impl Relay {
             self.open_plain(conn, service, arrival, out)
         });
         if let Err(why) = opened {
-            self.refused(service, peer, why);
+            self.report_refusal(service, peer, why);
             out.abort(conn);
         }
     }
@@ -95,7 +95,7 @@ impl Relay {
     }
 
     pub(super) fn reply<T: Transport>(&mut self, link: usize, id: Id, bytes: &[u8], out: &mut T) {
-        let Some(linked) = self.links.carrier(link) else { return };
+        let Some(linked) = self.links.open_link(link) else { return };
         // `None`: the client has left before the reply arrived.
         let Some(conn) = linked.client(id) else { return };
         let Some(client) = self.clients.plain_mut(conn) else { return };
@@ -125,8 +125,8 @@ impl Relay {
         let Some(conn) = self.links.client(link, id) else { return };
         let Some(client) = self.clients.plain(conn) else { return };
         let (service, peer) = (client.service(), client.peer());
-        self.refused(service, peer, Refusal::Server(reason));
-        if let Some(linked) = self.links.carrier(link) {
+        self.report_refusal(service, peer, Refusal::Server(reason));
+        if let Some(linked) = self.links.open_link(link) {
             linked.plain_refused(id);
         }
         self.drop_client(conn, true);
@@ -144,7 +144,7 @@ impl Relay {
         let service = self.links[link].service();
         let is_broken = matches!(reason, CloseReason::Protocol | CloseReason::OverCredit);
         self.service_mut(service).counters_mut().connections_broken += u64::from(is_broken);
-        let Some(linked) = self.links.carrier(link) else { return };
+        let Some(linked) = self.links.open_link(link) else { return };
         let conn = linked.client(id);
         let client = conn.and_then(|conn| self.clients.plain_mut(conn));
         let is_normal = reason == CloseReason::Normal;
@@ -180,7 +180,7 @@ impl Relay {
     /// Waits for the PROXY header. The client's address is checked when the header is complete.
     fn balancer_opened<T: Transport>(&mut self, conn: Conn, service: u16, peer: SocketAddr, out: &mut T) {
         if let Err(why) = self.room(service) {
-            self.refused(service, peer, why);
+            self.report_refusal(service, peer, why);
             return out.abort(conn);
         }
         self.make_room(out);
@@ -217,7 +217,7 @@ impl Relay {
                 }
             }
             Err(why) => {
-                self.refused(service, client, why);
+                self.report_refusal(service, client, why);
                 out.abort(conn);
             }
         }
@@ -242,7 +242,7 @@ impl Relay {
         // In any other role the header is complete, and the timer is not needed any more.
         let Some(ConnRole::AwaitingHeader(awaiting_header)) = self.clients.get(conn) else { return };
         let (service, peer) = (awaiting_header.service(), awaiting_header.peer());
-        self.refused(service, peer, Refusal::ProxyHeader(fault));
+        self.report_refusal(service, peer, Refusal::ProxyHeader(fault));
         self.drop_client(conn, false);
         out.abort(conn);
     }

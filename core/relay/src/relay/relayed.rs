@@ -12,7 +12,7 @@ impl Relay {
     pub(super) fn relay_request(&mut self, conn: Conn, action: DataAction, (bytes, last): (&[u8], bool)) {
         match action {
             DataAction::Forward(VirtualId { link, id }) => {
-                if let Some(linked) = self.links.carrier(link) {
+                if let Some(linked) = self.links.open_link(link) {
                     linked.relay_data(id, bytes, last);
                 }
             }
@@ -32,7 +32,7 @@ impl Relay {
             return;
         };
         self.service_mut(service).counters_mut().connections_broken += 1;
-        if let Some(linked) = self.links.carrier(link) {
+        if let Some(linked) = self.links.open_link(link) {
             linked.relay_control(id, Control::Close(CloseReason::OverCredit));
             linked.orphan(id);
         }
@@ -62,7 +62,7 @@ impl Relay {
             ControlAction::Forward(virtual_id) => (virtual_id, false),
             ControlAction::ForwardLast(virtual_id) => (virtual_id, true),
         };
-        if let Some(linked) = self.links.carrier(virtual_id.link) {
+        if let Some(linked) = self.links.open_link(virtual_id.link) {
             linked.relay_control(virtual_id.id, control);
         }
         if has_ended {
@@ -92,7 +92,7 @@ impl Relay {
                 return Ok(());
             }
         };
-        let (service, credit) = (client.service(), client.credit());
+        let (service, announced_credit) = (client.service(), client.credit());
         if !client.is_own_address(address) {
             return Err(Refusal::ForeignAddress);
         }
@@ -102,15 +102,15 @@ impl Relay {
         self.service(service).accepts_clients(self.turn.now)?;
         let link = self.choose_link(service).ok_or(Refusal::LinkDown)?;
         let linked = self.links.linked_mut(link).ok_or(Refusal::LinkDown)?;
-        // The server was restarted with less credit than this helper announced to the client, so the client must
-        // connect again. A session gets its credit from the server.
-        if !carries_session && linked.initial_credit() < credit {
+        // If the server has restarted with less credit than this helper announced to the client, the client
+        // must open its link to the helper again. A session gets its credit from the server.
+        if !carries_session && linked.initial_credit() < announced_credit {
             return Err(Refusal::LinkDown);
         }
-        let credit = (!carries_session).then(|| linked.initial_credit());
+        let initial_credit = (!carries_session).then(|| linked.initial_credit());
         let id = linked.open_relayed(conn, opening)?;
         if let Some(client) = self.clients.library_mut(conn) {
-            client.opened(RelayedConn::new(VirtualId { link, id }, credit));
+            client.set_relayed(RelayedConn::new(VirtualId { link, id }, initial_credit));
         }
         self.service_mut(service).counters_mut().library_connections += 1;
         Ok(())
@@ -129,13 +129,13 @@ impl Relay {
         };
         client.send_control(Control::Refused(reason));
         let (service, peer) = (client.service(), client.peer());
-        self.refused(service, peer, why);
+        self.report_refusal(service, peer, why);
         self.mark_dirty(conn);
     }
 
     /// Frees the id of a connection that both ends have closed or the server has refused.
     fn end_relayed(&mut self, conn: Conn, virtual_id: VirtualId) {
-        if let Some(linked) = self.links.carrier(virtual_id.link) {
+        if let Some(linked) = self.links.open_link(virtual_id.link) {
             linked.release_relayed(virtual_id.id);
         }
         self.remove_relayed(conn);
@@ -156,14 +156,14 @@ impl Relay {
         // `None`: the client has left before the data arrived.
         let Some(conn) = self.links.client(link, id) else { return };
         let Some(client) = self.clients.library_mut(conn) else {
-            debug_assert!(false, "a library client's id is reused only when both ends have closed");
+            debug_assert!(false, "the id should belong to a library client until both ends have closed");
             return;
         };
         if !client.reply(bytes, &mut self.memory) {
             return;
         }
         self.services[usize::from(client.service())].counters_mut().replies.count(bytes.len());
-        if self.is_within_buffer(conn, out) {
+        if self.enforce_buffer_limit(conn, out) {
             self.mark_dirty(conn);
         }
     }
@@ -179,21 +179,22 @@ impl Relay {
             return self.orphan_control(link, id, control);
         };
         let Some(client) = self.clients.library_mut(conn) else {
-            debug_assert!(false, "a library client's id is reused only when both ends have closed");
+            debug_assert!(false, "the id should belong to a library client until both ends have closed");
             return;
         };
         let (service, peer) = (client.service(), client.peer());
+        // `handle_server_control` has added a forwarded message to the client's output.
         let (virtual_id, has_ended) = match client.handle_server_control(control) {
             ControlAction::Ignore => return,
             ControlAction::Forward(virtual_id) => (virtual_id, false),
             ControlAction::ForwardLast(virtual_id) => (virtual_id, true),
         };
-        if !self.is_within_buffer(conn, out) {
+        if !self.enforce_buffer_limit(conn, out) {
             return;
         }
         self.mark_dirty(conn);
         if let Control::Refused(reason) = control {
-            self.refused(service, peer, Refusal::Server(reason));
+            self.report_refusal(service, peer, Refusal::Server(reason));
         }
         if has_ended {
             self.end_relayed(conn, virtual_id);
@@ -204,17 +205,17 @@ impl Relay {
     fn orphan_control(&mut self, link: usize, id: Id, control: Control) {
         let is_end = matches!(control, Control::Close(_) | Control::Refused(_));
         if is_end
-            && let Some(linked) = self.links.carrier(link)
+            && let Some(linked) = self.links.open_link(link)
             && linked.is_orphan(id)
         {
             linked.release_relayed(id);
         }
     }
 
-    /// Resets a client whose output exceeds its buffer although the transport has taken what it could. False: the
-    /// client was reset.
+    /// Resets a client whose output exceeds its buffer although the transport has taken what it could.
+    /// Returns whether the client remains.
     #[must_use]
-    fn is_within_buffer<T: Transport>(&mut self, conn: Conn, out: &mut T) -> bool {
+    fn enforce_buffer_limit<T: Transport>(&mut self, conn: Conn, out: &mut T) -> bool {
         let limit = self.settings.connection_buffer_bytes;
         let Some(client) = self.clients.library_mut(conn) else {
             debug_assert!(false, "the caller has found a library client");

@@ -63,7 +63,7 @@ impl Connection {
     }
 
     /// Both initial sequence numbers, ours first.
-    pub(crate) fn initials(&self) -> (u32, u32) {
+    pub(crate) fn initial_sequence_numbers(&self) -> (u32, u32) {
         (self.base.initial(), self.receiving.base.initial())
     }
 

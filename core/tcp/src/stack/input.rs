@@ -99,7 +99,7 @@ impl Stack {
         let is_for_us = self.is_local(header.target.into());
         match header.protocol {
             // Imported connections keep their local addresses; segments and ICMP errors are sent to these addresses.
-            ipv4::PROTOCOL_TCP if is_for_us || self.has_moved_here => {
+            ipv4::PROTOCOL_TCP if is_for_us || self.has_foreign_connections => {
                 let length = u32::from(in_packet(payload.len()));
                 return Some(Segment {
                     addresses: Addresses::V4 { local: header.target, peer: header.source },
@@ -108,7 +108,7 @@ impl Stack {
                     at: ethernet::HEADER_BYTES + header_bytes,
                 });
             }
-            ipv4::PROTOCOL_ICMP if is_for_us || self.has_moved_here => {
+            ipv4::PROTOCOL_ICMP if is_for_us || self.has_foreign_connections => {
                 if self.settings.is_peer(header.source.into()) {
                     self.handle_icmp(source, (header.target, header.source), payload);
                 } else {
@@ -129,7 +129,7 @@ impl Stack {
             Ok(parsed) => parsed,
             Err(error) => return self.drop_frame(error.into()),
         };
-        let is_for_us = self.is_local(header.target.into()) || self.has_moved_here;
+        let is_for_us = self.is_local(header.target.into()) || self.has_foreign_connections;
         let length = u32::from(in_packet(payload.len()));
         let pseudo = checksum::pseudo_v6(header.source, header.target, header.protocol, length);
         match header.protocol {

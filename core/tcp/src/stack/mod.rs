@@ -91,7 +91,7 @@ pub struct Stack {
     used_cookies: UsedCookies,
     next_port: u16,
     /// Whether a connection was imported whose local address is not this stack's own.
-    has_moved_here: bool,
+    has_foreign_connections: bool,
 }
 
 impl Stack {
@@ -127,7 +127,7 @@ impl Stack {
             cookies_until: Time::ZERO,
             used_cookies: UsedCookies::new(settings.cookies_max, settings.key),
             next_port: 0,
-            has_moved_here: false,
+            has_foreign_connections: false,
             settings,
         })
     }

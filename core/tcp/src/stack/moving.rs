@@ -17,7 +17,8 @@ impl Stack {
         self.table.get(conn)
     }
 
-    /// Removes an exported connection. Its segments that still arrive here are dropped silently.
+    /// Removes an exported connection. Its late segments are dropped silently; a newer SYN opens a new
+    /// connection.
     pub(crate) fn remove_exported(&mut self, now: Time, conn: Conn) {
         self.now = self.now.max(now);
         let Some(connection) = self.table.get(conn) else {
@@ -29,7 +30,8 @@ impl Stack {
         self.free(conn);
         let expiry = self.now + self.settings.time_wait;
         let entry = TimeWait::Moved { acknowledgement: last.acknowledgement, ts_recent: last.ts_recent };
-        self.counters.time_waits_forgotten += u64::from(self.time_waits.add(flow, expiry, entry));
+        let forgets_older = self.time_waits.add(flow, expiry, entry);
+        self.counters.time_waits_forgotten += u64::from(forgets_older);
         self.counters.exported += 1;
     }
 
@@ -63,12 +65,14 @@ impl Stack {
         }
         let conn = connection.conn;
         self.time_waits.forget(&flow);
-        self.has_moved_here |= !self.is_local(flow.local().ip());
-        let (initial, peer_initial) = connection.initials();
-        let binding = cookie_binding(flow, peer_initial);
-        if self.cookies.is_valid(self.now, binding, initial) {
+        self.has_foreign_connections |= !self.is_local(flow.local().ip());
+        let (isn, peer_isn) = connection.initial_sequence_numbers();
+        let binding = cookie_binding(flow, peer_isn);
+        // The connection may have begun with a valid cookie: a late copy of its first segment must not open
+        // it again.
+        if self.cookies.is_valid(self.now, binding, isn) {
             self.used_cookies.advance_to(self.cookies.counter(self.now));
-            self.used_cookies.add(binding, initial);
+            self.used_cookies.add(binding, isn);
         }
         self.table.add(Box::new(connection));
         self.counters.imported += 1;
@@ -81,8 +85,8 @@ impl Stack {
     pub(super) fn remember_aborted(&mut self, flow: Flow) {
         if !self.is_local(flow.local().ip()) {
             let expiry = self.now + self.settings.time_wait;
-            self.counters.time_waits_forgotten +=
-                u64::from(self.time_waits.add(flow, expiry, TimeWait::Aborted));
+            let forgets_older = self.time_waits.add(flow, expiry, TimeWait::Aborted);
+            self.counters.time_waits_forgotten += u64::from(forgets_older);
         }
     }
 }

@@ -11,7 +11,8 @@ fn the_window_follows_received_and_granted_bytes() {
     t.recv(data(1001, 1000));
     t.expect(ack(2001).window(63_535));
     t.grant(2000);
-    assert_eq!(t.until_sent(), ms(40), "the peer has most of its window left");
+    let delay = t.until_sent();
+    assert_eq!(delay, ms(40), "the update should be delayed as an ACK, because most of the window is left");
     t.expect(ack(2001).window(65_535));
 }
 
@@ -48,7 +49,7 @@ fn bytes_of_the_initial_window_are_delivered_when_granted() {
     t.expect_nothing();
 }
 
-/// SHLD-14: the advertised window stays, even if less is granted. The scripted peer checks every edge.
+/// SHLD-14: the advertised right edge stays, even if less is granted. The scripted peer checks every edge.
 #[test]
 fn the_right_edge_does_not_move_left() {
     let mut t = Trace::new(|_| {});
@@ -61,9 +62,10 @@ fn the_right_edge_does_not_move_left() {
     assert_eq!((last.ack, last.window), (Some(10_001), Some(55_535)));
 }
 
-/// §3.8.6.2.1: the fields of scaled windows are rounded.
+/// The window field counts units of 512 bytes; rounding must not move the right edge left (RFC 7323 §2.4).
 #[test]
 fn the_edge_of_scaled_windows_does_not_move_left_by_a_unit() {
+    const SCALE: u32 = 9; // for `receive_window_max`
     let mut t = Trace::open_with(|settings| settings.receive_window_max = 1 << 24, syn().scale(3).mss(1460));
     t.grant(1_000_003);
     let mut at = 1;
@@ -73,8 +75,9 @@ fn the_edge_of_scaled_windows_does_not_move_left_by_a_unit() {
         at += count as i64;
     }
     let last = t.last();
-    let edge = last.ack.expect("an acknowledgement") + (i64::from(last.window.expect("a window field")) << 9);
-    assert!(edge >= 65_536 + 1_000_003, "all granted bytes should be within the edge: {edge}");
+    let window = i64::from(last.window.expect("a window field")) << SCALE;
+    let edge = last.ack.expect("an acknowledgement") + window;
+    assert!(edge >= 1 + 65_535 + 1_000_003, "all granted bytes should be within the edge: {edge}");
 }
 
 #[test]
@@ -116,7 +119,7 @@ fn a_pure_window_update_is_used() {
     t.expect_nothing_sent();
 }
 
-/// MUST-34, although SHLD-14 discourages it.
+/// A peer should not shrink its window (SHLD-14), but a sender must cope with it (MUST-34).
 #[test]
 fn a_peer_may_shrink_its_window() {
     let mut t = Trace::open_with(|_| {}, syn().mss(1000));
@@ -134,7 +137,7 @@ fn a_peer_may_shrink_its_window() {
     t.expect(data(3001, 500));
 }
 
-/// §3.8.6.2.1: bytes beyond a window that shrank were sent before, and are retransmitted until acknowledged.
+/// MAY-7: bytes beyond a window that shrank were sent before, and are retransmitted until acknowledged.
 #[test]
 fn bytes_beyond_a_shrunken_window_are_retransmitted() {
     let mut t = Trace::open_with(|_| {}, syn().mss(1000));

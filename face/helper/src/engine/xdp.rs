@@ -19,9 +19,9 @@ use tracing::{info, warn};
 use super::context::Context;
 use super::xdp_error::{AddressProblem, XdpError};
 use crate::config::{Engine, HelperConfig, SeparateAddress, StartError, XdpConfig};
-use crate::contexts::reserved_for_links;
 use crate::log::Entry;
 use crate::relay_app::RelayApp;
+use crate::threads::reserved_for_links;
 
 /// The opened interface, and what the stacks of the threads need.
 pub struct XdpEngine {

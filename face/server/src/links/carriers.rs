@@ -45,7 +45,8 @@ impl Carriers {
         self.remote.get(&(link, id)).map(|(session, _)| *session)
     }
 
-    /// This end of a carrier on another thread's link; `None` for this thread's links.
+    /// This thread's state of a carrier on another thread's link. `None`: the link is this thread's, or the
+    /// carrier is not in the map.
     pub(super) fn remote(&mut self, carrier: CarrierName) -> Option<&mut RemoteCarrier> {
         if carrier.0.thread == self.thread {
             return None;
@@ -53,12 +54,14 @@ impl Carriers {
         self.remote.get_mut(&carrier).map(|(_, remote)| remote)
     }
 
-    /// The [`Ledger::serial`](crate::threads::Ledger::serial) of a carrier on another thread's link; 0 for this thread's.
+    /// The [`Ledger::serial`](crate::threads::Ledger::serial) of a carrier on another thread's link;
+    /// otherwise 0.
     pub(super) fn serial(&mut self, carrier: CarrierName) -> u64 {
         self.remote(carrier).map_or(0, |remote| remote.ledger.serial)
     }
 
-    /// Reports to the link's thread that `bytes` posted bytes have been processed.
+    /// Reports to another link's thread that this thread has processed `bytes` of the bytes that the link's
+    /// thread posted to its mailbox. Does nothing for this thread's links.
     pub(super) fn report_handled(&mut self, carrier: CarrierName, bytes: u64) {
         if let Some(remote) = self.remote(carrier) {
             remote.ledger.handled.fetch_add(bytes, Ordering::Relaxed);

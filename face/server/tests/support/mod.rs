@@ -69,12 +69,12 @@ impl Echo {
     }
 
     pub fn start_on(keys: &Keys, listen: &str, link: &str) -> Echo {
-        Echo::run(keys, Command::new(program()).args(["--listen", listen, "--link", link, "--key"]))
+        Echo::run(keys, Command::new(program()).args(["--listen", listen, "--link", link]))
     }
 
-    /// Starts a server with at most this many descriptors of its own. Inherited ones come on top, because the test's parent
-    /// may have left some open (a lock, a pipe of `make`), which would take the place of clients that must be served.
-    /// Three are always inherited here, so that each run tests this.
+    /// Starts a server with at most this many descriptors of its own. The script adds inherited descriptors
+    /// to the limit, because they would take the place of clients: the test's parent may have left some open
+    /// (a lock, a pipe of `make`). It opens three itself, so that each run covers the addition.
     pub fn start_limited(keys: &Keys, descriptors: usize) -> Echo {
         let script = format!(
             "exec 7</dev/null 8</dev/null 9</dev/null; inherited=0; \
@@ -83,11 +83,12 @@ impl Echo {
         );
         let mut command = Command::new("/bin/sh");
         command.args(["-c", &script, "sh"]).arg(program());
-        Echo::run(keys, command.args(["--listen", "127.0.0.1:0", "--link", "127.0.0.1:0", "--key"]))
+        Echo::run(keys, command.args(["--listen", "127.0.0.1:0", "--link", "127.0.0.1:0"]))
     }
 
     fn run(keys: &Keys, command: &mut Command) -> Echo {
         let mut process = command
+            .arg("--key")
             .arg(keys.helper_file())
             .arg("--client-key")
             .arg(keys.client_file())

@@ -67,7 +67,8 @@ impl Receiving {
         self.is_finished
     }
 
-    /// Whether to read: data may be there and bytes are granted, or the end of the stream or an error, which need no grant.
+    /// Whether to read: there may be data, and bytes are granted; or there may be the end of the stream or an
+    /// error, which need no grant.
     pub(super) fn may_read(&self) -> bool {
         self.has_unread() && (self.granted > 0 || self.pending.hung_up)
     }
@@ -85,8 +86,8 @@ impl Receiving {
         self.in_ready = false;
     }
 
-    /// Reads once, at most the granted bytes. `send_failure`: the reason if sending has failed; [`Read::Lost`] has this
-    /// reason when the granted bytes are read.
+    /// Reads once, at most the granted bytes. `send_failure`: the reason if sending has failed. Granted data
+    /// is returned first, then [`Read::Lost`] with this reason.
     pub(super) fn read(&mut self, fd: &OwnedFd, buffer: &mut [u8], send_failure: Option<LostReason>) -> Read {
         let length_max = usize::try_from(self.granted).unwrap_or(usize::MAX).min(buffer.len());
         if length_max == 0 {
@@ -97,8 +98,9 @@ impl Receiving {
             Ok(length) => {
                 self.granted -= length as u64;
                 self.received += length as u64;
-                // A short read has emptied the receive queue: more data will cause a new event. Exceptions: the end
-                // has already arrived, or an urgent mark stopped the read.
+                // A short read has emptied the receive queue: more data will cause a new event. Exceptions:
+                // the end has already arrived, an urgent mark stopped the read, or the next read must report
+                // that sending failed.
                 self.pending.readable = length == length_max
                     || self.pending.hung_up
                     || self.pending.urgent

@@ -9,7 +9,7 @@ use spillway_transport::LostReason;
 use spillway_xdp::FaultsOptions;
 
 use crate::application::{MESSAGE_BYTES, Role};
-use crate::rig::{PORT, Rig, Wire, ask, patient, send_pattern, take_pattern};
+use crate::rig::{PORT, Rig, Wire, ask, send_pattern, set_timeouts, take_pattern};
 use crate::{CLEAN, both_ways, ended};
 
 on_each_wire! {
@@ -35,7 +35,7 @@ over_ipv6! {
 }
 
 fn family_of(wire: Wire) -> AddressFamily {
-    if wire.ours().is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 }
+    if wire.stack_address().is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 }
 }
 
 fn a_kernel_without_one_option_or_another(wire: Wire) {
@@ -57,7 +57,7 @@ fn a_kernel_without_one_option_or_another(wire: Wire) {
         both_ways(&rig.connect(0), 1 << 20);
         assert_eq!(take_pattern(&rig.connect(1)), 1 << 20, "{sysctls:?}");
         let (theirs, _) = listener.accept().unwrap();
-        patient(&theirs);
+        set_timeouts(&theirs);
         assert_eq!(take_pattern(&theirs), 1 << 20, "{sysctls:?}");
         drop(theirs);
         let seen = ended(rig);
@@ -92,11 +92,11 @@ fn a_kernel_that_reads_nothing_for_a_while(wire: Wire) {
             let flags = SocketFlags::CLOEXEC;
             let socket = socket_with(family_of(wire), SocketType::STREAM, flags, Some(ipproto::TCP)).unwrap();
             sockopt::set_socket_recv_buffer_size(&socket, 8192).unwrap();
-            connect(&socket, &SocketAddr::from((wire.ours(), PORT))).unwrap();
+            connect(&socket, &SocketAddr::from((wire.stack_address(), PORT))).unwrap();
             TcpStream::from(socket)
         })
         .unwrap();
-    patient(&stream);
+    set_timeouts(&stream);
     // Time for some zero-window probes.
     std::thread::sleep(Duration::from_millis(1500));
     assert_eq!(take_pattern(&stream), BYTES);
@@ -165,7 +165,7 @@ fn many_connections_in_bad_weather(wire: Wire) {
             scope.spawn(|| assert_eq!(take_pattern(&rig.connect(1)), BYTES));
             scope.spawn(|| {
                 let (mut theirs, _) = listener.accept().unwrap();
-                patient(&theirs);
+                set_timeouts(&theirs);
                 let mut message = [0; MESSAGE_BYTES];
                 for _ in 0..20 {
                     theirs.read_exact(&mut message).unwrap();
@@ -189,7 +189,7 @@ fn the_stack_opens_a_thousand_connections(wire: Wire) {
     let target = listener.local_addr().unwrap();
     rig.start(vec![], vec![(target, Role::Ask(ROUNDS)); CONNECTIONS], CLEAN);
     let mut streams: Vec<_> = (0..CONNECTIONS).map(|_| listener.accept().unwrap().0).collect();
-    streams.iter().for_each(patient);
+    streams.iter().for_each(set_timeouts);
     let mut message = [0; MESSAGE_BYTES];
     for _ in 0..ROUNDS {
         for stream in &mut streams {
@@ -219,7 +219,7 @@ fn connections_by_cookies_work_like_others(wire: Wire) {
                 let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
                 let socket =
                     socket_with(family_of(wire), SocketType::STREAM, flags, Some(ipproto::TCP)).unwrap();
-                let begun = connect(&socket, &SocketAddr::from((wire.ours(), PORT)));
+                let begun = connect(&socket, &SocketAddr::from((wire.stack_address(), PORT)));
                 assert_eq!(begun, Err(rustix::io::Errno::INPROGRESS));
                 TcpStream::from(socket)
             };
@@ -228,7 +228,7 @@ fn connections_by_cookies_work_like_others(wire: Wire) {
         .unwrap();
     for stream in &sockets {
         stream.set_nonblocking(false).unwrap();
-        patient(stream);
+        set_timeouts(stream);
     }
     std::thread::scope(|scope| {
         // In parallel, because the kernel's retries take seconds. The first message is one segment: a cookie

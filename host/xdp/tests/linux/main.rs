@@ -48,7 +48,10 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 
 use application::{MESSAGE_BYTES, Role};
-use rig::{OURS, PATIENCE, PORT, Rig, Seen, Wire, ask, connect, patient, send_pattern, take_pattern};
+use rig::{
+    PATIENCE, PORT, Rig, STACK_ADDRESS, StackResults, Wire, ask, connect, send_pattern, set_timeouts,
+    take_pattern,
+};
 use spillway_transport::LostReason;
 use spillway_xdp::FaultsOptions;
 
@@ -62,7 +65,7 @@ pub const CLEAN: FaultsOptions = FaultsOptions {
 };
 
 /// Stops the rig. Checks that no byte was wrong and no connection is left or was given up.
-pub fn ended(rig: Rig) -> Seen {
+pub fn ended(rig: Rig) -> StackResults {
     let seen = rig.stop();
     assert_eq!(seen.tally.wrong, 0, "{seen:?}");
     assert_eq!((seen.connections, seen.counters.given_up), (0, 0), "{seen:?}");
@@ -70,7 +73,7 @@ pub fn ended(rig: Rig) -> Seen {
 }
 
 /// Checks that no frame was malformed and no connection reset, for tests without faults.
-fn assert_undisturbed(seen: &Seen) {
+fn assert_undisturbed(seen: &StackResults) {
     let counters = &seen.counters;
     assert_eq!(counters.frames_malformed, 0, "{seen:?}");
     assert_eq!(counters.resets_sent + counters.resets_received, 0, "{seen:?}");
@@ -114,12 +117,12 @@ over_ipv6! {
 fn the_kernel_finds_the_stack_and_is_answered(wire: Wire) {
     let mut rig = Rig::new(wire, "tcp-ping");
     rig.start(vec![Role::Echo], vec![], CLEAN);
-    let printed = rig.command(&["ping", "-c", "5", "-i", "0.02", "-w", "20", &OURS.to_string()]);
+    let printed = rig.command(&["ping", "-c", "5", "-i", "0.02", "-w", "20", &STACK_ADDRESS.to_string()]);
     assert!(printed.contains(" 0% packet loss"), "{printed}");
     let printed =
-        rig.command(&["ping", "-c", "5", "-i", "0.02", "-s", "1472", "-M", "do", &OURS.to_string()]);
+        rig.command(&["ping", "-c", "5", "-i", "0.02", "-s", "1472", "-M", "do", &STACK_ADDRESS.to_string()]);
     assert!(printed.contains(" 0% packet loss"), "{printed}");
-    let printed = rig.command(&["ip", "neigh", "show", &OURS.to_string()]);
+    let printed = rig.command(&["ip", "neigh", "show", &STACK_ADDRESS.to_string()]);
     assert!(printed.contains("02:00:00:00:00:02"), "{printed}");
     assert_undisturbed(&ended(rig));
 }
@@ -132,8 +135,8 @@ fn messages_go_to_and_fro(wire: Wire) {
 
     // The stack sends messages, and the kernel returns them.
     let (mut theirs, from) = listener.accept().unwrap();
-    patient(&theirs);
-    assert_eq!(from.ip(), wire.ours());
+    set_timeouts(&theirs);
+    assert_eq!(from.ip(), wire.stack_address());
     let mut message = [0; MESSAGE_BYTES];
     for _ in 0..1000 {
         theirs.read_exact(&mut message).unwrap();
@@ -222,7 +225,7 @@ fn resets_and_refusals_are_understood(wire: Wire) {
     stream.write_all(b"x").unwrap();
     assert_eq!(stream.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::ConnectionReset);
     // The stack refuses.
-    let target = SocketAddr::from((wire.ours(), PORT + 2));
+    let target = SocketAddr::from((wire.stack_address(), PORT + 2));
     let refused = rig.host.run_inside(|| TcpStream::connect_timeout(&target, PATIENCE)).unwrap();
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::ConnectionRefused);
     // Resets do not affect later connections.

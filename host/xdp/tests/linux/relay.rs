@@ -19,7 +19,7 @@ use spillway_tcp::{Listener, Settings};
 use spillway_transport::Time;
 use spillway_wire::Id;
 
-use crate::rig::{OURS, PATIENCE, PORT, Rig, Wire, ask, patient, send_pattern, take_pattern};
+use crate::rig::{PATIENCE, PORT, Rig, STACK_ADDRESS, Wire, ask, send_pattern, set_timeouts, take_pattern};
 
 /// The clients' address. A helper refuses clients that have the server's address.
 const CLIENTS: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 3);
@@ -132,7 +132,7 @@ fn start_helper(rig: &mut Rig, server: &Server) {
     };
     let relay = Relay::new(Config::new(vec![service]), Box::new(random)).unwrap();
     rig.start_application(relay, |settings: &mut Settings| {
-        let address = SocketAddr::from((OURS, PORT));
+        let address = SocketAddr::from((STACK_ADDRESS, PORT));
         settings.listeners.push(Listener { address, is_gated: true });
     });
 }
@@ -143,7 +143,7 @@ fn client(rig: &Rig) -> TcpStream {
     loop {
         match rig.host.run_inside(connect_from_there).unwrap() {
             Ok(stream) => {
-                patient(&stream);
+                set_timeouts(&stream);
                 stream.set_nodelay(true).unwrap();
                 return stream;
             }
@@ -157,7 +157,7 @@ fn connect_from_there() -> io::Result<TcpStream> {
     let socket =
         socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, Some(ipproto::TCP))?;
     bind(&socket, &SocketAddr::from((CLIENTS, 0)))?;
-    connect(&socket, &SocketAddr::from((OURS, PORT)))?;
+    connect(&socket, &SocketAddr::from((STACK_ADDRESS, PORT)))?;
     Ok(TcpStream::from(socket))
 }
 

@@ -24,13 +24,13 @@ use crate::application::{Role, Roles, Tally, fill, is_right};
 /// Timeout of every wait in a test.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 /// The kernel's address.
-pub const THEIRS: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
+pub const KERNEL_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
 /// The stack's address.
-pub const OURS: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 2);
+pub const STACK_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 2);
 /// Both addresses on [`Wire::XdpIpv6`].
-const THEIRS_IPV6: Ipv6Addr = Ipv6Addr::new(0xfd78, 0, 0, 0, 0, 0, 0, 1);
-const OURS_IPV6: Ipv6Addr = Ipv6Addr::new(0xfd78, 0, 0, 0, 0, 0, 0, 2);
-const OUR_MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
+const KERNEL_ADDRESS_IPV6: Ipv6Addr = Ipv6Addr::new(0xfd78, 0, 0, 0, 0, 0, 0, 1);
+const STACK_ADDRESS_IPV6: Ipv6Addr = Ipv6Addr::new(0xfd78, 0, 0, 0, 0, 0, 0, 2);
+const STACK_MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
 /// Port of the first listener. Further listeners have the next ports.
 pub const PORT: u16 = 7000;
 
@@ -43,8 +43,9 @@ pub fn skipped() -> bool {
     reason.is_some()
 }
 
+/// What [`Rig::stop`] returns.
 #[derive(Debug)]
-pub struct Seen {
+pub struct StackResults {
     pub tally: Tally,
     pub counters: Counters,
     pub faulted: Faulted,
@@ -56,10 +57,10 @@ pub struct Rig {
     wire: Wire,
     pub host: Host,
     stop: Stop,
-    running: Option<JoinHandle<Seen>>,
-    other: Option<JoinHandle<Counters>>,
-    served: Arc<AtomicUsize>,
-    device: Option<Cable>,
+    roles_thread: Option<JoinHandle<StackResults>>,
+    application_thread: Option<JoinHandle<Counters>>,
+    open_connections: Arc<AtomicUsize>,
+    device: Option<TestDevice>,
 }
 
 /// The connection between the stack and the kernel.
@@ -74,18 +75,18 @@ pub enum Wire {
 }
 
 impl Wire {
-    pub fn ours(self) -> IpAddr {
-        if self == Wire::XdpIpv6 { OURS_IPV6.into() } else { OURS.into() }
+    pub fn stack_address(self) -> IpAddr {
+        if self == Wire::XdpIpv6 { STACK_ADDRESS_IPV6.into() } else { STACK_ADDRESS.into() }
     }
 
-    fn theirs(self) -> IpAddr {
-        if self == Wire::XdpIpv6 { THEIRS_IPV6.into() } else { THEIRS.into() }
+    fn kernel_address(self) -> IpAddr {
+        if self == Wire::XdpIpv6 { KERNEL_ADDRESS_IPV6.into() } else { KERNEL_ADDRESS.into() }
     }
 
     fn settings(self) -> Settings {
         let (prefix, resolver) =
             if self == Wire::XdpIpv6 { (64, Resolver::Driver) } else { (24, Resolver::Arp) };
-        Settings { resolver, ..Settings::new(OUR_MAC, self.ours(), prefix, Key([7; 16])) }
+        Settings { resolver, ..Settings::new(STACK_MAC, self.stack_address(), prefix, Key([7; 16])) }
     }
 }
 
@@ -105,52 +106,53 @@ impl Rig {
             wire,
             host,
             stop: Stop::new().unwrap(),
-            running: None,
-            other: None,
-            served: Arc::default(),
+            roles_thread: None,
+            application_thread: None,
+            open_connections: Arc::default(),
             device: None,
         };
         let device = match wire {
-            Wire::Tap => Cable::Tap(rig.host.run_inside(|| Tap::open("spw0")).unwrap().unwrap()),
-            Wire::Xdp | Wire::XdpIpv6 => rig.cable(),
+            Wire::Tap => TestDevice::Tap(rig.host.run_inside(|| Tap::open("spw0")).unwrap().unwrap()),
+            Wire::Xdp | Wire::XdpIpv6 => rig.open_veth(),
         };
         rig.device = Some(device);
         rig.command(&["ip", "link", "set", "spw0", "up"]);
         match wire {
             Wire::Tap | Wire::Xdp => {
-                rig.command(&["ip", "addr", "add", &format!("{THEIRS}/24"), "dev", "spw0"]);
+                rig.command(&["ip", "addr", "add", &format!("{KERNEL_ADDRESS}/24"), "dev", "spw0"]);
             }
             Wire::XdpIpv6 => {
                 rig.command(&["sysctl", "-qw", "net.ipv6.conf.spw0.disable_ipv6=0"]);
-                rig.command(&["ip", "addr", "add", &format!("{THEIRS_IPV6}/64"), "dev", "spw0", "nodad"]);
-                let (ours, mac) = (OURS_IPV6.to_string(), text_of(OUR_MAC));
-                rig.command(&["ip", "neigh", "replace", &ours, "lladdr", &mac, "dev", "spw0"]);
+                let kernel_address = format!("{KERNEL_ADDRESS_IPV6}/64");
+                rig.command(&["ip", "addr", "add", &kernel_address, "dev", "spw0", "nodad"]);
+                let (stack_address, mac) = (STACK_ADDRESS_IPV6.to_string(), text_of(STACK_MAC));
+                rig.command(&["ip", "neigh", "replace", &stack_address, "lladdr", &mac, "dev", "spw0"]);
             }
         }
         rig
     }
 
-    fn their_mac(&self) -> Mac {
+    fn kernel_mac(&self) -> Mac {
         self.host
             .run_inside(|| Interface::find("spw0").map(|interface| interface.mac).unwrap_or(Mac::ZERO))
             .unwrap()
     }
 
-    fn cable(&self) -> Cable {
-        let mac = text_of(OUR_MAC);
+    fn open_veth(&self) -> TestDevice {
+        let mac = text_of(STACK_MAC);
         self.command(&["ip", "link", "add", "spw0", "type", "veth", "peer", "name", "spw1", "address", &mac]);
         // Otherwise the kernel sends partial checksums, and segments longer than the MTU.
         self.command(&["ethtool", "-K", "spw0", "tx", "off", "tso", "off"]);
         self.command(&["ip", "link", "set", "spw1", "up"]);
-        let ours = self.wire.ours();
+        let stack_address = self.wire.stack_address();
         let adapter = self.host.run_inside(|| {
             let rule = AddressRule { ports: None, is_separate: true };
-            Adapter::open("spw1", SocketOptions::default(), |steer| steer.set_address(ours, &rule))
+            Adapter::open("spw1", SocketOptions::default(), |steer| steer.set_address(stack_address, &rule))
         });
         let mut adapter = adapter.unwrap().unwrap();
-        assert_eq!((adapter.mode(), adapter.interface().mac), (Mode::Native, OUR_MAC));
+        assert_eq!((adapter.mode(), adapter.interface().mac), (Mode::Native, STACK_MAC));
         let socket = adapter.take_sockets().pop().expect("a veth has a queue");
-        Cable::Xdp(Box::new((socket, adapter)))
+        TestDevice::Xdp(Box::new((socket, adapter)))
     }
 
     pub fn command(&self, words: &[&str]) -> String {
@@ -176,29 +178,29 @@ impl Rig {
     ) {
         let mut settings = self.wire.settings();
         for (port, role) in (PORT..).zip(&listeners) {
-            let address = SocketAddr::from((self.wire.ours(), port));
+            let address = SocketAddr::from((self.wire.stack_address(), port));
             settings.listeners.push(Listener { address, is_gated: matches!(role, Role::Gated(_)) });
         }
         change(&mut settings);
         let device = self.device.take().unwrap();
-        let (stop, their_mac) = (self.stop.clone(), self.their_mac());
+        let (stop, kernel_mac) = (self.stop.clone(), self.kernel_mac());
         let application = Roles::new(listeners, to_open);
-        self.served = application.count();
+        self.open_connections = application.count();
         let run = move || {
             let start = Instant::now();
             let stack = Stack::new(Time::ZERO, settings).unwrap();
-            let mut resolved = Resolved { hosted: Hosted { stack, application }, their_mac };
+            let mut endpoint = StaticNeighbour { hosted: Hosted { stack, application }, kernel_mac };
             let mut driver = Driver::new(Faults::new(device, faults));
-            driver.run(&mut resolved, || Time::ZERO + start.elapsed(), &stop).unwrap();
-            let hosted = resolved.hosted;
-            Seen {
+            driver.run(&mut endpoint, || Time::ZERO + start.elapsed(), &stop).unwrap();
+            let hosted = endpoint.hosted;
+            StackResults {
                 tally: hosted.application.tally.clone(),
                 counters: *hosted.stack.counters(),
                 faulted: driver.device().faulted(),
                 connections: hosted.stack.connections(),
             }
         };
-        self.running = Some(std::thread::Builder::new().name("stack".into()).spawn(run).unwrap());
+        self.roles_thread = Some(std::thread::Builder::new().name("stack".into()).spawn(run).unwrap());
     }
 
     /// Starts the stack with another application, which [`stop_application`](Self::stop_application) ends.
@@ -217,13 +219,13 @@ impl Rig {
             Driver::new(device).run(&mut hosted, || Time::ZERO + start.elapsed(), &stop).unwrap();
             *hosted.stack.counters()
         };
-        self.other = Some(std::thread::Builder::new().name("stack".into()).spawn(run).unwrap());
+        self.application_thread = Some(std::thread::Builder::new().name("stack".into()).spawn(run).unwrap());
     }
 
     /// Ends the application's thread at once, without closing its connections.
     pub fn stop_application(&mut self) -> Counters {
         self.stop.set();
-        self.other.take().unwrap().join().unwrap()
+        self.application_thread.take().unwrap().join().unwrap()
     }
 
     pub fn connect(&self, listener: u16) -> TcpStream {
@@ -231,27 +233,27 @@ impl Rig {
     }
 
     pub fn listen(&self) -> TcpListener {
-        self.host.run_inside(|| TcpListener::bind((self.wire.theirs(), 0)).unwrap()).unwrap()
+        self.host.run_inside(|| TcpListener::bind((self.wire.kernel_address(), 0)).unwrap()).unwrap()
     }
 
     /// Waits until all connections of the stack have ended, ends its loop and returns its results.
-    pub fn stop(mut self) -> Seen {
+    pub fn stop(mut self) -> StackResults {
         let start = Instant::now();
-        while self.served.load(Ordering::Relaxed) != 0 && start.elapsed() < PATIENCE {
+        while self.open_connections.load(Ordering::Relaxed) != 0 && start.elapsed() < PATIENCE {
             std::thread::sleep(Duration::from_millis(1));
         }
         self.stop.set();
-        self.running.take().unwrap().join().unwrap()
+        self.roles_thread.take().unwrap().join().unwrap()
     }
 }
 
-/// A stack with its application, whose only neighbour is the kernel's end.
-struct Resolved<A> {
+/// A stack with its application. The answer to each next-hop request is the kernel's Ethernet address.
+struct StaticNeighbour<A> {
     hosted: Hosted<A>,
-    their_mac: Mac,
+    kernel_mac: Mac,
 }
 
-impl<A: Application> Endpoint for Resolved<A> {
+impl<A: Application> Endpoint for StaticNeighbour<A> {
     fn begin_turn(&mut self, now: Time) {
         self.hosted.begin_turn(now);
     }
@@ -270,7 +272,7 @@ impl<A: Application> Endpoint for Resolved<A> {
                 return Some(length);
             }
             let target = self.hosted.stack.poll_next_hop_request()?;
-            self.hosted.stack.set_next_hop(now, target, Some(self.their_mac));
+            self.hosted.stack.set_next_hop(now, target, Some(self.kernel_mac));
         }
     }
 
@@ -284,21 +286,21 @@ fn text_of(mac: Mac) -> String {
     mac.0.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-enum Cable {
+enum TestDevice {
     Tap(Tap),
     Xdp(Box<(Socket, Adapter)>),
 }
 
-impl Cable {
+impl TestDevice {
     fn device(&mut self) -> &mut dyn Device {
         match self {
-            Cable::Tap(tap) => tap,
-            Cable::Xdp(parts) => &mut parts.0,
+            TestDevice::Tap(tap) => tap,
+            TestDevice::Xdp(parts) => &mut parts.0,
         }
     }
 }
 
-impl Device for Cable {
+impl Device for TestDevice {
     fn receive(&mut self) -> io::Result<Option<&[u8]>> {
         self.device().receive()
     }
@@ -328,14 +330,14 @@ impl Drop for Rig {
 
 /// Connects to a listener of the stack. Call it on a thread inside the namespace.
 pub fn connect(wire: Wire, listener: u16) -> TcpStream {
-    let target = SocketAddr::from((wire.ours(), PORT + listener));
+    let target = SocketAddr::from((wire.stack_address(), PORT + listener));
     let stream = TcpStream::connect_timeout(&target, PATIENCE).unwrap();
-    patient(&stream);
+    set_timeouts(&stream);
     stream
 }
 
-/// Sets timeouts, so that a test fails rather than hangs.
-pub fn patient(stream: &TcpStream) {
+/// Sets timeouts, so that a test fails instead of waiting for ever.
+pub fn set_timeouts(stream: &TcpStream) {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.set_write_timeout(Some(PATIENCE)).unwrap();
 }

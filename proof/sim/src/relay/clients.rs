@@ -82,7 +82,7 @@ impl Clients {
             }
         }
         if script.is_reset_due() {
-            script.record_end();
+            script.record_closed();
             self.clients.remove(&conn);
             out.abort(conn);
             return;
@@ -145,7 +145,7 @@ impl Application for Clients {
                         let what = format!("stream {:x}: closed before the end of the replies", script.token);
                         self.oracle.borrow_mut().violation(what);
                     }
-                    script.record_end();
+                    script.record_closed();
                 }
             }
             Event::Acknowledged { through } => {

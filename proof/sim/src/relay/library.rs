@@ -130,7 +130,7 @@ impl Library {
 
     fn forget(&mut self, conn: Conn) {
         if let Some(Some(Link { current: Some((_, script)), .. })) = self.links.remove(&conn) {
-            script.record_end();
+            script.record_closed();
         }
     }
 
@@ -178,7 +178,7 @@ impl Library {
                 return self.abort(conn, out);
             }
             if is_reset || (script.saw_end && script.finished && script.unread == 0) {
-                script.record_end();
+                script.record_closed();
                 link.protocol.close(id, if is_reset { CloseReason::Reset } else { CloseReason::Normal });
                 link.current = None;
             }
@@ -223,7 +223,7 @@ fn handle_event(link: &mut Link, event: OpenerEvent<'_>) {
         }
         OpenerEvent::Refused { .. } => {
             if let Some((_, script)) = link.current.take() {
-                script.record_end();
+                script.record_closed();
             }
         }
         OpenerEvent::Closed { id, reason } => {
@@ -232,7 +232,7 @@ fn handle_event(link: &mut Link, event: OpenerEvent<'_>) {
                 if reason == CloseReason::Normal {
                     script.receive_end();
                 }
-                script.record_end();
+                script.record_closed();
             }
         }
         OpenerEvent::Drain { .. } => link.connections_left = 0,

@@ -15,9 +15,9 @@ pub enum Behaviour {
     Normal,
     /// Reads slowly, and pauses between sends.
     Slow,
-    /// Resets its connection after this many bytes.
+    /// Resets its connection after it has sent this many bytes.
     ResetsAfter(u64),
-    /// Reads nothing until the calm phase.
+    /// Reads nothing until faults stop ([`Script::begin_calm_phase`]).
     ReadsLate,
 }
 
@@ -41,12 +41,13 @@ pub struct Script {
 }
 
 impl Script {
-    /// Draws a client's script, and begins its stream at the oracle.
-    pub fn new(rng: &mut Rng, client: SocketAddr, early_ends_per_1000: u64, oracle: &SharedOracle) -> Script {
+    /// Draws a client's script, and begins its stream at the oracle. `irregular_per_1000`: how many of 1000
+    /// clients reset their connection or read late.
+    pub fn new(rng: &mut Rng, client: SocketAddr, irregular_per_1000: u64, oracle: &SharedOracle) -> Script {
         let token = rng.word();
         let length = TOKEN_BYTES
             + if rng.chance(1, 8) { rng.log_uniform(30_000, 400_000) } else { rng.log_uniform(1, 4000) };
-        let behaviour = if rng.chance(early_ends_per_1000, 1000) {
+        let behaviour = if rng.chance(irregular_per_1000, 1000) {
             if rng.chance(1, 4) {
                 Behaviour::ReadsLate
             } else {
@@ -57,7 +58,8 @@ impl Script {
         } else {
             Behaviour::Normal
         };
-        oracle.borrow_mut().begin(token, client, matches!(behaviour, Behaviour::Normal | Behaviour::Slow));
+        let ends_in_order = matches!(behaviour, Behaviour::Normal | Behaviour::Slow);
+        oracle.borrow_mut().begin(token, client, ends_in_order);
         Script {
             token,
             behaviour,
@@ -125,11 +127,12 @@ impl Script {
         }
     }
 
-    pub fn record_end(&self) {
+    /// Records that the client's connection has ended, in order or by a reset.
+    pub fn record_closed(&self) {
         self.oracle.borrow_mut().client_done(self.token, self.saw_end && self.finished);
     }
 
-    /// A client that reads late begins to read.
+    /// Faults stop: a client that reads late begins to read.
     pub fn begin_calm_phase(&mut self) {
         if self.behaviour == Behaviour::ReadsLate {
             self.behaviour = Behaviour::Normal;

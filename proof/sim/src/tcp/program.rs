@@ -171,7 +171,7 @@ impl Program {
             }
         }
         if script.is_reset_due() {
-            script.record_end();
+            script.record_closed();
             self.endpoints.remove(&conn);
             return out.abort(conn);
         }
@@ -393,7 +393,7 @@ impl Program {
                         script.token
                     ));
                 }
-                script.record_end();
+                script.record_closed();
             }
             Some(Endpoint::Server(server)) => {
                 if reason == LostReason::Closed && !(server.client_finished && server.finished) {

@@ -125,7 +125,7 @@ impl LibraryClient {
         self.relayed.as_ref().map(|relayed| relayed.virtual_id().link)
     }
 
-    pub(crate) fn opened(&mut self, relayed: RelayedConn) {
+    pub(crate) fn set_relayed(&mut self, relayed: RelayedConn) {
         self.relayed = Some(relayed);
     }
 

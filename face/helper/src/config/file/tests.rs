@@ -9,8 +9,8 @@ use super::*;
 use crate::config::reference::is_toml;
 use crate::config::schema::SECTIONS;
 use crate::config::{SeparateAddress, XdpConfig};
-use crate::contexts::{Threads, net_config};
 use crate::listeners::ListenerTable;
+use crate::threads::{Threads, net_config};
 
 const MINIMAL: &str = "[service.cache]\nserver = \"127.0.0.1:11411\"\nlisten = [\"127.0.0.1:11211\"]\n";
 

@@ -8,7 +8,7 @@ use spillway_transport::LostReason;
 
 use super::pair::{Family, Pair, Stacks, THEIRS, allow_ipv6, run};
 use crate::application::Role;
-use crate::rig::{PATIENCE, patient, take_pattern};
+use crate::rig::{PATIENCE, set_timeouts, take_pattern};
 
 pub fn icmp_errors_reach_the_stack(family: Family) {
     let Some(pair) = Pair::of(family, "xdp-icmp") else { return };
@@ -74,7 +74,7 @@ pub fn a_path_with_a_smaller_mtu_is_found(family: Family) {
     let stacks = Stacks::opening(&pair, &mut adapter, to_open);
     let (stream, from) = listener.accept().unwrap();
     assert_eq!(from.ip(), family.server());
-    patient(&stream);
+    set_timeouts(&stream);
     assert_eq!(take_pattern(&stream), BYTES);
     drop(stream);
     stacks.wait_until_idle();

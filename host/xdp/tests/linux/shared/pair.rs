@@ -20,7 +20,7 @@ use spillway_xdp::{
 };
 
 use crate::application::{Role, Roles, Tally};
-use crate::rig::{PATIENCE, patient, skipped};
+use crate::rig::{PATIENCE, set_timeouts, skipped};
 
 /// Port of the stack's listener.
 pub const OURS: u16 = 7000;
@@ -159,7 +159,7 @@ impl Pair {
     pub fn connect(&self, port: u16, timeout: Duration) -> std::io::Result<TcpStream> {
         let target = SocketAddr::from((self.family.server(), port));
         let stream = self.client.run_inside(|| TcpStream::connect_timeout(&target, timeout)).unwrap()?;
-        patient(&stream);
+        set_timeouts(&stream);
         stream.set_nodelay(true)?;
         Ok(stream)
     }
