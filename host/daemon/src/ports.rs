@@ -125,8 +125,9 @@ impl ControlPorts {
                 HttpServer::serve(listener, move |request| respond(request, &*answers, started))
             };
             // The server's threads inherit the capabilities of the thread that starts them.
-            std::thread::scope(|scope| scope.spawn(serve).join())
-                .unwrap_or_else(|_| Err(io::Error::other("the thread that starts the HTTP port has panicked")))
+            std::thread::scope(|scope| scope.spawn(serve).join()).unwrap_or_else(|_| {
+                Err(io::Error::other("the thread that starts the HTTP port has panicked"))
+            })
         };
         Ok(ServedPorts { _admin: self.admin, http: self.http.map(serve).transpose()? })
     }

@@ -92,7 +92,8 @@ impl<A: Application> Context<A> {
         let Parts { sockets, stack, endpoints, address_watch, crossing, application, .. } = parts;
         let Parts { clock, busy_poll, interrupts, notices, .. } = parts;
         let interface = endpoints.adapter().interface().clone();
-        let separate = separate_address(&stack).map(|(ip, prefix)| SeparateAddress::new(ip, prefix, interface.mac));
+        let separate =
+            separate_address(&stack).map(|(ip, prefix)| SeparateAddress::new(ip, prefix, interface.mac));
         let port = Port::new(stack, endpoints)?;
         let shared = Shared::new(&interface, port, application)?;
         Ok(Context {

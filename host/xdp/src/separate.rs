@@ -157,16 +157,14 @@ impl SeparateAddress {
     fn is_own_error(&self, payload: &[u8]) -> bool {
         let quoted = payload.get(ICMP_HEADER_BYTES..).unwrap_or_default();
         payload.first() == Some(&ICMP_UNREACHABLE)
-            && ipv4::Header::parse_quoted(quoted).is_ok_and(|(quoted, _)| {
-                (quoted.source, quoted.protocol) == (self.ip, ipv4::PROTOCOL_TCP)
-            })
+            && ipv4::Header::parse_quoted(quoted)
+                .is_ok_and(|(quoted, _)| (quoted.source, quoted.protocol) == (self.ip, ipv4::PROTOCOL_TCP))
     }
 
     /// Whether another host may have this address: not the network's broadcast address.
     fn is_peer(&self, ip: Ipv4Addr) -> bool {
         let hosts = u32::MAX.checked_shr(u32::from(self.prefix)).unwrap_or(0);
-        let is_broadcast =
-            ip.is_broadcast() || (hosts > 1 && ip.to_bits() == self.ip.to_bits() | hosts);
+        let is_broadcast = ip.is_broadcast() || (hosts > 1 && ip.to_bits() == self.ip.to_bits() | hosts);
         let is_host = !ip.is_unspecified() && !ip.is_multicast() && !ip.is_loopback();
         is_host && !is_broadcast && ip != self.ip
     }
@@ -345,8 +343,8 @@ mod tests {
         let mut damaged = query(b"load?");
         damaged[HEADERS_BYTES] ^= 1;
         let to_other_host = query_from(CLIENT, CLIENT_MAC, b"load?");
-        let [from_broadcast, from_loopback, from_itself] =
-            [[10, 0, 0, 255], [127, 0, 0, 1], [10, 0, 0, 9]].map(|ip| query_from(ip.into(), OWN_MAC, b"load?"));
+        let [from_broadcast, from_loopback, from_itself] = [[10, 0, 0, 255], [127, 0, 0, 1], [10, 0, 0, 9]]
+            .map(|ip| query_from(ip.into(), OWN_MAC, b"load?"));
         for frame in [
             &[][..],
             &[0xff; 60],

@@ -88,7 +88,8 @@ impl Connection {
         self.timers.stop(Timer::Persist);
         self.persist.backoffs += 1;
         // A closed window is probed for as long as the peer answers (MUST-37).
-        if cx.now.since(self.last_received_at.max(self.persist.blocked_at)) >= self.user_timeout(cx.settings) {
+        if cx.now.since(self.last_received_at.max(self.persist.blocked_at)) >= self.user_timeout(cx.settings)
+        {
             self.give_up(cx);
         } else if self.peer_window.size > 0 {
             self.persist.is_override = true;
