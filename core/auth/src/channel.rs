@@ -52,7 +52,7 @@ fn new_handshake(
         if is_initiator { builder.build_initiator() } else { builder.build_responder() }
     };
     build().map_err(|error| {
-        debug_assert!(false, "the Noise pattern and its primitives are supported: {error}");
+        debug_assert!(false, "the Noise pattern and its primitives should be supported: {error}");
         NotAuthentic
     })
 }
@@ -142,7 +142,7 @@ impl Channel {
         debug_assert_eq!(
             sealed,
             Ok(plaintext.len() + RECORD_TAG_BYTES),
-            "fewer than 2^64 messages were sealed"
+            "sealing should fail only after 2^64 messages"
         );
     }
 
@@ -230,7 +230,11 @@ mod tests {
         let (mut first, mut second) = (Vec::new(), Vec::new());
         server.seal(b"first", &mut first);
         server.seal(b"second", &mut second);
-        assert_eq!(open(&mut opener, &second), Err(NotAuthentic), "the first record is missing");
+        assert_eq!(
+            open(&mut opener, &second),
+            Err(NotAuthentic),
+            "a record must not open before the first one"
+        );
         for bit in 0..first.len() * 8 {
             let (mut server, mut opener) = server_and_opener_channels();
             let mut altered = Vec::new();
@@ -238,9 +242,9 @@ mod tests {
             altered[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(open(&mut opener, &altered), Err(NotAuthentic), "bit {bit}");
         }
-        assert_eq!(open(&mut server, &first), Err(NotAuthentic), "reflected to the sender");
+        assert_eq!(open(&mut server, &first), Err(NotAuthentic), "a reflected record must not open");
         assert_eq!(open(&mut opener, &first), Ok(b"first".to_vec()));
-        assert_eq!(open(&mut opener, &first), Err(NotAuthentic), "repeated");
+        assert_eq!(open(&mut opener, &first), Err(NotAuthentic), "a repeated record must not open");
         assert_eq!(open(&mut opener, &second), Ok(b"second".to_vec()));
     }
 

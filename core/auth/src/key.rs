@@ -88,7 +88,7 @@ impl Key {
         }
         let mut secret = Zeroizing::new([0; SECRET_BYTES]);
         for (byte, pair) in secret.iter_mut().zip(digits.chunks_exact(2)) {
-            *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+            *byte = parse_digit(pair[0])? << 4 | parse_digit(pair[1])?;
         }
         Ok(Key::from_secret(*secret))
     }
@@ -117,7 +117,7 @@ impl Key {
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "a digit is at most 15")]
-fn digit(character: u8) -> Result<u8, KeyError> {
+fn parse_digit(character: u8) -> Result<u8, KeyError> {
     char::from(character).to_digit(16).map(|value| value as u8).ok_or(KeyError::Digit)
 }
 

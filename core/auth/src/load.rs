@@ -118,7 +118,11 @@ mod tests {
         let load = LoadReport { nonce: [7; 16], cpu: 500, ..LoadReport::default() };
         let reply = prove_load(&key, &load);
         assert_eq!(verify_load(&key, &[7; 16], &reply), Ok(load));
-        assert_eq!(verify_load(&key, &[8; 16], &reply), Err(LoadRejection::Stale), "replayed");
+        assert_eq!(
+            verify_load(&key, &[8; 16], &reply),
+            Err(LoadRejection::Stale),
+            "a replayed reply should be rejected"
+        );
         let forged = prove_load(&Key::from_secret([2; 32]), &load);
         assert_eq!(verify_load(&key, &[7; 16], &forged), Err(LoadRejection::Proof));
         for bit in 0..reply.len() * 8 {

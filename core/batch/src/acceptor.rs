@@ -35,7 +35,7 @@ pub enum AcceptorEvent<'a> {
         id: Id,
         /// The bytes, never empty.
         bytes: &'a [u8],
-        /// This piece ends a message.
+        /// Whether this piece ends a message.
         last: bool,
     },
     /// A control message, unchanged. Its kind is one that an opener may send.
@@ -55,8 +55,9 @@ pub struct Acceptor {
     disassembler: Disassembler,
     /// `None`: the link is not encrypted.
     records: Option<Box<Records>>,
-    /// Result of [`unseal`](Self::unseal) that [`decompose`](Self::decompose) has yet to return.
+    /// The handshake's result, which [`decompose`](Self::decompose) has yet to return.
     pending_established: Option<(Role, KeyId)>,
+    /// An error that [`unseal`](Self::unseal) found; `decompose` returns it after the events that precede it.
     pending_error: Option<LinkError>,
     overhead: Overhead,
     /// Time of the last [`unseal`](Self::unseal).
@@ -119,7 +120,7 @@ impl Acceptor {
     }
 
     /// Decrypts received bytes for [`decompose`](Self::decompose), as [`ServerLink::unseal`](crate::ServerLink::unseal)
-    /// does. Until the peer has authenticated, `ring` must hold its key.
+    /// does. Until the peer has authenticated, `ring` must contain the peer's key.
     pub fn unseal<'a>(
         &mut self,
         now: Time,
@@ -130,7 +131,7 @@ impl Acceptor {
         let mut rest = wire;
         scratch.clear();
         self.now = now;
-        match self.handshake(now, ring, &mut rest) {
+        match self.advance_handshake(now, ring, &mut rest) {
             Ok(established) => self.pending_established = self.pending_established.or(established),
             Err(error) => self.pending_error = Some(error),
         }
@@ -153,7 +154,7 @@ impl Acceptor {
         event
     }
 
-    fn handshake(
+    fn advance_handshake(
         &mut self,
         now: Time,
         ring: &KeyRing,
@@ -259,13 +260,14 @@ impl Acceptor {
         self.assembler.control_bytes() <= CONTROL_BYTES_MAX
     }
 
-    /// When reading may continue; `None`: now. Until then do not read: the peer has exceeded, by more than a burst, its
-    /// allowance for bytes that are not data of an open connection.
+    /// When the peer may be read again; `None`: now. A time is returned after the peer has exceeded, by more
+    /// than a burst, its allowance for bytes that are not data of an open connection.
     pub fn throttled_until(&self, now: Time) -> Option<Time> {
         self.overhead.throttled_until(now)
     }
 
-    /// Charges data of [`decompose`](Self::decompose) that belonged to no open connection to the peer's allowance.
+    /// Charges the peer's allowance for data from [`decompose`](Self::decompose) that belonged to no open
+    /// connection.
     pub fn charge_ignored_data(&mut self, bytes: usize) {
         self.overhead.spend(self.now, HEADER_BYTES + bytes);
     }

@@ -142,10 +142,10 @@ impl fmt::Display for ForbiddenAddress {
     }
 }
 
-/// Which client addresses one server accepts.
+/// Which client addresses the links of one server may carry.
 #[derive(Clone, Debug)]
 pub struct AddressRules {
-    /// Ranges of client addresses that helpers may carry.
+    /// Ranges of client addresses that helpers may state.
     pub allow: Vec<AddressRange>,
 }
 
@@ -169,11 +169,11 @@ impl AddressRules {
         if role == Role::Client && (ip != link_peer || client.port() != peer.port()) {
             return Err(ForbiddenAddress::NotPeersAddress);
         }
-        let loopback_link = link_peer.is_loopback() && link_local.is_loopback();
-        if ip.is_loopback() && !loopback_link {
+        let is_loopback_link = link_peer.is_loopback() && link_local.is_loopback();
+        if ip.is_loopback() && !is_loopback_link {
             return Err(ForbiddenAddress::Loopback);
         }
-        if ip == link_local && !loopback_link {
+        if ip == link_local && !is_loopback_link {
             return Err(ForbiddenAddress::ServersOwn);
         }
         if role == Role::Helper && !self.allow.iter().any(|range| range.contains(ip)) {

@@ -10,7 +10,7 @@ use crate::records::Records;
 pub struct Assembler {
     batch: Chunk,
     spare: Option<Chunk>,
-    /// Larger buffers are freed once they are empty.
+    /// Empty buffers of a larger capacity are freed.
     spare_bytes_max: usize,
     /// The last frame, while it can be extended.
     open: Option<OpenFrame>,
@@ -63,7 +63,7 @@ impl Assembler {
     }
 
     /// Sets the capacity, in bytes, up to which each of the two empty buffers is kept for reuse; 256 KiB by default.
-    /// Larger ones are freed, so that one large reply does not hold memory until its link ends.
+    /// Larger buffers are freed, so that one large reply does not hold memory until its link ends.
     pub(crate) fn set_spare_bytes_max(&mut self, bytes: usize) {
         self.spare_bytes_max = bytes;
     }
@@ -91,7 +91,7 @@ impl Assembler {
         }
     }
 
-    /// Appends one frame unchanged, `more` bit included: for relaying another link's frames.
+    /// Appends one frame of another link unchanged, `more` bit included.
     pub fn frame(&mut self, kind: Kind, id: Id, bytes: &[u8], more: bool) {
         self.open = None;
         self.messages += u64::from(!more);
@@ -120,19 +120,19 @@ impl Assembler {
         }
         let offset = self.batch.len();
         match (control, updates.credit, updates.acknowledge) {
-            (Control::Credit(limit), Some((older_offset, before)), _) => {
-                let limit = limit.max(before);
+            (Control::Credit(limit), Some((older_offset, older_limit)), _) => {
+                let limit = limit.max(older_limit);
                 updates.credit = Some((older_offset, limit));
                 self.replace(older_offset, id, Control::Credit(limit));
             }
             // An *acknowledge* that requests an answer must stay behind the data that was sent before it.
-            (Control::Acknowledge(acknowledge), _, Some((older_offset, before)))
-                if before.requests_answer || !acknowledge.requests_answer =>
+            (Control::Acknowledge(acknowledge), _, Some((older_offset, older)))
+                if older.requests_answer || !acknowledge.requests_answer =>
             {
                 let acknowledge = Acknowledge {
-                    received: acknowledge.received.max(before.received),
-                    finish_received: acknowledge.finish_received || before.finish_received,
-                    requests_answer: before.requests_answer,
+                    received: acknowledge.received.max(older.received),
+                    finish_received: acknowledge.finish_received || older.finish_received,
+                    requests_answer: older.requests_answer,
                 };
                 updates.acknowledge = Some((older_offset, acknowledge));
                 self.replace(older_offset, id, Control::Acknowledge(acknowledge));

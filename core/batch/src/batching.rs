@@ -23,7 +23,7 @@ pub(crate) struct Batching {
     last_batch: Option<Time>,
     /// When `poll_transmit` first left the present batch waiting.
     waiting_since: Option<Time>,
-    /// Used only at a link's opening end.
+    /// Counts requests: used only at a link's opening end.
     round_trips: RoundTrips,
     batches_sent: u64,
     messages_sent: u64,
@@ -116,12 +116,12 @@ impl Batching {
         self.assembler.held()
     }
 
-    pub(crate) fn opened(&mut self, id: Id) {
-        self.round_trips.opened(id);
+    pub(crate) fn reset_client(&mut self, id: Id) {
+        self.round_trips.reset_client(id);
     }
 
     pub(crate) fn answered(&mut self, now: Time, id: Id) {
-        if let Some(after) = self.round_trips.answered(now, id) {
+        if let Some(after) = self.round_trips.record_reply(now, id) {
             self.policy.answered(after);
         }
     }
@@ -168,7 +168,7 @@ impl Batching {
         let batch = self.assembler.take_for(records);
         let elapsed = self.last_batch.replace(now).map(|last| now.since(last));
         self.policy.sent(SentBatch { at: now, bytes: batch.len(), elapsed });
-        self.round_trips.sent(now);
+        self.round_trips.record_batch(now);
         let waited = self.waiting_since.take().map_or(Duration::ZERO, |since| now.since(since));
         if let Some(batches) = &mut self.statistics {
             batches.messages.record(self.assembler.messages() - self.messages_sent);

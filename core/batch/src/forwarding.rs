@@ -1,7 +1,7 @@
-//! Forwarding without disassembly (PostMan §4.2, "Further optimization"): a server that only forwards requests, such as
-//! a leader or a proxy, takes data frames as one run of bytes, headers included, and returns replies the same way.
-//! Control messages and sessions come as events: a session's bytes belong to a stream that outlives the connection in
-//! the header.
+//! Forwarding without disassembly (PostMan §4.2, "Further optimization"): a server that only forwards
+//! requests, such as a leader or a proxy, takes data frames as one run of bytes, headers included, and
+//! returns replies the same way. Control messages and the bytes of sessions come as events: a session
+//! outlives the connection that its frames name, so these frames cannot be forwarded unchanged.
 
 use alloc::vec::Vec;
 
@@ -24,8 +24,9 @@ pub enum Received<'a> {
 }
 
 impl ServerLink {
-    /// Charges `taken` bytes of input to the allowance; `outcome` may contain a run that is part of these bytes.
-    pub(crate) fn account_run(&mut self, now: Time, taken: usize, outcome: &RunOutcome<'_>) {
+    /// Charges `taken` bytes of input to the peer's allowance. If they include the run in `outcome`, its data
+    /// raises the allowance instead.
+    pub(crate) fn charge_run(&mut self, now: Time, taken: usize, outcome: &RunOutcome<'_>) {
         let Some(allowance) = &mut self.allowance else { return };
         let run = if let RunOutcome::Run(run) = outcome { *run } else { &[] };
         allowance.spend(now, taken - run.len());
@@ -37,8 +38,9 @@ impl ServerLink {
         }
     }
 
-    /// As [`decompose`](Self::decompose), but with [`Received::Run`] instead of [`ServerEvent::Data`]. An incomplete
-    /// frame stays in `input`: put it in front of the next received bytes. Both methods may then be mixed on a link.
+    /// As [`decompose`](Self::decompose), but with [`Received::Run`] instead of [`ServerEvent::Data`]. An
+    /// incomplete frame stays in `input`: put it in front of the next received bytes. Both methods may be
+    /// mixed on a link.
     pub fn decompose_run<'a>(
         &mut self,
         now: Time,
@@ -49,7 +51,8 @@ impl ServerLink {
         Ok(if run.is_empty() { event.map(Received::Event) } else { Some(Received::Run(run)) })
     }
 
-    /// A run, or complete frames of it, was forwarded: counts as [`consumed`](Self::consumed) for each frame.
+    /// Call when a run, or some complete frames of it, was forwarded: counts the data of each frame as
+    /// [`consumed`](Self::consumed).
     pub fn forwarded(&mut self, run: &[u8]) {
         for (header, payload) in frames(run) {
             self.link_end.consumed_at_most(header.id, payload.len());

@@ -18,8 +18,8 @@ use crate::records::Encryption;
 const PROLOGUE_BYTES: usize = HELLO_BYTES + WELCOME_BYTES;
 
 impl Encryption {
-    /// Link versions of this end. With `Required` the caller must also check the key: a link with the loopback-only key
-    /// is not encrypted in any version.
+    /// The link versions that this end offers or accepts. With `Required` the caller must also check the key:
+    /// a link with the loopback-only key is not encrypted in any version.
     fn versions(self) -> RangeInclusive<u8> {
         match self {
             Encryption::Preferred => VERSIONS,
@@ -79,7 +79,7 @@ pub(crate) struct OpenerHandshake {
     fresh: LinkRandomness,
     is_encryption_required: bool,
     gather: Gather,
-    /// The server's welcome, while its part of the key exchange is missing.
+    /// The server's welcome, while the server's part of the key exchange is missing.
     checked_welcome: Option<CheckedWelcome>,
 }
 

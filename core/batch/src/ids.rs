@@ -31,7 +31,7 @@ impl IdPool {
         Some(id)
     }
 
-    /// The highest id.
+    /// The highest id that the pool assigns.
     pub fn max(&self) -> u32 {
         self.max
     }
@@ -64,7 +64,7 @@ mod tests {
             let id = pool.assign().unwrap();
             pool.release(id);
         }
-        assert_eq!(pool.assign(), Some(Id(1)), "released ids are reused once FREE_MIN are free");
+        assert_eq!(pool.assign(), Some(Id(1)), "released ids should be reused once FREE_MIN are free");
         assert_eq!(pool.assign(), Some(Id(FREE_MIN as u32 + 1)));
     }
 }

@@ -7,7 +7,7 @@ use spillway_wire::preamble::Role;
 pub(crate) const CLIENT_SPARE_BYTES_MAX: usize = 8 * 1024;
 
 /// An accepting end does not read its link while more than this number of bytes of control messages wait for
-/// transmission: a peer that causes answers and does not read them stalls only itself.
+/// transmission. So a peer that causes answers and does not read them stops only its own link.
 pub const CONTROL_BYTES_MAX: usize = 64 * 1024;
 
 /// Maximum number of virtual connections on a client's link.

@@ -22,7 +22,7 @@ pub(crate) enum Disposition {
     Deliver,
     /// Return an event for the session that the connection carries.
     Carry,
-    /// Ignore the frame: its connection has ended, or it needs no event.
+    /// Ignore the frame: its connection has ended, or the frame needs no event.
     Ignore,
     /// The peer violated the protocol: return a close event.
     Broken(CloseReason),
@@ -94,7 +94,7 @@ impl LinkEnd {
     /// `id` must be free and in range.
     pub(crate) fn insert(&mut self, id: Id, connection: Connection) {
         let before = self.connections.insert(id, connection);
-        self.batching.opened(id);
+        self.batching.reset_client(id);
         debug_assert!(before.is_none(), "{id} should be free");
     }
 
@@ -234,11 +234,11 @@ impl LinkEnd {
         self.bytes_received += bytes as u64;
     }
 
-    pub(crate) fn count_stray(&mut self) {
+    pub(crate) fn count_unknown_frame(&mut self) {
         self.unknown_frames += 1;
     }
 
-    pub(crate) fn incoming_data(&mut self, id: Id, bytes: usize, last: bool) -> Disposition {
+    pub(crate) fn handle_data(&mut self, id: Id, bytes: usize, last: bool) -> Disposition {
         let Some(connection) = self.connections.get_mut(id) else {
             self.unknown_frames += 1;
             return Disposition::Ignore;
@@ -254,7 +254,7 @@ impl LinkEnd {
         if is_carrier { Disposition::Carry } else { Disposition::Deliver }
     }
 
-    pub(crate) fn incoming_credit(&mut self, id: Id, limit: u64) {
+    pub(crate) fn handle_credit(&mut self, id: Id, limit: u64) {
         let Some(connection) = self.get_mut(id) else {
             self.unknown_frames += 1;
             return;
@@ -264,8 +264,9 @@ impl LinkEnd {
         }
     }
 
-    /// The client's TCP has acknowledged replies to its helper. Replies are kept from the first acknowledgement on.
-    pub(crate) fn incoming_acknowledge(&mut self, id: Id, through: u64, bytes_max: usize) -> Disposition {
+    /// Handles a helper's report that the client's TCP has acknowledged replies. Replies are kept from the
+    /// first report on.
+    pub(crate) fn handle_acknowledge(&mut self, id: Id, through: u64, bytes_max: usize) -> Disposition {
         let Some(connection) = self.connections.get_mut(id) else {
             self.unknown_frames += 1;
             return Disposition::Ignore;
@@ -283,7 +284,7 @@ impl LinkEnd {
         Disposition::Ignore
     }
 
-    pub(crate) fn incoming_finish(&mut self, id: Id, offset: u64) -> Disposition {
+    pub(crate) fn handle_finish(&mut self, id: Id, offset: u64) -> Disposition {
         let Some(connection) = self.get_mut(id) else {
             self.unknown_frames += 1;
             return Disposition::Ignore;
@@ -298,7 +299,7 @@ impl LinkEnd {
     }
 
     /// Handles a control message that is not allowed on this kind of connection.
-    pub(crate) fn incoming_disallowed(&mut self, id: Id) -> Disposition {
+    pub(crate) fn handle_disallowed(&mut self, id: Id) -> Disposition {
         match self.get_mut(id) {
             None => {
                 self.unknown_frames += 1;
@@ -310,7 +311,7 @@ impl LinkEnd {
     }
 
     /// The peer has closed. `Deliver`: the application must close too.
-    pub(crate) fn incoming_close(&mut self, id: Id) -> Disposition {
+    pub(crate) fn handle_close(&mut self, id: Id) -> Disposition {
         let Some(connection) = self.get_mut(id) else {
             self.unknown_frames += 1;
             return Disposition::Ignore;
@@ -323,13 +324,13 @@ impl LinkEnd {
     }
 
     /// Takes the data frames at the front of `input` that may be forwarded unchanged. Call only between two frames.
-    pub(crate) fn incoming_run<'a>(&mut self, input: &mut &'a [u8]) -> RunOutcome<'a> {
+    pub(crate) fn take_run<'a>(&mut self, input: &mut &'a [u8]) -> RunOutcome<'a> {
         let mut length = 0;
         let outcome = loop {
             match first_frame(&input[length..]) {
                 FirstFrame::Frame { header, payload } => {
                     let is_skippable = length == 0 && payload.is_empty() && header.id != Id::LINK;
-                    if self.take_frame(&header) {
+                    if self.receive_if_accepted(&header) {
                         length += HEADER_BYTES + payload.len();
                     } else if is_skippable {
                         // An empty data frame of a connection that cannot receive: skip it.
@@ -347,7 +348,9 @@ impl LinkEnd {
         if run.is_empty() { outcome } else { RunOutcome::Run(run) }
     }
 
-    fn take_frame(&mut self, header: &Header) -> bool {
+    /// Counts a complete data frame as received, unless its connection does not accept it. Returns whether it
+    /// does.
+    fn receive_if_accepted(&mut self, header: &Header) -> bool {
         let bytes = usize::from(header.length);
         let Some(connection) = self.get_mut(header.id) else { return false };
         let is_accepted = header.kind == Kind::Request

@@ -34,7 +34,8 @@ pub struct OpenerLink {
     handshake_deadline: Time,
     link_end: LinkEnd,
     ids: IdPool,
-    /// Relayed connections by id. Ids are dense, so the table is about as long as the largest number of connections.
+    /// Relayed connections by id. Ids are dense, so the table is about as long as the largest number of
+    /// connections so far.
     relayed: Vec<Option<Updates>>,
     /// [`unseal`](Self::unseal) completed the handshake; [`decompose`](Self::decompose) has yet to return the event.
     pending_established: bool,
@@ -91,16 +92,17 @@ impl OpenerLink {
         self.open_own(client, server, self.window_bytes, false)
     }
 
-    /// As [`open`](Self::open), and the server is to keep replies until they are [acknowledged](Self::acknowledge).
-    /// This is requested by an *acknowledge* before *connect*, so that the first reply is kept too, and only if the
-    /// link's version [carries sessions](Self::carries_sessions).
+    /// As [`open`](Self::open), and requests the server to keep replies until they are
+    /// [acknowledged](Self::acknowledge). The request is an *acknowledge* before *connect*, so that the first
+    /// reply is kept too. It is sent only if the link's version [carries sessions](Self::carries_sessions).
     pub fn open_kept(&mut self, client: SocketAddr, server: Option<SocketAddr>) -> Result<Id, OpenError> {
         self.open_own(client, server, self.window_bytes, self.carries_sessions())
     }
 
-    /// Reports that the client's TCP has acknowledged replies up to this offset; also after the server has closed,
-    /// until this end closes. Without [`open_kept`](Self::open_kept) the server keeps replies from the first report on.
-    /// Sent only if the link's version [carries sessions](Self::carries_sessions).
+    /// Reports that the client's TCP has acknowledged replies up to this offset. Call until this end closes,
+    /// even after the server has closed. Without [`open_kept`](Self::open_kept) the server keeps replies from
+    /// the first report on. Reports are sent only if the link's version
+    /// [carries sessions](Self::carries_sessions).
     pub fn acknowledge(&mut self, id: Id, through: u64) {
         if self.carries_sessions() && self.link_end.get(id).is_some_and(Connection::may_send_control) {
             self.send_acknowledge(id, through);
@@ -130,7 +132,7 @@ impl OpenerLink {
         window: u32,
         is_kept: bool,
     ) -> Result<Id, OpenError> {
-        let (id, terms) = self.assign(false)?;
+        let (id, terms) = self.assign_id(false)?;
         self.link_end.insert(id, Connection::new(u64::from(terms.credit), window));
         let credit = u64::from(window);
         if is_kept {
@@ -147,7 +149,7 @@ impl OpenerLink {
         if opening.is_of_sessions() && self.is_established() && !self.carries_sessions() {
             return Err(OpenError::Sessions);
         }
-        let (id, _) = self.assign(true)?;
+        let (id, _) = self.assign_id(true)?;
         self.link_end.batching.control(id, opening);
         Ok(id)
     }
@@ -162,14 +164,14 @@ impl OpenerLink {
         matches!(&self.stage, Stage::Established(terms) if terms.version >= REQUESTS_ACKNOWLEDGED_SINCE)
     }
 
-    fn assign(&mut self, relayed: bool) -> Result<(Id, LinkTerms), OpenError> {
+    fn assign_id(&mut self, is_relayed: bool) -> Result<(Id, LinkTerms), OpenError> {
         let Stage::Established(terms) = self.stage else { return Err(OpenError::NotEstablished) };
         let id = self.ids.assign().ok_or(OpenError::Full)?;
         let index = id.0 as usize;
         if self.relayed.len() <= index {
             self.relayed.resize(index + 1, None);
         }
-        self.relayed[index] = relayed.then(Updates::default);
+        self.relayed[index] = is_relayed.then(Updates::default);
         Ok((id, terms))
     }
 
@@ -181,7 +183,7 @@ impl OpenerLink {
         }
     }
 
-    /// Forwards a piece of a relayed connection's request; `last`: the piece ends a message.
+    /// Forwards a piece of a relayed connection's request; `last`: whether the piece ends a message.
     pub fn relay_data(&mut self, id: Id, bytes: &[u8], last: bool) {
         self.link_end.batching.frame(id, bytes, last);
     }
@@ -216,7 +218,7 @@ impl OpenerLink {
             if self.handshake_deadline <= now {
                 return rest; // `decompose` reports the timeout.
             }
-            match self.handshake(&mut rest) {
+            match self.advance_handshake(&mut rest) {
                 Ok(is_established) => self.pending_established = is_established,
                 Err(error) => {
                     self.link_end.receiving.fail(error);
@@ -270,7 +272,7 @@ impl OpenerLink {
             Stage::Failed => return Ok(None),
             Stage::Handshake(_) if self.handshake_deadline <= now => return Err(LinkError::HandshakeTimeout),
             Stage::Handshake(_) => {
-                let is_established = self.handshake(input)?;
+                let is_established = self.advance_handshake(input)?;
                 let connections_max = self.ids.max();
                 return Ok(is_established.then_some(OpenerEvent::Established { connections_max }));
             }
@@ -285,7 +287,7 @@ impl OpenerLink {
     }
 
     /// Consumes input of the handshake. Returns whether the handshake is complete.
-    fn handshake(&mut self, input: &mut &[u8]) -> Result<bool, LinkError> {
+    fn advance_handshake(&mut self, input: &mut &[u8]) -> Result<bool, LinkError> {
         let Stage::Handshake(handshake) = &mut self.stage else { return Ok(false) };
         let Some(OpenerOutcome { terms, proof, encrypted }) = handshake.advance(input)? else {
             return Ok(false);
@@ -312,7 +314,7 @@ impl OpenerLink {
                     self.link_end.count_received(bytes.len(), last);
                     return Ok(Some(OpenerEvent::RelayedData { id, bytes, last }));
                 }
-                let disposition = self.link_end.incoming_data(id, bytes.len(), last);
+                let disposition = self.link_end.handle_data(id, bytes.len(), last);
                 Ok(event_of(id, disposition, OpenerEvent::Data { id, bytes }))
             }
             Piece::Data { kind, .. } => Err(LinkError::Direction(kind)),
@@ -343,16 +345,16 @@ impl OpenerLink {
                 is_known.then_some(OpenerEvent::Refused { id, reason })
             }
             Control::Credit(limit) => {
-                self.link_end.incoming_credit(id, limit);
+                self.link_end.handle_credit(id, limit);
                 None
             }
             Control::Finish(offset) => {
-                let disposition = self.link_end.incoming_finish(id, offset);
+                let disposition = self.link_end.handle_finish(id, offset);
                 event_of(id, disposition, OpenerEvent::Finished { id })
             }
             Control::Close(reason) => {
                 let is_known = self.link_end.get(id).is_some();
-                let disposition = self.link_end.incoming_close(id);
+                let disposition = self.link_end.handle_close(id);
                 if is_known && self.link_end.get(id).is_none() {
                     self.ids.release(id);
                 }
@@ -362,16 +364,16 @@ impl OpenerLink {
                 let is_finished = acknowledge.finish_received;
                 match self.link_end.check_acknowledge(id, acknowledge) {
                     Some(through) => Some(OpenerEvent::Acknowledged { id, through, is_finished }),
-                    None => self.disallowed(id, control),
+                    None => self.handle_disallowed(id, control),
                 }
             }
-            Control::Acknowledge(_) | Control::Resumed(_) => self.disallowed(id, control),
+            Control::Acknowledge(_) | Control::Resumed(_) => self.handle_disallowed(id, control),
             Control::Connect(_) | Control::Reconnect(_) | Control::Drain { .. } => None,
         }
     }
 
-    fn disallowed<'a>(&mut self, id: Id, control: Control) -> Option<OpenerEvent<'a>> {
-        event_of(id, self.link_end.incoming_disallowed(id), OpenerEvent::RelayedControl { id, control })
+    fn handle_disallowed<'a>(&mut self, id: Id, control: Control) -> Option<OpenerEvent<'a>> {
+        event_of(id, self.link_end.handle_disallowed(id), OpenerEvent::RelayedControl { id, control })
     }
 
     fn is_relayed(&self, id: Id) -> bool {
@@ -409,7 +411,8 @@ impl OpenerLink {
         self.link_end.receiving.held_bytes()
     }
 
-    /// Whether too many bytes are pending: [`compose`](Self::compose) takes none, and the caller must hold back frames.
+    /// Whether too many bytes are pending. While `true`, [`compose`](Self::compose) takes no bytes, and the
+    /// caller must hold back relayed frames.
     pub fn is_full(&self) -> bool {
         self.link_end.batching.is_full()
     }
@@ -457,7 +460,8 @@ impl OpenerLink {
         outcome
     }
 
-    /// The batch cannot be sent now although it may be due: starts its waiting time unless it has started.
+    /// Starts the batch's waiting time unless it has started. Call when the batch cannot be sent now although
+    /// it may be due.
     pub fn start_waiting(&mut self, now: Time) {
         self.link_end.batching.start_waiting(now);
     }

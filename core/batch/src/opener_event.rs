@@ -50,14 +50,14 @@ pub enum OpenerEvent<'a> {
         /// The bytes, never empty.
         bytes: &'a [u8],
     },
-    /// The server has acknowledged requests up to this offset: they survive a failure of this end. Only if
-    /// [`OpenerLink::acknowledges_requests`].
+    /// The server has acknowledged requests up to this offset: they survive a failure of this end. Occurs
+    /// only if [`OpenerLink::acknowledges_requests`] is true.
     Acknowledged {
         /// The virtual connection.
         id: Id,
         /// Stream offset of requests.
         through: u64,
-        /// The server has received the *finish* too.
+        /// Whether the server has received the *finish* too.
         is_finished: bool,
     },
     /// The server has ended its stream of replies.
@@ -83,7 +83,7 @@ pub enum OpenerEvent<'a> {
         id: Id,
         /// The bytes, never empty.
         bytes: &'a [u8],
-        /// This piece ends a message.
+        /// Whether this piece ends a message.
         last: bool,
     },
     /// A control message of a relayed connection, unchanged.

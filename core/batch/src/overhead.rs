@@ -1,5 +1,5 @@
 //! Limits the bytes that a link's peer sends without data: control messages, empty frames, bytes of ended connections.
-//! They cost the receiver as much time as data, and credit does not bound them.
+//! Such bytes cost the receiver as much time as data, and credit does not bound them.
 
 use core::time::Duration;
 
@@ -7,20 +7,22 @@ use spillway_transport::Time;
 
 /// Time in which the allowance grows by one byte. It grows by 16 KiB, about a thousand *credit* frames, each second.
 const COST_PER_BYTE: Duration = Duration::from_nanos(1_000_000_000 / (16 * 1024));
-/// Maximum excess over the allowance without a pause, as the time in which the allowance grows by as much: 16 KiB.
+/// Excess over the allowance above which reading pauses: 16 KiB, stated as the time in which the allowance
+/// grows by them.
 const EXCESS_MAX: Duration = Duration::from_secs(1);
-/// Longest pause in reading a peer.
+/// Longest pause in reading from a peer.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Bytes of data, in either direction, for which the allowance grows by one byte. A session sends *credit* and
-/// *acknowledge*, 31 bytes together, once for 64 KiB.
-const DATA_BYTES: u64 = 16;
+/// Bytes of data, in either direction, for which the allowance grows by one byte. A session needs less: it
+/// sends *credit* and *acknowledge*, 31 bytes together, for each 64 KiB of data.
+const DATA_BYTES_PER_BYTE: u64 = 16;
 
 #[expect(clippy::cast_possible_truncation, reason = "at most one second")]
 const fn nanoseconds(time: Duration) -> u64 {
     time.as_nanos() as u64
 }
 
-/// The bytes that one peer has sent beyond its allowance. Above the limit the peer is not read, so TCP slows it down.
+/// The bytes that one peer has sent beyond its allowance. Above [`EXCESS_MAX`] the link is not read, so TCP
+/// slows the peer down.
 #[derive(Debug, Default)]
 pub(crate) struct Overhead {
     /// When the allowance covers all received bytes. This time is in the past for nearly all peers.
@@ -36,7 +38,7 @@ impl Overhead {
 
     /// Bytes of data were received from the peer, or sent to it.
     pub(crate) fn earn(&mut self, bytes: usize) {
-        let earned = nanoseconds(COST_PER_BYTE) * (bytes as u64) / DATA_BYTES;
+        let earned = nanoseconds(COST_PER_BYTE) * (bytes as u64) / DATA_BYTES_PER_BYTE;
         self.paid_at = Time(self.paid_at.0.saturating_sub(earned));
     }
 
@@ -62,8 +64,8 @@ impl Allowance {
         self.overhead.earn(bytes);
     }
 
-    /// Call when all input is decomposed: decides whether reading pauses.
-    pub(crate) fn end_of_input(&mut self, now: Time) {
+    /// Decides whether reading pauses. Call when all input is decomposed.
+    pub(crate) fn decide_pause(&mut self, now: Time) {
         self.paused_until = self.overhead.throttled_until(now);
     }
 

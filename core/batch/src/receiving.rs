@@ -37,7 +37,7 @@ impl Receiving {
     }
 
     /// Decrypts bytes received after the handshake; bytes of a link that is not encrypted are returned as they are.
-    /// Returns no bytes of a link that has failed: `is_failed`, or after an error of an earlier record.
+    /// Returns no bytes if the link has failed (`is_failed`), or after an error in an earlier record.
     pub(crate) fn unseal<'a>(
         &mut self,
         now: Time,
@@ -59,7 +59,7 @@ impl Receiving {
         self.records.as_ref().map_or(Ok(()), |records| records.check_opened(input))
     }
 
-    /// Records that the caller has decomposed this many of the bytes that [`unseal`](Self::unseal) returned.
+    /// Counts bytes that the caller has decomposed, of those that [`unseal`](Self::unseal) returned.
     #[inline]
     pub(crate) fn consumed_opened(&mut self, bytes: usize) {
         if let Some(records) = &mut self.records {

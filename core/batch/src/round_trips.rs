@@ -13,12 +13,13 @@ const BATCHES_MAX: usize = 1024;
 pub(crate) struct RoundTrips {
     /// Indexed by id, up to the highest id that has sent a request.
     clients: Vec<Client>,
-    sent: u64,
-    /// Unanswered batches whose first reply can be recognised, with their times; none is older than an answered one.
+    batches_sent: u64,
+    /// Unanswered batches whose first reply can be recognised: numbers and times of sending. None is older
+    /// than an answered batch.
     awaited: VecDeque<(u64, Time)>,
     /// Whether a reply to the present batch could be recognised.
     is_recognisable: bool,
-    /// The latest batch that may have been answered.
+    /// Number of the latest batch that may have been answered.
     maybe_answered: u64,
     /// Messages of the present batch from clients that were not answered since the last batch was sent.
     fresh: u64,
@@ -37,10 +38,11 @@ enum AwaitedReply {
     /// All requests of the client are answered.
     #[default]
     Nothing,
-    /// All unanswered requests of the client are in this batch. Several requests count as one, because a large request
-    /// may also arrive in pieces. The first reply counts as the batch's. A second reply is ignored; but if the client
-    /// has sent a new request meanwhile, the second reply counts as the reply to that request. The measured time is
-    /// then too short, so batches are held for less time.
+    /// All unanswered requests of the client are in the batch with this number. Several requests count as
+    /// one, because a large request may also arrive in pieces. The first reply counts as the reply to the
+    /// batch. A second reply is ignored; but if the client has sent a new request meanwhile, the second reply
+    /// counts as the reply to that request. The measured time is then too short, so batches are held for less
+    /// time.
     Batch(u64),
     /// The client has sent several requests ahead, so its replies can no longer be matched to requests.
     Unknown,
@@ -48,23 +50,23 @@ enum AwaitedReply {
 
 impl RoundTrips {
     /// The id now belongs to a new client.
-    pub(crate) fn opened(&mut self, id: Id) {
+    pub(crate) fn reset_client(&mut self, id: Id) {
         if let Some(client) = self.clients.get_mut(id.0 as usize) {
             client.awaited_reply = AwaitedReply::Nothing;
         }
     }
 
-    /// Adds messages of a client to the present batch: 0 if the bytes continue its last message.
+    /// Counts new messages of a client in the present batch; 0 if the added bytes continue its last message.
     pub(crate) fn add_request(&mut self, id: Id, messages: u64) {
         let index = id.0 as usize;
         if self.clients.len() <= index {
             self.clients.resize(index + 1, Client::default());
         }
         let client = &mut self.clients[index];
-        if client.answered_after < self.sent {
+        if client.answered_after < self.batches_sent {
             self.fresh += messages;
         }
-        let batch = self.sent + 1;
+        let batch = self.batches_sent + 1;
         client.awaited_reply = match client.awaited_reply {
             AwaitedReply::Nothing => {
                 self.is_recognisable = true;
@@ -81,42 +83,42 @@ impl RoundTrips {
 
     /// Batches sent after the latest one that may have been answered.
     pub(crate) fn unanswered(&self) -> u64 {
-        self.sent - self.maybe_answered
+        self.batches_sent - self.maybe_answered
     }
 
-    pub(crate) fn sent(&mut self, now: Time) {
-        self.sent += 1;
+    pub(crate) fn record_batch(&mut self, now: Time) {
+        self.batches_sent += 1;
         self.fresh = 0;
         if core::mem::take(&mut self.is_recognisable) {
             if self.awaited.len() == BATCHES_MAX {
                 self.awaited.pop_front();
             }
-            self.awaited.push_back((self.sent, now));
+            self.awaited.push_back((self.batches_sent, now));
         }
     }
 
     /// A reply arrived; `id` is unchecked peer input. Returns the batch's round-trip time if this is the first reply to
     /// a batch, and no later batch was answered before. A server answers in the order of batches, except for a request
     /// that blocks on purpose (Redis' BLPOP), whose time does not depend on the server's load.
-    pub(crate) fn answered(&mut self, now: Time, id: Id) -> Option<Duration> {
+    pub(crate) fn record_reply(&mut self, now: Time, id: Id) -> Option<Duration> {
         let client = self.clients.get_mut(id.0 as usize)?;
-        client.answered_after = self.sent;
+        client.answered_after = self.batches_sent;
         let batch = match client.awaited_reply {
             AwaitedReply::Batch(batch) => batch,
             AwaitedReply::Unknown => {
-                self.maybe_answered = self.sent;
+                self.maybe_answered = self.batches_sent;
                 return None;
             }
             AwaitedReply::Nothing => return None,
         };
-        if batch > self.sent {
+        if batch > self.batches_sent {
             return None; // The server sent this before the request, which is still in the present batch.
         }
         client.awaited_reply = AwaitedReply::Nothing;
         self.maybe_answered = self.maybe_answered.max(batch);
-        let before = self.awaited.partition_point(|(sent, _)| *sent < batch);
-        let (_, sent_at) = *self.awaited.get(before).filter(|(sent, _)| *sent == batch)?;
-        self.awaited.drain(..=before);
+        let index = self.awaited.partition_point(|(number, _)| *number < batch);
+        let (_, sent_at) = *self.awaited.get(index).filter(|(number, _)| *number == batch)?;
+        self.awaited.drain(..=index);
         Some(now.since(sent_at))
     }
 }
@@ -136,23 +138,23 @@ mod tests {
         let mut trips = RoundTrips::default();
         trips.add_request(Id(1), 1);
         trips.add_request(Id(2), 1);
-        trips.sent(at(100));
+        trips.record_batch(at(100));
         trips.add_request(Id(3), 1);
-        trips.sent(at(150));
-        assert_eq!(trips.answered(at(180), Id(1)), Some(US * 80));
-        assert_eq!(trips.answered(at(185), Id(2)), None, "only the first reply to a batch counts");
-        assert_eq!(trips.answered(at(190), Id(3)), Some(US * 40));
+        trips.record_batch(at(150));
+        assert_eq!(trips.record_reply(at(180), Id(1)), Some(US * 80));
+        assert_eq!(trips.record_reply(at(185), Id(2)), None, "only the first reply to a batch should count");
+        assert_eq!(trips.record_reply(at(190), Id(3)), Some(US * 40));
     }
 
     #[test]
     fn a_blocking_request_is_not_measured_after_a_later_batch_was_answered() {
         let mut trips = RoundTrips::default();
         trips.add_request(Id(1), 1);
-        trips.sent(at(0));
+        trips.record_batch(at(0));
         trips.add_request(Id(2), 1);
-        trips.sent(at(100));
-        assert_eq!(trips.answered(at(180), Id(2)), Some(US * 80));
-        assert_eq!(trips.answered(at(5_000_000), Id(1)), None);
+        trips.record_batch(at(100));
+        assert_eq!(trips.record_reply(at(180), Id(2)), Some(US * 80));
+        assert_eq!(trips.record_reply(at(5_000_000), Id(1)), None);
     }
 
     #[test]
@@ -160,17 +162,21 @@ mod tests {
         let mut trips = RoundTrips::default();
         for round in 1..=3 {
             trips.add_request(Id(1), 1);
-            trips.sent(at(round));
+            trips.record_batch(at(round));
         }
-        assert_eq!(trips.answered(at(10), Id(1)), None);
+        assert_eq!(trips.record_reply(at(10), Id(1)), None);
         trips.add_request(Id(1), 1);
-        trips.sent(at(20));
-        assert_eq!(trips.answered(at(21), Id(1)), None, "the reply may belong to the second request");
-        trips.opened(Id(1));
+        trips.record_batch(at(20));
+        assert_eq!(
+            trips.record_reply(at(21), Id(1)),
+            None,
+            "a reply to one of several requests should not count"
+        );
+        trips.reset_client(Id(1));
         trips.add_request(Id(1), 1);
         trips.add_request(Id(1), 0);
-        trips.sent(at(30));
-        assert_eq!(trips.answered(at(35), Id(1)), Some(US * 5));
+        trips.record_batch(at(30));
+        assert_eq!(trips.record_reply(at(35), Id(1)), Some(US * 5));
     }
 
     #[test]
@@ -179,24 +185,28 @@ mod tests {
         trips.add_request(Id(1), 1);
         trips.add_request(Id(2), 1);
         trips.add_request(Id(1), 1);
-        trips.sent(at(0));
-        assert_eq!(trips.answered(at(40), Id(1)), Some(US * 40));
-        assert_eq!(trips.answered(at(41), Id(1)), None);
+        trips.record_batch(at(0));
+        assert_eq!(trips.record_reply(at(40), Id(1)), Some(US * 40));
+        assert_eq!(trips.record_reply(at(41), Id(1)), None);
         trips.add_request(Id(1), 1);
-        trips.sent(at(50));
-        assert_eq!(trips.answered(at(90), Id(1)), Some(US * 40));
+        trips.record_batch(at(50));
+        assert_eq!(trips.record_reply(at(90), Id(1)), Some(US * 40));
     }
 
     #[test]
     fn replies_without_a_request_are_ignored_and_allocate_nothing() {
         let mut trips = RoundTrips::default();
-        assert_eq!(trips.answered(at(1), Id(u32::MAX)), None);
+        assert_eq!(trips.record_reply(at(1), Id(u32::MAX)), None);
         assert!(trips.clients.is_empty());
         trips.add_request(Id(3), 1);
-        assert_eq!(trips.answered(at(2), Id(3)), None, "the request is not sent yet");
-        trips.sent(at(3));
-        assert_eq!(trips.answered(at(4), Id(3)), Some(US));
-        assert_eq!(trips.answered(at(4), Id(4)), None);
+        assert_eq!(
+            trips.record_reply(at(2), Id(3)),
+            None,
+            "a reply before the request was sent should not count"
+        );
+        trips.record_batch(at(3));
+        assert_eq!(trips.record_reply(at(4), Id(3)), Some(US));
+        assert_eq!(trips.record_reply(at(4), Id(4)), None);
     }
 
     #[test]
@@ -204,10 +214,10 @@ mod tests {
         let mut trips = RoundTrips::default();
         for id in 1..=BATCHES_MAX as u32 + 1 {
             trips.add_request(Id(id), 1);
-            trips.sent(at(id.into()));
+            trips.record_batch(at(id.into()));
         }
-        assert_eq!(trips.answered(at(5_000), Id(1)), None);
-        assert_eq!(trips.answered(at(5_000), Id(2)), Some(US * 4_998));
+        assert_eq!(trips.record_reply(at(5_000), Id(1)), None);
+        assert_eq!(trips.record_reply(at(5_000), Id(2)), Some(US * 4_998));
         assert!(trips.awaited.len() < BATCHES_MAX);
     }
 
@@ -215,13 +225,13 @@ mod tests {
     fn messages_of_clients_answered_since_the_last_batch_are_not_fresh() {
         let mut trips = RoundTrips::default();
         trips.add_request(Id(1), 1);
-        trips.sent(at(1));
+        trips.record_batch(at(1));
         trips.add_request(Id(2), 2);
         assert_eq!(trips.fresh(), 2);
-        trips.answered(at(2), Id(1));
+        trips.record_reply(at(2), Id(1));
         trips.add_request(Id(1), 1);
         assert_eq!(trips.fresh(), 2);
-        trips.sent(at(3));
+        trips.record_batch(at(3));
         assert_eq!(trips.fresh(), 0);
     }
 }

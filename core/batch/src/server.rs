@@ -52,8 +52,9 @@ pub struct ServerLink {
     stage: Stage,
     pub(crate) link_end: LinkEnd,
     /// The helper has announced that it drains.
-    is_drained: bool,
-    /// Replies of this connection are to be kept if the next *connect* or *reconnect* opens it.
+    is_draining: bool,
+    /// The helper has requested that this connection's replies are kept. The request applies only if the next
+    /// opening message is this connection's *connect*.
     keep_next: Option<Id>,
     /// [`unseal`](Self::unseal) completed the handshake; [`decompose`](Self::decompose) has yet to return the event.
     pending_established: Option<(Role, KeyId)>,
@@ -80,7 +81,7 @@ impl ServerLink {
         ServerLink::with_policy(config, now, peer, local, fresh, Box::new(Fixed::immediate()))
     }
 
-    /// As [`new`](Self::new), with a batch policy for replies; without one they leave at once.
+    /// As [`new`](Self::new), but with a batch policy for replies, which otherwise leave at once.
     pub fn with_policy(
         config: Arc<ServerConfig>,
         now: Time,
@@ -98,7 +99,7 @@ impl ServerLink {
                 deadline: now + limits.handshake_timeout,
             },
             link_end: LinkEnd::new(Batching::new(Kind::Reply, policy, limits.pending_bytes_max)),
-            is_drained: false,
+            is_draining: false,
             keep_next: None,
             pending_established: None,
             allowance: None,
@@ -118,7 +119,7 @@ impl ServerLink {
             if *deadline <= now {
                 return rest; // `decompose` reports the timeout.
             }
-            match self.handshake(&mut rest) {
+            match self.advance_handshake(&mut rest) {
                 Ok(Some(established)) => self.pending_established = Some(established),
                 Ok(None) if rest.is_empty() => return rest,
                 Ok(None) => {}
@@ -138,7 +139,8 @@ impl ServerLink {
     }
 
     /// Bytes of the handshake that the peer must send before this end can answer; 0 once the peer has authenticated.
-    /// Bytes beyond them may be encrypted, so only [`unseal`](Self::unseal) takes more.
+    /// Later bytes may be encrypted: do not pass them to [`decompose`](Self::decompose) without
+    /// [`unseal`](Self::unseal).
     pub fn handshake_bytes_needed(&self) -> usize {
         match &self.stage {
             Stage::Handshake { handshake, .. } => handshake.bytes_needed(),
@@ -187,14 +189,14 @@ impl ServerLink {
         self.link_end.receiving.consumed_opened(before - input.len());
         let is_input_used_up = event.is_none() && run.is_none_or(|run| run.is_empty());
         if is_input_used_up {
-            self.allowance.iter_mut().for_each(|allowance| allowance.end_of_input(now));
+            self.allowance.iter_mut().for_each(|allowance| allowance.decide_pause(now));
             self.link_end.receiving.take_error()?;
         }
         Ok(event)
     }
 
-    /// If `run` is given, data frames of requests are returned in `run`, unchanged, and not as events; the result is
-    /// then `None`.
+    /// If `run` is given, data frames of requests are stored there unchanged instead of being returned as
+    /// events, and the result is then `None`.
     fn next_event<'a>(
         &mut self,
         now: Time,
@@ -208,7 +210,7 @@ impl ServerLink {
                 Stage::Handshake { deadline, .. } if *deadline <= now => {
                     return Err(LinkError::HandshakeTimeout);
                 }
-                Stage::Handshake { .. } => match self.handshake(input)? {
+                Stage::Handshake { .. } => match self.advance_handshake(input)? {
                     Some((role, key)) => return Ok(Some(ServerEvent::Established { role, key })),
                     None if input.is_empty() => return Ok(None),
                     None => continue,
@@ -218,8 +220,8 @@ impl ServerLink {
                 && self.link_end.receiving.is_between_frames()
             {
                 let before = input.len();
-                let taken = self.link_end.incoming_run(input);
-                self.account_run(now, before - input.len(), &taken);
+                let taken = self.link_end.take_run(input);
+                self.charge_run(now, before - input.len(), &taken);
                 match taken {
                     RunOutcome::Run(bytes) => {
                         *run = bytes;
@@ -236,7 +238,7 @@ impl ServerLink {
             let piece = self.link_end.receiving.next(input)?;
             let taken = before - input.len();
             let Some(piece) = piece else {
-                self.account(now, taken, None);
+                self.charge(now, taken, None);
                 self.link_end.send_acknowledges();
                 return Ok(None);
             };
@@ -246,16 +248,17 @@ impl ServerLink {
                 return Err(LinkError::Sessions);
             }
             let event = self.handle_piece(role, version, piece)?;
-            self.account(now, taken, event.as_ref());
+            self.charge(now, taken, event.as_ref());
             if event.is_some() {
                 return Ok(event);
             }
         }
     }
 
-    /// Charges `taken` bytes of input, which led to `event`, to the peer's allowance.
+    /// Charges `taken` bytes of input, which led to `event`, to the peer's allowance. Data raises the
+    /// allowance instead.
     #[inline]
-    fn account(&mut self, now: Time, taken: usize, event: Option<&ServerEvent<'_>>) {
+    fn charge(&mut self, now: Time, taken: usize, event: Option<&ServerEvent<'_>>) {
         let Some(allowance) = &mut self.allowance else { return };
         match event {
             Some(ServerEvent::Data { bytes, .. } | ServerEvent::Carried { bytes, .. }) => {
@@ -267,7 +270,7 @@ impl ServerLink {
         }
     }
 
-    fn handshake(&mut self, input: &mut &[u8]) -> Result<Option<(Role, KeyId)>, LinkError> {
+    fn advance_handshake(&mut self, input: &mut &[u8]) -> Result<Option<(Role, KeyId)>, LinkError> {
         let Stage::Handshake { handshake, .. } = &mut self.stage else { return Ok(None) };
         match handshake.advance(&self.config.ring, input) {
             Ok(AcceptorProgress::NeedsInput) => Ok(None),
@@ -306,14 +309,16 @@ impl ServerLink {
     ) -> Result<Option<ServerEvent<'a>>, LinkError> {
         let (id, disposition, event) = match piece {
             Piece::Data { kind: Kind::Request, id, bytes, last } => {
-                match self.link_end.incoming_data(id, bytes.len(), last) {
+                match self.link_end.handle_data(id, bytes.len(), last) {
                     Disposition::Carry => return Ok(Some(ServerEvent::Carried { id, bytes })),
                     disposition => (id, disposition, ServerEvent::Data { id, bytes }),
                 }
             }
             Piece::Data { kind, .. } => return Err(LinkError::Direction(kind)),
             Piece::Control { id, control } => match control {
-                Control::Connect(connect) => return self.connect((role, version), id, connect).map(Some),
+                Control::Connect(connect) => {
+                    return self.handle_connect((role, version), id, connect).map(Some);
+                }
                 Control::Reconnect(Reconnect { client, opening, .. }) => {
                     let connection = Connection::carrier();
                     let event = ServerEvent::Session { id, kind: Kind::Reconnect, client, opening };
@@ -322,9 +327,9 @@ impl ServerLink {
                 Control::Drain { deadline_ms } => return Ok(self.handle_drain(role, id, deadline_ms)),
                 control if self.link_end.is_carrier(id) => {
                     if matches!(control, Control::Close(_)) {
-                        self.link_end.incoming_close(id);
+                        self.link_end.handle_close(id);
                     }
-                    // Returned after our own *close*, too: the session waits for the peer's answer.
+                    // Returned even after our own *close*, because the session waits for the peer's *close*.
                     return Ok(Some(ServerEvent::CarriedControl { id, control }));
                 }
                 Control::Acknowledge(Acknowledge { received: 0, .. }) if self.link_end.get(id).is_none() => {
@@ -333,18 +338,18 @@ impl ServerLink {
                 }
                 Control::Acknowledge(acknowledge) => {
                     let bytes_max = self.config.limits.kept_bytes_max;
-                    let disposition = self.link_end.incoming_acknowledge(id, acknowledge.received, bytes_max);
+                    let disposition = self.link_end.handle_acknowledge(id, acknowledge.received, bytes_max);
                     (id, disposition, ServerEvent::CarriedControl { id, control })
                 }
                 Control::Credit(limit) => {
-                    self.link_end.incoming_credit(id, limit);
+                    self.link_end.handle_credit(id, limit);
                     return Ok(None);
                 }
                 Control::Finish(offset) => {
-                    (id, self.link_end.incoming_finish(id, offset), ServerEvent::Finished { id })
+                    (id, self.link_end.handle_finish(id, offset), ServerEvent::Finished { id })
                 }
                 Control::Close(reason) => {
-                    (id, self.link_end.incoming_close(id), ServerEvent::Closed { id, reason })
+                    (id, self.link_end.handle_close(id), ServerEvent::Closed { id, reason })
                 }
                 Control::Accepted | Control::Refused(_) | Control::Resumed(_) => {
                     return Err(LinkError::Direction(control.kind()));
@@ -365,14 +370,14 @@ impl ServerLink {
 
     /// A helper announces once, for its whole link, that it drains. Other *drain* messages are ignored.
     fn handle_drain<'a>(&mut self, role: Role, id: Id, deadline_ms: u32) -> Option<ServerEvent<'a>> {
-        if role != Role::Helper || id != Id::LINK || core::mem::replace(&mut self.is_drained, true) {
-            self.link_end.count_stray();
+        if role != Role::Helper || id != Id::LINK || core::mem::replace(&mut self.is_draining, true) {
+            self.link_end.count_unknown_frame();
             return None;
         }
         Some(ServerEvent::Drain { deadline_ms })
     }
 
-    fn connect<'a>(
+    fn handle_connect<'a>(
         &mut self,
         (role, version): (Role, u8),
         id: Id,
@@ -470,10 +475,11 @@ impl ServerLink {
         self.link_end.batching.pending()
     }
 
-    /// Whether to read the peer's bytes; otherwise leave them in the socket. Reading stops while more than
-    /// [`CONTROL_BYTES_MAX`] bytes of control messages wait to be sent. Reading also stops, until
-    /// [`poll_read_timeout`](Self::poll_read_timeout), when a library client has exceeded its allowance for control
-    /// messages and empty frames by more than a burst. Call again after each input, batch and timeout.
+    /// Whether to read the peer's bytes; otherwise leave them in the socket. `false` while more than
+    /// [`CONTROL_BYTES_MAX`] bytes of control messages wait to be sent; and, until
+    /// [`poll_read_timeout`](Self::poll_read_timeout), after a library client has exceeded its allowance for
+    /// control messages and empty frames by more than a burst. Call again after each input, batch and
+    /// timeout.
     pub fn may_read(&self) -> bool {
         self.paused_until().is_none() && self.link_end.batching.control_bytes() <= CONTROL_BYTES_MAX
     }
@@ -508,7 +514,7 @@ impl ServerLink {
         [record, self.paused_until()].into_iter().flatten().min()
     }
 
-    /// Whether [`poll_read_timeout`](Self::poll_read_timeout) has a time.
+    /// Whether [`poll_read_timeout`](Self::poll_read_timeout) returns a time.
     pub fn has_read_timeout(&self) -> bool {
         self.poll_read_timeout().is_some()
     }

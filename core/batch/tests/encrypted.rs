@@ -113,7 +113,7 @@ fn no_alteration_of_the_handshake_disables_encryption() {
         failed += usize::from(outcome.is_err());
     }
     // In the other cases no end reports an error: because of the altered byte, an end waits for bytes that are not sent.
-    assert!(failed > 2500, "{failed}");
+    assert!(failed > 2500, "only {failed} handshakes failed");
 }
 
 #[test]
@@ -278,7 +278,7 @@ fn required_encryption_rejects_older_peers_and_peers_without_a_key() {
     let (at_opener, at_server) = handshake(Required, Off, pair::helper_key, ring());
     assert_eq!(at_opener, Err(LinkError::Unencrypted));
     assert!(matches!(at_server, Err(LinkError::Version { min: 4, .. })));
-    // The published loopback-only key.
+    // The well-known key for loopback.
     let (at_opener, at_server) = handshake(Preferred, Required, Key::loopback_only, KeyRing::loopback_only());
     assert_eq!(at_server, Err(LinkError::Unencrypted));
     assert!(at_opener.is_err());

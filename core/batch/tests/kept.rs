@@ -130,7 +130,7 @@ fn a_full_buffer_stops_compose_until_an_acknowledgement() {
     assert_eq!(pair.server.compose(id, b"0123456789"), 8);
     assert_eq!((pair.server.compose(id, b"89"), pair.server.room(id)), (0, 0));
     pair.exchange();
-    assert_eq!(pair.server.poll_room(), None, "the connection waits for an acknowledgement");
+    assert_eq!(pair.server.poll_room(), None, "the connection should wait for an acknowledgement");
     pair.opener.acknowledge(id, 3);
     pair.exchange();
     assert_eq!(pair.server.poll_room(), Some(id));
@@ -156,7 +156,11 @@ fn kept_replies_are_discarded_when_the_connection_ends() {
     pair.server.compose(id, b"abc");
     pair.exchange();
     pair.server.close(id, CloseReason::Normal);
-    assert_eq!(kept(&pair, id), Some((0, b"abc".to_vec())), "the helper has not closed yet");
+    assert_eq!(
+        kept(&pair, id),
+        Some((0, b"abc".to_vec())),
+        "replies should be kept until the helper has closed"
+    );
     pair.opener_closes.insert(id);
     pair.exchange();
     assert_eq!(kept(&pair, id), None);

@@ -191,7 +191,11 @@ fn ids_above_the_servers_bound_fail_the_link() {
     }
     assert_eq!(pair.opener.open(client(4), None), Err(OpenError::Full));
     pair.opener.relay_control(Id(4), pair::connect_control(client(4)));
-    assert_eq!(pair.try_exchange(), Err(LinkError::Id(Id(4))), "the id exceeds the bound in the welcome");
+    assert_eq!(
+        pair.try_exchange(),
+        Err(LinkError::Id(Id(4))),
+        "an id above the bound in the welcome should fail the link"
+    );
 }
 
 #[test]
@@ -270,7 +274,7 @@ fn batches_wait_for_their_interval() {
     let id = pair.open(1);
     let first = pair.now;
     pair.opener.compose(id, b"a");
-    assert!(pair.opener.poll_transmit(first).is_none(), "a batch was sent just before");
+    assert!(pair.opener.poll_transmit(first).is_none(), "the batch should wait for its interval");
     let due = pair.opener.poll_timeout().unwrap();
     assert!(due > first);
     assert!(pair.opener.poll_transmit(due).is_some());

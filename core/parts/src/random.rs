@@ -98,7 +98,7 @@ mod tests {
             let mut items: Vec<usize> = (0..length).collect();
             random.shuffle(&mut items);
             items.sort_unstable();
-            assert!(items.into_iter().eq(0..length), "a shuffle keeps each item once");
+            assert!(items.into_iter().eq(0..length), "a shuffle should keep each item once");
         }
     }
 }

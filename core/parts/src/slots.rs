@@ -189,7 +189,7 @@ mod tests {
     fn slots_are_reused_in_the_chosen_order() {
         for (mut table, expected) in [(Slots::new(3), [1, 0]), (Slots::oldest_first(3), [0, 1])] {
             let keys: Vec<SlotKey> = (0..3).map(|n| table.insert(n).unwrap()).collect();
-            assert_eq!(table.insert(3), None, "the table is full");
+            assert_eq!(table.insert(3), None, "a full table should take no entry");
             table.remove(keys[0]);
             table.remove(keys[1]);
             let reused = [4, 5].map(|n| table.insert(n).unwrap());
@@ -237,7 +237,7 @@ mod tests {
                     let key = table.insert(drawn);
                     assert_eq!((key, key.is_some()), (expected, has_room));
                     if let Some(key) = key {
-                        assert!(assigned.iter().all(|(before, _)| *before != key), "keys are never reused");
+                        assert!(assigned.iter().all(|(before, _)| *before != key), "keys must not be reused");
                         assert!(key.slot() < MAX as u32 && key.generation() > 0);
                         assigned.push((key, Some(drawn)));
                     }

@@ -8,7 +8,7 @@ use crate::stop_reason::StopReason;
 
 /// Limit on groups of requests that wait for replies; tracking of a connection stops beyond it. Consecutive requests of
 /// one kind form one group if they arrive at the same time, so that deep pipelines stay below the limit. Consecutive
-/// quiet requests of one kind form one group at any time.
+/// quiet requests of one kind form one group whenever they arrive.
 pub const OUTSTANDING_MAX: usize = 1024;
 
 /// Properties of a complete request that decide how its reply is matched and measured.
@@ -16,11 +16,11 @@ pub const OUTSTANDING_MAX: usize = 1024;
 pub(crate) struct Kind {
     /// Format of the reply, numbered by the protocol's parser.
     pub reply_format: u8,
-    /// The server may send no reply.
+    /// Whether the server may send no reply.
     pub is_quiet: bool,
-    /// The reply's latency counts as latency of the server.
+    /// Whether the reply's latency counts as latency of the server.
     pub is_measured: bool,
-    /// The server may delay the reply on purpose, and with it the replies to later requests.
+    /// Whether the server may delay the reply on purpose, and with it the replies to later requests.
     pub may_block: bool,
 }
 
@@ -35,10 +35,12 @@ impl Kind {
         Kind { is_measured: false, ..Kind::prompt(reply_format) }
     }
 
+    /// A request whose reply the server may delay on purpose.
     pub fn blocking(reply_format: u8) -> Kind {
         Kind { may_block: true, ..Kind::unmeasured(reply_format) }
     }
 
+    /// A request that the server may leave without a reply.
     pub fn quiet(reply_format: u8) -> Kind {
         Kind { is_quiet: true, ..Kind::unmeasured(reply_format) }
     }

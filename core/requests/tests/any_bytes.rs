@@ -22,7 +22,7 @@ fn protocol() -> impl Strategy<Value = Protocol> {
     prop_oneof![Just(Protocol::Memcached), Just(Protocol::Redis), Just(Protocol::Tcp)]
 }
 
-/// Valid parts of both protocols, and random bytes.
+/// Valid parts of memcached's and redis's protocols, and random bytes.
 fn fragment() -> impl Strategy<Value = Vec<u8>> {
     let known = prop::sample::select(vec![
         "get a\r\n",
@@ -90,7 +90,7 @@ proptest! {
         protocol in protocol(), steps in conversation(), seed in any::<u64>(),
     ) {
         let outcome = play_in_all_splits(protocol, &steps, seed);
-        prop_assert_eq!(outcome.gave_up.is_some(), outcome.is_idle.is_none());
+        prop_assert_eq!(outcome.stop_reason.is_some(), outcome.is_idle.is_none());
     }
 
     #[test]
@@ -107,7 +107,7 @@ proptest! {
             expected += 2 - usize::from(is_quiet);
         }
         let outcome = play_in_all_splits(Protocol::Memcached, &steps, seed);
-        prop_assert_eq!((outcome.gave_up, outcome.is_idle), (None, Some(true)));
+        prop_assert_eq!((outcome.stop_reason, outcome.is_idle), (None, Some(true)));
         prop_assert_eq!(outcome.latencies.len(), expected);
         prop_assert!(outcome.latencies.iter().all(|latency| latency.is_some_and(|time| time.as_nanos() == 10)));
     }

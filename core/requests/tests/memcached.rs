@@ -4,7 +4,7 @@ mod world;
 
 use spillway_requests::{OUTSTANDING_MAX, Protocol, StopReason};
 use spillway_transport::Time;
-use world::{Step, expect_gave_up, expect_latencies, from_client, from_server, outcome};
+use world::{Step, expect_latencies, expect_stop_reason, from_client, from_server, outcome};
 
 const MEMCACHED: Protocol = Protocol::Memcached;
 
@@ -35,7 +35,10 @@ fn replies_to_classic_commands_are_measured() {
     ] {
         if reply.is_empty() {
             let outcome = outcome(MEMCACHED, &[from_client(request)]);
-            assert_eq!((outcome.gave_up, outcome.is_idle, outcome.pending_since), (None, Some(false), None));
+            assert_eq!(
+                (outcome.stop_reason, outcome.is_idle, outcome.pending_since),
+                (None, Some(false), None)
+            );
             continue;
         }
         expect_latencies(MEMCACHED, &[from_client(request), from_server(reply)], &[10]);
@@ -62,7 +65,7 @@ fn administration_commands_are_not_measured() {
         expect_latencies(MEMCACHED, &[from_client(request), from_server(reply)], &[0]);
     }
     for request in ["watch fetchers\r\n", "lru_crawler metadump all\r\n", "lru_crawler mgdump all\r\n"] {
-        expect_gave_up(MEMCACHED, &[from_client(request), from_server("OK\r\n")], StopReason::Stream);
+        expect_stop_reason(MEMCACHED, &[from_client(request), from_server("OK\r\n")], StopReason::Stream);
     }
 }
 
@@ -79,7 +82,7 @@ fn quiet_commands_may_have_no_reply() {
     // An error line may belong to the quiet request or to the next one.
     let error = "SERVER_ERROR object too large for cache\r\n";
     expect_latencies(MEMCACHED, &[from_client(set), from_server(error)], &[]);
-    expect_gave_up(
+    expect_stop_reason(
         MEMCACHED,
         &[from_client(set), from_client("get a\r\n"), from_server(error)],
         StopReason::Ambiguous,
@@ -111,7 +114,7 @@ fn replies_to_meta_commands_are_measured() {
         expect_latencies(MEMCACHED, &[from_client(pipeline), from_server(reply)], &[10]);
     }
     let ambiguous = [from_client("mg a q v\r\nmg b v\r\n"), from_server("VA 1\r\nx\r\n")];
-    expect_gave_up(MEMCACHED, &ambiguous, StopReason::Ambiguous);
+    expect_stop_reason(MEMCACHED, &ambiguous, StopReason::Ambiguous);
     // In this command, `q` is a key and not the quiet flag.
     expect_latencies(MEMCACHED, &[from_client("mg q v\r\n"), from_server("EN\r\n")], &[10]);
 }
@@ -137,9 +140,9 @@ fn replies_to_pipelined_requests_are_matched_in_order() {
 #[test]
 fn too_many_groups_of_requests_stop_the_tracking() {
     let mut steps: Vec<Step> = (0..OUTSTANDING_MAX).map(|_| from_client("get a\r\n")).collect();
-    assert_eq!(outcome(MEMCACHED, &steps).gave_up, None);
+    assert_eq!(outcome(MEMCACHED, &steps).stop_reason, None);
     steps.push(from_client("get a\r\n"));
-    expect_gave_up(MEMCACHED, &steps, StopReason::TooManyOutstanding);
+    expect_stop_reason(MEMCACHED, &steps, StopReason::TooManyOutstanding);
 }
 
 #[test]
@@ -156,24 +159,28 @@ fn malformed_streams_stop_the_tracking() {
         ("get a\rb\r\n", StopReason::Syntax),
         (&long_key, StopReason::Syntax),
     ] {
-        expect_gave_up(MEMCACHED, &[from_client(request)], reason);
+        expect_stop_reason(MEMCACHED, &[from_client(request)], reason);
     }
-    expect_gave_up(
+    expect_stop_reason(
         MEMCACHED,
         &[from_server("ERROR Too many open connections\r\n")],
         StopReason::UnsolicitedReply,
     );
-    expect_gave_up(
+    expect_stop_reason(
         MEMCACHED,
         &[from_client("get a\r\n"), from_server("STORED\r\n")],
         StopReason::UnsolicitedReply,
     );
-    expect_gave_up(
+    expect_stop_reason(
         MEMCACHED,
         &[from_client("get a\r\n"), from_server("END\r\nEND\r\n")],
         StopReason::UnsolicitedReply,
     );
-    expect_gave_up(MEMCACHED, &[from_client("get a\r\n"), from_server("VALUE a 0\r\n")], StopReason::Syntax);
+    expect_stop_reason(
+        MEMCACHED,
+        &[from_client("get a\r\n"), from_server("VALUE a 0\r\n")],
+        StopReason::Syntax,
+    );
 }
 
 fn packet(magic: u8, opcode: u8, key: &str, status: u16, value: &str) -> Vec<u8> {
@@ -220,14 +227,18 @@ fn replies_of_the_binary_protocol_are_matched() {
     expect_latencies(MEMCACHED, &[from_client(request(stat, "")), from_server(statistics)], &[0]);
     expect_latencies(MEMCACHED, &[from_client(request(quit, "")), from_server(reply(quit, ""))], &[0]);
     expect_latencies(MEMCACHED, &[from_client(request(quitq, ""))], &[]);
-    expect_gave_up(MEMCACHED, &[from_client(request(unknown, ""))], StopReason::UnknownCommand);
-    expect_gave_up(
+    expect_stop_reason(MEMCACHED, &[from_client(request(unknown, ""))], StopReason::UnknownCommand);
+    expect_stop_reason(
         MEMCACHED,
         &[from_client([request(get, "a"), b"get a\r\n".to_vec()].concat())],
         StopReason::Syntax,
     );
-    expect_gave_up(MEMCACHED, &[from_client(request(get, "a")), from_server("END\r\n")], StopReason::Syntax);
-    expect_gave_up(
+    expect_stop_reason(
+        MEMCACHED,
+        &[from_client(request(get, "a")), from_server("END\r\n")],
+        StopReason::Syntax,
+    );
+    expect_stop_reason(
         MEMCACHED,
         &[from_client(request(get, "a")), from_server(reply(noop, ""))],
         StopReason::UnsolicitedReply,

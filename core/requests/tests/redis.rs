@@ -4,7 +4,7 @@ mod world;
 
 use spillway_requests::{OUTSTANDING_MAX, Protocol, StopReason};
 use spillway_transport::Time;
-use world::{expect_gave_up, expect_latencies, from_client, from_server, outcome};
+use world::{expect_latencies, expect_stop_reason, from_client, from_server, outcome};
 
 const REDIS: Protocol = Protocol::Redis;
 
@@ -104,26 +104,30 @@ fn subscriptions_and_disabled_replies_stop_the_tracking() {
         &["MONITOR"],
         &["PSYNC", "?", "-1"],
     ] {
-        expect_gave_up(REDIS, &[from_client(command(words)), from_server("+OK\r\n")], StopReason::Stream);
+        expect_stop_reason(REDIS, &[from_client(command(words)), from_server("+OK\r\n")], StopReason::Stream);
     }
     for mode in ["OFF", "SKIP", "ON"] {
-        expect_gave_up(REDIS, &[from_client(command(&["CLIENT", "reply", mode]))], StopReason::RepliesOff);
+        expect_stop_reason(
+            REDIS,
+            &[from_client(command(&["CLIENT", "reply", mode]))],
+            StopReason::RepliesOff,
+        );
     }
 }
 
 #[test]
 fn malformed_streams_stop_the_tracking() {
     for request in ["*x\r\n", "*1\r\nGET\r\n", "*1\r\n$x\r\n", "*1\r\n$-1\r\n", "*1\rx", "a\rb\r\n"] {
-        expect_gave_up(REDIS, &[from_client(request)], StopReason::Syntax);
+        expect_stop_reason(REDIS, &[from_client(request)], StopReason::Syntax);
     }
-    expect_gave_up(
+    expect_stop_reason(
         REDIS,
         &[from_server("-DENIED Redis is running in protected mode\r\n")],
         StopReason::UnsolicitedReply,
     );
-    expect_gave_up(REDIS, &[from_client("PING\r\n"), from_server("PONG\r\n")], StopReason::Syntax);
+    expect_stop_reason(REDIS, &[from_client("PING\r\n"), from_server("PONG\r\n")], StopReason::Syntax);
     let mut steps: Vec<_> = (0..OUTSTANDING_MAX).map(|_| from_client("PING\r\n")).collect();
     assert_eq!(outcome(REDIS, &steps).pending_since, Some(Time(0)));
     steps.push(from_client("PING\r\n"));
-    expect_gave_up(REDIS, &steps, StopReason::TooManyOutstanding);
+    expect_stop_reason(REDIS, &steps, StopReason::TooManyOutstanding);
 }

@@ -60,12 +60,12 @@ pub trait Rig {
     /// An address without a listener, whose host refuses connections.
     fn refusing_address(&self) -> SocketAddr;
 
-    /// After this time a scenario's wait has failed.
+    /// How long a scenario waits for a condition before it fails.
     fn patience(&self) -> Duration {
         Duration::from_secs(30)
     }
 
-    /// After this time without a command no more events are expected.
+    /// How long a scenario waits before it concludes that an event does not happen.
     fn quiet(&self) -> Duration {
         Duration::from_millis(60)
     }

@@ -178,10 +178,10 @@ pub trait Application {
     fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T);
     /// Called at or after the instant of `poll_timeout`.
     fn handle_timeout<T: Transport>(&mut self, now: Time, out: &mut T);
-    /// Counts peers of a listener that were refused before they became connections.
+    /// Called after `peers` peers of a listener were refused before they became connections.
     fn handle_refused(&mut self, _listener: u16, _limit: HostLimit, _peers: u64) {}
-    /// A datagram has arrived at the address of a listener, open or closed. Writes a reply into `answer`, which is as
-    /// long as the question, and returns its length in bytes; 0 sends nothing.
+    /// Handles a datagram that arrived at the address of a listener, open or closed. Writes a reply into
+    /// `answer`, which is as long as the question, and returns the reply's length in bytes; 0 sends nothing.
     fn handle_datagram(
         &mut self,
         _now: Time,

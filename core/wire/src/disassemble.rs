@@ -96,17 +96,17 @@ impl Disassembler {
     /// # Errors
     /// The stream is malformed: close the link.
     pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Piece<'a>>, DisassembleError> {
-        if let Some(piece) = self.whole_message(input) {
+        if let Some(piece) = self.take_whole_frame(input) {
             return Ok(Some(piece));
         }
         loop {
             match self.state {
                 State::Header => {
-                    let Some(header) = self.header(input)? else { return Ok(None) };
+                    let Some(header) = self.take_header(input)? else { return Ok(None) };
                     self.state = self.after_header(header)?;
                 }
                 State::Data { header, left: 0 } => {
-                    debug_assert_eq!(header.length, 0, "only an empty frame has 0 bytes left here");
+                    debug_assert_eq!(header.length, 0, "only an empty frame should have 0 bytes left here");
                     self.state = State::Header;
                 }
                 State::Data { header, left } => {
@@ -136,7 +136,7 @@ impl Disassembler {
     /// Fast path for the most common case, a complete data frame. The loop in [`next`](Self::next) gives the same
     /// result.
     #[inline]
-    fn whole_message<'a>(&self, input: &mut &'a [u8]) -> Option<Piece<'a>> {
+    fn take_whole_frame<'a>(&self, input: &mut &'a [u8]) -> Option<Piece<'a>> {
         if !self.is_between_frames() {
             return None;
         }
@@ -155,7 +155,7 @@ impl Disassembler {
         self.held == 0 && matches!(self.state, State::Header)
     }
 
-    fn header(&mut self, input: &mut &[u8]) -> Result<Option<Header>, DisassembleError> {
+    fn take_header(&mut self, input: &mut &[u8]) -> Result<Option<Header>, DisassembleError> {
         let parsed = match input.split_first_chunk::<HEADER_BYTES>() {
             Some((bytes, rest)) if self.held == 0 => {
                 *input = rest;

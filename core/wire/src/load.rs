@@ -35,7 +35,7 @@ pub const WEIGHT_MAX: u32 = 1_000_000;
 
 const LOAD_QUERY: u8 = 1;
 const LOAD: u8 = 2;
-const KIND: usize = 9;
+const KIND_OFFSET: usize = 9;
 
 /// A client's load query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,8 +75,9 @@ pub struct LoadReport {
     /// Expected load of clients that have sent a query and have not connected yet, in millionths. Each counts with
     /// probability 1 / [`helpers_asked`](LoadQuery::helpers_asked).
     pub tentative: u32,
-    /// Random number, drawn for each query such that consecutive numbers are spread evenly. It randomizes how much
-    /// `tentative` counts, so that clients that send queries at the same time do not all choose the same helper.
+    /// Random number, drawn for each query such that consecutive numbers are spread evenly. The client uses
+    /// it to randomize how much `tentative` counts, so that clients that send queries at the same time do not
+    /// all choose the same helper.
     pub random: u16,
 }
 
@@ -136,7 +137,7 @@ impl LoadQuery {
     /// Emits the query with this proof.
     pub fn emit(&self, proof: &[u8; PROOF_BYTES]) -> [u8; LOAD_QUERY_BYTES] {
         let mut out = [0; LOAD_QUERY_BYTES];
-        begin(&mut out, LOAD_QUERY);
+        emit_head(&mut out, LOAD_QUERY);
         out[10] = self.helpers_asked;
         // 11: reserved
         out[12..20].copy_from_slice(&self.key.0);
@@ -166,7 +167,7 @@ impl LoadQuery {
 
     /// Parses a query and its proof, which the caller must verify.
     pub fn parse(bytes: &[u8; LOAD_QUERY_BYTES]) -> Result<(LoadQuery, [u8; PROOF_BYTES]), LoadError> {
-        check(bytes, LOAD_QUERY)?;
+        check_head(bytes, LOAD_QUERY)?;
         if bytes[10] == 0 {
             return Err(LoadError::NoHelperAsked);
         }
@@ -177,10 +178,10 @@ impl LoadQuery {
             6 => 16,
             other => return Err(LoadError::AddressFamily(other)),
         };
-        let unused_port = family == 0 && port != 0;
+        let has_port_without_address = family == 0 && port != 0;
         if bytes[11] != 0
             || bytes[37] != 0
-            || unused_port
+            || has_port_without_address
             || bytes[40 + used..56].iter().any(|byte| *byte != 0)
         {
             return Err(LoadError::Reserved);
@@ -204,7 +205,7 @@ impl LoadReport {
     /// Emits the reply with this proof.
     pub fn emit(&self, proof: &[u8; PROOF_BYTES]) -> [u8; LOAD_BYTES] {
         let mut out = [0; LOAD_BYTES];
-        begin(&mut out, LOAD);
+        emit_head(&mut out, LOAD);
         out[10] = u8::from(self.full) | u8::from(self.draining) << 1 | u8::from(self.down) << 2;
         // 11: reserved
         out[12..28].copy_from_slice(&self.nonce);
@@ -226,7 +227,7 @@ impl LoadReport {
 
     /// Parses a reply and its proof, which the caller must verify.
     pub fn parse(bytes: &[u8; LOAD_BYTES]) -> Result<(LoadReport, [u8; PROOF_BYTES]), LoadError> {
-        check(bytes, LOAD)?;
+        check_head(bytes, LOAD)?;
         let flags = bytes[10];
         if flags & !7 != 0 {
             return Err(LoadError::Flags(flags));
@@ -268,20 +269,20 @@ pub fn exactly<const N: usize>(bytes: &[u8]) -> Result<&[u8; N], LoadError> {
     bytes.try_into().map_err(|_| LoadError::Length(bytes.len()))
 }
 
-fn begin(out: &mut [u8], kind: u8) {
+fn emit_head(out: &mut [u8], kind: u8) {
     out[..8].copy_from_slice(&LOAD_MAGIC);
     out[8] = LOAD_VERSION;
-    out[KIND] = kind;
+    out[KIND_OFFSET] = kind;
 }
 
-fn check(bytes: &[u8], kind: u8) -> Result<(), LoadError> {
+fn check_head(bytes: &[u8], kind: u8) -> Result<(), LoadError> {
     if bytes[..8] != LOAD_MAGIC {
         return Err(LoadError::Magic);
     }
     if bytes[8] != LOAD_VERSION {
         return Err(LoadError::Version(bytes[8]));
     }
-    if bytes[KIND] != kind { Err(LoadError::Kind(bytes[KIND])) } else { Ok(()) }
+    if bytes[KIND_OFFSET] != kind { Err(LoadError::Kind(bytes[KIND_OFFSET])) } else { Ok(()) }
 }
 
 /// `N` bytes at a constant offset inside a fixed-length datagram.

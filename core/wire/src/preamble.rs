@@ -243,7 +243,8 @@ impl Welcome {
     }
 }
 
-/// The bytes that both proofs cover after different labels: the hello, and the welcome with its proof set to zero.
+/// The bytes that both proofs cover: the hello, and the welcome with its proof set to zero. Each proof has a
+/// label of its own before these bytes.
 pub fn transcript(hello: &Hello, welcome: &Welcome) -> [u8; HELLO_BYTES + WELCOME_BYTES] {
     let mut out = [0; HELLO_BYTES + WELCOME_BYTES];
     out[..HELLO_BYTES].copy_from_slice(&hello.emit());

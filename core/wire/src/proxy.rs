@@ -28,7 +28,7 @@ pub struct ProxyHeader {
     /// The client's address. `None` if the connection is the peer's own (a health check) or its client has no IP
     /// address: then use the address of the connection.
     pub client: Option<SocketAddr>,
-    /// Bytes of the header, which the client's bytes follow.
+    /// Bytes of the header. The client's bytes follow it.
     pub bytes: usize,
 }
 
@@ -104,12 +104,12 @@ fn parse_text(bytes: &[u8]) -> Result<Option<ProxyHeader>, ProxyError> {
         return if bytes.len() < TEXT_BYTES_MAX { Ok(None) } else { Err(ProxyError::TooLong) };
     };
     let line = str::from_utf8(&bytes[..end]).map_err(|_| ProxyError::Line)?;
-    let client = text_client(line).ok_or(ProxyError::Line)?;
+    let client = parse_text_client(line).ok_or(ProxyError::Line)?;
     Ok(Some(ProxyHeader { client, bytes: end + 2 }))
 }
 
 /// Parses `PROXY TCP4 source target source-port target-port`, separated by single spaces.
-fn text_client(line: &str) -> Option<Option<SocketAddr>> {
+fn parse_text_client(line: &str) -> Option<Option<SocketAddr>> {
     let mut words = line.split(' ').skip(1);
     let is_v4 = match words.next()? {
         // §2.1: the receiver ignores the rest of the line.
@@ -122,14 +122,15 @@ fn text_client(line: &str) -> Option<Option<SocketAddr>> {
         if is_v4 { word.parse::<Ipv4Addr>().ok().map(IpAddr::V4) } else { word.parse().ok().map(IpAddr::V6) }
     };
     let (source, _target) = (address(words.next()?)?, address(words.next()?)?);
-    let (source_port, _target_port) = (port(words.next()?)?, port(words.next()?)?);
+    let (source_port, _target_port) = (parse_port(words.next()?)?, parse_port(words.next()?)?);
     words.next().is_none().then(|| Some(SocketAddr::new(source, source_port)))
 }
 
 /// Parses a decimal port without sign and without leading zeros.
-fn port(word: &str) -> Option<u16> {
-    let canonical = word == "0" || (!word.starts_with('0') && word.bytes().all(|byte| byte.is_ascii_digit()));
-    canonical.then(|| word.parse().ok()).flatten()
+fn parse_port(word: &str) -> Option<u16> {
+    let is_canonical =
+        word == "0" || (!word.starts_with('0') && word.bytes().all(|byte| byte.is_ascii_digit()));
+    is_canonical.then(|| word.parse().ok()).flatten()
 }
 
 fn parse_binary(bytes: &[u8]) -> Result<Option<ProxyHeader>, ProxyError> {
@@ -146,11 +147,11 @@ fn parse_binary(bytes: &[u8]) -> Result<Option<ProxyHeader>, ProxyError> {
     }
     let Some(header) = bytes.get(..length) else { return Ok(None) };
     // LOCAL is the peer's own connection: the receiver ignores the family and skips the rest (§2.2).
-    let client = if is_local { None } else { binary_client(family, header)? };
+    let client = if is_local { None } else { parse_binary_client(family, header)? };
     Ok(Some(ProxyHeader { client, bytes: length }))
 }
 
-fn binary_client(family: u8, header: &[u8]) -> Result<Option<SocketAddr>, ProxyError> {
+fn parse_binary_client(family: u8, header: &[u8]) -> Result<Option<SocketAddr>, ProxyError> {
     let mut cursor = Cursor::new(&header[BINARY_HEAD_BYTES..]);
     let client = match family {
         // UNSPEC: the format of the rest is unknown.
@@ -175,7 +176,7 @@ fn binary_client(family: u8, header: &[u8]) -> Result<Option<SocketAddr>, ProxyE
     Ok(client)
 }
 
-/// Parses the TLVs (§2.2.1) and verifies the checksum among them. All other TLVs are ignored.
+/// Parses the TLVs (§2.2) and verifies the checksum among them. All other TLVs are ignored.
 fn check_tlvs(cursor: &mut Cursor<'_>, header: &[u8]) -> Result<(), ProxyError> {
     while !cursor.is_empty() {
         let (kind, length) = (cursor.u8()?, usize::from(cursor.u16()?));
@@ -193,7 +194,8 @@ fn check_tlvs(cursor: &mut Cursor<'_>, header: &[u8]) -> Result<(), ProxyError> 
     Ok(())
 }
 
-/// CRC-32C (RFC 3720, appendix B.4), computed bit by bit: headers are short and come once per connection.
+/// CRC-32C (§2.2.3; RFC 4960, appendix B), computed bit by bit: headers are short and come once per
+/// connection.
 fn crc32c(bytes: impl Iterator<Item = u8>) -> u32 {
     const REVERSED_POLYNOMIAL: u32 = 0x82f6_3b78;
     let step = |crc: u32, _| if crc & 1 == 1 { crc >> 1 ^ REVERSED_POLYNOMIAL } else { crc >> 1 };

@@ -69,7 +69,7 @@ mod tests {
             assert_eq!(parse_record_length(emit_record_length(plain)), Ok(plain));
         }
         let lengths = (0..=u16::MAX).filter(|length| parse_record_length(length.to_be_bytes()).is_ok());
-        assert_eq!(lengths.clone().next(), Some(1), "the shortest record has 1 byte");
+        assert_eq!(lengths.clone().next(), Some(1), "the shortest record should have 1 byte");
         assert_eq!(lengths.max().map(usize::from), Some(RECORD_PLAIN_BYTES_MAX));
     }
 }

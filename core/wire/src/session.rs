@@ -15,7 +15,7 @@ use crate::preamble::{KeyId, PROOF_BYTES};
 pub const SESSION_ID_BYTES: usize = 16;
 
 const FINISH_RECEIVED: u8 = 1;
-const ANSWER: u8 = 2;
+const REQUESTS_ANSWER: u8 = 2;
 
 /// The id of a session: random bytes chosen by the client, so that it cannot be guessed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -186,12 +186,13 @@ impl Acknowledge {
     pub(crate) fn emit(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.received.to_be_bytes());
         let finish = if self.finish_received { FINISH_RECEIVED } else { 0 };
-        out.push(finish | if self.requests_answer { ANSWER } else { 0 });
+        out.push(finish | if self.requests_answer { REQUESTS_ANSWER } else { 0 });
     }
 
     pub(crate) fn parse(cursor: &mut Cursor<'_>) -> Result<Acknowledge, ControlError> {
         let received = cursor.u64()?;
-        let [finish_received, requests_answer] = parse_flags(cursor.u8()?, FINISH_RECEIVED | ANSWER)?;
+        let [finish_received, requests_answer] =
+            parse_flags(cursor.u8()?, FINISH_RECEIVED | REQUESTS_ANSWER)?;
         Ok(Acknowledge { received, finish_received, requests_answer })
     }
 }

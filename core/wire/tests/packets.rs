@@ -10,9 +10,9 @@ use spillway_wire::packet::tcp::{self, Flags, Options, SackBlocks, Timestamps};
 use spillway_wire::packet::{PacketError, arp, ipv4, ipv6, udp};
 
 const SOURCE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
-const DESTINATION: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
+const TARGET: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 const SOURCE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
-const DESTINATION_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);
+const TARGET_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);
 
 const IP_OFFSET: usize = ethernet::HEADER_BYTES;
 
@@ -81,7 +81,7 @@ fn ethernet_frame(kind: u16, packet: &[u8]) -> Vec<u8> {
 fn ipv4_frame(protocol: u8, payload: &[u8]) -> Vec<u8> {
     let header = ipv4::Header {
         source: SOURCE,
-        target: DESTINATION,
+        target: TARGET,
         protocol,
         ttl: 64,
         dscp_ecn: 0,
@@ -97,7 +97,7 @@ fn ipv4_frame(protocol: u8, payload: &[u8]) -> Vec<u8> {
 fn ipv6_frame(protocol: u8, payload: &[u8]) -> Vec<u8> {
     let header = ipv6::Header {
         source: SOURCE_V6,
-        target: DESTINATION_V6,
+        target: TARGET_V6,
         protocol,
         hop_limit: 255,
         dscp_ecn: 0,
@@ -139,8 +139,8 @@ fn frames() -> Vec<Vec<u8>> {
     };
     let mut sack = SackBlocks::default();
     [(1, 2), (5, 9), (100, 200)].into_iter().for_each(|(left, right)| sack.push(left, right));
-    let v4_sum = |bytes| pseudo_v4(SOURCE, DESTINATION, ipv4::PROTOCOL_TCP, bytes);
-    let v6_sum = |bytes| pseudo_v6(SOURCE_V6, DESTINATION_V6, ipv4::PROTOCOL_TCP, bytes);
+    let v4_sum = |bytes| pseudo_v4(SOURCE, TARGET, ipv4::PROTOCOL_TCP, bytes);
+    let v6_sum = |bytes| pseudo_v6(SOURCE_V6, TARGET_V6, ipv4::PROTOCOL_TCP, bytes);
     let data = Options { timestamps, ..Options::default() };
     let mut frames = Vec::new();
     for (flags, options, payload) in [
@@ -154,7 +154,7 @@ fn frames() -> Vec<Vec<u8>> {
 
     let mut datagram = [&[0; udp::HEADER_BYTES][..], b"what?"].concat();
     let header = udp::Header { source: 4711, target: 53, payload_bytes: 5 };
-    header.emit(&mut datagram, pseudo_v4(SOURCE, DESTINATION, ipv4::PROTOCOL_UDP, 13));
+    header.emit(&mut datagram, pseudo_v4(SOURCE, TARGET, ipv4::PROTOCOL_UDP, 13));
     frames.push(ipv4_frame(ipv4::PROTOCOL_UDP, &datagram));
 
     let quoted = frames[2][IP_OFFSET..IP_OFFSET + 28].to_vec();
@@ -168,10 +168,10 @@ fn frames() -> Vec<Vec<u8>> {
     }
     for message in [
         v6::Message::PacketTooBig { mtu: 1280, inner: &quoted },
-        v6::Message::NeighbourSolicitation { target: DESTINATION_V6, source_mac: Some(Mac([2; 6])) },
+        v6::Message::NeighbourSolicitation { target: TARGET_V6, source_mac: Some(Mac([2; 6])) },
     ] {
         let mut out = vec![0; message.bytes()];
-        let pseudo = pseudo_v6(SOURCE_V6, DESTINATION_V6, ipv6::PROTOCOL_ICMP, message.bytes() as u32);
+        let pseudo = pseudo_v6(SOURCE_V6, TARGET_V6, ipv6::PROTOCOL_ICMP, message.bytes() as u32);
         message.emit(&mut out, pseudo);
         frames.push(ipv6_frame(ipv6::PROTOCOL_ICMP, &out));
     }
@@ -181,7 +181,7 @@ fn frames() -> Vec<Vec<u8>> {
         sender_mac: Mac([2, 0, 0, 0, 0, 1]),
         sender_ip: SOURCE,
         target_mac: Mac::ZERO,
-        target_ip: DESTINATION,
+        target_ip: TARGET,
     };
     let mut out = [0; arp::BYTES];
     request.emit(&mut out);
@@ -200,7 +200,7 @@ fn correct_checksums(frame: &mut [u8]) {
     head[10..12].copy_from_slice(&check.to_be_bytes());
     let (checksum_offset, pseudo) = match head[9] {
         ipv4::PROTOCOL_ICMP => (2, Sum::ZERO),
-        protocol => (16, pseudo_v4(SOURCE, DESTINATION, protocol, payload.len() as u32)),
+        protocol => (16, pseudo_v4(SOURCE, TARGET, protocol, payload.len() as u32)),
     };
     if payload.len() >= checksum_offset + 2 {
         payload[checksum_offset..checksum_offset + 2].fill(0);
@@ -245,7 +245,7 @@ fn valid_frames_of_every_kind_are_parsed_and_padding_is_ignored() {
 
 #[test]
 fn damage_to_bytes_under_a_checksum_is_detected() {
-    // Each bit of the IP payload and of the IPv4 header. No checksum covers all of the IPv6 header.
+    // Each bit of the IP payload and of the IPv4 header. No checksum covers ARP, or all of the IPv6 header.
     for frame in frames().into_iter().filter(|frame| frame[12..14] != [0x08, 0x06]) {
         let from = if frame[12..14] == [0x86, 0xdd] { IP_OFFSET + ipv6::HEADER_BYTES } else { IP_OFFSET };
         for offset in from..frame.len() {
@@ -280,6 +280,8 @@ fn damaged_frames_do_not_panic() {
             Err(_) => rejected += 1,
         }
     }
-    // Valid and invalid frames both occur often.
-    assert!(accepted > seeds / 20 && rejected > seeds / 4, "{accepted} accepted, {rejected} rejected");
+    assert!(
+        accepted > seeds / 20 && rejected > seeds / 4,
+        "valid and invalid frames should both occur often: {accepted} accepted, {rejected} rejected"
+    );
 }

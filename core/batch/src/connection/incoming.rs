@@ -202,7 +202,10 @@ mod tests {
     #[test]
     fn received_requests_are_acknowledged_once() {
         let mut incoming = Incoming::new(10);
-        assert!(!incoming.mark_acknowledge_due(), "the helper has not requested acknowledgements");
+        assert!(
+            !incoming.mark_acknowledge_due(),
+            "acknowledgements should be off until the helper requests them"
+        );
         incoming.enable_acknowledgements();
         assert_eq!(incoming.receive(4), Ok(()));
         assert!(incoming.mark_acknowledge_due() && !incoming.mark_acknowledge_due());

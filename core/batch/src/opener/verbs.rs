@@ -6,8 +6,9 @@ use super::OpenerLink;
 use crate::error::ConsumedTooMuch;
 
 impl OpenerLink {
-    /// Takes a prefix of a request, as far as credit and the bound on pending bytes allow, and returns its length. If
-    /// that is only a part, [`poll_room`](Self::poll_room) returns the connection when there is room.
+    /// Takes a prefix of a request, as far as credit and the bound on pending bytes allow, and returns its
+    /// length. After a partial take, [`poll_room`](Self::poll_room) returns the connection when there is
+    /// room.
     pub fn compose(&mut self, id: Id, request: &[u8]) -> usize {
         self.link_end.compose(id, request)
     }
@@ -33,8 +34,8 @@ impl OpenerLink {
         self.link_end.has_room()
     }
 
-    /// Makes [`poll_room`](Self::poll_room) return this connection when the server next raises its credit: for a caller
-    /// that accepts only `credit` bytes from its client.
+    /// Makes [`poll_room`](Self::poll_room) return this connection when the server next raises its credit.
+    /// For a caller that reads at most [`credit`](Self::credit) bytes from its client.
     pub fn want_room(&mut self, id: Id) {
         self.link_end.want_room(id);
     }

@@ -6,7 +6,7 @@ use super::{GatheredMessages, Policy, SentBatch};
 
 /// A batch waits for the whole time if at least one more message is expected for this many that are gathered.
 const GATHERED_PER_EXPECTED: u64 = 2;
-/// A batch waits this many eighths of `max_delay`, because timers fire late.
+/// A batch waits for at most this many eighths of `max_delay`, because timers fire late.
 const WAIT_EIGHTHS: u32 = 7;
 /// Upper bound of `max_delay`, which keeps sums in range.
 const DELAY_MAX: Duration = Duration::from_secs(60);
@@ -24,22 +24,23 @@ const NO_WAIT: u128 = FULL_WAIT / 4;
 /// waiting, Algorithm 1 sends more batches: it measures *T* from batch to batch, so it sends a first message early and
 /// alone, and the following ones in another batch.
 ///
-/// A batch of n messages waits for the whole time if at least one message, and at least n / 2, are expected meanwhile;
-/// not at all if at most a quarter of that is expected; and in between for a proportional part of the time. Arrivals
-/// are observed from each batch's first message on, for the longest waiting time. Once the batch was sent, messages of
-/// clients that were answered after it do not count: these clients would not have sent them without the reply.
+/// A batch of n messages waits for the whole time if at least n / 2 more messages, and at least one, are
+/// expected meanwhile; not at all if at most a quarter of this number is expected; and in between for a
+/// proportional part of the time. Arrivals are observed from each batch's first message on, for the longest
+/// waiting time. After the batch was sent, messages of clients that were answered since do not count: without
+/// the reply these clients would not have sent them.
 #[derive(Clone, Debug)]
 pub struct Deadline {
-    wait: Duration,
+    wait_max: Duration,
     max_bytes: usize,
     /// When the present batch began, and how long it waits. `None`: no message is gathered.
-    held: Option<(Time, Duration)>,
+    waiting: Option<(Time, Duration)>,
     /// The part of the present batch that is already counted in `arrived`.
     counted: GatheredMessages,
     observation: Option<Observation>,
     /// Messages that arrived under observation, times [`SCALE`]; older messages have less weight.
     arrived: u128,
-    /// Duration of the observation, in ns.
+    /// Time under observation in ns, at most [`AVERAGED_WAITS`] times `wait_max`.
     observed_ns: u128,
 }
 
@@ -56,9 +57,9 @@ impl Deadline {
     /// `max_delay` bounds a message's waiting time. A batch of `max_bytes` leaves at once.
     pub fn new(max_delay: Duration, max_bytes: usize) -> Deadline {
         Deadline {
-            wait: max_delay.min(DELAY_MAX) * WAIT_EIGHTHS / 8,
+            wait_max: max_delay.min(DELAY_MAX) * WAIT_EIGHTHS / 8,
             max_bytes,
-            held: None,
+            waiting: None,
             counted: GatheredMessages::default(),
             observation: None,
             arrived: 0,
@@ -84,7 +85,7 @@ impl Deadline {
         };
         self.observed_ns += time.as_nanos();
         self.arrived += u128::from(messages) * SCALE;
-        let averaged_ns = (self.wait * AVERAGED_WAITS).as_nanos();
+        let averaged_ns = (self.wait_max * AVERAGED_WAITS).as_nanos();
         if self.observed_ns > averaged_ns {
             self.arrived = self.arrived * averaged_ns / self.observed_ns;
             self.observed_ns = averaged_ns;
@@ -92,9 +93,9 @@ impl Deadline {
     }
 
     /// The waiting time of a batch that begins with `gathered` messages.
-    fn hold_for(&self, gathered: u64) -> Duration {
+    fn waiting_time(&self, gathered: u64) -> Duration {
         // Expected and required messages, both times GATHERED_PER_EXPECTED, SCALE and `observed_ns`: a single division.
-        let expected = self.arrived * self.wait.as_nanos() * u128::from(GATHERED_PER_EXPECTED);
+        let expected = self.arrived * self.wait_max.as_nanos() * u128::from(GATHERED_PER_EXPECTED);
         let required = u128::from(gathered.max(GATHERED_PER_EXPECTED)) * SCALE * self.observed_ns;
         if required == 0 {
             return Duration::ZERO;
@@ -102,7 +103,7 @@ impl Deadline {
         let ratio = (expected * FULL_WAIT / required).clamp(NO_WAIT, FULL_WAIT);
         #[expect(clippy::cast_possible_truncation, reason = "at most FULL_WAIT, which is small")]
         let (part, all) = ((ratio - NO_WAIT) as u32, (FULL_WAIT - NO_WAIT) as u32);
-        self.wait * part / all
+        self.wait_max * part / all
     }
 }
 
@@ -112,7 +113,7 @@ impl Policy for Deadline {
     }
 
     fn interval(&self) -> Duration {
-        self.held.map(|(_, hold)| hold).unwrap_or_default()
+        self.waiting.map(|(_, time)| time).unwrap_or_default()
     }
 
     fn due(&self, _last_batch: Option<Time>, waiting_since: Option<Time>) -> Option<Time> {
@@ -126,9 +127,8 @@ impl Policy for Deadline {
             now,
             GatheredMessages { messages, fresh: batch.fresh.saturating_sub(before.fresh), ..batch },
         );
-        if self.held.is_none() {
-            let hold = self.hold_for(batch.messages);
-            self.held = Some((now, hold));
+        if self.waiting.is_none() {
+            self.waiting = Some((now, self.waiting_time(batch.messages)));
             self.observation = Some(Observation::Waiting { counted_until: now });
         }
     }
@@ -136,9 +136,9 @@ impl Policy for Deadline {
     fn sent(&mut self, batch: SentBatch) {
         self.observe(batch.at, GatheredMessages::default());
         self.observation = self
-            .held
+            .waiting
             .take()
-            .map(|(began, _)| Observation::Sent { counted_until: batch.at, ends_at: began + self.wait });
+            .map(|(began, _)| Observation::Sent { counted_until: batch.at, ends_at: began + self.wait_max });
         self.counted = GatheredMessages::default();
     }
 }
@@ -181,7 +181,7 @@ mod tests {
 
         /// Fires timers up to `at_us`, then sends one request of each of `count` clients, beginning with `client`.
         fn request(&mut self, at_us: u64, client: u32, count: u32) {
-            self.timers(at_us);
+            self.fire_timers(at_us);
             for offset in 0..count {
                 self.link_end.compose(Id((client + offset) % CLIENTS + 1), b"get x");
             }
@@ -192,7 +192,7 @@ mod tests {
             self.link_end.batching.answered(self.now, Id(client % CLIENTS + 1));
         }
 
-        fn timers(&mut self, until_us: u64) {
+        fn fire_timers(&mut self, until_us: u64) {
             while let Some(due) =
                 self.link_end.batching.poll_timeout().filter(|due| due.as_nanos() <= until_us * 1_000)
             {
@@ -222,7 +222,7 @@ mod tests {
             }
         }
 
-        fn sent(&mut self) -> Vec<(u64, u64)> {
+        fn take_sent(&mut self) -> Vec<(u64, u64)> {
             core::mem::take(&mut self.sent)
         }
     }
@@ -233,7 +233,7 @@ mod tests {
         for n in 0..100 {
             link.request(n * 1_000, n as u32, 1);
         }
-        let sent = link.sent();
+        let sent = link.take_sent();
         assert!(sent.len() == 100 && (0..100).zip(&sent).all(|(n, batch)| *batch == (n * 1_000, 1)));
     }
 
@@ -243,8 +243,8 @@ mod tests {
         for n in 0..41 {
             link.request(n * 100, n as u32, 1);
         }
-        link.timers(4_200);
-        let sent = link.sent();
+        link.fire_timers(4_200);
+        let sent = link.take_sent();
         assert_eq!(
             sent[..2],
             [(0, 1), (275, 2)],
@@ -252,9 +252,9 @@ mod tests {
         );
         // Messages sent at 300 and 400 µs share a batch, as do those at 500 and 600; each batch leaves 175 µs after its
         // first message.
-        let distances: Vec<u64> = sent.windows(2).skip(2).map(|pair| pair[1].0 - pair[0].0).collect();
+        let intervals_us: Vec<u64> = sent.windows(2).skip(2).map(|pair| pair[1].0 - pair[0].0).collect();
         assert!(sent[2..].iter().all(|(_, messages)| *messages == 2), "{sent:?}");
-        assert!(distances.iter().all(|distance| *distance == 200), "{sent:?}");
+        assert!(intervals_us.iter().all(|interval| *interval == 200), "{sent:?}");
     }
 
     #[test]
@@ -267,7 +267,7 @@ mod tests {
             link.reply(0);
             link.reply(1);
         }
-        assert_eq!(link.sent().len(), 100, "each pair should leave at once");
+        assert_eq!(link.take_sent().len(), 100, "each pair should leave at once");
     }
 
     #[test]
@@ -276,12 +276,12 @@ mod tests {
         for n in 0..100 {
             link.request(n * 100, n as u32, 1);
         }
-        link.timers(20_000);
-        link.sent();
+        link.fire_timers(20_000);
+        link.take_sent();
         link.request(20_000, 0, 20);
-        assert_eq!(link.sent(), [(20_000, 20)], "20 messages should not wait for 1 or 2");
+        assert_eq!(link.take_sent(), [(20_000, 20)], "20 messages should not wait for 1 or 2");
         link.request(30_000, 0, 1);
-        assert!(link.sent().is_empty(), "1 message should wait for 1 or 2");
+        assert!(link.take_sent().is_empty(), "1 message should wait for 1 or 2");
     }
 
     #[test]
@@ -290,13 +290,13 @@ mod tests {
         for n in 0..100 {
             link.request(n * 100, n as u32, 1);
         }
-        link.timers(20_000);
-        link.sent();
+        link.fire_timers(20_000);
+        link.take_sent();
         link.request(20_000, 0, 1);
-        assert!(link.sent().is_empty());
+        assert!(link.take_sent().is_empty());
         link.link_end.compose(Id(2), &[b'x'; 1 << 16]);
         link.turn(Time(20_010_000));
-        assert_eq!(link.sent(), [(20_010, 2)]);
+        assert_eq!(link.take_sent(), [(20_010, 2)]);
     }
 
     #[test]
@@ -305,15 +305,15 @@ mod tests {
         for n in 0..1_000 {
             link.request(n * 20, n as u32, 1);
         }
-        link.timers(30_000);
-        link.sent();
+        link.fire_timers(30_000);
+        link.take_sent();
         // One message each millisecond: batches wait until the observed time, 32 waiting times, has passed.
         let waited = (0..200).filter(|n| {
             let at_us = 30_000 + n * 1_000;
             link.request(at_us, *n as u32, 1);
-            let at_once = !link.sent().is_empty();
-            link.timers(at_us + 900);
-            link.sent();
+            let at_once = !link.take_sent().is_empty();
+            link.fire_timers(at_us + 900);
+            link.take_sent();
             !at_once
         });
         let waited = waited.count();
@@ -334,7 +334,7 @@ mod tests {
                 }
                 link.request(now, client, count);
             }
-            link.timers(now + 1_000);
+            link.fire_timers(now + 1_000);
             prop_assert!(link.link_end.batching.is_empty());
         }
     }

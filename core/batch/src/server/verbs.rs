@@ -18,7 +18,8 @@ impl ServerLink {
         }
     }
 
-    /// Refuses a connection that is not accepted: frees the id, and the client's requests count as undelivered.
+    /// Refuses a connection that was not accepted and frees its id. The peer takes its requests as not
+    /// delivered.
     pub fn refuse(&mut self, id: Id, reason: RefuseReason) {
         if self.link_end.get(id).is_some() {
             self.link_end.batching.control(id, Control::Refused(reason));
@@ -35,8 +36,9 @@ impl ServerLink {
         }
     }
 
-    /// Takes a prefix of a reply, as far as credit and the bound on pending bytes allow, and returns its length. If
-    /// that is only a part, [`poll_room`](Self::poll_room) returns the connection when there is room.
+    /// Takes a prefix of a reply, as far as credit and the bound on pending bytes allow, and returns its
+    /// length. After a partial take, [`poll_room`](Self::poll_room) returns the connection when there is
+    /// room.
     pub fn compose(&mut self, id: Id, reply: &[u8]) -> usize {
         let taken = self.link_end.compose(id, reply);
         if let Some(allowance) = &mut self.allowance {
@@ -67,7 +69,7 @@ impl ServerLink {
         self.link_end.finish(id);
     }
 
-    /// The application has closed the connection, or closes it after [`ServerEvent::Closed`].
+    /// Closes the connection, or answers [`ServerEvent::Closed`].
     pub fn close(&mut self, id: Id, reason: CloseReason) {
         self.link_end.close(id, reason);
     }

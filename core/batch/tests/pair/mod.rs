@@ -79,7 +79,7 @@ pub struct Pair {
     /// Connections whose close event the server, or the opener, answers with its own close.
     pub server_closes: HashSet<Id>,
     pub opener_closes: HashSet<Id>,
-    /// Flips a bit of the byte at this offset of the stream.
+    /// Offset of a byte of the stream, of which one bit will be flipped.
     pub alter_to_server: Option<usize>,
     pub alter_to_opener: Option<usize>,
 }
@@ -212,7 +212,7 @@ impl Pair {
             {
                 self.server.close(id, CloseReason::Normal);
             }
-            push(&mut self.server_seen, seen);
+            push_or_join(&mut self.server_seen, seen);
         }
         assert!(input.is_empty());
         Ok(())
@@ -250,15 +250,15 @@ impl Pair {
             {
                 self.opener.close(id, CloseReason::Normal);
             }
-            push(&mut self.opener_seen, seen);
+            push_or_join(&mut self.opener_seen, seen);
         }
         assert!(input.is_empty());
         Ok(())
     }
 }
 
-/// Joins consecutive pieces of one stream.
-fn push(seen: &mut Vec<Seen>, event: Seen) {
+/// Adds an event. Data is joined to the last event if that is data of the same connection.
+fn push_or_join(seen: &mut Vec<Seen>, event: Seen) {
     match (seen.last_mut(), event) {
         (Some(Seen::Data(last, joined)), Seen::Data(id, bytes)) if *last == id => joined.extend(bytes),
         (_, event) => seen.push(event),

@@ -107,7 +107,7 @@ enum ReplyLine {
     /// `VA bytes`, with the number of bytes.
     MetaValue(Option<u64>),
     Statistic,
-    /// The line completes a reply, except for a value that follows `VA`.
+    /// The line completes a reply, unless it is a `VA` line: its value follows.
     Reply(ReplyClass),
 }
 
@@ -150,7 +150,7 @@ struct Lines {
 #[derive(Clone, Copy, Debug)]
 struct Value {
     bytes_left: u64,
-    /// The carriage return after the value was consumed.
+    /// Whether the carriage return after the value was consumed.
     has_return: bool,
 }
 

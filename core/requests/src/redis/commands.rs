@@ -13,7 +13,7 @@ pub(super) enum Verdict {
     /// The server may delay the reply until an event.
     MayBlock,
     /// Replies to this request and to later ones cannot be matched.
-    GiveUp(StopReason),
+    StopTracking(StopReason),
 }
 
 /// A request, as far as it was parsed.
@@ -45,7 +45,7 @@ impl Command {
         match self.later_words {
             LaterWords::Client => {
                 match text {
-                    b"REPLY" => self.verdict = Verdict::GiveUp(StopReason::RepliesOff),
+                    b"REPLY" => self.verdict = Verdict::StopTracking(StopReason::RepliesOff),
                     b"PAUSE" | b"UNPAUSE" => self.verdict = Verdict::MayBlock,
                     _ => {}
                 }
@@ -72,7 +72,7 @@ fn classify(command: &[u8]) -> (Verdict, LaterWords) {
         b"SAVE" | b"FLUSHALL" | b"FLUSHDB" | b"MIGRATE" | b"FAILOVER" | b"SHUTDOWN" | b"SWAPDB"
         | b"MODULE" | b"KEYS" | b"BGREWRITEAOF" | b"BGSAVE" => Verdict::Unmeasured,
         b"SUBSCRIBE" | b"PSUBSCRIBE" | b"SSUBSCRIBE" | b"UNSUBSCRIBE" | b"PUNSUBSCRIBE" | b"SUNSUBSCRIBE"
-        | b"MONITOR" | b"SYNC" | b"PSYNC" | b"REPLCONF" => Verdict::GiveUp(StopReason::Stream),
+        | b"MONITOR" | b"SYNC" | b"PSYNC" | b"REPLCONF" => Verdict::StopTracking(StopReason::Stream),
         _ => Verdict::Prompt,
     };
     let later_words = match command {

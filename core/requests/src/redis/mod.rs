@@ -35,7 +35,7 @@ impl Redis {
                 Verdict::Prompt => Kind::prompt(REPLY_FORMAT),
                 Verdict::Unmeasured => Kind::unmeasured(REPLY_FORMAT),
                 Verdict::MayBlock => Kind::blocking(REPLY_FORMAT),
-                Verdict::GiveUp(reason) => return Err(reason),
+                Verdict::StopTracking(reason) => return Err(reason),
             };
             outstanding.push(now, kind)?;
         }

@@ -89,7 +89,7 @@ impl Replies {
                 }
             }
             State::Bulk(left) => {
-                skip(input, left);
+                skip_bytes(input, left);
                 return Ok(*left == 0);
             }
             State::Streamed(kind) => {
@@ -117,7 +117,7 @@ impl Replies {
                 }
             }
             State::ChunkBytes(left) => {
-                skip(input, left);
+                skip_bytes(input, left);
                 if *left == 0 {
                     self.state = State::Chunk;
                 }
@@ -211,7 +211,8 @@ fn skip_line(input: &mut &[u8]) -> bool {
     end.is_some()
 }
 
-fn skip(input: &mut &[u8], left: &mut u64) {
+/// Consumes at most `left` bytes of input, and subtracts their number from `left`.
+fn skip_bytes(input: &mut &[u8], left: &mut u64) {
     let taken = input.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
     *input = &input[taken..];
     *left -= taken as u64;
@@ -221,6 +222,8 @@ fn skip(input: &mut &[u8], left: &mut u64) {
 mod tests {
     use super::*;
 
+    /// Parses the text in two pieces. Returns the number of replies, and whether the text ends between two
+    /// replies.
     fn count(text: &[u8], cut: usize) -> Result<(u32, bool), StopReason> {
         let (mut replies, mut count) = (Replies::default(), 0);
         for mut piece in [&text[..cut], &text[cut..]] {

@@ -25,7 +25,7 @@ pub fn from_server(text: impl AsRef<[u8]>) -> Step {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     pub latencies: Vec<Option<Duration>>,
-    pub gave_up: Option<StopReason>,
+    pub stop_reason: Option<StopReason>,
     pub is_idle: Option<bool>,
     pub pending_since: Option<Time>,
 }
@@ -48,9 +48,9 @@ pub fn play(protocol: Protocol, steps: &[Step], mut piece_bytes: impl FnMut(usiz
             rest = after;
         }
     }
-    let (gave_up, repeated) = (tracker.poll_stop_reason(), tracker.poll_stop_reason());
+    let (stop_reason, repeated) = (tracker.poll_stop_reason(), tracker.poll_stop_reason());
     assert_eq!(repeated, None, "the reason should be reported once");
-    Outcome { latencies, gave_up, is_idle: tracker.is_idle(), pending_since: tracker.pending_since() }
+    Outcome { latencies, stop_reason, is_idle: tracker.is_idle(), pending_since: tracker.pending_since() }
 }
 
 /// Plays the steps whole, in single bytes and in pieces of three bytes, and asserts that the outcomes are equal.
@@ -69,15 +69,15 @@ pub fn expect_latencies(protocol: Protocol, steps: &[Step], latencies: &[u64]) {
     let outcome = outcome(protocol, steps);
     let observed: Vec<u64> =
         outcome.latencies.iter().map(|latency| latency.map_or(0, |time| time.as_nanos() as u64)).collect();
-    assert_eq!((observed.as_slice(), outcome.gave_up), (latencies, None), "{steps:?}");
+    assert_eq!((observed.as_slice(), outcome.stop_reason), (latencies, None), "{steps:?}");
     assert_eq!((outcome.is_idle, outcome.pending_since), (Some(true), None), "{steps:?}");
 }
 
 #[track_caller]
-pub fn expect_gave_up(protocol: Protocol, steps: &[Step], reason: StopReason) {
+pub fn expect_stop_reason(protocol: Protocol, steps: &[Step], reason: StopReason) {
     let outcome = outcome(protocol, steps);
     assert_eq!(
-        (outcome.gave_up, outcome.is_idle, outcome.pending_since),
+        (outcome.stop_reason, outcome.is_idle, outcome.pending_since),
         (Some(reason), None, None),
         "{steps:?}"
     );

@@ -72,7 +72,7 @@ pub struct Probe {
     reaction: Option<Reaction>,
     streams: BTreeMap<Conn, Stream>,
     has_events_in_turn: bool,
-    is_entered: bool,
+    is_in_call: bool,
     last_entry: Time,
 }
 
@@ -131,9 +131,9 @@ impl Probe {
     }
 
     fn enter(&mut self, now: Time) {
-        assert!(!self.is_entered, "promise 9: a method of the transport called back into the application");
+        assert!(!self.is_in_call, "promise 9: a method of the transport called back into the application");
         assert!(now >= self.last_entry, "the time must not go back");
-        self.is_entered = true;
+        self.is_in_call = true;
         self.last_entry = now;
     }
 
@@ -200,7 +200,7 @@ impl Application for Probe {
             }
             _ => {}
         }
-        self.is_entered = false;
+        self.is_in_call = false;
     }
 
     fn handle_timeout<T: Transport>(&mut self, now: Time, _: &mut T) {
@@ -211,14 +211,14 @@ impl Application for Probe {
             "promise 8: handle_timeout at {now:?}, requested at {requested:?}"
         );
         self.timeouts.push(now);
-        self.is_entered = false;
+        self.is_in_call = false;
     }
 
     fn end_of_turn<T: Transport>(&mut self, now: Time, _: &mut T) {
         self.enter(now);
         self.turns += 1;
         self.has_events_in_turn = false;
-        self.is_entered = false;
+        self.is_in_call = false;
     }
 
     fn poll_timeout(&self) -> Option<Time> {

@@ -54,7 +54,11 @@ fn p2_no_more_is_delivered_than_granted(rig: &mut dyn Rig) {
     {
         send_all(rig, from, source, 0, 1000);
         rig.settle();
-        assert_eq!(rig.on(to, |probe, _| probe.received(target)), 0, "delivered without a grant");
+        assert_eq!(
+            rig.on(to, |probe, _| probe.received(target)),
+            0,
+            "no byte may be delivered without a grant"
+        );
         rig.on(to, |probe, out| probe.grant(target, 10, out));
         rig.wait("10 bytes", to, |probe| probe.received(target) == 10);
         rig.settle();
@@ -95,13 +99,16 @@ fn p3_finished_needs_no_grant(rig: &mut dyn Rig) {
     send_all(rig, Connecting, connecting, 0, 1000);
     rig.on(Connecting, |_, out| out.finish(connecting));
     rig.settle();
-    assert!(!rig.on(Accepting, |probe, _| probe.saw(accepting, Seen::Finished)), "Finished before the bytes");
+    assert!(
+        !rig.on(Accepting, |probe, _| probe.saw(accepting, Seen::Finished)),
+        "Finished must not precede the bytes"
+    );
     rig.on(Accepting, |probe, out| probe.grant(accepting, 999, out));
     rig.wait("all but the last byte", Accepting, |probe| probe.received(accepting) == 999);
     rig.settle();
     assert!(
         !rig.on(Accepting, |probe, _| probe.saw(accepting, Seen::Finished)),
-        "Finished before the last byte"
+        "Finished must not precede the last byte"
     );
     rig.on(Accepting, |probe, out| probe.grant(accepting, 1, out));
     rig.wait("Finished after the bytes", Accepting, |probe| probe.saw(accepting, Seen::Finished));
@@ -120,7 +127,7 @@ fn p3_finished_comes_last_and_half_closes(rig: &mut dyn Rig) {
         rig.on(side, |_, out| {
             assert_eq!(out.send(source, &bytes), bytes.len());
             out.finish(source);
-            assert_eq!(out.send(source, b"late"), 0, "send after finish");
+            assert_eq!(out.send(source, b"late"), 0, "send after finish should take nothing");
         });
         rig.wait("Finished", other(side), |probe| probe.saw(target, Seen::Finished));
         assert_eq!(rig.on(other(side), |probe, _| probe.received(target)), 3000);
@@ -145,7 +152,7 @@ fn p4_send_takes_as_many_bytes_as_fit(rig: &mut dyn Rig) {
         assert_eq!(taken, room.min(piece_bytes), "send should take min(room, offered) bytes");
         sent += taken as u64;
         is_full = taken < piece_bytes;
-        assert!(sent < 1 << 30, "unbounded buffering for a peer that does not read");
+        assert!(sent < 1 << 30, "buffering for a peer that does not read should be bounded");
         rig.step();
     }
     rig.settle();
@@ -187,7 +194,11 @@ fn p4_chunks_are_sent_in_order_or_returned_whole(rig: &mut dyn Rig) {
         rig.on(Connecting, |_, out| out.send_chunk(connecting, Chunk::from(stream(sent, chunk_bytes))).err());
     match returned {
         Some(chunk) => {
-            assert_eq!(chunk.as_slice(), stream(sent, chunk_bytes), "a refused chunk is returned whole")
+            assert_eq!(
+                chunk.as_slice(),
+                stream(sent, chunk_bytes),
+                "a refused chunk should be returned whole"
+            )
         }
         None => sent += chunk_bytes as u64,
     }
@@ -231,7 +242,10 @@ fn p5_bytes_taken_before_finish_are_delivered(rig: &mut dyn Rig) {
         out.send_chunk(connecting, Chunk::from(stream(0, length)))
             .expect("an empty transport should take any chunk");
         out.finish(connecting);
-        assert!(out.send_chunk(connecting, Chunk::from(stream(0, 1))).is_err(), "send_chunk after finish");
+        assert!(
+            out.send_chunk(connecting, Chunk::from(stream(0, 1))).is_err(),
+            "send_chunk after finish should return the chunk"
+        );
     });
     rig.on(Accepting, |probe, out| {
         probe.regrant = true;
@@ -239,7 +253,7 @@ fn p5_bytes_taken_before_finish_are_delivered(rig: &mut dyn Rig) {
     });
     rig.wait("Finished", Accepting, |probe| probe.saw(accepting, Seen::Finished));
     assert_eq!(rig.on(Accepting, |probe, _| probe.received(accepting)), length as u64);
-    // The connection is not freed while one direction is open.
+    // The connection must not be freed while one direction is open.
     rig.settle();
     assert!(!rig.on(Connecting, |probe, _| probe.saw(connecting, Seen::Lost(LostReason::Closed))));
     rig.on(Accepting, |_, out| out.finish(accepting));
@@ -351,10 +365,15 @@ fn p8_turns_end_and_timeouts_fire(rig: &mut dyn Rig) {
             probe.timeouts.len()
         });
         rig.wait("the timeout", Accepting, |probe| probe.timeouts.len() > before);
-        rig.on(Accepting, |probe, _| assert!(probe.timeouts[before] >= requested && probe.timeout.is_none()));
+        rig.on(Accepting, |probe, _| {
+            assert!(
+                probe.timeouts[before] >= requested && probe.timeout.is_none(),
+                "handle_timeout should be called once, not before the requested time"
+            );
+        });
     }
     assert!(rig.now() >= start);
-    // Timeouts and data do not starve each other.
+    // Neither timeouts nor data may wait until the other is exhausted.
     rig.on(Accepting, |probe, out| {
         probe.regrant = true;
         probe.grant(accepting, 10_000, out);

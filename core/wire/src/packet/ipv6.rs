@@ -266,7 +266,7 @@ mod tests {
             assert_eq!(
                 Header::parse(&packet),
                 Err(PacketError::Extension(60)),
-                "the option exceeds its extension header"
+                "an option that exceeds its extension header should be rejected"
             );
         }
         let truncated = Err(PacketError::Truncated(Layer::Ipv6));

@@ -41,9 +41,9 @@ pub struct Segment {
 /// CUBIC's present stage of congestion avoidance (RFC 9438 §4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Epoch {
-    /// Time since the stage began, in nanoseconds, without pauses that have ended.
+    /// Time since the stage began, minus the pauses that have ended, in nanoseconds.
     pub age_ns: u64,
-    /// Time since the congestion window stopped being the limit, in nanoseconds, if it is not the limit.
+    /// Time since the congestion window stopped limiting the sender, in nanoseconds; `None` while it does.
     pub paused_ns: Option<u64>,
     /// The window at the plateau of the curve, in bytes.
     pub origin: u64,

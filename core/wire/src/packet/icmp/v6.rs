@@ -107,16 +107,16 @@ impl<'a> Message<'a> {
     /// Parses the payload of an IPv6 packet. `pseudo` is the pseudo-header's sum. For neighbour discovery the caller
     /// must check [`NEIGHBOUR_HOP_LIMIT`].
     pub fn parse(bytes: &'a [u8], pseudo: Sum) -> Result<Message<'a>, PacketError> {
-        Message::of_parts(bytes, split_verified(bytes, pseudo)?)
+        Message::parse_parts(bytes, split_verified(bytes, pseudo)?)
     }
 
     /// Parses a message as a raw socket receives it: without the IPv6 header, and after the kernel has verified the
     /// checksum (RFC 3542 §3.1).
     pub fn parse_verified(bytes: &'a [u8]) -> Result<Message<'a>, PacketError> {
-        Message::of_parts(bytes, split(bytes)?)
+        Message::parse_parts(bytes, split(bytes)?)
     }
 
-    fn of_parts(
+    fn parse_parts(
         bytes: &'a [u8],
         (&[kind, code, _, _, a, b, c, d], rest): (&[u8; MESSAGE_BYTES_MIN], &'a [u8]),
     ) -> Result<Message<'a>, PacketError> {
@@ -326,7 +326,7 @@ mod tests {
     }
 
     /// The Ethernet address in a solicitation with these options.
-    fn with_options(options: &[u8]) -> Result<Option<Mac>, PacketError> {
+    fn mac_with_options(options: &[u8]) -> Result<Option<Mac>, PacketError> {
         let mut bytes = [&[0; 8][..], &address("fe80::2").octets(), options].concat();
         let pseudo = pseudo(bytes.len());
         emit_head(&mut bytes, SOLICITATION, 0, pseudo);
@@ -339,17 +339,17 @@ mod tests {
     #[test]
     fn the_first_ethernet_address_counts_and_malformed_options_are_rejected() {
         let mac_option: &[u8] = &[1, 1, 2, 0, 0, 0, 0, 9];
-        assert_eq!(with_options(mac_option), Ok(Some(MAC)));
+        assert_eq!(mac_with_options(mac_option), Ok(Some(MAC)));
         let nonce_option: &[u8] = &[14, 2, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14];
         assert_eq!(
-            with_options(&[nonce_option, mac_option, &[1; 8]].concat()),
+            mac_with_options(&[nonce_option, mac_option, &[1; 8]].concat()),
             Ok(Some(MAC)),
             "the first of two addresses should count"
         );
-        assert_eq!(with_options(nonce_option), Ok(None));
-        assert_eq!(with_options(&[1, 0, 0, 0, 0, 0, 0, 0]), Err(PacketError::Option(Layer::Icmp, 1)));
-        assert_eq!(with_options(&mac_option[..7]), Err(PacketError::Truncated(Layer::Icmp)));
-        assert_eq!(with_options(&[1]), Err(PacketError::Truncated(Layer::Icmp)));
+        assert_eq!(mac_with_options(nonce_option), Ok(None));
+        assert_eq!(mac_with_options(&[1, 0, 0, 0, 0, 0, 0, 0]), Err(PacketError::Option(Layer::Icmp, 1)));
+        assert_eq!(mac_with_options(&mac_option[..7]), Err(PacketError::Truncated(Layer::Icmp)));
+        assert_eq!(mac_with_options(&[1]), Err(PacketError::Truncated(Layer::Icmp)));
     }
 
     #[test]
@@ -357,7 +357,7 @@ mod tests {
         let message = Message::NeighbourSolicitation { target: address("ff02::1"), source_mac: None };
         let bytes = emitted(&message);
         let parsed = Message::parse(&bytes, pseudo(bytes.len()));
-        assert_eq!(parsed, Err(PacketError::Field(Layer::Icmp)), "the target is a multicast address");
+        assert_eq!(parsed, Err(PacketError::Field(Layer::Icmp)), "a multicast target should be rejected");
         let bytes = emitted(&Message::EchoRequest { ident: 1, sequence: 2, payload: b"abcde" });
         for offset in 0..bytes.len() {
             let mut damaged = bytes.clone();
@@ -366,7 +366,11 @@ mod tests {
             assert_eq!(parsed, Err(PacketError::Checksum(Layer::Icmp)), "byte {offset}");
         }
         let parsed = Message::parse(&bytes, Sum::ZERO);
-        assert_eq!(parsed, Err(PacketError::Checksum(Layer::Icmp)), "the checksum covers the addresses");
+        assert_eq!(
+            parsed,
+            Err(PacketError::Checksum(Layer::Icmp)),
+            "the checksum should cover the addresses"
+        );
     }
 
     #[test]

@@ -176,7 +176,7 @@ impl Header {
         if let (Some(timestamps), Some(head)) = (self.options.only_timestamps(), head.first_chunk_mut()) {
             self.emit_with_timestamps(timestamps, head, sum);
         } else if let Some((fixed, options)) = head.split_first_chunk_mut() {
-            *fixed = self.fixed(header_bytes);
+            *fixed = self.fixed_part(header_bytes);
             self.options.emit(options);
             let check = sum.add_bytes(head).finish();
             head[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 2].copy_from_slice(&check.to_be_bytes());
@@ -193,8 +193,8 @@ impl Header {
         sum: Sum,
     ) {
         let mut head = [0; TIMESTAMPS_HEADER_BYTES];
-        head[..HEADER_BYTES].copy_from_slice(&self.fixed(TIMESTAMPS_HEADER_BYTES));
-        head[HEADER_BYTES..].copy_from_slice(&timestamps.only());
+        head[..HEADER_BYTES].copy_from_slice(&self.fixed_part(TIMESTAMPS_HEADER_BYTES));
+        head[HEADER_BYTES..].copy_from_slice(&timestamps.as_only_option());
         let check = sum.add_array(&head).finish();
         head[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 2].copy_from_slice(&check.to_be_bytes());
         *out = head;
@@ -202,7 +202,7 @@ impl Header {
 
     /// The fixed part of the header, with a checksum of zero.
     #[inline]
-    fn fixed(&self, header_bytes: usize) -> [u8; HEADER_BYTES] {
+    fn fixed_part(&self, header_bytes: usize) -> [u8; HEADER_BYTES] {
         let ([p0, p1], [q0, q1]) = (self.source.to_be_bytes(), self.target.to_be_bytes());
         let ([s0, s1, s2, s3], [a0, a1, a2, a3]) = (self.seq.to_be_bytes(), self.ack.to_be_bytes());
         let ([w0, w1], [u0, u1]) = (self.window.to_be_bytes(), self.urgent.to_be_bytes());
@@ -334,7 +334,11 @@ mod tests {
             }
         }
         let other = pseudo_v4(LOCAL, LOCAL, 6, segment.len() as u32);
-        assert_eq!(Header::parse(&segment, other), Err(PacketError::Checksum(Layer::Tcp)), "other addresses");
+        assert_eq!(
+            Header::parse(&segment, other),
+            Err(PacketError::Checksum(Layer::Tcp)),
+            "other addresses should be rejected"
+        );
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub struct Timestamps {
 impl Timestamps {
     /// The options of a segment that has only timestamps.
     #[inline]
-    pub(super) fn only(self) -> [u8; ONLY_TIMESTAMPS_BYTES] {
+    pub(super) fn as_only_option(self) -> [u8; ONLY_TIMESTAMPS_BYTES] {
         let [n0, n1, kind, length] = ONLY_TIMESTAMPS;
         let ([v0, v1, v2, v3], [e0, e1, e2, e3]) = (self.value.to_be_bytes(), self.echo.to_be_bytes());
         [n0, n1, kind, length, v0, v1, v2, v3, e0, e1, e2, e3]
