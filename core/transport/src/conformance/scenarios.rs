@@ -178,8 +178,11 @@ fn p4_send_takes_as_many_bytes_as_fit(rig: &mut dyn Rig) {
     );
     send_all(rig, Connecting, connecting, sent, 300_000);
     rig.wait("every byte", Accepting, |probe| probe.received(accepting) == sent + 300_000);
-    rig.wait("nothing queued", Connecting, |_| true);
-    assert_eq!(rig.on(Connecting, |_, out| out.queued(connecting)), 0);
+    let deadline = rig.now() + rig.patience();
+    while rig.on(Connecting, |_, out| out.queued(connecting)) > 0 {
+        assert!(rig.now() < deadline, "bytes that have arrived should not stay queued");
+        rig.step();
+    }
 }
 
 /// Promise 4 for chunks: taken whole or returned whole, in order with `send`; buffers are returned for reuse.
