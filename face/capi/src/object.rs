@@ -22,7 +22,7 @@ struct Head {
     state: AtomicU32,
 }
 
-const FREE: u32 = 0;
+const UNUSED: u32 = 0;
 /// One call uses the object exclusively.
 const BUSY: u32 = u32::MAX;
 /// A panic interrupted a call: the object can only be freed.
@@ -39,7 +39,7 @@ pub(crate) trait Handle {
 
 /// Makes an object for C; C must free it.
 pub(crate) fn new_handle<H: Handle>(value: H::Value) -> *mut H {
-    let head = Head { tag: AtomicU32::new(H::TAG), state: AtomicU32::new(FREE) };
+    let head = Head { tag: AtomicU32::new(H::TAG), state: AtomicU32::new(UNUSED) };
     Box::into_raw(Box::new(Object { head, value: UnsafeCell::new(value) })).cast()
 }
 
@@ -48,7 +48,7 @@ struct Exclusive<T: 'static>(&'static Object<T>);
 
 impl<T> Drop for Exclusive<T> {
     fn drop(&mut self) {
-        let state = if std::thread::panicking() { BROKEN } else { FREE };
+        let state = if std::thread::panicking() { BROKEN } else { UNUSED };
         self.0.head.state.store(state, Ordering::Release);
     }
 }
@@ -83,14 +83,14 @@ unsafe fn take<H: Handle>(handle: *const H, to_free: bool) -> Result<Exclusive<H
     // SAFETY: the caller guarantees what the callee requires.
     let object = unsafe { find(handle) }?;
     let swap = |from| object.head.state.compare_exchange(from, BUSY, Ordering::Acquire, Ordering::Relaxed);
-    match swap(FREE) {
+    match swap(UNUSED) {
         Ok(_) => Ok(Exclusive(object)),
         Err(BROKEN) if to_free && swap(BROKEN).is_ok() => Ok(Exclusive(object)),
-        Err(state) => Err(in_use::<H>(state)),
+        Err(state) => Err(in_use_fault::<H>(state)),
     }
 }
 
-fn in_use<H: Handle>(state: u32) -> Fault {
+fn in_use_fault<H: Handle>(state: u32) -> Fault {
     match state {
         BROKEN => Fault::new(
             spw_status::SPW_INTERNAL,
@@ -125,7 +125,7 @@ where
     let count_reader = |readers: u32| (readers < BROKEN - 1).then(|| readers + 1);
     let _reading = match object.head.state.fetch_update(Ordering::Acquire, Ordering::Relaxed, count_reader) {
         Ok(_) => Reading(&object.head.state),
-        Err(state) => return Err(in_use::<H>(state)),
+        Err(state) => return Err(in_use_fault::<H>(state)),
     };
     // SAFETY: while `state` counts readers, no call has exclusive use.
     body(unsafe { &*object.value.get() })

@@ -46,7 +46,7 @@ unsafe fn with_client<R>(
     // SAFETY: the caller passes a valid or null pointer.
     unsafe {
         object::with(port, |port| {
-            port.client(client).ok_or_else(unknown).and_then(|connection| body(port, connection))
+            port.touch_client(client).ok_or_else(unknown).and_then(|connection| body(port, connection))
         })
     }
 }
@@ -219,7 +219,7 @@ pub unsafe extern "C" fn spw_compose(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_consumed(port: *mut spw_port, client: spw_client, length: usize) -> c_int {
     let consumed = |port: &mut Port, connection| {
-        if !port.clients.consumed(client, length) {
+        if !port.clients.record_consumed(client, length) {
             return Err(Fault::invalid(CONSUMED_MORE_THAN_RECEIVED));
         }
         port.links.consumed(connection, length).map_err(|_| Fault::invalid(CONSUMED_MORE_THAN_RECEIVED))
@@ -320,7 +320,7 @@ pub unsafe extern "C" fn spw_flush(port: *mut spw_port) -> c_int {
 pub unsafe extern "C" fn spw_drain(port: *mut spw_port, deadline_ms: u32) -> c_int {
     let drain = |port: &mut Port| {
         port.links.drain(deadline_ms);
-        port.is_touched = true;
+        port.is_flush_due = true;
         Ok(())
     };
     // SAFETY: the caller passes a valid or null pointer.
@@ -350,7 +350,7 @@ pub unsafe extern "C" fn spw_port_relief(
 ) -> c_int {
     let set_override = |port: &mut Port| {
         let manual_override = override_from_c(manual_override)?;
-        port.is_touched = true;
+        port.is_flush_due = true;
         Ok(count(port.links.set_override(manual_override, milliseconds(within_ms))))
     };
     // SAFETY: the caller passes a valid or null pointer.
@@ -362,7 +362,7 @@ pub unsafe extern "C" fn spw_port_relief(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_port_release(port: *mut spw_port, within_ms: u32) -> c_int {
     let release = |port: &mut Port| {
-        port.is_touched = true;
+        port.is_flush_due = true;
         Ok(count(port.links.release(milliseconds(within_ms))))
     };
     // SAFETY: the caller passes a valid or null pointer.

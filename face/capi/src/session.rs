@@ -204,7 +204,7 @@ pub unsafe extern "C" fn spw_set_routes(session: *mut spw_session, settings: *co
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_measured(session: *mut spw_session, latency_us: u64) -> c_int {
     let report = |state: &mut SessionState| match state.relief() {
-        Some(membership) => membership.measured(Duration::from_micros(latency_us)),
+        Some(membership) => membership.record_latency(Duration::from_micros(latency_us)),
         None => Ok(()),
     };
     // SAFETY: the caller passes a valid or null pointer.
@@ -216,7 +216,9 @@ pub unsafe extern "C" fn spw_measured(session: *mut spw_session, latency_us: u64
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_oldest_wait(session: *mut spw_session, waited_us: i64) -> c_int {
     let report = |state: &mut SessionState| match state.relief() {
-        Some(membership) => membership.waiting(u64::try_from(waited_us).ok().map(Duration::from_micros)),
+        Some(membership) => {
+            membership.set_oldest_wait(u64::try_from(waited_us).ok().map(Duration::from_micros))
+        }
         None => Ok(()),
     };
     // SAFETY: the caller passes a valid or null pointer.

@@ -3,7 +3,8 @@
 //! [`LoadQueries`] run in the caller's event loop: watch [their descriptor](AsFd) for reading, call
 //! [`handle_ready`](LoadQueries::handle_ready) when it is ready, wait no longer than
 //! [`poll_timeout`](LoadQueries::poll_timeout), and call [`poll`](LoadQueries::poll) after both. All queries use one
-//! UDP socket. Connect from its port number afterwards: then the helper's thread that has answered serves the client.
+//! UDP socket. Connect to the helper from the same port number: then the thread that has answered serves the
+//! client.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -26,7 +27,7 @@ use crate::{jitter, socket};
 /// longer than this is overloaded.
 pub const LOAD_QUERY_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Maximum of datagrams received in one turn, because any host may send datagrams to this socket.
+/// Maximum number of datagrams received in one turn: any host may send to this socket.
 const DATAGRAMS_PER_TURN: usize = 64;
 
 /// The outcome of [`LoadQueries`].
@@ -114,7 +115,7 @@ impl LoadQueries {
                 Ok(((bytes, _), length, from)) => {
                     let from = from.and_then(|from| SocketAddr::try_from(from).ok());
                     if let Some(from) = from.filter(|_| length == bytes.len()) {
-                        self.answered(from, bytes);
+                        self.handle_answer(from, bytes);
                     }
                 }
                 Err(Errno::INTR) => {}
@@ -123,8 +124,8 @@ impl LoadQueries {
         }
     }
 
-    fn answered(&mut self, from: SocketAddr, bytes: &[u8]) {
-        let is_from = |query: &&Outstanding| is_same(query.address, from);
+    fn handle_answer(&mut self, from: SocketAddr, bytes: &[u8]) {
+        let is_from = |query: &&Outstanding| is_same_address(query.address, from);
         for (index, query) in self.outstanding.iter().enumerate().filter(|(_, query)| is_from(query)) {
             if let Ok(load) = verify_load(&query.key, &query.nonce, bytes) {
                 return self.choice.answered(index, load);
@@ -165,8 +166,7 @@ impl AsFd for LoadQueries {
     }
 }
 
-/// A socket, and whether it is an IPv6 socket. A host without IPv6 still reaches the IPv4 helpers; the others do not
-/// answer.
+/// A socket, and whether it is an IPv6 socket. On a host without IPv6, the IPv6 helpers count as unanswered.
 fn open_or_fall_back<S>(wants_ipv6: bool, open: impl Fn(bool) -> io::Result<S>) -> io::Result<(S, bool)> {
     match open(wants_ipv6) {
         Err(_) if wants_ipv6 => Ok((open(false)?, false)),
@@ -188,7 +188,7 @@ fn open(is_ipv6: bool) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The address in the family of the socket.
+/// The address as a socket of this family needs it: IPv4-mapped for an IPv6 socket.
 fn in_family(address: SocketAddr, is_ipv6: bool) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(ip) if is_ipv6 => SocketAddr::new(ip.to_ipv6_mapped().into(), address.port()),
@@ -196,7 +196,7 @@ fn in_family(address: SocketAddr, is_ipv6: bool) -> SocketAddr {
     }
 }
 
-fn is_same(first: SocketAddr, second: SocketAddr) -> bool {
+fn is_same_address(first: SocketAddr, second: SocketAddr) -> bool {
     first.port() == second.port() && first.ip().to_canonical() == second.ip().to_canonical()
 }
 

@@ -10,7 +10,7 @@ thread_local! {
 
 /// Runs `body` with the thread's buffer.
 pub(crate) fn with<R>(body: impl FnOnce(&mut Scratch) -> R) -> R {
-    // A thread that ends has dropped its buffer: use a new one.
+    // The thread is ending and has dropped its buffer: use a new one.
     let mut scratch = SCRATCH.try_with(Cell::take).unwrap_or_default();
     let outcome = body(&mut scratch);
     let _ = SCRATCH.try_with(|cell| cell.set(scratch));

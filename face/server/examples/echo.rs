@@ -26,7 +26,7 @@ const MARK_LISTENER: u32 = 0;
 const MARK_PLAIN: u32 = 1;
 const MARK_LINKS: u32 = 2;
 
-/// How long the plain port accepts nothing after the process ran out of descriptors.
+/// Time without accepting on the plain port after the process ran out of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Back-pressure: a plain client with this many unsent reply bytes is not read.

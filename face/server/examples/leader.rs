@@ -343,12 +343,12 @@ impl Leader {
             self.links.compose_run(link, run, waiting);
         } else {
             waiting.extend_from_slice(run);
-            self.retry(number)?;
+            self.compose_waiting_frames(number)?;
         }
         Ok(())
     }
 
-    fn retry(&mut self, number: u32) -> io::Result<()> {
+    fn compose_waiting_frames(&mut self, number: u32) -> io::Result<()> {
         let (Some(&link), Some(waiting)) = (self.link_by_number.get(&number), self.waiting.get_mut(&number))
         else {
             return Ok(());
@@ -381,7 +381,7 @@ impl Leader {
     fn compose_waiting(&mut self, client: ClientId) -> io::Result<()> {
         let Some(&(number, _)) = self.names.get(&client) else { return Ok(()) };
         if number != SESSIONS {
-            self.retry(number)?;
+            self.compose_waiting_frames(number)?;
         } else if let Some(waiting) = self.session_waiting.get_mut(&client) {
             let composed = self.links.compose(client, waiting);
             waiting.drain(..composed);

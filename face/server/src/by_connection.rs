@@ -4,15 +4,15 @@ use spillway_batch::{Id, IdTable};
 
 use crate::event::LinkId;
 
-/// A look-up is three indexings and no hash, because each message needs one.
+/// Each message needs a look-up, so a look-up is three indexings and no hash.
 #[derive(Debug)]
 pub(crate) struct ByConnection<T> {
     /// Indexed by [`LinkId::slot`].
-    links: Vec<OnLink<T>>,
+    links: Vec<LinkValues<T>>,
 }
 
 #[derive(Debug)]
-struct OnLink<T> {
+struct LinkValues<T> {
     /// Generation of the link whose values these are; 0 without values.
     generation: u32,
     values: IdTable<T>,
@@ -29,11 +29,11 @@ impl<T> ByConnection<T> {
     pub(crate) fn insert(&mut self, link: LinkId, id: Id, value: T) {
         let slot = link.slot as usize;
         if self.links.len() <= slot {
-            self.links.resize_with(slot + 1, || OnLink { generation: 0, values: IdTable::new() });
+            self.links.resize_with(slot + 1, || LinkValues { generation: 0, values: IdTable::new() });
         }
         let on_link = &mut self.links[slot];
         if on_link.generation != link.generation {
-            *on_link = OnLink { generation: link.generation, values: IdTable::new() };
+            *on_link = LinkValues { generation: link.generation, values: IdTable::new() };
         }
         on_link.values.insert(id, value);
     }

@@ -63,7 +63,8 @@ impl Link {
     }
 
     pub(crate) fn interest(&self) -> Interest {
-        // Waiting plaintext makes no socket readable. Watching for writability makes epoll report the link at once.
+        // Plaintext that waits here does not make the socket readable. It is nearly always writable, so that
+        // epoll reports the link at once if it is watched for that.
         let may_read = self.may_read();
         let has_work = !self.unsent.is_empty() || (self.has_plaintext() && may_read);
         Interest { readable: may_read, writable: self.lost.is_none() && has_work }

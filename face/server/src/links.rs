@@ -21,7 +21,7 @@ use spillway_transport::Time;
 
 use self::carriers::Carriers;
 use self::other_threads::Member;
-use self::release::Releasing;
+use self::release::AutomaticRelease;
 use crate::event::{ClientId, LinkId};
 use crate::link::Link;
 use crate::listener::Listener;
@@ -60,7 +60,7 @@ pub struct Links {
     ended: VecDeque<SessionHandle>,
     /// The override of where sessions are carried.
     placement: Placement,
-    releasing: Option<Releasing>,
+    automatic_release: Option<AutomaticRelease>,
     links_max: usize,
     /// Whether other link ports may have this address without sharing their sessions, see [`Settings::reuse_port`].
     shares_port: bool,
@@ -106,8 +106,9 @@ impl Links {
             .map_err(|error| BindError::Listen(address, error))?;
         let address = listener.local_address().map_err(BindError::Host)?;
         // The seed of the jitter between returning sessions: it need not differ between servers.
-        let releasing = |release| Releasing::new(release, u64::from(address.port()));
-        let releasing = settings.release.map(releasing).transpose().map_err(BindError::Release)?;
+        let automatic_release = |release| AutomaticRelease::new(release, u64::from(address.port()));
+        let automatic_release =
+            settings.release.map(automatic_release).transpose().map_err(BindError::Release)?;
         let thread = member.as_ref().map_or(0, |member| member.thread);
         Ok(Links {
             epoch: now,
@@ -127,7 +128,7 @@ impl Links {
             carriers: Carriers::new(thread),
             ended: VecDeque::new(),
             placement: Placement::default(),
-            releasing,
+            automatic_release,
             shares_port: settings.reuse_port && member.is_none(),
             member,
             window_bytes: settings.sessions.stream.window_bytes,

@@ -12,14 +12,14 @@ use crate::watch::Interest;
 
 /// Maximum of connected links that wait in the kernel's accept queue.
 const BACKLOG: i32 = 4096;
-/// How long nothing is accepted after the process or the system ran out of descriptors or memory.
+/// Time without accepting after the process or the system ran out of descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// TCP keep-alive of links (RFC 9293, 3.8.4): a peer that lost power sends no FIN or RST, and sessions on its link would
 /// never be detached.
 const KEEP_ALIVE_AFTER: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(10);
-const KEEP_ALIVE_TIMES: u32 = 3;
+const KEEP_ALIVE_PROBES: u32 = 3;
 
 #[derive(Debug)]
 pub(crate) struct Listener {
@@ -47,7 +47,7 @@ impl Listener {
         sockopt::set_socket_keepalive(&socket, true)?;
         sockopt::set_tcp_keepidle(&socket, KEEP_ALIVE_AFTER)?;
         sockopt::set_tcp_keepintvl(&socket, KEEP_ALIVE_EVERY)?;
-        sockopt::set_tcp_keepcnt(&socket, KEEP_ALIVE_TIMES)?;
+        sockopt::set_tcp_keepcnt(&socket, KEEP_ALIVE_PROBES)?;
         net::bind(&socket, &address)?;
         net::listen(&socket, BACKLOG)?;
         Ok(Listener { socket, paused_until: None, watched: None })

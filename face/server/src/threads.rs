@@ -142,7 +142,7 @@ impl Threads {
         *lock(&self.0.owners).entry(session).or_insert(thread)
     }
 
-    /// Removes a session that `thread` does not have any more from the directory, if `thread` is its owner.
+    /// Removes a session from the directory, if `thread` is its owner.
     pub(crate) fn release(&self, session: SessionId, thread: u32) {
         let mut owners = lock(&self.0.owners);
         if owners.get(&session) == Some(&thread) {

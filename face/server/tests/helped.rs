@@ -230,7 +230,7 @@ fn server_restart_closes_connections_and_clients_return() {
     helper.await_links(1);
     client.move_to(Route::Direct).unwrap();
     round_trip(&mut client, 100, 3);
-    // The helper may listen again only shortly after its link is up.
+    // The helper may begin to listen again a short time after its link is up.
     let deadline = Instant::now() + Duration::from_secs(60);
     while let Err(error) = client.move_to(Route::Link(&helper.target(&keys))) {
         assert!(Instant::now() < deadline, "{error}");

@@ -117,8 +117,8 @@ fn open(routes: Vec<LinkTarget>) -> BlockingSession {
 fn run(workers: Vec<Worker>, test: impl FnOnce()) -> Vec<Worker> {
     let done = AtomicBool::new(false);
     /// Stops the workers also if the test panics.
-    struct Done<'a>(&'a AtomicBool);
-    impl Drop for Done<'_> {
+    struct StopOnDrop<'a>(&'a AtomicBool);
+    impl Drop for StopOnDrop<'_> {
         fn drop(&mut self) {
             self.0.store(true, Ordering::Relaxed);
         }
@@ -136,7 +136,7 @@ fn run(workers: Vec<Worker>, test: impl FnOnce()) -> Vec<Worker> {
                 })
             })
             .collect();
-        let end = Done(&done);
+        let end = StopOnDrop(&done);
         test();
         drop(end);
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()

@@ -26,7 +26,7 @@ pub unsafe fn accept(fd: c_int, out: *mut sockaddr, length: *mut socklen_t, flag
     let before = sys::errno();
     if prepared::is_link_port_pending() && is_blocking(fd) {
         // A server with a blocking listener may call `accept` without polling it.
-        port::listener_awaited(fd);
+        port::open_for_awaited(fd);
     }
     // SAFETY: passes the caller's arguments on unchanged.
     let pass = || unsafe { real::accept4(fd, out, length, flags) };

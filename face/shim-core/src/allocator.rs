@@ -31,7 +31,7 @@ const BYTES_MAX: usize = 256 << 20;
 pub struct Allocator;
 
 /// Records that the calling thread ends the process.
-pub(crate) fn end() {
+pub(crate) fn set_ending() {
     ENDING.store(this_thread(), Ordering::Relaxed);
 }
 
@@ -146,7 +146,7 @@ mod tests {
             let before = Allocator.alloc(layout(100, 8));
             before.write_bytes(7, 100);
             let (from_kernel, from_heap) = {
-                end();
+                set_ending();
                 let mut all: Vec<(usize, usize)> = Vec::new();
                 for (size, align) in [(1, 1), (100, 64), (3 << 20, 16), (5, 4096), (700_000, 8), (700_000, 8)]
                 {

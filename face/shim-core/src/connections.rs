@@ -193,7 +193,8 @@ impl Connection {
         parts: &[iovec],
         how: ReadOptions,
     ) -> Result<ReadOutcome, Errno> {
-        // The common case needs no lock, because IN is set while there are bytes, an end or a reset to read.
+        // A read that finds nothing, which is common, takes no lock: IN is set while there are bytes, an end
+        // or a reset to read.
         if self.readiness.own_state() & IN == 0 {
             return Err(libc::EAGAIN);
         }

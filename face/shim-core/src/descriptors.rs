@@ -79,9 +79,9 @@ fn release(fd: c_int) -> Result<(), Errno> {
         Entry::Set(index) => {
             table::record(fd, Entry::Real);
             if let Some(set) = epoll_set::get(index)
-                && epoll_set::descriptor_closed(set, fd)
+                && epoll_set::record_closed_descriptor(set, fd)
             {
-                port::set_closed(set);
+                port::handle_set_closed(set);
                 links::leave_set(set, port::port_set(), &mut wakes);
                 epoll_set::free_set(set);
             }
@@ -113,14 +113,14 @@ pub unsafe fn duplicate(fd: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
 /// `duplicate` is libc's own function from `fd` to `to`.
 pub unsafe fn duplicate_to(fd: c_int, to: c_int, flags: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
     // Where the kernel's call fails and closes nothing, the tables stay unchanged, too.
-    let fails = || {
+    let would_fail = || {
         // SAFETY: F_GETFD takes no argument.
         let is_closed = unsafe { real::fcntl(fd, libc::F_GETFD, 0) } < 0;
         is_closed
             || flags & !libc::O_CLOEXEC != 0
             || u64::try_from(to).is_ok_and(|to| to >= sys::descriptor_limit())
     };
-    if fd == to || !fork::is_owner_process() || fails() {
+    if fd == to || !fork::is_owner_process() || would_fail() {
         return duplicate();
     }
     if table::entry(fd) == Entry::Library || table::entry(to) == Entry::Library {
@@ -153,7 +153,7 @@ fn record_duplicate(fd: c_int, new: c_int) {
         }
         Entry::Set(index) => {
             if let Some(set) = epoll_set::get(index) {
-                epoll_set::descriptor_added(set, new);
+                epoll_set::record_added_descriptor(set, new);
             }
         }
         Entry::Listener(_) => listeners::record_duplicate(fd, new),
@@ -248,7 +248,7 @@ pub unsafe fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
     const CLOSE_ON_EXEC: c_int = 4; // CLOSE_RANGE_CLOEXEC
     if flags & CLOSE_ON_EXEC != 0 || first > last || !fork::is_owner_process() {
         // SAFETY: passes the caller's arguments on unchanged.
-        return unsafe { in_kernel(first, last, flags) };
+        return unsafe { close_range_in_kernel(first, last, flags) };
     }
     let before = sys::errno();
     let mut begin = first;
@@ -260,7 +260,7 @@ pub unsafe fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
         }
         let own = fd as u32;
         // SAFETY: a part of the range that the caller asked to close.
-        if own > begin && unsafe { in_kernel(begin, own - 1, flags) } != 0 {
+        if own > begin && unsafe { close_range_in_kernel(begin, own - 1, flags) } != 0 {
             return -1;
         }
         begin = own + 1;
@@ -269,11 +269,11 @@ pub unsafe fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
         return result(before, Ok(0));
     }
     // SAFETY: as above.
-    unsafe { in_kernel(begin, last, flags) }
+    unsafe { close_range_in_kernel(begin, last, flags) }
 }
 
 /// The system call, by number because glibc has the function only since 2.34.
-unsafe fn in_kernel(first: u32, last: u32, flags: c_int) -> c_int {
+unsafe fn close_range_in_kernel(first: u32, last: u32, flags: c_int) -> c_int {
     // SAFETY: the caller vouches for closing the range.
     unsafe { sys::raw(libc::SYS_close_range, &[first as usize, last as usize, flags as usize]) as c_int }
 }

@@ -1,4 +1,4 @@
-//! The process ends in order: helped connections are closed at once, as the kernel closes direct ones.
+//! When the process ends in order, helped connections are closed at once, as the kernel closes direct ones.
 //!
 //! If a link was only cut, the clients of its sessions would wait for the server to come back. Each link sends the
 //! application's last bytes first, then the end of each connection, as far as its socket accepts them without waiting.
@@ -12,7 +12,7 @@ use crate::{allocator, fork, links, port};
 /// Ends the link port and all links. Called once, by the thread that ends the process.
 pub(crate) fn end() {
     if fork::is_owner_process() {
-        allocator::end();
+        allocator::set_ending();
         port::report_unserved();
         let lock_deadline = LockDeadline::new();
         port::end();

@@ -152,7 +152,7 @@ unsafe fn wait_active(set: &Set, fd: c_int, events: &mut [epoll_event], how: Wai
                 if upkeep::is_due(now) {
                     upkeep::run(&mut wakes);
                 }
-                turns.polled(now);
+                turns.record_poll(now);
             }
             count += report_ready(set, &mut events[count..], now, &mut wakes);
             if count > 0 {
@@ -163,7 +163,7 @@ unsafe fn wait_active(set: &Set, fd: c_int, events: &mut [epoll_event], how: Wai
         links::flush_deferred(&mut wakes);
         links::settle(&mut wakes);
         let Some(left) = time_left(timeout, &mut deadline) else { return 0 };
-        if !set.fall_asleep() {
+        if !set.begin_sleep() {
             continue;
         }
         // SAFETY: same as for the C function.
@@ -178,7 +178,7 @@ unsafe fn wait_active(set: &Set, fd: c_int, events: &mut [epoll_event], how: Wai
         if upkeep::is_due(now) {
             upkeep::run(&mut wakes);
         }
-        turns.polled(now);
+        turns.record_poll(now);
         count += report_ready(set, &mut events[count..], now, &mut wakes);
         if count > 0 {
             links::settle(&mut wakes);
@@ -240,10 +240,10 @@ fn handle_library_events(set: &Set, events: &mut [epoll_event], wakes: &mut Wake
                 events[kept] = event;
                 kept += 1;
             }
-            Some(Tag::Wake) => set.wake_seen(),
-            Some(Tag::Port) => port::ready(set, wakes),
-            Some(Tag::Control) => orders::ready(),
-            Some(Tag::Link(index)) => links::ready(index, set, event.events, wakes),
+            Some(Tag::Wake) => set.record_wake_seen(),
+            Some(Tag::Port) => port::handle_ready(set, wakes),
+            Some(Tag::Control) => orders::handle_ready(),
+            Some(Tag::Link(index)) => links::handle_ready(index, set, event.events, wakes),
         }
     }
     kept
@@ -303,14 +303,14 @@ fn control_virtual(
 /// Applies the application's call on its listener to the listener's stand-in in the ready list.
 fn control_stand_in(set: &Set, operation: c_int, member: c_int, events: u32, data: u64) {
     let stand_in = match operation {
-        libc::EPOLL_CTL_ADD => listeners::polled(member),
+        libc::EPOLL_CTL_ADD => listeners::stand_in_or_record(member),
         _ => listeners::stand_in_of(member),
     };
     let Some(stand_in) = stand_in else { return };
     let mut wakes = Wakes::default();
     match operation {
         libc::EPOLL_CTL_ADD => {
-            port::listener_polled(member, set);
+            port::open_for_polled(member, set);
             if listeners::is_served(member) {
                 let _ = set.add(stand_in, events, data, &mut wakes);
             }

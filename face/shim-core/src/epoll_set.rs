@@ -226,7 +226,7 @@ impl Set {
     }
 
     /// Records that a thread has noticed the wake-up. The next change wakes the set again.
-    pub(crate) fn wake_seen(&self) {
+    pub(crate) fn record_wake_seen(&self) {
         lock(&self.inner).woken = false;
     }
 
@@ -283,7 +283,7 @@ impl Set {
     }
 
     /// Call before a wait in the kernel. `false`: a member may be ready, so the thread must not sleep.
-    pub(crate) fn fall_asleep(&self) -> bool {
+    pub(crate) fn begin_sleep(&self) -> bool {
         let mut members = lock(&self.inner);
         if !members.ready.is_empty() {
             return false;
@@ -292,7 +292,7 @@ impl Set {
         true
     }
 
-    /// Call after [`fall_asleep`](Self::fall_asleep) and the wait.
+    /// Call after [`begin_sleep`](Self::begin_sleep) and the wait.
     pub(crate) fn end_sleep(&self) {
         let mut members = lock(&self.inner);
         members.sleeping = members.sleeping.saturating_sub(1);
@@ -365,7 +365,7 @@ fn allocate() -> Option<&'static Set> {
 }
 
 /// Records another descriptor of the set.
-pub(crate) fn descriptor_added(set: &Set, fd: c_int) {
+pub(crate) fn record_added_descriptor(set: &Set, fd: c_int) {
     if table::record(fd, Entry::Set(set.index)) {
         set.descriptor_count.fetch_add(1, Ordering::Relaxed);
     }
@@ -373,7 +373,7 @@ pub(crate) fn descriptor_added(set: &Set, fd: c_int) {
 
 /// Records that a descriptor of the set is closed. Returns whether it was the last; if not, another one becomes
 /// `set.fd`.
-pub(crate) fn descriptor_closed(set: &Set, fd: c_int) -> bool {
+pub(crate) fn record_closed_descriptor(set: &Set, fd: c_int) -> bool {
     if set.descriptor_count.fetch_sub(1, Ordering::AcqRel) <= 1 {
         return true;
     }

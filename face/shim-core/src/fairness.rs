@@ -65,7 +65,7 @@ impl Turns {
         calls >= CALLS_PER_POLL || now.since(Time(self.polled_at.load(Ordering::Relaxed))) >= DIRECT_WAIT
     }
 
-    pub(crate) fn polled(&self, now: Time) {
+    pub(crate) fn record_poll(&self, now: Time) {
         self.calls.store(0, Ordering::Relaxed);
         self.polled_at.store(now.as_nanos(), Ordering::Relaxed);
     }
@@ -96,14 +96,14 @@ mod tests {
     fn kernel_is_polled_in_time_at_any_speed_of_the_application() {
         for event_us in [0, 1, 5, 30, 1000] {
             let turns = Turns::new();
-            turns.polled(micros(0));
+            turns.record_poll(micros(0));
             let mut now = 0;
             let (mut waited, mut calls) = (0, 0);
             // From the second poll on, the application's time for each event is measured.
             for _ in 0..1000 {
                 turns.measure_application(micros(now));
                 if turns.is_poll_due(micros(now)) {
-                    turns.polled(micros(now));
+                    turns.record_poll(micros(now));
                     (waited, calls) = (0, 0);
                 }
                 let events = turns.limit(micros(now));

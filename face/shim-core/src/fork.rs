@@ -21,7 +21,7 @@ static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
 static OWNER: AtomicI32 = AtomicI32::new(0);
 /// Whether this process or its parent has claimed the link port.
 static CLAIMED: AtomicBool = AtomicBool::new(false);
-/// Whether this process or its parent has called `fork`.
+/// Whether this process has called `fork`, or its parent had before it forked this process.
 static FORKED: AtomicBool = AtomicBool::new(false);
 
 /// Whether this process may act for the links: it was not forked after the link port was claimed. Also true between
@@ -117,7 +117,7 @@ pub(crate) fn claim() -> Result<(), sys::Errno> {
     Ok(())
 }
 
-/// Whether this process has called `fork`.
+/// See [`FORKED`].
 pub(crate) fn has_forked() -> bool {
     FORKED.load(Ordering::Relaxed)
 }

@@ -43,7 +43,7 @@ pub(crate) fn turn_off(within_ms: u32) {
         log::line(format_args!("switched off: no new links; {links} open links end within {within_ms} ms"));
     }
     status::set_state(State::Draining);
-    end(deadline, &mut wakes);
+    end_links_locked(deadline, &mut wakes);
     drop(current);
     links::settle(&mut wakes);
 }
@@ -68,12 +68,12 @@ pub(crate) fn turn_on() {
 /// While helping is off: ends links without connections, and after the deadline all links. Call with no lock held.
 pub(crate) fn end_links(wakes: &mut Wakes) {
     if let Some(deadline) = *lock(&DEADLINE) {
-        end(deadline, wakes);
+        end_links_locked(deadline, wakes);
     }
 }
 
 /// Like [`end_links`], but with [`DEADLINE`] locked.
-fn end(deadline: Time, wakes: &mut Wakes) {
+fn end_links_locked(deadline: Time, wakes: &mut Wakes) {
     let left = links::end_drained(sys::now() >= deadline, wakes);
     DRAINING.store(left > 0, Ordering::Release);
     if left == 0 {

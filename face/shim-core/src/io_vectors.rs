@@ -8,8 +8,8 @@ use libc::iovec;
 /// reply in several parts, and composing a part costs more than copying it.
 const GATHER_BYTES: usize = 512;
 
-/// Calls `accept` with each part until it does not accept a whole part; `accept` returns the number of bytes accepted.
-/// Returns the sum of these numbers, and the number of bytes offered.
+/// Calls `accept` with each part, until a part is not accepted whole; `accept` returns the number of bytes
+/// accepted. Returns the sum of these numbers, and the number of bytes offered.
 ///
 /// # Safety
 /// `parts` describe readable memory.

@@ -8,7 +8,7 @@ use libc::{c_int, c_uint, loff_t, off_t, ssize_t};
 use crate::sys::{self, Errno};
 use crate::{connections, data, log, real};
 
-/// Bytes of a file that one read takes at most.
+/// Maximum number of bytes in one read of the file.
 const PORTION_BYTES: usize = 64 * 1024;
 
 /// `sendfile`. To a virtual connection: reads the file and sends the bytes. From a virtual connection it fails with

@@ -397,7 +397,7 @@ impl Inner {
                     }
                 }
             }
-            ServerEvent::Connect { id, client, .. } => self.connect(id, client, wakes),
+            ServerEvent::Connect { id, client, .. } => self.handle_connect(id, client, wakes),
             ServerEvent::Session { id, kind, client, opening } => {
                 self.handle_session_opening(
                     OpeningMessage { carrier: (self.index, id), kind, client, opening },
@@ -438,7 +438,7 @@ impl Inner {
         }
     }
 
-    fn connect(&mut self, id: Id, client: SocketAddr, wakes: &mut Wakes) {
+    fn handle_connect(&mut self, id: Id, client: SocketAddr, wakes: &mut Wakes) {
         let Some(connection) = connections::take() else {
             status::count(Counter::ConnectionFull);
             return self.refuse(id, RefuseReason::Full);

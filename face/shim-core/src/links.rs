@@ -131,7 +131,7 @@ fn all() -> impl Iterator<Item = &'static Link> {
 }
 
 /// Flushes and receives. Called when epoll reports a link's socket.
-pub(crate) fn ready(index: u32, set: &Set, events: u32, wakes: &mut Wakes) {
+pub(crate) fn handle_ready(index: u32, set: &Set, events: u32, wakes: &mut Wakes) {
     let Some(link) = get(index) else { return };
     let mut inner = link.lock();
     if events & OUT != 0 {
@@ -201,7 +201,7 @@ fn links_of(connections: &[&'static Connection]) -> Vec<u32> {
 
 /// The link that carries a connection now.
 fn link_of(connection: &Connection) -> Option<u32> {
-    if sessions::is_carried(connection) {
+    if sessions::belongs_to_session(connection) {
         return sessions::link_of(connection);
     }
     Some(connection.link.load(Ordering::Relaxed)).filter(|&link| link != NO_LINK)
@@ -229,7 +229,7 @@ pub(crate) unsafe fn send(
     if connection.finished.load(Ordering::Acquire) || connection.is_closed_by_client.load(Ordering::Acquire) {
         return Err(libc::EPIPE);
     }
-    if sessions::is_carried(connection) {
+    if sessions::belongs_to_session(connection) {
         // SAFETY: the caller vouches for the parts.
         return unsafe { sessions::send(fd, connection, parts, wakes) };
     }
@@ -251,7 +251,7 @@ pub(crate) unsafe fn send(
 
 /// Called when the application has read bytes: grants the client credit for more.
 pub(crate) fn consumed(connection: &Connection, bytes: usize, wakes: &mut Wakes) {
-    if sessions::is_carried(connection) {
+    if sessions::belongs_to_session(connection) {
         return sessions::consumed(connection, bytes, wakes);
     }
     with(connection, wakes, |endpoint, id| {
@@ -262,7 +262,7 @@ pub(crate) fn consumed(connection: &Connection, bytes: usize, wakes: &mut Wakes)
 
 /// The application sends no more.
 pub(crate) fn finish(connection: &Connection, wakes: &mut Wakes) {
-    if sessions::is_carried(connection) {
+    if sessions::belongs_to_session(connection) {
         return sessions::finish(connection, wakes);
     }
     with(connection, wakes, |endpoint, id| endpoint.finish(id));
@@ -270,7 +270,7 @@ pub(crate) fn finish(connection: &Connection, wakes: &mut Wakes) {
 
 /// The application has accepted the connection.
 pub(crate) fn accept(connection: &Connection, wakes: &mut Wakes) {
-    if sessions::is_carried(connection) {
+    if sessions::belongs_to_session(connection) {
         return sessions::accept(connection, wakes);
     }
     with(connection, wakes, |endpoint, id| endpoint.accept(id));
@@ -278,7 +278,7 @@ pub(crate) fn accept(connection: &Connection, wakes: &mut Wakes) {
 
 /// Refuses a connection that was removed from the accept queue.
 pub(crate) fn refuse(connection: &Connection, wakes: &mut Wakes) {
-    if sessions::is_carried(connection) {
+    if sessions::belongs_to_session(connection) {
         return sessions::refuse(connection, wakes);
     }
     let Some(link) = get(connection.link.load(Ordering::Relaxed)) else { return };
@@ -292,7 +292,7 @@ pub(crate) fn refuse(connection: &Connection, wakes: &mut Wakes) {
 
 /// The application has closed the connection, which receives nothing after this.
 pub(crate) fn close(connection: &Connection, abort: bool, wakes: &mut Wakes) {
-    if sessions::is_carried(connection) {
+    if sessions::belongs_to_session(connection) {
         return sessions::close(connection, abort, wakes);
     }
     let Some(link) = get(connection.link.load(Ordering::Relaxed)) else { return };
@@ -318,7 +318,7 @@ fn with(connection: &Connection, wakes: &mut Wakes, act: impl FnOnce(&mut Server
 pub(crate) fn adopt(connection: &Connection, set: &Set) {
     let Some(link) = link_of(connection).and_then(get) else { return };
     let mut inner = link.lock();
-    if sessions::is_carried(connection) || inner.endpoint_of(connection).is_some() {
+    if sessions::belongs_to_session(connection) || inner.endpoint_of(connection).is_some() {
         inner.adopt(set);
     }
 }
@@ -326,7 +326,7 @@ pub(crate) fn adopt(connection: &Connection, set: &Set) {
 // Calls from sessions, with no lock held.
 
 /// Calls `act` on a session's carrier, if it still carries this session.
-fn on_carrier(
+fn with_carrier(
     (link, id): CarrierName,
     name: SessionName,
     wakes: &mut Wakes,
@@ -342,12 +342,12 @@ fn on_carrier(
 
 /// Gives a carrier the bytes that its session has to send.
 pub(crate) fn carry(carrier: CarrierName, name: SessionName, wakes: &mut Wakes) {
-    on_carrier(carrier, name, wakes, |inner, id, _| inner.carry(id, name));
+    with_carrier(carrier, name, wakes, |inner, id, _| inner.carry(id, name));
 }
 
 /// The application has accepted a session: informs its client over this carrier.
 pub(crate) fn accept_carrier(carrier: CarrierName, name: SessionName, wakes: &mut Wakes) {
-    on_carrier(carrier, name, wakes, |inner, id, _| {
+    with_carrier(carrier, name, wakes, |inner, id, _| {
         inner.accept(id);
         inner.send_override_drain(id);
     });
@@ -360,7 +360,7 @@ pub(crate) fn refuse_carrier(
     reason: RefuseReason,
     wakes: &mut Wakes,
 ) {
-    on_carrier(carrier, name, wakes, |inner, id, _| {
+    with_carrier(carrier, name, wakes, |inner, id, _| {
         inner.set_referent(id, Referent::Nothing);
         inner.refuse(id, reason);
     });
@@ -368,7 +368,7 @@ pub(crate) fn refuse_carrier(
 
 /// Closes a carrier that no longer carries its session.
 fn leave_carrier(carrier: CarrierName, name: SessionName, wakes: &mut Wakes) {
-    on_carrier(carrier, name, wakes, |inner, id, wakes| {
+    with_carrier(carrier, name, wakes, |inner, id, wakes| {
         // Another link may use the slot by now, and carry the same session again.
         if !sessions::is_carried_by(name, carrier) {
             inner.leave(id);
@@ -455,7 +455,7 @@ pub(crate) fn settle(wakes: &mut Wakes) {
 
 #[cold]
 fn settle_all(wakes: &mut Wakes) {
-    while let Some((carrier, name)) = wakes.poll_left() {
+    while let Some((carrier, name)) = wakes.poll_left_carrier() {
         leave_carrier(carrier, name, wakes);
     }
     wakes.write();

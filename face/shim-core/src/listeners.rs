@@ -72,7 +72,7 @@ pub(crate) fn stand_in_of(fd: c_int) -> Option<&'static Connection> {
 
 /// Like [`stand_in_of`], for a descriptor that the application begins to wait for: also records a listener that another
 /// process has created, as with socket activation.
-pub(crate) fn polled(fd: c_int) -> Option<&'static Connection> {
+pub(crate) fn stand_in_or_record(fd: c_int) -> Option<&'static Connection> {
     let is_new = table::is_real(fd)
         && prepared::is_link_port_pending()
         && sys::option(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1);

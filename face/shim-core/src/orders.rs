@@ -4,8 +4,8 @@ use crate::status::{self, Request, own};
 use crate::{fork, helping, links, relief};
 
 /// Handles requests. Called when epoll reports the page's watch.
-pub(crate) fn ready() {
-    own::take_watch();
+pub(crate) fn handle_ready() {
+    own::drain_watch();
     carry_out();
 }
 
@@ -13,8 +13,7 @@ pub(crate) fn ready() {
 pub(crate) fn carry_out() {
     let Some(pending) = own::pending_request().filter(|_| fork::is_owner()) else { return };
     match pending.request() {
-        // Writes the traffic of each connection to the page.
-        Some(Request::Refresh) => links::each_connection(status::connection_traffic),
+        Some(Request::Refresh) => links::each_connection(status::write_connection_traffic),
         Some(Request::Off { within_ms }) => helping::turn_off(within_ms),
         Some(Request::On) => helping::turn_on(),
         Some(Request::SetOverride { manual_override, lasts_s }) => {

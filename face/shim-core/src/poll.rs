@@ -71,7 +71,7 @@ pub(crate) fn flush() {
 pub(crate) fn any_virtual(descriptors: &[pollfd]) -> bool {
     if prepared::is_link_port_pending() {
         for descriptor in descriptors.iter().filter(|descriptor| descriptor.fd >= 0) {
-            port::listener_awaited(descriptor.fd);
+            port::open_for_awaited(descriptor.fd);
         }
     }
     descriptors

@@ -53,16 +53,17 @@ fn give_up(require: bool, why: core::fmt::Arguments<'_>) {
     log::unlimited(format_args!("{why}; the server runs without helpers"));
 }
 
-/// Called when the application polls this listener in this set. Opens the link port if the listener's port is the one
-/// that helped clients are to use.
-pub(crate) fn listener_polled(fd: c_int, set: &Set) {
+/// Opens the link port, watched in this set, if helped clients are to use this listener's port. Called when
+/// the application polls the listener in the set.
+pub(crate) fn open_for_polled(fd: c_int, set: &Set) {
     open_for(fd, || Ok(set));
 }
 
-/// Like [`listener_polled`], for a listener that the application waits for outside epoll: uses the library's own set.
+/// Like [`open_for_polled`], for a listener that the application waits for outside epoll: uses the library's
+/// own set.
 #[inline]
-pub(crate) fn listener_awaited(fd: c_int) {
-    if prepared::is_link_port_pending() && listeners::polled(fd).is_some() {
+pub(crate) fn open_for_awaited(fd: c_int) {
+    if prepared::is_link_port_pending() && listeners::stand_in_or_record(fd).is_some() {
         open_for(fd, library_set_or_new);
     }
 }
@@ -160,18 +161,18 @@ pub(crate) fn library_set() -> Option<&'static Set> {
 
 fn open(link: &LinkAddress) -> Result<c_int, Errno> {
     match link.host {
-        Some(host) => bound(SocketAddr::new(host, link.port), false),
+        Some(host) => listen_at(SocketAddr::new(host, link.port), false),
         // One socket for both address families, or IPv4 on a host without IPv6.
-        None => bound(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), link.port), true).or_else(|error| {
+        None => listen_at(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), link.port), true).or_else(|error| {
             if error == libc::EADDRINUSE {
                 return Err(error);
             }
-            bound(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), link.port), false)
+            listen_at(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), link.port), false)
         }),
     }
 }
 
-fn bound(address: SocketAddr, both_families: bool) -> Result<c_int, Errno> {
+fn listen_at(address: SocketAddr, both_families: bool) -> Result<c_int, Errno> {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let socket = sys::stream_socket(family)?;
     let (name, length) = address::to_c(address);
@@ -208,7 +209,7 @@ fn watch(socket: c_int, set: &Set) -> Result<(), Errno> {
 }
 
 /// Accepts links. Called when epoll reports the link port.
-pub(crate) fn ready(set: &Set, wakes: &mut Wakes) {
+pub(crate) fn handle_ready(set: &Set, wakes: &mut Wakes) {
     let Some(keys) = prepared::keys() else { return };
     for _ in 0..ACCEPTS_MAX {
         // SAFETY: all zeros is a valid sockaddr_storage.
@@ -281,8 +282,8 @@ pub(crate) fn port_set() -> Option<&'static Set> {
 }
 
 /// The application closes a set: closes the link port if that set holds it.
-pub(crate) fn set_closed(set: &Set) {
-    retry::set_closed(set);
+pub(crate) fn handle_set_closed(set: &Set) {
+    retry::handle_set_closed(set);
     if PORT_SET.compare_exchange(set.index, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
         let socket = PORT.swap(-1, Ordering::AcqRel);
         // Recorded before the close: the application may get the same number at once.

@@ -23,7 +23,9 @@ use crate::wakes::Wakes;
 use crate::{listeners, lock, status, sys};
 
 pub(crate) use calls::{accept, close, consumed, each_connection, finish, link_of, refuse, send};
-pub(crate) use carriers::{Next, control, data, detach, end_with_server, is_carried_by, open, transmit};
+pub(crate) use carriers::{
+    Next, detach, end_with_server, handle_control, handle_data, is_carried_by, open, transmit,
+};
 pub(crate) use expiry::{due_within, is_due, run_timed_work};
 pub(crate) use moves::{Order, ask_to_return, carried_by, misplaced_sessions};
 
@@ -31,7 +33,7 @@ pub(crate) use moves::{Order, ask_to_return, carried_by, misplaced_sessions};
 const SHARDS: usize = 16;
 
 /// `Connection::link` of a session's connection is this value plus the shard's index; `Connection::id` is the slot.
-const BY_SESSION: u32 = 1 << 31;
+const SESSION_LINK_BASE: u32 = 1 << 31;
 
 static TABLES: [Mutex<Option<Shard>>; SHARDS] = [const { Mutex::new(None) }; SHARDS];
 
@@ -150,11 +152,11 @@ fn shard(index: u8) -> MutexGuard<'static, Option<Shard>> {
 #[inline]
 fn shard_of(connection: &Connection) -> Option<u8> {
     let link = connection.link.load(Ordering::Relaxed);
-    link.checked_sub(BY_SESSION).filter(|&shard| (shard as usize) < SHARDS).map(|shard| shard as u8)
+    link.checked_sub(SESSION_LINK_BASE).filter(|&shard| (shard as usize) < SHARDS).map(|shard| shard as u8)
 }
 
 /// Whether the connection belongs to a session.
 #[inline]
-pub(crate) fn is_carried(connection: &Connection) -> bool {
+pub(crate) fn belongs_to_session(connection: &Connection) -> bool {
     shard_of(connection).is_some()
 }

@@ -29,7 +29,7 @@ pub(crate) fn without_signal(write: impl FnOnce() -> Result<usize, Errno>) -> Re
         Err(libc::EFBIG) => FILE_TOO_LARGE,
         _ => 0,
     };
-    take(raised & !was_pending);
+    take_pending(raised & !was_pending);
     let _ = change_mask(libc::SIG_SETMASK, before);
     outcome
 }
@@ -49,7 +49,7 @@ fn pending() -> Mask {
 }
 
 /// Removes one pending signal of this set, if any; the kernel prefers a signal for this thread to one for the process.
-fn take(signals: Mask) {
+fn take_pending(signals: Mask) {
     if signals != 0 {
         let no_wait = sys::timespec(Duration::ZERO);
         let no_details = core::ptr::null::<libc::siginfo_t>();

@@ -49,7 +49,7 @@ pub(crate) fn is_claimed(config: &Config) -> bool {
 }
 
 /// Creates the page. Each launch has one, so that children and workers of a server do not take its link port.
-pub(crate) fn claim(config: &Config, helped: u16) -> Result<(), Another> {
+pub(crate) fn claim(config: &Config, helped_port: u16) -> Result<(), Another> {
     if page().is_some() {
         return Ok(()); // created at an earlier attempt to open the link port, whose epoll set was closed since
     }
@@ -79,7 +79,7 @@ pub(crate) fn claim(config: &Config, helped: u16) -> Result<(), Another> {
     });
     set(header::BEGAN_NS, sys::now().as_nanos());
     set(header::LINK_PORT, config.link.port.into());
-    set(header::HELPED_PORT, helped.into());
+    set(header::HELPED_PORT, helped_port.into());
     if let Some(host) = config.link.host {
         let [high, low, _] = layout::address_words(SocketAddr::new(host, 0));
         set(header::LINK_ADDRESS, high);
@@ -257,7 +257,7 @@ fn slot(connection: &Connection) -> Option<(&'static Page, usize)> {
 }
 
 /// Writes the bytes that the virtual connection with this index has received and sent.
-pub(crate) fn connection_traffic(connection: u32, info: Info) {
+pub(crate) fn write_connection_traffic(connection: u32, info: Info) {
     let Some((page, at)) = page().and_then(|page| Some((page, page.connection(connection)?))) else { return };
     set(page, at + layout::connection::BYTES_RECEIVED, info.bytes_received);
     set(page, at + layout::connection::BYTES_SENT, info.bytes_sent);

@@ -10,7 +10,7 @@ use crate::sys;
 pub(crate) struct Wakes {
     /// Event counters to write, each of a set or a blocked thread.
     event_counters: Vec<c_int>,
-    left: Vec<(CarrierName, SessionName)>,
+    left_carriers: Vec<(CarrierName, SessionName)>,
 }
 
 impl Wakes {
@@ -19,17 +19,17 @@ impl Wakes {
     }
 
     /// Records a carrier that its session has left.
-    pub(crate) fn leave(&mut self, carrier: CarrierName, name: SessionName) {
-        self.left.push((carrier, name));
+    pub(crate) fn push_left_carrier(&mut self, carrier: CarrierName, name: SessionName) {
+        self.left_carriers.push((carrier, name));
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.event_counters.is_empty() && self.left.is_empty()
+        self.event_counters.is_empty() && self.left_carriers.is_empty()
     }
 
     /// Takes a carrier that its session has left.
-    pub(crate) fn poll_left(&mut self) -> Option<(CarrierName, SessionName)> {
-        self.left.pop()
+    pub(crate) fn poll_left_carrier(&mut self) -> Option<(CarrierName, SessionName)> {
+        self.left_carriers.pop()
     }
 
     /// Wakes each set or thread with one write.

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use libc::{c_int, epoll_event};
 use spillway_shim_core::epoll;
-use support::driver::{Driver, PATIENCE};
+use support::driver::{Driver, WAIT_MAX};
 use support::inside::{self, LISTENER};
 
 /// The data of the connection's events.
@@ -42,15 +42,15 @@ fn a_link_that_a_set_could_not_adopt_is_adopted_by_the_next_set() {
         let mut driver = Driver::loopback(link);
         let id = driver.connect();
         driver.flush();
-        is_polled.recv_timeout(PATIENCE).unwrap();
+        is_polled.recv_timeout(WAIT_MAX).unwrap();
         driver.send(id, b"request");
         driver.flush();
         // Keeps the link open until the application has the event.
-        let _ = is_polled.recv_timeout(PATIENCE);
+        let _ = is_polled.recv_timeout(WAIT_MAX);
     });
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_MAX;
     let connection = loop {
-        assert!(Instant::now() < deadline, "a connection should arrive within {PATIENCE:?}");
+        assert!(Instant::now() < deadline, "a connection should arrive within {WAIT_MAX:?}");
         if inside.wait(8, 100).iter().any(|(data, _)| *data == LISTENER)
             && let Some(fd) = inside.accept()
         {

@@ -7,19 +7,19 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use support::driver::{Driver, PATIENCE};
+use support::driver::{Driver, WAIT_MAX};
 use support::process::{self, Server};
 use support::redis::{Redis, ask_text, command_of, connect_local, expect};
 
 /// A redis server with a child that saves the data for minutes.
-struct Saving {
+struct SavingRedis {
     redis: Redis,
     link: Driver,
     child: i32,
 }
 
-impl Saving {
-    fn start() -> Saving {
+impl SavingRedis {
+    fn start() -> SavingRedis {
         // The delay is in microseconds for each key: 10 s.
         let redis = Redis::start(&["--rdb-key-save-delay", "10000000", "--save", ""]);
         let mut link = redis.link();
@@ -31,7 +31,7 @@ impl Saving {
         let info = ask_text(&mut link, id, "INFO persistence");
         assert!(info.contains("rdb_bgsave_in_progress:1"), "{info}");
         let [child] = redis.server.children()[..] else { panic!("redis should have one child") };
-        Saving { redis, link, child }
+        SavingRedis { redis, link, child }
     }
 
     fn is_child_running(&self) -> bool {
@@ -46,7 +46,7 @@ impl Saving {
     }
 }
 
-impl Drop for Saving {
+impl Drop for SavingRedis {
     fn drop(&mut self) {
         if self.is_child_running() {
             process::kill(self.child);
@@ -56,23 +56,23 @@ impl Drop for Saving {
 
 #[test]
 fn child_closes_its_copies_of_links_page_and_port() {
-    let saving = Saving::start();
+    let saving = SavingRedis::start();
     let is_of_page = |name: &&String| name.contains("spillway-server-") || name.contains("inotify");
-    let parent = Saving::files_of(saving.redis.server.pid() as i32);
+    let parent = SavingRedis::files_of(saving.redis.server.pid() as i32);
     assert_eq!(parent.iter().filter(is_of_page).count(), 2, "{parent:?}");
     // Waits, because the child may begin to run after `fork` has returned in the parent.
-    let deadline = Instant::now() + PATIENCE;
-    while Saving::files_of(saving.child).iter().any(|name| is_of_page(&name)) {
+    let deadline = Instant::now() + WAIT_MAX;
+    while SavingRedis::files_of(saving.child).iter().any(|name| is_of_page(&name)) {
         assert!(
             Instant::now() < deadline,
-            "the child should close the status page: {:?}",
-            Saving::files_of(saving.child)
+            "the child should close the status page within {WAIT_MAX:?}: {:?}",
+            SavingRedis::files_of(saving.child)
         );
         std::thread::sleep(Duration::from_millis(5));
     }
     // The child lacks two sockets: the link port and the link. The unconnected sockets for helped clients stay.
     let sockets = |names: &[String]| names.iter().filter(|name| name.starts_with("socket:")).count();
-    let child = Saving::files_of(saving.child);
+    let child = SavingRedis::files_of(saving.child);
     assert!(
         sockets(&child) + 2 <= sockets(&parent),
         "the child should have closed the link and the link port: {child:?} {parent:?}"
@@ -81,10 +81,10 @@ fn child_closes_its_copies_of_links_page_and_port() {
 
 #[test]
 fn link_that_the_server_ends_is_closed_while_a_child_runs() {
-    let mut saving = Saving::start();
+    let mut saving = SavingRedis::start();
     saving.link.stream.write_all(&[0xff; 64]).unwrap(); // an invalid frame
     while saving.link.lost.is_none() {
-        saving.link.receive(PATIENCE);
+        saving.link.receive(WAIT_MAX);
     }
     assert!(saving.is_child_running());
     let mut link = saving.redis.link();
@@ -94,11 +94,11 @@ fn link_that_the_server_ends_is_closed_while_a_child_runs() {
 
 #[test]
 fn restarted_server_is_helped_while_a_child_of_the_killed_one_runs() {
-    let mut saving = Saving::start();
+    let mut saving = SavingRedis::start();
     let link_port = saving.redis.server.link;
     saving.redis.server.kill();
     while saving.link.lost.is_none() {
-        saving.link.receive(PATIENCE);
+        saving.link.receive(WAIT_MAX);
     }
     // Redis' child still holds the ordinary port, so the new server gets another.
     let other = spillway_ports::free_address();
@@ -129,11 +129,11 @@ fn check_opened_once_free(command: impl Fn(SocketAddr) -> Command) {
     // Time for several failed attempts, the first after 50 ms.
     std::thread::sleep(Duration::from_millis(300));
     drop(taken);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_MAX;
     while TcpStream::connect(link).is_err() {
         assert!(
             Instant::now() < deadline,
-            "the link port does not open within {PATIENCE:?}:\n{}",
+            "the link port should open within {WAIT_MAX:?}:\n{}",
             server.log()
         );
         std::thread::sleep(Duration::from_millis(5));

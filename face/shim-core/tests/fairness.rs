@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use spillway_batch::Id;
 use spillway_shim_core::fairness::{CALLS_PER_POLL, EVENTS_PER_CALL_MAX, EVENTS_PER_CALL_MIN};
-use support::driver::{Driver, PATIENCE};
+use support::driver::{Driver, WAIT_MAX};
 use support::inside::{self, LISTENER};
 
 const CLIENTS: usize = 500;
@@ -32,11 +32,11 @@ fn make_all_clients_ready() {
         }
     });
     let (mut accepted, mut ready) = (0, std::collections::HashSet::new());
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_MAX;
     while ready.len() < CLIENTS {
         assert!(
             Instant::now() < deadline,
-            "all {CLIENTS} clients should be ready within {PATIENCE:?}: {accepted} accepted, {} ready",
+            "all {CLIENTS} clients should be ready within {WAIT_MAX:?}: {accepted} accepted, {} ready",
             ready.len()
         );
         for (data, _) in inside.wait(64, 1000) {

@@ -18,7 +18,7 @@ use spillway_batch::{CloseReason, Id};
 use spillway_shim_core::{
     connection_addresses, data, descriptors, kernel_copies, multiple_messages, options, poll, select,
 };
-use support::driver::{Driver, PATIENCE};
+use support::driver::{Driver, WAIT_MAX};
 use support::inside::{self, Inside, LISTENER};
 
 /// A linear congruential generator, with the same sequence on every machine.
@@ -409,15 +409,15 @@ fn random_frames_and_calls_keep_streams_correct_and_the_server_running() {
         accepted += application.open.len().saturating_sub(before);
         steps_done += 1;
         assert!(
-            began.elapsed() < PATIENCE * 3,
+            began.elapsed() < WAIT_MAX * 3,
             "all {steps} steps should be done within {:?}, not only {steps_done}",
-            PATIENCE * 3
+            WAIT_MAX * 3
         );
     }
     stop.store(true, Ordering::Relaxed);
     while drivers.iter().any(|driver| !driver.is_finished()) {
         application.step();
-        assert!(began.elapsed() < PATIENCE * 4, "the drivers should end within {:?}", PATIENCE * 4);
+        assert!(began.elapsed() < WAIT_MAX * 4, "the drivers should end within {:?}", WAIT_MAX * 4);
     }
     drivers.into_iter().for_each(|driver| driver.join().unwrap());
     assert!(accepted > 20, "more than 20 clients should be accepted: {accepted}");
@@ -433,9 +433,9 @@ fn random_frames_and_calls_keep_streams_correct_and_the_server_running() {
     });
     while !client.is_finished() {
         assert!(
-            began.elapsed() < PATIENCE * 5,
+            began.elapsed() < WAIT_MAX * 5,
             "the well-behaved client should be served within {:?}",
-            PATIENCE * 5
+            WAIT_MAX * 5
         );
         for (data, _) in inside.wait(16, 10) {
             if data == LISTENER {

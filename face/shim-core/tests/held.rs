@@ -8,7 +8,7 @@ use libc::c_int;
 use spillway_client::session::SessionSettings;
 use spillway_client::{Key, LinkTarget, Session};
 use spillway_shim_core::descriptors;
-use support::driver::PATIENCE;
+use support::driver::WAIT_MAX;
 use support::inside::{self, Inside, LISTENER};
 
 const MEMORY_BYTES: usize = 16 << 20;
@@ -64,11 +64,11 @@ fn unread_bytes_that_arrive_at_once_stay_within_the_bound() {
     unsafe { std::env::set_var("SPILLWAY_SESSIONS_MEMORY", MEMORY_BYTES.to_string()) };
     let inside = inside::start();
     let (mut sessions, mut accepted) = (Vec::new(), Vec::new());
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_MAX;
     while accepted.len() < SESSIONS {
         assert!(
             Instant::now() < deadline,
-            "all clients should be accepted within {PATIENCE:?}, not only {}",
+            "all clients should be accepted within {WAIT_MAX:?}, not only {}",
             accepted.len()
         );
         // At most 32 at a time, so that none is refused.

@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 
 use spillway_batch::Id;
-use support::driver::{Driver, PATIENCE};
+use support::driver::{Driver, WAIT_MAX};
 use support::process::Server;
 
 const PYTHON: &str = r#"
@@ -69,7 +69,7 @@ fn check_echoes(program: &str, flag: &str, script: &str) {
     link.send(ids[0], &large);
     link.flush();
     let mut plain = TcpStream::connect(server.plain).unwrap();
-    plain.set_read_timeout(Some(PATIENCE)).unwrap();
+    plain.set_read_timeout(Some(WAIT_MAX)).unwrap();
     plain.write_all(b"hello\n").unwrap();
     let mut echo = [0; 16];
     plain.read_exact(&mut echo).unwrap();

@@ -7,7 +7,7 @@ use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
 use spillway_batch::Id;
-use support::driver::{Driver, PATIENCE};
+use support::driver::{Driver, WAIT_MAX};
 use support::memcached::memcached;
 use support::process::Server;
 
@@ -27,9 +27,9 @@ fn statistic(server: &Server, name: &str) -> u64 {
 }
 
 fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_MAX;
     while !condition() {
-        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+        assert!(Instant::now() < deadline, "{what} should occur within {WAIT_MAX:?}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -114,9 +114,13 @@ fn check_waiting_clients_are_served(server: &Server, link: &mut Driver) {
         link.send(*id, b"get a\r\n");
     }
     let (mut open, mut served) = (Vec::new(), 0);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_MAX;
     while served < 100 {
-        assert!(Instant::now() < deadline, "only {served} clients are served\n{}", server.log());
+        assert!(
+            Instant::now() < deadline,
+            "all 100 clients should be served, not only {served}\n{}",
+            server.log()
+        );
         link.flush();
         link.receive(Duration::from_millis(50));
         let is_served = |link: &Driver, id: &Id| link.connections[id].received.ends_with(b"END\r\n");

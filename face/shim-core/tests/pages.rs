@@ -13,7 +13,7 @@ use spillway_batch::Control;
 use spillway_session::{ClientSession, StreamLimits};
 use spillway_shim_core::status::find_pages;
 use spillway_wire::session::SessionId;
-use support::driver::{Driver, PATIENCE, Relayed};
+use support::driver::{Driver, Relayed, WAIT_MAX};
 use support::process::{self, Server, kind_command};
 
 #[test]
@@ -62,11 +62,11 @@ fn page_of_a_killed_server_is_removed_although_a_child_has_it_open() {
     // Twice, because a reader that closes the page must not release the server's lock.
     assert!(is_found(pid) && is_found(pid), "a running server's page should be found");
     server.kill();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_MAX;
     while is_found(pid) || std::fs::read_dir(&pages.0).unwrap().count() > 0 {
         assert!(
             Instant::now() < deadline,
-            "the page of the killed server is not removed within {PATIENCE:?}"
+            "the page of the killed server should be removed within {WAIT_MAX:?}"
         );
     }
     let open = std::fs::read_dir(format!("/proc/{child}/fd")).unwrap().flatten();

@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use spillway_batch::{CloseReason, Id};
-use support::driver::{Driver, PATIENCE};
+use support::driver::{Driver, WAIT_MAX};
 use support::process::{self, Server};
 
 #[test]
@@ -22,9 +22,9 @@ fn server() {
 }
 
 /// Checks the echo that a direct client receives.
-fn plain_echo(server: &Server, text: &str) {
+fn check_plain_echo(server: &Server, text: &str) {
     let mut stream = TcpStream::connect(server.plain).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
     stream.write_all(text.as_bytes()).unwrap();
     let mut echo = vec![0; text.len()];
     stream.read_exact(&mut echo).unwrap();
@@ -49,7 +49,7 @@ fn check_echoes(kind: &str, clients: usize) {
             }
             link.flush();
         }
-        plain_echo(&server, &format!("plain {round}"));
+        check_plain_echo(&server, &format!("plain {round}"));
         for (link, ids) in links.iter_mut().zip(&ids) {
             link.run(|link| ids.iter().all(|id| link.connections[id].received.len() >= text(id).len()));
             for id in ids {
@@ -73,7 +73,7 @@ fn check_echoes(kind: &str, clients: usize) {
             assert_eq!(link.take(*id), b"bye");
         }
     }
-    plain_echo(&server, "last");
+    check_plain_echo(&server, "last");
 }
 
 #[test]
@@ -166,12 +166,12 @@ fn client_on_the_descriptor_of_standard_error_receives_no_log_lines() {
     let server = Server::of_kind("standard-error");
     let cause_log_line = || {
         let mut stream = TcpStream::connect(server.link).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
         stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
         let _ = stream.read_to_end(&mut Vec::new()); // the server refuses the link and logs that
     };
     let mut plain = TcpStream::connect(server.plain).unwrap();
-    plain.set_read_timeout(Some(PATIENCE)).unwrap();
+    plain.set_read_timeout(Some(WAIT_MAX)).unwrap();
     plain.write_all(b"2").unwrap();
     let mut echo = |text: &[u8; 5]| {
         plain.write_all(text).unwrap();
@@ -253,7 +253,7 @@ fn link_ends_although_a_child_has_a_copy_of_its_socket() {
     // An invalid frame.
     link.stream.write_all(&[0xff; 64]).unwrap();
     while link.lost.is_none() {
-        link.receive(PATIENCE);
+        link.receive(WAIT_MAX);
     }
     let [child] = server.children()[..] else { panic!("the server should have one running child") };
     process::kill(child);
@@ -317,11 +317,11 @@ fn clients_that_come_and_go_leave_no_descriptor_and_no_memory() {
             link.connections.clear();
         };
         let wait_for_descriptors = |server: &Server, max: usize| {
-            let deadline = std::time::Instant::now() + PATIENCE;
+            let deadline = std::time::Instant::now() + WAIT_MAX;
             while server.descriptors() > max {
                 assert!(
                     std::time::Instant::now() < deadline,
-                    "{} descriptors are open, at most {max} expected",
+                    "at most {max} descriptors should be open, not {}",
                     server.descriptors()
                 );
                 std::thread::sleep(Duration::from_millis(20));

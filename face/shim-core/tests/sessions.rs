@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use spillway_batch::RefuseReason;
 use spillway_client::session::{BlockingSession, CarrierLoss, Gone, SessionEvent, SessionSettings};
 use spillway_client::{Key, LinkTarget, Session};
-use support::driver::PATIENCE;
+use support::driver::WAIT_MAX;
 use support::memcached::memcached;
 use support::process::Server;
 
@@ -77,7 +77,7 @@ fn exchange(session: &mut BlockingSession, request: &[u8], reply: &[u8], moves_a
 
 fn stat(server: &Server, name: &str) -> u64 {
     let mut stream = TcpStream::connect(server.plain).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
     stream.write_all(b"stats\r\n").unwrap();
     let prefix = format!("STAT {name} ");
     let lines = BufReader::new(stream).lines().map_while(Result::ok);
@@ -169,11 +169,12 @@ fn client_receives_the_servers_close_after_the_last_byte() {
         assert_ne!(session.read(&mut [0; 64]).unwrap(), 0);
         session.close().unwrap();
     }
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_MAX;
     while server.descriptors() > descriptors + 5 {
         assert!(
             Instant::now() < deadline,
-            "{} descriptors are open, {descriptors} before",
+            "at most {} descriptors should be open, not {}",
+            descriptors + 5,
             server.descriptors()
         );
         std::thread::sleep(Duration::from_millis(5));
@@ -302,9 +303,9 @@ asyncio.run(main())
 
 /// Drives a session until a condition holds.
 fn drive_until(session: &mut Session, what: &str, mut done: impl FnMut(&mut Session) -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_MAX;
     while !done(session) {
-        assert!(Instant::now() < deadline, "{what} does not arrive within {PATIENCE:?}");
+        assert!(Instant::now() < deadline, "{what} should arrive within {WAIT_MAX:?}");
         std::thread::sleep(Duration::from_millis(1));
         let now = Instant::now();
         session.handle_ready(now);

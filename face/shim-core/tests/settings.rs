@@ -60,7 +60,7 @@ fn link_port_stays_closed_if_the_server_does_not_listen_on_the_configured_port()
     assert!(TcpStream::connect(server.link).is_err());
 }
 
-/// Started as by Debian's scripts: memcached forks into the background before it listens.
+/// Memcached is started as by Debian's scripts: it forks into the background before it listens.
 #[test]
 fn memcached_as_a_daemon_is_served() {
     let pid_file = std::env::temp_dir().join(format!("spillway-daemon-{}.pid", std::process::id()));

@@ -17,7 +17,7 @@ fn send_opening(helper: &mut Driver, opening: &Control) -> (Id, Control) {
     let id = helper.link.open_relayed(*opening).unwrap();
     match helper.next_relayed(id) {
         Relayed::Control(answer) => (id, answer),
-        Relayed::Data(_) => panic!("data arrives before the answer"),
+        Relayed::Data(_) => panic!("the answer should arrive before data"),
     }
 }
 
@@ -76,9 +76,9 @@ fn forged_stale_and_replayed_first_messages_are_refused() {
     let mut owner = ClientSession::new(Key::loopback_only(), SessionId([7; 16]), StreamLimits::default());
     let (id, connect) = move_to(&mut first, &mut owner, client);
     exchange(&mut first, &mut owner, id, b"set key 0 0 5\r\nvalue\r\n", b"STORED\r\n");
-    // Replayed by another helper, which has read the message.
+    // The message is replayed by another helper, which has read it.
     assert_eq!(refusal(&mut attacker, &connect), RefuseReason::Stale);
-    // With a higher epoch than the one that the proof covers.
+    // The epoch is higher than the one that the proof covers.
     assert_eq!(
         refusal(&mut attacker, &altered(&connect, |opening| opening.epoch += 1)),
         RefuseReason::Forbidden
@@ -97,12 +97,12 @@ fn forged_stale_and_replayed_first_messages_are_refused() {
             assert_eq!(refusal(&mut attacker, &altered(message, forge)), RefuseReason::Forbidden);
         }
     }
-    // With a key that the server does not accept.
+    // The server does not accept the key.
     let mut stranger =
         ClientSession::new(Key::from_secret([9; 32]), SessionId([7; 16]), StreamLimits::default());
     let message = stranger.open(Time::ZERO, client, None);
     assert_eq!(refusal(&mut attacker, &message), RefuseReason::Forbidden);
-    // For a session that the server does not have, as after a restart.
+    // The server does not have the session, as after a restart.
     let message = altered(&reconnect, |opening| opening.session = SessionId([8; 16]));
     assert!(matches!(refusal(&mut attacker, &message), RefuseReason::Forbidden | RefuseReason::Gone));
     // The owner's session still works.

@@ -18,7 +18,7 @@ fn next_control(helper: &mut Driver, id: spillway_batch::Id) -> Control {
         match helper.next_relayed(id) {
             Relayed::Control(Control::Acknowledge(_)) => {}
             Relayed::Control(control) => return control,
-            Relayed::Data(_) => panic!("a session that was not accepted receives data"),
+            Relayed::Data(_) => panic!("a session that was not accepted should receive no data"),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Health check: whether new clients would find a carrier. Present sessions and recent failures answer that; without
-//! these, a probe of the link ports does.
+//! Health check: whether new clients would find a carrier. The link ports are probed if neither a session
+//! with a carrier nor a recent failure shows it.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -74,7 +74,7 @@ impl CarrierHistory {
 /// The health check. Probes link ports if no client has a carrier and no recent failure is known.
 #[derive(Debug, Default)]
 pub(crate) struct CarrierHealth {
-    probe: Mutex<Option<(Instant, Result<(), String>)>>,
+    last_probe: Mutex<Option<(Instant, Result<(), String>)>>,
 }
 
 impl CarrierHealth {
@@ -107,14 +107,14 @@ impl CarrierHealth {
             return Ok(());
         }
         // The lock is held during the probe, so that concurrent checks share its result.
-        let mut probe = self.probe.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((at, result)) = &*probe
+        let mut last_probe = self.last_probe.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((at, result)) = &*last_probe
             && at.elapsed() < PROBE_VALID
         {
             return result.clone();
         }
         let result = probe_ports(server, helpers);
-        *probe = Some((Instant::now(), result.clone()));
+        *last_probe = Some((Instant::now(), result.clone()));
         result
     }
 }

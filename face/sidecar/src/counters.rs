@@ -114,10 +114,10 @@ pub(crate) enum MoveReason {
     Lost,
     /// The previous carrier drains.
     Drain,
-    /// The server released the session.
-    AskedToMove,
-    /// Relief started or ended.
-    Asked,
+    /// The server asked the session to move: for a release, or for an override.
+    AskedByServer,
+    /// The relief policy moved the session.
+    Relief,
 }
 
 pub(crate) const MOVES: [&str; 4] = ["lost", "drain", "sent_away", "relief"];
@@ -132,8 +132,8 @@ impl MoveReason {
     pub fn of(why: &CarrierLoss) -> MoveReason {
         match why {
             CarrierLoss::Drain => MoveReason::Drain,
-            CarrierLoss::AskedToMove => MoveReason::AskedToMove,
-            CarrierLoss::LeftOnRequest => MoveReason::Asked,
+            CarrierLoss::AskedToMove => MoveReason::AskedByServer,
+            CarrierLoss::LeftOnRequest => MoveReason::Relief,
             _ => MoveReason::Lost,
         }
     }
@@ -186,7 +186,7 @@ pub(crate) struct Counters {
     pub replies: Count,
     /// Replies whose latency does not depend on the server only, such as those of blocking commands.
     pub unmeasured: Count,
-    pub gave_up: ByReason<8>,
+    pub measuring_given_up: ByReason<8>,
     pub cpu_ns: Count,
     /// Turns of the event loop; a thread that hangs makes none.
     pub turns: Count,
@@ -211,7 +211,7 @@ impl Default for Counters {
             reply_bytes: Count::default(),
             replies: Count::default(),
             unmeasured: Count::default(),
-            gave_up: ByReason::new(&StopReason::LABELS),
+            measuring_given_up: ByReason::new(&StopReason::LABELS),
             cpu_ns: Count::default(),
             turns: Count::default(),
         }
@@ -227,14 +227,14 @@ mod tests {
         let counters = Counters::default();
         counters.refused.add(Refusal::Descriptors);
         counters.ended.add(Ending::Memory);
-        counters.moves.add(MoveReason::Asked);
+        counters.moves.add(MoveReason::Relief);
         counters.losses.add(&CarrierLoss::LeftOnRequest);
-        counters.gave_up.add(StopReason::TooDeep);
+        counters.measuring_given_up.add(StopReason::TooDeep);
         let last = |name, mut all: Vec<(&'static str, u64)>| assert_eq!(all.pop(), Some((name, 1)));
         last("descriptors", counters.refused.iter().collect());
         last("memory", counters.ended.iter().collect());
         last("relief", counters.moves.iter().collect());
         last("asked", counters.losses.iter().collect());
-        last("too_deep", counters.gave_up.iter().collect());
+        last("too_deep", counters.measuring_given_up.iter().collect());
     }
 }

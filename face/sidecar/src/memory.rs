@@ -72,8 +72,8 @@ impl Memory {
         self.bound.max()
     }
 
-    /// Records that one connection's memory has changed, in bytes.
-    pub fn changed(&mut self, from: usize, to: usize) {
+    /// Records that the bytes of memory that one connection holds have changed.
+    pub fn record_change(&mut self, from: usize, to: usize) {
         self.total = self.total - from + to;
     }
 
@@ -86,7 +86,8 @@ impl Memory {
         self.bound.is_exceeded(self.total) && self.search_again_at.is_none_or(|until| until <= now)
     }
 
-    /// Whether enough is closed before `holding`. Connections are closed in descending [rank](Holding::rank).
+    /// Whether enough memory is free, so that the connection of `holding` and those after it stay open.
+    /// Connections are closed in descending [rank](Holding::rank).
     pub fn is_enough_closed(&self, shortage: Shortage, holding: Holding) -> bool {
         match shortage {
             Shortage::Exceeded => self.bound.is_enough_closed(self.total, holding.age),
@@ -131,27 +132,27 @@ mod tests {
     fn memory_is_used_up_after_closing_frees_too_little_until_an_eighth_is_free() {
         let now = Instant::now();
         let mut memory = Memory::new(800);
-        memory.changed(0, 601);
+        memory.record_change(0, 601);
         assert_eq!((memory.update_supply(), memory.supply()), (Some(Supply::Enough), Supply::Scarce));
         assert!(!memory.must_close(now));
-        memory.changed(601, 801);
+        memory.record_change(601, 801);
         assert!(memory.must_close(now));
         assert_eq!(memory.update_supply(), None, "memory should not be used up before closing was tried");
         memory.note_closed(now);
         assert_eq!((memory.update_supply(), memory.supply()), (Some(Supply::Scarce), Supply::UsedUp));
         assert!(!memory.must_close(now) && memory.must_close(now + CLOSING_RETRY));
-        memory.changed(801, 701);
+        memory.record_change(801, 701);
         assert_eq!(memory.update_supply(), None, "memory should stay used up: less than an eighth is free");
-        memory.changed(701, 700);
+        memory.record_change(701, 700);
         assert_eq!((memory.update_supply(), memory.supply()), (Some(Supply::UsedUp), Supply::Scarce));
-        memory.changed(700, 500);
+        memory.record_change(700, 500);
         assert_eq!((memory.update_supply(), memory.supply()), (Some(Supply::Scarce), Supply::Enough));
     }
 
     #[test]
     fn scarce_memory_closes_only_connections_unread_for_long() {
         let mut memory = Memory::new(800);
-        memory.changed(0, 601);
+        memory.record_change(0, 601);
         let holding = |age| Holding { bytes: 100, age };
         let (long, short) = (holding(UNREAD_MAX), holding(UNREAD_MAX - Duration::from_millis(1)));
         assert!(memory.may_close(Shortage::Scarce, long) && !memory.may_close(Shortage::Scarce, short));
@@ -160,7 +161,7 @@ mod tests {
             !memory.is_enough_closed(Shortage::Scarce, long),
             "closing should go on while memory is scarce"
         );
-        memory.changed(601, 500);
+        memory.record_change(601, 500);
         assert!(memory.is_enough_closed(Shortage::Scarce, long));
     }
 }

@@ -137,7 +137,7 @@ impl Pair {
         self.handle_session_events(context);
         self.note_reading(context);
         if let Some(why) = self.tracker.poll_stop_reason() {
-            context.counters.gave_up.add(why);
+            context.counters.measuring_given_up.add(why);
             tracing::debug!(client = %self.client_text(), %why, "latency is not measured any more on a connection");
         }
         self.report_waiting(context);

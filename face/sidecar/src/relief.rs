@@ -50,7 +50,8 @@ impl Relief {
         Ok(Relief { policy, server, key, is_changed: true })
     }
 
-    /// Replaces the list of helpers. Sessions on a helper that is no longer listed stay there until it closes.
+    /// Replaces the list of helpers. Sessions on a helper that is no longer listed stay there until that
+    /// carrier is lost.
     pub fn set_helpers(&mut self, now: Instant, helpers: &[SocketAddr]) {
         let target = |address: &SocketAddr| LinkTarget {
             address: *address,

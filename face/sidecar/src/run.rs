@@ -21,13 +21,13 @@ use crate::sidecar::Sidecar;
 pub fn run(settings: Settings) -> Result<ExitCode, StartError> {
     let main = MainThread::new().map_err(StartError::Host)?;
     let drain_deadline = settings.drain_deadline;
-    let sidecar = Sidecar::start_as(settings, main.watch().clone())?;
+    let sidecar = Sidecar::start_watched(settings, main.watch().clone())?;
     let manager = Manager::from_environment();
     manager.ready(&sidecar.status().summary());
-    Ok(main.run(&mut Running::new(sidecar, drain_deadline), &manager))
+    Ok(main.run(&mut SidecarService::new(sidecar, drain_deadline), &manager))
 }
 
-struct Running {
+struct SidecarService {
     sidecar: Sidecar,
     drain_deadline: Duration,
     is_draining: bool,
@@ -35,14 +35,14 @@ struct Running {
     turns: Vec<Option<u64>>,
 }
 
-impl Running {
-    fn new(sidecar: Sidecar, drain_deadline: Duration) -> Running {
+impl SidecarService {
+    fn new(sidecar: Sidecar, drain_deadline: Duration) -> SidecarService {
         let turns = sidecar.turns();
-        Running { sidecar, drain_deadline, is_draining: false, turns }
+        SidecarService { sidecar, drain_deadline, is_draining: false, turns }
     }
 }
 
-impl Service for Running {
+impl Service for SidecarService {
     fn clients_on_failure(&self) -> &'static str {
         "clients are reset"
     }
@@ -74,12 +74,12 @@ impl Service for Running {
     fn is_alive(&mut self, _: Duration) -> bool {
         let turns = self.sidecar.turns();
         let before = std::mem::replace(&mut self.turns, turns);
-        make_turns(self.is_draining, &before, &self.turns)
+        all_made_turns(self.is_draining, &before, &self.turns)
     }
 }
 
-/// Compares the turns of each network thread at two times; `None` for a thread that has ended.
-fn make_turns(is_draining: bool, before: &[Option<u64>], now: &[Option<u64>]) -> bool {
+/// Whether each network thread has made turns between two times; `None` for a thread that has ended.
+fn all_made_turns(is_draining: bool, before: &[Option<u64>], now: &[Option<u64>]) -> bool {
     before.iter().zip(now).all(|(before, now)| match now {
         Some(_) => before < now,
         None => is_draining,
@@ -96,13 +96,13 @@ mod tests {
     #[test]
     fn ended_thread_is_alive_only_while_draining() {
         let before = [Some(1), Some(5)];
-        assert!(make_turns(false, &before, &[Some(2), Some(6)]));
+        assert!(all_made_turns(false, &before, &[Some(2), Some(6)]));
         assert!(
-            !make_turns(false, &before, &[Some(2), Some(5)]),
+            !all_made_turns(false, &before, &[Some(2), Some(5)]),
             "a thread without a turn should not be alive"
         );
-        assert!(!make_turns(false, &before, &[Some(2), None]), "an ended thread should not be alive");
-        assert!(make_turns(true, &before, &[Some(2), None]), "a drained thread should count as alive");
+        assert!(!all_made_turns(false, &before, &[Some(2), None]), "an ended thread should not be alive");
+        assert!(all_made_turns(true, &before, &[Some(2), None]), "a drained thread should count as alive");
     }
 
     #[test]
@@ -111,9 +111,9 @@ mod tests {
             let mut settings = Settings::new(spillway_ports::free_address(), Key::loopback_only());
             settings.listen = vec![crate::Listen::Tcp(([127, 0, 0, 1], 0).into())];
             let main = MainThread::without_signals();
-            let sidecar = Sidecar::start_as(settings, main.watch().clone()).unwrap();
+            let sidecar = Sidecar::start_watched(settings, main.watch().clone()).unwrap();
             let _failing = main.watch().spawn("broken", || Err("injected")).unwrap();
-            let mut running = Running::new(sidecar, Duration::from_secs(600));
+            let mut running = SidecarService::new(sidecar, Duration::from_secs(600));
             if is_draining {
                 main.signal(SignalEvent::Terminate);
             }

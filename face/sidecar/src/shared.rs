@@ -207,7 +207,7 @@ impl Shared {
             reply_bytes: self.sum(|counters| counters.reply_bytes.value()),
             replies: self.sum(|counters| counters.replies.value()),
             replies_unmeasured: self.sum(|counters| counters.unmeasured.value()),
-            measuring_given_up: self.sums(|counters| &counters.gave_up),
+            measuring_given_up: self.sums(|counters| &counters.measuring_given_up),
             latency_direct: LatencyStatus::of(&direct),
             latency_helped: LatencyStatus::of(&helped),
         }

@@ -43,11 +43,11 @@ impl Sidecar {
         settings: Settings,
         ended: impl Fn() + Send + Sync + 'static,
     ) -> Result<Sidecar, StartError> {
-        Sidecar::start_as(settings, ThreadWatch::new(ended))
+        Sidecar::start_watched(settings, ThreadWatch::new(ended))
     }
 
     /// Like [`start`](Self::start); `watch` records the end of each network thread.
-    pub(crate) fn start_as(mut settings: Settings, watch: ThreadWatch) -> Result<Sidecar, StartError> {
+    pub(crate) fn start_watched(mut settings: Settings, watch: ThreadWatch) -> Result<Sidecar, StartError> {
         settings.check()?;
         if let Some(connections) = raise_open_files(settings.max_connections) {
             warn!(
@@ -60,7 +60,7 @@ impl Sidecar {
         let ports =
             ControlPorts::bind(settings.socket.as_deref(), settings.admin_group.as_ref(), settings.metrics)
                 .map_err(StartError::Port)?;
-        let Bound { listeners, listen, socket_files } = Bound::bind(&settings.listen)?;
+        let BoundListeners { listeners, listen, socket_files } = BoundListeners::bind(&settings.listen)?;
 
         let settings = Arc::new(settings);
         let started = Instant::now();
@@ -173,16 +173,17 @@ fn raise_open_files(connections: u32) -> Option<u32> {
     Some(connections.max(1))
 }
 
-struct Bound {
+struct BoundListeners {
     listeners: Vec<Arc<OwnedFd>>,
     /// Addresses with the ports that the host chose.
     listen: Vec<Listen>,
     socket_files: Vec<SocketFile>,
 }
 
-impl Bound {
-    fn bind(wanted: &[Listen]) -> Result<Bound, StartError> {
-        let mut bound = Bound { listeners: Vec::new(), listen: Vec::new(), socket_files: Vec::new() };
+impl BoundListeners {
+    fn bind(wanted: &[Listen]) -> Result<BoundListeners, StartError> {
+        let mut bound =
+            BoundListeners { listeners: Vec::new(), listen: Vec::new(), socket_files: Vec::new() };
         for listen in wanted {
             bound.add(listen).map_err(|error| StartError::Listen { listen: listen.clone(), error })?;
         }

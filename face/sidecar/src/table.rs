@@ -56,7 +56,7 @@ struct Slot {
     generation: u32,
     entry: Entry,
     /// When the slot's timer is due.
-    armed: Option<Instant>,
+    timer_at: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl Table {
             self.slots[index as usize].entry = entry;
             return index;
         }
-        self.slots.push(Slot { generation: 0, entry, armed: None });
+        self.slots.push(Slot { generation: 0, entry, timer_at: None });
         u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX) // bounded by max_connections
     }
 
@@ -86,7 +86,7 @@ impl Table {
     pub fn remove(&mut self, index: u32) -> Entry {
         let slot = &mut self.slots[index as usize];
         slot.generation = slot.generation.wrapping_add(1);
-        slot.armed = None;
+        slot.timer_at = None;
         self.free.push(index);
         std::mem::replace(&mut slot.entry, Entry::Free)
     }
@@ -95,8 +95,8 @@ impl Table {
         &mut self.slots[index as usize].entry
     }
 
-    pub fn armed(&mut self, index: u32) -> &mut Option<Instant> {
-        &mut self.slots[index as usize].armed
+    pub fn timer_at(&mut self, index: u32) -> &mut Option<Instant> {
+        &mut self.slots[index as usize].timer_at
     }
 
     pub fn token(&self, index: u32, side: Side) -> u64 {
@@ -112,7 +112,7 @@ impl Table {
         (u64::from(slot.generation) == token >> 32).then_some((index, side))
     }
 
-    pub fn in_use(&self) -> Vec<u32> {
+    pub fn indexes_in_use(&self) -> Vec<u32> {
         let all = (0_u32..).zip(&self.slots);
         all.filter(|(_, slot)| !matches!(slot.entry, Entry::Free)).map(|(index, _)| index).collect()
     }

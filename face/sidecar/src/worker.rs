@@ -40,7 +40,8 @@ const TICK: Duration = Duration::from_secs(1);
 /// How long a closed connection's session may take to send its end to the server.
 const CLOSING_MAX: Duration = Duration::from_secs(10);
 
-/// Tokens of other descriptors. No slot of the table has these tokens: its index would need two billion connections.
+/// Tokens of other descriptors. No slot of the table has these tokens: that would need two billion
+/// connections.
 const WAKE: u64 = u64::MAX;
 const WATCHER: u64 = u64::MAX - 1;
 const RELIEF: u64 = u64::MAX - 2;
@@ -176,9 +177,9 @@ impl Worker {
     fn handle_timeouts(&mut self, now: Instant) -> bool {
         while let Some((at, token)) = self.timers.pop(now) {
             if let Some((index, _)) = self.table.find(token)
-                && *self.table.armed(index) == Some(at)
+                && *self.table.timer_at(index) == Some(at)
             {
-                *self.table.armed(index) = None;
+                *self.table.timer_at(index) = None;
                 self.handle_timeout(now, index);
             }
         }
@@ -197,7 +198,7 @@ impl Worker {
             let cpu = spillway_metrics::process::thread_cpu();
             self.resources.thread.counters.cpu_ns.set(u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX));
         }
-        self.is_drained(now)
+        self.continue_drain(now)
     }
 
     /// Handles messages of other threads. Returns whether the thread must end at once.
@@ -329,8 +330,8 @@ impl Worker {
 
     fn set_timer(&mut self, index: u32, timeout: Option<Instant>) {
         let token = self.table.token(index, Side::Local);
-        let armed = *self.table.armed(index);
-        *self.table.armed(index) = self.timers.set(token, armed, timeout);
+        let armed = *self.table.timer_at(index);
+        *self.table.timer_at(index) = self.timers.set(token, armed, timeout);
     }
 
     /// Forwards one connection's bytes, then updates its registered events, its timer and the counted memory.
@@ -343,7 +344,7 @@ impl Worker {
         let bytes = pair.memory();
         let counted = std::mem::replace(&mut pair.counted_bytes, bytes);
         let (timeout, interest) = (pair.poll_timeout(), pair.interest(self.resources.supply));
-        self.memory.changed(counted, bytes);
+        self.memory.record_change(counted, bytes);
         self.update_interest(now, index, interest);
         self.set_timer(index, timeout);
         self.keep_within_memory(now);
@@ -370,7 +371,7 @@ impl Worker {
         if let Some(member) = pair.member {
             self.members.remove(&member);
         }
-        self.memory.changed(pair.counted_bytes, 0);
+        self.memory.record_change(pair.counted_bytes, 0);
         self.resources.thread.add_connections(-1);
         if !matches!(ending, Ending::InOrder | Ending::Client) {
             debug!(client = %pair.client_text(), ?ending, "local connection closed");
@@ -403,7 +404,7 @@ impl Worker {
         let timeout = session.poll_timeout().into_iter().chain([*deadline]).min();
         let bytes = if is_closed { 0 } else { session.held_bytes() };
         let counted = std::mem::replace(counted_bytes, bytes);
-        self.memory.changed(counted, bytes);
+        self.memory.record_change(counted, bytes);
         if is_closed {
             self.table.remove(index);
         } else {

@@ -12,7 +12,7 @@ use spillway_server::ClientId;
 pub(super) struct Clients {
     slots: Vec<Slot>,
     free: Vec<u32>,
-    numbers: HashMap<ClientId, u64, Seeded>,
+    numbers: HashMap<ClientId, u64, BuildMixer>,
 }
 
 struct Slot {
@@ -84,14 +84,14 @@ impl Clients {
         self.slot(number).is_some_and(|slot| slot.is_accepted)
     }
 
-    pub(super) fn received(&mut self, number: u64, length: usize) {
+    pub(super) fn record_received(&mut self, number: u64, length: usize) {
         if let Some(slot) = self.slot_mut(number) {
             slot.unconsumed += length;
         }
     }
 
     /// Counts `length` consumed bytes. Returns false, and changes nothing, if that is more than were received.
-    pub(super) fn consumed(&mut self, number: u64, length: usize) -> bool {
+    pub(super) fn record_consumed(&mut self, number: u64, length: usize) -> bool {
         let left = self.slot(number).and_then(|slot| slot.unconsumed.checked_sub(length));
         if let (Some(left), Some(slot)) = (left, self.slot_mut(number)) {
             slot.unconsumed = left;
@@ -128,15 +128,15 @@ fn index(number: u64) -> Option<usize> {
     usize::try_from(number & u64::from(u32::MAX)).ok()
 }
 
-struct Seeded(u64);
+struct BuildMixer(u64);
 
-impl Default for Seeded {
-    fn default() -> Seeded {
-        Seeded(RandomState::new().hash_one(0))
+impl Default for BuildMixer {
+    fn default() -> BuildMixer {
+        BuildMixer(RandomState::new().hash_one(0))
     }
 }
 
-impl BuildHasher for Seeded {
+impl BuildHasher for BuildMixer {
     type Hasher = Mixer;
 
     fn build_hasher(&self) -> Mixer {
@@ -187,13 +187,13 @@ mod tests {
         let mut clients = Clients::default();
         assert!(clients.client(0).is_none() && clients.client(1 << 32).is_none());
         clients.remove(u64::MAX);
-        assert!(!clients.consumed(1 << 32, 0) && !clients.accept(1 << 32));
+        assert!(!clients.record_consumed(1 << 32, 0) && !clients.accept(1 << 32));
         assert_eq!(clients.len(), 0);
     }
 
     #[test]
     fn similar_ids_spread_over_the_hash_table() {
-        let seeded = Seeded::default();
+        let seeded = BuildMixer::default();
         let mut buckets: Vec<u64> =
             (0..65_536_u32).map(|id| seeded.hash_one((3_u32, 7_u32, id)) % 65_536).collect();
         buckets.sort_unstable();

@@ -38,8 +38,8 @@ pub(crate) struct Port {
     end: usize,
     buffer: Box<[u8]>,
     text: Text,
-    /// A flush is due: the C program has used a client, or a turn has begun.
-    pub(super) is_touched: bool,
+    /// The C program has used a client, or a turn has begun, since the last flush.
+    pub(super) is_flush_due: bool,
 }
 
 impl Port {
@@ -59,7 +59,7 @@ impl Port {
             end: 0,
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
             text: Text::default(),
-            is_touched: false,
+            is_flush_due: false,
         })
     }
 
@@ -69,7 +69,7 @@ impl Port {
 
     /// Begins a turn: fetches epoll events without waiting.
     pub(super) fn handle(&mut self) -> io::Result<()> {
-        if self.is_touched {
+        if self.is_flush_due {
             self.flush()?;
         }
         self.now = Instant::now();
@@ -84,7 +84,7 @@ impl Port {
             }
         }
         self.links.handle_timeout(self.now);
-        self.is_touched = true;
+        self.is_flush_due = true;
         Ok(())
     }
 
@@ -122,7 +122,7 @@ impl Port {
 
     /// Sends everything that was composed, and updates the epoll set.
     pub(super) fn flush(&mut self) -> io::Result<()> {
-        self.is_touched = false;
+        self.is_flush_due = false;
         self.links.flush(Instant::now());
         self.links.watch_in(&self.epoll, MARK)
     }
@@ -130,15 +130,16 @@ impl Port {
     /// When the next turn must begin at the latest; in the past if this turn has events left, or a flush is due.
     #[must_use]
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        if self.is_touched || self.current.is_some() || !self.ready.is_empty() {
+        if self.is_flush_due || self.current.is_some() || !self.ready.is_empty() {
             return Some(self.now);
         }
         self.links.poll_timeout()
     }
 
-    pub(super) fn client(&mut self, number: u64) -> Option<ClientId> {
+    /// The client with this number. A flush is due afterwards.
+    pub(super) fn touch_client(&mut self, number: u64) -> Option<ClientId> {
         let client = self.clients.client(number)?;
-        self.is_touched = true;
+        self.is_flush_due = true;
         Some(client)
     }
 }
@@ -161,7 +162,7 @@ fn convert(links: &mut Links, clients: &mut Clients, text: &mut Text, event: Eve
         Event::Data { client, bytes } => {
             let (number, context) = number_of(clients, client)?;
             let (data, length) = (bytes.as_ptr(), bytes.len());
-            clients.received(number, length);
+            clients.record_received(number, length);
             spw_event { context, data, length, ..spw_event::of(K::SPW_DATA, number) }
         }
         Event::Finished { client } => {

@@ -20,7 +20,7 @@ use crate::status::{Fault, lock};
 use crate::waiting::wait_for;
 
 /// Timeout of [`open`]. The first move of a session is normally known within [`spillway_client::LOAD_QUERY_TIMEOUT`].
-const OPEN_WITHIN: Duration = Duration::from_secs(2);
+const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
 
 fn open_timed_out() -> Fault {
     Fault::again("no helper was chosen within 2 s of the load queries: try again")
@@ -159,7 +159,8 @@ pub(super) fn open(shared: &Arc<Mutex<ReliefState>>) -> Result<SharedSession, Fa
     let open = |first: Move| {
         first.open(Instant::now()).map_err(|error| Fault::system("a session cannot be opened", &error))
     };
-    let session = first_move(&mut state, member).and_then(open).inspect_err(|_| state.leave(member))?;
+    let session =
+        wait_for_first_move(&mut state, member).and_then(open).inspect_err(|_| state.leave(member))?;
     let (routes, membership) = (state.routes.clone(), Membership { shared: shared.clone(), member });
     let session = Arc::new(Mutex::new(SessionState::new(session, routes, Some(membership))));
     state.sessions.insert(member, Arc::downgrade(&session));
@@ -167,8 +168,8 @@ pub(super) fn open(shared: &Arc<Mutex<ReliefState>>) -> Result<SharedSession, Fa
 }
 
 /// Waits for the first move of a new member, which may need answers of helpers.
-fn first_move(state: &mut ReliefState, member: Member) -> Result<Move, Fault> {
-    let deadline = Instant::now() + OPEN_WITHIN;
+fn wait_for_first_move(state: &mut ReliefState, member: Member) -> Result<Move, Fault> {
+    let deadline = Instant::now() + OPEN_TIMEOUT;
     loop {
         if let Some(index) = state.moves.iter().position(|order| order.member == member)
             && let Some(first) = state.moves.remove(index)
@@ -195,13 +196,13 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    pub(crate) fn measured(&self, latency: Duration) -> Result<(), Fault> {
+    pub(crate) fn record_latency(&self, latency: Duration) -> Result<(), Fault> {
         lock(&self.shared)?.change(|relief, now| relief.record_latency(now, self.member, latency));
         Ok(())
     }
 
     /// Reports for how long the oldest request without a reply has waited; `None` without such a request.
-    pub(crate) fn waiting(&self, waited: Option<Duration>) -> Result<(), Fault> {
+    pub(crate) fn set_oldest_wait(&self, waited: Option<Duration>) -> Result<(), Fault> {
         lock(&self.shared)?.change(|relief, now| {
             let since = waited.map(|waited| now.checked_sub(waited).unwrap_or(now));
             relief.set_oldest_request(self.member, since);

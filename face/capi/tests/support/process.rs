@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A long timeout, because programs run under valgrind while other tests run.
-const DEADLINE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A running program; it is killed when dropped.
 pub struct Process {
@@ -52,7 +52,7 @@ impl Process {
 
     /// Waits for the next line that matches, and skips others.
     pub fn line(&mut self, expected: &str, mut is_match: impl FnMut(&str) -> bool) -> String {
-        let deadline = Instant::now() + DEADLINE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(line) => {
@@ -61,9 +61,10 @@ impl Process {
                         return line;
                     }
                 }
-                Err(why) => {
-                    self.fail(&format!("no {expected:?} ({why})"), why == RecvTimeoutError::Disconnected)
-                }
+                Err(why) => self.fail(
+                    &format!("a line should match {expected:?}: {why}"),
+                    why == RecvTimeoutError::Disconnected,
+                ),
             }
         }
     }
@@ -88,7 +89,7 @@ impl Process {
     /// Waits until the program ends with status 0, and returns all its lines.
     pub fn succeed(mut self) -> Vec<String> {
         self.close_input();
-        let deadline = Instant::now() + DEADLINE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(line) => self.seen.push(line),

@@ -8,7 +8,7 @@ use spillway_wire::preamble::Role;
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_MAX: Duration = Duration::from_secs(20);
 
 fn key() -> Key {
     Key::from_secret([2; 32])
@@ -19,7 +19,7 @@ struct Helper(UdpSocket);
 impl Helper {
     fn new(ip: &str) -> Helper {
         let socket = UdpSocket::bind((ip, 0)).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
         Helper(socket)
     }
 
@@ -58,7 +58,7 @@ fn decide(queries: &mut LoadQueries, answers: usize) -> LoadQueryOutcome {
     let start = Instant::now();
     let mut answered = 0;
     while answered < answers {
-        assert!(start.elapsed() < PATIENCE, "{answered} of {answers} answers after {PATIENCE:?}");
+        assert!(start.elapsed() < WAIT_MAX, "{answered} of {answers} answers after {WAIT_MAX:?}");
         if rustix::event::poll(
             &mut [rustix::event::PollFd::new(queries, rustix::event::PollFlags::IN)],
             Some(&rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 }),

@@ -2,8 +2,8 @@
 //!
 //! [`Relief`] measures latency, decides when sessions move to helpers and back, queries the load of helpers before it
 //! chooses one, and follows the operator's override. It moves no session: [`Relief::poll_move`] returns which session
-//! moves where, and [`Move::apply`] moves it. Failover is each session's own: a session whose helper fails resumes on
-//! another carrier without a decision of [`Relief`].
+//! moves where, and [`Move::apply`] moves it. Failover needs no decision of [`Relief`]: a session whose
+//! helper fails resumes on another carrier by itself.
 //!
 //! # A turn of the loop
 //! 1. [`join`](Relief::join) for each new connection: `poll_move` returns its first move, and [`Move::open`] opens the
@@ -15,7 +15,7 @@
 //!    [`handle_timeout`](Relief::handle_timeout) at [`poll_timeout`](Relief::poll_timeout).
 //! 4. Call `poll_move` until `None`, and [`poll_notice`](Relief::poll_notice) for the log.
 
-mod asking;
+mod helper_choices;
 mod routes;
 mod settings;
 
@@ -34,7 +34,7 @@ pub use settings::ReliefSettings;
 pub use spillway_policy::activation::OutOfBounds;
 pub use spillway_policy::{ActivationSettings, Member};
 
-use self::asking::Asking;
+use self::helper_choices::HelperChoices;
 use self::routes::LinkPorts;
 use crate::LinkTarget;
 use crate::jitter;
@@ -48,7 +48,8 @@ pub struct Move {
     pub member: Member,
     /// Link ports in the order in which to try them: the first one is the destination.
     pub routes: Vec<LinkTarget>,
-    /// The port number for the first attempt to connect, so that the helper's thread that has answered serves the session.
+    /// The port number for the first attempt to connect: with it, the helper's thread that has answered
+    /// serves the session.
     local_port: Option<u16>,
     /// From [`ReliefSettings::session`].
     settings: SessionSettings,
@@ -89,7 +90,7 @@ pub struct Relief {
     ports: LinkPorts,
     session: SessionSettings,
     activation: Activation,
-    asking: Asking,
+    helper_choices: HelperChoices,
     members: HashMap<Member, MemberState>,
     moves: VecDeque<Move>,
     jitter: Jitter,
@@ -111,7 +112,7 @@ impl Relief {
             session: SessionSettings { server_port: Some(server.address), ..session },
             ports: LinkPorts { server, helpers },
             activation,
-            asking: Asking::new(helpers_asked)?,
+            helper_choices: HelperChoices::new(helpers_asked)?,
             members: HashMap::new(),
             moves: VecDeque::new(),
             jitter,
@@ -123,10 +124,10 @@ impl Relief {
         self.ports.helpers = helpers;
         self.activation.set_helpers_available(!self.ports.helpers.is_empty());
         // Answers that are pending name helpers by their index in the old list.
-        for member in self.asking.take_all() {
-            self.not_moved(now, member);
+        for member in self.helper_choices.take_all() {
+            self.give_up_move(now, member);
         }
-        self.run(now);
+        self.take_orders(now);
     }
 
     /// The present list of helpers.
@@ -138,7 +139,7 @@ impl Relief {
     pub fn set_override(&mut self, now: Instant, manual_override: Override, duration: Option<Duration>) {
         let time = self.time(now);
         self.activation.set_override(time, manual_override, duration);
-        self.run(now);
+        self.take_orders(now);
     }
 
     /// Adds a connection; its first move opens it. `None`: there are too many connections; open this one at the server.
@@ -147,10 +148,10 @@ impl Relief {
         let (member, carrier) = self.activation.join(time)?;
         self.members.insert(member, MemberState { destination: None, is_new: true });
         match carrier {
-            Carrier::Helped => self.choose(now, member),
-            Carrier::Direct => self.send(member, None),
+            Carrier::Helped => self.choose_helper(now, member),
+            Carrier::Direct => self.order_move(member, None),
         }
-        self.run(now);
+        self.take_orders(now);
         Some(member)
     }
 
@@ -158,7 +159,7 @@ impl Relief {
     pub fn leave(&mut self, now: Instant, member: Member) {
         let time = self.time(now);
         self.members.remove(&member);
-        self.asking.cancel(member);
+        self.helper_choices.cancel(member);
         self.moves.retain(|other| other.member != member);
         self.activation.leave(time, member);
     }
@@ -198,28 +199,28 @@ impl Relief {
             }
             SessionEvent::CarrierLost { .. } | SessionEvent::Accepted | SessionEvent::Room => return,
         }
-        self.run(now);
+        self.take_orders(now);
     }
 
     /// Receives helpers' answers. Call it when the descriptor is ready.
     pub fn handle_ready(&mut self, now: Instant) {
-        self.asking.handle_ready(now, &self.ports.helpers);
+        self.helper_choices.handle_ready(now, &self.ports.helpers);
         self.take_answers(now);
-        self.run(now);
+        self.take_orders(now);
     }
 
     /// Handles timeouts. Call it at [`poll_timeout`](Self::poll_timeout).
     pub fn handle_timeout(&mut self, now: Instant) {
-        self.asking.handle_timeout(now, &self.ports.helpers);
+        self.helper_choices.handle_timeout(now, &self.ports.helpers);
         self.take_answers(now);
-        self.run(now);
+        self.take_orders(now);
     }
 
     /// When to call [`handle_timeout`](Self::handle_timeout) next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let decision = self.activation.poll_timeout().map(|at| self.epoch + at.since(Time::ZERO));
-        [decision, self.asking.poll_timeout()].into_iter().flatten().min()
+        [decision, self.helper_choices.poll_timeout()].into_iter().flatten().min()
     }
 
     /// The next move to carry out. Call it until `None`, after every other call.
@@ -244,48 +245,48 @@ impl Relief {
         self.activation.counters()
     }
 
-    fn run(&mut self, now: Instant) {
+    fn take_orders(&mut self, now: Instant) {
         let time = self.time(now);
         while let Some(order) = self.activation.poll(time) {
             match order {
-                Order::ToHelper(member) => self.choose(now, member),
+                Order::ToHelper(member) => self.choose_helper(now, member),
                 Order::Direct(member) => {
-                    self.asking.cancel(member);
-                    self.send(member, None);
+                    self.helper_choices.cancel(member);
+                    self.order_move(member, None);
                 }
             }
         }
     }
 
     /// Begins to choose a helper for a member.
-    fn choose(&mut self, now: Instant, member: Member) {
-        self.asking.begin(now, member, &self.ports.helpers);
+    fn choose_helper(&mut self, now: Instant, member: Member) {
+        self.helper_choices.begin(now, member, &self.ports.helpers);
         self.take_answers(now);
     }
 
     fn take_answers(&mut self, now: Instant) {
-        while let Some((member, answer)) = self.asking.poll() {
+        while let Some((member, answer)) = self.helper_choices.poll() {
             match answer {
                 LoadQueryOutcome::Helper { helper, local_port, .. } => {
-                    self.send(member, Some((helper, local_port)))
+                    self.order_move(member, Some((helper, local_port)))
                 }
-                LoadQueryOutcome::NoHelper => self.not_moved(now, member),
+                LoadQueryOutcome::NoHelper => self.give_up_move(now, member),
             }
         }
     }
 
-    /// No helper accepts a member. A new member is opened at the server.
-    fn not_moved(&mut self, now: Instant, member: Member) {
+    /// Ends a member's move, because no helper was chosen. A new member is opened at the server instead.
+    fn give_up_move(&mut self, now: Instant, member: Member) {
         let time = self.time(now);
         self.activation.not_moved(time, member);
         let is_new = self.members.get(&member).is_some_and(|state| state.is_new);
         if is_new {
-            self.send(member, None);
+            self.order_move(member, None);
         }
     }
 
     /// Orders a member's move: to the server, or to this helper from this port number.
-    fn send(&mut self, member: Member, helper: Option<(usize, u16)>) {
+    fn order_move(&mut self, member: Member, helper: Option<(usize, u16)>) {
         let (helper, local_port) = helper.unzip();
         let routes = self.ports.routes(helper, || self.jitter.fraction());
         let Some(state) = self.members.get_mut(&member) else { return };
@@ -302,6 +303,6 @@ impl Relief {
 impl AsFd for Relief {
     /// Readable when [`handle_ready`](Relief::handle_ready) must be called.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.asking.as_fd()
+        self.helper_choices.as_fd()
     }
 }

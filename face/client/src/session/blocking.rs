@@ -11,8 +11,8 @@ use super::{Session, SessionEvent, SessionSettings, as_error};
 
 /// A [`Session`] with blocking calls. Reads and writes as a `TcpStream` does.
 ///
-/// Carriers are served only while a call waits: during a long computation of the program the session may move, without
-/// other consequences.
+/// The carrier is served only while a call waits. After a long computation of the program, the session may
+/// therefore move to another carrier; nothing else changes.
 #[derive(Debug)]
 pub struct BlockingSession {
     session: Session,

@@ -109,7 +109,8 @@ impl Session {
     }
 
     /// Receives into `buffer`, and returns the number of bytes; 0 is the end of the stream. `WouldBlock` when no bytes are
-    /// available. Other errors are final; a [`Gone`] inside has the number of acknowledged bytes.
+    /// available. Other errors are final; one that contains a [`Gone`] reports the number of acknowledged
+    /// bytes.
     pub fn receive(&mut self, now: Instant, buffer: &mut [u8]) -> io::Result<usize> {
         if buffer.is_empty() {
             return Ok(0);
@@ -237,7 +238,7 @@ impl Session {
                     if received.len() < RECEIVE_BYTES {
                         break; // later bytes make the descriptor ready again
                     }
-                    self.act(now);
+                    self.run_actions(now);
                     continue;
                 }
                 Err(error) if would_block(&error) || error.kind() == io::ErrorKind::Interrupted => {}
@@ -270,15 +271,16 @@ impl Session {
         self.arrived.extend(bytes);
     }
 
-    /// Sends on the socket, carries out the driver's actions, and updates the epoll set. Call it at the end of each method.
+    /// Sends on the socket, carries out the driver's actions, and updates the epoll set. Each public method
+    /// that changes the driver ends with this call.
     fn settle(&mut self, now: Instant) {
         self.transmit(now);
-        self.act(now);
+        self.run_actions(now);
         if let Some(socket) = &mut self.socket
             && let Err(error) = socket.watch(&self.poller, self.driver.has_unsent())
         {
             self.fail(now, error);
-            self.act(now);
+            self.run_actions(now);
         }
     }
 
@@ -294,7 +296,7 @@ impl Session {
         }
     }
 
-    fn act(&mut self, now: Instant) {
+    fn run_actions(&mut self, now: Instant) {
         while let Some(action) = self.driver.poll_action() {
             match action {
                 Action::Close => self.socket = None,

@@ -48,14 +48,14 @@ impl CarrierSocket {
 
     /// Watches the socket in this epoll set for reading, and for writing if `has_unsent` or not yet connected.
     pub(super) fn watch(&mut self, poller: &OwnedFd, has_unsent: bool) -> io::Result<()> {
-        let to_write = has_unsent || !self.is_connected;
-        if self.watches_writing == Some(to_write) {
+        let wants_writable = has_unsent || !self.is_connected;
+        if self.watches_writing == Some(wants_writable) {
             return Ok(());
         }
         let mut flags = EventFlags::IN;
-        flags.set(EventFlags::OUT, to_write);
+        flags.set(EventFlags::OUT, wants_writable);
         let (fd, data) = (self.fd.as_fd(), EventData::new_u64(0));
-        match self.watches_writing.replace(to_write) {
+        match self.watches_writing.replace(wants_writable) {
             None => epoll::add(poller, fd, data, flags)?,
             Some(_) => epoll::modify(poller, fd, data, flags)?,
         }

@@ -21,8 +21,8 @@ use crate::threads::{Absent, CarrierName, Ledger, Mailbox, Message, Post, Thread
 const POSTED_OUTPUT_BYTES_MAX: u64 = 256 * 1024;
 /// Bytes that a posted control message counts for.
 const CONTROL_BYTES: u64 = 128;
-/// Maximum of these bytes that are posted and not yet processed, in addition to a window of data. An honest client
-/// sends few control messages before it is answered.
+/// Maximum number of bytes of a carrier's input that are posted and not yet processed, beyond one window of
+/// data. An honest client sends few control messages before it is answered.
 const CONTROL_BYTES_MAX: u64 = 64 * 1024;
 
 /// This thread among those that share the port.
@@ -84,13 +84,13 @@ impl RemoteCarrier {
 }
 
 /// A [`Carrier`] that posts the session's output to the link's thread.
-pub(super) struct ByPost<'a> {
+pub(super) struct RemoteOutput<'a> {
     remote: &'a mut RemoteCarrier,
     carrier: CarrierName,
     posts: &'a mut Vec<Post>,
 }
 
-impl Carrier for ByPost<'_> {
+impl Carrier for RemoteOutput<'_> {
     fn data(&mut self, bytes: &[u8]) -> usize {
         let RemoteCarrier { ledger, posted } = &mut *self.remote;
         let mut room = POSTED_OUTPUT_BYTES_MAX.saturating_sub(ledger.waiting(*posted));
@@ -145,12 +145,12 @@ impl Member {
         !self.outgoing.is_empty()
     }
 
-    pub(super) fn by_post<'a>(
+    pub(super) fn remote_output<'a>(
         &'a mut self,
         remote: &'a mut RemoteCarrier,
         carrier: CarrierName,
-    ) -> ByPost<'a> {
-        ByPost { remote, carrier, posts: self.outgoing.entry(carrier.0.thread).or_default() }
+    ) -> RemoteOutput<'a> {
+        RemoteOutput { remote, carrier, posts: self.outgoing.entry(carrier.0.thread).or_default() }
     }
 
     pub(super) fn post(&mut self, thread: u32, post: Post) {

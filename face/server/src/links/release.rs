@@ -13,7 +13,7 @@ use spillway_transport::Time;
 
 /// A [`ReleaseSchedule`], and the measurements since its latest sample.
 #[derive(Debug)]
-pub(super) struct Releasing {
+pub(super) struct AutomaticRelease {
     schedule: ReleaseSchedule,
     requests: u64,
     helped: u64,
@@ -24,9 +24,9 @@ pub(super) struct Releasing {
     turns: u32,
 }
 
-impl Releasing {
-    pub(super) fn new(settings: ReleaseSettings, seed: u64) -> Result<Releasing, OutOfBounds> {
-        Ok(Releasing {
+impl AutomaticRelease {
+    pub(super) fn new(settings: ReleaseSettings, seed: u64) -> Result<AutomaticRelease, OutOfBounds> {
+        Ok(AutomaticRelease {
             schedule: ReleaseSchedule::new(Time::ZERO, settings, seed)?,
             requests: 0,
             helped: 0,

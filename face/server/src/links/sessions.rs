@@ -18,7 +18,7 @@ use crate::threads::{CarrierName, Message};
 
 impl Links {
     /// Handles a session's opening message on a connection of this thread's links.
-    pub(super) fn session_opening(
+    pub(super) fn handle_session_opening(
         &mut self,
         now: Time,
         (link, id): CarrierName,
@@ -70,21 +70,25 @@ impl Links {
         for action in opened.actions() {
             match action {
                 CarrierAction::Send(control) => {
-                    self.on_carrier(carrier, serial, Message::SendControl(control))
+                    self.deliver_to_carrier(carrier, serial, Message::SendControl(control))
                 }
                 CarrierAction::Accept => {
-                    self.on_carrier(carrier, serial, Message::SendControl(Control::Accepted));
+                    self.deliver_to_carrier(carrier, serial, Message::SendControl(Control::Accepted));
                     self.drain_if_misplaced(role, carrier, serial);
                 }
-                CarrierAction::Close(reason) => self.on_carrier(carrier, serial, Message::Close(reason)),
-                CarrierAction::Refuse(reason) => self.on_carrier(carrier, serial, Message::Refuse(reason)),
+                CarrierAction::Close(reason) => {
+                    self.deliver_to_carrier(carrier, serial, Message::Close(reason))
+                }
+                CarrierAction::Refuse(reason) => {
+                    self.deliver_to_carrier(carrier, serial, Message::Refuse(reason))
+                }
             }
         }
         event
     }
 
     /// Handles data on a connection that carries a session, or has carried one.
-    pub(super) fn session_data<'a>(
+    pub(super) fn handle_session_data<'a>(
         &mut self,
         now: Time,
         carrier: CarrierName,
@@ -97,10 +101,10 @@ impl Links {
         let client = ClientId(Name::Session(session));
         match self.sessions.handle_data(now, session, carrier, bytes.len()) {
             Ok(true) => {
-                if let Some(releasing) = &mut self.releasing
+                if let Some(release) = &mut self.automatic_release
                     && let Some(role) = self.sessions.role(session)
                 {
-                    releasing.count_request(now, role);
+                    release.count_request(now, role);
                 }
                 Some(Event::Data { client, bytes })
             }
@@ -109,7 +113,7 @@ impl Links {
         }
     }
 
-    pub(super) fn session_control(
+    pub(super) fn handle_session_control(
         &mut self,
         now: Time,
         carrier: CarrierName,
@@ -130,7 +134,7 @@ impl Links {
     pub(super) fn accept_session(&mut self, session: SessionHandle) {
         if let Some(carrier) = self.sessions.accept(session) {
             let serial = self.carriers.serial(carrier);
-            self.on_carrier(carrier, serial, Message::SendControl(Control::Accepted));
+            self.deliver_to_carrier(carrier, serial, Message::SendControl(Control::Accepted));
             if let Some(role) = self.sessions.role(session) {
                 self.drain_if_misplaced(role, carrier, serial);
             }
@@ -141,7 +145,7 @@ impl Links {
         if let Some(carrier) = self.sessions.refuse(session) {
             let serial = self.carriers.serial(carrier);
             self.carriers.remove(carrier);
-            self.on_carrier(carrier, serial, Message::Refuse(reason));
+            self.deliver_to_carrier(carrier, serial, Message::Refuse(reason));
         }
     }
 
@@ -152,7 +156,7 @@ impl Links {
             let is_over = if let Some(remote) = self.carriers.remote(carrier)
                 && let Some(member) = &mut self.member
             {
-                self.sessions.transmit(now, session, &mut member.by_post(remote, carrier))
+                self.sessions.transmit(now, session, &mut member.remote_output(remote, carrier))
             } else if let Some(entry) = self.table.get_mut(link).filter(|entry| entry.lost.is_none()) {
                 let on_link = &mut ServerLinkCarrier { link: &mut entry.end, id };
                 let is_over = self.sessions.transmit(now, session, on_link);
@@ -168,15 +172,17 @@ impl Links {
         }
     }
 
-    /// A connection has room again. Returns whether it carries a session.
-    pub(super) fn carrier_has_room(&mut self, carrier: CarrierName) -> bool {
+    /// Resumes the output of a session whose carrier has room again. Returns whether the connection carries a
+    /// session.
+    pub(super) fn handle_carrier_room(&mut self, carrier: CarrierName) -> bool {
         let session = self.carriers.session(carrier);
         session.into_iter().for_each(|session| self.sessions.carrier_has_room(session));
         session.is_some()
     }
 
-    /// A carrier is lost with its link, and its session waits for another one. Returns whether there was a session.
-    pub(super) fn carrier_lost(&mut self, now: Time, carrier: CarrierName) -> bool {
+    /// Detaches the session of a carrier whose link is lost: the session waits for another carrier. Returns
+    /// whether there was a session.
+    pub(super) fn handle_carrier_loss(&mut self, now: Time, carrier: CarrierName) -> bool {
         let session = self.carriers.remove(carrier);
         session.into_iter().for_each(|session| self.sessions.detach(now, session, carrier));
         session.is_some()
@@ -186,10 +192,10 @@ impl Links {
     fn close_carrier(&mut self, carrier: CarrierName) {
         let serial = self.carriers.serial(carrier);
         self.carriers.remove(carrier);
-        self.on_carrier(carrier, serial, Message::Close(CloseReason::Moved));
+        self.deliver_to_carrier(carrier, serial, Message::Close(CloseReason::Moved));
     }
 
-    pub(super) fn sessions_timeout(&mut self, now: Time) {
+    pub(super) fn handle_session_timeouts(&mut self, now: Time) {
         while let Some(expired) = self.sessions.poll_expired(now) {
             let carrier = match expired {
                 Expired::Abandoned(session) => {

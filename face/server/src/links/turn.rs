@@ -44,7 +44,8 @@ impl Links {
             if watched.is_ok() {
                 entry.watched = Some(interest);
             }
-            // The next flush sends what was composed after this turn's flush; the next call tries a failed change again.
+            // The link stays in the list if the change failed, so that the next call tries again, or if bytes
+            // were composed after this turn's flush, so that the next flush sends them.
             entry.touched =
                 watched.is_err() || entry.lost.is_none() && entry.end.pending() > 0 && !interest.writable;
             if let (Err(error), true) = (watched, outcome.is_ok()) {
@@ -74,12 +75,12 @@ impl Links {
         }
         let link = self.table.at(index - 1)?;
         let time = self.time(now);
-        let broken = flags.intersects(EventFlags::ERR | EventFlags::HUP);
-        if broken || flags.contains(EventFlags::OUT) {
+        let is_broken = flags.intersects(EventFlags::ERR | EventFlags::HUP);
+        if is_broken || flags.contains(EventFlags::OUT) {
             self.push(time, link);
         }
         let has_plaintext = self.table.get_mut(link).is_some_and(|entry| entry.has_plaintext());
-        (broken || has_plaintext || flags.contains(EventFlags::IN)).then_some(link)
+        (is_broken || has_plaintext || flags.contains(EventFlags::IN)).then_some(link)
     }
 
     fn accept_links(&mut self, now: Instant) {
@@ -109,12 +110,12 @@ impl Links {
         if let Some(victim) = self.unauthenticated.begin(time, peer.ip(), link) {
             self.lose(victim, LinkLoss::Evicted);
         }
-        self.read_first(time, link);
+        self.read_first_packet(time, link);
     }
 
     /// Reads a new link's first packet, if it has arrived. In it a peer names its key, and links whose peers have named
     /// an accepted key are evicted last.
-    fn read_first(&mut self, time: Time, link: LinkId) {
+    fn read_first_packet(&mut self, time: Time, link: LinkId) {
         let mut buffer = [0; FIRST_BYTES];
         let received = self.receive(link, &mut buffer);
         let Some(entry) = self.table.get_mut(link).filter(|entry| entry.lost.is_none()) else { return };
@@ -192,8 +193,8 @@ impl Links {
     /// `now` ends the turn's service time, see [`Settings::release`](crate::Settings::release).
     pub fn flush(&mut self, now: Instant) {
         let time = self.time(now);
-        if let Some(releasing) = &mut self.releasing {
-            releasing.count_turn(time);
+        if let Some(release) = &mut self.automatic_release {
+            release.count_turn(time);
         }
         self.transmit_sessions(time);
         self.deliver_posts();
@@ -217,7 +218,7 @@ impl Links {
 
     pub(super) fn collect_room(&mut self, link: LinkId) {
         while let Some(id) = self.table.get_mut(link).and_then(|entry| entry.end.poll_room()) {
-            if !self.carrier_has_room((link, id)) && !self.compose_waiting((link, id)) {
+            if !self.handle_carrier_room((link, id)) && !self.compose_waiting((link, id)) {
                 self.room.push_back(ClientId(Name::Plain(link, id)));
             }
         }
@@ -229,7 +230,8 @@ impl Links {
             let ids: Vec<Id> = entry.end.ids().collect();
             entry.lose(why);
             let mut orphans = std::mem::take(&mut entry.orphans);
-            orphans.retain(|id| !self.carrier_lost(self.latest, (link, *id)) && !self.holds((link, *id)));
+            orphans
+                .retain(|id| !self.handle_carrier_loss(self.latest, (link, *id)) && !self.holds((link, *id)));
             if let Some(entry) = self.table.get_mut(link) {
                 entry.orphans = orphans;
             }
@@ -286,9 +288,9 @@ impl Links {
     pub fn handle_timeout(&mut self, now: Instant) {
         self.listener.handle_timeout(now);
         let time = self.time(now);
-        self.sessions_timeout(time);
-        self.release_timeout(time);
-        self.reading_timeout(time);
+        self.handle_session_timeouts(time);
+        self.handle_release_timeout(time);
+        self.handle_read_timeouts(time);
         while let Some(&(_, link)) = self.handshakes.front().filter(|(deadline, _)| *deadline <= now) {
             self.handshakes.pop_front();
             if self.table.get(link).is_some_and(|entry| !entry.authenticated) {
@@ -299,7 +301,7 @@ impl Links {
 }
 
 impl Links {
-    fn reading_timeout(&mut self, time: Time) {
+    fn handle_read_timeouts(&mut self, time: Time) {
         let mut kept = 0;
         for index in 0..self.read_timeouts.len() {
             let link = self.read_timeouts[index];

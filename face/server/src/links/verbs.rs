@@ -53,19 +53,19 @@ impl Links {
                 Event::Connected { client: client(id), address }
             }
             ServerEvent::Data { id, bytes } => {
-                if let Some(releasing) = &mut self.releasing
+                if let Some(release) = &mut self.automatic_release
                     && let Some(role) = self.table.get(link).and_then(|entry| entry.end.role())
                 {
-                    releasing.count_request(now, role);
+                    release.count_request(now, role);
                 }
                 Event::Data { client: client(id), bytes }
             }
             ServerEvent::Session { id, kind, client, opening } => {
-                return self.session_opening(now, (link, id), (kind, client, opening));
+                return self.handle_session_opening(now, (link, id), (kind, client, opening));
             }
-            ServerEvent::Carried { id, bytes } => return self.session_data(now, (link, id), bytes),
+            ServerEvent::Carried { id, bytes } => return self.handle_session_data(now, (link, id), bytes),
             ServerEvent::CarriedControl { id, control } => {
-                return self.session_control(now, (link, id), control);
+                return self.handle_session_control(now, (link, id), control);
             }
             ServerEvent::Finished { id } => Event::Finished { client: client(id) },
             ServerEvent::Closed { id, reason } => Event::Closed { client: client(id), reason },

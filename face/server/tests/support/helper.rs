@@ -76,7 +76,11 @@ impl TestHelper {
     pub fn await_condition(&self, description: &str, mut done: impl FnMut() -> bool) {
         let deadline = Instant::now() + Duration::from_secs(60);
         while !done() {
-            assert!(Instant::now() < deadline, "{description}: not within 60 s: {}", self.helper.status());
+            assert!(
+                Instant::now() < deadline,
+                "{description} should occur within 60 s: {}",
+                self.helper.status()
+            );
             std::thread::sleep(Duration::from_millis(2));
         }
     }

@@ -60,7 +60,7 @@ impl Port {
     }
 }
 
-/// Runs turns until `done`, at most 60 s.
+/// Runs turns until `done`, for at most 60 s.
 pub fn run_until<T>(
     server: &mut T,
     description: &str,
@@ -69,7 +69,7 @@ pub fn run_until<T>(
 ) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !done(server) {
-        assert!(Instant::now() < deadline, "{description}: not within 60 s");
+        assert!(Instant::now() < deadline, "{description} should occur within 60 s");
         turn(server);
     }
 }

@@ -39,7 +39,7 @@ impl RawLink {
 
     pub fn open_as(address: SocketAddr, role: Role, key: Key, encryption: Encryption) -> RawLink {
         let stream = TcpStream::connect(address).unwrap();
-        // So that a failing test ends.
+        // Without a timeout, a failing test would not end.
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let policy = PolicyKind::Fixed { interval: Duration::ZERO, size_bytes: 0 };
         let config = OpenerConfig { role, key, limits: Limits::default(), policy, encryption };

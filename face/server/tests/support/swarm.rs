@@ -123,7 +123,11 @@ impl Member {
             );
             self.received += 1;
         }
-        assert!(self.received <= self.sent, "member {}: more bytes than were sent", self.index);
+        assert!(
+            self.received <= self.sent,
+            "member {} should not receive more bytes than it sent",
+            self.index
+        );
     }
 
     /// After a complete reply: begins, prepares or completes a move, or sends the next request.

@@ -51,7 +51,7 @@ impl Inner {
 
     pub(super) fn handle_session_data(&mut self, now: Time, id: Id, bytes: &[u8], wakes: &mut Wakes) {
         if let Referent::Session(name) = self.referent(id) {
-            let (raised, next) = sessions::data(now, name, (self.index, id), bytes, wakes);
+            let (raised, next) = sessions::handle_data(now, name, (self.index, id), bytes, wakes);
             self.raised.extend(raised);
             self.apply_next(id, name, next);
         }
@@ -59,7 +59,7 @@ impl Inner {
 
     pub(super) fn handle_session_control(&mut self, now: Time, id: Id, control: &Control) {
         let Referent::Session(name) = self.referent(id) else { return };
-        let (raised, next) = sessions::control(now, name, (self.index, id), control);
+        let (raised, next) = sessions::handle_control(now, name, (self.index, id), control);
         self.raised.extend(raised);
         self.apply_next(id, name, next);
     }

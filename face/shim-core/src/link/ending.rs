@@ -52,8 +52,8 @@ impl Inner {
             Referent::Nothing => {}
             Referent::Connection(_) => link.close(id, CloseReason::Normal),
             Referent::Session(name) => {
-                let on = &mut ServerLinkCarrier { link, id };
-                sessions::end_with_server(sys::now(), (name, carrier), on, lock_deadline, wakes);
+                let output = &mut ServerLinkCarrier { link, id };
+                sessions::end_with_server(sys::now(), (name, carrier), output, lock_deadline, wakes);
             }
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use spillway_batch::Role;
 
-use super::{all, get, on_carrier};
+use super::{all, get, with_carrier};
 use crate::sessions::Order;
 use crate::wakes::Wakes;
 
@@ -15,7 +15,7 @@ pub(crate) fn send_orders(orders: Vec<Order>, wakes: &mut Wakes) -> usize {
     let mut links = BTreeSet::new();
     for (carrier, name, control) in orders {
         links.insert(carrier.0);
-        on_carrier(carrier, name, wakes, |inner, id, _| inner.send_control(id, control));
+        with_carrier(carrier, name, wakes, |inner, id, _| inner.send_control(id, control));
     }
     links.into_iter().filter_map(get).for_each(|link| link.lock().flush_or_lose(wakes));
     count

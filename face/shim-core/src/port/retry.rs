@@ -71,7 +71,7 @@ pub(crate) fn try_again(now: Time) {
 
 /// The application closes an epoll set. If the port was to be watched there, the port is opened in the next set to
 /// which the application adds the listener.
-pub(super) fn set_closed(set: &Set) {
+pub(super) fn handle_set_closed(set: &Set) {
     let mut guard = lock(&RETRY);
     if guard.as_ref().is_some_and(|retry| retry.set == set.index) {
         *guard = None;

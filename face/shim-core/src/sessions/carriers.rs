@@ -10,7 +10,7 @@ use spillway_session::{
 };
 use spillway_transport::Time;
 
-use super::{BY_SESSION, SHARDS, Shard, expiry, shard, table_of};
+use super::{SESSION_LINK_BASE, SHARDS, Shard, expiry, shard, table_of};
 use crate::carrier_name::{CarrierName, SessionName};
 use crate::connections::{self, Connection};
 use crate::listeners::{self, Offer};
@@ -80,7 +80,7 @@ pub(crate) fn open(
             status::count(Counter::SessionsResumed);
             let name = SessionName { shard: index, slot: session.slot() };
             if let Some(replaced) = replaced {
-                wakes.leave(replaced, name);
+                wakes.push_left_carrier(replaced, name);
             }
             let connection = shard.connection(session.slot());
             if let Some(connection) = connection {
@@ -105,7 +105,7 @@ impl Shard {
         wakes: &mut Wakes,
     ) -> Result<(), RefuseReason> {
         let connection = connections::take().ok_or(RefuseReason::Full)?;
-        connection.link.store(BY_SESSION + u32::from(index), Ordering::Relaxed);
+        connection.link.store(SESSION_LINK_BASE + u32::from(index), Ordering::Relaxed);
         connection.id.store(session.slot(), Ordering::Relaxed);
         {
             let mut inner = connection.lock();
@@ -126,7 +126,7 @@ impl Shard {
 }
 
 /// Handles data. Returns the connection whose sets must be notified, and what to do on the link.
-pub(crate) fn data(
+pub(crate) fn handle_data(
     now: Time,
     name: SessionName,
     carrier: CarrierName,
@@ -145,8 +145,8 @@ pub(crate) fn data(
             if connection.deliver(bytes) {
                 // Checked here, because bytes of many sessions may arrive faster than a timer fires.
                 shard.end_overflowing(name.shard, wakes);
-                let is_there = shard.session(name.slot) == Some(session);
-                return (is_there.then_some(connection.index), Next::Nothing);
+                let still_exists = shard.session(name.slot) == Some(session);
+                return (still_exists.then_some(connection.index), Next::Nothing);
             }
             let outcome = shard.port.consumed(session, bytes.len());
             debug_assert_eq!(outcome, Ok(()), "bytes that were just received should be consumable");
@@ -162,7 +162,7 @@ pub(crate) fn data(
 }
 
 /// Handles a control message. Returns the connection whose sets must be notified, and what to do on the link.
-pub(crate) fn control(
+pub(crate) fn handle_control(
     now: Time,
     name: SessionName,
     carrier: CarrierName,
@@ -189,14 +189,19 @@ pub(crate) fn control(
 }
 
 /// Sends the session's output on the carrier. Returns whether the session is over.
-pub(crate) fn transmit(now: Time, name: SessionName, carrier: CarrierName, on: &mut impl Carrier) -> bool {
+pub(crate) fn transmit(
+    now: Time,
+    name: SessionName,
+    carrier: CarrierName,
+    output: &mut impl Carrier,
+) -> bool {
     let mut guard = shard(name.shard);
     let Some(shard) = guard.as_mut() else { return false };
     let Some(session) = shard.session(name.slot) else { return false };
     if shard.port.carrier(session) != Some(carrier) {
         return false;
     }
-    shard.port.transmit(now, session, on) && shard.vacate_if_over(name.slot, session)
+    shard.port.transmit(now, session, output) && shard.vacate_if_over(name.slot, session)
 }
 
 /// Whether this carrier carries the session now.
@@ -213,7 +218,7 @@ pub(crate) fn is_carried_by(name: SessionName, carrier: CarrierName) -> bool {
 pub(crate) fn end_with_server(
     now: Time,
     (name, carrier): (SessionName, CarrierName),
-    on: &mut impl Carrier,
+    output: &mut impl Carrier,
     lock_deadline: &LockDeadline,
     wakes: Option<&mut Wakes>,
 ) {
@@ -224,7 +229,7 @@ pub(crate) fn end_with_server(
         return;
     }
     shard.port.close(now, session, CloseReason::Normal);
-    shard.port.transmit(now, session, on);
+    shard.port.transmit(now, session, output);
     if let Some(wakes) = wakes {
         shard.end_for_application(name.slot, wakes);
         shard.vacate_if_over(name.slot, session);

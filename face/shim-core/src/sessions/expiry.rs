@@ -100,7 +100,7 @@ impl Shard {
             self.end_for_application(slot, wakes);
             self.vacate_if_over(slot, session);
             if let Some(carrier) = carrier {
-                wakes.leave(carrier, SessionName { shard, slot });
+                wakes.push_left_carrier(carrier, SessionName { shard, slot });
             }
         }
     }

@@ -61,7 +61,7 @@ pub(crate) fn truncate(fd: c_int, bytes: usize) -> Result<(), Errno> {
 }
 
 /// Allocates memory, or disk space, for a part of a file.
-pub(crate) fn take_room(fd: c_int, offset: usize, bytes: usize) -> Result<(), Errno> {
+pub(crate) fn allocate(fd: c_int, offset: usize, bytes: usize) -> Result<(), Errno> {
     call!(libc::SYS_fallocate, fd, 0, offset, bytes).map(drop)
 }
 

@@ -51,7 +51,7 @@ pub(crate) fn watch_in(set: c_int, tag: u64) {
 }
 
 /// Empties the watch, so that epoll reports the next request.
-pub(crate) fn take_watch() {
+pub(crate) fn drain_watch() {
     let mut buffer = [0; 1024];
     while let Ok(1..) = files::read(WATCH.load(Ordering::Acquire), &mut buffer) {}
 }

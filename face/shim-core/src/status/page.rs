@@ -102,7 +102,7 @@ fn create_in(directory: &str, launch: &str) -> Result<Page, Errno> {
     table::record(fd, Entry::Library);
     let words = files::lock(fd)
         .and_then(|()| files::truncate(fd, bytes))
-        .and_then(|()| files::take_room(fd, 0, layout::HEADER_WORDS * 8))
+        .and_then(|()| files::allocate(fd, 0, layout::HEADER_WORDS * 8))
         .and_then(|()| files::link(&temporary, &path))
         .and_then(|()| map(fd, bytes).inspect_err(|_| files::unlink(&path)));
     files::unlink(&temporary);
@@ -195,7 +195,7 @@ impl Page {
             (slots.first + allocated * slots.words_per_slot) * 8,
             (wanted - allocated) * slots.words_per_slot * 8,
         );
-        if files::take_room(self.fd, offset, bytes).is_err() {
+        if files::allocate(self.fd, offset, bytes).is_err() {
             return false;
         }
         // Two threads may have allocated the same slots: the larger number is right.

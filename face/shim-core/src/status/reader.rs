@@ -196,7 +196,7 @@ impl ServerPage {
         }
         // Root may own the page, because the server created it before it changed its user.
         let is_visible = holder != 0;
-        if is_visible && metadata.uid() != 0 && owner(holder) != Some(metadata.uid()) {
+        if is_visible && metadata.uid() != 0 && effective_user(holder) != Some(metadata.uid()) {
             return Err(io::Error::other(
                 "the page does not belong to the user of the process that has locked the page",
             ));
@@ -407,7 +407,9 @@ pub(super) fn clear_path(path: &Path) -> Option<u32> {
         let holder = files::lock_holder(file.as_raw_fd()).ok().flatten();
         let user = file.metadata().map_or(0, |metadata| metadata.uid());
         match holder {
-            Some(holder) if holder == 0 || user == 0 || owner(holder) == Some(user) => return Some(holder),
+            Some(holder) if holder == 0 || user == 0 || effective_user(holder) == Some(user) => {
+                return Some(holder);
+            }
             Some(_) => {}
             None => {
                 remove_dead(&file, path);
@@ -440,7 +442,7 @@ pub fn escape_name(name: &[u8]) -> String {
 }
 
 /// The effective user of a process. `/proc/PID` itself may belong to root.
-fn owner(pid: u32) -> Option<u32> {
+fn effective_user(pid: u32) -> Option<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     line.split_ascii_whitespace().nth(1)?.parse().ok()

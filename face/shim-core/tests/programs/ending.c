@@ -2,7 +2,7 @@
  *
  * "quit..."  exit() inside a signal handler, which runs while the thread is inside malloc()
  * "free..."  the same inside free()
- * "early"    like "quit...", but before the program listens; the argument, instead of a port
+ * "early"    like "quit...", but before the program listens; given as the argument, instead of a port
  * "loop..."  closes the event loop that its listener is in, and goes on with the one that its clients are in
  *
  * Every call takes the heap's only lock, which is not recursive, like the lock of an arena in glibc.

@@ -14,7 +14,7 @@ use spillway_transport::{Chunk, Time};
 
 /// The driver's state of one virtual connection.
 #[derive(Debug, Default)]
-pub struct Virtual {
+pub struct VirtualConnection {
     pub accepted: bool,
     pub refused: Option<RefuseReason>,
     pub received: Vec<u8>,
@@ -36,7 +36,7 @@ pub enum Relayed {
 pub struct Driver {
     pub stream: TcpStream,
     pub link: OpenerLink,
-    pub connections: HashMap<Id, Virtual>,
+    pub connections: HashMap<Id, VirtualConnection>,
     pub established: bool,
     /// Why the link was lost.
     pub lost: Option<String>,
@@ -49,7 +49,7 @@ pub struct Driver {
 }
 
 /// Time after which a wait fails the test.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const WAIT_MAX: Duration = Duration::from_secs(60);
 
 impl Driver {
     /// Opens a link and waits until it is established.
@@ -112,7 +112,7 @@ impl Driver {
 
     pub fn connect_from(&mut self, client: SocketAddr) -> Id {
         let id = self.link.open(client, None).expect("an id should be free on the link");
-        self.connections.insert(id, Virtual::default());
+        self.connections.insert(id, VirtualConnection::default());
         id
     }
 
@@ -219,7 +219,7 @@ impl Driver {
         self.flush();
     }
 
-    pub fn of(&mut self, id: Id) -> &mut Virtual {
+    pub fn of(&mut self, id: Id) -> &mut VirtualConnection {
         self.connections.entry(id).or_default()
     }
 
@@ -230,15 +230,15 @@ impl Driver {
 
     /// Sends and receives until the condition holds.
     pub fn run(&mut self, mut until: impl FnMut(&Driver) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         self.flush();
         while !until(self) {
             assert!(
                 Instant::now() < deadline,
-                "the condition is not met within {PATIENCE:?}; link lost: {:?}",
+                "the condition should hold within {WAIT_MAX:?}; link lost: {:?}",
                 self.lost
             );
-            assert!(self.lost.is_none() || !self.established, "the link was lost: {:?}", self.lost);
+            assert!(self.lost.is_none() || !self.established, "the link should not be lost: {:?}", self.lost);
             self.receive(Duration::from_millis(100));
             self.flush();
         }

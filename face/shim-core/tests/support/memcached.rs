@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use spillway_ports::free_address;
 
-use super::driver::PATIENCE;
+use super::driver::WAIT_MAX;
 use super::process::{Server, library};
 
 /// Starts memcached with these arguments, and these settings of the preload library besides the link port.
@@ -38,7 +38,7 @@ impl Daemon {
             .arg(pid_file);
         command.env("LD_PRELOAD", library()).env("SPILLWAY_LINK", link.to_string());
         assert!(command.stdin(Stdio::null()).status().expect("run memcached").success());
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         loop {
             let pid = std::fs::read_to_string(pid_file).ok().and_then(|text| text.trim().parse().ok());
             if let Some(pid) = pid
@@ -46,7 +46,7 @@ impl Daemon {
             {
                 return Daemon { pid, link };
             }
-            assert!(Instant::now() < deadline, "the daemon does not listen within {PATIENCE:?}");
+            assert!(Instant::now() < deadline, "the daemon should listen within {WAIT_MAX:?}");
             std::thread::sleep(Duration::from_millis(5));
         }
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use spillway_ports::free_address;
 
-use super::driver::PATIENCE;
+use super::driver::WAIT_MAX;
 
 /// The preload library of the same build.
 pub fn library() -> PathBuf {
@@ -47,7 +47,7 @@ impl Server {
                 return server;
             }
         }
-        panic!("the server failed to start in ten attempts");
+        panic!("the server should start within ten attempts");
     }
 
     /// Like [`start_until`](Self::start_until), on these two ports; `None` if the server ends before it is up.
@@ -58,12 +58,16 @@ impl Server {
         is_up: &impl Fn(&Server) -> bool,
     ) -> Option<Server> {
         let mut server = Server::spawn(plain, link, command);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         while server.child.try_wait().unwrap().is_none() {
             if TcpStream::connect(server.plain).is_ok() && is_up(&server) {
                 return Some(server);
             }
-            assert!(Instant::now() < deadline, "the server does not listen:\n{}", server.log());
+            assert!(
+                Instant::now() < deadline,
+                "the server should listen within {WAIT_MAX:?}:\n{}",
+                server.log()
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
         None
@@ -103,12 +107,12 @@ impl Server {
 
     /// Waits for the server's end. Returns its exit code, `None` if a signal ended it.
     pub fn wait(&mut self) -> Option<i32> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status.code();
             }
-            assert!(Instant::now() < deadline, "the server does not end:\n{}", self.log());
+            assert!(Instant::now() < deadline, "the server should end within {WAIT_MAX:?}:\n{}", self.log());
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -124,9 +128,13 @@ impl Server {
 
     /// Waits until the server has written this text to standard error.
     pub fn wait_for_log(&self, text: &str) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         while !self.log().contains(text) {
-            assert!(Instant::now() < deadline, "{text:?} is not in the log:\n{}", self.log());
+            assert!(
+                Instant::now() < deadline,
+                "{text:?} should be in the log within {WAIT_MAX:?}:\n{}",
+                self.log()
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
     }

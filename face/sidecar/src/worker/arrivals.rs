@@ -76,7 +76,7 @@ impl Worker {
     }
 
     fn admit_client(&mut self, now: Instant, socket: OwnedFd, peer: Option<SocketAddr>) {
-        if let Err(why) = self.admit(peer) {
+        if let Err(why) = self.check_admission(peer) {
             return self.reject(&socket, peer, why);
         }
         let deadline = now + self.settings.connect_timeout;
@@ -102,7 +102,7 @@ impl Worker {
         self.resources.thread.add_connections(number);
     }
 
-    fn admit(&self, peer: Option<SocketAddr>) -> Result<(), Refusal> {
+    fn check_admission(&self, peer: Option<SocketAddr>) -> Result<(), Refusal> {
         let settings = &self.settings;
         let is_allowed = |peer: SocketAddr| {
             is_in(&settings.allow_clients, peer.ip()) || is_in(&settings.proxy_protocol_from, peer.ip())

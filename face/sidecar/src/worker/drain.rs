@@ -32,7 +32,7 @@ impl Worker {
     }
 
     /// Closes idle connections; after the deadline, all connections. Returns whether draining is complete.
-    pub(super) fn is_drained(&mut self, now: Instant) -> bool {
+    pub(super) fn continue_drain(&mut self, now: Instant) -> bool {
         let Some(draining) = &mut self.draining else { return false };
         if now < draining.check_at {
             return false;
@@ -41,7 +41,7 @@ impl Worker {
         let deadline = draining.deadline;
         let mut has_connections = false;
         let mut reset = 0;
-        for index in self.table.in_use() {
+        for index in self.table.indexes_in_use() {
             match self.table.get(index) {
                 Entry::Open(pair) if pair.is_idle(now) => self.close(now, index, Ending::Shutdown, true),
                 Entry::Open(_) if deadline <= now => {
@@ -61,7 +61,7 @@ impl Worker {
     }
 
     pub(super) fn close_all(&mut self, now: Instant) {
-        for index in self.table.in_use() {
+        for index in self.table.indexes_in_use() {
             self.close(now, index, Ending::Shutdown, false);
         }
     }

@@ -67,7 +67,7 @@ impl Worker {
     fn close_largest(&mut self, now: Instant, shortage: Shortage) {
         let time = self.resources.time(now);
         let mut holdings: Vec<(u32, Holding)> = Vec::new();
-        for index in self.table.in_use() {
+        for index in self.table.indexes_in_use() {
             if let Entry::Open(pair) = self.table.get(index)
                 && let Some(holding) = pair.holding(time)
             {
@@ -116,7 +116,7 @@ impl Worker {
     }
 
     fn resume_reading(&mut self, now: Instant) {
-        for index in self.table.in_use() {
+        for index in self.table.indexes_in_use() {
             if let Entry::Open(pair) = self.table.get(index) {
                 let interest = pair.interest(self.memory.supply());
                 self.update_interest(now, index, interest);

@@ -47,7 +47,12 @@ impl Links {
     }
 
     /// Carries out `message` on a carrier, or posts it to the thread of the carrier's link.
-    pub(in crate::links) fn on_carrier(&mut self, carrier: CarrierName, serial: u64, message: Message) {
+    pub(in crate::links) fn deliver_to_carrier(
+        &mut self,
+        carrier: CarrierName,
+        serial: u64,
+        message: Message,
+    ) {
         let (link, id) = carrier;
         if link.thread != self.table.thread() {
             if let Some(member) = &mut self.member {
@@ -102,7 +107,7 @@ impl Links {
                     member.buffer_items.push_back(Item::Other(post));
                 }
                 Message::Room => {
-                    self.carrier_has_room(post.carrier);
+                    self.handle_carrier_room(post.carrier);
                 }
                 Message::SendData(_) | Message::SendControl(_) | Message::Refuse(_) | Message::Close(_) => {
                     self.serve_post(post)
@@ -131,17 +136,17 @@ impl Links {
             let event = match item {
                 Item::Bytes(carrier, _) => {
                     self.carriers.report_handled(carrier, bytes.len() as u64);
-                    self.session_data(now, carrier, bytes)
+                    self.handle_session_data(now, carrier, bytes)
                 }
                 Item::Other(Post { carrier, message: Message::Control(control), .. }) => {
                     self.carriers.report_handled(carrier, CONTROL_BYTES);
-                    self.session_control(now, carrier, control)
+                    self.handle_session_control(now, carrier, control)
                 }
                 Item::Other(Post { carrier, message: Message::Opening(posted), .. }) => {
-                    self.posted_opening(now, carrier, *posted)
+                    self.handle_posted_opening(now, carrier, *posted)
                 }
                 Item::Other(Post { carrier, .. }) => {
-                    self.carrier_lost(now, carrier);
+                    self.handle_carrier_loss(now, carrier);
                     None
                 }
             };
@@ -151,16 +156,17 @@ impl Links {
         }
     }
 
-    fn posted_opening(
+    fn handle_posted_opening(
         &mut self,
         now: Time,
         carrier: CarrierName,
         posted: PostedOpening,
     ) -> Option<Event<'static>> {
         let PostedOpening { role, kind, client, opening, ledger } = posted;
-        // This thread has forgotten the session, and another one has claimed it since. The client tries again.
+        // If this thread has forgotten the session and another one has claimed it since, the client must try
+        // again.
         if !self.claim_session(kind, opening.session) {
-            self.on_carrier(carrier, ledger.serial, Message::Refuse(RefuseReason::Unavailable));
+            self.deliver_to_carrier(carrier, ledger.serial, Message::Refuse(RefuseReason::Unavailable));
             return None;
         }
         let event =

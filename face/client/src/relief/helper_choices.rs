@@ -13,26 +13,26 @@ use spillway_policy::Member;
 use crate::LinkTarget;
 use crate::load_queries::{LoadQueries, LoadQueryOutcome};
 
-/// Maximum of concurrent [`LoadQueries`], each of which has a descriptor; further members wait. Answers take a fraction of a
-/// millisecond.
+/// Maximum number of concurrent [`LoadQueries`], each of which has a descriptor. Further members wait, which
+/// is short: answers take a fraction of a millisecond.
 const UNDER_WAY_MAX: usize = 128;
 const EVENTS_MAX: usize = 64;
 
 /// Members whose helpers are being chosen.
 #[derive(Debug)]
-pub(super) struct Asking {
+pub(super) struct HelperChoices {
     helpers_asked: usize,
     poller: OwnedFd,
-    /// By number. The numbers are in the order of the beginnings, which is also the order of the deadlines.
+    /// By number: in the order in which the queries were sent, which is also the order of their deadlines.
     under_way: BTreeMap<u64, (Member, LoadQueries)>,
     next_number: u64,
     waiting: VecDeque<Member>,
     chosen: VecDeque<(Member, LoadQueryOutcome)>,
 }
 
-impl Asking {
-    pub(super) fn new(helpers_asked: usize) -> io::Result<Asking> {
-        Ok(Asking {
+impl HelperChoices {
+    pub(super) fn new(helpers_asked: usize) -> io::Result<HelperChoices> {
+        Ok(HelperChoices {
             helpers_asked,
             poller: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             under_way: BTreeMap::new(),
@@ -130,7 +130,7 @@ impl Asking {
     }
 }
 
-impl AsFd for Asking {
+impl AsFd for HelperChoices {
     /// Readable when a helper has answered.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.poller.as_fd()
