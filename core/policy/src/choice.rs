@@ -2,8 +2,8 @@
 
 use spillway_wire::load::LoadReport;
 
-/// Maximum number of helpers that a client queries at a time. More than a few gain nothing (Mitzenmacher 2001, "The
-/// power of two choices in randomized load balancing").
+/// Maximum number of helpers that a client queries at a time. Queries to more than a few gain nothing
+/// (Mitzenmacher 2001, "The power of two choices in randomized load balancing").
 pub const ASKED_MAX: usize = 8;
 
 /// The default number of helpers that a client queries.

@@ -18,8 +18,9 @@ const WINDOW_WEIGHT: f64 = 0.4;
 const COST_WINDOW_WEIGHT: f64 = 0.05;
 /// Minimum number of clients to measure the cost of one.
 const COST_CLIENTS_MIN: f64 = 4.0;
-/// Cost of a client, as a share of a core: the estimate before any measurement, and the maximum of a measured cost.
+/// Estimated cost of a client before any measurement, as a share of a core.
 const COST_INITIAL: f64 = 1.0 / 2_000.0;
+/// Maximum of a measured cost of a client, as a share of the core or of the network.
 const COST_MAX: f64 = 1.0 / 20.0;
 /// A client that has not connected this long after its load query counts as a client of another helper.
 const TENTATIVE_TIME: Duration = Duration::from_millis(100);
@@ -137,7 +138,7 @@ impl Gauge {
     /// A client has sent load queries to `asked` helpers, of which this is one, and connects here with probability 1 /
     /// `asked`. Repeated queries count once.
     pub fn client_asked(&mut self, now: Time, client: SocketAddr, asked: u8) {
-        self.forget(now);
+        self.forget_expired(now);
         let client = address_hash(client);
         if self.asked.len() >= TENTATIVE_MAX
             || self.asked.iter().any(|pending| pending.client == client && pending.weight > 0)
@@ -151,7 +152,7 @@ impl Gauge {
 
     /// A client has connected: it is no longer expected, and counts in [`load`](Self::load) before it is measured.
     pub fn client_connected(&mut self, now: Time, client: SocketAddr) {
-        self.forget(now);
+        self.forget_expired(now);
         let client = address_hash(client);
         if let Some(pending) =
             self.asked.iter_mut().find(|pending| pending.client == client && pending.weight > 0)
@@ -160,7 +161,7 @@ impl Gauge {
         }
     }
 
-    fn forget(&mut self, now: Time) {
+    fn forget_expired(&mut self, now: Time) {
         while let Some(pending) = self.asked.front().filter(|pending| pending.until <= now) {
             self.expected -= pending.weight;
             self.asked.pop_front();
@@ -169,7 +170,7 @@ impl Gauge {
 
     /// The load with this number of clients and bytes of memory, as a reply to a load query, without flags and nonce.
     pub fn load(&mut self, now: Time, clients: u32, memory: usize) -> LoadReport {
-        self.forget(now);
+        self.forget_expired(now);
         LoadReport { random: self.lots.draw(), ..self.load_for_display(clients, memory) }
     }
 

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     /// The times of moves, in µs, of a caller that makes as many moves as allowed at each of these times.
-    fn passed(per_s_max: u32, called_at_us: impl Iterator<Item = u64>) -> Vec<u64> {
+    fn move_times(per_s_max: u32, called_at_us: impl Iterator<Item = u64>) -> Vec<u64> {
         let (mut limiter, mut random) = (Limiter::new(per_s_max), Random::new(7));
         let mut passed = Vec::new();
         for us in called_at_us {
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn rate_in_any_second_is_within_the_limit_and_near_it() {
         for per_s in [1, 3, 10, 100, 5_000] {
-            let fine = passed(per_s, (0..3_000_000).step_by(50));
+            let fine = move_times(per_s, (0..3_000_000).step_by(50));
             let most = most_in_a_second(&fine);
             assert!(most <= per_s as usize && most * 10 >= per_s as usize * 9, "{most} of {per_s}");
         }
@@ -92,9 +92,9 @@ mod tests {
 
     #[test]
     fn late_caller_makes_up_moves_but_not_those_of_an_idle_time() {
-        let coarse = passed(5_000, (0..1_000_000).step_by(4_000));
+        let coarse = move_times(5_000, (0..1_000_000).step_by(4_000));
         assert!((4_400..=5_000).contains(&coarse.len()), "{}", coarse.len());
-        let after_idle = passed(5_000, [0, 60_000_000].into_iter());
+        let after_idle = move_times(5_000, [0, 60_000_000].into_iter());
         assert_eq!(after_idle, [0, 60_000_000], "one move should follow the idle time");
     }
 }

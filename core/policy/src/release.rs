@@ -136,7 +136,7 @@ pub enum ReleaseNotice {
         why: Stop,
         /// Sessions that are still helped.
         sessions: u32,
-        /// How long both must be low before the next release.
+        /// How long throughput and latency must be low before the next release.
         low_for: Duration,
     },
     /// All helped sessions have returned or ended.
@@ -145,7 +145,7 @@ pub enum ReleaseNotice {
     TooSoon {
         /// Time since the release.
         after: Duration,
-        /// How long both must be low before the next release.
+        /// How long throughput and latency must be low before the next release.
         low_for: Duration,
     },
 }
@@ -364,7 +364,7 @@ impl Release {
     }
 
     /// The first measurement that is not low, if any.
-    fn not_low(&self, per_s: u64, sample: &Sample) -> Option<Stop> {
+    fn find_not_low(&self, per_s: u64, sample: &Sample) -> Option<Stop> {
         let busy_max = u64::from(self.settings.busy_percent_max);
         let estimated = self.direct_ns.map_or(0, |ns| per_s.saturating_mul(ns) / 10_000_000);
         if self.low_per_s().is_none_or(|low| per_s > low) {
@@ -379,7 +379,7 @@ impl Release {
     }
 
     fn consider_release(&mut self, now: Time, per_s: u64, sample: &Sample) {
-        if sample.helped_sessions == 0 || self.not_low(per_s, sample).is_some() {
+        if sample.helped_sessions == 0 || self.find_not_low(per_s, sample).is_some() {
             self.low_since = None;
             return;
         }
@@ -400,7 +400,8 @@ impl Release {
         self.drain(sample);
     }
 
-    /// Begins to send all helped sessions back, at a rate that takes the whole time `spread`.
+    /// Begins to send all helped sessions back, at a rate that takes the whole time `spread`; or reduces the
+    /// number that is still to be sent back, if sessions have ended since.
     fn drain(&mut self, sample: &Sample) {
         let sessions = sample.helped_sessions;
         match &mut self.draining {
@@ -427,7 +428,7 @@ impl Release {
             self.notice = Some(ReleaseNotice::Ends);
             return;
         }
-        let Some(why) = self.not_low(per_s, sample) else {
+        let Some(why) = self.find_not_low(per_s, sample) else {
             self.not_low_looks = 0;
             if self.draining.as_ref().is_some_and(|(left, _)| *left == 0) {
                 // Sends *drain* again to sessions that have not returned, and to those helped since.

@@ -20,8 +20,8 @@ struct Slice {
 
 const EMPTY: Slice = Slice { counts: [0; BUCKETS], counted: 0, late: 0 };
 
-/// Recent replies, in slices. The present slice is one of them and incomplete, so the window covers its length, or up
-/// to one slice less.
+/// Recent replies, in slices. The last slice is the present, incomplete one, so the window covers up to one
+/// slice less than its length.
 #[derive(Clone, Debug)]
 pub struct Window {
     sla: Duration,

@@ -30,7 +30,10 @@ fn burst_is_relieved_within_a_second_and_each_member_moves_once() {
         let moved_ms = *group.orders_ms.last().unwrap() - 5_000;
         // Until all have moved, the queue grows by 0.5 of the direct capacity; then it shrinks by 5 - 1.5 = 3.5.
         let floor_ms = (0.5 * moved_ms as f64 / 3.5) as u64;
-        assert!(relieved_ms <= floor_ms + 1_000, "{relieved_ms} ms, floor {floor_ms}");
+        assert!(
+            relieved_ms <= floor_ms + 1_000,
+            "relief should take at most {floor_ms} + 1,000 ms, not {relieved_ms}"
+        );
         assert_eq!(group.labels(), ["canaries_move", "rest_moves", "cured"]);
         assert_eq!((group.moves(), group.moves_max(), group.helped()), (400, 1, 400));
     }
@@ -96,7 +99,11 @@ fn back_off_grows_while_help_does_not_cure_the_server() {
     for pair in waits[..4].windows(2) {
         assert!(pair[1] * 10 > pair[0] * 11, "each wait should be longer than the last: {waits:?}");
     }
-    assert!(group.moves() <= 60 * 4 + 60, "{} moves of 60 in 20 minutes", group.moves());
+    assert!(
+        group.moves() <= 60 * 4 + 60,
+        "60 members should move at most 300 times in 20 minutes, not {} times",
+        group.moves()
+    );
     assert_eq!(group.helped(), 0);
 }
 
@@ -203,7 +210,7 @@ fn server_drain_ends_help_and_calm_at_an_unchanged_request_rate_does_not() {
     group.run_queue(6_000, |_| 1.5);
     group.run_queue(10_000, |_| 0.2);
     for _ in 0..10 {
-        group.server_drains(Carrier::Helped, 20);
+        group.send_server_drain(Carrier::Helped, 20);
         group.run_queue(group.now_ms + 100, |_| 0.2);
     }
     assert_eq!((group.helped(), group.times_of("released").len()), (0, 1));
@@ -245,7 +252,11 @@ fn full_helpers_cause_few_attempts_and_no_moves() {
     group.run(62_000, always(5 * MS));
     group.print();
     assert_eq!(group.moves(), 0);
-    assert!(group.orders_ms.len() <= 100, "{} orders to 200 members in a minute", group.orders_ms.len());
+    assert!(
+        group.orders_ms.len() <= 100,
+        "200 members should get at most 100 orders in a minute, not {}",
+        group.orders_ms.len()
+    );
     assert!(group.times_of("no_helpers").len() >= 3);
 }
 
@@ -317,7 +328,10 @@ fn many_processes_with_one_connection_each_do_not_move_at_once() {
     assert!((5..=60).contains(&early), "a few percent should move in the first 200 ms: {early}");
     assert!(busiest <= 260, "not all 400 should move within the same 100 ms: {busiest}");
     let helped: usize = groups.iter().map(Group::helped).sum();
-    assert!(helped >= 380 && last_late_ms < 4_300, "{helped} helped, late until {last_late_ms}");
+    assert!(
+        helped >= 380 && last_late_ms < 4_300,
+        "at least 380 should be helped, not {helped}, and none late after 4,300 ms, not {last_late_ms}"
+    );
     assert!(groups.iter().all(|group| group.moves_max() <= 2));
 }
 
@@ -362,7 +376,7 @@ fn member_joined_without_helpers_is_helped_when_one_is_known() {
         assert_eq!(group.helped(), 50, "the new member should be direct while no helper is known");
         group.activation.set_helpers_available(true);
         group.run_queue(9_000, |_| 1.5);
-        assert_eq!(group.helped(), 51, "override {relief}");
+        assert_eq!(group.helped(), 51, "the new member should be helped with override {relief}");
     }
 }
 
@@ -388,14 +402,14 @@ fn members_join_on_the_carrier_of_the_group() {
 fn server_drain_moves_direct_members_to_helpers_and_helped_ones_back() {
     let mut group = group(100);
     group.run(2_000, always(WITHIN_SLA));
-    group.server_drains(Carrier::Direct, 100);
+    group.send_server_drain(Carrier::Direct, 100);
     group.run(3_000, always(WITHIN_SLA));
     assert_eq!((group.helped(), group.labels()), (100, vec!["server_asks"]));
     while group.now_ms < 60_000 {
         group.step_without_requests();
     }
     assert_eq!(group.helped(), 100, "only the server should end help that it has requested");
-    group.server_drains(Carrier::Helped, 100);
+    group.send_server_drain(Carrier::Helped, 100);
     group.run(61_000, always(WITHIN_SLA));
     assert_eq!((group.helped(), group.labels()), (0, vec!["server_asks", "released"]));
 
@@ -403,7 +417,7 @@ fn server_drain_moves_direct_members_to_helpers_and_helped_ones_back() {
     refused.run(2_000, always(WITHIN_SLA));
     refused.run(2_700, always(5 * MS));
     assert!(refused.helped() > 0);
-    refused.server_drains(Carrier::Helped, 1);
+    refused.send_server_drain(Carrier::Helped, 1);
     refused.run(10_000, always(5 * MS));
     assert_eq!((refused.helped(), refused.labels().last()), (0, Some(&"backs_off")));
 }

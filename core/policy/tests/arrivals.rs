@@ -175,7 +175,7 @@ fn simultaneous_clients_spread_evenly() {
             let (mean, worst) = over_seeds(&initial_clients, arrival_ms, TentativeUse::RandomFactor);
             assert!(
                 mean <= 1.09 && worst <= 1.15,
-                "{initial_clients:?} within {arrival_ms} ms: {mean:.3}, {worst:.3}"
+                "{initial_clients:?} within {arrival_ms} ms: mean {mean:.3} and worst {worst:.3} should be lower"
             );
         }
     }
@@ -188,7 +188,7 @@ fn helper_with_few_clients_is_not_overrun() {
             let (mean, worst) = over_seeds(&initial_clients, arrival_ms, TentativeUse::RandomFactor);
             assert!(
                 mean <= 1.2 && worst <= 1.3,
-                "{initial_clients:?} within {arrival_ms} ms: {mean:.3}, {worst:.3}"
+                "{initial_clients:?} within {arrival_ms} ms: mean {mean:.3} and worst {worst:.3} should be lower"
             );
         }
     }
@@ -200,8 +200,11 @@ fn tentative_load_ignored_or_added_overruns_the_least_loaded_helper() {
     for arrival_ms in [0, 1] {
         let (random, _) = over_seeds(&[0, 40, 40, 40], arrival_ms, TentativeUse::RandomFactor);
         let (ignored, _) = over_seeds(&[0, 40, 40, 40], arrival_ms, TentativeUse::Ignored);
-        assert!(ignored > random + 0.3, "{ignored:.3} ignored, {random:.3} with a random factor");
+        assert!(
+            ignored > random + 0.3,
+            "{ignored:.3} (ignored) should exceed {random:.3} (random factor) by 0.3"
+        );
         let (added, _) = over_seeds(&[0, 40, 40, 40], arrival_ms, TentativeUse::Added);
-        assert!(added > random + 0.2, "{added:.3} added, {random:.3} with a random factor");
+        assert!(added > random + 0.2, "{added:.3} (added) should exceed {random:.3} (random factor) by 0.2");
     }
 }

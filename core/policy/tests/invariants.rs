@@ -59,7 +59,7 @@ impl Model {
         Time(self.now_us * 1000)
     }
 
-    fn at(&self, index: usize) -> Option<Member> {
+    fn member_at(&self, index: usize) -> Option<Member> {
         self.members.get(index % self.members.len().max(1)).copied()
     }
 
@@ -75,7 +75,7 @@ impl Model {
                 );
             }
             Report::Leave(index) => {
-                let Some(member) = self.at(index) else { return };
+                let Some(member) = self.member_at(index) else { return };
                 self.activation.leave(now, member);
                 self.members.retain(|other| *other != member);
                 self.carriers.remove(&member);
@@ -84,29 +84,29 @@ impl Model {
                 self.activation.carried(now, member, Carrier::Helped);
             }
             Report::Measured(index, us) => {
-                let Some(member) = self.at(index) else { return };
+                let Some(member) = self.member_at(index) else { return };
                 self.activation.record_latency(now, member, Duration::from_micros(us));
             }
             Report::Waits(index, us) => {
-                let Some(member) = self.at(index) else { return };
+                let Some(member) = self.member_at(index) else { return };
                 let since = us.map(|us| Time(self.now_us.saturating_sub(us) * 1000));
                 self.activation.set_oldest_request(member, since);
             }
             Report::GaveUp(index, us) => {
-                let Some(member) = self.at(index) else { return };
+                let Some(member) = self.member_at(index) else { return };
                 self.activation.record_given_up(now, member, Duration::from_micros(us));
             }
             Report::Carried(index, helped) => {
-                let Some(member) = self.at(index) else { return };
+                let Some(member) = self.member_at(index) else { return };
                 self.complete_move(member, if helped { Carrier::Helped } else { Carrier::Direct });
             }
             Report::NotMoved(index) => {
-                let Some(member) = self.at(index) else { return };
+                let Some(member) = self.member_at(index) else { return };
                 self.activation.not_moved(now, member);
                 self.orders.remove(&member);
             }
             Report::ServerDrain(index) => {
-                let Some(member) = self.at(index) else { return };
+                let Some(member) = self.member_at(index) else { return };
                 self.activation.release_requested(now, member);
             }
             Report::Helpers(available) => self.activation.set_helpers_available(available),

@@ -91,7 +91,7 @@ fn direct_requests_of_the_look_in_which_help_began_count() {
 #[test]
 fn low_throughput_or_low_latency_alone_releases_no_session() {
     let mut server = Server::during_a_relieved_burst();
-    server.run(100, 15_000, LOW, None); // latency is low because helpers help
+    server.run(100, 15_000, LOW, None); // latency is low because helpers relieve the server
     server.run(100, 5_000, HIGH, None); // throughput is low because clients have given up
     server.run(100, 6_100, LOW, None);
     assert!(server.notices.is_empty() && server.helped == 200);
@@ -149,7 +149,10 @@ fn early_release_doubles_the_wait_for_the_next_and_the_wait_decays() {
         server.helped = server.sessions;
         server.run(2, 15_000, LOW, None);
     }
-    assert!(waits.is_sorted_by(|earlier, later| earlier < later || *earlier > 600), "{waits:?}");
+    assert!(
+        waits.is_sorted_by(|earlier, later| earlier < later || *earlier > 600),
+        "waits should grow: {waits:?}"
+    );
     assert!(waits[7] > 600, "the wait should reach ten minutes: {waits:?}");
     assert_eq!(server.release.counters().too_soon, 8);
     server.run(6_000, 15_000, LOW, None);

@@ -31,8 +31,8 @@ impl Admission {
         if clients >= self.clients_max && !self.unauthenticated.can_evict(now) {
             return Err(Refusal::ClientsMax);
         }
-        // The caller has closed the clients that hold most. If the bound is still exceeded, links or the transport hold
-        // the memory.
+        // The caller has already closed the clients that hold most memory. If the bound is still exceeded,
+        // links or the transport hold the memory.
         if memory.is_exceeded() {
             return Err(Refusal::Memory);
         }
@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(admission.check(after_a_minute, 2, &memory), Ok(()));
         assert_eq!(admission.make_room(after_a_minute, 2), Some(unauthenticated));
         assert_eq!(admission.check(after_a_minute, 2, &memory), Err(Refusal::ClientsMax));
-        memory.changed(0, 801);
+        memory.resize_client(0, 801);
         assert_eq!(admission.check(after_a_minute, 1, &memory), Err(Refusal::Memory));
     }
 }

@@ -31,7 +31,7 @@ pub struct Config {
     pub clients_max: u32,
     /// Limit on bytes of memory for waiting requests and replies of all clients, the transport's queues included.
     /// Above three quarters of the limit, requests of clients that do not read their replies are not read. At the
-    /// limit, the clients that hold most are closed.
+    /// limit, the clients that hold most memory are closed.
     pub memory_bytes_max: usize,
     /// Initial window of a plain client: bytes of replies that its server may send ahead of the client's connection.
     /// The window grows up to [`Limits::window_bytes`] while the client reads fast enough. Fixed when the relay starts.

@@ -87,8 +87,8 @@ impl Flow {
     }
 }
 
-/// Stalls: periods in which a plain client was granted nothing to send. A stall's number is counted at its beginning,
-/// the duration at its end.
+/// Stalls: periods in which a plain client was granted nothing to send. A stall is counted when it begins,
+/// and its duration is added when it ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stalls {
     /// Stalls because the server gave no credit, for example because its application does not read.
@@ -133,7 +133,7 @@ impl LinkFailures {
     }
 }
 
-/// Clients rejected, by reason; see [`Refusal`], and [`HostLimit`] for clients that the host rejected before the relay.
+/// Clients rejected, by reason; see [`Refusal`], and [`HostLimit`] for clients that the host itself rejected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each is a reason of `Refusal`, or a `HostLimit`")]
 pub struct Refusals {
@@ -209,7 +209,7 @@ impl Refusals {
         ]
     }
 
-    /// Rejected clients of all reasons.
+    /// Rejected clients, for all reasons together.
     pub fn total(&self) -> u64 {
         self.by_reason().iter().map(|(_, clients)| clients).sum()
     }
@@ -234,7 +234,7 @@ impl Resets {
     }
 }
 
-fn add(total: &mut LinkCounters, link: LinkCounters) {
+fn add_traffic(total: &mut LinkCounters, link: LinkCounters) {
     total.batches_sent += link.batches_sent;
     total.messages_sent += link.messages_sent;
     total.bytes_sent += link.bytes_sent;
@@ -258,7 +258,7 @@ impl LinkTotals {
     }
 
     pub(crate) fn add(&mut self, traffic: LinkCounters, batches: &Batches, stalls: Stalls) {
-        add(&mut self.traffic, traffic);
+        add_traffic(&mut self.traffic, traffic);
         self.batches.add(batches);
         self.stalls.add(stalls);
     }

@@ -13,13 +13,14 @@
 //! | replies that the client does not read | its window, here and in the transport's queue each: `Config::first_window_bytes`, and up to `Limits::window_bytes` once it reads | `Config::connection_buffer_bytes`, then it is reset |
 //! | a load balancer's PROXY header | 4 KiB, including requests that arrive with the header | |
 //!
-//! The bound for all clients and links is `Config::memory_bytes_max`; the links' batches may use a quarter of it.
-//! Memory is measured as allocated capacity, here and in the transport's queues. Memory is *scarce* from three quarters
-//! of the bound until use has fallen to five eighths. While memory is scarce, a client with unread replies is paused
-//! (its requests are not read), others are granted 4 KiB at a time, and a client that has not read for
-//! `Timeouts::unread` is closed. At the bound, the clients that hold most and have not read for longest are closed
-//! until an eighth is free. A client that holds nothing is never closed. Not counted: a spare buffer of up to 256 KiB
-//! and a batch of 64 KiB for each link, and tables, about 250 bytes for each connection of the transport.
+//! The bound for all clients and links is `Config::memory_bytes_max`; the links' batches may use a quarter of
+//! it. Memory is measured as allocated capacity, here and in the transport's queues. Memory is *scarce* from
+//! three quarters of the bound until use has fallen to five eighths. While memory is scarce, a client with
+//! unread replies is paused (its requests are not read), others are granted 4 KiB at a time, and a client
+//! that has not read for `Timeouts::unread` is closed. At the bound, the clients that hold most memory and
+//! have not read for longest are closed until an eighth is free. A client that holds nothing is never closed.
+//! Not counted: a spare buffer of up to 256 KiB and a batch of 64 KiB for each link, and tables, about 250
+//! bytes for each connection of the transport.
 //!
 //! # Load
 //! The relay answers load queries of library clients, and sends some library clients to other helpers when its load is

@@ -23,7 +23,7 @@ impl Listeners {
         self.listeners.get(usize::from(listener)).and_then(|listener| listener.user)
     }
 
-    /// Assigns listeners to services, which must be in the order of their indexes. Does not open or close
+    /// Assigns listeners to `services`, given in the order of their indexes. Does not open or close
     /// listeners, because a reload may move an open listener from one service to another.
     pub(crate) fn assign<'a>(&mut self, services: impl Iterator<Item = &'a ServiceConfig>) {
         self.listeners.iter_mut().for_each(|listener| listener.user = None);
@@ -81,7 +81,7 @@ mod tests {
         listeners.assign([&first, &second].into_iter());
         assert_eq!(listeners.user(3), Some((0, ClientType::Library)));
         assert_eq!((listeners.user(1), listeners.user(2)), (Some((1, ClientType::Plain)), None));
-        assert_eq!(listeners.user(9), None, "listener 9 is not assigned");
+        assert_eq!(listeners.user(9), None, "a listener that was not assigned should have no user");
         let mut changes = vec![];
         listeners.set_open(&first, true, |index, open| changes.push((index, open)));
         listeners.set_open(&first, true, |index, open| changes.push((index, open)));

@@ -208,7 +208,7 @@ mod tests {
     fn settled_list() -> MarkedList<TestItem> {
         let mut list = MarkedList::default();
         (0..100).for_each(|_| list.push(TestItem::default()));
-        assert_eq!(turn(&mut list, Time(0)).len(), 100, "new items are marked");
+        assert_eq!(turn(&mut list, Time(0)).len(), 100, "new items should be marked");
         assert!(turn(&mut list, Time(0)).is_empty());
         list
     }
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn only_changed_items_have_a_turn() {
         let mut list = settled_list();
-        assert_eq!(list[3].work, 0, "reading does not mark an item");
+        assert_eq!(list[3].work, 0, "item 3 is only read, and should not be marked");
         list[7].work = 1;
         list[2].work = 2;
         assert_eq!(turn(&mut list, Time(1)), [2, 7]);
@@ -233,11 +233,11 @@ mod tests {
         let at = |ns| Some(Time(ns));
         list[5].deadline = at(50);
         list[6].deadline = at(60);
-        assert_eq!(list.next_deadline(), at(50), "the deadline of a marked item");
+        assert_eq!(list.next_deadline(), at(50), "the deadline of a marked item should count");
         turn(&mut list, Time(1));
         assert_eq!(list.next_deadline(), at(50));
         list[5].deadline = at(70);
-        assert_eq!(list.next_deadline(), at(60), "the old deadline was removed");
+        assert_eq!(list.next_deadline(), at(60), "the old deadline of item 5 should not count");
         assert_eq!(turn(&mut list, Time(59)), [5]);
         assert_eq!(turn(&mut list, Time(60)), [6]);
         assert_eq!(list.next_deadline(), at(70));

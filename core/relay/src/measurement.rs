@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(sampled.collect::<alloc::vec::Vec<_>>(), [0, 3, 6]);
         assert!(RequestMetrics::sample(None, 0).is_none());
         let zero = Measurement { sample_one_in: 0, ..measurement };
-        assert!(RequestMetrics::sample(Some(zero), 5).is_some(), "0 counts as 1");
+        assert!(RequestMetrics::sample(Some(zero), 5).is_some(), "0 should count as 1");
     }
 
     #[test]

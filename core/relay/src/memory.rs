@@ -15,7 +15,8 @@ const SCARCE_GRANT_BYTES: usize = 4 * 1024;
 #[derive(Debug)]
 pub(crate) struct Memory {
     clients: usize,
-    /// Bytes of batches to servers beyond the size of one turn's batch.
+    /// Bytes of batches to servers beyond the size of one turn's batch, and of incomplete records from
+    /// servers.
     links: usize,
     /// Bytes in the transport's queues at the beginning of the turn, less those that were freed since then.
     transport: usize,
@@ -53,8 +54,9 @@ impl Memory {
         self.transport = out.held_by_all();
     }
 
-    /// Call this at the end of a turn, which may be the last one for a long time: subtracts what the transport has
-    /// freed in the turn. Bytes that were queued in this turn are counted at the beginning of the next.
+    /// Call this at the end of a turn, because the next turn may begin much later: subtracts what the
+    /// transport has freed in the turn. Bytes that were queued in this turn are counted at the beginning of
+    /// the next.
     pub(crate) fn end_turn<T: Transport>(&mut self, out: &T) {
         self.transport = self.transport.min(out.held_by_all());
     }
@@ -64,18 +66,18 @@ impl Memory {
         self.transport = self.transport.saturating_sub(bytes);
     }
 
-    /// Updates the total after a client's share has changed.
-    pub(crate) fn changed(&mut self, from: usize, to: usize) {
+    /// Replaces a client's share of the total.
+    pub(crate) fn resize_client(&mut self, from: usize, to: usize) {
         self.clients = self.clients - from + to;
     }
 
-    pub(crate) fn link_changed(&mut self, from: usize, to: usize) {
+    pub(crate) fn resize_link(&mut self, from: usize, to: usize) {
         self.links = self.links - from + to;
     }
 
-    /// Reserves `bytes` for the growth of a plain client's window. False: the growth of all windows would exceed a
-    /// quarter of the memory. A window may be full twice, here and in the transport, so clients that do not read then
-    /// occupy at most half of the memory beyond their initial windows.
+    /// Reserves `bytes` for the growth of a plain client's window. False: the growth of all windows would
+    /// exceed a quarter of the memory. A window may be full twice, here and in the transport, so clients that
+    /// do not read occupy, beyond their initial windows, at most half of the memory.
     pub(crate) fn reserve_window(&mut self, bytes: usize) -> bool {
         let fits = self.windows + bytes <= self.bound.max() / 4;
         self.windows += if fits { bytes } else { 0 };
@@ -154,14 +156,17 @@ mod tests {
     #[test]
     fn clients_and_links_count_against_the_bound() {
         let mut memory = Memory::new(800);
-        memory.changed(0, 600);
+        memory.resize_client(0, 600);
         assert!(!memory.update_scarcity() && !memory.is_scarce());
-        memory.link_changed(0, 1);
+        memory.resize_link(0, 1);
         assert!(memory.update_scarcity() && memory.is_scarce() && !memory.is_exceeded());
         assert_eq!(memory.grant_bytes(), SCARCE_GRANT_BYTES);
-        memory.changed(600, 500);
-        assert!(!memory.update_scarcity() && memory.is_scarce(), "501 is above five eighths");
-        memory.link_changed(1, 0);
+        memory.resize_client(600, 500);
+        assert!(
+            !memory.update_scarcity() && memory.is_scarce(),
+            "memory should stay scarce at 501, above five eighths"
+        );
+        memory.resize_link(1, 0);
         assert!(memory.update_scarcity() && !memory.is_scarce());
     }
 }

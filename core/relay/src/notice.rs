@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(
             notices.pop(),
             Some(Notice::DrainDeadline { service: 0, clients: 0 }),
-            "the oldest is kept"
+            "the oldest notice should be kept"
         );
         assert_eq!(notices.dropped, 300 - Notices::MAX as u64);
     }

@@ -50,8 +50,8 @@ impl Pressure {
         memory.is_exceeded() && (now >= self.no_rescan_before || memory.clients() > memory.max())
     }
 
-    /// A scan of all clients has freed too little memory.
-    pub(crate) fn scan_freed_too_little(&mut self, now: Time) {
+    /// Delays the next scan for the largest clients, because the last one has freed too little memory.
+    pub(crate) fn delay_rescan(&mut self, now: Time) {
         self.no_rescan_before = now + RESCAN_DELAY;
     }
 
@@ -84,7 +84,7 @@ mod tests {
         let mut pressure = Pressure::default();
         memory.count_pause();
         pressure.count_closed();
-        memory.changed(0, 700);
+        memory.resize_client(0, 700);
         assert!(memory.update_scarcity());
         let scarce = pressure.scarcity_changed(Time(5), &memory, 3);
         assert_eq!(scarce, Notice::MemoryScarce { held: 700, limit: 800, clients: 3 });
@@ -92,7 +92,7 @@ mod tests {
         assert!(!pressure.handle_timeout(Time(6)) && pressure.handle_timeout(at));
         assert_eq!(pressure.poll_timeout(), Some(at + SCAN_INTERVAL));
         memory.count_pause();
-        memory.changed(700, 0);
+        memory.resize_client(700, 0);
         assert!(memory.update_scarcity());
         let enough = pressure.scarcity_changed(at, &memory, 3);
         assert_eq!(enough, Notice::MemoryEnough { held: 0, limit: 800, paused: 1, closed: 0 });
@@ -103,15 +103,15 @@ mod tests {
     fn next_scan_is_delayed_after_one_that_freed_too_little() {
         let mut memory = Memory::new(800);
         let mut pressure = Pressure::default();
-        memory.link_changed(0, 900);
+        memory.resize_link(0, 900);
         assert!(pressure.may_close_largest(Time(0), &memory));
-        pressure.scan_freed_too_little(Time(0));
+        pressure.delay_rescan(Time(0));
         assert!(!pressure.may_close_largest(Time(1), &memory));
         assert!(pressure.may_close_largest(Time(0) + RESCAN_DELAY, &memory));
-        memory.changed(0, 801);
+        memory.resize_client(0, 801);
         assert!(
             pressure.may_close_largest(Time(1), &memory),
-            "a scan is allowed when clients alone exceed the bound"
+            "a scan should be allowed when clients alone exceed the bound"
         );
     }
 }

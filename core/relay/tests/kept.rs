@@ -152,14 +152,26 @@ fn gate_opens_up_to_the_requests_that_the_server_has_taken() {
     let mut harness = harness();
     let client = harness.client(0, CLIENT);
     harness.exchange();
-    assert_eq!(harness.transport.record(client).released, 0, "the client has sent nothing");
+    assert_eq!(
+        harness.transport.record(client).released,
+        0,
+        "nothing should be released before the client has sent a request"
+    );
     harness.data(client, &[1; 300]);
-    assert_eq!(harness.transport.record(client).released, 0, "the server has not taken the request");
+    assert_eq!(
+        harness.transport.record(client).released,
+        0,
+        "a request should be released only when the server has taken it"
+    );
     harness.exchange();
     assert_eq!(harness.transport.record(client).released, 300);
     harness.event(client, Event::Finished);
     harness.exchange();
-    assert_eq!(harness.transport.record(client).released, 301, "the end of the stream counts as one byte");
+    assert_eq!(
+        harness.transport.record(client).released,
+        301,
+        "the end of the stream should count as one byte"
+    );
 }
 
 #[test]

@@ -146,7 +146,7 @@ fn frames_are_relayed_with_the_id_rewritten() {
         client.exchange(&mut harness).unwrap();
         let ends = [Observed::Finished(server_id), Observed::Closed(server_id, CloseReason::Normal)];
         assert_eq!(harness.exchange(), ends);
-        assert_eq!(connections(&harness), 2, "the id is in use until the server has closed");
+        assert_eq!(connections(&harness), 2, "the id should be in use until the server has closed");
         harness.server.close(Id(server_id), CloseReason::Normal);
         harness.exchange();
         client.exchange(&mut harness).unwrap();
@@ -164,7 +164,11 @@ fn credit_is_forwarded_end_to_end() {
     let mut harness = Harness::with_server(config(), limits);
     let mut client = Client::new(&mut harness);
     let id = client.open();
-    assert_eq!(client.link.compose(id, &[7; 5000]), 1000, "the server's credit, from the relay's welcome");
+    assert_eq!(
+        client.link.compose(id, &[7; 5000]),
+        1000,
+        "the relay's welcome should grant the server's credit"
+    );
     client.exchange(&mut harness).unwrap();
     harness.exchange();
     harness.server.consumed(Id(1), 600).unwrap();
@@ -207,9 +211,9 @@ fn unauthenticated_clients_are_rejected_and_closed() {
     harness.relay.handle_timeout(harness.now, &mut harness.transport);
     assert!(harness.transport.record(silent).aborted);
     // Without keys, only loopback clients are accepted.
-    let mut open = config();
-    open.services[0].client_keys = None;
-    let mut harness = Harness::new(open);
+    let mut keyless = config();
+    keyless.services[0].client_keys = None;
+    let mut harness = Harness::new(keyless);
     let foreign = harness.client(1, CLIENT);
     assert!(harness.transport.record(foreign).aborted);
     let local = harness.client(1, "127.0.0.1:5");
@@ -235,7 +239,7 @@ fn unauthenticated_peers_evict_only_each_other() {
     assert_eq!(
         waiting(&mut harness, &unauthenticated),
         1023,
-        "1,024 minus the client that has named its key"
+        "1,024 should wait, including the client that has named its key"
     );
     harness.now = harness.now + Duration::from_secs(1);
     unauthenticated.extend((0..200).map(|host| open_unauthenticated(&mut harness, host, 5)));
@@ -387,7 +391,11 @@ fn refusal_by_the_server_frees_the_id() {
     assert_eq!(connections(&harness), 0);
     client.open();
     client.exchange(&mut harness).unwrap();
-    assert_eq!(harness.exchange(), [Observed::Connect(2, CLIENT.parse().unwrap())], "on the same link");
+    assert_eq!(
+        harness.exchange(),
+        [Observed::Connect(2, CLIENT.parse().unwrap())],
+        "the link to the server should still be in use"
+    );
 }
 
 #[test]
@@ -399,7 +407,10 @@ fn lost_link_resets_library_clients_with_a_connection() {
     let idle = Client::new(&mut harness);
     harness.event(harness.link, Event::Lost(LostReason::Reset));
     assert!(harness.transport.record(client.conn).aborted);
-    assert!(!harness.transport.record(idle.conn).aborted, "the client has no connection on the lost link");
+    assert!(
+        !harness.transport.record(idle.conn).aborted,
+        "a client without a connection on the lost link should stay"
+    );
     assert_eq!(harness.relay.clients(), 1);
 }
 
@@ -670,7 +681,7 @@ fn client_that_does_not_read_refusals_is_no_longer_read() {
             .iter()
             .any(|observed| matches!(observed, Observed::Data(_, bytes) if bytes == b"get x"))
     );
-    // When the client reads its refusals, the relay reads its requests again.
+    // When the client reads its refusals, the relay reads the client's requests again.
     let granted = harness.transport.record(flooder.conn).granted;
     harness.transport.record(flooder.conn).room = 1 << 20;
     harness.event(flooder.conn, Event::Room);
@@ -729,7 +740,10 @@ fn a_flood_of_control_messages_is_read_slowly_and_other_clients_at_once() {
         }
         // Reading a throttled client pauses for 1 s at most; then the client is granted 64 KiB.
         let read = sent - before;
-        assert!((100_000..11 * 65_536).contains(&read), "{read} bytes were read in ten seconds");
+        assert!(
+            (100_000..11 * 65_536).contains(&read),
+            "100,000 to 720,896 bytes should be read in ten seconds, not {read}"
+        );
         assert!(!harness.transport.record(flooder.conn).aborted);
     }
     // Data is not throttled.

@@ -75,7 +75,7 @@ fn invalid_queries_get_no_reply_and_are_counted_by_reason() {
     assert_eq!(send_datagram(&mut harness, 0, CLIENT, &valid), None);
     assert_eq!(send_datagram(&mut harness, 77, CLIENT, &valid), None);
     assert_eq!(query_counts(&harness), counted);
-    // A query with a reply buffer that is too small.
+    // A query gets no reply if the reply does not fit into the buffer.
     let now = harness.now;
     assert_eq!(harness.relay.handle_datagram(now, 1, CLIENT.parse().unwrap(), &valid, &mut [0; 10]), 0);
 }

@@ -21,13 +21,13 @@ fn peer(number: u32) -> String {
 }
 
 /// Opens `count` plain clients, with ids 1, 2, … at the server.
-fn clients(harness: &mut Harness, count: u32) -> Vec<Conn> {
+fn open_clients(harness: &mut Harness, count: u32) -> Vec<Conn> {
     let clients = (1..=count).map(|number| harness.client(0, &peer(number))).collect();
     harness.exchange();
     clients
 }
 
-fn reply(harness: &mut Harness, id: u32, bytes: usize) {
+fn send_reply(harness: &mut Harness, id: u32, bytes: usize) {
     assert_eq!(harness.server.compose(Id(id), &vec![b'v'; bytes]), bytes);
     harness.exchange();
 }
@@ -56,21 +56,21 @@ fn closed_for_memory(harness: &mut Harness) -> Vec<(String, usize)> {
 #[test]
 fn client_that_holds_most_and_does_not_read_is_closed() {
     let mut harness = harness();
-    let all = clients(&mut harness, 5);
+    let all = open_clients(&mut harness, 5);
     for stalled in &all[..3] {
         harness.transport.record(*stalled).room = 0;
     }
-    reply(&mut harness, 1, 50_000);
-    reply(&mut harness, 2, 200_000);
+    send_reply(&mut harness, 1, 50_000);
+    send_reply(&mut harness, 2, 200_000);
     harness.now = harness.now + Duration::from_millis(100);
-    reply(&mut harness, 3, 100_000);
+    send_reply(&mut harness, 3, 100_000);
     assert_eq!(aborted(&mut harness, &all), [false; 5], "350,000 bytes should be within the limit");
     // Client 4 has read until now, and its next reply exceeds the limit; client 5 holds nothing.
-    reply(&mut harness, 4, 200_000);
+    send_reply(&mut harness, 4, 200_000);
     harness.data(all[4], b"get x\r\n");
     harness.transport.record(all[3]).room = 0;
     harness.transport.record(all[3]).sent.clear();
-    reply(&mut harness, 4, 50_000);
+    send_reply(&mut harness, 4, 50_000);
     assert_eq!(aborted(&mut harness, &all), [false, true, false, false, false]);
     let closed = closed_for_memory(&mut harness);
     assert!(matches!(&closed[..], [(client, 200_000..=220_000)] if *client == peer(2)), "{closed:?}");
@@ -81,16 +81,16 @@ fn client_that_holds_most_and_does_not_read_is_closed() {
 #[test]
 fn bytes_in_the_transports_queues_count() {
     let mut harness = harness();
-    let all = clients(&mut harness, 3);
+    let all = open_clients(&mut harness, 3);
     for stalled in &all[..2] {
         harness.transport.record(*stalled).stuck = true;
     }
-    reply(&mut harness, 1, 220_000);
+    send_reply(&mut harness, 1, 220_000);
     harness.now = harness.now + Duration::from_millis(1);
-    reply(&mut harness, 2, 170_000);
+    send_reply(&mut harness, 2, 170_000);
     assert_eq!(harness.relay.buffered_bytes(), 0, "all bytes should be in the transport");
     assert_eq!(aborted(&mut harness, &all), [false; 3]);
-    reply(&mut harness, 2, 20_000);
+    send_reply(&mut harness, 2, 20_000);
     harness.data(all[2], b"get x\r\n");
     assert_eq!(aborted(&mut harness, &all), [true, false, false]);
     assert!(harness.relay.status().buffered_bytes <= MEMORY_BYTES_MAX);
@@ -100,11 +100,11 @@ fn bytes_in_the_transports_queues_count() {
 #[test]
 fn new_client_above_the_limit_is_accepted_and_the_largest_closed() {
     let mut harness = harness();
-    let all = clients(&mut harness, 2);
+    let all = open_clients(&mut harness, 2);
     for stalled in &all {
         harness.transport.record(*stalled).stuck = true;
     }
-    reply(&mut harness, 1, 220_000);
+    send_reply(&mut harness, 1, 220_000);
     harness.now = harness.now + Duration::from_millis(1);
     // The bytes are queued in this turn and counted at the beginning of the next.
     assert_eq!(harness.server.compose(Id(2), &[b'v'; 200_000]), 200_000);
@@ -126,12 +126,12 @@ fn new_client_above_the_limit_is_accepted_and_the_largest_closed() {
 #[test]
 fn clients_that_do_not_read_are_paused_first_and_then_resumed() {
     let mut harness = harness();
-    let all = clients(&mut harness, 3);
+    let all = open_clients(&mut harness, 3);
     let (stalled, other) = (all[0], all[2]);
     harness.transport.record(stalled).room = 0;
     harness.transport.record(all[1]).room = 0;
-    reply(&mut harness, 1, 150_000);
-    reply(&mut harness, 2, 200_000);
+    send_reply(&mut harness, 1, 150_000);
+    send_reply(&mut harness, 2, 200_000);
     assert!(harness.relay.status().memory_is_scarce);
     let granted = |harness: &mut Harness, conn: Conn| harness.transport.record(conn).granted;
     let before = granted(&mut harness, stalled);
@@ -165,12 +165,12 @@ fn clients_that_do_not_read_are_paused_first_and_then_resumed() {
 #[test]
 fn paused_client_that_reads_all_replies_is_granted_more() {
     let mut harness = harness();
-    let all = clients(&mut harness, 2);
+    let all = open_clients(&mut harness, 2);
     for stalled in &all {
         harness.transport.record(*stalled).room = 0;
     }
-    reply(&mut harness, 1, 100_000);
-    reply(&mut harness, 2, 240_000);
+    send_reply(&mut harness, 1, 100_000);
+    send_reply(&mut harness, 2, 240_000);
     harness.data(all[0], &[b'r'; 64 * 1024]);
     harness.exchange();
     let before = harness.transport.record(all[0]).granted;
@@ -182,10 +182,10 @@ fn paused_client_that_reads_all_replies_is_granted_more() {
 #[test]
 fn client_that_never_reads_is_closed_while_memory_is_scarce() {
     let mut harness = harness();
-    let all = clients(&mut harness, 3);
+    let all = open_clients(&mut harness, 3);
     for (stalled, bytes) in [(1, 20_000), (2, 200_000), (3, 120_000)] {
         harness.transport.record(all[stalled as usize - 1]).room = 0;
-        reply(&mut harness, stalled, bytes);
+        send_reply(&mut harness, stalled, bytes);
     }
     assert!(harness.relay.status().memory_is_scarce);
     let new_client = harness.client(0, &peer(9));
@@ -206,10 +206,10 @@ fn client_that_never_reads_is_closed_while_memory_is_scarce() {
 #[test]
 fn lower_limit_closes_the_largest_client_and_no_active_one() {
     let mut harness = harness();
-    let all = clients(&mut harness, 4);
+    let all = open_clients(&mut harness, 4);
     for (stalled, bytes) in [(1, 50_000), (2, 130_000), (3, 80_000)] {
         harness.transport.record(all[stalled as usize - 1]).room = 0;
-        reply(&mut harness, stalled, bytes);
+        send_reply(&mut harness, stalled, bytes);
     }
     harness.now = harness.now + Duration::from_millis(1);
     let lower = Config { memory_bytes_max: 200_000, first_window_bytes: 256 * 1024, ..config() };
@@ -246,9 +246,9 @@ fn requests_behind_a_stalled_link_stay_within_the_limit() {
 #[test]
 fn connection_lost_within_a_turn_is_not_counted_afterwards() {
     let mut harness = harness();
-    let all = clients(&mut harness, 2);
+    let all = open_clients(&mut harness, 2);
     harness.transport.record(all[0]).stuck = true;
-    reply(&mut harness, 1, 50_000);
+    send_reply(&mut harness, 1, 50_000);
     jump_ahead(&mut harness, Duration::from_millis(1));
     assert_eq!(harness.relay.status().buffered_bytes, 50_000);
     let now = harness.now;

@@ -99,7 +99,7 @@ fn remaining_replies_are_delivered_after_the_servers_close() {
     assert!(harness.transport.record(client).finished);
     assert_eq!(harness.relay.buffered_bytes(), 0);
     harness.data(client, b"too late");
-    assert!(!harness.transport.record(client).aborted, "the last replies may still be in flight");
+    assert!(!harness.transport.record(client).aborted, "no reset should overtake the last replies");
     // The client reads everything and never closes.
     assert_eq!(harness.transport.take(client), b"456789");
     harness.now = harness.now + Duration::from_secs(10);
@@ -109,8 +109,8 @@ fn remaining_replies_are_delivered_after_the_servers_close() {
     assert_eq!(harness.relay.clients(), 0);
 }
 
-/// A kernel answers data on a closed connection with a reset. A client that only writes learns of the close by nothing
-/// else.
+/// A kernel answers data on a closed connection with a reset. Only this reset tells a client that only writes
+/// of the close.
 #[test]
 fn data_after_the_servers_close_is_reset_once_all_replies_arrived() {
     for early in [true, false] {
@@ -123,13 +123,16 @@ fn data_after_the_servers_close_is_reset_once_all_replies_arrived() {
         assert!(harness.transport.record(client).finished && harness.transport.record(client).watched);
         if early {
             harness.data(client, b"written before the last reply arrived");
-            assert!(!harness.transport.record(client).aborted, "a reset could overtake the last reply");
+            assert!(!harness.transport.record(client).aborted, "no reset should overtake the last reply");
             harness.event(client, Event::Acknowledged { through: 4 });
             assert!(!harness.transport.record(client).aborted);
             harness.event(client, Event::Acknowledged { through: 5 });
         } else {
             harness.event(client, Event::Acknowledged { through: 5 });
-            assert!(!harness.transport.record(client).aborted, "the client has sent nothing after the close");
+            assert!(
+                !harness.transport.record(client).aborted,
+                "a client that sends nothing after the close should stay"
+            );
             harness.data(client, b"written after it");
         }
         assert!(harness.transport.record(client).aborted);
@@ -332,7 +335,7 @@ fn lost_link_resets_its_clients_and_is_opened_again() {
     let late = harness.client(0, "10.9.0.1:5001");
     assert!(
         harness.transport.record(late).aborted,
-        "a client that the host accepted before the listener closed"
+        "a client that the host accepted before the listener closed should be reset"
     );
     harness.bring_link_up(Limits::default());
     let client = harness.client(0, CLIENT);
@@ -388,7 +391,7 @@ fn two_links_share_the_clients() {
         harness.relay.status().services[0].links.iter().map(|link| link.connections).collect();
     assert_eq!(connections, [2, 2]);
     harness.event(first, Event::Lost(LostReason::TimedOut));
-    assert!(harness.transport.listening[&0], "one link is still up");
+    assert!(harness.transport.listening[&0], "the relay should listen while one link is up");
     assert_eq!(harness.relay.clients(), 2);
 }
 
@@ -446,7 +449,11 @@ fn acknowledgements_are_forwarded_if_the_server_keeps_replies() {
     harness.server.accept(Id(1));
     harness.server.compose(Id(1), b"first second");
     harness.exchange();
-    assert_eq!(kept(&harness), (0, b"first second".to_vec()), "the client has not acknowledged the reply");
+    assert_eq!(
+        kept(&harness),
+        (0, b"first second".to_vec()),
+        "the server should keep a reply that is not acknowledged"
+    );
     for (through, left) in [(6, "second"), (12, "")] {
         harness.event(client, Event::Acknowledged { through });
         // Small acknowledgements are forwarded within 20 ms.

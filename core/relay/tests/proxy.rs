@@ -134,7 +134,10 @@ fn incomplete_headers_count_against_the_memory_bound() {
     assert!((20..=50).contains(&harness.relay.buffered_bytes()));
     assert_eq!(harness.relay.client_statuses(None, 9).0[0].buffered, 20);
     harness.data(second, &HEADER.as_bytes()[..40]);
-    assert!(harness.transport.record(second).aborted, "the connection that holds most should be reset");
+    assert!(
+        harness.transport.record(second).aborted,
+        "the connection that holds most memory should be reset"
+    );
     assert!(harness.relay.buffered_bytes() <= 50);
     harness.data(first, &HEADER.as_bytes()[20..]);
     assert_eq!((harness.relay.clients(), harness.relay.buffered_bytes()), (1, 0));

@@ -181,7 +181,10 @@ fn older_key_is_tried_when_the_server_rejects_the_newest() {
         harness.data(link, rejection.as_slice());
         let notices = notices(&mut harness);
         let key = rejected.id();
-        let count = notices.iter().filter(|n| **n == Notice::KeyRefused { service: 0, link: 0, key }).count();
+        let count = notices
+            .iter()
+            .filter(|notice| **notice == Notice::KeyRefused { service: 0, link: 0, key })
+            .count();
         assert_eq!(count, 1, "{notices:?}");
         assert_eq!(harness.relay.poll_timeout(), Some(now), "the next key should be tried at once");
     }
@@ -311,7 +314,7 @@ fn each_service_has_its_own_deadline_for_encryption() {
         ..config.services[0].clone()
     });
     let mut harness = Harness::new(config.clone());
-    // The second service's link.
+    // Bring the second service's link up.
     open_another(&mut harness, &[helper_key()]);
     harness.exchange();
     let mut clients = [1, 3].map(|listener| UnencryptedClient::new(&mut harness, listener));
@@ -370,7 +373,7 @@ fn removed_service_is_drained_and_can_start_again() {
     let late = harness.client(0, "10.9.0.1:5001");
     assert!(
         harness.transport.record(late).aborted,
-        "a client that the host accepted before the listener closed"
+        "a client that the host accepted before the listener closed should be reset"
     );
     harness.data(client, b"get x");
     assert_eq!(harness.exchange(), [Observed::Data(1, b"get x".to_vec())]);

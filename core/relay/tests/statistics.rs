@@ -164,7 +164,7 @@ fn a_link_sends_one_batch_for_each_delay_at_most() {
             assert_eq!(batches_sent(&harness), count, "a turn should send at most one batch");
             assert!(
                 count == count_before + 1 || harness.now.since(last_batch_at) >= DELAY,
-                "{:?}",
+                "batches should be {DELAY:?} apart, not {:?}",
                 harness.now.since(last_batch_at)
             );
             last_batch_at = harness.now;

@@ -1,4 +1,4 @@
-//! The client's end of a session, which creates and moves it.
+//! The client's end of a session: it creates the session and moves it between carriers.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -10,7 +10,7 @@ use spillway_wire::session::{Reconnect, SessionId};
 use spillway_wire::{CloseReason, Connect, Control, Kind, RefuseReason};
 
 use crate::identity::Identity;
-use crate::stream::{Carrier, Stream, StreamEvent, StreamLimits, probe};
+use crate::stream::{Carrier, Stream, StreamEvent, StreamLimits, probe_message};
 
 /// An event of a client's session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +114,8 @@ impl ClientSession {
         }
     }
 
-    /// The opening message for a new carrier, which replaces the present one. `client`: the client's address on it.
+    /// The opening message for a new carrier, which replaces the present one. `client`: the client's address
+    /// on the new carrier.
     ///
     /// The message is *connect* until the server has answered once, and *reconnect* after that. *Connect* creates the
     /// session unless it exists. No data is sent before the first answer, so a repeated *connect* is harmless.
@@ -158,7 +159,7 @@ impl ClientSession {
             (Stage::Opening, Control::Resumed(resumed)) => {
                 let is_expected =
                     resumed.epoch == self.epoch && self.life.is_none_or(|life| life == resumed.life);
-                if !is_expected || !self.identity.is_proven(resumed) {
+                if !is_expected || !self.identity.is_proven_by_resumed(resumed) {
                     return Err(CarrierError::Forged);
                 }
                 let room = self.stream.resume(&resumed.position).map_err(|_| CarrierError::Position)?;
@@ -204,7 +205,7 @@ impl ClientSession {
     }
 
     /// Handles data of the present carrier. Returns whether to pass the bytes to the application; call
-    /// [`consumed`](Self::consumed) after it has read them.
+    /// [`consumed`](Self::consumed) after the application has read them.
     pub fn handle_data(&mut self, now: Time, bytes: usize) -> Result<bool, ClientEvent> {
         if self.stage != Stage::Attached {
             return Ok(false);
@@ -256,7 +257,7 @@ impl ClientSession {
     /// Probes the server through the present carrier: asks for an acknowledgement at once.
     pub fn probe(&mut self, carrier: &mut impl Carrier) {
         if self.stage == Stage::Attached {
-            carrier.control(probe(&self.stream));
+            carrier.control(probe_message(&self.stream));
         }
     }
 

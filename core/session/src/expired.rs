@@ -10,8 +10,8 @@ use crate::table::Sessions;
 pub enum Expired<C> {
     /// The client did not return in time: reset the application's connection.
     Abandoned(SessionHandle),
-    /// The application had closed the session, and the client did not receive the rest in time, or memory was used up
-    /// before: close the carrier, if any. The application gets no event.
+    /// The application had closed the session; then the client did not receive the rest in time, or memory
+    /// was used up: close the carrier, if any. The application gets no event.
     Lingered(SessionHandle, Option<C>),
     /// Memory is used up, and the client did not read: reset the application's connection, and close the carrier, if
     /// any.
@@ -25,7 +25,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
         if self.is_overflowing() {
             return Some(self.now);
         }
-        self.detached.poll_timeout().into_iter().chain(self.closed.poll_timeout()).min()
+        self.detached.poll_timeout().into_iter().chain(self.lingering.poll_timeout()).min()
     }
 
     /// Ends a session that timed out or holds too much memory. Call until `None`.
@@ -41,7 +41,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
                 Expired::Overflowed(session, carrier)
             });
         }
-        while let Some(session) = self.closed.pop(now) {
+        while let Some(session) = self.lingering.pop(now) {
             if let Some(entry) = self.slots.get(session) {
                 let carrier = entry.carrier;
                 self.end(now, session, None);

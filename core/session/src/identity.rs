@@ -38,7 +38,7 @@ impl Identity {
         Opening { proof, ..opening }
     }
 
-    pub(crate) fn proves(&self, opening: &Opening, kind: Kind, client: SocketAddr) -> bool {
+    pub(crate) fn is_proven_by_opening(&self, opening: &Opening, kind: Kind, client: SocketAddr) -> bool {
         verify(&self.key, Prover::Opener, &opening.proven(kind, client), &opening.proof)
     }
 
@@ -49,7 +49,7 @@ impl Identity {
         Resumed { proof, ..resumed }
     }
 
-    pub(crate) fn is_proven(&self, resumed: &Resumed) -> bool {
+    pub(crate) fn is_proven_by_resumed(&self, resumed: &Resumed) -> bool {
         verify(&self.key, Prover::Server, &resumed.proven(self.id), &resumed.proof)
     }
 }

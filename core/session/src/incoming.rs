@@ -9,7 +9,8 @@ use spillway_wire::session::Acknowledge;
 /// Acknowledgements and credit are sent after at most this many bytes (or half the window, if that is less).
 const ACKNOWLEDGE_BYTES: u64 = 64 * 1024;
 /// Minimum interval of acknowledgements sent together with data, because each costs both ends as much as a small
-/// message. Shorter than half of [`CarrierTimeouts::floor`](crate::CarrierTimeouts), after which the other end would send a probe.
+/// message. Shorter than half of [`CarrierTimeouts::floor`](crate::CarrierTimeouts), after which
+/// the other end would send a probe.
 const ACKNOWLEDGE_INTERVAL_MIN: Duration = Duration::from_millis(40);
 /// Delay of an acknowledgement without data in the other direction. It may be long: the acknowledgement only frees
 /// memory of the sender.

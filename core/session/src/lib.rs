@@ -5,11 +5,11 @@
 //! silent for too long, the client continues on another one: each end reports how many bytes it has received, and
 //! retransmits exactly the bytes that the other end lacks. So each end keeps its bytes until they are acknowledged.
 //!
-//! [`ClientSession`] is the client's end, which creates and moves a session; [`Sessions`] is a server's table of the
-//! other ends; [`Port`] adds to that table what each session has to send, and is what server drivers use. Both ends are
-//! built on `Stream`: both directions and how they close. A [`Driver`] is a client's session with its carriers:
-//! [`Routes`] choose the link port to try, and a [`CarrierMonitor`] decides when a carrier has been silent for too
-//! long.
+//! [`ClientSession`] is the client's end, which creates and moves a session; [`Sessions`] is a server's table
+//! of the other ends; [`Port`] adds to that table what each session has to send, and is what server drivers
+//! use. Both ends are built on `Stream`, which holds both directions and closes them. A [`Driver`] is a
+//! client's session with its carriers: [`Routes`] choose the link port to try, and a [`CarrierMonitor`]
+//! decides when a carrier has been silent for too long.
 #![no_std]
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -7,7 +7,8 @@ use core::time::Duration;
 use crate::slots::SessionHandle;
 use crate::table::Sessions;
 
-/// Sessions end in the order of held bytes × age of unread bytes, largest product first. This is the maximum age.
+/// Sessions end in the order of held bytes × age of unread bytes, largest product first. Ages above this one
+/// count as this one.
 const AGE_MAX: Duration = Duration::from_secs(2);
 
 impl<C: Copy + PartialEq> Sessions<C> {

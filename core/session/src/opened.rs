@@ -6,8 +6,8 @@ use crate::slots::SessionHandle;
 #[cfg(doc)]
 use crate::{Sessions, StreamEvent};
 
-/// The outcome of a session's opening message on a carrier. The driver records it and performs its
-/// [actions](Opened::actions).
+/// The outcome of a session's opening message on a carrier. The driver records the outcome and
+/// performs its [actions](Opened::actions).
 #[derive(Debug)]
 pub enum Opened<C> {
     /// A new session for the application to [accept](Sessions::accept) or [refuse](Sessions::refuse). A driver without

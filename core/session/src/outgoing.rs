@@ -223,7 +223,11 @@ mod tests {
         assert_eq!(outgoing.write(b"abcdefgh"), 8);
         assert_eq!(carry_all(&mut outgoing), b"abcdefgh");
         assert_eq!(outgoing.acknowledge(3, false), Ok(false));
-        assert_eq!(outgoing.write(b"ijklmnopqrstuvw"), 11, "16 may be kept, 5 are kept already");
+        assert_eq!(
+            outgoing.write(b"ijklmnopqrstuvw"),
+            11,
+            "11 bytes should fit: 16 may be kept, 5 are kept already"
+        );
         assert_eq!(carry_all(&mut outgoing), b"ijklmnopqrs");
         assert_eq!(outgoing.resume(5, false, 0), Ok(true));
         assert_eq!(carry_all(&mut outgoing), b"fghijklmnopqrs");
@@ -274,10 +278,22 @@ mod tests {
         let mut outgoing = Outgoing::new(2, 16);
         outgoing.write(b"abc");
         carry_all(&mut outgoing);
-        assert_eq!(outgoing.acknowledge(3, false), Err(OutOfRange), "only 2 bytes were sent");
-        assert_eq!(outgoing.acknowledge(2, true), Err(OutOfRange), "no finish was sent");
+        assert_eq!(
+            outgoing.acknowledge(3, false),
+            Err(OutOfRange),
+            "3 bytes should not be acknowledged: only 2 were sent"
+        );
+        assert_eq!(
+            outgoing.acknowledge(2, true),
+            Err(OutOfRange),
+            "a finish that was not sent should not be acknowledged"
+        );
         assert_eq!(outgoing.acknowledge(2, false), Ok(false));
-        assert_eq!(outgoing.resume(1, false, 9), Err(OutOfRange), "2 bytes were acknowledged before");
+        assert_eq!(
+            outgoing.resume(1, false, 9),
+            Err(OutOfRange),
+            "a position below the acknowledged offset should be rejected"
+        );
     }
 
     #[test]
@@ -287,7 +303,7 @@ mod tests {
         outgoing.finish();
         assert_eq!(outgoing.write(b"d"), 0);
         carry_all(&mut outgoing);
-        assert_eq!(outgoing.poll_finish(), None, "a byte waits for credit");
+        assert_eq!(outgoing.poll_finish(), None, "finish should wait for the last byte");
         outgoing.raise_credit_limit(9);
         carry_all(&mut outgoing);
         assert_eq!((outgoing.poll_finish(), outgoing.poll_finish()), (Some(3), None));

@@ -229,7 +229,7 @@ impl<C: Copy + PartialEq> Port<C> {
     /// The sessions on wrong carriers, with these carriers and the *drain* to send there.
     pub fn misplaced_sessions(&self, placement: Placement) -> Vec<(SessionHandle, C, Control)> {
         let with_drain = |(session, role, carrier)| Some((session, carrier, placement.drain_for(role)?));
-        self.carried().filter_map(with_drain).collect()
+        self.carried_sessions().filter_map(with_drain).collect()
     }
 
     /// Asks `count` helped sessions to return to the server's own port. Returns the sessions, their carriers, and the
@@ -238,11 +238,11 @@ impl<C: Copy + PartialEq> Port<C> {
         if count == 0 {
             return Vec::new();
         }
-        let helped = self.carried().filter(|(_, role, _)| *role == Role::Helper);
-        let asked = |session| self.record(session).map_or(0, |record| record.return_requests);
+        let helped = self.carried_sessions().filter(|(_, role, _)| *role == Role::Helper);
+        let requests = |session| self.record(session).map_or(0, |record| record.return_requests);
         let mut helped: Vec<_> =
-            helped.map(|(session, _, carrier)| (asked(session), session, carrier)).collect();
-        helped.sort_by_key(|(asked, ..)| *asked);
+            helped.map(|(session, _, carrier)| (requests(session), session, carrier)).collect();
+        helped.sort_by_key(|(requests, ..)| *requests);
         helped.truncate(count);
         for (_, session, _) in &helped {
             if let Some(record) = self.record_mut(*session) {
@@ -255,7 +255,7 @@ impl<C: Copy + PartialEq> Port<C> {
 
     /// The number of sessions on links of this role.
     pub fn carried_by(&self, role: Role) -> usize {
-        self.carried().filter(|(_, carried_by, _)| *carried_by == role).count()
+        self.carried_sessions().filter(|(_, carried_by, _)| *carried_by == role).count()
     }
 
     // Time.
@@ -263,7 +263,7 @@ impl<C: Copy + PartialEq> Port<C> {
     /// When to call [`handle_timeout`](Self::handle_timeout) and [`poll_expired`](Self::poll_expired) next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.sending.next().into_iter().chain(self.table.poll_timeout()).min()
+        self.sending.next_due().into_iter().chain(self.table.poll_timeout()).min()
     }
 
     /// Marks the sessions whose acknowledgements are due as [dirty](Self::poll_dirty).
@@ -345,7 +345,7 @@ impl<C: Copy + PartialEq> Port<C> {
         self.len() == 0
     }
 
-    fn carried(&self) -> impl Iterator<Item = (SessionHandle, Role, C)> + '_ {
+    fn carried_sessions(&self) -> impl Iterator<Item = (SessionHandle, Role, C)> + '_ {
         let records = self.records.iter().flatten();
         records.filter_map(|record| Some((record.session, record.role, self.table.carrier(record.session)?)))
     }

@@ -26,15 +26,16 @@ pub(crate) struct RememberedEnd {
 impl RememberedEnd {
     /// The answer to the opening message of a client that has closed the session and lacks the server's *close*.
     ///
-    /// *Gone* if the server has not received all bytes that the client sent, because the server's application closed
-    /// first, or the client reset the session: an orderly end would claim that they were received.
+    /// *Gone* if the server has not received all bytes that the client sent, because the server's application
+    /// closed first, or the client reset the session: an orderly end would claim that the server has received
+    /// all bytes.
     pub(crate) fn answer(
         &mut self,
         key: &Key,
         (kind, client, opening): (Kind, SocketAddr, &Opening),
     ) -> Result<Control, RefuseReason> {
         let identity = Identity::new(key, opening.session);
-        if opening.key != self.key || !identity.proves(opening, kind, client) {
+        if opening.key != self.key || !identity.is_proven_by_opening(opening, kind, client) {
             return Err(RefuseReason::Forbidden);
         }
         // A client that sends *connect* has never received this life's *resumed*.

@@ -8,8 +8,9 @@ use core::time::Duration;
 
 use spillway_transport::Time;
 
-/// The interval between two attempts is random, because many sessions lose the same helper at once. Its bound is this
-/// one at first, and doubles with each round of all routes, up to [`RETRY_INTERVAL_MAX`].
+/// The interval between two attempts is random, because many sessions lose the same helper at once. The
+/// interval's upper bound is this one at first, and doubles with each round of all routes, up to
+/// [`RETRY_INTERVAL_MAX`].
 const RETRY_INTERVAL_MIN: Duration = Duration::from_millis(2);
 const RETRY_INTERVAL_MAX: Duration = Duration::from_millis(500);
 
@@ -56,8 +57,9 @@ pub struct Routes {
     own_port: Option<usize>,
     pace: Pace,
     /// The route that is tried, or carries the session; `count` if [`replace`](Self::replace) has removed that route.
-    at: usize,
-    /// Failures since a route last carried the session, including its loss. `helpers_failed`: those of helpers.
+    present: usize,
+    /// Failures since a route last carried the session, including the loss of that route. `helpers_failed`:
+    /// those of helpers.
     failed: u32,
     helpers_failed: usize,
     /// The route that last carried the session was a helper's.
@@ -77,7 +79,7 @@ impl Routes {
             count: count.max(1),
             own_port,
             pace,
-            at: 0,
+            present: 0,
             failed: 0,
             helpers_failed: 0,
             was_helped: false,
@@ -87,45 +89,45 @@ impl Routes {
     }
 
     /// The route that is tried, or carries the session.
-    pub fn at(&self) -> usize {
-        self.at
+    pub fn present(&self) -> usize {
+        self.present
     }
 
     /// The attempt that is due now. If [`replace`](Self::replace) removed its route, the first route is tried instead;
     /// a session that was helped waits for its return when only the server's own port is left.
     pub fn attempt(&mut self, now: Time, random: impl FnOnce() -> f64) -> Attempt {
-        if self.at >= self.count {
-            self.at = match self.own_port.filter(|_| self.was_helped) {
+        if self.present >= self.count {
+            self.present = match self.own_port.filter(|_| self.was_helped) {
                 Some(own_port) if self.count == 1 => {
                     let return_at = self.return_at.unwrap_or_else(|| self.draw_return(now, random()));
                     return self.go_to_own_port(own_port, return_at);
                 }
-                Some(own_port) => self.next_helper(self.at, own_port),
-                None => self.next_route(self.at),
+                Some(own_port) => self.next_helper(self.present, own_port),
+                None => self.next_route(self.present),
             };
         }
-        Attempt { route: self.at, at: now }
+        Attempt { route: self.present, at: now }
     }
 
-    /// Replaces the routes. `at`: the new index of the present route, if it is still among them. The present route
-    /// stays in use in any case until it is lost.
-    pub fn replace(&mut self, count: usize, own_port: Option<usize>, at: Option<usize>) {
+    /// Replaces the routes. `present`: the new index of the present route, if it is still among them. The
+    /// present route stays in use in any case until it is lost.
+    pub fn replace(&mut self, count: usize, own_port: Option<usize>, present: Option<usize>) {
         self.count = count.max(1);
         self.own_port = own_port.filter(|own_port| *own_port < self.count);
         // `count` is one beyond the last index, so the next route is the first one.
-        self.at = at.filter(|at| *at < self.count).unwrap_or(self.count);
+        self.present = present.filter(|route| *route < self.count).unwrap_or(self.count);
         (self.failed, self.helpers_failed) = (0, 0);
     }
 
     /// The application or the server chose this route.
     pub fn choose(&mut self, route: usize) {
-        (self.at, self.return_at) = (route.min(self.count - 1), None);
+        (self.present, self.return_at) = (route.min(self.count - 1), None);
     }
 
     /// The present route carries the session.
     pub fn attached(&mut self) {
         (self.failed, self.helpers_failed, self.refused, self.return_at) = (0, 0, 0, None);
-        self.was_helped = self.own_port != Some(self.at);
+        self.was_helped = self.own_port != Some(self.present);
     }
 
     /// The present route failed, or its carrier is lost. Returns the next attempt; see [`return_at`](Self::return_at),
@@ -138,10 +140,10 @@ impl Routes {
         let was_attached = self.failed == 0;
         self.failed = self.failed.saturating_add(1);
         let Some(own_port) = self.own_port.filter(|_| self.was_helped) else {
-            self.at = self.next_route(self.at);
-            return Attempt { route: self.at, at };
+            self.present = self.next_route(self.present);
+            return Attempt { route: self.present, at };
         };
-        if self.at == own_port {
+        if self.present == own_port {
             self.refused = self.refused.saturating_add(1);
         } else {
             self.helpers_failed += 1;
@@ -158,8 +160,8 @@ impl Routes {
         match self.return_at.filter(|return_at| *return_at <= at || self.count == 1) {
             Some(return_at) => self.go_to_own_port(own_port, return_at),
             None => {
-                self.at = self.next_helper(self.at, own_port);
-                Attempt { route: self.at, at }
+                self.present = self.next_helper(self.present, own_port);
+                Attempt { route: self.present, at }
             }
         }
     }
@@ -177,9 +179,9 @@ impl Routes {
     /// port. Returns the attempt at that route; `None` without such a route.
     pub fn asked_to_move(&mut self, now: Time, deadline: Duration, random: f64) -> Option<Attempt> {
         let own_port = self.own_port?;
-        let route = if self.at == own_port { self.next_helper(own_port, own_port) } else { own_port };
+        let route = if self.present == own_port { self.next_helper(own_port, own_port) } else { own_port };
         // The last quarter of the deadline is a margin for late clients.
-        (route != self.at).then(|| Attempt { route, at: now + deadline.mul_f64(random * 0.75) })
+        (route != self.present).then(|| Attempt { route, at: now + deadline.mul_f64(random * 0.75) })
     }
 
     fn draw_return(&self, now: Time, random: f64) -> Time {
@@ -189,9 +191,9 @@ impl Routes {
     /// The helper that carries the session drains within this time. Returns when to leave the helper, if the server's
     /// own port is the only other route. `None`: leave the helper at once.
     pub fn drained(&mut self, now: Time, deadline: Duration, random: f64) -> Option<Time> {
-        // `at` is beyond the last index if `replace` removed the present route.
-        let other_routes = self.count - usize::from(self.at < self.count);
-        let is_last = other_routes == 1 && self.own_port.is_some_and(|own_port| own_port != self.at);
+        // `present` is beyond the last index if `replace` removed the present route.
+        let other_routes = self.count - usize::from(self.present < self.count);
+        let is_last = other_routes == 1 && self.own_port.is_some_and(|own_port| own_port != self.present);
         if is_last && self.was_helped && !deadline.is_zero() {
             // The last quarter of the deadline is a margin for late clients.
             self.return_at.get_or_insert(now + deadline.mul_f64(random * 0.75));
@@ -211,7 +213,7 @@ impl Routes {
     }
 
     fn go_to_own_port(&mut self, own_port: usize, at: Time) -> Attempt {
-        (self.return_at, self.at) = (None, own_port);
+        (self.return_at, self.present) = (None, own_port);
         Attempt { route: own_port, at }
     }
 }
@@ -244,7 +246,7 @@ mod tests {
         assert_eq!(
             routes.lost(at(0), || 1.0),
             Attempt { route: 0, at: at(2) },
-            "the other helper, not the server's own port"
+            "the other helper should be tried, not the server's own port"
         );
     }
 
@@ -264,14 +266,14 @@ mod tests {
             tried += 1;
         }
         assert_eq!(now, at(500), "the session should return at the drawn time");
-        assert!((4..40).contains(&tried), "{tried} attempts at helpers");
+        assert!((4..40).contains(&tried), "4 to 39 attempts at helpers should be made, not {tried}");
     }
 
     #[test]
     fn a_silent_helper_does_not_delay_the_return() {
         let mut routes = helped(2);
         assert_eq!(routes.lost(at(0), || 0.5).route, 0);
-        assert_eq!((routes.take_return(at(499)), routes.at()), (None, 0));
+        assert_eq!((routes.take_return(at(499)), routes.present()), (None, 0));
         assert_eq!(routes.take_return(at(500)), Some(Attempt { route: 1, at: at(500) }));
     }
 
@@ -295,13 +297,17 @@ mod tests {
     #[test]
     fn a_session_that_was_not_helped_returns_without_pacing() {
         let mut routes = Routes::new(2, Some(1), Pace::default());
-        assert_eq!(routes.lost(at(0), || 1.0), Attempt { route: 1, at: at(2) }, "the first attempts");
+        assert_eq!(
+            routes.lost(at(0), || 1.0),
+            Attempt { route: 1, at: at(2) },
+            "the first attempts should not be paced"
+        );
         routes.attached();
         assert_eq!(routes.lost(at(0), || 1.0), Attempt { route: 0, at: at(2) });
         assert_eq!(
             routes.lost(at(2), || 1.0),
             Attempt { route: 1, at: at(4) },
-            "after the loss of the server's own port"
+            "attempts after the loss of the server's own port should not be paced"
         );
         assert_eq!(
             routes.lost(at(4), || 1.0),
@@ -318,7 +324,11 @@ mod tests {
     fn a_draining_helper_is_left_within_its_deadline() {
         let mut routes = helped(2);
         assert_eq!(routes.drained(at(0), Duration::from_secs(20), 0.5), Some(at(7_500)));
-        assert_eq!(routes.drained(at(1), Duration::from_secs(20), 0.9), Some(at(7_500)), "drawn only once");
+        assert_eq!(
+            routes.drained(at(1), Duration::from_secs(20), 0.9),
+            Some(at(7_500)),
+            "the time should be drawn only once"
+        );
         assert_eq!(routes.lost(at(7_500), || 0.5), Attempt { route: 1, at: at(7_500) });
         // The helper is lost before its deadline: the session returns within a window.
         let mut routes = helped(2);
@@ -347,11 +357,11 @@ mod tests {
     fn replacing_the_routes_keeps_the_present_one_in_use() {
         let mut routes = helped(3);
         routes.replace(4, Some(0), Some(2));
-        assert_eq!(routes.at(), 2);
-        assert_eq!(routes.lost(at(0), || 1.0).route, 3, "the next of the new routes");
+        assert_eq!(routes.present(), 2);
+        assert_eq!(routes.lost(at(0), || 1.0).route, 3, "the next of the new routes should be tried");
         routes.attached();
         routes.replace(2, Some(0), None);
-        assert_eq!(routes.lost(at(0), || 1.0).route, 1, "a removed route is followed by the first helper");
+        assert_eq!(routes.lost(at(0), || 1.0).route, 1, "the first helper should follow a removed route");
         routes.replace(0, None, None);
         assert_eq!(routes.lost(at(0), || 1.0).route, 0);
     }
@@ -361,10 +371,14 @@ mod tests {
         let mut routes = helped(3);
         routes.lost(at(0), || 1.0);
         routes.replace(2, Some(0), None);
-        assert_eq!(routes.attempt(at(1), || 1.0), Attempt { route: 1, at: at(1) }, "the first helper");
+        assert_eq!(
+            routes.attempt(at(1), || 1.0),
+            Attempt { route: 1, at: at(1) },
+            "the first helper should be tried"
+        );
         let mut routes = Routes::new(2, None, Pace::default());
         routes.replace(1, None, None);
-        assert_eq!((routes.attempt(at(1), || 1.0).route, routes.at()), (0, 0));
+        assert_eq!((routes.attempt(at(1), || 1.0).route, routes.present()), (0, 0));
         routes.replace(1, None, Some(0));
         assert_eq!(routes.attempt(at(1), || 1.0).route, 0);
     }

@@ -109,7 +109,7 @@ impl<S: Identified> SessionSlots<S> {
     }
 
     /// Forgets ended sessions after `remembered_for`, and the oldest ones beyond `sessions_max`.
-    pub(crate) fn forget(&mut self, now: Time) {
+    pub(crate) fn forget_ended(&mut self, now: Time) {
         while self.ended.len() > self.sessions_max
             || self.ended.front().is_some_and(|(until, _)| *until <= now)
         {

@@ -103,7 +103,7 @@ impl Stream {
 
     /// Handles received data. `Ok(false)`: drop the bytes, because one end has closed.
     pub(crate) fn receive(&mut self, now: Time, bytes: usize) -> Result<bool, StreamEvent> {
-        if self.discards() {
+        if self.is_discarding() {
             // The bytes are dropped, so credit violations are ignored.
             let _ = self.incoming.receive(now, bytes);
         }
@@ -167,7 +167,7 @@ impl Stream {
         if self.is_over_and_close_sent() {
             return;
         }
-        if self.is_open() || self.discards() {
+        if self.is_open() || self.is_discarding() {
             if let Some(limit) = self.incoming.poll_credit() {
                 carrier.control(Control::Credit(limit));
             }
@@ -206,7 +206,7 @@ impl Stream {
     /// When [`transmit`](Self::transmit) has an acknowledgement to send even if the application does not write.
     #[must_use]
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
-        if self.is_open() || self.discards() { self.incoming.poll_timeout() } else { None }
+        if self.is_open() || self.is_discarding() { self.incoming.poll_timeout() } else { None }
     }
 
     /// This end's position, for a new carrier.
@@ -235,7 +235,7 @@ impl Stream {
     }
 
     /// Whether received bytes are accepted and dropped.
-    fn discards(&self) -> bool {
+    fn is_discarding(&self) -> bool {
         let is_closing = self.closed_here.is_some() && !self.close_sent && !self.closed_there;
         is_closing && self.incoming.is_discarded() && self.violation.is_none()
     }
@@ -310,7 +310,7 @@ impl Stream {
 }
 
 /// A probe: requests an acknowledgement at once.
-pub(crate) fn probe(stream: &Stream) -> Control {
+pub(crate) fn probe_message(stream: &Stream) -> Control {
     Control::Acknowledge(Acknowledge {
         received: stream.incoming.received(),
         finish_received: stream.incoming.is_finished(),

@@ -27,7 +27,7 @@ pub struct TableLimits {
     /// Bounds of each session's two directions.
     pub stream: StreamLimits,
     /// Bytes of memory that hold unacknowledged and unread bytes of all sessions. Above this bound, the sessions that
-    /// hold most and whose clients do not read are ended.
+    /// hold most memory and whose clients do not read are ended.
     pub memory_bytes_max: usize,
     /// How long a session without a carrier waits for its client.
     pub detached_max: Duration,
@@ -75,7 +75,7 @@ pub struct Sessions<C> {
     pub(crate) now: Time,
     /// Detached sessions, each with the epoch of the carrier that it lost, so that no entry occurs twice.
     pub(crate) detached: TimerQueue<(SessionHandle, u32)>,
-    pub(crate) closed: TimerQueue<SessionHandle>,
+    pub(crate) lingering: TimerQueue<SessionHandle>,
     /// Bytes of memory that all sessions hold.
     pub(crate) held: usize,
     /// Sessions that must end because memory is used up; the last one ends first.
@@ -146,7 +146,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
             slots: SessionSlots::new(limits.sessions_max, limits.linger),
             now: Time::ZERO,
             detached: TimerQueue::new(limits.detached_max),
-            closed: TimerQueue::new(limits.linger),
+            lingering: TimerQueue::new(limits.linger),
             held: 0,
             overflowing: Vec::new(),
             limits,
@@ -170,7 +170,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
     fn begin(&mut self, now: Time, key: &Key, message: &OpeningMessage<C>) -> Opened<C> {
         let opening = &message.opening;
         let identity = Identity::new(key, opening.session);
-        if !identity.proves(opening, message.kind, message.client) {
+        if !identity.is_proven_by_opening(opening, message.kind, message.client) {
             return Opened::Refused(RefuseReason::Forbidden);
         }
         // A session that has sent or received data began before this server was restarted.
@@ -210,7 +210,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
     fn resume(&mut self, now: Time, session: SessionHandle, message: &OpeningMessage<C>) -> Opened<C> {
         let Some(entry) = self.slots.get_mut(session) else { return Opened::Refused(RefuseReason::Gone) };
         let opening = &message.opening;
-        if !entry.identity.proves(opening, message.kind, message.client) {
+        if !entry.identity.is_proven_by_opening(opening, message.kind, message.client) {
             return Opened::Refused(RefuseReason::Forbidden);
         }
         if message.kind == Kind::Reconnect && opening.life != entry.life {
@@ -352,7 +352,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
             entry.stream.close(reason);
             self.count(session);
             let slots = &self.slots;
-            self.closed.start(now, session, |session| slots.get(*session).is_some());
+            self.lingering.start(now, session, |session| slots.get(*session).is_some());
         }
     }
 
@@ -416,7 +416,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
 
     pub(crate) fn advance_time(&mut self, now: Time) {
         self.now = now;
-        self.slots.forget(now);
+        self.slots.forget_ended(now);
     }
 
     /// Ends a session that both ends have closed, once our *close* is sent on its carrier.

@@ -60,7 +60,7 @@ impl Server {
     }
 
     /// The client has opened another link.
-    fn connected(&mut self, now: Time) {
+    fn open_link(&mut self, now: Time) {
         self.link = Server::link(&self.config, now);
         self.links += 1;
     }
@@ -113,7 +113,7 @@ impl Server {
 }
 
 /// The bytes that the driver sends now.
-fn transmitted(driver: &mut Driver<&'static str>, now: Time) -> Vec<u8> {
+fn take_output(driver: &mut Driver<&'static str>, now: Time) -> Vec<u8> {
     let mut wire = Vec::new();
     while let Some(bytes) = driver.poll_transmit(now).map(<[u8]>::to_vec) {
         driver.sent(bytes.len());
@@ -132,21 +132,22 @@ fn receive(driver: &mut Driver<&'static str>, now: Time, wire: &[u8]) {
     }
 }
 
-fn is_asked_to_connect(driver: &mut Driver<&'static str>) -> bool {
+/// Takes the driver's actions. Returns whether one of them is to connect.
+fn poll_connect(driver: &mut Driver<&'static str>) -> bool {
     std::iter::from_fn(|| driver.poll_action().map(|action| matches!(action, Action::Open(_))))
         .any(|opens| opens)
 }
 
 /// Waits until the driver asks for a connection, and connects. The server's bytes arrive one at a time.
 fn attach(driver: &mut Driver<&'static str>, server: &mut Server, mut now: Time) -> Time {
-    while !is_asked_to_connect(driver) {
+    while !poll_connect(driver) {
         now = driver.poll_timeout().expect("another attempt should be due");
         driver.handle_timeout(now);
     }
     driver.handle_connected(now, client(), LinkRandomness::from_random([7; LinkRandomness::BYTES]));
-    server.connected(now);
+    server.open_link(now);
     for _ in 0..10 {
-        server.receive(now, &transmitted(driver, now));
+        server.receive(now, &take_output(driver, now));
         for byte in server.transmit(now) {
             receive(driver, now, &[byte]);
         }
@@ -160,7 +161,7 @@ fn attach(driver: &mut Driver<&'static str>, server: &mut Server, mut now: Time)
 /// One request and its reply, which acknowledges the request.
 fn exchange(driver: &mut Driver<&'static str>, server: &mut Server, now: Time) -> Time {
     assert_eq!(driver.write(b"request"), Ok(7));
-    let request = transmitted(driver, now);
+    let request = take_output(driver, now);
     let now = now + ROUND_TRIP;
     server.receive(now, &request);
     assert_eq!(server.port.write(server.session.expect("the session should be open"), b"reply"), 5);
@@ -172,7 +173,7 @@ fn exchange(driver: &mut Driver<&'static str>, server: &mut Server, now: Time) -
 /// The server is silent from now on. Returns when the carrier is left, and after how much silence.
 fn wait_until_left(driver: &mut Driver<&'static str>, mut now: Time) -> (Time, Duration) {
     loop {
-        let _ = transmitted(driver, now);
+        let _ = take_output(driver, now);
         while let Some(event) = driver.poll_event() {
             if let SessionEvent::CarrierLost { why, .. } = event {
                 let CarrierLoss::Silent(silent) = why else { panic!("{why:?}") };
@@ -215,7 +216,7 @@ fn give_up(driver: &mut Driver<&'static str>, lost_at: Time) -> Option<SessionEn
     driver.handle_closed(lost_at);
     let mut now = lost_at;
     while !driver.is_over() {
-        if is_asked_to_connect(driver) {
+        if poll_connect(driver) {
             driver.handle_failed(now, "unreachable", false);
         }
         now = driver.poll_timeout().expect("a timeout should be due");

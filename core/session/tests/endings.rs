@@ -106,7 +106,7 @@ fn after_a_server_restart_the_client_gets_gone() {
     world.restart_server();
     world.connect();
     world.settle();
-    assert_eq!(world.gone, Some(100), "the restarted server may have lost the unacknowledged bytes");
+    assert_eq!(world.gone, Some(100), "only the acknowledged bytes should be reported");
     assert!(world.client.is_over());
 }
 
@@ -127,7 +127,7 @@ fn a_client_that_closed_with_all_acknowledged_ends_in_order_after_a_server_resta
     world.connect();
     world.settle();
     assert_eq!(world.gone, Some(150));
-    // So does a client that has reset the session.
+    // A client that has reset the session gets `Gone`, too.
     let mut world = session_in_progress();
     world.settle();
     world.client_closes(CloseReason::Reset);
@@ -217,7 +217,7 @@ fn an_end_is_remembered_for_30_seconds() {
 #[test]
 fn a_server_that_closed_before_it_received_all_bytes_answers_gone() {
     let mut world = session_in_progress();
-    // Both close while 50 bytes are in flight, which the server does not read any more.
+    // Both ends close while 50 bytes are in flight; the server does not read these bytes any more.
     world.server_closes(CloseReason::Normal);
     world.client_closes(CloseReason::Normal);
     let path = world.current.unwrap();
@@ -256,7 +256,8 @@ fn an_end_is_repeated_only_to_the_holder_of_the_key() {
     }
     world.settle();
     assert_eq!(world.refused, [RefuseReason::Forbidden; 8]);
-    // Another client with its own key, which the server accepts, uses the same id; its other fields are valid.
+    // Another client with its own key, which the server accepts, uses the same id; the other fields
+    // of its message are valid.
     let other = Key::from_secret([8; 32]);
     world.ring.accept(Role::Client, other.clone());
     let mut attacker_opening = Opening { key: other.id(), ..genuine.opening };

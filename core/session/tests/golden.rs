@@ -37,7 +37,7 @@ impl Carrier for Frames {
 fn assert_bytes(control: Control, expected: &[u8], name: &str) -> Control {
     let mut emitted = Frames::default();
     emitted.control(control);
-    assert!(emitted.0 == expected, "{name} is\n{}\ninstead of\n{}", hex(&emitted.0), hex(expected));
+    assert!(emitted.0 == expected, "{name} should be\n{}\nnot\n{}", hex(expected), hex(&emitted.0));
     Control::parse(control.kind(), &expected[HEADER_BYTES..]).unwrap()
 }
 

@@ -88,7 +88,7 @@ fn run(world: &World, clients: usize, spread: Duration, pace: Pace) -> Outcome {
             continue;
         }
         client.routes.take_return(now);
-        let is_helper = client.routes.at() != server_port;
+        let is_helper = client.routes.present() != server_port;
         let (mut is_accepted, mut failure_delay) = (false, world.failure_delay);
         if is_helper {
             is_accepted = world.helpers_up_at.is_some_and(|recovered_at| recovered_at <= now);
@@ -160,7 +160,10 @@ fn a_slow_server_gets_attempts_at_a_falling_rate_and_accepts_all_clients() {
         for (attempt, wait) in waits.iter().enumerate() {
             let window = pace.window_max.min(pace.window * 2u32.pow(attempt as u32));
             // The margin covers failed attempts, which take 1 ms each.
-            assert!(*wait <= window + Duration::from_millis(7), "attempt {attempt} after {wait:?}");
+            assert!(
+                *wait <= window + Duration::from_millis(7),
+                "attempt {attempt} should come within {window:?}, not {wait:?}"
+            );
         }
     }
     // About 50 attempts in a bin in the first window, fewer in the longer ones.

@@ -1,4 +1,5 @@
-//! A table's memory is bounded in bytes: the sessions that hold most and do not read end, others continue.
+//! A table's memory is bounded in bytes: sessions that hold most memory and do not read are ended; others
+//! continue.
 
 use std::time::Duration;
 
@@ -172,7 +173,7 @@ fn unread_bytes_count_as_held_memory() {
     assert_eq!(
         world.poll_overflowed().len(),
         1,
-        "without old unread bytes only as many sessions end as necessary"
+        "without old unread bytes only as many sessions should end as necessary"
     );
     assert!(world.table.held_bytes() <= MEMORY_BYTES_MAX);
     world.table.consumed(sessions[10], KEPT_BYTES_MAX).unwrap();

@@ -90,7 +90,7 @@ impl World {
         transmitted
     }
 
-    fn carriers_asked_to_return(&mut self, count: usize) -> Vec<u32> {
+    fn ask_carriers_to_return(&mut self, count: usize) -> Vec<u32> {
         let asked = self.port.ask_to_return(count);
         assert!(asked.iter().all(|(.., drain)| *drain == Control::Drain { deadline_ms: 0 }));
         asked.into_iter().map(|(_, carrier, _)| carrier).collect()
@@ -138,7 +138,8 @@ fn an_acknowledgement_without_data_is_sent_after_its_delay() {
         assert_eq!(world.port.handle_data(world.now, session, carrier, 100), Ok(true));
     }
     let due = world.port.poll_timeout().expect("acknowledgements should be due");
-    // Before the time, the first session sends its acknowledgement with data, and the second loses its carrier.
+    // Before that time, the first session sends its acknowledgement with data, and the second loses its
+    // carrier.
     world.now = Time(due.as_nanos() - 1);
     world.port.write(sessions[0], b"END");
     assert_eq!(world.transmit().len(), 1);
@@ -224,11 +225,11 @@ fn sessions_that_were_asked_least_often_return_first() {
         world.open(Role::Helper);
     }
     world.open(Role::Client);
-    assert_eq!(world.carriers_asked_to_return(0), []);
-    assert_eq!(world.carriers_asked_to_return(2), [0, 1]);
-    assert_eq!(world.carriers_asked_to_return(1), [2]);
-    assert_eq!(world.carriers_asked_to_return(2), [3, 0]);
+    assert_eq!(world.ask_carriers_to_return(0), []);
+    assert_eq!(world.ask_carriers_to_return(2), [0, 1]);
+    assert_eq!(world.ask_carriers_to_return(1), [2]);
+    assert_eq!(world.ask_carriers_to_return(2), [3, 0]);
     // Session 0 has moved to another helper: requests on its old carrier do not count.
     world.move_to(0, 9, Role::Helper);
-    assert_eq!(world.carriers_asked_to_return(9), [9, 1, 2, 3]);
+    assert_eq!(world.ask_carriers_to_return(9), [9, 1, 2, 3]);
 }

@@ -339,7 +339,7 @@ fn a_full_table_refuses_new_sessions_only() {
         let mut other = ClientSession::new(Key::from_secret([7; 32]), SessionId([100 + number; 16]), LIMITS);
         let opened = open_on(&mut world, &mut other, 1000 + usize::from(number));
         let is_full = matches!(opened, Opened::Refused(RefuseReason::Full));
-        assert_eq!(is_full, number >= 3, "the table has 4 slots, of which 1 was in use");
+        assert_eq!(is_full, number >= 3, "three more sessions should fit into the table's 4 slots");
     }
     world.client_writes(9);
     world.settle();

@@ -73,7 +73,7 @@ impl Comparison {
     /// counts with the whole length of the comparison, because members that moved last have not waited long.
     pub fn judge(&self, now: Time, members: &Members, sla: Duration) -> Compared {
         let (mut helped, mut direct) = (self.helped.clone(), self.direct.clone());
-        let mut helped_at_most = helped.clone();
+        let mut helped_pessimistic = helped.clone();
         let (mut helped_late, mut direct_late) = (self.helped_late, self.direct_late);
         for (_, state) in members.iter() {
             let Some(sent_at) = state.waits_since else { continue };
@@ -83,7 +83,7 @@ impl Comparison {
                 Carrier::Helped => {
                     helped_late += 1;
                     helped.record(waited);
-                    helped_at_most.record(now.since(self.began));
+                    helped_pessimistic.record(now.since(self.began));
                 }
                 Carrier::Direct => {
                     direct_late += 1;
@@ -102,7 +102,8 @@ impl Comparison {
             // A helper and its batches add latency, which is acceptable within the SLA. The factor 2: a move repeats a
             // request in flight, which then waits behind all others in an overloaded server's queue.
             (Some(helped), Some(direct)) => {
-                let is_better = latency(&helped_at_most).is_some_and(|at_most| at_most <= direct / 5 * 4);
+                let is_better =
+                    latency(&helped_pessimistic).is_some_and(|pessimistic| pessimistic <= direct / 5 * 4);
                 (is_helped_late && helped > direct * 2 + sla / 2, is_better)
             }
             _ => (false, false),
@@ -130,7 +131,7 @@ pub(super) fn highest_permille(samples: u64) -> u32 {
 }
 
 /// Whether the rate `other` is at most `percent` % of the rate `one`, and the difference exceeds three standard
-/// deviations of Poisson counts. Rates are counts and their time.
+/// deviations of Poisson counts. A rate is a count and the time in which it was counted.
 pub(super) fn is_clearly_more(one: (u64, Duration), other: (u64, Duration), percent: u32) -> bool {
     let ms = |time: Duration| time.as_millis().max(1);
     // Each count times the other rate's time, so that both have the same unit.

@@ -24,7 +24,7 @@ const DOUBT_COMPARES_MAX: u32 = 16;
 
 impl Activation {
     pub(super) fn consider_doubt(&mut self, now: Time) -> Option<Stage> {
-        self.doubtful_looks = if self.seen.is_late() { self.doubtful_looks + 1 } else { 0 };
+        self.doubtful_looks = if self.side_view.is_late() { self.doubtful_looks + 1 } else { 0 };
         if self.doubtful_looks < DOUBT_LOOKS || !self.memory.may_doubt(now) || self.is_beyond_direct() {
             return None;
         }
@@ -36,24 +36,25 @@ impl Activation {
         if sent == 0 {
             return None;
         }
-        self.notice(Notice::ComparesWithDirect { sent, helped, figures: self.seen.figures });
+        self.notice(Notice::ComparesWithDirect { sent, helped, figures: self.side_view.figures });
         self.counters.doubts += 1;
         self.comparison = Some(Comparison::new(now));
         self.send_canaries(now, sent, Carrier::Direct);
         Some(Stage::Doubting { until: now + self.settings.compare * DOUBT_COMPARES })
     }
 
-    /// After a trial that found the group faster but still late: the burst may be over, so doubt at the next late look.
+    /// Makes the next late look begin a doubt. Call this after a trial that found the group faster but still
+    /// late: the burst may be over.
     pub(super) fn doubt_soon(&mut self) {
         self.doubtful_looks = DOUBT_LOOKS;
     }
 
-    /// Releases the few helped members of a direct group when they are late and the others are not.
+    /// Releases the few helped members of a direct group when they are late and the direct members are not.
     pub(super) fn watch_helped_minority(&mut self, now: Time) {
-        let is_worse = self.others.is_late() && self.seen.verdict == Verdict::Calm;
+        let is_worse = self.other_view.is_late() && self.side_view.verdict == Verdict::Calm;
         self.doubtful_looks = if is_worse { self.doubtful_looks + 1 } else { 0 };
         if self.doubtful_looks >= DOUBT_LOOKS {
-            let (helped, direct) = (self.others.high, self.seen.high);
+            let (helped, direct) = (self.other_view.high, self.side_view.high);
             self.stage = self.leave_helpers(now, helped, direct);
         }
     }
@@ -78,7 +79,7 @@ impl Activation {
             self.comparison = Some(comparison);
             return Stage::Doubting { until: now + compare };
         }
-        self.memory.doubted(now, &self.settings, &mut self.random);
+        self.memory.record_doubt(now, &self.settings, &mut self.random);
         if compared.is_calm && (compared.is_helped_late || self.members.helped() == 0) {
             let (helped, direct) = (compared.helped, compared.direct);
             self.leave_helpers(now, helped, direct)
@@ -89,7 +90,7 @@ impl Activation {
 
     /// Helped members are slower than direct ones: records a failure, and all members return.
     fn leave_helpers(&mut self, now: Time, helped: Option<Duration>, direct: Option<Duration>) -> Stage {
-        self.memory.failed(now, false, &self.settings, &mut self.random);
+        self.memory.record_failure(now, false, &self.settings, &mut self.random);
         let next = self.release(now, ReleasedBy::Doubt { helped, direct });
         self.return_all(now);
         next

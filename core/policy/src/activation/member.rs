@@ -111,7 +111,7 @@ impl Members {
     }
 
     /// Sets the present carrier. Returns the previous one if the carrier has changed.
-    pub fn carried(&mut self, now: Time, member: Member, carrier: Carrier) -> Option<Carrier> {
+    pub fn set_carrier(&mut self, now: Time, member: Member, carrier: Carrier) -> Option<Carrier> {
         let state = self.at_mut(member)?;
         if state.carrier == carrier {
             return None;
@@ -166,9 +166,9 @@ mod tests {
         let second = members.join(Time(2), Carrier::Direct).unwrap();
         assert_eq!((second.0.slot(), members.helped()), (first.0.slot(), 0), "the slot should be reused");
         assert!(members.at(first).is_none() && members.at_mut(first).is_none());
-        assert_eq!(members.carried(Time(3), first, Carrier::Helped), None);
-        assert_eq!(members.carried(Time(3), second, Carrier::Helped), Some(Carrier::Direct));
-        assert_eq!(members.carried(Time(3), second, Carrier::Helped), None);
+        assert_eq!(members.set_carrier(Time(3), first, Carrier::Helped), None);
+        assert_eq!(members.set_carrier(Time(3), second, Carrier::Helped), Some(Carrier::Direct));
+        assert_eq!(members.set_carrier(Time(3), second, Carrier::Helped), None);
         assert_eq!(members.iter().map(|(member, _)| member).collect::<Vec<_>>(), [second]);
     }
 }

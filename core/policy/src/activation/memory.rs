@@ -63,7 +63,7 @@ const EDGE: Duration = Duration::from_secs(10);
 
 impl Memory {
     /// The group was late and became calm before all members had moved.
-    pub fn calm_before_all_moved(&mut self, now: Time) {
+    pub fn record_calm_before_all_moved(&mut self, now: Time) {
         self.calm_before_all_moved_at = Some(now);
     }
 
@@ -82,7 +82,7 @@ impl Memory {
     }
 
     /// Records a failure. Returns the time to the next attempt.
-    pub fn failed(
+    pub fn record_failure(
         &mut self,
         now: Time,
         all_had_moved: bool,
@@ -90,11 +90,11 @@ impl Memory {
         random: &mut Random,
     ) -> Duration {
         self.failures.decay(now, settings.forget);
-        let lasts = back_off(settings, self.failures.count, random);
+        let delay = back_off(settings, self.failures.count, random);
         self.failures.increment(now);
         self.failed_after_all_moved |= all_had_moved;
-        self.barred_until = now + lasts;
-        lasts
+        self.barred_until = now + delay;
+        delay
     }
 
     /// Whether all members may move only after canaries that were clearly faster, because the last move of all was no
@@ -115,29 +115,34 @@ impl Memory {
     }
 
     /// Records a doubt whether direct would be better, whatever its outcome.
-    pub fn doubted(&mut self, now: Time, settings: &ActivationSettings, random: &mut Random) {
+    pub fn record_doubt(&mut self, now: Time, settings: &ActivationSettings, random: &mut Random) {
         self.doubts.decay(now, settings.forget);
-        let lasts = back_off(settings, self.doubts.count, random);
+        let delay = back_off(settings, self.doubts.count, random);
         self.doubts.increment(now);
-        self.next_doubt_at = now + lasts;
+        self.next_doubt_at = now + delay;
     }
 
-    pub fn cured(&mut self) {
+    pub fn record_cure(&mut self) {
         self.failures.count = self.failures.count.saturating_sub(1);
         self.failed_after_all_moved = false;
     }
 
     /// The group has been calm for long: the next late period counts as one with a new cause.
-    pub fn long_calm(&mut self) {
+    pub fn record_long_calm(&mut self) {
         self.failed_after_all_moved = false;
     }
 
     /// No helper accepted any member. Returns the time to the next attempt.
-    pub fn refused(&mut self, now: Time, settings: &ActivationSettings, random: &mut Random) -> Duration {
-        let lasts = random.about(self.retry(settings));
+    pub fn record_refusal(
+        &mut self,
+        now: Time,
+        settings: &ActivationSettings,
+        random: &mut Random,
+    ) -> Duration {
+        let delay = random.about(self.retry(settings));
         self.refused = self.refused.saturating_add(1);
-        self.barred_until = now + lasts;
-        lasts
+        self.barred_until = now + delay;
+        delay
     }
 
     /// Time until a member that no helper accepted may be ordered to move again.
@@ -146,17 +151,17 @@ impl Memory {
         doubled(settings.retry, self.refused, LONGEST.max(settings.retry))
     }
 
-    pub fn accepted(&mut self) {
+    pub fn record_acceptance(&mut self) {
         self.refused = 0;
     }
 
     /// The group returns to the server.
-    pub fn returned(&mut self, now: Time) {
+    pub fn record_return(&mut self, now: Time) {
         self.returned_at = Some(now);
     }
 
     /// The group calls for help again.
-    pub fn called(&mut self, now: Time, settings: &ActivationSettings) {
+    pub fn record_call(&mut self, now: Time, settings: &ActivationSettings) {
         self.early_returns.decay(now, settings.forget);
         if self.returned_at.take().is_some_and(|at| now.since(at) < settings.calm * 2) {
             self.early_returns.increment(now);
@@ -188,15 +193,19 @@ mod tests {
         let mut memory = Memory::default();
         let mut now = at(0);
         for expected in [30, 60, 120, 240, 480, 600, 600] {
-            let ratio = memory.failed(now, true, &settings, &mut random).as_secs_f64() / f64::from(expected);
-            assert!((0.74..1.26).contains(&ratio), "{ratio} of the expected {expected} s");
+            let ratio =
+                memory.record_failure(now, true, &settings, &mut random).as_secs_f64() / f64::from(expected);
+            assert!(
+                (0.74..1.26).contains(&ratio),
+                "the back-off should be about {expected} s, not {ratio} of it"
+            );
             assert!(memory.is_barred(now) && memory.needs_faster_canaries(&settings) == (expected < 600));
         }
         now = at(10_000);
         assert!(!memory.is_barred(now));
         memory.failures.decay(now, settings.forget);
         assert_eq!(memory.failures(), 0, "seven failures should decay within 16 times `forget`");
-        memory.long_calm();
+        memory.record_long_calm();
         assert!(!memory.needs_faster_canaries(&settings));
     }
 
@@ -206,11 +215,11 @@ mod tests {
         let mut memory = Memory::default();
         let latest = at(600);
         for _ in 0..100 {
-            memory.failed(at(0), true, &settings, &mut random);
+            memory.record_failure(at(0), true, &settings, &mut random);
             assert!(memory.barred_until <= latest);
             memory.wait_again(at(0), &settings, &mut random);
             assert!(memory.barred_until <= latest);
-            memory.doubted(at(0), &settings, &mut random);
+            memory.record_doubt(at(0), &settings, &mut random);
             assert!(memory.next_doubt_at <= latest);
         }
     }
@@ -220,11 +229,11 @@ mod tests {
         let settings = ActivationSettings::default();
         let mut memory = Memory::default();
         let calm_s = |memory: &Memory| memory.calm_needed(&settings).as_secs();
-        memory.returned(at(0));
-        memory.called(at(59), &settings);
+        memory.record_return(at(0));
+        memory.record_call(at(59), &settings);
         assert_eq!(calm_s(&memory), 60);
-        memory.returned(at(200));
-        memory.called(at(500), &settings);
+        memory.record_return(at(200));
+        memory.record_call(at(500), &settings);
         assert_eq!(calm_s(&memory), 60, "a call 300 s after the return should not count as soon");
     }
 }

@@ -1,12 +1,13 @@
 //! When a group of connections moves to helpers, and back: the client's side (PostMan §5.3).
 //!
-//! A group is all connections of one process to one service: hundreds for a sidecar, often one for a library client. A
-//! group starts *direct*. When p99 exceeds the SLA in consecutive looks, the canaries, a few percent of the group, move
-//! after a random time; a small group sends one canary or none by chance. The canaries are compared with the others
-//! over the same time. Then the rest moves at a limited rate, or the canaries return and the group backs off. Canaries
-//! share the server's queue with all others, so the comparison only shows whether helpers do harm; a trial after all
-//! members have moved shows whether help is a cure. Help ends by the server's *drain* or after a long calm with little
-//! load. The operator's override replaces these rules.
+//! A group is all connections of one process to one service: hundreds for a sidecar, often one for a library
+//! client. A group starts *direct*, and is judged at regular *looks*. When p99 exceeds the SLA in consecutive
+//! looks, the canaries, a few percent of the group, move after a random time; a small group sends one canary
+//! or none by chance. The canaries are compared with the others over the same time. Then the rest moves at a
+//! limited rate, or the canaries return and the group backs off. Canaries share the server's queue with all
+//! others, so the comparison only shows whether helpers do harm; a trial after all members have moved shows
+//! whether help is a cure. Help ends by the server's *drain* or after a long calm with little load. The
+//! operator's override replaces these rules.
 
 mod comparison;
 mod doubt;
@@ -103,14 +104,14 @@ pub struct Activation {
     helped_since: Option<Time>,
     /// Since when the group has been calm with little load.
     calm_since: Option<Time>,
-    /// The server has requested help by *drain*, so only the server ends it.
-    server_asked: bool,
+    /// The server has requested help by *drain*, so only the server ends the help.
+    server_requested_help: bool,
     /// Whether the notice was given that no helper is known.
     has_reported_no_helpers: bool,
     next_look: Time,
     /// The last look's view of the members that [`Stage::side`] selects, and of the others.
-    seen: View,
-    others: View,
+    side_view: View,
+    other_view: View,
     /// Consecutive looks in stage *helped* that found no helped member.
     empty_looks: u32,
     notices: VecDeque<Notice>,
@@ -124,7 +125,7 @@ impl Activation {
     pub fn new(now: Time, settings: ActivationSettings, seed: u64) -> Result<Activation, OutOfBounds> {
         settings.check()?;
         let (windows, members) = (Windows::new(&settings), Members::new());
-        let seen = view(now, &windows, Carrier::Direct, &members, &settings);
+        let side_view = view(now, &windows, Carrier::Direct, &members, &settings);
         let mut random = Random::new(seed);
         Ok(Activation {
             settings,
@@ -149,11 +150,11 @@ impl Activation {
             doubts: 0,
             helped_since: None,
             calm_since: None,
-            server_asked: false,
+            server_requested_help: false,
             has_reported_no_helpers: false,
             next_look: now,
-            seen,
-            others: seen,
+            side_view,
+            other_view: side_view,
             empty_looks: 0,
             notices: VecDeque::new(),
             counters: Counters::default(),
@@ -238,11 +239,11 @@ impl Activation {
             _ => {}
         }
         if carrier == Carrier::Helped {
-            self.memory.accepted();
+            self.memory.record_acceptance();
             self.has_reported_no_helpers = false;
             self.helped_since.get_or_insert(now);
         }
-        self.members.carried(now, member, carrier);
+        self.members.set_carrier(now, member, carrier);
         if self.members.helped() == 0 {
             self.helped_since = None;
         }
@@ -324,7 +325,7 @@ impl Activation {
             manual_override: self.current_override.at(now),
             members: self.members.count(),
             helped: self.members.helped(),
-            figures: self.seen.figures,
+            figures: self.side_view.figures,
             failures: self.memory.failures(),
         }
     }

@@ -33,7 +33,7 @@ impl Activation {
             }
             self.moves.pop_front();
             self.members.set_order(member, Some((wanted, now)));
-            self.counters.ordered(wanted);
+            self.counters.count_order(wanted);
             return Some(match wanted {
                 Carrier::Helped => Order::ToHelper(member),
                 Carrier::Direct => Order::Direct(member),
@@ -132,7 +132,7 @@ impl Activation {
     }
 
     /// A random time up to `longest`; less for large groups, whose moves the rate limit spreads.
-    pub(super) fn spread(&mut self, longest: Duration) -> Duration {
+    pub(super) fn random_spread(&mut self, longest: Duration) -> Duration {
         const SPREAD_BY_RATE: u32 = 20;
         let members = self.members.count().max(1);
         let longest = if members > SPREAD_BY_RATE { longest * SPREAD_BY_RATE / members } else { longest };

@@ -328,7 +328,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    pub(super) fn ordered(&mut self, wanted: Carrier) {
+    pub(super) fn count_order(&mut self, wanted: Carrier) {
         match wanted {
             Carrier::Helped => self.orders_to_helpers += 1,
             Carrier::Direct => self.orders_to_server += 1,

@@ -91,6 +91,7 @@ impl Stage {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Before {
     pub p99: Option<Duration>,
+    /// The latency at the highest quantile for which there were enough samples.
     pub high: Option<Duration>,
     /// Replies while the group was late, and the time over which they were counted; `None` if not measured.
     pub replies: Option<(u64, Duration)>,

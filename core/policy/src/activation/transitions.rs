@@ -32,8 +32,8 @@ impl Activation {
         let is_at_rest = matches!(self.stage, Stage::Direct) && self.members.helped() == 0;
         !is_at_rest
             || self.windows.count() > 0
-            || !self.seen.is_idle()
-            || !self.others.is_idle()
+            || !self.side_view.is_idle()
+            || !self.other_view.is_idle()
             || self.is_moving()
             || self.members.waiting() > 0
     }
@@ -69,15 +69,15 @@ impl Activation {
         self.windows.advance(shifted);
         self.expire_orders(now);
         self.update_views(now);
-        (self.late_looks, self.calm_looks) = match self.seen.verdict {
+        (self.late_looks, self.calm_looks) = match self.side_view.verdict {
             Verdict::Late => (self.late_looks.saturating_add(1), 0),
             Verdict::Silent => (self.late_looks, 0),
             Verdict::Calm => (0, self.calm_looks.saturating_add(1)),
-            Verdict::Unknown if self.seen.has_late() => (self.late_looks, self.calm_looks),
+            Verdict::Unknown if self.side_view.has_late() => (self.late_looks, self.calm_looks),
             Verdict::Easing | Verdict::Unknown => (0, self.calm_looks),
         };
         if self.calm_looks >= CALM_LOOKS {
-            self.memory.long_calm();
+            self.memory.record_long_calm();
         }
         if self.moves.is_empty() {
             self.queue_moves(now);
@@ -126,7 +126,7 @@ impl Activation {
         let side = self.stage.side();
         let other = if side == Carrier::Direct { Carrier::Helped } else { Carrier::Direct };
         let view_of = |side| view(now, &self.windows, side, &self.members, &self.settings);
-        (self.seen, self.others) = (view_of(side), view_of(other));
+        (self.side_view, self.other_view) = (view_of(side), view_of(other));
     }
 
     fn watch_direct(&mut self, now: Time) -> Option<Stage> {
@@ -143,7 +143,7 @@ impl Activation {
                 self.notice(Notice::NoHelpers { retry_in: None });
             }
         } else {
-            self.memory.called(now, &self.settings);
+            self.memory.record_call(now, &self.settings);
             return Some(Stage::Jitter { until: now + self.random.time(self.settings.jitter) });
         }
         None
@@ -154,19 +154,19 @@ impl Activation {
         let is_empty = self.members.helped() == 0 && self.members.count() > 0;
         self.empty_looks = if is_empty { self.empty_looks + 1 } else { 0 };
         if self.empty_looks >= EMPTY_LOOKS {
-            return Some(self.no_helper_accepts(now)); // all have lost their helpers, and no other helper accepts them
+            return Some(self.wait_for_helpers(now)); // all have lost their helpers, and no other helper accepts them
         }
         let is_worse = self.before.is_some_and(|before| {
-            let slower = self.seen.high > before.high.map(|high| high + high / 4);
-            let replies = (self.seen.figures.replies, self.windows.length());
+            let slower = self.side_view.high > before.high.map(|high| high + high / 4);
+            let replies = (self.side_view.figures.replies, self.windows.length());
             let fewer =
                 before.replies.is_some_and(|(count, time)| is_clearly_more((count, time), replies, 85));
             slower && fewer && before.high.is_some()
         });
-        self.worse_looks = if self.seen.is_late() && is_worse { self.worse_looks + 1 } else { 0 };
+        self.worse_looks = if self.side_view.is_late() && is_worse { self.worse_looks + 1 } else { 0 };
         if self.worse_looks >= WORSE_LOOKS {
             let before = self.before.and_then(|before| before.p99);
-            return Some(self.back_off(now, BackOff::NoCure { before, after: self.seen.figures.p99 }));
+            return Some(self.back_off(now, BackOff::NoCure { before, after: self.side_view.figures.p99 }));
         }
         self.consider_doubt(now)
     }
@@ -176,7 +176,7 @@ impl Activation {
         if self.members.helped() == 0 && matches!(self.stage, Stage::Direct) {
             self.helped_since = None; // the helped members have left
         }
-        let Some(helped_since) = self.helped_since.filter(|_| !self.server_asked) else {
+        let Some(helped_since) = self.helped_since.filter(|_| !self.server_requested_help) else {
             self.calm_since = None;
             return None;
         };
@@ -184,8 +184,8 @@ impl Activation {
             let percent = u64::from(self.settings.calm_percent);
             self.windows.count() * 100 <= before.per_window * percent
         });
-        let is_idle = self.seen.is_idle() && self.others.is_idle();
-        if !(self.seen.is_calm() && self.others.is_calm() && (is_load_little || is_idle)) {
+        let is_idle = self.side_view.is_idle() && self.other_view.is_idle();
+        if !(self.side_view.is_calm() && self.other_view.is_calm() && (is_load_little || is_idle)) {
             self.calm_since = None;
             return None;
         }
@@ -202,9 +202,9 @@ impl Activation {
     pub(super) fn release(&mut self, now: Time, by: ReleasedBy) -> Stage {
         self.notice(Notice::Released { by, helped: self.members.helped() });
         self.counters.releases += 1;
-        self.memory.returned(now);
+        self.memory.record_return(now);
         self.calm_since = None;
-        self.server_asked = false;
+        self.server_requested_help = false;
         self.begin_direct()
     }
 
@@ -222,7 +222,7 @@ impl Activation {
             self.memory.wait_again(now, &self.settings, &mut self.random);
             self.begin_direct()
         } else if self.has_eased(now) {
-            self.memory.calm_before_all_moved(now);
+            self.memory.record_calm_before_all_moved(now);
             self.begin_direct()
         } else {
             self.remember_before(None);
@@ -237,12 +237,13 @@ impl Activation {
     }
 
     fn begin_spread(&mut self, now: Time) -> Stage {
-        Stage::Spread { until: now + self.spread(self.settings.spread) }
+        Stage::Spread { until: now + self.random_spread(self.settings.spread) }
     }
 
     /// Sends a share of the group to helpers; in a group too small for that, one member or none by chance.
     fn begin_canaries(&mut self, now: Time) -> Stage {
-        let (members, helped, figures) = (self.members.count(), self.members.helped(), self.seen.figures);
+        let (members, helped, figures) =
+            (self.members.count(), self.members.helped(), self.side_view.figures);
         let percent = self.settings.canary_percent;
         let canaries = self.share(members - helped, percent);
         self.remember_before(None);
@@ -272,7 +273,7 @@ impl Activation {
                 self.comparison = Some(comparison);
                 Stage::Comparing { until: now + self.settings.compare / 4, latest }
             } else if !self.is_moving() {
-                self.no_helper_accepts(now)
+                self.wait_for_helpers(now)
             } else if comparison.answered_direct() > 0 {
                 self.back_off(now, BackOff::Worse { permille, helped, direct })
             } else if self.memory.needs_faster_canaries(&self.settings) {
@@ -285,7 +286,7 @@ impl Activation {
         } else if compared.is_worse {
             self.back_off(now, BackOff::Worse { permille, helped, direct })
         } else if !all_are_helped && compared.is_calm && !self.memory.is_at_the_edge(now) {
-            self.calm_again(now)
+            self.stay_direct(now)
         } else if !all_are_helped && self.memory.needs_faster_canaries(&self.settings) && !compared.is_better
         {
             self.back_off(now, BackOff::NotBetter { permille, helped, direct })
@@ -295,9 +296,9 @@ impl Activation {
         }
     }
 
-    /// No helper accepted any member.
-    pub(super) fn no_helper_accepts(&mut self, now: Time) -> Stage {
-        let retry_in = self.memory.refused(now, &self.settings, &mut self.random);
+    /// No helper accepted any member: the group stays direct until the next attempt.
+    pub(super) fn wait_for_helpers(&mut self, now: Time) -> Stage {
+        let retry_in = self.memory.record_refusal(now, &self.settings, &mut self.random);
         self.notice(Notice::NoHelpers { retry_in: Some(retry_in) });
         self.begin_direct()
     }
@@ -305,9 +306,9 @@ impl Activation {
     fn begin_rest(&mut self, now: Time) -> Stage {
         let (members, helped) = (self.members.count(), self.members.helped());
         if !self.has_helpers || (helped < members && self.has_eased(now)) {
-            return self.calm_again(now);
+            return self.stay_direct(now);
         }
-        let figures = self.seen.figures;
+        let figures = self.side_view.figures;
         let moving = self.move_all(now, Carrier::Helped);
         self.counters.activations += 1;
         self.comparison = None;
@@ -321,16 +322,16 @@ impl Activation {
     }
 
     /// The group became calm before the rest moved: direct members stay direct.
-    fn calm_again(&mut self, now: Time) -> Stage {
+    fn stay_direct(&mut self, now: Time) -> Stage {
         self.notice(Notice::CalmAgain { helped: self.members.helped(), members: self.members.count() });
-        self.memory.calm_before_all_moved(now);
+        self.memory.record_calm_before_all_moved(now);
         self.begin_direct()
     }
 
     /// All members return, and the next attempt waits for some time.
     pub(super) fn back_off(&mut self, now: Time, why: BackOff) -> Stage {
         let all_had_moved = matches!(why, BackOff::NoCure { .. } | BackOff::NotBetter { .. });
-        let lasts = self.memory.failed(now, all_had_moved, &self.settings, &mut self.random);
+        let lasts = self.memory.record_failure(now, all_had_moved, &self.settings, &mut self.random);
         self.counters.back_offs += 1;
         let next = self.begin_direct();
         let returning = self.return_all(now);
@@ -340,12 +341,12 @@ impl Activation {
     }
 
     fn remember_before(&mut self, replies: Option<(u64, Duration)>) {
-        let figures = self.seen.figures;
+        let figures = self.side_view.figures;
         let per_window = self
             .before
             .filter(|_| replies.is_some())
             .map_or(self.windows.count(), |before| before.per_window);
-        self.before = Some(Before { p99: figures.p99, high: self.seen.high, replies, per_window });
+        self.before = Some(Before { p99: figures.p99, high: self.side_view.high, replies, per_window });
     }
 
     /// `percent` % of `total`, rounded up or down at random so that the mean is exact.
@@ -359,15 +360,15 @@ impl Activation {
         match state.carrier {
             Carrier::Helped => {
                 (state.wanted, state.not_before) = (Carrier::Direct, Time::ZERO);
-                if self.seen.is_late() && self.stage.is_on_trial() {
+                if self.side_view.is_late() && self.stage.is_on_trial() {
                     self.stage = self.back_off(now, BackOff::ServerRefuses);
-                } else if self.server_asked || !matches!(self.stage, Stage::Direct) {
+                } else if self.server_requested_help || !matches!(self.stage, Stage::Direct) {
                     self.stage = self.release(now, ReleasedBy::Server);
                 }
             }
             Carrier::Direct if self.has_helpers => {
                 (state.wanted, state.not_before) = (Carrier::Helped, Time::ZERO);
-                if !core::mem::replace(&mut self.server_asked, true) {
+                if !core::mem::replace(&mut self.server_requested_help, true) {
                     self.notice(Notice::ServerRequestsHelp);
                 }
             }
@@ -381,7 +382,7 @@ impl Activation {
 
     pub(super) fn follow_override(&mut self, now: Time, lasts: Option<Duration>) {
         let relief_override = self.current_override.at(now);
-        (self.followed_override, self.server_asked) = (relief_override, false);
+        (self.followed_override, self.server_requested_help) = (relief_override, false);
         let moving = match relief_override {
             Override::On => {
                 self.begin_direct();

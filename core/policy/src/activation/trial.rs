@@ -17,7 +17,7 @@ const PROLONGED_MAX: u32 = 5;
 impl Activation {
     pub(super) fn begin_trial(&mut self, now: Time) -> Stage {
         if self.members.helped() == 0 {
-            return self.no_helper_accepts(now);
+            return self.wait_for_helpers(now);
         }
         self.windows.clear();
         Stage::Trial { until: now + self.settings.trial, prolonged: 0, level: None }
@@ -27,7 +27,7 @@ impl Activation {
     /// replies is clearly higher.
     pub(super) fn judge_trial(&mut self, now: Time, prolonged: u32, level: Option<Duration>) -> Stage {
         self.update_views(now);
-        let figures = self.seen.figures;
+        let figures = self.side_view.figures;
         let (helped, members) = (self.members.helped(), self.members.count());
         if self.followed_override != Override::Auto || u64::from(helped) * 10 < u64::from(members) * 9 {
             return Stage::Helped; // too few have moved to judge help
@@ -36,18 +36,18 @@ impl Activation {
         let length = self.windows.length();
         // A latency above the window's length is not comparable: the trial is too short for such waits to show.
         let comparable = before.high.filter(|high| *high <= length);
-        let is_faster = comparable.is_some_and(|high| self.seen.high < Some(high / 5 * 4));
+        let is_faster = comparable.is_some_and(|high| self.side_view.high < Some(high / 5 * 4));
         let has_more_replies =
             before.replies.is_some_and(|earlier| is_clearly_more((figures.replies, length), earlier, 87));
         let is_falling = level.zip(figures.p50).is_some_and(|(level, p50)| p50 < level / 10 * 9);
-        let is_within_sla = matches!(self.seen.verdict, Verdict::Calm | Verdict::Easing);
-        if self.seen.verdict == Verdict::Unknown && prolonged < PROLONGED_MAX {
+        let is_within_sla = matches!(self.side_view.verdict, Verdict::Calm | Verdict::Easing);
+        if self.side_view.verdict == Verdict::Unknown && prolonged < PROLONGED_MAX {
             let (until, prolonged) = (now + self.settings.window, prolonged + 1);
             Stage::Trial { until, prolonged, level: figures.p50 }
-        } else if self.seen.verdict == Verdict::Unknown && figures.waiting == 0 {
+        } else if self.side_view.verdict == Verdict::Unknown && figures.waiting == 0 {
             Stage::Helped // too few requests to judge help
         } else if is_within_sla || is_faster || has_more_replies {
-            self.memory.cured();
+            self.memory.record_cure();
             self.counters.cures += 1;
             let per_s = |count: u64, time: Duration| {
                 count.saturating_mul(1_000_000) / u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1)

@@ -8,9 +8,9 @@ use super::{OutOfBounds, Release, ReleaseCounters, ReleaseNotice, ReleaseSetting
 use crate::relief_override::Override;
 
 /// Interval of looks. It is short, because a burst that is relieved between two looks is measured only in part.
-const LOOK: Duration = Duration::from_millis(250);
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// Minimum interval of sending sessions back: all sessions that became due within it return together.
-const TOGETHER: Duration = Duration::from_millis(50);
+const GROUP_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A [`Release`] with its timing. At [`next_at`](Self::next_at) call [`sample`](Self::sample) if
 /// [`is_look_due`](Self::is_look_due), then [`take`](Self::take).
@@ -30,12 +30,17 @@ impl ReleaseSchedule {
     /// A setting is out of its bounds.
     pub fn new(now: Time, settings: ReleaseSettings, seed: u64) -> Result<ReleaseSchedule, OutOfBounds> {
         let release = Release::new(now, settings, seed)?;
-        Ok(ReleaseSchedule { release, relief_override: Override::Auto, looked_at: now, next_at: now + LOOK })
+        Ok(ReleaseSchedule {
+            release,
+            relief_override: Override::Auto,
+            looked_at: now,
+            next_at: now + LOOK_INTERVAL,
+        })
     }
 
     /// The interval of looks.
     pub const fn interval() -> Duration {
-        LOOK
+        LOOK_INTERVAL
     }
 
     /// When to call [`take`](Self::take) next, after a look if one is due.
@@ -45,7 +50,7 @@ impl ReleaseSchedule {
 
     /// Whether a [`Sample`] is due.
     pub fn is_look_due(&self, now: Time) -> bool {
-        self.looked_at + LOOK <= now
+        self.looked_at + LOOK_INTERVAL <= now
     }
 
     /// Passes a sample. The override *off* counts as *auto*, because the caller has sent all sessions back already.
@@ -64,9 +69,9 @@ impl ReleaseSchedule {
         while self.release.poll_drain(now) {
             count += 1;
         }
-        let next_look = self.looked_at + LOOK;
+        let next_look = self.looked_at + LOOK_INTERVAL;
         self.next_at =
-            self.release.poll_timeout().map_or(next_look, |at| next_look.min(at.max(now + TOGETHER)));
+            self.release.poll_timeout().map_or(next_look, |at| next_look.min(at.max(now + GROUP_INTERVAL)));
         count
     }
 
@@ -101,7 +106,7 @@ mod tests {
                 schedule.sample(now, Override::Off, sample);
             }
             let returning = schedule.take(now) as u32;
-            assert!(returning <= 30, "{returning} sessions at once");
+            assert!(returning <= 30, "at most 30 sessions should return at once, not {returning}");
             (left, groups) = (left.saturating_sub(returning), groups + u32::from(returning > 0));
         }
         assert_eq!((left, looks), (0, 79), "a look should be due every 250 ms for 20 s");

@@ -171,7 +171,7 @@ impl Group {
     }
 
     /// The server sends *drain* to `count` connections on this carrier.
-    pub fn server_drains(&mut self, carrier: Carrier, count: usize) {
+    pub fn send_server_drain(&mut self, carrier: Carrier, count: usize) {
         let now = at(self.now_ms);
         for client in self.clients.iter().filter(|client| client.carrier == carrier).take(count) {
             self.activation.release_requested(now, client.member);

@@ -53,7 +53,7 @@ impl AwaitingHeader {
     pub(crate) fn receive(&mut self, bytes: &[u8], memory: &mut Memory) -> Header {
         self.received.extend_from_slice(bytes);
         let counted = core::mem::replace(&mut self.counted, self.received.capacity());
-        memory.changed(counted, self.counted);
+        memory.resize_client(counted, self.counted);
         let header = match parse_proxy(&self.received) {
             Ok(Some(header)) => header,
             Ok(None) if self.received.len() < PROXY_BYTES_MAX => return Header::Incomplete,
@@ -76,7 +76,7 @@ impl AwaitingHeader {
     }
 
     pub(crate) fn release_memory(&mut self, memory: &mut Memory) {
-        memory.changed(core::mem::take(&mut self.counted), 0);
+        memory.resize_client(core::mem::take(&mut self.counted), 0);
     }
 
     /// The connection's memory. The age is 0, because nothing is sent to the peer before the header is complete.

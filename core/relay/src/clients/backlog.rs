@@ -59,7 +59,7 @@ impl Backlog {
         let Some(queue) = &mut self.0 else { return };
         queue.advance(count, memory);
         if queue.len == 0 {
-            debug_assert_eq!(queue.capacity, 0, "an empty backlog holds no memory");
+            debug_assert_eq!(queue.capacity, 0, "an empty backlog should hold no memory");
             self.0 = None;
         }
     }
@@ -100,7 +100,7 @@ impl Queue {
         let doubled = self.pieces.back().map_or(PIECE_BYTES_MIN, |last| last.bytes.capacity() * 2);
         let bytes = Vec::with_capacity(needed.max(doubled).clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX));
         self.capacity += bytes.capacity();
-        memory.changed(0, bytes.capacity());
+        memory.resize_client(0, bytes.capacity());
         self.pieces.push_back(Piece { bytes, start: 0 });
     }
 
@@ -115,7 +115,7 @@ impl Queue {
             if front.start == front.bytes.len() {
                 let freed = front.bytes.capacity();
                 self.capacity -= freed;
-                memory.changed(freed, 0);
+                memory.resize_client(freed, 0);
                 self.pieces.pop_front();
             }
         }

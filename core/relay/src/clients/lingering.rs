@@ -9,7 +9,8 @@ use crate::links::Linked;
 use crate::memory::{Held, Memory, Unread};
 use crate::status::{ClientKind, ClientStatus};
 
-/// A client whose virtual connection has ended, and which has not received all replies.
+/// A client that gets its last bytes before its connection ends: the replies after its server's close, or the
+/// rejection of its authentication.
 #[derive(Debug)]
 pub(crate) struct Lingering {
     service: u16,
@@ -111,9 +112,9 @@ impl Lingering {
         }
     }
 
-    /// The client has sent bytes after the server's close. A kernel would answer them with a reset, and a client that
-    /// only writes learns of the close by nothing else. The relay resets the client once the client's TCP has
-    /// acknowledged all replies: an earlier reset could overtake them.
+    /// The client has sent bytes after the server's close. A kernel would answer them with a reset, and only
+    /// the reset tells a client that only writes of the close. The relay resets the client once the client's
+    /// TCP has acknowledged all replies: an earlier reset could overtake the replies.
     pub(crate) fn received_after_close(&mut self) {
         self.sent_after_close = true;
     }
@@ -175,7 +176,7 @@ impl Lingering {
 
     /// Whether the client's TCP has acknowledged bytes since the last call. Bytes that the host has taken do not
     /// count, because the host's buffer may hold them for a long time.
-    pub(crate) fn makes_progress(&mut self) -> bool {
+    pub(crate) fn check_progress(&mut self) -> bool {
         let before = core::mem::replace(&mut self.acknowledged_before, self.acknowledged);
         self.acknowledged > before
     }

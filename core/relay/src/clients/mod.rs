@@ -18,7 +18,7 @@ use spillway_transport::{Conn, Time, Transport};
 
 pub(crate) use awaiting_header::{AwaitingHeader, Header};
 pub(crate) use client_type::ClientType;
-pub(crate) use library::{LibraryClient, Received};
+pub(crate) use library::{HandleWhen, LibraryClient};
 pub(crate) use lingering::Lingering;
 pub(crate) use plain::{Arrival, PlainClient};
 pub(crate) use relayed::{ControlAction, DataAction, RelayedConn, VirtualId};

@@ -46,10 +46,10 @@ pub(crate) enum DataAction {
 /// What to do with a control message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ControlAction {
-    /// Ignore the message: its sender has closed already.
+    /// Ignore the message: its sender has closed already, or has sent *finish* twice.
     Ignore,
     Forward(VirtualId),
-    /// Forward the message, which is the last one: both ends have closed then.
+    /// Forward the message. No other message follows, because both ends have closed.
     ForwardLast(VirtualId),
 }
 
@@ -102,7 +102,7 @@ impl RelayedConn {
         if matches!(control, Control::Close(_)) {
             self.close(State::ClosedByClient);
         }
-        self.forwarded()
+        self.forward_action()
     }
 
     pub(crate) fn handle_server_control(&mut self, control: &Control) -> ControlAction {
@@ -118,7 +118,7 @@ impl RelayedConn {
             Control::Credit(limit) => self.raise_credit(*limit),
             _ => {}
         }
-        self.forwarded()
+        self.forward_action()
     }
 
     /// The reason for the *close* to the server when the client's link is lost. `None`: the client had closed before.
@@ -134,7 +134,7 @@ impl RelayedConn {
         self.state = if self.state == State::Open { by } else { State::Closed };
     }
 
-    fn forwarded(&self) -> ControlAction {
+    fn forward_action(&self) -> ControlAction {
         if self.state == State::Closed {
             ControlAction::ForwardLast(self.virtual_id)
         } else {
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(
             relayed.handle_server_control(&Control::Credit(9)),
             ControlAction::Forward(VIRTUAL_ID),
-            "the server has not closed"
+            "control messages of a server that has not closed should be forwarded"
         );
         assert_eq!(relayed.handle_server_control(&CLOSE), ControlAction::ForwardLast(VIRTUAL_ID));
 
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(relayed.request(100), DataAction::Forward(VIRTUAL_ID));
         relayed.handle_server_control(&Control::Credit(150));
         relayed.handle_server_control(&Control::Credit(50));
-        assert_eq!(relayed.request(50), DataAction::Forward(VIRTUAL_ID), "credit never shrinks");
+        assert_eq!(relayed.request(50), DataAction::Forward(VIRTUAL_ID), "a lower credit should be ignored");
         assert_eq!(relayed.request(1), DataAction::OverCredit);
         let mut session = RelayedConn::new(VIRTUAL_ID, None);
         assert_eq!(session.request(usize::MAX), DataAction::Forward(VIRTUAL_ID));

@@ -7,7 +7,7 @@ use spillway_transport::Conn;
 use crate::links::Linked;
 
 /// Acknowledged bytes after which an acknowledgement is forwarded without waiting for the timer. Half of the server's
-/// window applies if that is less.
+/// initial credit applies if that is less.
 const REPORT_BYTES: u64 = 64 * 1024;
 
 /// Acknowledgements of one plain client whose server keeps replies.
@@ -106,12 +106,12 @@ impl FinalAck {
         through: u64,
         linked: Option<&mut Linked>,
     ) -> bool {
-        let linked = linked.filter(|linked| linked.is_of(self.id, conn));
+        let linked = linked.filter(|linked| linked.id_belongs_to(self.id, conn));
         linked.is_some_and(|linked| self.reply_acks.handle_acknowledged(through, self.id, linked))
     }
 
     pub(crate) fn handle_timeout(&mut self, conn: Conn, linked: Option<&mut Linked>) {
-        let linked = linked.filter(|linked| linked.is_of(self.id, conn));
+        let linked = linked.filter(|linked| linked.id_belongs_to(self.id, conn));
         self.reply_acks.handle_timeout(self.id, linked);
     }
 
@@ -120,7 +120,7 @@ impl FinalAck {
     pub(crate) fn send(mut self, conn: Conn, through: Option<u64>, linked: Option<&mut Linked>) {
         self.reply_acks.acknowledged = through.unwrap_or(self.reply_acks.acknowledged);
         // Another link may have the index now.
-        if let Some(linked) = linked.filter(|linked| linked.is_of(self.id, conn)) {
+        if let Some(linked) = linked.filter(|linked| linked.id_belongs_to(self.id, conn)) {
             self.reply_acks.report(self.id, linked);
             linked.close_plain(self.id, CloseReason::Normal);
         }

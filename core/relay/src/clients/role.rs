@@ -23,7 +23,7 @@ pub(crate) enum ConnRole {
     Library(Box<LibraryClient>),
     /// A load balancer's connection whose PROXY header is not complete.
     AwaitingHeader(Box<AwaitingHeader>),
-    /// A client whose virtual connection has ended, and which has not received all replies.
+    /// A client that gets its last bytes before its connection ends.
     Lingering(Box<Lingering>),
 }
 

@@ -34,7 +34,13 @@ impl Window {
 
     /// The client's connection has taken `bytes`, and no bytes wait. Returns the new window if it grows. `max` limits
     /// the window.
-    pub(crate) fn taken(&mut self, now: Time, bytes: usize, max: u32, memory: &mut Memory) -> Option<u32> {
+    pub(crate) fn record_taken(
+        &mut self,
+        now: Time,
+        bytes: usize,
+        max: u32,
+        memory: &mut Memory,
+    ) -> Option<u32> {
         if now.since(self.since) > GROWTH_TIME_MAX {
             (self.taken, self.since) = (0, now);
         }
@@ -65,16 +71,17 @@ mod tests {
     fn window_doubles_while_used_up_within_100_ms_and_memory_is_free() {
         let mut memory = Memory::new(400);
         let mut window = Window::new(Time(0), 10);
-        let mut take =
-            |window: &mut Window, ms: u64, bytes| window.taken(Time(ms * 1_000_000), bytes, 64, &mut memory);
+        let mut take = |window: &mut Window, ms: u64, bytes| {
+            window.record_taken(Time(ms * 1_000_000), bytes, 64, &mut memory)
+        };
         assert_eq!((take(&mut window, 1, 9), take(&mut window, 2, 1)), (None, Some(20)));
         assert_eq!(
             (take(&mut window, 3, 19), take(&mut window, 200, 1)),
             (None, None),
-            "used up in more than 100 ms"
+            "a window that is used up in more than 100 ms should stay"
         );
         assert_eq!((take(&mut window, 201, 30), take(&mut window, 202, 40)), (Some(40), Some(64)));
-        assert_eq!(take(&mut window, 203, 1000), None, "the window has its maximum");
+        assert_eq!(take(&mut window, 203, 1000), None, "a window should not exceed its maximum");
         // All windows together may grow by a quarter of the memory: 100 bytes, of which 54 are in use.
         let mut other = Window::new(Time(0), 40);
         assert_eq!(take(&mut other, 0, 40), Some(64));
@@ -82,7 +89,7 @@ mod tests {
         assert_eq!(take(&mut third, 0, 32), None);
         window.release_memory(&mut memory);
         window.release_memory(&mut memory);
-        assert_eq!(third.taken(Time(0), 32, 64, &mut memory), Some(64));
+        assert_eq!(third.record_taken(Time(0), 32, 64, &mut memory), Some(64));
         assert!(memory.reserve_window(100 - 24 - 32) && !memory.reserve_window(1));
     }
 }

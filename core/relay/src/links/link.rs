@@ -35,7 +35,8 @@ pub(crate) struct Link {
 pub(crate) enum Lifecycle {
     /// Configured; opened again when it is lost.
     Current,
-    /// Replaced, but accepts clients until a new link is up. From then on its clients have the time `within` to leave.
+    /// Replaced, but accepts clients until a new link is up. From then on its clients have the time `within`
+    /// to leave, if it is set.
     Replaced { within: Option<Duration> },
     /// Accepts no clients, and is closed when its last client has left or at the deadline.
     Retired { deadline: Option<Time> },
@@ -135,7 +136,7 @@ impl Link {
         }
     }
 
-    pub(crate) fn connecting(&mut self, conn: Conn, deadline: Time) {
+    pub(crate) fn begin_connecting(&mut self, conn: Conn, deadline: Time) {
         self.state = State::Connecting { conn, deadline };
     }
 
@@ -146,7 +147,7 @@ impl Link {
     }
 
     /// The connection is open, and authentication begins.
-    pub(crate) fn opened(
+    pub(crate) fn begin_authentication(
         &mut self,
         now: Time,
         conn: Conn,
@@ -211,7 +212,7 @@ impl Link {
     /// Schedules the next attempt and returns its delay: `reconnect_min`, doubled for each failure up to
     /// `reconnect_max`, and reduced by up to a half with `random`, so that helpers do not all reconnect at the same
     /// time.
-    pub(crate) fn wait(&mut self, now: Time, timeouts: &Timeouts, random: u16) -> Duration {
+    pub(crate) fn schedule_retry(&mut self, now: Time, timeouts: &Timeouts, random: u16) -> Duration {
         let delay_max = timeouts.reconnect_min.saturating_mul(1 << self.failures.min(16));
         let delay_max = delay_max.min(timeouts.reconnect_max);
         self.failures += 1;
@@ -220,10 +221,10 @@ impl Link {
         delay
     }
 
-    /// Replaces the link by a new one. With `within`, its clients must leave in that time. False: the link is not up,
-    /// and the caller must close it.
+    /// Marks the link as replaced by a new one. With `within`, its clients must leave in that time. False:
+    /// the link is not up, and the caller must close it.
     #[must_use]
-    pub(crate) fn replace(&mut self, now: Time, within: Option<Duration>) -> bool {
+    pub(crate) fn mark_replaced(&mut self, now: Time, within: Option<Duration>) -> bool {
         let is_up = self.linked().is_some_and(Linked::is_up);
         match self.lifecycle {
             Lifecycle::Current if is_up => self.lifecycle = Lifecycle::Replaced { within },
@@ -309,15 +310,15 @@ mod tests {
         let mut link = Link::new(0, 0);
         for expected_ms in [50, 100, 200, 400, 800, 1600, 2000, 2000] {
             let delay_max = Duration::from_millis(expected_ms);
-            let delay = link.wait(Time(0), &timeouts, u16::MAX);
+            let delay = link.schedule_retry(Time(0), &timeouts, u16::MAX);
             assert_eq!(delay, delay_max);
             assert_eq!(link.deadline(), Some(Time(0) + delay_max));
         }
         for _ in 0..100 {
-            assert_eq!(link.wait(Time(0), &timeouts, 0), reconnect_max / 2);
+            assert_eq!(link.schedule_retry(Time(0), &timeouts, 0), reconnect_max / 2);
         }
         link.mark_up();
-        assert_eq!(link.wait(Time(7), &timeouts, 0), timeouts.reconnect_min / 2);
+        assert_eq!(link.schedule_retry(Time(7), &timeouts, 0), timeouts.reconnect_min / 2);
     }
 
     #[test]
@@ -328,20 +329,28 @@ mod tests {
         assert_eq!(link.try_older_key(Time(0), &keys, LinkDown::HostFull), None);
         assert_eq!(link.try_older_key(Time(3), &keys, refused), Some(keys[0].id()));
         assert_eq!(link.handle_timeout(Time(3)), Due::Connect, "the attempt should be due at once");
-        assert_eq!(link.try_older_key(Time(4), &keys, refused), None, "both keys were tried");
+        assert_eq!(
+            link.try_older_key(Time(4), &keys, refused),
+            None,
+            "no key should be left after two attempts"
+        );
         link.retire(None);
-        assert_eq!(link.try_older_key(Time(5), &keys, refused), None, "the link was replaced");
+        assert_eq!(
+            link.try_older_key(Time(5), &keys, refused),
+            None,
+            "a retired link should try no other key"
+        );
     }
 
     #[test]
     fn replaced_link_is_closed_at_once_unless_it_is_up() {
         let mut link = Link::new(0, 0);
-        assert!(!link.replace(Time(0), None));
+        assert!(!link.mark_replaced(Time(0), None));
         link.retire(None);
         let within = Duration::from_secs(1);
-        assert!(link.replace(Time(5), Some(within)));
+        assert!(link.mark_replaced(Time(5), Some(within)));
         assert_eq!(link.lifecycle(), Lifecycle::Retired { deadline: Some(Time(5) + within) });
-        assert!(link.replace(Time(9), Some(within)), "the first deadline should stay");
-        assert_eq!(link.deadline(), Some(Time(0)), "the attempt to connect is due first");
+        assert!(link.mark_replaced(Time(9), Some(within)), "the first deadline should stay");
+        assert_eq!(link.deadline(), Some(Time(0)), "the attempt to connect should be due first");
     }
 }

@@ -16,8 +16,8 @@ pub(crate) type Links = MarkedList<Link>;
 
 impl Links {
     /// Adds a link to a service's server and returns its index. The link connects in its first turn.
-    pub(crate) fn open(&mut self, service: u16, link: u16) -> usize {
-        let new = Link::new(service, link);
+    pub(crate) fn open(&mut self, service: u16, number: u16) -> usize {
+        let new = Link::new(service, number);
         let free = self.iter().position(|link| link.lifecycle() == Lifecycle::Free);
         let index = free.unwrap_or(self.len());
         match free {
@@ -63,7 +63,7 @@ mod tests {
     fn index_of_a_forgotten_link_is_reused() {
         let mut links = Links::default();
         assert_eq!((links.open(0, 0), links.open(0, 1)), (0, 1));
-        assert_eq!(links.choose(&[0, 1]), None, "no link is open");
+        assert_eq!(links.choose(&[0, 1]), None, "no link should be chosen while none is open");
         let _ = links[0].close();
         let _ = links[0].forget();
         assert_eq!(links.open(4, 0), 0);

@@ -79,7 +79,7 @@ impl Relay {
         out: &mut T,
     ) {
         if self.services[service_index].remove() {
-            self.drain_one(now, service_index, within, out);
+            self.begin_service_drain(now, service_index, within, out);
         }
     }
 
@@ -98,7 +98,7 @@ impl Relay {
                 self.links[index].set_policy(policy);
             }
         }
-        if changes.links || self.uses_another_key(service_index) {
+        if changes.links || self.uses_removed_key(service_index) {
             self.replace_links(now, service_index, changes.server.then_some(within), out);
         }
         if changes.encryption {

@@ -14,7 +14,7 @@ impl Relay {
     /// `within`. A second call can only bring the deadline forward.
     pub fn drain<T: Transport>(&mut self, now: Time, within: Duration, out: &mut T) {
         self.is_draining = true;
-        (0..self.services.len()).for_each(|service| self.drain_one(now, service, within, out));
+        (0..self.services.len()).for_each(|service| self.begin_service_drain(now, service, within, out));
     }
 
     /// Drains one service, until the relay is [configured](Self::reconfigure) again. False: no service has this name.
@@ -26,10 +26,10 @@ impl Relay {
         out: &mut T,
     ) -> bool {
         let found = self.services.index_of_active(name);
-        found.map(|service| self.drain_one(now, service, within, out)).is_some()
+        found.map(|service| self.begin_service_drain(now, service, within, out)).is_some()
     }
 
-    pub(super) fn drain_one<T: Transport>(
+    pub(super) fn begin_service_drain<T: Transport>(
         &mut self,
         now: Time,
         service_index: usize,
@@ -119,7 +119,7 @@ impl Relay {
         true
     }
 
-    /// Opens a service's listeners when its override has ended.
+    /// Ends an override whose time has passed, and opens the service's listeners.
     pub(super) fn end_override<T: Transport>(&mut self, now: Time, service_index: usize, out: &mut T) {
         if self.services[service_index].end_override(now) {
             self.update_listening(service_index, out);

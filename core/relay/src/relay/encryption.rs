@@ -31,15 +31,15 @@ impl Relay {
             }
         }
         if client_encryption == Encryption::Required {
-            self.services[service_index].cut_unencrypted_at(deadline);
+            self.services[service_index].bring_forward_unencrypted_deadline(deadline);
             let clients = self.unencrypted_clients(service_index);
             clients.into_iter().for_each(|conn| self.send_drain(conn, milliseconds(within)));
         }
     }
 
-    /// Call this when a library client has authenticated. A handshake that began before encryption was required may
-    /// end without encryption: such a client is sent *drain* before the service's deadline for these clients, and reset
-    /// after it. Returns whether the client stays.
+    /// Call this when a library client has authenticated. A handshake that began before encryption was
+    /// required may end without encryption. Such a client is sent *drain* if the service's deadline for
+    /// clients without encryption has not passed, and is reset otherwise. Returns whether the client stays.
     #[must_use]
     pub(super) fn enforce_encryption<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) -> bool {
         let Some(client) = self.clients.library(conn) else {

@@ -22,7 +22,7 @@ impl Relay {
         self.send_final_ack(conn);
         let mut role = self.clients.take(conn);
         let Some((service, client_type)) = role.client_of() else {
-            debug_assert!(false, "each client is removed only once");
+            debug_assert!(false, "each client should be removed only once");
             return;
         };
         self.service_mut(service).client_removed(client_type, failed);

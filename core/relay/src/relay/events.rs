@@ -19,7 +19,7 @@ impl Application for Relay {
         }
         match event {
             Event::Data { bytes, .. } => self.data(now, conn, bytes, out),
-            Event::Room => self.has_room(now, conn, out),
+            Event::Room => self.handle_room(now, conn, out),
             Event::Opened { peer, listener } => self.opened(now, conn, peer, listener, out),
             Event::Finished => self.finished(now, conn, out),
             Event::Lost(reason) => self.lost(now, conn, reason, out),
@@ -139,11 +139,11 @@ impl Relay {
     }
 
     /// The transport takes more bytes for a connection again.
-    fn has_room<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
+    fn handle_room<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
         match self.clients.get_mut(conn) {
             Some(ConnRole::Plain(client)) => {
                 let Some(linked) = self.links.open_link(client.link()) else { return };
-                client.client_has_room(now, conn, linked, &mut self.memory, out);
+                client.handle_client_room(now, conn, linked, &mut self.memory, out);
             }
             Some(ConnRole::Library(_)) => self.library_turn(conn, out),
             Some(ConnRole::Lingering(lingering)) => lingering.transmit(conn, &mut self.memory, out),
@@ -159,7 +159,7 @@ impl Relay {
         match self.clients.get_mut(conn) {
             Some(ConnRole::Plain(client)) => {
                 let Some(linked) = self.links.open_link(client.link()) else { return };
-                client.finished(linked);
+                client.handle_client_finished(linked);
             }
             Some(ConnRole::Library(_)) => self.library_finished(now, conn, out),
             Some(ConnRole::AwaitingHeader(_)) => self.header_ended(conn, out),

@@ -7,7 +7,7 @@ use spillway_batch::{Acceptor, AcceptorEvent, LinkError, Role};
 use spillway_transport::{Conn, Time, Transport};
 
 use super::Relay;
-use crate::clients::{ConnRole, LibraryClient, Received};
+use crate::clients::{ConnRole, HandleWhen, LibraryClient};
 use crate::reasons::{Refusal, ResetReason};
 use crate::timers::Timer;
 
@@ -43,7 +43,7 @@ impl Relay {
         }
     }
 
-    /// Returns the initial credit of each connection in bytes.
+    /// Admits a library client. Returns the initial credit of each of its connections in bytes.
     fn admit_library(&self, service: u16, peer: SocketAddr) -> Result<u32, Refusal> {
         let is_trusted = self.service(service).config().client_keys.is_some() || peer.ip().is_loopback();
         if !is_trusted {
@@ -69,7 +69,7 @@ impl Relay {
                 self.report_refusal(service, peer, Refusal::Evicted);
             }
             Some(ConnRole::Lingering(_)) => {} // the rejection is counted already
-            _ => debug_assert!(false, "only library clients wait for authentication"),
+            _ => debug_assert!(false, "only library clients should wait for authentication"),
         }
         self.drop_client(conn, true);
         out.abort(conn);
@@ -93,20 +93,20 @@ impl Relay {
         };
         let linked = client.link().and_then(|link| self.links.open_link(link));
         match client.receive(conn, bytes, linked, &mut self.memory) {
-            Received::Now => self.library_frames(now, conn, bytes, out),
-            Received::WhenDrained => {}
-            Received::AtEndOfTurn => self.mark_dirty(conn),
+            HandleWhen::Now => self.library_frames(now, conn, bytes, out),
+            HandleWhen::LinkUncongested => {}
+            HandleWhen::EndOfTurn => self.mark_dirty(conn),
         }
     }
 
-    /// Handles a client's stored bytes. Call this when the server's link has drained or the client's connection has
-    /// ended.
+    /// Handles a client's stored bytes. Call this when the server's link is no longer congested, or when the
+    /// client's connection to the server has ended.
     pub(super) fn resume_library<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
         // `None`: the client has ended while it waited.
         let Some(client) = self.clients.library_mut(conn) else { return };
         let waiting = client.take_waiting(&mut self.memory);
         self.library_frames(now, conn, &waiting, out);
-        if self.clients.library(conn).is_some_and(|client| client.has_ended()) {
+        if self.clients.library(conn).is_some_and(|client| client.has_stored_end()) {
             self.library_finished(now, conn, out);
         }
     }
@@ -195,7 +195,8 @@ impl Relay {
         }
     }
 
-    /// Resets a client whose record has been incomplete for too long, because the first bytes occupy memory.
+    /// Resets a client whose record has been incomplete for too long, because the record's first bytes occupy
+    /// memory.
     pub(super) fn record_timeout<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
         // `None`: the client has ended, and the timer is not needed any more.
         let Some(client) = self.clients.library_mut(conn) else { return };
@@ -217,7 +218,8 @@ impl Relay {
         }
     }
 
-    /// Rejects a client whose authentication failed, with the protocol's message for the reason if it has one.
+    /// Rejects a client whose authentication failed. Sends the protocol's message for this reason, if there
+    /// is one.
     fn reject<T: Transport>(&mut self, now: Time, conn: Conn, error: LinkError, out: &mut T) {
         let Some(client) = self.clients.library_mut(conn) else {
             debug_assert!(false, "the caller has just taken an event of this client");
@@ -230,7 +232,8 @@ impl Relay {
         self.start_lingering(now, conn, lingering, out);
     }
 
-    /// The client has finished its link. A connection that is still open on it is closed as for a lost link.
+    /// The client has finished its link. A virtual connection that is still open is closed as if the link
+    /// were lost.
     pub(super) fn library_finished<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
         if self.clients.library_mut(conn).is_some_and(|client| !client.handle_finished()) {
             return;

@@ -38,7 +38,7 @@ impl Relay {
     pub(super) fn linger_timeout<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
         // `None`: the client has ended, and the timer is not needed any more.
         let Some(lingering) = self.clients.lingering_mut(conn) else { return };
-        if lingering.makes_progress() {
+        if lingering.check_progress() {
             return self.clients.start(Timer::Linger, now, conn);
         }
         self.drop_client(conn, false);

@@ -16,7 +16,7 @@ impl Relay {
             let unsealed = linked.unseal(now, bytes, &mut scratch);
             self.link_unsealed_data(now, index, (bytes.len(), unsealed), out);
         } else {
-            debug_assert!(false, "a connection receives bytes only after it was opened");
+            debug_assert!(false, "a link should receive bytes only after its connection was opened");
         }
         self.scratch = scratch;
     }
@@ -86,7 +86,7 @@ impl Relay {
             debug_assert!(false, "the caller has just taken an event of this link");
             return;
         };
-        linked.server_drains();
+        linked.mark_draining();
         let clients: Vec<Conn> = linked.clients().collect();
         self.notices.push(Notice::ServerDrains { service, link, deadline_ms });
         clients.into_iter().for_each(|conn| self.send_drain(conn, deadline_ms));

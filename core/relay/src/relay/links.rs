@@ -39,7 +39,7 @@ impl Relay {
         match out.connect(now, server) {
             Ok(conn) => {
                 self.clients.put(conn, ConnRole::Link(index));
-                self.links[index].connecting(conn, now + timeout);
+                self.links[index].begin_connecting(conn, now + timeout);
             }
             Err(_) => self.link_down(now, index, LinkDown::HostFull, out),
         }
@@ -64,7 +64,7 @@ impl Relay {
             policy: service.policy,
             encryption: service.encryption,
         };
-        link.opened(now, conn, &config, randomness);
+        link.begin_authentication(now, conn, &config, randomness);
         out.grant(conn, LINK_GRANT_BYTES);
     }
 
@@ -87,7 +87,7 @@ impl Relay {
             if let Some(conn) = linked.client(id)
                 && let Some(client) = self.clients.plain_mut(conn)
             {
-                client.link_has_room(now, conn, linked, &mut self.memory, out);
+                client.handle_link_room(now, conn, linked, &mut self.memory, out);
             }
         }
         if linked.can_resume_waiters() {
@@ -99,14 +99,15 @@ impl Relay {
         }
     }
 
-    /// Resumes the clients that waited for the link to drain, in order, until the link is full again.
+    /// Resumes the clients that waited while the link was congested, in order, until the link's batch is full
+    /// again.
     fn resume_waiters<T: Transport>(&mut self, now: Time, index: usize, waiters: Vec<Conn>, out: &mut T) {
         let mut waiters = waiters.into_iter();
         for conn in waiters.by_ref() {
             match self.clients.get_mut(conn) {
                 Some(ConnRole::Plain(client)) => {
                     if let Some(linked) = self.links.open_link(client.link()) {
-                        client.link_drained(now, conn, linked, &mut self.memory, out);
+                        client.handle_link_uncongested(now, conn, linked, &mut self.memory, out);
                     }
                 }
                 Some(ConnRole::Library(_)) => self.resume_library(now, conn, out),
@@ -135,7 +136,7 @@ impl Relay {
                 was_up = linked.is_up();
                 drop(self.clients.take(linked.conn()));
                 for conn in linked.clients() {
-                    clients += u32::from(self.lost_with_link(conn, out));
+                    clients += u32::from(self.end_client_of_lost_link(conn, out));
                 }
             }
         }
@@ -151,13 +152,14 @@ impl Relay {
             self.notices.push(Notice::LinkDown { service, link: number, why, clients, retry_in });
         }
         self.update_listening(usize::from(service), out);
-        // Of the waiters, library clients without a connection on this link remain: their own links stay open.
+        // The only waiters that still exist are library clients without a connection on this link: their own
+        // links stay open.
         waiters.into_iter().for_each(|conn| self.resume_library(now, conn, out));
     }
 
     /// The link that carried a client is lost. True: the client was reset.
     #[must_use]
-    fn lost_with_link<T: Transport>(&mut self, conn: Conn, out: &mut T) -> bool {
+    fn end_client_of_lost_link<T: Transport>(&mut self, conn: Conn, out: &mut T) -> bool {
         match self.clients.get_mut(conn) {
             // The client still gets the remaining replies.
             Some(ConnRole::Lingering(lingering)) => lingering.cancel_final_ack(),
@@ -181,7 +183,7 @@ impl Relay {
         let mut random = [0; 2];
         (self.random)(&mut random);
         let random = u16::from_le_bytes(random);
-        Some(self.links[index].wait(now, &self.settings.timeouts, random))
+        Some(self.links[index].schedule_retry(now, &self.settings.timeouts, random))
     }
 
     /// Closes a link that is not needed any more, after sending the pending batch.

@@ -24,8 +24,8 @@ impl Relay {
         }
     }
 
-    /// Closes the clients that hold most and have not read for longest, until an eighth of the memory is free. Clients
-    /// whose bytes have not waited at all are closed only until memory is within the bound.
+    /// Closes the clients that hold most memory and have not read for longest, until an eighth of the memory
+    /// is free. Clients whose bytes have not waited at all are closed only until memory is within the bound.
     fn close_largest<T: Transport>(&mut self, out: &mut T) {
         for holding in self.holdings(out) {
             if self.memory.is_enough_closed(holding.age) {
@@ -34,7 +34,7 @@ impl Relay {
             self.close_for_memory(holding, out);
         }
         if self.memory.is_exceeded() {
-            self.pressure.scan_freed_too_little(self.turn.now);
+            self.pressure.delay_rescan(self.turn.now);
         }
     }
 
@@ -61,8 +61,8 @@ impl Relay {
         paused.into_iter().for_each(|conn| self.grant_again(conn, out));
     }
 
-    /// While memory is scarce, closes clients that have not read for [`Timeouts::unread`](crate::Timeouts), largest
-    /// first. Otherwise bytes that are never read would occupy memory for ever.
+    /// While memory is scarce, closes clients that have not read for [`Timeouts::unread`](crate::Timeouts),
+    /// in the order of `holdings`. Otherwise bytes that are never read would occupy memory for ever.
     pub(super) fn pressure_timeout<T: Transport>(&mut self, out: &mut T) {
         if !self.pressure.handle_timeout(self.turn.now) {
             return;

@@ -1,8 +1,8 @@
 //! The relay: its parts, and the procedures that involve several parts.
 //!
-//! A part changes only its own state. It gets values of other parts as parameters, and returns what these must do.
-//! Each file of this folder is a group of procedures, such as accepting a client or losing a link. [`events`]
-//! dispatches the transport's events.
+//! A part changes only its own state. It gets values of other parts as parameters, and returns what the other
+//! parts must do. Each file of this folder is a group of procedures, such as accepting a client or losing a
+//! link. [`events`] dispatches the transport's events.
 
 mod change;
 mod drain;
@@ -57,7 +57,7 @@ pub struct Relay {
     scratch: Scratch,
 }
 
-/// Settings that the procedures use themselves.
+/// Settings that only the procedures use; each part has its own settings.
 #[derive(Debug)]
 struct Settings {
     first_window_bytes: u32,
@@ -192,7 +192,7 @@ impl Relay {
     }
 
     /// Whether a service can admit one more client. Does not check the client's address or the service's link.
-    fn room(&self, service: u16) -> Result<(), Refusal> {
+    fn check_room(&self, service: u16) -> Result<(), Refusal> {
         let now = self.turn.now;
         self.service(service).accepts_clients(now)?;
         self.admission.check(now, self.clients.count(), &self.memory)

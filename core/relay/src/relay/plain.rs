@@ -42,7 +42,7 @@ impl Relay {
     /// Whether a client is admitted. Does not check the service's link.
     pub(super) fn admit(&self, service: u16, client: SocketAddr) -> Result<(), Refusal> {
         self.service(service).admits(client.ip())?;
-        self.room(service)
+        self.check_room(service)
     }
 
     fn open_plain<T: Transport>(
@@ -110,7 +110,7 @@ impl Relay {
         if let Some(conn) = self.links.client(link, id)
             && let Some(client) = self.clients.plain_mut(conn)
         {
-            client.server_finished(conn, out);
+            client.handle_server_finished(conn, out);
         }
     }
 
@@ -127,7 +127,7 @@ impl Relay {
         let (service, peer) = (client.service(), client.peer());
         self.report_refusal(service, peer, Refusal::Server(reason));
         if let Some(linked) = self.links.open_link(link) {
-            linked.plain_refused(id);
+            linked.free_refused_plain(id);
         }
         self.drop_client(conn, true);
         out.abort(conn);
@@ -163,7 +163,7 @@ impl Relay {
         let Some(client) = client else { return };
         let stalled = client.end_stall(now);
         let lingering = client.linger(final_ack, &mut self.memory);
-        // The server takes no more requests: acknowledge all bytes.
+        // The server takes no more requests: the client's TCP may acknowledge all bytes.
         out.release(conn, u64::MAX);
         if client.is_grant_used_up() {
             // One byte is enough to detect that the client sends after the close.
@@ -179,7 +179,7 @@ impl Relay {
 impl Relay {
     /// Waits for the PROXY header. The client's address is checked when the header is complete.
     fn balancer_opened<T: Transport>(&mut self, conn: Conn, service: u16, peer: SocketAddr, out: &mut T) {
-        if let Err(why) = self.room(service) {
+        if let Err(why) = self.check_room(service) {
             self.report_refusal(service, peer, why);
             return out.abort(conn);
         }

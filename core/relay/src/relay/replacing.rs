@@ -12,7 +12,7 @@ use crate::notice::Notice;
 
 impl Relay {
     /// Whether a link was opened with a key that was removed from the service.
-    pub(super) fn uses_another_key(&self, service_index: usize) -> bool {
+    pub(super) fn uses_removed_key(&self, service_index: usize) -> bool {
         let keys = &self.services[service_index].config().keys;
         let links = self.services[service_index].links().iter().map(|index| &self.links[*index]);
         let mut current =
@@ -29,7 +29,7 @@ impl Relay {
         out: &mut T,
     ) {
         for index in self.links_of(service_index) {
-            if !self.links[index].replace(now, within) {
+            if !self.links[index].mark_replaced(now, within) {
                 self.end_link(now, index, out);
             }
         }

@@ -253,7 +253,7 @@ impl Service {
     }
 
     /// Sets the deadline of library clients without encryption. A later deadline than the present one has no effect.
-    pub(crate) fn cut_unencrypted_at(&mut self, deadline: Time) {
+    pub(crate) fn bring_forward_unencrypted_deadline(&mut self, deadline: Time) {
         let earlier = self.unencrypted_deadline;
         self.unencrypted_deadline = Some(earlier.map_or(deadline, |earlier| earlier.min(deadline)));
     }

@@ -35,13 +35,13 @@ pub struct RecordingTransport {
     pub records: BTreeMap<Conn, ConnRecord>,
     pub connects: Vec<(Conn, SocketAddr)>,
     pub listening: BTreeMap<u16, bool>,
-    next: u32,
+    next_slot: u32,
 }
 
 impl RecordingTransport {
     pub fn accept(&mut self) -> Conn {
-        let conn = Conn { slot: self.next, generation: 7 };
-        self.next += 1;
+        let conn = Conn { slot: self.next_slot, generation: 7 };
+        self.next_slot += 1;
         self.records.insert(conn, ConnRecord { room: 1 << 20, ..ConnRecord::default() });
         conn
     }
@@ -75,7 +75,10 @@ impl Transport for RecordingTransport {
 
     fn send(&mut self, conn: Conn, bytes: &[u8]) -> usize {
         let record = self.record(conn);
-        assert!(!record.aborted && !record.finished, "the relay sent after it ended the connection");
+        assert!(
+            !record.aborted && !record.finished,
+            "the relay should send nothing after it has ended the connection"
+        );
         let accepted = bytes.len().min(record.room);
         record.room -= accepted;
         record.sent.extend_from_slice(&bytes[..accepted]);

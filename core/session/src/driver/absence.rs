@@ -12,20 +12,20 @@ use spillway_transport::Time;
 pub(super) struct Absence {
     was_attached: bool,
     was_attached_to_own_port: bool,
-    /// Time of the first of the refusals in a row at the server's own port.
+    /// Time of the first of the latest refusals in a row at the server's own port.
     refused_since: Option<Time>,
 }
 
 impl Absence {
     /// The session is attached to a carrier: through the server's own port if `is_own_port`, else through a helper.
-    pub(super) fn attached(&mut self, is_own_port: bool) {
+    pub(super) fn note_attached(&mut self, is_own_port: bool) {
         self.was_attached = true;
         self.was_attached_to_own_port |= is_own_port;
         self.refused_since = None;
     }
 
     /// An attempt at the server's own port failed, or the carrier through it is lost.
-    pub(super) fn own_port_lost(&mut self, now: Time, is_refused: bool) {
+    pub(super) fn note_own_port_lost(&mut self, now: Time, is_refused: bool) {
         if is_refused && (self.was_attached_to_own_port || !self.was_attached) {
             self.refused_since.get_or_insert(now);
         } else {
@@ -54,17 +54,17 @@ mod tests {
     fn the_time_limit_counts_from_the_first_refusal_in_a_row() {
         let (mut absence, start) = (Absence::default(), Time(7));
         assert_eq!(absence.give_up_at(PATIENCE), None);
-        absence.own_port_lost(start, true);
-        absence.own_port_lost(start + PATIENCE / 2, true);
+        absence.note_own_port_lost(start, true);
+        absence.note_own_port_lost(start + PATIENCE / 2, true);
         assert_eq!(absence.give_up_at(PATIENCE), Some(start + PATIENCE));
-        absence.own_port_lost(start + PATIENCE / 2, false);
+        absence.note_own_port_lost(start + PATIENCE / 2, false);
         assert_eq!(
             absence.give_up_at(PATIENCE),
             None,
             "another outcome than a refusal should reset the time limit"
         );
-        absence.own_port_lost(start, true);
-        absence.attached(false);
+        absence.note_own_port_lost(start, true);
+        absence.note_attached(false);
         assert_eq!(
             absence.give_up_at(PATIENCE),
             None,
@@ -75,11 +75,11 @@ mod tests {
     #[test]
     fn refusals_are_ignored_if_only_helpers_have_carried_the_session() {
         let (mut absence, now) = (Absence::default(), Time(7));
-        absence.attached(false);
-        absence.own_port_lost(now, true);
+        absence.note_attached(false);
+        absence.note_own_port_lost(now, true);
         assert_eq!(absence.give_up_at(PATIENCE), None);
-        absence.attached(true);
-        absence.own_port_lost(now, true);
+        absence.note_attached(true);
+        absence.note_own_port_lost(now, true);
         assert!(absence.give_up_at(PATIENCE).is_some());
     }
 }

@@ -82,7 +82,7 @@ impl LinkCarrier {
         (!core::mem::replace(&mut self.is_opened, true)).then_some(&self.target)
     }
 
-    pub(super) fn connected(&mut self, now: Time, client: SocketAddr, fresh: LinkRandomness) {
+    pub(super) fn handle_connected(&mut self, now: Time, client: SocketAddr, fresh: LinkRandomness) {
         let link = OpenerLink::new(&self.target.opener(Limits::default()), now, fresh);
         self.connected = Some(ConnectedLink { link, client, id: None, unsent: Chunk::default() });
     }
@@ -153,7 +153,7 @@ impl LinkCarrier {
     }
 
     /// The socket took this many bytes.
-    pub(super) fn sent(&mut self, bytes: usize) {
+    pub(super) fn advance_unsent(&mut self, bytes: usize) {
         let Some(connected) = &mut self.connected else { return };
         connected.unsent.advance(bytes);
         if connected.unsent.is_empty() {

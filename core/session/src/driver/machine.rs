@@ -149,8 +149,8 @@ impl<E> Driver<E> {
         true
     }
 
-    /// Changes the timeouts. The present carrier is watched anew with `carrier_timeouts`; `attach_timeout` applies from the
-    /// next carrier on.
+    /// Changes the timeouts. The present carrier is watched anew with `carrier_timeouts`; `attach_timeout`
+    /// applies from the next carrier on.
     pub fn set_carrier_timeouts(
         &mut self,
         now: Time,
@@ -175,7 +175,7 @@ impl<E> Driver<E> {
     /// The socket is connected. `client`: the socket's local address; `fresh`: randomness for the link's handshake.
     pub fn handle_connected(&mut self, now: Time, client: SocketAddr, fresh: LinkRandomness) {
         if let Some(carrier) = &mut self.carrier {
-            carrier.connected(now, client, fresh);
+            carrier.handle_connected(now, client, fresh);
         }
     }
 
@@ -210,8 +210,8 @@ impl<E> Driver<E> {
         None
     }
 
-    /// Handles an event of the carrier. Returns bytes for the application; call [`consumed`](Self::consumed) after it
-    /// has read them.
+    /// Handles an event of the carrier. Returns bytes for the application; call [`consumed`](Self::consumed)
+    /// after the application has read them.
     pub fn handle<'a>(&mut self, now: Time, event: OpenerEvent<'a>) -> Option<&'a [u8]> {
         let outcome = match event {
             OpenerEvent::Established { connections_max } => self.handle_established(connections_max),
@@ -264,7 +264,7 @@ impl<E> Driver<E> {
     /// The socket took this many of the bytes that [`poll_transmit`](Self::poll_transmit) returned.
     pub fn sent(&mut self, bytes: usize) {
         if let Some(carrier) = &mut self.carrier {
-            carrier.sent(bytes);
+            carrier.advance_unsent(bytes);
         }
     }
 
@@ -371,7 +371,7 @@ impl<E> Driver<E> {
             ClientEvent::Attached { room } => {
                 if let Some(carrier) = &self.carrier {
                     self.monitor.restart(now, carrier.age(now));
-                    self.schedule.attached(carrier.address());
+                    self.schedule.note_attached(carrier.address());
                     self.events.push(SessionEvent::Moved(carrier.address()));
                 }
                 if room {
@@ -389,7 +389,7 @@ impl<E> Driver<E> {
                 self.end = Some(SessionEnd::Gone(Gone { acknowledged, written: self.session.written() }));
                 return Err(CarrierLoss::Refused(RefuseReason::Gone));
             }
-            ClientEvent::Drain { deadline_ms } => self.asked_to_move(now, deadline_ms),
+            ClientEvent::Drain { deadline_ms } => self.handle_move_request(now, deadline_ms),
             ClientEvent::Stream(StreamEvent::Room) => self.report_room(),
             ClientEvent::Stream(StreamEvent::Finished) => self.end = Some(SessionEnd::InOrder),
             ClientEvent::Stream(StreamEvent::Closed(reason)) => {
@@ -412,14 +412,14 @@ impl<E> Driver<E> {
     fn handle_drain(&mut self, now: Time, deadline_ms: u32) -> Result<(), CarrierLoss<E>> {
         let deadline = Duration::from_millis(deadline_ms.into());
         let may_stay =
-            self.stays_until_end() || self.schedule.drained(now, deadline, self.session.is_attached());
+            self.stays_until_end() || self.schedule.schedule_drain(now, deadline, self.session.is_attached());
         if may_stay { Ok(()) } else { Err(CarrierLoss::Drain) }
     }
 
     /// The carrier's other end asks the session to move to another carrier within this time.
-    fn asked_to_move(&mut self, now: Time, deadline_ms: u32) {
+    fn handle_move_request(&mut self, now: Time, deadline_ms: u32) {
         if !self.stays_until_end() {
-            self.schedule.asked_to_move(now, Duration::from_millis(deadline_ms.into()));
+            self.schedule.schedule_move(now, Duration::from_millis(deadline_ms.into()));
         }
     }
 
@@ -448,7 +448,7 @@ impl<E> Driver<E> {
             self.events.push(SessionEvent::CarrierLost { address, why });
         }
         self.session.detach();
-        self.schedule.detached(now);
+        self.schedule.note_detached(now);
     }
 
     fn drop_carrier(&mut self) -> Option<SocketAddr> {

@@ -81,14 +81,14 @@ impl Schedule {
     }
 
     /// The server has answered at this address.
-    pub(super) fn attached(&mut self, address: SocketAddr) {
+    pub(super) fn note_attached(&mut self, address: SocketAddr) {
         self.detached_since = None;
         self.routes.attached();
-        self.absence.attached(self.is_own_port(address));
+        self.absence.note_attached(self.is_own_port(address));
     }
 
     /// The session is detached: no carrier.
-    pub(super) fn detached(&mut self, now: Time) {
+    pub(super) fn note_detached(&mut self, now: Time) {
         self.departure = None;
         self.detached_since.get_or_insert(now);
     }
@@ -96,7 +96,7 @@ impl Schedule {
     /// An attempt at this address failed, or the carrier through it is lost.
     pub(super) fn note_lost(&mut self, now: Time, address: SocketAddr, is_refused: bool) {
         if self.is_own_port(address) {
-            self.absence.own_port_lost(now, is_refused);
+            self.absence.note_own_port_lost(now, is_refused);
         }
     }
 
@@ -123,8 +123,9 @@ impl Schedule {
         self.departure = None;
     }
 
-    /// The helper that carries the session drains within this time. Returns whether the session may stay for a while.
-    pub(super) fn drained(&mut self, now: Time, deadline: Duration, is_attached: bool) -> bool {
+    /// The helper that carries the session drains within this time. Schedules the departure and returns true
+    /// if the session may stay for a while.
+    pub(super) fn schedule_drain(&mut self, now: Time, deadline: Duration, is_attached: bool) -> bool {
         match self.routes.drained(now, deadline, self.jitter.fraction()) {
             Some(at) if is_attached => {
                 self.departure = Some(Departure { at, route: None });
@@ -135,7 +136,7 @@ impl Schedule {
     }
 
     /// The server asks the session to move within this time: to a helper, or back to the server's own port.
-    pub(super) fn asked_to_move(&mut self, now: Time, deadline: Duration) {
+    pub(super) fn schedule_move(&mut self, now: Time, deadline: Duration) {
         if let Some(attempt) = self.routes.asked_to_move(now, deadline, self.jitter.fraction()) {
             self.departure = Some(Departure { at: attempt.at, route: Some(attempt.route) });
         }
@@ -176,10 +177,10 @@ impl Schedule {
 
     /// Replaces the link ports; `targets` is not empty. `carrier`: the address of the present carrier, if any.
     pub(super) fn replace(&mut self, targets: Vec<LinkTarget>, carrier: Option<SocketAddr>) {
-        let attempted = self.targets.get(self.routes.at()).map(|target| target.address);
-        let present = carrier.or(attempted);
-        let at = targets.iter().position(|target| Some(target.address) == present);
-        self.routes.replace(targets.len(), own_port_of(&targets, self.server_port), at);
+        let attempted = self.targets.get(self.routes.present()).map(|target| target.address);
+        let address = carrier.or(attempted);
+        let present = targets.iter().position(|target| Some(target.address) == address);
+        self.routes.replace(targets.len(), own_port_of(&targets, self.server_port), present);
         self.targets = targets;
         // The departure has the index of a route in the old list: choose the corresponding route of the new list.
         // Without one, the session stays on its carrier, which works.
@@ -238,26 +239,26 @@ mod tests {
     }
 
     /// A session that is attached at the server's own port, and was asked to move to a helper within a second.
-    fn asked_to_move() -> Schedule {
+    fn schedule_with_move() -> Schedule {
         let own_port = target(1).address;
         let settings = SessionSettings { server_port: Some(own_port), ..SessionSettings::default() };
         let mut schedule = Schedule::new(Time::ZERO, vec![target(1), target(2)], &settings, 7);
         assert_eq!(schedule.poll_target(Time::ZERO).map(|target| target.address), Some(own_port));
-        schedule.attached(own_port);
-        schedule.asked_to_move(Time::ZERO, SECOND);
+        schedule.note_attached(own_port);
+        schedule.schedule_move(Time::ZERO, SECOND);
         schedule
     }
 
     #[test]
     fn a_session_stays_if_the_route_that_it_was_asked_to_take_is_removed() {
-        let mut schedule = asked_to_move();
+        let mut schedule = schedule_with_move();
         schedule.replace(vec![target(1)], Some(target(1).address));
         assert_eq!(schedule.poll_leave(Time::ZERO + SECOND), None);
     }
 
     #[test]
     fn a_session_that_was_asked_to_move_uses_the_new_route_list() {
-        let mut schedule = asked_to_move();
+        let mut schedule = schedule_with_move();
         schedule.replace(vec![target(3), target(1)], Some(target(1).address));
         assert_eq!(schedule.poll_leave(Time::ZERO + SECOND), Some(Leaving::AskedToMove));
         let next = schedule.poll_target(Time::ZERO + SECOND);

@@ -16,9 +16,9 @@ pub(super) struct SendSchedule {
     states: Vec<SlotState>,
     /// Slots on the list. The last one is dirty; others may be clean again.
     dirty: VecDeque<u32>,
-    /// The earliest first. All acknowledgements have the same delay, but one that is scheduled again, after an earlier
-    /// one was sent with data, may be due before others: a `spillway_parts::TimerQueue` requires that timers end in the
-    /// order in which they start.
+    /// The earliest first. All acknowledgements have the same delay, but one that is scheduled again, after
+    /// an earlier one was sent with data, may be due before others. So a `spillway_parts::TimerQueue` does
+    /// not fit: its timers end in the order in which they start.
     acknowledgements: BinaryHeap<Reverse<(Time, u32)>>,
 }
 
@@ -80,7 +80,7 @@ impl SendSchedule {
 
     /// A session whose acknowledgement is due, or the new session in the slot of such a session.
     pub(super) fn pop_due(&mut self, now: Time) -> Option<SessionHandle> {
-        while self.next()? <= now {
+        while self.next_due()? <= now {
             let Reverse((_, slot)) = self.acknowledgements.pop()?;
             let state = &mut self.states[slot as usize];
             state.is_in_queue = false;
@@ -92,7 +92,7 @@ impl SendSchedule {
     }
 
     /// The time of the next scheduled acknowledgement.
-    pub(super) fn next(&self) -> Option<Time> {
+    pub(super) fn next_due(&self) -> Option<Time> {
         self.acknowledgements.peek().map(|Reverse((at, _))| *at)
     }
 

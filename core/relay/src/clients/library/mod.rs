@@ -19,7 +19,7 @@ use crate::status::{ClientKind, ClientStatus};
 /// The only id on a library client's link.
 const CLIENT_ID: Id = Id(1);
 
-pub(crate) use requests::Received;
+pub(crate) use requests::HandleWhen;
 
 #[derive(Debug)]
 pub(crate) struct LibraryClient {
@@ -36,10 +36,11 @@ pub(crate) struct LibraryClient {
     is_shed: bool,
     /// Output is scheduled for the end of the turn.
     is_dirty: bool,
-    /// Received bytes that wait until the server's link has room. Together with `granted`, they are at most one grant.
+    /// Received bytes that wait until the server's link has room. Together with `granted`, they are at most
+    /// one grant.
     waiting: Backlog,
-    /// The client has finished its stream, which is handled after `waiting`.
-    has_ended: bool,
+    /// The client has finished its stream; the end is handled after the bytes in `waiting`.
+    has_stored_end: bool,
     /// Output that the transport did not take.
     unsent: Unsent,
     /// Bytes that were granted and not received.
@@ -78,7 +79,7 @@ impl LibraryClient {
             is_shed: false,
             is_dirty: false,
             waiting: Backlog::default(),
-            has_ended: false,
+            has_stored_end: false,
             unsent: Unsent::default(),
             granted: 0,
             waits_for_link: false,
@@ -179,7 +180,7 @@ impl LibraryClient {
     }
 
     pub(crate) fn release_memory(&mut self, memory: &mut Memory) {
-        memory.changed(self.counted, 0);
+        memory.resize_client(self.counted, 0);
         self.counted = 0;
         self.waiting.clear(memory);
     }

@@ -1,4 +1,4 @@
-//! Output to a library client, and its memory.
+//! Output to a library client, and the client's memory.
 
 use core::time::Duration;
 
@@ -89,7 +89,7 @@ impl LibraryClient {
     /// Updates the relay's memory total. Empty output buffers that are kept for reuse are small and not counted.
     pub(crate) fn count(&mut self, memory: &mut Memory) {
         let held = if self.pending() == 0 { self.acceptor.held_incomplete() } else { self.allocated() };
-        memory.changed(self.counted, held);
+        memory.resize_client(self.counted, held);
         self.counted = held;
     }
 }

@@ -1,4 +1,4 @@
-//! Input from a library client: grants, waiting bytes, and its events.
+//! Input from a library client: grants, waiting bytes, and the events in them.
 
 use alloc::vec::Vec;
 
@@ -13,11 +13,11 @@ use crate::memory::Memory;
 
 /// When the caller must handle received bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Received {
+pub(crate) enum HandleWhen {
     Now,
-    /// When the server's link has drained.
-    WhenDrained,
-    AtEndOfTurn,
+    /// When the transport has taken the batch of the server's link.
+    LinkUncongested,
+    EndOfTurn,
 }
 
 impl LibraryClient {
@@ -29,19 +29,19 @@ impl LibraryClient {
         bytes: &[u8],
         linked: Option<&mut Linked>,
         memory: &mut Memory,
-    ) -> Received {
+    ) -> HandleWhen {
         // A grant bounds all bytes in flight from the client, so it bounds `waiting` too.
         self.granted = self.granted.saturating_sub(bytes.len());
         if self.waiting.is_empty() && !linked.as_ref().is_some_and(|linked| linked.is_full()) {
-            return Received::Now;
+            return HandleWhen::Now;
         }
         self.waiting.push(bytes, memory);
         match linked {
             Some(linked) => {
                 self.wait_for_link(conn, linked);
-                Received::WhenDrained
+                HandleWhen::LinkUncongested
             }
-            None => Received::AtEndOfTurn,
+            None => HandleWhen::EndOfTurn,
         }
     }
 
@@ -55,17 +55,17 @@ impl LibraryClient {
         self.waiting.take(memory)
     }
 
-    /// The client has finished its stream. False: bytes are stored, and the end must be handled after them, when
-    /// [`has_ended`](Self::has_ended).
+    /// The client has finished its stream. False: bytes are stored, and the caller must handle the end after
+    /// these bytes; until then [`has_stored_end`](Self::has_stored_end) is true.
     #[must_use]
     pub(crate) fn handle_finished(&mut self) -> bool {
-        self.has_ended |= !self.waiting.is_empty();
+        self.has_stored_end |= !self.waiting.is_empty();
         self.waiting.is_empty()
     }
 
     /// Whether the client has finished its stream while bytes were stored.
-    pub(crate) fn has_ended(&self) -> bool {
-        self.has_ended
+    pub(crate) fn has_stored_end(&self) -> bool {
+        self.has_stored_end
     }
 
     /// Opens the records in received bytes. `ring`: the service's client keys, if it has any.
@@ -121,9 +121,9 @@ impl LibraryClient {
         Some(relayed.virtual_id())
     }
 
-    /// Grants more bytes when half of the last grant is used up. Grants nothing while the server's link is congested,
-    /// while the client is throttled or does not read control messages, or while memory is scarce and the client does
-    /// not read.
+    /// Grants more bytes when half of the last grant is used up. Grants nothing while the server's link is
+    /// congested or received bytes are stored, while the client is throttled or does not read control
+    /// messages, or while memory is scarce and the client does not read.
     pub(crate) fn grant<T: Transport>(
         &mut self,
         conn: Conn,
@@ -165,7 +165,7 @@ impl LibraryClient {
         self.is_paused
     }
 
-    /// Whether the caller must start the timer for an incomplete record.
+    /// Whether the caller must start the timer for an incomplete record. If so, the timer counts as running.
     #[must_use]
     pub(crate) fn starts_record_timer(&mut self) -> bool {
         self.acceptor.incomplete_since().is_some() && !core::mem::replace(&mut self.record_timer_runs, true)

@@ -20,7 +20,7 @@ impl PlainClient {
         let taken = if self.replies.is_empty() { self.send(conn, bytes, out) } else { 0 };
         if taken < bytes.len() {
             self.replies.push(&bytes[taken..], memory);
-        } else if let Some(window) = self.window.taken(now, taken, linked.window_bytes_max(), memory) {
+        } else if let Some(window) = self.window.record_taken(now, taken, linked.window_bytes_max(), memory) {
             linked.raise_window(self.id, window);
         }
         if taken > 0 {
@@ -42,11 +42,15 @@ impl PlainClient {
 
     fn give_credit(&self, linked: &mut Linked, taken: usize) {
         let outcome = linked.consumed(self.id, taken);
-        debug_assert_eq!(outcome, Ok(()), "only received replies are sent");
+        debug_assert_eq!(
+            outcome,
+            Ok(()),
+            "credit should be returned only for bytes that the server has sent"
+        );
     }
 
     /// The server has finished its stream.
-    pub(crate) fn server_finished<T: Transport>(&mut self, conn: Conn, out: &mut T) {
+    pub(crate) fn handle_server_finished<T: Transport>(&mut self, conn: Conn, out: &mut T) {
         self.server_finished = true;
         if self.replies.is_empty() {
             out.finish(conn);
@@ -54,7 +58,7 @@ impl PlainClient {
     }
 
     /// The transport can take more bytes for the client.
-    pub(crate) fn client_has_room<T: Transport>(
+    pub(crate) fn handle_client_room<T: Transport>(
         &mut self,
         now: Time,
         conn: Conn,

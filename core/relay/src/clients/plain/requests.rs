@@ -32,7 +32,7 @@ impl PlainClient {
     }
 
     /// The client has finished its stream.
-    pub(crate) fn finished(&mut self, linked: &mut Linked) {
+    pub(crate) fn handle_client_finished(&mut self, linked: &mut Linked) {
         self.client_finished = true;
         if self.requests.is_empty() {
             linked.finish(self.id);
@@ -40,7 +40,7 @@ impl PlainClient {
     }
 
     /// The link has room or credit for this client.
-    pub(crate) fn link_has_room<T: Transport>(
+    pub(crate) fn handle_link_room<T: Transport>(
         &mut self,
         now: Time,
         conn: Conn,
@@ -64,8 +64,8 @@ impl PlainClient {
         self.grant(now, conn, linked, memory, out);
     }
 
-    /// The link has drained: the client may be granted bytes again.
-    pub(crate) fn link_drained<T: Transport>(
+    /// The transport has taken the link's batch: the client may be granted bytes again.
+    pub(crate) fn handle_link_uncongested<T: Transport>(
         &mut self,
         now: Time,
         conn: Conn,

@@ -6,7 +6,7 @@ use super::Linked;
 use crate::memory::Memory;
 
 /// A batch that reaches this size leaves before the end of the turn. Smaller batches wait for the end of the turn,
-/// because the adaptive policy raises its size threshold *S* only after batches that exceed it.
+/// because the adaptive policy raises its size threshold *S* only after batches larger than *S*.
 pub(crate) const BATCH_BYTES: usize = 64 * 1024;
 
 impl Linked {
@@ -26,15 +26,16 @@ impl Linked {
         self.opener.pending() + self.unsent.as_ref().map_or(0, Chunk::len)
     }
 
-    /// Updates the relay's memory total. Memory beyond one batch of [`BATCH_BYTES`] and incomplete records count.
+    /// Updates the relay's memory total. A link counts with its memory beyond one batch of [`BATCH_BYTES`],
+    /// and with incomplete records.
     pub(crate) fn count(&mut self, memory: &mut Memory) {
         let counted = self.bytes_to_count();
-        memory.link_changed(self.counted, counted);
+        memory.resize_link(self.counted, counted);
         self.counted = counted;
     }
 
     pub(crate) fn release_memory(&self, memory: &mut Memory) {
-        memory.link_changed(self.counted, 0);
+        memory.resize_link(self.counted, 0);
     }
 
     pub(super) fn bytes_to_count(&self) -> usize {

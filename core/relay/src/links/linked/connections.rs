@@ -16,7 +16,7 @@ impl Linked {
     }
 
     /// Whether this id still belongs to this client. Ids are reused.
-    pub(crate) fn is_of(&self, id: Id, conn: Conn) -> bool {
+    pub(crate) fn id_belongs_to(&self, id: Id, conn: Conn) -> bool {
         self.members.client(id) == Some(conn)
     }
 
@@ -45,7 +45,7 @@ impl Linked {
     /// Opens a virtual connection for a library client. `opening`: the client's *connect* or *reconnect*.
     pub(crate) fn open_relayed(&mut self, conn: Conn, opening: Control) -> Result<Id, Refusal> {
         let id = self.opener.open_relayed(opening).map_err(refusal)?;
-        self.relayed += 1;
+        self.relayed_count += 1;
         self.members.put(id, conn);
         Ok(id)
     }
@@ -57,7 +57,7 @@ impl Linked {
     }
 
     /// The server has refused a plain client's connection, which needs no *close*.
-    pub(crate) fn plain_refused(&mut self, id: Id) {
+    pub(crate) fn free_refused_plain(&mut self, id: Id) {
         self.members.free(id);
     }
 
@@ -65,7 +65,7 @@ impl Linked {
     pub(crate) fn release_relayed(&mut self, id: Id) {
         self.members.free(id);
         self.opener.release_relayed(id);
-        self.relayed -= 1;
+        self.relayed_count -= 1;
     }
 
     /// A library client has left its connection before the server's close.
@@ -140,12 +140,12 @@ impl Linked {
         self.stalls.add(stalls);
     }
 
-    /// Adds a client that waits until the transport has taken the link's batch.
+    /// Adds a client that waits until the link is no longer congested.
     pub(crate) fn add_waiter(&mut self, conn: Conn) {
         self.waiters.push(conn);
     }
 
-    /// Whether the link has drained and clients wait for that.
+    /// Whether the link is not congested any more and clients have waited for that.
     pub(crate) fn can_resume_waiters(&self) -> bool {
         !self.is_congested() && !self.waiters.is_empty()
     }

@@ -77,6 +77,6 @@ mod tests {
         assert_eq!((members.client(Id(5)), members.is_orphan(Id(5))), (None, true));
         members.free(Id(5));
         assert!(!members.is_orphan(Id(5)) && !members.is_orphan(Id(99)));
-        assert_eq!(members.client(Id(99)), None, "an id that was never used has no client");
+        assert_eq!(members.client(Id(99)), None, "an id that was never used should have no client");
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct Linked {
     window_bytes_max: u32,
     key: KeyId,
     /// Connections of library clients that have not ended on both sides.
-    relayed: u32,
+    relayed_count: u32,
     /// Whether both ends have authenticated.
     is_up: bool,
     /// The server accepts no more clients on this link.
@@ -52,7 +52,7 @@ impl Linked {
             opener: OpenerLink::new(config, now, randomness),
             window_bytes_max: config.limits.window_bytes,
             key: config.key.id(),
-            relayed: 0,
+            relayed_count: 0,
             is_up: false,
             is_draining: false,
             unsent: None,
@@ -83,7 +83,7 @@ impl Linked {
         self.is_draining
     }
 
-    pub(crate) fn server_drains(&mut self) {
+    pub(crate) fn mark_draining(&mut self) {
         self.is_draining = true;
     }
 
@@ -110,7 +110,7 @@ impl Linked {
 
     /// Connections that have not ended on both sides.
     pub(crate) fn connections(&self) -> usize {
-        self.opener.connections() + self.relayed as usize
+        self.opener.connections() + self.relayed_count as usize
     }
 
     /// Adds the totals of this connection to those of earlier ones.
