@@ -181,7 +181,11 @@ mod tests {
     #[test]
     fn with_timestamps_all_options_are_kept() {
         let answer = cookies().answer(Time(0), binding(1), FULL, Some(1_000));
-        assert_eq!(answer.timestamp, Some(983), "0b10111 in the low bits, and not ahead of the clock");
+        assert_eq!(
+            answer.timestamp,
+            Some(983),
+            "the low bits should be 0b10111, and the timestamp not ahead of the clock"
+        );
         assert_eq!(cookies().check(Time(0), binding(1), answer.initial, answer.timestamp), Some(FULL));
     }
 
@@ -212,10 +216,10 @@ mod tests {
         let answer = cookies().answer(Time(PERIOD_NS - 1), binding(1), FULL, None);
         let check = |now| cookies().check(Time(now), binding(1), answer.initial, None).is_some();
         assert!(check(PERIOD_NS - 1) && check(PERIOD_NS) && check(2 * PERIOD_NS - 1));
-        assert!(!check(2 * PERIOD_NS), "the period after the next");
+        assert!(!check(2 * PERIOD_NS), "a cookie should expire with the period after its own");
         assert!(
             !check(32 * PERIOD_NS),
-            "the encoded counter is the same after 32 periods, but the tag differs"
+            "the cookie should be invalid after 32 periods: its counter looks the same, but the tag differs"
         );
     }
 
@@ -228,8 +232,14 @@ mod tests {
                 let is_valid = |at| cookies().is_valid(Time(at), binding(1), initial);
                 assert!(is_valid(PERIOD_NS - 1) && is_valid(2 * PERIOD_NS - 1));
                 assert!(!is_valid(2 * PERIOD_NS) && !is_valid(32 * PERIOD_NS));
-                assert!(!cookies().is_valid(now, binding(2), initial), "the cookie of another connection");
-                assert!(!cookies().is_valid(now, binding(1), initial ^ 1), "an altered cookie");
+                assert!(
+                    !cookies().is_valid(now, binding(2), initial),
+                    "the cookie of another connection should be invalid"
+                );
+                assert!(
+                    !cookies().is_valid(now, binding(1), initial ^ 1),
+                    "an altered cookie should be invalid"
+                );
             }
         }
     }

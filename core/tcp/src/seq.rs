@@ -13,13 +13,13 @@ pub type Seq = u64;
 pub const FIRST: Seq = 1 << 32;
 
 /// A sequence number as an exported connection state stores it: relative to the SYN, which is 0.
-pub(crate) fn stream(seq: Seq) -> u64 {
+pub(crate) fn since_syn(seq: Seq) -> u64 {
     seq.saturating_sub(FIRST)
 }
 
-/// The inverse of [`stream`].
-pub(crate) fn extended(stream: u64) -> Seq {
-    stream.saturating_add(FIRST)
+/// The inverse of [`since_syn`].
+pub(crate) fn extended(since_syn: u64) -> Seq {
+    since_syn.saturating_add(FIRST)
 }
 
 /// Maps extended sequence numbers of one direction to those on the wire, and back.
@@ -39,14 +39,14 @@ impl Base {
 
     /// The sequence number on the wire.
     #[inline]
-    pub fn low(self, seq: Seq) -> u32 {
+    pub fn on_wire(self, seq: Seq) -> u32 {
         low_half(seq).wrapping_add(self.0)
     }
 
-    /// The extended number nearest to `near` (at most 2^31 distance) whose wire form is `low`.
+    /// The extended number nearest to `near` (at most 2^31 away) whose wire form is `on_wire`.
     #[inline]
-    pub fn expand(self, low: u32, near: Seq) -> Seq {
-        let distance = low.wrapping_sub(self.low(near)).cast_signed();
+    pub fn expand(self, on_wire: u32, near: Seq) -> Seq {
+        let distance = on_wire.wrapping_sub(self.on_wire(near)).cast_signed();
         near.saturating_add_signed(i64::from(distance))
     }
 }
@@ -60,19 +60,19 @@ mod tests {
     #[test]
     fn the_syn_is_the_initial_sequence_number() {
         let base = Base::new(u32::MAX);
-        assert_eq!(base.low(FIRST), u32::MAX);
-        assert_eq!(base.low(FIRST + 1), 0, "the wire form should wrap");
+        assert_eq!(base.on_wire(FIRST), u32::MAX);
+        assert_eq!(base.on_wire(FIRST + 1), 0, "the wire form should wrap");
         assert_eq!(base.expand(5, FIRST + 1), FIRST + 6);
         assert_eq!(base.expand(u32::MAX - 9, FIRST), FIRST - 9);
     }
 
     proptest! {
         #[test]
-        fn expand_inverts_low_for_nearby_numbers(
+        fn expand_inverts_on_wire_for_nearby_numbers(
             initial: u32, near in FIRST..1 << 60, distance in -(1_i64 << 31)..1 << 31,
         ) {
             let (base, seq) = (Base::new(initial), near.saturating_add_signed(distance));
-            prop_assert_eq!(base.expand(base.low(seq), near), seq);
+            prop_assert_eq!(base.expand(base.on_wire(seq), near), seq);
         }
     }
 }

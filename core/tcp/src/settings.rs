@@ -217,8 +217,8 @@ impl Settings {
             ensure(is_host(own.ip), SettingsError::Address(own.ip))?;
             self.check_family(own.ip)?;
         }
-        let of_family = |is_ipv4| self.addresses.iter().filter(|own| own.ip.is_ipv4() == is_ipv4).count();
-        let is_clear = !self.addresses.is_empty() && of_family(true) <= 1 && of_family(false) <= 1;
+        let family_count = |is_ipv4| self.addresses.iter().filter(|own| own.ip.is_ipv4() == is_ipv4).count();
+        let is_clear = !self.addresses.is_empty() && family_count(true) <= 1 && family_count(false) <= 1;
         ensure(is_clear, SettingsError::Addresses)?;
         ensure(!self.ports.is_empty() && *self.ports.start() > 0, SettingsError::Ports)?;
         ensure(self.connections_max > 0 && self.half_open_max > 0, SettingsError::NoConnections)?;
@@ -425,8 +425,16 @@ mod tests {
         settings.gateway = Some(near);
         assert_eq!(settings.next_hop(far), Some(near.into()));
         settings.addresses[0].prefix = 0;
-        assert_eq!(settings.next_hop(far), Some(far), "with a prefix of 0 bits all hosts are on the link");
-        assert_eq!(settings.next_hop(ip("fd00::9")), None, "no neighbour discovery");
+        assert_eq!(
+            settings.next_hop(far),
+            Some(far),
+            "with a prefix of 0 bits all hosts should be on the link"
+        );
+        assert_eq!(
+            settings.next_hop(ip("fd00::9")),
+            None,
+            "an IPv6 address should be unreachable, because the stack has no neighbour discovery"
+        );
         settings.resolver = Resolver::Driver;
         assert_eq!(settings.next_hop(ip("fd00::9")), Some(ip("fd00::9")));
     }

@@ -18,7 +18,7 @@ const DIGIT_BITS: u32 = 6;
 const PLACES: usize = 1 << DIGIT_BITS;
 /// 17 + 8 × 6 bits cover more than the 64 bits of a time.
 const LEVELS: usize = 8;
-/// Number of nodes that [`Wheel::next_at`] examines before it returns a lower bound instead of the exact time.
+/// Maximum number of nodes that [`Wheel::next_at`] examines; with more nodes it returns a lower bound.
 const EXAMINED_MAX: usize = 32;
 /// Marks a node without a deadline.
 const NEVER: u64 = u64::MAX;
@@ -92,7 +92,7 @@ impl Wheel {
         self.nodes.get(key as usize).filter(|node| node.at != NEVER).map(|node| Time(node.at))
     }
 
-    /// Sets a key's deadline in place of an earlier one. `Time(u64::MAX)` removes it.
+    /// Sets a key's deadline, which replaces its previous one. `Time(u64::MAX)` removes the deadline.
     #[inline]
     pub fn arm(&mut self, key: u32, at: Time) {
         // A postponed deadline stays filed under the earlier time.
@@ -334,7 +334,7 @@ mod tests {
         assert_eq!(poll_all(&mut wheel, 99), vec![]);
         assert_eq!(poll_all(&mut wheel, 900), vec![9, 1, 3]);
         assert_eq!(poll_all(&mut wheel, 3 * TICK - 1), vec![0]);
-        assert_eq!(wheel.next_at(), Some(Time(3 * TICK)), "the exact time of a single deadline");
+        assert_eq!(wheel.next_at(), Some(Time(3 * TICK)), "the time should be exact for a single deadline");
         assert_eq!(poll_all(&mut wheel, 3 * TICK), vec![4]);
         assert_eq!((wheel.next_at(), wheel.is_empty()), (None, true));
     }
@@ -344,7 +344,11 @@ mod tests {
         let mut wheel = Wheel::new(Time::ZERO);
         wheel.arm(0, Time(10 * TICK));
         wheel.arm(0, Time(5000 * TICK + 7));
-        assert_eq!(wheel.next_at(), Some(Time(5000 * TICK + 7)), "a few nodes are examined one by one");
+        assert_eq!(
+            wheel.next_at(),
+            Some(Time(5000 * TICK + 7)),
+            "the time should be exact while there are few nodes"
+        );
         assert_eq!(poll_all(&mut wheel, 5000 * TICK + 6), vec![]);
         assert_eq!(poll_all(&mut wheel, 5000 * TICK + 7), vec![0]);
     }
@@ -374,7 +378,7 @@ mod tests {
         assert_eq!(
             poll_all(&mut wheel, u64::MAX),
             vec![],
-            "arming with the end of time removes the deadline"
+            "arming with the end of time should remove the deadline"
         );
     }
 
@@ -387,7 +391,7 @@ mod tests {
         assert_eq!(poll_all(&mut wheel, 500 * TICK), vec![1, 0]);
         wheel.arm(1, Time(u64::MAX - 1));
         assert_eq!(poll_all(&mut wheel, u64::MAX - 2), vec![]);
-        assert_eq!(poll_all(&mut wheel, u64::MAX - 1), vec![1], "the last possible deadline");
+        assert_eq!(poll_all(&mut wheel, u64::MAX - 1), vec![1], "the last possible deadline should fire");
     }
 
     #[test]
@@ -402,8 +406,8 @@ mod tests {
             assert_eq!(wheel.poll(next), None);
             polls += 1;
         }
-        assert!(polls <= LEVELS, "at most one early poll per level: {polls}");
-        assert_eq!(wheel.next_at(), Some(Time(at)), "the exact time of the first deadline");
+        assert!(polls <= LEVELS, "there should be at most one early poll per level, not {polls}");
+        assert_eq!(wheel.next_at(), Some(Time(at)), "the time should now be exact");
         assert_eq!(poll_all(&mut wheel, at + 9_999), (0..10_000).collect::<Vec<_>>());
     }
 

@@ -55,7 +55,7 @@ pub enum Rights {
 pub struct AdminServer {
     file: SocketFile,
     operator_group: Option<u32>,
-    closed: Arc<AtomicBool>,
+    is_closed: Arc<AtomicBool>,
 }
 
 impl AdminServer {
@@ -64,7 +64,7 @@ impl AdminServer {
     /// and read; members of the group, the daemon's user and root operate.
     pub fn bind(path: &Path, operator_group: Option<u32>) -> io::Result<AdminServer> {
         let mode = if operator_group.is_some() { MODE_FOR_READERS } else { MODE };
-        Ok(AdminServer { file: SocketFile::bind(path, mode)?, operator_group, closed: Arc::default() })
+        Ok(AdminServer { file: SocketFile::bind(path, mode)?, operator_group, is_closed: Arc::default() })
     }
 
     /// Answers requests on separate threads until the server is dropped. `answer` forms the document for a request
@@ -86,7 +86,7 @@ impl AdminServer {
             refusal: Box::new(refusal),
             reader_connections: AtomicU32::new(0),
             operator_connections: AtomicU32::new(0),
-            closed: Arc::clone(&self.closed),
+            is_closed: Arc::clone(&self.is_closed),
         });
         let accept = move || {
             // If the system refuses, the thread keeps a capability that it does not use. A request may reload the
@@ -101,7 +101,7 @@ impl AdminServer {
 
 impl Drop for AdminServer {
     fn drop(&mut self) {
-        self.closed.store(true, Ordering::Release);
+        self.is_closed.store(true, Ordering::Release);
         // Wakes the accepting thread. Cannot fail: the descriptor is an open socket.
         let _ = rustix::net::shutdown(&self.file.listener, rustix::net::Shutdown::Both);
     }
@@ -120,13 +120,13 @@ struct Handler {
     reader_connections: AtomicU32,
     /// Connections of peers with [`Rights::Operate`].
     operator_connections: AtomicU32,
-    closed: Arc<AtomicBool>,
+    is_closed: Arc<AtomicBool>,
 }
 
 impl Handler {
     fn accept(self: Arc<Handler>, listener: &UnixListener) {
         for stream in listener.incoming() {
-            if self.closed.load(Ordering::Acquire) {
+            if self.is_closed.load(Ordering::Acquire) {
                 return;
             }
             let Ok(mut stream) = stream else {

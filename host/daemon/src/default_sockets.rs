@@ -150,14 +150,14 @@ mod tests {
         assert_eq!(
             (found(0o777), found(0o1777), found(0o770)),
             (None, None, None),
-            "other users could write in the directory"
+            "a directory in which other users may write should be refused"
         );
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(&own, Some(65_534), None).unwrap();
-            assert_eq!(found(0o700), None, "another user owns the directory");
+            assert_eq!(found(0o700), None, "a directory of another user should be refused");
         }
         std::fs::remove_dir(&own).unwrap();
-        assert_eq!(runtime_directory(Some(own.into())), None, "the directory does not exist");
+        assert_eq!(runtime_directory(Some(own.into())), None, "a missing directory should be refused");
         assert_eq!(runtime_directory(Some("elsewhere".into())), None);
         assert_eq!(runtime_directory(Some("".into())), None);
         assert_eq!(runtime_directory(None), None);

@@ -146,7 +146,9 @@ mod tests {
         let mut expected: Vec<u32> =
             rustix::process::getgroups().unwrap().into_iter().map(|group| group.as_raw()).collect();
         expected.push(rustix::process::getegid().as_raw());
-        expected.iter().for_each(|group| assert!(peer.groups.contains(group), "{group} of {peer:?}"));
+        for group in expected {
+            assert!(peer.groups.contains(&group), "{peer:?} should have group {group}");
+        }
     }
 
     #[test]

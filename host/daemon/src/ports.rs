@@ -20,7 +20,8 @@ use crate::privileges::drop_capabilities;
 const READ_ONLY: &str = "this user may read, but not change anything: run the command as a member of the daemon's \
                          admin_group, as the daemon's user or as root";
 
-/// A daemon's answers to requests at its admin socket and HTTP port, computed on the threads of these.
+/// A daemon's answers to requests at its admin socket and HTTP port, computed on the threads of the socket
+/// and the port.
 pub trait Answers: Send + Sync + 'static {
     /// A request at the admin socket.
     type Request: DeserializeOwned;

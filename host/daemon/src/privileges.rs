@@ -7,12 +7,13 @@ use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabiliti
 /// Drops all capabilities of the calling thread, for a thread that opens nothing after its start.
 ///
 /// # Errors
-/// The system refuses, such as a seccomp filter without `capset`.
+/// The system refuses, for example because a seccomp filter forbids `capset`.
 pub fn drop_capabilities() -> io::Result<()> {
     keep_capabilities(CapabilitySet::empty())
 }
 
-/// Drops CAP_NET_RAW of the calling thread: it opens no socket that receives the packets of other programs any more.
+/// Drops CAP_NET_RAW of the calling thread, for a thread that opens no further socket for packets of other
+/// programs.
 ///
 /// # Errors
 /// As [`drop_capabilities`].
@@ -27,7 +28,8 @@ pub fn drop_net_raw() -> io::Result<()> {
 pub fn keep_capabilities(kept: CapabilitySet) -> io::Result<()> {
     let present = capabilities(None)?.permitted;
     let kept = present & kept;
-    // Without anything to drop, no call: the service files of programs without capabilities do not allow it.
+    // If there is nothing to drop, `capset` is not called: the service files of programs without capabilities
+    // forbid it.
     if kept == present {
         return Ok(());
     }

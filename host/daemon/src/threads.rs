@@ -18,15 +18,15 @@ pub struct ThreadWatch {
 struct Shared {
     running: AtomicUsize,
     failure: OnceLock<String>,
-    ended: Box<dyn Fn() + Send + Sync>,
+    on_end: Box<dyn Fn() + Send + Sync>,
 }
 
 impl ThreadWatch {
-    /// Each thread calls `ended` at its end, whether it has failed or not; [`failure`](Self::failure) distinguishes
-    /// these.
-    pub fn new(ended: impl Fn() + Send + Sync + 'static) -> ThreadWatch {
+    /// Each thread calls `on_end` at its end, whether it has failed or not; [`failure`](Self::failure) tells
+    /// which.
+    pub fn new(on_end: impl Fn() + Send + Sync + 'static) -> ThreadWatch {
         let shared =
-            Shared { running: AtomicUsize::new(0), failure: OnceLock::new(), ended: Box::new(ended) };
+            Shared { running: AtomicUsize::new(0), failure: OnceLock::new(), on_end: Box::new(on_end) };
         ThreadWatch { shared: Arc::new(shared) }
     }
 
@@ -48,7 +48,7 @@ impl ThreadWatch {
                 Err(panic) => shared.fail(format!("thread {thread} panicked: {}", panic_message(&*panic))),
             }
             shared.running.fetch_sub(1, Ordering::AcqRel);
-            (shared.ended)();
+            (shared.on_end)();
         };
         self.shared.running.fetch_add(1, Ordering::AcqRel);
         let started = std::thread::Builder::new().name(name.to_owned()).spawn(run);
@@ -77,7 +77,7 @@ impl ThreadWatch {
             let thread = std::thread::current().name().unwrap_or("without a name").to_owned();
             let location = panic.location().map_or_else(String::new, |location| format!(" at {location}"));
             shared.fail(format!("thread {thread} panicked{location}: {}", panic_message(panic.payload())));
-            (shared.ended)();
+            (shared.on_end)();
         }));
     }
 }
@@ -114,7 +114,7 @@ mod tests {
         let thread = watch.spawn("one", move || wait.recv()).unwrap();
         assert_eq!(watch.running(), 1);
         go.send(()).unwrap();
-        ends.recv_timeout(Duration::from_secs(30)).expect("`ended` should be called within 30 s");
+        ends.recv_timeout(Duration::from_secs(30)).expect("`on_end` should be called within 30 s");
         assert_eq!((watch.running(), watch.failure()), (0, None));
         thread.join().unwrap();
     }
@@ -123,7 +123,7 @@ mod tests {
     fn error_or_panic_is_a_failure_and_the_first_is_kept() {
         let (watch, ends) = watch();
         let end =
-            || ends.recv_timeout(Duration::from_secs(30)).expect("`ended` should be called within 30 s");
+            || ends.recv_timeout(Duration::from_secs(30)).expect("`on_end` should be called within 30 s");
         watch.spawn("one", || Err("no more descriptors")).unwrap();
         end();
         assert_eq!(watch.failure(), Some("thread one failed: no more descriptors"));
@@ -137,7 +137,7 @@ mod tests {
     fn a_panic_is_reported_with_its_message() {
         let (watch, ends) = watch();
         watch.spawn::<String>("two", || panic!("out of {}", "range")).unwrap();
-        ends.recv_timeout(Duration::from_secs(30)).expect("`ended` should be called within 30 s");
+        ends.recv_timeout(Duration::from_secs(30)).expect("`on_end` should be called within 30 s");
         assert_eq!(watch.failure(), Some("thread two panicked: out of range"));
     }
 }

@@ -12,7 +12,7 @@ fn a_panic_of_an_unwatched_thread_is_a_failure() {
     watch.watch_panics();
     let thread = std::thread::Builder::new().name("watcher".into());
     let thread = thread.spawn(|| panic!("no such {}", "list")).unwrap();
-    ends.recv_timeout(Duration::from_secs(30)).expect("`ended` should be called within 30 s");
+    ends.recv_timeout(Duration::from_secs(30)).expect("`on_end` should be called within 30 s");
     assert!(thread.join().is_err());
     let failure = watch.failure().expect("the panic should be recorded as a failure");
     assert!(failure.starts_with("thread watcher panicked at host/daemon/tests/panics.rs:"), "{failure}");

@@ -16,12 +16,12 @@ pub(crate) fn watch(host: &str, port: u16, interval: Duration, stop: &Stop, send
     loop {
         let wait = match look_up(host, port) {
             Ok(list) => {
-                sender.succeeded(&name);
+                sender.report_success(&name);
                 sender.set_list(list);
                 interval
             }
             Err(why) => {
-                sender.failed(&name, why);
+                sender.report_failure(&name, why);
                 interval.min(RETRY_PAUSE)
             }
         };

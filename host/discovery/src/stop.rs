@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use ureq::Agent;
 
-/// Dropping this ends the thread that holds the matching [`Stop`].
+/// The owner's end of a pair: dropping this ends the thread that holds the matching [`Stop`].
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct RunningThread {
     alive: Option<Sender<Infallible>>,
     agent: Option<Agent>,
 }
@@ -20,15 +20,16 @@ pub(crate) struct Stop {
     alive: Receiver<Infallible>,
 }
 
-/// Makes the two ends. Dropping [`Running`] also makes the present request of `agent`, and all later ones, fail.
-pub(crate) fn stop_pair(agent: Option<Agent>) -> (Running, Stop) {
+/// Makes the two ends. Dropping [`RunningThread`] also makes the present request of `agent`, and all later
+/// ones, fail.
+pub(crate) fn stop_pair(agent: Option<Agent>) -> (RunningThread, Stop) {
     let (sender, alive) = channel();
-    (Running { alive: Some(sender), agent }, Stop { alive })
+    (RunningThread { alive: Some(sender), agent }, Stop { alive })
 }
 
-impl Drop for Running {
+impl Drop for RunningThread {
     fn drop(&mut self) {
-        // Before the shutdown: a thread whose request fails must find that `is_ended` is true.
+        // Before the shutdown: a thread whose request fails must find that `must_end` is true.
         self.alive = None;
         if let Some(agent) = self.agent.take() {
             agent.shutdown();
@@ -42,7 +43,7 @@ impl Stop {
         self.alive.recv_timeout(time) == Err(RecvTimeoutError::Disconnected)
     }
 
-    pub(crate) fn is_ended(&self) -> bool {
+    pub(crate) fn must_end(&self) -> bool {
         self.wait(Duration::ZERO)
     }
 }
@@ -67,8 +68,8 @@ mod tests {
     #[test]
     fn wait_returns_early_when_the_thread_is_to_end() {
         let (running, stop) = stop_pair(None);
-        assert!(!stop.is_ended() && !stop.wait(Duration::from_millis(1)));
-        let waiter = std::thread::spawn(move || stop.wait(Duration::from_secs(3600)) && stop.is_ended());
+        assert!(!stop.must_end() && !stop.wait(Duration::from_millis(1)));
+        let waiter = std::thread::spawn(move || stop.wait(Duration::from_secs(3600)) && stop.must_end());
         drop(running);
         assert!(waiter.join().unwrap());
     }

@@ -129,7 +129,7 @@ impl Sender {
     }
 
     /// Sets the source's error, and reports it unless it is the same as before.
-    pub(crate) fn failed(&self, source: &str, why: String) {
+    pub(crate) fn report_failure(&self, source: &str, why: String) {
         let before = self.shared.waiting().error.replace(why.clone());
         if before.as_ref() != Some(&why) {
             self.add_notice(Notice::Failed { source: source.to_owned(), why });
@@ -137,7 +137,7 @@ impl Sender {
     }
 
     /// Clears the source's error, and reports that the source answers again.
-    pub(crate) fn succeeded(&self, source: &str) {
+    pub(crate) fn report_success(&self, source: &str) {
         let had_failed = self.shared.waiting().error.take().is_some();
         if had_failed {
             self.add_notice(Notice::Recovered { source: source.to_owned() });

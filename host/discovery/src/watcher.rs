@@ -3,7 +3,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::etcd::{self, Client};
 use crate::settings::Settings;
-use crate::stop::{Running, start_thread, stop_pair};
+use crate::stop::{RunningThread, start_thread, stop_pair};
 use crate::updates::{Updates, channel};
 use crate::{Entry, Notice, Source, dns};
 
@@ -12,7 +12,7 @@ use crate::{Entry, Notice, Source, dns};
 #[derive(Debug)]
 pub struct Watcher {
     updates: Updates,
-    _running: Option<Running>,
+    _running: Option<RunningThread>,
 }
 
 impl Watcher {
@@ -113,14 +113,14 @@ mod tests {
     #[test]
     fn descriptor_is_readable_while_a_list_or_a_notice_waits() {
         let (mut watcher, sender) = watcher_and_sender();
-        sender.failed("dns:x:1", "why".into());
-        sender.failed("dns:x:1", "why".into());
+        sender.report_failure("dns:x:1", "why".into());
+        sender.report_failure("dns:x:1", "why".into());
         assert_eq!(watcher.error().as_deref(), Some("why"));
         assert!(watcher.poll_list().is_some() && is_readable(&watcher));
         assert!(matches!(watcher.poll_notice(), Some(Notice::Failed { .. })));
         assert!(!is_readable(&watcher) && watcher.poll_notice().is_none());
-        sender.succeeded("dns:x:1");
-        sender.succeeded("dns:x:1");
+        sender.report_success("dns:x:1");
+        sender.report_success("dns:x:1");
         assert!(is_readable(&watcher));
         assert_eq!(watcher.poll_notice(), Some(Notice::Recovered { source: "dns:x:1".into() }));
         assert!(watcher.poll_notice().is_none() && watcher.error().is_none());

@@ -134,7 +134,12 @@ impl Family<'_> {
     }
 
     fn line(&mut self, suffix: &str, values: &[&str], bound: Option<f64>, value: f64) {
-        debug_assert_eq!(values.len(), self.metric.labels.len(), "{}", self.metric.name);
+        debug_assert_eq!(
+            values.len(),
+            self.metric.labels.len(),
+            "each label of {} should have a value",
+            self.metric.name
+        );
         let labels = self.metric.labels.iter().zip(values);
         let mut labels: Vec<String> =
             labels.map(|(name, value)| format!("{name}=\"{}\"", escaped(value, true))).collect();

@@ -19,8 +19,8 @@ const CONNECTIONS_MAX: usize = 16;
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit of the request, shorter than that of the connection so that status 408 can still be sent.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(9);
-/// Limits on reading what a peer sends after its request. It is read because closing a socket with unread bytes resets
-/// the connection, which can truncate the response.
+/// Limits on reading bytes that a peer sends after its request. They are read because closing a socket with
+/// unread bytes resets the connection, which can truncate the response.
 const LEFTOVER_BYTES_MAX: usize = 64 * 1024;
 const LEFTOVER_TIMEOUT: Duration = Duration::from_millis(500);
 /// Pause after a failed accept: usually the process has no descriptors left.

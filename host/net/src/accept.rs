@@ -37,7 +37,7 @@ impl<A: Application> Context<A> {
                     let peer = address.and_then(|address| SocketAddr::try_from(address).ok());
                     if self.sockets.table.is_full() {
                         close_with_reset(fd);
-                        self.sockets.refused_for_connections();
+                        self.sockets.report_connections_exhausted();
                         self.report_refused(index, HostLimit::Connections, 1);
                         continue;
                     }
@@ -83,12 +83,12 @@ impl Sockets {
         let opened = listener.open(self.config.backlog);
         match opened.and_then(|()| self.epoll.add(&listener.fd, u64::from(index), EventFlags::IN)) {
             Ok(()) => {
-                listener.retry = None;
+                listener.retry_at = None;
                 self.report_steering(index);
             }
             Err(error) => {
                 listener.close();
-                listener.retry = Some(self.now + LISTEN_PAUSE);
+                listener.retry_at = Some(self.now + LISTEN_PAUSE);
                 if self.listen_failures.count(self.now).is_some() {
                     let error = error.raw_os_error().unwrap_or(0);
                     (self.hook)(Notice::ListenFailed { listener: index, error });
@@ -116,9 +116,9 @@ impl Sockets {
     /// Retries the first listener that is due.
     pub(crate) fn retry_listeners(&mut self) {
         // Other listeners that are due follow in the next turns.
-        let Some(index) = self.due_listener(|listener| listener.retry) else { return };
+        let Some(index) = self.due_listener(|listener| listener.retry_at) else { return };
         let Some(listener) = self.listeners.get_mut(&index) else { return };
-        listener.retry = None;
+        listener.retry_at = None;
         if !listener.is_listening {
             self.open_listener(index);
         } else if let Err(error) = self.epoll.add(&listener.fd, u64::from(index), EventFlags::IN) {
@@ -160,7 +160,7 @@ impl Sockets {
         self.config.input_patience = patience;
     }
 
-    fn refused_for_connections(&mut self) {
+    fn report_connections_exhausted(&mut self) {
         if let Some(refused) = self.out_of_connections.count(self.now) {
             (self.hook)(Notice::ConnectionsExhausted { refused });
         }
@@ -178,7 +178,7 @@ impl Sockets {
         }
         self.epoll.remove(&listener.fd);
         listener.close();
-        listener.retry = Some(self.now + ACCEPT_PAUSE);
+        listener.retry_at = Some(self.now + ACCEPT_PAUSE);
         self.note_retry(index);
         if self.out_of_descriptors.count(self.now).is_some() {
             (self.hook)(Notice::DescriptorsExhausted { host: error == Errno::NFILE });
@@ -189,7 +189,7 @@ impl Sockets {
     fn pause_accepting(&mut self, index: u16, error: Option<i32>) {
         let Some(listener) = self.listeners.get_mut(&index) else { return };
         self.epoll.remove(&listener.fd);
-        listener.retry = Some(self.now + ACCEPT_PAUSE);
+        listener.retry_at = Some(self.now + ACCEPT_PAUSE);
         self.note_retry(index);
         if self.accept_failures.count(self.now).is_some() {
             let notice = Notice::AcceptFailed { listener: index, error: error.unwrap_or(0) };

@@ -12,7 +12,7 @@ use spillway_transport::{Chunk, LostReason};
 pub use self::receiving::Read;
 use self::receiving::Receiving;
 use self::sending::Sending;
-use crate::outgoing::{Flush, Pool};
+use crate::outgoing::{FlushEnd, Pool};
 use crate::reason::reason;
 
 #[derive(Debug)]
@@ -39,9 +39,9 @@ enum Life {
     Dead(LostReason),
 }
 
-/// The result of a flush.
+/// The effect of a flush on the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flushed {
+pub enum FlushOutcome {
     /// Nothing was written: the connection is dead, or the socket is not writable.
     Nothing,
     /// As much was written as the kernel accepts.
@@ -103,8 +103,8 @@ impl Connection {
         matches!(self.life, Life::Dead(_))
     }
 
-    /// The attempt to connect has succeeded. Returns whether data or the end waits to be sent.
-    pub fn established(&mut self) -> bool {
+    /// Records that the attempt to connect has succeeded. Returns whether data or the end waits to be sent.
+    pub fn mark_established(&mut self) -> bool {
         debug_assert!(self.is_connecting(), "only a connecting connection should become established");
         self.life = Life::Open;
         self.sending.has_output()
@@ -239,20 +239,24 @@ impl Connection {
 
     /// Writes the queue, and leaves the list `dirty`. Reports room if the application waits for it and at most
     /// `room_below` bytes remain queued.
-    pub fn flush(&mut self, pool: &mut Pool, room_below: usize) -> Flushed {
+    pub fn flush(&mut self, pool: &mut Pool, room_below: usize) -> FlushOutcome {
         self.sending.leave_dirty();
         if self.is_dead() || self.sending.is_blocked() {
-            return Flushed::Nothing;
+            return FlushOutcome::Nothing;
         }
         let (end, has_room) = self.sending.flush(self.fd.as_fd(), pool, room_below);
-        if let Flush::Failed(error) = end {
+        if let FlushEnd::Failed(error) = end {
             let cause = reason(error);
             self.sending.clear(pool);
             let cause = self.mark_broken(cause);
             self.receiving.note_readable();
-            return if self.receiving.is_finished() { Flushed::Lost(cause) } else { Flushed::Broken };
+            return if self.receiving.is_finished() {
+                FlushOutcome::Lost(cause)
+            } else {
+                FlushOutcome::Broken
+            };
         }
-        Flushed::Done { has_room, is_watched: self.sending.is_watched(), has_ended: self.has_ended() }
+        FlushOutcome::Done { has_room, is_watched: self.sending.is_watched(), has_ended: self.has_ended() }
     }
 
     /// Whether both directions have ended and all data was written and, if acknowledgements are watched, acknowledged.

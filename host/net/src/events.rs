@@ -11,8 +11,8 @@ use crate::context::Context;
 use crate::reason::reason;
 use crate::sockets::{WAKE_TOKEN, is_connecting, listener_of_load_queries};
 
-/// Maximum consecutive reads of one connection; other connections are read before the next. A read that fills the
-/// buffer is the last one in either case.
+/// Maximum consecutive reads of one connection; then other connections are read. A read that fills the buffer
+/// is the last one, even below this number.
 const READS_IN_A_ROW: usize = 4;
 
 impl<A: Application> Context<A> {
@@ -23,7 +23,7 @@ impl<A: Application> Context<A> {
         }
         let (slot, generation) = (token as u32, (token >> 32) as u32);
         if generation == 0 {
-            // The slot is a listener's index: of its listening socket, or, with a mark, of its socket for load queries.
+            // The slot is a listener's index; a mark in it stands for the listener's socket for load queries.
             if let Some(index) = listener_of_load_queries(slot) {
                 let (now, app) = (self.sockets.now, &mut self.app);
                 return self.sockets.answer_load_queries(index, |from, query, answer| {
@@ -57,7 +57,7 @@ impl<A: Application> Context<A> {
             Err(error) => return self.report_lost(conn, reason(error)),
         };
         let Some(peer) = peer else { return self.report_lost(conn, LostReason::Failed) };
-        let has_output = connection.established();
+        let has_output = connection.mark_established();
         self.report(conn, Event::Opened { peer, listener: None });
         if has_output {
             self.sockets.mark_dirty(conn);
@@ -117,7 +117,8 @@ impl<A: Application> Context<A> {
         }
     }
 
-    /// Handles connect timeouts, queries of acknowledgements and retries of listeners that are due.
+    /// Handles connect timeouts, queries of acknowledgements, and retries of listeners and of load queries
+    /// that are due.
     pub(crate) fn handle_deadlines(&mut self) {
         let now = self.sockets.now;
         while let Some(conn) = self.sockets.connecting.pop(now) {

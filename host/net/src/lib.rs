@@ -57,9 +57,9 @@ pub struct Config {
     pub queued_bytes_max: usize,
     /// Maximum bytes of one read. One buffer of this size serves all connections of a thread.
     pub read_bytes: usize,
-    /// How long events of accepted connections may wait for the application's next deadline: if the deadline comes
-    /// sooner, they are handled in its turn, which saves wake-ups. Events of connections that this thread opened do
-    /// not wait. Zero means that no events wait.
+    /// How long events of accepted connections may wait for the application's next deadline. If the deadline
+    /// comes sooner, the events are handled in the turn of the deadline, which saves wake-ups. Events of
+    /// connections that this thread opened do not wait. Zero means that no events wait.
     pub input_patience: Duration,
     /// Maximum events handled in one turn.
     pub events_per_turn: usize,

@@ -306,7 +306,7 @@ pub struct Listener {
     pub is_enabled: bool,
     pub is_listening: bool,
     /// Time at which accepting or opening is tried again.
-    pub retry: Option<Time>,
+    pub retry_at: Option<Time>,
 }
 
 impl Listener {
@@ -317,7 +317,7 @@ impl Listener {
             load_queries: bound.load_queries.map(LoadQueries::new),
             is_enabled: false,
             is_listening: false,
-            retry: None,
+            retry_at: None,
         }
     }
 
@@ -355,7 +355,10 @@ impl Listener {
 
     /// Time at which accepting, opening or answering is tried again.
     pub fn next_retry(&self) -> Option<Time> {
-        [self.retry, self.load_queries.as_ref().and_then(LoadQueries::retry)].into_iter().flatten().min()
+        [self.retry_at, self.load_queries.as_ref().and_then(LoadQueries::retry_at)]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }
 

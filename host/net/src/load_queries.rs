@@ -69,7 +69,7 @@ impl LoadQueries {
     }
 
     /// Time at which the socket must be watched again.
-    pub(crate) fn retry(&self) -> Option<Time> {
+    pub(crate) fn retry_at(&self) -> Option<Time> {
         self.paused_until
     }
 

@@ -45,7 +45,7 @@ impl LoadQuerySockets {
 
     /// The time at which to call [`answer`](Self::answer) even if the descriptor is not readable.
     pub fn next_retry(&self) -> Option<Time> {
-        self.sockets.values().filter_map(LoadQueries::retry).min()
+        self.sockets.values().filter_map(LoadQueries::retry_at).min()
     }
 
     /// Answers waiting queries, at a bounded rate: `answer` receives listener, sender, query and a buffer as long as
@@ -61,7 +61,7 @@ impl LoadQuerySockets {
         mut used_up: impl FnMut(u16),
     ) -> io::Result<()> {
         for (listener, queries) in &mut self.sockets {
-            if queries.retry().is_some_and(|at| at <= now) {
+            if queries.retry_at().is_some_and(|at| at <= now) {
                 queries.watch(now, &self.epoll, u64::from(*listener));
             }
         }

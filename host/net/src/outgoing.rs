@@ -64,9 +64,9 @@ struct Piece {
     is_partly_sent: bool,
 }
 
-/// The result of a flush.
+/// How a flush of the queue ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flush {
+pub enum FlushEnd {
     /// Everything was written.
     Empty,
     /// The socket is not writable; an event will report when it is.
@@ -149,11 +149,11 @@ impl Outgoing {
     }
 
     /// Writes as much as the kernel accepts. Returns the number of bytes written, and how the flush ended.
-    pub fn flush(&mut self, fd: BorrowedFd<'_>, pool: &mut Pool) -> (usize, Flush) {
+    pub fn flush(&mut self, fd: BorrowedFd<'_>, pool: &mut Pool) -> (usize, FlushEnd) {
         let mut total = 0;
         loop {
             let written = match self.pieces.len() {
-                0 => return (total, Flush::Empty),
+                0 => return (total, FlushEnd::Empty),
                 1 => send(fd, self.pieces[0].chunk.as_slice(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT),
                 _ => self.write_several(fd),
             };
@@ -163,8 +163,8 @@ impl Outgoing {
                     self.advance(bytes, pool);
                 }
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return (total, Flush::Blocked),
-                Err(error) => return (total, Flush::Failed(error)),
+                Err(Errno::AGAIN) => return (total, FlushEnd::Blocked),
+                Err(error) => return (total, FlushEnd::Failed(error)),
             }
         }
     }
@@ -271,6 +271,6 @@ mod tests {
         drop(theirs);
         let (mut out, mut pool) = (Outgoing::default(), Pool::default());
         out.gather(b"unread", &mut pool);
-        assert_eq!(out.flush(ours.as_fd(), &mut pool), (0, Flush::Failed(Errno::PIPE)));
+        assert_eq!(out.flush(ours.as_fd(), &mut pool), (0, FlushEnd::Failed(Errno::PIPE)));
     }
 }

@@ -11,7 +11,7 @@ use rustix::net::sockopt;
 use spillway_parts::TimerQueue;
 use spillway_transport::{Conn, LostReason, Time};
 
-use crate::connection::{Connection, Flushed};
+use crate::connection::{Connection, FlushOutcome};
 use crate::limiter::Limiter;
 use crate::listen::{ContextListeners, Listener};
 use crate::load_queries::LoadQueries;
@@ -198,8 +198,8 @@ impl Sockets {
         let room_below = self.config.queued_bytes_max / 2;
         let Some(connection) = self.table.get_mut(conn) else { return };
         match connection.flush(&mut self.pool, room_below) {
-            Flushed::Nothing => {}
-            Flushed::Done { has_room, is_watched, has_ended } => {
+            FlushOutcome::Nothing => {}
+            FlushOutcome::Done { has_room, is_watched, has_ended } => {
                 if has_room {
                     self.note(conn);
                 }
@@ -210,8 +210,8 @@ impl Sockets {
                     self.report_if_ended(conn);
                 }
             }
-            Flushed::Broken => self.mark_ready(conn),
-            Flushed::Lost(reason) => self.lose(conn, reason),
+            FlushOutcome::Broken => self.mark_ready(conn),
+            FlushOutcome::Lost(reason) => self.lose(conn, reason),
         }
     }
 
@@ -240,13 +240,13 @@ impl Sockets {
         let table = &self.table;
         let connect = self.connecting.poll_needed_timeout(|conn| is_connecting(table, *conn));
         let watch = self.watch.poll_timeout();
-        let retry = self.retrying.iter().filter_map(|index| self.listeners.get(index)?.next_retry()).min();
+        let retry_at = self.retrying.iter().filter_map(|index| self.listeners.get(index)?.next_retry()).min();
         debug_assert_eq!(
-            retry,
+            retry_at,
             self.listeners.values().filter_map(Listener::next_retry).min(),
             "`retrying` should hold every listener with a retry"
         );
-        [connect, watch, retry].into_iter().flatten().min()
+        [connect, watch, retry_at].into_iter().flatten().min()
     }
 
     /// Updates `retrying` for this listener. Must be called after each change of its [`Listener::next_retry`].
@@ -291,7 +291,7 @@ impl Sockets {
     pub(crate) fn retry_load_queries(&mut self) {
         // Other sockets that are due follow in the next turns.
         if let Some(index) =
-            self.due_listener(|listener| listener.load_queries.as_ref().and_then(LoadQueries::retry))
+            self.due_listener(|listener| listener.load_queries.as_ref().and_then(LoadQueries::retry_at))
         {
             self.watch_load_queries(index);
         }

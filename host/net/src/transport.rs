@@ -21,7 +21,7 @@ impl Transport for Sockets {
             return;
         }
         state.is_enabled = open;
-        state.retry = None;
+        state.retry_at = None;
         if open {
             self.open_listener(listener);
         } else {

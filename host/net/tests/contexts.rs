@@ -13,7 +13,7 @@ use spillway_transport::conformance::{Probe, Seen, pattern};
 use spillway_transport::{HostLimit, LostReason, Transport};
 
 fn connect(address: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(address).expect("connect to the listener");
+    let stream = TcpStream::connect(address).expect("the listener should accept a connection");
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     stream
 }
@@ -127,7 +127,7 @@ fn all_bytes_before_the_end_are_echoed_and_the_connection_is_freed() {
         stream.write_all(&bytes).unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         let mut back = Vec::new();
-        stream.read_to_end(&mut back).expect("read until the end of the stream");
+        stream.read_to_end(&mut back).expect("the stream should end in order");
         assert_eq!(back, bytes);
     }
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -304,7 +304,7 @@ fn connect_with_a_full_table_fails() {
     let target = running.address;
     context.command(|now, _, out| {
         let first = out.connect(now, target).expect("the empty table should have room");
-        out.connect(now, target).expect_err("connect with a full table");
+        out.connect(now, target).expect_err("a full table should have no room");
         out.abort(first);
         out.connect(now, target).expect("the slot should be free after the abort");
     });

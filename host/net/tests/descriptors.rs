@@ -43,7 +43,7 @@ fn without_descriptors_new_peers_are_refused_and_the_thread_does_not_spin() {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
-        .expect("start this test program");
+        .expect("this test program should start");
     let mut lines = BufReader::new(server_process.stdout.take().unwrap()).lines();
     let mut line_after = |prefix: &str| loop {
         let line = lines.next().expect("the server process should print a line").unwrap();
@@ -55,7 +55,7 @@ fn without_descriptors_new_peers_are_refused_and_the_thread_does_not_spin() {
     let address: SocketAddr = line_after("address ").parse().unwrap();
     let mut input = server_process.stdin.take().unwrap();
     let mut query_status = || {
-        writeln!(input, "status").expect("send a command to the server process");
+        writeln!(input, "status").expect("the server process should accept a command");
         let status = line_after("turns ");
         let mut words = status.splitn(3, ' ');
         let mut number = || words.next().unwrap().parse::<u64>().unwrap();
@@ -84,7 +84,7 @@ fn without_descriptors_new_peers_are_refused_and_the_thread_does_not_spin() {
     // kernel refuses further peers until the listener opens again.
     assert!(
         (1..=refused).contains(&reported) && reported >= refused - by_kernel,
-        "reported {reported} of {refused} refused peers; the kernel refused {by_kernel} of them"
+        "peers not refused by the kernel should be reported: {reported} of {refused}, kernel: {by_kernel}"
     );
     std::thread::sleep(Duration::from_millis(300));
     let (after, _, _) = query_status();
@@ -103,7 +103,7 @@ fn without_descriptors_new_peers_are_refused_and_the_thread_does_not_spin() {
         std::thread::sleep(Duration::from_millis(5));
     }
     drop(input);
-    assert!(server_process.wait().expect("wait for the server process").success());
+    assert!(server_process.wait().expect("the server process should end").success());
 }
 
 fn echoes(stream: &mut TcpStream) -> bool {

@@ -108,7 +108,7 @@ fn connect_from(port: u16, target: SocketAddr) -> Option<TcpStream> {
     let unspecified: IpAddr =
         if target.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     rustix::net::bind(&fd, &SocketAddr::new(unspecified, port)).ok()?;
-    rustix::net::connect(&fd, &target).expect("connect to the listener");
+    rustix::net::connect(&fd, &target).expect("the listener should accept a connection");
     Some(TcpStream::from(fd))
 }
 
@@ -141,24 +141,24 @@ fn connect_clients(running: &Running, target: SocketAddr, count: usize) -> Vec<u
 fn check_that_the_answering_thread_serves(address: SocketAddr) {
     let running = Running::start(address, 4);
     let served = connect_clients(&running, running.address, 60);
-    assert!(served.iter().all(|count| *count > 0), "{served:?}");
+    assert!(served.iter().all(|count| *count > 0), "each thread should serve clients: {served:?}");
     // The kernel's order of sockets changes when listeners close and open again.
     running.listen(&[0, 2], false);
     running.listen(&[2, 0], true);
     running.listen(&[1], false);
     running.listen(&[1], true);
     let served = connect_clients(&running, running.address, 60);
-    assert!(served.iter().all(|count| *count > 0), "{served:?}");
+    assert!(served.iter().all(|count| *count > 0), "each thread should serve clients: {served:?}");
     running.stop();
 }
 
 #[test]
-fn thread_that_answers_a_question_serves_clients_of_the_same_port() {
+fn thread_that_answers_a_query_serves_clients_of_the_same_port() {
     check_that_the_answering_thread_serves("127.0.0.1:0".parse().unwrap());
 }
 
 #[test]
-fn thread_that_answers_a_question_serves_clients_of_the_same_port_over_ipv6() {
+fn thread_that_answers_a_query_serves_clients_of_the_same_port_over_ipv6() {
     if UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).is_err() {
         println!("skipped: this host has no IPv6");
         return;
@@ -179,7 +179,7 @@ fn another_thread_serves_the_clients_of_a_closed_listener() {
         let serving_thread = read_number(&mut stream);
         assert!(
             serving_thread == answering_thread || answering_thread == 1,
-            "{serving_thread} instead of {answering_thread}"
+            "thread {answering_thread} should serve instead of {serving_thread}"
         );
         assert_ne!(serving_thread, 1, "a closed thread should not serve");
         served_by_others += u32::from(answering_thread == 1);
@@ -189,7 +189,7 @@ fn another_thread_serves_the_clients_of_a_closed_listener() {
 }
 
 #[test]
-fn answer_comes_from_the_address_that_received_the_question() {
+fn answer_comes_from_the_address_that_received_the_query() {
     for (bound, queries) in [("0.0.0.0:0", ["127.0.0.1", "127.0.0.7"]), ("[::]:0", ["::1", "::1"])] {
         if UdpSocket::bind(bound).is_err() {
             println!("skipped: {bound}");
@@ -216,7 +216,8 @@ fn flood_of_invalid_datagrams_is_ignored_and_clients_are_served() {
             sent += u64::from(flooder.send_to(bytes, running.address).is_ok());
         }
         if sent.is_multiple_of(1000) {
-            let mut stream = TcpStream::connect(running.address).expect("connect to the listener");
+            let mut stream =
+                TcpStream::connect(running.address).expect("the listener should accept a connection");
             assert_eq!(read_number(&mut stream), 0);
         }
     }
@@ -226,7 +227,7 @@ fn flood_of_invalid_datagrams_is_ignored_and_clients_are_served() {
     let seconds = started.elapsed().as_secs_f64();
     assert!(
         queries <= 1_001.0 + 10_000.0 * seconds,
-        "{queries} of {sent} in {seconds:.2} s: more than 1000 and 10,000 a second"
+        "{queries} of {sent} in {seconds:.2} s should be at most 1000 and 10,000 a second"
     );
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();

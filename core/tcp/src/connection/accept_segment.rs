@@ -26,7 +26,7 @@ pub(super) struct TimestampState {
 
 impl TimestampState {
     /// This end's timestamp clock, in milliseconds.
-    pub(super) fn now(&self, now: Time) -> u32 {
+    pub(super) fn value_at(&self, now: Time) -> u32 {
         TimestampState::clock(now).wrapping_add(self.offset)
     }
 
@@ -41,15 +41,15 @@ impl TimestampState {
     }
 
     /// The time since this end sent the echoed timestamp (RFC 7323 §4.1), in whole milliseconds.
-    pub(super) fn since(&self, now: Time, theirs: Timestamps) -> Option<Duration> {
-        let elapsed_ms = self.now(now).wrapping_sub(theirs.echo).cast_signed();
+    pub(super) fn since_echo(&self, now: Time, theirs: Timestamps) -> Option<Duration> {
+        let elapsed_ms = self.value_at(now).wrapping_sub(theirs.echo).cast_signed();
         u64::try_from(elapsed_ms).ok().map(Duration::from_millis) // `None` for an echo of the future
     }
 }
 
 impl Connection {
     /// Checks a segment before its contents are used. `false`: the segment was dropped or answered.
-    pub(super) fn is_acceptable(
+    pub(super) fn accept_segment(
         &mut self,
         cx: &mut Context<'_>,
         seq: Seq,
@@ -59,7 +59,7 @@ impl Connection {
         let flags = header.flags;
         let has = |flag| flags.contains(flag);
         // A SYN is challenged regardless of its timestamp: a restarted peer may have another clock, or no timestamps.
-        if !flags.intersects(Flags::RST | Flags::SYN) && !self.is_timely(cx, seq, header) {
+        if !flags.intersects(Flags::RST | Flags::SYN) && !self.accept_timestamp(cx, seq, header) {
             return false;
         }
         let end = seq + payload.len() as u64 + u64::from(has(Flags::SYN)) + u64::from(has(Flags::FIN));
@@ -100,8 +100,9 @@ impl Connection {
         has(Flags::ACK)
     }
 
-    /// PAWS: protection against wrapped sequence numbers (RFC 7323 §5.3).
-    fn is_timely(&mut self, cx: &mut Context<'_>, seq: Seq, header: &tcp::Header) -> bool {
+    /// PAWS: protection against wrapped sequence numbers (RFC 7323 §5.3). `false`: the segment was dropped or
+    /// answered.
+    fn accept_timestamp(&mut self, cx: &mut Context<'_>, seq: Seq, header: &tcp::Header) -> bool {
         let Some(ours) = &self.agreed.timestamps else { return true };
         let Some(theirs) = header.options.timestamps else {
             cx.drop(Dropped::WithoutTimestamp);
@@ -152,7 +153,7 @@ impl Connection {
     /// Answers a duplicate segment, or one outside the window, with an acknowledgement.
     fn answer_unacceptable(&mut self, cx: &mut Context<'_>, seq: Seq, header: &tcp::Header, bytes: usize) {
         if self.is_repeated_syn(seq, header.flags) && header.flags.contains(Flags::SYN) {
-            self.repeat_syn = true;
+            self.must_repeat_syn = true;
             return;
         }
         let end = seq + bytes as u64;

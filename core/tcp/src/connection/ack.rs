@@ -78,7 +78,7 @@ impl Acking {
 
     /// For an imported connection, whose first segments arrived at another stack. Unreported duplicates and a pending
     /// repetition are not part of the exported state.
-    pub(super) fn of_moved(last_sent: Seq, is_due: bool) -> Acking {
+    pub(super) fn imported(last_sent: Seq, is_due: bool) -> Acking {
         Acking { is_due, quick_acks_left: 0, ..Acking::new(last_sent) }
     }
 
@@ -202,7 +202,7 @@ impl Connection {
         let (count, dsack) = self.sack_blocks_of(header, ack, &mut sack);
         let echoed = || {
             let (ours, theirs) = self.agreed.timestamps.zip(header.options.timestamps)?;
-            ours.since(cx.now, theirs)
+            ours.since_echo(cx.now, theirs)
         };
         let rtt = if ack > una { echoed() } else { None };
         self.recovery.on_ack(

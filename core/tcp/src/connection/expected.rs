@@ -7,7 +7,7 @@
 use spillway_wire::packet::ethernet::Mac;
 use spillway_wire::packet::tcp::{self, Flags};
 
-use super::{Connection, Context, Handled, State};
+use super::{Connection, Context, SegmentResult, State};
 use crate::seq::{FIRST, Seq};
 
 impl Connection {
@@ -19,7 +19,7 @@ impl Connection {
         source: Mac,
         header: &tcp::Header,
         payload: &[u8],
-        handled: &mut Handled,
+        handled: &mut SegmentResult,
     ) -> bool {
         if !self.is_expected(cx, header, payload) {
             return false;
@@ -32,7 +32,7 @@ impl Connection {
         self.update_peer_window(cx.now, seq, ack, header);
         if ack > una {
             let echoed = self.agreed.timestamps.zip(header.options.timestamps);
-            let rtt = || echoed.and_then(|(ours, theirs)| ours.since(cx.now, theirs));
+            let rtt = || echoed.and_then(|(ours, theirs)| ours.since_echo(cx.now, theirs));
             self.recovery.on_plain_ack(cx.now, ack, self.peer_window.size, rtt, &mut self.timers);
             self.queue.acknowledge(ack, cx.spent);
             self.persist.on_progress();
@@ -60,7 +60,7 @@ impl Connection {
             (Some(ours), Some(theirs)) => theirs.value.wrapping_sub(ours.recent).cast_signed() >= 0,
             (ours, _) => ours.is_none(),
         };
-        header.seq == receiving.base.low(receiving.next)
+        header.seq == receiving.base.on_wire(receiving.next)
             && header.flags.0 & !Flags::PSH.0 == Flags::ACK.0
             && self.state == State::Established
             && is_timely
@@ -75,7 +75,13 @@ impl Connection {
 
     /// Delivers bytes that are in order and granted, with no waiting bytes after them.
     #[inline]
-    fn handle_expected_bytes(&mut self, cx: &Context<'_>, end: Seq, bytes: usize, handled: &mut Handled) {
+    fn handle_expected_bytes(
+        &mut self,
+        cx: &Context<'_>,
+        end: Seq,
+        bytes: usize,
+        handled: &mut SegmentResult,
+    ) {
         let before = self.receiving.acknowledged();
         self.receiving.next = end;
         handled.delivery = Some((0..bytes, end - FIRST - 1));

@@ -7,7 +7,7 @@ use spillway_wire::state::{Agreed, ConnectionState, Finish, Receiving, Sending, 
 
 use super::{Connection, State};
 use crate::moving::{self, ExportError};
-use crate::seq::stream;
+use crate::seq::since_syn;
 
 impl Connection {
     pub(crate) fn export(&self, now: Time) -> Result<ConnectionState, ExportError> {
@@ -34,7 +34,7 @@ impl Connection {
                 mss: agreed.mss,
                 has_sack: agreed.has_sack,
                 stamps: agreed.timestamps.map(|ours| Stamps {
-                    clock: ours.now(now),
+                    clock: ours.value_at(now),
                     recent: ours.recent,
                     recent_age_ns: now.0.saturating_sub(ours.recent_at.0),
                 }),
@@ -50,11 +50,11 @@ impl Connection {
         self.queue.copy(self.queue.start(), &mut queue);
         Sending {
             initial: self.base.initial(),
-            una: stream(self.recovery.una()),
-            nxt: stream(self.recovery.nxt()),
+            una: since_syn(self.recovery.una()),
+            nxt: since_syn(self.recovery.nxt()),
             window: self.peer_window.size,
             window_largest: self.peer_window.largest,
-            window_update: (stream(advertised_by), stream(advertised_with)),
+            window_update: (since_syn(advertised_by), since_syn(advertised_with)),
             scale: self.peer_window.scale,
             finish: match self.fin {
                 None => Finish::No,
@@ -72,17 +72,17 @@ impl Connection {
         let receiving = &self.receiving;
         Receiving {
             initial: receiving.base.initial(),
-            next: stream(receiving.next),
-            granted: stream(receiving.granted),
-            edge: stream(receiving.edge),
+            next: since_syn(receiving.next),
+            granted: since_syn(receiving.granted),
+            edge: since_syn(receiving.edge),
             window_largest: receiving.largest,
             scale: receiving.scale,
-            fin: receiving.fin.map(stream),
+            fin: receiving.fin.map(since_syn),
             reported_finished: self.reported_finished,
-            gate: receiving.gate.position().map(stream),
-            acknowledged: stream(self.acking.last_sent),
+            gate: receiving.gate.position().map(since_syn),
+            acknowledged: since_syn(self.acking.last_sent),
             owes: self.acking.owes(&self.timers),
-            late: receiving.waiting.export().map(|(seq, bytes)| (stream(seq), bytes.to_vec())).collect(),
+            late: receiving.waiting.export().map(|(seq, bytes)| (since_syn(seq), bytes.to_vec())).collect(),
         }
     }
 }

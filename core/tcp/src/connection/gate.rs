@@ -16,7 +16,8 @@ impl Gate {
         self.0
     }
 
-    /// Opens the gate up to a stream offset; the stream's length plus one opens it for the FIN. A gate never closes.
+    /// Opens the gate up to a stream offset; the stream's length plus one opens it for the FIN. The gate
+    /// never moves back.
     pub(super) fn open(&mut self, through: u64) {
         if let Some(at) = &mut self.0 {
             *at = (*at).max(through.saturating_add(FIRST + 1));

@@ -17,8 +17,9 @@ use crate::timer::Timer;
 /// Smaller segment sizes are raised to this value, as in Linux: otherwise segments would be mostly headers.
 pub(super) const MSS_MIN: u16 = 88;
 
-/// Changes of the local port before a connection stays although its packets arrive at another queue. Each costs a round
-/// trip. A stack that serves one of 16 queues misses 64 times in one of sixty cases.
+/// Maximum number of changes of the local port; after them a connection stays, although its packets arrive at
+/// another queue. Each change costs a round trip. With 16 queues, 64 ports in a row lead to other queues in
+/// one of sixty cases.
 const PORT_CHANGES_MAX: u8 = 64;
 
 /// The options that both SYNs have negotiated.
@@ -40,7 +41,7 @@ impl Agreed {
     }
 
     /// The options in use with a peer whose SYN has `options`.
-    pub(super) fn with(
+    pub(super) fn negotiated(
         settings: &Settings,
         flow: &Flow,
         options: &tcp::Options,
@@ -67,7 +68,7 @@ impl Connection {
 
     /// A connection that a peer opens with this SYN.
     pub(crate) fn accept(now: Time, settings: &Settings, opening: Opening, syn: &tcp::Header) -> Connection {
-        let agreed = Agreed::with(settings, &opening.flow, &syn.options, opening.timestamp_offset, now);
+        let agreed = Agreed::negotiated(settings, &opening.flow, &syn.options, opening.timestamp_offset, now);
         let scale = if syn.options.window_scale.is_some() { settings.window_scale() } else { 0 };
         let receiving = Receiving::new(syn.seq, scale, settings.initial_window, opening.is_gated);
         let mut connection = Connection::new(now, settings, opening, State::SynReceived, agreed, receiving);
@@ -77,7 +78,8 @@ impl Connection {
         connection
     }
 
-    /// Whether a segment is the answer to this end's SYN: until it is handled, the connection may be opened from another port.
+    /// Whether a segment is the answer to this end's SYN, and the connection may be opened from another port
+    /// instead of handling the answer.
     pub(crate) fn may_change_port(&self, header: &tcp::Header) -> bool {
         let is_answer = header.flags.contains(Flags::SYN | Flags::ACK) && !header.flags.contains(Flags::RST);
         let acknowledged = self.base.expand(header.ack, self.recovery.una());
@@ -87,7 +89,8 @@ impl Connection {
             && self.port_changes < PORT_CHANGES_MAX
     }
 
-    /// Begins to open the connection again, on another flow. What the application has granted stays.
+    /// Begins to open the connection again, on another flow. Bytes that the application has granted stay
+    /// granted.
     pub(crate) fn open_again(&mut self, now: Time, settings: &Settings, opening: &Opening) {
         debug_assert_eq!(self.flow, opening.flow, "the table should have the new flow");
         self.agreed = Agreed::offered(settings, &opening.flow, opening.timestamp_offset);
@@ -98,7 +101,7 @@ impl Connection {
             .into_iter()
             .filter(|timer| *timer != Timer::Opening)
             .for_each(|timer| self.timers.stop(timer));
-        self.repeat_syn = false;
+        self.must_repeat_syn = false;
         self.port_changes += 1;
     }
 
@@ -125,12 +128,12 @@ impl Connection {
             return false;
         }
         let offset = self.agreed.timestamps.map_or(0, |ours| ours.offset);
-        self.agreed = Agreed::with(cx.settings, &self.flow, &header.options, offset, cx.now);
+        self.agreed = Agreed::negotiated(cx.settings, &self.flow, &header.options, offset, cx.now);
         let scales = header.options.window_scale.map(|theirs| (cx.settings.window_scale(), theirs));
-        let (ours, theirs) = scales.unwrap_or((0, 0));
+        let (own_scale, peer_scale) = scales.unwrap_or((0, 0));
         // The other fields of `receiving` stay: the application may have granted bytes already.
-        (self.receiving.base, self.receiving.scale) = (Base::new(header.seq), ours);
-        self.peer_window.scale = theirs;
+        (self.receiving.base, self.receiving.scale) = (Base::new(header.seq), own_scale);
+        self.peer_window.scale = peer_scale;
         // Without the ACK flag the acknowledgement field is undefined.
         let advertised_with = if is_acked { ack } else { self.recovery.una() };
         self.peer_window.update(FIRST, advertised_with, header.window, true);
@@ -140,7 +143,7 @@ impl Connection {
         } else {
             // Simultaneous open (§3.5, figure 7).
             self.state = State::SynReceived;
-            self.repeat_syn = true;
+            self.must_repeat_syn = true;
         }
         false
     }
@@ -151,7 +154,7 @@ impl Connection {
         self.is_opened = true;
         self.timers.stop(Timer::Opening);
         // A SYN-ACK that is still to be sent becomes an acknowledgement.
-        self.acking.is_due |= core::mem::take(&mut self.repeat_syn);
+        self.acking.is_due |= core::mem::take(&mut self.must_repeat_syn);
         self.acknowledge_syn(cx.now, ack);
         self.last_received_at = cx.now;
         let event = StackEvent::Opened { peer: self.flow.peer(), listener: self.listener };

@@ -76,7 +76,7 @@ impl Connection {
             connection.persist.count_probe(now);
         }
         if let Some(recovery) = &state.recovery {
-            connection.persist.waits_since(Time(now.0.saturating_sub(recovery.sent_age_ns)));
+            connection.persist.set_waiting_since(Time(now.0.saturating_sub(recovery.sent_age_ns)));
         }
         if is_beyond_window(&state.sending) {
             // The last advertised window was too small: bytes beyond it must not end the connection (MUST-37).
@@ -84,7 +84,7 @@ impl Connection {
         }
         connection.reported_finished = state.receiving.reported_finished;
         // Only an owed acknowledgement is sent: for a peer with segments in flight, another one would indicate a loss.
-        connection.acking = Acking::of_moved(extended(state.receiving.acknowledged), state.receiving.owes);
+        connection.acking = Acking::imported(extended(state.receiving.acknowledged), state.receiving.owes);
         Ok(connection)
     }
 

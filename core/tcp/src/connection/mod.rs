@@ -49,10 +49,10 @@ use window::PeerWindow;
 
 pub(crate) use close::Ended;
 pub(crate) use segmenter::{write_headers, write_network};
-pub(crate) use send_queue::Spent;
+pub(crate) use send_queue::SpentChunks;
 
-/// Consecutive timeouts after which the next hop is resolved again: R1 of RFC 9293 §3.8.3, which recommends 3 or more
-/// (SHLD-10).
+/// Consecutive timeouts after which the next hop is resolved again: R1 of RFC 9293 §3.8.3. Fewer than the 3
+/// that SHLD-10 recommends, because this costs only a request: frames are still sent to the old address.
 const DOUBTED_AFTER: u32 = 2;
 
 /// The states of RFC 9293 §3.3.2 except LISTEN: `stack::listeners` has the listeners, and `stack::time_wait` most of
@@ -77,7 +77,7 @@ pub(crate) struct Context<'a> {
     pub(crate) now: Time,
     pub(crate) settings: &'a Settings,
     pub(crate) events: &'a mut Events,
-    pub(crate) spent: &'a mut Spent,
+    pub(crate) spent: &'a mut SpentChunks,
     pub(crate) counters: &'a mut Counters,
     pub(crate) drops: &'a mut Drops,
     /// Room left in the stack for bytes that are out of order or not granted.
@@ -92,6 +92,7 @@ impl Context<'_> {
     }
 }
 
+/// The parameters of a new connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Opening {
     pub(crate) conn: Conn,
@@ -106,7 +107,7 @@ pub(crate) struct Opening {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Handled {
+pub(crate) struct SegmentResult {
     /// In-order bytes: their range in the payload, and the stream offset after them.
     pub(crate) delivery: Option<(Range<usize>, u64)>,
     /// The segment must be answered with a reset.
@@ -143,7 +144,7 @@ pub(crate) struct Connection {
     /// All timers of the connection; its parts set and stop them.
     timers: Timers,
     /// The SYN must be sent again at once.
-    repeat_syn: bool,
+    must_repeat_syn: bool,
     /// Changes of the local port while the connection was opened.
     port_changes: u8,
     /// Arrival time of the peer's last acceptable segment.
@@ -193,7 +194,7 @@ impl Connection {
             peer_window: PeerWindow::default(),
             persist: Persist::default(),
             timers: Timers::default(),
-            repeat_syn: false,
+            must_repeat_syn: false,
             port_changes: 0,
             last_received_at: now,
             is_watched: false,
@@ -216,8 +217,8 @@ impl Connection {
         source: Mac,
         header: &tcp::Header,
         payload: &[u8],
-    ) -> Handled {
-        let mut handled = Handled::default();
+    ) -> SegmentResult {
+        let mut handled = SegmentResult::default();
         if self.handle_expected(cx, source, header, payload, &mut handled) {
             return handled;
         }
@@ -238,10 +239,10 @@ impl Connection {
         source: Mac,
         header: &tcp::Header,
         payload: &[u8],
-        handled: &mut Handled,
+        handled: &mut SegmentResult,
     ) {
         let seq = self.receiving.base.expand(header.seq, self.receiving.next);
-        if !self.is_acceptable(cx, seq, header, payload) {
+        if !self.accept_segment(cx, seq, header, payload) {
             return;
         }
         if self.state == State::SynReceived {
@@ -270,7 +271,7 @@ impl Connection {
         seq: Seq,
         header: &tcp::Header,
         payload: &[u8],
-        handled: &mut Handled,
+        handled: &mut SegmentResult,
     ) {
         let has_fin = header.flags.contains(Flags::FIN);
         if payload.is_empty() && !has_fin {
@@ -402,7 +403,7 @@ impl Connection {
     }
 
     /// Queues as many bytes as fit, and returns their number.
-    pub(crate) fn send(&mut self, settings: &Settings, spent: &mut Spent, bytes: &[u8]) -> usize {
+    pub(crate) fn send(&mut self, settings: &Settings, spent: &mut SpentChunks, bytes: &[u8]) -> usize {
         let accepted = bytes.len().min(self.room(settings));
         self.queue.push(&bytes[..accepted], spent);
         self.wants_room |= accepted < bytes.len();
@@ -466,7 +467,7 @@ impl Connection {
 
     pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) {
         let now = cx.now;
-        let of_recovery = Recovery::first_expired(now, &self.timers);
+        let recovery_timer = Recovery::first_expired(now, &self.timers);
         for timer in Timer::VALUES {
             if !self.timers.is_expired(timer, now) {
                 continue;
@@ -474,7 +475,8 @@ impl Connection {
             match timer {
                 Timer::Acknowledge => self.acking.on_delayed(&mut self.timers),
                 Timer::Repeat => self.acking.on_repeat(self.receiving.is_held_back(), &mut self.timers),
-                Timer::Reordering | Timer::Probe | Timer::Retransmission if of_recovery != Some(timer) => {}
+                Timer::Reordering | Timer::Probe | Timer::Retransmission if recovery_timer != Some(timer) => {
+                }
                 Timer::Reordering => _ = self.recovery.on_overdue(now, &mut self.timers),
                 Timer::Probe => self.recovery.on_probe_due(now, &mut self.timers),
                 Timer::Retransmission => self.on_retransmission_timeout(cx),
@@ -508,7 +510,7 @@ impl Connection {
     pub(crate) fn settle(&mut self, now: Time, settings: &Settings) {
         if self.recovery.in_flight() == 0 && self.is_blocked_by_window(settings) {
             let is_closed = self.peer_window.size == 0;
-            self.persist.run(is_closed, now, self.recovery.rto(), &mut self.timers);
+            self.persist.start(is_closed, now, self.recovery.rto(), &mut self.timers);
         } else {
             self.persist.stop(&mut self.timers);
         }

@@ -29,7 +29,7 @@ pub(super) struct Persist {
     probes: u32,
     probed_at: Time,
     /// In an imported connection: the time since which queued bytes have been waiting.
-    since: Option<Time>,
+    waiting_since: Option<Time>,
     /// Time at which the peer's window was last seen closed, or smaller than the bytes in flight.
     pub(super) closed_at: Option<Time>,
 }
@@ -51,20 +51,20 @@ impl Persist {
 
     /// For an imported connection that last sent something at `sent_at`: the wait for a larger window counts from that
     /// time, so that a move does not prolong the wait.
-    pub(super) fn waits_since(&mut self, sent_at: Time) {
-        self.since = Some(sent_at);
+    pub(super) fn set_waiting_since(&mut self, sent_at: Time) {
+        self.waiting_since = Some(sent_at);
     }
 
     /// Stops the probes: the window allows sending, or no bytes are queued.
     #[inline]
     pub(super) fn stop(&mut self, timers: &mut Timers) {
         timers.stop(Timer::Persist);
-        (self.backoffs, self.since, self.is_blocked) = (0, None, false);
+        (self.backoffs, self.waiting_since, self.is_blocked) = (0, None, false);
     }
 
     /// Starts the timer, because the window prevents sending. `is_closed`: the window is 0; otherwise it is too small
     /// for a segment.
-    pub(super) fn run(&mut self, is_closed: bool, now: Time, rto: Duration, timers: &mut Timers) {
+    pub(super) fn start(&mut self, is_closed: bool, now: Time, rto: Duration, timers: &mut Timers) {
         if !core::mem::replace(&mut self.is_blocked, true) {
             self.blocked_at = now;
         }
@@ -75,7 +75,7 @@ impl Persist {
             Some(_) => {}
             None => {
                 let wait = if is_closed { wait } else { wait.min(OVERRIDE_AFTER) };
-                let since = self.since.take().filter(|_| !is_closed).unwrap_or(now);
+                let since = self.waiting_since.take().filter(|_| !is_closed).unwrap_or(now);
                 timers.set(Timer::Persist, (since + wait).max(now));
             }
         }
@@ -106,7 +106,8 @@ impl Connection {
         }
     }
 
-    /// Sets the time of the next keep-alive. Not while segments in flight or window probes already probe the peer.
+    /// Sets the time of the next keep-alive; none while segments in flight or window probes already probe the
+    /// peer.
     #[inline]
     pub(super) fn arm_keep_alive(&mut self, settings: &Settings) {
         let Some(keep_alive) = settings.keep_alive else { return };
@@ -141,7 +142,7 @@ impl Connection {
 
     /// RFC 9293 §3.8.3: gives up if bytes stay unacknowledged for too long.
     pub(super) fn give_up_if_silent(&mut self, cx: &mut Context<'_>) {
-        let Some(since) = self.recovery.first_unacked_since().filter(|_| self.is_opened) else { return };
+        let Some(since) = self.recovery.last_progress_at().filter(|_| self.is_opened) else { return };
         // A peer that reports a closed window is alive (MUST-37), even if older bytes are in flight. Its next answer is
         // expected after these bytes are retransmitted.
         let alive_until = self.persist.closed_at.map_or(Time::ZERO, |at| at + self.recovery.rto());

@@ -35,7 +35,7 @@ pub(super) struct Receiving {
 
 /// The result of taking a segment's payload.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Taken {
+pub(super) struct TakenPayload {
     /// The part of the payload that is next in order.
     pub(super) direct: Option<Range<usize>>,
     /// The first range of bytes that had arrived before, to be reported by D-SACK (RFC 2883).
@@ -165,8 +165,8 @@ impl Receiving {
 
     /// Takes the bytes and the FIN of an acceptable segment. Cuts off bytes that were delivered before, bytes beyond
     /// the window, and bytes beyond the FIN.
-    pub(super) fn take(&mut self, seq: Seq, payload: &[u8], has_fin: bool, room: Room) -> Taken {
-        let mut taken = Taken::default();
+    pub(super) fn take(&mut self, seq: Seq, payload: &[u8], has_fin: bool, room: Room) -> TakenPayload {
+        let mut taken = TakenPayload::default();
         let contiguous = self.waiting.contiguous_until(self.next);
         taken.is_disordered = seq > contiguous || self.waiting.reaches_beyond(contiguous);
         let before = self.next;
@@ -322,11 +322,11 @@ mod tests {
         );
         assert!(
             receiving.is_acceptable(FIRST_BYTE + 11, FIRST_BYTE + 11, false),
-            "an acknowledgement after the FIN"
+            "an acknowledgement after the FIN should be acceptable"
         );
         assert!(
             !receiving.is_acceptable(FIRST_BYTE + 10, FIRST_BYTE + 10, false),
-            "a window probe, numbered before RCV.NXT, must be answered as unacceptable"
+            "a window probe, numbered before RCV.NXT, should be unacceptable, so that it is answered"
         );
         receiving.grant(4);
         assert_eq!(receiving.take_waiting(), Some(b"4567".to_vec()));
@@ -343,7 +343,7 @@ mod tests {
         assert_eq!(
             (advertised.window, advertised.offered),
             (3, FIRST_BYTE + 24),
-            "the 20 granted bytes, rounded up to 3 units of 8"
+            "the window should be the 20 granted bytes, rounded up to 3 units of 8"
         );
         receiving.on_advertised(advertised);
         receiving.take(FIRST_BYTE, &[0; 23], false, ROOM);
@@ -352,18 +352,18 @@ mod tests {
         assert_eq!(
             (advertised.acknowledged, advertised.window),
             (FIRST_BYTE + 20, 0),
-            "3 bytes wait for a grant, and the gate is closed for them"
+            "3 bytes that wait for a grant should stay behind the gate, and the window should be rounded down"
         );
         receiving.on_advertised(advertised);
         assert!(
             receiving.is_acceptable(FIRST_BYTE + 23, FIRST_BYTE + 24, false),
-            "the number was within the advertised window"
+            "a number within the advertised window should be acceptable"
         );
         receiving.grant(2);
         assert_ne!(
             receiving.window_update(1460),
             WindowUpdate::None,
-            "a grant within the former edge is growth, too"
+            "a grant within the former edge should count as growth"
         );
     }
 
@@ -374,7 +374,7 @@ mod tests {
         assert_eq!(
             receiving.window_update(1460),
             WindowUpdate::None,
-            "one byte more than a SYN can advertise"
+            "a window of one byte more than a SYN can advertise should not be advertised"
         );
         receiving.grant(32);
         assert_eq!(receiving.window_update(1460), WindowUpdate::Small);

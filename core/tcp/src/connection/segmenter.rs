@@ -91,7 +91,7 @@ impl Connection {
             return None;
         }
         let repeated = |(from, to), is_probe| Plan::Bytes { from, to, is_new: false, is_probe };
-        if self.repeat_syn && self.recovery.nxt() > FIRST {
+        if self.must_repeat_syn && self.recovery.nxt() > FIRST {
             return Some(repeated((FIRST, FIRST + 1), false));
         }
         let mss = self.payload_now();
@@ -148,8 +148,8 @@ impl Connection {
         let bytes = end.saturating_sub(nxt).min(within_window).min(room).min(mss);
         let is_all = nxt + bytes == end;
         // A FIN needs no window once all bytes before it are acknowledged: no other segment would probe the window.
-        let may_fin = within_window > bytes || (bytes == 0 && una == nxt);
-        let fin = u64::from(is_all && may_fin && self.fin == Some(end));
+        let may_send_fin = within_window > bytes || (bytes == 0 && una == nxt);
+        let fin = u64::from(is_all && may_send_fin && self.fin == Some(end));
         if bytes == 0 {
             return (fin > 0).then_some((nxt, nxt + 1));
         }
@@ -187,7 +187,7 @@ impl Connection {
                 if is_probe {
                     self.recovery.on_probe(now, &mut self.timers);
                 }
-                self.repeat_syn &= from != FIRST;
+                self.must_repeat_syn &= from != FIRST;
                 self.persist.is_override = false;
             }
             Plan::EmptyProbe => self.persist.is_due = false,
@@ -252,13 +252,13 @@ impl Connection {
     #[inline]
     pub(super) fn header(&self, now: Time, from: Seq, flags: Flags, advertised: Advertised) -> tcp::Header {
         let timestamps = self.agreed.timestamps;
-        let timestamps = timestamps.map(|ours| Timestamps { value: ours.now(now), echo: ours.recent });
+        let timestamps = timestamps.map(|ours| Timestamps { value: ours.value_at(now), echo: ours.recent });
         let sack = if self.may_have_sack_blocks() { self.sack_blocks() } else { SackBlocks::default() };
         tcp::Header {
             source: self.flow.local_port(),
             target: self.flow.peer_port(),
-            seq: self.base.low(from),
-            ack: self.receiving.base.low(advertised.acknowledged),
+            seq: self.base.on_wire(from),
+            ack: self.receiving.base.on_wire(advertised.acknowledged),
             flags: flags | Flags::ACK,
             window: advertised.window,
             urgent: 0,
@@ -273,18 +273,18 @@ impl Connection {
         // The window is not scaled. A repeated SYN advertises no more than the first: bytes may have arrived since.
         let left = u16::try_from(self.receiving.edge.saturating_sub(acknowledged)).unwrap_or(u16::MAX);
         let (ack, flags, window) = if is_answer {
-            let ack = self.receiving.base.low(acknowledged);
+            let ack = self.receiving.base.on_wire(acknowledged);
             (ack, Flags::SYN | Flags::ACK, settings.initial_window.min(left))
         } else {
             (0, Flags::SYN, settings.initial_window)
         };
         let echo = |recent| if is_answer { recent } else { 0 };
-        let option = |ours: TimestampState| Timestamps { value: ours.now(now), echo: echo(ours.recent) };
+        let option = |ours: TimestampState| Timestamps { value: ours.value_at(now), echo: echo(ours.recent) };
         let scale = if is_answer { self.receiving.scale } else { settings.window_scale() };
         let header = tcp::Header {
             source: self.flow.local_port(),
             target: self.flow.peer_port(),
-            seq: self.base.low(FIRST),
+            seq: self.base.on_wire(FIRST),
             ack,
             flags,
             window,
@@ -312,7 +312,7 @@ impl Connection {
         let mut blocks = SackBlocks::default();
         let receiving = &self.receiving;
         let mut push_block =
-            |(from, to): (Seq, Seq)| blocks.push(receiving.base.low(from), receiving.base.low(to));
+            |(from, to): (Seq, Seq)| blocks.push(receiving.base.on_wire(from), receiving.base.on_wire(to));
         let mut room = if self.agreed.timestamps.is_some() { 3 } else { 4 };
         let mut around = None;
         if !self.acking.duplicates.is_empty()

@@ -17,7 +17,8 @@ const KEPT_BYTES: usize = 1024;
 /// Spent chunks larger than this are freed, so that memory does not stay allocated after a burst.
 const SPENT_BYTES_MAX: usize = 256 * 1024;
 
-/// A chunk that the application passed, which then is its own retransmission buffer, or one gathered from small sends.
+/// A chunk passed by the application, kept without a copy until it is acknowledged, or one gathered from
+/// small sends.
 #[derive(Debug)]
 struct Piece {
     from: Seq,
@@ -67,7 +68,7 @@ impl SendQueue {
     }
 
     /// Appends a copy of these bytes.
-    pub(super) fn push(&mut self, mut bytes: &[u8], spent: &mut Spent) {
+    pub(super) fn push(&mut self, mut bytes: &[u8], spent: &mut SpentChunks) {
         if let Some(piece) = self.pieces.back_mut()
             && piece.is_open
             && piece.chunk.len() + bytes.len() <= GATHER_BYTES
@@ -101,7 +102,7 @@ impl SendQueue {
     }
 
     /// Releases everything before `seq`, which is acknowledged.
-    pub(super) fn acknowledge(&mut self, seq: Seq, spent: &mut Spent) {
+    pub(super) fn acknowledge(&mut self, seq: Seq, spent: &mut SpentChunks) {
         self.start = seq.clamp(self.start, self.end);
         if self.start == self.end
             && self.pieces.len() == 1
@@ -160,9 +161,9 @@ fn extend(chunk: &mut Chunk, bytes: &[u8]) -> usize {
 
 /// Buffers for reuse, shared by all connections of a stack.
 #[derive(Debug, Default)]
-pub(crate) struct Spent(Vec<Chunk>);
+pub(crate) struct SpentChunks(Vec<Chunk>);
 
-impl Spent {
+impl SpentChunks {
     pub(crate) fn take(&mut self) -> Option<Chunk> {
         self.0.pop()
     }
@@ -185,13 +186,13 @@ mod tests {
 
     #[test]
     fn an_acknowledged_chunk_is_returned_for_reuse_without_a_copy() {
-        let mut spent = Spent::default();
+        let mut spent = SpentChunks::default();
         let mut queue = SendQueue::new(100);
         let buffer = vec![7; 5000];
         let pointer = buffer.as_ptr();
         queue.push_chunk(Chunk::from(buffer));
         queue.acknowledge(5099, &mut spent);
-        assert!(spent.take().is_none(), "one byte is not acknowledged");
+        assert!(spent.take().is_none(), "the chunk should be kept while one byte is not acknowledged");
         queue.acknowledge(5100, &mut spent);
         let mut returned = spent.take().expect("the acknowledged chunk");
         assert!(returned.is_empty() && core::ptr::eq(returned.buffer().as_ptr(), pointer));
@@ -200,7 +201,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_queue_agrees_with_a_plain_buffer(steps in prop::collection::vec((0_u8..4, 0_usize..40_000), 1..60)) {
-            let mut spent = Spent::default();
+            let mut spent = SpentChunks::default();
             let mut queue = SendQueue::new(7);
             let (mut sent, mut acknowledged) = (Vec::new(), 0);
             for (kind, size) in steps {

@@ -20,8 +20,9 @@ pub(super) struct PeerWindow {
 impl PeerWindow {
     /// Takes over a segment's window unless a newer segment has set it. Returns whether the window has changed.
     ///
-    /// RFC 9293 compares sequence numbers first. Here acknowledgements are compared first, because a retransmission has
-    /// an old sequence number and a new acknowledgement: the window that counted from the old one would be wrong.
+    /// RFC 9293 compares sequence numbers first. Here acknowledgements are compared first, because a
+    /// retransmission has an old sequence number and a new acknowledgement: a window that counted from the
+    /// old acknowledgement would be wrong.
     #[inline]
     pub(super) fn update(&mut self, seq: Seq, ack: Seq, field: u16, is_syn: bool) -> bool {
         if (ack, seq) < (self.advertised_with, self.advertised_by) {
@@ -53,14 +54,17 @@ mod tests {
         let mut window = PeerWindow { scale: 2, ..PeerWindow::default() };
         assert!(window.update(100, 50, 1000, false));
         assert_eq!(window.size, 4000);
-        assert!(!window.update(99, 50, 1, false), "an older segment");
-        assert!(!window.update(100, 49, 1, false), "an older acknowledgement");
-        assert!(window.update(100, 50, 500, false), "a pure window update repeats both");
-        assert!(window.update(101, 50, 7, true) && window.size == 7, "a SYN's window is not shifted");
+        assert!(!window.update(99, 50, 1, false), "an older segment should not change the window");
+        assert!(!window.update(100, 49, 1, false), "an older acknowledgement should not change the window");
+        assert!(
+            window.update(100, 50, 500, false),
+            "a window update should count, although it repeats both numbers"
+        );
+        assert!(window.update(101, 50, 7, true) && window.size == 7, "a SYN's window should not be shifted");
         assert_eq!(window.largest, 4000);
         assert!(
             window.update(99, 51, 1, false) && window.size == 4,
-            "a retransmission: old bytes, a new acknowledgement"
+            "a retransmission should count: it has old bytes, but a new acknowledgement"
         );
     }
 }

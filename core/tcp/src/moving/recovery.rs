@@ -3,11 +3,11 @@
 use spillway_wire::state::{self, ConnectionState, Segment, Undo};
 
 use crate::recovery::RecoveryState;
-use crate::seq::{extended, stream};
+use crate::seq::{extended, since_syn};
 
 pub(crate) fn to_wire(from: RecoveryState) -> state::Recovery {
-    let segment = |one: Segment| Segment { end: stream(one.end), ..one };
-    let undo = |undo: Undo| Undo { from: stream(undo.from), to: stream(undo.to), ..undo };
+    let segment = |one: Segment| Segment { end: since_syn(one.end), ..one };
+    let undo = |undo: Undo| Undo { from: since_syn(undo.from), to: since_syn(undo.to), ..undo };
     state::Recovery {
         mss: from.mss,
         cwnd: from.cwnd,
@@ -19,19 +19,19 @@ pub(crate) fn to_wire(from: RecoveryState) -> state::Recovery {
         backoffs: from.backoffs,
         timeouts: from.timeouts,
         phase: from.phase,
-        recovery_point: stream(from.recovery_point),
+        recovery_point: since_syn(from.recovery_point),
         reduction: from.reduction,
-        high_rxt: stream(from.high_rxt),
+        high_rxt: since_syn(from.high_rxt),
         is_rescued: from.is_rescued,
         duplicated: from.duplicated,
         threshold: from.threshold,
-        limited_to: stream(from.limited_to),
+        limited_to: since_syn(from.limited_to),
         sent_age_ns: from.sent_age_ns,
         progress_age_ns: from.progress_age_ns,
         latest_age_ns: from.latest_age_ns,
         rto_in_ns: from.rto_in_ns,
         probe_in_ns: from.probe_in_ns,
-        probe: from.probe.map(|(end, is_repeated)| (stream(end), is_repeated)),
+        probe: from.probe.map(|(end, is_repeated)| (since_syn(end), is_repeated)),
         undo: from.undo.map(undo),
         segments: from.segments.into_iter().map(segment).collect(),
     }

@@ -63,10 +63,14 @@ fn an_address_is_requested_once_a_second_and_three_times_in_total() {
 fn replies_without_a_request_are_ignored() {
     let mut neighbours = Neighbours::new(NEIGHBOURS_MAX);
     neighbours.learn(at(0), ip(1), ONE, LearnedFrom::Reply);
-    assert!(neighbours.entries.is_empty(), "no request was sent");
+    assert!(neighbours.entries.is_empty(), "a reply without a request should not be learned");
     neighbours.lookup(at(0), ip(1));
     neighbours.learn(at(0), ip(1), ONE, LearnedFrom::Reply);
-    assert_eq!(neighbours.lookup(at(0), ip(1)), None, "the request has not been sent yet");
+    assert_eq!(
+        neighbours.lookup(at(0), ip(1)),
+        None,
+        "a reply before the request was sent should not be learned"
+    );
     poll_requests(&mut neighbours, 0);
     neighbours.learn(at(1), ip(1), ONE, LearnedFrom::Reply);
     neighbours.learn(at(2), ip(1), TWO, LearnedFrom::Reply);
@@ -188,7 +192,11 @@ proptest! {
 fn addresses_from_the_driver_are_used_and_withdrawn() {
     let mut neighbours = Neighbours::new(NEIGHBOURS_MAX);
     neighbours.set(at(1), ip(1), Some(ONE));
-    assert_eq!(neighbours.lookup(at(2), ip(1)), None, "an address that was not looked up is not added");
+    assert_eq!(
+        neighbours.lookup(at(2), ip(1)),
+        None,
+        "an address that was not looked up should not be added"
+    );
     assert_eq!(poll_requests(&mut neighbours, 2), [ip(1)]);
     neighbours.set(at(3), ip(1), Some(ONE));
     assert_eq!(neighbours.lookup(at(4), ip(1)), Some(ONE));
@@ -196,5 +204,9 @@ fn addresses_from_the_driver_are_used_and_withdrawn() {
     assert_eq!(neighbours.lookup(at(6), ip(1)), Some(TWO));
     neighbours.set(at(7), ip(1), None);
     assert_eq!((neighbours.lookup(at(8), ip(1)), poll_requests(&mut neighbours, 8)), (None, vec![]));
-    assert_eq!(poll_requests(&mut neighbours, 1002), [ip(1)], "a second after the first request");
+    assert_eq!(
+        poll_requests(&mut neighbours, 1002),
+        [ip(1)],
+        "the address should be requested a second after the first request"
+    );
 }

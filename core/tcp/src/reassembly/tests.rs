@@ -73,7 +73,11 @@ fn blocks_are_in_order_of_the_latest_change() {
     }
     assert_eq!(blocks(&held), [(40, 42), (20, 22), (50, 52), (10, 12)]);
     held.insert(10, b"a", UNLIMITED);
-    assert_eq!(blocks(&held)[0], (10, 12), "the block of a duplicate comes first as well (RFC 2883 §4)");
+    assert_eq!(
+        blocks(&held)[0],
+        (10, 12),
+        "the block of a duplicate should come first as well (RFC 2883 §4)"
+    );
     assert_eq!(held.blocks(&mut []), 0);
 }
 
@@ -148,7 +152,7 @@ fn an_import_restores_bytes_and_their_order() {
         Reassembly::import(10, held.export(), UNLIMITED).is_none(),
         "a piece that is next in order should be refused"
     );
-    assert!(Reassembly::import(5, held.export(), 6).is_none(), "seven bytes exceed the limit of six");
+    assert!(Reassembly::import(5, held.export(), 6).is_none(), "seven bytes should exceed the limit of six");
     let twice = [(10, &b"ab"[..]), (11, b"b")];
     assert!(Reassembly::import(5, twice, UNLIMITED).is_none(), "overlapping pieces should be refused");
 }

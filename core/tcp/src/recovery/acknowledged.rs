@@ -90,7 +90,7 @@ impl Recovery {
         }
         let mut acked = Acked { bytes, ..Acked::default() };
         let (phase, ssthresh) = (self.phase, self.ssthresh());
-        if !self.is_plain(ack) {
+        if self.has_loss_signals(ack) {
             self.on_loss_signals(now, ack, bytes, &mut delivered, &mut acked);
         }
         acked.delivered = delivered.bytes;
@@ -111,15 +111,15 @@ impl Recovery {
         acked
     }
 
-    /// Whether no segment is missing, and the acknowledgement does not indicate a loss.
-    fn is_plain(&self, ack: &Ack<'_>) -> bool {
-        self.phase == Phase::Open
-            && self.scoreboard.sacked() == 0
-            && self.scoreboard.lost() == 0
-            && self.duplicates == 0
-            && self.probe.is_none()
-            && !ack.is_duplicate
-            && ack.dsack.is_none()
+    /// Whether segments are missing, or the acknowledgement may indicate a loss.
+    fn has_loss_signals(&self, ack: &Ack<'_>) -> bool {
+        self.phase != Phase::Open
+            || self.scoreboard.sacked() > 0
+            || self.scoreboard.lost() > 0
+            || self.duplicates > 0
+            || self.probe.is_some()
+            || ack.is_duplicate
+            || ack.dsack.is_some()
     }
 
     /// Records whether the peer supports SACK, which is known only after the handshake.
@@ -140,7 +140,7 @@ impl Recovery {
         if self.take_sample(rtt_ns) {
             self.backoffs = 0;
         } else if self.is_handshake && delivered.repeated {
-            self.rtt.syn_timed_out();
+            self.rtt.raise_after_syn_timeout();
             self.backoffs = 0;
         }
         (self.timeouts, self.progress_at, self.is_handshake) = (0, now, false);

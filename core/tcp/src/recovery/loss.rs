@@ -57,7 +57,7 @@ impl Recovery {
         }
         let is_probe_over = self.on_probe_fate(ack);
         self.reordering.on_ack(self.una(), self.nxt(), ack.dsack.is_some() && !is_probe_over);
-        if self.is_spurious(now, ack, bytes, delivered, is_probe_over) {
+        if self.detect_spurious(now, ack, bytes, delivered, is_probe_over) {
             if self.phase != Phase::Loss {
                 self.reordering.set_seen();
                 self.expect_reordering(
@@ -79,7 +79,7 @@ impl Recovery {
         }
         match self.phase {
             Phase::Open => {
-                if self.is_loss_evident(now) {
+                if self.detect_loss(now) {
                     self.begin_recovery(now, bytes, delivered);
                 }
             }
@@ -130,9 +130,10 @@ impl Recovery {
         fate != Fate::Open
     }
 
-    /// Whether to begin a recovery: with SACK if anything is lost; without SACK after three duplicates that acknowledge
-    /// more than the last recovery covered (RFC 6582 §3.2, step 2).
-    fn is_loss_evident(&mut self, now: Time) -> bool {
+    /// Marks lost segments, and returns whether to begin a recovery: with SACK if anything is lost; without
+    /// SACK after three duplicates that acknowledge more than the last recovery covered (RFC 6582 §3.2, step
+    /// 2).
+    fn detect_loss(&mut self, now: Time) -> bool {
         if self.has_sack {
             self.find_lost(now, false) > 0
         } else {
@@ -223,7 +224,8 @@ impl Recovery {
         self.reduce(delivered.bytes, false);
     }
 
-    /// Sets the window in recovery after bytes have arrived (RFC 9937 §6.2).
+    /// Sets the window in recovery after bytes have arrived (RFC 9937 §6.2). `is_safe`: SafeACK of this RFC,
+    /// with which a segment more than has arrived may be sent.
     fn reduce(&mut self, arrived: u64, is_safe: bool) {
         self.duplicated = self.duplicated.min(self.scoreboard.pipe()); // lost bytes have left `pipe`
         if arrived == 0 && self.reduction.sent > 0 {

@@ -405,8 +405,9 @@ impl Recovery {
         self.timeouts
     }
 
-    /// The time of the last progress; `None` if nothing is in flight.
-    pub fn first_unacked_since(&self) -> Option<Time> {
+    /// When bytes were last acknowledged, or first sent after nothing was in flight; `None` if nothing is in
+    /// flight.
+    pub fn last_progress_at(&self) -> Option<Time> {
         (self.in_flight() > 0).then_some(self.progress_at)
     }
 

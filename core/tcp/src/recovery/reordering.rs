@@ -66,7 +66,7 @@ mod tests {
         let mut reordering = Reordering::new(false);
         reordering.on_ack(10, 20, true);
         reordering.on_ack(15, 30, true);
-        assert_eq!(reordering.quarters(), 2, "both D-SACKs are of one round");
+        assert_eq!(reordering.quarters(), 2, "two D-SACKs of one round should count once");
         reordering.on_ack(20, 30, true);
         assert_eq!(reordering.quarters(), 3);
     }

@@ -65,7 +65,7 @@ impl Rtt {
     }
 
     /// Raises the timeout after a retransmitted SYN, whose round trip is unknown (RFC 6298 §5.7).
-    pub(super) fn syn_timed_out(&mut self) {
+    pub(super) fn raise_after_syn_timeout(&mut self) {
         if self.smoothed_ns == 0 {
             self.rto_ns = self.rto_ns.max(AFTER_SYN_TIMEOUT_NS).min(self.rto_ns_max);
         }
@@ -174,11 +174,11 @@ mod tests {
     #[test]
     fn after_a_lost_syn_the_timeout_is_three_seconds_until_a_sample() {
         let mut rtt = rtt();
-        rtt.syn_timed_out();
+        rtt.raise_after_syn_timeout();
         assert_eq!(rtt.rto_ns(0), 3000 * MS);
         rtt.sample(10 * MS);
         assert_eq!(rtt.rto_ns(0), 210 * MS);
-        rtt.syn_timed_out();
+        rtt.raise_after_syn_timeout();
         assert_eq!(rtt.rto_ns(0), 210 * MS);
     }
 }

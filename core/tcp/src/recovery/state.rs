@@ -173,7 +173,7 @@ impl Recovery {
             state.segments.iter().map(|segment| import_segment(now, segment)).collect();
         let mut scoreboard = Scoreboard::from_segments(state.una, segments)?;
         if state.phase == Phase::Loss {
-            scoreboard.timed_out_to(state.recovery_point);
+            scoreboard.set_timeout_point(state.recovery_point);
         }
 
         let mut recovery = Recovery::new(now, settings, state.mss, state.has_sack, state.una);

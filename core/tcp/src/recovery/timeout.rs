@@ -38,7 +38,7 @@ impl Recovery {
     }
 
     /// [`Timer::Retransmission`] has expired: marks all segments lost. The caller decides whether to give the peer up
-    /// instead: see [`Recovery::timeouts`] and [`Recovery::first_unacked_since`].
+    /// instead: see [`Recovery::timeouts`] and [`Recovery::last_progress_at`].
     pub fn on_timeout(&mut self, now: Time, timers: &mut Timers) {
         debug_assert!(
             self.in_flight() > 0,

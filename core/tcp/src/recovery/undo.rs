@@ -43,12 +43,12 @@ impl Undo {
 }
 
 impl Recovery {
-    /// Whether the present recovery, or the last one, was spurious:
+    /// Counts D-SACKs, and returns whether the present recovery, or the last one, was spurious:
     /// - the echoed timestamp is older than the first retransmission (Eifel, RFC 3522);
     /// - each retransmission was received twice (RFC 2883, RFC 3708);
     /// - after a timeout, a segment arrived that was sent once, before the timeout (F-RTO with SACK, RFC 5682 §3.1; one
     ///   such acknowledgement is enough, as in Linux).
-    pub(super) fn is_spurious(
+    pub(super) fn detect_spurious(
         &mut self,
         now: Time,
         ack: &Ack<'_>,

@@ -47,17 +47,17 @@ impl Stack {
         }
     }
 
-    /// Handles an ICMPv6 message in a frame to the address `ours`. The kernel, which shares every IPv6 address of the
-    /// stack, answers echo requests.
-    pub(super) fn handle_icmpv6(&mut self, ours: Ipv6Addr, message: &[u8], pseudo: Sum) {
-        self.handle_icmpv6_error(Some(ours), icmp::v6::Message::parse(message, pseudo));
+    /// Handles an ICMPv6 message in a frame to the address `local`. The kernel, which shares every IPv6
+    /// address of the stack, answers echo requests.
+    pub(super) fn handle_icmpv6(&mut self, local: Ipv6Addr, message: &[u8], pseudo: Sum) {
+        self.handle_icmpv6_error(Some(local), icmp::v6::Message::parse(message, pseudo));
     }
 
-    /// `ours`: the address to which the error was sent; `None` if the kernel has received it, at one of its own
-    /// addresses.
+    /// `local`: the address to which the error was sent; `None` if the kernel has received the error, at one
+    /// of its own addresses.
     fn handle_icmpv6_error(
         &mut self,
-        ours: Option<Ipv6Addr>,
+        local: Option<Ipv6Addr>,
         message: Result<icmp::v6::Message<'_>, PacketError>,
     ) {
         let (error, inner) = match message {
@@ -80,7 +80,7 @@ impl Stack {
         };
         let quoted = ipv6::Header::parse_quoted(inner).ok().and_then(|(header, payload)| {
             let is_ours =
-                header.protocol == ipv4::PROTOCOL_TCP && ours.is_none_or(|ours| ours == header.source);
+                header.protocol == ipv4::PROTOCOL_TCP && local.is_none_or(|local| local == header.source);
             let segment = tcp::Quoted::parse(payload).ok().filter(|_| is_ours)?;
             let addresses = Addresses::V6 { local: header.source, peer: header.target };
             Some((addresses, segment))
@@ -88,31 +88,31 @@ impl Stack {
         self.handle_error(quoted, error);
     }
 
-    pub(super) fn handle_icmp(&mut self, mac: Mac, (ours, ip): (Ipv4Addr, Ipv4Addr), message: &[u8]) {
+    pub(super) fn handle_icmp(&mut self, mac: Mac, (local, sender): (Ipv4Addr, Ipv4Addr), message: &[u8]) {
         match icmp::v4::Message::parse(message) {
             Ok(icmp::v4::Message::EchoRequest { ident, sequence, payload }) => {
                 // If a kernel shares the address, the kernel answers.
-                if !self.is_local(ours.into()) || self.settings.resolver == Resolver::Driver {
+                if !self.is_local(local.into()) || self.settings.resolver == Resolver::Driver {
                     return self.count_drop(Dropped::NotForUs);
                 }
                 if ipv4::HEADER_BYTES + message.len() > usize::from(self.settings.mtu) {
                     return self.count_drop(Dropped::EchoTooLarge);
                 }
                 let payload = payload.to_vec();
-                self.replies
-                    .push(Reply::Echo { mac, local: ours, ip, ident, sequence, payload }, &mut self.counters);
+                let reply = Reply::Echo { mac, local, ip: sender, ident, sequence, payload };
+                self.replies.push(reply, &mut self.counters);
             }
             Ok(icmp::v4::Message::Unreachable { code, next_hop_mtu, inner }) => {
-                self.handle_unreachable(ours, code, next_hop_mtu, inner);
+                self.handle_unreachable(local, code, next_hop_mtu, inner);
             }
             Ok(_) => self.count_drop(Dropped::UnknownProtocol),
             Err(error) => self.count_drop(error.into()),
         }
     }
 
-    fn handle_unreachable(&mut self, ours: Ipv4Addr, code: u8, next_hop_mtu: u16, inner: &[u8]) {
+    fn handle_unreachable(&mut self, local: Ipv4Addr, code: u8, next_hop_mtu: u16, inner: &[u8]) {
         let quoted = ipv4::Header::parse_quoted(inner).ok().and_then(|(header, payload)| {
-            let is_ours = header.protocol == ipv4::PROTOCOL_TCP && header.source == ours;
+            let is_ours = header.protocol == ipv4::PROTOCOL_TCP && header.source == local;
             let segment = tcp::Quoted::parse(payload).ok().filter(|_| is_ours)?;
             Some((Addresses::V4 { local: header.source, peer: header.target }, segment))
         });

@@ -202,7 +202,7 @@ impl Stack {
             return self.drop_frame(Dropped::InvalidPeer);
         }
         let expiry = self.now + self.settings.time_wait;
-        let mut last = None;
+        let mut last_seq = None;
         let is_listening = self.listeners.open_at(flow.local()).is_some();
         match self.time_waits.handle(&flow, header, payload.len(), expiry, is_listening) {
             Some(Answer::Drop(reason)) => return self.drop_frame(reason),
@@ -216,13 +216,13 @@ impl Stack {
                 self.replies.push(Reply::Segment { flow, mac: Some(mac), header }, &mut self.counters);
                 return None;
             }
-            Some(Answer::Open { last: last_seq }) => last = Some(last_seq),
+            Some(Answer::Open { last_seq: last }) => last_seq = Some(last),
             None => {}
         }
         if !self.is_local(flow.local().ip()) {
             return self.drop_frame(Dropped::NotForUs);
         }
-        match self.handle_at_listener(flow, mac, header, last) {
+        match self.handle_at_listener(flow, mac, header, last_seq) {
             ListenResult::Handled => None,
             ListenResult::Continues(conn) => Some(conn),
             ListenResult::Dropped(reason) => self.drop_frame(reason),

@@ -30,14 +30,14 @@ pub(super) enum ListenResult {
 }
 
 impl Stack {
-    /// Handles a segment without a connection. `last`: the last sequence number that this end used in an earlier
-    /// connection of the flow, if that connection is remembered in `time_waits`.
+    /// Handles a segment without a connection. `last_seq`: the last sequence number that this end used in an
+    /// earlier connection of the flow, if that connection is remembered in `time_waits`.
     pub(super) fn handle_at_listener(
         &mut self,
         flow: Flow,
         mac: Mac,
         header: &tcp::Header,
-        last: Option<u32>,
+        last_seq: Option<u32>,
     ) -> ListenResult {
         let Some(listener) = self.listeners.open_at(flow.local()) else {
             return ListenResult::Refused(Dropped::NoListener);
@@ -69,14 +69,14 @@ impl Stack {
         if self.half_open >= self.settings.half_open_max || self.half_open + 1 >= free {
             // A cookie's sequence number may be one that the earlier connection used (RFC 6191), so none is sent. The
             // peer retransmits its SYN.
-            return match last {
+            return match last_seq {
                 Some(_) => ListenResult::Dropped(Dropped::SynQueueFull),
                 None => self.send_cookie(flow, mac, header),
             };
         }
         let Some(conn) = self.table.next() else { return ListenResult::Dropped(Dropped::TableFull) };
         self.time_waits.forget(&flow);
-        self.open(conn, listener, flow, mac, header, last);
+        self.open(conn, listener, flow, mac, header, last_seq);
         ListenResult::Handled
     }
 
@@ -95,12 +95,12 @@ impl Stack {
         flow: Flow,
         mac: Mac,
         syn: &tcp::Header,
-        last: Option<u32>,
+        last_seq: Option<u32>,
     ) {
         let mut initial = self.isn.initial(self.now, flow.local(), flow.peer());
-        if let Some(last) =
-            last.filter(|last| initial.wrapping_sub(*last).cast_signed() < INITIAL_DISTANCE_MIN.cast_signed())
-        {
+        let is_near =
+            |last: &u32| initial.wrapping_sub(*last).cast_signed() < INITIAL_DISTANCE_MIN.cast_signed();
+        if let Some(last) = last_seq.filter(is_near) {
             // The earlier connection sent faster than the clock ticks (RFC 9293 §3.6.1, MAY-2, condition 1).
             initial = last.wrapping_add(INITIAL_DISTANCE_MIN);
         }

@@ -113,8 +113,8 @@ impl Listeners {
     fn update_addresses(&mut self) {
         self.addresses.clear();
         self.addresses.extend_from_slice(&self.own);
-        let of_listeners = self.slots.iter().flatten().map(|slot| slot.listener.address.ip());
-        self.addresses.extend(of_listeners);
+        let listener_addresses = self.slots.iter().flatten().map(|slot| slot.listener.address.ip());
+        self.addresses.extend(listener_addresses);
         self.addresses.sort_unstable();
         self.addresses.dedup();
     }

@@ -31,7 +31,7 @@ use spillway_transport::{Conn, LostReason, Time};
 use spillway_wire::packet::ethernet::Mac;
 use spillway_wire::packet::tcp::{self, Flags};
 
-use crate::connection::{Connection, Context, Ended, Spent};
+use crate::connection::{Connection, Context, Ended, SpentChunks};
 use crate::cookies::Cookies;
 use crate::counters::Counters;
 use crate::dropped::{Dropped, Dropping, Drops};
@@ -65,7 +65,7 @@ pub struct Stack {
     now: Time,
     table: Table,
     events: Events,
-    spent: Spent,
+    spent: SpentChunks,
     counters: Counters,
     drops: Drops,
     /// Slots of connections that have changed in this turn: they may have something to send, or a new wake-up time.
@@ -105,7 +105,7 @@ impl Stack {
             now,
             table: Table::new(settings.connections_max, settings.key),
             events: Events::default(),
-            spent: Spent::default(),
+            spent: SpentChunks::default(),
             counters: Counters::default(),
             drops: Drops::default(),
             touched: VecDeque::new(),
@@ -233,7 +233,7 @@ impl Stack {
         others.into_iter().flatten().min()
     }
 
-    /// Whether [`handle_timeout`](Self::handle_timeout) is due; occasionally `true` although it is not.
+    /// Whether [`handle_timeout`](Self::handle_timeout) is due; may be `true` too early.
     #[inline]
     pub(crate) fn is_timeout_due(&self, now: Time) -> bool {
         let is_due = |at: Option<Time>| at.is_some_and(|at| at <= now);
@@ -299,24 +299,25 @@ impl Stack {
             return;
         };
         let (flow, mac) = (connection.flow, connection.mac.or(connection.mac_in_doubt));
-        let last = connection.final_segments(self.now);
+        let final_segments = connection.final_segments(self.now);
         let (is_visible, ended, lost) =
             (connection.is_visible(), connection.ended(), connection.lost_reason());
         self.wheel.disarm(conn.slot);
         if self.table.forget_flow(flow, conn) {
             if ended == Some(Ended::TimeWait) {
                 let expiry = self.now + self.settings.time_wait;
-                let (acknowledgement, ts_recent) = (last.acknowledgement, last.ts_recent);
+                let (acknowledgement, ts_recent) = (final_segments.acknowledgement, final_segments.ts_recent);
                 let entry = TimeWait::Closed { acknowledgement, ts_recent };
                 self.counters.time_waits_forgotten += u64::from(self.time_waits.add(flow, expiry, entry));
-                if last.is_due {
-                    let header = last.acknowledgement;
+                if final_segments.is_due {
+                    let header = final_segments.acknowledgement;
                     self.replies.push(Reply::Segment { flow, mac, header }, &mut self.counters);
                 }
             } else if lost == Some(LostReason::TimedOut) && is_visible {
                 // A half-open connection ends silently: its peer may be repeating its SYN, or the SYN was forged.
                 self.counters.resets_sent += 1;
-                self.replies.push(Reply::Segment { flow, mac, header: last.reset }, &mut self.counters);
+                let header = final_segments.reset;
+                self.replies.push(Reply::Segment { flow, mac, header }, &mut self.counters);
                 self.remember_aborted(flow);
             }
         }

@@ -1,8 +1,9 @@
 //! Opening a connection again from another local port.
 //!
-//! An interface with several queues chooses a packet's queue by a hash of addresses and ports that no stack knows. A stack
-//! that serves one of the queues learns it from the answer to its SYN: if that arrives at another queue, the stack tries
-//! another port, instead of having every later packet passed on.
+//! An interface with several queues chooses the queue of a packet by a hash of its addresses and ports. The
+//! stack cannot compute this hash. It learns a connection's queue from the answer to its SYN: if the answer
+//! arrives at the queue of another stack, this stack tries another port, so that no later packets must be
+//! passed on.
 
 use spillway_transport::Time;
 use spillway_wire::packet::ethernet::{self, Mac};
@@ -13,9 +14,10 @@ use crate::flow::{Addresses, Flow};
 use crate::narrow::in_packet;
 
 impl Stack {
-    /// Opens a connection again from another local port, and resets the first attempt at the peer, if `frame` is the answer
-    /// to its SYN. Call it for a frame that has arrived at the queue of another stack. Returns whether it did so; otherwise
-    /// pass the frame to [`handle_frame`](Self::handle_frame). A connection changes its port 64 times at most.
+    /// If `frame` answers the SYN of a connection, opens the connection again from another local port, and
+    /// resets the first attempt at the peer. Call it for a frame that has arrived at the queue of another
+    /// stack. Returns whether the connection was opened again; otherwise pass the frame to
+    /// [`handle_frame`](Self::handle_frame). A connection changes its port 64 times at most.
     pub fn reopen_misdirected(&mut self, now: Time, frame: &[u8]) -> bool {
         self.now = self.now.max(now);
         let Some((mac, addresses, header)) = parse(frame) else { return false };

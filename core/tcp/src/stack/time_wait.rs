@@ -41,9 +41,9 @@ pub(super) enum Answer {
     Drop(Dropped),
     Reset,
     Acknowledge(tcp::Header),
-    /// The segment may open a new connection (RFC 6191), whose sequence numbers begin after `last`.
+    /// The segment may open a new connection (RFC 6191), whose sequence numbers begin after `last_seq`.
     Open {
-        last: u32,
+        last_seq: u32,
     },
 }
 
@@ -59,7 +59,7 @@ struct Entry {
 pub(super) struct TimeWaits {
     entries: HashMap<Flow, Entry, Keyed>,
     /// Expiry and flow of each entry, sorted by expiry, because all entries wait equally long. Some places are left
-    /// over from entries that were removed. Not `spillway_parts::TimerQueue`: this queue's length has a fixed bound, at
+    /// over from removed entries. Not `spillway_parts::TimerQueue`: this queue's length has a fixed bound, at
     /// which the oldest entry is removed.
     order: VecDeque<(Time, Flow)>,
     entries_max: usize,
@@ -73,7 +73,7 @@ impl TimeWaits {
 
     /// Remembers a connection. Returns whether an older one was removed before its expiry.
     pub(super) fn add(&mut self, flow: Flow, expiry: Time, entry: TimeWait) -> bool {
-        let mut is_forgotten = false;
+        let mut is_removed_early = false;
         if let Some(old) = self.entries.get_mut(&flow).filter(|old| old.queued == expiry) {
             (old.time_wait, old.until) = (entry, expiry);
             return false;
@@ -85,11 +85,11 @@ impl TimeWaits {
         }
         while self.order.len() >= self.entries_max {
             let Some((at, oldest)) = self.order.pop_front() else { return false };
-            is_forgotten |= self.remove_queued(oldest, at);
+            is_removed_early |= self.remove_queued(oldest, at);
         }
         self.entries.insert(flow, Entry { time_wait: entry, until: expiry, queued: expiry });
         self.order.push_back((expiry, flow));
-        is_forgotten
+        is_removed_early
     }
 
     /// Removes the entry of a place in `order`, unless the entry has moved to another place. Returns whether an entry
@@ -160,11 +160,11 @@ impl TimeWaits {
             _ => is_after(header.seq, acknowledgement.ack),
         };
         if has(Flags::SYN) && !has(Flags::ACK) && is_newer && is_listening {
-            return Some(Answer::Open { last: acknowledgement.seq });
+            return Some(Answer::Open { last_seq: acknowledgement.seq });
         }
-        let occupies = payload_bytes > 0 || header.flags.intersects(Flags::SYN | Flags::FIN);
+        let has_length = payload_bytes > 0 || header.flags.intersects(Flags::SYN | Flags::FIN);
         let is_probe = header.seq.wrapping_add(1) == acknowledgement.ack;
-        if is_moved || (!occupies && !is_probe) {
+        if is_moved || (!has_length && !is_probe) {
             return Some(Answer::Drop(reason)); // otherwise two ends in TIME-WAIT would answer each other
         }
         if has(Flags::FIN) {
@@ -193,7 +193,7 @@ mod tests {
             let moved = TimeWait::Moved { acknowledgement: tcp::Header::default(), ts_recent: None };
             time_waits.add(flow(2), Time(2_000 + moves / 2), moved); // two moves in succession have the same expiry
             assert!(time_waits.order.len() <= 8);
-            assert!(time_waits.contains(&flow(1)), "after {moves} moves");
+            assert!(time_waits.contains(&flow(1)), "the other entry should remain after {moves} moves");
             if moves % 3 > 0 {
                 time_waits.forget(&flow(2));
             }

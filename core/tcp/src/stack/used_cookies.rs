@@ -1,15 +1,17 @@
 //! Cookies that were accepted. A cookie stays valid for about two minutes; a late copy of the segment that returned it
 //! would open its connection again and deliver its bytes twice. So each cookie is accepted once.
 //!
-//! An entry is made only after a complete handshake, so a flood of forged SYNs takes no room here. Entries are never
-//! removed before their cookies expire. So that one host cannot fill the table, each peer's address (the /64 network of
-//! an IPv6 address) may use an eighth of the places that are free at the time, times the part of the table that is free:
-//! a dynamic threshold, as for shared buffers (Choudhury and Hahne 1998). One address gets a tenth of the table. The
-//! square is for addresses that take their shares one after the other: `n` of them leave 8/(8 + n) of the table, where a
-//! linear threshold would leave (8/9)^n.
+//! An entry is made only after a complete handshake, so a flood of forged SYNs takes no room here. Entries
+//! are never removed before their cookies expire. So that one host cannot fill the table, each peer's address
+//! (the /64 network of an IPv6 address) may use an eighth of the places that are free at the time, times the
+//! part of the table that is free: a dynamic threshold, as for shared buffers (Choudhury and Hahne 1998). One
+//! address gets a tenth of the table. The threshold is quadratic in the free places because addresses may
+//! take their shares one after the other: `n` of them leave 8/(8 + n) of the table, where a linear threshold
+//! would leave (8/9)^n.
 //!
-//! Addresses are counted in [`SHARES`] counters for each period, chosen by a keyed hash. That costs 128 KiB, and an
-//! address shares its counter with one of `n` others in `n` of 16,384 cases.
+//! In each period, cookies are counted in [`SHARES`] counters; a keyed hash of the address chooses the
+//! counter. The counters take 128 KiB, and an address shares its counter with one of `n` others in `n` of
+//! 16,384 cases.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -21,7 +23,7 @@ use crate::hasher::{Keyed, keyed};
 use crate::isn::{Key, Purpose};
 use crate::narrow::in_memory;
 
-/// Counters of used cookies by peer address.
+/// Number of counters of used cookies.
 const SHARES: usize = 16_384;
 /// A peer's address may use this part of the free places while almost all are free.
 const SHARE_DIVISOR: u128 = 8;
@@ -33,23 +35,23 @@ pub(super) struct UsedCookies {
     /// [`cookies::Cookies::counter`] in the present period.
     counter: u64,
     /// Cookies accepted in the present period, and in the one before. Older cookies are no longer valid.
-    present: Used,
-    previous: Used,
+    present: PeriodCookies,
+    previous: PeriodCookies,
 }
 
 #[derive(Debug)]
-struct Used {
+struct PeriodCookies {
     /// Keyed hashes of cookies. A collision, once in 2^64 cases, refuses a connection.
     hashes: HashSet<u64, Keyed>,
-    /// Number of these cookies by share, or empty before the first cookie.
+    /// Number of these cookies for each share; empty before the first cookie.
     by_share: Vec<u32>,
     /// There was no room for a cookie of an imported connection, so used cookies may be missing.
     is_incomplete: bool,
 }
 
-impl Used {
-    fn new(key: Key) -> Used {
-        Used { hashes: HashSet::with_hasher(keyed(key)), by_share: Vec::new(), is_incomplete: false }
+impl PeriodCookies {
+    fn new(key: Key) -> PeriodCookies {
+        PeriodCookies { hashes: HashSet::with_hasher(keyed(key)), by_share: Vec::new(), is_incomplete: false }
     }
 
     fn add(&mut self, hash: u64, share: usize) {
@@ -60,14 +62,15 @@ impl Used {
         self.by_share[share] += 1;
     }
 
-    fn of_share(&self, share: usize) -> usize {
+    fn count_of(&self, share: usize) -> usize {
         self.by_share.get(share).map_or(0, |count| *count as usize)
     }
 }
 
 impl UsedCookies {
     pub(super) fn new(cookies_max: usize, key: Key) -> UsedCookies {
-        UsedCookies { key, cookies_max, counter: 0, present: Used::new(key), previous: Used::new(key) }
+        let (present, previous) = (PeriodCookies::new(key), PeriodCookies::new(key));
+        UsedCookies { key, cookies_max, counter: 0, present, previous }
     }
 
     /// Sets the present period, and removes expired entries. Call it before any other method.
@@ -75,8 +78,8 @@ impl UsedCookies {
         if counter == self.counter {
             return;
         }
-        let last = core::mem::replace(&mut self.present, Used::new(self.key));
-        self.previous = if counter == self.counter + 1 { last } else { Used::new(self.key) };
+        let last = core::mem::replace(&mut self.present, PeriodCookies::new(self.key));
+        self.previous = if counter == self.counter + 1 { last } else { PeriodCookies::new(self.key) };
         self.counter = counter;
     }
 
@@ -85,7 +88,7 @@ impl UsedCookies {
     pub(super) fn has_room_for(&self, peer: IpAddr) -> bool {
         let is_incomplete = self.present.is_incomplete || self.previous.is_incomplete;
         let share = self.share(peer);
-        let used = self.present.of_share(share) + self.previous.of_share(share);
+        let used = self.present.count_of(share) + self.previous.count_of(share);
         let (used, free, all) = (used as u128, self.free() as u128, self.cookies_max as u128);
         !is_incomplete && used * SHARE_DIVISOR * all < free * free
     }
@@ -120,7 +123,8 @@ impl UsedCookies {
         self.key.hash(Purpose::CookieUsed, binding.local, binding.peer, numbers)
     }
 
-    /// The counter of a peer's address. A host usually has all addresses of its IPv6 /64 network.
+    /// The share that a peer's address counts to: the index of its counter. A host usually has all addresses
+    /// of its IPv6 /64 network.
     fn share(&self, peer: IpAddr) -> usize {
         let network = match peer {
             IpAddr::V4(address) => IpAddr::V4(address),
@@ -152,7 +156,7 @@ mod tests {
         (0..1_000_000).take_while(may_use).count()
     }
 
-    /// One after the other, which leaves less than when they take turns.
+    /// The addresses take their shares one after the other, which leaves less than if they took turns.
     #[test]
     fn greedy_addresses_leave_the_documented_part_of_the_table() {
         for (hosts, documented) in [(1, 235_000), (6, 155_000), (100, 19_000), (1000, 1800)] {
@@ -160,9 +164,10 @@ mod tests {
             for host in 0..hosts {
                 take_all(&mut used, IpAddr::from((0x0a01_0000_u32 + host).to_be_bytes()));
             }
-            assert!(used.free() >= documented, "{hosts} hosts leave {} places", used.free());
+            let free = used.free();
+            assert!(free >= documented, "{hosts} hosts should leave {documented} places, not {free}");
             let honest = take_all(&mut used, IpAddr::from([192, 0, 2, 1]));
-            assert!(honest >= 1, "an honest peer beside {hosts} hosts");
+            assert!(honest >= 1, "an honest peer should get a place beside {hosts} hosts");
         }
     }
 

@@ -23,7 +23,7 @@ impl Stack {
         hashed.wrapping_add(self.isn.milliseconds(Time::ZERO))
     }
 
-    /// What a connection with this flow needs that this end opens.
+    /// The parameters of a connection that this end opens on this flow.
     pub(super) fn active_opening(&self, conn: Conn, flow: Flow) -> Opening {
         Opening {
             conn,
@@ -172,7 +172,7 @@ impl Transport for Stack {
         self.wheel.disarm(conn.slot);
         self.free(conn);
         if is_alive {
-            self.remember_aborted(flow); // a connection that has ended may be in TIME-WAIT, which answers its peer
+            self.remember_aborted(flow); // an ended one may be in TIME-WAIT, whose entry must stay
         }
     }
 }

@@ -96,8 +96,8 @@ fn connections_are_bounded_in_bytes_time_and_number() {
     let bounds = Bounds { request_bytes: 100, timeout: Duration::from_millis(300), connections_max: 2 };
     let _server = serve(&path, bounds);
     assert!(send_request(&path, &"x".repeat(200), TIMEOUT).unwrap().contains("too long"));
-    // An earlier connection may still count, although its answer has arrived. Then this one is refused, and reset because
-    // its request stays unread.
+    // An earlier connection may still count, although its answer has arrived. Then the next one is refused,
+    // and reset because its request stays unread.
     let answer_to = |bytes: &[u8]| {
         let deadline = Instant::now() + TIMEOUT;
         loop {
@@ -107,7 +107,7 @@ fn connections_are_bounded_in_bytes_time_and_number() {
             if outcome.is_ok() && !text.contains("too many") {
                 return text;
             }
-            assert!(Instant::now() < deadline, "{outcome:?} after {text:?}");
+            assert!(Instant::now() < deadline, "the request should be answered: {outcome:?} after {text:?}");
             std::thread::sleep(Duration::from_millis(20));
         }
     };
@@ -157,7 +157,7 @@ fn peers_outside_the_admin_group_may_only_read() {
         refusal: Box::new(|_| String::new()),
         reader_connections: AtomicU32::new(0),
         operator_connections: AtomicU32::new(0),
-        closed: Arc::default(),
+        is_closed: Arc::default(),
     };
     let (stream, _other) = UnixStream::pair().unwrap();
     assert_eq!(handler(None).rights(&stream), Rights::Operate);

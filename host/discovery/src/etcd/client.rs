@@ -26,15 +26,15 @@ const FAILED_PRECONDITION: u32 = 9;
 const UNAUTHENTICATED: u32 = 16;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Failed {
+pub(crate) struct Failure {
     /// etcd's gRPC status code, 0 if its error has none; `None` if etcd did not answer as expected.
     code: Option<u32>,
     message: String,
 }
 
-impl Failed {
-    pub(crate) fn because(message: impl Into<String>) -> Failed {
-        Failed { code: None, message: message.into() }
+impl Failure {
+    pub(crate) fn because(message: impl Into<String>) -> Failure {
+        Failure { code: None, message: message.into() }
     }
 
     /// Whether the key or lease of the request does not exist.
@@ -55,15 +55,15 @@ impl Failed {
     }
 }
 
-impl fmt::Display for Failed {
+impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
-impl From<ureq::Error> for Failed {
-    fn from(error: ureq::Error) -> Failed {
-        Failed::because(match error {
+impl From<ureq::Error> for Failure {
+    fn from(error: ureq::Error) -> Failure {
+        Failure::because(match error {
             ureq::Error::Timeout(_) => "does not answer in time".to_owned(),
             ureq::Error::BodyExceedsLimit(bytes) => format!("answers with more than {bytes} bytes"),
             ureq::Error::Protocol(error) => {
@@ -107,14 +107,14 @@ impl Client {
     }
 
     /// Sends a request to one member after the other until one answers it, or refuses it as all others would.
-    pub(crate) fn request<T: DeserializeOwned>(&mut self, path: &str, body: &Value) -> Result<T, Failed> {
+    pub(crate) fn request<T: DeserializeOwned>(&mut self, path: &str, body: &Value) -> Result<T, Failure> {
         let body = body.to_string();
-        let mut failed = Failed::because("no endpoint");
+        let mut failed = Failure::because("no endpoint");
         for _ in 0..self.endpoints.len() {
             let endpoint = self.endpoints[self.current].clone();
             failed = match self.request_from_member(&endpoint, path, &body) {
                 Ok(answer) => return Ok(answer),
-                Err(Failed { code, message }) => Failed { code, message: format!("{endpoint}: {message}") },
+                Err(Failure { code, message }) => Failure { code, message: format!("{endpoint}: {message}") },
             };
             if failed.is_final() {
                 break;
@@ -129,11 +129,11 @@ impl Client {
         &mut self,
         path: &str,
         body: &Value,
-    ) -> Result<T, Failed> {
+    ) -> Result<T, Failure> {
         let Streamed { result, error } = self.request(path, body)?;
         result.ok_or_else(|| match error {
             Some(error) => refused("", Refusal { error, code: 0 }),
-            None => Failed::because("answers without a result"),
+            None => Failure::because("answers without a result"),
         })
     }
 
@@ -143,10 +143,10 @@ impl Client {
         endpoint: &str,
         path: &str,
         body: &str,
-    ) -> Result<T, Failed> {
+    ) -> Result<T, Failure> {
         let had_token = self.token.is_some();
         let first = self.request_as_user(endpoint, path, body);
-        if !had_token || !first.as_ref().is_err_and(Failed::is_token_expired) {
+        if !had_token || !first.as_ref().is_err_and(Failure::is_token_expired) {
             return first;
         }
         self.token = None;
@@ -158,7 +158,7 @@ impl Client {
         endpoint: &str,
         path: &str,
         body: &str,
-    ) -> Result<T, Failed> {
+    ) -> Result<T, Failure> {
         if self.token.is_none()
             && let Some((name, password)) = self.access.login()
         {
@@ -170,7 +170,7 @@ impl Client {
         parse(&self.post(endpoint, path, body)?)
     }
 
-    fn post(&self, endpoint: &str, path: &str, body: &str) -> Result<Vec<u8>, Failed> {
+    fn post(&self, endpoint: &str, path: &str, body: &str) -> Result<Vec<u8>, Failure> {
         let mut request =
             self.agent.post(format!("{endpoint}{path}")).header("Content-Type", "application/json");
         if let Some(token) = &self.token {
@@ -203,16 +203,16 @@ fn agent(access: &EtcdAccess, timeout: Duration) -> Agent {
         .into()
 }
 
-fn refused(status: &str, refusal: Refusal) -> Failed {
+fn refused(status: &str, refusal: Refusal) -> Failure {
     let (code, message) = refusal.reason();
     let message = if message.is_empty() { "is it etcd, version 3.4 or later?" } else { &message };
-    Failed { code: Some(code), message: format!("refuses{status}: {}", shortened(message)) }
+    Failure { code: Some(code), message: format!("refuses{status}: {}", shortened(message)) }
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failed> {
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
     serde_json::from_slice(bytes).map_err(|error| {
         let why = shortened(&error.to_string());
-        Failed::because(format!("answers with something other than etcd's JSON ({why})"))
+        Failure::because(format!("answers with something other than etcd's JSON ({why})"))
     })
 }
 

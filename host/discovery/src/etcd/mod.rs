@@ -2,7 +2,7 @@
 
 mod access;
 mod client;
-mod members;
+mod helper_list;
 mod messages;
 mod poll;
 mod registrar;

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use serde_json::json;
 
-use super::client::{Client, Failed};
-use super::members::{Full, Members};
+use super::client::{Client, Failure};
+use super::helper_list::{Full, HelperList};
 use super::messages::{KeyValue, Range, Registered, encoded};
 use crate::settings::Settings;
 use crate::stop::{Stop, spread};
@@ -21,18 +21,18 @@ pub(crate) fn poll(place: &EtcdPrefix, client: Client, settings: &Settings, stop
     let source = place.to_string();
     loop {
         let result = poller.look_up();
-        if stop.is_ended() {
+        if stop.must_end() {
             return;
         }
         match result {
-            Ok(()) => sender.succeeded(&source),
+            Ok(()) => sender.report_success(&source),
             Err(failed) => {
                 poller.revision = None;
-                sender.failed(&source, failed.to_string());
+                sender.report_failure(&source, failed.to_string());
             }
         }
         if poller.cluster.is_some() {
-            sender.set_list(poller.members.list(Instant::now()));
+            sender.set_list(poller.helpers.list(Instant::now()));
         }
         if stop.wait(spread(settings.etcd_interval)) {
             return;
@@ -43,7 +43,7 @@ pub(crate) fn poll(place: &EtcdPrefix, client: Client, settings: &Settings, stop
 struct Poller<'a> {
     prefix: String,
     client: Client,
-    members: Members,
+    helpers: HelperList,
     /// The cluster that answered last.
     cluster: Option<u64>,
     /// The revision of the last answer; `None` after a failure.
@@ -60,7 +60,7 @@ impl<'a> Poller<'a> {
         Poller {
             prefix: place.prefix.clone(),
             client,
-            members: Members::new(settings.grace),
+            helpers: HelperList::new(settings.grace),
             cluster: None,
             revision: None,
             skipped: BTreeSet::new(),
@@ -69,7 +69,7 @@ impl<'a> Poller<'a> {
         }
     }
 
-    fn look_up(&mut self) -> Result<(), Failed> {
+    fn look_up(&mut self) -> Result<(), Failure> {
         let request = json!({
             "key": encoded(self.prefix.as_bytes()),
             "range_end": encoded(&range_end(&self.prefix)),
@@ -86,7 +86,7 @@ impl<'a> Poller<'a> {
         let removals_seen = is_same && is_complete && self.revision.is_some_and(|before| before <= revision);
         self.revision = Some(revision);
         let names: BTreeSet<String> = range.kvs.iter().filter_map(|kv| self.name(kv)).collect();
-        let missing = self.members.update_names(Instant::now(), &names, removals_seen);
+        let missing = self.helpers.update_names(Instant::now(), &names, removals_seen);
         if missing > 0 {
             self.sender.add_notice(Notice::Missing { helpers: missing });
         }
@@ -101,7 +101,7 @@ impl<'a> Poller<'a> {
         let mut new_problems: Option<(usize, String, &'static str)> = None;
         for kv in &range.kvs {
             match self.entry(kv) {
-                Ok(entry) => is_too_many |= self.members.put(entry) == Err(Full),
+                Ok(entry) => is_too_many |= self.helpers.put(entry) == Err(Full),
                 Err(why) => {
                     if !self.skipped.contains(kv.raw_key()) {
                         let key = || kv.key().unwrap_or_else(|| "a key that is not UTF-8".to_owned());

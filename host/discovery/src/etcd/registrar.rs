@@ -8,10 +8,10 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::{Value, json};
 
 use super::access::EtcdAccess;
-use super::client::{Client, Failed};
+use super::client::{Client, Failure};
 use super::messages::{Lease, Registered, Transaction, encoded};
 use crate::EtcdPrefix;
-use crate::stop::{Running, Stop, spread, start_thread, stop_pair};
+use crate::stop::{RunningThread, Stop, spread, start_thread, stop_pair};
 
 /// Timeout of each member's answer when the helper ends and its key is removed. If no member answers, the key expires
 /// with its lease.
@@ -106,7 +106,7 @@ impl std::fmt::Display for RegistrarNotice {
 #[derive(Debug)]
 pub struct Registrar {
     shared: Arc<Shared>,
-    running: Mutex<Option<Running>>,
+    running: Mutex<Option<RunningThread>>,
 }
 
 impl Registrar {
@@ -239,7 +239,7 @@ impl<'a> Keeper<'a> {
                 Some(lease) => self.renew(lease),
             };
             // Do not report a request that failed because of the withdrawal.
-            if self.stop.is_ended() {
+            if self.stop.must_end() {
                 break;
             }
             let pause = match result {
@@ -247,8 +247,8 @@ impl<'a> Keeper<'a> {
                     self.shared.state().status.error = None;
                     self.ttl / 3
                 }
-                Err(failed) => {
-                    self.failed(&failed);
+                Err(failure) => {
+                    self.record_failure(&failure);
                     spread(RETRY_PAUSE)
                 }
             };
@@ -260,52 +260,52 @@ impl<'a> Keeper<'a> {
     }
 
     /// Duration of a lease: etcd may grant more than was requested.
-    fn granted(&self, lease: &Lease) -> Duration {
+    fn granted_ttl(&self, lease: &Lease) -> Duration {
         self.ttl.max(Duration::from_secs(lease.ttl))
     }
 
-    fn register(&mut self) -> Result<(), Failed> {
+    fn register(&mut self) -> Result<(), Failure> {
         let requested_at = Instant::now();
         let grant = json!({ "TTL": self.ttl.as_secs().to_string() });
         let lease: Lease = self.client.request("/v3/lease/grant", &grant)?;
         if lease.id == 0 {
             // A key without a lease would never expire.
-            return Err(Failed::because("grants no lease"));
+            return Err(Failure::because("grants no lease"));
         }
         // Set before the key is written, so that `withdraw` revokes the lease if writing fails.
         (self.lease, self.is_written) = (Some(lease.id), false);
-        self.lease_ends = requested_at + self.granted(&lease);
-        let _: Value = self.client.request("/v3/kv/put", &self.put(lease.id))?;
-        self.registered(RegistrarNotice::Registered);
+        self.lease_ends = requested_at + self.granted_ttl(&lease);
+        let _: Value = self.client.request("/v3/kv/put", &self.put_request(lease.id))?;
+        self.record_registered(RegistrarNotice::Registered);
         Ok(())
     }
 
     /// Renews the lease, and writes the key again if it is missing or has another lease.
-    fn renew(&mut self, id: u64) -> Result<(), Failed> {
+    fn renew(&mut self, id: u64) -> Result<(), Failure> {
         let requested_at = Instant::now();
-        let alive = json!({ "ID": id.to_string() });
-        let lease: Lease = self.client.request_streamed("/v3/lease/keepalive", &alive)?;
+        let keep_alive = json!({ "ID": id.to_string() });
+        let lease: Lease = self.client.request_streamed("/v3/lease/keepalive", &keep_alive)?;
         if lease.ttl == 0 {
             self.lease = None;
             self.shared.state().status.since = None;
             return self.register();
         }
-        self.lease_ends = requested_at + self.granted(&lease);
+        self.lease_ends = requested_at + self.granted_ttl(&lease);
         let transaction = json!({
             "compare": [{ "key": self.key, "target": "LEASE", "result": "EQUAL", "lease": id.to_string() }],
-            "failure": [{ "request_range": { "key": self.key } }, { "request_put": self.put(id) }],
+            "failure": [{ "request_range": { "key": self.key } }, { "request_put": self.put_request(id) }],
         });
         let checked: Transaction = self.client.request("/v3/kv/txn", &transaction)?;
         if !self.is_written {
             // `register` had failed to write the key, or its answer was lost.
-            self.registered(RegistrarNotice::Registered);
+            self.record_registered(RegistrarNotice::Registered);
         } else if !checked.succeeded {
             let previous = checked.responses.first().and_then(|response| response.response_range.as_ref());
             let why = match previous {
                 Some(range) if range.count > 0 => "another helper has registered under the same name",
                 _ => "the key had been removed",
             };
-            self.registered(RegistrarNotice::Restored { why });
+            self.record_registered(RegistrarNotice::Restored { why });
         } else if self.shared.state().status.since.is_none() {
             // The lease's time had passed without an answer, but etcd still has the lease and the key.
             self.shared.state().status.since = Some(SystemTime::now());
@@ -314,11 +314,11 @@ impl<'a> Keeper<'a> {
         Ok(())
     }
 
-    fn put(&self, lease: u64) -> Value {
+    fn put_request(&self, lease: u64) -> Value {
         json!({ "key": self.key, "value": self.value, "lease": lease.to_string() })
     }
 
-    fn registered(&mut self, notice: RegistrarNotice) {
+    fn record_registered(&mut self, notice: RegistrarNotice) {
         self.is_written = true;
         {
             let status = &mut self.shared.state().status;
@@ -328,12 +328,12 @@ impl<'a> Keeper<'a> {
         (self.on_notice)(&notice);
     }
 
-    fn failed(&mut self, failed: &Failed) {
+    fn record_failure(&mut self, failure: &Failure) {
         // The lease has expired between two requests.
-        if failed.is_not_found() {
+        if failure.is_not_found() {
             self.lease = None;
         }
-        let why = failed.to_string();
+        let why = failure.to_string();
         let is_new_reason = {
             let status = &mut self.shared.state().status;
             status.failures += 1;

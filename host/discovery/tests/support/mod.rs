@@ -26,7 +26,7 @@ pub fn wait_for<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = poll() {
             return found;
         }
-        assert!(began.elapsed() < TIMEOUT, "{what}: not within {TIMEOUT:?}");
+        assert!(began.elapsed() < TIMEOUT, "{what} should come within {TIMEOUT:?}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -38,7 +38,7 @@ pub fn answer(listener: &TcpListener, reply: impl FnOnce(&str) -> &'static str) 
     while !request.ends_with('}') {
         let mut buffer = [0; 1000];
         let read = stream.read(&mut buffer).unwrap();
-        assert!(read > 0, "incomplete request: {request}");
+        assert!(read > 0, "the request should be complete: {request}");
         request.push_str(str::from_utf8(&buffer[..read]).unwrap());
     }
     let path = request.split(' ').nth(1).unwrap().to_owned();
@@ -188,7 +188,7 @@ impl Etcd {
     }
 
     pub fn wait_answers(&self) {
-        wait_for("etcd answers", || self.try_request("/v3/kv/range", &json!({ "key": ANY_KEY })));
+        wait_for("an answer of etcd", || self.try_request("/v3/kv/range", &json!({ "key": ANY_KEY })));
     }
 
     pub fn stop(&mut self) {

@@ -131,11 +131,18 @@ fn check_histogram(name: &str, family: &Family) {
     for samples in by_labels.values() {
         let buckets: Vec<_> =
             samples.iter().filter_map(|(_, bound, value)| bound.zip(Some(*value))).collect();
-        assert!(buckets.is_sorted_by(|a, b| a.0 < b.0 && a.1 <= b.1), "{name}: {buckets:?}");
+        assert!(
+            buckets.is_sorted_by(|a, b| a.0 < b.0 && a.1 <= b.1),
+            "{name}: bounds and counts should rise: {buckets:?}"
+        );
         let last = buckets.last().unwrap();
-        assert_eq!(last.0, f64::INFINITY, "{name}");
+        assert_eq!(last.0, f64::INFINITY, "{name}: the last bound should be +Inf");
         let value_of = |end: &str| samples.iter().find(|(sample, _, _)| sample.ends_with(end)).expect(end).2;
-        assert_eq!((value_of("_count"), samples.len()), (last.1, buckets.len() + 2), "{name}");
+        assert_eq!(
+            (value_of("_count"), samples.len()),
+            (last.1, buckets.len() + 2),
+            "{name}: `_count` should be the last count"
+        );
         assert!(value_of("_sum") >= 0.0);
     }
 }

@@ -5,7 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use rustix::net::{Shutdown, shutdown};
 use spillway_transport::Chunk;
 
-use crate::outgoing::{Flush, Outgoing, Pool};
+use crate::outgoing::{FlushEnd, Outgoing, Pool};
 use crate::sys::unacknowledged;
 
 #[derive(Debug, Default)]
@@ -157,18 +157,23 @@ impl Sending {
 
     /// Writes as much as the kernel accepts, and then the end. Also returns whether room must be reported: the
     /// application waits for it and at most `room_below` bytes remain queued.
-    pub(super) fn flush(&mut self, fd: BorrowedFd<'_>, pool: &mut Pool, room_below: usize) -> (Flush, bool) {
+    pub(super) fn flush(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        pool: &mut Pool,
+        room_below: usize,
+    ) -> (FlushEnd, bool) {
         let (sent, end) = self.queue.flush(fd, pool);
         self.sent += sent as u64;
         match end {
-            Flush::Failed(_) => return (end, false),
-            Flush::Blocked => self.is_blocked = true,
-            Flush::Empty if self.end == End::Finishing => {
+            FlushEnd::Failed(_) => return (end, false),
+            FlushEnd::Blocked => self.is_blocked = true,
+            FlushEnd::Empty if self.end == End::Finishing => {
                 // Fails only if the connection is already broken, which a read reports.
                 let _ = shutdown(fd, Shutdown::Write);
                 self.end = End::Shut;
             }
-            Flush::Empty => {}
+            FlushEnd::Empty => {}
         }
         let is_wanted = matches!(self.room, Room::Wanted | Room::ToReportAndWanted);
         let has_room = is_wanted && sent > 0 && self.queue.len() <= room_below;

@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(
             round(&mut hystart, &mut una, 20, 112),
             Pace::Usual,
-            "12 ms is less than an eighth of 100 ms"
+            "12 ms should not count as growth: an eighth of 100 ms is more"
         );
         let mut paces = Vec::new();
         for _ in 0..400 {
@@ -142,7 +142,7 @@ mod tests {
         let over = paces.iter().position(|pace| *pace == Pace::Over).expect("the end of slow start");
         assert!(
             first < 30 && over - first > 4 * 20 && over - first <= 5 * 21,
-            "conservative from acknowledgement {first} to {over}"
+            "five conservative rounds should end slow start, not {first} to {over}"
         );
         assert!(paces[first..over].iter().all(|pace| *pace == Pace::Conservative));
     }
@@ -154,7 +154,8 @@ mod tests {
             round(&mut hystart, &mut una, 20, 1);
             round(&mut hystart, &mut una, 20, 1);
             round(&mut hystart, &mut una, 20, 1 + growth_ms);
-            assert_eq!(round(&mut hystart, &mut una, 10, 1 + growth_ms), pace, "grown by {growth_ms} ms");
+            let observed = round(&mut hystart, &mut una, 10, 1 + growth_ms);
+            assert_eq!(observed, pace, "the pace should fit a growth of {growth_ms} ms");
         }
     }
 

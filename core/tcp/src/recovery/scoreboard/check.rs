@@ -18,12 +18,12 @@ impl Scoreboard {
             if segment.lost && !segment.retransmitted {
                 assert!(
                     start >= self.next_lost_from.max(self.una),
-                    "a lost segment lies before the start of the search"
+                    "a lost segment should not lie before the start of the search"
                 );
             }
             assert!(
                 segment.sacked || segment.lost || segment.end > self.lost_below,
-                "a segment below `lost_below` is unmarked"
+                "a segment below `lost_below` should be SACKed or lost"
             );
             if segment.retransmitted {
                 assert!(segment.sent_at >= self.retransmitted_first);

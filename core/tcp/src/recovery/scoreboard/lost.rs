@@ -63,8 +63,8 @@ impl Scoreboard {
         newly_lost + self.mark_retransmissions_lost(until, latest)
     }
 
-    /// The earliest send time of segments that are neither SACKed nor lost, or are retransmitted, and were sent before
-    /// `latest`. The search is bounded.
+    /// The earliest send time, before `latest`, of a retransmission in flight or of the first segment that is
+    /// neither SACKed nor lost. The search is bounded.
     pub(in crate::recovery) fn oldest_awaited(&self, latest: (Time, Seq)) -> Option<Time> {
         let from = self.index_of(self.lost_below.max(self.una));
         let mut examined = self.segments.range(from..).take(EXAMINED_MAX);

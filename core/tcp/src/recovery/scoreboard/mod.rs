@@ -148,7 +148,7 @@ impl Scoreboard {
     }
 
     /// For an imported connection: sets SND.NXT at its last timeout.
-    pub(super) fn timed_out_to(&mut self, nxt: Seq) {
+    pub(super) fn set_timeout_point(&mut self, nxt: Seq) {
         self.timeout_point = nxt;
     }
 

@@ -77,7 +77,7 @@ fn check_invariants(recovery: &Sender, now: Time) {
         "a timer should run while bytes are in flight"
     );
     assert!(recovery.rto() <= Settings::default().rto_max);
-    assert_eq!(recovery.first_unacked_since().is_some(), recovery.in_flight() > 0);
+    assert_eq!(recovery.last_progress_at().is_some(), recovery.in_flight() > 0);
     assert!(scoreboard.segments.len() <= scoreboard::SEGMENTS_MAX);
     scoreboard.check();
     // Acknowledgements take the fast path: no segment is marked or was sent twice, and no probe is out.
@@ -169,7 +169,7 @@ proptest! {
                 Step::ExportAndImport => {
                     let state = recovery.export(now);
                     let moved = Sender::import(now, &settings, &state);
-                    let moved = moved.expect("import of an exported state");
+                    let moved = moved.expect("an exported state should be importable");
                     prop_assert_eq!(&moved.export(now), &state);
                     recovery = moved;
                 }

@@ -23,7 +23,7 @@ fn one_acknowledgement_may_mark_several_segments_lost() {
     assert_eq!(
         trace.recovery.scoreboard.lost(),
         5000,
-        "more than two segments' worth of bytes is SACKed above each of the five (RFC 6675 §4, IsLost)"
+        "all five should be lost: more than two segments are SACKed above each (RFC 6675 §4, IsLost)"
     );
 }
 
@@ -43,7 +43,7 @@ fn limited_transmit_sends_new_segments_before_a_loss_is_detected() {
     let mut trace = Trace::new();
     trace.at(110).fill();
     trace.at(210).sack(0, &[(1, 2)]);
-    assert_eq!(trace.fill(), 1, "limited transmit (RFC 3042)");
+    assert_eq!(trace.fill(), 1, "limited transmit should send one segment (RFC 3042)");
     trace.sack(0, &[(1, 3)]);
     assert_eq!(trace.fill(), 1);
 }
@@ -85,12 +85,16 @@ fn after_a_large_loss_no_more_is_sent_than_was_delivered() {
     trace.at(110).send(20);
     trace.at(210).sack(0, &[(17, 20)]);
     assert_eq!(trace.recovery.pipe(), 0);
-    assert_eq!(trace.retransmit().len(), 3, "as much as was delivered (RFC 9937, the conservative bound)");
+    assert_eq!(
+        trace.retransmit().len(),
+        3,
+        "as much should be sent as was delivered (RFC 9937, the conservative bound)"
+    );
     trace.at(310).ack(1);
     assert_eq!(
         trace.retransmit().len(),
         2,
-        "one segment more than was delivered, because no further loss was found"
+        "one segment more than was delivered should be sent, because no further loss was found"
     );
 }
 
@@ -142,16 +146,20 @@ fn without_new_data_unsacked_segments_are_retransmitted_early() {
     trace.at(110).send(7);
     trace.at(210).sack(0, &[(5, 6), (1, 4)]);
     assert_eq!(trace.retransmit(), [(0, 1)]);
-    assert_eq!(trace.recovery.spare_retransmission(MSS), None, "the window is full");
+    assert_eq!(
+        trace.recovery.spare_retransmission(MSS),
+        None,
+        "nothing should be offered while the window is full"
+    );
     trace.at(211).sack(0, &[(5, 7), (1, 4)]);
-    assert_eq!(trace.retransmit(), [], "two SACKed segments above a hole are fewer than the threshold");
+    assert_eq!(trace.retransmit(), [], "two SACKed segments above a hole should not suffice");
     assert_eq!(
         trace.recovery.spare_retransmission(MSS),
         Some((seq_at(4), seq_at(5))),
         "RFC 6675 §4, NextSeg rule 3"
     );
     trace.recovery.on_retransmitted(ms(211), seq_at(4), seq_at(5));
-    assert_eq!(trace.recovery.spare_retransmission(MSS), None, "each segment is offered only once");
+    assert_eq!(trace.recovery.spare_retransmission(MSS), None, "each segment should be offered only once");
     assert!(trace.at(311).ack(7).is_recovered);
 }
 
@@ -191,7 +199,7 @@ fn a_lost_retransmission_is_detected_when_later_segments_are_sacked() {
     // The segments sent at 240 ms have arrived, the retransmission of 210 ms has not.
     let end = (trace.recovery.nxt() - BASE) / 1000;
     trace.at(340).sack(0, &[(1, end)]);
-    assert_eq!(trace.retransmit(), [(0, 1)], "no timeout was needed");
+    assert_eq!(trace.retransmit(), [(0, 1)], "the hole should be retransmitted again without a timeout");
     assert_eq!(trace.recovery.counters().timeouts, 0);
 }
 
@@ -203,7 +211,7 @@ fn with_two_segments_in_flight_the_reordering_timer_detects_the_loss() {
     assert_eq!(
         (trace.retransmit(), trace.next_timer_ms()),
         (Vec::new(), Some(235)),
-        "the reordering window is a quarter of a round trip"
+        "the reordering window should be a quarter of a round trip"
     );
     assert_eq!(trace.at(235).handle_timer(), TimeoutOutcome::Overdue);
     assert_eq!(trace.recovery.phase(), Phase::Recovery);
@@ -221,10 +229,10 @@ fn without_reordering_three_sacked_segments_mark_every_hole_lost() {
     assert_eq!(
         trace.recovery.scoreboard.lost(),
         2000,
-        "one hole below three SACKed segments, and one below a single one"
+        "a hole below three SACKed segments should be lost, and one below a single one"
     );
     assert_eq!(trace.retransmit(), [(5, 6), (8, 9)]);
-    assert!(trace.next_timer_ms() > Some(400), "only the retransmission timer runs");
+    assert!(trace.next_timer_ms() > Some(400), "only the retransmission timer should run");
 }
 
 /// RFC 8985 §6.2: in recovery the reordering window is zero, for retransmissions, too.
@@ -238,7 +246,7 @@ fn in_a_recovery_segments_sent_before_a_sacked_one_are_lost() {
     assert_eq!(
         trace.recovery.scoreboard.lost(),
         2000,
-        "segment 5 as well, though only one segment above it has arrived"
+        "segment 5 should be lost as well, though only one segment above it has arrived"
     );
 }
 
@@ -252,11 +260,15 @@ fn segments_that_the_timer_marks_lost_are_not_retransmitted_in_a_burst() {
     trace.at(210).sack(0, &[(1, 4)]);
     assert_eq!(trace.retransmit(), [(0, 1)]);
     trace.at(211).sack(0, &[(18, 19), (1, 4)]);
-    assert_eq!(trace.retransmit().len(), 0, "no other segment is overdue yet");
-    assert_eq!(trace.next_timer_ms(), Some(236), "the reordering window is a quarter of a round trip");
+    assert_eq!(trace.retransmit().len(), 0, "no other segment should be overdue yet");
+    assert_eq!(trace.next_timer_ms(), Some(236), "the reordering window should be a quarter of a round trip");
     assert_eq!(trace.at(236).handle_timer(), TimeoutOutcome::Overdue);
     assert_eq!(trace.recovery.scoreboard.lost(), 15_000);
-    assert_eq!(trace.retransmit().len(), 3, "four segments were delivered, and one was retransmitted");
+    assert_eq!(
+        trace.retransmit().len(),
+        3,
+        "three should be sent: four segments were delivered, and one was retransmitted"
+    );
 }
 
 /// RFC 8985 §6.2: each round with a needless retransmission adds a quarter of a round trip.
@@ -268,7 +280,11 @@ fn needless_retransmissions_extend_the_reordering_window() {
     trace.at(211).dsack(5, (4, 5));
     assert_eq!(trace.recovery.reordering.quarters(), 2);
     trace.at(212).dsack(5, (3, 4));
-    assert_eq!(trace.recovery.reordering.quarters(), 2, "at most once in each round trip");
+    assert_eq!(
+        trace.recovery.reordering.quarters(),
+        2,
+        "the window should grow at most once in each round trip"
+    );
 }
 
 #[test]
@@ -279,7 +295,7 @@ fn a_segment_that_is_a_little_late_is_not_lost() {
     trace.at(220).ack(2);
     assert!(
         trace.next_timer_ms() > Some(500),
-        "the reordering timer is off: only the retransmission timer runs"
+        "the reordering timer should have stopped: only the retransmission timer runs"
     );
     trace.at(230).ack(3);
     assert_eq!(trace.recovery.counters(), Counters::default());
@@ -291,7 +307,7 @@ fn a_segment_sent_long_before_a_sacked_one_is_lost_at_once() {
     let mut trace = Trace::new();
     trace.at(110).send(1).at(160).send(1);
     trace.at(260).sack(0, &[(1, 2)]);
-    assert_eq!(trace.retransmit(), [(0, 1)], "50 ms are more than a quarter of a round trip");
+    assert_eq!(trace.retransmit(), [(0, 1)], "50 ms should suffice: more than a quarter of a round trip");
 }
 
 #[test]
@@ -302,7 +318,10 @@ fn reordering_raises_the_duplicate_threshold() {
     trace.ack(3);
     trace.sack(3, &[(4, 6)]);
     trace.at(211).ack(6);
-    assert_eq!(trace.recovery.threshold, 3, "two segments arrived before an earlier one");
+    assert_eq!(
+        trace.recovery.threshold, 3,
+        "two segments before an earlier one should not raise the threshold above 3"
+    );
     for last in 8..=12 {
         trace.sack(6, &[(7, last)]);
     }
@@ -315,7 +334,11 @@ fn reordering_raises_the_duplicate_threshold() {
     assert!(trace.recovery.threshold >= 6);
     for last in 14..=17 {
         trace.at(214).sack(12, &[(13, last)]);
-        assert_eq!(trace.recovery.phase(), Phase::Open, "four SACKed segments are below the threshold");
+        assert_eq!(
+            trace.recovery.phase(),
+            Phase::Open,
+            "four SACKed segments should not reach the threshold"
+        );
     }
 }
 
@@ -391,7 +414,11 @@ fn segments_too_long_for_the_path_mtu_do_not_reduce_the_window() {
     let mut trace = Trace::new();
     trace.at(110).send(4);
     trace.recovery.set_mss(500);
-    assert_eq!(trace.recovery.pipe(), 0, "RFC 1191: all segments exceeded the new MTU");
+    assert_eq!(
+        trace.recovery.pipe(),
+        0,
+        "all segments should be lost, because they exceed the new MTU (RFC 1191)"
+    );
     assert_eq!(trace.recovery.next_retransmission(500), Some((BASE, BASE + 500)));
     let mut parts = 0;
     while let Some((from, to)) = trace.recovery.next_retransmission(500) {

@@ -223,7 +223,7 @@ impl Trace {
     fn wait_for_timeout(&mut self) -> &mut Trace {
         let before = self.recovery.counters().timeouts;
         while self.recovery.counters().timeouts == before {
-            self.now = self.recovery.poll_timeout().expect("a timer runs while bytes are in flight");
+            self.now = self.recovery.poll_timeout().expect("a timer should run while bytes are in flight");
             self.handle_timer();
         }
         self

@@ -7,7 +7,7 @@ use super::*;
 /// Moves the connection to another host, with another clock and the same settings.
 fn moved(trace: &Trace, settings: &Settings, now: Time) -> Trace {
     let state = trace.recovery.export(trace.now);
-    let recovery = Sender::import(now, settings, &state).expect("import of an exported state");
+    let recovery = Sender::import(now, settings, &state).expect("an exported state should be importable");
     assert_eq!(recovery.export(now), state);
     Trace { recovery, now, has_sack: trace.has_sack }
 }
@@ -54,7 +54,8 @@ fn a_due_probe_is_due_after_the_import() {
     let mut original = Trace::with(&settings, true);
     original.at(110).send(3).at(312).handle_timer();
     let state = original.recovery.export(original.now);
-    let mut imported = Sender::import(ms(7), &settings, &state).expect("import of an exported state");
+    let mut imported =
+        Sender::import(ms(7), &settings, &state).expect("an exported state should be importable");
     assert_eq!(imported.handle_timeout(ms(7)), TimeoutOutcome::Probe);
 }
 
@@ -76,12 +77,13 @@ fn a_segment_sent_before_the_start_of_the_clock_is_not_measured() {
     let mut original = Trace::with(&settings, true);
     original.at(5000).send(1).at(5090);
     let state = original.recovery.export(original.now);
-    let mut imported = Sender::import(ms(20), &settings, &state).expect("import of an exported state");
+    let mut imported =
+        Sender::import(ms(20), &settings, &state).expect("an exported state should be importable");
     imported.on_ack(ms(30), &ack(seq_at(1)));
     assert_eq!(
         imported.srtt(),
         Some(Duration::from_millis(100)),
-        "the round trip took 100 ms, of which only 30 ms are after zero of this clock"
+        "nothing should be measured: of 100 ms, only 30 ms are after zero of this clock"
     );
 }
 
@@ -89,7 +91,7 @@ fn a_segment_sent_before_the_start_of_the_clock_is_not_measured() {
 fn the_import_applies_the_algorithm_and_bounds_of_its_host() {
     let state = in_recovery(&Settings::default()).recovery.export(ms(210));
     let other = Settings { algorithm: Algorithm::NewReno, window_bytes_max: 3000, ..Settings::default() };
-    let recovery = Sender::import(ms(0), &other, &state).expect("import of an exported state");
+    let recovery = Sender::import(ms(0), &other, &state).expect("an exported state should be importable");
     assert_eq!(recovery.cwnd(), 3000);
     assert!(matches!(recovery.export(ms(0)).controller, ControllerState::NewReno { .. }));
 }
@@ -103,19 +105,22 @@ fn contradictory_states_are_refused() {
         Sender::import(ms(0), &newreno(), &state).is_none()
     };
     assert!(!is_refused(&|_| {}), "the unchanged state should be accepted");
-    assert!(is_refused(&|state| state.nxt += 1), "SND.NXT beyond the last segment");
+    assert!(is_refused(&|state| state.nxt += 1), "SND.NXT beyond the last segment should be refused");
     assert!(is_refused(&|state| state.una = state.nxt + 1));
     assert!(is_refused(&|state| state.mss = 0));
     assert!(is_refused(&|state| state.mss = u32::MAX));
     assert!(is_refused(&|state| state.segments.clear()));
-    assert!(is_refused(&|state| state.segments[1].end = state.segments[0].end), "an empty segment");
+    assert!(
+        is_refused(&|state| state.segments[1].end = state.segments[0].end),
+        "an empty segment should be refused"
+    );
     assert!(is_refused(&|state| state.segments.swap(0, 1)));
     assert!(
         is_refused(&|state| state.segments[0].transmissions = 0),
-        "a segment in flight that was never sent"
+        "a segment in flight that was never sent should be refused"
     );
     assert!(is_refused(&|state| state.recovery_point = state.nxt + 1));
-    assert!(is_refused(&|state| state.has_sack = false), "SACKed segments without SACK");
+    assert!(is_refused(&|state| state.has_sack = false), "SACKed segments without SACK should be refused");
     assert!(is_refused(&|state| {
         state.segments[1].sacked = true;
         state.segments[1].lost = true;

@@ -113,7 +113,7 @@ struct World<'a> {
     /// Number of events so far: orders events of the same time.
     event_count: u64,
     random: u64,
-    /// When the link has transmitted all queued segments.
+    /// Time at which the link has transmitted all queued segments.
     free_at: Time,
     recovery: Sender,
     receiver: Receiver,
@@ -246,7 +246,7 @@ fn run(path: &Path) -> Outcome {
             "the transfer should end within the bound of steps"
         );
         world.send_all(end);
-        let timeout = world.recovery.poll_timeout().expect("a timer runs while bytes are in flight");
+        let timeout = world.recovery.poll_timeout().expect("a timer should run while bytes are in flight");
         match world.events.peek() {
             Some(Reverse((at, ..))) if *at <= timeout => {
                 let Reverse((at, _, event)) = world.events.pop().expect("the event just peeked at");
@@ -289,7 +289,7 @@ fn without_random_loss_nine_tenths_of_the_rate_are_used() {
     for path in variants(&Path::default()).iter().filter(|path| path.has_sack) {
         let outcome = run(path);
         assert!(throughput_per_mille(path, &outcome) > 900, "{path:?} {:?}", outcome.counters);
-        assert_eq!(outcome.counters.timeouts, 0, "timeouts: {path:?}");
+        assert_eq!(outcome.counters.timeouts, 0, "there should be no timeouts: {path:?}");
     }
 }
 

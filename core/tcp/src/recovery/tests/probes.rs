@@ -49,7 +49,7 @@ fn without_new_data_the_probe_repeats_the_last_segment() {
     assert_eq!(
         (trace.recovery.cwnd(), trace.recovery.phase()),
         (10_000, Phase::Open),
-        "no loss is known yet"
+        "the probe should not count as a loss"
     );
     assert!(!trace.recovery.wants_probe());
     assert_eq!(trace.recovery.counters().probes, 1);
@@ -62,7 +62,11 @@ fn a_probe_restarts_the_timeout_and_is_not_followed_by_another() {
     send_probe(&mut trace);
     assert_eq!(trace.next_timer_ms(), Some(612), "RFC 8985 §7.3");
     trace.send(1);
-    assert_eq!(trace.next_timer_ms(), Some(612), "no second probe before the first is acknowledged");
+    assert_eq!(
+        trace.next_timer_ms(),
+        Some(612),
+        "no second probe should be due before the first is acknowledged"
+    );
     assert_eq!(trace.at(612).handle_timer(), TimeoutOutcome::Retransmit);
 }
 
@@ -76,7 +80,7 @@ fn new_data_is_sent_as_the_probe_and_reveals_the_loss() {
     assert_eq!(
         trace.recovery.scoreboard.lost(),
         3000,
-        "all three were sent long before the probe, which has arrived"
+        "all three should be lost: they were sent long before the probe, which has arrived"
     );
     assert_eq!(trace.retransmit(), [(0, 1)]);
     assert_eq!(trace.recovery.counters().timeouts, 0);
@@ -105,7 +109,7 @@ fn a_dsack_of_the_probe_leaves_the_window_unchanged() {
     assert_eq!(
         (trace.recovery.ssthresh(), trace.recovery.probe),
         (u64::MAX, None),
-        "RFC 8985 §7.4.2: nothing was lost"
+        "the window should stay, because nothing was lost (RFC 8985 §7.4.2)"
     );
 }
 
@@ -127,12 +131,15 @@ fn an_acknowledgement_up_to_the_probe_does_not_show_whether_a_loss_was_repaired(
     trace.at(110 + PROBE_TIMEOUT_MS).handle_timer();
     send_probe(&mut trace);
     trace.at(412).ack(10);
-    assert!(trace.recovery.probe.is_some(), "the original segment or the probe may have been acknowledged");
+    assert!(
+        trace.recovery.probe.is_some(),
+        "the outcome should be open: the original segment or the probe may have arrived"
+    );
     trace.at(413).handle_ack(&Ack { is_duplicate: true, ..ack(seq_at(10)) });
     assert_eq!(
         (trace.recovery.probe, trace.recovery.ssthresh()),
         (None, u64::MAX),
-        "both copies have arrived"
+        "the window should stay: both copies have arrived"
     );
 }
 
@@ -169,7 +176,7 @@ fn a_recovery_whose_acknowledgements_stop_sends_a_probe() {
     assert_eq!(
         trace.next_timer_ms(),
         Some(110 + 300),
-        "the timeout, which the SACK did not restart, is before 210 + PROBE_TIMEOUT_MS"
+        "the timeout, which the SACK did not restart, should come before 210 + PROBE_TIMEOUT_MS"
     );
     assert_eq!(trace.at(210 + PROBE_TIMEOUT_MS).handle_timer(), TimeoutOutcome::Probe);
     trace.send(1);
@@ -181,7 +188,7 @@ fn a_recovery_whose_acknowledgements_stop_sends_a_probe() {
     assert_eq!(
         trace.next_timer_ms(),
         Some(512 + PROBE_TIMEOUT_MS),
-        "probes are sent after the recovery as well"
+        "probes should be sent after the recovery as well"
     );
 }
 
@@ -207,7 +214,11 @@ fn a_recovery_whose_acknowledgements_stop_sends_one_probe_before_the_timeout() {
     trace.at(210).sack(0, &[(1, 10)]);
     trace.retransmit();
     trace.at(210 + PROBE_TIMEOUT_MS).handle_timer();
-    assert_eq!(send_probe(&mut trace), (seq_at(9), seq_at(10)), "there is no new data to send");
+    assert_eq!(
+        send_probe(&mut trace),
+        (seq_at(9), seq_at(10)),
+        "the last segment should be repeated: there is no new data to send"
+    );
     assert_eq!(trace.next_timer_ms(), Some(210 + PROBE_TIMEOUT_MS + 300), "RFC 8985 §7.3");
     assert_eq!(trace.at(712).handle_timer(), TimeoutOutcome::Retransmit);
 }

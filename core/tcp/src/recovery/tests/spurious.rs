@@ -27,7 +27,10 @@ fn dsacks_undo_only_when_they_cover_all_retransmissions() {
     trace.at(310).ack(10);
     assert!(!trace.dsack(10, (0, 1)).is_undone);
     assert_eq!(trace.recovery.cwnd(), 5000);
-    assert!(trace.dsack(10, (1, 2)).is_undone, "both retransmissions were duplicates");
+    assert!(
+        trace.dsack(10, (1, 2)).is_undone,
+        "the reduction should be undone: both retransmissions were duplicates"
+    );
 }
 
 /// A receiver that takes both retransmissions in one turn may report them as one range.
@@ -53,7 +56,7 @@ fn a_dsack_of_data_sent_after_the_recovery_undoes_nothing() {
     trace.send(2);
     assert!(
         !trace.at(410).dsack(11, (10, 11)).is_undone,
-        "the duplicated segment was sent after the recovery"
+        "nothing should be undone: the duplicated segment was sent after the recovery"
     );
 }
 
@@ -89,7 +92,7 @@ fn the_timestamp_of_the_retransmission_undoes_nothing() {
     let acked = trace.at(310).handle_ack(&ack);
     assert!(
         acked.is_recovered && !acked.is_undone,
-        "the measured round trip exceeds the retransmission's age by 1 ms only, which the clocks' precision explains"
+        "nothing should be undone: 1 ms more than the retransmission's age is within the clocks' precision"
     );
 }
 
@@ -128,7 +131,7 @@ fn a_timeout_while_acknowledgements_were_held_back_is_undone() {
     assert_eq!(
         (trace.recovery.cwnd(), trace.recovery.ssthresh()),
         (20_000, u64::MAX),
-        "slow start continues with the window from before the timeout"
+        "slow start should continue with the window from before the timeout"
     );
     assert_eq!((trace.recovery.backoffs(), trace.recovery.phase()), (0, Phase::Open));
 }
@@ -140,7 +143,10 @@ fn timestamps_undo_the_timeout_of_a_single_segment() {
     trace.retransmit();
     let ack = Ack { rtt: Some(Duration::from_millis(500)), ..ack(seq_at(1)) };
     assert!(trace.at(610).handle_ack(&ack).is_undone);
-    assert!(trace.recovery.rto() > Duration::from_millis(500), "the timeout includes the long round trip");
+    assert!(
+        trace.recovery.rto() > Duration::from_millis(500),
+        "the timeout should include the long round trip"
+    );
 }
 
 #[test]
@@ -150,7 +156,7 @@ fn a_dsack_undoes_the_timeout_without_timestamps() {
     trace.retransmit();
     assert!(
         !trace.at(610).ack(1).is_undone,
-        "the acknowledgement may be of the first transmission or of the retransmission"
+        "nothing should be undone: the acknowledgement may be of either transmission"
     );
     assert!(trace.at(611).dsack(1, (0, 1)).is_undone);
     assert_eq!(trace.recovery.cwnd(), 10_000);
@@ -173,7 +179,10 @@ fn segments_sacked_before_the_timeout_do_not_undo_it() {
     trace.at(210).sack(0, &[(1, 2)]);
     trace.wait_for_timeout().retransmit();
     trace.now = trace.now + Duration::from_millis(100);
-    assert!(!trace.ack(2).is_undone, "the second segment was SACKed before the timeout");
+    assert!(
+        !trace.ack(2).is_undone,
+        "nothing should be undone: the second segment was SACKed before the timeout"
+    );
 }
 
 #[test]
@@ -193,7 +202,7 @@ fn without_sack_a_larger_acknowledgement_does_not_undo_the_timeout() {
     trace.retransmit();
     assert!(
         !trace.at(510).ack(10).is_undone,
-        "the receiver may have held the other segments until the first arrived"
+        "nothing should be undone: the receiver may have held the other segments until the first arrived"
     );
 }
 

@@ -23,7 +23,11 @@ fn each_acknowledgement_of_new_bytes_restarts_the_timer() {
     trace.at(110).send(3).at(210).ack(1);
     assert_eq!(trace.next_timer_ms(), Some(510), "RFC 6298 §5.3");
     trace.at(250).duplicates(1);
-    assert_eq!(trace.next_timer_ms(), Some(510), "a duplicate acknowledges no new bytes");
+    assert_eq!(
+        trace.next_timer_ms(),
+        Some(510),
+        "a duplicate, which acknowledges no new bytes, should not restart the timer"
+    );
 }
 
 #[test]
@@ -41,10 +45,10 @@ fn after_a_timeout_only_the_first_segment_is_retransmitted() {
     let mut trace = Trace::new();
     trace.at(110).send(8).at(410).handle_timer();
     assert_eq!(trace.recovery.phase(), Phase::Loss);
-    assert_eq!(trace.recovery.cwnd(), 1000, "RFC 5681 §3.1: the loss window");
-    assert_eq!(trace.recovery.ssthresh(), 4000, "half of the bytes in flight");
+    assert_eq!(trace.recovery.cwnd(), 1000, "the window should be the loss window (RFC 5681 §3.1)");
+    assert_eq!(trace.recovery.ssthresh(), 4000, "the threshold should be half of the bytes in flight");
     assert_eq!(trace.retransmit(), [(0, 1)]);
-    assert_eq!(trace.recovery.send_room(), 0, "lost segments are sent before new data");
+    assert_eq!(trace.recovery.send_room(), 0, "lost segments should be sent before new data");
 }
 
 #[test]
@@ -69,12 +73,16 @@ fn without_timestamps_a_retransmitted_segment_is_not_measured() {
     assert_eq!(
         trace.recovery.srtt(),
         Some(Duration::from_millis(100)),
-        "Karn: the round trip took 10 ms or 310 ms"
+        "nothing should be measured: the round trip took 10 ms or 310 ms (Karn)"
     );
-    assert_eq!(trace.recovery.rto(), Duration::from_millis(600), "the timeout stays backed off");
-    assert_eq!(trace.recovery.timeouts(), 0, "bytes were acknowledged");
+    assert_eq!(trace.recovery.rto(), Duration::from_millis(600), "the timeout should stay backed off");
+    assert_eq!(trace.recovery.timeouts(), 0, "acknowledged bytes should reset the count of timeouts");
     trace.at(430).send(1).at(530).ack(2);
-    assert_eq!(trace.recovery.rto(), Duration::from_millis(300), "a measured round trip ends the backoff");
+    assert_eq!(
+        trace.recovery.rto(),
+        Duration::from_millis(300),
+        "a measured round trip should end the backoff"
+    );
 }
 
 #[test]
@@ -86,7 +94,7 @@ fn segments_acknowledged_with_a_retransmission_are_not_measured() {
     assert_eq!(
         trace.recovery.srtt(),
         Some(Duration::from_millis(100)),
-        "the last segment was acknowledged only after the retransmission of the first"
+        "nothing should be measured: the acknowledgement waited for the retransmission of the first segment"
     );
 }
 
@@ -114,7 +122,7 @@ fn a_timestamp_echoed_in_the_same_millisecond_counts_as_measured() {
     trace.at(110).send(1).at(410).handle_timer();
     trace.retransmit();
     trace.handle_ack(&Ack { rtt: Some(Duration::ZERO), ..ack(seq_at(1)) });
-    assert_eq!(trace.recovery.backoffs(), 0, "a round trip was measured");
+    assert_eq!(trace.recovery.backoffs(), 0, "the echo should count as measured");
 }
 
 #[test]
@@ -124,7 +132,7 @@ fn of_several_acknowledged_segments_the_first_is_measured() {
     assert_eq!(
         trace.recovery.srtt(),
         Some(Duration::from_millis(100)),
-        "the round trip includes the delay of the acknowledgement"
+        "the round trip should include the delay of the acknowledgement"
     );
 }
 
@@ -179,7 +187,7 @@ fn a_segment_received_twice_is_not_measured_by_timestamps() {
     assert_eq!(
         trace.recovery.counters().undone,
         1,
-        "the timestamp still proves that the timeout was spurious (RFC 3522)"
+        "the timestamp should still prove that the timeout was spurious (RFC 3522)"
     );
     assert_eq!(trace.recovery.rto(), Duration::from_millis(300));
 }
@@ -193,7 +201,11 @@ fn after_a_timeout_the_window_grows_by_a_segment_for_each_acknowledgement() {
     assert_eq!(trace.recovery.cwnd(), 2000);
     assert_eq!(trace.retransmit(), [(1, 2), (2, 3)]);
     trace.at(610).ack(3);
-    assert_eq!(trace.recovery.cwnd(), 3000, "one segment, although two were acknowledged (RFC 3465 §2.3)");
+    assert_eq!(
+        trace.recovery.cwnd(),
+        3000,
+        "the window should grow by one segment, not by the two acknowledged (RFC 3465 §2.3)"
+    );
     assert_eq!(trace.retransmit(), [(3, 4), (4, 5), (5, 6)]);
 }
 
@@ -218,7 +230,7 @@ fn a_timeout_discards_the_sack_information() {
     assert_eq!(
         (trace.recovery.pipe(), trace.recovery.in_flight()),
         (0, 4000),
-        "RFC 2018 §5: the SACK marks are removed, and all segments count as lost"
+        "all SACK marks should be removed, and all segments count as lost (RFC 2018 §5)"
     );
 }
 
@@ -253,7 +265,7 @@ fn a_lost_syn_reduces_the_initial_window_but_not_the_threshold() {
     recovery.on_retransmitted(ms(1000), FIRST, BASE);
     recovery.on_ack(ms(1010), &ack(BASE));
     assert_eq!(recovery.cwnd(), 1000, "RFC 5681 §3.1");
-    assert_eq!(recovery.ssthresh(), u64::MAX, "slow start continues");
+    assert_eq!(recovery.ssthresh(), u64::MAX, "slow start should continue");
     assert_eq!(recovery.rto(), Duration::from_secs(3), "RFC 6298 §5.7");
     assert_eq!(recovery.phase(), Phase::Open);
 }
@@ -270,15 +282,15 @@ fn the_acknowledgement_of_the_syn_is_measured_and_does_not_grow_the_window() {
 #[test]
 fn the_time_and_number_of_timeouts_since_progress_are_reported() {
     let mut trace = Trace::new();
-    assert_eq!(trace.recovery.first_unacked_since(), None);
+    assert_eq!(trace.recovery.last_progress_at(), None);
     trace.at(150).send(2);
-    assert_eq!(trace.recovery.first_unacked_since(), Some(ms(150)));
+    assert_eq!(trace.recovery.last_progress_at(), Some(ms(150)));
     trace.at(200).send(1).at(250).ack(1);
-    assert_eq!(trace.recovery.first_unacked_since(), Some(ms(250)));
+    assert_eq!(trace.recovery.last_progress_at(), Some(ms(250)));
     trace.at(550).handle_timer();
-    assert_eq!((trace.recovery.first_unacked_since(), trace.recovery.timeouts()), (Some(ms(250)), 1));
+    assert_eq!((trace.recovery.last_progress_at(), trace.recovery.timeouts()), (Some(ms(250)), 1));
     trace.at(560).ack(3);
-    assert_eq!((trace.recovery.first_unacked_since(), trace.recovery.timeouts()), (None, 0));
+    assert_eq!((trace.recovery.last_progress_at(), trace.recovery.timeouts()), (None, 0));
 }
 
 #[test]
@@ -287,7 +299,11 @@ fn beyond_a_closed_window_only_the_first_segment_is_retransmitted() {
     trace.at(110).send(4);
     trace.at(210).handle_ack(&Ack { peer_window: 0, ..ack(seq_at(1)) });
     trace.at(510).handle_timer();
-    assert_eq!(trace.retransmit(), [(1, 2)], "the retransmission probes the window (RFC 9293 §3.8.6.1)");
+    assert_eq!(
+        trace.retransmit(),
+        [(1, 2)],
+        "one retransmission should probe the window (RFC 9293 §3.8.6.1)"
+    );
     trace.at(520).handle_ack(&Ack { peer_window: 1000, ..ack(seq_at(2)) });
     assert_eq!(trace.retransmit(), [(2, 3)]);
     trace.at(530).handle_ack(&Ack { peer_window: 500, ..ack(seq_at(2)) });
@@ -303,7 +319,7 @@ fn retransmitting_the_first_segment_restarts_the_timeout() {
     assert_eq!(
         trace.recovery.timers.get(Timer::Retransmission),
         Some(ms(600)),
-        "300 ms after the fast retransmit"
+        "the timeout should be 300 ms after the fast retransmit"
     );
 }
 

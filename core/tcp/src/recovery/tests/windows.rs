@@ -79,7 +79,7 @@ fn acknowledgements_of_single_bytes_do_not_speed_up_growth() {
     for byte in 1..=500 {
         trace.at(210).handle_ack(&ack(BASE + byte));
     }
-    assert_eq!(trace.recovery.cwnd(), 10_500, "bytes are counted, not acknowledgements (RFC 3465)");
+    assert_eq!(trace.recovery.cwnd(), 10_500, "bytes should be counted, not acknowledgements (RFC 3465)");
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn after_an_idle_timeout_the_window_returns_to_the_initial_one() {
     assert_eq!(trace.recovery.cwnd(), 20_000);
     let now = trace.at(400).now;
     trace.recovery.on_idle(now);
-    assert_eq!(trace.recovery.cwnd(), 20_000, "290 ms: less than a timeout");
+    assert_eq!(trace.recovery.cwnd(), 20_000, "290 ms, less than a timeout, should not count as idle");
     let now = trace.at(500).now;
     trace.recovery.on_idle(now);
     assert_eq!((trace.recovery.cwnd(), trace.recovery.ssthresh()), (10_000, u64::MAX), "RFC 5681 §4.1");
@@ -168,7 +168,7 @@ fn assert_within_a_percent(windows: &[(f64, f64)]) {
     for (round, (ours, reference)) in windows.iter().enumerate() {
         assert!(
             (ours / reference - 1.0).abs() < 0.01,
-            "round {round}: {ours} segments, by the formulas {reference}"
+            "round {round}: {ours} segments should be within a percent of {reference}, by the formulas"
         );
     }
 }
@@ -178,7 +178,10 @@ fn cubic_follows_the_formulas_around_a_plateau() {
     let mut cubic = Cubic { w_max: 1460 * 1000, cwnd_prior: 1460 * 1000, epoch: None };
     let windows = compare(1460 * 700, &mut cubic, 16);
     assert_within_a_percent(&windows);
-    assert!(windows.last().is_some_and(|(ours, _)| *ours > 1100.0), "the window grows beyond the plateau");
+    assert!(
+        windows.last().is_some_and(|(ours, _)| *ours > 1100.0),
+        "the window should grow beyond the plateau"
+    );
 }
 
 #[test]
@@ -209,11 +212,11 @@ fn cubic_reduces_the_window_rather_than_the_bytes_in_flight() {
     cubic.on_loss(&mut large, 1460);
     assert_eq!(
         large.ssthresh, 700_000,
-        "RFC 9438 §4.6: allowed, because the window grows only while it is used"
+        "the window should count, because it grows only while it is used (RFC 9438 §4.6)"
     );
     let mut small = window(1460);
     cubic.on_loss(&mut small, 1460);
-    assert_eq!(small.ssthresh, 2920, "never below two segments");
+    assert_eq!(small.ssthresh, 2920, "the threshold should be at least two segments");
 }
 
 /// RFC 9438 §4.6: otherwise a bulk transfer after the message would need tens of round trips of congestion avoidance.
@@ -243,7 +246,11 @@ fn the_threshold_counts_bytes_acknowledged_together_with_the_loss() {
     trace.at(110).fill();
     trace.at(210).sack(6, &[(7, 10)]);
     assert_eq!(trace.retransmit(), [(6, 7)]);
-    assert_eq!(trace.recovery.ssthresh(), 5000, "half of the ten that were in flight (NewReno)");
+    assert_eq!(
+        trace.recovery.ssthresh(),
+        5000,
+        "the threshold should be half of the ten that were in flight (NewReno)"
+    );
 }
 
 /// A timeout in recovery reduces the window that the recovery aims at, not the few segments in the network.
@@ -267,9 +274,9 @@ fn a_round_that_used_most_of_the_window_grows_it() {
         trace.at(210).ack(una);
         trace.recovery.cwnd() / 1000
     });
-    assert_eq!(windows, [12, 14, 16, 18, 18], "the window grows to twice the bytes used");
+    assert_eq!(windows, [12, 14, 16, 18, 18], "the window should grow to twice the bytes used");
     trace.at(220).send(2).at(320).ack(11);
-    assert_eq!(trace.recovery.cwnd() / 1000, 18, "bytes of an earlier round do not count");
+    assert_eq!(trace.recovery.cwnd() / 1000, 18, "bytes of an earlier round should not count");
 }
 
 #[test]
@@ -279,7 +286,11 @@ fn waiting_for_the_window_of_the_peer_does_not_count_as_idle() {
     trace.at(210).ack(10);
     trace.recovery.on_blocked(ms(10_000));
     trace.recovery.on_idle(ms(10_100));
-    assert_eq!(trace.recovery.cwnd(), 20_000, "RFC 5681 §4.1 means a sender without data");
+    assert_eq!(
+        trace.recovery.cwnd(),
+        20_000,
+        "waiting should not count as idle: RFC 5681 §4.1 means a sender without data"
+    );
     trace.recovery.on_idle(ms(10_400));
     assert_eq!(trace.recovery.cwnd(), 10_000);
 }
@@ -307,7 +318,10 @@ fn longer_round_trips_end_the_first_slow_start_without_a_loss() {
     assert_eq!(windows(false)[..6], [20, 40, 80, 160, 320, 640].map(|window| (window, false)));
     let with_hystart = windows(true);
     assert_eq!(with_hystart[..2], [(20, false), (40, false)]);
-    assert!(with_hystart[4].0 < 200 && !with_hystart[4].1, "conservative slow start: {with_hystart:?}");
+    assert!(
+        with_hystart[4].0 < 200 && !with_hystart[4].1,
+        "slow start should be conservative: {with_hystart:?}"
+    );
     assert!(with_hystart[7].1 && with_hystart[7].0 < 300, "slow start should have ended: {with_hystart:?}");
 }
 
@@ -316,7 +330,7 @@ fn cubic_lowers_the_plateau_if_the_window_did_not_reach_it() {
     let mut cubic = Cubic { w_max: 1_000_000, ..Cubic::default() };
     let mut window = window(800_000);
     cubic.on_loss(&mut window, 800_000);
-    assert_eq!(cubic.w_max, 680_000, "RFC 9438 §4.7: 0.85 of the window");
+    assert_eq!(cubic.w_max, 680_000, "the plateau should be 0.85 of the window (RFC 9438 §4.7)");
     let mut reached = Cubic { w_max: 1_000_000, ..Cubic::default() };
     window.cwnd = 1_000_000;
     reached.on_loss(&mut window, 1_000_000);
@@ -363,5 +377,5 @@ fn an_idle_connection_keeps_little_memory() {
     let mut trace = Trace::new();
     trace.at(110).send(2000).at(210).ack(2000);
     assert!(trace.recovery.scoreboard.segments.capacity() <= 16);
-    assert!(size_of::<Recovery>() <= 704, "{} bytes", size_of::<Recovery>());
+    assert!(size_of::<Recovery>() <= 704, "{} bytes should be at most 704", size_of::<Recovery>());
 }

@@ -17,10 +17,10 @@ fn the_first_two_duplicates_send_one_new_segment_each() {
     let mut trace = Trace::without_sack();
     trace.at(110).fill();
     trace.at(210).duplicates(1);
-    assert_eq!(trace.fill(), 1, "limited transmit (RFC 3042)");
+    assert_eq!(trace.fill(), 1, "limited transmit should send one segment (RFC 3042)");
     trace.duplicates(1);
     assert_eq!(trace.fill(), 1);
-    assert_eq!(trace.recovery.in_flight(), 12_000, "two segments beyond the window");
+    assert_eq!(trace.recovery.in_flight(), 12_000, "two segments should be sent beyond the window");
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn a_partial_acknowledgement_retransmits_the_next_hole() {
     assert_eq!(trace.retransmit(), [(7, 8)]);
     assert!(trace.at(510).ack(10).is_recovered);
     assert_eq!((trace.recovery.cwnd(), trace.recovery.phase()), (5000, Phase::Open));
-    assert_eq!(trace.recovery.counters().fast_recoveries, 1, "one reduction for one window of data");
+    assert_eq!(trace.recovery.counters().fast_recoveries, 1, "one window of data should cause one reduction");
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn further_duplicates_send_new_segments() {
         trace.duplicates(1);
         sent += trace.fill();
     }
-    assert_eq!(sent, 4, "as many as the new window holds besides the retransmission");
+    assert_eq!(sent, 4, "the new window should be filled, besides the retransmission");
 }
 
 #[test]
@@ -77,7 +77,11 @@ fn duplicates_caused_by_retransmissions_start_no_second_recovery() {
     trace.retransmit();
     trace.at(310).ack(6);
     trace.send(4).at(320).duplicates(4);
-    assert_eq!(trace.recovery.phase(), Phase::Open, "RFC 6582 §3.2, step 2: not above `recover`");
+    assert_eq!(
+        trace.recovery.phase(),
+        Phase::Open,
+        "duplicates at `recover` should start no recovery (RFC 6582 §3.2, step 2)"
+    );
     trace.at(330).ack(7);
     trace.duplicates(3);
     assert_eq!(trace.recovery.phase(), Phase::Recovery);
@@ -98,6 +102,6 @@ fn sack_blocks_are_ignored_if_sack_was_not_negotiated() {
     assert_eq!(
         (trace.recovery.pipe(), trace.recovery.phase()),
         (9000, Phase::Open),
-        "only one duplicate is counted"
+        "only one duplicate should be counted"
     );
 }

@@ -14,15 +14,15 @@ use std::time::{Duration, Instant};
 use crate::{Entry, HELPERS_MAX};
 
 #[derive(Debug)]
-pub(crate) struct Members {
+pub(crate) struct HelperList {
     grace: Duration,
-    all: BTreeMap<String, Member>,
+    all: BTreeMap<String, ListedHelper>,
     last: Vec<Entry>,
     empty_since: Option<Instant>,
 }
 
 #[derive(Debug)]
-struct Member {
+struct ListedHelper {
     entry: Entry,
     missing_since: Option<Instant>,
 }
@@ -31,15 +31,15 @@ struct Member {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Full;
 
-impl Members {
-    pub(crate) fn new(grace: Duration) -> Members {
-        Members { grace, all: BTreeMap::new(), last: Vec::new(), empty_since: None }
+impl HelperList {
+    pub(crate) fn new(grace: Duration) -> HelperList {
+        HelperList { grace, all: BTreeMap::new(), last: Vec::new(), empty_since: None }
     }
 
-    /// Updates the set of helpers to the names in an answer. Call [`put`](Self::put) for their entries afterwards; a
-    /// helper whose entry is invalid keeps its last one. `removals_seen`: the previous answer is from the same history,
-    /// so a name that disappeared was removed; otherwise its helper is missing. Returns the number of newly missing
-    /// helpers.
+    /// Updates the set of helpers to the names in an answer. Call [`put`](Self::put) for their entries
+    /// afterwards; a helper whose entry is invalid keeps its last one. `removals_seen`: the previous answer
+    /// is from the same history, so a name that disappeared was removed; if not, its helper counts as
+    /// missing. Returns the number of newly missing helpers.
     pub(crate) fn update_names(
         &mut self,
         now: Instant,
@@ -47,11 +47,11 @@ impl Members {
         removals_seen: bool,
     ) -> usize {
         let mut newly_missing = 0;
-        self.all.retain(|name, member| {
+        self.all.retain(|name, helper| {
             if names.contains(name) {
-                member.missing_since = None;
-            } else if member.missing_since.is_none() {
-                member.missing_since = Some(now);
+                helper.missing_since = None;
+            } else if helper.missing_since.is_none() {
+                helper.missing_since = Some(now);
                 newly_missing += usize::from(!removals_seen);
                 return !removals_seen;
             }
@@ -65,16 +65,16 @@ impl Members {
         if self.all.len() >= HELPERS_MAX && !self.all.contains_key(&name) {
             return Err(Full);
         }
-        self.all.insert(name, Member { entry, missing_since: None });
+        self.all.insert(name, ListedHelper { entry, missing_since: None });
         Ok(())
     }
 
     pub(crate) fn list(&mut self, now: Instant) -> Vec<Entry> {
         let grace = self.grace;
-        self.all.retain(|_, member| member.missing_since.is_none_or(|since| now < since + grace));
+        self.all.retain(|_, helper| helper.missing_since.is_none_or(|since| now < since + grace));
         if !self.all.is_empty() {
             self.empty_since = None;
-            self.last = self.all.values().map(|member| member.entry.clone()).collect();
+            self.last = self.all.values().map(|helper| helper.entry.clone()).collect();
         } else if now >= *self.empty_since.get_or_insert(now) + grace {
             self.last.clear();
         }
@@ -89,13 +89,13 @@ mod tests {
     const GRACE: Duration = Duration::from_secs(15);
 
     struct Script {
-        members: Members,
+        helpers: HelperList,
         start: Instant,
     }
 
     impl Script {
         fn new() -> Script {
-            Script { members: Members::new(GRACE), start: Instant::now() }
+            Script { helpers: HelperList::new(GRACE), start: Instant::now() }
         }
 
         fn at(&self, seconds: u64) -> Instant {
@@ -114,18 +114,18 @@ mod tests {
 
         fn answer(&mut self, seconds: u64, names: &[&str], removals_seen: bool) -> usize {
             let all = names.iter().map(|name| (*name).to_owned()).collect();
-            let newly_missing = self.members.update_names(self.at(seconds), &all, removals_seen);
+            let newly_missing = self.helpers.update_names(self.at(seconds), &all, removals_seen);
             names.iter().for_each(|name| self.put(name));
             newly_missing
         }
 
         fn put(&mut self, name: &str) {
             let entry = Entry { link: ([10, 0, 0, name.len() as u8], 1).into(), name: Some(name.into()) };
-            self.members.put(entry).unwrap();
+            self.helpers.put(entry).unwrap();
         }
 
         fn list(&mut self, seconds: u64) -> Vec<String> {
-            let list = self.members.list(self.at(seconds));
+            let list = self.helpers.list(self.at(seconds));
             list.into_iter().filter_map(|entry| entry.name).collect()
         }
     }
@@ -191,10 +191,10 @@ mod tests {
 
     #[test]
     fn the_number_of_helpers_is_bounded() {
-        let mut members = Members::new(GRACE);
+        let mut helpers = HelperList::new(GRACE);
         let entry = |n: usize| Entry { link: ([10, 0, 0, 1], 1).into(), name: Some(n.to_string()) };
-        (0..HELPERS_MAX).for_each(|n| members.put(entry(n)).unwrap());
-        assert_eq!(members.put(entry(HELPERS_MAX)), Err(Full));
-        assert_eq!(members.put(entry(0)), Ok(()));
+        (0..HELPERS_MAX).for_each(|n| helpers.put(entry(n)).unwrap());
+        assert_eq!(helpers.put(entry(HELPERS_MAX)), Err(Full));
+        assert_eq!(helpers.put(entry(0)), Ok(()));
     }
 }
