@@ -8,14 +8,13 @@ mod scene;
 mod support;
 
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use scene::{HELPER, HELPER_END, PEERS_END, PORT, SERVER, Scene, run, spillway};
-use serde_json::Value;
-use spillway_lab::{Host, HostOptions, Launch};
-use support::{Client, PATIENCE, SPILLWAY, eventually};
+use scene::{HELPER, HELPER_END, PEERS_END, PORT, Scene, run, spillway};
+use spillway_lab::{Launch, Place};
+use support::{Client, PATIENCE, SPILLWAY, Scratch, eventually};
 
 const HUP: i32 = 1;
 const TERM: i32 = 15;

@@ -196,7 +196,8 @@ mod tests {
         let mut listeners = listeners();
         let first = listener("10.0.0.1:80");
         listeners.set(1, Some(first));
-        [0, 1].map(|index| listeners.set_open(index, true));
+        listeners.set_open(0, true);
+        listeners.set_open(1, true);
         assert_eq!(listeners.open_at(first.address), Some((1, first)));
         listeners.set(1, None);
         assert_eq!(listeners.open_at(first.address), Some((0, first)));

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::ops::RangeInclusive;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use spillway_bpf::{AddressRule, ENDPOINTS_MAX, Mode, QUEUES_MAX};
 use spillway_net::{Clock, Config as NetConfig};

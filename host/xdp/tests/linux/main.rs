@@ -55,6 +55,7 @@ use rig::{
 use spillway_transport::LostReason;
 use spillway_xdp::FaultsOptions;
 
+/// A wire without faults.
 pub const CLEAN: FaultsOptions = FaultsOptions {
     seed: 0,
     loss: 0.0,
