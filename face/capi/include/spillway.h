@@ -292,9 +292,9 @@ int spw_settings_begin(struct spw_settings *settings,
 // timeout follows measured round trips, between `floor` (default 100) and `ceiling` (1000). A carrier that owes no
 // answer is probed after `idle` (5000) of silence.
 int spw_settings_carrier_timeouts_ms(struct spw_settings *settings,
-                             uint32_t floor,
-                             uint32_t ceiling,
-                             uint32_t idle);
+                                     uint32_t floor,
+                                     uint32_t ceiling,
+                                     uint32_t idle);
 
 // Sets how the return of sessions to the server is spread in time when no helper is left, in milliseconds: each
 // session returns at a random time within `window` (default 1000), which doubles up to `window_max` (8000) after each
