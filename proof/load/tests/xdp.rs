@@ -234,7 +234,7 @@ fn runs_that_cannot_start_name_the_next_step() {
     let few = with(XdpOptions { interface: interface.into(), ports: Some(10_000..=10_010) });
     expect(&few, &["--ports", "--connections"]);
     let used = scene.client.run_inside(|| std::net::TcpListener::bind("0.0.0.0:10000").unwrap()).unwrap();
-    expect(&good, &["port 10000", "--ports"]);
+    expect(&good, &["0.0.0.0:10000 listening", "--ports"]);
     drop(used);
     let closed = Config { server: SocketAddr::new(scene.server.address(), 1), ..good.clone() };
     expect(&closed, &["refused"]);
