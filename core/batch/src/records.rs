@@ -68,8 +68,9 @@ impl Scratch {
 /// for the incomplete record for ever.
 const RECORD_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// An incomplete record. The link ends only if two checks, half of [`RECORD_TIME_MAX`] apart, find it incomplete: after
-/// a pause of the whole process the rest is in the socket, and is read between the two checks.
+/// An incomplete record. The link ends only if two checks, half of [`RECORD_TIME_MAX`] apart, find the record
+/// incomplete. With one check, a link would end after a pause of the whole process: the check is then
+/// overdue, and comes before the record's rest is read from the socket.
 #[derive(Clone, Copy, Debug)]
 struct Incomplete {
     since: Time,
@@ -200,7 +201,8 @@ impl Records {
     }
 
     /// Fails when the rest of a record did not arrive in time. `is_reading`: the caller reads the link;
-    /// otherwise the record's rest may be in the socket, and this check does not count.
+    /// otherwise the record's rest may be in the socket, so this check does not count, and the next one is
+    /// the first of two again.
     pub(crate) fn handle_timeout(&mut self, now: Time, is_reading: bool) -> Result<(), LinkError> {
         let Some(incomplete) = self.incomplete.filter(|incomplete| incomplete.check_at <= now) else {
             return Ok(());
@@ -213,7 +215,8 @@ impl Records {
         Ok(())
     }
 
-    /// Fails unless [`unseal`](Self::unseal) returned these bytes: a driver must not decompose sealed bytes.
+    /// Fails if the input is longer than the bytes that [`unseal`](Self::unseal) returned and that are not
+    /// decomposed yet: then the driver passes sealed bytes. Only the length is checked.
     pub(crate) fn check_opened(&self, input: &[u8]) -> Result<(), LinkError> {
         if input.len() > self.unread { Err(LinkError::Sealed) } else { Ok(()) }
     }

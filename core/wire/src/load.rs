@@ -1,9 +1,9 @@
 //! The datagrams with which a client queries the load of a helper (PostMan §5.2): one query, one reply.
 //!
 //! ```text
-//! client                                                    helper
-//!   query: magic, version, key id, nonce, server, proof         ->
-//!   <-  reply: magic, version, nonce, flags, figures, proof
+//! client                                                                       helper
+//!   query: magic, version, kind, helpers asked, key id, nonce, server, proof       ->
+//!   <-  reply: magic, version, kind, flags, nonce, figures, proof
 //! ```
 //!
 //! Each proof is a keyed hash over all bytes before it; `spillway-auth` computes both. Both datagrams have a fixed
@@ -20,9 +20,9 @@ pub const LOAD_MAGIC: [u8; 8] = *b"\xf5SPWLOAD";
 /// The version of both datagrams. A reply has the version of its query.
 pub const LOAD_VERSION: u8 = 1;
 
-/// Bytes of [`LoadQuery`].
+/// Length of a query ([`LoadQuery`]) in bytes.
 pub const LOAD_QUERY_BYTES: usize = 88;
-/// Bytes of [`LoadReport`].
+/// Length of a reply ([`LoadReport`]) in bytes.
 pub const LOAD_BYTES: usize = 80;
 
 // A reply longer than its query would permit amplification.
@@ -33,6 +33,7 @@ pub const SHARE_MAX: u16 = 1_000;
 /// The value of [`LoadReport::load`] and [`LoadReport::tentative`] that means the full capacity.
 pub const WEIGHT_MAX: u32 = 1_000_000;
 
+// The kinds: a query and its reply.
 const LOAD_QUERY: u8 = 1;
 const LOAD: u8 = 2;
 const KIND_OFFSET: usize = 9;
@@ -70,14 +71,15 @@ pub struct LoadReport {
     pub connections: u16,
     /// Share of the memory for clients in use, in 1/1000.
     pub memory: u16,
-    /// The known load in millionths: the largest of the four shares, including clients that have just connected.
+    /// Load in millionths: the largest of the four shares, at a finer resolution. Like the shares, it
+    /// includes an estimate for clients that have just connected.
     pub load: u32,
     /// Expected load of clients that have sent a query and have not connected yet, in millionths. Each counts with
     /// probability 1 / [`helpers_asked`](LoadQuery::helpers_asked).
     pub tentative: u32,
-    /// Random number, drawn for each query such that consecutive numbers are spread evenly. The client uses
-    /// it to randomize how much `tentative` counts, so that clients that send queries at the same time do not
-    /// all choose the same helper.
+    /// Random number from 0 to 65,535, drawn for each query such that consecutive numbers are spread evenly.
+    /// The client uses it to randomize how much `tentative` counts, so that clients that send queries at the
+    /// same time do not all choose the same helper.
     pub random: u16,
 }
 
@@ -160,7 +162,7 @@ impl LoadQuery {
         out
     }
 
-    /// The bytes that the proof covers.
+    /// The bytes that the proof covers. Verifies nothing.
     pub fn proven(bytes: &[u8; LOAD_QUERY_BYTES]) -> &[u8] {
         &bytes[..LOAD_QUERY_BYTES - PROOF_BYTES]
     }
@@ -220,7 +222,7 @@ impl LoadReport {
         out
     }
 
-    /// The bytes that the proof covers.
+    /// The bytes that the proof covers. Verifies nothing.
     pub fn proven(bytes: &[u8; LOAD_BYTES]) -> &[u8] {
         &bytes[..LOAD_BYTES - PROOF_BYTES]
     }
@@ -248,7 +250,7 @@ impl LoadReport {
             memory: share(34),
             load: weight(36),
             tentative: weight(40),
-            random: share(44),
+            random: share(44), // not a share: may exceed `SHARE_MAX`
         };
         if let Some(share) = load.shares().into_iter().find(|share| *share > SHARE_MAX) {
             return Err(LoadError::Figure(share.into()));

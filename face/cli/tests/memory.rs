@@ -21,7 +21,8 @@ use support::{Client, SPILLWAY, Scene, SetOnDrop, eventually, loopback, resident
 
 const MIB: u64 = 1 << 20;
 const VALUE_BYTES: usize = 1_000_000;
-/// More bytes of values than the kernel buffers for a client: 4 MiB at most (`net.ipv4.tcp_wmem`).
+/// Number of values that together (8 MB) exceed what the kernel buffers for a client: at most 4 MiB
+/// (`net.ipv4.tcp_wmem`).
 const MANY_VALUES: usize = 8;
 /// Minimum duration of an attack by clients that never read.
 const ATTACK_MIN: Duration = Duration::from_secs(6);
@@ -114,9 +115,10 @@ struct Attacked {
     peak_bytes: u64,
 }
 
+/// When an attack ends; at the latest after [`support::PATIENCE`].
 #[derive(Clone, Copy, PartialEq)]
 enum AttackEnd {
-    /// After [`ATTACK_MIN`], once an attacker was closed and an honest client served; later on a slow machine.
+    /// After [`ATTACK_MIN`], once an attacker was closed and an honest client was served.
     ClosedAttacker,
     /// After [`ATTACK_MIN`], once an honest client was served.
     Duration,
@@ -175,6 +177,8 @@ fn attack(address: SocketAddr, pid: u32, (attackers, values): (usize, usize), en
     Attacked { closed, new_clients, peak_bytes }
 }
 
+/// `max_memory` limits buffers for clients' data. The whole process may use a quarter of it and 32 MiB more,
+/// as docs/configuration.md says.
 #[track_caller]
 fn assert_within_limit(peak_bytes: u64, max_memory: u64) {
     assert!(peak_bytes <= max_memory * 5 / 4 + 32 * MIB, "{} MiB resident", peak_bytes / MIB);
@@ -189,12 +193,15 @@ fn slow_readers_of_large_values_do_not_affect_other_clients() {
     assert_within_limit(attacked.peak_bytes, 8 * MIB);
     assert!(attacked.closed > 0 && bounded.closed_for_memory() > 0);
     let log = bounded.helper.stderr().unwrap();
+    // The first line says that clients are paused, the second that a client was reset.
     assert!(log.contains("memory is scarce"), "{log}");
     assert!(log.contains("memory is short") && log.contains("or raise max_memory"), "{log}");
     eventually("enough memory", || bounded.status()["threads_scarce"] == 0);
 }
 
-/// Closing slow readers would delay other clients: closed clients reconnect and repeat their requests.
+/// A helper fetches little for a client that never reads, so 300 such clients do not make 64 MiB scarce
+/// (docs/limits.md, 'Memory of a helper'), and none needs to be closed. Closed clients would reconnect,
+/// repeat their requests and so delay other clients.
 #[test]
 fn many_slow_readers_of_large_values_are_within_the_bound_and_not_closed() {
     let scene = Scene::start();
@@ -240,13 +247,15 @@ fn sidecar_pauses_clients_that_do_not_read_and_continues_when_they_read() {
         Deployment::start(0, |place, run| Memcached::default().wrapper(run).start(place).unwrap());
     fill(deployment.server.address());
     let sidecar = deployment.sidecar(&["--protocol", "memcached", "--max-memory", "8MiB"]);
-    // A client that does not read holds 256 KiB (a session's window) to 320 KiB (plus the bytes moved at a time). So 25
-    // clients hold more than three quarters of the limit, where memory becomes scarce, and less than the limit.
+    // A client that does not read holds at least 256 KiB (a session's window) and at most 320 KiB (the
+    // window, and the 64 KiB that the sidecar reads at a time). So 25 clients hold more than three quarters
+    // of the limit, where memory becomes scarce, and less than the limit.
     let slow: Vec<TcpStream> = (0..25).map(|_| paused_reader(sidecar.address)).collect();
     eventually("memory is scarce", || sidecar.number("/threads_scarce") > 0);
     let mut stream = &slow[0];
     let mut idle = Client::new(sidecar.address);
-    // On a busy machine memory may be scarce before replies wait for this client, which then is not paused yet.
+    // The first client is paused only while replies wait for it. On a busy machine memory may become scarce
+    // before that, so requests are sent until one is not read.
     eventually("only the other client's request is read", || {
         let bytes_before = sidecar.number("/request_bytes");
         stream.write_all(b"version\r\n").unwrap();
@@ -254,7 +263,7 @@ fn sidecar_pauses_clients_that_do_not_read_and_continues_when_they_read() {
         sidecar.number("/request_bytes") == bytes_before + b"get small\r\n".len() as u64
     });
     assert!(sidecar.number("/connections_paused") > 0);
-    // All clients read at the same time: a client that reads later would be closed.
+    // All clients read at once: while memory is scarce, the sidecar closes clients that do not read for 10 s.
     let mut expected = format!("VALUE big 0 {VALUE_BYTES}\r\n").into_bytes();
     expected.resize(expected.len() + VALUE_BYTES, b'v');
     expected.extend(b"\r\nEND\r\n");
@@ -308,7 +317,12 @@ fn requests_to_a_paused_server_close_no_client_of_a_sidecar() {
     deployment.server.process().signal(Signal::CONT.as_raw()).unwrap();
     writers.iter_mut().for_each(|client| assert_eq!(client.line(), "STORED"));
     assert!(idle.line().starts_with("VERSION "));
-    assert_eq!(sidecar.not_ended_in_order(), sidecar.number("/ended/client_reset"), "{:#}", sidecar.status());
+    assert_eq!(
+        sidecar.not_ended_in_order(),
+        sidecar.number("/ended/client_reset"),
+        "only connections that the test dropped should have been reset, and none ended in another way: {:#}",
+        sidecar.status()
+    );
     assert!(Client::new(sidecar.address).version().is_some(), "new clients should be accepted again");
 }
 
@@ -381,7 +395,7 @@ fn writes_fail_soon_after(address: SocketAddr, quit: &[u8], expected: &[u8], lat
     let mut accepted_writes = 0;
     while stream.write_all(late).is_ok() {
         accepted_writes += 1;
-        // Without a reset, a timer would end the connection after 10 s: 197 writes.
+        // Without a reset, a timer would end the connection after 10 s, nearly 200 writes. 60 take 3 s.
         assert!(accepted_writes < 60, "writes should fail soon after the close");
         std::thread::sleep(Duration::from_millis(50));
     }

@@ -57,6 +57,7 @@ fn every_request_is_measured_if_each_client_is_chosen() {
 #[test]
 fn some_clients_are_measured_and_none_without_a_protocol() {
     let service = service_after_requests("protocol = \"memcached\"\nmeasure_one_in = 4");
+    // Every fourth client is measured: 2 of the 8, with 200 requests, and earlier ones with one request each.
     assert!((100..=401).contains(&requests(&service)), "{service:#}");
     assert_eq!(requests(&service_after_requests("")), 0);
     assert_eq!(requests(&service_after_requests("protocol = \"memcached\"\nmeasure_one_in = 0")), 0);

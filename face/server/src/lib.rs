@@ -8,9 +8,9 @@
 //!
 //! # A turn of the loop
 //! 1. [`Links::watch_in`] updates the loop's epoll set; [`Links::poll_timeout`] bounds the wait.
-//! 2. For each event of the epoll set that [`Links::owns`], [`Links::handle_ready`] accepts and sends, and returns
-//!    the link to read from, if any: call [`Links::receive`] with a buffer of the application's, then
-//!    [`Links::decompose`] until `None`.
+//! 2. For each event of the epoll set for which [`Links::owns`] is true, call [`Links::handle_ready`]. It
+//!    accepts new links, sends pending batches, and returns the link to read from, if any: call
+//!    [`Links::receive`] with a buffer of the application's, then [`Links::decompose`] until `None`.
 //! 3. [`Links::handle_timeout`].
 //! 4. [`Links::poll_event`] until `None`: events that happened outside `decompose`.
 //! 5. [`Links::flush`]: sends everything composed in this turn, in one batch for each link.

@@ -62,7 +62,7 @@ impl Worker {
     }
 
     fn turn(&mut self) {
-        // A small buffer, so that posts are cut.
+        // A small buffer, so that data from another thread's link arrives in several parts.
         self.turn_at(Instant::now(), &mut [0; 1000]);
     }
 
@@ -91,6 +91,7 @@ impl Serve for Worker {
             }
             Event::Data { client, bytes } => {
                 let link = self.port.links.link(client).expect("a client that sends should have a link");
+                // A thread has counters of its own links only.
                 self.from_other_threads += usize::from(self.port.links.counters(link).is_none());
                 self.clients.get_mut(&client).unwrap().0.extend_from_slice(bytes);
                 self.reply(client);
@@ -226,7 +227,10 @@ fn sessions_of_an_ended_thread_are_gone_and_others_continue() {
         first.write_all(b"lost").unwrap();
         let error = first.read(&mut [0; 9]).unwrap_err();
         let gone = error.get_ref().and_then(|inner| inner.downcast_ref::<Gone>()).copied();
-        assert!(gone.is_some_and(|gone| gone.written == 204), "{error}");
+        assert!(
+            gone.is_some_and(|gone| gone.written == 204),
+            "the error should report 100 + 100 + 4 written bytes: {error}"
+        );
     });
     assert_eq!((stays[0].opened, stays[0].closed), (1, 1));
 }
@@ -355,9 +359,11 @@ fn data_posted_to_another_thread_is_bounded() {
             Instant::now() < deadline && sent < 10_000_000,
             "the connection should be closed before 10 MB: {sent} bytes sent"
         );
+        // New input can only be the close: only this link's thread runs, and it does not answer data.
         if second_link.stream.peek(&mut [0]).is_ok() {
             break;
         }
+        // A *request* frame: kind 1, length 0x4000, the connection's id, and data.
         let mut frame = vec![1, 0x40, 0, 0, 0, 0, id.0 as u8];
         frame.resize(7 + 0x4000, b'x');
         let mut offset = 0;
@@ -370,6 +376,7 @@ fn data_posted_to_another_thread_is_bounded() {
     }
     second_link.stream.set_nonblocking(false).unwrap();
     let mut event = second_link.next_event();
+    // `Accepted` follows `Resumed`, because the application has accepted the session on the first carrier.
     while event == LinkEvent::Control(id, Control::Accepted) {
         event = second_link.next_event();
     }

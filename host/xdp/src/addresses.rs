@@ -117,7 +117,11 @@ mod tests {
         let (local, address) = (AddressAttribute::Local(own), AddressAttribute::Address(own));
         assert_eq!(found(vec![address.clone(), local.clone()]), Some((own, 16)));
         assert_eq!(found(vec![address]), Some((own, 16)));
-        assert_eq!(found(vec![AddressAttribute::Address(other), local]), Some((own, 32)));
+        assert_eq!(
+            found(vec![AddressAttribute::Address(other), local]),
+            Some((own, 32)),
+            "the prefix of 16 bits is the other end's and should not be used"
+        );
         assert_eq!(found(vec![]), None);
     }
 }

@@ -7,8 +7,8 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::LabError;
 
-/// Ids of an interface's NAPI threads, which are named `napi/INTERFACE-ID`. Attaching or detaching an XDP
-/// program replaces the threads.
+/// Thread ids of an interface's NAPI threads. The kernel names them `napi/INTERFACE-N`, where N is the id of
+/// the NAPI instance. Attaching or detaching an XDP program replaces the threads.
 pub(crate) fn threads_of(interface: &str) -> Vec<u32> {
     let prefix = format!("napi/{interface}-");
     let mut found = Vec::new();
@@ -23,6 +23,7 @@ pub(crate) fn threads_of(interface: &str) -> Vec<u32> {
 }
 
 pub(crate) fn pin(thread: u32, core: usize) -> Result<(), LabError> {
+    // Never `None`, which would pin the calling thread: the kernel's thread ids are positive `i32`.
     let raw = i32::try_from(thread).ok().and_then(Pid::from_raw);
     sched_setaffinity(raw, &one_core(core)?)
         .map_err(LabError::errno(format!("cannot pin thread {thread} to core {core}")))
@@ -47,7 +48,8 @@ pub(crate) fn one_core(core: usize) -> Result<CpuSet, LabError> {
     Ok(set)
 }
 
-/// Highest number of an online core plus one, also of cores outside this process's mask; 0 if unknown.
+/// One more than the highest number of an online core, whether or not this process may run on that core; 0 if
+/// unknown.
 fn online_cores() -> usize {
     let text = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     text.trim()

@@ -102,6 +102,7 @@ fn bytes_with_an_acknowledgement_older_than_any_window_are_challenged() {
     let mut t = Trace::open();
     for _ in 0..3 {
         t.send_pattern(30_000);
+        // The peer acknowledges what has arrived, until the stack has sent everything.
         while t.peer().stack_nxt != 1 + t.peer().sent.len() as i64 {
             t.recv(seg());
         }

@@ -2,7 +2,7 @@
 
 use crate::trace::*;
 
-/// MUST-40, SHLD-18, SHLD-19: the delay is at most 500 ms, and 40 ms by default.
+/// MUST-40, SHLD-18: the delay is less than 500 ms; it is 40 ms by default.
 #[test]
 fn a_small_segment_is_acknowledged_after_the_delay() {
     let mut t = Trace::open();
@@ -107,6 +107,7 @@ fn after_a_reply_small_segments_are_acknowledged_after_the_delay() {
     t.recv(bytes(9, "question").ack(10));
     assert_eq!(t.until_sent(), ms(40));
     t.expect(ack(17));
+    // A full segment is acknowledged at once, because it is still among the first 16.
     t.recv(data(17, 1000));
     t.expect(ack(1017));
 }
@@ -122,7 +123,7 @@ fn sent_bytes_carry_the_acknowledgement() {
     t.expect_nothing_sent();
 }
 
-/// RFC 5681 §4.2, a MUST.
+/// RFC 5681 §4.2: "Out-of-order data segments SHOULD be acknowledged immediately".
 #[test]
 fn segments_out_of_order_are_acknowledged_at_once() {
     let mut t = Trace::open();
@@ -138,7 +139,7 @@ fn segments_that_fill_a_gap_are_acknowledged_at_once() {
     let mut t = Trace::open();
     t.recv(bytes(3, "cd"));
     t.recv(bytes(7, "gh"));
-    t.last();
+    t.last(); // discards both acknowledgements
     t.recv(bytes(1, "a"));
     t.expect(ack(2));
     t.recv(bytes(2, "b"));
@@ -183,7 +184,7 @@ fn after_reordering_the_last_acknowledgement_is_repeated_once() {
 fn a_repeated_acknowledgement_has_sack_blocks_but_no_dsack() {
     let mut t = Trace::open_sack();
     t.recv(data(1001, 1000));
-    t.last();
+    t.last(); // discards the acknowledgement
     t.recv(data(1001, 1000));
     t.expect(ack(1).sack(&[(1001, 2001), (1001, 2001)]));
     assert_eq!(t.until_sent(), ms(2));
@@ -191,7 +192,8 @@ fn a_repeated_acknowledgement_has_sack_blocks_but_no_dsack() {
     t.expect_nothing_sent_later();
 }
 
-/// Bytes that waited for a grant were not out of order.
+/// The application grants no bytes here, so the stack holds the bytes back, as it does with bytes out of
+/// order. They must not be taken for bytes out of order, whose acknowledgement is repeated.
 #[test]
 fn without_reordering_no_acknowledgement_is_repeated() {
     let mut t = Trace::new(|_| {});

@@ -40,6 +40,7 @@ fn echo(mut stream: TcpStream, config: &Arc<ServerConfig>) -> std::io::Result<()
     let mut link =
         ServerLink::new(config.clone(), now(), stream.peer_addr()?, stream.local_addr()?, randomness);
     let mut buffer = vec![0; 1 << 16];
+    // Each client of the load generator has a link of its own, so that one buffer is enough.
     let mut to_send = Vec::new();
     let mut scratch = Scratch::new();
     loop {

@@ -161,12 +161,14 @@ fn without_sack_no_probe_is_sent() {
 
 #[test]
 fn without_the_setting_no_probe_is_sent() {
+    // Unlike `trace()`, this trace has `tail_loss_probe` switched off.
     let mut trace = Trace::new();
     trace.at(110).send(3);
     assert_eq!(trace.next_timer_ms(), Some(410));
 }
 
-/// The acknowledgement of the retransmission was lost. The probe's acknowledgement covers all bytes.
+/// During a recovery acknowledgements stop, because that of the retransmission was lost. Then a probe is
+/// sent, and its acknowledgement covers all bytes.
 #[test]
 fn a_recovery_whose_acknowledgements_stop_sends_a_probe() {
     let mut trace = trace();
@@ -176,7 +178,8 @@ fn a_recovery_whose_acknowledgements_stop_sends_a_probe() {
     assert_eq!(
         trace.next_timer_ms(),
         Some(110 + 300),
-        "the timeout, which the SACK did not restart, should come before 210 + PROBE_TIMEOUT_MS"
+        "a probe should be due at the time of the timeout: the SACK did not restart the timeout, so \
+         that it comes before 210 + PROBE_TIMEOUT_MS"
     );
     assert_eq!(trace.at(210 + PROBE_TIMEOUT_MS).handle_timer(), TimeoutOutcome::Probe);
     trace.send(1);

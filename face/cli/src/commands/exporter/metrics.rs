@@ -7,8 +7,9 @@ use spillway_shim_core::status::{Counter, ServerPage, ServerStatus, State, Traff
 
 use crate::commands::servers::{connections, count_of, established, refusals};
 
-/// Labels of a server. The process id is needed because programs and ports repeat in other network namespaces. If the
-/// exporter does not see the process, its PID namespace follows the id: the first process of each container has id 1.
+/// Labels of a server. The process id is needed because programs and ports repeat in other network
+/// namespaces. If the exporter does not see the process, the label is `ID@NAMESPACE` with the server's PID
+/// namespace, because ids repeat in other PID namespaces: the first process of each container has id 1.
 const SERVER: &[&str] = &["program", "port", "pid"];
 const REFUSED: &[&str] = &["program", "port", "pid", "reason"];
 
@@ -20,8 +21,9 @@ pub(super) struct Servers {
 struct ServerSample {
     /// Values of the labels [`SERVER`].
     labels: [String; 3],
-    /// Authenticated links, and virtual connections of all links.
+    /// Authenticated links.
     links: u64,
+    /// Virtual connections on all links.
     connections: u64,
     /// The status without links: a page may have thousands of links, and a host many pages.
     status: ServerStatus,
@@ -37,7 +39,8 @@ impl ServerSample {
 
 impl From<(Vec<ServerPage>, Vec<UnreadablePage>)> for Servers {
     fn from((pages, unreadable): (Vec<ServerPage>, Vec<UnreadablePage>)) -> Servers {
-        // Two pages may have the same labels if the exporter does not see their processes; the first is kept.
+        // Two pages may have the same labels if the exporter does not see their processes. The first is kept;
+        // the others count as unreadable.
         let mut known_labels = HashSet::new();
         let sample = |page: &ServerPage| {
             let status = page.status().ok()?;

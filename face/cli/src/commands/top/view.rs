@@ -139,7 +139,8 @@ fn links_line(service: &ServiceStatus) -> Option<String> {
     (!each.is_empty()).then(|| format!("  links to {}: {}", service.server, each.join(", ")))
 }
 
-/// Load queries and library clients sent away, since the start. `None` if all counts are 0.
+/// Counts since the start: load queries answered and refused, and library clients sent away. `None` if all
+/// are 0.
 fn load_queries_line(service: &ServiceStatus) -> Option<String> {
     let refused: Vec<String> = service
         .load_queries_refused

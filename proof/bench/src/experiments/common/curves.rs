@@ -1,6 +1,6 @@
 //! Crossings of two curves, and the range in which one is below the other.
 
-/// Highest useful p99, in µs. A latency curve ends at the first rate with a higher one.
+/// Highest useful p99, in µs. A latency curve ends at the first rate whose p99 exceeds it.
 pub(crate) const USEFUL_LIMIT_US: u64 = 10_000;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -25,17 +25,18 @@ impl Point {
     }
 }
 
-/// The range of rates in which one curve is below another.
+/// A range of rates in which helping pays: the helped latency is below the direct one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct PayingRange {
-    /// The interpolated crossing; the lowest measured rate if the curve is below from the start.
+    /// The interpolated crossing; the lowest measured rate if the helped latency is lower from the start.
     pub from: f64,
     /// The highest measured rate of the range.
     pub until: f64,
 }
 
-/// The range in which `helped` is below `direct`: from their crossing (on logarithmic scales) to the highest rate at
-/// which the helped latency is below [`USEFUL_LIMIT_US`]. Both slices have a point for each rate.
+/// The last range in which `helped` is below `direct`. It ends at the highest rate at which the helped
+/// latency is below both the direct one and [`USEFUL_LIMIT_US`], and begins at the last crossing before that
+/// rate (interpolated on logarithmic scales). Both slices have a point for each rate.
 pub(crate) fn paying_range(rates: &[f64], direct: &[Point], helped: &[Point]) -> Option<PayingRange> {
     let known: Vec<(f64, f64, bool)> = rates
         .iter()
