@@ -36,6 +36,25 @@ impl OwnAddress {
         OwnAddress { ip: ip.to_canonical(), prefix }
     }
 
+    /// Whether a single other host may have `address`: not this end, nor the link's broadcast address (RFC 1122 §3.2.1.3).
+    pub fn is_peer(&self, address: IpAddr) -> bool {
+        let is_broadcast = match (address, self.ip) {
+            (IpAddr::V4(address), IpAddr::V4(ip)) => {
+                let hosts = u32::MAX.checked_shr(u32::from(self.prefix)).unwrap_or(0);
+                hosts > 1 && address.to_bits() == ip.to_bits() | hosts
+            }
+            _ => false, // IPv6 has no broadcast addresses
+        };
+        is_host(address) && address != self.ip && !is_broadcast
+    }
+
+    /// Whether an IPv4 address is on the link.
+    pub fn is_on_link(&self, address: Ipv4Addr) -> bool {
+        let IpAddr::V4(ip) = self.ip else { return false };
+        let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0);
+        (address.to_bits() ^ ip.to_bits()) & mask == 0
+    }
+
     fn is_prefix_valid(&self) -> bool {
         self.prefix <= if self.ip.is_ipv4() { 32 } else { 128 }
     }
@@ -275,15 +294,7 @@ impl Settings {
 
     /// Whether a single other host may have this address: not the link's broadcast address (RFC 1122 §3.2.1.3).
     pub(crate) fn is_peer(&self, address: IpAddr) -> bool {
-        let Some(own) = self.own_for(address) else { return is_host(address) };
-        let is_broadcast = match (address, own.ip) {
-            (IpAddr::V4(address), IpAddr::V4(ip)) => {
-                let hosts = u32::MAX.checked_shr(u32::from(own.prefix)).unwrap_or(0);
-                hosts > 1 && address.to_bits() == ip.to_bits() | hosts
-            }
-            _ => false, // IPv6 has no broadcast addresses
-        };
-        is_host(address) && address != own.ip && !is_broadcast
+        self.own_for(address).map_or_else(|| is_host(address), |own| own.is_peer(address))
     }
 
     /// The next hop of packets to `target`.
@@ -291,13 +302,8 @@ impl Settings {
         if self.resolver == Resolver::Driver {
             return Some(target); // the driver knows the route
         }
-        let is_on_link = match (target, self.own_for(target)?) {
-            (IpAddr::V4(address), OwnAddress { ip: IpAddr::V4(ip), prefix }) => {
-                let mask = u32::MAX.checked_shl(32 - u32::from(*prefix)).unwrap_or(0);
-                (address.to_bits() ^ ip.to_bits()) & mask == 0
-            }
-            _ => return None, // no neighbour discovery
-        };
+        let IpAddr::V4(address) = target else { return None }; // no neighbour discovery
+        let is_on_link = self.own_for(target)?.is_on_link(address);
         if is_on_link { Some(target) } else { self.gateway.map(IpAddr::V4) }
     }
 }

@@ -60,8 +60,7 @@ impl Sampler {
     pub(crate) fn start(running: Arc<Running>, history: Arc<History>) -> io::Result<Sampler> {
         let (stop, stopped) = channel::<()>();
         let sample = move || {
-            // If the system refuses, the thread keeps capabilities that it does not use.
-            let _ = drop_capabilities();
+            drop_capabilities();
             history.record(running.status());
             while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 history.record(running.status());

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
-use spillway_daemon::drop_net_raw;
+use spillway_daemon::{drop_net_raw, start_with_fewer};
 use spillway_discovery::{Registrar, RegistrarNotice, RegistrarStatus, Registration};
 use tracing::{error, info, warn};
 
@@ -106,15 +105,8 @@ impl ServiceRegistration {
         }
         self.withdraw();
         let Some(registration) = registration else { return };
-        let start = || {
-            // If the system refuses, the registrar's thread keeps a capability that it does not use.
-            let _ = drop_net_raw();
-            Registrar::start(registration.clone(), log_notices(service.to_owned(), &registration))
-        };
-        // The registrar's thread inherits the capabilities of the thread that starts it.
-        let started = std::thread::scope(|scope| scope.spawn(start).join())
-            .unwrap_or_else(|_| Err(io::Error::other("the thread that starts it has panicked")));
-        match started {
+        let start = || Registrar::start(registration.clone(), log_notices(service.to_owned(), &registration));
+        match start_with_fewer(drop_net_raw, start) {
             Ok(registrar) => self.current = Some((registration, registrar)),
             Err(error) => error!(%service, "cannot be registered: {error}; a reload tries it again"),
         }

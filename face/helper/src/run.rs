@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use spillway_daemon::{MainThread, Service, drop_net_raw};
+use rustix::thread::CapabilitySet;
+use spillway_daemon::{MainThread, Service, keep_capabilities};
 use tracing::{error, info};
 
 use crate::config::{HelperConfig, StartError};
@@ -30,7 +31,7 @@ pub fn run(config: HelperConfig, source: SettingsSource) -> Result<ExitCode, Sta
     let main = MainThread::new().map_err(StartError::Host)?;
     let helper = Helper::start_as(config, Some(source), main.watch().clone())?;
     // Only the start of the engine xdp takes CAP_NET_RAW. The reload thread inherits the other capabilities.
-    drop_net_raw().map_err(StartError::Host)?;
+    keep_capabilities(!CapabilitySet::NET_RAW).map_err(StartError::Host)?;
     let control = Arc::clone(helper.control());
     control.manager().ready(&control.summary());
     Ok(run_on(main, helper))

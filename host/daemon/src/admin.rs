@@ -89,9 +89,8 @@ impl AdminServer {
             is_closed: Arc::clone(&self.is_closed),
         });
         let accept = move || {
-            // If the system refuses, the thread keeps a capability that it does not use. A request may reload the
-            // configuration, for which the threads of the requests keep the other capabilities.
-            let _ = drop_net_raw();
+            // A request may reload the configuration, for which its thread keeps the other capabilities.
+            drop_net_raw();
             handler.accept(&listener);
         };
         std::thread::Builder::new().name("admin".into()).spawn(accept)?;

@@ -9,7 +9,7 @@
 //! - [`Log`]: lines for standard error, written by a separate thread so that callers never block
 //! - [`MainThread`], [`Service`]: the main thread's loop, from ready to exit
 //! - [`ThreadWatch`]: threads whose unexpected end also ends the process
-//! - [`drop_capabilities`], [`drop_net_raw`], [`keep_capabilities`]: fewer privileges for the calling thread
+//! - [`drop_capabilities`], [`drop_net_raw`], [`keep_capabilities`], [`start_with_fewer`]: fewer privileges for threads
 #![deny(unsafe_code)]
 
 mod admin;
@@ -35,7 +35,7 @@ pub use log::{Log, flush_log, log_line, log_lines_dropped};
 pub use manager::Manager;
 pub use peer::AdminGroup;
 pub use ports::{Answers, ControlPorts, PortError, ServedPorts};
-pub use privileges::{drop_capabilities, drop_net_raw, keep_capabilities};
+pub use privileges::{drop_capabilities, drop_net_raw, keep_capabilities, start_with_fewer};
 pub use service::{MainThread, Service};
 pub use signals::{SignalEvent, Signals};
 pub use socket_file::SocketFile;

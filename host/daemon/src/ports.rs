@@ -14,7 +14,7 @@ use crate::admin::{AdminServer, Bounds, Rights};
 use crate::default_sockets::{create_default_directory, end_choice};
 use crate::documents::{answer, refusal};
 use crate::peer::AdminGroup;
-use crate::privileges::drop_capabilities;
+use crate::privileges::{drop_capabilities, start_with_fewer};
 
 /// The refusal of a change by a peer with [`Rights::Read`].
 const READ_ONLY: &str = "this user may read, but not change anything: run the command as a member of the daemon's \
@@ -120,14 +120,8 @@ impl ControlPorts {
         let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let serve = |listener| {
             let answers = Arc::clone(answers);
-            let serve = || {
-                // If the system refuses, the threads keep capabilities that they do not use.
-                let _ = drop_capabilities();
+            start_with_fewer(drop_capabilities, || {
                 HttpServer::serve(listener, move |request| respond(request, &*answers, started))
-            };
-            // The server's threads inherit the capabilities of the thread that starts them.
-            std::thread::scope(|scope| scope.spawn(serve).join()).unwrap_or_else(|_| {
-                Err(io::Error::other("the thread that starts the HTTP port has panicked"))
             })
         };
         Ok(ServedPorts { _admin: self.admin, http: self.http.map(serve).transpose()? })

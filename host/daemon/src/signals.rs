@@ -38,8 +38,7 @@ impl Signals {
         let mut pending = Pending::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
         let handle = pending.handle();
         let waiting = move || {
-            // If the system refuses, the thread keeps capabilities that it does not use.
-            let _ = drop_capabilities();
+            drop_capabilities();
             let mut recent = RecentTerminations::default();
             for signal in pending.forever() {
                 if recent.is_repeated(signal, Instant::now()) {

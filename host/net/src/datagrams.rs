@@ -11,7 +11,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use crate::sys::{allow_free_bind, set_int};
 
 /// Maximum bytes of a query; longer datagrams are ignored.
-pub const BYTES_MAX: usize = 256;
+pub const QUERY_BYTES_MAX: usize = 256;
 /// Space for several hundred load queries: the kernel counts about 800 bytes for each.
 const RECEIVE_BUFFER_BYTES: usize = 512 << 10;
 /// Space for one control message with an address.
@@ -56,7 +56,7 @@ pub fn exchange(
     fd: &OwnedFd,
     answer: impl FnOnce(SocketAddr, &[u8], &mut [u8]) -> usize,
 ) -> io::Result<bool> {
-    let mut bytes = [0_u8; BYTES_MAX];
+    let mut bytes = [0_u8; QUERY_BYTES_MAX];
     let mut control = Control([MaybeUninit::uninit(); CONTROL_BYTES]);
     // SAFETY: `sockaddr_storage` consists of integers, for which all-zero bytes are valid.
     let mut name: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
@@ -78,8 +78,8 @@ pub fn exchange(
     let Some(from) = socket_address(&name).filter(|_| message.msg_flags & libc::MSG_TRUNC == 0) else {
         return Ok(true);
     };
-    let mut reply = [0_u8; BYTES_MAX];
-    let reply_space = &mut reply[..length.min(BYTES_MAX)];
+    let mut reply = [0_u8; QUERY_BYTES_MAX];
+    let reply_space = &mut reply[..length.min(QUERY_BYTES_MAX)];
     let written = answer(from, &bytes[..reply_space.len()], reply_space).min(reply_space.len());
     if written == 0 {
         return Ok(true);

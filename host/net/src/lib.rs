@@ -15,6 +15,7 @@
 #![warn(missing_docs)]
 
 mod accept;
+mod allowance;
 mod clock;
 mod connection;
 mod context;
@@ -36,12 +37,13 @@ mod transport;
 
 use std::time::Duration;
 
+pub use allowance::Allowance;
 pub use clock::Clock;
 pub use context::Context;
 pub use cores::{allowed_cores, pin_current_thread};
-pub use datagrams::BYTES_MAX as QUERY_BYTES_MAX;
+pub use datagrams::QUERY_BYTES_MAX;
 pub use listen::{BindError, Binding, BoundListener, ContextListeners, Listeners};
-pub use load_queries::QueryAllowance;
+pub use load_queries::query_allowance;
 pub use load_query_sockets::LoadQuerySockets;
 pub use remote::{Mailbox, Remote, Unreachable};
 pub use sockets::Sockets;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use rustix::event::epoll::EventFlags;
 use spillway_transport::Time;
 
+use crate::allowance::Allowance;
 use crate::datagrams::exchange;
 use crate::sys::Epoll;
 
@@ -21,51 +22,23 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Pause before a socket that could not be added to the epoll set is tried again.
 const WATCH_PAUSE: Duration = Duration::from_secs(1);
 
-/// How many load queries may be answered: a number each second, and some of them at once after a quiet time.
-#[derive(Debug)]
-pub struct QueryAllowance {
-    /// As of `updated_at`.
-    queries: f64,
-    updated_at: Time,
-}
-
-impl Default for QueryAllowance {
-    fn default() -> QueryAllowance {
-        QueryAllowance { queries: BURST_MAX, updated_at: Time::ZERO }
-    }
-}
-
-impl QueryAllowance {
-    /// Adds what was earned until `now`. Returns the number of load queries that may be answered.
-    fn update(&mut self, now: Time) -> u32 {
-        let earned = now.since(self.updated_at).as_secs_f64() * QUERIES_PER_SECOND_MAX;
-        self.queries = (self.queries + earned).min(BURST_MAX);
-        self.updated_at = now;
-        self.queries as u32
-    }
-
-    /// Whether one more load query may be answered; counts it.
-    pub fn take(&mut self, now: Time) -> bool {
-        let is_allowed = self.update(now) > 0;
-        if is_allowed {
-            self.queries -= 1.0;
-        }
-        is_allowed
-    }
+/// The rate at which the load queries of one listener are answered.
+pub fn query_allowance() -> Allowance {
+    Allowance::new(QUERIES_PER_SECOND_MAX, BURST_MAX)
 }
 
 /// The socket for load queries at a listener's address.
 #[derive(Debug)]
 pub struct LoadQueries {
     fd: OwnedFd,
-    allowance: QueryAllowance,
+    allowance: Allowance,
     /// The socket is not watched until this time.
     paused_until: Option<Time>,
 }
 
 impl LoadQueries {
     pub fn new(fd: OwnedFd) -> LoadQueries {
-        LoadQueries { fd, allowance: QueryAllowance::default(), paused_until: None }
+        LoadQueries { fd, allowance: query_allowance(), paused_until: None }
     }
 
     /// Time at which the socket must be watched again.
@@ -97,7 +70,7 @@ impl LoadQueries {
                 Err(_) => handled += 1,
             }
         }
-        self.allowance.queries -= f64::from(handled);
+        self.allowance.use_up(handled);
         let is_used_up = handled == allowed;
         if is_used_up {
             epoll.remove(&self.fd);

@@ -28,7 +28,6 @@ const FRAME_BYTES: usize = 128;
 /// The process has no CAP_NET_RAW, or the system has failed.
 pub fn find_holder(interface: &Interface, ip: Ipv4Addr) -> io::Result<Option<Mac>> {
     let socket = arp_socket(interface)?;
-    let header = ethernet::Header { target: Mac::BROADCAST, source: interface.mac, kind: ethernet::KIND_ARP };
     let probe = arp::Packet {
         operation: arp::Operation::Request,
         sender_mac: interface.mac,
@@ -37,10 +36,7 @@ pub fn find_holder(interface: &Interface, ip: Ipv4Addr) -> io::Result<Option<Mac
         target_mac: Mac::ZERO,
         target_ip: ip,
     };
-    let (mut head, mut body) = ([0; ethernet::HEADER_BYTES], [0; arp::BYTES]);
-    header.emit(&mut head);
-    probe.emit(&mut body);
-    let frame = [&head[..], &body].concat();
+    let frame = probe.frame(Mac::BROADCAST);
     for _ in 0..PROBES {
         send(&socket, &frame, SendFlags::empty())?;
         let until = Instant::now() + ANSWER_TIME;
@@ -97,12 +93,7 @@ mod tests {
     fn frame(operation: arp::Operation, sender_ip: Ipv4Addr, target_ip: Ipv4Addr) -> Vec<u8> {
         let (sender_mac, target_mac) = (Mac([4; 6]), Mac::ZERO);
         let packet = arp::Packet { operation, sender_mac, sender_ip, target_mac, target_ip };
-        let header =
-            ethernet::Header { target: Mac::BROADCAST, source: sender_mac, kind: ethernet::KIND_ARP };
-        let (mut head, mut body) = ([0; ethernet::HEADER_BYTES], [0; arp::BYTES]);
-        header.emit(&mut head);
-        packet.emit(&mut body);
-        [&head[..], &body].concat()
+        packet.frame(Mac::BROADCAST).into()
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::interrupts::{Interrupts, ThreadInterrupts};
 use crate::notice::Notice;
 use crate::port::Port;
 use crate::queues::Queues;
-use crate::separate::{Seen, SeparateAddress};
+use crate::separate::{Recipients, SeparateAddress};
 use crate::shared::Shared;
 use crate::socket::{CHECK_INTERVAL, Socket};
 use crate::{Counters, Device};
@@ -327,14 +327,14 @@ impl<A: Application> Station<A> {
     fn receive_at_separate_address(&mut self, now: Time, frame: &[u8]) -> bool {
         let Some(separate) = &mut self.separate else { return false };
         let Hosted { stack: port, application } = &mut self.shared.hosted;
-        let seen = separate.receive(now, frame, |local, from, query, answer| {
+        let recipients = separate.receive(now, frame, |local, from, query, answer| {
             let listener = port.load_query_listener(local)?;
             Some(application.handle_datagram(now, listener, from, query, answer))
         });
-        if let (Seen::ForAllThreads, Some(crossing)) = (seen, &self.crossing) {
+        if let (Recipients::AllThreads, Some(crossing)) = (recipients, &self.crossing) {
             crossing.pass_to_all(frame);
         }
-        seen == Seen::LoadQuery
+        recipients == Recipients::None
     }
 
     fn deliver_crossed(&mut self, now: Time) {

@@ -5,10 +5,12 @@ use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use spillway_net::{QUERY_BYTES_MAX, QueryAllowance};
+use spillway_net::{Allowance, QUERY_BYTES_MAX, query_allowance};
+use spillway_tcp::OwnAddress;
 use spillway_transport::Time;
 use spillway_wire::packet::checksum::pseudo_v4;
 use spillway_wire::packet::ethernet::{self, Mac};
+use spillway_wire::packet::icmp::v4::Message;
 use spillway_wire::packet::{arp, ipv4, udp};
 
 /// Frames that may wait to be sent. Further answers are lost; clients repeat their load queries.
@@ -17,13 +19,10 @@ const WAITING_MAX: usize = 256;
 const ANNOUNCEMENTS: u32 = 2;
 const TTL: u8 = 64;
 const HEADERS_BYTES: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES + udp::HEADER_BYTES;
-const ICMP_UNREACHABLE: u8 = 3;
-const PROTOCOL_ICMP: u8 = 1;
-/// Bytes before the packet that an ICMP error quotes (RFC 792).
-const ICMP_HEADER_BYTES: usize = 8;
-/// Frames of one kind that are copied to all threads in [`COPIES_INTERVAL`]. More are only a flood: each copy wakes a thread.
-const COPIES_MAX: u32 = 100;
-const COPIES_INTERVAL: Duration = Duration::from_millis(100);
+/// Frames of one kind that are copied to all threads in a second, and of them at once. More are only a flood: each copy wakes
+/// a thread.
+const COPIES_PER_SECOND: f64 = 1_000.0;
+const COPIES_AT_ONCE: f64 = 100.0;
 /// Minimum time between two reports of conflicts.
 const CONFLICT_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -31,59 +30,44 @@ const CONFLICT_INTERVAL: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct SeparateAddress {
     ip: Ipv4Addr,
-    mac: Mac,
+    /// Bits of the network's prefix.
     prefix: u8,
+    mac: Mac,
     waiting: VecDeque<Box<[u8]>>,
     announced: u32,
-    allowance: QueryAllowance,
-    arp_replies: Limit,
-    icmp_errors: Limit,
+    queries: Allowance,
+    arp_replies: Allowance,
+    icmp_errors: Allowance,
     /// Another host that has the address, not reported yet.
     other: Option<Mac>,
     /// Before this time conflicts are not reported.
     silent_until: Time,
 }
 
-/// Bounds the frames that are copied to all threads, at most [`COPIES_MAX`] in [`COPIES_INTERVAL`].
-#[derive(Debug, Default)]
-struct Limit {
-    began: Time,
-    copies: u32,
-}
-
-impl Limit {
-    fn take(&mut self, now: Time) -> bool {
-        if now.since(self.began) >= COPIES_INTERVAL {
-            *self = Limit { began: now, copies: 0 };
-        }
-        self.copies += 1;
-        self.copies <= COPIES_MAX
-    }
-}
-
-/// Who needs a received frame.
+/// Who still needs a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Seen {
-    /// A load query, which is already answered or dropped.
-    LoadQuery,
+pub(crate) enum Recipients {
+    /// No stack: it was a load query, which is answered or dropped.
+    None,
     /// The stacks of all threads.
-    ForAllThreads,
+    AllThreads,
     /// Only the stack of the queue's thread.
-    Other,
+    OwnThread,
 }
 
 impl SeparateAddress {
     /// `mac`: the interface's Ethernet address. `prefix`: bits of its network's prefix.
     pub(crate) fn new(ip: Ipv4Addr, prefix: u8, mac: Mac) -> SeparateAddress {
+        let copies = || Allowance::new(COPIES_PER_SECOND, COPIES_AT_ONCE);
         SeparateAddress {
             ip,
-            mac,
             prefix,
+            mac,
             waiting: VecDeque::new(),
             announced: 0,
-            allowance: QueryAllowance::default(),
-            arp_replies: Limit::default(),
-            icmp_errors: Limit::default(),
+            queries: query_allowance(),
+            arp_replies: copies(),
+            icmp_errors: copies(),
             other: None,
             silent_until: Time::ZERO,
         }
@@ -96,7 +80,6 @@ impl SeparateAddress {
             return;
         }
         self.announced += 1;
-        let header = ethernet::Header { target: Mac::BROADCAST, source: self.mac, kind: ethernet::KIND_ARP };
         let packet = arp::Packet {
             operation: arp::Operation::Request,
             sender_mac: self.mac,
@@ -104,10 +87,7 @@ impl SeparateAddress {
             target_mac: Mac::ZERO,
             target_ip: self.ip,
         };
-        let (mut head, mut body) = ([0; ethernet::HEADER_BYTES], [0; arp::BYTES]);
-        header.emit(&mut head);
-        packet.emit(&mut body);
-        self.send([&head[..], &body].concat());
+        self.send(packet.frame(Mac::BROADCAST).into());
     }
 
     pub(crate) fn ip(&self) -> Ipv4Addr {
@@ -129,44 +109,35 @@ impl SeparateAddress {
         now: Time,
         frame: &[u8],
         answer: impl FnOnce(SocketAddr, SocketAddr, &[u8], &mut [u8]) -> Option<usize>,
-    ) -> Seen {
-        let Ok((link, packet)) = ethernet::Header::parse(frame) else { return Seen::Other };
+    ) -> Recipients {
+        let Ok((link, packet)) = ethernet::Header::parse(frame) else { return Recipients::OwnThread };
         match link.kind {
             ethernet::KIND_ARP => self.receive_arp(now, packet),
             // Other frames reach a promiscuous interface; the stack drops them, too.
             ethernet::KIND_IPV4 if link.target == self.mac => {
-                self.receive_ipv4(now, link.source, packet, answer).unwrap_or(Seen::Other)
+                self.receive_ipv4(now, link.source, packet, answer).unwrap_or(Recipients::OwnThread)
             }
-            _ => Seen::Other,
+            _ => Recipients::OwnThread,
         }
     }
 
-    fn receive_arp(&mut self, now: Time, packet: &[u8]) -> Seen {
-        let Ok(packet) = arp::Packet::parse(packet) else { return Seen::Other };
+    fn receive_arp(&mut self, now: Time, packet: &[u8]) -> Recipients {
+        let Ok(packet) = arp::Packet::parse(packet) else { return Recipients::OwnThread };
         if packet.sender_ip == self.ip && packet.sender_mac != self.mac {
             self.other = Some(packet.sender_mac);
         }
         // All ARP packets arrive at one queue, but each thread's stack resolves its own next hops.
         match packet.operation {
-            arp::Operation::Reply if self.arp_replies.take(now) => Seen::ForAllThreads,
-            _ => Seen::Other,
+            arp::Operation::Reply if self.arp_replies.take(now) => Recipients::AllThreads,
+            _ => Recipients::OwnThread,
         }
     }
 
-    /// Whether the payload of an ICMP packet is an error about a connection of the address.
-    fn is_own_error(&self, payload: &[u8]) -> bool {
-        let quoted = payload.get(ICMP_HEADER_BYTES..).unwrap_or_default();
-        payload.first() == Some(&ICMP_UNREACHABLE)
-            && ipv4::Header::parse_quoted(quoted)
-                .is_ok_and(|(quoted, _)| (quoted.source, quoted.protocol) == (self.ip, ipv4::PROTOCOL_TCP))
-    }
-
-    /// Whether another host may have this address: not the network's broadcast address.
-    fn is_peer(&self, ip: Ipv4Addr) -> bool {
-        let hosts = u32::MAX.checked_shr(u32::from(self.prefix)).unwrap_or(0);
-        let is_broadcast = ip.is_broadcast() || (hosts > 1 && ip.to_bits() == self.ip.to_bits() | hosts);
-        let is_host = !ip.is_unspecified() && !ip.is_multicast() && !ip.is_loopback();
-        is_host && !is_broadcast && ip != self.ip
+    /// Whether an ICMP message is an error about a connection of the address.
+    fn is_own_error(&self, message: &[u8]) -> bool {
+        let Ok(Message::Unreachable { inner, .. }) = Message::parse(message) else { return false };
+        ipv4::Header::parse_quoted(inner)
+            .is_ok_and(|(quoted, _)| (quoted.source, quoted.protocol) == (self.ip, ipv4::PROTOCOL_TCP))
     }
 
     fn receive_ipv4(
@@ -175,39 +146,37 @@ impl SeparateAddress {
         mac: Mac,
         packet: &[u8],
         answer: impl FnOnce(SocketAddr, SocketAddr, &[u8], &mut [u8]) -> Option<usize>,
-    ) -> Option<Seen> {
+    ) -> Option<Recipients> {
         // Most frames are TCP. Only the stack parses those.
         let protocol = *packet.get(9)?;
-        if protocol != ipv4::PROTOCOL_UDP && protocol != PROTOCOL_ICMP {
+        if protocol != ipv4::PROTOCOL_UDP && protocol != ipv4::PROTOCOL_ICMP {
             return None;
         }
         let (ip, _, payload) = ipv4::Header::parse(packet).ok()?;
         if ip.target != self.ip {
             return None;
         }
-        if protocol == PROTOCOL_ICMP {
+        if protocol == ipv4::PROTOCOL_ICMP {
             // An ICMP error and its connection have different hashes, and perhaps different queues.
             let is_passed = self.is_own_error(payload) && self.icmp_errors.take(now);
-            return is_passed.then_some(Seen::ForAllThreads);
+            return is_passed.then_some(Recipients::AllThreads);
         }
         let (datagram, query) = udp::Header::parse_v4(payload, ip.source, ip.target).ok()?;
-        let is_answerable = self.is_peer(ip.source) && datagram.source != 0 && mac.is_unicast();
+        let is_peer = OwnAddress::new(self.ip, self.prefix).is_peer(ip.source.into());
+        let is_answerable = is_peer && datagram.source != 0 && mac.is_unicast();
         if !is_answerable || query.len() > QUERY_BYTES_MAX {
             return None;
         }
         let (local, from) = ((self.ip, datagram.target).into(), (ip.source, datagram.source).into());
         let mut reply = vec![0; HEADERS_BYTES + query.len()];
-        let length = if self.allowance.take(now) {
-            answer(local, from, query, &mut reply[HEADERS_BYTES..])?
-        } else {
-            0
-        };
+        let length =
+            if self.queries.take(now) { answer(local, from, query, &mut reply[HEADERS_BYTES..])? } else { 0 };
         if length > 0 {
             reply.truncate(HEADERS_BYTES + length);
             self.emit_headers(&mut reply, mac, ip.source, (datagram.target, datagram.source));
             self.send(reply);
         }
-        Some(Seen::LoadQuery)
+        Some(Recipients::None)
     }
 
     fn emit_headers(&self, reply: &mut [u8], mac: Mac, target: Ipv4Addr, ports: (u16, u16)) {
@@ -256,6 +225,8 @@ impl SeparateAddress {
 
 #[cfg(test)]
 mod tests {
+    use spillway_wire::packet::icmp::v4::CODE_HOST;
+
     use super::*;
 
     const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 9);
@@ -297,18 +268,17 @@ mod tests {
             out
         };
         let quoted = [&header(quoted_source, CLIENT, ipv4::PROTOCOL_TCP, 8)[..], &[0; 8]].concat();
-        let error = [&[ICMP_UNREACHABLE, 1, 0, 0, 0, 0, 0, 0][..], &quoted].concat();
+        let message = Message::Unreachable { code: CODE_HOST, next_hop_mtu: 0, inner: &quoted };
+        let mut error = vec![0; message.bytes()];
+        message.emit(&mut error);
         let mut head = [0; ethernet::HEADER_BYTES];
         ethernet::Header { target: OWN_MAC, source: CLIENT_MAC, kind: ethernet::KIND_IPV4 }.emit(&mut head);
-        [&head[..], &header(CLIENT, OWN, PROTOCOL_ICMP, error.len() as u16), &error].concat()
+        [&head[..], &header(CLIENT, OWN, ipv4::PROTOCOL_ICMP, error.len() as u16), &error].concat()
     }
 
     fn arp(operation: arp::Operation, sender_mac: Mac, sender_ip: Ipv4Addr) -> Vec<u8> {
         let packet = arp::Packet { operation, sender_mac, sender_ip, target_mac: OWN_MAC, target_ip: OWN };
-        let (mut head, mut body) = ([0; ethernet::HEADER_BYTES], [0; arp::BYTES]);
-        ethernet::Header { target: OWN_MAC, source: sender_mac, kind: ethernet::KIND_ARP }.emit(&mut head);
-        packet.emit(&mut body);
-        [&head[..], &body].concat()
+        packet.frame(OWN_MAC).into()
     }
 
     fn sent(separate: &mut SeparateAddress) -> Option<Vec<u8>> {
@@ -325,7 +295,7 @@ mod tests {
             answer[..2].copy_from_slice(b"42");
             Some(2)
         });
-        assert_eq!(seen, Seen::LoadQuery);
+        assert_eq!(seen, Recipients::None);
         let frame = sent(&mut separate).expect("an answer");
         let (link, packet) = ethernet::Header::parse(&frame).unwrap();
         assert_eq!((link.source, link.target), (OWN_MAC, CLIENT_MAC));
@@ -356,10 +326,10 @@ mod tests {
             &from_itself,
         ] {
             let seen = separate.receive(Time::ZERO, frame, |_, _, _, _| panic!("no query"));
-            assert_eq!(seen, Seen::Other, "{frame:02x?}");
+            assert_eq!(seen, Recipients::OwnThread, "{frame:02x?}");
         }
         let seen = separate.receive(Time::ZERO, &query(b"load?"), |_, _, _, _| None);
-        assert_eq!(seen, Seen::Other, "the port takes no load queries");
+        assert_eq!(seen, Recipients::OwnThread, "the port takes no load queries");
         assert_eq!(sent(&mut separate), None);
     }
 
@@ -372,7 +342,7 @@ mod tests {
                 answered += 1;
                 Some(1)
             });
-            assert_eq!(seen, Seen::LoadQuery);
+            assert_eq!(seen, Recipients::None);
         }
         assert_eq!(answered, 1_000, "as many as a socket for load queries answers at once");
         assert_eq!(separate.waiting.len(), WAITING_MAX);
@@ -399,13 +369,16 @@ mod tests {
             let seen = separate.receive(now, frame, |_, _, _, _| panic!("no query"));
             (seen, separate.take_conflict(now))
         };
-        assert_eq!(receive(0, &arp(arp::Operation::Reply, CLIENT_MAC, CLIENT)), (Seen::ForAllThreads, None));
-        assert_eq!(receive(0, &arp(arp::Operation::Request, OWN_MAC, OWN)), (Seen::Other, None));
+        assert_eq!(
+            receive(0, &arp(arp::Operation::Reply, CLIENT_MAC, CLIENT)),
+            (Recipients::AllThreads, None)
+        );
+        assert_eq!(receive(0, &arp(arp::Operation::Request, OWN_MAC, OWN)), (Recipients::OwnThread, None));
         let [one, two] = [6, 8].map(|byte| arp(arp::Operation::Reply, Mac([byte; 6]), OWN));
-        assert_eq!(receive(1, &one), (Seen::ForAllThreads, Some(Mac([6; 6]))));
-        assert_eq!(receive(2, &one), (Seen::ForAllThreads, None));
-        assert_eq!(receive(3, &two), (Seen::ForAllThreads, None));
-        assert_eq!(receive(62, &two), (Seen::ForAllThreads, Some(Mac([8; 6]))));
+        assert_eq!(receive(1, &one), (Recipients::AllThreads, Some(Mac([6; 6]))));
+        assert_eq!(receive(2, &one), (Recipients::AllThreads, None));
+        assert_eq!(receive(3, &two), (Recipients::AllThreads, None));
+        assert_eq!(receive(62, &two), (Recipients::AllThreads, Some(Mac([8; 6]))));
     }
 
     #[test]
@@ -415,11 +388,15 @@ mod tests {
             let now = Time::ZERO + Duration::from_millis(at_ms);
             separate.receive(now, frame, |_, _, _, _| panic!("no query"))
         };
-        assert_eq!(seen(0, &icmp_error(CLIENT)), Seen::Other, "an error about another host's packet");
+        assert_eq!(
+            seen(0, &icmp_error(CLIENT)),
+            Recipients::OwnThread,
+            "an error about another host's packet"
+        );
         for frame in [icmp_error(OWN), arp(arp::Operation::Reply, CLIENT_MAC, CLIENT)] {
-            let passed = (0..10_000).filter(|_| seen(0, &frame) == Seen::ForAllThreads).count();
-            assert_eq!(passed, COPIES_MAX as usize);
-            assert_eq!(seen(100, &frame), Seen::ForAllThreads);
+            let passed = (0..10_000).filter(|_| seen(0, &frame) == Recipients::AllThreads).count();
+            assert_eq!(passed, 100);
+            assert_eq!(seen(100, &frame), Recipients::AllThreads);
         }
     }
 }

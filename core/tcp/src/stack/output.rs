@@ -149,16 +149,11 @@ impl Stack {
         let sender_ip = self.settings.own_ipv4()?;
         let packet =
             arp::Packet { operation, sender_mac: self.settings.mac, sender_ip, target_mac, target_ip: ip };
-        let header = ethernet::Header { target: to, source: self.settings.mac, kind: ethernet::KIND_ARP };
         match slot.first_chunk_mut() {
-            Some(head) => header.emit(head),
+            Some(frame) => *frame = packet.frame(to),
             None => debug_assert!(false, "the slot should hold a frame: `poll_transmit` checks its length"),
         }
-        match slot[ethernet::HEADER_BYTES..].first_chunk_mut() {
-            Some(body) => packet.emit(body),
-            None => debug_assert!(false, "the slot should hold a frame: `poll_transmit` checks its length"),
-        }
-        Some(ethernet::HEADER_BYTES + arp::BYTES)
+        Some(arp::FRAME_BYTES)
     }
 }
 

@@ -2,12 +2,14 @@
 
 use core::net::Ipv4Addr;
 
-use super::ethernet::Mac;
+use super::ethernet::{self, Mac};
 use super::{Layer, PacketError};
 use crate::cursor::Cursor;
 
 /// Bytes of a packet.
 pub const BYTES: usize = 28;
+/// Bytes of a [frame](Packet::frame) with a packet, without the padding of short frames.
+pub const FRAME_BYTES: usize = ethernet::HEADER_BYTES + BYTES;
 
 /// Hardware type Ethernet, protocol type IPv4, and the lengths of their addresses.
 const ETHERNET_AND_IPV4: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
@@ -56,6 +58,17 @@ impl Packet {
             target_mac: Mac(cursor.array().map_err(truncated)?),
             target_ip: Ipv4Addr::from(cursor.array::<4>().map_err(truncated)?),
         })
+    }
+
+    /// The packet in an Ethernet frame from its sender to `target`.
+    pub fn frame(&self, target: Mac) -> [u8; FRAME_BYTES] {
+        let mut frame = [0; FRAME_BYTES];
+        let (head, body) = frame.split_at_mut(ethernet::HEADER_BYTES);
+        if let (Some(head), Some(body)) = (head.first_chunk_mut(), body.first_chunk_mut()) {
+            ethernet::Header { target, source: self.sender_mac, kind: ethernet::KIND_ARP }.emit(head);
+            self.emit(body);
+        }
+        frame
     }
 
     /// Emits the packet.

@@ -4,6 +4,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use spillway_tcp::OwnAddress;
+
 /// Transport of a helper's connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Engine {
@@ -47,8 +49,7 @@ pub struct SeparateAddress {
 impl SeparateAddress {
     /// Whether `ip` is in the network of the interface.
     pub fn is_on_link(&self, ip: Ipv4Addr) -> bool {
-        let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0);
-        (ip.to_bits() ^ self.ip.to_bits()) & mask == 0
+        OwnAddress::new(self.ip, self.prefix).is_on_link(ip)
     }
 
     /// Whether packets to `ip` have a next hop.

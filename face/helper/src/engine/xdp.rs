@@ -68,7 +68,7 @@ impl XdpEngine {
         let own = own_addresses(config, &interface, &addresses)?;
         let ports = &config.xdp.ports;
         match separate {
-            Some(separate) if is_local(separate.ip) => return Err(XdpError::KernelHas(separate.ip)),
+            Some(separate) if is_local(separate.ip.into()) => return Err(XdpError::KernelHas(separate.ip)),
             Some(separate) => {
                 if let Some(mac) = find_holder(&interface, separate.ip).map_err(XdpError::Host)? {
                     return Err(XdpError::OtherHas { ip: separate.ip, mac });
@@ -242,7 +242,7 @@ impl XdpState {
         check_count(listening(config).count(), present.len() + new)?;
         let addresses = self.interface.addresses().map_err(XdpError::Host)?;
         match self.separate {
-            Some(separate) if is_local(separate.ip) => return Err(XdpError::KernelHas(separate.ip)),
+            Some(separate) if is_local(separate.ip.into()) => return Err(XdpError::KernelHas(separate.ip)),
             Some(_) => {}
             None => check_listeners(config, &self.interface, &addresses)?,
         }
@@ -329,9 +329,9 @@ fn warn_of_lower_interfaces(interface: &Interface) {
 }
 
 /// Whether `ip` is an address of this host.
-fn is_local(ip: Ipv4Addr) -> bool {
+fn is_local(ip: IpAddr) -> bool {
     // The port does not matter, because nothing is sent.
-    address_towards((ip, 1).into()) == Some(ip.into())
+    address_towards((ip, 1).into()) == Some(ip)
 }
 
 /// Checks the listening addresses of a configuration, as far as this is possible without the interface.
@@ -396,20 +396,20 @@ fn own_addresses(
     interface: &Interface,
     addresses: &[IpAddr],
 ) -> Result<Vec<IpAddr>, XdpError> {
+    let servers = || config.services.iter().map(|service| service.server);
+    if let Some(local) = servers().find(|server| is_local(server.ip())) {
+        return Err(XdpError::LocalServer(local));
+    }
+    if let Some(separate) = config.xdp.separate {
+        return match servers().find(|server| !separate.reaches(server.ip())) {
+            Some(server) => Err(XdpError::Unreachable { server: server.ip(), separate }),
+            None => Ok(vec![separate.ip.into()]),
+        };
+    }
     let mut own: Vec<IpAddr> = Vec::new();
-    for service in &config.services {
-        let from = address_towards(service.server);
-        if from == Some(service.server.ip()) {
-            return Err(XdpError::LocalServer(service.server));
-        }
-        if let Some(separate) = config.xdp.separate {
-            if !separate.reaches(service.server.ip()) {
-                return Err(XdpError::Unreachable { server: service.server.ip(), separate });
-            }
-            own = vec![separate.ip.into()];
-            continue;
-        }
-        let error = || XdpError::Server { address: service.server, from, interface: interface.name.clone() };
+    for server in servers() {
+        let from = address_towards(server);
+        let error = || XdpError::Server { address: server, from, interface: interface.name.clone() };
         let from = from.filter(|from| addresses.contains(from)).ok_or_else(error)?;
         match own.iter().find(|other| other.is_ipv4() == from.is_ipv4()) {
             Some(other) if *other != from => return Err(XdpError::SeveralOwn { own: [*other, from] }),
