@@ -109,8 +109,8 @@ fn remaining_replies_are_delivered_after_the_servers_close() {
     assert_eq!(harness.relay.clients(), 0);
 }
 
-/// A kernel answers data on a closed connection with a reset. Only this reset tells a client that only writes
-/// of the close.
+/// A kernel answers data on a closed connection with a reset. A client that never reads notices the close only by this
+/// reset.
 #[test]
 fn data_after_the_servers_close_is_reset_once_all_replies_arrived() {
     for early in [true, false] {

@@ -22,8 +22,8 @@ struct Shared {
 }
 
 impl ThreadWatch {
-    /// Each thread calls `on_end` at its end, whether it has failed or not; [`failure`](Self::failure) tells
-    /// which.
+    /// Each thread calls `on_end` at its end, whether it has failed or not. [`failure`](Self::failure)
+    /// returns the failure, if there was one.
     pub fn new(on_end: impl Fn() + Send + Sync + 'static) -> ThreadWatch {
         let shared =
             Shared { running: AtomicUsize::new(0), failure: OnceLock::new(), on_end: Box::new(on_end) };

@@ -80,8 +80,8 @@ pub(crate) fn poll_with(
     }
 }
 
-/// Copies a frame into a device and sends it. Returns `false` for a lost frame: the device has no room for
-/// it.
+/// Copies a frame into a device and sends it. Returns `false` if the device has no room: the
+/// frame is lost.
 ///
 /// # Errors
 /// The device has failed.

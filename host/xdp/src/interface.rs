@@ -13,8 +13,8 @@ use rustix::net::{AddressFamily, SocketType, socket};
 use spillway_wire::packet::ethernet::Mac;
 
 use crate::ethtool::{self, Offload};
+use crate::frame_bytes::PACKET_BYTES_MAX;
 use crate::ioctl::{name_of, request};
-use crate::socket::PACKET_BYTES_MAX;
 
 /// An interface of the network namespace in which it was looked up.
 #[derive(Clone, Debug)]

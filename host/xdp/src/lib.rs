@@ -19,6 +19,7 @@ mod endpoints;
 mod ethtool;
 mod faults;
 mod figures;
+mod frame_bytes;
 mod hosted;
 mod interface;
 mod interrupts;
@@ -47,6 +48,7 @@ pub use endpoints::{Endpoints, Lease, LeasedAddresses};
 pub use ethtool::Offload;
 pub use faults::{Faulted, Faults, FaultsOptions};
 pub use figures::Figures;
+pub use frame_bytes::{FRAME_BYTES, PACKET_BYTES_MAX, RECEIVED_BYTES_MAX};
 pub use hosted::Hosted;
 pub use interface::{Interface, InterfaceChange, InterfaceError};
 pub use interrupts::{Interrupts, InterruptsError, ThreadInterrupts};
@@ -58,7 +60,5 @@ pub use queues::Queues;
 pub use reserved_ports::{PortsError, check_reserved, check_unused};
 pub use ring::Ring;
 pub use shared::Shared;
-pub use socket::{
-    FRAME_BYTES, PACKET_BYTES_MAX, RECEIVED_BYTES_MAX, Socket, SocketError, SocketOptions, Statistics,
-};
+pub use socket::{Socket, SocketError, SocketOptions, Statistics};
 pub use tap::{Tap, TapError};

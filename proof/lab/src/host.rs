@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::cgroup::HostGroup;
-use crate::hub::Forwarding;
+use crate::forwarding::Forwarding;
 use crate::process::{Confinement, Launch, Process};
 use crate::realtime::{RECEIVE_PRIORITY, set_first_in_first_out};
 use crate::run::Run;

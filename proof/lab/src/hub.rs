@@ -10,18 +10,6 @@ use spillway_bpf::Attachment;
 use crate::host::HostParts;
 use crate::{LabError, namespace};
 
-/// How frames are forwarded between the hosts of a lab.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Forwarding {
-    /// The kernel's bridge.
-    #[default]
-    Bridge,
-    /// An XDP program; broadcasts pass through the bridge. Hosts must compute the checksums of sent packets
-    /// themselves ([`HostOptions::tx_checksums`](crate::HostOptions::tx_checksums) off), and their cables
-    /// cannot [drop packets](crate::Host::drop_packets).
-    Xdp,
-}
-
 /// The loaded program and its attachments, which exist as long as the lab.
 #[derive(Debug)]
 pub(crate) struct Hub {

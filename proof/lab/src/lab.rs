@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::cgroup::{HostGroup, Layout};
+use crate::forwarding::Forwarding;
 use crate::host::{CONGESTION_CONTROL, Host, HostOptions, HostParts, SYSCTLS};
-use crate::hub::{Forwarding, Hub, mac_text};
+use crate::hub::{Hub, mac_text};
 use crate::names::{self, HOSTS_MAX};
 use crate::run::Run;
 use crate::tools::Tools;

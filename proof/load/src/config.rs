@@ -283,7 +283,8 @@ impl Config {
                 self.value_size
             ));
         }
-        self.check_engine()?;
+        let targets = std::iter::once(&self.server).chain(&self.helpers.addresses);
+        self.engine.check(self.sessions.is_some(), targets)?;
         let moves_to_helper = self.schedule.iter().any(|scheduled| scheduled.command.needs_helper());
         if moves_to_helper && self.helpers.addresses.is_empty() {
             return Err(

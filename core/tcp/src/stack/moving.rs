@@ -68,8 +68,8 @@ impl Stack {
         self.has_foreign_connections |= !self.is_local(flow.local().ip());
         let (isn, peer_isn) = connection.initial_sequence_numbers();
         let binding = cookie_binding(flow, peer_isn);
-        // The connection may have begun with a valid cookie: a late copy of its first segment must not open
-        // it again.
+        // The connection may have begun with a valid cookie. The cookie counts as used, so that a late copy of the
+        // segment that carried it opens no second connection.
         if self.cookies.is_valid(self.now, binding, isn) {
             self.used_cookies.advance_to(self.cookies.counter(self.now));
             self.used_cookies.add(binding, isn);

@@ -51,8 +51,8 @@ pub(crate) fn run(args: &Args, mut command: Command) -> ExitCode {
     }
 }
 
-/// Writes `spillway.1`, and a page for each visible command and its subcommands: a page refers to the pages
-/// of its subcommands.
+/// Writes the manual page `spillway.1`, and one for each visible command and for each of its subcommands. The page of a command
+/// lists those of its subcommands.
 fn man(command: &Command, directory: &Path) -> io::Result<()> {
     pages(command, "spillway").into_iter().try_for_each(|(name, command)| {
         let mut text = Vec::new();

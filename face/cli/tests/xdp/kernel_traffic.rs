@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use spillway_bpf::attached_program;
-use spillway_lab::{Host, Launch};
+use spillway_lab::{Host, Launch, serve_echo};
 
 use crate::scene::{CLIENTS, HELPER, HELPER_END, PEERS_END, PORT, Scene, run};
 use crate::support::{Client, PATIENCE, SetOnDrop, eventually};
@@ -23,21 +23,7 @@ fn start_kernel_echo(host: &Host) {
         (TcpListener::bind(address).unwrap(), UdpSocket::bind(address).unwrap())
     };
     let (listener, datagrams) = host.run_inside(bind).unwrap();
-    std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        let mut buffer = [0; 4096];
-        while let Ok(length @ 1..) = stream.read(&mut buffer) {
-            if stream.write_all(&buffer[..length]).is_err() {
-                break;
-            }
-        }
-    });
-    std::thread::spawn(move || {
-        let mut buffer = [0; 4096];
-        while let Ok((length, from)) = datagrams.recv_from(&mut buffer) {
-            let _ = datagrams.send_to(&buffer[..length], from);
-        }
-    });
+    serve_echo(listener, datagrams);
 }
 
 /// Exchanges messages with the TCP echo server until `stop`. Returns their number.

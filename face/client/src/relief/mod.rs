@@ -2,8 +2,8 @@
 //!
 //! [`Relief`] measures latency, decides when sessions move to helpers and back, queries the load of helpers before it
 //! chooses one, and follows the operator's override. It moves no session: [`Relief::poll_move`] returns which session
-//! moves where, and [`Move::apply`] moves it. Failover needs no decision of [`Relief`]: a session whose
-//! helper fails resumes on another carrier by itself.
+//! moves where, and [`Move::apply`] moves it. Failover needs no decision of [`Relief`]: when
+//! a helper fails, each of its sessions resumes on another carrier by itself.
 //!
 //! # A turn of the loop
 //! 1. [`join`](Relief::join) for each new connection: `poll_move` returns its first move, and [`Move::open`] opens the

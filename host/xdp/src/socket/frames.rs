@@ -3,7 +3,8 @@
 //! The first half of the frames receives, the second half sends. A frame is with the kernel (in one of the
 //! four rings or in the driver), lent to the caller, or free. Debug builds count them.
 
-use super::{FRAME_BYTES, address_of};
+use super::address_of;
+use crate::frame_bytes::FRAME_BYTES;
 
 #[derive(Debug)]
 pub(super) struct Frames {

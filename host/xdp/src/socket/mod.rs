@@ -25,6 +25,7 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 
 use crate::device::{Device, poll_with};
+use crate::frame_bytes::FRAME_BYTES;
 use crate::interface::Interface;
 
 pub use error::SocketError;
@@ -35,14 +36,6 @@ use mapping::Mapping;
 use opened::OpenedRing;
 use ring::{Consumer, Producer};
 
-/// Bytes of a frame in the shared memory: half a page.
-pub const FRAME_BYTES: usize = 2048;
-/// Bytes that the kernel keeps free before each received packet (`XDP_PACKET_HEADROOM`).
-const HEADROOM_BYTES: usize = 256;
-/// Bytes of the longest received frame. The kernel drops longer ones.
-pub const RECEIVED_BYTES_MAX: usize = FRAME_BYTES - HEADROOM_BYTES;
-/// Bytes of the longest IP packet that fits a received frame after an Ethernet header with a VLAN tag.
-pub const PACKET_BYTES_MAX: u32 = RECEIVED_BYTES_MAX as u32 - 18;
 /// Frames of one socket by default: 8 MiB. At 10 million packets a second the receiving half covers 200 µs.
 pub const FRAMES: u32 = 4096;
 /// Frames that one call of sendto(2) sends in copy mode (`TX_BATCH_SIZE` of the kernel).

@@ -3,8 +3,6 @@
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
-use super::Config;
-
 /// What carries the connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum EngineKind {
@@ -18,25 +16,27 @@ pub enum EngineKind {
 /// Options of the user-level stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XdpOptions {
-    /// The name of the interface towards the server. [`Config::threads`] must equal the number of its receive queues.
+    /// The name of the interface towards the server. [`Config::threads`](crate::Config::threads) must equal the number of its receive queues.
     pub interface: String,
     /// Local ports of the connections, which the kernel must not use; at least one for each connection. `None`: from
     /// 10,000 up to the port before the range that the kernel uses for its own connections.
     pub ports: Option<RangeInclusive<u16>>,
 }
 
-impl Config {
-    /// Checks that the engine supports the other options.
-    pub(super) fn check_engine(&self) -> Result<(), String> {
-        let EngineKind::Xdp(options) = &self.engine else { return Ok(()) };
-        if self.sessions.is_some() {
+impl EngineKind {
+    /// Checks that the engine has sessions, if the run has them, and reaches these addresses.
+    pub(super) fn check<'a>(
+        &self,
+        has_sessions: bool,
+        mut targets: impl Iterator<Item = &'a SocketAddr>,
+    ) -> Result<(), String> {
+        let EngineKind::Xdp(options) = self else { return Ok(()) };
+        if has_sessions {
             return Err(
                 "--sessions use the client library, which has sockets of its own: omit --engine xdp or --sessions".into()
             );
         }
-        for address in std::iter::once(&self.server).chain(&self.helpers.addresses) {
-            check_target(address)?;
-        }
+        targets.try_for_each(check_target)?;
         match &options.ports {
             Some(ports) if ports.is_empty() || *ports.start() == 0 => Err(format!(
                 "--ports is {}-{}; give the first and the last port of a range, such as 10000-19999",
@@ -64,7 +64,7 @@ fn check_target(address: &SocketAddr) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Sessions;
+    use crate::config::{Config, Sessions};
 
     #[test]
     fn options_that_the_stack_does_not_support_are_refused() {

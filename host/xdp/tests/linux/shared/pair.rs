@@ -1,6 +1,5 @@
 //! Two hosts with a cable, stacks that share interfaces with the kernel, and echo servers on kernel sockets.
 
-use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -9,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use spillway_bpf::{AddressRule, Endpoint, Protocol, VerdictCounters};
-use spillway_lab::{Host, HostOptions, Lab, Launch};
+use spillway_lab::{Host, HostOptions, Lab, Launch, serve_echo};
 use spillway_net::Clock;
 use spillway_tcp::isn::Key;
 use spillway_tcp::{Counters, Listener, Resolver, Settings, Stack};
@@ -289,25 +288,7 @@ pub fn start_kernel_echo(host: &Host) {
             (TcpListener::bind((any, THEIRS)).unwrap(), UdpSocket::bind((any, THEIRS)).unwrap())
         })
         .unwrap();
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            std::thread::spawn(move || {
-                let mut buffer = [0; 4096];
-                while let Ok(length @ 1..) = stream.read(&mut buffer) {
-                    if stream.write_all(&buffer[..length]).is_err() {
-                        break;
-                    }
-                }
-            });
-        }
-    });
-    std::thread::spawn(move || {
-        let mut buffer = [0; 4096];
-        while let Ok((length, from)) = datagrams.recv_from(&mut buffer) {
-            let _ = datagrams.send_to(&buffer[..length], from);
-        }
-    });
+    serve_echo(listener, datagrams);
 }
 
 pub fn verdicts_of(adapter: &Adapter) -> VerdictCounters {
