@@ -15,10 +15,8 @@ const OVERRIDE_AFTER: Duration = Duration::from_millis(200);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Persist {
-    /// Bytes are queued, none are in flight, and the peer's window prevents sending.
-    is_blocked: bool,
-    /// Time since which sending is blocked, if it is.
-    blocked_at: Time,
+    /// Time since which bytes are queued, none are in flight, and the peer's window prevents sending.
+    blocked_at: Option<Time>,
     /// Expirations of [`Timer::Persist`] since the window last allowed sending.
     backoffs: u32,
     /// A probe must be sent now.
@@ -36,7 +34,7 @@ pub(super) struct Persist {
 
 impl Persist {
     pub(super) fn is_blocked(&self) -> bool {
-        self.is_blocked
+        self.blocked_at.is_some()
     }
 
     /// The peer has acknowledged new bytes.
@@ -59,15 +57,13 @@ impl Persist {
     #[inline]
     pub(super) fn stop(&mut self, timers: &mut Timers) {
         timers.stop(Timer::Persist);
-        (self.backoffs, self.waiting_since, self.is_blocked) = (0, None, false);
+        (self.backoffs, self.waiting_since, self.blocked_at) = (0, None, None);
     }
 
     /// Starts the timer, because the window prevents sending. `is_closed`: the window is 0; otherwise it is too small
     /// for a segment.
     pub(super) fn start(&mut self, is_closed: bool, now: Time, rto: Duration, timers: &mut Timers) {
-        if !core::mem::replace(&mut self.is_blocked, true) {
-            self.blocked_at = now;
-        }
+        self.blocked_at.get_or_insert(now);
         let wait = rto.saturating_mul(1 << self.backoffs.min(16)).min(PROBE_INTERVAL_MAX);
         match timers.get(Timer::Persist) {
             // The window has opened a little since the timer was set: the wait for the next probe is shortened.
@@ -88,8 +84,8 @@ impl Connection {
         self.timers.stop(Timer::Persist);
         self.persist.backoffs += 1;
         // A closed window is probed for as long as the peer answers (MUST-37).
-        if cx.now.since(self.last_received_at.max(self.persist.blocked_at)) >= self.user_timeout(cx.settings)
-        {
+        let probed_since = self.persist.blocked_at.unwrap_or(Time::ZERO).max(self.last_received_at);
+        if cx.now.since(probed_since) >= self.user_timeout(cx.settings) {
             self.give_up(cx);
         } else if self.peer_window.size > 0 {
             self.persist.is_override = true;

@@ -5,6 +5,7 @@ mod file;
 mod problem;
 mod reference;
 mod schema;
+mod separate_address;
 mod show;
 mod start_error;
 
@@ -19,12 +20,11 @@ use spillway_discovery::{EtcdAccess, EtcdFiles, EtcdPrefix};
 
 use crate::engine::{XdpError, check_addresses};
 
-pub use engine::{
-    DEFER_INTERRUPTS_MAX, Engine, SeparateAddress, XdpConfig, parse_ports, parse_separate_address,
-};
+pub use engine::{DEFER_INTERRUPTS_MAX, Engine, XdpConfig, parse_ports};
 pub use file::{Reading, host_name, read_file, read_text};
 pub use problem::{Problem, Problems};
 pub use reference::reference;
+pub use separate_address::{SeparateAddress, parse_separate_address};
 pub use start_error::StartError;
 
 /// Settings of a helper.
