@@ -219,7 +219,10 @@ mod tests {
             let mut sealed = Vec::new();
             ends[from].seal(b"get x\r\n", &mut sealed);
             assert_eq!(sealed.len(), 7 + RECORD_HEADER_BYTES + RECORD_TAG_BYTES);
-            assert!(!sealed.windows(5).any(|window| window == b"get x"));
+            assert!(
+                !sealed.windows(5).any(|window| window == b"get x"),
+                "a sealed record should not contain its plain text"
+            );
             assert_eq!(open(ends[to], &sealed), Ok(b"get x\r\n".to_vec()));
         }
     }
@@ -233,18 +236,22 @@ mod tests {
         assert_eq!(
             open(&mut opener, &second),
             Err(NotAuthentic),
-            "a record must not open before the first one"
+            "a record should not open before the first one"
         );
         for bit in 0..first.len() * 8 {
             let (mut server, mut opener) = server_and_opener_channels();
             let mut altered = Vec::new();
             server.seal(b"first", &mut altered);
             altered[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(open(&mut opener, &altered), Err(NotAuthentic), "bit {bit}");
+            assert_eq!(
+                open(&mut opener, &altered),
+                Err(NotAuthentic),
+                "a record with bit {bit} flipped should not open"
+            );
         }
-        assert_eq!(open(&mut server, &first), Err(NotAuthentic), "a reflected record must not open");
+        assert_eq!(open(&mut server, &first), Err(NotAuthentic), "a reflected record should not open");
         assert_eq!(open(&mut opener, &first), Ok(b"first".to_vec()));
-        assert_eq!(open(&mut opener, &first), Err(NotAuthentic), "a repeated record must not open");
+        assert_eq!(open(&mut opener, &first), Err(NotAuthentic), "a repeated record should not open");
         assert_eq!(open(&mut opener, &second), Ok(b"second".to_vec()));
     }
 
@@ -252,16 +259,28 @@ mod tests {
     fn exchange_fails_with_another_key_another_preamble_or_altered_bytes() {
         let (key, other) = (Key::from_secret([3; 32]), Key::from_secret([4; 32]));
         let (_, offer) = Exchange::offer(&key, b"preamble", &randomness(1)).unwrap();
-        assert!(Exchange::answer(&other, b"preamble", &randomness(2), &offer).is_err());
-        assert!(Exchange::answer(&key, b"another preamble", &randomness(2), &offer).is_err());
+        assert!(
+            Exchange::answer(&other, b"preamble", &randomness(2), &offer).is_err(),
+            "an offer should be rejected with another key"
+        );
+        assert!(
+            Exchange::answer(&key, b"another preamble", &randomness(2), &offer).is_err(),
+            "an offer should be rejected with another preamble"
+        );
         let (_, answer) = Exchange::answer(&key, b"preamble", &randomness(2), &offer).unwrap();
         for bit in 0..EXCHANGE_BYTES * 8 {
             let (mut offered, mut answered) = (offer, answer);
             offered[bit / 8] ^= 1 << (bit % 8);
             answered[bit / 8] ^= 1 << (bit % 8);
-            assert!(Exchange::answer(&key, b"preamble", &randomness(2), &offered).is_err(), "bit {bit}");
+            assert!(
+                Exchange::answer(&key, b"preamble", &randomness(2), &offered).is_err(),
+                "an offer with bit {bit} flipped should be rejected"
+            );
             let (exchange, _) = Exchange::offer(&key, b"preamble", &randomness(1)).unwrap();
-            assert!(exchange.finish(&answered).is_err(), "bit {bit}");
+            assert!(
+                exchange.finish(&answered).is_err(),
+                "an answer with bit {bit} flipped should be rejected"
+            );
         }
     }
 
@@ -272,7 +291,11 @@ mod tests {
         for record in 0..RECORDS_PER_KEY * 2 + 10 {
             sealed.clear();
             server.seal(b"x", &mut sealed);
-            assert_eq!(open(&mut opener, &sealed).as_deref(), Ok(&b"x"[..]), "record {record}");
+            assert_eq!(
+                open(&mut opener, &sealed).as_deref(),
+                Ok(&b"x"[..]),
+                "record {record} should open with the present key"
+            );
         }
         // An end that keeps the old key cannot open the next record.
         let (mut server, mut opener) = server_and_opener_channels();
@@ -283,6 +306,9 @@ mod tests {
         }
         sealed.clear();
         server.seal(b"x", &mut sealed);
-        assert!(opener.0.read_message(&sealed[..RECORD_HEADER_BYTES], &mut [0; 2]).is_err());
+        assert!(
+            opener.0.read_message(&sealed[..RECORD_HEADER_BYTES], &mut [0; 2]).is_err(),
+            "a header alone should not open"
+        );
     }
 }

@@ -153,6 +153,6 @@ mod tests {
     fn debug_output_contains_no_secret() {
         let key = Key::from_secret([0xab; 32]);
         assert_eq!(format!("{key:?}"), format!("Key({})", key.id()));
-        assert!(!format!("{key:?}").contains("abab"));
+        assert!(!format!("{key:?}").contains("abab"), "the debug output should not contain the secret");
     }
 }

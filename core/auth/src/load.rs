@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use spillway_wire::load::{LOAD_BYTES, LOAD_QUERY_BYTES, LoadError, LoadQuery, LoadReport, exactly};
+use spillway_wire::load::{LOAD_QUERY_BYTES, LOAD_REPLY_BYTES, LoadError, LoadQuery, LoadReport, exactly};
 use spillway_wire::preamble::{KeyId, NONCE_BYTES, PROOF_BYTES, Role};
 
 use crate::key::Key;
@@ -46,7 +46,7 @@ impl From<LoadError> for LoadRejection {
 /// Emits a load query with its proof. The query's key identifier is replaced by that of `key`.
 pub fn prove_query(key: &Key, query: LoadQuery) -> [u8; LOAD_QUERY_BYTES] {
     let query = LoadQuery { key: key.id(), ..query };
-    let proof = prove(key, Prover::QuerySender, LoadQuery::proven(&query.emit(&[0; PROOF_BYTES])));
+    let proof = prove(key, Prover::QuerySender, LoadQuery::bytes_under_proof(&query.emit(&[0; PROOF_BYTES])));
     query.emit(&proof)
 }
 
@@ -58,13 +58,13 @@ pub fn verify_query<'a>(ring: &'a KeyRing, bytes: &[u8]) -> Result<(LoadQuery, &
     let bytes = exactly(bytes)?;
     let (query, proof) = LoadQuery::parse(bytes)?;
     let key = ring.find(Role::Client, query.key).ok_or(LoadRejection::UnknownKey(query.key))?;
-    let is_proven = verify(key, Prover::QuerySender, LoadQuery::proven(bytes), &proof);
+    let is_proven = verify(key, Prover::QuerySender, LoadQuery::bytes_under_proof(bytes), &proof);
     if is_proven { Ok((query, key)) } else { Err(LoadRejection::Proof) }
 }
 
 /// Emits a load reply with its proof. `load.nonce` must be the nonce of the query.
-pub fn prove_load(key: &Key, load: &LoadReport) -> [u8; LOAD_BYTES] {
-    let proof = prove(key, Prover::ReplySender, LoadReport::proven(&load.emit(&[0; PROOF_BYTES])));
+pub fn prove_load(key: &Key, load: &LoadReport) -> [u8; LOAD_REPLY_BYTES] {
+    let proof = prove(key, Prover::ReplySender, LoadReport::bytes_under_proof(&load.emit(&[0; PROOF_BYTES])));
     load.emit(&proof)
 }
 
@@ -78,7 +78,7 @@ pub fn verify_load(key: &Key, nonce: &[u8; NONCE_BYTES], bytes: &[u8]) -> Result
     if load.nonce != *nonce {
         return Err(LoadRejection::Stale);
     }
-    let is_proven = verify(key, Prover::ReplySender, LoadReport::proven(bytes), &proof);
+    let is_proven = verify(key, Prover::ReplySender, LoadReport::bytes_under_proof(bytes), &proof);
     if is_proven { Ok(load) } else { Err(LoadRejection::Proof) }
 }
 
@@ -104,7 +104,10 @@ mod tests {
         for bit in 0..query.len() * 8 {
             let mut altered = query;
             altered[bit / 8] ^= 1 << (bit % 8);
-            assert!(verify_query(&ring, &altered).is_err(), "bit {bit}");
+            assert!(
+                verify_query(&ring, &altered).is_err(),
+                "a query with bit {bit} flipped should be rejected"
+            );
         }
         assert_eq!(
             verify_query(&ring, &query[1..]).unwrap_err(),
@@ -128,10 +131,16 @@ mod tests {
         for bit in 0..reply.len() * 8 {
             let mut altered = reply;
             altered[bit / 8] ^= 1 << (bit % 8);
-            assert!(verify_load(&key, &[7; 16], &altered).is_err(), "bit {bit}");
+            assert!(
+                verify_load(&key, &[7; 16], &altered).is_err(),
+                "a reply with bit {bit} flipped should be rejected"
+            );
         }
         // A query that an attacker reflects to its sender is not accepted as a reply.
         let query = prove_query(&key, unproven_query(7));
-        assert!(verify_load(&key, &[7; 16], &query[..LOAD_BYTES]).is_err());
+        assert!(
+            verify_load(&key, &[7; 16], &query[..LOAD_REPLY_BYTES]).is_err(),
+            "a reflected query should not be accepted as a reply"
+        );
     }
 }

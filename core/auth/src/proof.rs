@@ -48,14 +48,26 @@ mod tests {
     fn proof_is_valid_only_for_its_key_prover_and_transcript() {
         let key = Key::from_secret([1; 32]);
         let proof = prove(&key, Prover::Opener, b"hello");
-        assert!(verify(&key, Prover::Opener, b"hello", &proof));
-        assert!(!verify(&key, Prover::Server, b"hello", &proof));
-        assert!(!verify(&key, Prover::Opener, b"hellO", &proof));
-        assert!(!verify(&Key::from_secret([2; 32]), Prover::Opener, b"hello", &proof));
+        assert!(verify(&key, Prover::Opener, b"hello", &proof), "the proof should be valid");
+        assert!(
+            !verify(&key, Prover::Server, b"hello", &proof),
+            "the proof should not be valid for another prover"
+        );
+        assert!(
+            !verify(&key, Prover::Opener, b"hellO", &proof),
+            "the proof should not be valid for other bytes"
+        );
+        assert!(
+            !verify(&Key::from_secret([2; 32]), Prover::Opener, b"hello", &proof),
+            "the proof should not be valid with another key"
+        );
         for bit in 0..PROOF_BYTES * 8 {
             let mut altered = proof;
             altered[bit / 8] ^= 1 << (bit % 8);
-            assert!(!verify(&key, Prover::Opener, b"hello", &altered), "bit {bit}");
+            assert!(
+                !verify(&key, Prover::Opener, b"hello", &altered),
+                "a proof with bit {bit} flipped should be invalid"
+            );
         }
     }
 

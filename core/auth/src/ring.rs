@@ -57,12 +57,18 @@ mod tests {
     fn key_is_found_for_its_role_only() {
         let (helper, client) = (Key::from_secret([1; 32]), Key::from_secret([2; 32]));
         let mut ring = KeyRing::new();
-        assert!(ring.is_empty());
+        assert!(ring.is_empty(), "a new ring should be empty");
         ring.accept(Role::Helper, helper.clone());
         ring.accept(Role::Client, client.clone());
-        assert!(ring.find(Role::Helper, helper.id()).is_some());
-        assert!(ring.find(Role::Client, helper.id()).is_none());
-        assert!(ring.find(Role::Helper, client.id()).is_none());
-        assert!(ring.find(Role::Client, client.id()).is_some());
+        assert!(ring.find(Role::Helper, helper.id()).is_some(), "a helper's key should be found for helpers");
+        assert!(
+            ring.find(Role::Client, helper.id()).is_none(),
+            "a helper's key should not be found for clients"
+        );
+        assert!(
+            ring.find(Role::Helper, client.id()).is_none(),
+            "a client's key should not be found for helpers"
+        );
+        assert!(ring.find(Role::Client, client.id()).is_some(), "a client's key should be found for clients");
     }
 }

@@ -17,8 +17,8 @@ fn keys_and_proofs_match_the_vectors() {
     let proven = vectors.bytes("proven");
     for (prover, name) in [(Prover::Opener, "opener's proof"), (Prover::Server, "server's proof")] {
         let proof = vectors.array(name);
-        assert_eq!(prove(&key, prover, proven), proof, "{name}");
-        assert!(verify(&key, prover, proven, &proof), "{name}");
+        assert_eq!(prove(&key, prover, proven), proof, "{name} should equal its vector");
+        assert!(verify(&key, prover, proven, &proof), "{name} should be valid");
     }
     let derived = key.derive(b"spillway session 1\0", vectors.bytes("session's id"));
     assert_eq!(derived.id().0, vectors.array("name of the session's key"));
@@ -46,10 +46,10 @@ fn load_queries_and_replies_match_the_vectors() {
     for (name, bytes) in vectors.iter() {
         if name.starts_with("ask") {
             let (query, _) = verify_query(&ring, bytes).unwrap_or_else(|why| panic!("{name}: {why}"));
-            assert_eq!(prove_query(&key, query).as_slice(), bytes, "{name}");
+            assert_eq!(prove_query(&key, query).as_slice(), bytes, "{name} should equal its vector");
         } else {
             let load = verify_load(&key, &nonce, bytes).unwrap_or_else(|why| panic!("{name}: {why}"));
-            assert_eq!(prove_load(&key, &load).as_slice(), bytes, "{name}");
+            assert_eq!(prove_load(&key, &load).as_slice(), bytes, "{name} should equal its vector");
         }
     }
 }

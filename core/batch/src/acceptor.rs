@@ -352,10 +352,13 @@ mod tests {
         opener.close(id, CloseReason::Normal);
         let batch = opener.flush(Time(1)).unwrap();
         let mut input = acceptor.unseal(Time(2), &ring, batch.as_slice(), &mut scratch);
-        assert!(acceptor.is_encrypted() && opener.is_encrypted());
+        assert!(acceptor.is_encrypted() && opener.is_encrypted(), "both ends should be encrypted");
         let mut next = || acceptor.decompose(&mut input).unwrap();
         assert_eq!(next(), Some(AcceptorEvent::Established { role: Role::Client, key: key.id() }));
-        assert!(matches!(next(), Some(AcceptorEvent::Control { control: Control::Connect(_), .. })));
+        assert!(
+            matches!(next(), Some(AcceptorEvent::Control { control: Control::Connect(_), .. })),
+            "the client's connect should be returned"
+        );
         assert_eq!(next(), Some(AcceptorEvent::Data { id, bytes: b"get x", last: true }));
         assert_eq!(next(), Some(AcceptorEvent::Control { id, control: Control::Close(CloseReason::Normal) }));
         assert_eq!(next(), None);
@@ -384,16 +387,22 @@ mod tests {
             let mut input = acceptor.unseal(Time(2), &ring, part, &mut scratch);
             while acceptor.decompose(&mut input).unwrap().is_some() {}
             let incomplete = acceptor.held_incomplete();
-            assert!(held.contains(&incomplete), "{incomplete} bytes");
+            assert!(
+                held.contains(&incomplete),
+                "only an incomplete record should be held: {incomplete} bytes"
+            );
         }
-        assert!(acceptor.is_encrypted());
+        assert!(acceptor.is_encrypted(), "the link should be encrypted");
         for _ in 0..3 {
             acceptor.data(id, &[2; 200_000]);
-            assert!(acceptor.held() >= 200_000);
+            assert!(acceptor.held() >= 200_000, "waiting bytes should count as held");
             let batch = acceptor.flush().unwrap();
             acceptor.recycle(batch);
             let held = acceptor.held();
-            assert!(held <= 2 * SPARE_BYTES_MAX, "{held} bytes");
+            assert!(
+                held <= 2 * SPARE_BYTES_MAX,
+                "{held} held bytes should be at most the spare buffers of both directions"
+            );
         }
     }
 
@@ -404,8 +413,14 @@ mod tests {
         let mut scratch = Scratch::new();
         let mut input = acceptor.unseal(Time(0), &KeyRing::new(), hello.as_slice(), &mut scratch);
         let error = acceptor.decompose(&mut input).unwrap_err();
-        assert!(matches!(error, LinkError::UnknownKey { role: Role::Client, .. }));
-        assert!(opener.decompose(Time(0), &mut acceptor.flush().unwrap().as_slice()).is_err());
+        assert!(
+            matches!(error, LinkError::UnknownKey { role: Role::Client, .. }),
+            "an unknown key should be reported"
+        );
+        assert!(
+            opener.decompose(Time(0), &mut acceptor.flush().unwrap().as_slice()).is_err(),
+            "the opener should learn of the rejection"
+        );
         let (_, mut acceptor) = pair(Key::from_secret([3; 32]));
         let mut input = acceptor.unseal(Time(5), &KeyRing::new(), hello.as_slice(), &mut scratch);
         let expired = acceptor.decompose(&mut input);

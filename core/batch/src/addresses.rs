@@ -201,8 +201,8 @@ mod tests {
         ] {
             let range: AddressRange = text.parse().unwrap();
             assert_eq!(range.to_string(), text);
-            assert!(range.contains(inside.parse().unwrap()), "{text} {inside}");
-            assert!(!range.contains(outside.parse().unwrap()), "{text} {outside}");
+            assert!(range.contains(inside.parse().unwrap()), "{text} should contain {inside}");
+            assert!(!range.contains(outside.parse().unwrap()), "{text} should not contain {outside}");
         }
         assert_eq!("10.0.0.1".parse::<AddressRange>().unwrap().to_string(), "10.0.0.1/32");
         assert_eq!("10.0.0.1/8".parse::<AddressRange>(), Err(RangeError::HostBits));
@@ -218,10 +218,13 @@ mod tests {
             ("::ffff:0:0/96", "0.0.0.0/0"),
         ] {
             let range: AddressRange = text.parse().unwrap();
-            assert_eq!(range, ipv4.parse().unwrap(), "{text}");
+            assert_eq!(range, ipv4.parse().unwrap(), "{text} should be the IPv4 range");
             assert_eq!(range.to_string(), ipv4);
         }
-        assert!("::ffff:10.0.0.0/104".parse::<AddressRange>().unwrap().contains([10, 9, 9, 9].into()));
+        assert!(
+            "::ffff:10.0.0.0/104".parse::<AddressRange>().unwrap().contains([10, 9, 9, 9].into()),
+            "a mapped prefix should contain its IPv4 addresses"
+        );
         assert_eq!("::ffff:10.0.0.1/104".parse::<AddressRange>(), Err(RangeError::HostBits));
         assert_eq!("::ffff:10.0.0.0/95".parse::<AddressRange>(), Err(RangeError::MappedPrefix));
     }

@@ -218,13 +218,27 @@ mod tests {
         for nanos in [65_000, 125_000] {
             batching.control(Id(1), Control::Credit(nanos));
             batching.data(Id(1), b"get x");
-            assert!(batching.poll_transmit(Time(nanos), None).is_none());
+            assert!(
+                batching.poll_transmit(Time(nanos), None).is_none(),
+                "the batch should wait until its delay is over"
+            );
         }
         assert_eq!(batching.poll_timeout(), Some(Time(205_000)));
-        assert!(batching.poll_transmit(Time(205_000), None).is_some());
+        assert!(
+            batching.poll_transmit(Time(205_000), None).is_some(),
+            "the batch should leave when its delay is over"
+        );
         let (batches, counters) =
             (batching.statistics(), batching.with_sent_counters(LinkCounters::default()));
-        assert_eq!((batches.delay_ns.count(), batches.delay_ns.sum()), (2, 140_000));
-        assert_eq!((batches.messages.sum(), batches.bytes.sum()), (3, counters.bytes_sent));
+        assert_eq!(
+            (batches.delay_ns.count(), batches.delay_ns.sum()),
+            (2, 140_000),
+            "the delays of both batches should be counted"
+        );
+        assert_eq!(
+            (batches.messages.sum(), batches.bytes.sum()),
+            (3, counters.bytes_sent),
+            "three messages and all sent bytes should be counted"
+        );
     }
 }

@@ -138,7 +138,7 @@ mod tests {
         let mut closed_here_first = Connection::new(0, 0);
         let closed = ClosedHere { reason: CloseReason::Normal, is_over: false };
         assert_eq!(closed_here_first.close(CloseReason::Normal), Some(closed));
-        assert_eq!(closed_here_first.close(CloseReason::Normal), None, "a second close must not be sent");
+        assert_eq!(closed_here_first.close(CloseReason::Normal), None, "a second close should not be sent");
         assert_eq!(closed_here_first.handle_peer_close(), ClosedByPeer { was_open: false, is_over: true });
 
         let mut closed_by_peer_first = Connection::new(0, 0);
@@ -155,7 +155,10 @@ mod tests {
     fn close_after_a_violation_has_the_violations_reason() {
         let mut connection = Connection::new(0, 0);
         connection.record_violation(CloseReason::OverCredit);
-        assert!(!connection.is_open() && !connection.may_send_control());
+        assert!(
+            !connection.is_open() && !connection.may_send_control(),
+            "a closed connection should not send"
+        );
         let closed = ClosedHere { reason: CloseReason::OverCredit, is_over: false };
         assert_eq!(connection.close(CloseReason::Normal), Some(closed));
     }

@@ -116,7 +116,7 @@ mod tests {
             histogram.record(value);
         }
         assert_eq!(histogram.counts(), [2, 2, 2]);
-        assert_eq!((histogram.count(), histogram.sum()), (6, u64::MAX));
+        assert_eq!((histogram.count(), histogram.sum()), (6, u64::MAX), "the sum should not overflow");
         let mut twice = histogram;
         twice.add(&histogram);
         assert_eq!(twice.counts(), [4, 4, 4]);
@@ -129,7 +129,7 @@ mod tests {
             [(MESSAGES, batches.messages), (BYTES, batches.bytes), (DELAY_NS, batches.delay_ns)]
         {
             assert_eq!(bounds, histogram.bounds());
-            assert!(bounds.is_sorted_by(|a, b| a < b));
+            assert!(bounds.is_sorted_by(|a, b| a < b), "bounds should ascend");
         }
     }
 }

@@ -136,16 +136,20 @@ mod tests {
         let mut table: IdTable<[u8; 100]> = IdTable::new();
         assert_eq!(table.allocated(), 0);
         table.insert(Id(65_536), [0; 100]);
-        assert!(table.allocated() < 20_000, "{}", table.allocated());
+        assert!(
+            table.allocated() < 20_000,
+            "one id should cost one page and the list of 1,024 pages: {}",
+            table.allocated()
+        );
         table.remove(Id(65_536));
-        assert!(table.allocated() < 1_000, "{}", table.allocated());
+        assert!(table.allocated() < 1_000, "pages without open ids should be freed: {}", table.allocated());
         for id in 1..=65_536 {
             table.insert(Id(id), [0; 100]);
         }
         for id in 1..=65_536 {
             table.remove(Id(id));
         }
-        assert!(table.is_empty());
+        assert!(table.is_empty(), "the table should be empty after all are removed");
         assert!(table.allocated() < 10_000, "only the first page should remain: {}", table.allocated());
     }
 

@@ -25,7 +25,8 @@ use crate::records::Scratch;
 
 /// The opening end of one link. Its methods correspond to those of [`ServerLink`](crate::ServerLink). There are two
 /// kinds of connections: *own* ones, opened with [`open`](Self::open), whose credit this end manages; and *relayed*
-/// ones, opened with [`open_relayed`](Self::open_relayed), whose frames come from another link's end or a session.
+/// ones, opened with [`open_with_message`](Self::open_with_message), whose frames come from another link's end or a
+/// session.
 #[derive(Debug)]
 pub struct OpenerLink {
     stage: Stage,
@@ -144,8 +145,8 @@ impl OpenerLink {
         Ok(id)
     }
 
-    /// Opens a relayed connection. Its opening message, *connect* or *reconnect*, is forwarded unchanged.
-    pub fn open_relayed(&mut self, opening: Control) -> Result<Id, OpenError> {
+    /// Opens a relayed connection with this message, *connect* or *reconnect*, which is forwarded unchanged.
+    pub fn open_with_message(&mut self, opening: Control) -> Result<Id, OpenError> {
         if opening.is_of_sessions() && self.is_established() && !self.carries_sessions() {
             return Err(OpenError::Sessions);
         }

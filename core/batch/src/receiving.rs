@@ -108,9 +108,15 @@ mod tests {
     fn a_failed_link_without_encryption_returns_no_bytes() {
         let (mut receiving, mut scratch) = (Receiving::default(), Scratch::new());
         assert_eq!(receiving.unseal(Time::ZERO, b"frames", &mut scratch, false), b"frames");
-        assert!(receiving.unseal(Time::ZERO, b"frames", &mut scratch, true).is_empty());
+        assert!(
+            receiving.unseal(Time::ZERO, b"frames", &mut scratch, true).is_empty(),
+            "a failed link should return no bytes"
+        );
         receiving.fail(LinkError::WrongProof);
-        assert!(receiving.unseal(Time::ZERO, b"frames", &mut scratch, false).is_empty());
-        assert!(matches!(receiving.take_error(), Err(LinkError::WrongProof)));
+        assert!(
+            receiving.unseal(Time::ZERO, b"frames", &mut scratch, false).is_empty(),
+            "a failed link should return no bytes"
+        );
+        assert!(matches!(receiving.take_error(), Err(LinkError::WrongProof)), "the error should be returned");
     }
 }

@@ -197,7 +197,7 @@ mod tests {
     fn replies_without_a_request_are_ignored_and_allocate_nothing() {
         let mut trips = RoundTrips::default();
         assert_eq!(trips.record_reply(at(1), Id(u32::MAX)), None);
-        assert!(trips.clients.is_empty());
+        assert!(trips.clients.is_empty(), "an ignored reply should allocate nothing");
         trips.add_request(Id(3), 1);
         assert_eq!(
             trips.record_reply(at(2), Id(3)),
@@ -218,7 +218,7 @@ mod tests {
         }
         assert_eq!(trips.record_reply(at(5_000), Id(1)), None);
         assert_eq!(trips.record_reply(at(5_000), Id(2)), Some(US * 4_998));
-        assert!(trips.awaited.len() < BATCHES_MAX);
+        assert!(trips.awaited.len() < BATCHES_MAX, "remembered batches should be bounded");
     }
 
     #[test]

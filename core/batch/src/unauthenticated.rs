@@ -7,7 +7,7 @@
 //! - At [`PER_SOURCE_MAX`], a connection of its own source address, if this connection is older than
 //!   [`GRACE`].
 //! - At [`TOTAL_MAX`], a connection of any source, if this connection is older than [`GRACE`].
-//! - At [`YOUNG_MAX`], a connection of any source and age. This bound is higher, because many legitimate
+//! - At [`TOTAL_ANY_AGE_MAX`], a connection of any source and age. This bound is higher, because many legitimate
 //!   peers of one host connect at the same moment when their helper fails.
 //!
 //! The connection to drop is chosen so that peers that are about to authenticate remain:
@@ -32,8 +32,8 @@ pub const PER_SOURCE_MAX: usize = 16;
 /// With this total number of unauthenticated connections, a new one replaces another one that is older than [`GRACE`].
 pub const TOTAL_MAX: usize = 128;
 /// Maximum total number of unauthenticated connections of any age.
-pub const YOUNG_MAX: usize = 1024;
-/// Time for a peer to authenticate. During this time no newer connection replaces it below [`YOUNG_MAX`], but
+pub const TOTAL_ANY_AGE_MAX: usize = 1024;
+/// Time for a peer to authenticate. During this time no newer connection replaces it below [`TOTAL_ANY_AGE_MAX`], but
 /// [`Unauthenticated::evict`] may drop it before it has named a key.
 pub const GRACE: Duration = Duration::from_secs(1);
 
@@ -84,13 +84,14 @@ pub struct Bounds {
     pub per_source: usize,
     /// See [`TOTAL_MAX`].
     pub total: usize,
-    /// See [`YOUNG_MAX`].
-    pub young: usize,
+    /// See [`TOTAL_ANY_AGE_MAX`].
+    pub total_any_age: usize,
 }
 
 impl Bounds {
     /// The constants of this module.
-    pub const DEFAULT: Bounds = Bounds { per_source: PER_SOURCE_MAX, total: TOTAL_MAX, young: YOUNG_MAX };
+    pub const DEFAULT: Bounds =
+        Bounds { per_source: PER_SOURCE_MAX, total: TOTAL_MAX, total_any_age: TOTAL_ANY_AGE_MAX };
 }
 
 /// Connections that have yet to authenticate, named by the caller. Operations take logarithmic time.
@@ -207,7 +208,7 @@ impl<K: Copy + Ord> Unauthenticated<K> {
         }
         let (_, _, Reverse(candidate), _) = self.ranks.last()?;
         let is_full = self.entries.len() >= self.bounds.total.max(1) && self.is_old(now, *candidate);
-        (is_full || self.entries.len() >= self.bounds.young.max(1)).then_some(*candidate)
+        (is_full || self.entries.len() >= self.bounds.total_any_age.max(1)).then_some(*candidate)
     }
 
     fn group(&self, group: Group) -> Option<&BTreeSet<u64>> {
@@ -270,8 +271,8 @@ mod tests {
         Ipv4Addr::new(10, 0, 0, last).into()
     }
 
-    fn table(per_source: usize, total: usize, young: usize) -> Unauthenticated<u32> {
-        Unauthenticated::new(Bounds { per_source, total, young })
+    fn table(per_source: usize, total: usize, total_any_age: usize) -> Unauthenticated<u32> {
+        Unauthenticated::new(Bounds { per_source, total, total_any_age })
     }
 
     fn names(table: &Unauthenticated<u32>) -> Vec<u32> {
@@ -288,7 +289,7 @@ mod tests {
         assert_eq!(table.begin(LATER, v4(1), 3), Some(0));
         assert_eq!(table.begin(LATER, v4(1), 4), Some(1));
         assert_eq!(names(&table), [100, 2, 3, 4]);
-        assert_eq!((table.len(), table.evicted()), (4, 2));
+        assert_eq!((table.len(), table.evicted()), (4, 2), "two connections should have been replaced");
     }
 
     #[test]
@@ -298,11 +299,15 @@ mod tests {
             for (name, source) in [(0, 1), (1, 2), (2, 3), (3, 3), (4, 2), (5, 3)] {
                 assert_eq!(table.begin(Time(0), v4(source), name), None);
             }
-            assert_eq!(table.begin(now, v4(4), 6), Some(2), "the oldest of the source with 3 connections");
+            assert_eq!(
+                table.begin(now, v4(4), 6),
+                Some(2),
+                "the oldest of the source with 3 connections should be dropped"
+            );
             assert_eq!(
                 table.begin(now, v4(5), 7),
                 Some(1),
-                "the oldest of the two sources with 2 connections"
+                "the oldest of the two sources with 2 connections should be dropped"
             );
         }
     }
@@ -310,13 +315,13 @@ mod tests {
     #[test]
     fn many_peers_of_one_host_may_connect_at_once() {
         let mut table: Unauthenticated<u32> = Unauthenticated::default();
-        for name in 0..YOUNG_MAX as u32 {
+        for name in 0..TOTAL_ANY_AGE_MAX as u32 {
             assert_eq!(table.begin(Time(5), v4(1), name), None);
         }
         let replaced = table.begin(Time(5), v4(1), 5000);
-        assert_eq!(replaced, Some(0), "at YOUNG_MAX a connection of any age should be replaced");
-        for name in 1..YOUNG_MAX as u32 {
-            assert!(table.end(name));
+        assert_eq!(replaced, Some(0), "at TOTAL_ANY_AGE_MAX a connection of any age should be replaced");
+        for name in 1..TOTAL_ANY_AGE_MAX as u32 {
+            assert!(table.end(name), "each remaining connection should be in the table");
         }
         assert_eq!(names(&table), [5000]);
     }
@@ -329,10 +334,18 @@ mod tests {
             assert_eq!(table.begin(Time(0), v4(source), name), None);
         }
         table.named_key(0);
-        assert_eq!((table.evict(Time(0)), table.evict(Time(0))), (Some(1), Some(2)));
+        assert_eq!(
+            (table.evict(Time(0)), table.evict(Time(0))),
+            (Some(1), Some(2)),
+            "silent peers should be dropped, the oldest first"
+        );
         assert!(!table.can_evict(Time(0)), "a peer that named a key should stay for GRACE");
-        assert_eq!((table.evict(Time(0)), table.evict(LATER)), (None, Some(0)));
-        assert_eq!((table.len(), table.evicted()), (0, 3));
+        assert_eq!(
+            (table.evict(Time(0)), table.evict(LATER)),
+            (None, Some(0)),
+            "a peer that named a key should be dropped only after GRACE"
+        );
+        assert_eq!((table.len(), table.evicted()), (0, 3), "three connections should have been dropped");
     }
 
     #[test]
@@ -341,8 +354,8 @@ mod tests {
         assert_eq!(flooded.begin(Time(0), v4(1), 0), None);
         flooded.named_key(0);
         let evicted: Vec<Option<u32>> = (1..1000).map(|name| flooded.begin(LATER, v4(1), name)).collect();
-        assert!(!evicted.contains(&Some(0)), "a flood of silent connections must not evict the peer");
-        assert!(flooded.end(0));
+        assert!(!evicted.contains(&Some(0)), "a flood of silent connections should not evict the peer");
+        assert!(flooded.end(0), "the peer that named a key should be in the table");
         assert!(!flooded.end(0), "a second end should report that the connection is not in the table");
 
         let mut flooded = table(4, 128, 256);
@@ -355,11 +368,11 @@ mod tests {
             let victim = flooded.begin(LATER, Ipv4Addr::new(10, 1, high, low).into(), name);
             assert!(
                 victim.is_none_or(|victim| victim >= 4),
-                "silent connections from many addresses must not evict the peer: {name}"
+                "silent connections from many addresses should not evict the peer: {name}"
             );
         }
         for name in 0..4 {
-            assert!(flooded.end(name));
+            assert!(flooded.end(name), "each connection that named a key should be in the table");
         }
     }
 
@@ -412,7 +425,7 @@ mod tests {
         let held_max = candidates.iter().map(|(_, other, ..)| held(*other)).max()?;
         let (name, _, _, since) = candidates.iter().find(|(_, other, ..)| held(*other) == held_max)?;
         let is_full = alive.len() >= bounds.total && is_old(*since);
-        (is_full || alive.len() >= bounds.young).then_some(*name)
+        (is_full || alive.len() >= bounds.total_any_age).then_some(*name)
     }
 
     proptest::proptest! {
@@ -421,7 +434,7 @@ mod tests {
             steps in proptest::collection::vec((0_u8..5, 0_u8..6, 0_u32..40), 0..300),
             bounds in (1_usize..5, 1_usize..12, 1_usize..20),
         ) {
-            let bounds = Bounds { per_source: bounds.0, total: bounds.1, young: bounds.2 };
+            let bounds = Bounds { per_source: bounds.0, total: bounds.1, total_any_age: bounds.2 };
             let mut table = Unauthenticated::new(bounds);
             let mut alive: Vec<(u32, u8, bool, Time)> = Vec::new();
             let mut now = Time(0);
@@ -435,7 +448,7 @@ mod tests {
                     }
                     2 if !alive.is_empty() => {
                         let (name, ..) = alive.remove(pick as usize % alive.len());
-                        assert!(table.end(name));
+                        assert!(table.end(name), "each connection of the model should be in the table");
                     }
                     3 if !alive.is_empty() => {
                         let index = pick as usize % alive.len();
@@ -446,7 +459,7 @@ mod tests {
                 }
                 let expected: Vec<u32> = alive.iter().map(|(name, ..)| *name).collect();
                 assert_eq!(names(&table), expected, "connections should be listed oldest first");
-                assert!(table.len() <= bounds.young.max(1));
+                assert!(table.len() <= bounds.total_any_age.max(1), "the table should stay within its bound");
                 assert_eq!((table.arrival_by_name.len(), table.ranks.len()), (table.len(), table.groups.len()));
             }
         }

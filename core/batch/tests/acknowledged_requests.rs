@@ -19,7 +19,7 @@ fn open(pair: &mut Pair, port: u16) -> Id {
 #[test]
 fn requests_are_acknowledged_once_for_each_input() {
     let mut pair = Pair::established();
-    assert!(pair.opener.acknowledges_requests());
+    assert!(pair.opener.acknowledges_requests(), "the opener should request acknowledgements");
     let (first, second) = (open(&mut pair, 1), open(&mut pair, 2));
     for bytes in [b"abc".as_slice(), b"defgh"] {
         pair.opener.compose(first, bytes);
@@ -32,7 +32,7 @@ fn requests_are_acknowledged_once_for_each_input() {
     pair.exchange();
     assert!(
         pair.take_opener_events().is_empty(),
-        "an acknowledgement must not be repeated without new requests"
+        "an acknowledgement should not be repeated without new requests"
     );
 }
 
@@ -52,7 +52,7 @@ fn requests_are_acknowledged_only_if_the_helper_requests_it() {
     let id = pair.open(5);
     pair.opener.compose(id, b"abc");
     pair.exchange();
-    assert!(pair.take_opener_events().is_empty());
+    assert!(pair.take_opener_events().is_empty(), "no acknowledgement should be sent");
 }
 
 #[test]
@@ -80,7 +80,10 @@ fn runs_are_acknowledged() {
     pair.opener.compose(id, b"de");
     let batch = pair.opener.flush(pair.now).unwrap();
     let mut input = batch.as_slice();
-    assert!(matches!(pair.server.decompose_run(pair.now, &mut input), Ok(Some(Received::Run(_)))));
+    assert!(
+        matches!(pair.server.decompose_run(pair.now, &mut input), Ok(Some(Received::Run(_)))),
+        "the frames should be one run"
+    );
     assert_eq!(pair.server.decompose_run(pair.now, &mut input), Ok(None));
     pair.deliver_to_opener().unwrap();
     assert_eq!(pair.take_opener_events(), [Seen::Acknowledged(id, 5, false)]);

@@ -27,7 +27,10 @@ fn server_of(role: Role) -> (ServerLink, Time) {
     let key = if role == Role::Helper { helper_key() } else { Key::from_secret([2; 32]) };
     let mut pair = Pair::new(role, key, Arc::new(config));
     pair.exchange();
-    assert!(pair.server.is_established() && pair.server.may_read());
+    assert!(
+        pair.server.is_established() && pair.server.may_read(),
+        "the server should read an established link"
+    );
     (pair.server, pair.now)
 }
 
@@ -73,16 +76,26 @@ fn a_flood_without_data_pauses_reading() {
         let (mut server, now) = server_of(Role::Client);
         feed(&mut server, now, &frames([(Id(1), connect_control(HELPER))]));
         feed(&mut server, now, &flood);
-        assert!(!server.may_read(), "{flood_name}");
+        assert!(!server.may_read(), "{flood_name} should pause reading");
         let until = server.poll_read_timeout().unwrap();
-        assert!(now < until && until <= now + SECOND, "{flood_name}: {until:?}");
-        assert_eq!(server.poll_timeout(), Some(until), "{flood_name}");
+        assert!(
+            now < until && until <= now + SECOND,
+            "{flood_name} should pause reading for at most a second: {until:?}"
+        );
+        assert_eq!(
+            server.poll_timeout(),
+            Some(until),
+            "{flood_name} should set the timer for the end of the pause"
+        );
         server.handle_timeout(Time(until.0 - 1)).unwrap();
-        assert!(!server.may_read(), "{flood_name}");
+        assert!(!server.may_read(), "{flood_name} should pause reading until the timer expires");
         server.handle_timeout(until).unwrap();
-        assert!(server.may_read() && !server.has_read_timeout(), "{flood_name}");
+        assert!(
+            server.may_read() && !server.has_read_timeout(),
+            "reading should resume after the pause: {flood_name}"
+        );
         feed(&mut server, until, &flood);
-        assert!(!server.may_read(), "{flood_name}, second time");
+        assert!(!server.may_read(), "{flood_name} should pause reading the second time, too");
     }
 }
 
@@ -99,7 +112,7 @@ fn a_flood_in_runs_pauses_reading() {
                 Received::Run(run) => server.forwarded(run),
             }
         }
-        assert!(!server.may_read(), "{flood_name}");
+        assert!(!server.may_read(), "{flood_name} should pause reading");
     }
 }
 
@@ -109,7 +122,10 @@ fn a_flood_of_a_helper_does_not_pause_reading() {
     for (flood_name, flood) in floods() {
         let (mut server, now) = server_of(Role::Helper);
         feed(&mut server, now, &flood);
-        assert!(server.may_read() && !server.has_read_timeout(), "{flood_name}");
+        assert!(
+            server.may_read() && !server.has_read_timeout(),
+            "{flood_name} of a helper should not pause reading"
+        );
     }
 }
 
@@ -126,11 +142,11 @@ fn control_messages_in_proportion_to_data_do_not_pause_reading() {
         assert_eq!(server.compose(Id(1), &[7; 64 * 1024]), 64 * 1024);
         while server.flush(now).is_some() {}
         feed(&mut server, now, &acknowledgements(step << 16));
-        assert!(server.may_read(), "after {step} replies");
+        assert!(server.may_read(), "{step} replies should not pause reading");
     }
     for step in 0..10_000 {
         feed(&mut server, now, &data(Id(1), &[7; 60_000]));
         feed(&mut server, now, &acknowledgements(step << 16));
-        assert!(server.may_read(), "after {step} requests");
+        assert!(server.may_read(), "{step} requests should not pause reading");
     }
 }

@@ -77,7 +77,7 @@ fn established() -> (OpenerLink, ServerLink, Id) {
     receive_at_server(server, &opener_output(opener)).1.unwrap();
     server.accept(id);
     receive_at_opener(opener, &server_output(server)).1.unwrap();
-    assert!(opener.is_encrypted() && server.is_encrypted());
+    assert!(opener.is_encrypted() && server.is_encrypted(), "both ends should be encrypted");
     (ends.0, ends.1, id)
 }
 
@@ -96,7 +96,10 @@ fn no_alteration_of_the_handshake_disables_encryption() {
         let mut opener = opener(pair::helper_key(), Encryption::Preferred);
         let mut server = server(ring(), Encryption::Preferred);
         let altered = |number: usize, mut bytes: Vec<u8>| {
-            assert!(number != 2 || bytes.is_empty() || bytes.len() == lengths[2]);
+            assert!(
+                number != 2 || bytes.is_empty() || bytes.len() == lengths[2],
+                "the third message should be sent whole"
+            );
             if number == message && !bytes.is_empty() {
                 bytes[offset] ^= mask;
             }
@@ -107,13 +110,23 @@ fn no_alteration_of_the_handshake_disables_encryption() {
             .and_then(|()| receive_at_opener(&mut opener, &altered(1, server_output(&mut server))).1)
             .and_then(|()| receive_at_server(&mut server, &altered(2, opener_output(&mut opener))).1);
         let case = format!("byte {offset} of message {message}, mask {mask:#04x}: {outcome:?}");
-        assert!(!opener.is_established() || opener.is_encrypted(), "{case}");
-        assert!(!server.is_established() || server.is_encrypted(), "{case}");
-        assert!(!(opener.is_established() && server.is_established()), "{case}");
+        assert!(
+            !opener.is_established() || opener.is_encrypted(),
+            "the opener should not establish a link without encryption: {case}"
+        );
+        assert!(
+            !server.is_established() || server.is_encrypted(),
+            "the server should not establish a link without encryption: {case}"
+        );
+        assert!(
+            !(opener.is_established() && server.is_established()),
+            "the two ends should not both establish an altered handshake: {case}"
+        );
         failed += usize::from(outcome.is_err());
     }
     // In the other cases no end reports an error: because of the altered byte, an end waits for bytes that are not sent.
-    assert!(failed > 2500, "only {failed} handshakes failed");
+    // 232 bytes with 12 masks are 2784 cases.
+    assert!(failed > 2500, "most alterations should fail the handshake, and only {failed} did");
 }
 
 #[test]
@@ -128,7 +141,10 @@ fn decompose_rejects_bytes_that_were_not_unsealed() {
     spillway_batch::Control::Credit(1).emit(id, &mut frame);
     spillway_batch::Control::Credit(2).emit(id, &mut frame);
     assert_eq!(server.decompose(NOW, &mut frame.as_slice()), Err(LinkError::Sealed));
-    assert!(receive_at_server(&mut established().1, &frame).1.is_err());
+    assert!(
+        receive_at_server(&mut established().1, &frame).1.is_err(),
+        "plain bytes should be rejected on an encrypted link"
+    );
 }
 
 #[test]
@@ -165,7 +181,11 @@ fn a_record_that_stays_incomplete_ends_the_link() {
         assert_eq!(server.handle_timeout(at(60)), Ok(()));
         assert_eq!(server.poll_timeout(), Some(at(65)));
         receive(&mut server, at(64), rest);
-        assert_eq!((server.poll_timeout(), server.handle_timeout(at(90))), (None, Ok(())));
+        assert_eq!(
+            (server.poll_timeout(), server.handle_timeout(at(90))),
+            (None, Ok(())),
+            "a complete record should need no timeout"
+        );
 
         let (mut opener, mut server, id) = established();
         opener.compose(id, b"get x");
@@ -186,7 +206,11 @@ fn a_record_that_stays_incomplete_ends_the_link() {
         assert_eq!(opener.poll_timeout(), Some(at(5)));
         assert_eq!(opener.handle_timeout(at(5)), Ok(()));
         assert_eq!(opener.handle_timeout(at(10)), Err(LinkError::RecordTimeout));
-        assert_eq!((opener.poll_timeout(), opener.poll_record_timeout()), (None, None));
+        assert_eq!(
+            (opener.poll_timeout(), opener.poll_record_timeout()),
+            (None, None),
+            "no timeout should be left"
+        );
     }
 }
 
@@ -240,7 +264,7 @@ fn an_incomplete_record_does_not_end_a_link_while_reading_is_paused() {
         assert_eq!(server.handle_timeout(at(seconds)), Ok(()));
     }
     let _ = server_output(&mut server);
-    assert!(server.may_read());
+    assert!(server.may_read(), "the server should read after its answers are sent");
     assert_eq!(
         (server.handle_timeout(at(65)), server.handle_timeout(at(70))),
         (Ok(()), Err(LinkError::RecordTimeout))
@@ -255,8 +279,12 @@ fn held_memory_includes_an_incomplete_record() {
     let batch = server_output(&mut server);
     assert_eq!(opener.held_incomplete(), 0);
     receive_at_opener(&mut opener, &batch[..100]).1.unwrap();
-    assert!((16_000..=RECORD_BYTES_MAX).contains(&opener.held_incomplete()), "{}", opener.held_incomplete());
-    assert!(opener.held() >= opener.held_incomplete());
+    assert!(
+        (16_000..=RECORD_BYTES_MAX).contains(&opener.held_incomplete()),
+        "an incomplete record should count as held: {}",
+        opener.held_incomplete()
+    );
+    assert!(opener.held() >= opener.held_incomplete(), "an incomplete record should count as held");
     assert_eq!(receive_at_opener(&mut opener, &batch[100..]), (reply, Ok(())));
     assert_eq!(opener.held_incomplete(), 0);
 }
@@ -274,14 +302,20 @@ fn required_encryption_rejects_older_peers_and_peers_without_a_key() {
     // A peer with older link versions only.
     let (at_opener, at_server) = handshake(Off, Required, pair::helper_key, ring());
     assert_eq!(at_server, Err(LinkError::Unencrypted));
-    assert!(at_opener.unwrap_err().to_string().contains("link versions"));
+    assert!(
+        at_opener.unwrap_err().to_string().contains("link versions"),
+        "the opener should report the versions"
+    );
     let (at_opener, at_server) = handshake(Required, Off, pair::helper_key, ring());
     assert_eq!(at_opener, Err(LinkError::Unencrypted));
-    assert!(matches!(at_server, Err(LinkError::Version { min: 4, .. })));
+    assert!(
+        matches!(at_server, Err(LinkError::Version { min: 4, .. })),
+        "the server should require version 4"
+    );
     // The well-known key for loopback.
     let (at_opener, at_server) = handshake(Preferred, Required, Key::loopback_only, KeyRing::loopback_only());
     assert_eq!(at_server, Err(LinkError::Unencrypted));
-    assert!(at_opener.is_err());
+    assert!(at_opener.is_err(), "the opener should learn of the rejection");
     let (at_opener, _) = handshake(Required, Preferred, Key::loopback_only, KeyRing::loopback_only());
     assert_eq!(at_opener, Err(LinkError::Unencrypted));
 }
@@ -292,10 +326,13 @@ fn a_link_with_the_loopback_only_key_has_version_4_and_is_not_encrypted() {
     let mut server = server(KeyRing::loopback_only(), Encryption::Preferred);
     receive_at_server(&mut server, &opener_output(&mut opener)).1.unwrap();
     let welcome = server_output(&mut server);
-    assert_eq!((welcome.len(), welcome[8]), (68, 4));
+    assert_eq!((welcome.len(), welcome[8]), (68, 4), "*welcome* should have 68 bytes and version 4");
     receive_at_opener(&mut opener, &welcome).1.unwrap();
     receive_at_server(&mut server, &opener_output(&mut opener)).1.unwrap();
-    assert!(server.is_established() && !server.is_encrypted() && !opener.is_encrypted());
+    assert!(
+        server.is_established() && !server.is_encrypted() && !opener.is_encrypted(),
+        "the link should be established without encryption"
+    );
 }
 
 #[derive(Clone, Debug)]
@@ -376,8 +413,11 @@ proptest! {
                 break;
             }
         }
-        prop_assert!(outcome.is_err());
-        prop_assert!(sent.starts_with(&received), "{} of {} bytes", received.len(), sent.len());
+        prop_assert!(outcome.is_err(), "an altered stream should end the link");
+        prop_assert!(
+            sent.starts_with(&received),
+            "only a prefix of the sent bytes should be received: {} of {} bytes", received.len(), sent.len()
+        );
     }
 
     #[test]
@@ -391,7 +431,7 @@ proptest! {
                 (receive_at_server(&mut server, piece).0, receive_at_opener(&mut opener, piece).0);
             prop_assert!(
                 at_server.is_empty() && at_opener.is_empty(),
-                "random bytes must not be delivered as data"
+                "random bytes should not be delivered as data"
             );
         }
     }
@@ -408,6 +448,6 @@ proptest! {
             received.extend(more);
             prop_assert_eq!(outcome, Ok(()));
         }
-        prop_assert!(received == reply);
+        prop_assert!(received == reply, "the whole reply should be received");
     }
 }

@@ -34,7 +34,7 @@ fn server(limits: Limits) -> spillway_batch::ServerLink {
         let event = server.decompose_run(NOW, &mut input).unwrap();
         assert!(
             matches!(event, Some(Received::Event(ServerEvent::Connect { id: Id(opened), .. })) if opened == id),
-            "{event:?}"
+            "the server should receive connect with the opened id: {event:?}"
         );
     }
     assert_eq!(server.decompose_run(NOW, &mut input), Ok(None));
@@ -69,7 +69,11 @@ fn an_incomplete_frame_stays_in_the_input() {
         let mut server = server(Limits::default());
         let mut input = &frames[..cut];
         let event = server.decompose_run(NOW, &mut input).unwrap();
-        assert_eq!(event, Some(Received::Run(&frames[..first])), "cut at {cut}");
+        assert_eq!(
+            event,
+            Some(Received::Run(&frames[..first])),
+            "only the complete frames should be a run when the input is cut at {cut}"
+        );
         assert_eq!(server.decompose_run(NOW, &mut input), Ok(None));
         assert_eq!(input, &frames[first..cut], "the incomplete frame should stay in the input");
         let mut input = &frames[first..];
@@ -88,7 +92,7 @@ fn forwarded_bytes_count_as_consumed() {
     let Some(Received::Run(run)) = server.decompose_run(NOW, &mut input).unwrap() else {
         panic!("the frames should form a run")
     };
-    assert_eq!(server.pending(), 0, "credit must not be sent before the run is forwarded");
+    assert_eq!(server.pending(), 0, "credit should not be sent before the run is forwarded");
     server.forwarded(run);
     let batch = server.flush(NOW).unwrap();
     assert_eq!(
@@ -98,7 +102,7 @@ fn forwarded_bytes_count_as_consumed() {
     );
     // Forwarding more than was received does not grant credit.
     server.forwarded(&[frame(1, &[0; 5000]), frame(9, b"unknown")].concat());
-    assert!(server.flush(NOW).is_none());
+    assert!(server.flush(NOW).is_none(), "no credit should be sent");
 }
 
 #[test]
@@ -116,7 +120,11 @@ fn credit_and_direction_are_checked_in_runs() {
         Some(Received::Event(ServerEvent::Closed { id: Id(1), reason: CloseReason::OverCredit }))
     );
     assert_eq!(next(), Some(Received::Run(&[frame(2, b""), frame(2, b"fine")].concat())));
-    assert_eq!((next(), server.counters().unknown_frames), (None, 1));
+    assert_eq!(
+        (next(), server.counters().unknown_frames),
+        (None, 1),
+        "the unknown frame should be counted, and not returned"
+    );
     let reply = Header { kind: Kind::Reply, more: false, length: 1, id: Id(1) };
     let bytes = [&reply.emit()[..], b"x"].concat();
     assert_eq!(server.decompose_run(NOW, &mut bytes.as_slice()), Err(LinkError::Direction(Kind::Reply)));
@@ -129,7 +137,10 @@ fn messages_of_sessions_are_events() {
     let bytes = [control(4, reconnect), frame(1, b"plain"), frame(4, b"session")].concat();
     let mut input = bytes.as_slice();
     let mut next = || server.decompose_run(NOW, &mut input).unwrap();
-    assert!(matches!(next(), Some(Received::Event(ServerEvent::Session { id: Id(4), .. }))));
+    assert!(
+        matches!(next(), Some(Received::Event(ServerEvent::Session { id: Id(4), .. }))),
+        "a message of sessions should be an event"
+    );
     assert_eq!(next(), Some(Received::Run(&frame(1, b"plain"))));
     assert_eq!(next(), Some(Received::Event(ServerEvent::Carried { id: Id(4), bytes: b"session" })));
     assert_eq!(next(), None);
@@ -156,7 +167,7 @@ fn replies_without_credit_are_returned_in_order() {
     assert_eq!(server.poll_room(), Some(Id(1)));
     let waiting = std::mem::take(&mut rest);
     server.compose_run(&waiting, &mut rest);
-    assert!(rest.is_empty());
+    assert!(rest.is_empty(), "no byte should be returned after credit arrived");
     // Consecutive frames of one connection are merged.
     assert_eq!(server.flush(NOW).unwrap().as_slice(), reply(1, &[&second[10..], b"last"].concat()));
 }
@@ -178,7 +189,7 @@ proptest! {
         let mut input = bytes.as_slice();
         while let Ok(Some(received)) = server.decompose_run(NOW, &mut input) {
             if let Received::Run(run) = received {
-                prop_assert!(!run.is_empty());
+                prop_assert!(!run.is_empty(), "a run should have bytes");
                 server.forwarded(run);
             }
         }
@@ -227,7 +238,10 @@ proptest! {
             }
             input_bytes = input.to_vec();
         }
-        prop_assert!(input_bytes.is_empty() || input_bytes.len() < HEADER_BYTES);
+        prop_assert!(
+            input_bytes.is_empty() || input_bytes.len() < HEADER_BYTES,
+            "only an incomplete header should stay in the input"
+        );
         prop_assert_eq!(received, expected);
         prop_assert_eq!(by_run.counters(), by_frame.counters());
     }

@@ -50,7 +50,12 @@ fn server() -> ServerLink {
 fn assert_sends(batch: Option<spillway_transport::Chunk>, expected: &[u8], name: &str) {
     let batch = batch.unwrap_or_else(|| panic!("{name} should be sent"));
     let sent = batch.as_slice();
-    assert!(sent == expected, "{name} is\n{}\ninstead of\n{}", hex(sent), hex(expected));
+    assert!(
+        sent == expected,
+        "{name} should equal its vector; it is\n{}\ninstead of\n{}",
+        hex(sent),
+        hex(expected)
+    );
 }
 
 #[test]
@@ -63,10 +68,16 @@ fn a_link_of_version_3_equals_its_vectors() {
     assert_eq!(server.decompose(NOW, &mut bytes_of("version 3: hello")), Ok(None));
     assert_sends(server.flush(NOW), bytes_of("version 3: welcome"), "welcome");
     let established = opener.decompose(NOW, &mut bytes_of("version 3: welcome")).unwrap();
-    assert!(matches!(established, Some(OpenerEvent::Established { .. })));
+    assert!(
+        matches!(established, Some(OpenerEvent::Established { .. })),
+        "the opener should establish the link"
+    );
     assert_sends(opener.flush(NOW), bytes_of("version 3: proof"), "proof");
     let established = server.decompose(NOW, &mut bytes_of("version 3: proof")).unwrap();
-    assert!(matches!(established, Some(ServerEvent::Established { role: Role::Helper, .. })));
+    assert!(
+        matches!(established, Some(ServerEvent::Established { role: Role::Helper, .. })),
+        "the server should establish the link with a helper"
+    );
 
     let (id, client) = (Id(1), CLIENT.parse().unwrap());
     assert_eq!(opener.open(client, None), Ok(id));
@@ -108,7 +119,10 @@ fn a_link_of_version_4_equals_its_vectors() {
     assert_sends(server.flush(NOW), bytes_of("version 4: welcome"), "welcome");
     let mut input = opener.unseal(NOW, bytes_of("version 4: welcome"), &mut opener_scratch);
     let established = opener.decompose(NOW, &mut input).unwrap();
-    assert!(matches!(established, Some(OpenerEvent::Established { .. })));
+    assert!(
+        matches!(established, Some(OpenerEvent::Established { .. })),
+        "the opener should establish the link"
+    );
     // The proof is followed by the sealed batch of version 3.
     let (id, client) = (Id(1), CLIENT.parse().unwrap());
     assert_eq!(opener.open(client, None), Ok(id));
@@ -118,7 +132,10 @@ fn a_link_of_version_4_equals_its_vectors() {
     let mut input = server.unseal(NOW, bytes_of("version 4: proof and opener's batch"), &mut scratch);
     assert_eq!(input, bytes_of("version 3: opener's batch"));
     let mut next = || server.decompose(NOW, &mut input).unwrap();
-    assert!(matches!(next(), Some(ServerEvent::Established { role: Role::Helper, .. })));
+    assert!(
+        matches!(next(), Some(ServerEvent::Established { role: Role::Helper, .. })),
+        "the server should establish the link with a helper"
+    );
     assert_eq!(next(), Some(ServerEvent::Connect { id, client, server: None }));
     assert_eq!(next(), Some(ServerEvent::Data { id, bytes: b"get a\r\n" }));
     assert_eq!((next(), next()), (Some(ServerEvent::Finished { id }), None));
@@ -147,7 +164,10 @@ fn answers_to_openers_of_older_versions_equal_their_vectors() {
         assert_eq!(server.decompose(NOW, &mut bytes_of("hello")), Ok(None));
         assert_sends(server.flush(NOW), bytes_of("welcome"), "welcome");
         let established = server.decompose(NOW, &mut bytes_of("proof")).unwrap();
-        assert!(matches!(established, Some(ServerEvent::Established { .. })));
+        assert!(
+            matches!(established, Some(ServerEvent::Established { .. })),
+            "the server should establish the link"
+        );
     }
 }
 
@@ -157,6 +177,9 @@ fn answers_to_a_server_of_version_1_equal_their_vectors() {
     let mut opener = opener(Role::Client, Encryption::Off);
     assert_sends(opener.flush(NOW), vectors.bytes("server of version 1: hello"), "hello");
     let established = opener.decompose(NOW, &mut vectors.bytes("server of version 1: welcome")).unwrap();
-    assert!(matches!(established, Some(OpenerEvent::Established { .. })));
+    assert!(
+        matches!(established, Some(OpenerEvent::Established { .. })),
+        "the opener should establish the link"
+    );
     assert_sends(opener.flush(NOW), vectors.bytes("server of version 1: proof"), "proof");
 }

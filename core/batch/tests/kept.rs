@@ -34,7 +34,7 @@ fn replies_are_kept_only_if_the_helper_requests_it() {
     assert_eq!(kept(&pair, id), None);
     pair.opener.acknowledge(id, 2);
     pair.exchange();
-    assert_eq!(kept(&pair, id), Some((6, Vec::new())), "earlier replies must not be kept");
+    assert_eq!(kept(&pair, id), Some((6, Vec::new())), "earlier replies should not be kept");
     pair.server.compose(id, b"after");
     assert_eq!(kept(&pair, id), Some((6, b"after".to_vec())));
 }
@@ -48,7 +48,11 @@ fn the_first_reply_is_kept_after_an_acknowledge_before_connect() {
     // The application may reply before any request arrives.
     pair.server.compose(id, b"welcome");
     pair.server.compose(other, b"welcome");
-    assert_eq!((kept(&pair, id), kept(&pair, other)), (Some((0, b"welcome".to_vec())), None));
+    assert_eq!(
+        (kept(&pair, id), kept(&pair, other)),
+        (Some((0, b"welcome".to_vec())), None),
+        "only the first connection should keep replies"
+    );
 }
 
 #[test]
@@ -77,8 +81,12 @@ fn an_acknowledge_before_connect_applies_to_the_next_connection_only() {
                 pair.server.refuse(Id(*id), RefuseReason::Gone);
             }
         }
-        assert!(pair.server.is_open(Id(5)));
-        assert_eq!(kept(&pair, Id(5)).is_some(), is_kept, "{messages:?}");
+        assert!(pair.server.is_open(Id(5)), "the connection should be open");
+        assert_eq!(
+            kept(&pair, Id(5)).is_some(),
+            is_kept,
+            "only an acknowledge just before connect should keep replies: {messages:?}"
+        );
     }
 }
 
@@ -95,7 +103,11 @@ fn replies_are_kept_after_the_servers_close_until_the_helper_closes() {
     assert_eq!(kept(&pair, id), Some((2, b"e".to_vec())));
     pair.opener.close(id, CloseReason::Normal);
     pair.exchange();
-    assert_eq!((kept(&pair, id), pair.server.connections()), (None, 0));
+    assert_eq!(
+        (kept(&pair, id), pair.server.connections()),
+        (None, 0),
+        "the closed connection should be gone"
+    );
 }
 
 #[test]
@@ -106,7 +118,7 @@ fn a_server_that_keeps_no_replies_ignores_acknowledgements() {
     pair.opener.acknowledge(id, 3);
     pair.exchange();
     assert_eq!(kept(&pair, id), None);
-    assert!(pair.server.is_open(id));
+    assert!(pair.server.is_open(id), "the connection should stay open");
 }
 
 #[test]
@@ -128,7 +140,11 @@ fn a_full_buffer_stops_compose_until_an_acknowledgement() {
     let mut pair = with_kept_max(8);
     let id = open(&mut pair);
     assert_eq!(pair.server.compose(id, b"0123456789"), 8);
-    assert_eq!((pair.server.compose(id, b"89"), pair.server.room(id)), (0, 0));
+    assert_eq!(
+        (pair.server.compose(id, b"89"), pair.server.room(id)),
+        (0, 0),
+        "a full buffer should take nothing"
+    );
     pair.exchange();
     assert_eq!(pair.server.poll_room(), None, "the connection should wait for an acknowledgement");
     pair.opener.acknowledge(id, 3);
@@ -146,7 +162,7 @@ fn an_acknowledgement_of_unsent_replies_closes_the_connection() {
     pair.opener.acknowledge(id, 4);
     pair.exchange();
     assert_eq!(pair.take_server_events(), [Seen::Closed(id, CloseReason::Protocol)]);
-    assert!(pair.server.is_open(other));
+    assert!(pair.server.is_open(other), "the other connection should stay open");
 }
 
 #[test]
@@ -183,7 +199,7 @@ proptest! {
             pair.opener.acknowledge(id, acknowledged);
             pair.exchange();
             let expected = composed[acknowledged as usize..].to_vec();
-            prop_assert!(expected.len() <= bytes_max);
+            prop_assert!(expected.len() <= bytes_max, "kept bytes should be within the bound");
             prop_assert_eq!(kept(&pair, id), Some((acknowledged, expected)));
         }
     }

@@ -47,12 +47,12 @@ fn an_id_is_free_only_after_both_ends_have_closed() {
     pair.exchange();
     assert_eq!(pair.take_server_events(), [Seen::Finished(id), Seen::Closed(id, CloseReason::Normal)]);
     assert_eq!((pair.opener.connections(), pair.server.connections()), (1, 1));
-    assert_eq!(pair.server.compose(id, b"late"), 0, "no reply may be sent after the opener has closed");
+    assert_eq!(pair.server.compose(id, b"late"), 0, "no reply should be sent after the opener has closed");
     pair.server.close(id, CloseReason::Normal);
     pair.server.close(id, CloseReason::Normal);
     pair.exchange();
     assert_eq!((pair.opener.connections(), pair.server.connections()), (0, 0));
-    assert_eq!(pair.take_opener_events(), [], "the end that closed first must not get a close event");
+    assert_eq!(pair.take_opener_events(), [], "the end that closed first should not get a close event");
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn a_refused_connection_frees_its_id() {
     assert_eq!(
         pair.take_server_events(),
         [Seen::Data(reopened, b"y".to_vec())],
-        "data of the refused connection must not be delivered"
+        "data of the refused connection should not be delivered"
     );
 }
 
@@ -140,12 +140,15 @@ fn data_beyond_the_credit_closes_only_its_connection() {
     pair.opener.compose(other, b"fine");
     pair.exchange();
     let events = pair.take_server_events();
-    assert!(events.contains(&Seen::Closed(id, CloseReason::OverCredit)));
-    assert!(events.contains(&Seen::Data(other, b"fine".to_vec())));
+    assert!(events.contains(&Seen::Closed(id, CloseReason::OverCredit)), "its connection should close");
+    assert!(events.contains(&Seen::Data(other, b"fine".to_vec())), "the other connection should go on");
     pair.server.close(id, CloseReason::Normal);
     pair.exchange();
     let events = pair.take_opener_events();
-    assert!(events.contains(&Seen::Closed(id, CloseReason::OverCredit)), "{events:?}");
+    assert!(
+        events.contains(&Seen::Closed(id, CloseReason::OverCredit)),
+        "data beyond the credit should close its connection: {events:?}"
+    );
 }
 
 #[test]
@@ -252,11 +255,14 @@ fn a_silent_peer_or_another_protocol_fails_the_link() {
     assert_eq!(pair.server.handle_timeout(deadline), Err(LinkError::HandshakeTimeout));
     let mut pair = Pair::new(Role::Helper, helper_key(), server_config(Limits::default()));
     let mut other_protocol = &b"GET / HTTP/1.1\r\nHost: cache.example.com\r\n\r\n"[..];
-    assert!(matches!(pair.server.decompose(pair.now, &mut other_protocol), Err(LinkError::Preamble(_))));
+    assert!(
+        matches!(pair.server.decompose(pair.now, &mut other_protocol), Err(LinkError::Preamble(_))),
+        "another protocol should fail the link"
+    );
     assert_eq!(
         pair.server.decompose(pair.now, &mut other_protocol),
         Ok(None),
-        "a failed link must not return events"
+        "a failed link should not return events"
     );
 }
 
@@ -265,7 +271,7 @@ fn frames_from_the_wrong_side_fail_the_link() {
     let mut pair = Pair::established();
     let id = pair.open(1);
     pair.opener.relay_control(id, Control::Accepted);
-    assert!(matches!(pair.try_exchange(), Err(LinkError::Direction(_))));
+    assert!(matches!(pair.try_exchange(), Err(LinkError::Direction(_))), "the direction should be checked");
 }
 
 #[test]
@@ -276,8 +282,8 @@ fn batches_wait_for_their_interval() {
     pair.opener.compose(id, b"a");
     assert!(pair.opener.poll_transmit(first).is_none(), "the batch should wait for its interval");
     let due = pair.opener.poll_timeout().unwrap();
-    assert!(due > first);
-    assert!(pair.opener.poll_transmit(due).is_some());
+    assert!(due > first, "the second batch should wait");
+    assert!(pair.opener.poll_transmit(due).is_some(), "the second batch should leave when it is due");
     assert_eq!(pair.opener.poll_timeout(), None);
     pair.opener.compose(id, &[b'x'; 40_000]);
     assert!(pair.opener.poll_transmit(due).is_some(), "a full batch should leave at once");
@@ -398,15 +404,22 @@ proptest! {
                             prop_assert_eq!(&data, &bytes(number, stream.received, data.len()));
                             stream.received += data.len();
                             stream.unread += data.len();
-                            prop_assert!(stream.received <= stream.sent);
-                            prop_assert!(stream.unread <= 4000, "unread bytes must not exceed the window");
+                            prop_assert!(
+                                stream.received <= stream.sent,
+                                "no byte should be received before it is sent"
+                            );
+                            prop_assert!(stream.unread <= 4000, "unread bytes should not exceed the window");
                         }
                         Seen::Closed(_, reason) => prop_assert_eq!(reason, CloseReason::Normal),
                         _ => {}
                     }
                 }
             }
-            prop_assert!(pair.opener.pending() <= 6000 + 8 * 100 + 400 * 30); // data and control messages
+            // data and control messages
+            prop_assert!(
+                pair.opener.pending() <= 6000 + 8 * 100 + 400 * 30,
+                "pending bytes should be bounded by the data, the closes and the headers"
+            );
         }
         pair.exchange();
         pair.take_server_events();
@@ -426,12 +439,12 @@ proptest! {
         let mut events = 0;
         while let Ok(Some(_)) = pair.server.decompose(pair.now, &mut input) {
             events += 1;
-            prop_assert!(events <= random_bytes.len());
+            prop_assert!(events <= random_bytes.len(), "each event should need a byte at least");
         }
         let mut input = &random_bytes[..];
         while let Ok(Some(_)) = pair.opener.decompose(pair.now, &mut input) {
             events += 1;
-            prop_assert!(events <= 2 * random_bytes.len());
+            prop_assert!(events <= 2 * random_bytes.len(), "each byte should cause two events at most");
         }
     }
 }
@@ -439,7 +452,7 @@ proptest! {
 #[test]
 fn the_default_configuration_rejects_all_keys() {
     let mut pair = Pair::new(Role::Helper, Key::loopback_only(), ServerConfig::default().into());
-    assert!(matches!(pair.try_exchange(), Err(LinkError::UnknownKey { .. })));
+    assert!(matches!(pair.try_exchange(), Err(LinkError::UnknownKey { .. })), "each key should be rejected");
 }
 
 fn frames(controls: impl IntoIterator<Item = (Id, Control)>) -> Vec<u8> {
@@ -461,10 +474,14 @@ fn a_link_is_not_read_while_too_many_answers_wait() {
         let mut input = batch.as_slice();
         while pair.server.decompose(pair.now, &mut input).unwrap().is_some() {}
         rounds += 1;
+        // A bound on the loop only: far more rounds than fill `CONTROL_BYTES_MAX`.
         assert!(rounds < 100, "reading should stop within 100 rounds");
     }
-    assert!(pair.server.pending() < CONTROL_BYTES_MAX + batch.len());
-    assert!(pair.server.flush(pair.now).is_some());
+    assert!(
+        pair.server.pending() < CONTROL_BYTES_MAX + batch.len(),
+        "reading should stop when answers fill their bound, after the batch being read"
+    );
+    assert!(pair.server.flush(pair.now).is_some(), "the answers should be sent");
     assert!(pair.server.may_read(), "reading should continue when the answers are sent");
 }
 

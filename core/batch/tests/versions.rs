@@ -37,7 +37,10 @@ fn server_with_an_opener_of_version_1() -> ServerLink {
     assert_eq!((welcome.version, welcome.verdict), (1, Verdict::Proceed));
     let proof = prove(&key, Prover::Opener, &transcript(&hello, &welcome));
     let established = server.decompose(Time(1), &mut &proof[..]).unwrap();
-    assert!(matches!(established, Some(ServerEvent::Established { role: Role::Helper, .. })));
+    assert!(
+        matches!(established, Some(ServerEvent::Established { role: Role::Helper, .. })),
+        "the server should establish the link with a helper"
+    );
     server
 }
 
@@ -77,7 +80,10 @@ fn opener_with_a_server_of_version_1() -> OpenerLink {
     welcome.proof = prove(&key, Prover::Server, &transcript(&hello, &welcome));
     let bytes = welcome.emit();
     let established = opener.decompose(Time(1), &mut &bytes[..]).unwrap();
-    assert!(matches!(established, Some(OpenerEvent::Established { .. })));
+    assert!(
+        matches!(established, Some(OpenerEvent::Established { .. })),
+        "the opener should establish the link"
+    );
     opener.flush(Time(1));
     opener
 }
@@ -85,7 +91,7 @@ fn opener_with_a_server_of_version_1() -> OpenerLink {
 #[test]
 fn a_server_of_version_1_is_used_without_sessions() {
     let mut opener = opener_with_a_server_of_version_1();
-    assert_eq!(opener.open_relayed(session()), Err(OpenError::Sessions));
+    assert_eq!(opener.open_with_message(session()), Err(OpenError::Sessions));
     assert_eq!(opener.open(CLIENT.parse().unwrap(), None), Ok(Id(1)));
 }
 
@@ -93,7 +99,7 @@ fn a_server_of_version_1_is_used_without_sessions() {
 fn messages_of_sessions_are_not_relayed_to_a_server_of_version_1() {
     let mut opener = opener_with_a_server_of_version_1();
     let connect = pair::connect_control(CLIENT.parse().unwrap());
-    let id = opener.open_relayed(connect).unwrap();
+    let id = opener.open_with_message(connect).unwrap();
     let acknowledge = Acknowledge { received: 0, finish_received: false, requests_answer: false };
     for message in [Control::Acknowledge(acknowledge), Control::Finish(0), Control::Close(CloseReason::Lost)]
     {

@@ -90,11 +90,17 @@ mod tests {
         #[test]
         fn random_values_are_within_their_bounds(seed: u64, limit: u64, millis: u32, length in 0..50_usize) {
             let mut random = Random::new(seed);
-            assert!(random.below(limit) < limit.max(1));
-            assert!((0.0..1.0).contains(&random.unit()));
+            assert!(random.below(limit) < limit.max(1), "a number should be below its limit");
+            assert!((0.0..1.0).contains(&random.unit()), "a fraction should be in 0..1");
             let time = Duration::from_millis(millis.into());
-            assert!(random.time(time) < time.max(Duration::from_nanos(1)));
-            assert!((time * 3 / 4..=time * 5 / 4).contains(&random.about(time)));
+            assert!(
+                random.time(time) < time.max(Duration::from_nanos(1)),
+                "a time should be below its maximum"
+            );
+            assert!(
+                (time * 3 / 4..=time * 5 / 4).contains(&random.about(time)),
+                "a time should differ by a quarter at most"
+            );
             let mut items: Vec<usize> = (0..length).collect();
             random.shuffle(&mut items);
             items.sort_unstable();

@@ -193,7 +193,11 @@ mod tests {
             table.remove(keys[0]);
             table.remove(keys[1]);
             let reused = [4, 5].map(|n| table.insert(n).unwrap());
-            assert_eq!((reused.map(SlotKey::slot), reused.map(SlotKey::generation)), (expected, [2, 2]));
+            assert_eq!(
+                (reused.map(SlotKey::slot), reused.map(SlotKey::generation)),
+                (expected, [2, 2]),
+                "each slot should be reused in order, with a new generation"
+            );
         }
     }
 
@@ -206,8 +210,12 @@ mod tests {
         assert_eq!(table.get(first), None);
         assert_eq!((table.remove(last), table.len()), (Some('a'), 0));
         let next = table.insert('b').unwrap();
-        assert_eq!((next, table.insert('c')), (SlotKey::new(1, 1), None));
-        assert_eq!((table.get(last), table.entry_in(0), table.get(next)), (None, None, Some(&'b')));
+        assert_eq!((next, table.insert('c')), (SlotKey::new(1, 1), None), "the last slot should be full");
+        assert_eq!(
+            (table.get(last), table.entry_in(0), table.get(next)),
+            (None, None, Some(&'b')),
+            "only the new key should be found"
+        );
     }
 
     #[test]
@@ -218,7 +226,7 @@ mod tests {
         table.remove(keys[0]);
         assert_eq!((table.get(keys[1]), table.next_key()), (Some(&'b'), None));
         table.set_max(2);
-        assert!(table.insert('c').is_some());
+        assert!(table.insert('c').is_some(), "a free slot should take an entry");
     }
 
     proptest::proptest! {
@@ -235,10 +243,19 @@ mod tests {
                     let expected = table.next_key();
                     let has_room = assigned.iter().flat_map(|(_, entry)| entry).count() < MAX;
                     let key = table.insert(drawn);
-                    assert_eq!((key, key.is_some()), (expected, has_room));
+                    assert_eq!(
+                        (key, key.is_some()), (expected, has_room),
+                        "a key should be assigned while there is room"
+                    );
                     if let Some(key) = key {
-                        assert!(assigned.iter().all(|(before, _)| *before != key), "keys must not be reused");
-                        assert!(key.slot() < MAX as u32 && key.generation() > 0);
+                        assert!(
+                            assigned.iter().all(|(before, _)| *before != key),
+                            "keys should not be reused"
+                        );
+                        assert!(
+                            key.slot() < MAX as u32 && key.generation() > 0,
+                            "a key should have a slot within the bound and a generation"
+                        );
                         assigned.push((key, Some(drawn)));
                     }
                 } else if !assigned.is_empty() {

@@ -93,10 +93,18 @@ mod tests {
             let needed = drawn.iter().filter(|number| **number == 0).count();
             for n in 0..drawn.len() as u64 {
                 timers.start(Time(n), n, is_needed);
-                assert!(timers.queue.len() <= 64 + 2 * needed, "{}", timers.queue.len());
+                // Pruning begins at 64 entries, and then at twice the entries that are still needed.
+                let length = timers.queue.len();
+                assert!(
+                    length <= 64 + 2 * needed,
+                    "stale entries should be pruned: {length}, {needed} needed"
+                );
             }
             let ended: Vec<u64> = core::iter::from_fn(|| timers.pop(Time(u64::MAX))).filter(is_needed).collect();
-            assert!(ended.into_iter().eq((0..drawn.len() as u64).filter(is_needed)));
+            assert!(
+                ended.into_iter().eq((0..drawn.len() as u64).filter(is_needed)),
+                "all needed timers should end, in order"
+            );
         }
     }
 }

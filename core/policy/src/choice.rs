@@ -4,10 +4,10 @@ use spillway_wire::load::LoadReport;
 
 /// Maximum number of helpers that a client queries at a time. Queries to more than a few gain nothing
 /// (Mitzenmacher 2001, "The power of two choices in randomized load balancing").
-pub const ASKED_MAX: usize = 8;
+pub const HELPERS_ASKED_MAX: usize = 8;
 
 /// The default number of helpers that a client queries.
-pub const ASKED_DEFAULT: usize = 2;
+pub const HELPERS_ASKED_DEFAULT: usize = 2;
 
 /// The outcome of the load queries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,45 +25,45 @@ pub enum Decision {
 /// The queried helpers and their replies.
 #[derive(Clone, Debug)]
 pub struct Choice {
-    asked: [Asked; ASKED_MAX],
+    helpers_asked: [AskedHelper; HELPERS_ASKED_MAX],
     count: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Asked {
+struct AskedHelper {
     helper: usize,
     answer: Option<LoadReport>,
 }
 
 impl Choice {
-    /// Chooses `d` (1 to [`ASKED_MAX`]) different helpers of `helpers`, uniformly at random; all of them if `helpers` <
-    /// `d`. `random` returns numbers of at least 0 and less than 1.
+    /// Chooses `d` (1 to [`HELPERS_ASKED_MAX`]) different helpers of `helpers`, uniformly at random; all of them
+    /// if `helpers` < `d`. `random` returns numbers of at least 0 and less than 1.
     pub fn new(helpers: usize, d: usize, random: &mut impl FnMut() -> f64) -> Choice {
-        let count = d.clamp(1, ASKED_MAX).min(helpers);
-        let mut choice = Choice { asked: [Asked::default(); ASKED_MAX], count: 0 };
+        let count = d.clamp(1, HELPERS_ASKED_MAX).min(helpers);
+        let mut choice = Choice { helpers_asked: [AskedHelper::default(); HELPERS_ASKED_MAX], count: 0 };
         // Floyd's sampling without a list: a helper that is drawn twice is replaced by the newest candidate.
         for newest in helpers - count..helpers {
             let drawn = below(newest + 1, random());
-            let is_duplicate = choice.asked().any(|helper| helper == drawn);
-            choice.asked[choice.count].helper = if is_duplicate { newest } else { drawn };
+            let is_duplicate = choice.helpers_asked().any(|helper| helper == drawn);
+            choice.helpers_asked[choice.count].helper = if is_duplicate { newest } else { drawn };
             choice.count += 1;
         }
         choice
     }
 
     /// The helpers to query, by index, in the order of their places.
-    pub fn asked(&self) -> impl ExactSizeIterator<Item = usize> + '_ {
-        self.asked[..self.count].iter().map(|asked| asked.helper)
+    pub fn helpers_asked(&self) -> impl ExactSizeIterator<Item = usize> + '_ {
+        self.helpers_asked[..self.count].iter().map(|asked| asked.helper)
     }
 
     /// The helper at this place, as an index of all helpers.
     pub fn helper(&self, place: usize) -> Option<usize> {
-        self.asked().nth(place)
+        self.helpers_asked().nth(place)
     }
 
     /// The helper at this place has replied. Only a helper's first reply counts.
     pub fn answered(&mut self, place: usize, load: LoadReport) {
-        if let Some(asked) = self.asked[..self.count].get_mut(place) {
+        if let Some(asked) = self.helpers_asked[..self.count].get_mut(place) {
             asked.answer.get_or_insert(load);
         }
     }
@@ -75,7 +75,7 @@ impl Choice {
 
     /// The number of queried helpers that have not replied.
     pub fn unanswered(&self) -> usize {
-        self.asked[..self.count].iter().filter(|asked| asked.answer.is_none()).count()
+        self.helpers_asked[..self.count].iter().filter(|asked| asked.answer.is_none()).count()
     }
 
     /// Decides by the replies received so far. Ties are broken at random.
@@ -83,7 +83,7 @@ impl Choice {
         if self.count == 0 {
             return Decision::NoHelpers;
         }
-        let asked = &self.asked[..self.count];
+        let asked = &self.helpers_asked[..self.count];
         if asked.iter().all(|asked| asked.answer.is_none()) {
             return Decision::Unanswered(below(self.count, random()));
         }
@@ -164,19 +164,34 @@ mod tests {
         let mut random = pseudo_random();
         let mut times = [0; 5];
         for _ in 0..5000 {
-            let asked: Vec<usize> = Choice::new(5, 2, &mut random).asked().collect();
-            assert!(asked.len() == 2 && asked[0] != asked[1], "{asked:?}");
+            let asked: Vec<usize> = Choice::new(5, 2, &mut random).helpers_asked().collect();
+            assert!(
+                asked.len() == 2 && asked[0] != asked[1],
+                "two different helpers should be queried: {asked:?}"
+            );
             asked.iter().for_each(|helper| times[*helper] += 1);
         }
-        assert!(times.iter().all(|times| (1850..2150).contains(times)), "{times:?}");
-        for (helpers, d, expected) in [(1, 2, 1), (3, 9, 3), (100, 100, ASKED_MAX), (4, 0, 1), (0, 2, 0)] {
+        assert!(
+            times.iter().all(|times| (1850..2150).contains(times)),
+            "each helper should be queried 2,000 times, within 4 standard deviations of 35: {times:?}"
+        );
+        for (helpers, d, expected) in
+            [(1, 2, 1), (3, 9, 3), (100, 100, HELPERS_ASKED_MAX), (4, 0, 1), (0, 2, 0)]
+        {
             for extreme in [0.0, 0.999_999, 1.0] {
                 let choice = Choice::new(helpers, d, &mut || extreme);
-                let mut asked: Vec<usize> = choice.asked().collect();
+                let mut asked: Vec<usize> = choice.helpers_asked().collect();
                 asked.sort_unstable();
                 asked.dedup();
-                assert_eq!(asked.len(), expected, "{helpers} helpers, d = {d}");
-                assert!(asked.iter().all(|helper| *helper < helpers));
+                assert_eq!(
+                    asked.len(),
+                    expected,
+                    "the number of queries should be within its bounds: {helpers} helpers, d = {d}"
+                );
+                assert!(
+                    asked.iter().all(|helper| *helper < helpers),
+                    "each helper should be one of those known"
+                );
             }
         }
     }
@@ -205,7 +220,7 @@ mod tests {
     #[test]
     fn without_replies_a_random_helper_is_chosen() {
         let choice = choice_of_two(None, None);
-        assert!(!choice.is_complete());
+        assert!(!choice.is_complete(), "the choice should not be complete without replies");
         assert_eq!(choice.decide(&mut || 0.2), Decision::Unanswered(0));
         assert_eq!(choice.decide(&mut || 0.8), Decision::Unanswered(1));
     }
@@ -215,7 +230,7 @@ mod tests {
         let mut choice = choice_of_two(Some(load(5)), Some(load(5)));
         choice.answered(1, load(0));
         choice.answered(7, load(0));
-        assert!(choice.is_complete());
+        assert!(choice.is_complete(), "the choice should be complete with both replies");
         let (mut random, mut times) = (pseudo_random(), [0; 2]);
         for _ in 0..1000 {
             match choice.decide(&mut random) {
@@ -223,7 +238,10 @@ mod tests {
                 decision => panic!("two replies should give Lowest, not {decision:?}"),
             }
         }
-        assert!(times.iter().all(|times| (430..570).contains(times)), "{times:?}");
+        assert!(
+            times.iter().all(|times| (430..570).contains(times)),
+            "each helper should be chosen 500 times, within 4 standard deviations of 16: {times:?}"
+        );
     }
 
     /// While clients are expected, a slightly lower load is hardly preferred, and a much lower load always.
@@ -243,8 +261,17 @@ mod tests {
             }
             first_chosen
         };
-        assert!((450..560).contains(&share(10)));
-        assert!((610..760).contains(&share(1_000)));
+        // The difference of both random factors spreads over ±5,000, so a load lower by x is chosen with a probability of
+        // 1 - (1 - x / 5,000)² / 2. Here 502 of 1000 are expected, and 3 standard deviations of 16 are allowed.
+        assert!(
+            (450..560).contains(&share(10)),
+            "a hardly lower load should be chosen about 500 times in 1000"
+        );
+        // 680 of 1000 are expected, and more than 4 standard deviations of 15 allowed.
+        assert!(
+            (610..760).contains(&share(1_000)),
+            "a load lower by the tentative load should be chosen more often"
+        );
         assert_eq!(share(5_000), 1000);
     }
 }

@@ -6,7 +6,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use spillway_transport::Time;
-use spillway_wire::load::{LoadReport, SHARE_MAX, WEIGHT_MAX};
+use spillway_wire::load::{LOAD_MAX, LoadReport, SHARE_MAX};
 
 use crate::lots::Lots;
 
@@ -69,14 +69,14 @@ pub struct Gauge {
     network_cost: f64,
     /// Clients that have sent a load query and may connect, in the order of the times at which they are no longer
     /// expected.
-    asked: VecDeque<Asked>,
-    /// The sum of the weights in `asked`.
+    tentative_clients: VecDeque<TentativeClient>,
+    /// The sum of the weights in `tentative_clients`.
     expected: u64,
     lots: Lots,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct TentativeClient {
     until: Time,
     client: u64,
     weight: u64,
@@ -93,7 +93,7 @@ impl Gauge {
             clients: 0.0,
             cpu_cost: COST_INITIAL,
             network_cost: 0.0,
-            asked: VecDeque::new(),
+            tentative_clients: VecDeque::new(),
             expected: 0,
             lots: Lots::new(seed),
         }
@@ -135,18 +135,18 @@ impl Gauge {
         }
     }
 
-    /// A client has sent load queries to `asked` helpers, of which this is one, and connects here with probability 1 /
-    /// `asked`. Repeated queries count once.
-    pub fn client_asked(&mut self, now: Time, client: SocketAddr, asked: u8) {
+    /// A client has sent load queries to `helpers_asked` helpers, of which this is one, and connects here with
+    /// probability 1 / `helpers_asked`. Repeated queries count once.
+    pub fn client_sent_query(&mut self, now: Time, client: SocketAddr, helpers_asked: u8) {
         self.forget_expired(now);
         let client = address_hash(client);
-        if self.asked.len() >= TENTATIVE_MAX
-            || self.asked.iter().any(|pending| pending.client == client && pending.weight > 0)
+        if self.tentative_clients.len() >= TENTATIVE_MAX
+            || self.tentative_clients.iter().any(|pending| pending.client == client && pending.weight > 0)
         {
             return;
         }
-        let weight = WEIGHT_ONE / u64::from(asked.max(1));
-        self.asked.push_back(Asked { until: now + TENTATIVE_TIME, client, weight });
+        let weight = WEIGHT_ONE / u64::from(helpers_asked.max(1));
+        self.tentative_clients.push_back(TentativeClient { until: now + TENTATIVE_TIME, client, weight });
         self.expected += weight;
     }
 
@@ -155,16 +155,16 @@ impl Gauge {
         self.forget_expired(now);
         let client = address_hash(client);
         if let Some(pending) =
-            self.asked.iter_mut().find(|pending| pending.client == client && pending.weight > 0)
+            self.tentative_clients.iter_mut().find(|pending| pending.client == client && pending.weight > 0)
         {
             self.expected -= core::mem::take(&mut pending.weight);
         }
     }
 
     fn forget_expired(&mut self, now: Time) {
-        while let Some(pending) = self.asked.front().filter(|pending| pending.until <= now) {
+        while let Some(pending) = self.tentative_clients.front().filter(|pending| pending.until <= now) {
             self.expected -= pending.weight;
-            self.asked.pop_front();
+            self.tentative_clients.pop_front();
         }
     }
 
@@ -191,8 +191,8 @@ impl Gauge {
             network: share(network),
             connections: share(connections),
             memory: share(memory),
-            load: weight(load),
-            tentative: weight(expected * cost),
+            load: millionths(load),
+            tentative: millionths(expected * cost),
             ..LoadReport::default()
         }
     }
@@ -216,10 +216,10 @@ fn share(fraction: f64) -> u16 {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "at most WEIGHT_MAX; `as` turns negative numbers into 0"
+    reason = "at most LOAD_MAX; `as` turns negative numbers into 0"
 )]
-fn weight(fraction: f64) -> u32 {
-    (fraction * f64::from(WEIGHT_MAX) + 0.5).min(f64::from(WEIGHT_MAX)) as u32
+fn millionths(fraction: f64) -> u32 {
+    (fraction * f64::from(LOAD_MAX) + 0.5).min(f64::from(LOAD_MAX)) as u32
 }
 
 /// Hash of an address. A collision counts two clients as one.
@@ -253,7 +253,8 @@ mod tests {
         for ms in (0..=until_ms).step_by(100) {
             assert!(
                 gauge.is_measurement_due(at(ms)) && !gauge.is_measurement_due(at(ms.saturating_sub(1)))
-                    || ms == 0
+                    || ms == 0,
+                "a measurement should be due at the end of the window only"
             );
             let seconds = ms as f64 / 1000.0;
             let cpu = Duration::from_secs_f64(cpu * seconds);
@@ -267,7 +268,7 @@ mod tests {
         use_up(&mut gauge, 3_000, 0.5, 200_000.0, 100);
         let load = gauge.load(at(3_000), 100, 10);
         assert_eq!((load.cpu, load.network, load.connections, load.memory), (500, 200, 10, 10));
-        assert!((499_000..500_001).contains(&load.load), "{load:?}");
+        assert!((499_000..500_001).contains(&load.load), "the load should be the highest share: {load:?}");
         assert_eq!(gauge.load(at(3_000), 100, 900).load, 900_000, "memory should count without smoothing");
         let mut gauge = Gauge::new(CAPACITY, 1);
         use_up(&mut gauge, 3_000, 0.1, 5_000_000.0, 100);
@@ -286,10 +287,11 @@ mod tests {
         gauge.measured(at(0), used(0));
         gauge.measured(at(100), used(100));
         gauge.measured(at(200), used(200));
-        assert!(gauge.load(at(200), 10, 0).cpu > 600);
+        assert!(gauge.load(at(200), 10, 0).cpu > 600, "a burst should show within two windows");
         // The thread slept for ten seconds, in one long window: earlier load is forgotten.
         gauge.measured(at(10_200), used(210));
-        assert!(gauge.load(at(10_200), 10, 0).cpu < 5);
+        // 10 ms in 10 s are 1 per mille.
+        assert!(gauge.load(at(10_200), 10, 0).cpu < 5, "a sleep should clear the load");
     }
 
     #[test]
@@ -298,9 +300,17 @@ mod tests {
         use_up(&mut gauge, 10_000, 0.2, 0.0, 100);
         let now = at(10_000);
         let cpu = |gauge: &mut Gauge, clients| gauge.load(now, clients, 0).cpu;
-        assert!((198..=200).contains(&cpu(&mut gauge, 100)));
-        assert!((395..=400).contains(&cpu(&mut gauge, 200)), "0.2 % each: {}", cpu(&mut gauge, 200));
-        assert!((95..=105).contains(&cpu(&mut gauge, 50)));
+        // 100 clients use 0.2 of a core, 2 per mille each; smoothing leaves an error of a few per cent.
+        assert!(
+            (198..=200).contains(&cpu(&mut gauge, 100)),
+            "100 clients should cost what was measured, 200"
+        );
+        assert!(
+            (395..=400).contains(&cpu(&mut gauge, 200)),
+            "200 clients should cost 0.2 % each: {}",
+            cpu(&mut gauge, 200)
+        );
+        assert!((95..=105).contains(&cpu(&mut gauge, 50)), "50 clients should cost half of what 100 do");
         assert_eq!(cpu(&mut Gauge::new(CAPACITY, 1), 200), 100, "200 clients should have the initial cost");
     }
 
@@ -308,33 +318,37 @@ mod tests {
     fn client_that_sent_a_query_is_expected_until_it_connects_or_100_ms_have_passed() {
         let mut gauge = Gauge::new(CAPACITY, 1);
         let tentative = |gauge: &mut Gauge, ms| gauge.load(at(ms), 0, 0).tentative;
-        (0..10).for_each(|port| gauge.client_asked(at(0), client(port), 2));
+        (0..10).for_each(|port| gauge.client_sent_query(at(0), client(port), 2));
         assert_eq!(
             tentative(&mut gauge, 1),
             2_500,
             "ten clients should count with probability 1/2 and 1/2000 of a core each"
         );
-        gauge.client_asked(at(2), client(3), 2);
+        gauge.client_sent_query(at(2), client(3), 2);
         assert_eq!(tentative(&mut gauge, 2), 2_500, "a repeated query should count once");
         gauge.client_connected(at(3), client(3));
         gauge.client_connected(at(3), client(3));
         gauge.client_connected(at(3), client(77));
         assert_eq!(tentative(&mut gauge, 3), 2_250);
-        gauge.client_asked(at(50), client(20), 1);
+        gauge.client_sent_query(at(50), client(20), 1);
         assert_eq!(tentative(&mut gauge, 99), 2_750);
         assert_eq!(tentative(&mut gauge, 100), 500, "queries should count for 100 ms");
         assert_eq!(tentative(&mut gauge, 150), 0);
-        assert!(gauge.asked.is_empty());
+        assert!(gauge.tentative_clients.is_empty(), "expired queries should be forgotten");
     }
 
     #[test]
     fn number_of_remembered_queries_is_bounded() {
         let mut gauge = Gauge::new(CAPACITY, 1);
         for number in 0..10_000_u16 {
-            gauge.client_asked(at(0), client(number), 1);
+            gauge.client_sent_query(at(0), client(number), 1);
         }
-        assert_eq!(gauge.asked.len(), TENTATIVE_MAX);
-        gauge.client_asked(at(100), client(1), 1);
-        assert_eq!((gauge.asked.len(), gauge.expected), (1, WEIGHT_ONE));
+        assert_eq!(gauge.tentative_clients.len(), TENTATIVE_MAX);
+        gauge.client_sent_query(at(100), client(1), 1);
+        assert_eq!(
+            (gauge.tentative_clients.len(), gauge.expected),
+            (1, WEIGHT_ONE),
+            "expired queries should make room"
+        );
     }
 }

@@ -25,7 +25,7 @@ mod relief_override;
 mod shedding;
 
 pub use activation::{Activation, ActivationSettings, Carrier, Member, Order};
-pub use choice::{ASKED_DEFAULT, ASKED_MAX, Choice, Decision};
+pub use choice::{Choice, Decision, HELPERS_ASKED_DEFAULT, HELPERS_ASKED_MAX};
 pub use gauge::{Capacity, Gauge, Usage};
 pub use release::{Release, ReleaseSettings, Sample};
 pub use relief_override::{CurrentOverride, Override};

@@ -86,14 +86,21 @@ mod tests {
         for per_s in [1, 3, 10, 100, 5_000] {
             let fine = move_times(per_s, (0..3_000_000).step_by(50));
             let most = most_in_a_second(&fine);
-            assert!(most <= per_s as usize && most * 10 >= per_s as usize * 9, "{most} of {per_s}");
+            assert!(
+                most <= per_s as usize && most * 10 >= per_s as usize * 9,
+                "the rate should be within the limit and at least nine tenths of it: {most} of {per_s}"
+            );
         }
     }
 
     #[test]
     fn late_caller_makes_up_moves_but_not_those_of_an_idle_time() {
         let coarse = move_times(5_000, (0..1_000_000).step_by(4_000));
-        assert!((4_400..=5_000).contains(&coarse.len()), "{}", coarse.len());
+        assert!(
+            (4_400..=5_000).contains(&coarse.len()),
+            "a late caller should make up the moves of its own delay only: {}",
+            coarse.len()
+        );
         let after_idle = move_times(5_000, [0, 60_000_000].into_iter());
         assert_eq!(after_idle, [0, 60_000_000], "one move should follow the idle time");
     }

@@ -133,19 +133,28 @@ mod tests {
     #[test]
     fn memory_becomes_scarce_at_three_quarters_and_sufficient_at_five_eighths() {
         let mut bound = MemoryBound::new(800);
-        assert!(!bound.judge(600) && !bound.is_scarce());
-        assert!(bound.judge(601) && bound.is_scarce() && !bound.is_exceeded(601));
+        assert!(!bound.judge(600) && !bound.is_scarce(), "memory should not be scarce at 600");
+        assert!(
+            bound.judge(601) && bound.is_scarce() && !bound.is_exceeded(601),
+            "memory should be scarce, but not exceeded, at 601"
+        );
         assert!(!bound.judge(501) && bound.is_scarce(), "memory should stay scarce above five eighths");
-        assert!(bound.judge(500) && !bound.is_scarce());
+        assert!(bound.judge(500) && !bound.is_scarce(), "memory should be sufficient at 500");
     }
 
     #[test]
     fn closing_stops_at_the_bound_or_an_eighth_below_by_age() {
         let bound = MemoryBound::new(800);
         let (old, new) = (Duration::from_millis(1), Duration::ZERO);
-        assert!(!bound.is_enough_closed(801, old) && !bound.is_enough_closed(801, new));
-        assert!(!bound.is_enough_closed(701, old) && bound.is_enough_closed(800, new));
-        assert!(bound.is_enough_closed(700, old));
+        assert!(
+            !bound.is_enough_closed(801, old) && !bound.is_enough_closed(801, new),
+            "closing should go on above the bound"
+        );
+        assert!(
+            !bound.is_enough_closed(701, old) && bound.is_enough_closed(800, new),
+            "closing by age should go on until an eighth below the bound"
+        );
+        assert!(bound.is_enough_closed(700, old), "closing should stop an eighth below the bound");
     }
 
     #[test]
@@ -158,8 +167,16 @@ mod tests {
             reader.note(at(turn * 10), turn * 1_000, 2_000.min(turn as usize * 1_000));
             slow_reader.note(at(turn * 10), turn * 1_000, turn as usize * 990);
         }
-        assert!(reader.age(at(1_000)) <= Duration::from_millis(30), "{reader:?}");
-        assert!(slow_reader.age(at(1_000)) >= Duration::from_millis(900), "{slow_reader:?}");
+        // 2,000 bytes are two turns of 10 ms; the bound has one more turn.
+        assert!(
+            reader.age(at(1_000)) <= Duration::from_millis(30),
+            "the age of a client that keeps up should stay at a few reads: {reader:?}"
+        );
+        // The client has read 1 %, so its oldest unread byte was sent in one of the first turns.
+        assert!(
+            slow_reader.age(at(1_000)) >= Duration::from_millis(900),
+            "the age of a slow client should grow with the time: {slow_reader:?}"
+        );
     }
 
     #[test]

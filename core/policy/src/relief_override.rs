@@ -116,7 +116,11 @@ mod tests {
     #[test]
     fn override_for_a_limited_time_falls_back_to_auto() {
         let mut current = CurrentOverride::default();
-        assert_eq!((current.at(Time::ZERO), current.until()), (Override::Auto, None));
+        assert_eq!(
+            (current.at(Time::ZERO), current.until()),
+            (Override::Auto, None),
+            "the override should be over"
+        );
         current.set(Time::ZERO, Override::Off, Some(SECOND));
         assert_eq!(current.at(Time::ZERO + SECOND / 2), Override::Off);
         assert_eq!(current.at(Time::ZERO + SECOND), Override::Auto);

@@ -139,13 +139,17 @@ mod tests {
         let mut window = window();
         window.record(at(0), 5 * MS);
         window.record(at(150), MS);
-        assert_eq!((window.count(), window.late()), (2, 1));
+        assert_eq!(
+            (window.count(), window.late()),
+            (2, 1),
+            "two replies should be in the window, one of them late"
+        );
         window.advance(at(999));
         assert_eq!((window.count(), window.late()), (2, 1));
         window.advance(at(1000));
         assert_eq!((window.count(), window.late()), (1, 0), "the first slice should have left the window");
         window.advance(at(900_000));
-        assert_eq!((window.count(), window.merged().quantile(990)), (0, None));
+        assert_eq!((window.count(), window.merged().quantile(990)), (0, None), "the window should be empty");
         window.record(at(3), MS);
         assert_eq!(window.count(), 1, "a reply of an earlier time should count in the present slice");
     }
@@ -157,7 +161,7 @@ mod tests {
             window.record(at(5), MS);
         }
         window.record(at(5), MS + Duration::from_nanos(1));
-        assert_eq!((window.count(), window.late()), (100, 1));
+        assert_eq!((window.count(), window.late()), (100, 1), "one reply of 100 should be late");
     }
 
     #[test]
@@ -169,7 +173,11 @@ mod tests {
         assert_eq!((window.recent(0), window.recent(1), window.recent(99)), ((1, 1), (2, 1), (3, 2)));
         assert_eq!(window.length(), 1000 * MS);
         window.clear();
-        assert_eq!((window.count(), window.late(), window.recent(9)), (0, 0, (0, 0)));
+        assert_eq!(
+            (window.count(), window.late(), window.recent(9)),
+            (0, 0, (0, 0)),
+            "a cleared window should be empty"
+        );
         let longest = Window::new(MS, Duration::MAX, Duration::ZERO);
         assert_eq!(longest.length(), MS * 100, "the window should have at most 100 slices");
     }

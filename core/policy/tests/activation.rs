@@ -24,7 +24,7 @@ fn burst_is_relieved_within_a_second_and_each_member_moves_once() {
     for seed in 0..20 {
         let mut group = Group::new(400, 40, ActivationSettings::default(), seed);
         group.run_queue(5_000, |_| 0.6);
-        assert!(group.notices.is_empty());
+        assert!(group.notices.is_empty(), "a calm group should have no notices");
         let relieved_ms = group.run_queue(15_000, |_| 1.5).unwrap() - 5_000;
         group.print();
         let moved_ms = *group.orders_ms.last().unwrap() - 5_000;
@@ -35,7 +35,11 @@ fn burst_is_relieved_within_a_second_and_each_member_moves_once() {
             "relief should take at most {floor_ms} + 1,000 ms, not {relieved_ms}"
         );
         assert_eq!(group.labels(), ["canaries_move", "rest_moves", "cured"]);
-        assert_eq!((group.moves(), group.moves_max(), group.helped()), (400, 1, 400));
+        assert_eq!(
+            (group.moves(), group.moves_max(), group.helped()),
+            (400, 1, 400),
+            "each of 400 members should move once"
+        );
     }
 }
 
@@ -47,7 +51,7 @@ fn only_canaries_move_when_that_relieves_the_server() {
     group.run_queue(30_000, |ms| if ms < 5_200 { 1.05 } else { 0.93 });
     group.print();
     assert_eq!(group.labels()[..2], ["canaries_move", "calm_again"]);
-    assert!(group.helped() >= 20, "the canaries should stay helped");
+    assert!(group.helped() >= 20, "the canaries, 5 % of 400, should stay helped");
 }
 
 #[test]
@@ -63,7 +67,12 @@ fn second_late_period_within_ten_seconds_moves_all_members() {
         assert_eq!((group.labels(), group.helped()), (vec!["canaries_move", "calm_again"], 10));
         group.run(2_000 + period_ms + 2_000, stalls);
         group.print();
-        assert_eq!(group.helped(), helped, "late again after {period_ms} ms: {:?}", group.labels());
+        assert_eq!(
+            group.helped(),
+            helped,
+            "all members should move only if late again within 10 s, here after {period_ms} ms: {:?}",
+            group.labels()
+        );
     }
 }
 
@@ -95,10 +104,11 @@ fn back_off_grows_while_help_does_not_cure_the_server() {
     );
     let back_offs = group.times_of("backs_off");
     let waits: Vec<u64> = back_offs.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    assert!(waits.len() >= 4, "{waits:?}");
+    assert!(waits.len() >= 4, "the policy should back off at least five times in 20 minutes: {waits:?}");
     for pair in waits[..4].windows(2) {
         assert!(pair[1] * 10 > pair[0] * 11, "each wait should be longer than the last: {waits:?}");
     }
+    // All members twice to helpers and back, and 60 moves of canaries.
     assert!(
         group.moves() <= 60 * 4 + 60,
         "60 members should move at most 300 times in 20 minutes, not {} times",
@@ -116,7 +126,10 @@ fn burst_after_a_failed_attempt_is_relieved() {
     assert_eq!((group.labels().last(), group.helped()), (Some(&"backs_off"), 0));
     let relieved_ms = group.run_queue(70_000, |_| 1.5).unwrap();
     group.print();
-    assert!(relieved_ms < 61_200 && group.helped() == 200, "{relieved_ms}");
+    assert!(
+        relieved_ms < 61_200 && group.helped() == 200,
+        "all members should be helped within 1.2 s of the burst at 60 s: {relieved_ms}"
+    );
 }
 
 #[test]
@@ -158,8 +171,8 @@ fn short_stalls_move_only_canaries() {
         Some(if (5_000..5_180).contains(&(ms % 15_000)) { 30 * MS } else { WITHIN_SLA })
     });
     group.print();
-    assert!(group.moves() <= 42, "{}", group.moves());
-    assert!(group.times_of("rest_moves").is_empty());
+    assert!(group.moves() <= 42, "5 % of the members should move, and return: {}", group.moves());
+    assert!(group.times_of("rest_moves").is_empty(), "only canaries should move");
 }
 
 #[test]
@@ -197,8 +210,16 @@ fn oscillating_load_moves_each_member_at_most_twice() {
             let mut group = Group::new(100, 40, ActivationSettings::default(), seed);
             let wave = |ms: u64| (ms as f64 * std::f64::consts::TAU / period_ms as f64).sin();
             group.run_queue(62_000, |ms| 1.0 + 0.2 * wave(ms));
-            assert!(group.moves_max() <= 2, "{period_ms} ms, seed {seed}: {}", group.moves_max());
-            assert!(group.moves() <= 110, "{period_ms} ms, seed {seed}: {}", group.moves());
+            assert!(
+                group.moves_max() <= 2,
+                "no member should move more than twice: {period_ms} ms, seed {seed}: {}",
+                group.moves_max()
+            );
+            assert!(
+                group.moves() <= 110,
+                "100 members should move once, and at most 10 moves be more: {period_ms} ms, seed {seed}: {}",
+                group.moves()
+            );
         }
     }
 }
@@ -213,7 +234,7 @@ fn server_drain_ends_help_and_calm_at_an_unchanged_request_rate_does_not() {
         group.send_server_drain(Carrier::Helped, 20);
         group.run_queue(group.now_ms + 100, |_| 0.2);
     }
-    assert_eq!((group.helped(), group.times_of("released").len()), (0, 1));
+    assert_eq!((group.helped(), group.times_of("released").len()), (0, 1), "the group should return once");
     group.run_queue(30_000, |_| 0.2);
     assert_eq!(group.moves_max(), 2);
 
@@ -240,7 +261,11 @@ fn idle_group_returns_and_then_needs_no_timeout() {
         group.step_without_requests();
     }
     group.print();
-    assert_eq!((group.helped(), group.labels().last()), (0, Some(&"released")));
+    assert_eq!(
+        (group.helped(), group.labels().last()),
+        (0, Some(&"released")),
+        "the idle group should have returned"
+    );
     assert_eq!(group.activation.poll_timeout(), None, "an idle direct group should need no looks");
 }
 
@@ -257,7 +282,7 @@ fn full_helpers_cause_few_attempts_and_no_moves() {
         "200 members should get at most 100 orders in a minute, not {}",
         group.orders_ms.len()
     );
-    assert!(group.times_of("no_helpers").len() >= 3);
+    assert!(group.times_of("no_helpers").len() >= 3, "attempts should be repeated at least three times");
 }
 
 #[test]
@@ -268,7 +293,7 @@ fn moves_completed_after_their_timeout_are_kept() {
     group.run(20_000, |_, carrier| Some(if carrier == Carrier::Direct { 60 * MS } else { WITHIN_SLA }));
     group.print();
     assert_eq!(group.labels(), ["others_first", "rest_moves", "no_helpers"]);
-    assert_eq!((group.helped(), group.moves(), group.orders_ms.len()), (1, 1, 1));
+    assert_eq!((group.helped(), group.moves(), group.orders_ms.len()), (1, 1, 1), "a late move should count");
 }
 
 #[test]
@@ -281,7 +306,7 @@ fn no_orders_to_helpers_are_given_while_none_is_known() {
     group.lose_helpers();
     let orders = group.orders_ms.len();
     group.run_queue(12_000, |_| 1.5);
-    assert_eq!((group.orders_ms.len(), group.helped()), (orders, 0));
+    assert_eq!((group.orders_ms.len(), group.helped()), (orders, 0), "no order should be given");
     assert_eq!(group.labels().last(), Some(&"no_helpers"));
     group.activation.set_helpers_available(true);
     group.run_queue(14_000, |_| 1.5);
@@ -325,6 +350,7 @@ fn many_processes_with_one_connection_each_do_not_move_at_once() {
         "{} moves, {early} in the first 200 ms, at most {busiest} in 100 ms, {first} to {last} ms",
         moves_ms.len()
     );
+    // 5 % of 400 processes are 20; each process draws for itself.
     assert!((5..=60).contains(&early), "a few percent should move in the first 200 ms: {early}");
     assert!(busiest <= 260, "not all 400 should move within the same 100 ms: {busiest}");
     let helped: usize = groups.iter().map(Group::helped).sum();
@@ -332,7 +358,7 @@ fn many_processes_with_one_connection_each_do_not_move_at_once() {
         helped >= 380 && last_late_ms < 4_300,
         "at least 380 should be helped, not {helped}, and none late after 4,300 ms, not {last_late_ms}"
     );
-    assert!(groups.iter().all(|group| group.moves_max() <= 2));
+    assert!(groups.iter().all(|group| group.moves_max() <= 2), "no member should move more than twice");
 }
 
 #[test]
@@ -416,7 +442,7 @@ fn server_drain_moves_direct_members_to_helpers_and_helped_ones_back() {
     let mut refused = Group::new(100, 40, ActivationSettings::default(), 5);
     refused.run(2_000, always(WITHIN_SLA));
     refused.run(2_700, always(5 * MS));
-    assert!(refused.helped() > 0);
+    assert!(refused.helped() > 0, "late replies should move members");
     refused.send_server_drain(Carrier::Helped, 1);
     refused.run(10_000, always(5 * MS));
     assert_eq!((refused.helped(), refused.labels().last()), (0, Some(&"backs_off")));

@@ -119,7 +119,7 @@ fn max_over_mean(
         match event {
             Event::SendQueries(client) => {
                 let choice = Choice::new(helpers.len(), 2, &mut || random.unit());
-                for place in 0..choice.asked().len() {
+                for place in 0..choice.helpers_asked().len() {
                     events.push(now + delay(&mut random, 50, 400), Event::Query { client, place });
                 }
                 choices[client] = Some(choice);
@@ -130,7 +130,7 @@ fn max_over_mean(
                 let helper =
                     &mut helpers[choice.helper(place).expect("a queried place should have a helper")];
                 helper.run(now);
-                helper.gauge.client_asked(now, address(client), choice.asked().len() as u8);
+                helper.gauge.client_sent_query(now, address(client), choice.helpers_asked().len() as u8);
                 let load = Box::new(tentative_use.apply(helper.gauge.load(now, helper.clients, 0)));
                 events.push(now + delay(&mut random, 50, 2_000), Event::Reply { client, place, load });
             }

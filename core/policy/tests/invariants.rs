@@ -179,7 +179,10 @@ impl Model {
             );
         }
         while let Some(notice) = self.activation.poll_notice() {
-            assert!(!notice.to_string().is_empty() && !notice.label().is_empty());
+            assert!(
+                !notice.to_string().is_empty() && !notice.label().is_empty(),
+                "each notice should have a text and a label"
+            );
         }
     }
 }
@@ -223,6 +226,9 @@ proptest! {
         let counters = *model.activation.counters();
         let orders = counters.orders_to_helpers + counters.orders_to_server;
         prop_assert_eq!(orders as usize, model.order_times_us.len());
-        prop_assert!(counters.orders_done + counters.orders_failed <= orders);
+        prop_assert!(
+            counters.orders_done + counters.orders_failed <= orders,
+            "no order should be reported twice"
+        );
     }
 }

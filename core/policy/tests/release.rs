@@ -72,7 +72,11 @@ fn low_throughput_and_latency_release_sessions_gradually() {
     else {
         panic!("{:?}", server.notices)
     };
-    assert_eq!((server.helped, server.release.counters().drains), (0, 200));
+    assert_eq!(
+        (server.helped, server.release.counters().drains),
+        (0, 200),
+        "all 200 sessions should be released"
+    );
     let took = server.drains[199].since(server.drains[0]);
     assert!((4..8).contains(&took.as_secs()), "200 drains should take about 5 s: {took:?}");
 }
@@ -94,7 +98,7 @@ fn low_throughput_or_low_latency_alone_releases_no_session() {
     server.run(100, 15_000, LOW, None); // latency is low because helpers relieve the server
     server.run(100, 5_000, HIGH, None); // throughput is low because clients have given up
     server.run(100, 6_100, LOW, None);
-    assert!(server.notices.is_empty() && server.helped == 200);
+    assert!(server.notices.is_empty() && server.helped == 200, "no session should be released");
     for _ in 0..50 {
         server.run(9, 5_000, LOW, None);
         server.run(1, 9_000, LOW, None);
@@ -113,7 +117,7 @@ fn high_latency_stops_a_release_and_delays_the_next() {
     let Some(ReleaseNotice::Stops { why: Stop::Latency, sessions, low_for }) = server.notices.last() else {
         panic!("{:?}", server.notices)
     };
-    assert_eq!((*sessions, low_for.as_secs()), (helped, 20));
+    assert_eq!((*sessions, low_for.as_secs()), (helped, 20), "the wait should be twice as long");
     server.run(20, 5_000, LOW, None);
     assert_eq!(server.helped, helped);
     server.run(10, 5_000, LOW, None);
@@ -131,7 +135,11 @@ fn single_look_with_high_latency_does_not_stop_a_release() {
     }
     server.run(1, 5_000, HIGH, None);
     server.run(20, 5_000, LOW, None);
-    assert_eq!((server.helped, server.release.counters().stopped), (0, 1));
+    assert_eq!(
+        (server.helped, server.release.counters().stopped),
+        (0, 1),
+        "the release should have stopped once"
+    );
 }
 
 #[test]
@@ -142,7 +150,10 @@ fn early_release_doubles_the_wait_for_the_next_and_the_wait_decays() {
         let began_s = server.now_s;
         while server.helped > 0 {
             server.run(1, 5_000, LOW, None);
-            assert!(server.now_s - began_s < 700);
+            assert!(
+                server.now_s - began_s < 700,
+                "sessions should be released within 700 s: the longest wait is ten minutes"
+            );
         }
         waits.push(server.now_s - began_s);
         server.run(10, 9_900, LOW, None);

@@ -6,7 +6,7 @@ use core::time::Duration;
 use spillway_auth::{KeyRing, LoadRejection, prove_load, verify_query};
 use spillway_policy::{Capacity, Gauge, Shedding, Usage};
 use spillway_transport::Time;
-use spillway_wire::load::{LOAD_BYTES, LoadReport};
+use spillway_wire::load::{LOAD_REPLY_BYTES, LoadReport};
 
 use crate::config::{Config, ServiceConfig};
 use crate::counters::{Flow, LoadQueries};
@@ -156,7 +156,7 @@ impl LoadControl {
         service: &ServiceConfig,
         availability: impl FnOnce() -> Availability,
         (clients, memory): (u32, &Memory),
-    ) -> Result<[u8; LOAD_BYTES], Unanswered> {
+    ) -> Result<[u8; LOAD_REPLY_BYTES], Unanswered> {
         let peer = SocketAddr::new(from.ip().to_canonical(), from.port());
         if !self.answers {
             return Err(Unanswered::Off);
@@ -182,7 +182,7 @@ impl LoadControl {
             ..LoadReport::default()
         };
         if load.accepts_clients() {
-            self.gauge.client_asked(now, peer, parsed.helpers_asked);
+            self.gauge.client_sent_query(now, peer, parsed.helpers_asked);
         }
         let figures = self.gauge.load(now, clients, memory.total());
         let (full, draining, down, nonce) = (load.full, load.draining, load.down, load.nonce);
@@ -233,13 +233,20 @@ mod tests {
         config.load.network_bytes = Some(1_000);
         let mut load = LoadControl::new(&config, 1);
         let memory = Memory::new(1 << 20);
-        assert!(load.is_measurement_due(Time(0)));
+        assert!(load.is_measurement_due(Time(0)), "the first measurement should be due at once");
         load.measured(Time(0), Duration::ZERO, [].into_iter(), 0, &memory);
         let flow = Flow { bytes: 340, segments: 10 };
         load.measured(Time(60_000_000_000), Duration::ZERO, [flow].into_iter(), 0, &memory);
         // 340 + 10 × 66 = 1,000 bytes in 60 s, with a capacity of 1,000 bytes a second.
-        assert!(!load.is_measurement_due(Time(60_000_000_001)));
-        assert!((0.015..0.018).contains(&load.gauge.measured_load(0)), "{}", load.gauge.measured_load(0));
+        assert!(
+            !load.is_measurement_due(Time(60_000_000_001)),
+            "no measurement should be due just after the last"
+        );
+        assert!(
+            (0.015..0.018).contains(&load.gauge.measured_load(0)),
+            "1,000 bytes with headers should be 1/60 of the capacity of 60 s: {}",
+            load.gauge.measured_load(0)
+        );
         assert_eq!(load.shed(Time(60_000_000_000), &memory, || 100), None);
     }
 }

@@ -209,7 +209,7 @@ mod tests {
         let mut list = MarkedList::default();
         (0..100).for_each(|_| list.push(TestItem::default()));
         assert_eq!(turn(&mut list, Time(0)).len(), 100, "new items should be marked");
-        assert!(turn(&mut list, Time(0)).is_empty());
+        assert!(turn(&mut list, Time(0)).is_empty(), "the list should be settled");
         list
     }
 

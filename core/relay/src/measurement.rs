@@ -94,7 +94,7 @@ mod tests {
         let measurement = Measurement { protocol: Protocol::Memcached, sample_one_in: 3 };
         let sampled = (0..9).filter(|n| RequestMetrics::sample(Some(measurement), *n).is_some());
         assert_eq!(sampled.collect::<alloc::vec::Vec<_>>(), [0, 3, 6]);
-        assert!(RequestMetrics::sample(None, 0).is_none());
+        assert!(RequestMetrics::sample(None, 0).is_none(), "nothing should be sampled without a protocol");
         let zero = Measurement { sample_one_in: 0, ..measurement };
         assert!(RequestMetrics::sample(Some(zero), 5).is_some(), "0 should count as 1");
     }
@@ -107,11 +107,19 @@ mod tests {
         metrics.requests(&mut tracker, Time(60_000), b"\r\n");
         metrics.replies(&mut tracker, Time(100_000), b"EN");
         metrics.replies(&mut tracker, Time(260_000), b"D\r\n");
-        assert_eq!((metrics.latency_ns.count(), metrics.latency_ns.sum()), (1, 200_000));
+        assert_eq!(
+            (metrics.latency_ns.count(), metrics.latency_ns.sum()),
+            (1, 200_000),
+            "one latency of 200 µs should be recorded"
+        );
         metrics.requests(&mut tracker, Time(300_000), b"no such command\r\n");
         assert_eq!(metrics.given_up.iter().sum::<u64>(), 1);
         metrics.requests(&mut tracker, Time(400_000), b"get a\r\n");
         metrics.replies(&mut tracker, Time(500_000), b"END\r\n");
-        assert_eq!((metrics.latency_ns.count(), metrics.given_up.iter().sum::<u64>()), (1, 1));
+        assert_eq!(
+            (metrics.latency_ns.count(), metrics.given_up.iter().sum::<u64>()),
+            (1, 1),
+            "the measurement should have been given up"
+        );
     }
 }

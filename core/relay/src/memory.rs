@@ -157,9 +157,12 @@ mod tests {
     fn clients_and_links_count_against_the_bound() {
         let mut memory = Memory::new(800);
         memory.resize_client(0, 600);
-        assert!(!memory.update_scarcity() && !memory.is_scarce());
+        assert!(!memory.update_scarcity() && !memory.is_scarce(), "memory should not be scarce yet");
         memory.resize_link(0, 1);
-        assert!(memory.update_scarcity() && memory.is_scarce() && !memory.is_exceeded());
+        assert!(
+            memory.update_scarcity() && memory.is_scarce() && !memory.is_exceeded(),
+            "memory should be scarce, but not exceeded"
+        );
         assert_eq!(memory.grant_bytes(), SCARCE_GRANT_BYTES);
         memory.resize_client(600, 500);
         assert!(
@@ -167,6 +170,6 @@ mod tests {
             "memory should stay scarce at 501, above five eighths"
         );
         memory.resize_link(1, 0);
-        assert!(memory.update_scarcity() && !memory.is_scarce());
+        assert!(memory.update_scarcity() && !memory.is_scarce(), "memory should be sufficient again");
     }
 }

@@ -85,15 +85,18 @@ mod tests {
         memory.count_pause();
         pressure.count_closed();
         memory.resize_client(0, 700);
-        assert!(memory.update_scarcity());
+        assert!(memory.update_scarcity(), "memory should become scarce");
         let scarce = pressure.scarcity_changed(Time(5), &memory, 3);
         assert_eq!(scarce, Notice::MemoryScarce { held: 700, limit: 800, clients: 3 });
         let at = pressure.poll_timeout().unwrap();
-        assert!(!pressure.handle_timeout(Time(6)) && pressure.handle_timeout(at));
+        assert!(
+            !pressure.handle_timeout(Time(6)) && pressure.handle_timeout(at),
+            "a scan should run when it is due, and not before"
+        );
         assert_eq!(pressure.poll_timeout(), Some(at + SCAN_INTERVAL));
         memory.count_pause();
         memory.resize_client(700, 0);
-        assert!(memory.update_scarcity());
+        assert!(memory.update_scarcity(), "memory should become sufficient");
         let enough = pressure.scarcity_changed(at, &memory, 3);
         assert_eq!(enough, Notice::MemoryEnough { held: 0, limit: 800, paused: 1, closed: 0 });
         assert_eq!(pressure.poll_timeout(), None);
@@ -104,10 +107,13 @@ mod tests {
         let mut memory = Memory::new(800);
         let mut pressure = Pressure::default();
         memory.resize_link(0, 900);
-        assert!(pressure.may_close_largest(Time(0), &memory));
+        assert!(pressure.may_close_largest(Time(0), &memory), "the first scan should run at once");
         pressure.delay_rescan(Time(0));
-        assert!(!pressure.may_close_largest(Time(1), &memory));
-        assert!(pressure.may_close_largest(Time(0) + RESCAN_DELAY, &memory));
+        assert!(!pressure.may_close_largest(Time(1), &memory), "the next scan should be delayed");
+        assert!(
+            pressure.may_close_largest(Time(0) + RESCAN_DELAY, &memory),
+            "the next scan should run after the delay"
+        );
         memory.resize_client(0, 801);
         assert!(
             pressure.may_close_largest(Time(1), &memory),

@@ -44,7 +44,7 @@ fn advance_ms(harness: &mut Harness, ms: u64) {
 fn replies_are_kept_until_the_clients_tcp_has_acknowledged_them() {
     let mut harness = harness();
     let client = harness.client(0, CLIENT);
-    assert!(harness.transport.record(client).watched);
+    assert!(harness.transport.record(client).watched, "the client's acknowledgements should be watched");
     harness.exchange();
     harness.server.compose(Id(1), &[1; 300]);
     harness.exchange();
@@ -72,8 +72,12 @@ fn last_replies_are_kept_after_the_servers_close() {
     harness.server.compose(Id(1), &[1; 300]);
     harness.server.close(Id(1), CloseReason::Normal);
     harness.exchange();
-    assert!(harness.transport.record(client).finished);
-    assert_eq!((kept(&harness), harness.server.connections()), (Some((0, 300)), 1));
+    assert!(harness.transport.record(client).finished, "the client should get the end");
+    assert_eq!(
+        (kept(&harness), harness.server.connections()),
+        (Some((0, 300)), 1),
+        "the last replies should be kept"
+    );
     harness.event(client, Event::Acknowledged { through: 150 });
     advance_ms(&mut harness, 20);
     assert_eq!(kept(&harness), Some((150, 150)));
@@ -83,7 +87,7 @@ fn last_replies_are_kept_after_the_servers_close() {
         [] as [Observed; 0],
         "the server's application has closed and should get no event"
     );
-    assert_eq!((kept(&harness), harness.server.connections()), (None, 0));
+    assert_eq!((kept(&harness), harness.server.connections()), (None, 0), "the connection should be gone");
     harness.event(client, Event::Lost(LostReason::Closed));
     assert_eq!(harness.relay.status().services[0].links[0].connections, 0);
 }
@@ -119,12 +123,12 @@ fn lingering_client_gets_the_rest_although_its_link_is_lost() {
     harness.exchange();
     let link = harness.link;
     harness.event(link, Event::Lost(LostReason::Reset));
-    assert!(!harness.transport.record(client).aborted);
+    assert!(!harness.transport.record(client).aborted, "the client should not be reset");
     assert_eq!(harness.transport.take(client).len(), 100);
     harness.transport.record(client).room = 1000;
     harness.event(client, Event::Room);
     assert_eq!(harness.transport.take(client).len(), 200);
-    assert!(harness.transport.record(client).finished);
+    assert!(harness.transport.record(client).finished, "the client should get the end");
     // The client's acknowledgements do not affect a connection with the same id on the next link.
     harness.bring_link_up(Limits { window_bytes: WINDOW, kept_bytes_max: 1000, ..Limits::default() });
     harness.client(0, CLIENT);
@@ -143,7 +147,7 @@ fn replies_are_not_kept_by_default() {
     harness.exchange();
     harness.server.compose(Id(1), b"reply");
     harness.exchange();
-    assert!(!harness.transport.record(client).watched);
+    assert!(!harness.transport.record(client).watched, "acknowledgements should not be watched");
     assert_eq!(kept(&harness), None);
 }
 

@@ -154,7 +154,7 @@ fn frames_are_relayed_with_the_id_rewritten() {
         client.observed.clear();
         client.data.clear();
     }
-    assert!(!harness.transport.record(plain).aborted);
+    assert!(!harness.transport.record(plain).aborted, "the plain client should not be reset");
     assert_eq!(harness.relay.status().services[0].counters.library_connections, 3);
 }
 
@@ -196,8 +196,8 @@ fn unauthenticated_clients_are_rejected_and_closed() {
         let mut harness = Harness::new(config());
         let mut client = Client::connecting(&mut harness, key, role, Limits::default());
         let error = client.exchange(&mut harness).unwrap_err();
-        assert!(matches!(error, LinkError::RefusedByServer(_)), "{error}");
-        assert!(harness.transport.record(client.conn).finished);
+        assert!(matches!(error, LinkError::RefusedByServer(_)), "the client should be refused: {error}");
+        assert!(harness.transport.record(client.conn).finished, "the rejected client should be closed");
         assert_eq!(harness.relay.status().services[0].counters.refused.handshake, 1);
         harness.now = harness.now + Duration::from_secs(10);
         harness.relay.handle_timeout(harness.now, &mut harness.transport);
@@ -209,15 +209,15 @@ fn unauthenticated_clients_are_rejected_and_closed() {
     assert_eq!(harness.relay.poll_timeout(), Some(harness.now + Duration::from_secs(5)));
     harness.now = harness.now + Duration::from_secs(5);
     harness.relay.handle_timeout(harness.now, &mut harness.transport);
-    assert!(harness.transport.record(silent).aborted);
+    assert!(harness.transport.record(silent).aborted, "the silent peer should be reset");
     // Without keys, only loopback clients are accepted.
     let mut keyless = config();
     keyless.services[0].client_keys = None;
     let mut harness = Harness::new(keyless);
     let foreign = harness.client(1, CLIENT);
-    assert!(harness.transport.record(foreign).aborted);
+    assert!(harness.transport.record(foreign).aborted, "the peer at a foreign address should be reset");
     let local = harness.client(1, "127.0.0.1:5");
-    assert!(!harness.transport.record(local).aborted);
+    assert!(!harness.transport.record(local).aborted, "the peer at an allowed address should stay");
 }
 
 /// Peers without a key that open connections and send nothing evict each other, but neither an authenticated client nor
@@ -250,7 +250,7 @@ fn unauthenticated_peers_evict_only_each_other() {
     let id = established.open();
     established.link.compose(id, b"get x");
     established.exchange(&mut harness).unwrap();
-    assert!(!harness.exchange().is_empty());
+    assert!(!harness.exchange().is_empty(), "the authenticated client should reach the server");
 }
 
 /// Silent peers without a key are evicted when clients reach the helper's limit.
@@ -265,7 +265,10 @@ fn unauthenticated_peers_are_evicted_for_clients_at_the_limit() {
     assert_eq!((waiting(&mut harness), harness.relay.clients()), (20, 20));
     let client = Client::new(&mut harness);
     let plain = harness.client(0, "10.9.0.2:7");
-    assert!(!harness.transport.record(plain).aborted && !harness.transport.record(client.conn).aborted);
+    assert!(
+        !harness.transport.record(plain).aborted && !harness.transport.record(client.conn).aborted,
+        "clients should not be evicted"
+    );
     assert_eq!((waiting(&mut harness), harness.relay.clients()), (18, 20));
     let clients: Vec<Conn> = (0..19).map(|port| harness.client(0, &format!("10.9.0.3:{port}"))).collect();
     let refused = clients.iter().filter(|conn| harness.transport.record(**conn).aborted).count();
@@ -284,7 +287,7 @@ fn removed_keys_give_no_access() {
     let mut keyless = config();
     keyless.services[0].client_keys = None;
     harness.relay.reconfigure(harness.now, keyless, Duration::ZERO, &mut harness.transport).unwrap();
-    assert!(client.exchange(&mut harness).is_err());
+    assert!(client.exchange(&mut harness).is_err(), "a removed key should be rejected");
     assert_eq!(harness.relay.status().services[0].counters.refused.handshake, 1);
 }
 
@@ -347,7 +350,7 @@ fn reconnect(client: &str) -> Control {
 fn session_is_relayed_and_not_reset_when_its_client_is_lost() {
     let mut harness = Harness::new(config());
     let mut client = Client::new(&mut harness);
-    let id = client.link.open_relayed(reconnect(CLIENT)).unwrap();
+    let id = client.link.open_with_message(reconnect(CLIENT)).unwrap();
     client.exchange(&mut harness).unwrap();
     assert_eq!(harness.exchange(), [Observed::Session(1, Kind::Reconnect, CLIENT.parse().unwrap())]);
     harness.server.send_control(Id(1), Control::Credit(1 << 40));
@@ -371,10 +374,10 @@ fn session_is_relayed_and_not_reset_when_its_client_is_lost() {
 fn session_with_a_foreign_address_is_refused() {
     let mut harness = Harness::new(config());
     let mut client = Client::new(&mut harness);
-    client.link.open_relayed(reconnect("10.9.0.9:5000")).unwrap();
+    client.link.open_with_message(reconnect("10.9.0.9:5000")).unwrap();
     client.exchange(&mut harness).unwrap();
     assert_eq!(client.observed, ["Refused"]);
-    assert!(harness.exchange().is_empty());
+    assert!(harness.exchange().is_empty(), "no session should reach the server");
 }
 
 #[test]
@@ -406,7 +409,7 @@ fn lost_link_resets_library_clients_with_a_connection() {
     client.exchange(&mut harness).unwrap();
     let idle = Client::new(&mut harness);
     harness.event(harness.link, Event::Lost(LostReason::Reset));
-    assert!(harness.transport.record(client.conn).aborted);
+    assert!(harness.transport.record(client.conn).aborted, "the client should be reset with the link");
     assert!(
         !harness.transport.record(idle.conn).aborted,
         "a client without a connection on the lost link should stay"
@@ -426,17 +429,18 @@ fn client_whose_unread_replies_exceed_the_buffer_is_reset() {
     harness.transport.record(client.conn).room = 0;
     let mut steps = 0;
     while !harness.transport.record(client.conn).aborted {
-        assert!(harness.relay.buffered_bytes() <= 100_000);
+        assert!(harness.relay.buffered_bytes() <= 100_000, "replies should be buffered within the bound");
         harness.server.compose(Id(1), &[1; 10_000]);
         harness.exchange();
         steps += 1;
+        // Ten replies of 10,000 bytes fill the buffer.
         assert!(steps < 20, "the client should be reset within 20 steps");
     }
     assert_eq!(harness.relay.buffered_bytes(), 0);
     let notices: Vec<Notice> = std::iter::from_fn(|| harness.relay.poll_notice()).collect();
     assert!(
         matches!(notices.last(), Some(Notice::ClientReset { why: ResetReason::Buffer, .. })),
-        "{notices:?}"
+        "the client should be reset because of its unread replies: {notices:?}"
     );
 }
 
@@ -447,7 +451,7 @@ fn malformed_frames_reset_only_their_client() {
     other.open();
     let malformed = Client::new(&mut harness);
     harness.data(malformed.conn, &[0x7f; 50]);
-    assert!(harness.transport.record(malformed.conn).aborted);
+    assert!(harness.transport.record(malformed.conn).aborted, "the malformed client should be reset");
     other.exchange(&mut harness).unwrap();
     assert_eq!(harness.exchange().len(), 1);
     assert_eq!(harness.relay.status().services[0].counters.reset.protocol, 1);
@@ -464,7 +468,7 @@ fn drain_is_sent_to_clients_and_new_connections_are_refused() {
     assert_eq!(harness.relay.status().services[0].counters.refused.draining, 1);
     harness.event(client.conn, Event::Finished);
     harness.event(client.conn, Event::Lost(LostReason::Closed));
-    assert!(harness.relay.is_drained());
+    assert!(harness.relay.is_drained(), "the relay should be drained");
 }
 
 #[test]
@@ -474,8 +478,14 @@ fn override_off_drains_library_clients_and_keeps_plain_ones() {
     client.open();
     client.exchange(&mut harness).unwrap();
     let (second, off) = (Duration::from_secs(1), (Override::Off, Some(Duration::from_secs(60))));
-    assert!(!harness.relay.set_override(harness.now, "no such service", off, second, &mut harness.transport));
-    assert!(harness.relay.set_override(harness.now, "cache", off, second, &mut harness.transport));
+    assert!(
+        !harness.relay.set_override(harness.now, "no such service", off, second, &mut harness.transport),
+        "an unknown service should not take the override"
+    );
+    assert!(
+        harness.relay.set_override(harness.now, "cache", off, second, &mut harness.transport),
+        "the known service should take the override"
+    );
     late.open();
     late.exchange(&mut harness).unwrap();
     client.exchange(&mut harness).unwrap();
@@ -483,7 +493,10 @@ fn override_off_drains_library_clients_and_keeps_plain_ones() {
     assert_eq!(late.observed, ["drain 1000", "refused Unavailable"]);
     let status = harness.relay.status();
     assert_eq!((status.services[0].counters.refused.off, status.services[0].listening), (1, false));
-    assert!(!harness.relay.is_draining() && harness.relay.poll_timeout() <= Some(harness.now + 60 * second));
+    assert!(
+        !harness.relay.is_draining() && harness.relay.poll_timeout() <= Some(harness.now + 60 * second),
+        "the override should end within a minute, without a drain"
+    );
 
     harness.now = harness.now + 60 * second;
     harness.relay.handle_timeout(harness.now, &mut harness.transport);
@@ -519,7 +532,10 @@ fn stalled_link_stops_grants_of_library_clients() {
         .map(|observed| if let Observed::Data(_, bytes) = observed { bytes.len() } else { 0 })
         .sum();
     assert_eq!(received, 55_000);
-    assert!(harness.transport.record(client.conn).granted > granted);
+    assert!(
+        harness.transport.record(client.conn).granted > granted,
+        "the client should be granted more after the stall"
+    );
 }
 
 /// When the server refuses a connection, later bytes of the same turn wait behind those that could not be forwarded,
@@ -576,7 +592,10 @@ fn client_with_the_largest_incomplete_record_is_closed_at_the_memory_limit() {
     let held = harness.relay.buffered_bytes();
     assert!((5_000..7_000).contains(&held), "a complete record should be forwarded, not held: {held} bytes");
     let (largest, _) = send_part_of_record(&mut harness, 15_000);
-    assert!(harness.transport.record(largest).aborted && !harness.transport.record(complete).aborted);
+    assert!(
+        harness.transport.record(largest).aborted && !harness.transport.record(complete).aborted,
+        "only the client with the largest incomplete record should be closed"
+    );
     assert_eq!(harness.relay.status().services[0].counters.reset.memory, 1);
 }
 
@@ -601,8 +620,11 @@ fn clients_that_withhold_records_are_closed_before_readers() {
     harness.transport.record(reader).room = 0;
     assert_eq!(harness.server.compose(Id(1), &[b'v'; 30_000]), 30_000);
     harness.exchange();
-    assert!(!harness.transport.record(reader).aborted);
-    assert!(withholding.iter().any(|conn| harness.transport.record(*conn).aborted));
+    assert!(!harness.transport.record(reader).aborted, "the reader should stay");
+    assert!(
+        withholding.iter().any(|conn| harness.transport.record(*conn).aborted),
+        "a client that withholds a record should be closed"
+    );
 }
 
 /// A client that withholds the end of a record is closed even while memory is sufficient.
@@ -617,7 +639,7 @@ fn client_that_withholds_the_end_of_a_record_is_closed() {
     harness.data(client.conn, &first[..13_999]);
     harness.advance(Duration::from_secs(6));
     harness.data(client.conn, &first[13_999..]);
-    assert!(!harness.transport.record(client.conn).aborted);
+    assert!(!harness.transport.record(client.conn).aborted, "the client should stay until the timeout");
     harness.advance(Duration::from_secs(5));
     assert!(
         harness.transport.record(client.conn).aborted,
@@ -636,7 +658,10 @@ fn client_that_withholds_the_end_of_a_record_is_closed() {
         harness.advance(Duration::from_secs(4));
         harness.data(client.conn, rest);
     }
-    assert!(!harness.transport.record(client.conn).aborted);
+    assert!(
+        !harness.transport.record(client.conn).aborted,
+        "the client that completes its record should stay"
+    );
 }
 
 fn frames(controls: impl IntoIterator<Item = Control>) -> Vec<u8> {
@@ -679,13 +704,14 @@ fn client_that_does_not_read_refusals_is_no_longer_read() {
         harness
             .exchange()
             .iter()
-            .any(|observed| matches!(observed, Observed::Data(_, bytes) if bytes == b"get x"))
+            .any(|observed| matches!(observed, Observed::Data(_, bytes) if bytes == b"get x")),
+        "another client's request should be forwarded"
     );
     // When the client reads its refusals, the relay reads the client's requests again.
     let granted = harness.transport.record(flooder.conn).granted;
     harness.transport.record(flooder.conn).room = 1 << 20;
     harness.event(flooder.conn, Event::Room);
-    assert!(harness.transport.record(flooder.conn).granted > granted);
+    assert!(harness.transport.record(flooder.conn).granted > granted, "the client should be read again");
     assert_eq!(harness.relay.buffered_bytes(), 0);
 }
 
@@ -736,7 +762,10 @@ fn a_flood_of_control_messages_is_read_slowly_and_other_clients_at_once() {
             jump_ahead(&mut harness, Duration::from_millis(20));
             harness.data(other, b"get x\r\n");
             let observed = harness.exchange();
-            assert!(observed.contains(&Observed::Data(2, b"get x\r\n".to_vec())), "{observed:?}");
+            assert!(
+                observed.contains(&Observed::Data(2, b"get x\r\n".to_vec())),
+                "the other client's request should be forwarded at once: {observed:?}"
+            );
         }
         // Reading a throttled client pauses for 1 s at most; then the client is granted 64 KiB.
         let read = sent - before;
@@ -744,7 +773,7 @@ fn a_flood_of_control_messages_is_read_slowly_and_other_clients_at_once() {
             (100_000..11 * 65_536).contains(&read),
             "100,000 to 720,896 bytes should be read in ten seconds, not {read}"
         );
-        assert!(!harness.transport.record(flooder.conn).aborted);
+        assert!(!harness.transport.record(flooder.conn).aborted, "the flooder should not be reset");
     }
     // Data is not throttled.
     jump_ahead(&mut harness, Duration::from_secs(2));
@@ -788,7 +817,10 @@ fn data_over_credit_ends_at_the_helper() {
     assert_eq!(connections(&harness), 0);
     client.open();
     client.exchange(&mut harness).unwrap();
-    assert!(matches!(harness.exchange()[..], [Observed::Connect(..)]));
+    assert!(
+        matches!(harness.exchange()[..], [Observed::Connect(..)]),
+        "the connection should reach the server"
+    );
 }
 
 #[test]
@@ -799,7 +831,7 @@ fn drain_from_a_client_is_a_protocol_error() {
     client.exchange(&mut harness).unwrap();
     harness.exchange();
     harness.data(client.conn, &frames([Control::Drain { deadline_ms: 0 }]));
-    assert!(harness.transport.record(client.conn).aborted);
+    assert!(harness.transport.record(client.conn).aborted, "the client should be reset");
     assert_eq!(harness.exchange(), [Observed::Closed(1, CloseReason::Reset)]);
 }
 
@@ -818,10 +850,15 @@ fn incomplete_records_count_against_the_memory_limit() {
         let batch = client.link.flush(harness.now).unwrap();
         // The record's length and half of its bytes.
         harness.data(client.conn, &batch.as_slice()[..8_000]);
-        assert!(harness.relay.status().buffered_bytes <= limit, "{}", harness.relay.status().buffered_bytes);
+        assert!(
+            harness.relay.status().buffered_bytes <= limit,
+            "incomplete records should count against the memory limit: {}",
+            harness.relay.status().buffered_bytes
+        );
         withholding.push(client.conn);
     }
     let closed = withholding.iter().filter(|conn| harness.transport.record(**conn).aborted).count();
+    // An incomplete record holds the memory of a whole one, 16,000 bytes: 12 of 40 fit 200,000.
     assert!((25..=30).contains(&closed), "25 to 30 of 40 clients should be closed, not {closed}");
     assert_eq!(harness.relay.status().services[0].counters.reset.memory, closed as u64);
     complete.link.compose(id, b"get x");
@@ -830,6 +867,7 @@ fn incomplete_records_count_against_the_memory_limit() {
         harness
             .exchange()
             .iter()
-            .any(|observed| matches!(observed, Observed::Data(_, bytes) if bytes == b"get x"))
+            .any(|observed| matches!(observed, Observed::Data(_, bytes) if bytes == b"get x")),
+        "another client's request should be forwarded"
     );
 }

@@ -34,7 +34,7 @@ fn send_datagram(harness: &mut Harness, listener: u16, from: &str, query: &[u8])
 fn query_load(harness: &mut Harness, server: Option<&str>) -> LoadReport {
     let query = prove_query(&client_key(), query_for(server));
     let bytes = send_datagram(harness, 1, CLIENT, &query).expect("a valid query should get a reply");
-    assert!(bytes.len() <= query.len());
+    assert!(bytes.len() <= query.len(), "a reply should not be longer than its query");
     verify_load(&client_key(), &[7; 16], &bytes).expect("the reply should be authentic")
 }
 
@@ -46,8 +46,14 @@ fn query_counts(harness: &Harness) -> LoadQueries {
 fn valid_queries_get_a_reply() {
     let mut harness = Harness::new(config());
     let idle_load = query_load(&mut harness, None);
-    assert!(idle_load.accepts_clients() && idle_load.tentative > 0, "{idle_load:?}");
-    assert!(query_load(&mut harness, Some(harness::SERVER)).accepts_clients());
+    assert!(
+        idle_load.accepts_clients() && idle_load.tentative > 0,
+        "an idle helper should accept clients and expect the one that sent the query: {idle_load:?}"
+    );
+    assert!(
+        query_load(&mut harness, Some(harness::SERVER)).accepts_clients(),
+        "the link's server should be served"
+    );
     assert!(query_load(&mut harness, Some("10.0.0.6:1")).down, "another server should be reported as down");
     assert_eq!(query_counts(&harness), LoadQueries { answered: 3, ..LoadQueries::default() });
 }
@@ -99,7 +105,10 @@ fn queries_without_keys_are_answered_on_loopback_only() {
     assert_eq!(send_datagram(&mut harness, 1, CLIENT, &query), None);
     let bytes = send_datagram(&mut harness, 1, "127.0.0.1:5000", &query)
         .expect("a query from loopback should get a reply");
-    assert!(verify_load(&Key::loopback_only(), &[7; 16], &bytes).is_ok());
+    assert!(
+        verify_load(&Key::loopback_only(), &[7; 16], &bytes).is_ok(),
+        "the reply should be proven with the loopback key"
+    );
 }
 
 #[test]
@@ -107,11 +116,14 @@ fn reply_contains_the_reason_for_accepting_no_clients() {
     let mut harness = Harness::new(Config { clients_max: 1, ..config() });
     harness.client(0, "10.9.0.2:1");
     let load_at_bound = query_load(&mut harness, None);
-    assert!(load_at_bound.full && !load_at_bound.down && !load_at_bound.draining, "{load_at_bound:?}");
+    assert!(
+        load_at_bound.full && !load_at_bound.down && !load_at_bound.draining,
+        "a helper at its bound should report that it is full, and no other reason: {load_at_bound:?}"
+    );
     assert_eq!(load_at_bound.connections, 1000);
     let now = harness.now;
     harness.relay.drain(now, Duration::from_secs(9), &mut harness.transport);
-    assert!(query_load(&mut harness, None).draining);
+    assert!(query_load(&mut harness, None).draining, "a draining helper should say so");
 
     let mut harness = Harness::new(config());
     let (now, off) = (harness.now, (spillway_policy::Override::Off, None));
@@ -185,7 +197,7 @@ fn run_second(harness: &mut Harness, cpu: &mut Duration, share: f64) {
     for _ in 0..10 {
         harness.now = harness.now + Duration::from_millis(100);
         *cpu += Duration::from_secs_f64(share / 10.0);
-        assert!(harness.relay.is_measurement_due(harness.now));
+        assert!(harness.relay.is_measurement_due(harness.now), "a measurement should be due each second");
         harness.relay.measured(harness.now, *cpu);
         let now = harness.now;
         harness.relay.end_of_turn(now, &mut harness.transport);
@@ -216,27 +228,38 @@ fn overload_sheds_a_few_library_clients_at_a_time_and_no_plain_ones() {
         shed.windows(2).all(|pair| pair[1] - pair[0] <= 4),
         "at most four clients should be shed at a time: {shed:?}"
     );
+    // 3 % of 100 to 110 clients in each of the 5 s after the patience of 3 s.
     assert!((9..=16).contains(&shed[7]), "9 to 16 clients should be shed after 8 s: {shed:?}");
     assert!(
         clients.iter().all(|client| client.drains.is_empty() || client.drains == [10_000]),
         "each client should be shed once"
     );
     assert!(clients[100..].iter().all(|client| client.drains.is_empty()), "young clients should not be shed");
-    assert!(!harness.transport.record(plain).aborted && !harness.transport.record(plain).finished);
+    assert!(
+        !harness.transport.record(plain).aborted && !harness.transport.record(plain).finished,
+        "the plain client should stay"
+    );
     let status = harness.relay.status();
     assert_eq!(status.services[0].counters.shed, shed[7] as u64);
-    assert!(status.load.full && status.load.cpu > 950, "{:?}", status.load);
+    assert!(
+        status.load.full && status.load.cpu > 950,
+        "an overloaded thread should report that it is full: {:?}",
+        status.load
+    );
     let notice = std::iter::from_fn(|| harness.relay.poll_notice())
         .find(|notice| matches!(notice, Notice::Shed { .. }));
-    assert!(matches!(notice, Some(Notice::Shed { clients: 3, load_percent: 95.. })), "{notice:?}");
+    assert!(
+        matches!(notice, Some(Notice::Shed { clients: 3, load_percent: 95.. })),
+        "three clients should be shed: {notice:?}"
+    );
 
     // After the overload the relay reports *full* for `SheddingSettings::hold`, 10 s.
     run_second(&mut harness, &mut cpu, 0.2);
-    assert!(query_load(&mut harness, None).full);
+    assert!(query_load(&mut harness, None).full, "the thread should be full");
     for _ in 0..12 {
         run_second(&mut harness, &mut cpu, 0.2);
     }
-    assert!(query_load(&mut harness, None).accepts_clients());
+    assert!(query_load(&mut harness, None).accepts_clients(), "the thread should accept clients again");
     assert_eq!(harness.relay.status().services[0].counters.shed, shed[7] as u64);
 }
 
@@ -276,7 +299,10 @@ fn shedding_can_be_switched_off() {
         run_second(&mut harness, &mut cpu, 1.0);
     }
     client.exchange(&mut harness);
-    assert!(client.drains.is_empty() && query_load(&mut harness, None).accepts_clients());
+    assert!(
+        client.drains.is_empty() && query_load(&mut harness, None).accepts_clients(),
+        "no client should be shed"
+    );
 }
 
 #[test]
@@ -297,6 +323,7 @@ fn shed_client_is_served_until_it_leaves() {
     assert!(
         observed
             .iter()
-            .any(|observed| matches!(observed, harness::Observed::Data(_, bytes) if bytes == b"get x"))
+            .any(|observed| matches!(observed, harness::Observed::Data(_, bytes) if bytes == b"get x")),
+        "the shed client should be served"
     );
 }

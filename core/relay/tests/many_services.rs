@@ -92,7 +92,10 @@ impl ManyServices {
         assert_eq!(self.relay.poll_timeout(), None, "no timer should run between requests");
         self.event(client, Event::Data { end: 0, bytes: b"get a" });
         let due = self.relay.poll_timeout().expect("the waiting batch should have a timeout");
-        assert!(due > self.now && due <= self.now + DELAY, "{due:?}");
+        assert!(
+            due > self.now && due <= self.now + DELAY,
+            "a batch should be due within the batch delay: {due:?}"
+        );
         self.now = due;
         self.handle_timeout();
         assert_eq!(self.exchange(0), [b"get a"]);

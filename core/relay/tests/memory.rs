@@ -73,9 +73,16 @@ fn client_that_holds_most_and_does_not_read_is_closed() {
     send_reply(&mut harness, 4, 50_000);
     assert_eq!(aborted(&mut harness, &all), [false, true, false, false, false]);
     let closed = closed_for_memory(&mut harness);
-    assert!(matches!(&closed[..], [(client, 200_000..=220_000)] if *client == peer(2)), "{closed:?}");
+    assert!(
+        matches!(&closed[..], [(client, 200_000..=220_000)] if *client == peer(2)),
+        "the client that holds most should be closed: {closed:?}"
+    );
     let counters = harness.relay.status().services[0].counters;
-    assert_eq!((counters.reset.memory, counters.refused.memory), (1, 0));
+    assert_eq!(
+        (counters.reset.memory, counters.refused.memory),
+        (1, 0),
+        "one client should be reset for memory"
+    );
 }
 
 #[test]
@@ -93,7 +100,10 @@ fn bytes_in_the_transports_queues_count() {
     send_reply(&mut harness, 2, 20_000);
     harness.data(all[2], b"get x\r\n");
     assert_eq!(aborted(&mut harness, &all), [true, false, false]);
-    assert!(harness.relay.status().buffered_bytes <= MEMORY_BYTES_MAX);
+    assert!(
+        harness.relay.status().buffered_bytes <= MEMORY_BYTES_MAX,
+        "buffered bytes should be within the limit"
+    );
 }
 
 /// A new client connects in the turn in which the relay finds the limit exceeded.
@@ -119,7 +129,7 @@ fn new_client_above_the_limit_is_accepted_and_the_largest_closed() {
     harness.relay.end_of_turn(now, &mut harness.transport);
     assert_eq!(aborted(&mut harness, &all), [false; 2]);
     let new_client = harness.client(0, &peer(9));
-    assert!(!harness.transport.record(new_client).aborted);
+    assert!(!harness.transport.record(new_client).aborted, "the new client should be accepted");
     assert_eq!(aborted(&mut harness, &all), [true, false]);
 }
 
@@ -132,7 +142,7 @@ fn clients_that_do_not_read_are_paused_first_and_then_resumed() {
     harness.transport.record(all[1]).room = 0;
     send_reply(&mut harness, 1, 150_000);
     send_reply(&mut harness, 2, 200_000);
-    assert!(harness.relay.status().memory_is_scarce);
+    assert!(harness.relay.status().memory_is_scarce, "memory should be scarce");
     let granted = |harness: &mut Harness, conn: Conn| harness.transport.record(conn).granted;
     let before = granted(&mut harness, stalled);
     for conn in [stalled, other] {
@@ -150,16 +160,19 @@ fn clients_that_do_not_read_are_paused_first_and_then_resumed() {
     assert_eq!(harness.relay.status().paused, 1);
     // When the other client that does not read leaves, memory is sufficient again.
     harness.event(all[1], Event::Lost(spillway_transport::LostReason::Reset));
-    assert!(!harness.relay.status().memory_is_scarce);
+    assert!(!harness.relay.status().memory_is_scarce, "memory should be sufficient");
     assert!(granted(&mut harness, stalled) > before, "the paused client should be granted more");
     assert_eq!(aborted(&mut harness, &all), [false; 3]);
     let notices: Vec<Notice> = std::iter::from_fn(|| harness.relay.poll_notice()).collect();
     assert!(
         notices.iter().any(|notice| matches!(notice, Notice::MemoryScarce { clients: 3, .. })),
-        "{notices:?}"
+        "the helper should report that memory is scarce: {notices:?}"
     );
     let last = notices.last();
-    assert!(matches!(last, Some(Notice::MemoryEnough { paused: 1, closed: 0, .. })), "{last:?}");
+    assert!(
+        matches!(last, Some(Notice::MemoryEnough { paused: 1, closed: 0, .. })),
+        "the helper should report that memory is sufficient, with one client paused and none closed: {last:?}"
+    );
 }
 
 #[test]
@@ -176,7 +189,7 @@ fn paused_client_that_reads_all_replies_is_granted_more() {
     let before = harness.transport.record(all[0]).granted;
     harness.transport.record(all[0]).room = 1 << 20;
     harness.event(all[0], Event::Room);
-    assert!(harness.transport.record(all[0]).granted > before);
+    assert!(harness.transport.record(all[0]).granted > before, "the client should be granted more");
 }
 
 #[test]
@@ -187,7 +200,7 @@ fn client_that_never_reads_is_closed_while_memory_is_scarce() {
         harness.transport.record(all[stalled as usize - 1]).room = 0;
         send_reply(&mut harness, stalled, bytes);
     }
-    assert!(harness.relay.status().memory_is_scarce);
+    assert!(harness.relay.status().memory_is_scarce, "memory should be scarce");
     let new_client = harness.client(0, &peer(9));
     assert!(
         !harness.transport.record(new_client).aborted,
@@ -199,7 +212,7 @@ fn client_that_never_reads_is_closed_while_memory_is_scarce() {
     assert_eq!(aborted(&mut harness, &all), [false; 3]);
     jump_ahead(&mut harness, Duration::from_secs(2));
     assert_eq!(aborted(&mut harness, &all), [false, true, false], "only the largest client should be closed");
-    assert!(!harness.relay.status().memory_is_scarce);
+    assert!(!harness.relay.status().memory_is_scarce, "memory should be sufficient");
     assert_eq!(harness.relay.poll_timeout(), None, "no scan should be scheduled while memory is sufficient");
 }
 

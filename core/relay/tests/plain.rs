@@ -70,7 +70,7 @@ fn id_is_free_after_both_ends_have_closed() {
     harness.server.finish(Id(1));
     harness.exchange();
     assert_eq!(harness.transport.take(client), b"bye");
-    assert!(harness.transport.record(client).finished);
+    assert!(harness.transport.record(client).finished, "the client should get the end");
     harness.event(client, Event::Lost(LostReason::Closed));
     assert_eq!(harness.exchange(), [Observed::Closed(1, CloseReason::Normal)]);
     harness.server.close(Id(1), CloseReason::Normal);
@@ -92,20 +92,20 @@ fn remaining_replies_are_delivered_after_the_servers_close() {
     assert_eq!(harness.server.connections(), 0, "the relay should have answered the close");
     assert_eq!(harness.relay.client_statuses(None, 1).0[0].buffered, 6);
     assert_eq!(harness.relay.buffered_bytes(), 256, "the relay should hold the smallest piece of a backlog");
-    assert!(!harness.transport.record(client).finished);
+    assert!(!harness.transport.record(client).finished, "replies should come before the end");
     assert_eq!(harness.transport.take(client), b"0123");
     harness.transport.record(client).room = 100;
     harness.event(client, Event::Room);
-    assert!(harness.transport.record(client).finished);
+    assert!(harness.transport.record(client).finished, "the client should get the end after all replies");
     assert_eq!(harness.relay.buffered_bytes(), 0);
     harness.data(client, b"too late");
     assert!(!harness.transport.record(client).aborted, "no reset should overtake the last replies");
     // The client reads everything and never closes.
     assert_eq!(harness.transport.take(client), b"456789");
     harness.now = harness.now + Duration::from_secs(10);
-    assert!(harness.relay.poll_timeout().is_some_and(|at| at <= harness.now));
+    assert!(harness.relay.poll_timeout().is_some_and(|at| at <= harness.now), "lingering should be over");
     harness.relay.handle_timeout(harness.now, &mut harness.transport);
-    assert!(harness.transport.record(client).aborted);
+    assert!(harness.transport.record(client).aborted, "the client should be reset after the linger time");
     assert_eq!(harness.relay.clients(), 0);
 }
 
@@ -120,22 +120,22 @@ fn data_after_the_servers_close_is_reset_once_all_replies_arrived() {
         harness.server.compose(Id(1), b"+OK\r\n");
         harness.server.close(Id(1), CloseReason::Normal);
         harness.exchange();
-        assert!(harness.transport.record(client).finished && harness.transport.record(client).watched);
+        assert!(
+            harness.transport.record(client).finished && harness.transport.record(client).watched,
+            "the client should get the end, and its acknowledgements be watched"
+        );
         if early {
             harness.data(client, b"written before the last reply arrived");
             assert!(!harness.transport.record(client).aborted, "no reset should overtake the last reply");
             harness.event(client, Event::Acknowledged { through: 4 });
-            assert!(!harness.transport.record(client).aborted);
+            assert!(!harness.transport.record(client).aborted, "no reset should come before the replies");
             harness.event(client, Event::Acknowledged { through: 5 });
         } else {
             harness.event(client, Event::Acknowledged { through: 5 });
-            assert!(
-                !harness.transport.record(client).aborted,
-                "a client that sends nothing after the close should stay"
-            );
+            assert!(!harness.transport.record(client).aborted, "a client that sends nothing should stay");
             harness.data(client, b"written after it");
         }
-        assert!(harness.transport.record(client).aborted);
+        assert!(harness.transport.record(client).aborted, "the client should be reset after all replies");
         assert_eq!(harness.relay.clients(), 0);
     }
 }
@@ -151,7 +151,7 @@ fn client_that_used_its_grant_is_reset_when_it_writes_after_the_close() {
     harness.exchange();
     assert_eq!(harness.transport.record(client).granted, 6);
     harness.data(client, b"6");
-    assert!(harness.transport.record(client).aborted);
+    assert!(harness.transport.record(client).aborted, "the client should be reset");
 }
 
 /// Progress is measured by the client's acknowledgements, because the host may buffer bytes for a long time.
@@ -163,17 +163,17 @@ fn lingering_client_is_kept_while_it_makes_progress() {
     harness.server.compose(Id(1), &[1; 10_000]);
     harness.server.close(Id(1), CloseReason::Normal);
     harness.exchange();
-    assert!(harness.transport.record(client).finished && harness.transport.record(client).watched);
+    assert!(
+        harness.transport.record(client).finished && harness.transport.record(client).watched,
+        "the client should get the end, and its acknowledgements be watched"
+    );
     for through in [1000, 2000, 10_000, 10_000] {
-        assert!(!harness.transport.record(client).aborted);
+        assert!(!harness.transport.record(client).aborted, "a client that makes progress should stay");
         harness.event(client, Event::Acknowledged { through });
         harness.now = harness.now + Duration::from_secs(10);
         harness.relay.handle_timeout(harness.now, &mut harness.transport);
     }
-    assert!(
-        harness.transport.record(client).aborted,
-        "a client without progress in a whole period should be reset"
-    );
+    assert!(harness.transport.record(client).aborted, "a client without progress should be reset");
 }
 
 #[test]
@@ -183,7 +183,10 @@ fn reset_by_either_end_resets_the_other() {
     harness.exchange();
     harness.server.close(Id(1), CloseReason::Reset);
     harness.exchange();
-    assert!(harness.transport.record(first).aborted && !harness.transport.record(second).aborted);
+    assert!(
+        harness.transport.record(first).aborted && !harness.transport.record(second).aborted,
+        "only the reset client should be reset"
+    );
     harness.event(second, Event::Lost(LostReason::Reset));
     assert_eq!(harness.exchange(), [Observed::Closed(2, CloseReason::Reset)]);
     harness.server.close(Id(2), CloseReason::Reset);
@@ -198,7 +201,7 @@ fn refusal_resets_the_client_with_a_notice() {
     harness.exchange();
     harness.server.refuse(Id(1), RefuseReason::Full);
     harness.exchange();
-    assert!(harness.transport.record(client).aborted);
+    assert!(harness.transport.record(client).aborted, "the refused client should be reset");
     let why = Refusal::Server(RefuseReason::Full);
     let expected = Notice::ClientRefused { service: 0, client: CLIENT.parse().unwrap(), why };
     assert_eq!(notices(&mut harness).last(), Some(&expected));
@@ -209,11 +212,11 @@ fn refusal_resets_the_client_with_a_notice() {
 fn clients_are_rejected_by_address_and_above_the_limit() {
     let mut harness = Harness::new(Config { clients_max: 1, ..config() });
     let foreign = harness.client(0, "8.8.8.8:1");
-    assert!(harness.transport.record(foreign).aborted);
+    assert!(harness.transport.record(foreign).aborted, "the client at a foreign address should be reset");
     let mapped = harness.client(0, "[::ffff:10.9.0.1]:7");
-    assert!(!harness.transport.record(mapped).aborted);
+    assert!(!harness.transport.record(mapped).aborted, "the client at a mapped address should stay");
     let third = harness.client(0, CLIENT);
-    assert!(harness.transport.record(third).aborted);
+    assert!(harness.transport.record(third).aborted, "the client above the limit should be reset");
     let refused = harness.relay.status().services[0].counters.refused;
     assert_eq!((refused.address, refused.clients_max, refused.total()), (1, 1, 2));
     assert_eq!(harness.exchange(), [Observed::Connect(1, "10.9.0.1:7".parse().unwrap())]);
@@ -301,7 +304,10 @@ fn replies_to_a_client_that_does_not_read_are_bounded_by_its_window() {
         harness.exchange();
     }
     assert_eq!(composed, window);
-    assert!((window..window + (16 << 10)).contains(&harness.relay.buffered_bytes()));
+    assert!(
+        (window..window + (16 << 10)).contains(&harness.relay.buffered_bytes()),
+        "replies should be buffered up to the window, and 16 KiB of overhead"
+    );
     harness.server.compose(Id(2), b"END\r\n");
     harness.exchange();
     assert_eq!(harness.transport.take(other), b"END\r\n");
@@ -319,8 +325,8 @@ fn lost_link_resets_its_clients_and_is_opened_again() {
     harness.exchange();
     notices(&mut harness);
     harness.event(harness.link, Event::Lost(LostReason::Reset));
-    assert!(harness.transport.record(client).aborted);
-    assert!(!harness.transport.listening[&0]);
+    assert!(harness.transport.record(client).aborted, "the client should be reset with the link");
+    assert!(!harness.transport.listening[&0], "the service should not listen without a link");
     let Some(Notice::LinkDown {
         why: LinkDown::Lost(LostReason::Reset),
         clients: 1,
@@ -331,7 +337,10 @@ fn lost_link_resets_its_clients_and_is_opened_again() {
         panic!("the first notice should report the lost link");
     };
     assert_eq!(harness.relay.poll_timeout(), Some(harness.now + retry_in));
-    assert!(retry_in >= Duration::from_millis(25) && retry_in <= Duration::from_millis(50));
+    assert!(
+        retry_in >= Duration::from_millis(25) && retry_in <= Duration::from_millis(50),
+        "the link should be opened again after 25 to 50 ms"
+    );
     let late = harness.client(0, "10.9.0.1:5001");
     assert!(
         harness.transport.record(late).aborted,
@@ -339,7 +348,7 @@ fn lost_link_resets_its_clients_and_is_opened_again() {
     );
     harness.bring_link_up(Limits::default());
     let client = harness.client(0, CLIENT);
-    assert!(!harness.transport.record(client).aborted);
+    assert!(!harness.transport.record(client).aborted, "the client of the new link should stay");
     let counters = harness.relay.status().services[0].counters;
     assert_eq!((counters.links_up, counters.links_lost, counters.lost_with_link), (2, 1, 1));
 }
@@ -366,15 +375,15 @@ fn failed_attempts_to_open_a_link_are_repeated() {
         second,
         b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\nServer: none\r\n\r\n",
     );
-    assert!(
-        harness.transport.record(second).aborted,
-        "the relay should abort a link with bytes of another protocol"
-    );
+    assert!(harness.transport.record(second).aborted, "bytes of another protocol should end the link");
     let failures: Vec<LinkDown> = notices(&mut harness)
         .iter()
         .filter_map(|notice| if let Notice::LinkDown { why, .. } = notice { Some(*why) } else { None })
         .collect();
-    assert!(matches!(failures[..], [LinkDown::ClosedByServer, LinkDown::ConnectTimeout, LinkDown::Link(_)]));
+    assert!(
+        matches!(failures[..], [LinkDown::ClosedByServer, LinkDown::ConnectTimeout, LinkDown::Link(_)]),
+        "each failed attempt should have its reason"
+    );
 }
 
 #[test]
@@ -402,8 +411,8 @@ fn drain_ends_with_the_last_client_or_at_the_deadline() {
         let client = harness.client(0, CLIENT);
         harness.exchange();
         harness.relay.drain(harness.now, Duration::from_secs(30), &mut harness.transport);
-        assert!(!harness.transport.listening[&0]);
-        assert!(harness.relay.is_draining() && !harness.relay.is_drained());
+        assert!(!harness.transport.listening[&0], "a draining service should not listen");
+        assert!(harness.relay.is_draining() && !harness.relay.is_drained(), "a client should delay the end");
         harness.data(client, b"still served");
         assert_eq!(harness.exchange().len(), 1);
         if leaves {
@@ -413,9 +422,12 @@ fn drain_ends_with_the_last_client_or_at_the_deadline() {
             harness.now = harness.now + Duration::from_secs(30);
             harness.relay.handle_timeout(harness.now, &mut harness.transport);
             harness.relay.end_of_turn(harness.now, &mut harness.transport);
-            assert!(harness.transport.record(client).aborted);
+            assert!(harness.transport.record(client).aborted, "the client should be reset at the deadline");
         }
-        assert!(harness.relay.is_drained() && harness.transport.record(harness.link).finished);
+        assert!(
+            harness.relay.is_drained() && harness.transport.record(harness.link).finished,
+            "the drain should end, and the link with it"
+        );
         let last = harness.transport.take(harness.link);
         let mut scratch = Scratch::new();
         let mut input = harness.server.unseal(harness.now, &last, &mut scratch);
@@ -439,7 +451,7 @@ fn acknowledgements_are_forwarded_if_the_server_keeps_replies() {
     let service = ServiceConfig { acknowledges_replies: true, ..base.services[0].clone() };
     let mut harness = Harness::new(Config::new(vec![service]));
     let client = harness.client(0, CLIENT);
-    assert!(harness.transport.record(client).watched);
+    assert!(harness.transport.record(client).watched, "the client's acknowledgements should be watched");
     harness.exchange();
     let kept = |harness: &Harness| {
         let all = harness.server.unacknowledged(Id(1)).unwrap();
@@ -470,5 +482,8 @@ fn acknowledgements_are_not_watched_by_default() {
     let mut harness = Harness::new(config());
     let client = harness.client(0, CLIENT);
     harness.exchange();
-    assert!(!harness.transport.record(client).watched && harness.server.unacknowledged(Id(1)).is_none());
+    assert!(
+        !harness.transport.record(client).watched && harness.server.unacknowledged(Id(1)).is_none(),
+        "acknowledgements should be neither watched nor kept"
+    );
 }

@@ -54,10 +54,18 @@ fn server_gets_the_announced_address() {
     let client = "10.9.0.7:5555".parse().unwrap();
     assert_eq!(harness.exchange(), [Observed::Connect(1, client), Observed::Data(1, b"get x\r\n".to_vec())]);
     let (clients, total) = harness.relay.client_statuses(Some("cache"), 9);
-    assert_eq!((clients[0].client, clients[0].via, total), (client, Some(BALANCER.parse().unwrap()), 1));
+    assert_eq!(
+        (clients[0].client, clients[0].via, total),
+        (client, Some(BALANCER.parse().unwrap()), 1),
+        "the announced client should be listed with its balancer"
+    );
     assert_eq!((clients[0].bytes_in, clients[0].kind), (7, ClientKind::Plain));
     let status = harness.relay.status();
-    assert_eq!((status.clients, status.services[0].counters.announced), (1, 1));
+    assert_eq!(
+        (status.clients, status.services[0].counters.announced),
+        (1, 1),
+        "one announced client should be counted"
+    );
     assert_eq!(status.services[0].counters.requests.bytes, 7, "the header should not count as requests");
 }
 
@@ -87,9 +95,16 @@ fn announced_addresses_must_be_allowed() {
         let conn = connect_balancer(&mut harness);
         let destination = if address.starts_with("TCP4") { "10.0.0.2" } else { "::1" };
         harness.data(conn, format!("PROXY {address} {destination} 5555 11211\r\nget x\r\n").as_bytes());
-        assert_eq!(harness.exchange(), [], "{address}");
-        assert!(harness.transport.record(conn).aborted, "{address}");
-        assert_eq!(refusals(&mut harness), [Refusal::Address], "{address}");
+        assert_eq!(harness.exchange(), [], "a request announced from {address} should not be forwarded");
+        assert!(
+            harness.transport.record(conn).aborted,
+            "the connection announced from {address} should be reset"
+        );
+        assert_eq!(
+            refusals(&mut harness),
+            [Refusal::Address],
+            "the announced address {address} should be counted as refused"
+        );
         assert_eq!(harness.relay.clients(), 0);
     }
 }
@@ -117,10 +132,14 @@ fn trusted_balancer_without_a_valid_header_in_time_is_reset() {
             ProxyFault::Ended => harness.event(conn, Event::Finished),
             ProxyFault::Header(_) => {}
         }
-        assert!(harness.transport.record(conn).aborted, "{why}");
+        assert!(harness.transport.record(conn).aborted, "the balancer's connection should be reset: {why}");
         assert_eq!(refusals(&mut harness), [Refusal::ProxyHeader(why)]);
         let status = harness.relay.status();
-        assert_eq!((status.clients, status.services[0].counters.refused.proxy_header), (0, 1));
+        assert_eq!(
+            (status.clients, status.services[0].counters.refused.proxy_header),
+            (0, 1),
+            "the connection should be counted as refused"
+        );
     }
 }
 
@@ -131,28 +150,30 @@ fn incomplete_headers_count_against_the_memory_bound() {
     let mut harness = Harness::new(config);
     let (first, second) = (connect_balancer(&mut harness), connect_balancer(&mut harness));
     harness.data(first, &HEADER.as_bytes()[..20]);
-    assert!((20..=50).contains(&harness.relay.buffered_bytes()));
+    assert!((20..=50).contains(&harness.relay.buffered_bytes()), "the incomplete headers should count");
     assert_eq!(harness.relay.client_statuses(None, 9).0[0].buffered, 20);
     harness.data(second, &HEADER.as_bytes()[..40]);
     assert!(
         harness.transport.record(second).aborted,
         "the connection that holds most memory should be reset"
     );
-    assert!(harness.relay.buffered_bytes() <= 50);
+    assert!(harness.relay.buffered_bytes() <= 50, "the headers should be within the bound");
     harness.data(first, &HEADER.as_bytes()[20..]);
-    assert_eq!((harness.relay.clients(), harness.relay.buffered_bytes()), (1, 0));
+    assert_eq!(
+        (harness.relay.clients(), harness.relay.buffered_bytes()),
+        (1, 0),
+        "the announced client should be connected"
+    );
 }
 
 #[test]
 fn client_announced_during_a_drain_counts_as_failed() {
     let mut harness = harness();
     let conn = connect_balancer(&mut harness);
-    assert!(harness.relay.drain_service(
-        harness.now,
-        "cache",
-        Duration::from_secs(9),
-        &mut harness.transport
-    ));
+    assert!(
+        harness.relay.drain_service(harness.now, "cache", Duration::from_secs(9), &mut harness.transport),
+        "the drain should begin"
+    );
     harness.data(conn, HEADER.as_bytes());
     assert_eq!(refusals(&mut harness), [Refusal::Draining]);
     let failed = Drained { failed: 1, ..Drained::default() };

@@ -80,7 +80,7 @@ fn an_unchanged_configuration_has_no_effect() {
     notices(&mut harness);
     reconfigure(&mut harness, config()).unwrap();
     run_turn(&mut harness);
-    assert!(harness.transport.connects.is_empty() && notices(&mut harness).is_empty());
+    assert!(harness.transport.connects.is_empty() && notices(&mut harness).is_empty(), "all should stay");
     harness.data(client, b"get x");
     assert_eq!(harness.exchange(), [Observed::Data(1, b"get x".to_vec())]);
 }
@@ -101,7 +101,10 @@ fn address_ranges_and_batch_policy_change_without_new_links() {
     .unwrap();
     // The new ranges apply to new clients only.
     let late = harness.client(0, "10.9.0.1:5001");
-    assert!(harness.transport.record(late).aborted && !harness.transport.record(client).aborted);
+    assert!(
+        harness.transport.record(late).aborted && !harness.transport.record(client).aborted,
+        "only the client outside the new ranges should be reset"
+    );
     harness.data(client, b"get x");
     assert!(harness.exchange().is_empty(), "the batch should wait for the new delay");
     harness.now = harness.now + Duration::from_secs(1);
@@ -120,7 +123,7 @@ fn new_key_gets_a_new_link_before_the_old_one_ends() {
     reconfigure(&mut harness, config_with(|service| service.keys = keys)).unwrap();
     assert!(harness.transport.listening[&0], "the old link should accept clients");
     let second_client = harness.client(0, "10.9.0.1:5001");
-    assert!(!harness.transport.record(second_client).aborted);
+    assert!(!harness.transport.record(second_client).aborted, "the client should stay on the old link");
     let (old, mut old_server) = open_another(&mut harness, std::slice::from_ref(&new_key));
     assert_eq!(link_states(&harness), [(LinkState::Up, true), (LinkState::Connecting, false)]);
     harness.exchange();
@@ -130,7 +133,10 @@ fn new_key_gets_a_new_link_before_the_old_one_ends() {
 
     // New clients use the new link; those of the old link are served as before.
     harness.client(0, "10.9.0.1:5002");
-    assert!(matches!(harness.exchange()[..], [Observed::Connect(1, _)]));
+    assert!(
+        matches!(harness.exchange()[..], [Observed::Connect(1, _)]),
+        "the new link should serve the client"
+    );
     harness.data(client, b"get x");
     let bytes = harness.transport.take(old);
     let mut scratch = Scratch::new();
@@ -139,7 +145,10 @@ fn new_key_gets_a_new_link_before_the_old_one_ends() {
     while let Some(event) = old_server.decompose(harness.now, &mut input).unwrap() {
         events.push(format!("{event:?}"));
     }
-    assert!(events.iter().any(|event| event.starts_with("Data")), "{events:?}");
+    assert!(
+        events.iter().any(|event| event.starts_with("Data")),
+        "the new link should carry data: {events:?}"
+    );
 
     // The old link is closed after its last client has left.
     for (conn, id) in [(client, 1), (second_client, 2)] {
@@ -151,11 +160,17 @@ fn new_key_gets_a_new_link_before_the_old_one_ends() {
     let mut input = old_server.unseal(harness.now, &bytes, &mut scratch);
     while old_server.decompose(harness.now, &mut input).unwrap().is_some() {}
     let batch = old_server.flush(harness.now).unwrap();
-    assert!(!harness.transport.record(old).finished);
+    assert!(!harness.transport.record(old).finished, "the old link should stay while it has clients");
     harness.data(old, batch.as_slice());
-    assert!(harness.transport.record(old).finished && !harness.transport.record(old).aborted);
+    assert!(
+        harness.transport.record(old).finished && !harness.transport.record(old).aborted,
+        "the old link should be finished after the last client"
+    );
     assert_eq!(link_states(&harness), [(LinkState::Up, false)]);
-    assert!(notices(&mut harness).contains(&Notice::LinkRetired { service: 0, link: 0 }));
+    assert!(
+        notices(&mut harness).contains(&Notice::LinkRetired { service: 0, link: 0 }),
+        "retirement should be reported"
+    );
     let counters = harness.relay.status().services[0].counters;
     assert_eq!((counters.links_up, counters.links_lost, counters.lost_with_link), (2, 0, 0));
 }
@@ -175,7 +190,7 @@ fn older_key_is_tried_when_the_server_rejects_the_newest() {
         // The server rejects the key.
         let hello = harness.transport.take(harness.link);
         let outcome = harness.server.decompose(harness.now, &mut hello.as_slice());
-        assert!(outcome.is_err());
+        assert!(outcome.is_err(), "the newest key should be rejected");
         let rejection = harness.server.flush(harness.now).unwrap();
         let (link, now) = (harness.link, harness.now);
         harness.data(link, rejection.as_slice());
@@ -185,7 +200,7 @@ fn older_key_is_tried_when_the_server_rejects_the_newest() {
             .iter()
             .filter(|notice| **notice == Notice::KeyRefused { service: 0, link: 0, key })
             .count();
-        assert_eq!(count, 1, "{notices:?}");
+        assert_eq!(count, 1, "the rejection of the newest key should be reported once: {notices:?}");
         assert_eq!(harness.relay.poll_timeout(), Some(now), "the next key should be tried at once");
     }
     open_another(&mut harness, &[helper_key()]);
@@ -238,7 +253,7 @@ fn unencrypted_links_end_when_encryption_becomes_required() {
         library.exchange(&mut harness);
     }
     harness.exchange();
-    assert!(!harness.relay.status().services[0].links[0].encrypted);
+    assert!(!harness.relay.status().services[0].links[0].encrypted, "the first link should not be encrypted");
     reconfigure(
         &mut harness,
         config_with(|service| {
@@ -252,11 +267,11 @@ fn unencrypted_links_end_when_encryption_becomes_required() {
     let (old, _) = open_another(&mut harness, &[helper_key()]);
     harness.exchange();
     assert_eq!(link_states(&harness), [(LinkState::Draining, true), (LinkState::Up, false)]);
-    assert!(harness.relay.status().services[0].links[1].encrypted);
+    assert!(harness.relay.status().services[0].links[1].encrypted, "the second link should be encrypted");
     harness.client(0, "10.9.0.1:5005");
     assert!(
         matches!(harness.exchange()[..], [Observed::Connect(1, _)]),
-        "the client should be on the new link"
+        "the client should use the new link"
     );
     assert!(
         !harness.transport.record(plain).aborted && !harness.transport.record(library.conn).aborted,
@@ -264,8 +279,11 @@ fn unencrypted_links_end_when_encryption_becomes_required() {
     );
     harness.now = harness.now + DRAIN_TIME;
     run_turn(&mut harness);
-    assert!(harness.transport.record(plain).aborted && harness.transport.record(library.conn).aborted);
-    assert!(harness.transport.record(old).finished);
+    assert!(
+        harness.transport.record(plain).aborted && harness.transport.record(library.conn).aborted,
+        "the clients of the plain link should be reset"
+    );
+    assert!(harness.transport.record(old).finished, "the old link should be finished");
     assert_eq!(link_states(&harness), [(LinkState::Up, false)]);
     assert_eq!(harness.relay.status().services[0].counters.reset.protocol, 1);
 }
@@ -285,17 +303,15 @@ fn clients_whose_handshake_began_before_encryption_was_required_are_reset_after_
     for _ in 0..3 {
         early.exchange(&mut harness);
     }
-    assert!(early.observed.join(" ").contains("Drain { deadline_ms: 1000 }"), "{:?}", early.observed);
+    assert!(
+        early.observed.join(" ").contains("Drain { deadline_ms: 1000 }"),
+        "the early client should be asked to leave: {:?}",
+        early.observed
+    );
     harness.now = harness.now + within / 2;
     run_turn(&mut harness);
-    assert!(
-        harness.transport.record(early.conn).aborted,
-        "an unencrypted client should be reset at the deadline"
-    );
-    assert!(
-        !harness.transport.record(late.conn).aborted,
-        "a client whose handshake has not ended should stay"
-    );
+    assert!(harness.transport.record(early.conn).aborted, "an unencrypted client should end at the deadline");
+    assert!(!harness.transport.record(late.conn).aborted, "a client in its handshake should stay");
     late.exchange(&mut harness);
     assert!(
         harness.transport.record(late.conn).aborted,
@@ -349,13 +365,16 @@ fn clients_must_leave_the_old_server_before_the_deadline() {
     harness.client(0, "10.9.0.1:5002");
     assert!(
         matches!(harness.exchange()[..], [Observed::Connect(1, _)]),
-        "the client should be at the new server"
+        "the client should be at the server"
     );
     assert_eq!(harness.relay.poll_timeout(), Some(harness.now + DRAIN_TIME));
-    assert!(!harness.transport.record(client).aborted);
+    assert!(!harness.transport.record(client).aborted, "the client should stay until the deadline");
     harness.now = harness.now + DRAIN_TIME;
     run_turn(&mut harness);
-    assert!(harness.transport.record(client).aborted && harness.transport.record(old).finished);
+    assert!(
+        harness.transport.record(client).aborted && harness.transport.record(old).finished,
+        "the client and the old link should end at the deadline"
+    );
     assert_eq!((harness.relay.clients(), link_states(&harness)), (1, vec![(LinkState::Up, false)]));
 }
 
@@ -369,7 +388,10 @@ fn removed_service_is_drained_and_can_start_again() {
     let client = harness.client(0, CLIENT);
     harness.exchange();
     reconfigure(&mut harness, only_other.clone()).unwrap();
-    assert!(!harness.transport.listening[&0] && !harness.transport.listening[&1]);
+    assert!(
+        !harness.transport.listening[&0] && !harness.transport.listening[&1],
+        "no listener should be open"
+    );
     let late = harness.client(0, "10.9.0.1:5001");
     assert!(
         harness.transport.record(late).aborted,
@@ -378,9 +400,9 @@ fn removed_service_is_drained_and_can_start_again() {
     harness.data(client, b"get x");
     assert_eq!(harness.exchange(), [Observed::Data(1, b"get x".to_vec())]);
     let status = harness.relay.status();
-    assert!(status.services[0].removed && status.services[1].name == "other");
+    assert!(status.services[0].removed && status.services[1].name == "other", "the first should be removed");
     harness.event(client, Event::Lost(LostReason::Closed));
-    assert!(harness.transport.record(harness.link).finished);
+    assert!(harness.transport.record(harness.link).finished, "the link should be finished");
     assert_eq!(harness.relay.status().services.len(), 1, "the service should end with its last client");
 
     // A service with the same name continues its counters.
@@ -399,23 +421,38 @@ fn single_service_is_drained() {
     let mut harness = Harness::new(config());
     let (leaving, staying) = (harness.client(0, CLIENT), harness.client(0, "10.9.0.1:5001"));
     harness.exchange();
-    assert!(!harness.relay.drain_service(harness.now, "other", DRAIN_TIME, &mut harness.transport));
-    assert!(harness.relay.drain_service(harness.now, "cache", DRAIN_TIME, &mut harness.transport));
-    assert!(!harness.transport.listening[&0] && !harness.relay.is_draining());
+    assert!(
+        !harness.relay.drain_service(harness.now, "other", DRAIN_TIME, &mut harness.transport),
+        "an unknown service should not drain"
+    );
+    assert!(
+        harness.relay.drain_service(harness.now, "cache", DRAIN_TIME, &mut harness.transport),
+        "the known service should drain"
+    );
+    assert!(
+        !harness.transport.listening[&0] && !harness.relay.is_draining(),
+        "the service should stop listening, and the relay not drain"
+    );
     harness.event(leaving, Event::Lost(LostReason::Closed));
     harness.now = harness.now + DRAIN_TIME;
     run_turn(&mut harness);
-    assert!(harness.transport.record(staying).aborted && harness.transport.record(harness.link).finished);
+    assert!(
+        harness.transport.record(staying).aborted && harness.transport.record(harness.link).finished,
+        "the staying client and the link should end"
+    );
     let status = harness.relay.status();
     assert_eq!(status.services[0].drained, Some(Drained { moved: 0, left: 1, failed: 1 }));
-    assert!(notices(&mut harness).contains(&Notice::DrainDeadline { service: 0, clients: 1 }));
+    assert!(
+        notices(&mut harness).contains(&Notice::DrainDeadline { service: 0, clients: 1 }),
+        "the end should be reported"
+    );
     // A reconfiguration ends the drain.
     reconfigure(&mut harness, config()).unwrap();
     open_another(&mut harness, &[helper_key()]);
     harness.exchange();
     assert_eq!(harness.relay.status().services[0].drained, None);
     let client = harness.client(0, CLIENT);
-    assert!(!harness.transport.record(client).aborted);
+    assert!(!harness.transport.record(client).aborted, "the new client should stay");
 }
 
 /// A new configuration would start the services again, so that the relay would never be drained.
@@ -427,9 +464,9 @@ fn draining_relay_rejects_new_configurations() {
     harness.relay.drain(harness.now, DRAIN_TIME, &mut harness.transport);
     assert_eq!(harness.relay.check_change(&config()), Err(ConfigError::Draining));
     assert_eq!(reconfigure(&mut harness, config()), Err(ConfigError::Draining));
-    assert!(!harness.transport.listening[&0]);
+    assert!(!harness.transport.listening[&0], "a draining relay should not listen");
     harness.event(client, Event::Lost(LostReason::Closed));
-    assert!(harness.relay.is_drained());
+    assert!(harness.relay.is_drained(), "the relay should be drained");
 }
 
 #[test]
@@ -445,12 +482,12 @@ fn listener_stays_open_when_it_moves_to_another_service() {
     both.services.push(second(vec![5]));
     reconfigure(&mut harness, both).unwrap();
     harness.bring_link_up(Limits::default());
-    assert!(harness.transport.listening[&0] && harness.transport.listening[&5]);
+    assert!(harness.transport.listening[&0] && harness.transport.listening[&5], "both should be open");
     let mut swapped = config();
     swapped.services[0].plain_listeners = vec![5];
     swapped.services.push(second(vec![0]));
     reconfigure(&mut harness, swapped).unwrap();
-    assert!(harness.transport.listening[&0] && harness.transport.listening[&5]);
+    assert!(harness.transport.listening[&0] && harness.transport.listening[&5], "both should stay open");
     harness.client(0, CLIENT);
     assert_eq!(harness.relay.status().services[1].plain_clients, 1);
 }

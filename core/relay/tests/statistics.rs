@@ -66,7 +66,11 @@ fn counters_survive_the_loss_of_a_link() {
     harness.server.compose(Id(1), b"END\r\n");
     harness.exchange();
     let (clients, total) = harness.relay.client_statuses(Some("cache"), 10);
-    assert_eq!((clients[0].bytes_in, clients[0].bytes_out, total), (14, 5, 1));
+    assert_eq!(
+        (clients[0].bytes_in, clients[0].bytes_out, total),
+        (14, 5, 1),
+        "one client should be listed with its bytes"
+    );
     assert_eq!(clients[0].since, harness.now);
     assert_eq!(
         harness.relay.client_statuses(Some("other"), 10).1,
@@ -87,12 +91,19 @@ fn counters_survive_the_loss_of_a_link() {
     assert_eq!(before.batches.messages.sum(), before.traffic.messages_sent);
     harness.event(harness.link, Event::Lost(LostReason::Reset));
     let after = harness.relay.status().services[0].clone();
-    assert_eq!((after.batches, after.counters.requests), (before.batches, before.counters.requests));
+    assert_eq!(
+        (after.batches, after.counters.requests),
+        (before.batches, before.counters.requests),
+        "the counters of the lost link should stay"
+    );
     assert_eq!(after.counters.link_failures, LinkFailures { lost: 1, ..LinkFailures::default() });
     harness.bring_link_up(Limits::default());
     let reopened = harness.relay.status().services[0].clone();
     assert_eq!(reopened.counters.links_up, 2);
-    assert!(reopened.batches.bytes.count() > after.batches.bytes.count());
+    assert!(
+        reopened.batches.bytes.count() > after.batches.bytes.count(),
+        "the counters should go on after the loss"
+    );
 }
 
 #[test]
@@ -105,10 +116,14 @@ fn broken_connections_are_counted_and_lingering_clients_listed() {
     harness.server.close(Id(2), CloseReason::Normal);
     harness.server.close(Id(1), CloseReason::Protocol);
     harness.exchange();
-    assert!(harness.transport.record(broken).aborted);
+    assert!(harness.transport.record(broken).aborted, "the broken client should be reset");
     assert_eq!(harness.relay.status().services[0].counters.connections_broken, 1);
     let (clients, total) = harness.relay.client_statuses(None, 10);
-    assert_eq!((clients[0].kind, clients[0].buffered, total), (ClientKind::Lingering, 3, 1));
+    assert_eq!(
+        (clients[0].kind, clients[0].buffered, total),
+        (ClientKind::Lingering, 3, 1),
+        "the lingering client should be listed"
+    );
     assert_eq!(clients[0].client, "10.9.0.1:5001".parse().unwrap());
 }
 
@@ -184,5 +199,5 @@ fn a_link_sends_one_batch_for_each_delay_at_most() {
     }
     let batched = batch_sizes(&harness).sum() - before.sum();
     assert_eq!(batch_sizes(&harness).count() - before.count(), 2);
-    assert!(batched >= 2 * BYTES as u64, "{batched}");
+    assert!(batched >= 2 * BYTES as u64, "the two batches should have all bytes: {batched}");
 }

@@ -5,7 +5,7 @@ mod harness;
 use std::time::Duration;
 
 use harness::{Harness, config};
-use spillway_batch::unauthenticated::YOUNG_MAX;
+use spillway_batch::unauthenticated::TOTAL_ANY_AGE_MAX;
 use spillway_transport::{Application, Conn, Event, LostReason};
 
 fn count_open(harness: &mut Harness, peers: &[Conn]) -> usize {
@@ -26,10 +26,10 @@ fn rejected_peers_that_stay_connected_are_bounded() {
         conn
     };
     let rejected_peers: Vec<Conn> =
-        (0..YOUNG_MAX + 100).map(|port| reject_peer(&mut harness, 6000 + port)).collect();
+        (0..TOTAL_ANY_AGE_MAX + 100).map(|port| reject_peer(&mut harness, 6000 + port)).collect();
     assert_eq!(harness.relay.status().services[0].counters.refused.handshake as usize, rejected_peers.len());
-    assert_eq!(count_open(&mut harness, &rejected_peers), YOUNG_MAX);
-    assert_eq!(harness.relay.clients() as usize, YOUNG_MAX);
+    assert_eq!(count_open(&mut harness, &rejected_peers), TOTAL_ANY_AGE_MAX);
+    assert_eq!(harness.relay.clients() as usize, TOTAL_ANY_AGE_MAX);
     assert_eq!(
         harness.relay.status().services[0].counters.refused.evicted,
         0,
@@ -41,8 +41,12 @@ fn rejected_peers_that_stay_connected_are_bounded() {
     }
     let others: Vec<Conn> = (0..100).map(|port| reject_peer(&mut harness, 9000 + port)).collect();
     assert_eq!(count_open(&mut harness, &others), 100);
-    assert_eq!(count_open(&mut harness, &rejected_peers[200..]), YOUNG_MAX - 100);
+    assert_eq!(count_open(&mut harness, &rejected_peers[200..]), TOTAL_ANY_AGE_MAX - 100);
     harness.now = harness.now + Duration::from_secs(60);
     harness.relay.handle_timeout(harness.now, &mut harness.transport);
-    assert_eq!((count_open(&mut harness, &others), harness.relay.clients()), (0, 0));
+    assert_eq!(
+        (count_open(&mut harness, &others), harness.relay.clients()),
+        (0, 0),
+        "all rejected peers should be gone"
+    );
 }

@@ -51,13 +51,19 @@ fn clients_that_never_read_hold_little_memory_and_are_not_closed() {
         let sent = send_until_out_of_credit(&mut harness, id);
         assert!(sent >= WINDOW_MIN, "the server should have credit for the initial window: {sent} bytes");
     }
-    assert!(harness.relay.status().buffered_bytes >= clients.len() * WINDOW_MIN);
+    assert!(
+        harness.relay.status().buffered_bytes >= clients.len() * WINDOW_MIN,
+        "each client should have at least its smallest window"
+    );
     assert!(
         !harness.relay.status().memory_is_scarce,
         "memory should be sufficient: {} bytes are held",
         harness.relay.status().buffered_bytes
     );
-    assert!(clients.iter().all(|client| !harness.transport.record(*client).aborted));
+    assert!(
+        clients.iter().all(|client| !harness.transport.record(*client).aborted),
+        "no client should be reset"
+    );
     // Meanwhile a client that reads gets a reply of any length.
     let reader = harness.client(0, "10.9.0.2:1");
     harness.exchange();
@@ -75,11 +81,17 @@ fn clients_that_never_read_hold_little_memory_and_are_not_closed() {
         harness.event(client, Event::Lost(spillway_transport::LostReason::Reset));
     }
     for _ in 0..10 {
-        assert!(harness.server.compose(Id(601), &vec![b'v'; WINDOW_MAX]) > 0);
+        assert!(
+            harness.server.compose(Id(601), &vec![b'v'; WINDOW_MAX]) > 0,
+            "the server should have room for a reply"
+        );
         harness.exchange();
         read_all(&mut harness, reader);
     }
-    assert!(harness.server.compose(Id(601), &vec![b'v'; 2 * WINDOW_MAX]) >= WINDOW_MAX - CREDIT_STEP);
+    assert!(
+        harness.server.compose(Id(601), &vec![b'v'; 2 * WINDOW_MAX]) >= WINDOW_MAX - CREDIT_STEP,
+        "the window should have grown to its maximum"
+    );
 }
 
 #[test]
@@ -95,18 +107,28 @@ fn window_of_a_client_that_reads_grows_and_each_byte_arrives_once() {
         harness.exchange();
     }
     assert_eq!(composed[0], WINDOW_MIN);
-    assert_eq!(composed.iter().max(), Some(&WINDOW_MAX), "{composed:?}");
+    assert_eq!(
+        composed.iter().max(),
+        Some(&WINDOW_MAX),
+        "the window should grow to its maximum: {composed:?}"
+    );
     // When the client stops reading, at most twice its window waits for it, and no byte is lost.
     harness.transport.record(client).stuck = true;
     let sent = send_until_out_of_credit(&mut harness, 1);
-    assert!((WINDOW_MAX - CREDIT_STEP..=2 * WINDOW_MAX).contains(&sent), "{sent}");
+    assert!(
+        (WINDOW_MAX - CREDIT_STEP..=2 * WINDOW_MAX).contains(&sent),
+        "at least the window and at most twice its size should be sent: {sent}"
+    );
     assert!(
         harness.transport.record(client).sent.len() <= WINDOW_MAX,
         "the transport should hold at most one window"
     );
-    assert!(harness.transport.record(client).wants_room);
+    assert!(harness.transport.record(client).wants_room, "the transport should be asked for room");
     let received = read_all(&mut harness, client);
     assert_eq!(received.len(), sent);
-    assert!(received.iter().zip(0..sent).all(|(byte, offset)| usize::from(*byte) == offset % 251));
+    assert!(
+        received.iter().zip(0..sent).all(|(byte, offset)| usize::from(*byte) == offset % 251),
+        "each byte should arrive once and in order"
+    );
     assert!(harness.server.room(Id(1)) >= WINDOW_MAX - CREDIT_STEP, "the server should have new credit");
 }

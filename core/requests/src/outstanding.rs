@@ -148,7 +148,10 @@ mod tests {
         for _ in 0..10 * OUTSTANDING_MAX {
             assert_eq!(outstanding.take_answered(), Some(Time(5)));
         }
-        assert!(outstanding.is_idle() && outstanding.take_answered().is_none());
+        assert!(
+            outstanding.is_idle() && outstanding.take_answered().is_none(),
+            "no request should be outstanding"
+        );
     }
 
     #[test]

@@ -138,11 +138,19 @@ mod tests {
         tracker.replies(Time(1), b"greeting", |_| panic!("a greeting must not be reported as a reply"));
         tracker.requests(Time(10), b"he");
         tracker.requests(Time(20), b"llo");
-        assert_eq!((tracker.pending_since(), tracker.is_idle()), (Some(Time(10)), Some(false)));
+        assert_eq!(
+            (tracker.pending_since(), tracker.is_idle()),
+            (Some(Time(10)), Some(false)),
+            "the request should be pending"
+        );
         tracker.replies(Time(25), b"wo", |reply| latency = reply.latency);
         assert_eq!(latency, Some(Duration::from_nanos(15)));
         tracker.replies(Time(30), b"rld", |_| panic!("a reply must be reported only once"));
-        assert_eq!((tracker.pending_since(), tracker.is_idle()), (None, Some(true)));
+        assert_eq!(
+            (tracker.pending_since(), tracker.is_idle()),
+            (None, Some(true)),
+            "the connection should be idle"
+        );
     }
 
     #[test]

@@ -121,7 +121,10 @@ mod tests {
                 });
             }
         }
-        assert!(line.is_empty() == text.ends_with(b"\n") || text.is_empty());
+        assert!(
+            line.is_empty() == text.ends_with(b"\n") || text.is_empty(),
+            "only an incomplete line should be left"
+        );
         Ok(all)
     }
 
@@ -142,7 +145,7 @@ mod tests {
             None,
         ];
         for cut in 0..=text.len() {
-            assert_eq!(words(text, cut).unwrap(), expected, "cut at {cut}");
+            assert_eq!(words(text, cut).unwrap(), expected, "the words should not depend on a cut at {cut}");
         }
         for cut in 0..3 {
             assert_eq!(words(b"a\rb\n", cut), Err(StopReason::Syntax));

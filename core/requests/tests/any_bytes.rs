@@ -107,8 +107,14 @@ proptest! {
             expected += 2 - usize::from(is_quiet);
         }
         let outcome = play_in_all_splits(Protocol::Memcached, &steps, seed);
-        prop_assert_eq!((outcome.stop_reason, outcome.is_idle), (None, Some(true)));
+        prop_assert_eq!(
+            (outcome.stop_reason, outcome.is_idle), (None, Some(true)),
+            "the connection should be idle and measured"
+        );
         prop_assert_eq!(outcome.latencies.len(), expected);
-        prop_assert!(outcome.latencies.iter().all(|latency| latency.is_some_and(|time| time.as_nanos() == 10)));
+        prop_assert!(
+            outcome.latencies.iter().all(|latency| latency.is_some_and(|time| time.as_nanos() == 10)),
+            "each latency should be 10 ns"
+        );
     }
 }

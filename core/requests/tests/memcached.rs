@@ -43,7 +43,11 @@ fn replies_to_classic_commands_are_measured() {
         }
         expect_latencies(MEMCACHED, &[from_client(request), from_server(reply)], &[10]);
         let incomplete = outcome(MEMCACHED, &[from_client(request), from_server(&reply[..reply.len() - 1])]);
-        assert_eq!((incomplete.latencies.len(), incomplete.pending_since), (0, Some(Time(0))), "{request:?}");
+        assert_eq!(
+            (incomplete.latencies.len(), incomplete.pending_since),
+            (0, Some(Time(0))),
+            "an incomplete reply should not end the request {request:?}"
+        );
     }
 }
 

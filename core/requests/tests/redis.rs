@@ -27,7 +27,11 @@ fn requests_as_arrays_and_as_lines_are_measured() {
     ] {
         expect_latencies(REDIS, &[from_client(&request), from_server("+OK\r\n")], &[10]);
         let incomplete = outcome(REDIS, &[from_client(&request[..request.len() - 1])]);
-        assert_eq!((incomplete.pending_since, incomplete.is_idle), (None, Some(false)), "{request:?}");
+        assert_eq!(
+            (incomplete.pending_since, incomplete.is_idle),
+            (None, Some(false)),
+            "an incomplete request should not be pending: {request:?}"
+        );
     }
     expect_latencies(REDIS, &[from_client("\r\n*0\r\n")], &[]);
 }
@@ -50,7 +54,11 @@ fn blocking_commands_and_requests_after_them_are_not_measured() {
     ] {
         let blocking = command(words);
         let unanswered = outcome(REDIS, &[from_client(&blocking)]);
-        assert_eq!((unanswered.pending_since, unanswered.is_idle), (None, Some(false)), "{words:?}");
+        assert_eq!(
+            (unanswered.pending_since, unanswered.is_idle),
+            (None, Some(false)),
+            "a blocking command should not be measured: {words:?}"
+        );
         let steps = [
             from_client("PING\r\n".to_owned() + &blocking + "PING\r\n"),
             from_server("+PONG\r\n*-1\r\n+PONG\r\n"),

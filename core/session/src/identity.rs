@@ -34,22 +34,22 @@ impl Identity {
     ) -> Opening {
         let (session, key) = (self.id, client_key.id());
         let opening = Opening { session, key, epoch, life, position, proof: [0; PROOF_BYTES] };
-        let proof = prove(&self.key, Prover::Opener, &opening.proven(kind, client));
+        let proof = prove(&self.key, Prover::Opener, &opening.bytes_under_proof(kind, client));
         Opening { proof, ..opening }
     }
 
     pub(crate) fn is_proven_by_opening(&self, opening: &Opening, kind: Kind, client: SocketAddr) -> bool {
-        verify(&self.key, Prover::Opener, &opening.proven(kind, client), &opening.proof)
+        verify(&self.key, Prover::Opener, &opening.bytes_under_proof(kind, client), &opening.proof)
     }
 
     /// The server's answer to an opening message.
     pub(crate) fn resumed(&self, (epoch, life): (u32, u64), position: Position) -> Resumed {
         let resumed = Resumed { epoch, life, position, proof: [0; PROOF_BYTES] };
-        let proof = prove(&self.key, Prover::Server, &resumed.proven(self.id));
+        let proof = prove(&self.key, Prover::Server, &resumed.bytes_under_proof(self.id));
         Resumed { proof, ..resumed }
     }
 
     pub(crate) fn is_proven_by_resumed(&self, resumed: &Resumed) -> bool {
-        verify(&self.key, Prover::Server, &resumed.proven(self.id), &resumed.proof)
+        verify(&self.key, Prover::Server, &resumed.bytes_under_proof(self.id), &resumed.proof)
     }
 }

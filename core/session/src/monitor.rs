@@ -178,7 +178,11 @@ mod tests {
         let first = CarrierMonitor::new(CarrierTimeouts::default(), at(0));
         assert_eq!(first.timeout(), 1000 * MS);
         assert_eq!(measured(1).timeout(), 100 * MS);
-        assert!((250 * MS..300 * MS).contains(&measured(250).timeout()), "{:?}", measured(250).timeout());
+        assert!(
+            (250 * MS..300 * MS).contains(&measured(250).timeout()),
+            "the timeout should be a little above a round trip of 250 ms: {:?}",
+            measured(250).timeout()
+        );
         assert_eq!(measured(3000).timeout(), 1000 * MS);
     }
 
@@ -186,9 +190,17 @@ mod tests {
     fn a_silent_carrier_is_probed_at_half_the_timeout_and_left_at_the_timeout() {
         let mut monitor = measured(1);
         monitor.expect_answer(at(60_000));
-        assert_eq!((monitor.poll(at(60_049)), monitor.poll_timeout()), (None, at(60_050)));
+        assert_eq!(
+            (monitor.poll(at(60_049)), monitor.poll_timeout()),
+            (None, at(60_050)),
+            "no probe should be due before half the timeout"
+        );
         assert_eq!(monitor.poll(at(60_050)), Some(SilenceAction::Probe));
-        assert_eq!((monitor.poll(at(60_099)), monitor.poll_timeout()), (None, at(60_100)));
+        assert_eq!(
+            (monitor.poll(at(60_099)), monitor.poll_timeout()),
+            (None, at(60_100)),
+            "the carrier should not be left before the timeout"
+        );
         assert_eq!(monitor.poll(at(60_100)), Some(SilenceAction::Leave));
     }
 
@@ -200,14 +212,18 @@ mod tests {
             monitor.heard(at(ms), true);
             assert_eq!(monitor.poll(at(ms + 39)), None);
         }
-        assert_eq!(monitor.timeout(), 100 * MS, "bytes before the answer must not count as a round trip");
+        assert_eq!(monitor.timeout(), 100 * MS, "bytes before the answer should not count as a round trip");
     }
 
     #[test]
     fn an_idle_carrier_is_probed_and_left_if_it_does_not_answer() {
         let mut monitor = measured(1);
         let idle = 49_001 + 5_000;
-        assert_eq!((monitor.poll(at(idle - 1)), monitor.poll_timeout()), (None, at(idle)));
+        assert_eq!(
+            (monitor.poll(at(idle - 1)), monitor.poll_timeout()),
+            (None, at(idle)),
+            "no probe should be due before the idle time"
+        );
         assert_eq!(monitor.poll(at(idle)), Some(SilenceAction::Probe));
         monitor.heard(at(idle + 2), false);
         assert_eq!(monitor.poll_timeout(), at(idle + 2 + 5_000));

@@ -232,7 +232,10 @@ mod tests {
         assert_eq!(outgoing.resume(5, false, 0), Ok(true));
         assert_eq!(carry_all(&mut outgoing), b"fghijklmnopqrs");
         assert_eq!(outgoing.acknowledge(19, false), Ok(false));
-        assert!(outgoing.next().is_empty() && outgoing.unacknowledged_bytes() == 0);
+        assert!(
+            outgoing.next().is_empty() && outgoing.unacknowledged_bytes() == 0,
+            "nothing should be left to send or to acknowledge"
+        );
     }
 
     #[test]
@@ -241,13 +244,17 @@ mod tests {
         for _ in 0..300 {
             outgoing.write(&[7; 1_000]);
             assert!(
-                outgoing.held() <= 200_000 && outgoing.held() <= 2 * outgoing.unacknowledged_bytes().max(500)
+                outgoing.held() <= 200_000 && outgoing.held() <= 2 * outgoing.unacknowledged_bytes().max(500),
+                "memory should be at most twice the kept bytes, or 1,000 bytes"
             );
         }
         carry_all(&mut outgoing);
         for received in (0..200_000).step_by(1_000) {
             outgoing.acknowledge(received, false).unwrap();
-            assert!(outgoing.held() <= (4 * outgoing.unacknowledged_bytes() + 4).max(SHRINK_ABOVE_BYTES));
+            assert!(
+                outgoing.held() <= (4 * outgoing.unacknowledged_bytes() + 4).max(SHRINK_ABOVE_BYTES),
+                "memory should shrink with the kept bytes"
+            );
         }
     }
 
@@ -257,7 +264,7 @@ mod tests {
         outgoing.write(b"abcdef");
         assert_eq!(carry_all(&mut outgoing), b"abc");
         outgoing.raise_credit_limit(2);
-        assert!(outgoing.next().is_empty());
+        assert!(outgoing.next().is_empty(), "nothing should be sent beyond the credit");
         outgoing.raise_credit_limit(5);
         assert_eq!(carry_all(&mut outgoing), b"de");
     }
@@ -306,12 +313,16 @@ mod tests {
         assert_eq!(outgoing.poll_finish(), None, "finish should wait for the last byte");
         outgoing.raise_credit_limit(9);
         carry_all(&mut outgoing);
-        assert_eq!((outgoing.poll_finish(), outgoing.poll_finish()), (Some(3), None));
+        assert_eq!(
+            (outgoing.poll_finish(), outgoing.poll_finish()),
+            (Some(3), None),
+            "the finish should be sent once"
+        );
         outgoing.resume(3, false, 9).unwrap();
         assert_eq!(outgoing.poll_finish(), Some(3));
-        assert!(outgoing.awaits_answer());
+        assert!(outgoing.awaits_answer(), "the finish should await its answer");
         outgoing.acknowledge(3, true).unwrap();
-        assert!(!outgoing.awaits_answer());
+        assert!(!outgoing.awaits_answer(), "an acknowledged finish should await none");
         outgoing.resume(3, true, 9).unwrap();
         assert_eq!(outgoing.poll_finish(), None);
     }

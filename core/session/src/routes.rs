@@ -291,7 +291,7 @@ mod tests {
         }
         assert_eq!(waits_s, [1, 2, 4, 8, 8, 8]);
         routes.attached();
-        assert!(!routes.was_helped);
+        assert!(!routes.was_helped, "the session should not count as helped");
     }
 
     #[test]

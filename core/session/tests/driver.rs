@@ -79,7 +79,7 @@ fn the_next_link_port_is_tried_after_the_attach_timeout() {
     let mut driver = open(&[1, 2], settings);
     assert_eq!(poll_open(&mut driver), Some(address(1)));
     assert_eq!(handle_next_timeout(&mut driver), Time(30_000_000));
-    assert!(matches!(driver.poll_action(), Some(Action::Close)));
+    assert!(matches!(driver.poll_action(), Some(Action::Close)), "the silent carrier should be closed");
     handle_next_timeout(&mut driver);
     assert_eq!(poll_open(&mut driver), Some(address(2)));
 }
@@ -108,7 +108,11 @@ fn a_session_without_a_carrier_is_given_up_after_the_time_limit() {
         now = handle_next_timeout(&mut driver);
     }
     assert_eq!(now, Time(2_000_000_000));
-    assert_eq!((driver.end(), driver.poll_timeout()), (Some(SessionEnd::GivenUp), None));
+    assert_eq!(
+        (driver.end(), driver.poll_timeout()),
+        (Some(SessionEnd::GivenUp), None),
+        "the session should be given up"
+    );
     assert_eq!(driver.write(b"more"), Err(SessionEnd::GivenUp));
 }
 
@@ -135,12 +139,15 @@ fn refusals_at_the_server_port_end_a_session_that_never_began() {
 fn move_to_opens_an_existing_link_port_and_rejects_others() {
     let mut driver = open(&[1, 2], SessionSettings::default());
     assert_eq!(poll_open(&mut driver), Some(address(1)));
-    assert!(!driver.move_to(Time(5), 2));
-    assert!(driver.move_to(Time(5), 1));
-    assert!(matches!(driver.poll_action(), Some(Action::Close)));
+    assert!(!driver.move_to(Time(5), 2), "an unknown route should be rejected");
+    assert!(driver.move_to(Time(5), 1), "a known route should be opened");
+    assert!(matches!(driver.poll_action(), Some(Action::Close)), "the old carrier should be closed");
     assert_eq!(poll_open(&mut driver), Some(address(2)));
-    assert!(matches!(
-        driver.poll_event(),
-        Some(SessionEvent::CarrierLost { why: CarrierLoss::LeftOnRequest, .. })
-    ));
+    assert!(
+        matches!(
+            driver.poll_event(),
+            Some(SessionEvent::CarrierLost { why: CarrierLoss::LeftOnRequest, .. })
+        ),
+        "the loss should have its reason"
+    );
 }

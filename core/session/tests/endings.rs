@@ -30,7 +30,10 @@ fn close_and_lose_the_answer(world: &mut World) {
     while world.server_receives(path) {}
     assert_eq!(world.server_app.received_close, Some(CloseReason::Normal));
     world.server_closes(CloseReason::Normal);
-    assert!(world.table.is_empty() && !world.client.is_over());
+    assert!(
+        world.table.is_empty() && !world.client.is_over(),
+        "the server should have ended, and the client not"
+    );
     world.lose_carrier(path);
 }
 
@@ -50,18 +53,29 @@ fn a_lost_answer_to_close_is_repeated_on_another_carrier() {
         }
         close_and_lose_the_answer(&mut world);
         let acknowledged = if is_acknowledged { 150 } else { 100 };
-        assert_eq!((world.client.acknowledged(), world.client.written()), (acknowledged, 150));
+        assert_eq!(
+            (world.client.acknowledged(), world.client.written()),
+            (acknowledged, 150),
+            "the lost answer should acknowledge nothing"
+        );
         // The repeated answers are lost, too.
         for _ in 0..3 {
             let path = world.connect();
             while world.server_receives(path) {}
             world.lose_carrier(path);
-            assert!(!world.client.is_over());
+            assert!(!world.client.is_over(), "the client should wait for the answer");
         }
         world.connect();
         world.settle();
-        assert!(world.client.is_over() && world.gone.is_none() && world.refused.is_empty());
-        assert_eq!((world.client.acknowledged(), world.server_app.read), (150, 150));
+        assert!(
+            world.client.is_over() && world.gone.is_none() && world.refused.is_empty(),
+            "the session should end in order"
+        );
+        assert_eq!(
+            (world.client.acknowledged(), world.server_app.read),
+            (150, 150),
+            "all bytes should be acknowledged"
+        );
         assert!(world.table.is_empty(), "no session should have begun again");
     }
 }
@@ -74,11 +88,11 @@ fn a_lost_answer_to_a_reset_is_repeated_on_another_carrier() {
     world.client_closes(CloseReason::Reset);
     while world.server_receives(path) {}
     world.server_closes(CloseReason::Normal);
-    assert!(world.table.is_empty());
+    assert!(world.table.is_empty(), "the server should have ended");
     world.lose_carrier(path);
     world.connect();
     world.settle();
-    assert!(world.client.is_over() && world.gone.is_none());
+    assert!(world.client.is_over() && world.gone.is_none(), "the client should end");
 }
 
 #[test]
@@ -89,7 +103,7 @@ fn opening_messages_replayed_after_the_end_are_refused_as_stale() {
     close_and_lose_the_answer(&mut world);
     world.connect();
     world.settle();
-    assert!(world.client.is_over() && world.refused.is_empty());
+    assert!(world.client.is_over() && world.refused.is_empty(), "the session should end in order");
     let reconnects = world.opening_messages[1..].to_vec();
     assert_eq!(reconnects.len(), 2);
     for message in reconnects {
@@ -107,7 +121,7 @@ fn after_a_server_restart_the_client_gets_gone() {
     world.connect();
     world.settle();
     assert_eq!(world.gone, Some(100), "only the acknowledged bytes should be reported");
-    assert!(world.client.is_over());
+    assert!(world.client.is_over(), "the client should end");
 }
 
 #[test]
@@ -119,7 +133,7 @@ fn a_client_that_closed_with_all_acknowledged_ends_in_order_after_a_server_resta
     world.connect();
     world.settle();
     assert_eq!(world.refused, [RefuseReason::Gone]);
-    assert!(world.client.is_over() && world.gone.is_none());
+    assert!(world.client.is_over() && world.gone.is_none(), "the session should end in order");
     // A client that has not closed gets `Gone`, because replies may be missing.
     let mut world = session_in_progress();
     world.settle();
@@ -151,10 +165,19 @@ fn a_closed_client_accepts_and_drops_replies_until_its_close_is_sent() {
     assert_eq!(world.table.room(session), 0);
     while world.client_receives() {}
     while world.server_receives(path) {}
-    assert!(world.server_app.got_room && world.table.room(session) > 0);
-    assert!(world.server_app.read < 258 && !world.client.is_over());
+    assert!(
+        world.server_app.got_room && world.table.room(session) > 0,
+        "the server should get room for replies"
+    );
+    assert!(
+        world.server_app.read < 258 && !world.client.is_over(),
+        "the server should not have read all bytes yet"
+    );
     world.settle();
-    assert!(world.client.is_over() && world.server_app.read == 258);
+    assert!(
+        world.client.is_over() && world.server_app.read == 258,
+        "the client should end when the server has read all bytes"
+    );
     assert_eq!(world.client_app.read, 100, "an application that has closed should get no more bytes");
 }
 
@@ -169,7 +192,7 @@ fn the_end_of_another_life_of_the_session_is_not_reported() {
     world.paths[replayed].to_server.push_back(world::Frame::Control(Control::Close(CloseReason::Normal)));
     while world.server_receives(replayed) {}
     world.server_closes(CloseReason::Normal);
-    assert!(world.table.is_empty());
+    assert!(world.table.is_empty(), "the table should be empty");
     world.connect();
     world.settle();
     assert_eq!((world.refused.as_slice(), world.gone), (&[RefuseReason::Gone][..], Some(0)));
@@ -188,17 +211,17 @@ fn bytes_written_before_the_first_answer_arrive_after_close() {
             world.client_writes(70);
             world.client_closes(CloseReason::Normal);
         }
-        assert!(!world.client.is_over());
+        assert!(!world.client.is_over(), "the client should wait for the first answer");
         world.connect();
         world.settle();
-        assert!(world.client.is_over() && world.server_app.read == 70);
+        assert!(world.client.is_over() && world.server_app.read == 70, "all bytes should arrive");
     }
     // A session that was never opened and has no bytes to deliver is over at once.
     for (bytes, reason) in [(0, CloseReason::Normal), (70, CloseReason::Reset)] {
         let mut world = World::new();
         world.client_writes(bytes);
         world.client_closes(reason);
-        assert!(world.client.is_over());
+        assert!(world.client.is_over(), "the client should end");
     }
 }
 
@@ -210,7 +233,7 @@ fn an_end_is_remembered_for_30_seconds() {
         world.advance_time(Duration::from_secs(seconds));
         world.connect();
         world.settle();
-        assert_eq!(world.gone, gone, "after {seconds} s");
+        assert_eq!(world.gone, gone, "the end should be remembered for 30 s, here after {seconds} s");
     }
 }
 
@@ -222,7 +245,10 @@ fn a_server_that_closed_before_it_received_all_bytes_answers_gone() {
     world.client_closes(CloseReason::Normal);
     let path = world.current.unwrap();
     while world.server_receives(path) {}
-    assert!(world.table.is_empty() && world.server_app.read == 100);
+    assert!(
+        world.table.is_empty() && world.server_app.read == 100,
+        "the session should end with 100 bytes read"
+    );
     world.lose_carrier(path);
     world.connect();
     world.settle();
@@ -262,8 +288,11 @@ fn an_end_is_repeated_only_to_the_holder_of_the_key() {
     world.ring.accept(Role::Client, other.clone());
     let mut attacker_opening = Opening { key: other.id(), ..genuine.opening };
     let session_key = other.derive(b"spillway session 1\0", &attacker_opening.session.0);
-    attacker_opening.proof =
-        prove(&session_key, Prover::Opener, &attacker_opening.proven(Kind::Reconnect, genuine.client));
+    attacker_opening.proof = prove(
+        &session_key,
+        Prover::Opener,
+        &attacker_opening.bytes_under_proof(Kind::Reconnect, genuine.client),
+    );
     let message = OpeningMessage {
         carrier: 99,
         kind: Kind::Reconnect,
@@ -271,9 +300,12 @@ fn an_end_is_repeated_only_to_the_holder_of_the_key() {
         opening: attacker_opening,
     };
     let opened = world.table.open(world.now, &world.ring, &message);
-    assert!(matches!(opened, Opened::Refused(RefuseReason::Forbidden)), "{opened:?}");
+    assert!(
+        matches!(opened, Opened::Refused(RefuseReason::Forbidden)),
+        "a client without the session's key should be refused: {opened:?}"
+    );
     // The client's unaltered message gets the answer.
     world.paths[path].to_server.push_back(world::Frame::Control(Control::Reconnect(genuine)));
     world.settle();
-    assert!(world.client.is_over() && world.gone.is_none());
+    assert!(world.client.is_over() && world.gone.is_none(), "the session should end in order");
 }

@@ -106,13 +106,16 @@ fn at_the_bound_sessions_that_do_not_read_end_first() {
     for session in &sessions[1..10] {
         world.write(*session, KEPT_BYTES_MAX);
     }
-    assert!(world.table.held_bytes() <= MEMORY_BYTES_MAX && !world.table.is_overflowing());
+    assert!(
+        world.table.held_bytes() <= MEMORY_BYTES_MAX && !world.table.is_overflowing(),
+        "the sessions should be within the bound"
+    );
     assert_eq!(world.poll_overflowed(), []);
     world.now = world.now + Duration::from_secs(3);
     world.acknowledge(sessions[0], 0, 0);
     // The bytes of an active session exceed the bound: other sessions end, not this one.
     world.write(sessions[11], KEPT_BYTES_MAX);
-    assert!(world.table.is_overflowing());
+    assert!(world.table.is_overflowing(), "the sessions should overflow the bound");
     assert!(
         world.table.poll_timeout().is_some_and(|at| at <= world.now),
         "an overflow should be due at once"
@@ -120,13 +123,16 @@ fn at_the_bound_sessions_that_do_not_read_end_first() {
     let ended = world.poll_overflowed();
     assert!(
         (1..=3).contains(&ended.len()) && ended.iter().all(|ended| sessions[1..10].contains(ended)),
-        "{ended:?}"
+        "only sessions that do not read should end: {ended:?}"
     );
-    assert!(world.table.held_bytes() <= MEMORY_BYTES_MAX / 8 * 7);
+    assert!(world.table.held_bytes() <= MEMORY_BYTES_MAX / 8 * 7, "memory should fall to 7/8 of the bound");
     for session in [sessions[0], sessions[10], sessions[11]] {
-        assert!(world.table.contains(session));
+        assert!(world.table.contains(session), "sessions that read or are active should stay");
     }
-    assert!(!world.table.is_overflowing() && world.table.poll_timeout().is_none());
+    assert!(
+        !world.table.is_overflowing() && world.table.poll_timeout().is_none(),
+        "nothing more should be due"
+    );
 }
 
 /// The sessions hold unacknowledged bytes after the application has closed them.
@@ -141,10 +147,16 @@ fn closed_sessions_that_overflow_end_without_an_event() {
     world.now = world.now + Duration::from_secs(3);
     let open = world.open(10);
     world.write(open, KEPT_BYTES_MAX);
-    assert!(world.table.is_overflowing());
+    assert!(world.table.is_overflowing(), "the sessions should overflow the bound");
     let ended = world.poll_lingered();
-    assert!(!ended.is_empty() && ended.iter().all(|session| closed.contains(session)), "{ended:?}");
-    assert!(world.table.held_bytes() <= MEMORY_BYTES_MAX && world.table.contains(open));
+    assert!(
+        !ended.is_empty() && ended.iter().all(|session| closed.contains(session)),
+        "only closed sessions should end: {ended:?}"
+    );
+    assert!(
+        world.table.held_bytes() <= MEMORY_BYTES_MAX && world.table.contains(open),
+        "memory should be within the bound, and the open session stay"
+    );
 }
 
 /// After the application has closed, its unread bytes are in no buffer and do not count.
@@ -169,16 +181,19 @@ fn unread_bytes_count_as_held_memory() {
     for (carrier, session) in (0..).zip(&sessions) {
         assert_eq!(world.table.handle_data(world.now, *session, carrier, KEPT_BYTES_MAX), Ok(true));
     }
-    assert!(world.table.is_overflowing());
+    assert!(world.table.is_overflowing(), "unread bytes should overflow the bound");
     assert_eq!(
         world.poll_overflowed().len(),
         1,
         "without old unread bytes only as many sessions should end as necessary"
     );
-    assert!(world.table.held_bytes() <= MEMORY_BYTES_MAX);
+    assert!(world.table.held_bytes() <= MEMORY_BYTES_MAX, "memory should be within the bound");
     world.table.consumed(sessions[10], KEPT_BYTES_MAX).unwrap();
     world.table.consumed(sessions[9], KEPT_BYTES_MAX).unwrap();
-    assert!(world.table.held_bytes() <= MEMORY_BYTES_MAX - KEPT_BYTES_MAX);
+    assert!(
+        world.table.held_bytes() <= MEMORY_BYTES_MAX - KEPT_BYTES_MAX,
+        "memory should have room for another session"
+    );
 }
 
 #[test]
@@ -188,7 +203,10 @@ fn any_number_of_unread_sessions_stays_within_the_memory_bound() {
         let session = world.open(number);
         world.write(session, KEPT_BYTES_MAX);
         world.poll_overflowed();
-        assert!(world.table.held_bytes() <= MEMORY_BYTES_MAX);
+        assert!(world.table.held_bytes() <= MEMORY_BYTES_MAX, "memory should be within the bound");
     }
-    assert!(world.table.len() <= MEMORY_BYTES_MAX / KEPT_BYTES_MAX);
+    assert!(
+        world.table.len() <= MEMORY_BYTES_MAX / KEPT_BYTES_MAX,
+        "the number of sessions should be within the bound"
+    );
 }

@@ -61,7 +61,7 @@ impl World {
             panic!("the session should be new")
         };
         let event = self.clients[number as usize].handle_control(self.now, &answer);
-        assert!(event.is_ok(), "{event:?}");
+        assert!(event.is_ok(), "the session should be opened: {event:?}");
         assert_eq!(self.port.accept(session), Some(number));
         self.transmit();
         session
@@ -75,7 +75,10 @@ impl World {
         let (kind, client, opening) = (Kind::Reconnect, reconnect.client, reconnect.opening);
         let message = OpeningMessage { carrier, kind, client, opening };
         let opened = self.port.open(self.now, &self.ring, &message, role);
-        assert!(matches!(opened, Opened::Resumed { is_accepted: true, .. }), "{opened:?}");
+        assert!(
+            matches!(opened, Opened::Resumed { is_accepted: true, .. }),
+            "the session should be resumed: {opened:?}"
+        );
     }
 
     /// Transmits all dirty sessions; returns their recorded output.
@@ -86,13 +89,16 @@ impl World {
             self.port.transmit(self.now, session, &mut carrier);
             transmitted.push((session, carrier));
         }
-        assert!(!self.port.is_dirty());
+        assert!(!self.port.is_dirty(), "no session should be dirty after all are transmitted");
         transmitted
     }
 
     fn ask_carriers_to_return(&mut self, count: usize) -> Vec<u32> {
         let asked = self.port.ask_to_return(count);
-        assert!(asked.iter().all(|(.., drain)| *drain == Control::Drain { deadline_ms: 0 }));
+        assert!(
+            asked.iter().all(|(.., drain)| *drain == Control::Drain { deadline_ms: 0 }),
+            "each message should ask for a move without a deadline"
+        );
         asked.into_iter().map(|(_, carrier, _)| carrier).collect()
     }
 }
@@ -105,7 +111,7 @@ fn key() -> Key {
 fn a_session_with_output_is_dirty_once() {
     let mut world = World::new();
     let (first, second) = (world.open(Role::Client), world.open(Role::Client));
-    assert!(world.transmit().is_empty());
+    assert!(world.transmit().is_empty(), "a session without output should not be dirty");
     world.port.write(first, b"VALUE");
     world.port.write(second, b"END");
     world.port.write(first, b"END");
@@ -120,12 +126,12 @@ fn a_session_with_output_is_dirty_once() {
         world.port.write(second, b"x");
         world.port.transmit(world.now, first, &mut RecordingCarrier::default());
         world.port.transmit(world.now, second, &mut RecordingCarrier::default());
-        assert!(!world.port.is_dirty());
+        assert!(!world.port.is_dirty(), "a transmitted session should not be dirty");
     }
     // Bytes of a session without a carrier wait for one.
     world.port.detach(world.now, first, 0);
     world.port.write(first, b"later");
-    assert!(world.transmit().is_empty());
+    assert!(world.transmit().is_empty(), "a session should be dirty once");
     world.move_to(0, 7, Role::Client);
     assert_eq!(world.transmit().len(), 1);
 }
@@ -190,22 +196,35 @@ fn a_session_leaves_a_carrier_that_its_client_closes() {
     let outcome = world.port.handle_control(world.now, session, 0, &Control::Acknowledge(acknowledge));
     assert_eq!(outcome, ControlEffects { event: None, is_dirty: false, closes_carrier: false });
     let lost = Control::Close(CloseReason::Lost);
-    assert!(world.port.handle_control(world.now, session, 0, &lost).closes_carrier);
+    assert!(
+        world.port.handle_control(world.now, session, 0, &lost).closes_carrier,
+        "the session should leave the lost carrier"
+    );
     assert_eq!(world.port.carrier(session), None);
     world.move_to(0, 1, Role::Client);
     assert_eq!(world.port.role(session), Some(Role::Client));
     world.port.close(world.now, session, CloseReason::Normal);
     world.transmit();
     let normal = Control::Close(CloseReason::Normal);
-    assert!(world.port.handle_control(world.now, session, 1, &normal).closes_carrier);
-    assert!(world.port.is_empty() && world.port.role(session).is_none());
+    assert!(
+        world.port.handle_control(world.now, session, 1, &normal).closes_carrier,
+        "the second carrier should be closed"
+    );
+    assert!(
+        world.port.is_empty() && world.port.role(session).is_none(),
+        "the port should have no session left"
+    );
 }
 
 #[test]
 fn an_override_drains_the_sessions_on_wrong_carriers() {
     let mut world = World::new();
     let (helped, direct) = (world.open(Role::Helper), world.open(Role::Client));
-    assert_eq!((world.port.carried_by(Role::Helper), world.port.carried_by(Role::Client)), (1, 1));
+    assert_eq!(
+        (world.port.carried_by(Role::Helper), world.port.carried_by(Role::Client)),
+        (1, 1),
+        "one session should be on each kind of carrier"
+    );
     let placement = |relief_override| Placement::new(relief_override, Duration::from_secs(2));
     let drain = Control::Drain { deadline_ms: 2000 };
     assert_eq!(world.port.misplaced_sessions(placement(Override::Auto)), []);

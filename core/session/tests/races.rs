@@ -19,7 +19,7 @@ fn session_in_progress() -> World {
     world.server_writes(100);
     world.settle();
     assert_eq!((world.server_app.read, world.client_app.read), (100, 100));
-    assert!(world.client_app.is_accepted);
+    assert!(world.client_app.is_accepted, "the session should be accepted");
     world
 }
 
@@ -45,7 +45,11 @@ fn bytes_pass_in_both_directions_and_are_freed_when_acknowledged() {
         world.server_writes(300);
         world.settle();
     }
-    assert_eq!((world.server_app.read, world.client_app.read), (30_100, 30_100));
+    assert_eq!(
+        (world.server_app.read, world.client_app.read),
+        (30_100, 30_100),
+        "all bytes should arrive in both directions"
+    );
 }
 
 #[test]
@@ -60,7 +64,11 @@ fn bytes_in_flight_on_a_lost_carrier_are_retransmitted() {
     world.client_writes(30);
     world.connect();
     world.settle();
-    assert_eq!((world.server_app.read, world.client_app.read), (200, 180));
+    assert_eq!(
+        (world.server_app.read, world.client_app.read),
+        (200, 180),
+        "the bytes in flight should be retransmitted"
+    );
 }
 
 #[test]
@@ -75,7 +83,7 @@ fn late_frames_of_an_old_carrier_are_ignored() {
     while world.server_receives(old) {}
     world.settle();
     assert_eq!(world.server_app.read, 160);
-    assert!(world.paths[old].is_closed);
+    assert!(world.paths[old].is_closed, "the old carrier should be closed");
 }
 
 #[test]
@@ -102,7 +110,7 @@ fn replayed_opening_messages_are_refused_as_stale() {
     for message in world.opening_messages.clone() {
         let path = world.replay(message);
         world.settle();
-        assert!(world.paths[path].is_closed);
+        assert!(world.paths[path].is_closed, "the replay's carrier should be closed");
     }
     assert_eq!(world.refused, [RefuseReason::Stale; 2]);
     assert_eq!(world.table.info(world.session.unwrap()).unwrap().carrier, carrier);
@@ -163,7 +171,7 @@ fn after_a_server_restart_the_client_gets_gone_with_the_acknowledged_offset() {
     while world.server_receives(1) {}
     while world.client_receives() {}
     assert_eq!(world.gone, Some(100));
-    assert!(world.client.is_over());
+    assert!(world.client.is_over(), "the client should end");
     assert_eq!(world.client.write(b"more"), 0);
 }
 
@@ -178,14 +186,24 @@ fn connect_is_repeated_until_the_server_has_answered() {
     world.lose_carrier(first);
     world.client_writes(30);
     let second = world.connect();
-    assert!(matches!(world.opening_messages[1], Control::Connect(_)));
+    assert!(
+        matches!(world.opening_messages[1], Control::Connect(_)),
+        "connect should be repeated before an answer"
+    );
     world.settle();
-    assert_eq!((world.server_app.read, world.client_app.read), (30, 20));
-    assert!(world.client_app.is_accepted);
+    assert_eq!(
+        (world.server_app.read, world.client_app.read),
+        (30, 20),
+        "all bytes should arrive in both directions"
+    );
+    assert!(world.client_app.is_accepted, "the session should be accepted");
     assert_eq!(world.table.len(), 1);
     world.lose_carrier(second);
     world.connect();
-    assert!(matches!(world.opening_messages[2], Control::Reconnect(_)));
+    assert!(
+        matches!(world.opening_messages[2], Control::Reconnect(_)),
+        "reconnect should follow after an answer"
+    );
 }
 
 #[test]
@@ -203,7 +221,7 @@ fn no_data_is_sent_before_the_server_has_answered() {
 fn a_forged_answer_is_rejected() {
     let mut world = session_in_progress();
     let old = world.paths[0].to_client.pop_back();
-    assert!(old.is_none());
+    assert!(old.is_none(), "no answer should be in flight");
     world.connect();
     while world.server_receives(1) {}
     let Some(Frame::Control(Control::Resumed(genuine))) = world.paths[1].to_client.pop_front() else {
@@ -218,7 +236,10 @@ fn a_forged_answer_is_rejected() {
     for alter in alterations {
         let mut forged = genuine;
         alter(&mut forged);
-        assert!(world.client.handle_control(world.now, &Control::Resumed(forged)).is_err());
+        assert!(
+            world.client.handle_control(world.now, &Control::Resumed(forged)).is_err(),
+            "a forged answer should be rejected"
+        );
     }
     let attached = world.client.handle_control(world.now, &Control::Resumed(genuine));
     assert_eq!(attached, Ok(Some(ClientEvent::Attached { room: false })));
@@ -236,12 +257,12 @@ fn finish_is_reported_once_although_carriers_are_lost() {
         world.connect();
     }
     world.settle();
-    assert!(world.server_app.received_finish);
+    assert!(world.server_app.received_finish, "the server should get the finish");
     world.server_writes(40);
     world.server_finishes();
     world.settle();
     assert_eq!(world.client_app.read, 140, "the other direction should be open");
-    assert!(world.client_app.received_finish);
+    assert!(world.client_app.received_finish, "the client should get the finish");
 }
 
 #[test]
@@ -255,7 +276,7 @@ fn bytes_written_before_close_arrive_on_a_new_carrier() {
     world.settle();
     assert_eq!(world.client_app.read, 190);
     assert_eq!(world.client_app.received_close, Some(CloseReason::Normal));
-    assert!(world.client.is_over() && world.table.is_empty());
+    assert!(world.client.is_over() && world.table.is_empty(), "both ends should be over");
 }
 
 #[test]
@@ -265,7 +286,7 @@ fn a_reset_ends_the_session_at_both_ends() {
     world.client_closes(CloseReason::Reset);
     world.settle();
     assert_eq!(world.server_app.received_close, Some(CloseReason::Reset));
-    assert!(world.client.is_over() && world.table.is_empty());
+    assert!(world.client.is_over() && world.table.is_empty(), "both ends should be over");
 }
 
 #[test]
@@ -278,14 +299,23 @@ fn room_from_a_resumed_position_is_reported() {
     }
     let session = world.session.unwrap();
     assert_eq!((world.client.room(), world.table.room(session)), (0, 0));
-    assert!(world.server_receives(0) && world.client_receives());
+    assert!(world.server_receives(0) && world.client_receives(), "both ends should receive data");
     world.lose_carrier(0);
-    assert!(!world.client_app.got_room && !world.server_app.got_room);
+    assert!(
+        !world.client_app.got_room && !world.server_app.got_room,
+        "no room should be reported before the move"
+    );
     let path = world.connect();
     while world.server_receives(path) {}
-    assert!(world.server_app.got_room && world.table.room(session) > 0);
+    assert!(
+        world.server_app.got_room && world.table.room(session) > 0,
+        "the server should report room after the move"
+    );
     while world.client_receives() {}
-    assert!(world.client_app.got_room && world.client.room() > 0);
+    assert!(
+        world.client_app.got_room && world.client.room() > 0,
+        "the client should report room after the move"
+    );
 }
 
 #[test]
@@ -307,15 +337,15 @@ fn a_client_that_does_not_return_is_given_up() {
     let mut world = session_in_progress();
     world.lose_carrier(0);
     world.advance_time(Duration::from_secs(59));
-    assert!(!world.abandoned);
+    assert!(!world.abandoned, "the session should stay at first");
     // The client returns once, which restarts the time.
     world.connect();
     world.settle();
     world.lose_carrier(1);
     world.advance_time(Duration::from_secs(59));
-    assert!(!world.abandoned);
+    assert!(!world.abandoned, "the session should stay until its time is over");
     world.advance_time(Duration::from_secs(2));
-    assert!(world.abandoned && world.table.is_empty());
+    assert!(world.abandoned && world.table.is_empty(), "the session should be given up");
     world.connect();
     while world.server_receives(2) {}
     while world.client_receives() {}
@@ -329,7 +359,7 @@ fn a_closed_session_lingers_for_a_limited_time() {
     world.server_closes(CloseReason::Normal);
     world.lose_carrier(0);
     world.advance_time(Duration::from_secs(31));
-    assert!(world.table.is_empty() && !world.abandoned);
+    assert!(world.table.is_empty() && !world.abandoned, "a closed session should end without a report");
 }
 
 #[test]
@@ -357,7 +387,10 @@ fn a_withdrawn_session_may_begin_again_but_a_refused_one_may_not() {
             panic!("the session should be new each time")
         };
         world.table.withdraw(session);
-        assert!(world.table.is_empty() && !world.table.has_id(id) && !world.table.contains(session));
+        assert!(
+            world.table.is_empty() && !world.table.has_id(id) && !world.table.contains(session),
+            "a withdrawn session should be forgotten"
+        );
         let refused = client.handle_control(world.now, &Control::Refused(RefuseReason::Unavailable));
         assert_eq!(refused, Ok(Some(ClientEvent::Refused(RefuseReason::Unavailable))));
         assert!(!client.is_over(), "the client should be able to try again");
@@ -369,9 +402,12 @@ fn a_withdrawn_session_may_begin_again_but_a_refused_one_may_not() {
     };
     assert_eq!(client.handle_control(world.now, &answer), Ok(Some(ClientEvent::Attached { room: false })));
     world.table.refuse(session);
-    assert!(world.table.is_empty() && world.table.has_id(id));
+    assert!(world.table.is_empty() && world.table.has_id(id), "a refused session should be remembered");
     let again = open_on(&mut world, &mut client, 11);
-    assert!(matches!(again, Opened::Refused(RefuseReason::Gone)), "{again:?}");
+    assert!(
+        matches!(again, Opened::Refused(RefuseReason::Gone)),
+        "a refused session should not begin again: {again:?}"
+    );
 }
 
 #[test]
@@ -383,10 +419,13 @@ fn late_opening_messages_after_the_end_begin_no_session() {
         world.now = world.now + lasted;
         world.client_closes(CloseReason::Normal);
         world.settle();
-        assert!(world.table.is_empty() && world.client.is_over());
+        assert!(world.table.is_empty() && world.client.is_over(), "both ends should be over");
         let path = world.replay(late);
         world.settle();
-        assert!(world.paths[path].is_closed && world.table.is_empty());
+        assert!(
+            world.paths[path].is_closed && world.table.is_empty(),
+            "the late message should begin no session"
+        );
         assert_eq!(world.refused, [RefuseReason::Gone]);
     }
 }
@@ -409,7 +448,7 @@ fn timers_of_a_client_that_keeps_losing_carriers_are_bounded() {
             break;
         }
     }
-    assert!(world.table.is_empty() && timeouts < 100, "{timeouts} timeouts");
+    assert!(world.table.is_empty() && timeouts < 100, "timers should be bounded: {timeouts} timeouts");
 }
 
 #[test]
@@ -438,5 +477,5 @@ fn a_reset_arrives_on_a_new_carrier() {
     world.settle();
     assert_eq!(world.server_app.read, 100);
     assert_eq!(world.server_app.received_close, Some(CloseReason::Reset));
-    assert!(world.client.is_over() && world.table.is_empty());
+    assert!(world.client.is_over() && world.table.is_empty(), "both ends should be over");
 }

@@ -66,7 +66,10 @@ proptest! {
                 Action::ServerFinishes => world.server_finishes(),
             }
         }
-        prop_assert!(world.gone.is_none() && !world.abandoned);
+        prop_assert!(
+            world.gone.is_none() && !world.abandoned,
+            "the session should be neither gone nor abandoned"
+        );
         // The last carrier works until everything has arrived.
         world.connect();
         world.settle();
@@ -75,6 +78,9 @@ proptest! {
         prop_assert_eq!(world.server_app.received_finish, world.client_app.has_finished);
         prop_assert_eq!(world.client_app.received_finish, world.server_app.has_finished);
         prop_assert_eq!(world.client.unacknowledged_bytes(), 0);
-        prop_assert!(world.client_app.is_accepted && world.table.len() == 1);
+        prop_assert!(
+            world.client_app.is_accepted && world.table.len() == 1,
+            "the session should be accepted and in the table"
+        );
     }
 }

@@ -215,7 +215,10 @@ mod tests {
     fn cookies_are_valid_in_their_period_and_the_next() {
         let answer = cookies().answer(Time(PERIOD_NS - 1), binding(1), FULL, None);
         let check = |now| cookies().check(Time(now), binding(1), answer.initial, None).is_some();
-        assert!(check(PERIOD_NS - 1) && check(PERIOD_NS) && check(2 * PERIOD_NS - 1));
+        assert!(
+            check(PERIOD_NS - 1) && check(PERIOD_NS) && check(2 * PERIOD_NS - 1),
+            "a cookie should be valid in its period and the next"
+        );
         assert!(!check(2 * PERIOD_NS), "a cookie should expire with the period after its own");
         assert!(
             !check(32 * PERIOD_NS),
@@ -230,8 +233,14 @@ mod tests {
             for syn in [FULL, SynOptions { window_scale: None, ..FULL }, SynOptions { sack: false, ..FULL }] {
                 let initial = cookies().answer(now, binding(1), syn, clock).initial;
                 let is_valid = |at| cookies().is_valid(Time(at), binding(1), initial);
-                assert!(is_valid(PERIOD_NS - 1) && is_valid(2 * PERIOD_NS - 1));
-                assert!(!is_valid(2 * PERIOD_NS) && !is_valid(32 * PERIOD_NS));
+                assert!(
+                    is_valid(PERIOD_NS - 1) && is_valid(2 * PERIOD_NS - 1),
+                    "a cookie should be recognised in its period and the next"
+                );
+                assert!(
+                    !is_valid(2 * PERIOD_NS) && !is_valid(32 * PERIOD_NS),
+                    "a cookie should not be recognised later"
+                );
                 assert!(
                     !cookies().is_valid(now, binding(2), initial),
                     "the cookie of another connection should be invalid"
@@ -248,7 +257,10 @@ mod tests {
     fn the_clock_may_begin_at_zero() {
         let cookies = Cookies::new(Key([1; 16]), Duration::ZERO);
         let answer = cookies.answer(Time(0), binding(1), FULL, None);
-        assert!(cookies.check(Time(0), binding(1), answer.initial, None).is_some());
+        assert!(
+            cookies.check(Time(0), binding(1), answer.initial, None).is_some(),
+            "a cookie should be valid at time zero"
+        );
         for initial in 0..100_000_u32 {
             cookies.check(Time(0), binding(1), initial.wrapping_mul(0x9e37_79b9), None);
         }
@@ -258,9 +270,15 @@ mod tests {
     fn only_helpers_with_the_same_key_accept_a_cookie() {
         let answer = cookies().answer(Time(9_000_000_000), binding(1), FULL, None);
         let later = Cookies { clock_at_zero: cookies().clock_at_zero + Duration::from_secs(8), ..cookies() };
-        assert!(later.check(Time(2_000_000_000), binding(1), answer.initial, None).is_some());
+        assert!(
+            later.check(Time(2_000_000_000), binding(1), answer.initial, None).is_some(),
+            "a helper with the same key should accept the cookie"
+        );
         let other = Cookies { key: Key([0; 16]), ..cookies() };
-        assert!(other.check(Time(9_000_000_000), binding(1), answer.initial, None).is_none());
+        assert!(
+            other.check(Time(9_000_000_000), binding(1), answer.initial, None).is_none(),
+            "a helper with another key should not accept the cookie"
+        );
     }
 
     #[test]
@@ -295,7 +313,10 @@ mod tests {
             };
             prop_assert_eq!(cookie, Some(kept));
             if let (Some(clock), Some(timestamp)) = (clock, answer.timestamp) {
-                prop_assert!(clock.wrapping_sub(timestamp) <= OPTION_MASK);
+                prop_assert!(
+                    clock.wrapping_sub(timestamp) <= OPTION_MASK,
+                    "the clock of an option should be within its mask"
+                );
                 let altered = Some(timestamp ^ 1 << (bit % OPTION_BITS));
                 prop_assert_eq!(cookies.check(then, binding, answer.initial, altered), None);
             }

@@ -496,7 +496,7 @@ mod tests {
         let listeners = alloc::vec![Listener { address, is_gated: false }];
         assert_eq!(Settings { listeners, ..settings() }.check(), Err(SettingsError::Listener(address)));
         let slow = Settings { delayed_ack: Duration::from_secs(1), ..settings() };
-        assert!(slow.check().is_err());
+        assert!(slow.check().is_err(), "the invalid setting should be reported");
         for ports in [0..=9, RangeInclusive::new(9, 8)] {
             assert_eq!(Settings { ports, ..settings() }.check(), Err(SettingsError::Ports));
         }

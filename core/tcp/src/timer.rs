@@ -122,7 +122,10 @@ mod tests {
         timers.set(Timer::Probe, Time(7));
         timers.set(Timer::KeepAlive, Time(9));
         assert_eq!(timers.next(), Time(7));
-        assert!(!timers.is_expired(Timer::Probe, Time(6)) && timers.is_expired(Timer::Probe, Time(7)));
+        assert!(
+            !timers.is_expired(Timer::Probe, Time(6)) && timers.is_expired(Timer::Probe, Time(7)),
+            "a timer should expire at its time"
+        );
         timers.stop(Timer::Probe);
         assert_eq!((timers.next(), timers.get(Timer::Probe)), (Time(9), None));
     }
@@ -132,6 +135,9 @@ mod tests {
         let mut timers = Timers::default();
         assert_eq!(timers.next(), Time(u64::MAX));
         timers.set(Timer::Opening, Time(u64::MAX));
-        assert!(!timers.is_set(Timer::Opening) && !timers.is_expired(Timer::Opening, Time(u64::MAX)));
+        assert!(
+            !timers.is_set(Timer::Opening) && !timers.is_expired(Timer::Opening, Time(u64::MAX)),
+            "a timer at the end of time should be stopped"
+        );
     }
 }

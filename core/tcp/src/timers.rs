@@ -330,13 +330,13 @@ mod tests {
         for (key, at) in [(3, 900), (9, 100), (1, 900), (4, 3 * TICK), (0, 901)] {
             wheel.arm(key, Time(at));
         }
-        assert_eq!((wheel.next_at(), wheel.len()), (Some(Time(100)), 5));
+        assert_eq!((wheel.next_at(), wheel.len()), (Some(Time(100)), 5), "five deadlines should be armed");
         assert_eq!(poll_all(&mut wheel, 99), vec![]);
         assert_eq!(poll_all(&mut wheel, 900), vec![9, 1, 3]);
         assert_eq!(poll_all(&mut wheel, 3 * TICK - 1), vec![0]);
         assert_eq!(wheel.next_at(), Some(Time(3 * TICK)), "the time should be exact for a single deadline");
         assert_eq!(poll_all(&mut wheel, 3 * TICK), vec![4]);
-        assert_eq!((wheel.next_at(), wheel.is_empty()), (None, true));
+        assert_eq!((wheel.next_at(), wheel.is_empty()), (None, true), "no deadline should be left");
     }
 
     #[test]
@@ -371,7 +371,11 @@ mod tests {
         wheel.disarm(2);
         wheel.disarm(2);
         wheel.disarm(77);
-        assert_eq!((wheel.next_at(), wheel.deadline(2), wheel.len()), (None, None, 0));
+        assert_eq!(
+            (wheel.next_at(), wheel.deadline(2), wheel.len()),
+            (None, None, 0),
+            "no deadline should be left"
+        );
         wheel.arm(2, Time(60 * TICK));
         assert_eq!(wheel.deadline(2), Some(Time(60 * TICK)));
         wheel.arm(2, Time(u64::MAX));
@@ -453,7 +457,9 @@ mod tests {
                         let entries = model.iter().map(|(key, at)| (*at, *key));
                         let mut due: Vec<_> = entries.filter(|(at, _)| *at <= now).collect();
                         due.sort_unstable();
-                        due.iter().for_each(|(_, key)| assert!(model.remove(key).is_some()));
+                        for (_, key) in &due {
+                            assert!(model.remove(key).is_some(), "an expired timer should be in the model");
+                        }
                         let keys: Vec<_> = due.into_iter().map(|(_, key)| key).collect();
                         prop_assert_eq!(poll_all(&mut wheel, now), keys);
                     }
@@ -461,7 +467,10 @@ mod tests {
                 let first = model.values().min().copied();
                 prop_assert_eq!(wheel.len(), model.len());
                 prop_assert_eq!(wheel.next_at().is_some(), first.is_some());
-                prop_assert!(wheel.next_at().is_none_or(|next| next.0 <= first.unwrap_or(0)));
+                prop_assert!(
+                    wheel.next_at().is_none_or(|next| next.0 <= first.unwrap_or(0)),
+                    "the wheel should not be later than the model"
+                );
             }
         }
 

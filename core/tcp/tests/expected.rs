@@ -46,9 +46,12 @@ fn the_fast_path_sends_the_same_frames_at_the_same_times() {
     for ((seed, lost_in), settings) in rounds.flat_map(|round| families.map(|settings| (round, settings))) {
         let ((fast, fast_end), (general, general_end)) =
             (run(settings, true, seed, lost_in), run(settings, false, seed, lost_in));
-        assert_eq!(fast_end, general_end, "seed {seed}, one in {lost_in} lost");
+        assert_eq!(
+            fast_end, general_end,
+            "the fast path should end like the general one: seed {seed}, one in {lost_in} lost"
+        );
         let first_difference = fast.iter().zip(&general).position(|(fast, general)| fast != general);
-        assert_eq!(first_difference, None, "seed {seed}, one in {lost_in} lost: index of a differing frame");
+        assert_eq!(first_difference, None, "no frame should differ: seed {seed}, one in {lost_in} lost");
         assert_eq!(fast.len(), general.len());
     }
 }

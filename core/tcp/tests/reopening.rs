@@ -69,16 +69,24 @@ fn an_opening_connection_changes_its_port_until_the_syn_ack_arrives_at_its_own_q
     assert!(changes > 0, "with this seed, the first SYN-ACK should arrive at another queue");
     assert_eq!(pair.hosts[1].stack.local_address(conn).unwrap().port() % 16, 5);
     let mut ports = opened.clone();
-    assert_eq!(ports.len() as u64, 1 + changes, "one SYN for each port: {ports:?}");
+    assert_eq!(ports.len() as u64, 1 + changes, "one SYN should be sent from each port: {ports:?}");
     assert_eq!(ports.last(), pair.hosts[1].stack.local_address(conn).map(|at| at.port()).as_ref());
     ports.sort_unstable();
     ports.dedup();
     assert_eq!(ports.len() as u64, 1 + changes, "each change should be to another port");
     // The peer's application got one connection, and the other attempts have ended.
     let [server, client] = &pair.hosts;
-    assert_eq!((server.stack.connections(), client.stack.connections()), (1, 1));
+    assert_eq!(
+        (server.stack.connections(), client.stack.connections()),
+        (1, 1),
+        "both ends should have one connection"
+    );
     let accepted = server.application.accepted();
-    assert_eq!((accepted.len(), server.application.received(accepted[0])), (1, 5000));
+    assert_eq!(
+        (accepted.len(), server.application.received(accepted[0])),
+        (1, 5000),
+        "all bytes should arrive on one connection"
+    );
     assert_eq!(client.application.of(conn)[0], Seen::Opened { peer: LISTENER.into(), listener: None });
     assert_eq!(client.stack.counters().resets_sent, changes);
 }
@@ -88,10 +96,18 @@ fn after_64_port_changes_a_connection_is_opened_although_its_syn_ack_is_misdirec
     let (mut pair, conn) = connecting(|_| true);
     settle(&mut pair);
     let [server, client] = &pair.hosts;
-    assert_eq!(client.stack.counters().ports_changed, 64, "the maximum for one connection");
+    assert_eq!(
+        client.stack.counters().ports_changed,
+        64,
+        "the port should change 64 times, the maximum for one connection"
+    );
     let accepted = server.application.accepted();
-    assert_eq!((accepted.len(), server.application.received(accepted[0])), (1, 5000));
-    assert!(matches!(client.application.of(conn)[0], Seen::Opened { .. }));
+    assert_eq!(
+        (accepted.len(), server.application.received(accepted[0])),
+        (1, 5000),
+        "all bytes should arrive on one connection"
+    );
+    assert!(matches!(client.application.of(conn)[0], Seen::Opened { .. }), "the connection should be opened");
 }
 
 #[test]
@@ -106,10 +122,14 @@ fn ports_are_changed_although_segments_are_lost() {
         settle(&mut pair);
         settle(&mut pair);
         let [server, client] = &pair.hosts;
-        assert_eq!(client.stack.local_address(conn).unwrap().port() % 4, 1, "seed {seed}");
+        assert_eq!(
+            client.stack.local_address(conn).unwrap().port() % 4,
+            1,
+            "the final port should belong to the queue: seed {seed}"
+        );
         let received: u64 =
             server.application.accepted().iter().map(|conn| server.application.received(*conn)).sum();
-        assert_eq!(received, 5000, "seed {seed}");
+        assert_eq!(received, 5000, "all bytes should arrive: seed {seed}");
     }
 }
 
@@ -131,9 +151,17 @@ fn frames_for_an_open_connection_do_not_change_its_port() {
     for frame in frames.borrow().iter() {
         // No connection is opening any more, so not even the recorded SYN-ACK may cause a change of port.
         for length in 0..=frame.len() {
-            assert!(!stack.reopen_misdirected(now, &frame[..length]), "{:02x?}", &frame[..length]);
+            assert!(
+                !stack.reopen_misdirected(now, &frame[..length]),
+                "the frame should not change the port: {:02x?}",
+                &frame[..length]
+            );
         }
     }
-    assert_eq!((stack.local_address(conn), stack.counters().ports_changed), (before, 0));
-    assert!(frames.borrow().len() >= 3, "an ARP reply, the SYN-ACK, and an acknowledgement");
+    assert_eq!(
+        (stack.local_address(conn), stack.counters().ports_changed),
+        (before, 0),
+        "the port should be as before"
+    );
+    assert!(frames.borrow().len() >= 3, "an ARP reply, the SYN-ACK and an acknowledgement should be sent");
 }

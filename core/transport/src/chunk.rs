@@ -69,7 +69,7 @@ mod tests {
         chunk.advance(2);
         assert_eq!(chunk.as_slice(), b"cdef");
         chunk.advance(100);
-        assert!(chunk.is_empty());
+        assert!(chunk.is_empty(), "the chunk should be empty");
         chunk.clear();
         chunk.buffer().extend_from_slice(b"x");
         assert_eq!(chunk.as_slice(), b"x");

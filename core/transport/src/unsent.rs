@@ -74,7 +74,7 @@ mod tests {
     fn chunks() -> impl FnMut(Chunk) -> Option<Chunk> {
         let mut chunks = [b"abcdef".as_slice(), b"ghi"].into_iter();
         move |sent| {
-            assert!(sent.is_empty());
+            assert!(sent.is_empty(), "nothing should be sent twice");
             chunks.next().map(|bytes| Chunk::from(Vec::from(bytes)))
         }
     }
@@ -95,7 +95,7 @@ mod tests {
             assert_eq!(
                 (sent_bytes.as_slice(), unsent.is_empty(), unsent.len()),
                 (b"abcdefghi".as_slice(), true, 0),
-                "at most {send_bytes_max} bytes in one send"
+                "all chunks should be sent in order with at most {send_bytes_max} bytes in one send"
             );
         }
     }
@@ -107,7 +107,7 @@ mod tests {
             calls += 1;
             2
         });
-        assert_eq!((calls, unsent.len()), (1, 4));
+        assert_eq!((calls, unsent.len()), (1, 4), "one short send should leave four bytes");
     }
 
     #[test]

@@ -289,7 +289,10 @@ mod tests {
         for control in examples() {
             let bytes = emitted(control);
             assert_eq!(Control::parse(control.kind(), &bytes[HEADER_BYTES..]), Ok(control));
-            assert!(bytes.len() <= HEADER_BYTES + CONTROL_BYTES_MAX);
+            assert!(
+                bytes.len() <= HEADER_BYTES + CONTROL_BYTES_MAX,
+                "a control frame should be within its maximum"
+            );
         }
     }
 
@@ -320,6 +323,9 @@ mod tests {
         connect[9] = 5;
         assert_eq!(Control::parse(Kind::Connect, &connect), Err(ControlError::AddressFamily(5)));
         connect[9] = 0;
-        assert!(Control::parse(Kind::Connect, &connect[..10]).is_err());
+        assert!(
+            Control::parse(Kind::Connect, &connect[..10]).is_err(),
+            "a truncated connect should be rejected"
+        );
     }
 }

@@ -298,7 +298,7 @@ mod tests {
             let mut pieces = 0;
             while let Ok(Some(_)) = disassembler.next(&mut input) {
                 pieces += 1;
-                prop_assert!(pieces <= stream.len());
+                prop_assert!(pieces <= stream.len(), "each piece should need a byte at least");
             }
         }
     }

@@ -150,7 +150,7 @@ mod tests {
                 }
                 Err(UnknownKind(first)) => {
                     assert_eq!(first, code);
-                    assert!(Kind::from_code(code & 0x7f).is_none());
+                    assert!(Kind::from_code(code & 0x7f).is_none(), "the code should be unknown");
                 }
             }
         }

@@ -23,19 +23,19 @@ pub const LOAD_VERSION: u8 = 1;
 /// Length of a query ([`LoadQuery`]) in bytes.
 pub const LOAD_QUERY_BYTES: usize = 88;
 /// Length of a reply ([`LoadReport`]) in bytes.
-pub const LOAD_BYTES: usize = 80;
+pub const LOAD_REPLY_BYTES: usize = 80;
 
 // A reply longer than its query would permit amplification.
-const _: () = assert!(LOAD_BYTES <= LOAD_QUERY_BYTES);
+const _: () = assert!(LOAD_REPLY_BYTES <= LOAD_QUERY_BYTES);
 
 /// The value of a share that means that the resource is used up.
 pub const SHARE_MAX: u16 = 1_000;
 /// The value of [`LoadReport::load`] and [`LoadReport::tentative`] that means the full capacity.
-pub const WEIGHT_MAX: u32 = 1_000_000;
+pub const LOAD_MAX: u32 = 1_000_000;
 
 // The kinds: a query and its reply.
-const LOAD_QUERY: u8 = 1;
-const LOAD: u8 = 2;
+const KIND_QUERY: u8 = 1;
+const KIND_REPLY: u8 = 2;
 const KIND_OFFSET: usize = 9;
 
 /// A client's load query.
@@ -117,7 +117,7 @@ impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LoadError::Length(bytes) => {
-                write!(f, "a load datagram has {LOAD_QUERY_BYTES} or {LOAD_BYTES} bytes, not {bytes}")
+                write!(f, "a load datagram has {LOAD_QUERY_BYTES} or {LOAD_REPLY_BYTES} bytes, not {bytes}")
             }
             LoadError::Magic => f.write_str("this is not a Spillway datagram (wrong port, or not Spillway)"),
             LoadError::Version(version) => write!(f, "unknown version {version} of load datagrams"),
@@ -139,7 +139,7 @@ impl LoadQuery {
     /// Emits the query with this proof.
     pub fn emit(&self, proof: &[u8; PROOF_BYTES]) -> [u8; LOAD_QUERY_BYTES] {
         let mut out = [0; LOAD_QUERY_BYTES];
-        emit_head(&mut out, LOAD_QUERY);
+        emit_head(&mut out, KIND_QUERY);
         out[10] = self.helpers_asked;
         // 11: reserved
         out[12..20].copy_from_slice(&self.key.0);
@@ -163,13 +163,13 @@ impl LoadQuery {
     }
 
     /// The bytes that the proof covers. Verifies nothing.
-    pub fn proven(bytes: &[u8; LOAD_QUERY_BYTES]) -> &[u8] {
+    pub fn bytes_under_proof(bytes: &[u8; LOAD_QUERY_BYTES]) -> &[u8] {
         &bytes[..LOAD_QUERY_BYTES - PROOF_BYTES]
     }
 
     /// Parses a query and its proof, which the caller must verify.
     pub fn parse(bytes: &[u8; LOAD_QUERY_BYTES]) -> Result<(LoadQuery, [u8; PROOF_BYTES]), LoadError> {
-        check_head(bytes, LOAD_QUERY)?;
+        check_head(bytes, KIND_QUERY)?;
         if bytes[10] == 0 {
             return Err(LoadError::NoHelperAsked);
         }
@@ -205,9 +205,9 @@ impl LoadQuery {
 
 impl LoadReport {
     /// Emits the reply with this proof.
-    pub fn emit(&self, proof: &[u8; PROOF_BYTES]) -> [u8; LOAD_BYTES] {
-        let mut out = [0; LOAD_BYTES];
-        emit_head(&mut out, LOAD);
+    pub fn emit(&self, proof: &[u8; PROOF_BYTES]) -> [u8; LOAD_REPLY_BYTES] {
+        let mut out = [0; LOAD_REPLY_BYTES];
+        emit_head(&mut out, KIND_REPLY);
         out[10] = u8::from(self.full) | u8::from(self.draining) << 1 | u8::from(self.down) << 2;
         // 11: reserved
         out[12..28].copy_from_slice(&self.nonce);
@@ -218,18 +218,18 @@ impl LoadReport {
         out[40..44].copy_from_slice(&self.tentative.to_be_bytes());
         out[44..46].copy_from_slice(&self.random.to_be_bytes());
         // 46, 47: reserved
-        out[LOAD_BYTES - PROOF_BYTES..].copy_from_slice(proof);
+        out[LOAD_REPLY_BYTES - PROOF_BYTES..].copy_from_slice(proof);
         out
     }
 
     /// The bytes that the proof covers. Verifies nothing.
-    pub fn proven(bytes: &[u8; LOAD_BYTES]) -> &[u8] {
-        &bytes[..LOAD_BYTES - PROOF_BYTES]
+    pub fn bytes_under_proof(bytes: &[u8; LOAD_REPLY_BYTES]) -> &[u8] {
+        &bytes[..LOAD_REPLY_BYTES - PROOF_BYTES]
     }
 
     /// Parses a reply and its proof, which the caller must verify.
-    pub fn parse(bytes: &[u8; LOAD_BYTES]) -> Result<(LoadReport, [u8; PROOF_BYTES]), LoadError> {
-        check_head(bytes, LOAD)?;
+    pub fn parse(bytes: &[u8; LOAD_REPLY_BYTES]) -> Result<(LoadReport, [u8; PROOF_BYTES]), LoadError> {
+        check_head(bytes, KIND_REPLY)?;
         let flags = bytes[10];
         if flags & !7 != 0 {
             return Err(LoadError::Flags(flags));
@@ -238,7 +238,7 @@ impl LoadReport {
             return Err(LoadError::Reserved);
         }
         let share = |offset| u16::from_be_bytes(array(bytes, offset));
-        let weight = |offset| u32::from_be_bytes(array(bytes, offset));
+        let millionths = |offset| u32::from_be_bytes(array(bytes, offset));
         let load = LoadReport {
             full: flags & 1 != 0,
             draining: flags & 2 != 0,
@@ -248,17 +248,17 @@ impl LoadReport {
             network: share(30),
             connections: share(32),
             memory: share(34),
-            load: weight(36),
-            tentative: weight(40),
+            load: millionths(36),
+            tentative: millionths(40),
             random: share(44), // not a share: may exceed `SHARE_MAX`
         };
         if let Some(share) = load.shares().into_iter().find(|share| *share > SHARE_MAX) {
             return Err(LoadError::Figure(share.into()));
         }
-        if let Some(weight) = [load.load, load.tentative].into_iter().find(|weight| *weight > WEIGHT_MAX) {
-            return Err(LoadError::Figure(weight));
+        if let Some(figure) = [load.load, load.tentative].into_iter().find(|figure| *figure > LOAD_MAX) {
+            return Err(LoadError::Figure(figure));
         }
-        Ok((load, array(bytes, LOAD_BYTES - PROOF_BYTES)))
+        Ok((load, array(bytes, LOAD_REPLY_BYTES - PROOF_BYTES)))
     }
 
     fn shares(&self) -> [u16; 4] {
@@ -321,15 +321,19 @@ mod tests {
         assert_eq!(error_with(10, 0), LoadError::NoHelperAsked);
         assert_eq!(error_with(36, 5), LoadError::AddressFamily(5));
         for reserved in [11, 37, 44, 55] {
-            assert_eq!(error_with(reserved, 1), LoadError::Reserved, "{reserved}");
+            assert_eq!(
+                error_with(reserved, 1),
+                LoadError::Reserved,
+                "reserved byte {reserved} should be zero"
+            );
         }
         let mut bytes = LoadReport::default().emit(&[0; 32]);
         bytes[10] = 8;
         assert_eq!(LoadReport::parse(&bytes), Err(LoadError::Flags(8)));
         let over = LoadReport { cpu: 1001, ..LoadReport::default() }.emit(&[0; 32]);
         assert_eq!(LoadReport::parse(&over), Err(LoadError::Figure(1001)));
-        let over = LoadReport { tentative: WEIGHT_MAX + 1, ..LoadReport::default() }.emit(&[0; 32]);
-        assert_eq!(LoadReport::parse(&over), Err(LoadError::Figure(WEIGHT_MAX + 1)));
+        let over = LoadReport { tentative: LOAD_MAX + 1, ..LoadReport::default() }.emit(&[0; 32]);
+        assert_eq!(LoadReport::parse(&over), Err(LoadError::Figure(LOAD_MAX + 1)));
         assert_eq!(exactly::<LOAD_QUERY_BYTES>(&[0; 87]), Err(LoadError::Length(87)));
     }
 

@@ -229,11 +229,20 @@ mod tests {
             ("PROXY UNKNOWN whatever there is, 1 2 3\r\n", None),
         ] {
             let expected = ProxyHeader { client, bytes: line.len() };
-            assert_eq!(parse_proxy(line.as_bytes()), Ok(Some(expected)), "{line:?}");
+            assert_eq!(parse_proxy(line.as_bytes()), Ok(Some(expected)), "{line:?} should give the client");
             let followed = [line.as_bytes(), b"get x\r\n"].concat();
-            assert_eq!(parse_proxy(&followed), Ok(Some(expected)), "{line:?} and a request");
+            assert_eq!(
+                parse_proxy(&followed),
+                Ok(Some(expected)),
+                "{line:?} should give the client when a request follows"
+            );
             for cut in 0..line.len() {
-                assert_eq!(parse_proxy(&line.as_bytes()[..cut]), Ok(None), "{:?}", &line[..cut]);
+                assert_eq!(
+                    parse_proxy(&line.as_bytes()[..cut]),
+                    Ok(None),
+                    "an incomplete line should need more bytes: {:?}",
+                    &line[..cut]
+                );
             }
         }
     }
@@ -263,10 +272,14 @@ mod tests {
             "PROXY TCP4 1.2.3.4 1.2.3.4 1 \r\n",
             "PROXY TCP4 1.2.3.4 1.2.3.4 1 2\n\r\n",
         ] {
-            assert_eq!(parse_proxy(line.as_bytes()), Err(ProxyError::Line), "{line:?}");
+            assert_eq!(parse_proxy(line.as_bytes()), Err(ProxyError::Line), "{line:?} should be rejected");
         }
         for start in ["get x\r\n", "PROXYTCP4", "PRoXY ", " PROXY TCP4", "\n", "\r\n\r\n\0\r\nQUIT\r"] {
-            assert_eq!(parse_proxy(start.as_bytes()), Err(ProxyError::Signature), "{start:?}");
+            assert_eq!(
+                parse_proxy(start.as_bytes()),
+                Err(ProxyError::Signature),
+                "{start:?} should not be taken for a header"
+            );
         }
     }
 
@@ -310,11 +323,15 @@ mod tests {
             ("LOCAL of any family", binary(0x20, 0xff, &[b"x"]), None),
         ] {
             let expected = ProxyHeader { client, bytes: header.len() };
-            assert_eq!(parse_proxy(&header), Ok(Some(expected)), "{name}");
+            assert_eq!(parse_proxy(&header), Ok(Some(expected)), "{name} should give the client");
             let followed = [header.as_slice(), b"get x\r\n"].concat();
-            assert_eq!(parse_proxy(&followed), Ok(Some(expected)), "{name} and a request");
+            assert_eq!(
+                parse_proxy(&followed),
+                Ok(Some(expected)),
+                "{name} should give the client when a request follows"
+            );
             for cut in 0..header.len() {
-                assert_eq!(parse_proxy(&header[..cut]), Ok(None), "{name}, {cut} bytes");
+                assert_eq!(parse_proxy(&header[..cut]), Ok(None), "{name} should need more bytes than {cut}");
             }
         }
     }
@@ -339,7 +356,7 @@ mod tests {
             (binary(0x21, 0x11, &[V4, &[TLV_CRC32C, 0, 3, 0, 0, 0]]), Length),
             (binary(0x21, 0x11, &[&long]), TooLong),
         ] {
-            assert_eq!(parse_proxy(&header), Err(error), "{header:02x?}");
+            assert_eq!(parse_proxy(&header), Err(error), "the header {header:02x?} should be rejected");
         }
         let beginning = &binary(0x21, 0x11, &[&long])[..BINARY_HEAD_BYTES];
         assert_eq!(
@@ -377,7 +394,10 @@ mod tests {
                 _ => [BINARY_SIGNATURE.as_slice(), &bytes].concat(),
             };
             if let Ok(Some(header)) = parse_proxy(&bytes) {
-                prop_assert!(header.bytes <= bytes.len() && header.bytes <= PROXY_BYTES_MAX);
+                prop_assert!(
+                    header.bytes <= bytes.len() && header.bytes <= PROXY_BYTES_MAX,
+                    "the header should be within the input and its maximum"
+                );
                 prop_assert_eq!(parse_proxy(&bytes[..header.bytes]), Ok(Some(header)));
             }
         }
@@ -387,7 +407,7 @@ mod tests {
             let signature = if text { TEXT_SIGNATURE } else { BINARY_SIGNATURE.as_slice() };
             let mut bytes = signature.to_vec();
             bytes.resize(PROXY_BYTES_MAX, byte);
-            prop_assert!(!matches!(parse_proxy(&bytes), Ok(None)));
+            prop_assert!(!matches!(parse_proxy(&bytes), Ok(None)), "no header should stay incomplete");
         }
     }
 }

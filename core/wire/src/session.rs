@@ -53,7 +53,7 @@ pub struct Opening {
     pub life: u64,
     /// The client's progress.
     pub position: Position,
-    /// Proof that the client knows the session's key; a keyed hash over [`Opening::proven`].
+    /// Proof that the client knows the session's key; a keyed hash over [`Opening::bytes_under_proof`].
     pub proof: [u8; PROOF_BYTES],
 }
 
@@ -78,7 +78,7 @@ pub struct Resumed {
     pub life: u64,
     /// The server's progress.
     pub position: Position,
-    /// Proof that the server knows the session's key; a keyed hash over [`Resumed::proven`].
+    /// Proof that the server knows the session's key; a keyed hash over [`Resumed::bytes_under_proof`].
     pub proof: [u8; PROOF_BYTES],
 }
 
@@ -111,7 +111,7 @@ impl Position {
 impl Opening {
     /// The bytes that the proof covers after a label: the frame's kind, the client's address, and the other fields. The
     /// requested server is not included, because a helper removes it from the message that it forwards.
-    pub fn proven(&self, kind: Kind, client: SocketAddr) -> Vec<u8> {
+    pub fn bytes_under_proof(&self, kind: Kind, client: SocketAddr) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(96);
         bytes.push(kind as u8);
         address::emit(Some(client), &mut bytes);
@@ -159,7 +159,7 @@ impl Reconnect {
 
 impl Resumed {
     /// The bytes that the proof covers after a label.
-    pub fn proven(&self, session: SessionId) -> Vec<u8> {
+    pub fn bytes_under_proof(&self, session: SessionId) -> Vec<u8> {
         let mut bytes = Vec::from(session.0);
         self.emit_unproven(&mut bytes);
         bytes

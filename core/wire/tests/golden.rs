@@ -169,7 +169,7 @@ fn check_parse(name: &str, mut bytes: &[u8], expected_frames: &[ExpectedFrame]) 
             Data(kind, sender, more, bytes) => Piece::Data { kind, id: Id(sender), bytes, last: !more },
             ExpectedFrame::Control(sender, control) => Piece::Control { id: Id(sender), control },
         };
-        assert_eq!(piece, Some(expected), "{name}");
+        assert_eq!(piece, Some(expected), "{name} should be parsed");
     }
     assert!(
         bytes.is_empty() && disassembler.is_between_frames(),
@@ -199,11 +199,19 @@ fn frames_equal_their_vectors() {
         for (name, expected_frames) in &frames {
             let bytes = vectors.bytes(name);
             let emitted = emit_all(expected_frames);
-            assert!(emitted == bytes, "{name} is emitted as\n{}\ninstead of\n{}", hex(&emitted), hex(bytes));
+            assert!(
+                emitted == bytes,
+                "{name} should equal its vector; it is emitted as\n{}\ninstead of\n{}",
+                hex(&emitted),
+                hex(bytes)
+            );
             check_parse(name, bytes, expected_frames);
         }
         for (name, _) in vectors.iter() {
-            assert!(frames.iter().any(|(known, _)| *known == name), "vector {name:?} has no expected frame");
+            assert!(
+                frames.iter().any(|(known, _)| *known == name),
+                "vector {name:?} should have an expected frame"
+            );
         }
     }
 }
@@ -214,7 +222,7 @@ fn version_1_has_no_messages_of_sessions() {
         for frame in expected_frames {
             assert!(
                 !matches!(frame, ExpectedFrame::Control(_, control) if control.is_of_sessions()),
-                "{name}"
+                "{name} should not be a message of sessions"
             );
         }
     }
@@ -226,7 +234,7 @@ fn version_2_adds_only_messages_of_sessions() {
         for frame in expected_frames {
             assert!(
                 matches!(frame, ExpectedFrame::Control(_, control) if control.is_of_sessions()),
-                "{name}"
+                "{name} should be a message of sessions"
             );
         }
     }
@@ -241,29 +249,33 @@ fn every_message_has_a_vector() {
         frames.iter().any(|frame| frame[0] & 0x7f == kind as u8 && matches(&frame[HEADER_BYTES..]))
     };
     for kind in (0..0x80).filter_map(Kind::from_code) {
-        assert!(has_frame(kind, &|_| true), "no vector for {kind:?}");
+        assert!(has_frame(kind, &|_| true), "{kind:?} should have a vector");
         assert!(
             !kind.is_data() || frames.iter().any(|frame| frame[0] == kind as u8 | 0x80),
-            "no vector for {kind:?} with the more bit"
+            "{kind:?} should have a vector with the more bit"
         );
     }
     for code in 0..=u8::MAX {
         for kind in [Kind::Refused, Kind::Close] {
             let is_known = Control::parse(kind, &[code]).is_ok();
-            assert_eq!(has_frame(kind, &|payload| payload == [code]), is_known, "{kind:?}, reason {code}");
+            assert_eq!(
+                has_frame(kind, &|payload| payload == [code]),
+                is_known,
+                "each known reason should have a vector, and no other: {kind:?}, reason {code}"
+            );
         }
         let is_known = Control::parse(Kind::Acknowledge, &[0, 0, 0, 0, 0, 0, 0, 0, code]).is_ok();
         assert_eq!(
             has_frame(Kind::Acknowledge, &|payload| payload[8] == code),
             is_known,
-            "acknowledge, flags {code}"
+            "each known flag should have a vector, and no other: acknowledge, flags {code}"
         );
         let error = Control::parse(Kind::Connect, &[code]).unwrap_err();
         let is_known = error != spillway_wire::ControlError::Version(code);
         assert_eq!(
             has_frame(Kind::Connect, &|payload| payload[0] == code),
             is_known,
-            "connect, version {code}"
+            "each known version should have a vector, and no other: connect, version {code}"
         );
     }
 }
@@ -279,7 +291,11 @@ fn preambles_equal_their_vectors() {
         [("hello: helper, versions 1 to 2", hello), ("hello: client, version 1 only", version_1_only)]
     {
         let bytes = vectors.array::<HELLO_BYTES>(name);
-        assert_eq!((hello.emit(), Hello::parse(&bytes)), (bytes, Ok(hello)), "{name}");
+        assert_eq!(
+            (hello.emit(), Hello::parse(&bytes)),
+            (bytes, Ok(hello)),
+            "{name} should equal its vector"
+        );
     }
     let nonce = std::array::from_fn(|index| 0x20 + index as u8);
     let (credit, connections_max) = (262_144, 65_535);
@@ -293,7 +309,11 @@ fn preambles_equal_their_vectors() {
         ("refusal: full", Welcome::refusal(Verdict::Full)),
     ] {
         let bytes = vectors.array::<WELCOME_BYTES>(name);
-        assert_eq!((welcome.emit(), Welcome::parse(&bytes)), (bytes, Ok(welcome)), "{name}");
+        assert_eq!(
+            (welcome.emit(), Welcome::parse(&bytes)),
+            (bytes, Ok(welcome)),
+            "{name} should equal its vector"
+        );
     }
     assert_eq!(vectors.iter().count(), 7, "every vector should be compared");
     // Each role and verdict that can be parsed has a vector.
@@ -303,8 +323,16 @@ fn preambles_equal_their_vectors() {
     for code in 0..=u8::MAX {
         let (mut hello, mut welcome) = (hello.emit(), welcome.emit());
         (hello[10], welcome[9]) = (code, code);
-        assert_eq!(has_vector(HELLO_BYTES, 10, code), Hello::parse(&hello).is_ok(), "role {code}");
-        assert_eq!(has_vector(WELCOME_BYTES, 9, code), Welcome::parse(&welcome).is_ok(), "verdict {code}");
+        assert_eq!(
+            has_vector(HELLO_BYTES, 10, code),
+            Hello::parse(&hello).is_ok(),
+            "each known role should have a vector, and no other: role {code}"
+        );
+        assert_eq!(
+            has_vector(WELCOME_BYTES, 9, code),
+            Welcome::parse(&welcome).is_ok(),
+            "each known verdict should have a vector, and no other: verdict {code}"
+        );
     }
 }
 

@@ -3,7 +3,7 @@
 mod vectors;
 
 use spillway_wire::load::{
-    LOAD_BYTES, LOAD_QUERY_BYTES, LOAD_VERSION, LoadQuery, LoadReport, SHARE_MAX, WEIGHT_MAX, exactly,
+    LOAD_MAX, LOAD_QUERY_BYTES, LOAD_REPLY_BYTES, LOAD_VERSION, LoadQuery, LoadReport, SHARE_MAX, exactly,
 };
 use spillway_wire::preamble::{KeyId, PROOF_BYTES};
 use vectors::{Vectors, hex};
@@ -38,15 +38,14 @@ fn reports() -> Vec<(&'static str, LoadReport)> {
         random: 0x1234,
         ..idle
     };
-    let (share, weight) = (SHARE_MAX, WEIGHT_MAX);
     let full = LoadReport {
         full: true,
-        cpu: share,
-        network: share,
-        connections: share,
-        memory: share,
-        load: weight,
-        tentative: weight,
+        cpu: SHARE_MAX,
+        network: SHARE_MAX,
+        connections: SHARE_MAX,
+        memory: SHARE_MAX,
+        load: LOAD_MAX,
+        tentative: LOAD_MAX,
         random: u16::MAX,
         ..idle
     };
@@ -65,17 +64,25 @@ fn datagrams_equal_their_vectors() {
     for (name, query) in queries() {
         let bytes: &[u8; LOAD_QUERY_BYTES] = exactly(vectors.bytes(name)).unwrap();
         let proof = proof_of(bytes);
-        assert_eq!(hex(&query.emit(&proof)), hex(bytes), "{name}");
-        assert_eq!(LoadQuery::parse(bytes), Ok((query, proof)), "{name}");
-        assert_eq!(LoadQuery::proven(bytes), &bytes[..56], "{name}");
+        assert_eq!(hex(&query.emit(&proof)), hex(bytes), "{name} should equal its vector");
+        assert_eq!(LoadQuery::parse(bytes), Ok((query, proof)), "{name} should be parsed");
+        assert_eq!(
+            LoadQuery::bytes_under_proof(bytes),
+            &bytes[..56],
+            "the proof of {name} should cover the bytes before it"
+        );
     }
     for (name, report) in reports() {
-        let bytes: &[u8; LOAD_BYTES] = exactly(vectors.bytes(name)).unwrap();
+        let bytes: &[u8; LOAD_REPLY_BYTES] = exactly(vectors.bytes(name)).unwrap();
         let proof = proof_of(bytes);
-        assert_eq!(hex(&report.emit(&proof)), hex(bytes), "{name}");
-        assert_eq!(LoadReport::parse(bytes), Ok((report, proof)), "{name}");
-        assert_eq!(LoadReport::proven(bytes), &bytes[..48], "{name}");
+        assert_eq!(hex(&report.emit(&proof)), hex(bytes), "{name} should equal its vector");
+        assert_eq!(LoadReport::parse(bytes), Ok((report, proof)), "{name} should be parsed");
+        assert_eq!(
+            LoadReport::bytes_under_proof(bytes),
+            &bytes[..48],
+            "the proof of {name} should cover the bytes before it"
+        );
     }
     assert_eq!(vectors.iter().count(), 7, "every vector should be compared");
-    assert_eq!((LOAD_VERSION, LOAD_QUERY_BYTES, LOAD_BYTES), (1, 88, 80));
+    assert_eq!((LOAD_VERSION, LOAD_QUERY_BYTES, LOAD_REPLY_BYTES), (1, 88, 80));
 }

@@ -82,7 +82,7 @@ fn full() -> ConnectionState {
         sending: Sending {
             una: 1000,
             nxt: 1040,
-            finish: Finish::Asked,
+            finish: Finish::Unacknowledged,
             wants_room: true,
             is_watched: true,
             reported_acknowledged: 998,
@@ -152,8 +152,8 @@ fn states_equal_their_vectors() {
     let vectors = Vectors::read(include_str!("../golden/state.hex"));
     for (name, state) in [("plain", plain()), ("everything", full())] {
         let bytes = emitted(&state);
-        assert_eq!(hex(&bytes), hex(vectors.bytes(name)), "{name}");
-        assert_eq!(ConnectionState::parse(&bytes), Ok(state), "{name}");
+        assert_eq!(hex(&bytes), hex(vectors.bytes(name)), "{name} should equal its vector");
+        assert_eq!(ConnectionState::parse(&bytes), Ok(state), "{name} should be parsed");
     }
 }
 

@@ -235,7 +235,7 @@ fn valid_frames_of_every_kind_are_parsed_and_padding_is_ignored() {
     for frame in frames() {
         assert!(
             !matches!(parse_frame(&frame), Err(_) | Ok(Content::Unknown)),
-            "{frame:02x?}: {:?}",
+            "a valid frame should be parsed: {frame:02x?}: {:?}",
             parse_frame(&frame)
         );
         let padded = [frame.as_slice(), &[0xa5; 20]].concat();
@@ -252,7 +252,10 @@ fn damage_to_bytes_under_a_checksum_is_detected() {
             for bit in 0..8 {
                 let mut damaged = frame.clone();
                 damaged[offset] ^= 1 << bit;
-                assert!(parse_frame(&damaged).is_err(), "byte {offset}, bit {bit} of {frame:02x?}");
+                assert!(
+                    parse_frame(&damaged).is_err(),
+                    "a frame with bit {bit} of byte {offset} flipped should be rejected: {frame:02x?}"
+                );
             }
         }
     }

@@ -342,7 +342,7 @@ fn a_library_client_that_does_not_read_uses_bounded_memory() {
     while sent < 256 * MIB && Instant::now() < until {
         // The same id each time: the helper refuses every connect.
         while peer.link().pending() < 1 << 20 {
-            let id = peer.link().open_relayed(connect).expect("a free id");
+            let id = peer.link().open_with_message(connect).expect("a free id");
             peer.link().release_relayed(id);
         }
         match peer.send_only() {

@@ -17,7 +17,7 @@ use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, Socket
 use spillway_auth::{Key, prove_query, verify_load};
 use spillway_policy::{Choice, Decision};
 use spillway_session::Jitter;
-use spillway_wire::load::{LOAD_BYTES, LoadQuery};
+use spillway_wire::load::{LOAD_REPLY_BYTES, LoadQuery};
 use spillway_wire::preamble::{KeyId, NONCE_BYTES};
 
 use crate::LinkTarget;
@@ -88,15 +88,15 @@ impl LoadQueries {
     ) -> io::Result<LoadQueries> {
         let mut jitter = Jitter::seeded(jitter::seed()?);
         let choice = Choice::new(helpers.len(), d, &mut || jitter.fraction());
-        let chosen: Vec<&LinkTarget> = choice.asked().map(|helper| &helpers[helper]).collect();
+        let chosen: Vec<&LinkTarget> = choice.helpers_asked().map(|helper| &helpers[helper]).collect();
         let wants_ipv6 = chosen.iter().any(|target| target.address.is_ipv6());
         let (socket, is_ipv6) = open_or_fall_back(wants_ipv6, open)?;
         let local_port = socket::local_address(&socket)?.port();
         let mut outstanding = Vec::with_capacity(chosen.len());
         for target in &chosen {
             let nonce = spillway_keys::fresh_nonce()?;
-            let asked = u8::try_from(chosen.len()).unwrap_or(u8::MAX);
-            let query = LoadQuery { helpers_asked: asked, key: KeyId([0; 8]), nonce, server: target.server };
+            let helpers_asked = u8::try_from(chosen.len()).unwrap_or(u8::MAX);
+            let query = LoadQuery { helpers_asked, key: KeyId([0; 8]), nonce, server: target.server };
             let bytes = prove_query(&target.key, query);
             // A query that cannot be sent counts as unanswered.
             let _ = net::sendto(&socket, &bytes, SendFlags::NOSIGNAL, &in_family(target.address, is_ipv6));
@@ -109,7 +109,7 @@ impl LoadQueries {
     /// Receives answers. Ignores datagrams that are forged, stale, from another address, or not answers.
     pub fn handle_ready(&mut self) {
         // One byte more than an answer, so that longer datagrams are recognised.
-        let mut buffer = [MaybeUninit::uninit(); LOAD_BYTES + 1];
+        let mut buffer = [MaybeUninit::uninit(); LOAD_REPLY_BYTES + 1];
         for _ in 0..DATAGRAMS_PER_TURN {
             match net::recvfrom(&self.socket, &mut buffer, RecvFlags::TRUNC) {
                 Ok(((bytes, _), length, from)) => {

@@ -70,8 +70,8 @@ pub struct HelperStatus {
     #[serde(default)]
     pub max_memory_bytes: u64,
     /// Threads on which memory is scarce: clients that do not read are paused.
-    #[serde(default)]
-    pub threads_scarce: usize,
+    #[serde(default, rename = "threads_scarce")]
+    pub threads_short_of_memory: usize,
     /// Clients that were paused because memory was scarce and they did not read.
     #[serde(default)]
     pub clients_paused: u64,
@@ -317,7 +317,7 @@ impl HelperStatus {
         self.draining |= status.draining;
         self.clients += status.clients;
         self.buffered_bytes += status.buffered_bytes as u64;
-        self.threads_scarce += usize::from(status.memory_is_scarce);
+        self.threads_short_of_memory += usize::from(status.memory_is_scarce);
         self.clients_paused += status.paused;
         for service in &status.services {
             match self.services.iter_mut().find(|total| total.name == service.name) {

@@ -184,7 +184,7 @@ fn link_beyond_the_maximum_is_refused_until_another_ends() {
 #[test]
 fn unauthenticated_links_do_not_shut_helpers_out() {
     let mut server = Server::start(Settings {
-        unauthenticated: Bounds { young: 3, ..Bounds::DEFAULT },
+        unauthenticated: Bounds { total_any_age: 3, ..Bounds::DEFAULT },
         ..Settings::default()
     });
     let mut helper = server.establish(Role::Helper, keys().0);
@@ -224,7 +224,7 @@ fn unauthenticated_links_do_not_fill_a_small_port() {
 /// A link whose peer has named its key survives a flood of unauthenticated links from the same address.
 #[test]
 fn a_handshake_survives_a_flood_of_silent_connections() {
-    let unauthenticated = Bounds { young: 32, ..Bounds::DEFAULT };
+    let unauthenticated = Bounds { total_any_age: 32, ..Bounds::DEFAULT };
     let mut server = Server::start(Settings { unauthenticated, ..Settings::default() });
     for _ in 0..10 {
         let mut helper = RawLink::open(server.port.links.address(), Role::Helper, keys().0);

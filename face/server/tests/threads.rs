@@ -278,7 +278,7 @@ impl Pair {
 
     /// Sends an opening message on a link, and returns the answer.
     fn send_opening(&mut self, link: &mut RawLink, opening: Control) -> Control {
-        link.end.open_relayed(opening).unwrap();
+        link.end.open_with_message(opening).unwrap();
         link.flush();
         match self.next_event(link) {
             LinkEvent::Control(_, control) => control,
@@ -295,7 +295,7 @@ impl Pair {
         session.handle_control(Time::ZERO, &answer).unwrap();
         let mut second_link = self.establish(self.second_thread.port.links.address());
         let reconnect = session.open(Time::ZERO, second_link.stream.local_addr().unwrap(), None);
-        let id = second_link.end.open_relayed(reconnect).unwrap();
+        let id = second_link.end.open_with_message(reconnect).unwrap();
         second_link.flush();
         let event = self.next_event(&mut second_link);
         assert!(matches!(event, LinkEvent::Control(_, Control::Resumed(_))), "{event:?}");

@@ -10,14 +10,14 @@ use spillway_batch::unauthenticated::Bounds;
 use crate::{lock, sys};
 
 /// Maximum number of links without authentication, so that peers without a key cannot use up the server's descriptors.
-const YOUNG_MAX: usize = 256;
+const UNAUTHENTICATED_MAX: usize = 256;
 
 /// A link whose peer has not authenticated yet: its index, and its serial number, which is never reused.
 pub(crate) type Newcomer = (u32, u64);
 
 /// Links whose peers have not authenticated yet. Lock order: a link's lock first, then this one.
 static UNAUTHENTICATED: Mutex<Unauthenticated<Newcomer>> =
-    Mutex::new(Unauthenticated::new(Bounds { young: YOUNG_MAX, ..Bounds::DEFAULT }));
+    Mutex::new(Unauthenticated::new(Bounds { total_any_age: UNAUTHENTICATED_MAX, ..Bounds::DEFAULT }));
 /// Length of [`UNAUTHENTICATED`], to read without its lock.
 static HANDSHAKES: AtomicU32 = AtomicU32::new(0);
 /// The number of links with a read timeout: the rest of a record is awaited, or reading is paused.
@@ -27,7 +27,7 @@ static READ_TIMEOUTS: AtomicU32 = AtomicU32::new(0);
 pub(crate) fn begin(peer: IpAddr, newcomer: Newcomer) -> Option<Newcomer> {
     let mut unauthenticated = lock(&UNAUTHENTICATED);
     let victim = unauthenticated.begin(sys::now(), peer, newcomer);
-    HANDSHAKES.store(unauthenticated.len() as u32, Ordering::Relaxed); // at most YOUNG_MAX
+    HANDSHAKES.store(unauthenticated.len() as u32, Ordering::Relaxed); // at most UNAUTHENTICATED_MAX
     victim
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn named_key(newcomer: Newcomer) {
 pub(crate) fn end(newcomer: Newcomer) {
     let mut unauthenticated = lock(&UNAUTHENTICATED);
     unauthenticated.end(newcomer);
-    HANDSHAKES.store(unauthenticated.len() as u32, Ordering::Relaxed); // at most YOUNG_MAX
+    HANDSHAKES.store(unauthenticated.len() as u32, Ordering::Relaxed); // at most UNAUTHENTICATED_MAX
 }
 
 /// Counts a link that has got (`has_one`) or lost a read timeout.

@@ -52,7 +52,7 @@ fn page_of_a_killed_server_is_removed_although_a_child_has_it_open() {
     assert_eq!(counts(), [(1, Some(0))], "the page should count the plain client");
     let mut session = ClientSession::new(Key::loopback_only(), SessionId([7; 16]), StreamLimits::default());
     let opening = session.open(link.now(), SocketAddr::from(([127, 0, 0, 7], 4_321)), None);
-    let carrier = link.link.open_relayed(opening).unwrap();
+    let carrier = link.link.open_with_message(opening).unwrap();
     let answer = link.next_relayed(carrier);
     assert!(matches!(answer, Relayed::Control(Control::Resumed(_))), "{answer:?}");
     assert_eq!(counts(), [(2, Some(1))], "the page should count the plain client and the session");

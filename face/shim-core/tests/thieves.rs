@@ -14,7 +14,7 @@ use support::memcached::memcached;
 
 /// Sends a first message, and returns the answer.
 fn send_opening(helper: &mut Driver, opening: &Control) -> (Id, Control) {
-    let id = helper.link.open_relayed(*opening).unwrap();
+    let id = helper.link.open_with_message(*opening).unwrap();
     match helper.next_relayed(id) {
         Relayed::Control(answer) => (id, answer),
         Relayed::Data(_) => panic!("the answer should arrive before data"),

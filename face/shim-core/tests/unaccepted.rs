@@ -49,7 +49,7 @@ fn unaccepted_session_that_violates_the_protocol_is_closed_at_once() {
         let mut session =
             ClientSession::new(Key::loopback_only(), SessionId([7; 16]), StreamLimits::default());
         let opening = session.open(helper.now(), client, None);
-        let id = helper.link.open_relayed(opening).unwrap();
+        let id = helper.link.open_with_message(opening).unwrap();
         assert!(matches!(next_control(&mut helper, id), Control::Resumed(_)));
         // Acknowledges 1,000 bytes, although the server has sent none.
         let acknowledge = Acknowledge { received: 1_000, finish_received: false, requests_answer: false };

@@ -76,7 +76,7 @@ const ALL: [Declared<Snapshot>; 25] = [
         "spillway_sidecar_threads_scarce",
         NONE,
         "Threads on which memory is scarce: clients that do not read are paused.",
-        |snapshot, family| family.count(&[], snapshot.status.threads_scarce),
+        |snapshot, family| family.count(&[], snapshot.status.threads_short_of_memory),
     ),
     Declared::counter(
         "spillway_sidecar_connections_paused_total",

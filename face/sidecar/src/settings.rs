@@ -10,7 +10,7 @@ use spillway_batch::{AddressRange, Encryption};
 use spillway_client::Key;
 use spillway_daemon::{AdminGroup, PortError};
 use spillway_discovery::{EtcdAccess, Source};
-use spillway_policy::{ASKED_DEFAULT, ASKED_MAX, Override};
+use spillway_policy::{HELPERS_ASKED_DEFAULT, HELPERS_ASKED_MAX, Override};
 use spillway_requests::Protocol;
 
 /// An address on which the sidecar accepts local clients.
@@ -101,7 +101,7 @@ impl Settings {
             protocol: Protocol::default(),
             name: "service".into(),
             manual_override: Override::default(),
-            helpers_asked: ASKED_DEFAULT,
+            helpers_asked: HELPERS_ASKED_DEFAULT,
             sla: Duration::from_millis(1),
             threads: 1,
             connect_timeout: Duration::from_secs(5),
@@ -129,7 +129,7 @@ impl Settings {
         if !(SLA_MIN..=SLA_MAX).contains(&self.sla) {
             return Err(StartError::Sla(self.sla));
         }
-        if self.helpers_asked == 0 || self.helpers_asked > ASKED_MAX {
+        if self.helpers_asked == 0 || self.helpers_asked > HELPERS_ASKED_MAX {
             return Err(StartError::HelpersAsked(self.helpers_asked));
         }
         // An address for other hosts is useless with the default of `allow_clients`, which allows this host only.
@@ -198,7 +198,7 @@ impl fmt::Display for StartError {
                 write!(f, "--sla {sla:?} is out of its bounds: give {SLA_MIN:?} to {SLA_MAX:?}")
             }
             StartError::HelpersAsked(helpers) => {
-                write!(f, "--ask {helpers} is out of its bounds: give 1 to {ASKED_MAX}")
+                write!(f, "--ask {helpers} is out of its bounds: give 1 to {HELPERS_ASKED_MAX}")
             }
             StartError::OnlyLoopbackAllowed(address) => write!(
                 f,
@@ -278,12 +278,12 @@ mod tests {
             (|settings| settings.sla = SLA_MIN - Duration::from_nanos(1), "--sla 9.999µs"),
             (|settings| settings.sla = SLA_MAX + Duration::from_nanos(1), "--sla 10.000000001s"),
             (|settings| settings.helpers_asked = 0, "--ask 0"),
-            (|settings| settings.helpers_asked = ASKED_MAX + 1, "--ask 9"),
+            (|settings| settings.helpers_asked = HELPERS_ASKED_MAX + 1, "--ask 9"),
         ];
         for (change, option) in invalid {
             assert!(check(change).unwrap_err().contains(option), "{option}");
         }
-        assert_eq!(check(|settings| settings.helpers_asked = ASKED_MAX), Ok(()));
+        assert_eq!(check(|settings| settings.helpers_asked = HELPERS_ASKED_MAX), Ok(()));
     }
 
     #[test]

@@ -194,7 +194,7 @@ impl Shared {
             direct: connections.saturating_sub(waiting).saturating_sub(by_helpers),
             waiting,
             buffered_bytes: self.sum(|counters| counters.buffered_bytes.value()),
-            threads_scarce: self.sum(|counters| counters.is_scarce.value()),
+            threads_short_of_memory: self.sum(|counters| counters.is_scarce.value()),
             connections_paused: self.sum(|counters| counters.paused.value()),
             max_memory_bytes: settings.max_memory,
             accepted: self.sum(|counters| counters.accepted.value()),

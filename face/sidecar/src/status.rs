@@ -65,8 +65,8 @@ pub struct SidecarStatus {
     /// Bytes of memory for buffered data of all connections.
     pub buffered_bytes: u64,
     /// Threads on which memory is scarce: clients that do not read are paused.
-    #[serde(default)]
-    pub threads_scarce: u64,
+    #[serde(default, rename = "threads_scarce")]
+    pub threads_short_of_memory: u64,
     /// Clients that were paused because memory was scarce and they did not read.
     #[serde(default)]
     pub connections_paused: u64,
@@ -178,8 +178,8 @@ impl fmt::Display for SidecarStatus {
         }
         write!(f, "\n{} replies, {} KiB buffered", self.replies, self.buffered_bytes / 1024)?;
         write!(f, ", moves {}, refused {}", total(&self.moves), total(&self.refused))?;
-        if self.threads_scarce > 0 {
-            write!(f, ", memory scarce on {} of {} threads", self.threads_scarce, self.threads)?;
+        if self.threads_short_of_memory > 0 {
+            write!(f, ", memory scarce on {} of {} threads", self.threads_short_of_memory, self.threads)?;
         }
         if self.log_lines_dropped > 0 {
             write!(f, ", {} log lines dropped", self.log_lines_dropped)?;

@@ -43,7 +43,7 @@ pub struct KernelNeighbours {
     socket: Socket,
     interface: u32,
     /// Route requests without an answer yet, oldest first: sequence number and target.
-    asked: VecDeque<(u32, IpAddr)>,
+    route_requests: VecDeque<(u32, IpAddr)>,
     sequence: u32,
     hops: BTreeMap<IpAddr, IpAddr>,
     /// Targets in the order in which their next hops were learned.
@@ -70,7 +70,7 @@ impl KernelNeighbours {
         Ok(KernelNeighbours {
             socket,
             interface: interface.index,
-            asked: VecDeque::new(),
+            route_requests: VecDeque::new(),
             sequence: 0,
             hops: BTreeMap::new(),
             order: VecDeque::new(),
@@ -94,10 +94,10 @@ impl KernelNeighbours {
             route.attributes.push(RouteAttribute::Oif(self.interface));
         }
         let sequence = self.send(RouteNetlinkMessage::GetRoute(route), NLM_F_REQUEST)?;
-        if self.asked.len() == TARGETS_MAX {
-            self.asked.pop_front(); // the oldest request: its answer must have been lost
+        if self.route_requests.len() == TARGETS_MAX {
+            self.route_requests.pop_front(); // the oldest request: its answer must have been lost
         }
-        self.asked.push_back((sequence, target));
+        self.route_requests.push_back((sequence, target));
         Ok(())
     }
 
@@ -149,8 +149,8 @@ impl KernelNeighbours {
 
     /// Removes the route request with this sequence number and returns its target.
     fn answered(&mut self, sequence: u32) -> Option<IpAddr> {
-        let at = self.asked.iter().position(|(number, _)| *number == sequence)?;
-        self.asked.remove(at).map(|(_, target)| target)
+        let at = self.route_requests.iter().position(|(number, _)| *number == sequence)?;
+        self.route_requests.remove(at).map(|(_, target)| target)
     }
 
     fn handle_route(&mut self, sequence: u32, route: &RouteMessage) -> io::Result<()> {

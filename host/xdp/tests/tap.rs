@@ -31,14 +31,14 @@ impl Answers {
         ethernet::Header { target: from.source, source: CARD, kind: from.kind }.emit(&mut head);
         match from.kind {
             ethernet::KIND_ARP => {
-                let asked = arp::Packet::parse(packet).ok().filter(|asked| asked.target_ip == OURS)?;
+                let request = arp::Packet::parse(packet).ok().filter(|request| request.target_ip == OURS)?;
                 let mut out = [0; arp::BYTES];
                 let reply = arp::Packet {
                     operation: arp::Operation::Reply,
                     sender_mac: CARD,
                     sender_ip: OURS,
-                    target_mac: asked.sender_mac,
-                    target_ip: asked.sender_ip,
+                    target_mac: request.sender_mac,
+                    target_ip: request.sender_ip,
                 };
                 reply.emit(&mut out);
                 self.0.push([&head[..], &out].concat());

@@ -37,8 +37,8 @@ const DRAIN: Duration = Duration::from_secs(10);
 const REPORT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest time until [`Generators::sleep_until_ms`] notices a signal.
 const SLEEP_SLICE: Duration = Duration::from_millis(500);
-/// Limit of the failures kept for [`Generators::troubles`]; later failures are dropped.
-const TROUBLES_MAX: usize = 16;
+/// Limit of the problems kept for [`Generators::problems`]; later problems are dropped.
+const PROBLEMS_MAX: usize = 16;
 
 /// The link ports that the clients' sessions may use, and how the sessions choose among them.
 #[derive(Clone, Debug)]
@@ -49,11 +49,11 @@ pub struct Routes {
     /// spread over all helpers.
     pub standby: bool,
     /// The server's own link port. Sessions use it after all helpers have failed, always if `helpers` is empty, and
-    /// at first if `relief` is set.
+    /// at first if `sessions_per_process` is set.
     pub link: Option<SocketAddr>,
     /// Number of sessions in each simulated client process. If set, sessions start at the server, and a
     /// policy in each process moves its sessions to helpers and back.
-    pub relief: Option<u32>,
+    pub sessions_per_process: Option<u32>,
     /// File with the clients' key.
     pub key: PathBuf,
 }
@@ -68,9 +68,9 @@ pub struct Clients {
     pub helpers: Option<(Vec<SocketAddr>, PathBuf)>,
     /// If set, connections are sessions with these routes.
     pub sessions: Option<Routes>,
-    /// Number of helpers whose load a session compares when it chooses a helper; `None` for the generator's
+    /// Number of helpers that a session asks for their load when it chooses a helper; `None` for the generator's
     /// default.
-    pub asked: Option<usize>,
+    pub helpers_asked: Option<usize>,
     /// Threads of each generator.
     pub threads: u32,
     /// Connections over all hosts.
@@ -137,7 +137,7 @@ pub enum Order {
     ToHelper,
     /// Move every connection back to the server.
     ToServer,
-    /// Sets the override of all sessions' relief policies to `on` (see [`Routes::relief`]).
+    /// Sets the override of all sessions' relief policies to `on` (see [`Routes::sessions_per_process`]).
     Help,
     /// Mark this moment in the report.
     Mark(&'static str),
@@ -205,7 +205,7 @@ struct State {
     /// Moves, each with the number of generators that have finished it.
     moves: Vec<(Move, usize)>,
     reports: Vec<Report>,
-    troubles: Vec<String>,
+    problems: Vec<String>,
 }
 
 impl Generators {
@@ -336,9 +336,9 @@ impl Generators {
         self.shared.state().helped_now.iter().sum()
     }
 
-    /// The failures reported so far, at most the first [`TROUBLES_MAX`].
-    pub fn troubles(&self) -> Vec<String> {
-        self.shared.state().troubles.clone()
+    /// The problems reported so far, at most the first [`PROBLEMS_MAX`].
+    pub fn problems(&self) -> Vec<String> {
+        self.shared.state().problems.clone()
     }
 
     /// Moves that all generators have finished, in order.
@@ -494,10 +494,10 @@ fn launch(
         if let Some(link) = routes.link {
             launch = launch.args(["--link", &link.to_string()]);
         }
-        if let Some(group) = routes.relief {
-            launch = launch.args(["--relief", "--group", &group.to_string()]);
-            if let Some(asked) = clients.asked {
-                launch = launch.args(["--asked", &asked.to_string()]);
+        if let Some(sessions) = routes.sessions_per_process {
+            launch = launch.args(["--relief", "--group", &sessions.to_string()]);
+            if let Some(helpers_asked) = clients.helpers_asked {
+                launch = launch.args(["--asked", &helpers_asked.to_string()]);
             }
         }
     }
@@ -524,7 +524,7 @@ fn read_events(out: ChildStdout, index: usize, shared: &Shared) {
         let mut state = shared.state();
         match event {
             Ok(event) => state.handle_event(event, index),
-            Err(why) => state.add_trouble(format!("cannot parse an event of a load generator: {why}")),
+            Err(why) => state.add_problem(format!("cannot parse an event of a load generator: {why}")),
         }
         drop(state);
         shared.changed.notify_all();
@@ -557,16 +557,16 @@ impl State {
                     None => self.moves.push((moved, 1)),
                 }
             }
-            Event::Trouble { what, .. } => self.add_trouble(what),
+            Event::Trouble { what, .. } => self.add_problem(what),
             Event::End { report } => self.reports.push(*report),
             // The final report contains the sessions' policy decisions.
             Event::Start { .. } | Event::Command { .. } | Event::Decided { .. } => {}
         }
     }
 
-    fn add_trouble(&mut self, what: String) {
-        if self.troubles.len() < TROUBLES_MAX {
-            self.troubles.push(what);
+    fn add_problem(&mut self, what: String) {
+        if self.problems.len() < PROBLEMS_MAX {
+            self.problems.push(what);
         }
     }
 }

@@ -71,11 +71,11 @@ pub struct Tally {
     pub resets: u64,
     /// Connections that could not be moved.
     pub not_moved: u64,
-    /// The first failures.
-    pub troubles: Vec<String>,
+    /// The first problems of the runs, for people.
+    pub problems: Vec<String>,
 }
 
-const TROUBLES_MAX: usize = 8;
+const PROBLEMS_MAX: usize = 8;
 
 impl Tally {
     /// Adds the report of a run.
@@ -86,7 +86,7 @@ impl Tally {
         self.lost += summary.lost;
         self.resets += summary.resets;
         self.not_moved += report.moves.iter().map(|moved| u64::from(moved.failed)).sum::<u64>();
-        self.add_troubles(&report.problems);
+        self.add_problems(&report.problems);
     }
 
     /// Adds another tally.
@@ -96,7 +96,7 @@ impl Tally {
         self.lost += other.lost;
         self.resets += other.resets;
         self.not_moved += other.not_moved;
-        self.add_troubles(&other.troubles);
+        self.add_problems(&other.problems);
     }
 
     /// Checks that must hold at any speed of the machine.
@@ -108,17 +108,17 @@ impl Tally {
             Check::none("resets", self.resets, &replies),
             Check::none("not_moved", self.not_moved, "all moves"),
         ];
-        if let Some(trouble) = self.troubles.first() {
+        if let Some(problem) = self.problems.first() {
             for check in checks.iter_mut().filter(|check| !check.ok) {
-                check.detail.push_str(&format!(" (first: {trouble})"));
+                check.detail.push_str(&format!(" (first: {problem})"));
             }
         }
         checks
     }
 
-    fn add_troubles(&mut self, troubles: &[String]) {
-        let room = TROUBLES_MAX.saturating_sub(self.troubles.len());
-        self.troubles.extend(troubles.iter().take(room).cloned());
+    fn add_problems(&mut self, problems: &[String]) {
+        let room = PROBLEMS_MAX.saturating_sub(self.problems.len());
+        self.problems.extend(problems.iter().take(room).cloned());
     }
 }
 
@@ -144,7 +144,7 @@ impl<'a> Driver<'a> {
                     "{} of {} connections could not be moved to the helper",
                     moved.failed, moved.connections
                 );
-                return Err(Error::process(what, generators.troubles().join("\n")));
+                return Err(Error::process(what, generators.problems().join("\n")));
             }
         }
         std::thread::sleep(timing.warm_up);

@@ -157,7 +157,7 @@ impl Scene {
             server,
             helpers: (system == System::Helped).then_some(helper),
             sessions: None,
-            asked: None,
+            helpers_asked: None,
             threads: 1,
             connections: self.setting.connections,
             keys: self.setting.keys,

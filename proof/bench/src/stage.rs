@@ -52,7 +52,7 @@ pub struct Stage {
     /// The server's host.
     pub server: Host,
     /// The first host of helpers and proxies.
-    pub middle: Host,
+    pub middle_host: Host,
     more_middle_hosts: Vec<Host>,
     /// The clients' host.
     pub client: Host,
@@ -128,15 +128,15 @@ impl Stage {
         let receiving_first = |core| HostOptions { receive_first: true, ..on_core(core) };
         let server = lab.host("server", on_core(placement.server))?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let middle_host = |number: usize| {
+        let create_middle_host = |number: usize| {
             let options = receiving_first(placement.helper_core(number, cores));
             // With a quota, receive work competes with the helper, because the quota includes both.
             let options = HostOptions { receive_first: hosts.quota.is_none(), quota: hosts.quota, ..options };
             let name = if number == 0 { "middle".into() } else { format!("middle{}", number + 1) };
             lab.host(&name, options)
         };
-        let middle = middle_host(0)?;
-        let more_middle_hosts = (1..hosts.count).map(middle_host).collect::<Result<_, _>>()?;
+        let middle_host = create_middle_host(0)?;
+        let more_middle_hosts = (1..hosts.count).map(create_middle_host).collect::<Result<_, _>>()?;
         let client = lab.host("client", receiving_first(placement.clients))?;
         let keys = Keys::make(&std::env::temp_dir().join(lab.run_name()))?;
         let (programs, steady) = (setting.programs.clone(), Steady::start(setting.idle_cores_poll));
@@ -147,7 +147,7 @@ impl Stage {
             tx_checksums,
             keys,
             server,
-            middle,
+            middle_host,
             more_middle_hosts,
             client,
             steady,
@@ -188,9 +188,9 @@ impl Stage {
     /// Starts a helper with one thread for plain clients of the server at `link`, and waits until the link to
     /// the server is up.
     pub fn helper(&self, link: SocketAddr, max_delay: Duration) -> Result<Helper, Error> {
-        let port = Place::from(&self.middle).free_port()?;
+        let port = Place::from(&self.middle_host).free_port()?;
         self.helper_on(
-            (&self.middle, port),
+            (&self.middle_host, port),
             link,
             &HelperKind { library: false, batch: "adaptive", max_delay },
         )
@@ -288,7 +288,7 @@ impl Stage {
     }
 
     pub(crate) fn middle_hosts(&self) -> impl Iterator<Item = &Host> {
-        std::iter::once(&self.middle).chain(&self.more_middle_hosts)
+        std::iter::once(&self.middle_host).chain(&self.more_middle_hosts)
     }
 
     /// Creates another host for helpers, on the core of the first. Snapshots omit the new host's CPU time.
@@ -320,7 +320,7 @@ impl Stage {
 
     /// Starts a proxy on the first host for helpers.
     pub fn proxy(&self, proxy: &Proxy) -> Result<Peer, Error> {
-        Ok(proxy.start(&Place::from(&self.middle))?)
+        Ok(proxy.start(&Place::from(&self.middle_host))?)
     }
 
     /// File with the helpers' key.
@@ -398,7 +398,7 @@ impl Stage {
             server: target,
             helpers: None,
             sessions: None,
-            asked: None,
+            helpers_asked: None,
             threads: 1,
             connections,
             keys: KEYS,

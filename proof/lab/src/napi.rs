@@ -36,7 +36,7 @@ pub(crate) fn pin_current(core: usize) -> Result<(), LabError> {
 
 /// The CPU set of one core. Refuses cores that the machine does not have.
 pub(crate) fn one_core(core: usize) -> Result<CpuSet, LabError> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from).max(online_cores());
+    let cores = std::thread::available_parallelism().map_or(1, usize::from).max(online_cores_end());
     if core >= cores.min(CpuSet::MAX_CPU) {
         return Err(LabError::BadOption(format!(
             "core {core} does not exist: this machine has cores 0 to {}",
@@ -50,7 +50,7 @@ pub(crate) fn one_core(core: usize) -> Result<CpuSet, LabError> {
 
 /// One more than the highest number of an online core, whether or not this process may run on that core; 0 if
 /// unknown.
-fn online_cores() -> usize {
+fn online_cores_end() -> usize {
     let text = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     text.trim()
         .rsplit([',', '-'])

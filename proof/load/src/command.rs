@@ -52,8 +52,8 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 10, requires = "relief")]
     group: u32,
     /// With --relief: helpers that are asked for their load before one is chosen
-    #[arg(long, value_name = "N", default_value_t = 2, requires = "relief")]
-    asked: usize,
+    #[arg(long = "asked", value_name = "N", default_value_t = 2, requires = "relief")]
+    helpers_asked: usize,
     /// Key of library clients (with --helper or --link)
     #[arg(long, value_name = "FILE")]
     client_key: Option<PathBuf>,
@@ -286,7 +286,9 @@ fn config(args: Args) -> Result<Config, Error> {
         sessions: args.sessions.then_some(Sessions {
             server_link: args.link,
             standby: args.standby,
-            relief: args.relief.then_some(PolicySettings { group: args.group, helpers_compared: args.asked }),
+            relief: args
+                .relief
+                .then_some(PolicySettings { group: args.group, helpers_asked: args.helpers_asked }),
         }),
         engine,
         protocol: match args.protocol {

@@ -124,8 +124,8 @@ pub struct Sessions {
 pub struct PolicySettings {
     /// Number of connections of one simulated client process. Each process has a policy of its own.
     pub group: u32,
-    /// Number of helpers whose load is compared before one is chosen.
-    pub helpers_compared: usize,
+    /// Number of helpers that are asked for their load before one is chosen.
+    pub helpers_asked: usize,
 }
 
 /// All options of a run except its inputs and outputs.

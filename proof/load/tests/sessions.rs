@@ -131,7 +131,7 @@ fn override_on_moves_sessions_with_a_policy_to_helpers() {
     let helpers = [TestHelper::start(link), TestHelper::start(link)];
     for (group, threads) in [(1, 1), (7, 2), (CONNECTIONS, 1)] {
         let mut config = sessions(&[&helpers[0], &helpers[1]], Some(link));
-        let relief = Some(PolicySettings { group, helpers_compared: 2 });
+        let relief = Some(PolicySettings { group, helpers_asked: 2 });
         config.sessions = Some(Sessions { server_link: Some(link), relief, ..Sessions::default() });
         (config.duration, config.threads, config.sla) = (None, threads, Duration::from_secs(10));
         config.schedule = ScheduledCommand::parse("100ms=relief:on").unwrap();
@@ -154,7 +154,7 @@ fn late_replies_move_sessions_to_helpers() {
     let link = server(|_| {});
     let helper = TestHelper::start(link);
     let mut config = sessions(&[&helper], Some(link));
-    let relief = Some(PolicySettings { group: CONNECTIONS, helpers_compared: 1 });
+    let relief = Some(PolicySettings { group: CONNECTIONS, helpers_asked: 1 });
     config.sessions = Some(Sessions { server_link: Some(link), relief, ..Sessions::default() });
     (config.duration, config.sla) = (None, Duration::from_micros(10));
     let controlled = ControlledRun::start(&config);

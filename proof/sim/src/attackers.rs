@@ -63,10 +63,11 @@ pub(crate) fn draw_bounds(rng: &mut Rng, attack: Option<Attack>, has_planted_fau
     if is_small { SMALL_BOUNDS } else { Bounds::DEFAULT }
 }
 
-const SMALL_BOUNDS: Bounds = Bounds { per_source: 4, total: 8, young: 16 };
+const SMALL_BOUNDS: Bounds = Bounds { per_source: 4, total: 8, total_any_age: 16 };
 
 /// Bounds that are never reached, for planted faults.
-pub(crate) const NO_BOUNDS: Bounds = Bounds { per_source: usize::MAX, total: usize::MAX, young: usize::MAX };
+pub(crate) const NO_BOUNDS: Bounds =
+    Bounds { per_source: usize::MAX, total: usize::MAX, total_any_age: usize::MAX };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Behaviour {
@@ -190,8 +191,11 @@ impl Attackers {
         bounds: Bounds,
     ) -> Option<String> {
         let kept = network.accepted_remotes(host).filter(|remote| self.is_stranger(remote)).count();
-        (kept > bounds.young).then(|| {
-            format!("host {host} keeps {kept} connections of strangers, but the bound is {}", bounds.young)
+        (kept > bounds.total_any_age).then(|| {
+            format!(
+                "host {host} keeps {kept} connections of strangers, but the bound is {}",
+                bounds.total_any_age
+            )
         })
     }
 

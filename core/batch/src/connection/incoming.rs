@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(incoming.consume(5), Err(ConsumedTooMuch { bytes: 5, unconsumed: 4 }));
         assert_eq!(incoming.consume(usize::MAX), Err(ConsumedTooMuch { bytes: usize::MAX, unconsumed: 4 }));
         assert_eq!(incoming.receive(4), Ok(()));
-        assert_eq!(incoming.receive(1), Err(CloseReason::OverCredit), "the credit must not change");
+        assert_eq!(incoming.receive(1), Err(CloseReason::OverCredit), "the credit should not change");
         assert_eq!(incoming.consume(8), Ok(Some(20)), "later consumption should count");
     }
 
@@ -208,7 +208,10 @@ mod tests {
         );
         incoming.enable_acknowledgements();
         assert_eq!(incoming.receive(4), Ok(()));
-        assert!(incoming.mark_acknowledge_due() && !incoming.mark_acknowledge_due());
+        assert!(
+            incoming.mark_acknowledge_due() && !incoming.mark_acknowledge_due(),
+            "an acknowledgement should be due once"
+        );
         let acknowledge = Acknowledge { received: 4, finish_received: false, requests_answer: false };
         assert_eq!(incoming.take_acknowledge(), Some(acknowledge));
         assert_eq!(incoming.take_acknowledge(), None);

@@ -120,9 +120,9 @@ mod tests {
         let mut outgoing = Outgoing::new(10);
         outgoing.record_sent(&[0; 4]);
         outgoing.want_room();
-        assert!(!outgoing.raise_limit(7) && !outgoing.raise_limit(10));
+        assert!(!outgoing.raise_limit(7) && !outgoing.raise_limit(10), "credit should not fall or stay");
         assert_eq!(outgoing.credit(), 6);
-        assert!(outgoing.raise_limit(u64::MAX));
+        assert!(outgoing.raise_limit(u64::MAX), "the highest credit should be accepted");
         assert_eq!(outgoing.credit() as u64, u64::MAX - 4);
     }
 
@@ -137,7 +137,11 @@ mod tests {
         assert_eq!(outgoing.credit(), 0);
         assert_eq!(outgoing.acknowledged(8), Ok(()));
         let kept = outgoing.kept().unwrap();
-        assert_eq!((kept.acknowledged, kept.bytes.0), (8, b"cd".as_slice()));
+        assert_eq!(
+            (kept.acknowledged, kept.bytes.0),
+            (8, b"cd".as_slice()),
+            "the unacknowledged bytes should be kept"
+        );
         assert_eq!(outgoing.credit(), 2);
         assert_eq!(outgoing.acknowledged(11), Err(NeverSent));
     }
@@ -150,7 +154,8 @@ mod tests {
             |received, finish_received| Acknowledge { received, finish_received, requests_answer: false };
         assert!(
             outgoing.is_valid_acknowledge(acknowledge(4, false))
-                && !outgoing.is_valid_acknowledge(acknowledge(5, false))
+                && !outgoing.is_valid_acknowledge(acknowledge(5, false)),
+            "an acknowledgement of unsent bytes should be invalid"
         );
         assert!(
             !outgoing.is_valid_acknowledge(acknowledge(4, true)),
@@ -159,7 +164,8 @@ mod tests {
         assert_eq!(outgoing.finish(), 4);
         assert!(
             outgoing.is_valid_acknowledge(acknowledge(4, true))
-                && !outgoing.is_valid_acknowledge(acknowledge(3, true))
+                && !outgoing.is_valid_acknowledge(acknowledge(3, true)),
+            "an acknowledgement of the finish should cover all bytes"
         );
     }
 }

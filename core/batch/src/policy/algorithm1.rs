@@ -100,7 +100,11 @@ mod tests {
     fn check(policy: &mut dyn Policy, steps: &[(usize, Duration, usize, Duration)]) {
         for (step, &(size, elapsed, size_after, interval_after)) in steps.iter().enumerate() {
             policy.sent(SentBatch { at: Time::ZERO, bytes: size, elapsed: Some(elapsed) });
-            assert_eq!((policy.size_bytes(), policy.interval()), (size_after, interval_after), "step {step}");
+            assert_eq!(
+                (policy.size_bytes(), policy.interval()),
+                (size_after, interval_after),
+                "step {step} should have the size and interval of the paper's algorithm"
+            );
         }
     }
 

@@ -208,7 +208,7 @@ mod tests {
             match self.link_end.poll_transmit(now) {
                 Some(_) => {
                     let waited = now.since(self.first_waits_since.take().unwrap_or(now));
-                    assert!(waited <= WAIT, "{waited:?}");
+                    assert!(waited <= WAIT, "no message should wait longer than the deadline: {waited:?}");
                     self.sent.push((now.as_nanos() / 1_000, self.link_end.counters().messages_sent - before));
                 }
                 None if self.link_end.batching.is_empty() => {}
@@ -234,7 +234,10 @@ mod tests {
             link.request(n * 1_000, n as u32, 1);
         }
         let sent = link.take_sent();
-        assert!(sent.len() == 100 && (0..100).zip(&sent).all(|(n, batch)| *batch == (n * 1_000, 1)));
+        assert!(
+            sent.len() == 100 && (0..100).zip(&sent).all(|(n, batch)| *batch == (n * 1_000, 1)),
+            "each of 100 messages should leave alone and at once"
+        );
     }
 
     #[test]
@@ -253,8 +256,14 @@ mod tests {
         // Messages sent at 300 and 400 µs share a batch, as do those at 500 and 600; each batch leaves 175 µs after its
         // first message.
         let intervals_us: Vec<u64> = sent.windows(2).skip(2).map(|pair| pair[1].0 - pair[0].0).collect();
-        assert!(sent[2..].iter().all(|(_, messages)| *messages == 2), "{sent:?}");
-        assert!(intervals_us.iter().all(|interval| *interval == 200), "{sent:?}");
+        assert!(
+            sent[2..].iter().all(|(_, messages)| *messages == 2),
+            "after the first two batches each should have two messages: {sent:?}"
+        );
+        assert!(
+            intervals_us.iter().all(|interval| *interval == 200),
+            "batches should leave 200 µs apart: {sent:?}"
+        );
     }
 
     #[test]
@@ -293,7 +302,7 @@ mod tests {
         link.fire_timers(20_000);
         link.take_sent();
         link.request(20_000, 0, 1);
-        assert!(link.take_sent().is_empty());
+        assert!(link.take_sent().is_empty(), "a single message should wait");
         link.link_end.compose(Id(2), &[b'x'; 1 << 16]);
         link.turn(Time(20_010_000));
         assert_eq!(link.take_sent(), [(20_010, 2)]);
@@ -317,7 +326,10 @@ mod tests {
             !at_once
         });
         let waited = waited.count();
-        assert!((10..=120).contains(&waited), "{waited}");
+        assert!(
+            (10..=120).contains(&waited),
+            "batches should stop waiting soon after the load has fallen: {waited}"
+        );
     }
 
     proptest! {
@@ -335,7 +347,7 @@ mod tests {
                 link.request(now, client, count);
             }
             link.fire_timers(now + 1_000);
-            prop_assert!(link.link_end.batching.is_empty());
+            prop_assert!(link.link_end.batching.is_empty(), "all messages should have left at the end");
         }
     }
 }

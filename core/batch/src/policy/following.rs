@@ -191,7 +191,7 @@ mod tests {
         link.at(20_000).request();
         for client in 3..50 {
             let at = u64::from(client) * 20_000;
-            assert_eq!(link.at(at).request(), Some(1), "client {client}");
+            assert_eq!(link.at(at).request(), Some(1), "the request of client {client} should leave at once");
             link.at(at + 60).reply(client);
         }
         // The reply to a blocked request does not count as a round trip.

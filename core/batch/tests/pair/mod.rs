@@ -118,14 +118,17 @@ impl Pair {
         let config = ServerConfig { encryption: Encryption::Off, ..(*server_config(limits)).clone() };
         let mut pair = Pair::new(Role::Helper, helper_key(), Arc::new(config));
         pair.exchange();
-        assert!(pair.opener.is_established() && !pair.opener.is_encrypted());
+        assert!(
+            pair.opener.is_established() && !pair.opener.is_encrypted(),
+            "a plain link should be established without encryption"
+        );
         pair
     }
 
     pub fn with_limits(opener: Limits, server: Limits) -> Pair {
         let mut pair = Pair::build(Role::Helper, helper_key(), opener, server_config(server));
         pair.exchange();
-        assert!(pair.opener.is_established());
+        assert!(pair.opener.is_established(), "the link should be established");
         pair
     }
 
@@ -214,7 +217,7 @@ impl Pair {
             }
             push_or_join(&mut self.server_seen, seen);
         }
-        assert!(input.is_empty());
+        assert!(input.is_empty(), "the server should read its whole input");
         Ok(())
     }
 
@@ -252,7 +255,7 @@ impl Pair {
             }
             push_or_join(&mut self.opener_seen, seen);
         }
-        assert!(input.is_empty());
+        assert!(input.is_empty(), "the opener should read its whole input");
         Ok(())
     }
 }

@@ -165,11 +165,20 @@ mod tests {
     #[test]
     fn verdict_needs_a_clear_difference_and_enough_samples() {
         let worse = |helped, direct| compared(20, helped, direct).is_worse;
-        assert!(worse(12 * MS, 5 * MS) && !worse(9 * MS, 5 * MS));
+        assert!(
+            worse(12 * MS, 5 * MS) && !worse(9 * MS, 5 * MS),
+            "helped replies should be worse only at a clear difference"
+        );
         assert!(!worse(MS, MS / 10), "a helped latency within the SLA should not count as worse");
         let better = |helped, direct| compared(20, helped, direct).is_better;
-        assert!(better(4 * MS, 6 * MS) && !better(5 * MS, 5 * MS));
-        assert!(compared(20, MS, MS).is_calm && !compared(20, MS, 2 * MS).is_calm);
+        assert!(
+            better(4 * MS, 6 * MS) && !better(5 * MS, 5 * MS),
+            "helped replies should be better only at a clear difference"
+        );
+        assert!(
+            compared(20, MS, MS).is_calm && !compared(20, MS, 2 * MS).is_calm,
+            "latencies up to the SLA should be calm, and later ones not"
+        );
         let few = compared(4, 10 * MS, MS);
         assert!(
             !few.is_worse && !few.is_calm && few.helped.is_none(),
@@ -208,7 +217,13 @@ mod tests {
             }
         }
         let silent = Comparison::new(at(1000)).judge(at(1250), &members, MS);
-        assert!(silent.helped < silent.direct, "{silent:?}");
-        assert!(!silent.is_better && !silent.is_worse && !silent.is_calm, "{silent:?}");
+        assert!(
+            silent.helped < silent.direct,
+            "a helped member should count as waiting since its move: {silent:?}"
+        );
+        assert!(
+            !silent.is_better && !silent.is_worse && !silent.is_calm,
+            "members without replies from helpers should not decide: {silent:?}"
+        );
     }
 }

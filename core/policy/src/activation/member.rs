@@ -161,11 +161,17 @@ mod tests {
     fn key_of_a_connection_that_has_left_finds_nothing() {
         let mut members = Members::new();
         let first = members.join(Time(1), Carrier::Helped).unwrap();
-        assert_eq!((members.count(), members.helped()), (1, 1));
-        assert!(members.leave(first).is_some() && members.leave(first).is_none());
+        assert_eq!((members.count(), members.helped()), (1, 1), "one helped member should be left");
+        assert!(
+            members.leave(first).is_some() && members.leave(first).is_none(),
+            "a member should leave once"
+        );
         let second = members.join(Time(2), Carrier::Direct).unwrap();
         assert_eq!((second.0.slot(), members.helped()), (first.0.slot(), 0), "the slot should be reused");
-        assert!(members.at(first).is_none() && members.at_mut(first).is_none());
+        assert!(
+            members.at(first).is_none() && members.at_mut(first).is_none(),
+            "the old key should find nothing"
+        );
         assert_eq!(members.set_carrier(Time(3), first, Carrier::Helped), None);
         assert_eq!(members.set_carrier(Time(3), second, Carrier::Helped), Some(Carrier::Direct));
         assert_eq!(members.set_carrier(Time(3), second, Carrier::Helped), None);

@@ -195,18 +195,22 @@ mod tests {
         for expected in [30, 60, 120, 240, 480, 600, 600] {
             let ratio =
                 memory.record_failure(now, true, &settings, &mut random).as_secs_f64() / f64::from(expected);
+            // A back-off has a random factor of 0.75 to 1.25; the rest is rounding.
             assert!(
                 (0.74..1.26).contains(&ratio),
                 "the back-off should be about {expected} s, not {ratio} of it"
             );
-            assert!(memory.is_barred(now) && memory.needs_faster_canaries(&settings) == (expected < 600));
+            assert!(
+                memory.is_barred(now) && memory.needs_faster_canaries(&settings) == (expected < 600),
+                "the back-off should hold, and faster canaries be needed until it is the longest"
+            );
         }
         now = at(10_000);
-        assert!(!memory.is_barred(now));
+        assert!(!memory.is_barred(now), "the back-off should be over");
         memory.failures.decay(now, settings.forget);
         assert_eq!(memory.failures(), 0, "seven failures should decay within 16 times `forget`");
         memory.record_long_calm();
-        assert!(!memory.needs_faster_canaries(&settings));
+        assert!(!memory.needs_faster_canaries(&settings), "a decayed failure should need no faster canaries");
     }
 
     #[test]
@@ -216,11 +220,11 @@ mod tests {
         let latest = at(600);
         for _ in 0..100 {
             memory.record_failure(at(0), true, &settings, &mut random);
-            assert!(memory.barred_until <= latest);
+            assert!(memory.barred_until <= latest, "the back-off should be within the maximum");
             memory.wait_again(at(0), &settings, &mut random);
-            assert!(memory.barred_until <= latest);
+            assert!(memory.barred_until <= latest, "the back-off should be within the maximum");
             memory.record_doubt(at(0), &settings, &mut random);
-            assert!(memory.next_doubt_at <= latest);
+            assert!(memory.next_doubt_at <= latest, "the doubt should come within the maximum");
         }
     }
 

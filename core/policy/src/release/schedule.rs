@@ -106,10 +106,12 @@ mod tests {
                 schedule.sample(now, Override::Off, sample);
             }
             let returning = schedule.take(now) as u32;
+            // 1,000 sessions in 100 groups are 10 each; a group may be three times as large.
             assert!(returning <= 30, "at most 30 sessions should return at once, not {returning}");
             (left, groups) = (left.saturating_sub(returning), groups + u32::from(returning > 0));
         }
         assert_eq!((left, looks), (0, 79), "a look should be due every 250 ms for 20 s");
+        // 5 s in steps of 50 ms are 100 groups.
         assert!(
             (50..=110).contains(&groups),
             "sessions should return in groups 50 ms apart for 5 s: {groups}"

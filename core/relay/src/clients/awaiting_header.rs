@@ -105,10 +105,10 @@ mod tests {
         let mut memory = Memory::new(1 << 20);
         let peer = "10.0.0.9:5000".parse().unwrap();
         let mut awaiting_header = AwaitingHeader::new(Time(0), 0, peer);
-        assert!(awaiting_header.has_sent_nothing());
+        assert!(awaiting_header.has_sent_nothing(), "a new connection should have sent nothing");
         let header = b"PROXY TCP4 10.1.2.3 10.0.0.9 4711 11211\r\nget";
         assert_eq!(awaiting_header.receive(&header[..10], &mut memory), Header::Incomplete);
-        assert!(memory.clients() >= 10);
+        assert!(memory.clients() >= 10, "the part of a header should count");
         let Header::Complete { arrival, rest } = awaiting_header.receive(&header[10..], &mut memory) else {
             panic!("the header should be complete")
         };

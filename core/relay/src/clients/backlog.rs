@@ -141,18 +141,33 @@ mod tests {
                 backlog.advance(bytes, &mut memory);
                 (removed, left) = (removed + bytes, left - bytes);
             }
-            assert_eq!((memory.clients(), backlog.len()), (backlog.capacity(), pushed - removed));
-            assert!(backlog.capacity() < backlog.len() + 2 * PIECE_BYTES_MAX);
+            assert_eq!(
+                (memory.clients(), backlog.len()),
+                (backlog.capacity(), pushed - removed),
+                "the backlog should count its capacity and its bytes"
+            );
+            assert!(
+                backlog.capacity() < backlog.len() + 2 * PIECE_BYTES_MAX,
+                "at most the first and the last piece should be unused in part"
+            );
         }
         let rest = backlog.take(&mut memory);
         assert_eq!((rest.len(), usize::from(rest[0])), (pushed - removed, removed % 251));
-        assert_eq!((memory.clients(), backlog.capacity(), backlog.is_empty()), (0, 0, true));
+        assert_eq!(
+            (memory.clients(), backlog.capacity(), backlog.is_empty()),
+            (0, 0, true),
+            "an empty backlog should hold no memory"
+        );
     }
 
     #[test]
     fn many_small_pushes_share_pieces() {
         let (mut memory, mut backlog) = (Memory::new(1 << 20), Backlog::default());
         (0..10_000).for_each(|_| backlog.push(b"x", &mut memory));
-        assert!(backlog.capacity() < 2 * 10_000, "{}", backlog.capacity());
+        assert!(
+            backlog.capacity() < 2 * 10_000,
+            "small pushes should share pieces, so that at most half of the memory is unused: {}",
+            backlog.capacity()
+        );
     }
 }

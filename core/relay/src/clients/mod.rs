@@ -217,15 +217,28 @@ mod tests {
         let (first, second) = (Conn { slot: 0, generation: 1 }, Conn { slot: 2, generation: 1 });
         clients.put(first, ConnRole::Link(0));
         clients.put(second, awaiting_header(3));
-        assert_eq!((clients.count(), clients.of_service(3)), (1, [second].into()));
-        assert!(clients.get(Conn { generation: 2, ..second }).is_none());
-        assert!(matches!(clients.take(Conn { generation: 2, ..second }), ConnRole::Free));
+        assert_eq!(
+            (clients.count(), clients.of_service(3)),
+            (1, [second].into()),
+            "one client should be left"
+        );
+        assert!(
+            clients.get(Conn { generation: 2, ..second }).is_none(),
+            "another generation should not be found"
+        );
+        assert!(
+            matches!(clients.take(Conn { generation: 2, ..second }), ConnRole::Free),
+            "another generation should not be taken"
+        );
         clients.take(first);
         clients.take(second);
-        assert_eq!((clients.count(), clients.iter().count()), (0, 0));
+        assert_eq!((clients.count(), clients.iter().count()), (0, 0), "no client should be left");
         let reused = Conn { generation: 2, ..second };
         clients.put(reused, awaiting_header(0));
-        assert!(clients.get(second).is_none() && clients.get(reused).is_some());
+        assert!(
+            clients.get(second).is_none() && clients.get(reused).is_some(),
+            "the reused slot should have its new client only"
+        );
     }
 
     #[test]

@@ -166,7 +166,11 @@ mod tests {
     fn connection_ends_when_both_sides_have_closed_in_either_order() {
         let mut relayed = self::relayed();
         assert_eq!(relayed.handle_client_control(&CLOSE), ControlAction::Forward(VIRTUAL_ID));
-        assert_eq!((relayed.request(1), relayed.takes_replies()), (DataAction::Ignore, false));
+        assert_eq!(
+            (relayed.request(1), relayed.takes_replies()),
+            (DataAction::Ignore, false),
+            "a closed connection should take nothing"
+        );
         assert_eq!(relayed.handle_client_control(&CLOSE), ControlAction::Ignore);
         assert_eq!(relayed.reason_if_lost(), None);
         assert_eq!(
@@ -178,8 +182,12 @@ mod tests {
 
         let mut relayed = self::relayed();
         assert_eq!(relayed.handle_server_control(&CLOSE), ControlAction::Forward(VIRTUAL_ID));
-        assert!(relayed.is_closed_by_server());
-        assert_eq!((relayed.request(1), relayed.takes_replies()), (DataAction::Ignore, false));
+        assert!(relayed.is_closed_by_server(), "the connection should be closed by the server");
+        assert_eq!(
+            (relayed.request(1), relayed.takes_replies()),
+            (DataAction::Ignore, false),
+            "a closed connection should take nothing"
+        );
         assert_eq!(relayed.handle_server_control(&CLOSE), ControlAction::Ignore);
         assert_eq!(relayed.reason_if_lost(), Some(CloseReason::Reset));
         assert_eq!(relayed.handle_client_control(&CLOSE), ControlAction::ForwardLast(VIRTUAL_ID));
@@ -200,7 +208,7 @@ mod tests {
         let finish = Control::Finish(0);
         assert_eq!(relayed.handle_client_control(&finish), ControlAction::Forward(VIRTUAL_ID));
         assert_eq!(relayed.handle_client_control(&finish), ControlAction::Ignore);
-        assert!(relayed.takes_replies());
+        assert!(relayed.takes_replies(), "the connection should still take replies");
     }
 
     #[test]

@@ -90,6 +90,9 @@ mod tests {
         window.release_memory(&mut memory);
         window.release_memory(&mut memory);
         assert_eq!(third.record_taken(Time(0), 32, 64, &mut memory), Some(64));
-        assert!(memory.reserve_window(100 - 24 - 32) && !memory.reserve_window(1));
+        assert!(
+            memory.reserve_window(100 - 24 - 32) && !memory.reserve_window(1),
+            "exactly the free memory should be reserved"
+        );
     }
 }

@@ -345,10 +345,10 @@ mod tests {
     #[test]
     fn replaced_link_is_closed_at_once_unless_it_is_up() {
         let mut link = Link::new(0, 0);
-        assert!(!link.mark_replaced(Time(0), None));
+        assert!(!link.mark_replaced(Time(0), None), "a link that is not up should be closed at once");
         link.retire(None);
         let within = Duration::from_secs(1);
-        assert!(link.mark_replaced(Time(5), Some(within)));
+        assert!(link.mark_replaced(Time(5), Some(within)), "a link that is up should be closed later");
         assert_eq!(link.lifecycle(), Lifecycle::Retired { deadline: Some(Time(5) + within) });
         assert!(link.mark_replaced(Time(9), Some(within)), "the first deadline should stay");
         assert_eq!(link.deadline(), Some(Time(0)), "the attempt to connect should be due first");

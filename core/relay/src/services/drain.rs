@@ -68,13 +68,20 @@ mod tests {
         drain.bring_forward(Time(0), 5 * second);
         assert_eq!(drain.poll_timeout(), Some(Time(0) + 2 * second));
         drain.bring_forward(Time(0), second);
-        assert!(drain.is_due(Time(1), 0) && !drain.is_due(Time(1), 1));
-        assert!(drain.is_due(Time(0) + second, 1));
+        assert!(
+            drain.is_due(Time(1), 0) && !drain.is_due(Time(1), 1),
+            "the drain should be due without clients only"
+        );
+        assert!(drain.is_due(Time(0) + second, 1), "the drain should be due at its deadline");
         drain.count(ClientType::Library, false);
         drain.count(ClientType::Plain, false);
         drain.count(ClientType::Plain, true);
         drain.end();
         assert_eq!(drain.counts(), Drained { moved: 1, left: 1, failed: 1 });
-        assert_eq!((drain.poll_timeout(), drain.is_due(Time(0) + second, 1)), (None, false));
+        assert_eq!(
+            (drain.poll_timeout(), drain.is_due(Time(0) + second, 1)),
+            (None, false),
+            "the drain should be over"
+        );
     }
 }

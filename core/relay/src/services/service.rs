@@ -323,34 +323,52 @@ mod tests {
     fn service_listens_while_clients_are_accepted() {
         let mut service = Service::new(config());
         let minute = Duration::from_secs(60);
-        assert!(service.update_listening(Time(0), true) && !service.update_listening(Time(0), false));
+        assert!(
+            service.update_listening(Time(0), true) && !service.update_listening(Time(0), false),
+            "the service should begin to listen, and not change after that"
+        );
         service.set_override(Time(0), Override::Off, Some(minute));
         assert_eq!(service.accepts_clients(Time(1)), Err(Refusal::Off));
-        assert!(!service.update_listening(Time(1), true) && !service.end_override(Time(1)));
+        assert!(
+            !service.update_listening(Time(1), true) && !service.end_override(Time(1)),
+            "nothing should change before the override ends"
+        );
         assert_eq!(service.deadline(), Some(Time(0) + minute));
-        assert!(service.end_override(Time(0) + minute));
-        assert!(service.update_listening(Time(0) + minute, true));
-        assert!(service.begin_drain(Time(2), minute) && !service.begin_drain(Time(3), minute));
+        assert!(service.end_override(Time(0) + minute), "the override should end after a minute");
+        assert!(service.update_listening(Time(0) + minute, true), "the service should listen again");
+        assert!(
+            service.begin_drain(Time(2), minute) && !service.begin_drain(Time(3), minute),
+            "a drain should begin once"
+        );
         assert_eq!(service.accepts_clients(Time(4)), Err(Refusal::Draining));
-        assert!(!service.update_listening(Time(4), true));
+        assert!(!service.update_listening(Time(4), true), "a draining service should not listen again");
     }
 
     #[test]
     fn removed_service_ends_with_its_last_client_and_can_start_again() {
         let mut service = Service::new(config());
         service.client_added(ClientType::Plain);
-        assert!(service.remove() && !service.remove());
-        assert!(service.begin_drain(Time(0), Duration::from_secs(1)));
-        assert!(!service.drain_is_due(Time(1)) && service.is_at_rest());
+        assert!(service.remove() && !service.remove(), "a service should be removed once");
+        assert!(service.begin_drain(Time(0), Duration::from_secs(1)), "the drain should begin");
+        assert!(
+            !service.drain_is_due(Time(1)) && service.is_at_rest(),
+            "the drain should not be due before the last client leaves"
+        );
         service.client_removed(ClientType::Plain, false);
-        assert!(service.drain_is_due(Time(1)) && !service.is_at_rest() && !service.has_ended_after_removal());
+        assert!(
+            service.drain_is_due(Time(1)) && !service.is_at_rest() && !service.has_ended_after_removal(),
+            "the drain should be due, and the removal not over"
+        );
         service.end_drain();
-        assert!(service.has_ended_after_removal() && service.is_at_rest());
+        assert!(service.has_ended_after_removal() && service.is_at_rest(), "the removal should be over");
         assert_eq!(
             service.change(config()),
             Changes { policy: false, server: false, links: true, encryption: false }
         );
-        assert!(!service.has_ended_after_removal() && service.accepts_clients(Time(2)).is_ok());
+        assert!(
+            !service.has_ended_after_removal() && service.accepts_clients(Time(2)).is_ok(),
+            "the service should accept clients again"
+        );
     }
 
     #[test]
@@ -371,7 +389,7 @@ mod tests {
         let admits = |address: &str| service.admits_announced_address(address.parse().unwrap());
         assert_eq!(admits("10.0.0.7"), Ok(()));
         for address in ["10.0.0.5", "0.0.0.0", "224.0.0.1"] {
-            assert_eq!(admits(address), Err(Refusal::Address), "{address}");
+            assert_eq!(admits(address), Err(Refusal::Address), "{address} should be rejected");
         }
     }
 }

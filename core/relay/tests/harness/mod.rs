@@ -209,7 +209,10 @@ impl Harness {
         self.server = new_server(limits);
         self.event(link, Event::Opened { peer: target, listener: None });
         let events = self.exchange();
-        assert!(matches!(events[..], [Observed::Established(Role::Helper)]), "{events:?}");
+        assert!(
+            matches!(events[..], [Observed::Established(Role::Helper)]),
+            "the link should be established with a helper: {events:?}"
+        );
         assert_eq!(
             self.transport.listening.get(&0),
             Some(&true),

@@ -266,11 +266,20 @@ mod tests {
             "*?\r\n.\r\n",
         ] {
             for cut in 0..=text.len() {
-                assert_eq!(count(text.as_bytes(), cut), Ok((1, true)), "{text:?} cut at {cut}");
+                assert_eq!(
+                    count(text.as_bytes(), cut),
+                    Ok((1, true)),
+                    "{text:?} should be one reply when cut at {cut}"
+                );
             }
             for length in 1..text.len() {
                 let (replies, _) = count(&text.as_bytes()[..length], 0).unwrap();
-                assert_eq!(replies, 0, "{:?}", &text[..length]);
+                assert_eq!(
+                    replies,
+                    0,
+                    "an incomplete value should not count as a reply: {:?}",
+                    &text[..length]
+                );
             }
         }
         assert_eq!(count(b"+a\r\n:1\r\n$1\r\nx\r\n*1\r\n:1\r\n", 5), Ok((4, true)));
@@ -281,7 +290,7 @@ mod tests {
         for text in
             ["x", "$x\r\n", "*1\r\nx", "*\r\n", "$1\rx", ".\r\n", "$?\r\nx", ";1\r\n", "*9999999999999\r\n"]
         {
-            assert_eq!(count(text.as_bytes(), 0), Err(StopReason::Syntax), "{text:?}");
+            assert_eq!(count(text.as_bytes(), 0), Err(StopReason::Syntax), "{text:?} should be rejected");
         }
         let deep = "*2\r\n".repeat(DEPTH_MAX);
         assert_eq!(count(deep.as_bytes(), 0), Ok((0, false)));

@@ -58,7 +58,11 @@ pub fn play(protocol: Protocol, steps: &[Step], mut piece_bytes: impl FnMut(usiz
 pub fn outcome(protocol: Protocol, steps: &[Step]) -> Outcome {
     let whole = play(protocol, steps, |remaining| remaining);
     for size in [1, 3] {
-        assert_eq!(play(protocol, steps, |_| size), whole, "in pieces of {size} bytes: {steps:?}");
+        assert_eq!(
+            play(protocol, steps, |_| size),
+            whole,
+            "pieces of {size} bytes should have the outcome of one piece: {steps:?}"
+        );
     }
     whole
 }
@@ -69,8 +73,16 @@ pub fn expect_latencies(protocol: Protocol, steps: &[Step], latencies: &[u64]) {
     let outcome = outcome(protocol, steps);
     let observed: Vec<u64> =
         outcome.latencies.iter().map(|latency| latency.map_or(0, |time| time.as_nanos() as u64)).collect();
-    assert_eq!((observed.as_slice(), outcome.stop_reason), (latencies, None), "{steps:?}");
-    assert_eq!((outcome.is_idle, outcome.pending_since), (Some(true), None), "{steps:?}");
+    assert_eq!(
+        (observed.as_slice(), outcome.stop_reason),
+        (latencies, None),
+        "the latencies should be measured: {steps:?}"
+    );
+    assert_eq!(
+        (outcome.is_idle, outcome.pending_since),
+        (Some(true), None),
+        "the connection should be idle at the end: {steps:?}"
+    );
 }
 
 #[track_caller]
@@ -79,6 +91,6 @@ pub fn expect_stop_reason(protocol: Protocol, steps: &[Step], reason: StopReason
     assert_eq!(
         (outcome.stop_reason, outcome.is_idle, outcome.pending_since),
         (Some(reason), None, None),
-        "{steps:?}"
+        "the measurement should stop with its reason: {steps:?}"
     );
 }

@@ -80,6 +80,6 @@ mod tests {
         assert_eq!(absence.give_up_at(PATIENCE), None);
         absence.note_attached(true);
         absence.note_own_port_lost(now, true);
-        assert!(absence.give_up_at(PATIENCE).is_some());
+        assert!(absence.give_up_at(PATIENCE).is_some(), "the absence should have an end");
     }
 }

@@ -125,7 +125,7 @@ impl LinkCarrier {
         if connected.id.is_none() && connected.link.is_established() {
             let opening_message = session.open(now, connected.client, self.target.server);
             observer.observe(&opening_message);
-            connected.id = connected.link.open_relayed(opening_message).ok();
+            connected.id = connected.link.open_with_message(opening_message).ok();
             debug_assert!(
                 connected.id.is_some(),
                 "a link that cannot carry sessions should have been left when it was established"

@@ -145,6 +145,6 @@ mod tests {
         events.push(SessionEvent::Accepted);
         (0..Events::<()>::MAX).for_each(|_| events.push(SessionEvent::Room));
         assert_eq!(events.0.len(), Events::<()>::MAX);
-        assert!(matches!(events.pop(), Some(SessionEvent::Room)));
+        assert!(matches!(events.pop(), Some(SessionEvent::Room)), "the newer event should be kept");
     }
 }

@@ -46,7 +46,7 @@ struct Queue<'a>(&'a mut VecDeque<Frame>);
 
 impl Carrier for Queue<'_> {
     fn data(&mut self, bytes: &[u8]) -> usize {
-        assert!(!bytes.is_empty());
+        assert!(!bytes.is_empty(), "data should have bytes");
         // The carrier is full at eight frames.
         let taken = bytes.len().min(400usize.saturating_sub(self.0.len() * 50));
         if taken > 0 {
@@ -186,7 +186,10 @@ impl World {
         let bytes: Vec<u8> =
             (app.written..app.written + bytes_max).map(|at| byte_at(at, TO_SERVER)).collect();
         app.written += self.client.write(&bytes) as u64;
-        assert!(self.client.unacknowledged_bytes() <= LIMITS.kept_bytes_max);
+        assert!(
+            self.client.unacknowledged_bytes() <= LIMITS.kept_bytes_max,
+            "the client's kept bytes should be within the limit"
+        );
         self.client_transmits();
     }
 
@@ -196,7 +199,10 @@ impl World {
         let bytes: Vec<u8> =
             (app.written..app.written + bytes_max).map(|at| byte_at(at, TO_CLIENT)).collect();
         app.written += self.table.write(session, &bytes) as u64;
-        assert!(self.table.info(session).unwrap().bytes_kept <= LIMITS.kept_bytes_max);
+        assert!(
+            self.table.info(session).unwrap().bytes_kept <= LIMITS.kept_bytes_max,
+            "the server's kept bytes should be within the limit"
+        );
         self.server_transmits();
     }
 
@@ -272,12 +278,20 @@ impl World {
                 match self.table.handle_data(self.now, session, path, bytes.len()) {
                     Ok(true) => {
                         let app = &mut self.server_app;
-                        assert!(!app.has_closed, "no bytes may arrive after close");
+                        assert!(!app.has_closed, "no bytes should arrive after close");
                         for byte in &bytes {
-                            assert_eq!(*byte, byte_at(app.read, TO_SERVER), "request byte {}", app.read);
+                            assert_eq!(
+                                *byte,
+                                byte_at(app.read, TO_SERVER),
+                                "request byte {} should be unaltered",
+                                app.read
+                            );
                             app.read += 1;
                         }
-                        assert!(app.read <= self.client_app.written);
+                        assert!(
+                            app.read <= self.client_app.written,
+                            "the server should not read more than was written"
+                        );
                         self.table.consumed(session, bytes.len()).unwrap();
                     }
                     Ok(false) => {}
@@ -300,7 +314,7 @@ impl World {
         let message = OpeningMessage { carrier: path, kind, client, opening };
         match self.table.open(self.now, &self.ring, &message) {
             Opened::New { session, answer } => {
-                assert_eq!(self.server_app.read, 0, "a session must not begin twice");
+                assert_eq!(self.server_app.read, 0, "a session should not begin twice");
                 self.carried.insert(path, session);
                 self.session = Some(session);
                 self.paths[path].to_client.push_back(Frame::Control(answer));
@@ -334,7 +348,10 @@ impl World {
     fn server_event(&mut self, event: Option<StreamEvent>) {
         match event {
             Some(StreamEvent::Finished) => {
-                assert!(self.client_app.has_finished && self.server_app.read == self.client_app.written);
+                assert!(
+                    self.client_app.has_finished && self.server_app.read == self.client_app.written,
+                    "a finish should follow all bytes"
+                );
                 self.server_app.received_finish = true;
             }
             Some(StreamEvent::Closed(reason)) => self.server_app.received_close = Some(reason),
@@ -356,7 +373,7 @@ impl World {
                 {
                     Some(ClientEvent::Stream(event)) => self.client_event(event),
                     Some(ClientEvent::Accepted) => {
-                        assert!(!self.client_app.is_accepted, "a session must be accepted once");
+                        assert!(!self.client_app.is_accepted, "a session should be accepted once");
                         self.client_app.is_accepted = true;
                     }
                     Some(ClientEvent::Gone { acknowledged }) => {
@@ -371,9 +388,14 @@ impl World {
             Frame::Data(bytes) => match self.client.handle_data(self.now, bytes.len()) {
                 Ok(true) => {
                     let app = &mut self.client_app;
-                    assert!(!app.has_closed, "no bytes may arrive after close");
+                    assert!(!app.has_closed, "no bytes should arrive after close");
                     for byte in &bytes {
-                        assert_eq!(*byte, byte_at(app.read, TO_CLIENT), "reply byte {}", app.read);
+                        assert_eq!(
+                            *byte,
+                            byte_at(app.read, TO_CLIENT),
+                            "reply byte {} should be unaltered",
+                            app.read
+                        );
                         app.read += 1;
                     }
                     self.client.consumed(bytes.len()).unwrap();
@@ -390,7 +412,10 @@ impl World {
     fn client_event(&mut self, event: StreamEvent) {
         match event {
             StreamEvent::Finished => {
-                assert!(self.server_app.has_finished && self.client_app.read == self.server_app.written);
+                assert!(
+                    self.server_app.has_finished && self.client_app.read == self.server_app.written,
+                    "a finish should follow all bytes"
+                );
                 self.client_app.received_finish = true;
             }
             StreamEvent::Closed(reason) => self.client_app.received_close = Some(reason),

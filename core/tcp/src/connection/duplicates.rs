@@ -59,7 +59,7 @@ mod tests {
     #[test]
     fn each_duplicate_is_reported_once_in_order() {
         let mut duplicates = Duplicates::default();
-        assert!(duplicates.is_empty() && duplicates.next(100, 100).is_none());
+        assert!(duplicates.is_empty() && duplicates.next(100, 100).is_none(), "no duplicate should be left");
         duplicates.add(10, 20);
         duplicates.add(40, 50);
         duplicates.add(50, 60);
@@ -67,7 +67,7 @@ mod tests {
         duplicates.remove_reported((10, 20));
         assert_eq!(duplicates.next(100, 100), Some((40, 60)), "adjacent ranges should be merged");
         duplicates.remove_reported((40, 60));
-        assert!(duplicates.is_empty());
+        assert!(duplicates.is_empty(), "no duplicate should be left");
     }
 
     #[test]
@@ -95,6 +95,10 @@ mod tests {
             duplicates.remove_reported(range);
             reported += 1;
         }
-        assert_eq!((reported, duplicates.is_empty()), (RANGES_MAX, true));
+        assert_eq!(
+            (reported, duplicates.is_empty()),
+            (RANGES_MAX, true),
+            "no more ranges than the bound should be reported"
+        );
     }
 }

@@ -58,7 +58,7 @@ impl Connection {
             scale: self.peer_window.scale,
             finish: match self.fin {
                 None => Finish::No,
-                Some(_) if !self.is_fin_acknowledged() => Finish::Asked,
+                Some(_) if !self.is_fin_acknowledged() => Finish::Unacknowledged,
                 Some(_) => Finish::Acknowledged,
             },
             wants_room: self.wants_room,

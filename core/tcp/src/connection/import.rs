@@ -161,7 +161,7 @@ fn check_sending(sending: &Sending, stage: Stage) -> Checked<()> {
     ensure(seq < SEQ_MAX && ack <= sending.nxt, "the segment of the peer's window")?;
     let is_consistent = match stage {
         Stage::Established | Stage::CloseWait => sending.finish == Finish::No,
-        Stage::FinWait1 => sending.finish == Finish::Asked,
+        Stage::FinWait1 => sending.finish == Finish::Unacknowledged,
         Stage::FinWait2 => sending.finish == Finish::Acknowledged,
         Stage::Closing | Stage::LastAck => sending.finish != Finish::No,
     };

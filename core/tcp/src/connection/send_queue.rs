@@ -195,7 +195,10 @@ mod tests {
         assert!(spent.take().is_none(), "the chunk should be kept while one byte is not acknowledged");
         queue.acknowledge(5100, &mut spent);
         let mut returned = spent.take().expect("the acknowledged chunk");
-        assert!(returned.is_empty() && core::ptr::eq(returned.buffer().as_ptr(), pointer));
+        assert!(
+            returned.is_empty() && core::ptr::eq(returned.buffer().as_ptr(), pointer),
+            "the chunk should be returned without a copy"
+        );
     }
 
     proptest! {

@@ -52,7 +52,7 @@ mod tests {
     #[test]
     fn old_segments_do_not_change_the_window() {
         let mut window = PeerWindow { scale: 2, ..PeerWindow::default() };
-        assert!(window.update(100, 50, 1000, false));
+        assert!(window.update(100, 50, 1000, false), "the first segment should set the window");
         assert_eq!(window.size, 4000);
         assert!(!window.update(99, 50, 1, false), "an older segment should not change the window");
         assert!(!window.update(100, 49, 1, false), "an older acknowledgement should not change the window");

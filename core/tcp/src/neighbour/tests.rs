@@ -94,7 +94,7 @@ fn an_old_entry_is_used_and_requested_again() {
         (neighbours.lookup(at(29_999), ip(1)), neighbours.poll_timeout().is_some()),
         (Some(ONE), true)
     );
-    assert!(poll_requests(&mut neighbours, 29_999).is_empty());
+    assert!(poll_requests(&mut neighbours, 29_999).is_empty(), "no request should be sent before 30 s");
     assert_eq!(neighbours.poll_timeout(), None, "an unused entry should not be requested");
     assert_eq!(neighbours.lookup(at(40_000), ip(1)), Some(ONE));
     assert_eq!(poll_requests(&mut neighbours, 40_000), [ip(1)]);
@@ -110,7 +110,10 @@ fn an_entry_without_replies_is_removed() {
         assert_eq!(neighbours.lookup(at(ms), ip(1)), Some(ONE));
         assert_eq!(poll_requests(&mut neighbours, ms), [ip(1)]);
     }
-    assert!(poll_requests(&mut neighbours, 33_000).is_empty());
+    assert!(
+        poll_requests(&mut neighbours, 33_000).is_empty(),
+        "no request should be sent for a removed entry"
+    );
     assert_eq!(neighbours.lookup(at(33_000), ip(1)), None);
 }
 
@@ -125,7 +128,11 @@ fn addresses_that_are_not_a_hosts_are_neither_requested_nor_learned() {
     for mac in [Mac::BROADCAST, Mac([1, 0, 0, 0, 0, 1]), Mac::ZERO] {
         neighbours.learn(at(0), ip(1), mac, LearnedFrom::Request);
     }
-    assert_eq!((neighbours.entries.len(), poll_requests(&mut neighbours, 0)), (0, vec![]));
+    assert_eq!(
+        (neighbours.entries.len(), poll_requests(&mut neighbours, 0)),
+        (0, vec![]),
+        "no such address should be known or requested"
+    );
 }
 
 #[test]
@@ -163,7 +170,10 @@ proptest! {
         let mut requests = alloc::collections::BTreeMap::<IpAddr, u64>::new();
         for step in steps {
             match step {
-                Step::Lookup(host) => prop_assert!(neighbours.lookup(at(ms), ip(host)).is_none_or(|mac| mac == ONE)),
+                Step::Lookup(host) => prop_assert!(
+                    neighbours.lookup(at(ms), ip(host)).is_none_or(|mac| mac == ONE),
+                    "a known neighbour should have its address"
+                ),
                 Step::Learned(host, is_reply) => {
                     let source = if is_reply { LearnedFrom::Reply } else { LearnedFrom::Request };
                     neighbours.learn(at(ms), ip(host), ONE, source);
@@ -174,16 +184,22 @@ proptest! {
                     while let Some(next) = neighbours.poll_timeout().filter(|next| *next <= at(until)) {
                         ms = ms.max(next.as_nanos() / 1_000_000);
                         for ip in poll_requests(&mut neighbours, ms) {
-                            prop_assert!(requests.insert(ip, ms).is_none_or(|before| ms >= before + 1_000));
+                            prop_assert!(
+                                requests.insert(ip, ms).is_none_or(|before| ms >= before + 1_000),
+                                "requests should be a second apart"
+                            );
                         }
                         let next = neighbours.poll_timeout();
-                        prop_assert!(next.is_none_or(|next| next > at(ms)), "the wake-up should be in the future");
+                        prop_assert!(
+                            next.is_none_or(|next| next > at(ms)),
+                            "the wake-up should be in the future"
+                        );
                     }
                     ms = until;
                 }
             }
-            prop_assert!(neighbours.entries.len() <= NEIGHBOURS_MAX);
-            prop_assert!(neighbours.entries.is_sorted_by_key(|entry| entry.ip));
+            prop_assert!(neighbours.entries.len() <= NEIGHBOURS_MAX, "the table should be within its bound");
+            prop_assert!(neighbours.entries.is_sorted_by_key(|entry| entry.ip), "the table should be sorted");
         }
     }
 }
@@ -203,7 +219,11 @@ fn addresses_from_the_driver_are_used_and_withdrawn() {
     neighbours.set(at(5), ip(1), Some(TWO));
     assert_eq!(neighbours.lookup(at(6), ip(1)), Some(TWO));
     neighbours.set(at(7), ip(1), None);
-    assert_eq!((neighbours.lookup(at(8), ip(1)), poll_requests(&mut neighbours, 8)), (None, vec![]));
+    assert_eq!(
+        (neighbours.lookup(at(8), ip(1)), poll_requests(&mut neighbours, 8)),
+        (None, vec![]),
+        "the withdrawn address should be unknown"
+    );
     assert_eq!(
         poll_requests(&mut neighbours, 1002),
         [ip(1)],

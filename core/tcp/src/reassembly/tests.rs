@@ -26,12 +26,16 @@ fn contiguous_bytes_are_taken_at_once() {
     let mut held = Reassembly::new();
     assert_eq!(held.insert(105, b"fgh", UNLIMITED), new(3));
     assert_eq!(held.insert(110, b"klm", UNLIMITED), new(3));
-    assert_eq!((held.take(100, 999), held.bytes(), held.ranges()), (None, 6, 2));
+    assert_eq!(
+        (held.take(100, 999), held.bytes(), held.ranges()),
+        (None, 6, 2),
+        "six bytes of two ranges should be held"
+    );
     assert_eq!(held.insert(108, b"ij", UNLIMITED), new(2));
     assert_eq!((held.ranges(), held.until()), (1, Some(113)));
     assert_eq!([104, 105, 112, 113].map(|from| held.contiguous_until(from)), [104, 113, 113, 113]);
     assert_eq!(held.take(105, 999), Some(b"fghijklm".to_vec()));
-    assert!(held.is_empty());
+    assert!(held.is_empty(), "no byte should be held");
 }
 
 #[test]
@@ -89,7 +93,7 @@ fn bytes_received_in_another_segment_are_dropped() {
     held.drop_before(22);
     assert_eq!((held.bytes(), blocks(&held)), (2, vec![(22, 24)]));
     assert_eq!(held.take(23, 99), Some(b"g".to_vec()), "earlier bytes should be dropped");
-    assert!(held.is_empty());
+    assert!(held.is_empty(), "no byte should be held");
 }
 
 #[test]
@@ -99,13 +103,17 @@ fn a_range_beyond_the_limit_is_refused() {
     for at in 1..=RANGES_MAX as u64 {
         held.insert(at * 10, b"x", UNLIMITED);
     }
-    assert!(held.insert(far + 10, b"x", UNLIMITED).refused);
+    assert!(held.insert(far + 10, b"x", UNLIMITED).refused, "a range beyond the limit should be refused");
     assert_eq!(held.insert(far + 1, b"x", UNLIMITED), new(1), "bytes that extend a range should be accepted");
     assert!(
         held.insert(15, b"x", UNLIMITED).refused,
-        "nearer bytes must not displace ranges that SACK has reported"
+        "nearer bytes should not displace ranges that SACK has reported"
     );
-    assert_eq!((held.ranges(), held.until()), (RANGES_MAX, Some(far + 2)));
+    assert_eq!(
+        (held.ranges(), held.until()),
+        (RANGES_MAX, Some(far + 2)),
+        "the ranges within the limit should stay"
+    );
     assert_eq!(
         held.insert(11, b"123456789", UNLIMITED),
         new(9),
@@ -118,26 +126,26 @@ fn a_range_beyond_the_limit_is_refused() {
 fn bytes_beyond_the_limit_are_refused() {
     let mut held = Reassembly::new();
     held.insert(20, b"0123456789", 10);
-    assert!(held.insert(30, b"a", 10).refused);
+    assert!(held.insert(30, b"a", 10).refused, "bytes beyond the limit should be refused");
     assert!(held.insert(28, b"zzz", 10).refused, "a segment should be refused as a whole");
     assert!(
         held.insert(10, b"abc", 10).refused,
-        "nearer bytes must not displace ranges that SACK has reported"
+        "nearer bytes should not displace ranges that SACK has reported"
     );
     assert_eq!(
         held.insert(20, b"zz", 10),
         Inserted { duplicate: Some((20, 22)), ..new(0) },
         "a segment without new bytes should be accepted"
     );
-    assert_eq!((held.bytes(), blocks(&held)), (10, vec![(20, 30)]));
+    assert_eq!((held.bytes(), blocks(&held)), (10, vec![(20, 30)]), "the bytes within the limit should stay");
 }
 
 #[test]
 fn an_empty_segment_is_ignored_and_an_overflowing_one_refused() {
     let mut held = Reassembly::new();
     assert_eq!(held.insert(10, b"", UNLIMITED), new(0));
-    assert!(held.insert(u64::MAX, b"a", UNLIMITED).refused);
-    assert!(held.is_empty());
+    assert!(held.insert(u64::MAX, b"a", UNLIMITED).refused, "an overflowing segment should be refused");
+    assert!(held.is_empty(), "no byte should be held");
 }
 
 #[test]
@@ -147,7 +155,7 @@ fn an_import_restores_bytes_and_their_order() {
         held.insert(from, b"ab", UNLIMITED);
     }
     let copy = Reassembly::import(5, held.export(), UNLIMITED).unwrap();
-    assert_eq!((blocks(&copy), copy.bytes()), (blocks(&held), 7));
+    assert_eq!((blocks(&copy), copy.bytes()), (blocks(&held), 7), "the import should have the same ranges");
     assert!(
         Reassembly::import(10, held.export(), UNLIMITED).is_none(),
         "a piece that is next in order should be refused"
@@ -164,7 +172,10 @@ fn a_megabyte_in_reverse_order_is_reassembled() {
         assert_eq!(held.insert(at * 1024, &[at as u8; 1024], 1 << 20), new(1024)); // the low bits of `at`
     }
     let bytes = held.take(1024, u64::MAX).unwrap();
-    assert!(bytes.chunks(1024).zip(1_u64..).all(|(chunk, at)| chunk == [at as u8; 1024]));
+    assert!(
+        bytes.chunks(1024).zip(1_u64..).all(|(chunk, at)| chunk == [at as u8; 1024]),
+        "each chunk should be in its place"
+    );
 }
 
 #[derive(Clone, Debug)]
@@ -221,7 +232,10 @@ proptest! {
                             model.entry(seq).or_insert(*byte);
                         }
                         prop_assert_eq!(inserted.new, model.len() - before.len());
-                        prop_assert_eq!(held.bytes(), model.len(), "accepted bytes must not displace others");
+                        prop_assert_eq!(
+                            held.bytes(), model.len(),
+                            "accepted bytes should not displace others"
+                        );
                     }
                     let touched = ranges(&model).into_iter().find(|range| range.0 <= from && from < range.1);
                     if length > 0 && !inserted.refused {
@@ -246,9 +260,15 @@ proptest! {
             held_ranges.truncate(count);
             held_ranges.sort_unstable();
             prop_assert_eq!(&held_ranges, &ranges(&model));
-            prop_assert!(held.ranges() <= RANGES_MAX && held.bytes() <= bytes_max);
+            prop_assert!(
+                held.ranges() <= RANGES_MAX && held.bytes() <= bytes_max,
+                "ranges and bytes should be within their bounds"
+            );
             for (from, bytes) in held.export() {
-                prop_assert!((from..).zip(bytes).all(|(seq, byte)| model.get(&seq) == Some(byte)));
+                prop_assert!(
+                    (from..).zip(bytes).all(|(seq, byte)| model.get(&seq) == Some(byte)),
+                    "each byte should be the model's"
+                );
             }
         }
     }

@@ -127,7 +127,11 @@ mod tests {
     fn the_first_sample_sets_the_estimate() {
         let mut rtt = rtt();
         rtt.sample(300 * MS);
-        assert_eq!((rtt.smoothed_ns, rtt.variation_ns), (300 * MS, 150 * MS), "RFC 6298 §2.2");
+        assert_eq!(
+            (rtt.smoothed_ns, rtt.variation_ns),
+            (300 * MS, 150 * MS),
+            "the first sample should be the estimate, and half of it the variation (RFC 6298 §2.2)"
+        );
         assert_eq!(rtt.rto_ns(0), 900 * MS);
     }
 
@@ -136,7 +140,11 @@ mod tests {
         let mut rtt = rtt();
         rtt.sample(300 * MS);
         rtt.sample(380 * MS);
-        assert_eq!((rtt.smoothed_ns, rtt.variation_ns), (310 * MS, 132_500_000), "RFC 6298 §2.3");
+        assert_eq!(
+            (rtt.smoothed_ns, rtt.variation_ns),
+            (310 * MS, 132_500_000),
+            "a later sample should count 1/8 of the estimate and 1/4 of the variation (RFC 6298 §2.3)"
+        );
         rtt.sample(310 * MS);
         assert_eq!((rtt.smoothed_ns, rtt.variation_ns), (310 * MS, 99_375_000));
         assert_eq!(rtt.smallest(), Some(Duration::from_millis(300)));
@@ -148,7 +156,10 @@ mod tests {
         (0..100).for_each(|_| rtt.sample(500 * MS));
         assert_eq!(rtt.rto_ns(0), 700 * MS);
         (0..200).for_each(|_| rtt.sample(MS / 10));
-        assert!((200 * MS..205 * MS).contains(&rtt.rto_ns(0)));
+        assert!(
+            (200 * MS..205 * MS).contains(&rtt.rto_ns(0)),
+            "the slack should stay near its minimum of 200 ms"
+        );
     }
 
     #[test]
@@ -166,7 +177,7 @@ mod tests {
             rtt.sample(u64::MAX);
             rtt.sample(0);
         }
-        assert!(rtt.rto_ns(0) <= 60_000 * MS);
+        assert!(rtt.rto_ns(0) <= 60_000 * MS, "the timeout should be a minute at most");
         assert_eq!(nanos(Duration::MAX), SAMPLE_NS_MAX);
         assert_eq!(nanos(Duration::new(3, 5)), 3_000_000_005);
     }

@@ -159,13 +159,13 @@ mod tests {
         listeners.set_open(1, true);
         assert_eq!(listeners.open_at(first.address), Some((0, first)));
         assert_eq!(listeners.open_at(second.address), Some((1, second)));
-        assert!(listeners.has_address(second.address.ip()));
+        assert!(listeners.has_address(second.address.ip()), "the second address should be known");
         // An IPv4 address that is mapped into IPv6 counts as an IPv4 address.
         listeners.set(1, Some(listener("[::ffff:10.0.0.2]:80")));
         listeners.set_open(1, true);
         let mapped = listener("10.0.0.2:80");
         assert_eq!(listeners.open_at(mapped.address), Some((1, mapped)));
-        assert!(!listeners.has_address(second.address.ip()));
+        assert!(!listeners.has_address(second.address.ip()), "the removed address should be unknown");
     }
 
     #[test]
@@ -175,8 +175,11 @@ mod tests {
         listeners.set(3, Some(second));
         listeners.set_open(3, true);
         assert_eq!(listeners.open_at(second.address), Some((3, second)));
-        assert!(listeners.has_address(second.address.ip()) && listeners.has_port(80));
-        assert!(!listeners.contains(1) && listeners.contains(3));
+        assert!(
+            listeners.has_address(second.address.ip()) && listeners.has_port(80),
+            "the second address and port should be known"
+        );
+        assert!(!listeners.contains(1) && listeners.contains(3), "only the later listener should be there");
         listeners.set(3, None);
         assert_eq!(listeners.open_at(second.address), None);
         assert!(
@@ -184,7 +187,7 @@ mod tests {
             "port 80 should remain, because the first listener has it"
         );
         listeners.set(0, None);
-        assert!(!listeners.has_port(80));
+        assert!(!listeners.has_port(80), "the unused port should be unknown");
         assert!(
             listeners.has_address(Ipv4Addr::new(10, 0, 0, 1).into()),
             "the address in the settings should remain"

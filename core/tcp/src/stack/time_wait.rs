@@ -192,7 +192,7 @@ mod tests {
         for moves in 0..100 {
             let moved = TimeWait::Moved { acknowledgement: tcp::Header::default(), ts_recent: None };
             time_waits.add(flow(2), Time(2_000 + moves / 2), moved); // two moves in succession have the same expiry
-            assert!(time_waits.order.len() <= 8);
+            assert!(time_waits.order.len() <= 8, "the order should have eight entries at most");
             assert!(time_waits.contains(&flow(1)), "the other entry should remain after {moves} moves");
             if moves % 3 > 0 {
                 time_waits.forget(&flow(2));
@@ -202,7 +202,8 @@ mod tests {
             time_waits.add(flow(port), Time(3_000), TimeWait::Aborted);
         }
         assert!(
-            !time_waits.contains(&flow(1)) && time_waits.contains(&flow(19)) && time_waits.order.len() == 8
+            !time_waits.contains(&flow(1)) && time_waits.contains(&flow(19)) && time_waits.order.len() == 8,
+            "the first flow should be displaced, and not the last"
         );
     }
 }

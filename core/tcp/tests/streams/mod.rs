@@ -57,7 +57,10 @@ impl Application for Streams {
                 let stream = self.streams.get_mut(&conn).expect("the stream of an open connection");
                 let start = end - bytes.len() as u64;
                 assert_eq!(start, stream.received, "bytes should be delivered once and without gaps");
-                assert!((start..).zip(bytes).all(|(offset, one)| *one == byte(offset)), "a wrong byte");
+                assert!(
+                    (start..).zip(bytes).all(|(offset, one)| *one == byte(offset)),
+                    "each byte should be the stream's"
+                );
                 stream.received = end;
                 out.grant(conn, bytes.len() as u32);
             }
@@ -70,7 +73,10 @@ impl Application for Streams {
             Event::Lost(reason) => {
                 assert_eq!(reason, LostReason::Closed);
                 let stream = self.streams.remove(&conn).expect("the stream of an open connection");
-                assert!(stream.is_peer_finished && stream.sent == self.length);
+                assert!(
+                    stream.is_peer_finished && stream.sent == self.length,
+                    "the stream should be complete in both directions"
+                );
                 self.completed += 1;
             }
             Event::Acknowledged { .. } => {}

@@ -31,8 +31,12 @@ fn segments_that_overlap_the_window_are_accepted() {
     ] {
         let mut t = window_of_1000(100);
         t.recv(data(seq, count));
-        assert_eq!(t.peer().received, pattern(1, 100 + new), "{seq}, {count}");
-        assert_eq!(t.counters().unacceptable, 0, "{seq}, {count}");
+        assert_eq!(
+            t.peer().received,
+            pattern(1, 100 + new),
+            "the bytes inside the window should be received: {seq}, {count}"
+        );
+        assert_eq!(t.counters().unacceptable, 0, "no segment should count as unacceptable: {seq}, {count}");
     }
 }
 
@@ -43,7 +47,7 @@ fn bytes_outside_the_window_are_acknowledged_and_discarded() {
         t.recv(data(seq, count));
         t.expect(ack(101).seq(1));
         t.expect_nothing();
-        assert_eq!(t.counters().unacceptable, 1, "{seq}, {count}");
+        assert_eq!(t.counters().unacceptable, 1, "the segment should count as unacceptable: {seq}, {count}");
     }
 }
 

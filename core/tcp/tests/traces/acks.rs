@@ -139,7 +139,7 @@ fn segments_that_fill_a_gap_are_acknowledged_at_once() {
     let mut t = Trace::open();
     t.recv(bytes(3, "cd"));
     t.recv(bytes(7, "gh"));
-    t.last(); // discards both acknowledgements
+    t.discard_segments(); // both acknowledgements
     t.recv(bytes(1, "a"));
     t.expect(ack(2));
     t.recv(bytes(2, "b"));
@@ -147,7 +147,11 @@ fn segments_that_fill_a_gap_are_acknowledged_at_once() {
     t.recv(bytes(5, "ef"));
     t.expect(ack(9));
     t.expect_nothing_sent();
-    assert_eq!(t.until_sent(), ms(2), "the last acknowledgement is repeated once, in case it was lost");
+    assert_eq!(
+        t.until_sent(),
+        ms(2),
+        "the last acknowledgement should be repeated once, in case it was lost"
+    );
     t.expect(ack(9));
     t.expect_nothing_sent_later();
 }
@@ -184,7 +188,7 @@ fn after_reordering_the_last_acknowledgement_is_repeated_once() {
 fn a_repeated_acknowledgement_has_sack_blocks_but_no_dsack() {
     let mut t = Trace::open_sack();
     t.recv(data(1001, 1000));
-    t.last(); // discards the acknowledgement
+    t.discard_segments(); // the acknowledgement
     t.recv(data(1001, 1000));
     t.expect(ack(1).sack(&[(1001, 2001), (1001, 2001)]));
     assert_eq!(t.until_sent(), ms(2));
@@ -269,5 +273,5 @@ fn acknowledged_offsets_are_reported_to_a_watching_application() {
     t.expect_event(spillway_tcp::StackEvent::Acknowledged { through: 100 });
     t.finish();
     t.recv(ack(102));
-    assert!(t.peer().events.is_empty(), "the FIN does not count as a byte");
+    assert!(t.peer().events.is_empty(), "the FIN should not count as a byte");
 }

@@ -289,7 +289,7 @@ fn attack_in_state(state: usize, seed: u64, frames: usize) {
         for _ in 0..20 {
             attack(t.select_peer(0), &mut random);
         }
-        assert!(t.stack.connections() <= 50, "{name}, seed {seed}");
+        assert!(t.stack.connections() <= 50, "connections should be bounded: {name}, seed {seed}");
         check_honest_connection(t.select_peer(1));
     }
     // `advance` fails if timers of the stack are due endlessly although no frames arrive.

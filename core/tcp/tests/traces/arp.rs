@@ -32,15 +32,19 @@ fn an_arp_request_for_our_address_is_answered() {
     let (target, reply) = next_arp(&mut t).expect("an ARP reply");
     assert_eq!(target, PEER_MAC);
     assert_eq!(reply.operation, arp::Operation::Reply);
-    assert_eq!((reply.sender_mac, reply.sender_ip), (STACK_MAC, STACK_IP));
-    assert_eq!((reply.target_mac, reply.target_ip), (PEER_MAC, PEER_IP));
+    assert_eq!(
+        (reply.sender_mac, reply.sender_ip),
+        (STACK_MAC, STACK_IP),
+        "the reply should come from the stack"
+    );
+    assert_eq!((reply.target_mac, reply.target_ip), (PEER_MAC, PEER_IP), "the reply should go to the peer");
 }
 
 #[test]
 fn an_arp_request_for_another_address_is_not_answered() {
     let mut t = Trace::new(|_| {});
     t.recv_frame(&frame::arp(arp::Operation::Request, (PEER_MAC, PEER_IP), Ipv4Addr::new(10, 0, 0, 9)));
-    assert!(t.other_frames.is_empty());
+    assert!(t.other_frames.is_empty(), "the request should not be answered");
 }
 
 #[test]
@@ -69,7 +73,11 @@ fn frames_go_to_the_source_of_the_last_acceptable_segment() {
         frame[6..12].copy_from_slice(&source.0);
         t.recv_frame(&frame);
         t.advance(ms(40));
-        assert_eq!(t.last_frame[..6], other_mac.0, "{seq}, from {source}");
+        assert_eq!(
+            t.last_frame[..6],
+            other_mac.0,
+            "the frame should go to the other source: {seq}, from {source}"
+        );
     }
 }
 
@@ -83,7 +91,7 @@ fn after_two_timeouts_the_neighbour_is_resolved_again() {
     let begun = t.now;
     while t.other_frames.is_empty() {
         t.until_sent();
-        assert_eq!(t.last_segment_to, PEER_MAC, "the known address is used until another reply");
+        assert_eq!(t.last_segment_to, PEER_MAC, "the known address should be used until another reply");
         t.peer().segments.clear();
         assert!(t.now.since(begun) < secs(4), "an ARP request should be sent within 4 s");
     }
@@ -124,7 +132,7 @@ fn arp_requests_are_repeated_each_second() {
     connecting_to(&mut t, PEER_IP);
     t.advance(ms(2500));
     let requests = std::iter::from_fn(|| next_arp(&mut t)).count();
-    assert!((2..=3).contains(&requests), "{requests}");
+    assert!((2..=3).contains(&requests), "requests should be a second apart in 2.5 s: {requests}");
 }
 
 #[test]
@@ -151,7 +159,7 @@ fn without_a_gateway_connections_beyond_the_link_fail() {
     let mut t = Trace::new(|_| {});
     connecting_to(&mut t, Ipv4Addr::new(192, 0, 2, 1));
     t.expect_lost(LostReason::Failed);
-    assert!(t.other_frames.is_empty());
+    assert!(t.other_frames.is_empty(), "no request should be sent");
 }
 
 /// Answers go to the Ethernet address from which the peer's segments come.
@@ -160,7 +168,7 @@ fn peers_that_connect_need_no_arp_request() {
     let mut t = Trace::open();
     t.send_pattern(10);
     t.expect(data(1, 10));
-    assert!(t.other_frames.is_empty());
+    assert!(t.other_frames.is_empty(), "no request should be sent");
 }
 
 /// Frames of unknown protocols and truncated frames are ignored, too.
@@ -189,7 +197,7 @@ fn frames_for_others_are_ignored() {
         t.recv_frame(&frame);
     }
     t.expect_nothing();
-    assert!(t.other_frames.is_empty());
+    assert!(t.other_frames.is_empty(), "no frame should be sent");
     let counters = t.counters();
     assert_eq!(counters.frames_ignored + counters.frames_malformed, 7);
     t.recv_frame(&valid);
@@ -292,7 +300,7 @@ fn an_unresolved_neighbour_causes_few_wake_ups() {
             t.transmit();
             calls += 1;
         }
-        assert!(calls < 200, "{calls} calls in a minute");
+        assert!(calls < 200, "an unresolved neighbour should cause few wake-ups: {calls} calls in a minute");
         assert_eq!(
             t.other_frames.is_empty(),
             granted == 0,

@@ -114,7 +114,11 @@ fn no_bytes_are_accepted_after_finish() {
     let mut t = Trace::open();
     t.finish();
     let conn = t.peer().conn.expect("an open connection");
-    assert_eq!((t.stack.room(conn), t.stack.send(conn, b"x")), (0, 0));
+    assert_eq!(
+        (t.stack.room(conn), t.stack.send(conn, b"x")),
+        (0, 0),
+        "nothing should be accepted after finish"
+    );
     t.finish();
     t.expect(fin(1));
     t.expect_nothing_sent();
@@ -144,7 +148,7 @@ fn bytes_may_be_acknowledged_before_the_fin() {
     t.recv(fin(1).ack(11));
     t.expect_finished();
     t.expect(ack(2));
-    assert!(t.peer().events.is_empty(), "our FIN is not acknowledged");
+    assert!(t.peer().events.is_empty(), "our FIN should not be acknowledged yet");
     t.recv(ack(12));
     t.expect_lost(LostReason::Closed);
 }
@@ -204,7 +208,7 @@ fn bytes_beyond_a_fin_that_arrives_later_are_not_delivered() {
         assert_eq!(t.peer().received, b"abc");
         t.expect_finished();
         t.expect_no_event();
-        let last = t.last();
+        let last = t.take_last();
         assert_eq!(last.ack, Some(5));
         // Duplicates before the FIN may be reported (RFC 2883), but no bytes beyond it.
         let is_before_fin = |block: &(i64, i64)| block.1 <= 4;
@@ -239,7 +243,7 @@ fn a_second_fin_at_another_position_is_ignored() {
     t.recv(bytes(1, "abcdefgh"));
     t.expect_data("abc");
     t.expect_finished();
-    assert_eq!(t.last().ack, Some(5));
+    assert_eq!(t.take_last().ack, Some(5));
 }
 
 #[test]
@@ -268,7 +272,7 @@ fn a_fin_at_a_closed_window_is_accepted() {
     t.expect_data("abc");
     t.recv(fin(4));
     t.expect_finished();
-    assert_eq!(t.last().ack, Some(5));
+    assert_eq!(t.take_last().ack, Some(5));
 }
 
 /// Without further bytes, only the FIN can probe the window.
@@ -287,5 +291,5 @@ fn an_unacknowledged_fin_times_out() {
     t.advance(secs(300));
     t.expect_lost(LostReason::TimedOut);
     assert_eq!(t.stack.connections(), 0);
-    assert!(rst(2).ack(1).agrees_with(&t.last()));
+    assert!(rst(2).ack(1).agrees_with(&t.take_last()), "the reset should have the next numbers");
 }

@@ -42,7 +42,7 @@ fn serve(t: &mut Trace) {
     t.expect_data("hello");
     t.expect_finished();
     t.finish();
-    assert!(fin(1).ack(7).agrees_with(&t.last()));
+    assert!(fin(1).ack(7).agrees_with(&t.take_last()), "the FIN should have the next numbers");
     t.recv(ack(2).seq(7));
     t.expect_lost(LostReason::Closed);
 }
@@ -95,7 +95,7 @@ fn a_cookie_is_accepted_once_however_its_connection_ended() {
         end(&mut t);
         t.advance(secs(2));
         t.discard(); // the segments and events of the connection's end
-        assert_eq!(t.stack.connections(), 1, "{description}");
+        assert_eq!(t.stack.connections(), 1, "the cookie should be accepted once: {description}");
         repeat_request(&mut t);
     }
 }
@@ -125,7 +125,11 @@ fn the_same_initial_number_may_connect_again_with_another_cookie() {
     serve(&mut t);
     repeat_request(&mut t);
     t.recv_frame(&first);
-    assert_eq!((t.stack.connections(), t.counters().cookies_used), (1, 2));
+    assert_eq!(
+        (t.stack.connections(), t.counters().cookies_used),
+        (1, 2),
+        "the second cookie should be accepted"
+    );
 }
 
 /// The table of used cookies is bounded, and an entry is kept until its cookie expires. All peers here have
@@ -181,16 +185,19 @@ fn hosts_with_many_handshakes_use_up_only_their_own_shares() {
             t.discard();
         }
     };
-    assert_eq!(take_all(&mut t, 1), 102, "a tenth of the table");
+    assert_eq!(take_all(&mut t, 1), 102, "one host should use up a tenth of the table");
     assert_eq!(take_all(&mut t, 1), 0);
     let of_others: usize = (2..17).map(|host| take_all(&mut t, host)).sum();
-    assert!((500..=600).contains(&of_others), "{of_others}");
+    assert!(
+        (500..=600).contains(&of_others),
+        "15 further hosts should leave a third of the table: {of_others}"
+    );
     assert!(take_all(&mut t, 17) > 10, "16 hosts should leave a third of the table");
-    assert_eq!(t.stack.connections(), 1, "the forged half-open connection");
+    assert_eq!(t.stack.connections(), 1, "the forged half-open connection should be the only one");
 
     let cookies = t.counters().cookies_accepted;
     t.advance(secs(VALID_S));
-    assert_eq!(take_all(&mut t, 1), 102, "after the cookies have expired");
+    assert_eq!(take_all(&mut t, 1), 102, "the share should be free again after the cookies have expired");
     assert_eq!(t.counters().cookies_accepted, cookies + 102);
 }
 
@@ -204,7 +211,11 @@ fn after_a_restart_earlier_cookies_are_refused() {
     let mut restarted = Trace::new(|_| {});
     restarted.now = t.now;
     restarted.recv_frame(&late);
-    assert_eq!((restarted.stack.connections(), restarted.counters().resets_sent), (0, 1));
+    assert_eq!(
+        (restarted.stack.connections(), restarted.counters().resets_sent),
+        (0, 1),
+        "the earlier cookie should be answered by a reset"
+    );
 }
 
 /// A connection that began with a cookie moves to another stack and ends there. If that stack has no room to
@@ -235,7 +246,11 @@ fn the_cookie_of_an_imported_connection_is_refused() {
             importing.advance(secs(seconds)); // 60 s: into a period in which the first entries have expired
             let counters = importing.counters();
             importing.recv_frame(&late);
-            assert_eq!((importing.stack.connections(), importing.counters().cookies_accepted), (1, 1));
+            assert_eq!(
+                (importing.stack.connections(), importing.counters().cookies_accepted),
+                (1, 1),
+                "the imported connection's cookie should be refused"
+            );
             let (used, refused) =
                 (importing.counters().cookies_used, importing.counters().connections_refused);
             assert_eq!(used - counters.cookies_used, u64::from(!is_full));

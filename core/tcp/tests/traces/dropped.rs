@@ -216,14 +216,14 @@ fn a_reported_drop_identifies_its_segment() {
     let text = dropped.to_string();
     assert!(
         text.starts_with("10.0.0.2:4000 > 10.0.0.1:80 R ") && text.contains("outside the window"),
-        "{text}"
+        "the text should have the segment's addresses and the reason: {text}"
     );
     t.recv_frame(&[0; 13]);
     let dropped = t.stack.poll_dropped().map(|dropping| (dropping.reason, dropping.segment));
     assert_eq!(
         dropped,
         Some((Dropped::Malformed, None)),
-        "a malformed frame has no segment; the previous one is not reported again"
+        "a malformed frame should have no segment, and not the previous one's"
     );
 }
 

@@ -41,10 +41,14 @@ fn an_acknowledged_cookie_establishes_a_connection() {
     let mut t = flooded();
     t.recv(syn().mss(1460));
     t.expect(syn_ack().ack(1).mss(1460));
-    assert_eq!((t.stack.connections(), t.counters().cookies_sent), (2, 1));
+    assert_eq!((t.stack.connections(), t.counters().cookies_sent), (2, 1), "one SYN should get a cookie");
     t.recv(ack(1).seq(1));
     t.expect_opened();
-    assert_eq!((t.stack.connections(), t.counters().cookies_accepted), (3, 1));
+    assert_eq!(
+        (t.stack.connections(), t.counters().cookies_accepted),
+        (3, 1),
+        "the cookie should establish a connection"
+    );
     t.grant(1000);
     t.recv(bytes(1, "hello"));
     t.expect_data("hello");
@@ -65,7 +69,10 @@ fn a_cookie_keeps_the_rounded_segment_size() {
         t.send_pattern(5000);
         let bytes = t.next().payload.expect("a segment's payload").len();
         let payload_max = if mss > 0 { mss } else { MSS_DEFAULT };
-        assert!((payload_min..=payload_max).contains(&(bytes as u16)), "{mss}: {bytes}");
+        assert!(
+            (payload_min..=payload_max).contains(&(bytes as u16)),
+            "the payload should fit the rounded segment size: {mss}: {bytes}"
+        );
     }
 }
 
@@ -151,7 +158,7 @@ fn a_syn_flood_does_not_affect_other_connections() {
         t.other_frames.clear();
     }
     assert_eq!(t.stack.connections(), 101);
-    assert!(t.counters().cookies_sent > 49_000);
+    assert!(t.counters().cookies_sent > 49_000, "nearly all of 50,000 SYNs should get cookies");
     t.recv(bytes(1, "here"));
     t.expect_data("here");
     t.select_peer(1).establish(syn());
@@ -184,7 +191,7 @@ fn forged_syns_keep_out_neither_peers_nor_connections_of_this_end() {
             t.other_frames.clear();
         }
         let half_open = t.stack.connections() - clients_before;
-        assert_eq!(half_open, places / 2, "of {places} places");
+        assert_eq!(half_open, places / 2, "the flood should take half of the {places} places");
         // More forged SYNs come between the peers' segments.
         for client in clients_before..clients_before + places - half_open {
             t.select_peer(client).recv(syn());
@@ -220,7 +227,11 @@ fn places_for_connections_of_this_end_are_kept() {
     t.select_peer(2).recv(ack(1).seq(1));
     t.select_peer(5).recv(syn());
     t.expect_nothing();
-    assert_eq!((t.stack.connections(), t.counters().connections_refused), (3, 2));
+    assert_eq!(
+        (t.stack.connections(), t.counters().connections_refused),
+        (3, 2),
+        "two connections should be refused"
+    );
     t.select_peer(6).connect();
     t.expect(syn());
 }

@@ -203,7 +203,11 @@ fn windows_count_from_the_gate() {
     t.release(4_000);
     t.expect(ack(4001).window(61_535));
     t.grant(6_000);
-    assert_eq!(t.until_sent(), ms(40), "the peer has most of its window left");
+    assert_eq!(
+        t.until_sent(),
+        ms(40),
+        "the update should wait, because the peer has most of its window left"
+    );
     t.expect(ack(4001).window(65_535)); // the largest value of the field
     t.release(10_000);
     t.expect(ack(10_001).window(61_535));

@@ -25,11 +25,11 @@ fn a_peer_that_does_not_answer_is_lost_after_two_minutes() {
     let mut t = Trace::open();
     t.send_pattern(10);
     t.advance(secs(119));
-    assert!(t.peer().events.is_empty());
+    assert!(t.peer().events.is_empty(), "the peer should not be lost before two minutes");
     t.advance(secs(10));
     t.expect_lost(LostReason::TimedOut);
-    assert!(rst(11).ack(1).agrees_with(&t.last()));
-    assert_eq!((t.stack.connections(), t.counters().given_up), (0, 1));
+    assert!(rst(11).ack(1).agrees_with(&t.take_last()), "a reset should be sent");
+    assert_eq!((t.stack.connections(), t.counters().given_up), (0, 1), "the peer should be given up");
 }
 
 /// MUST-21.
@@ -39,7 +39,7 @@ fn the_time_until_a_peer_is_lost_can_be_set() {
         let mut t = Trace::open_with(|settings| settings.user_timeout = secs(limit), syn());
         t.send_pattern(10);
         t.advance(secs(limit - 1));
-        assert!(t.peer().events.is_empty(), "{limit}");
+        assert!(t.peer().events.is_empty(), "the peer should not be lost before the limit of {limit}");
         t.advance(secs(limit)); // includes the next retransmission timeout
         t.expect_lost(LostReason::TimedOut);
     }
@@ -53,7 +53,7 @@ fn connections_that_this_end_opens_may_have_a_timeout_of_their_own() {
     t.expect_opened();
     t.send_pattern(10);
     t.advance(secs(29));
-    assert!(t.peer().events.is_empty());
+    assert!(t.peer().events.is_empty(), "the peer should not be lost before 30 s");
     t.advance(secs(30)); // includes the next retransmission timeout
     t.expect_lost(LostReason::TimedOut);
 }
@@ -66,7 +66,7 @@ fn a_peer_that_sends_but_acknowledges_nothing_is_lost() {
     for at in 0..130 {
         t.advance(secs(1));
         if t.peer().events.iter().any(|event| matches!(event, spillway_tcp::StackEvent::Lost(_))) {
-            assert!(at >= 119, "{at}");
+            assert!(at >= 119, "the peer should be lost after two minutes at the earliest: {at}");
             return;
         }
         t.recv(data(1 + at, 1).ack(1));
@@ -82,7 +82,7 @@ fn each_acknowledgement_restarts_the_time() {
         t.advance(secs(100));
         t.recv(ack(1 + at * 1000));
     }
-    assert!(t.peer().events.is_empty());
+    assert!(t.peer().events.is_empty(), "the peer should not be lost");
 }
 
 /// RFC 6298 §5.3.
@@ -95,7 +95,7 @@ fn each_acknowledgement_restarts_the_retransmission_timer() {
     t.recv(ack(1001));
     t.expect_nothing_sent();
     let wait = t.until_sent();
-    assert!(wait >= ms(900), "{wait:?}");
+    assert!(wait >= ms(900), "the timer should restart: {wait:?}");
     t.expect(data(1001, 1000));
 }
 
@@ -123,7 +123,7 @@ fn segments_with_bytes_or_another_window_are_not_duplicates() {
         t.recv(ack(1).window(60_000 + at as u16));
     }
     while let Some(seg) = t.peer().segments.pop_front() {
-        assert!(seg.payload == Some(vec![]), "{seg}");
+        assert!(seg.payload == Some(vec![]), "the segment should have no bytes: {seg}");
     }
 }
 

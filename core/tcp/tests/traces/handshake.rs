@@ -118,7 +118,7 @@ fn an_unacknowledged_syn_ack_is_retransmitted() {
 fn a_peer_that_never_answers_a_syn_is_lost_after_three_minutes() {
     let mut t = connecting();
     t.advance(secs(179));
-    assert!(t.peer().events.is_empty());
+    assert!(t.peer().events.is_empty(), "the peer should not be lost before three minutes");
     t.advance(secs(2));
     t.expect_lost(LostReason::TimedOut);
     assert_eq!(t.stack.connections(), 0);
@@ -131,11 +131,19 @@ fn half_open_connections_end_silently_after_five_retransmissions() {
     let mut t = Trace::new(|_| {});
     t.recv(syn());
     t.advance(ms(62_900));
-    assert_eq!((t.stack.connections(), t.peer().segments.len()), (1, 6));
+    assert_eq!(
+        (t.stack.connections(), t.peer().segments.len()),
+        (1, 6),
+        "the SYN-ACK should be sent six times"
+    );
     t.peer().segments.clear();
     t.advance(secs(1));
     t.expect_nothing();
-    assert_eq!((t.stack.connections(), t.counters().resets_sent), (0, 0));
+    assert_eq!(
+        (t.stack.connections(), t.counters().resets_sent),
+        (0, 0),
+        "the half-open connection should end silently"
+    );
     t.recv(syn());
     t.expect(syn_ack().ack(1));
     t.advance(secs(64));
@@ -358,7 +366,7 @@ fn connections_to_and_from_group_addresses_are_refused() {
         t.peer().ip = ip;
         t.recv(syn());
         t.expect_nothing();
-        assert_eq!(t.stack.connections(), 0, "{ip:?}");
+        assert_eq!(t.stack.connections(), 0, "a connection with {ip:?} should be refused");
         t.connect();
         t.expect_lost(LostReason::Failed);
     }
@@ -392,7 +400,7 @@ fn initial_sequence_numbers_rise_with_the_clock() {
     other.advance(ms(10));
     other.connect();
     let second = other.peer().stack_initial();
-    assert_eq!(second.wrapping_sub(first), 2500, "one number each 4 µs in 10 ms");
+    assert_eq!(second.wrapping_sub(first), 2500, "the number should rise by one each 4 µs in 10 ms");
     t.select_peer(1).connect();
     assert_ne!(t.peer().stack_initial(), second, "different peers should get different numbers");
 }
@@ -432,7 +440,7 @@ fn a_syn_from_port_0_is_malformed() {
     t.peer().port = 0;
     t.recv(syn());
     t.expect_nothing();
-    assert_eq!((t.stack.connections(), t.counters().frames_malformed), (0, 1));
+    assert_eq!((t.stack.connections(), t.counters().frames_malformed), (0, 1), "the SYN should be malformed");
 }
 
 #[test]

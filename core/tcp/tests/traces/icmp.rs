@@ -191,7 +191,7 @@ fn ping_to_or_from_a_group_address_is_not_answered() {
     to_all[30..34].copy_from_slice(&[10, 0, 0, 255]);
     frame::fix_ip_checksum(&mut to_all);
     t.recv_frame(&to_all);
-    assert!(t.other_frames.is_empty());
+    assert!(t.other_frames.is_empty(), "the ping should not be answered");
 }
 
 /// Routers send errors to the connection's address, not to that of its new host (RFC 1191). Pings to the

@@ -112,7 +112,11 @@ fn packets_with_other_extension_headers_are_dropped_with_their_reason() {
     ] {
         let mut t = Trace::open_ipv6(syn());
         let frame = with_extensions(&mut t, bytes(1, "abc"), number, &extension);
-        assert_eq!(reason_of(&mut t, &frame), Some(reason), "{number} {extension:?}");
+        assert_eq!(
+            reason_of(&mut t, &frame),
+            Some(reason),
+            "the packet should be dropped with its reason: {number} {extension:?}"
+        );
         t.expect_nothing();
     }
 }
@@ -126,7 +130,11 @@ fn packets_for_other_addresses_are_ignored() {
     assert_eq!(reason_of(&mut t, &frame), Some(Dropped::NotForUs));
     let mut to_group = t.frame_of(syn());
     to_group[..6].copy_from_slice(&[0x33, 0x33, 0, 0, 0, 1]);
-    assert_eq!(reason_of(&mut t, &to_group), Some(Dropped::NotForUs), "TCP needs a unicast frame");
+    assert_eq!(
+        reason_of(&mut t, &to_group),
+        Some(Dropped::NotForUs),
+        "a TCP segment in a group frame should be ignored"
+    );
 }
 
 /// MUST-15: the default is 1,220 bytes. RFC 6691 §2: our MSS option is not reduced by other options.
@@ -212,7 +220,7 @@ fn ipv4_addresses_mapped_into_ipv6_are_ipv4_addresses() {
     t.recv(syn());
     t.expect(syn_ack());
     let frame = frame::segment(PEER_IP.to_ipv6_mapped(), &Default::default(), b"", None);
-    assert!(reason_of(&mut t, &frame).is_some(), "no host sends packets from a mapped address");
+    assert!(reason_of(&mut t, &frame).is_some(), "a packet from a mapped address should be dropped");
 }
 
 /// The connection fails like one to an unreachable network.
@@ -387,7 +395,7 @@ fn other_messages_are_ignored() {
         t.recv_frame(&frame::icmp6(PEER_IP6, &message));
     }
     t.expect_nothing();
-    assert!(t.other_frames.is_empty());
+    assert!(t.other_frames.is_empty(), "no frame should be sent");
 }
 
 #[test]
@@ -401,7 +409,7 @@ fn a_cookie_keeps_the_default_segment_size_of_ipv6() {
     t.expect_opened();
     assert_eq!(t.counters().cookies_accepted, 1);
     t.send_pattern(3000);
-    assert_eq!(t.last().payload.map(|payload| payload.len()), Some(3000 - 2 * 1220));
+    assert_eq!(t.take_last().payload.map(|payload| payload.len()), Some(3000 - 2 * 1220));
 }
 
 #[test]
@@ -424,11 +432,15 @@ fn a_connection_moves_to_a_stack_with_another_ipv6_address() {
     t.expect_data("abc");
     t.grant(100);
     t.send_pattern(10);
-    assert_eq!(t.last().seq, Some(1001));
+    assert_eq!(t.take_last().seq, Some(1001));
     t.abort();
-    assert_eq!(t.last().flags, rst(1).ack(1).flags);
+    assert_eq!(t.take_last().flags, rst(1).ack(1).flags);
     t.recv(bytes(4, "late"));
-    assert_eq!(t.last().flags, rst(1).flags, "an aborted connection at a foreign address is remembered");
+    assert_eq!(
+        t.take_last().flags,
+        rst(1).flags,
+        "an aborted connection at a foreign address should be remembered"
+    );
 }
 
 #[test]
@@ -453,7 +465,7 @@ fn an_imported_state_has_addresses_of_one_family_that_the_stack_supports() {
     let conn = t.stack.import(t.now, &ipv6).expect("a stack with IPv6");
     t.peer().conn = Some(conn);
     t.announce_mac();
-    assert!(t.stack.send(conn, &[0; 3000]) == 3000);
+    assert!(t.stack.send(conn, &[0; 3000]) == 3000, "the buffer should take all bytes");
     t.peer().is_checked = false;
     t.transmit();
     assert_eq!(t.next().payload.map(|payload| payload.len()), Some(1220));

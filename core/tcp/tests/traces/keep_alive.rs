@@ -76,10 +76,10 @@ fn a_peer_that_answers_no_probe_is_lost() {
     let mut t = silent_peer();
     t.advance(secs(7200 + 3 * 75 - 1));
     assert_eq!(t.peer().segments.len(), 3);
-    assert!(t.peer().events.is_empty());
+    assert!(t.peer().events.is_empty(), "the peer should not be lost yet");
     t.advance(secs(1));
     t.expect_lost(LostReason::TimedOut);
-    assert!(rst(1).ack(1).agrees_with(&t.last()));
+    assert!(rst(1).ack(1).agrees_with(&t.take_last()), "a reset should be sent");
     assert_eq!(t.counters().given_up, 1);
 }
 
@@ -92,7 +92,10 @@ fn no_keep_alive_is_sent_while_bytes_are_in_flight() {
     t.expect(data(1, 10));
     t.advance(secs(20));
     while let Some(seg) = t.peer().segments.pop_front() {
-        assert!(data(1, 10).agrees_with(&seg), "{seg}");
+        assert!(
+            data(1, 10).agrees_with(&seg),
+            "the bytes should be retransmitted, and no keep-alive sent: {seg}"
+        );
     }
 }
 

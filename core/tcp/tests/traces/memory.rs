@@ -15,11 +15,14 @@ fn sent_bytes_are_held_until_they_are_acknowledged() {
     assert_eq!(held(&mut t), (0, 0));
     t.send_pattern(1000);
     let (own, total) = held(&mut t);
-    assert!((1000..=4096).contains(&own) && own == total, "{own} of {total}");
+    assert!(
+        (1000..=4096).contains(&own) && own == total,
+        "the connection should hold its bytes: {own} of {total}"
+    );
     t.expect(data(1, 1000));
-    assert_eq!(held(&mut t), (own, total), "sent bytes are held for their retransmission");
+    assert_eq!(held(&mut t), (own, total), "sent bytes should be held for their retransmission");
     t.recv(ack(1001));
-    assert_eq!(held(&mut t), (0, 0), "an empty buffer is not counted");
+    assert_eq!(held(&mut t), (0, 0), "an empty buffer should not be counted");
 }
 
 /// The capacity counts, because a chunk is kept with its whole buffer.
@@ -45,7 +48,7 @@ fn the_total_is_the_sum_of_all_connections() {
     t.send_pattern(20_000);
     let (second, total) = held(&mut t);
     assert_eq!(total, first + second);
-    assert!(second >= 20_000);
+    assert!(second >= 20_000, "the second connection should hold its 20,000 bytes");
     t.abort();
     assert_eq!(t.stack.held_by_all(), first);
 }

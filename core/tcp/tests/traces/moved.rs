@@ -17,7 +17,7 @@ fn finished_behind_the_gate(we_finish_first: bool) -> Trace {
         t.recv(bytes(1, "abc").fin().ack(11));
     } else {
         t.recv(bytes(1, "abc").fin().ack(11));
-        t.last();
+        t.discard_segments();
         t.finish();
         t.expect(fin(11).ack(1));
     }
@@ -36,7 +36,7 @@ fn an_acknowledged_fin_is_not_repeated_after_a_move() {
         t.discard();
         t.export_and_import(|_| {});
         while let Some(seg) = t.peer().segments.pop_front() {
-            assert!(ack(1).seq(12).agrees_with(&seg), "only this acknowledgement may be sent: {seg}");
+            assert!(ack(1).seq(12).agrees_with(&seg), "only this acknowledgement should be sent: {seg}");
         }
         t.release(4);
         t.expect(ack(5).seq(12));
@@ -55,7 +55,7 @@ fn a_fin_behind_the_gate_does_not_end_a_moved_connection() {
     t.discard();
     t.export_and_import(|_| {});
     t.release(4);
-    t.last();
+    t.discard_segments();
     t.expect_lost(LostReason::Closed);
 }
 
@@ -135,7 +135,7 @@ fn contradictory_states_are_refused() {
         ("the largest window of the peer", |state| state.sending.window_largest = FAR),
         ("the segment of the peer's window", |state| state.sending.window_update.1 = state.sending.nxt + 1),
         ("a stage that contradicts our FIN", |state| state.stage = Stage::FinWait1),
-        ("a stage that contradicts our FIN", |state| state.sending.finish = Finish::Asked),
+        ("a stage that contradicts our FIN", |state| state.sending.finish = Finish::Unacknowledged),
         ("more bytes reported than acknowledged", |state| state.sending.reported_acknowledged = 500),
         ("a number beyond 2^61", |state| state.receiving.edge = FAR),
         ("RCV.NXT", |state| state.receiving.next = 0),
@@ -175,7 +175,7 @@ fn states_beyond_the_limits_of_the_stack_are_refused() {
     let mut t = Trace::new(|settings| settings.reassembly_total_max = 10);
     let refused = Err(ImportError::TooMuch("bytes out of order of all connections"));
     assert_eq!(t.stack.import(t.now, &large), refused);
-    assert!(t.stack.import(t.now, &state).is_ok());
+    assert!(t.stack.import(t.now, &state).is_ok(), "the state should be imported");
 }
 
 /// Late segments get no answer. A newer SYN (RFC 6191) is not late: its sender has ended the old connection.
@@ -204,7 +204,7 @@ fn a_forged_syn_does_not_prevent_the_import() {
     let state = t.stack.export(t.now, conn).expect("an established connection");
     let forged = t.frame_of(syn().mss(1460).seq(5000));
     t.stack.handle_frame(t.now, &forged);
-    assert_eq!(t.stack.connections(), 1, "the SYN has opened a half-open connection");
+    assert_eq!(t.stack.connections(), 1, "the SYN should have opened a half-open connection");
     t.peer().conn = t.stack.import(t.now, &state).ok();
     t.announce_mac();
     t.recv(bytes(1, "abc"));
@@ -228,5 +228,8 @@ fn a_closed_connection_is_not_imported_again() {
     t.recv(fin(1).ack(2));
     assert_eq!(t.stack.import(t.now, &state), Err(ImportError::Present));
     t.advance(secs(61));
-    assert!(t.stack.import(t.now, &state).is_ok(), "TIME-WAIT has ended");
+    assert!(
+        t.stack.import(t.now, &state).is_ok(),
+        "the state should be imported, because TIME-WAIT has ended"
+    );
 }

@@ -62,14 +62,14 @@ fn the_mss_option_follows_our_mtu() {
 fn packets_have_the_configured_ttl_and_dscp() {
     let mut t = Trace::open_with(|settings| (settings.ttl, settings.dscp) = (7, 46), syn());
     let dscp_and_ttl = |t: &Trace| (t.last_frame[15], t.last_frame[22]);
-    assert_eq!(dscp_and_ttl(&t), (46 << 2, 7), "the SYN-ACK");
+    assert_eq!(dscp_and_ttl(&t), (46 << 2, 7), "the SYN-ACK should have the configured DSCP and TTL");
     t.send_pattern(10);
     assert_eq!(dscp_and_ttl(&t), (46 << 2, 7));
     t.abort();
     assert_eq!(dscp_and_ttl(&t), (46 << 2, 7));
     let mut t = Trace::open();
     t.send_pattern(1);
-    assert_eq!(dscp_and_ttl(&t), (0, 64), "the defaults");
+    assert_eq!(dscp_and_ttl(&t), (0, 64), "the SYN-ACK should have the defaults");
 }
 
 /// MUST-65 forbids such an option; a receiver ignores it.
@@ -129,13 +129,13 @@ fn windows_are_scaled_if_both_syns_have_the_option() {
     t.grant(1 << 20);
     t.send_pattern(5000);
     t.recv(ack(1).window(250));
-    t.last();
+    t.discard_segments();
     t.recv(bytes(1, "x").ack(5001));
     t.expect_data("x");
     t.advance(ms(40));
     let seg = t.next();
     let window = u32::from(seg.window.expect("a window field")) << 5;
-    assert!(window >= 1 << 20, "{window}");
+    assert!(window >= 1 << 20, "the window should be scaled: {window}");
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn a_scale_above_14_counts_as_14() {
     while let Some(seg) = t.peer().segments.pop_front() {
         sent += seg.payload.expect("a segment's payload").len();
     }
-    assert_eq!(sent, 16_000, "as many whole segments as fit 16,384 bytes");
+    assert_eq!(sent, 16_000, "as many whole segments should be sent as fit 16,384 bytes");
 }
 
 /// RFC 2018 §2.

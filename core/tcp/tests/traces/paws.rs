@@ -127,7 +127,7 @@ fn segments_out_of_order_are_not_echoed() {
 fn a_segment_that_fills_a_hole_is_echoed() {
     let mut t = Trace::open_timestamps();
     t.recv(bytes(2, "b").timestamp(1200));
-    t.last();
+    t.discard_segments();
     t.recv(bytes(1, "a").timestamp(1250));
     t.expect(ack(3).echo(1250));
 }
@@ -182,7 +182,7 @@ fn an_acknowledgement_with_an_old_timestamp_is_ignored_at_a_closed_window() {
     t.grant(3);
     t.recv(bytes(1, "abc").timestamp(2000));
     t.send_pattern(10);
-    t.last();
+    t.discard_segments();
     t.recv(ack(11).timestamp(1500));
     t.advance(ms(900));
     t.peer().segments.clear();

@@ -16,7 +16,7 @@ fn blocked() -> Trace {
 #[test]
 fn a_closed_window_is_probed() {
     let mut t = blocked();
-    assert_eq!(t.until_sent(), secs(1), "SHLD-29: after the retransmission timeout");
+    assert_eq!(t.until_sent(), secs(1), "the probe should follow after the retransmission timeout (SHLD-29)");
     t.expect(ack(1).seq(0));
 }
 
@@ -30,8 +30,11 @@ fn the_time_between_probes_grows_to_a_minute() {
         t.expect(ack(1).seq(0));
         t.recv(ack(1).window(0));
     }
-    assert!(waits.windows(2).all(|pair| pair[1] >= pair[0]), "{waits:?}");
-    assert_eq!(waits[8], secs(60), "{waits:?}");
+    assert!(
+        waits.windows(2).all(|pair| pair[1] >= pair[0]),
+        "the time between probes should not shrink: {waits:?}"
+    );
+    assert_eq!(waits[8], secs(60), "the time between probes should grow to a minute: {waits:?}");
 }
 
 /// MUST-37: "as long as the receiving TCP peer continues to send acknowledgments in response".
@@ -42,7 +45,7 @@ fn a_peer_that_answers_probes_may_keep_its_window_closed() {
         t.until_sent();
         t.expect(ack(1).seq(0));
         t.recv(ack(1).window(0));
-        assert!(t.peer().events.is_empty());
+        assert!(t.peer().events.is_empty(), "the peer should not be lost");
     }
     t.recv(ack(1).window(1000));
     t.expect(data(1, 1000));
@@ -112,7 +115,7 @@ fn a_peer_that_answers_no_probe_is_lost() {
     let mut t = blocked();
     t.advance(secs(240));
     t.expect_lost(LostReason::TimedOut);
-    assert!(rst(1).ack(1).agrees_with(&t.last()));
+    assert!(rst(1).ack(1).agrees_with(&t.take_last()), "a reset should be sent");
 }
 
 #[test]
@@ -153,7 +156,7 @@ fn a_probe_of_the_peer_is_answered_with_our_window() {
     t.grant(100);
     t.recv(data(1, 100));
     t.grant(5000);
-    t.last(); // lost
+    t.discard_segments(); // lost
     t.recv(ack(1).seq(100));
     t.expect(ack(101).window(5000));
 }

@@ -22,9 +22,9 @@ fn bytes_in_any_order_are_delivered_in_order() {
         for index in order {
             t.recv(bytes(starts[index], pieces[index]));
         }
-        assert_eq!(t.peer().received, b"abcdefghij", "{order:?}");
+        assert_eq!(t.peer().received, b"abcdefghij", "the bytes should be delivered in order: {order:?}");
         t.advance(ms(40));
-        assert_eq!(t.last().ack, Some(11));
+        assert_eq!(t.take_last().ack, Some(11));
     }
 }
 
@@ -78,8 +78,12 @@ fn sacked_bytes_are_never_discarded() {
     for at in (3001..300_001).step_by(1000) {
         t.recv(data(at, 1000));
     }
-    let reported = t.last().sack.expect("the SACK option");
-    assert_eq!(reported, [(3001, 262_001)], "whole segments within 256 KiB of the next byte");
+    let reported = t.take_last().sack.expect("the SACK option");
+    assert_eq!(
+        reported,
+        [(3001, 262_001)],
+        "whole segments within 256 KiB of the next byte should be reported"
+    );
     t.recv(data(1001, 1000));
     t.expect(ack(1).sack(&[(1001, 2001), (3001, 262_001)]));
     t.recv(data(2001, 1000));
@@ -99,7 +103,7 @@ fn a_range_beyond_the_limit_displaces_no_other() {
     t.discard();
     t.recv(data(501, 50));
     let blocks = t.next().sack.expect("the SACK option");
-    assert!(!blocks.contains(&(501, 551)), "{blocks:?}");
+    assert!(!blocks.contains(&(501, 551)), "the range beyond the limit should not be reported: {blocks:?}");
     t.recv(data(1051 + 100 * 63, 50));
     t.expect(ack(1).sack(&[(7301, 7401), (7201, 7251), (7101, 7151), (7001, 7051)]));
     t.recv(data(1, 1000));
@@ -142,7 +146,7 @@ fn ranges_of_single_bytes_are_bounded() {
     t.peer().segments.clear();
     t.recv(data(1, 1));
     let received = t.peer().received.len();
-    assert!((2..5000).contains(&received), "{received}");
+    assert!((2..5000).contains(&received), "ranges should be bounded: {received}");
     for at in 1..5001 {
         t.recv(data(1 + 2 * at - 2, 2));
     }
@@ -159,7 +163,7 @@ fn the_send_buffer_is_bounded() {
     assert_eq!(t.stack.room(conn), 0);
     t.transmit();
     t.recv(ack(101).window(500));
-    assert!(t.peer().events.is_empty(), "no event below a quarter of the buffer");
+    assert!(t.peer().events.is_empty(), "no event should come below a quarter of the buffer");
     t.recv(ack(501).window(500));
     t.expect_event(spillway_tcp::StackEvent::Room);
     assert_eq!(t.stack.room(conn), 500);
@@ -182,7 +186,7 @@ proptest! {
         prop_assert_eq!(&t.peer().received, &pattern(1, prefix));
         t.recv_all((0..4).map(|at| data(1 + 1000 * at, 1000)));
         prop_assert_eq!(&t.peer().received, &pattern(1, 4000));
-        let last = t.last();
+        let last = t.take_last();
         prop_assert_eq!((last.ack, last.window), (Some(4001), Some(61_535)));
     }
 }

@@ -148,7 +148,7 @@ fn an_abort_sends_a_reset() {
 fn the_reset_of_an_abort_has_timestamps() {
     let mut t = Trace::open_timestamps();
     t.recv(bytes(1, "unread").timestamp(1100));
-    t.last();
+    t.discard_segments();
     t.advance(ms(200));
     t.recv(ack(1).timestamp(1300));
     t.abort();
@@ -188,7 +188,11 @@ fn bytes_with_a_wrong_acknowledgement_are_challenged() {
     }
     t.expect(ack(1));
     t.expect_nothing();
-    assert_eq!((t.counters().unacceptable_acks, t.counters().challenges), (3, 1));
+    assert_eq!(
+        (t.counters().unacceptable_acks, t.counters().challenges),
+        (3, 1),
+        "one of three segments should be challenged"
+    );
 }
 
 /// Another connection of the same peer is not affected.

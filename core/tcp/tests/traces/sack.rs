@@ -38,7 +38,7 @@ fn four_blocks_are_reported_or_three_with_timestamps() {
         for at in 1..8 {
             t.recv(data(1 + 20 * at, 5));
         }
-        let blocks = t.last().sack.expect("the SACK option");
+        let blocks = t.take_last().sack.expect("the SACK option");
         let expected: Vec<_> = (1..8).rev().take(blocks_max).map(|at| (1 + 20 * at, 6 + 20 * at)).collect();
         assert_eq!(blocks, expected);
     }
@@ -49,7 +49,7 @@ fn four_blocks_are_reported_or_three_with_timestamps() {
 fn sent_bytes_carry_sack_blocks() {
     let mut t = Trace::open_sack();
     t.recv(data(11, 10));
-    t.last();
+    t.discard_segments();
     t.send_pattern(3000);
     t.expect(data(1, 1448).sack(&[(11, 21)]));
     t.expect(data(1449, 1448).sack(&[(11, 21)]));
@@ -62,7 +62,7 @@ fn a_filled_hole_ends_its_block() {
     let mut t = Trace::open_sack();
     t.recv(data(11, 10));
     t.recv(data(31, 10));
-    t.last();
+    t.discard_segments();
     t.recv(data(1, 10));
     t.expect(ack(21).sack(&[(31, 41)]));
     t.recv(data(21, 10));
@@ -85,7 +85,7 @@ fn bytes_that_wait_for_a_grant_are_not_reported() {
 fn a_duplicate_is_reported() {
     let mut t = Trace::open_sack();
     t.recv(data(1, 10));
-    t.last();
+    t.discard_segments();
     t.recv(data(1, 10));
     t.expect(ack(11).sack(&[(1, 11)]));
 }
@@ -96,7 +96,7 @@ fn a_duplicate_is_reported_once() {
     let mut t = Trace::open_sack();
     t.recv(data(1, 10));
     t.recv(data(1, 10));
-    t.last();
+    t.discard_segments();
     t.recv(data(31, 10));
     t.expect(ack(11).sack(&[(31, 41)]));
     t.send_pattern(1);
@@ -109,7 +109,7 @@ fn a_duplicate_is_reported_before_other_blocks() {
     let mut t = Trace::open_sack();
     t.recv(data(1, 10));
     t.recv(data(21, 10));
-    t.last();
+    t.discard_segments();
     t.recv(data(1, 10));
     t.expect(ack(11).sack(&[(1, 11), (21, 31)]));
 }
@@ -119,7 +119,7 @@ fn a_duplicate_is_reported_before_other_blocks() {
 fn a_partial_duplicate_is_reported() {
     let mut t = Trace::open_sack();
     t.recv(data(1, 10));
-    t.last();
+    t.discard_segments();
     t.recv(data(6, 10));
     t.expect(ack(16).sack(&[(6, 11)]));
 }
@@ -133,7 +133,10 @@ fn a_partial_duplicate_of_bytes_out_of_order_is_reported() {
     t.recv(bytes(1, vec![b'x'; 2000]));
     t.expect(ack(2001).sack(&[(1001, 2001)]));
     t.expect_nothing_sent();
-    assert!(t.peer().received[..1000].iter().all(|byte| *byte == b'x'));
+    assert!(
+        t.peer().received[..1000].iter().all(|byte| *byte == b'x'),
+        "the bytes out of order should be delivered"
+    );
     assert_eq!(t.peer().received[1000..], pattern(1001, 1000));
 }
 
@@ -143,7 +146,7 @@ fn a_duplicate_above_the_acknowledgement_is_reported_with_its_block() {
     let mut t = Trace::open_sack();
     t.recv(data(1001, 1000));
     t.recv(data(3001, 1000));
-    t.last();
+    t.discard_segments();
     t.recv(data(1501, 1000));
     t.expect(ack(1).sack(&[(1501, 2001), (1001, 2501), (3001, 4001)]));
     t.expect_nothing_sent();
@@ -155,14 +158,14 @@ fn a_duplicate_above_the_acknowledgement_is_reported_with_its_block() {
 fn all_duplicates_of_one_turn_are_reported() {
     let mut t = Trace::open_sack();
     t.recv(data(1, 5000));
-    t.last();
+    t.discard_segments();
     t.recv_all([data(1, 1000), data(2001, 1000), data(3001, 1000)]);
     t.expect(ack(5001).sack(&[(1, 1001)]));
     t.expect(ack(5001).sack(&[(2001, 4001)])); // adjacent ranges are merged
     t.expect_nothing_sent();
     t.recv_all((0..10).map(|at| data(1 + 500 * at, 100)));
     let reports = t.peer().segments.drain(..).count();
-    assert_eq!(reports, 4, "the bound of ranges that wait for their report");
+    assert_eq!(reports, 4, "as many duplicates should be reported as ranges may wait for their report");
 }
 
 /// RFC 6675 §5: "Upon the receipt of any ACK containing SACK information, the scoreboard MUST be updated".
@@ -214,10 +217,13 @@ fn a_duplicate_out_of_order_is_reported_with_its_block() {
     let mut t = Trace::open_sack();
     t.recv(data(11, 10));
     t.recv(data(21, 10));
-    t.last();
+    t.discard_segments();
     t.recv(data(11, 10));
     let blocks = t.next().sack.expect("the SACK option");
-    assert!(blocks.last() == Some(&(11, 31)), "{blocks:?}");
+    assert!(
+        blocks.last() == Some(&(11, 31)),
+        "the duplicate should be reported within its block: {blocks:?}"
+    );
 }
 
 /// RFC 6675: only missing segments are retransmitted.
@@ -234,7 +240,7 @@ fn sacked_segments_are_not_retransmitted() {
     t.advance(ms(5));
     t.recv(ack(2001).sack(&[(4001, 9001)]));
     let seg = t.next();
-    assert_eq!(seg.seq, Some(3001), "{seg}");
+    assert_eq!(seg.seq, Some(3001), "the next missing segment should be retransmitted: {seg}");
 }
 
 /// Invalid blocks: reversed, empty, of bytes never sent, or below the first byte.
@@ -266,7 +272,7 @@ fn sacked_bytes_that_the_peer_discarded_are_retransmitted() {
         t.recv(ack(end - 1000));
         t.advance(secs(200));
         let sent: Vec<_> = t.peer().segments.drain(..).map(|seg| seg.seq).collect();
-        assert!(sent.contains(&Some(end - 1000)), "{sent:?}");
+        assert!(sent.contains(&Some(end - 1000)), "the discarded bytes should be retransmitted: {sent:?}");
     }
 }
 
@@ -291,9 +297,9 @@ fn a_tail_loss_probe_of_new_bytes_has_psh() {
     t.recv(ack(1001));
     t.discard();
     t.send_pattern(50_000);
-    let last = t.last();
-    assert_eq!(last.is_pushed, Some(false), "further bytes are queued");
-    assert!(t.until_sent() < ms(30));
+    let last = t.take_last();
+    assert_eq!(last.is_pushed, Some(false), "PSH should be off, because further bytes are queued");
+    assert!(t.until_sent() < ms(30), "the probe should follow within 30 ms");
     let probe = t.next();
     assert_eq!((probe.seq, probe.is_pushed), (last.seq.map(|seq| seq + 1460), Some(true)));
 }

@@ -8,7 +8,7 @@ fn small_grants_are_not_advertised_at_once() {
     let mut t = Trace::open_with(|_| {}, syn().mss(1000));
     // Leaves 535 bytes of the initial window, which is 65,535 bytes.
     t.recv_all((0..65).map(|at| data(1 + 1000 * at, 1000)));
-    t.last();
+    t.discard_segments();
     for _ in 0..3 {
         t.grant(300);
         t.expect_nothing_sent();
@@ -24,7 +24,7 @@ fn small_grants_are_not_advertised_at_once() {
 fn a_grant_is_not_advertised_while_half_of_the_window_is_left() {
     let mut t = Trace::open_with(|_| {}, syn().mss(1000));
     t.recv(data(1, 10_000));
-    t.last();
+    t.discard_segments();
     t.grant(10_000);
     t.expect_nothing_sent();
     t.recv(data(10_001, 1000));
@@ -46,7 +46,7 @@ fn half_of_a_small_buffer_is_advertised_at_once() {
     t.grant(200);
     t.recv(data(1, 200));
     t.expect_data(pattern(1, 200));
-    t.last();
+    t.discard_segments();
     t.grant(99);
     t.expect_nothing_sent();
     t.grant(1);
@@ -60,7 +60,7 @@ fn a_small_grant_is_advertised_after_the_acknowledgement_delay() {
     t.recv(data(1, 1000));
     t.expect(ack(1001));
     t.grant(300);
-    assert_eq!(t.until_sent(), ms(40), "the acknowledgement delay");
+    assert_eq!(t.until_sent(), ms(40), "the grant should be advertised after the acknowledgement delay");
     t.expect(ack(1001).window(65_535 - 1000 + 300));
 }
 
@@ -112,7 +112,7 @@ fn a_small_window_is_used_after_the_override_time() {
     t.recv(ack(1).window(10));
     t.send_pattern(100);
     t.expect_nothing_sent();
-    assert_eq!(t.until_sent(), ms(200), "the override time");
+    assert_eq!(t.until_sent(), ms(200), "the window should be used after the override time");
     t.expect(data(1, 10));
     t.expect_nothing_sent();
 }

@@ -37,7 +37,7 @@ fn a_syn_ack_is_not_answered_by_another() {
     for _ in 0..3 {
         t.recv(syn_ack().ack(1));
         while let Some(seg) = t.peer().segments.pop_front() {
-            assert!(ack(1).agrees_with(&seg), "a bare acknowledgement at most: {seg}");
+            assert!(ack(1).agrees_with(&seg), "at most a bare acknowledgement should be sent: {seg}");
         }
     }
 }
@@ -71,7 +71,7 @@ fn two_ends_in_time_wait_do_not_answer_each_other() {
     t.finish();
     t.recv(fin(1).ack(1));
     t.recv(ack(2));
-    t.last();
+    t.discard_segments();
     t.recv(ack(2));
     t.recv(ack(2));
     t.expect_nothing_sent();

@@ -13,7 +13,7 @@ fn each_requirement_has_one_row() {
     let specification = file("SPECIFICATION.md");
     for number in 1..70 {
         let rows = specification.matches(&format!("\n| MUST-{number} |")).count();
-        assert_eq!(rows, 1, "MUST-{number}");
+        assert_eq!(rows, 1, "MUST-{number} should have one row");
     }
 }
 
@@ -28,7 +28,7 @@ fn the_named_tests_exist() {
             Some((beginning, _)) => format!("\nfn {beginning}"),
             None => format!("\nfn {name}()"),
         };
-        assert!(source.contains(&definition), "{module}::{name}");
+        assert!(source.contains(&definition), "the test {module}::{name} should exist");
         count += 1;
     }
     assert!(count > 70, "{count} named tests: the search should find more");

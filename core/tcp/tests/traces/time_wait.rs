@@ -190,15 +190,18 @@ fn ports_in_time_wait_are_not_used_to_connect() {
     let second = t.peer().stack_port;
     assert!(
         free_ports.contains(&first) && free_ports.contains(&second) && first != second,
-        "{first}, {second}"
+        "the free ports should be used: {first}, {second}"
     );
     assert_eq!(
         t.stack.connect(t.now, SocketAddr::from((PEER, PEER_PORT))),
         Err(Full),
-        "both ports are taken"
+        "no port should be free, because both are taken"
     );
     t.advance(secs(61));
-    assert!(t.stack.connect(t.now, SocketAddr::from((PEER, PEER_PORT))).is_ok());
+    assert!(
+        t.stack.connect(t.now, SocketAddr::from((PEER, PEER_PORT))).is_ok(),
+        "a port should be free after TIME-WAIT"
+    );
 }
 
 #[test]

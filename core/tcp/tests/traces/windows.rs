@@ -58,8 +58,8 @@ fn the_right_edge_does_not_move_left() {
     for at in 0..10 {
         t.recv(data(1 + 1000 * at, 1000));
     }
-    let last = t.last();
-    assert_eq!((last.ack, last.window), (Some(10_001), Some(55_535)));
+    let last = t.take_last();
+    assert_eq!((last.ack, last.window), (Some(10_001), Some(55_535)), "the right edge should stay");
 }
 
 /// The window field counts units of 512 bytes; rounding must not move the right edge left (RFC 7323 §2.4).
@@ -74,7 +74,7 @@ fn the_edge_of_scaled_windows_does_not_move_left_by_a_unit() {
         t.advance(ms(40));
         at += count as i64;
     }
-    let last = t.last();
+    let last = t.take_last();
     let window = i64::from(last.window.expect("a window field")) << SCALE;
     let edge = last.ack.expect("an acknowledgement") + window;
     assert!(edge >= 1 + 65_535 + 1_000_003, "all granted bytes should be within the edge: {edge}");
@@ -133,7 +133,11 @@ fn a_peer_may_shrink_its_window() {
     t.recv(ack(1001).window(500)); // 1500 bytes in flight are beyond the window
     t.expect_nothing_sent();
     t.recv(ack(3001).window(500));
-    assert_eq!(t.until_sent(), ms(200), "the window of half a segment is used after the override time");
+    assert_eq!(
+        t.until_sent(),
+        ms(200),
+        "the window of half a segment should be used after the override time"
+    );
     t.expect(data(3001, 500));
 }
 

@@ -116,7 +116,11 @@ mod tests {
         for offset in 0..6 {
             let mut other = REQUEST;
             other[offset] ^= 2;
-            assert_eq!(Packet::parse(&other), Err(PacketError::Unsupported(Layer::Arp)), "byte {offset}");
+            assert_eq!(
+                Packet::parse(&other),
+                Err(PacketError::Unsupported(Layer::Arp)),
+                "a packet with byte {offset} altered should be unsupported"
+            );
         }
         let mut reverse_request = REQUEST;
         reverse_request[7] = 3; // RARP (RFC 903)

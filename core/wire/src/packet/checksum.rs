@@ -160,10 +160,18 @@ mod tests {
     fn the_largest_sums_and_carries_are_correct() {
         for length in [0, 1, 2, 31, 32, 33, 63, 64, 65, 65_535, 65_536] {
             let ones = alloc::vec![0xff; length];
-            assert_eq!(Sum::ZERO.add_bytes(&ones).finish(), reference_checksum(&ones), "{length}");
+            assert_eq!(
+                Sum::ZERO.add_bytes(&ones).finish(),
+                reference_checksum(&ones),
+                "{length} bytes of ones should have the reference checksum"
+            );
         }
         for sum in [0, 1, u64::MAX, u64::MAX - 1, 0xffff_ffff, 0x1_ffff_ffff, 0xffff_0000_0000_0001] {
-            assert_eq!(u16::from_be(!fold(sum)), reference_checksum(&sum.to_ne_bytes()), "{sum:#x}");
+            assert_eq!(
+                u16::from_be(!fold(sum)),
+                reference_checksum(&sum.to_ne_bytes()),
+                "the folded sum {sum:#x} should equal the reference checksum"
+            );
         }
     }
 

@@ -106,9 +106,9 @@ mod tests {
 
     #[test]
     fn group_and_zero_addresses_are_not_unicast() {
-        assert!(Mac([2, 0, 0, 0, 0, 1]).is_unicast());
+        assert!(Mac([2, 0, 0, 0, 0, 1]).is_unicast(), "a local unicast address should be unicast");
         for group in [Mac::BROADCAST, Mac::ZERO, Mac::of_group_v4(Ipv4Addr::new(224, 0, 0, 251))] {
-            assert!(!group.is_unicast(), "{group}");
+            assert!(!group.is_unicast(), "{group} should not be a unicast address");
         }
         assert_eq!(Mac::of_group_v4(Ipv4Addr::new(239, 255, 1, 2)), Mac([1, 0, 0x5e, 0x7f, 1, 2]));
         let group = "ff02::1:ff12:3456".parse().unwrap();

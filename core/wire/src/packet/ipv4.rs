@@ -174,7 +174,10 @@ mod tests {
             for bit in 0..8 {
                 let mut packet = packet();
                 packet[offset] ^= 1 << bit;
-                assert!(Header::parse(&packet).is_err(), "byte {offset}, bit {bit}");
+                assert!(
+                    Header::parse(&packet).is_err(),
+                    "a header with bit {bit} of byte {offset} flipped should be rejected"
+                );
             }
         }
         let mut packet = packet();
@@ -195,7 +198,11 @@ mod tests {
             assert_eq!(Header::parse(&packet), Err(error));
         }
         for cut in 0..0x73 {
-            assert_eq!(Header::parse(&packet()[..cut]), Err(PacketError::Truncated(Layer::Ipv4)), "{cut}");
+            assert_eq!(
+                Header::parse(&packet()[..cut]),
+                Err(PacketError::Truncated(Layer::Ipv4)),
+                "a header cut to {cut} bytes should be rejected"
+            );
         }
     }
 
@@ -216,7 +223,7 @@ mod tests {
     fn a_quoted_packet_may_be_truncated_and_have_a_wrong_checksum() {
         let mut quoted = Vec::from(&packet()[..28]);
         quoted[8] -= 1;
-        assert!(Header::parse(&quoted).is_err());
+        assert!(Header::parse(&quoted).is_err(), "the quoted packet should not be a valid packet");
         let (header, payload) = Header::parse_quoted(&quoted).unwrap();
         assert_eq!((header.ttl, header.payload_bytes, payload.len()), (63, 95, 8));
         assert_eq!(Header::parse_quoted(&quoted[..19]), Err(PacketError::Truncated(Layer::Ipv4)));
@@ -249,7 +256,10 @@ mod tests {
             }
             let _ = Header::parse(&bytes);
             if let Ok((header, payload)) = Header::parse_quoted(&bytes) {
-                prop_assert!(payload.len() <= usize::from(header.payload_bytes));
+                prop_assert!(
+                    payload.len() <= usize::from(header.payload_bytes),
+                    "the payload should be within the header's length"
+                );
             }
         }
     }

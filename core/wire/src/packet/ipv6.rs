@@ -244,14 +244,17 @@ mod tests {
         assert_eq!(
             Header::parse(&misplaced),
             Err(PacketError::Extension(0)),
-            "hop-by-hop options must come first"
+            "hop-by-hop options should come first"
         );
         let chain = |length: usize| {
             let mut extensions = padding_only(60).repeat(length - 1);
             extensions.extend(padding_only(6));
             packet(0, &extensions)
         };
-        assert!(Header::parse(&chain(EXTENSIONS_MAX)).is_ok());
+        assert!(
+            Header::parse(&chain(EXTENSIONS_MAX)).is_ok(),
+            "the maximum of extension headers should be accepted"
+        );
         assert_eq!(Header::parse(&chain(EXTENSIONS_MAX + 1)), Err(PacketError::Extension(60)));
     }
 

@@ -129,7 +129,10 @@ mod tests {
         for offset in 0..datagram.len() {
             let mut damaged = datagram.clone();
             damaged[offset] ^= 0x10;
-            assert!(Header::parse_v4(&damaged, LOCAL, PEER).is_err(), "byte {offset}");
+            assert!(
+                Header::parse_v4(&damaged, LOCAL, PEER).is_err(),
+                "a datagram with byte {offset} altered should be rejected"
+            );
         }
         assert_eq!(Header::parse_v4(&datagram, LOCAL, LOCAL), Err(PacketError::Checksum(Layer::Udp)));
     }
@@ -138,7 +141,10 @@ mod tests {
     fn a_datagram_without_checksum_is_accepted_only_in_ipv4() {
         let mut datagram = emitted(b"what?");
         datagram[6..8].fill(0);
-        assert!(Header::parse_v4(&datagram, LOCAL, PEER).is_ok());
+        assert!(
+            Header::parse_v4(&datagram, LOCAL, PEER).is_ok(),
+            "a datagram without checksum should be accepted in IPv4"
+        );
         let (local, peer) = (LOCAL.to_ipv6_mapped(), PEER.to_ipv6_mapped());
         assert_eq!(Header::parse_v6(&datagram, local, peer), Err(PacketError::Checksum(Layer::Udp)));
     }
@@ -150,7 +156,10 @@ mod tests {
         let payload = [datagram[6], datagram[7]];
         datagram = emitted(&payload);
         assert_eq!(datagram[6..8], [0xff, 0xff]);
-        assert!(Header::parse_v4(&datagram, LOCAL, PEER).is_ok());
+        assert!(
+            Header::parse_v4(&datagram, LOCAL, PEER).is_ok(),
+            "the checksum of all ones should be accepted"
+        );
     }
 
     #[test]

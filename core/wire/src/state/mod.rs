@@ -100,7 +100,7 @@ pub enum Finish {
     /// The application may send more.
     No,
     /// The application sends no more: a FIN follows the last byte, and the peer has not acknowledged the FIN.
-    Asked,
+    Unacknowledged,
     /// The peer has acknowledged the FIN.
     Acknowledged,
 }
@@ -329,7 +329,7 @@ impl Sending {
             scale: from.u8()?,
             finish: match from.u8()? {
                 0 => Finish::No,
-                1 => Finish::Asked,
+                1 => Finish::Unacknowledged,
                 2 => Finish::Acknowledged,
                 _ => return Err(StateError::Field("finish")),
             },

@@ -15,13 +15,16 @@ impl Vectors {
                 let next = rest
                     .strip_suffix(']')
                     .unwrap_or_else(|| panic!("missing ] after a vector's name: {line}"));
-                assert!(vectors.insert(next, Vec::new()).is_none(), "two vectors have the name {next:?}");
+                assert!(
+                    vectors.insert(next, Vec::new()).is_none(),
+                    "no two vectors should have the name {next:?}"
+                );
                 name = Some(next);
             } else if !content.is_empty() {
                 let vector = name
                     .and_then(|name| vectors.get_mut(name))
                     .expect("a vector file should begin with a name");
-                assert!(content.len().is_multiple_of(2), "odd number of hex digits: {line}");
+                assert!(content.len().is_multiple_of(2), "the number of hex digits should be even: {line}");
                 vector.extend((0..content.len()).step_by(2).map(|offset| {
                     u8::from_str_radix(&content[offset..offset + 2], 16)
                         .unwrap_or_else(|_| panic!("not hex: {line}"))

@@ -11,7 +11,7 @@ use spillway_batch::{AddressRange, Encryption};
 use spillway_daemon::AdminGroup;
 use spillway_daemon::deprecated::warn_renamed;
 use spillway_discovery::{EtcdAccess, EtcdFiles, Source};
-use spillway_policy::{ASKED_DEFAULT, Override};
+use spillway_policy::{HELPERS_ASKED_DEFAULT, Override};
 use spillway_sidecar::{Listen, Settings, loopback};
 use spillway_values::{
     AddressError, listen_address, listen_addresses, parse_duration, parse_size, server_address,
@@ -119,7 +119,7 @@ pub(crate) struct Args {
     name: String,
 
     /// Helpers, chosen at random, that are asked for their load before one is used
-    #[arg(long, value_name = "N", default_value_t = ASKED_DEFAULT, env = "SPILLWAY_SIDECAR_ASK")]
+    #[arg(long, value_name = "N", default_value_t = HELPERS_ASKED_DEFAULT, env = "SPILLWAY_SIDECAR_ASK")]
     ask: usize,
 
     /// Addresses that may connect by TCP, as CIDR; repeat for more [default: loopback]

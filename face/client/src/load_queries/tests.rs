@@ -204,13 +204,13 @@ fn a_helper_that_always_claims_to_be_idle_gets_only_clients_that_query_it() {
     let mut by_client: Vec<LoadQueries> = Vec::new();
     for _ in 0..200 {
         let queries = LoadQueries::start(Instant::now(), &targets, 2).unwrap();
-        for helper in queries.choice.asked() {
+        for helper in queries.choice.helpers_asked() {
             helpers[helper].answer(with_load(if helper == 3 { 0 } else { 500_000 }));
         }
         by_client.push(queries);
     }
     let queried_count =
-        by_client.iter().filter(|queries| queries.choice.asked().any(|helper| helper == 3)).count();
+        by_client.iter().filter(|queries| queries.choice.helpers_asked().any(|helper| helper == 3)).count();
     let outcomes = by_client.iter_mut().map(|queries| decide(queries, 2));
     let chosen_count = outcomes.filter(|outcome| chosen(*outcome).0 == 3).count();
     assert_eq!(chosen_count, queried_count);
@@ -234,7 +234,7 @@ fn concurrent_load_queries_use_different_ports() {
                 break;
             }
         }
-        for helper in by_client.last().unwrap().choice.asked() {
+        for helper in by_client.last().unwrap().choice.helpers_asked() {
             helpers[helper].answer(with_load(1));
         }
     }

@@ -1,6 +1,6 @@
 //! Settings of relief.
 
-use spillway_policy::{ASKED_DEFAULT, ActivationSettings};
+use spillway_policy::{ActivationSettings, HELPERS_ASKED_DEFAULT};
 
 use crate::LinkTarget;
 use crate::session::SessionSettings;
@@ -28,7 +28,7 @@ impl ReliefSettings {
             server,
             helpers,
             activation: ActivationSettings::default(),
-            helpers_asked: ASKED_DEFAULT,
+            helpers_asked: HELPERS_ASKED_DEFAULT,
             session: SessionSettings::default(),
         }
     }

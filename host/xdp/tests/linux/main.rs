@@ -143,7 +143,7 @@ fn messages_go_to_and_fro(wire: Wire) {
         theirs.read_exact(&mut message).unwrap();
         theirs.write_all(&message).unwrap();
     }
-    assert_eq!(theirs.read(&mut message).unwrap(), 0, "it has asked enough");
+    assert_eq!(theirs.read(&mut message).unwrap(), 0, "the stack should close after 1000 messages");
     drop(theirs);
 
     // The kernel sends messages, and the stack returns them.

@@ -27,12 +27,12 @@ impl<P: Protocol, E: Engine> Worker<P, E> {
     pub(super) fn create_groups(&mut self) -> Result<(), Error> {
         let config = self.setup.config.clone();
         let Some((link_port, self_relief)) = config.self_relief() else { return Ok(()) };
-        let PolicySettings { group, helpers_compared: asked } = self_relief;
+        let PolicySettings { group, helpers_asked } = self_relief;
         for number in 0..self.connections.len().div_ceil(group as usize) {
             let server = config.helpers.target(link_port);
             let settings = ReliefSettings {
                 activation: ActivationSettings { sla: config.sla, ..ActivationSettings::default() },
-                helpers_asked: asked,
+                helpers_asked,
                 session: SessionSettings::default(),
                 ..ReliefSettings::new(server, config.helpers.targets())
             };

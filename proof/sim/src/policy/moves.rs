@@ -38,7 +38,7 @@ impl World {
         let rng = &mut self.rng;
         let mut random = || rng.unit();
         let mut choice = Choice::new(self.helpers.len(), 2, &mut random);
-        let candidates: Vec<usize> = choice.asked().collect();
+        let candidates: Vec<usize> = choice.helpers_asked().collect();
         for (number, helper) in candidates.into_iter().enumerate() {
             if let Some(load) = self.helpers[helper].load(self.now) {
                 choice.answered(number, load);

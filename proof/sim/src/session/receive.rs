@@ -235,6 +235,6 @@ fn forged_end(opening: &Opening) -> Control {
     let position = Position { sent: received, received: sent, credit: u64::MAX, finish_received: false };
     let answer = Resumed { epoch: opening.epoch, life: opening.life, position, proof: [0; PROOF_BYTES] };
     let key = client_key().derive(b"spillway session 1\0", &opening.session.0);
-    let proof = prove(&key, Prover::Server, &answer.proven(opening.session));
+    let proof = prove(&key, Prover::Server, &answer.bytes_under_proof(opening.session));
     Control::Resumed(Resumed { proof, ..answer })
 }

@@ -104,7 +104,7 @@ impl Replayer {
             _ => {
                 if link.replays.len() < CONNECTIONS_MAX
                     && let Some((session, opening)) = copies.opening(&mut self.rng)
-                    && let Ok(id) = protocol.open_relayed(opening)
+                    && let Ok(id) = protocol.open_with_message(opening)
                 {
                     link.replays.push_back(Replay { id, session, is_closing: false });
                 }

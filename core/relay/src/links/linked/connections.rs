@@ -44,7 +44,7 @@ impl Linked {
 
     /// Opens a virtual connection for a library client. `opening`: the client's *connect* or *reconnect*.
     pub(crate) fn open_relayed(&mut self, conn: Conn, opening: Control) -> Result<Id, Refusal> {
-        let id = self.opener.open_relayed(opening).map_err(refusal)?;
+        let id = self.opener.open_with_message(opening).map_err(refusal)?;
         self.relayed_count += 1;
         self.members.put(id, conn);
         Ok(id)

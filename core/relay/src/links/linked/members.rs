@@ -74,9 +74,13 @@ mod tests {
         members.put(Id(2), conn(20));
         assert_eq!(members.clients().collect::<Vec<_>>(), [conn(20), conn(50)]);
         members.orphan(Id(5));
-        assert_eq!((members.client(Id(5)), members.is_orphan(Id(5))), (None, true));
+        assert_eq!(
+            (members.client(Id(5)), members.is_orphan(Id(5))),
+            (None, true),
+            "the id should be an orphan's"
+        );
         members.free(Id(5));
-        assert!(!members.is_orphan(Id(5)) && !members.is_orphan(Id(99)));
+        assert!(!members.is_orphan(Id(5)) && !members.is_orphan(Id(99)), "free ids should not be orphans");
         assert_eq!(members.client(Id(99)), None, "an id that was never used should have no client");
     }
 }

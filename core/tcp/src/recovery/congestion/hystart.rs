@@ -144,7 +144,10 @@ mod tests {
             first < 30 && over - first > 4 * 20 && over - first <= 5 * 21,
             "five conservative rounds should end slow start, not {first} to {over}"
         );
-        assert!(paces[first..over].iter().all(|pace| *pace == Pace::Conservative));
+        assert!(
+            paces[first..over].iter().all(|pace| *pace == Pace::Conservative),
+            "all rounds after the growth should be conservative"
+        );
     }
 
     #[test]

@@ -67,38 +67,63 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn check_invariants(recovery: &Sender, now: Time) {
     let scoreboard = &recovery.scoreboard;
-    assert!(recovery.pipe() <= recovery.in_flight());
-    assert!(recovery.cwnd() >= u64::from(recovery.mss()).min(recovery.limits.window_max(recovery.mss())));
-    assert!(recovery.cwnd() <= recovery.limits.window_max(recovery.mss()));
-    assert!(recovery.ssthresh() >= 2 * u64::from(recovery.mss()));
+    assert!(recovery.pipe() <= recovery.in_flight(), "the pipe should be within the bytes in flight");
+    assert!(
+        recovery.cwnd() >= u64::from(recovery.mss()).min(recovery.limits.window_max(recovery.mss())),
+        "the window should be at least a segment"
+    );
+    assert!(
+        recovery.cwnd() <= recovery.limits.window_max(recovery.mss()),
+        "the window should be at most its maximum"
+    );
+    assert!(
+        recovery.ssthresh() >= 2 * u64::from(recovery.mss()),
+        "the threshold should be at least two segments"
+    );
     assert_eq!(
         recovery.poll_timeout().is_some(),
         recovery.in_flight() > 0,
         "a timer should run while bytes are in flight"
     );
-    assert!(recovery.rto() <= Settings::default().rto_max);
+    assert!(recovery.rto() <= Settings::default().rto_max, "the timeout should be at most its maximum");
     assert_eq!(recovery.last_progress_at().is_some(), recovery.in_flight() > 0);
-    assert!(scoreboard.segments.len() <= scoreboard::SEGMENTS_MAX);
+    assert!(
+        scoreboard.segments.len() <= scoreboard::SEGMENTS_MAX,
+        "the scoreboard should be within its bound"
+    );
     scoreboard.check();
     // Acknowledgements take the fast path: no segment is marked or was sent twice, and no probe is out.
     if recovery.is_quiet {
         let is_sent_once = |segment: &scoreboard::Segment| segment.transmissions == 1 && !segment.was_sacked;
-        assert!(scoreboard.is_plain() && scoreboard.segments.iter().all(is_sent_once));
-        assert!(recovery.phase() == Phase::Open && recovery.probe.is_none() && !recovery.wants_probe());
+        assert!(
+            scoreboard.is_plain() && scoreboard.segments.iter().all(is_sent_once),
+            "all segments should be plain and sent once"
+        );
+        assert!(
+            recovery.phase() == Phase::Open && recovery.probe.is_none() && !recovery.wants_probe(),
+            "no recovery or probe should be pending"
+        );
         assert!(
             !recovery.timers.is_set(Timer::Reordering)
                 && recovery.backoffs() == 0
-                && recovery.pipe() == recovery.in_flight()
+                && recovery.pipe() == recovery.in_flight(),
+            "no timer or backoff should be pending"
         );
     }
     if let Some((from, to)) = recovery.next_retransmission(700) {
-        assert!(recovery.una() <= from && from < to && to <= recovery.nxt() && to - from <= 700);
+        assert!(
+            recovery.una() <= from && from < to && to <= recovery.nxt() && to - from <= 700,
+            "a retransmission should be of bytes in flight, a segment at most"
+        );
         assert_eq!(recovery.send_room(), 0, "lost bytes should be sent before new ones");
     }
     if let Some((from, to)) = recovery.spare_retransmission(700) {
-        assert!(recovery.una() <= from && from < to && to <= recovery.nxt() && to - from <= 700);
+        assert!(
+            recovery.una() <= from && from < to && to <= recovery.nxt() && to - from <= 700,
+            "a spare retransmission should be of bytes in flight, a segment at most"
+        );
     }
-    assert!(recovery.export(now).nxt == recovery.nxt());
+    assert!(recovery.export(now).nxt == recovery.nxt(), "the exported state should have the next number");
 }
 
 proptest! {

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn three_segments_sacked_above_a_hole_start_a_recovery() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).send(10);
     trace.at(210).sack(0, &[(1, 2)]);
     trace.sack(0, &[(1, 3)]);
@@ -16,7 +16,7 @@ fn three_segments_sacked_above_a_hole_start_a_recovery() {
 
 #[test]
 fn one_acknowledgement_may_mark_several_segments_lost() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).send(10);
     trace.at(210).sack(0, &[(5, 8)]);
     trace.retransmit();
@@ -29,7 +29,7 @@ fn one_acknowledgement_may_mark_several_segments_lost() {
 
 #[test]
 fn segments_shorter_than_the_mss_count_toward_the_threshold() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     for message in 1..=10 {
         trace.recovery.on_sent(ms(110), BASE + 64 * message);
     }
@@ -40,7 +40,7 @@ fn segments_shorter_than_the_mss_count_toward_the_threshold() {
 
 #[test]
 fn limited_transmit_sends_new_segments_before_a_loss_is_detected() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).fill();
     trace.at(210).sack(0, &[(1, 2)]);
     assert_eq!(trace.fill(), 1, "limited transmit should send one segment (RFC 3042)");
@@ -50,7 +50,7 @@ fn limited_transmit_sends_new_segments_before_a_loss_is_detected() {
 
 #[test]
 fn every_hole_is_retransmitted_once_in_order() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).send(20);
     let mut sent = Vec::new();
     // All segments but 0, 4, 8 and 12 arrive, in order: `last` is the end of those that have arrived.
@@ -66,7 +66,7 @@ fn every_hole_is_retransmitted_once_in_order() {
 
 #[test]
 fn proportional_rate_reduction_sends_one_segment_for_two_delivered() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).fill();
     let mut sent = 0;
     for last in 2..=10 {
@@ -75,13 +75,16 @@ fn proportional_rate_reduction_sends_one_segment_for_two_delivered() {
     }
     // Two by limited transmit, the fast retransmit, then one for every two segments that arrive (RFC 9937).
     assert_eq!((sent, trace.recovery.phase()), (5, Phase::Recovery));
-    assert!(trace.recovery.pipe() <= trace.recovery.ssthresh() + 1000);
+    assert!(
+        trace.recovery.pipe() <= trace.recovery.ssthresh() + 1000,
+        "the pipe should be at most a segment above the threshold"
+    );
     assert_eq!(trace.at(310).ack(10).bytes, 10_000);
 }
 
 #[test]
 fn after_a_large_loss_no_more_is_sent_than_was_delivered() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).send(20);
     trace.at(210).sack(0, &[(17, 20)]);
     assert_eq!(trace.recovery.pipe(), 0);
@@ -100,19 +103,23 @@ fn after_a_large_loss_no_more_is_sent_than_was_delivered() {
 
 #[test]
 fn a_recovery_ends_with_the_window_at_the_threshold() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).fill();
     trace.at(210).sack(0, &[(1, 4)]);
     trace.retransmit();
     trace.at(300).ack(6);
     assert_eq!(trace.recovery.phase(), Phase::Recovery);
-    assert!(trace.at(310).ack(10).is_recovered);
-    assert_eq!((trace.recovery.cwnd(), trace.recovery.ssthresh()), (5000, 5000));
+    assert!(trace.at(310).ack(10).is_recovered, "the recovery should end");
+    assert_eq!(
+        (trace.recovery.cwnd(), trace.recovery.ssthresh()),
+        (5000, 5000),
+        "the window should be at the threshold, half of ten segments"
+    );
 }
 
 #[test]
 fn losses_reduce_the_window_once_for_each_window_of_data() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).fill();
     trace.at(210).sack(0, &[(1, 4)]);
     trace.retransmit();
@@ -127,7 +134,7 @@ fn losses_reduce_the_window_once_for_each_window_of_data() {
 
 #[test]
 fn a_loss_of_data_sent_in_a_recovery_starts_another() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).fill();
     trace.at(210).sack(0, &[(1, 9)]);
     trace.retransmit();
@@ -135,13 +142,17 @@ fn a_loss_of_data_sent_in_a_recovery_starts_another() {
     trace.at(215).sack(0, &[(1, 10)]);
     assert_eq!(trace.fill(), 1);
     trace.at(310).sack(10, &[(11, 14)]);
-    assert_eq!((trace.recovery.phase(), trace.recovery.counters().fast_recoveries), (Phase::Recovery, 2));
+    assert_eq!(
+        (trace.recovery.phase(), trace.recovery.counters().fast_recoveries),
+        (Phase::Recovery, 2),
+        "a second recovery should have begun"
+    );
     assert_eq!(trace.retransmit(), [(10, 11)]);
 }
 
 #[test]
 fn without_new_data_unsacked_segments_are_retransmitted_early() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.recovery.reordering.set_seen(); // otherwise the reordering window is zero
     trace.at(110).send(7);
     trace.at(210).sack(0, &[(5, 6), (1, 4)]);
@@ -156,23 +167,23 @@ fn without_new_data_unsacked_segments_are_retransmitted_early() {
     assert_eq!(
         trace.recovery.spare_retransmission(MSS),
         Some((seq_at(4), seq_at(5))),
-        "RFC 6675 §4, NextSeg rule 3"
+        "the first segment without SACK should be sent (RFC 6675 §4, NextSeg rule 3)"
     );
     trace.recovery.on_retransmitted(ms(211), seq_at(4), seq_at(5));
     assert_eq!(trace.recovery.spare_retransmission(MSS), None, "each segment should be offered only once");
-    assert!(trace.at(311).ack(7).is_recovered);
+    assert!(trace.at(311).ack(7).is_recovered, "the recovery should end");
 }
 
 #[test]
 fn each_recovery_retransmits_the_last_segment_once() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).send(8);
     trace.at(210).sack(0, &[(1, 7)]);
     assert_eq!(trace.retransmit(), [(0, 1)]);
     assert_eq!(
         trace.recovery.spare_retransmission(MSS),
         Some((seq_at(7), seq_at(8))),
-        "RFC 6675 §4, NextSeg rule 4"
+        "the last segment should be retransmitted (RFC 6675 §4, NextSeg rule 4)"
     );
     trace.recovery.on_retransmitted(ms(210), seq_at(7), seq_at(8));
     assert_eq!(trace.recovery.spare_retransmission(MSS), None);
@@ -180,14 +191,14 @@ fn each_recovery_retransmits_the_last_segment_once() {
 
 #[test]
 fn outside_a_recovery_there_is_no_spare_retransmission() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).send(3);
     assert_eq!(trace.recovery.spare_retransmission(MSS), None);
 }
 
 #[test]
 fn a_lost_retransmission_is_detected_when_later_segments_are_sacked() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).fill();
     trace.at(210).sack(0, &[(1, 4)]);
     assert_eq!(trace.retransmit(), [(0, 1)]);
@@ -195,7 +206,7 @@ fn a_lost_retransmission_is_detected_when_later_segments_are_sacked() {
         trace.at(at_ms).sack(0, &[(1, last)]);
         trace.fill();
     }
-    assert!(trace.recovery.nxt() > seq_at(11));
+    assert!(trace.recovery.nxt() > seq_at(11), "later segments should have been sent");
     // The segments sent at 240 ms have arrived, the retransmission of 210 ms has not.
     let end = (trace.recovery.nxt() - BASE) / 1000;
     trace.at(340).sack(0, &[(1, end)]);
@@ -205,7 +216,7 @@ fn a_lost_retransmission_is_detected_when_later_segments_are_sacked() {
 
 #[test]
 fn with_two_segments_in_flight_the_reordering_timer_detects_the_loss() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).send(2);
     trace.at(210).sack(0, &[(1, 2)]);
     assert_eq!(
@@ -216,14 +227,14 @@ fn with_two_segments_in_flight_the_reordering_timer_detects_the_loss() {
     assert_eq!(trace.at(235).handle_timer(), TimeoutOutcome::Overdue);
     assert_eq!(trace.recovery.phase(), Phase::Recovery);
     assert_eq!(trace.retransmit(), [(0, 1)]);
-    assert!(trace.at(335).ack(2).is_recovered);
+    assert!(trace.at(335).ack(2).is_recovered, "the recovery should end");
     assert_eq!(trace.recovery.counters().timeouts, 0);
 }
 
 /// RFC 8985 §6.2: once three segments in total are SACKed, on a path without reordering, all sent before them are lost.
 #[test]
 fn without_reordering_three_sacked_segments_mark_every_hole_lost() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).fill();
     trace.at(210).sack(5, &[(6, 8), (9, 10)]);
     assert_eq!(
@@ -238,7 +249,7 @@ fn without_reordering_three_sacked_segments_mark_every_hole_lost() {
 /// RFC 8985 §6.2: in recovery the reordering window is zero, for retransmissions, too.
 #[test]
 fn in_a_recovery_segments_sent_before_a_sacked_one_are_lost() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).fill();
     trace.at(210).sack(0, &[(1, 5)]);
     assert_eq!(trace.retransmit(), [(0, 1)]);
@@ -254,7 +265,7 @@ fn in_a_recovery_segments_sent_before_a_sacked_one_are_lost() {
 /// timer then detects a loss, the bytes delivered limit what is sent, not the bytes lost (RFC 9937).
 #[test]
 fn segments_that_the_timer_marks_lost_are_not_retransmitted_in_a_burst() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.recovery.reordering.set_seen();
     trace.at(110).send(20);
     trace.at(210).sack(0, &[(1, 4)]);
@@ -274,7 +285,7 @@ fn segments_that_the_timer_marks_lost_are_not_retransmitted_in_a_burst() {
 /// RFC 8985 §6.2: each round with a needless retransmission adds a quarter of a round trip.
 #[test]
 fn needless_retransmissions_extend_the_reordering_window() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).send(10).at(210).ack(5);
     assert_eq!(trace.recovery.reordering.quarters(), 1);
     trace.at(211).dsack(5, (4, 5));
@@ -289,7 +300,7 @@ fn needless_retransmissions_extend_the_reordering_window() {
 
 #[test]
 fn a_segment_that_is_a_little_late_is_not_lost() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).send(3);
     trace.at(210).sack(0, &[(1, 2)]);
     trace.at(220).ack(2);
@@ -304,7 +315,7 @@ fn a_segment_that_is_a_little_late_is_not_lost() {
 
 #[test]
 fn a_segment_sent_long_before_a_sacked_one_is_lost_at_once() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).send(1).at(160).send(1);
     trace.at(260).sack(0, &[(1, 2)]);
     assert_eq!(trace.retransmit(), [(0, 1)], "50 ms should suffice: more than a quarter of a round trip");
@@ -312,7 +323,7 @@ fn a_segment_sent_long_before_a_sacked_one_is_lost_at_once() {
 
 #[test]
 fn reordering_raises_the_duplicate_threshold() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).send(30);
     trace.at(210).sack(0, &[(1, 3)]);
     trace.ack(3);
@@ -330,8 +341,8 @@ fn reordering_raises_the_duplicate_threshold() {
     // The segment was not lost: the peer has received it twice.
     trace.at(212).ack(12);
     let undone = trace.at(213).dsack(12, (6, 7)).is_undone;
-    assert!(undone);
-    assert!(trace.recovery.threshold >= 6);
+    assert!(undone, "the recovery should be undone");
+    assert!(trace.recovery.threshold >= 6, "the threshold should cover the reordering");
     for last in 14..=17 {
         trace.at(214).sack(12, &[(13, last)]);
         assert_eq!(
@@ -344,7 +355,7 @@ fn reordering_raises_the_duplicate_threshold() {
 
 #[test]
 fn a_timeout_resets_the_duplicate_threshold() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.recovery.threshold = 50;
     trace.at(110).send(3).at(410).handle_timer();
     assert_eq!(trace.recovery.threshold, THRESHOLD_MIN);
@@ -352,16 +363,20 @@ fn a_timeout_resets_the_duplicate_threshold() {
 
 #[test]
 fn sack_blocks_of_bytes_never_sent_are_ignored() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).send(10);
     let nonsense = [(seq_at(3), seq_at(11)), (seq_at(8), seq_at(8)), (seq_at(9), seq_at(5)), (0, u64::MAX)];
     trace.at(210).handle_ack(&Ack { sack: &nonsense, is_duplicate: true, ..ack(BASE) });
-    assert_eq!((trace.recovery.pipe(), trace.recovery.phase()), (10_000, Phase::Open));
+    assert_eq!(
+        (trace.recovery.pipe(), trace.recovery.phase()),
+        (10_000, Phase::Open),
+        "nothing should count as sacked"
+    );
 }
 
 #[test]
 fn a_sack_block_that_starts_at_or_below_the_acknowledgement_is_ignored() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).send(10);
     trace.at(210).sack(2, &[(2, 5)]);
     trace.sack(2, &[(1, 6)]);
@@ -370,17 +385,21 @@ fn a_sack_block_that_starts_at_or_below_the_acknowledgement_is_ignored() {
 
 #[test]
 fn acknowledgements_of_bytes_never_sent_are_ignored() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).send(2);
     for una in [seq_at(3), u64::MAX, 0, FIRST] {
         assert_eq!(trace.handle_ack(&ack(una)), Acked::default());
     }
-    assert_eq!((trace.recovery.una(), trace.recovery.in_flight()), (BASE, 2000));
+    assert_eq!(
+        (trace.recovery.una(), trace.recovery.in_flight()),
+        (BASE, 2000),
+        "nothing should count as acknowledged"
+    );
 }
 
 #[test]
 fn a_sack_block_may_cover_parts_of_segments() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).send(4);
     let sack = [(seq_at(1) + 500, seq_at(2) + 250)];
     trace.at(210).handle_ack(&Ack { sack: &sack, is_duplicate: true, ..ack(BASE) });
@@ -390,7 +409,7 @@ fn a_sack_block_may_cover_parts_of_segments() {
 
 #[test]
 fn repeated_sack_blocks_deliver_no_bytes() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).send(10);
     assert_eq!(trace.at(210).sack(0, &[(5, 6)]).delivered, 1000);
     assert_eq!(trace.sack(0, &[(5, 6)]).delivered, 0);
@@ -400,7 +419,7 @@ fn repeated_sack_blocks_deliver_no_bytes() {
 
 #[test]
 fn a_segment_longer_than_the_mss_is_retransmitted_in_parts() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.recovery.on_sent(ms(110), seq_at(3));
     trace.at(110).send(5);
     trace.at(210).sack(0, &[(3, 8)]);
@@ -411,7 +430,7 @@ fn a_segment_longer_than_the_mss_is_retransmitted_in_parts() {
 
 #[test]
 fn segments_too_long_for_the_path_mtu_do_not_reduce_the_window() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).send(4);
     trace.recovery.set_mss(500);
     assert_eq!(
@@ -432,11 +451,14 @@ fn segments_too_long_for_the_path_mtu_do_not_reduce_the_window() {
 
 #[test]
 fn segments_are_bounded_and_further_messages_extend_the_last_one() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     for message in 1..=10_000 {
         trace.recovery.on_sent(ms(110), BASE + message);
     }
-    assert!(trace.recovery.scoreboard.segments.len() < scoreboard::SEGMENTS_MAX);
+    assert!(
+        trace.recovery.scoreboard.segments.len() < scoreboard::SEGMENTS_MAX,
+        "segments should be within their bound"
+    );
     assert_eq!(trace.recovery.in_flight(), 10_000);
     // The long last segment is retransmitted to its end, at most an MSS at a time.
     trace.at(410).handle_timer();

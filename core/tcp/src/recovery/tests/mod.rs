@@ -146,7 +146,7 @@ impl Trace {
     }
 
     /// With SACK and without tail loss probes, which `probes` tests.
-    fn new() -> Trace {
+    fn without_probes() -> Trace {
         Trace::with(&Settings { tail_loss_probe: false, ..newreno() }, true)
     }
 
@@ -155,7 +155,7 @@ impl Trace {
     }
 
     fn at(&mut self, at_ms: u64) -> &mut Trace {
-        assert!(ms(at_ms) >= self.now, "the times of a trace must not decrease");
+        assert!(ms(at_ms) >= self.now, "the times of a trace should not decrease");
         self.now = ms(at_ms);
         self
     }

@@ -98,7 +98,10 @@ proptest! {
                             "a byte with {} SACKed bytes above it should be lost", sacked_above
                         );
                         newly_lost += u64::from(byte.lost && !expected.lost);
-                        prop_assert!(byte.lost || !expected.lost);
+                        prop_assert!(
+                            byte.lost || !expected.lost,
+                            "a lost byte should stay lost"
+                        );
                         prop_assert!(
                             !byte.lost || expected.lost || sacked_above > 0,
                             "a byte without SACKed bytes above it should not be marked"
@@ -121,10 +124,16 @@ proptest! {
                     let next_lost = scoreboard.next_lost(mss);
                     prop_assert_eq!(next_lost.map(|range| range.0), first_lost);
                     if let Some((from, to)) = next_lost {
-                        prop_assert!(to - from <= u64::from(mss));
+                        prop_assert!(
+                            to - from <= u64::from(mss),
+                            "a retransmission should be a segment at most"
+                        );
                         scoreboard.resend(now, from, to, true);
                         for (_, byte) in model.range_mut(from..to) {
-                            prop_assert!(byte.lost && !byte.retransmitted);
+                            prop_assert!(
+                                byte.lost && !byte.retransmitted,
+                                "only lost bytes should be retransmitted, and once"
+                            );
                             byte.retransmitted = true;
                         }
                     }

@@ -67,7 +67,7 @@ fn a_timeout_is_undone_after_the_import() {
     original.at(410).handle_timer();
     original.retransmit();
     let mut imported = moved(&original, &settings, ms(90_000));
-    assert!(imported.at(90_100).ack(10).is_undone);
+    assert!(imported.at(90_100).ack(10).is_undone, "the timeout should be undone");
     assert_eq!(imported.recovery.ssthresh(), u64::MAX);
 }
 
@@ -93,7 +93,10 @@ fn the_import_applies_the_algorithm_and_bounds_of_its_host() {
     let other = Settings { algorithm: Algorithm::NewReno, window_bytes_max: 3000, ..Settings::default() };
     let recovery = Sender::import(ms(0), &other, &state).expect("an exported state should be importable");
     assert_eq!(recovery.cwnd(), 3000);
-    assert!(matches!(recovery.export(ms(0)).controller, ControllerState::NewReno { .. }));
+    assert!(
+        matches!(recovery.export(ms(0)).controller, ControllerState::NewReno { .. }),
+        "the host's algorithm should apply"
+    );
 }
 
 #[test]
@@ -106,35 +109,50 @@ fn contradictory_states_are_refused() {
     };
     assert!(!is_refused(&|_| {}), "the unchanged state should be accepted");
     assert!(is_refused(&|state| state.nxt += 1), "SND.NXT beyond the last segment should be refused");
-    assert!(is_refused(&|state| state.una = state.nxt + 1));
-    assert!(is_refused(&|state| state.mss = 0));
-    assert!(is_refused(&|state| state.mss = u32::MAX));
-    assert!(is_refused(&|state| state.segments.clear()));
+    assert!(
+        is_refused(&|state| state.una = state.nxt + 1),
+        "a lowest number above the highest should be refused"
+    );
+    assert!(is_refused(&|state| state.mss = 0), "a segment size of 0 should be refused");
+    assert!(is_refused(&|state| state.mss = u32::MAX), "a huge segment size should be refused");
+    assert!(is_refused(&|state| state.segments.clear()), "missing segments should be refused");
     assert!(
         is_refused(&|state| state.segments[1].end = state.segments[0].end),
         "an empty segment should be refused"
     );
-    assert!(is_refused(&|state| state.segments.swap(0, 1)));
+    assert!(is_refused(&|state| state.segments.swap(0, 1)), "segments out of order should be refused");
     assert!(
         is_refused(&|state| state.segments[0].transmissions = 0),
         "a segment in flight that was never sent should be refused"
     );
-    assert!(is_refused(&|state| state.recovery_point = state.nxt + 1));
+    assert!(
+        is_refused(&|state| state.recovery_point = state.nxt + 1),
+        "a recovery point beyond the end should be refused"
+    );
     assert!(is_refused(&|state| state.has_sack = false), "SACKed segments without SACK should be refused");
-    assert!(is_refused(&|state| {
-        state.segments[1].sacked = true;
-        state.segments[1].lost = true;
-    }));
-    assert!(is_refused(&|state| {
-        state.segments[7].lost = false;
-        state.segments[7].retransmitted = true;
-    }));
-    assert!(is_refused(&|state| {
-        let end = state.nxt;
-        let last = *state.segments.last().expect("segments in flight");
-        state.segments.extend((1..=5000).map(|byte| SegmentState { end: end + byte, ..last }));
-        state.nxt = end + 5000;
-    }));
+    assert!(
+        is_refused(&|state| {
+            state.segments[1].sacked = true;
+            state.segments[1].lost = true;
+        }),
+        "a segment that is sacked and lost should be refused"
+    );
+    assert!(
+        is_refused(&|state| {
+            state.segments[7].lost = false;
+            state.segments[7].retransmitted = true;
+        }),
+        "a retransmitted segment that is not lost should be refused"
+    );
+    assert!(
+        is_refused(&|state| {
+            let end = state.nxt;
+            let last = *state.segments.last().expect("segments in flight");
+            state.segments.extend((1..=5000).map(|byte| SegmentState { end: end + byte, ..last }));
+            state.nxt = end + 5000;
+        }),
+        "more segments than the bound should be refused"
+    );
 }
 
 fn number() -> impl Strategy<Value = u64> {
@@ -161,7 +179,10 @@ proptest! {
         let mut now = ms(now_ms);
         let Some(mut recovery) = Sender::import(now, &settings, &state) else { return Ok(()) };
         recovery.scoreboard.check();
-        prop_assert!(recovery.in_flight() == 0 || recovery.poll_timeout().is_some());
+        prop_assert!(
+            recovery.in_flight() == 0 || recovery.poll_timeout().is_some(),
+            "a connection with bytes in flight should have a timer"
+        );
         for (una, sack, passed) in acks {
             let from = recovery.una() + 1000 * sack;
             let blocks = [(from, from + 1000)];

@@ -288,7 +288,11 @@ fn lan() -> Path {
 fn without_random_loss_nine_tenths_of_the_rate_are_used() {
     for path in variants(&Path::default()).iter().filter(|path| path.has_sack) {
         let outcome = run(path);
-        assert!(throughput_per_mille(path, &outcome) > 900, "{path:?} {:?}", outcome.counters);
+        assert!(
+            throughput_per_mille(path, &outcome) > 900,
+            "more than nine tenths of the rate should be used: {path:?} {:?}",
+            outcome.counters
+        );
         assert_eq!(outcome.counters.timeouts, 0, "there should be no timeouts: {path:?}");
     }
 }
@@ -299,11 +303,18 @@ fn with_sack_random_losses_need_few_timeouts() {
         for loss_per_mille in [10, 30] {
             let path = Path { algorithm, loss_per_mille, ..Path::default() };
             let Counters { timeouts, fast_recoveries, .. } = run(&path).counters;
-            assert!(timeouts * 20 < fast_recoveries, "{path:?}: {timeouts} timeouts");
+            assert!(
+                timeouts * 20 < fast_recoveries,
+                "fewer than one in 20 recoveries should need a timeout: {path:?}: {timeouts} timeouts"
+            );
         }
         let path = Path { algorithm, loss_per_mille: 10, ..lan() };
         let outcome = run(&path);
-        assert!(throughput_per_mille(&path, &outcome) > 600, "{path:?} {:?}", outcome.counters);
+        assert!(
+            throughput_per_mille(&path, &outcome) > 600,
+            "more than 0.6 of the rate should be used: {path:?} {:?}",
+            outcome.counters
+        );
     }
 }
 
@@ -312,7 +323,11 @@ fn reordering_does_not_cause_timeouts_or_slow_transfers() {
     for late_per_mille in [50, 200] {
         let path = Path { late_per_mille, extra_delay: Duration::from_millis(3), ..Path::default() };
         let outcome = run(&path);
-        assert!(throughput_per_mille(&path, &outcome) > 800, "{path:?} {:?}", outcome.counters);
+        assert!(
+            throughput_per_mille(&path, &outcome) > 800,
+            "more than 0.8 of the rate should be used: {path:?} {:?}",
+            outcome.counters
+        );
         assert_eq!(outcome.counters.timeouts, 0);
     }
 }
@@ -327,7 +342,7 @@ fn a_gate_that_seldom_opens_causes_few_retransmissions() {
             let Counters { retransmissions, timeouts, .. } = run(&path).counters;
             assert!(
                 timeouts <= 1 && retransmissions <= 10,
-                "{path:?}: {retransmissions} retransmissions, {timeouts} timeouts"
+                "a gate should cause few retransmissions: {path:?}: {retransmissions}, {timeouts} timeouts"
             );
         }
     }

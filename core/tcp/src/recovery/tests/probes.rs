@@ -16,7 +16,7 @@ fn trace() -> Trace {
 
 /// Sends the probe of a stack without new data: the last segment again.
 fn send_probe(trace: &mut Trace) -> (Seq, Seq) {
-    assert!(trace.recovery.wants_probe());
+    assert!(trace.recovery.wants_probe(), "a probe should be due");
     let (from, to) = trace.recovery.last_segment().expect("a segment in flight");
     trace.recovery.on_retransmitted(trace.now, from, to);
     trace.recovery.on_probe(trace.now);
@@ -51,7 +51,7 @@ fn without_new_data_the_probe_repeats_the_last_segment() {
         (10_000, Phase::Open),
         "the probe should not count as a loss"
     );
-    assert!(!trace.recovery.wants_probe());
+    assert!(!trace.recovery.wants_probe(), "a probe should be sent once");
     assert_eq!(trace.recovery.counters().probes, 1);
 }
 
@@ -60,7 +60,7 @@ fn a_probe_restarts_the_timeout_and_is_not_followed_by_another() {
     let mut trace = trace();
     trace.at(110).send(3).at(110 + PROBE_TIMEOUT_MS).handle_timer();
     send_probe(&mut trace);
-    assert_eq!(trace.next_timer_ms(), Some(612), "RFC 8985 §7.3");
+    assert_eq!(trace.next_timer_ms(), Some(612), "the probe should restart the timeout (RFC 8985 §7.3)");
     trace.send(1);
     assert_eq!(
         trace.next_timer_ms(),
@@ -121,7 +121,11 @@ fn a_probe_that_repaired_a_loss_reduces_the_window() {
     send_probe(&mut trace);
     trace.send(1);
     trace.at(412).ack(11);
-    assert_eq!((trace.recovery.cwnd() / 1000, trace.recovery.ssthresh()), (5, 5000), "RFC 8985 §7.4.2");
+    assert_eq!(
+        (trace.recovery.cwnd() / 1000, trace.recovery.ssthresh()),
+        (5, 5000),
+        "a repaired loss should halve the window (RFC 8985 §7.4.2)"
+    );
 }
 
 #[test]
@@ -162,7 +166,7 @@ fn without_sack_no_probe_is_sent() {
 #[test]
 fn without_the_setting_no_probe_is_sent() {
     // Unlike `trace()`, this trace has `tail_loss_probe` switched off.
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).send(3);
     assert_eq!(trace.next_timer_ms(), Some(410));
 }
@@ -222,7 +226,11 @@ fn a_recovery_whose_acknowledgements_stop_sends_one_probe_before_the_timeout() {
         (seq_at(9), seq_at(10)),
         "the last segment should be repeated: there is no new data to send"
     );
-    assert_eq!(trace.next_timer_ms(), Some(210 + PROBE_TIMEOUT_MS + 300), "RFC 8985 §7.3");
+    assert_eq!(
+        trace.next_timer_ms(),
+        Some(210 + PROBE_TIMEOUT_MS + 300),
+        "the probe should restart the timeout (RFC 8985 §7.3)"
+    );
     assert_eq!(trace.at(712).handle_timer(), TimeoutOutcome::Retransmit);
 }
 
@@ -249,7 +257,7 @@ fn a_probe_that_was_not_sent_does_not_stop_the_timeout() {
     trace.at(110).send(3).at(110 + PROBE_TIMEOUT_MS).handle_timer();
     assert_eq!(trace.next_timer_ms(), Some(612));
     assert_eq!(trace.at(612).handle_timer(), TimeoutOutcome::Retransmit);
-    assert!(!trace.recovery.wants_probe());
+    assert!(!trace.recovery.wants_probe(), "no probe should be due");
 }
 
 #[test]
@@ -257,5 +265,5 @@ fn an_acknowledgement_cancels_a_due_probe() {
     let mut trace = trace();
     trace.at(110).send(3).at(110 + PROBE_TIMEOUT_MS).handle_timer();
     trace.at(313).ack(1);
-    assert!(!trace.recovery.wants_probe());
+    assert!(!trace.recovery.wants_probe(), "an acknowledgement should cancel the probe");
 }

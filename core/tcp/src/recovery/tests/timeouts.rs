@@ -4,24 +4,32 @@ use super::*;
 
 #[test]
 fn the_timer_starts_with_the_first_segment_in_flight() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     assert_eq!(trace.next_timer_ms(), None);
     trace.at(110).send(1).at(150).send(1);
-    assert_eq!(trace.next_timer_ms(), Some(410), "RFC 6298 §5.1");
+    assert_eq!(
+        trace.next_timer_ms(),
+        Some(410),
+        "the timer should start with the first segment (RFC 6298 §5.1)"
+    );
 }
 
 #[test]
 fn the_timer_stops_when_all_is_acknowledged() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).send(2).at(210).ack(2);
-    assert_eq!(trace.next_timer_ms(), None, "RFC 6298 §5.2");
+    assert_eq!(trace.next_timer_ms(), None, "the timer should stop when all is acknowledged (RFC 6298 §5.2)");
 }
 
 #[test]
 fn each_acknowledgement_of_new_bytes_restarts_the_timer() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).send(3).at(210).ack(1);
-    assert_eq!(trace.next_timer_ms(), Some(510), "RFC 6298 §5.3");
+    assert_eq!(
+        trace.next_timer_ms(),
+        Some(510),
+        "new acknowledged bytes should restart the timer (RFC 6298 §5.3)"
+    );
     trace.at(250).duplicates(1);
     assert_eq!(
         trace.next_timer_ms(),
@@ -32,7 +40,7 @@ fn each_acknowledgement_of_new_bytes_restarts_the_timer() {
 
 #[test]
 fn nothing_is_retransmitted_before_the_timeout() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).send(1);
     assert_eq!(trace.at(409).handle_timer(), TimeoutOutcome::Nothing);
     assert_eq!(trace.retransmit(), []);
@@ -42,7 +50,7 @@ fn nothing_is_retransmitted_before_the_timeout() {
 
 #[test]
 fn after_a_timeout_only_the_first_segment_is_retransmitted() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).send(8).at(410).handle_timer();
     assert_eq!(trace.recovery.phase(), Phase::Loss);
     assert_eq!(trace.recovery.cwnd(), 1000, "the window should be the loss window (RFC 5681 §3.1)");
@@ -58,10 +66,18 @@ fn the_timeout_doubles_up_to_its_maximum() {
     for (fires, backed_off) in [(1300, 600), (1900, 1200), (3100, 2000), (5100, 2000), (7100, 2000)] {
         assert_eq!(trace.next_timer_ms(), Some(fires));
         assert_eq!(trace.at(fires).handle_timer(), TimeoutOutcome::Retransmit);
-        assert_eq!(trace.recovery.rto(), Duration::from_millis(backed_off), "RFC 6298 §5.5");
+        assert_eq!(
+            trace.recovery.rto(),
+            Duration::from_millis(backed_off),
+            "the timeout should double (RFC 6298 §5.5)"
+        );
         assert_eq!(trace.retransmit(), [(0, 1)]);
     }
-    assert_eq!((trace.recovery.timeouts(), trace.recovery.backoffs()), (5, 5));
+    assert_eq!(
+        (trace.recovery.timeouts(), trace.recovery.backoffs()),
+        (5, 5),
+        "five timeouts should be counted"
+    );
 }
 
 #[test]
@@ -100,17 +116,24 @@ fn segments_acknowledged_with_a_retransmission_are_not_measured() {
 
 #[test]
 fn timestamps_measure_a_retransmitted_segment() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).send(1).at(410).handle_timer();
     trace.retransmit();
     trace.at(510).handle_ack(&Ack { rtt: Some(Duration::from_millis(100)), ..ack(seq_at(1)) });
-    assert_eq!((trace.recovery.backoffs(), trace.recovery.counters().undone), (0, 0));
-    assert!(trace.recovery.rto() < Duration::from_millis(301));
+    assert_eq!(
+        (trace.recovery.backoffs(), trace.recovery.counters().undone),
+        (0, 0),
+        "nothing should count as undone"
+    );
+    assert!(
+        trace.recovery.rto() < Duration::from_millis(301),
+        "the timestamp should count: the timeout should fall"
+    );
 }
 
 #[test]
 fn an_unambiguous_send_time_is_used_instead_of_the_timestamp() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(1000).send(1).now = Time(1_000_400_000);
     trace.handle_ack(&Ack { rtt: Some(Duration::from_millis(1)), ..ack(seq_at(1)) });
     assert_eq!(trace.recovery.rtt.smallest(), Some(Duration::from_micros(400)));
@@ -118,7 +141,7 @@ fn an_unambiguous_send_time_is_used_instead_of_the_timestamp() {
 
 #[test]
 fn a_timestamp_echoed_in_the_same_millisecond_counts_as_measured() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).send(1).at(410).handle_timer();
     trace.retransmit();
     trace.handle_ack(&Ack { rtt: Some(Duration::ZERO), ..ack(seq_at(1)) });
@@ -127,7 +150,7 @@ fn a_timestamp_echoed_in_the_same_millisecond_counts_as_measured() {
 
 #[test]
 fn of_several_acknowledged_segments_the_first_is_measured() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(1000).send(1).at(1060).send(1).at(1100).ack(2);
     assert_eq!(
         trace.recovery.srtt(),
@@ -138,7 +161,7 @@ fn of_several_acknowledged_segments_the_first_is_measured() {
 
 #[test]
 fn an_acknowledgement_of_part_of_a_segment_is_not_measured() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).send(1).at(111).handle_ack(&ack(BASE + 300));
     assert_eq!(trace.recovery.srtt(), Some(Duration::from_millis(100)));
     assert_eq!(trace.recovery.in_flight(), 700);
@@ -146,18 +169,22 @@ fn an_acknowledgement_of_part_of_a_segment_is_not_measured() {
 
 #[test]
 fn a_round_trip_of_zero_is_not_measured() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).send(1).ack(1);
     assert_eq!(trace.recovery.srtt(), Some(Duration::from_millis(100)));
 }
 
 #[test]
 fn a_second_timeout_of_the_same_segment_keeps_the_threshold() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).send(10).at(410).handle_timer();
     trace.retransmit();
     trace.at(1010).handle_timer();
-    assert_eq!(trace.recovery.ssthresh(), 5000, "RFC 5681 §3.1, after equation 4");
+    assert_eq!(
+        trace.recovery.ssthresh(),
+        5000,
+        "the threshold should stay (RFC 5681 §3.1, after equation 4)"
+    );
 }
 
 #[test]
@@ -175,7 +202,7 @@ fn a_timeout_of_another_segment_lowers_the_threshold_again() {
 /// copy (RFC 7323 §4.3): the measured time includes the timeout, so it is not a round trip.
 #[test]
 fn a_segment_received_twice_is_not_measured_by_timestamps() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).send(1).wait_for_timeout();
     trace.retransmit();
     trace.at(700).handle_ack(&Ack {
@@ -214,15 +241,15 @@ fn the_recovery_after_a_timeout_ends_when_all_bytes_sent_before_it_are_acknowled
     let mut trace = Trace::without_sack();
     trace.at(110).send(4).at(410).handle_timer();
     trace.retransmit();
-    assert!(!trace.at(510).ack(3).is_recovered);
+    assert!(!trace.at(510).ack(3).is_recovered, "the recovery should go on");
     trace.retransmit();
-    assert!(trace.at(610).ack(4).is_recovered);
+    assert!(trace.at(610).ack(4).is_recovered, "the recovery should end");
     assert_eq!(trace.recovery.phase(), Phase::Open);
 }
 
 #[test]
 fn a_timeout_discards_the_sack_information() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).send(4);
     trace.at(210).sack(0, &[(2, 3)]);
     assert_eq!(trace.recovery.pipe(), 3000);
@@ -236,7 +263,7 @@ fn a_timeout_discards_the_sack_information() {
 
 #[test]
 fn sacked_segments_that_the_peer_discarded_are_retransmitted() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).send(3);
     trace.at(210).sack(0, &[(1, 3)]);
     // RFC 2018 §8: the peer has discarded the segments that it had SACKed.
@@ -252,27 +279,43 @@ fn duplicates_after_a_timeout_start_no_fast_recovery() {
     trace.retransmit();
     trace.at(420).duplicates(5);
     assert_eq!(trace.recovery.phase(), Phase::Loss);
-    assert_eq!(trace.recovery.counters().fast_recoveries, 0, "RFC 6582 §3.2, step 4");
+    assert_eq!(
+        trace.recovery.counters().fast_recoveries,
+        0,
+        "no fast recovery should start (RFC 6582 §3.2, step 4)"
+    );
 }
 
 #[test]
 fn a_lost_syn_reduces_the_initial_window_but_not_the_threshold() {
     let mut recovery = Sender::new(ms(0), &newreno(), MSS, true, FIRST);
     recovery.on_sent(ms(0), BASE);
-    assert_eq!(recovery.poll_timeout(), Some(ms(1000)), "RFC 6298 §2.1");
+    assert_eq!(
+        recovery.poll_timeout(),
+        Some(ms(1000)),
+        "the first timeout of a SYN should be one second (RFC 6298 §2.1)"
+    );
     recovery.handle_timeout(ms(1000));
     assert_eq!(recovery.next_retransmission(MSS), Some((FIRST, BASE)));
     recovery.on_retransmitted(ms(1000), FIRST, BASE);
     recovery.on_ack(ms(1010), &ack(BASE));
-    assert_eq!(recovery.cwnd(), 1000, "RFC 5681 §3.1");
+    assert_eq!(
+        recovery.cwnd(),
+        1000,
+        "the initial window should be one segment after a lost SYN (RFC 5681 §3.1)"
+    );
     assert_eq!(recovery.ssthresh(), u64::MAX, "slow start should continue");
-    assert_eq!(recovery.rto(), Duration::from_secs(3), "RFC 6298 §5.7");
+    assert_eq!(
+        recovery.rto(),
+        Duration::from_secs(3),
+        "the timeout should be 3 s after a lost SYN (RFC 6298 §5.7)"
+    );
     assert_eq!(recovery.phase(), Phase::Open);
 }
 
 #[test]
 fn the_acknowledgement_of_the_syn_is_measured_and_does_not_grow_the_window() {
-    let trace = Trace::new();
+    let trace = Trace::without_probes();
     assert_eq!(trace.recovery.cwnd(), 10_000);
     assert_eq!(trace.recovery.srtt(), Some(Duration::from_millis(100)));
     assert_eq!(trace.recovery.rttvar(), Duration::from_millis(50));
@@ -281,21 +324,29 @@ fn the_acknowledgement_of_the_syn_is_measured_and_does_not_grow_the_window() {
 
 #[test]
 fn the_time_and_number_of_timeouts_since_progress_are_reported() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     assert_eq!(trace.recovery.last_progress_at(), None);
     trace.at(150).send(2);
     assert_eq!(trace.recovery.last_progress_at(), Some(ms(150)));
     trace.at(200).send(1).at(250).ack(1);
     assert_eq!(trace.recovery.last_progress_at(), Some(ms(250)));
     trace.at(550).handle_timer();
-    assert_eq!((trace.recovery.last_progress_at(), trace.recovery.timeouts()), (Some(ms(250)), 1));
+    assert_eq!(
+        (trace.recovery.last_progress_at(), trace.recovery.timeouts()),
+        (Some(ms(250)), 1),
+        "the last progress should be at 250 ms"
+    );
     trace.at(560).ack(3);
-    assert_eq!((trace.recovery.last_progress_at(), trace.recovery.timeouts()), (None, 0));
+    assert_eq!(
+        (trace.recovery.last_progress_at(), trace.recovery.timeouts()),
+        (None, 0),
+        "nothing should be in flight"
+    );
 }
 
 #[test]
 fn beyond_a_closed_window_only_the_first_segment_is_retransmitted() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).send(4);
     trace.at(210).handle_ack(&Ack { peer_window: 0, ..ack(seq_at(1)) });
     trace.at(510).handle_timer();
@@ -312,7 +363,7 @@ fn beyond_a_closed_window_only_the_first_segment_is_retransmitted() {
 
 #[test]
 fn retransmitting_the_first_segment_restarts_the_timeout() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).send(6);
     trace.at(300).sack(0, &[(1, 4)]);
     assert_eq!(trace.retransmit(), [(0, 1)]);
@@ -325,7 +376,7 @@ fn retransmitting_the_first_segment_restarts_the_timeout() {
 
 #[test]
 fn a_fin_is_retransmitted_like_a_byte() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).send(1);
     trace.recovery.on_sent(ms(110), seq_at(1) + 1);
     assert_eq!(trace.recovery.in_flight(), 1001);

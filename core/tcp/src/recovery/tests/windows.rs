@@ -10,7 +10,7 @@ fn initial_window_of(mss: u32) -> u64 {
 
 #[test]
 fn the_initial_window_depends_on_the_segment_size() {
-    assert_eq!(initial_window_of(1000), 10_000, "RFC 6928 §2");
+    assert_eq!(initial_window_of(1000), 10_000, "the initial window should be ten segments (RFC 6928 §2)");
     assert_eq!(initial_window_of(1460), 14_600);
     assert_eq!(initial_window_of(4000), 14_600);
     assert_eq!(initial_window_of(9000), 18_000);
@@ -28,7 +28,7 @@ fn the_initial_window_follows_the_negotiated_segment_size() {
 
 #[test]
 fn slow_start_doubles_the_window_each_round_trip() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     let mut acknowledged = 0;
     for (round, window) in [(1, 20), (2, 40), (3, 80)] {
         trace.at(100 + 100 * round);
@@ -40,7 +40,7 @@ fn slow_start_doubles_the_window_each_round_trip() {
 
 #[test]
 fn an_unused_window_does_not_grow() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     for round in 1..20 {
         trace.at(100 * round).send(2).at(100 * round + 50).ack(2 * round);
     }
@@ -49,14 +49,14 @@ fn an_unused_window_does_not_grow() {
 
 #[test]
 fn in_slow_start_a_half_used_window_grows() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).send(6).at(210).ack(6);
     assert_eq!(trace.recovery.cwnd(), 16_000);
 }
 
 #[test]
 fn after_a_loss_the_window_grows_by_one_segment_per_round_trip() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).fill();
     trace.at(210).sack(0, &[(1, 4)]);
     trace.retransmit();
@@ -74,7 +74,7 @@ fn after_a_loss_the_window_grows_by_one_segment_per_round_trip() {
 
 #[test]
 fn acknowledgements_of_single_bytes_do_not_speed_up_growth() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).fill();
     for byte in 1..=500 {
         trace.at(210).handle_ack(&ack(BASE + byte));
@@ -84,7 +84,7 @@ fn acknowledgements_of_single_bytes_do_not_speed_up_growth() {
 
 #[test]
 fn after_an_idle_timeout_the_window_returns_to_the_initial_one() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).fill();
     trace.at(210).ack(10);
     assert_eq!(trace.recovery.cwnd(), 20_000);
@@ -93,12 +93,16 @@ fn after_an_idle_timeout_the_window_returns_to_the_initial_one() {
     assert_eq!(trace.recovery.cwnd(), 20_000, "290 ms, less than a timeout, should not count as idle");
     let now = trace.at(500).now;
     trace.recovery.on_idle(now);
-    assert_eq!((trace.recovery.cwnd(), trace.recovery.ssthresh()), (10_000, u64::MAX), "RFC 5681 §4.1");
+    assert_eq!(
+        (trace.recovery.cwnd(), trace.recovery.ssthresh()),
+        (10_000, u64::MAX),
+        "the window should return to the initial one (RFC 5681 §4.1)"
+    );
 }
 
 #[test]
 fn a_connection_with_bytes_in_flight_is_not_idle() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).fill();
     trace.at(210).ack(9);
     trace.recovery.on_idle(ms(5000));
@@ -119,7 +123,7 @@ fn the_window_is_bounded() {
 
 #[test]
 fn a_larger_segment_size_raises_the_window_to_one_segment() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).send(1).at(410).handle_timer();
     trace.recovery.set_mss(9000);
     assert_eq!(trace.recovery.cwnd(), 9000);
@@ -202,7 +206,7 @@ fn cubic_reduces_the_window_to_seven_tenths() {
     assert_eq!(
         (window.ssthresh, cubic.w_max, cubic.cwnd_prior),
         (700_000, 1_000_000, 1_000_000),
-        "RFC 9438 §4.6"
+        "the threshold should be seven tenths of the window (RFC 9438 §4.6)"
     );
 }
 
@@ -233,7 +237,7 @@ fn the_loss_of_a_single_message_reduces_the_window_by_three_tenths() {
         assert_eq!(
             (trace.retransmit(), trace.recovery.ssthresh()),
             (Vec::from([(0, 1)]), 7000),
-            "by_timeout: {by_timeout}"
+            "the window should shrink by three tenths; by_timeout: {by_timeout}"
         );
     }
 }
@@ -242,7 +246,7 @@ fn the_loss_of_a_single_message_reduces_the_window_by_three_tenths() {
 /// ones.
 #[test]
 fn the_threshold_counts_bytes_acknowledged_together_with_the_loss() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).fill();
     trace.at(210).sack(6, &[(7, 10)]);
     assert_eq!(trace.retransmit(), [(6, 7)]);
@@ -268,7 +272,7 @@ fn a_timeout_in_a_recovery_reduces_the_threshold() {
 /// As in Linux: the used part of the window is the maximum of the bytes in flight in the round.
 #[test]
 fn a_round_that_used_most_of_the_window_grows_it() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).send(9);
     let windows = [2, 4, 6, 8, 9].map(|una| {
         trace.at(210).ack(una);
@@ -281,7 +285,7 @@ fn a_round_that_used_most_of_the_window_grows_it() {
 
 #[test]
 fn waiting_for_the_window_of_the_peer_does_not_count_as_idle() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).fill();
     trace.at(210).ack(10);
     trace.recovery.on_blocked(ms(10_000));
@@ -346,7 +350,7 @@ fn a_timeout_discards_the_plateau_of_cubic() {
     window.cwnd = 700_000;
     cubic.on_ack(ms(5000), &mut window, 1460, RTT);
     let epoch = cubic.epoch.expect("a stage of congestion avoidance");
-    assert_eq!((epoch.k, epoch.origin), (0, 700_000), "RFC 9438 §4.8");
+    assert_eq!((epoch.k, epoch.origin), (0, 700_000), "the plateau should be discarded (RFC 9438 §4.8)");
 }
 
 #[test]
@@ -357,7 +361,7 @@ fn the_time_of_cubic_pauses_while_the_window_is_not_the_limit() {
     cubic.on_unlimited(ms(30_000));
     let before = window.cwnd;
     cubic.on_ack(ms(60_000), &mut window, 1460, RTT);
-    assert!(window.cwnd < before + 1460, "an idle minute must not count as growth (RFC 9438 §4.2)");
+    assert!(window.cwnd < before + 1460, "an idle minute should not count as growth (RFC 9438 §4.2)");
     assert_eq!(cubic.epoch.expect("a stage of congestion avoidance").start, ms(59_900));
 }
 
@@ -369,13 +373,19 @@ fn cubic_grows_by_at_most_half_per_round_trip() {
     for _ in 0..before / 1460 {
         cubic.on_ack(ms(100_000), &mut window, 1460, RTT);
     }
-    assert!(window.cwnd <= before + before / 2 + 1460, "RFC 9438 §4.2");
+    assert!(
+        window.cwnd <= before + before / 2 + 1460,
+        "the window should grow by half at most (RFC 9438 §4.2)"
+    );
 }
 
 #[test]
 fn an_idle_connection_keeps_little_memory() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::without_probes();
     trace.at(110).send(2000).at(210).ack(2000);
-    assert!(trace.recovery.scoreboard.segments.capacity() <= 16);
+    assert!(
+        trace.recovery.scoreboard.segments.capacity() <= 16,
+        "an idle connection should keep room for 16 segments at most"
+    );
     assert!(size_of::<Recovery>() <= 704, "{} bytes should be at most 704", size_of::<Recovery>());
 }

@@ -6,7 +6,11 @@ use super::*;
 fn the_third_duplicate_retransmits_the_first_segment() {
     let mut trace = Trace::without_sack();
     trace.at(110).send(10).at(210).duplicates(2);
-    assert_eq!((trace.retransmit(), trace.recovery.phase()), (Vec::new(), Phase::Open));
+    assert_eq!(
+        (trace.retransmit(), trace.recovery.phase()),
+        (Vec::new(), Phase::Open),
+        "two duplicates should not start a recovery"
+    );
     trace.duplicates(1);
     assert_eq!((trace.retransmit(), trace.recovery.phase()), (Vec::from([(0, 1)]), Phase::Recovery));
     assert_eq!(trace.recovery.ssthresh(), 5000);
@@ -48,11 +52,15 @@ fn a_partial_acknowledgement_retransmits_the_next_hole() {
     trace.at(110).send(10).at(210).duplicates(3);
     assert_eq!(trace.retransmit(), [(0, 1)]);
     trace.at(310).ack(4);
-    assert_eq!(trace.retransmit(), [(4, 5)], "RFC 6582 §3.2, step 3");
+    assert_eq!(trace.retransmit(), [(4, 5)], "the next hole should be retransmitted (RFC 6582 §3.2, step 3)");
     trace.at(410).ack(7);
     assert_eq!(trace.retransmit(), [(7, 8)]);
-    assert!(trace.at(510).ack(10).is_recovered);
-    assert_eq!((trace.recovery.cwnd(), trace.recovery.phase()), (5000, Phase::Open));
+    assert!(trace.at(510).ack(10).is_recovered, "the recovery should end");
+    assert_eq!(
+        (trace.recovery.cwnd(), trace.recovery.phase()),
+        (5000, Phase::Open),
+        "the window should be half of ten segments"
+    );
     assert_eq!(trace.recovery.counters().fast_recoveries, 1, "one window of data should cause one reduction");
 }
 
@@ -91,7 +99,11 @@ fn duplicates_caused_by_retransmissions_start_no_second_recovery() {
 fn the_threshold_is_at_least_two_segments() {
     let mut trace = Trace::without_sack();
     trace.at(110).send(3).at(210).duplicates(3);
-    assert_eq!(trace.recovery.ssthresh(), 2000, "RFC 5681, equation 4");
+    assert_eq!(
+        trace.recovery.ssthresh(),
+        2000,
+        "the threshold should be two segments at least (RFC 5681, equation 4)"
+    );
 }
 
 #[test]

@@ -102,7 +102,7 @@ pub fn segment(
     if let Some(options) = raw_options {
         let mut options = options.to_vec();
         options.resize(options.len().next_multiple_of(4), 0);
-        assert!(options.len() <= 40, "a header has room for 40 bytes of options");
+        assert!(options.len() <= 40, "options should fit the 40 bytes of a header");
         tcp[12] = (((20 + options.len()) / 4) << 4) as u8;
         tcp.splice(20..20, options);
         tcp[16..18].fill(0);

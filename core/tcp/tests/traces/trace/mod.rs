@@ -228,7 +228,10 @@ impl Trace {
             return self.other_frames.push_back(frame);
         };
         self.last_segment_to = ethernet.target;
-        assert!(ethernet.target == PEER_MAC || !self.peers[index].is_checked);
+        assert!(
+            ethernet.target == PEER_MAC || !self.peers[index].is_checked,
+            "the frame should go to the peer"
+        );
         match self.peers[index].take(&header, payload, &frame) {
             Ok(seg) => {
                 self.note('<', &format!("{seg}"));
@@ -269,9 +272,15 @@ impl Trace {
         }
     }
 
+    /// Discards the segments that the stack has sent to the selected peer: at least one.
+    #[track_caller]
+    pub fn discard_segments(&mut self) {
+        self.take_last();
+    }
+
     /// Returns the last segment that the stack has sent, and discards those before it.
     #[track_caller]
-    pub fn last(&mut self) -> Seg {
+    pub fn take_last(&mut self) -> Seg {
         let last = self.peer().segments.pop_back();
         self.peer().segments.clear();
         match last {

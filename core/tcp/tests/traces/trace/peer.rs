@@ -217,7 +217,7 @@ impl Peer {
         if let StackEvent::Data { end, bytes } = &event {
             self.received.extend_from_slice(bytes);
             let offset = self.received_before + self.received.len() as u64;
-            assert!(!self.is_checked || *end == offset, "wrong stream offset after the bytes");
+            assert!(!self.is_checked || *end == offset, "the stream offset after the bytes should be theirs");
         }
         self.events.push_back(event);
     }

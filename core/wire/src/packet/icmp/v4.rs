@@ -171,7 +171,11 @@ mod tests {
         for offset in 0..bytes.len() {
             let mut damaged = bytes.clone();
             damaged[offset] ^= 4;
-            assert_eq!(Message::parse(&damaged), Err(PacketError::Checksum(Layer::Icmp)), "byte {offset}");
+            assert_eq!(
+                Message::parse(&damaged),
+                Err(PacketError::Checksum(Layer::Icmp)),
+                "a message with byte {offset} altered should be rejected"
+            );
         }
         for cut in 0..8 {
             assert_eq!(Message::parse(&bytes[..cut]), Err(PacketError::Truncated(Layer::Icmp)));
@@ -189,7 +193,7 @@ mod tests {
                 let message = Message::parse(&bytes).unwrap();
                 let emitted_again = emitted(&message);
                 prop_assert_eq!(emitted_again.len(), bytes.len());
-                prop_assert_eq!(Message::parse(&emitted_again), Ok(message), "only unused bytes may differ");
+                prop_assert_eq!(Message::parse(&emitted_again), Ok(message), "only unused bytes should differ");
             }
         }
     }

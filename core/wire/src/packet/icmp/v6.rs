@@ -363,7 +363,11 @@ mod tests {
             let mut damaged = bytes.clone();
             damaged[offset] ^= 4;
             let parsed = Message::parse(&damaged, pseudo(bytes.len()));
-            assert_eq!(parsed, Err(PacketError::Checksum(Layer::Icmp)), "byte {offset}");
+            assert_eq!(
+                parsed,
+                Err(PacketError::Checksum(Layer::Icmp)),
+                "a message with byte {offset} altered should be rejected"
+            );
         }
         let parsed = Message::parse(&bytes, Sum::ZERO);
         assert_eq!(

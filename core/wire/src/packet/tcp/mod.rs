@@ -300,7 +300,7 @@ mod tests {
         let mut out = [0xee; 41];
         assert_eq!(syn().emit(&mut out, 0, pseudo(40)), 40);
         assert_eq!(out[..40], segment);
-        assert_eq!(out[40], 0xee, "emit must not write past the segment");
+        assert_eq!(out[40], 0xee, "emit should not write past the segment");
     }
 
     #[test]
@@ -330,7 +330,10 @@ mod tests {
             for bit in 0..8 {
                 let mut damaged = segment.clone();
                 damaged[offset] ^= 1 << bit;
-                assert!(parse(&damaged).is_err(), "byte {offset}, bit {bit}");
+                assert!(
+                    parse(&damaged).is_err(),
+                    "a segment with bit {bit} of byte {offset} flipped should be rejected"
+                );
             }
         }
         let other = pseudo_v4(LOCAL, LOCAL, 6, segment.len() as u32);
@@ -345,7 +348,11 @@ mod tests {
     fn truncated_headers_and_invalid_header_lengths_are_rejected() {
         let segment = with_correct_checksum(SYN.to_vec());
         for cut in 0..40 {
-            assert_eq!(parse(&segment[..cut]), Err(PacketError::Truncated(Layer::Tcp)), "{cut}");
+            assert_eq!(
+                parse(&segment[..cut]),
+                Err(PacketError::Truncated(Layer::Tcp)),
+                "a segment cut to {cut} bytes should be rejected"
+            );
         }
         for length_in_words in 0..5 {
             let mut segment = SYN.to_vec();
@@ -378,8 +385,14 @@ mod tests {
         assert_eq!(Flags(0xff).to_string(), "FSRPAUEC");
         let mut flags = Flags::FIN;
         flags |= Flags::ACK;
-        assert!(flags.contains(Flags::FIN | Flags::ACK) && !flags.contains(Flags::FIN | Flags::SYN));
-        assert!(flags.intersects(Flags::FIN | Flags::SYN) && !flags.intersects(Flags::SYN | Flags::RST));
+        assert!(
+            flags.contains(Flags::FIN | Flags::ACK) && !flags.contains(Flags::FIN | Flags::SYN),
+            "only flags that are all set should be contained"
+        );
+        assert!(
+            flags.intersects(Flags::FIN | Flags::SYN) && !flags.intersects(Flags::SYN | Flags::RST),
+            "flags that are set in part should intersect"
+        );
     }
 
     proptest! {
@@ -391,7 +404,10 @@ mod tests {
         ) {
             let header = Header { source, target, seq, ack, flags: Flags(flags), window, urgent, options };
             let header_bytes = header.header_bytes();
-            prop_assert!(header_bytes <= HEADER_BYTES_MAX && header_bytes.is_multiple_of(4));
+            prop_assert!(
+                header_bytes <= HEADER_BYTES_MAX && header_bytes.is_multiple_of(4),
+                "the header's length should be a multiple of 4 within its maximum"
+            );
             let mut out = alloc::vec![0xee; header_bytes];
             out.extend(&payload);
             prop_assert_eq!(header.emit(&mut out, payload.len(), pseudo(header_bytes + payload.len())), out.len());
@@ -414,7 +430,10 @@ mod tests {
                 } else {
                     let (header, header_bytes, payload) = parse(&valid).unwrap();
                     prop_assert_eq!(header_bytes + payload.len(), valid.len());
-                    prop_assert!(header.header_bytes() <= HEADER_BYTES_MAX);
+                    prop_assert!(
+                        header.header_bytes() <= HEADER_BYTES_MAX,
+                        "the header should be within its maximum"
+                    );
                 }
             }
         }

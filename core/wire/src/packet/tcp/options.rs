@@ -303,12 +303,24 @@ pub(super) mod tests {
     fn sack_blocks_that_do_not_fit_are_dropped() {
         assert_eq!(blocks(5).as_slice().len(), 4, "the fifth block should be dropped");
         let only_sack = Options { sack: blocks(4), ..Options::default() };
-        assert_eq!((only_sack.sack_fitting().len(), only_sack.bytes()), (4, 36));
+        assert_eq!(
+            (only_sack.sack_fitting().len(), only_sack.bytes()),
+            (4, 36),
+            "four blocks should fit 36 bytes"
+        );
         let with_timestamps = Options { timestamps: TIMESTAMPS_1_2, ..only_sack };
-        assert_eq!((with_timestamps.sack_fitting().len(), with_timestamps.bytes()), (3, 40));
+        assert_eq!(
+            (with_timestamps.sack_fitting().len(), with_timestamps.bytes()),
+            (3, 40),
+            "three blocks should fit beside timestamps"
+        );
         let with_all =
             Options { mss: Some(1460), window_scale: Some(7), sack_permitted: true, ..with_timestamps };
-        assert_eq!((with_all.sack_fitting().len(), with_all.bytes()), (2, 40));
+        assert_eq!(
+            (with_all.sack_fitting().len(), with_all.bytes()),
+            (2, 40),
+            "two blocks should fit beside all options"
+        );
         for options in [only_sack, with_timestamps, with_all] {
             assert_eq!(Options::parse(&emitted(&options)), options.fitting());
         }
@@ -333,7 +345,11 @@ pub(super) mod tests {
             &[2, 4, 5, 180, 3, 3],
             &[2, 4, 5, 180, 0, 3, 3, 7],
         ] {
-            assert_eq!(Options::parse(bytes), mss, "{bytes:?}");
+            assert_eq!(
+                Options::parse(bytes),
+                mss,
+                "the options before the invalid length should be parsed: {bytes:?}"
+            );
         }
     }
 
@@ -353,7 +369,7 @@ pub(super) mod tests {
             assert_eq!(
                 Options::parse(&bytes),
                 Options { window_scale: Some(1), ..Options::default() },
-                "{bytes:?}"
+                "only the known option should be parsed: {bytes:?}"
             );
         }
     }
@@ -392,7 +408,7 @@ pub(super) mod tests {
             }
             bytes.truncate(BYTES_MAX);
             let options = Options::parse(&bytes);
-            prop_assert!(options.bytes() <= BYTES_MAX);
+            prop_assert!(options.bytes() <= BYTES_MAX, "the options should fit a header");
             prop_assert_eq!(Options::parse(&emitted(&options)), options.fitting());
         }
     }

@@ -123,9 +123,9 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
         stage.fill(ProtocolKind::Memcached, pair.shimmed.address(), &space_of(seed(round)))?;
     }
     let start = |(batch, max_delay)| {
-        let port = Place::from(&stage.middle).free_port()?;
+        let port = Place::from(&stage.middle_host).free_port()?;
         let kind = HelperKind { library: false, batch, max_delay };
-        stage.helper_on((&stage.middle, port), pair.link, &kind)
+        stage.helper_on((&stage.middle_host, port), pair.link, &kind)
     };
     let helpers = POLICIES.into_iter().map(start).collect::<Result<Vec<_>, Error>>()?;
     stage.server.set_quota(setting.quota)?;

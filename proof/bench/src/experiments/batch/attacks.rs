@@ -168,7 +168,7 @@ pub(super) struct AttackResult {
     /// Requests without a correct reply.
     pub failed: u64,
     /// The first failures.
-    pub troubles: Vec<String>,
+    pub problems: Vec<String>,
     /// Peak memory of the helper, in MiB.
     pub helper_rss_mib: f64,
     /// Peak memory of the server beyond its memory before the attack, in MiB.
@@ -184,7 +184,7 @@ impl AttackResult {
             rounds: Vec::new(),
             requests: 0,
             failed: 0,
-            troubles: Vec::new(),
+            problems: Vec::new(),
             helper_rss_mib: 0.0,
             server_grown_mib: 0.0,
             ended: None,

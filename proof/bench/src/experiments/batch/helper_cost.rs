@@ -204,7 +204,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let (series, tally, outcome) = measurement.run(
         &MIDDLES,
         |_, middle| {
-            stage.middle.defer_interrupts(middle.host_defers())?;
+            stage.middle_host.defer_interrupts(middle.host_defers())?;
             let session = stage.session(programs.address(middle), &Traffic::default(), CONNECTIONS)?;
             Ok((session, programs.helper(middle)))
         },
@@ -222,8 +222,8 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
 /// Starts a helper. `extra` is the number of further services, and N if the helper measures one of N clients.
 fn helper(stage: &Stage, link: SocketAddr, extra: (u16, Option<u32>)) -> Result<Helper, Error> {
     let kind = HelperKind { library: false, batch: "adaptive", max_delay: MAX_DELAY };
-    let port = Place::from(&stage.middle).free_port()?;
-    stage.helper_with((&stage.middle, port), link, &kind, extra)
+    let port = Place::from(&stage.middle_host).free_port()?;
+    stage.helper_with((&stage.middle_host, port), link, &kind, extra)
 }
 
 fn add_rows(series: &Series<Middle>, results: &mut Results) {

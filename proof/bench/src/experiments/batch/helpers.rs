@@ -54,8 +54,8 @@ pub struct Effort {
     pub clients: u32,
     /// Number of helpers among which these clients choose.
     pub spread_over: usize,
-    /// Numbers of helpers whose load a client compares; each is a series.
-    pub asked: Vec<usize>,
+    /// Numbers of helpers that a client asks for their load; each is a series.
+    pub helpers_asked: Vec<usize>,
 }
 
 impl Effort {
@@ -72,7 +72,7 @@ impl Effort {
             arrivals: 9,
             clients: 1_000,
             spread_over: 4,
-            asked: vec![1, 2],
+            helpers_asked: vec![1, 2],
         }
     }
 

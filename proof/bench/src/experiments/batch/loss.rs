@@ -147,7 +147,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
 /// Packet counters of the server's cable, and TCP counters of all hosts.
 fn read_counters(stage: &Stage) -> Result<(PacketCounts, BTreeMap<&'static str, u64>), Error> {
     let mut counters = BTreeMap::new();
-    for host in [&stage.server, &stage.middle, &stage.client] {
+    for host in [&stage.server, &stage.middle_host, &stage.client] {
         let host_counters = host.tcp_counters()?;
         for (name, counter) in COUNTERS {
             *counters.entry(name).or_default() += host_counters.get(counter).copied().unwrap_or(0);

@@ -25,9 +25,9 @@ impl Point {
     }
 }
 
-/// A range of rates in which helping pays: the helped latency is below the direct one.
+/// A range of rates in which help lowers the latency: the helped latency is below the direct one.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct PayingRange {
+pub(crate) struct HelpfulRange {
     /// The interpolated crossing; the lowest measured rate if the helped latency is lower from the start.
     pub from: f64,
     /// The highest measured rate of the range.
@@ -37,7 +37,7 @@ pub(crate) struct PayingRange {
 /// The last range in which `helped` is below `direct`. It ends at the highest rate at which the helped
 /// latency is below both the direct one and [`USEFUL_LIMIT_US`], and begins at the last crossing before that
 /// rate (interpolated on logarithmic scales). Both slices have a point for each rate.
-pub(crate) fn paying_range(rates: &[f64], direct: &[Point], helped: &[Point]) -> Option<PayingRange> {
+pub(crate) fn helpful_range(rates: &[f64], direct: &[Point], helped: &[Point]) -> Option<HelpfulRange> {
     let known: Vec<(f64, f64, bool)> = rates
         .iter()
         .zip(direct.iter().zip(helped))
@@ -52,7 +52,7 @@ pub(crate) fn paying_range(rates: &[f64], direct: &[Point], helped: &[Point]) ->
         Some(before) => log_crossing((known[before].0, known[before].1), (known[first].0, known[first].1)),
         None => known[first].0,
     };
-    Some(PayingRange { from, until: known[last].0 })
+    Some(HelpfulRange { from, until: known[last].0 })
 }
 
 /// The position at which a falling ratio passes 1.
@@ -110,10 +110,10 @@ mod tests {
         let direct = p99(&[200, 300, 1_600, 99_999, 99_999, 99_999]);
         let helped = p99(&[600, 600, 800, 900, 1_500, 99_999]);
         // The ratio is 2 at 2,000/s and 1/2 at 4,000/s: the crossing is half way on a logarithmic scale.
-        let paying_range = super::paying_range(&rates, &direct, &helped).unwrap();
+        let helpful_range = super::helpful_range(&rates, &direct, &helped).unwrap();
         assert!(
-            close(paying_range.from, (2_000.0f64 * 4_000.0).sqrt()) && paying_range.until == 16_000.0,
-            "{paying_range:?}"
+            close(helpful_range.from, (2_000.0f64 * 4_000.0).sqrt()) && helpful_range.until == 16_000.0,
+            "{helpful_range:?}"
         );
     }
 
@@ -123,33 +123,33 @@ mod tests {
         let direct = p99(&[200, 300, 1_200, 99_999]);
         let mut helped = p99(&[400, 0, 600, 700]);
         helped[1] = Point::Spoilt("a stall".into());
-        let paying_range = super::paying_range(&rates, &direct, &helped).unwrap();
-        assert!(close(paying_range.from, 2_000.0) && paying_range.until == 8_000.0, "{paying_range:?}");
+        let helpful_range = super::helpful_range(&rates, &direct, &helped).unwrap();
+        assert!(close(helpful_range.from, 2_000.0) && helpful_range.until == 8_000.0, "{helpful_range:?}");
         helped[3] = Point::Limit("the helper used 90 % of a core".into());
-        assert_eq!(super::paying_range(&rates, &direct, &helped).unwrap().until, 4_000.0);
+        assert_eq!(super::helpful_range(&rates, &direct, &helped).unwrap().until, 4_000.0);
     }
 
     #[test]
     fn helping_can_pay_at_all_rates_or_at_none() {
         let rates = [1_000.0, 2_000.0];
         let (fast, slow) = (p99(&[100, 200]), p99(&[300, 400]));
-        assert_eq!(paying_range(&rates, &slow, &fast), Some(PayingRange { from: 1_000.0, until: 2_000.0 }));
-        assert_eq!(paying_range(&rates, &fast, &slow), None);
-        assert_eq!(paying_range(&rates, &fast, &fast), None);
+        assert_eq!(helpful_range(&rates, &slow, &fast), Some(HelpfulRange { from: 1_000.0, until: 2_000.0 }));
+        assert_eq!(helpful_range(&rates, &fast, &slow), None);
+        assert_eq!(helpful_range(&rates, &fast, &fast), None);
         let over = p99(&[99_999, 99_999]);
         assert_eq!(
-            paying_range(&rates, &over, &over),
+            helpful_range(&rates, &over, &over),
             None,
             "two latencies above the useful limit should not be compared"
         );
-        assert_eq!(paying_range(&[], &[], &[]), None);
+        assert_eq!(helpful_range(&[], &[], &[]), None);
     }
 
     #[test]
     fn a_single_better_point_at_a_low_rate_does_not_start_the_range() {
         let rates = [1_000.0, 2_000.0, 4_000.0];
-        let paying_range = paying_range(&rates, &p99(&[500, 200, 900]), &p99(&[400, 400, 450])).unwrap();
-        assert!(paying_range.from > 2_000.0 && paying_range.from < 4_000.0, "{paying_range:?}");
+        let helpful_range = helpful_range(&rates, &p99(&[500, 200, 900]), &p99(&[400, 400, 450])).unwrap();
+        assert!(helpful_range.from > 2_000.0 && helpful_range.from < 4_000.0, "{helpful_range:?}");
     }
 
     #[test]

@@ -198,7 +198,7 @@ impl<'a> Setup<'a> {
             helpers: addresses.collect(),
             standby: false,
             link: Some(self.pair.link),
-            relief: None,
+            sessions_per_process: None,
             key: self.stage.client_key().to_owned(),
         }
     }
@@ -265,7 +265,7 @@ impl<'a> Setup<'a> {
         baseline: &Baseline,
     ) -> Result<RunResult, Error> {
         let mut routes = self.routes(policy == Policy::Decides);
-        routes.relief = (policy == Policy::Decides).then_some(self.effort.group);
+        routes.sessions_per_process = (policy == Policy::Decides).then_some(self.effort.group);
         let (schedule, measured_from, length) = self.schedule(course, baseline);
         let clients = Clients { schedule, duration: Some(length), ..self.clients(routes, baseline.sla_us) };
         let mut session = self.stage.session_of(&clients, &Traffic::default())?;

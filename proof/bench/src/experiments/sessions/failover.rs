@@ -118,7 +118,7 @@ struct RunResult {
     reordered: u64,
     resets: u64,
     carried_on: u64,
-    troubles: Vec<String>,
+    problems: Vec<String>,
     stalled_ms: f64,
     spoilt: Option<String>,
 }
@@ -141,9 +141,9 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     );
     let pair = stage.pair(ProtocolKind::Memcached, &[64])?;
     let second = stage.second_middle()?;
-    let port = Place::from(&stage.middle).free_port()?;
+    let port = Place::from(&stage.middle_host).free_port()?;
     let standby = stage.helper_on((&second, Place::from(&second).free_port()?), pair.link, &HELPERS)?;
-    let first = stage.helper_on((&stage.middle, port), pair.link, &HELPERS)?;
+    let first = stage.helper_on((&stage.middle_host, port), pair.link, &HELPERS)?;
     let mut setup = Setup { stage: &stage, effort, pair, port, first, standby, second };
     let mut series = FAULTS.map(|fault| (fault, Vec::new()));
     let machine = stage.machine(&[("memcached", "-V")])?;
@@ -188,7 +188,7 @@ impl Setup<'_> {
             helpers: vec![self.first.address, self.standby.address],
             standby: true,
             link: None,
-            relief: None,
+            sessions_per_process: None,
             key: self.stage.client_key().to_owned(),
         };
         let threads = THREADS.min(self.effort.connections);
@@ -228,7 +228,7 @@ impl Setup<'_> {
         match fault {
             Fault::Kill => self.first.signal(Signal::KILL.as_raw()).map(|()| None),
             Fault::Stop => self.first.signal(Signal::STOP.as_raw()).map(|()| None),
-            Fault::Cut => Ok(Some(self.stage.middle.drop_packets(1.0)?)),
+            Fault::Cut => Ok(Some(self.stage.middle_host.drop_packets(1.0)?)),
         }
     }
 
@@ -239,7 +239,7 @@ impl Setup<'_> {
             Fault::Kill => {
                 self.first.stop();
                 let (stage, link) = (self.stage, self.pair.link);
-                self.first = stage.helper_on((&stage.middle, self.port), link, &HELPERS)?;
+                self.first = stage.helper_on((&stage.middle_host, self.port), link, &HELPERS)?;
             }
             Fault::Stop => self.first.signal(Signal::CONT.as_raw())?,
             Fault::Cut => {}
@@ -268,7 +268,7 @@ impl RunResult {
             reordered: all.wrong - all.unasked.min(all.wrong),
             resets: all.resets,
             carried_on: bins.iter().filter(|bin| bin.at_ms < end_ms).map(|bin| bin.carrier_changes).sum(),
-            troubles: report.problems.clone(),
+            problems: report.problems.clone(),
             ..RunResult::default()
         }
     }

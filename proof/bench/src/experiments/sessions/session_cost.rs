@@ -91,8 +91,8 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let stage = Stage::create("session", setting)?;
     let _ = writeln!(out, "{}; no quota; {CONNECTIONS} clients", setting.placement.description());
     let mut pair = stage.pair(ProtocolKind::Memcached, &[64])?;
-    let port = Place::from(&stage.middle).free_port()?;
-    let helper = stage.helper_on((&stage.middle, port), pair.link, &HELPER)?;
+    let port = Place::from(&stage.middle_host).free_port()?;
+    let helper = stage.helper_on((&stage.middle_host, port), pair.link, &HELPER)?;
     let machine = stage.machine(&[("memcached", "-V")])?;
     let mut measurement = RateMeasurement { effort, pair: &mut pair, out };
     let (series, tally, outcome) = measurement.run(
@@ -130,7 +130,13 @@ fn start<'a>(
     let key = stage.client_key().to_owned();
     let server = if kind == ClientKind::Plain { &pair.plain } else { &pair.shimmed };
     let plain = stage.clients(server.address(), &traffic, CONNECTIONS);
-    let routes = |helpers, link| Routes { helpers, standby: false, link, relief: None, key: key.clone() };
+    let routes = |helpers, link| Routes {
+        helpers,
+        standby: false,
+        link,
+        sessions_per_process: None,
+        key: key.clone(),
+    };
     let clients = match kind {
         ClientKind::Plain => plain,
         ClientKind::SessionDirect => Clients { sessions: Some(routes(Vec::new(), Some(pair.link))), ..plain },

@@ -29,9 +29,9 @@ pub(super) fn summary(result: &AttackResult) -> String {
     let ratio = crate::stats::median(&ratios)
         .map_or("no p99".into(), |ratio| format!("p99 {ratio:.2} times the quiet one"));
     let ended = result.ended.as_ref().map_or(String::new(), |why| format!("; ENDED: {why}"));
-    let trouble = result.troubles.first().map_or(String::new(), |trouble| format!(" (first: {trouble})"));
+    let problem = result.problems.first().map_or(String::new(), |problem| format!(" (first: {problem})"));
     format!(
-        "{ratio}; {} of {} requests failed{trouble}; helper {:.0} MiB, server +{:.0} MiB{ended}",
+        "{ratio}; {} of {} requests failed{problem}; helper {:.0} MiB, server +{:.0} MiB{ended}",
         result.failed, result.requests, result.helper_rss_mib, result.server_grown_mib
     )
 }
@@ -43,9 +43,9 @@ pub(super) fn add_results(attack_results: &[AttackResult], results: &mut Results
         failed += result.failed;
         requests += result.requests;
         if first.is_empty()
-            && let Some(trouble) = result.troubles.first()
+            && let Some(problem) = result.problems.first()
         {
-            first = format!(" (first, {}: {trouble})", result.attack.id);
+            first = format!(" (first, {}: {problem})", result.attack.id);
         }
     }
     let worst = attack_results.iter().map(rss_over_max_memory).fold(f64::NAN, f64::max);
@@ -81,7 +81,7 @@ fn add_attack(result: &AttackResult, results: &mut Results) {
         .push(row("helper", "new_link_ms", "ms", &links).note("a helper that is started under attack"));
     results
         .rows
-        .push(row("all", "failed_requests", "", &[result.failed as f64]).note(result.troubles.join("; ")));
+        .push(row("all", "failed_requests", "", &[result.failed as f64]).note(result.problems.join("; ")));
     results.rows.push(row("helper", "rss_mib", "MiB", &[result.helper_rss_mib]).note("peak"));
     results.rows.push(row("helper", "rss_over_max_memory", "", &[rss_over_max_memory(result)]));
     results.rows.push(row("server", "rss_grown_mib", "MiB", &[result.server_grown_mib]).note("peak"));

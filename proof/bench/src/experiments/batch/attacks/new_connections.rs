@@ -19,13 +19,13 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// A request for a missing key, and memcached's reply.
 const REQUEST: &[u8] = b"get nobody-sets-this\r\n";
 const REPLY: &[u8] = b"END\r\n";
-const TROUBLES_MAX: usize = 3;
+const PROBLEMS_MAX: usize = 3;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Attempts {
     pub total: u64,
     pub failed: u64,
-    pub troubles: Vec<String>,
+    pub problems: Vec<String>,
 }
 
 /// A thread that opens new connections on each path, until [`NewConnections::finish`] or drop.
@@ -67,8 +67,8 @@ fn open_repeatedly(stop: &AtomicBool, targets: &[SocketAddr; 3]) -> Attempts {
             attempts.total += 1;
             if let Err(error) = request(target) {
                 attempts.failed += 1;
-                if attempts.troubles.len() < TROUBLES_MAX {
-                    attempts.troubles.push(format!("a new connection ({path}): {error}"));
+                if attempts.problems.len() < PROBLEMS_MAX {
+                    attempts.problems.push(format!("a new connection ({path}): {error}"));
                 }
             }
         }

@@ -38,7 +38,7 @@ const LOG_PAUSE: Duration = Duration::from_millis(200);
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
 /// Batch delay of the helper that each round starts.
 const MAX_DELAY: Duration = Duration::from_micros(200);
-const TROUBLES_MAX: usize = 5;
+const PROBLEMS_MAX: usize = 5;
 
 pub(super) struct Setup<'a> {
     stage: &'a Stage,
@@ -77,9 +77,9 @@ impl<'a> Setup<'a> {
         set_large(stage, server.address())?;
 
         let port = |host: &Host| Place::from(host).free_port();
-        let middle = stage.middle.address();
-        let helper_plain = SocketAddr::new(middle, port(&stage.middle)?);
-        let helper_link = SocketAddr::new(middle, port(&stage.middle)?);
+        let middle = stage.middle_host.address();
+        let helper_plain = SocketAddr::new(middle, port(&stage.middle_host)?);
+        let helper_link = SocketAddr::new(middle, port(&stage.middle_host)?);
         let sidecar_plain = SocketAddr::from((Ipv4Addr::LOCALHOST, port(&stage.client)?));
         let file = |name: &str| stage.directory().join(format!("{}-{name}", attack.id.to_lowercase()));
         let sockets = [file("helper.sock"), file("sidecar.sock")];
@@ -87,7 +87,7 @@ impl<'a> Setup<'a> {
         fs::write(&config, configuration(stage, link, (helper_plain, helper_link), &sockets[0]))
             .map_err(Error::writing(&config))?;
         let launch = Launch::new(&programs.spillway).name("helper").args(["helper", "--config"]).arg(&config);
-        let helper = stage.middle.spawn(&launch.wrapper(&stderr))?;
+        let helper = stage.middle_host.spawn(&launch.wrapper(&stderr))?;
         let launch = Launch::new(&programs.spillway)
             .name("sidecar")
             .args(["sidecar", "--link", &link.to_string(), "--helpers", &helper_link.to_string()])
@@ -129,7 +129,7 @@ impl<'a> Setup<'a> {
                 if Instant::now() >= deadline {
                     let output = format!("{}\n{}", self.helper.last_output(), self.sidecar.last_output());
                     return Err(Error::process(
-                        format!("the path {path} does not answer requests: {:?}", clients.troubles),
+                        format!("the path {path} does not answer requests: {:?}", clients.problems),
                         output,
                     ));
                 }
@@ -205,7 +205,7 @@ impl<'a> Setup<'a> {
         let attempts = new_connections.finish()?;
         result.requests += attempts.total;
         result.failed += attempts.failed;
-        result.troubles.extend(attempts.troubles);
+        result.problems.extend(attempts.problems);
         for (path, session) in sessions.into_iter().enumerate() {
             self.add_report(path, session, &windows, result)?;
         }
@@ -228,8 +228,8 @@ impl<'a> Setup<'a> {
         // Requests without a correct reply: wrong, lost, or never sent. A broken connection is a failure even without a
         // pending request.
         result.failed += (span.offered - span.served.min(span.offered)).max(tally.resets);
-        result.troubles.extend(tally.troubles.iter().map(|trouble| format!("{}: {trouble}", PATHS[path])));
-        result.troubles.truncate(TROUBLES_MAX);
+        result.problems.extend(tally.problems.iter().map(|problem| format!("{}: {problem}", PATHS[path])));
+        result.problems.truncate(PROBLEMS_MAX);
         let p99_us = |(from_ms, to_ms)| Span::of(&report.bins, from_ms, to_ms).p99_us().map(|us| us as f64);
         for (round, (quiet, attacked)) in result.rounds.iter_mut().zip(windows) {
             round.quiet_us[path] = p99_us(quiet[path]);
@@ -258,8 +258,8 @@ impl<'a> Setup<'a> {
     fn measure_new_link(&self) -> Option<f64> {
         let started_at = Instant::now();
         let kind = HelperKind { library: false, batch: "adaptive", max_delay: MAX_DELAY };
-        let port = Place::from(&self.stage.middle).free_port().ok()?;
-        let mut helper = self.stage.helper_on((&self.stage.middle, port), self.link, &kind).ok()?;
+        let port = Place::from(&self.stage.middle_host).free_port().ok()?;
+        let mut helper = self.stage.helper_on((&self.stage.middle_host, port), self.link, &kind).ok()?;
         let elapsed = started_at.elapsed();
         helper.stop();
         (elapsed < LINK_TIMEOUT).then_some(elapsed.as_secs_f64() * 1000.0)
@@ -269,7 +269,7 @@ impl<'a> Setup<'a> {
     fn log_lines(&self, count: usize) {
         let new_override = if count.is_multiple_of(2) { "on" } else { "auto" };
         for (host, socket, service) in [
-            (&self.stage.middle, &self.sockets[0], "server"),
+            (&self.stage.middle_host, &self.sockets[0], "server"),
             (&self.stage.client, &self.sockets[1], "sidecar"),
         ] {
             let launch = Launch::new(&self.programs.spillway)

@@ -26,10 +26,10 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Requests a second of each client: enough to use its connection, and too few to load a host.
 const RATE_EACH_PER_S: f64 = 1.0;
 
-/// Arrivals of clients that compare the load of `asked` helpers.
+/// Arrivals of clients that ask `helpers_asked` helpers for their load.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Spread {
-    asked: usize,
+    helpers_asked: usize,
     arrivals: Vec<Arrival>,
 }
 
@@ -63,12 +63,12 @@ pub(super) fn run(
     let echo = stage.echo()?;
     let helpers = stage.helpers(echo.link, &HELPERS)?;
     let mut setup = Setup { stage: &stage, effort, echo, helpers, tally: Tally::default() };
-    let new_spread = |&asked: &usize| Spread { asked, ..Spread::default() };
-    let mut spreads: Vec<Spread> = effort.asked.iter().map(new_spread).collect();
+    let new_spread = |&helpers_asked: &usize| Spread { helpers_asked, ..Spread::default() };
+    let mut spreads: Vec<Spread> = effort.helpers_asked.iter().map(new_spread).collect();
     for (round, index) in measurement_order(effort.arrivals, spreads.len()) {
         let spread = &mut spreads[index];
-        let arrival = setup.measure_arrival(spread.asked)?;
-        print_arrival(out, round, spread.asked, &arrival);
+        let arrival = setup.measure_arrival(spread.helpers_asked)?;
+        print_arrival(out, round, spread.helpers_asked, &arrival);
         spread.arrivals.push(arrival);
     }
     let Setup { tally, echo, helpers, .. } = setup;
@@ -86,7 +86,7 @@ struct Setup<'a> {
 }
 
 impl Setup<'_> {
-    fn measure_arrival(&mut self, asked: usize) -> Result<Arrival, Error> {
+    fn measure_arrival(&mut self, helpers_asked: usize) -> Result<Arrival, Error> {
         let count = self.effort.clients;
         let traffic = Traffic { protocol: ProtocolKind::Echo, ..Traffic::default() };
         let helpers: Vec<SocketAddr> = self.helpers.iter().map(|helper| helper.address).collect();
@@ -94,13 +94,13 @@ impl Setup<'_> {
             helpers,
             standby: false,
             link: Some(self.echo.link),
-            relief: Some(1),
+            sessions_per_process: Some(1),
             key: self.stage.client_key().to_owned(),
         };
         let plain = self.stage.clients(self.echo.plain, &traffic, count);
         // A long SLA: clients move by the order only, never because replies are late.
         let sla = Duration::from_secs(1);
-        let clients = Clients { sessions: Some(routes), asked: Some(asked), sla, ..plain };
+        let clients = Clients { sessions: Some(routes), helpers_asked: Some(helpers_asked), sla, ..plain };
         let mut session = self.stage.session_of(&clients, &traffic)?;
         let generators = session.generators();
         generators.order(&Order::Rate(RATE_EACH_PER_S * f64::from(count)))?;
@@ -137,13 +137,14 @@ pub(super) fn add_results(spreads: &[Spread], effort: &Effort, results: &mut Res
         let mut row = |metric: &str, unit: &str, note: &str, value: &dyn Fn(&Arrival) -> Option<f64>| {
             let values: Vec<f64> = spread.arrivals.iter().filter_map(value).collect();
             let row = Row::new("clients that choose", metric, unit, &values)
-                .param("asked", spread.asked)
+                .param("asked", spread.helpers_asked)
                 .param("clients", effort.clients)
                 .param("helpers", effort.spread_over);
             let too_few = few(values.len());
             results.rows.push(row.note(note).void_if(too_few));
         };
-        let expected = if spread.asked == 1 { "a helper chosen at random" } else { "expected ≤ 1.15" };
+        let expected =
+            if spread.helpers_asked == 1 { "a helper chosen at random" } else { "expected ≤ 1.15" };
         row("max_over_mean_load", "ratio", expected, &Arrival::max_over_mean);
         row("not_helped", "clients", "", &|arrival| Some(arrival.direct as f64));
         let timed = |arrival: &Arrival| arrival.spoilt.is_none().then_some(arrival.duration_ms);
@@ -151,13 +152,14 @@ pub(super) fn add_results(spreads: &[Spread], effort: &Effort, results: &mut Res
     }
 }
 
-fn print_arrival(out: &mut dyn Write, round: usize, asked: usize, arrival: &Arrival) {
+fn print_arrival(out: &mut dyn Write, round: usize, helpers_asked: usize, arrival: &Arrival) {
     let spoilt = arrival.spoilt.as_ref().map_or(String::new(), |why| format!(" (the time is spoilt: {why})"));
     let ratio = arrival.max_over_mean().map_or("none helped".into(), |ratio| format!("{ratio:.3}"));
     print_line(
         out,
         format_args!(
-            "arrival {}: asked {asked}: {:?} clients, {} at the server, after {:.0} ms: max/mean {ratio}{spoilt}",
+            "arrival {}: asked {helpers_asked}: {:?} clients, {} at the server, after {:.0} ms: max/mean \
+             {ratio}{spoilt}",
             round + 1,
             arrival.connections,
             arrival.direct,
@@ -184,7 +186,7 @@ mod tests {
         let mut arrivals =
             vec![arrival(&[300, 200, 250, 250]), arrival(&[250; 4]), arrival(&[270, 260, 230, 200])];
         arrivals[0].spoilt = Some("a stall".into());
-        let spread = Spread { asked: 2, arrivals };
+        let spread = Spread { helpers_asked: 2, arrivals };
         let mut results = Results::new("helpers", Machine::default());
         add_results(&[spread], &Effort::full(), &mut results);
         let row = |metric: &str| results.rows.iter().find(|row| row.metric == metric).unwrap();

@@ -2,7 +2,7 @@
 //! two.
 
 use super::{Effort, Series};
-use crate::experiments::common::curves::{PayingRange, Point, USEFUL_LIMIT_US, paying_range};
+use crate::experiments::common::curves::{HelpfulRange, Point, USEFUL_LIMIT_US, helpful_range};
 use crate::measure::Step;
 use crate::results::{Ratio, Results, Row, few, left_out};
 use crate::stats::paired_ratios;
@@ -14,7 +14,7 @@ pub(super) fn add_results(series: &[Series], effort: &Effort, results: &mut Resu
     for helped in series.iter().filter(|series| series.helpers > 0) {
         let is_direct = |direct: &&Series| direct.helpers == 0 && direct.operation == helped.operation;
         if let Some(direct) = series.iter().find(is_direct) {
-            add_paying_range(direct, helped, effort, results);
+            add_helpful_range(direct, helped, effort, results);
             add_ratios(direct, helped, effort, results);
         }
     }
@@ -85,20 +85,20 @@ fn add_rows(series: &Series, effort: &Effort, results: &mut Results) {
 }
 
 /// Adds the range of rates in which helping pays, over all rounds.
-fn add_paying_range(direct: &Series, helped: &Series, effort: &Effort, results: &mut Results) {
+fn add_helpful_range(direct: &Series, helped: &Series, effort: &Effort, results: &mut Results) {
     let points = |curve: &super::Curve| curve.iter().map(|(point, _)| point.clone()).collect::<Vec<_>>();
-    let rounds: Vec<(Option<PayingRange>, bool)> = direct
+    let rounds: Vec<(Option<HelpfulRange>, bool)> = direct
         .rounds
         .iter()
         .zip(&helped.rounds)
         .map(|(direct, helped)| {
             let (direct, helped) = (points(direct), points(helped));
-            let range = paying_range(&effort.rates, &direct, &helped);
+            let range = helpful_range(&effort.rates, &direct, &helped);
             let is_open = range.is_some_and(|range| is_open(range, &effort.rates, &direct, &helped));
             (range, is_open)
         })
         .collect();
-    let values = |end: fn(&PayingRange) -> f64| -> Vec<f64> {
+    let values = |end: fn(&HelpfulRange) -> f64| -> Vec<f64> {
         rounds.iter().filter_map(|(range, _)| range.as_ref().map(end)).collect()
     };
     let never = rounds.iter().filter(|(range, _)| range.is_none()).count();
@@ -122,7 +122,7 @@ fn add_paying_range(direct: &Series, helped: &Series, effort: &Effort, results: 
 
 /// Whether helping may pay at rates above the range, too: it still pays at the highest rate at which both curves are
 /// known, and no measured rate was too high for helping.
-fn is_open(range: PayingRange, rates: &[f64], direct: &[Point], helped: &[Point]) -> bool {
+fn is_open(range: HelpfulRange, rates: &[f64], direct: &[Point], helped: &[Point]) -> bool {
     let is_known = |point: &Point| matches!(point, Point::P99(_) | Point::Over);
     let mut known = rates.iter().zip(direct.iter().zip(helped));
     let highest = known.rfind(|(_, (direct, helped))| is_known(direct) && is_known(helped));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_paying_range_that_ends_below_the_highest_measured_rate_is_not_open_ended() {
+    fn a_helpful_range_that_ends_below_the_highest_measured_rate_is_not_open_ended() {
         let direct = series(Operation::Get, 0, [500, 800, 400]);
         let results = results_of(&[direct, series(Operation::Get, 1, [400, 400, 500])]);
         let until = results.rows.iter().find(|row| row.metric == "pays_until_per_s").unwrap();
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_the_machine_makes_the_paying_range_open_ended() {
+    fn a_limit_of_the_machine_makes_the_helpful_range_open_ended() {
         let mut helped = series(Operation::Get, 1, [400, 400, 0]);
         for curve in &mut helped.rounds {
             curve[2].0 = Point::Limit("the clients used 85 % of a core".into());

@@ -22,8 +22,8 @@ pub(super) fn add_results(series: &[(Fault, Vec<RunResult>); 3], effort: &Effort
     let all = || series.iter().flat_map(|(_, runs)| runs);
     let sum = |count: fn(&RunResult) -> u64| all().map(count).sum::<u64>();
     let replies = format!("{} replies", sum(|run| run.replies));
-    let trouble =
-        all().flat_map(|run| &run.troubles).find(|trouble| !trouble.contains("not carried any more"));
+    let problem =
+        all().flat_map(|run| &run.problems).find(|problem| !problem.contains("not carried any more"));
     for (name, count) in [
         ("lost", sum(|run| run.lost)),
         ("repeated", sum(|run| run.repeated)),
@@ -31,8 +31,8 @@ pub(super) fn add_results(series: &[(Fault, Vec<RunResult>); 3], effort: &Effort
         ("resets", sum(|run| run.resets)),
     ] {
         let mut check = Check::none(name, count, &replies);
-        if let Some(trouble) = trouble.filter(|_| !check.ok) {
-            check.detail.push_str(&format!(" (first: {trouble})"));
+        if let Some(problem) = problem.filter(|_| !check.ok) {
+            check.detail.push_str(&format!(" (first: {problem})"));
         }
         results.checks.push(check);
     }

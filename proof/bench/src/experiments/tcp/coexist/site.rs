@@ -333,7 +333,7 @@ fn clients(server: SocketAddr) -> Clients {
         server,
         helpers: None,
         sessions: None,
-        asked: None,
+        helpers_asked: None,
         threads: 1,
         connections: CONNECTIONS,
         keys: KEYS,
