@@ -6,12 +6,12 @@
 use alloc::vec::Vec;
 
 use spillway_transport::Time;
-use spillway_wire::{HEADER_BYTES, Header, Kind};
+use spillway_wire::{Header, Kind};
 
 use crate::connection::Connection;
 use crate::error::LinkError;
 use crate::event::ServerEvent;
-use crate::run::{RunOutcome, frames};
+use crate::run::frames;
 use crate::server::ServerLink;
 
 /// Input of a server that forwards requests.
@@ -24,20 +24,6 @@ pub enum Received<'a> {
 }
 
 impl ServerLink {
-    /// Charges `taken` bytes of input to the peer's allowance. If they include the run in `outcome`, its data
-    /// raises the allowance instead.
-    pub(crate) fn charge_run(&mut self, now: Time, taken: usize, outcome: &RunOutcome<'_>) {
-        let Some(allowance) = &mut self.allowance else { return };
-        let run = if let RunOutcome::Run(run) = outcome { *run } else { &[] };
-        allowance.spend(now, taken - run.len());
-        for (_, payload) in frames(run) {
-            match payload.len() {
-                0 => allowance.spend(now, HEADER_BYTES),
-                bytes => allowance.earn(bytes),
-            }
-        }
-    }
-
     /// As [`decompose`](Self::decompose), but with [`Received::Run`] instead of [`ServerEvent::Data`]. An
     /// incomplete frame stays in `input`: put it in front of the next received bytes. Both methods may be
     /// mixed on a link.

@@ -2,7 +2,7 @@
 
 use spillway_wire::{CloseReason, Control, Id, RefuseReason};
 
-use super::{ServerLink, Stage};
+use super::ServerLink;
 #[cfg(doc)]
 use crate::ServerEvent;
 use crate::connection::Connection;
@@ -41,9 +41,7 @@ impl ServerLink {
     /// room.
     pub fn compose(&mut self, id: Id, reply: &[u8]) -> usize {
         let taken = self.link_end.compose(id, reply);
-        if let Some(allowance) = &mut self.allowance {
-            allowance.earn(taken);
-        }
+        self.allowance.earn(taken);
         taken
     }
 
@@ -82,10 +80,9 @@ impl ServerLink {
     /// The client and the byte counts of a connection; `None` after its end.
     pub fn info(&self, id: Id) -> Option<Info> {
         let connection = self.link_end.get(id)?;
-        let Stage::Established { role, .. } = self.stage else { return None };
         Some(Info {
             client: connection.client()?,
-            role,
+            role: self.role()?,
             bytes_received: connection.incoming.offset(),
             bytes_sent: connection.outgoing.sent(),
         })

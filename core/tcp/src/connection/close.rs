@@ -88,22 +88,19 @@ impl Connection {
     pub(crate) fn push_events(&mut self, cx: &mut Context<'_>) {
         self.advance_closing();
         let through = self.acknowledged_offset();
-        if self.is_watched && through > self.reported_acknowledged {
-            self.reported_acknowledged = through;
+        if self.reports.on_acknowledged(through) {
             cx.events.push(self.conn, StackEvent::Acknowledged { through });
         }
-        if self.wants_room && self.has_much_room(cx.settings) {
-            self.wants_room = false;
+        if self.reports.wants_room() && self.has_much_room(cx.settings) {
+            self.reports.on_room();
             cx.events.push(self.conn, StackEvent::Room);
         }
-        if self.receiving.is_finished() && !self.reported_finished && self.is_opened {
-            self.reported_finished = true;
+        if self.receiving.is_finished() && self.is_opened && self.reports.on_finished() {
             cx.events.push(self.conn, StackEvent::Finished);
         }
         if let Some(reason) = self.lost
-            && !self.reported_lost
+            && self.reports.on_lost()
         {
-            self.reported_lost = true;
             if !self.is_visible() {
                 return;
             }

@@ -7,7 +7,8 @@
 use spillway_wire::packet::ethernet::Mac;
 use spillway_wire::packet::tcp::{self, Flags};
 
-use super::{Connection, Context, SegmentResult, State};
+use super::context::SegmentResult;
+use super::{Connection, Context, State};
 use crate::seq::{FIRST, Seq};
 
 impl Connection {
@@ -41,11 +42,11 @@ impl Connection {
         }
         self.remember_timestamp(cx.now, seq, header);
         self.last_received_at = cx.now;
-        self.mac = Some(source);
+        self.next_hop.confirm(source);
         if !payload.is_empty() {
             self.handle_expected_bytes(cx, seq + payload.len() as u64, payload.len(), handled);
         }
-        if self.is_watched || self.wants_room {
+        if self.reports.depends_on_acknowledgements() {
             self.push_events(cx);
         }
         true

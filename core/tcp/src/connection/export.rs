@@ -61,9 +61,9 @@ impl Connection {
                 Some(_) if !self.is_fin_acknowledged() => Finish::Unacknowledged,
                 Some(_) => Finish::Acknowledged,
             },
-            wants_room: self.wants_room,
-            is_watched: self.is_watched,
-            reported_acknowledged: self.reported_acknowledged,
+            wants_room: self.reports.wants_room(),
+            is_watched: self.reports.is_watched(),
+            reported_acknowledged: self.reports.acknowledged(),
             queue,
         }
     }
@@ -78,7 +78,7 @@ impl Connection {
             window_largest: receiving.largest,
             scale: receiving.scale,
             fin: receiving.fin.map(since_syn),
-            reported_finished: self.reported_finished,
+            reported_finished: self.reports.has_finished(),
             gate: receiving.gate.position().map(since_syn),
             acknowledged: since_syn(self.acking.last_sent),
             owes: self.acking.owes(&self.timers),

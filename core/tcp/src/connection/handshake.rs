@@ -9,7 +9,7 @@ use super::{Connection, Context, Opening, State};
 use crate::dropped::Dropped;
 use crate::event::StackEvent;
 use crate::flow::Flow;
-use crate::recovery::Recovery;
+use crate::recovery::{self, Recovery};
 use crate::seq::{Base, FIRST, Seq};
 use crate::settings::Settings;
 use crate::timer::Timer;
@@ -159,5 +159,23 @@ impl Connection {
         self.last_received_at = cx.now;
         let event = StackEvent::Opened { peer: self.flow.peer(), listener: self.listener };
         cx.events.push(self.conn, event);
+    }
+
+    /// Handles the acknowledgement of this end's SYN; the peer's options are known.
+    fn acknowledge_syn(&mut self, now: Time, ack: Seq) {
+        self.recovery.set_mss(self.payload_max());
+        self.recovery.on_ack(
+            now,
+            &recovery::Ack {
+                una: ack,
+                sack: &[],
+                dsack: None,
+                is_duplicate: false,
+                has_sack: self.agreed.has_sack,
+                rtt: None,
+                peer_window: self.peer_window.size,
+            },
+            &mut self.timers,
+        );
     }
 }

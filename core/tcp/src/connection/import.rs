@@ -7,6 +7,7 @@ use super::accept_segment::TimestampState;
 use super::ack::Acking;
 use super::handshake::{Agreed, MSS_MIN};
 use super::receiving::Receiving;
+use super::reports::Reports;
 use super::send_queue::SendQueue;
 use super::window::PeerWindow;
 use super::{Connection, Opening, State};
@@ -82,7 +83,6 @@ impl Connection {
             // The last advertised window was too small: bytes beyond it must not end the connection (MUST-37).
             connection.persist.closed_at = Some(connection.last_received_at);
         }
-        connection.reported_finished = state.receiving.reported_finished;
         // Only an owed acknowledgement is sent: for a peer with segments in flight, another one would indicate a loss.
         connection.acking = Acking::imported(extended(state.receiving.acknowledged), state.receiving.owes);
         Ok(connection)
@@ -105,9 +105,8 @@ impl Connection {
         let last_update = (extended(sending.window_update.0), extended(sending.window_update.1));
         self.peer_window =
             PeerWindow::restored(sending.window, last_update, sending.scale, sending.window_largest);
-        (self.wants_room, self.is_watched) = (sending.wants_room, sending.is_watched);
         ensure(sending.reported_acknowledged <= sending.una, "more bytes reported than acknowledged")?;
-        self.reported_acknowledged = sending.reported_acknowledged;
+        self.reports = Reports::restored(state);
         self.recovery = match &state.recovery {
             Some(recovery) => {
                 let recovery = moving::recovery::from_wire(recovery, state);

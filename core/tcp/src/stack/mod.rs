@@ -298,7 +298,7 @@ impl Stack {
             debug_assert!(false, "the ended connection should be in the table");
             return;
         };
-        let (flow, mac) = (connection.flow, connection.mac.or(connection.mac_in_doubt));
+        let (flow, mac) = (connection.flow, connection.next_hop.known());
         let final_segments = connection.final_segments(self.now);
         let (is_visible, ended, lost) =
             (connection.is_visible(), connection.ended(), connection.lost_reason());

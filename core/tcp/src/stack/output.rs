@@ -60,20 +60,19 @@ impl Stack {
         while let Some(index) = self.touched.pop_front() {
             let Some(connection) = self.table.at_mut(index) else { continue };
             // Resolve a neighbour only if there is something to send.
-            let needs_mac = connection.mac.is_none() && connection.wants_transmit(settings);
-            let mac = connection.mac.or_else(|| {
+            let needs_mac = connection.next_hop.confirmed().is_none() && connection.wants_transmit(settings);
+            let mac = connection.next_hop.confirmed().or_else(|| {
                 if !needs_mac {
                     return None;
                 }
                 let peer = connection.flow.peer().ip();
-                if core::mem::take(&mut connection.must_doubt_neighbour)
+                if connection.next_hop.take_doubt()
                     && let Some(hop) = settings.next_hop(peer)
                 {
                     self.neighbours.doubt(now, hop);
                 }
                 let found = resolve(now, settings, &mut self.neighbours, peer);
-                connection.mac_in_doubt = found.or(connection.mac_in_doubt);
-                connection.mac_in_doubt
+                connection.next_hop.resolve(found)
             });
             if let Some(mac) = mac
                 && let Some(length) =

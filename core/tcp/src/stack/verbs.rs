@@ -159,7 +159,7 @@ impl Transport for Stack {
 
     fn abort(&mut self, conn: Conn) {
         let Some(connection) = self.table.get(conn) else { return };
-        let mac = connection.mac.or(connection.mac_in_doubt);
+        let mac = connection.next_hop.known();
         let (flow, is_begun) = (connection.flow, connection.is_begun());
         let is_half_open = connection.is_half_open();
         let header = connection.final_segments(self.now).reset;
