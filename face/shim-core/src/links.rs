@@ -12,12 +12,13 @@ use spillway_batch::{CloseReason, Id, Info, RefuseReason, ServerLink};
 use spillway_transport::Time;
 
 use crate::carrier_name::{CarrierName, SessionName};
-use crate::connections::{Connection, NO_LINK, OUT};
+use crate::connections::{Connection, NO_LINK};
 use crate::epoll_set::{self, Set};
 use crate::io_vectors::put;
 use crate::link::{Inner, Interest, Lost, Referent};
 use crate::link_slots::{self, Slot};
 use crate::lock_deadline::LockDeadline;
+use crate::readiness::OUT;
 use crate::status::{self, Counter};
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};

@@ -9,7 +9,7 @@ use spillway_transport::Time;
 
 use super::{Inner, Referent};
 use crate::listeners::{self, Offer};
-use crate::readiness::notify;
+use crate::notify::notify;
 use crate::status::{self, Counter};
 use crate::wakes::Wakes;
 use crate::{connections, log};

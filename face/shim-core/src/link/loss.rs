@@ -5,7 +5,7 @@ use spillway_batch::LinkError;
 use super::Inner;
 use crate::connections::{self, Connection};
 use crate::log::{self, Reason};
-use crate::readiness::notify;
+use crate::notify::notify;
 use crate::status::{self, Counter};
 use crate::sys::{self, Errno};
 use crate::wakes::Wakes;

@@ -5,7 +5,7 @@ use spillway_transport::Time;
 
 use super::{Inner, Lost};
 use crate::epoll_set::Buffers;
-use crate::readiness::notify_all;
+use crate::notify::notify_all;
 use crate::wakes::Wakes;
 use crate::{connections, handshakes, sys};
 

@@ -2,7 +2,7 @@
 
 use super::{Inner, Lost, Referent};
 use crate::connections;
-use crate::readiness::notify;
+use crate::notify::notify;
 use crate::wakes::Wakes;
 use crate::{release_timer, sys, threads};
 
