@@ -32,6 +32,7 @@ mod epoll_set;
 mod errno;
 mod handshakes;
 mod helping;
+mod helping_deadline;
 mod io_vectors;
 mod link;
 mod link_slots;
