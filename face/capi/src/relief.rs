@@ -14,6 +14,7 @@ use crate::argument::{self, milliseconds};
 use crate::object::{self, Handle};
 use crate::port::override_from_c;
 use crate::session::spw_session;
+use crate::session::state::SessionState;
 use crate::settings::spw_settings;
 use crate::status::{guarded, guarded_status, write_text};
 use crate::waiting::timeout_ms;
@@ -85,8 +86,9 @@ pub unsafe extern "C" fn spw_relief_connect(
         // SAFETY: the caller passes valid or null pointers.
         unsafe {
             object::write_result(session, "session", std::ptr::null_mut())?;
-            let opened = object::with(relief, |shared| state::open(shared.inner()))?;
-            object::write_result(session, "session", object::new_handle(opened))
+            let (opened, routes, membership) = object::with(relief, |shared| state::open(shared.inner()))?;
+            let state = SessionState::new(opened, routes, Some(membership));
+            object::write_result(session, "session", object::new_handle(state))
         }
     })
 }

@@ -1,22 +1,22 @@
 //! A client's session (PostMan §4.2): one stream of bytes in each direction, direct or through helpers.
 
 mod event;
+pub(crate) mod shared;
 pub(crate) mod state;
 
 use std::ffi::{c_char, c_int, c_void};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::null;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 pub use self::event::{spw_session_event, spw_session_event_kind};
-use self::state::{SessionState, SharedSession};
+use self::state::SessionState;
 
 use crate::argument;
 use crate::object::{self, Handle};
 use crate::settings::spw_settings;
-use crate::status::{Fault, guarded, guarded_status, lock, stream_fault};
+use crate::status::{Fault, guarded, guarded_status, stream_fault};
 use crate::waiting::timeout_ms;
 
 /// A session: one ordered stream of bytes in each direction. It continues on another route when its carrier is lost.
@@ -25,21 +25,9 @@ pub struct spw_session {
 }
 
 impl Handle for spw_session {
-    type Value = SharedSession;
+    type Value = SessionState;
     const TAG: u32 = 0x7370_7373;
     const NAME: &'static str = "spw_session";
-}
-
-/// Runs a body with exclusive use of a session.
-///
-/// # Safety
-/// As for [`object::with`].
-unsafe fn with_state<R>(
-    session: *const spw_session,
-    body: impl FnOnce(&mut SessionState) -> Result<R, Fault>,
-) -> Result<R, Fault> {
-    // SAFETY: the caller passes a valid or null pointer.
-    unsafe { object::with(session, |shared| body(&mut *lock(shared)?)) }
 }
 
 /// Begins to open a session on the first route, and returns at once. Bytes that are sent before the server has answered
@@ -52,7 +40,7 @@ pub unsafe extern "C" fn spw_connect(settings: *const spw_settings, session: *mu
             object::write_result(session, "session", std::ptr::null_mut())?;
             let (routes, session_settings) = object::read(settings, |settings| settings.resolve())?;
             let state = SessionState::open(routes, session_settings)?;
-            object::write_result(session, "session", object::new_handle(Arc::new(Mutex::new(state))))
+            object::write_result(session, "session", object::new_handle(state))
         }
     })
 }
@@ -66,9 +54,9 @@ pub unsafe extern "C" fn spw_send(session: *mut spw_session, data: *const c_void
         // SAFETY: the caller passes valid or null pointers.
         unsafe {
             let bytes = argument::bytes(data, length)?;
-            with_state(session, |state| match state.session.send(Instant::now(), bytes) {
-                Ok(taken) => Ok(taken.cast_signed()),
-                Err(error) => Err(state.fault(&error)),
+            object::with(session, |state| {
+                let sent = state.lock()?.session.send(Instant::now(), bytes);
+                sent.map(usize::cast_signed).map_err(|error| state.fault(&error))
             })
         }
     })
@@ -87,9 +75,9 @@ pub unsafe extern "C" fn spw_receive(session: *mut spw_session, buffer: *mut c_v
                     "the buffer's size is 0, and a result of 0 means the end of the stream",
                 ));
             }
-            with_state(session, |state| match state.session.receive(Instant::now(), buffer) {
-                Ok(received) => Ok(received.cast_signed()),
-                Err(error) => Err(state.fault(&error)),
+            object::with(session, |state| {
+                let received = state.lock()?.session.receive(Instant::now(), buffer);
+                received.map(usize::cast_signed).map_err(|error| state.fault(&error))
             })
         }
     })
@@ -100,7 +88,7 @@ pub unsafe extern "C" fn spw_receive(session: *mut spw_session, buffer: *mut c_v
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_poll_descriptor(session: *const spw_session) -> c_int {
     // SAFETY: the caller passes a valid or null pointer.
-    guarded(|| unsafe { with_state(session, |state| Ok(state.session.as_fd().as_raw_fd())) })
+    guarded(|| unsafe { object::with(session, |state| Ok(state.lock()?.session.as_fd().as_raw_fd())) })
 }
 
 /// The timeout for `poll`: how long to wait for the descriptor before `spw_handle` is due, in milliseconds, rounded up; -1:
@@ -108,7 +96,7 @@ pub unsafe extern "C" fn spw_poll_descriptor(session: *const spw_session) -> c_i
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_next_timeout_ms(session: *const spw_session) -> c_int {
     // SAFETY: the caller passes a valid or null pointer.
-    guarded(|| unsafe { with_state(session, |state| Ok(timeout_ms(state.session.poll_timeout()))) })
+    guarded(|| unsafe { object::with(session, |state| Ok(timeout_ms(state.lock()?.session.poll_timeout()))) })
 }
 
 /// Sends, receives and handles timeouts. Call it when the descriptor is ready and when the timeout has passed; spurious
@@ -116,7 +104,7 @@ pub unsafe extern "C" fn spw_next_timeout_ms(session: *const spw_session) -> c_i
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_handle(session: *mut spw_session) -> c_int {
     // SAFETY: the caller passes a valid or null pointer.
-    guarded(|| unsafe { with_state(session, |state| Ok(state.handle())) })
+    guarded(|| unsafe { object::with(session, |state| state.handle()) })
 }
 
 /// For programs without an event loop: waits for input or a timer, at most `timeout_ms` (-1: without limit), and then does
@@ -125,7 +113,7 @@ pub unsafe extern "C" fn spw_handle(session: *mut spw_session) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_wait(session: *mut spw_session, timeout_ms: c_int) -> c_int {
     // SAFETY: the caller passes a valid or null pointer.
-    guarded(|| unsafe { object::with(session, |shared| state::wait(shared, timeout_ms)) })
+    guarded(|| unsafe { object::with(session, |state| state.wait(timeout_ms)) })
 }
 
 /// Returns 1 and the next event, or 0 without an event. Call it after `spw_handle` until it returns 0; only the latest 32
@@ -137,7 +125,7 @@ pub unsafe extern "C" fn spw_next_event(session: *mut spw_session, event: *mut s
         unsafe {
             let empty = spw_session_event { kind: 0, route: 0, address: null(), why: null() };
             object::write_result(event, "event", empty)?;
-            with_state(session, |state| match state.next_event() {
+            object::with(session, |state| match state.next_event()? {
                 Some(next) => object::write_result(event, "event", next).map(|()| 1),
                 None => Ok(0),
             })
@@ -157,11 +145,9 @@ pub unsafe extern "C" fn spw_carrier(
     guarded_status(|| {
         // SAFETY: the caller passes valid or null pointers.
         unsafe {
-            let (number, carrier) = with_state(session, |state| {
-                let carrier: SocketAddr = state
-                    .session
-                    .carrier()
-                    .ok_or_else(|| Fault::again("no route carries the session now"))?;
+            let (number, carrier) = object::with(session, |state| {
+                let carrier: Option<SocketAddr> = state.lock()?.session.carrier();
+                let carrier = carrier.ok_or_else(|| Fault::again("no route carries the session now"))?;
                 Ok((state.route(carrier), carrier))
             })?;
             if !route.is_null() {
@@ -179,10 +165,10 @@ pub unsafe extern "C" fn spw_move(session: *mut spw_session, route: u32) -> c_in
         let move_to_route = |state: &mut SessionState| {
             state.check_has_no_relief()?;
             let index = state.route_index(route)?;
-            state.session.move_to(Instant::now(), index).map_err(|error| stream_fault(&error))
+            state.lock()?.session.move_to(Instant::now(), index).map_err(|error| stream_fault(&error))
         };
         // SAFETY: the caller passes a valid or null pointer.
-        unsafe { with_state(session, move_to_route) }
+        unsafe { object::with(session, move_to_route) }
     })
 }
 
@@ -194,7 +180,7 @@ pub unsafe extern "C" fn spw_set_routes(session: *mut spw_session, settings: *co
         // SAFETY: the caller passes valid or null pointers.
         unsafe {
             let (routes, _) = object::read(settings, |settings| settings.resolve())?;
-            with_state(session, |state| state.set_routes(routes))
+            object::with(session, |state| state.set_routes(routes))
         }
     })
 }
@@ -208,7 +194,7 @@ pub unsafe extern "C" fn spw_measured(session: *mut spw_session, latency_us: u64
         None => Ok(()),
     };
     // SAFETY: the caller passes a valid or null pointer.
-    guarded_status(|| unsafe { with_state(session, report) })
+    guarded_status(|| unsafe { object::with(session, report) })
 }
 
 /// Reports to the session's relief for how long the oldest request without a reply has waited, in microseconds; negative
@@ -222,29 +208,29 @@ pub unsafe extern "C" fn spw_oldest_wait(session: *mut spw_session, waited_us: i
         None => Ok(()),
     };
     // SAFETY: the caller passes a valid or null pointer.
-    guarded_status(|| unsafe { with_state(session, report) })
+    guarded_status(|| unsafe { object::with(session, report) })
 }
 
 /// Ends the outgoing stream; replies still arrive.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_finish(session: *mut spw_session) -> c_int {
-    let finish = |state: &mut SessionState| {
-        state.session.finish(Instant::now());
+    let finish = |state: &mut SessionState| -> Result<(), Fault> {
+        state.lock()?.session.finish(Instant::now());
         Ok(())
     };
     // SAFETY: the caller passes a valid or null pointer.
-    guarded_status(|| unsafe { with_state(session, finish) })
+    guarded_status(|| unsafe { object::with(session, finish) })
 }
 
 /// Closes the session. Sent bytes still reach the server if the session is handled until it is over (`spw_is_over`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_close(session: *mut spw_session) -> c_int {
-    let close = |state: &mut SessionState| {
-        state.session.close(Instant::now());
+    let close = |state: &mut SessionState| -> Result<(), Fault> {
+        state.lock()?.session.close(Instant::now());
         Ok(())
     };
     // SAFETY: the caller passes a valid or null pointer.
-    guarded_status(|| unsafe { with_state(session, close) })
+    guarded_status(|| unsafe { object::with(session, close) })
 }
 
 /// 1 if the session has ended: it was closed and the server has received everything, or it failed, with the error that
@@ -252,7 +238,7 @@ pub unsafe extern "C" fn spw_close(session: *mut spw_session) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_is_over(session: *const spw_session) -> c_int {
     // SAFETY: the caller passes a valid or null pointer.
-    guarded(|| unsafe { with_state(session, |state| Ok(c_int::from(state.session.is_over()))) })
+    guarded(|| unsafe { object::with(session, |state| Ok(c_int::from(state.lock()?.session.is_over()))) })
 }
 
 /// After `SPW_GONE`: the server is known to have received `*acknowledged` of the `*written` bytes that were sent. Both may
@@ -266,7 +252,7 @@ pub unsafe extern "C" fn spw_gone(
     guarded_status(|| {
         // SAFETY: the caller passes valid or null pointers.
         unsafe {
-            let gone = with_state(session, |state| {
+            let gone = object::with(session, |state| {
                 state.gone.ok_or_else(|| Fault::again("no call has returned SPW_GONE"))
             })?;
             for (target, name, value) in

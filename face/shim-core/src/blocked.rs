@@ -138,8 +138,8 @@ fn become_leader(slot: Option<&Slot>) -> Option<&'static Set> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connections::{self, IN};
-    use crate::readiness;
+    use crate::readiness::IN;
+    use crate::{connections, notify};
 
     #[test]
     fn change_wakes_only_the_threads_that_wait_for_the_connection() {
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(changed.waiters.load(Ordering::SeqCst), MANY);
         assert!(changed.deliver(b"x"));
         let mut wakes = Wakes::default();
-        readiness::notify(changed, &mut wakes);
+        notify::notify(changed, &mut wakes);
         links::settle(&mut wakes);
         for sleeper in &mut sleepers {
             // Returns at once because of the wake-up; otherwise after an hour.

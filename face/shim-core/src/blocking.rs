@@ -7,9 +7,10 @@ use libc::{c_int, iovec};
 use spillway_transport::Time;
 
 use crate::blocked::Blocked;
-use crate::connections::{Connection, IN, OUT};
+use crate::connections::Connection;
 use crate::links;
 use crate::nonblocking::{is_nonblocking, receive_once};
+use crate::readiness::{IN, OUT};
 use crate::sys::{self, Errno};
 use crate::wakes::Wakes;
 

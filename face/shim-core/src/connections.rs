@@ -12,19 +12,12 @@ use libc::{c_int, iovec};
 
 use crate::lock;
 use crate::option_values::Options;
-use crate::readiness::Readiness;
+use crate::readiness::{ERR, HUP, IN, RDHUP, Readiness};
 use crate::sys::Errno;
 use crate::table::{self, Entry};
 
 /// Value of [`Connection::link`] for a connection that belongs to no link.
 pub(crate) const NO_LINK: u32 = u32::MAX;
-
-/// Readiness as epoll reports it. As in the kernel, `EPOLLRDNORM` and `EPOLLWRNORM` come with `EPOLLIN` and `EPOLLOUT`.
-pub(crate) const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
-pub(crate) const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
-pub(crate) const ERR: u32 = libc::EPOLLERR as u32;
-pub(crate) const HUP: u32 = libc::EPOLLHUP as u32;
-pub(crate) const RDHUP: u32 = libc::EPOLLRDHUP as u32;
 
 /// Maximum number of connections at the same time, over all links.
 const CONNECTIONS_MAX: usize = CHUNKS * CHUNK;

@@ -6,11 +6,11 @@ use libc::{c_int, c_ulong};
 
 use crate::connections;
 use crate::epoll_set;
-use crate::readiness::{self, notify};
+use crate::notify::notify;
 use crate::sys::{self, Errno, result};
 use crate::table::{self, Entry};
 use crate::wakes::Wakes;
-use crate::{fork, links, listeners, options, port, prepared, real, waiters};
+use crate::{fork, links, listeners, memberships, options, port, prepared, real, waiters};
 
 /// `listen`: records TCP listeners.
 ///
@@ -65,7 +65,7 @@ fn release(fd: c_int) -> Result<(), Errno> {
             drop(inner);
             waiters::wake(connection, &mut wakes); // ends other threads' calls on the descriptor
             if is_last {
-                readiness::leave_all_sets(connection);
+                memberships::leave_all_sets(connection);
                 links::close(connection, abort, &mut wakes);
                 connections::give_back(connection);
             }

@@ -14,7 +14,7 @@ use crate::epoll_set::{self, Set};
 use crate::table::{self, Entry};
 use crate::tag::Tag;
 use crate::wakes::Wakes;
-use crate::{fork, links, listeners, orders, port, prepared, real, sys, threads, upkeep};
+use crate::{fork, links, listeners, memberships, orders, port, prepared, real, sys, threads, upkeep};
 
 /// The function that the application has called, with its timeout.
 #[derive(Clone, Copy)]
@@ -288,9 +288,9 @@ fn control_virtual(
 ) -> Result<(), sys::Errno> {
     let mut wakes = Wakes::default();
     let result = match operation {
-        libc::EPOLL_CTL_ADD => set.add(connection, events, data, &mut wakes),
-        libc::EPOLL_CTL_MOD => set.modify(connection, events, data, &mut wakes),
-        libc::EPOLL_CTL_DEL => set.remove(connection),
+        libc::EPOLL_CTL_ADD => memberships::add(set, connection, events, data, &mut wakes),
+        libc::EPOLL_CTL_MOD => memberships::modify(set, connection, events, data, &mut wakes),
+        libc::EPOLL_CTL_DEL => memberships::remove(set, connection),
         _ => Err(libc::EINVAL),
     };
     if operation == libc::EPOLL_CTL_ADD && result.is_ok() {
@@ -312,11 +312,11 @@ fn control_stand_in(set: &Set, operation: c_int, member: c_int, events: u32, dat
         libc::EPOLL_CTL_ADD => {
             port::open_for_polled(member, set);
             if listeners::is_served(member) {
-                let _ = set.add(stand_in, events, data, &mut wakes);
+                let _ = memberships::add(set, stand_in, events, data, &mut wakes);
             }
         }
-        libc::EPOLL_CTL_MOD => drop(set.modify(stand_in, events, data, &mut wakes)),
-        _ => drop(set.remove(stand_in)),
+        libc::EPOLL_CTL_MOD => drop(memberships::modify(set, stand_in, events, data, &mut wakes)),
+        _ => drop(memberships::remove(set, stand_in)),
     }
     links::settle(&mut wakes);
 }

@@ -12,10 +12,10 @@ use std::sync::{Mutex, MutexGuard};
 use libc::{c_int, epoll_event};
 use spillway_batch::Scratch;
 
-use crate::connections::{self, Connection, ERR, HUP};
+use crate::connections::{self, Connection};
 use crate::fairness::Turns;
 use crate::lock;
-use crate::readiness;
+use crate::readiness::{ERR, HUP, Member};
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
 use crate::tag::Tag;
@@ -28,8 +28,8 @@ const SETS_MAX: usize = 1024;
 const RECEIVE_BYTES: usize = 128 * 1024;
 
 const EDGE: u32 = libc::EPOLLET as u32;
-const ONCE: u32 = libc::EPOLLONESHOT as u32;
-const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
+pub(crate) const ONCE: u32 = libc::EPOLLONESHOT as u32;
+pub(crate) const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 
 static SETS: [AtomicPtr<Set>; SETS_MAX] = [const { AtomicPtr::new(null_mut()) }; SETS_MAX];
 static SLOTS: Mutex<Slots> = Mutex::new(Slots { free: Vec::new(), used: 1 });
@@ -121,20 +121,6 @@ impl Set {
         Ok(wake)
     }
 
-    /// Adds a connection or listener, like EPOLL_CTL_ADD.
-    pub(crate) fn add(
-        &self,
-        connection: &'static Connection,
-        events: u32,
-        data: u64,
-        wakes: &mut Wakes,
-    ) -> Result<(), Errno> {
-        if events & EXCLUSIVE != 0 && events & (ONCE | libc::EPOLLRDHUP as u32 | libc::EPOLLPRI as u32) != 0 {
-            return Err(libc::EINVAL);
-        }
-        readiness::join(self, connection, events, data, wakes)
-    }
-
     /// Adds a connection, an alias or a listener's stand-in that is in no set.
     pub(crate) fn begin_membership(
         &self,
@@ -149,15 +135,14 @@ impl Set {
         self.queue(&mut members, connection, wakes);
     }
 
-    /// Like EPOLL_CTL_MOD.
-    pub(crate) fn modify(
+    /// Changes the membership of a connection, an alias or a listener's stand-in.
+    pub(crate) fn modify_membership(
         &self,
-        connection: &'static Connection,
+        connection: &Connection,
         events: u32,
         data: u64,
         wakes: &mut Wakes,
     ) -> Result<(), Errno> {
-        let connection = readiness::membership(connection, self.index).ok_or(libc::ENOENT)?;
         let mut members = lock(&self.inner);
         if connection.readiness.set() != self.index {
             return Err(libc::ENOENT);
@@ -170,11 +155,6 @@ impl Set {
         (member.events, member.data) = (events | ERR | HUP, data);
         self.queue(&mut members, connection, wakes);
         Ok(())
-    }
-
-    /// Like EPOLL_CTL_DEL.
-    pub(crate) fn remove(&self, connection: &'static Connection) -> Result<(), Errno> {
-        self.end_membership(readiness::membership(connection, self.index).ok_or(libc::ENOENT)?)
     }
 
     /// Ends a membership.
@@ -208,7 +188,7 @@ impl Set {
         let readiness = &connection.readiness;
         // SAFETY: callers hold this set's lock, and pass a connection that is in this set.
         let member = unsafe { readiness.member() };
-        if member.queued || readiness.events_to_report(member) == 0 {
+        if member.queued || events_to_report(connection, member) == 0 {
             return;
         }
         member.queued = true;
@@ -262,7 +242,7 @@ impl Set {
             }
             // SAFETY: the connection is in this set, whose lock is held.
             let member = unsafe { readiness.member() };
-            let ready_events = readiness.events_to_report(member);
+            let ready_events = events_to_report(connection, member);
             if ready_events == 0 {
                 member.queued = false;
                 continue;
@@ -306,6 +286,16 @@ impl Set {
     pub(crate) fn return_buffer(&self, buffer: Box<Buffers>) {
         *lock(&self.buffer) = Some(buffer);
     }
+}
+
+/// The events to report now: those that the application asked for, errors and hang-ups.
+#[inline]
+fn events_to_report(connection: &Connection, member: &Member) -> u32 {
+    let state = match connection.readiness.stands_for() {
+        None => connection.readiness.own_state(),
+        Some(index) => connections::get(index).map_or(0, |connection| connection.readiness.own_state()),
+    };
+    if member.events == 0 { 0 } else { state & (member.events | ERR | HUP) }
 }
 
 pub(crate) fn get(index: u32) -> Option<&'static Set> {

@@ -12,12 +12,13 @@ use spillway_batch::{CloseReason, Id, Info, RefuseReason, ServerLink};
 use spillway_transport::Time;
 
 use crate::carrier_name::{CarrierName, SessionName};
-use crate::connections::{Connection, NO_LINK, OUT};
+use crate::connections::{Connection, NO_LINK};
 use crate::epoll_set::{self, Set};
 use crate::io_vectors::put;
 use crate::link::{Inner, Interest, Lost, Referent};
 use crate::link_slots::{self, Slot};
 use crate::lock_deadline::LockDeadline;
+use crate::readiness::OUT;
 use crate::status::{self, Counter};
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
@@ -148,7 +149,7 @@ pub(crate) fn handle_ready(index: u32, set: &Set, events: u32, wakes: &mut Wakes
 pub(crate) fn attend(index: u32, wakes: &mut Wakes) {
     let Some(link) = get(index) else { return };
     let mut inner = link.lock();
-    let Some(set) = epoll_set::get(inner.set) else { return };
+    let Some(set) = epoll_set::get(inner.socket.set()) else { return };
     inner.flush_or_lose(wakes);
     let mut buffer = set.borrow_buffer();
     inner.receive_or_lose(&mut buffer, wakes);
@@ -179,7 +180,7 @@ pub(crate) fn links_outside(connections: &[&'static Connection], library_set: Op
         let Some(link) = get(index) else { continue };
         let (set, fd, watched) = {
             let inner = link.lock();
-            (inner.set, inner.fd, inner.watched)
+            (inner.socket.set(), inner.socket.descriptor(), inner.socket.interest())
         };
         if fd < 0 || library_set.is_some_and(|library_set| library_set.index == set) {
             continue;
@@ -319,7 +320,7 @@ pub(crate) fn adopt(connection: &Connection, set: &Set) {
     let Some(link) = link_of(connection).and_then(get) else { return };
     let mut inner = link.lock();
     if sessions::belongs_to_session(connection) || inner.endpoint_of(connection).is_some() {
-        inner.adopt(set);
+        inner.socket.adopt(set);
     }
 }
 
@@ -382,10 +383,9 @@ fn leave_carrier(carrier: CarrierName, name: SessionName, wakes: &mut Wakes) {
 pub(crate) fn leave_set(set: &Set, port_set: Option<&Set>, wakes: &mut Wakes) {
     for link in all() {
         let mut inner = link.lock();
-        if inner.endpoint.is_some() && inner.set == set.index {
-            inner.adopted = false;
+        if inner.endpoint.is_some() && inner.socket.set() == set.index {
             // Without the link port's set, the link's sessions could never resume.
-            if !port_set.is_some_and(|port_set| inner.move_to(port_set)) {
+            if !inner.socket.return_to(port_set) {
                 inner.end_with_loop(wakes);
             }
         }

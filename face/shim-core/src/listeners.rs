@@ -8,13 +8,14 @@ use std::sync::Mutex;
 use libc::c_int;
 use spillway_batch::RefuseReason;
 
-use crate::connections::{self, Connection, IN};
+use crate::connections::{self, Connection};
+use crate::notify::notify;
 use crate::option_values::Options;
-use crate::readiness::{self, notify};
+use crate::readiness::IN;
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
 use crate::wakes::Wakes;
-use crate::{address, fork, lock, prepared, virtual_descriptor};
+use crate::{address, fork, lock, memberships, prepared, virtual_descriptor};
 
 /// Maximum length of each queue. It must hold all clients of a server when they move at the same time.
 const QUEUE_MAX: usize = 16 * 1024;
@@ -159,7 +160,7 @@ pub(crate) fn remove(fd: c_int, stand_in: u32) -> Vec<&'static Connection> {
     state.queue_changed();
     drop(state);
     if is_last && let Some(connection) = connections::get(stand_in) {
-        readiness::leave_all_sets(connection);
+        memberships::leave_all_sets(connection);
         connections::give_back(connection);
     }
     refused.into_iter().flatten().filter_map(connections::get).collect()

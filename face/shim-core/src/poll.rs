@@ -5,7 +5,8 @@ use core::time::Duration;
 use libc::{c_int, nfds_t, pollfd, sigset_t, timespec};
 
 use crate::blocked::Blocked;
-use crate::connections::{self, Connection, ERR, HUP};
+use crate::connections::{self, Connection};
+use crate::readiness::{ERR, HUP};
 use crate::sys::{self, Errno};
 use crate::wakes::Wakes;
 use crate::{links, port, prepared, real, table, threads};

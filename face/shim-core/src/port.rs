@@ -18,7 +18,7 @@ use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
 use crate::tag::Tag;
 use crate::wakes::Wakes;
-use crate::{fork, helping, links, listeners, lock, prepared};
+use crate::{fork, helping_deadline, links, listeners, lock, prepared};
 
 /// Maximum number of links accepted for one event of the link port.
 const ACCEPTS_MAX: usize = 16;
@@ -124,7 +124,7 @@ pub(crate) fn report_unserved() {
 fn open_in(config: &Config, set: &Set) -> Result<(), Errno> {
     let socket = open(&config.link)?;
     watch(socket, set).inspect_err(|_| sys::end_socket(socket))?;
-    if !helping::is_off() {
+    if !helping_deadline::is_off() {
         status::set_state(status::State::On);
     }
     let port = listeners::served().unwrap_or(0);
@@ -224,7 +224,7 @@ pub(crate) fn handle_ready(set: &Set, wakes: &mut Wakes) {
                 return;
             }
         };
-        if helping::is_off() {
+        if helping_deadline::is_off() {
             status::count(Counter::LinkOff);
             sys::end_socket(socket);
             continue;
@@ -242,7 +242,7 @@ pub(crate) fn handle_ready(set: &Set, wakes: &mut Wakes) {
                     LinkRandomness::from_random(random),
                 );
                 links::begin_link(socket, peer, local, end, set, wakes);
-                helping::link_opened();
+                helping_deadline::link_opened();
             }
             _ => sys::end_socket(socket),
         }

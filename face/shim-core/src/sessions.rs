@@ -18,7 +18,7 @@ use spillway_transport::Time;
 
 use crate::carrier_name::CarrierName;
 use crate::connections::{self, Connection};
-use crate::readiness::notify;
+use crate::notify::notify;
 use crate::wakes::Wakes;
 use crate::{listeners, lock, status, sys};
 

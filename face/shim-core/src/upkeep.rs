@@ -7,7 +7,7 @@ use spillway_transport::Time;
 
 use crate::port::retry;
 use crate::wakes::Wakes;
-use crate::{handshakes, helping, links, release, release_timer, sessions, sys};
+use crate::{handshakes, helping, helping_deadline, links, release, release_timer, sessions, sys};
 
 /// When the links' timeouts were last checked, in nanoseconds.
 static CHECKED_AT: AtomicU64 = AtomicU64::new(0);
@@ -18,7 +18,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Whether links have timeouts: of handshakes, of reading, or of the links that drain while helping is off.
 fn has_link_timeouts() -> bool {
-    handshakes::any_pending() || helping::is_draining()
+    handshakes::any_pending() || helping_deadline::is_draining()
 }
 
 /// Whether [`run`] may have something to do.

@@ -11,10 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use spillway_client::relief::{ActivationSettings, Member, Move};
-use spillway_client::session::SessionEvent;
 use spillway_client::{Relief, ReliefSettings, SessionSettings};
 
-use crate::session::state::{SessionState, SharedSession};
+use crate::session::shared::{MovableSession, SharedSession};
 use crate::settings::{Routes, SPW_FORMER_ROUTE};
 use crate::status::{Fault, lock};
 use crate::waiting::wait_for;
@@ -30,7 +29,7 @@ pub(crate) struct ReliefState {
     pub(super) relief: Relief,
     /// The routes, with their numbers in C.
     routes: Routes,
-    sessions: HashMap<Member, Weak<Mutex<SessionState>>>,
+    sessions: HashMap<Member, Weak<Mutex<MovableSession>>>,
     /// Orders that were not carried out yet: at most two for each member.
     moves: VecDeque<Move>,
     /// The C program has freed the relief: its sessions continue without it.
@@ -129,7 +128,7 @@ pub(super) fn handle(shared: &Arc<Mutex<ReliefState>>) -> Result<c_int, Fault> {
     let (mut moved, mut failed) = (0, None);
     for (session, order) in moves {
         // A fault of one session does not stop the moves of the others.
-        match apply(&session, order) {
+        match apply(shared, &session, order) {
             Ok(has_moved) => moved += c_int::from(has_moved),
             Err(fault) => failed = failed.or(Some(fault)),
         }
@@ -138,20 +137,22 @@ pub(super) fn handle(shared: &Arc<Mutex<ReliefState>>) -> Result<c_int, Fault> {
 }
 
 /// Moves a session, unless the session is over. Returns whether it was moved.
-fn apply(session: &SharedSession, order: Move) -> Result<bool, Fault> {
-    let (mut state, now) = (lock(session)?, Instant::now());
-    if state.session.is_over() {
+fn apply(shared: &Arc<Mutex<ReliefState>>, session: &SharedSession, order: Move) -> Result<bool, Fault> {
+    let (mut session, now) = (lock(session)?, Instant::now());
+    if session.session.is_over() {
         return Ok(false);
     }
+    let membership = Membership { shared: shared.clone(), member: order.member };
     order
-        .apply(now, &mut state.session)
+        .apply(now, &mut session.session)
         .map_err(|error| Fault::system("a session cannot be moved", &error))?;
-    state.take_events(now);
+    membership.report_events(now, &mut session);
     Ok(true)
 }
 
-/// Opens a session on the carrier that the relief chooses.
-pub(super) fn open(shared: &Arc<Mutex<ReliefState>>) -> Result<SharedSession, Fault> {
+/// Opens a session on the carrier that the relief chooses. Returns the session, the relief's routes, and the membership,
+/// which the session must end by [`Membership::leave`].
+pub(super) fn open(shared: &Arc<Mutex<ReliefState>>) -> Result<(SharedSession, Routes, Membership), Fault> {
     let mut state = lock(shared)?;
     let mut joined = None;
     state.change(|relief, now| joined = relief.join(now));
@@ -161,10 +162,9 @@ pub(super) fn open(shared: &Arc<Mutex<ReliefState>>) -> Result<SharedSession, Fa
     };
     let session =
         wait_for_first_move(&mut state, member).and_then(open).inspect_err(|_| state.leave(member))?;
-    let (routes, membership) = (state.routes.clone(), Membership { shared: shared.clone(), member });
-    let session = Arc::new(Mutex::new(SessionState::new(session, routes, Some(membership))));
+    let session = MovableSession::shared(session);
     state.sessions.insert(member, Arc::downgrade(&session));
-    Ok(session)
+    Ok((session, state.routes.clone(), Membership { shared: shared.clone(), member }))
 }
 
 /// Waits for the first move of a new member, which may need answers of helpers.
@@ -189,7 +189,7 @@ fn wait_for_first_move(state: &mut ReliefState, member: Member) -> Result<Move, 
     }
 }
 
-#[derive(Clone)]
+/// A session's place in its relief.
 pub(crate) struct Membership {
     shared: Arc<Mutex<ReliefState>>,
     member: Member,
@@ -210,10 +210,13 @@ impl Membership {
         Ok(())
     }
 
-    pub(crate) fn report_event(&self, now: Instant, event: &SessionEvent) {
-        // After a panic the relief gets no more reports, and the session continues.
-        if let Ok(mut state) = lock(&self.shared) {
-            state.change(|relief, _| relief.handle_event(now, self.member, event));
+    /// Takes the session's events: reports them to the relief, and keeps them for the application.
+    pub(crate) fn report_events(&self, now: Instant, session: &mut MovableSession) {
+        while let Some(event) = session.take_event() {
+            // After a panic the relief gets no more reports, and the session continues.
+            if let Ok(mut state) = lock(&self.shared) {
+                state.change(|relief, _| relief.handle_event(now, self.member, event));
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod engine;
 mod file;
+mod name;
 mod problem;
 mod reference;
 mod schema;
@@ -21,7 +22,8 @@ use spillway_discovery::{EtcdAccess, EtcdFiles, EtcdPrefix};
 use crate::engine::{XdpError, check_addresses};
 
 pub use engine::{DEFER_INTERRUPTS_MAX, Engine, XdpConfig, parse_ports};
-pub use file::{Reading, host_name, read_file, read_text};
+pub use file::{Reading, read_file, read_text};
+pub use name::host_name;
 pub use problem::{Problem, Problems};
 pub use reference::reference;
 pub use separate_address::{SeparateAddress, parse_separate_address};

@@ -45,7 +45,7 @@ impl Inner {
         if let Some(set) =
             outcome.connection.and_then(|connection| epoll_set::get(connection.readiness.set()))
         {
-            self.adopt(set);
+            self.socket.adopt(set);
         }
     }
 
@@ -107,7 +107,7 @@ impl Inner {
         let now = sys::now();
         let mut count = 0;
         for (id, referent) in self.referents.iter() {
-            if let Referent::Session(name) = *referent {
+            if let Referent::Session(name) = referent {
                 sessions::detach(now, name, (self.index, id));
                 count += 1;
             }

@@ -1,9 +1,9 @@
 //! Ends a link when the process ends in order, or when the application closes the link's event loop.
 
-use spillway_batch::{CloseReason, Id, IdTable};
+use spillway_batch::{CloseReason, Id};
 use spillway_session::ServerLinkCarrier;
 
-use super::{Inner, Lost, Referent};
+use super::{Inner, Lost, Referent, Referents};
 use crate::lock_deadline::LockDeadline;
 use crate::wakes::Wakes;
 use crate::{sessions, sys};
@@ -21,10 +21,10 @@ impl Inner {
         }
         self.close_all(lock_deadline, None);
         // Threads that still run find no connection or session here.
-        (self.referents, self.session_count) = (IdTable::new(), 0);
-        sys::shut_down(self.fd, libc::SHUT_WR);
+        self.referents = Referents::new();
+        sys::shut_down(self.socket.descriptor(), libc::SHUT_WR);
         self.discard_unread();
-        sys::shut_down(self.fd, libc::SHUT_RDWR);
+        sys::shut_down(self.socket.descriptor(), libc::SHUT_RDWR);
     }
 
     /// Closes everything that the link carries, because its event loop is closed. The process may continue, so
@@ -61,7 +61,7 @@ impl Inner {
     fn discard_unread(&self) {
         let (mut buffer, mut discarded) = ([0; DISCARD_BYTES], 0);
         while discarded < UNREAD_BYTES_MAX {
-            match sys::receive(self.fd, &mut buffer) {
+            match sys::receive(self.socket.descriptor(), &mut buffer) {
                 Ok(length @ 1..) => discarded += length,
                 _ => break,
             }

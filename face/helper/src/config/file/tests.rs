@@ -1,14 +1,20 @@
 //! Tests: configurations are read, refused and shown, and agree with the reference.
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use proptest::prelude::*;
 use rustix::fs::{CWD, FileType, Mode};
+use spillway_auth::Key;
+use spillway_batch::PolicyKind;
+use spillway_discovery::EtcdFiles;
 
-use super::*;
+use super::{Reading, read_file, read_text};
 use crate::config::reference::is_toml;
 use crate::config::schema::SECTIONS;
-use crate::config::{SeparateAddress, XdpConfig};
+use crate::config::{Engine, HelperConfig, Problem, Protocol, SeparateAddress, Service, XdpConfig};
 use crate::listeners::ListenerTable;
 use crate::threads::{Threads, net_config};
 

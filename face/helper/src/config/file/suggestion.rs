@@ -1,0 +1,18 @@
+//! Suggests a known key in place of an unknown one.
+
+/// Minimal normalized Damerau-Levenshtein similarity (0 to 1) between an unknown key and the key suggested for it.
+/// The similarity of `max_delay` and `max_memory`, two different keys, is lower. If one key is a prefix of the other,
+/// their similarity counts as 1.
+const SIMILAR_MIN: f64 = 0.65;
+
+/// Adds the most similar known key to the parser's message about an unknown key. `None` if no key is similar.
+pub(super) fn with_suggestion(message: &str) -> Option<String> {
+    let (unknown, known) = message.strip_prefix("unknown field `")?.split_once('`')?;
+    let is_prefix = |key: &str| unknown.len() >= 3 && (key.starts_with(unknown) || unknown.starts_with(key));
+    let similarity = |key: &&str| match is_prefix(key) {
+        true => 1.0,
+        false => strsim::normalized_damerau_levenshtein(unknown, key),
+    };
+    let best = known.split('`').skip(1).step_by(2).max_by(|a, b| similarity(a).total_cmp(&similarity(b)))?;
+    (similarity(&best) >= SIMILAR_MIN).then(|| format!("unknown field `{unknown}`, did you mean `{best}`?"))
+}
