@@ -12,7 +12,7 @@ pub enum Order {
     /// Move every connection back to the server.
     ToServer,
     /// Sets the override of all sessions' relief policies to `on` (see
-        /// [`Routes::sessions_per_process`](super::Routes::sessions_per_process)).
+    /// [`Routes::sessions_per_process`](super::Routes::sessions_per_process)).
     Help,
     /// Mark this moment in the report.
     Mark(&'static str),
