@@ -55,7 +55,7 @@ pub fn prove_query(key: &Key, query: LoadQuery) -> [u8; LOAD_QUERY_BYTES] {
 /// # Errors
 /// The query is not authentic. Send no reply, which would reveal the load to a sender without a key.
 pub fn verify_query<'a>(ring: &'a KeyRing, bytes: &[u8]) -> Result<(LoadQuery, &'a Key), LoadRejection> {
-    let bytes = exactly(bytes)?;
+    let bytes: &[u8; LOAD_QUERY_BYTES] = exactly(bytes)?;
     let (query, proof) = LoadQuery::parse(bytes)?;
     let key = ring.find(Role::Client, query.key).ok_or(LoadRejection::UnknownKey(query.key))?;
     let is_proven = verify(key, Prover::QuerySender, LoadQuery::bytes_under_proof(bytes), &proof);
@@ -73,7 +73,7 @@ pub fn prove_load(key: &Key, load: &LoadReport) -> [u8; LOAD_REPLY_BYTES] {
 /// # Errors
 /// The reply is not authentic. Ignore the datagram and keep waiting: the genuine reply may still arrive.
 pub fn verify_load(key: &Key, nonce: &[u8; NONCE_BYTES], bytes: &[u8]) -> Result<LoadReport, LoadRejection> {
-    let bytes = exactly(bytes)?;
+    let bytes: &[u8; LOAD_REPLY_BYTES] = exactly(bytes)?;
     let (load, proof) = LoadReport::parse(bytes)?;
     if load.nonce != *nonce {
         return Err(LoadRejection::Stale);
@@ -136,7 +136,8 @@ mod tests {
                 "a reply with bit {bit} flipped should be rejected"
             );
         }
-        // A query that an attacker reflects to its sender is not accepted as a reply.
+        // An attacker reflects a query to its sender as a reply, cut to the length of a reply, which is shorter: the
+        // datagram's kind must reject it.
         let query = prove_query(&key, unproven_query(7));
         assert!(
             verify_load(&key, &[7; 16], &query[..LOAD_REPLY_BYTES]).is_err(),
