@@ -1,4 +1,7 @@
-//! A group's memory of failures, with exponential back-off: help was no cure, or the group returned too soon.
+//! What a group (all connections of one process to one service) remembers of earlier moves: help was no cure, no helper
+//! accepted a member, or the group returned to the server too soon; and its comparisons of helped members with direct
+//! ones (*doubts*, see `doubt.rs`). The more often each has happened, the longer the group waits before the next
+//! (exponential back-off).
 
 use core::time::Duration;
 
@@ -51,15 +54,17 @@ pub(super) struct Memory {
     returned_at: Option<Time>,
     /// Consecutive times that no helper accepted any member.
     refused: u32,
-    /// When the group was last late and became calm before all members had moved.
+    /// When a late group last became calm before all members had moved.
     calm_before_all_moved_at: Option<Time>,
-    /// Doubts whether direct would be better, and the earliest time of the next doubt.
+    /// Doubts: a few members returned to the server, to find out whether direct is better.
     doubts: DecayingCount,
+    /// The earliest time of the next doubt.
     next_doubt_at: Time,
 }
 
-/// A group that is late again within this time after a calm without help is at the edge of the server's capacity.
-const EDGE: Duration = Duration::from_secs(10);
+/// A group that is late again within this time after it became calm, without having moved all members, is at the edge of
+/// the server's capacity.
+const EDGE_TIME: Duration = Duration::from_secs(10);
 
 impl Memory {
     /// The group was late and became calm before all members had moved.
@@ -67,10 +72,10 @@ impl Memory {
         self.calm_before_all_moved_at = Some(now);
     }
 
-    /// Whether the group was late before, a short time ago. At the edge of the server's capacity late periods are short
-    /// but frequent, so the whole group should move.
+    /// Whether the group became calm less than [`EDGE_TIME`] ago, before all members had moved. At the edge of the
+    /// server's capacity late periods are short but frequent: if the group is late again, all members should move.
     pub fn is_at_the_edge(&self, now: Time) -> bool {
-        self.calm_before_all_moved_at.is_some_and(|at| now.since(at) < EDGE)
+        self.calm_before_all_moved_at.is_some_and(|at| now.since(at) < EDGE_TIME)
     }
 
     pub fn is_barred(&self, now: Time) -> bool {
@@ -97,15 +102,16 @@ impl Memory {
         delay
     }
 
-    /// Whether all members may move only after canaries that were clearly faster, because the last move of all was no
-    /// cure and the group has not been calm since. Not required any more when the back-off has reached its maximum.
+    /// Whether canaries must be clearly faster before all members move: help was no cure when all members had last moved,
+    /// and the group has not been calm since then. Not required any more when the back-off has reached its maximum.
     pub fn needs_faster_canaries(&self, settings: &ActivationSettings) -> bool {
         self.failed_after_all_moved
             && doubled(settings.backoff_min, self.failures.count.saturating_sub(1), settings.backoff_max)
                 < settings.backoff_max
     }
 
-    /// Repeats the last back-off: a group without canaries of its own cannot know whether other groups' were faster.
+    /// Repeats the last back-off, for a group that [needs faster canaries](Self::needs_faster_canaries) but was too small
+    /// to send canaries: it cannot know whether those of other groups were faster.
     pub fn wait_again(&mut self, now: Time, settings: &ActivationSettings, random: &mut Random) {
         self.barred_until = now + back_off(settings, self.failures.count.saturating_sub(1), random);
     }
@@ -114,7 +120,7 @@ impl Memory {
         now >= self.next_doubt_at
     }
 
-    /// Records a doubt whether direct would be better, whatever its outcome.
+    /// Records a doubt, whatever its outcome.
     pub fn record_doubt(&mut self, now: Time, settings: &ActivationSettings, random: &mut Random) {
         self.doubts.decay(now, settings.forget);
         let delay = back_off(settings, self.doubts.count, random);
@@ -208,7 +214,7 @@ mod tests {
         now = at(10_000);
         assert!(!memory.is_barred(now), "the back-off should be over");
         memory.failures.decay(now, settings.forget);
-        assert_eq!(memory.failures(), 0, "seven failures should decay within 16 times `forget`");
+        assert_eq!(memory.failures(), 0, "seven failures should decay in seven periods of `forget`");
         memory.record_long_calm();
         assert!(!memory.needs_faster_canaries(&settings), "a decayed failure should need no faster canaries");
     }
@@ -224,7 +230,10 @@ mod tests {
             memory.wait_again(at(0), &settings, &mut random);
             assert!(memory.barred_until <= latest, "the back-off should be within the maximum");
             memory.record_doubt(at(0), &settings, &mut random);
-            assert!(memory.next_doubt_at <= latest, "the doubt should come within the maximum");
+            assert!(
+                memory.next_doubt_at <= latest,
+                "the wait for the next doubt should be within the maximum"
+            );
         }
     }
 
