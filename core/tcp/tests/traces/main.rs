@@ -1,4 +1,4 @@
-//! The stack against scripted peers, rule by rule, in tests that read like packet traces.
+//! The stack against scripted peers, in tests that read like packet traces; one module for each mechanism.
 
 /// `traces_over_ipv6.rs` runs the same traces over IPv6.
 const IS_IPV6: bool = false;
@@ -7,7 +7,6 @@ mod trace;
 
 mod acceptance;
 mod acks;
-mod anything;
 mod arp;
 mod closing;
 mod cookies;
@@ -21,10 +20,11 @@ mod ipv6;
 mod keep_alive;
 mod long_streams;
 mod memory;
-mod moved;
+mod migration;
 mod options;
 mod paws;
 mod persist;
+mod random_frames;
 mod reassembly;
 mod resets;
 mod sack;

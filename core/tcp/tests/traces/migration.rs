@@ -1,4 +1,4 @@
-//! Moves of connections, also closing ones, between stacks (Capybara §3.3). A move sends only owed segments.
+//! Migration of connections, also closing ones, between stacks (Capybara §3.3): it sends only owed segments.
 
 use spillway_tcp::ImportError;
 use spillway_transport::LostReason;
