@@ -13,20 +13,21 @@ pub(crate) struct Listeners {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Listener {
-    /// The service that uses the listener, and its type of clients. `None`: no service uses it any more.
-    user: Option<(u16, ClientType)>,
+    /// The index of the service that uses the listener, and the type of its clients. `None`: no service uses it any more.
+    assignment: Option<(u16, ClientType)>,
     is_open: bool,
 }
 
 impl Listeners {
-    pub(crate) fn user(&self, listener: u16) -> Option<(u16, ClientType)> {
-        self.listeners.get(usize::from(listener)).and_then(|listener| listener.user)
+    /// The index of the service that uses a listener, and the type of its clients.
+    pub(crate) fn assignment(&self, listener: u16) -> Option<(u16, ClientType)> {
+        self.listeners.get(usize::from(listener)).and_then(|listener| listener.assignment)
     }
 
     /// Assigns listeners to `services`, given in the order of their indexes. Does not open or close
     /// listeners, because a reload may move an open listener from one service to another.
     pub(crate) fn assign<'a>(&mut self, services: impl Iterator<Item = &'a ServiceConfig>) {
-        self.listeners.iter_mut().for_each(|listener| listener.user = None);
+        self.listeners.iter_mut().for_each(|listener| listener.assignment = None);
         for (service, config) in (0_u16..).zip(services) {
             let plain = config.plain_listeners.iter().map(|listener| (*listener, ClientType::Plain));
             let library = config.link_listeners.iter().map(|listener| (*listener, ClientType::Library));
@@ -35,7 +36,7 @@ impl Listeners {
                 if self.listeners.len() <= index {
                     self.listeners.resize(index + 1, Listener::default());
                 }
-                self.listeners[index].user = Some((service, client_type));
+                self.listeners[index].assignment = Some((service, client_type));
             }
         }
     }
@@ -55,7 +56,7 @@ impl Listeners {
     /// Closes listeners that no service uses any more. Calls `set` for each listener that was open.
     pub(crate) fn close_unused(&mut self, mut set: impl FnMut(u16, bool)) {
         for (index, listener) in (0_u16..).zip(&mut self.listeners) {
-            if listener.user.is_none() && core::mem::take(&mut listener.is_open) {
+            if listener.assignment.is_none() && core::mem::take(&mut listener.is_open) {
                 set(index, false);
             }
         }
@@ -79,15 +80,19 @@ mod tests {
         let mut listeners = Listeners::default();
         let (first, second) = (service(&[0], &[3]), service(&[1], &[]));
         listeners.assign([&first, &second].into_iter());
-        assert_eq!(listeners.user(3), Some((0, ClientType::Library)));
-        assert_eq!((listeners.user(1), listeners.user(2)), (Some((1, ClientType::Plain)), None));
-        assert_eq!(listeners.user(9), None, "a listener that was not assigned should have no user");
+        assert_eq!(listeners.assignment(3), Some((0, ClientType::Library)));
+        assert_eq!((listeners.assignment(1), listeners.assignment(2)), (Some((1, ClientType::Plain)), None));
+        assert_eq!(
+            listeners.assignment(9),
+            None,
+            "a listener that was not assigned should have no assignment"
+        );
         let mut changes = vec![];
         listeners.set_open(&first, true, |index, open| changes.push((index, open)));
         listeners.set_open(&first, true, |index, open| changes.push((index, open)));
         // Listener 0 stays open while it moves from the first service to the second.
         listeners.assign([&service(&[], &[]), &service(&[0, 1], &[])].into_iter());
-        assert_eq!(listeners.user(0), Some((1, ClientType::Plain)));
+        assert_eq!(listeners.assignment(0), Some((1, ClientType::Plain)));
         listeners.close_unused(|index, open| changes.push((index, open)));
         assert_eq!(changes, [(0, true), (3, true), (3, false)]);
     }

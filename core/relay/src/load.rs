@@ -40,7 +40,8 @@ pub(crate) struct Shed {
 /// Whether a service accepts clients.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Availability {
-    pub(crate) room: Result<(), Refusal>,
+    /// Whether the relay accepts one more client of the service.
+    pub(crate) admission: Result<(), Refusal>,
     pub(crate) has_link: bool,
     /// The service drains, or its override is `off`.
     pub(crate) is_closed: bool,
@@ -107,11 +108,11 @@ impl LoadControl {
         &mut self,
         now: Time,
         cpu: Duration,
-        flows: impl Iterator<Item = Flow>,
+        traffic: impl Iterator<Item = Flow>,
         clients: u32,
         memory: &Memory,
     ) {
-        let bytes = flows.map(|flow| flow.bytes + HEADER_BYTES * flow.segments).sum();
+        let bytes = traffic.map(|flow| flow.bytes + HEADER_BYTES * flow.segments).sum();
         self.gauge.measured(now, Usage { cpu, bytes, clients, memory: memory.total() });
     }
 
@@ -174,7 +175,7 @@ impl LoadControl {
         })?;
         let availability = availability();
         let load = LoadReport {
-            full: matches!(availability.room, Err(Refusal::ClientsMax | Refusal::Memory))
+            full: matches!(availability.admission, Err(Refusal::ClientsMax | Refusal::Memory))
                 || self.is_full(now, memory),
             draining: availability.is_closed,
             down: !availability.has_link || !service.serves(parsed.server),

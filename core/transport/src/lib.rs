@@ -180,15 +180,15 @@ pub trait Application {
     fn handle_timeout<T: Transport>(&mut self, now: Time, out: &mut T);
     /// Called after `peers` peers of a listener were refused before they became connections.
     fn handle_refused(&mut self, _listener: u16, _limit: HostLimit, _peers: u64) {}
-    /// Handles a datagram that arrived at the address of a listener, open or closed. Writes a reply into
-    /// `answer`, which is as long as the question, and returns the reply's length in bytes; 0 sends nothing.
+    /// Handles a load query, a datagram that arrived at the address of a listener, open or closed. Writes a reply
+    /// into `reply`, which is as long as the query, and returns the reply's length in bytes; 0 sends nothing.
     fn handle_datagram(
         &mut self,
         _now: Time,
         _listener: u16,
         _from: SocketAddr,
-        _question: &[u8],
-        _answer: &mut [u8],
+        _query: &[u8],
+        _reply: &mut [u8],
     ) -> usize {
         0
     }

@@ -43,12 +43,12 @@ impl Application for RelayApp {
         now: Time,
         listener: u16,
         from: SocketAddr,
-        question: &[u8],
-        answer: &mut [u8],
+        query: &[u8],
+        reply: &mut [u8],
     ) -> usize {
         // The last measurement is outdated if the thread has slept for a long time.
         self.measure(now);
-        self.relay.handle_datagram(now, listener, from, question, answer)
+        self.relay.handle_datagram(now, listener, from, query, reply)
     }
 
     fn end_of_turn<T: Transport>(&mut self, now: Time, out: &mut T) {

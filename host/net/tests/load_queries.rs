@@ -31,15 +31,15 @@ impl Application for Numbered {
         listener: u16,
         from: SocketAddr,
         query: &[u8],
-        answer: &mut [u8],
+        reply: &mut [u8],
     ) -> usize {
-        assert_eq!((listener, query.len()), (0, answer.len()));
+        assert_eq!((listener, query.len()), (0, reply.len()));
         self.queries += 1;
         if query.first() != Some(&b'?') {
             return 0;
         }
-        answer[0] = self.number;
-        answer[1..3].copy_from_slice(&from.port().to_be_bytes());
+        reply[0] = self.number;
+        reply[1..3].copy_from_slice(&from.port().to_be_bytes());
         3
     }
 

@@ -56,7 +56,7 @@ impl Application for Relay {
 
     fn handle_refused(&mut self, listener: u16, limit: HostLimit, peers: u64) {
         // `None`: no service uses the listener any more, and it is closed in this turn.
-        if let Some((service, _)) = self.listeners.user(listener) {
+        if let Some((service, _)) = self.listeners.assignment(listener) {
             self.service_mut(service).counters_mut().refused.count_at_host(limit, peers);
         }
     }
@@ -67,9 +67,9 @@ impl Application for Relay {
         listener: u16,
         from: SocketAddr,
         query: &[u8],
-        answer: &mut [u8],
+        reply: &mut [u8],
     ) -> usize {
-        self.answer(now, listener, (from, query), answer)
+        self.answer(now, listener, (from, query), reply)
     }
 
     fn end_of_turn<T: Transport>(&mut self, now: Time, out: &mut T) {
@@ -106,7 +106,7 @@ impl Relay {
         let Some(listener) = listener else {
             return self.link_opened(now, conn, out);
         };
-        match self.listeners.user(listener) {
+        match self.listeners.assignment(listener) {
             Some((service, ClientType::Plain)) => self.plain_opened(conn, service, peer, out),
             Some((service, ClientType::Library)) => self.library_opened(now, conn, service, peer, out),
             None => out.abort(conn),

@@ -12,8 +12,8 @@ use crate::clients::{ClientType, ConnRole};
 use crate::load::{Availability, Unanswered};
 use crate::notice::Notice;
 
-/// Deadline for clients that are shed. A client with another helper moves at once; a client without one uses the time
-/// to spread its return to the server.
+/// Deadline for clients that are shed. A client with another helper moves at once. A client without one returns to the
+/// server at a random time before the deadline, so that the clients do not return all at once.
 const SHED_DEADLINE: Duration = Duration::from_secs(10);
 
 impl Relay {
@@ -23,11 +23,12 @@ impl Relay {
         self.load.is_measurement_due(now)
     }
 
-    /// Takes the total CPU time of the relay's thread. Sheds library clients if the load is too high.
+    /// Records a measurement: `cpu` is the CPU time of the relay's thread since its start. Sheds library clients if the
+    /// load is too high.
     pub fn measured(&mut self, now: Time, cpu: Duration) {
         let counters = self.services.iter().map(|service| service.counters());
-        let flows = counters.flat_map(|counters| [counters.requests, counters.replies]);
-        self.load.measured(now, cpu, flows, self.clients.count(), &self.memory);
+        let traffic = counters.flat_map(|counters| [counters.requests, counters.replies]);
+        self.load.measured(now, cpu, traffic, self.clients.count(), &self.memory);
         self.shed(now);
     }
 
@@ -43,26 +44,29 @@ impl Relay {
         now: Time,
         listener: u16,
         query: (SocketAddr, &[u8]),
-        answer: &mut [u8],
+        reply: &mut [u8],
     ) -> usize {
         self.turn.now = now;
-        // Load queries are sent by library clients, to a listener for them.
-        let Some((index, ClientType::Library)) = self.listeners.user(listener) else { return 0 };
-        let service = &self.services[usize::from(index)];
+        // Library clients send load queries to the listeners for their links.
+        let Some((service_index, ClientType::Library)) = self.listeners.assignment(listener) else {
+            return 0;
+        };
+        let service = &self.services[usize::from(service_index)];
         let clients = self.clients.count();
-        let accepts = service.accepts_clients(now);
+        let acceptance = service.accepts_clients(now);
         let availability = || Availability {
-            room: accepts.and_then(|()| self.admission.check(now, clients, &self.memory)),
+            admission: acceptance.and_then(|()| self.admission.check(now, clients, &self.memory)),
             has_link: self.links.choose(service.links()).is_some(),
-            is_closed: accepts.is_err(),
+            is_closed: acceptance.is_err(),
         };
         let bytes = self.load.answer(now, query, service.config(), availability, (clients, &self.memory));
         let length = bytes.and_then(|bytes| {
-            let room = answer.get_mut(..bytes.len()).ok_or(Unanswered::Malformed)?;
-            room.copy_from_slice(&bytes);
+            // Does not fail: `reply` is as long as the query, and a load query is longer than its reply.
+            let target = reply.get_mut(..bytes.len()).ok_or(Unanswered::Malformed)?;
+            target.copy_from_slice(&bytes);
             Ok(bytes.len())
         });
-        let load_queries = &mut self.service_mut(index).counters_mut().load_queries;
+        let load_queries = &mut self.service_mut(service_index).counters_mut().load_queries;
         match length {
             Ok(_) => load_queries.answered += 1,
             Err(why) => why.count(load_queries),
@@ -72,8 +76,8 @@ impl Relay {
 
     /// Sends library clients to other helpers, if the load is too high.
     fn shed(&mut self, now: Time) {
-        // Clients that have not authenticated and lingering ones cannot be shed, so they must not raise the number of
-        // clients to shed.
+        // Clients that have not authenticated, and clients that only wait for their last bytes (*lingering*), cannot be
+        // shed, so they must not raise the number of clients to shed.
         let clients = || self.clients.authenticated_library_clients();
         let Some(shed) = self.load.shed(now, &self.memory, clients) else { return };
         let mut sent = 0;
