@@ -26,7 +26,7 @@ fn split(bytes: &[u8]) -> Result<(&[u8; MESSAGE_BYTES_MIN], &[u8]), PacketError>
     bytes.split_first_chunk::<MESSAGE_BYTES_MIN>().ok_or(PacketError::Truncated(Layer::Icmp))
 }
 
-/// Writes type, code and checksum before the body, which `out` already holds.
+/// Fills in type, code and checksum, the first four bytes of `out`. The bytes behind them must already be the body.
 fn emit_head(out: &mut [u8], kind: u8, code: u8, pseudo: Sum) {
     out[..TYPE_TO_CHECKSUM_BYTES].copy_from_slice(&[kind, code, 0, 0]);
     let check = pseudo.add_bytes(out).finish();
