@@ -58,7 +58,8 @@ impl OpenerLink {
         self.link_end.finish(id);
     }
 
-    /// Closes the connection, or answers [`OpenerEvent::Closed`](crate::OpenerEvent::Closed).
+    /// Closes this end. Also required after [`OpenerEvent::Closed`](crate::OpenerEvent::Closed): the id becomes free when
+    /// both ends have closed.
     pub fn close(&mut self, id: Id, reason: CloseReason) {
         if self.link_end.close(id, reason) {
             self.ids.release(id);

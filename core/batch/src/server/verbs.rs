@@ -18,7 +18,7 @@ impl ServerLink {
         }
     }
 
-    /// Refuses a connection that was not accepted and frees its id. The peer takes its requests as not
+    /// Refuses a connection that is not accepted yet, and frees its id. The peer treats the connection's requests as not
     /// delivered.
     pub fn refuse(&mut self, id: Id, reason: RefuseReason) {
         if self.link_end.get(id).is_some() {
@@ -41,6 +41,7 @@ impl ServerLink {
     /// room.
     pub fn compose(&mut self, id: Id, reply: &[u8]) -> usize {
         let taken = self.link_end.compose(id, reply);
+        // Data for a library client raises its allowance for control messages.
         self.allowance.earn(taken);
         taken
     }
@@ -67,7 +68,7 @@ impl ServerLink {
         self.link_end.finish(id);
     }
 
-    /// Closes the connection, or answers [`ServerEvent::Closed`].
+    /// Closes this end. Also required after [`ServerEvent::Closed`]: the id becomes free when both ends have closed.
     pub fn close(&mut self, id: Id, reason: CloseReason) {
         self.link_end.close(id, reason);
     }

@@ -131,8 +131,8 @@ impl Links {
         }
     }
 
-    /// Closes a connection, or answers [`Event::Closed`]. Replies composed before still reach the client, unless the
-    /// reason is a reset.
+    /// Closes this end of a connection. Also required after [`Event::Closed`]. Replies composed before still reach the
+    /// client, unless the reason is a reset.
     pub fn close(&mut self, client: ClientId, reason: CloseReason) {
         match client.0 {
             Name::Plain(link, id) => {
