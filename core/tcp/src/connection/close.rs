@@ -75,8 +75,8 @@ impl Connection {
         }
     }
 
-    /// Whether this end has finished sending.
-    pub(crate) fn is_finishing(&self) -> bool {
+    /// Whether this end has finished sending: its FIN is sent or queued.
+    pub(crate) fn has_finished(&self) -> bool {
         self.fin.is_some()
     }
 

@@ -1,4 +1,5 @@
-//! Changes of a running stack's limits, and what a driver must know to change its addresses.
+//! Operations on a running stack: its driver changes the stack's limits, aborts connections before it shuts down, and
+//! checks whether an address is still in use.
 
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -22,11 +23,12 @@ impl Stack {
         self.settings.keep_alive = keep_alive;
     }
 
-    /// Aborts up to `count` connections that this end has not finished, for a driver that ends. Returns their number. Send
-    /// their resets before the next call: at most 1,024 resets wait. A connection that this end has finished stays: a reset
-    /// could make its peer discard the last bytes.
+    /// Aborts up to `count` connections on which this end has not finished sending, for a driver that shuts down. Returns
+    /// their number. `count` is at most 1,024, and the resets must be sent before the next call, because the queue of
+    /// resets holds 1,024 and drops more. A connection on which this end has finished sending (its FIN is sent or queued)
+    /// stays: a reset could make the peer discard the last bytes.
     pub fn abort_unfinished(&mut self, count: usize) -> usize {
-        let unfinished = self.table.iter().filter(|connection| !connection.is_finishing());
+        let unfinished = self.table.iter().filter(|connection| !connection.has_finished());
         let conns: Vec<Conn> = unfinished.take(count).map(|connection| connection.conn).collect();
         conns.iter().for_each(|conn| self.abort(*conn));
         conns.len()
