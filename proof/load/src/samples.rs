@@ -1,12 +1,15 @@
-//! Measurements of a worker thread: one 64-bit sample per request. The steering thread adds the samples to bins.
+//! Measurements of a worker thread: one 64-bit sample per request. The load generator's main thread (*steering thread*,
+//! `run/steering.rs`) adds the samples to bins.
 
 use crate::report::{Bin, Bins, Target};
 
+/// What a sample counts: the outcome of a request, a delayed send or a lost connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Outcome {
-    /// A right reply within the SLA; `Late`: a right reply after the SLA.
+pub enum SampleKind {
+    /// A right reply within the SLA.
     OnTime = 0,
+    /// A right reply after the SLA.
     Late = 1,
     Wrong = 2,
     /// Sent, but not answered.
@@ -15,9 +18,9 @@ pub enum Outcome {
     Dropped = 4,
     /// Not sent: the run ended.
     Unsent = 5,
-    /// Not an outcome: the delay from the intended to the actual send time on an idle connection.
+    /// A request was sent on an idle connection. The value is the delay from its intended to its actual send time.
     Lag = 6,
-    /// Not an outcome: a connection was lost.
+    /// A connection was lost.
     Reset = 7,
 }
 
@@ -25,16 +28,17 @@ const VALUE_BITS: u32 = 36;
 const VALUE_MAX: u64 = (1 << VALUE_BITS) - 1;
 const BIN_MAX: u64 = (1 << 24) - 1;
 
-/// A request's bin, carrier, outcome and time, packed so that sorting groups samples of the same kind.
+/// From the highest bit: bin (24 bits), carrier (1 bit, set if helped), kind (3 bits), latency or lag in µs (36 bits).
+/// Sorting thus groups equal samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sample(u64);
 
 impl Sample {
-    /// Clamps bins to 2^24 − 1 and times to 19 hours.
-    pub fn new(bin: u64, carrier: Target, outcome: Outcome, value_us: u64) -> Sample {
+    /// `value_us`: the latency or the lag, 0 where there is none. Clamps bins to 2^24 − 1 and values to 19 hours.
+    pub fn new(bin: u64, carrier: Target, kind: SampleKind, value_us: u64) -> Sample {
         let carrier = u64::from(carrier == Target::Helper);
-        let bin_and_kind = bin.min(BIN_MAX) << 4 | carrier << 3 | outcome as u64;
-        Sample(bin_and_kind << VALUE_BITS | value_us.min(VALUE_MAX))
+        let bin_carrier_kind = bin.min(BIN_MAX) << 4 | carrier << 3 | kind as u64;
+        Sample(bin_carrier_kind << VALUE_BITS | value_us.min(VALUE_MAX))
     }
 
     fn bin(self) -> u64 {
@@ -93,20 +97,20 @@ impl Samples {
 }
 
 fn add_sample(bin: &mut Bin, sample: Sample, count: u64) {
-    const ON_TIME: u64 = Outcome::OnTime as u64;
-    const LATE: u64 = Outcome::Late as u64;
-    const WRONG: u64 = Outcome::Wrong as u64;
-    const LOST: u64 = Outcome::Lost as u64;
-    const DROPPED: u64 = Outcome::Dropped as u64;
-    const UNSENT: u64 = Outcome::Unsent as u64;
-    const LAG: u64 = Outcome::Lag as u64;
+    const ON_TIME: u64 = SampleKind::OnTime as u64;
+    const LATE: u64 = SampleKind::Late as u64;
+    const WRONG: u64 = SampleKind::Wrong as u64;
+    const LOST: u64 = SampleKind::Lost as u64;
+    const DROPPED: u64 = SampleKind::Dropped as u64;
+    const UNSENT: u64 = SampleKind::Unsent as u64;
+    const LAG: u64 = SampleKind::Lag as u64;
     let value_us = sample.0 & VALUE_MAX;
     let figures = if sample.0 >> (VALUE_BITS + 3) & 1 == 1 { &mut bin.helped } else { &mut bin.direct };
-    let outcome = sample.0 >> VALUE_BITS & 7;
-    match outcome {
+    let kind = sample.0 >> VALUE_BITS & 7;
+    match kind {
         ON_TIME | LATE => {
             figures.answered += count;
-            figures.late += if outcome == LATE { count } else { 0 };
+            figures.late += if kind == LATE { count } else { 0 };
             figures.latency_us.record(value_us, count);
         }
         WRONG => {
@@ -117,7 +121,7 @@ fn add_sample(bin: &mut Bin, sample: Sample, count: u64) {
         DROPPED => bin.dropped += count,
         UNSENT => bin.unsent += count,
         LAG => bin.lag_us.record(value_us, count),
-        _ => figures.resets += count,
+        _ => figures.resets += count, // SampleKind::Reset
     }
 }
 
@@ -126,10 +130,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_outcome_is_counted_in_its_bin_and_carrier() {
-        use Outcome::*;
+    fn every_kind_is_counted_in_its_bin_and_carrier() {
+        use SampleKind::*;
         let mut samples = Samples::default();
-        for (bin, carrier, outcome, value) in [
+        for (bin, carrier, kind, value) in [
             (7, Target::Helper, OnTime, 500),
             (2, Target::Direct, Late, 70_000),
             (2, Target::Direct, OnTime, 90),
@@ -141,7 +145,7 @@ mod tests {
             (2, Target::Direct, Lag, 12),
             (2, Target::Helper, Reset, 0),
         ] {
-            samples.list.push(Sample::new(bin, carrier, outcome, value));
+            samples.list.push(Sample::new(bin, carrier, kind, value));
         }
         (0..9).for_each(|_| samples.offered.add(2));
         samples.offered.add(7);

@@ -37,7 +37,7 @@ use crate::protocol::Protocol;
 use crate::queue::Pool;
 use crate::random::Random;
 use crate::report::Target;
-use crate::samples::{Outcome, Sample, Samples};
+use crate::samples::{Sample, SampleKind, Samples};
 
 /// Maximum of arrivals and scheduled commands in one turn, so that a thread that is behind schedule still reads
 /// replies.
@@ -387,8 +387,8 @@ impl<P: Protocol, E: Engine> Worker<P, E> {
         self.notify(FromWorker::Decided { at_ns: self.clock.now_ns(), what });
     }
 
-    fn sample(&mut self, at_ns: u64, carrier: Target, outcome: Outcome, value_ns: u64) {
+    fn sample(&mut self, at_ns: u64, carrier: Target, kind: SampleKind, value_ns: u64) {
         let value_us = crate::histogram::quantize(value_ns.div_ceil(1000));
-        self.samples.list.push(Sample::new(at_ns / self.bin_ns, carrier, outcome, value_us));
+        self.samples.list.push(Sample::new(at_ns / self.bin_ns, carrier, kind, value_us));
     }
 }

@@ -13,7 +13,7 @@ use super::opening::ATTEMPT_NS;
 use crate::engine::{Engine, Interest};
 use crate::protocol::Protocol;
 use crate::report::Target;
-use crate::samples::Outcome;
+use crate::samples::SampleKind;
 
 /// Time for a hot server's application to accept a moved connection.
 const ACCEPTED_TIMEOUT: Duration = Duration::from_secs(10);
@@ -112,7 +112,7 @@ impl<P: Protocol, E: Engine> Worker<P, E> {
             Event::IdleDirectLost(why) => {
                 // The server closed the direct connection, which had no pending request.
                 let now_ns = self.clock.now_ns();
-                self.sample(now_ns, Target::Direct, Outcome::Reset, 0);
+                self.sample(now_ns, Target::Direct, SampleKind::Reset, 0);
                 self.report_trouble(|| {
                     format!("connection {index}: the idle direct connection is lost: {why}")
                 });

@@ -9,7 +9,7 @@ use super::connection::{Pending, State};
 use crate::engine::{Engine, Interest};
 use crate::protocol::{Protocol, Request, Verdict};
 use crate::report::Target;
-use crate::samples::Outcome;
+use crate::samples::SampleKind;
 
 impl<P: Protocol, E: Engine> Worker<P, E> {
     /// Sends an arrival's request if the connection is idle, and queues the request otherwise.
@@ -17,12 +17,12 @@ impl<P: Protocol, E: Engine> Worker<P, E> {
         if self.connections[index].is_idle() && !self.connections[index].is_held(self.clock) {
             let carrier = self.connections[index].carrier;
             let sent_ns = self.send(index, intended_ns, request);
-            self.sample(intended_ns, carrier, Outcome::Lag, sent_ns.saturating_sub(intended_ns));
+            self.sample(intended_ns, carrier, SampleKind::Lag, sent_ns.saturating_sub(intended_ns));
         } else if self.pool.push(&mut self.connections[index].waiting, intended_ns, request) {
             self.waiting_requests += 1;
         } else {
             let carrier = self.connections[index].carrier;
-            self.sample(intended_ns, carrier, Outcome::Dropped, 0);
+            self.sample(intended_ns, carrier, SampleKind::Dropped, 0);
         }
     }
 
@@ -154,7 +154,7 @@ impl<P: Protocol, E: Engine> Worker<P, E> {
         let now_ns = self.clock.now_ns();
         let Some(pending) = self.connections[index].pending else {
             let carrier = self.connections[index].carrier;
-            self.sample(now_ns, carrier, Outcome::Wrong, 0);
+            self.sample(now_ns, carrier, SampleKind::Wrong, 0);
             self.samples.unasked.add(now_ns / self.bin_ns);
             self.report_trouble(|| {
                 format!("connection {index}: {} bytes without a pending request", reply.len())
@@ -178,13 +178,13 @@ impl<P: Protocol, E: Engine> Worker<P, E> {
             self.samples.unasked.add(now_ns / self.bin_ns);
         }
         let latency_ns = now_ns.saturating_sub(pending.intended_ns);
-        let outcome = match (is_right, latency_ns <= self.sla_ns) {
-            (true, true) => Outcome::OnTime,
-            (true, false) => Outcome::Late,
-            (false, _) => Outcome::Wrong,
+        let kind = match (is_right, latency_ns <= self.sla_ns) {
+            (true, true) => SampleKind::OnTime,
+            (true, false) => SampleKind::Late,
+            (false, _) => SampleKind::Wrong,
         };
         let carrier = self.connections[index].carrier;
-        self.sample(pending.intended_ns, carrier, outcome, latency_ns);
+        self.sample(pending.intended_ns, carrier, kind, latency_ns);
         self.connections[index].pending = None;
         self.pending_requests -= 1;
         self.report_latency(index, latency_ns);
@@ -205,7 +205,7 @@ impl<P: Protocol, E: Engine> Worker<P, E> {
     pub(super) fn handle_loss(&mut self, index: usize, why: &str) {
         let carrier = self.connections[index].carrier;
         let now_ns = self.clock.now_ns();
-        self.sample(now_ns, carrier, Outcome::Reset, 0);
+        self.sample(now_ns, carrier, SampleKind::Reset, 0);
         self.report_trouble(|| format!("connection {index} is lost: {why}"));
         self.give_up_pending(index);
         self.connections[index].unsent.clear();
@@ -232,7 +232,7 @@ impl<P: Protocol, E: Engine> Worker<P, E> {
         let carrier = connection.carrier;
         if let Some(pending) = connection.pending.take() {
             self.pending_requests -= 1;
-            self.sample(pending.intended_ns, carrier, Outcome::Lost, 0);
+            self.sample(pending.intended_ns, carrier, SampleKind::Lost, 0);
         }
     }
 
@@ -241,7 +241,7 @@ impl<P: Protocol, E: Engine> Worker<P, E> {
         let carrier = self.connections[index].carrier;
         while let Some((intended_ns, _)) = self.pool.pop(&mut self.connections[index].waiting) {
             self.waiting_requests -= 1;
-            self.sample(intended_ns, carrier, Outcome::Unsent, 0);
+            self.sample(intended_ns, carrier, SampleKind::Unsent, 0);
         }
     }
 }
