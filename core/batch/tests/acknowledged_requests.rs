@@ -7,7 +7,9 @@ use pair::{Pair, Seen};
 use spillway_batch::{CloseReason, Control, Id, Limits, Received};
 use spillway_wire::session::Acknowledge;
 
-fn open(pair: &mut Pair, port: u16) -> Id {
+/// Opens a connection whose replies the server keeps until they are acknowledged. This also enables acknowledgements of
+/// requests.
+fn open_acknowledged(pair: &mut Pair, port: u16) -> Id {
     let client = std::net::SocketAddr::from(([10, 0, 0, 9], port));
     let id = pair.opener.open_kept(client, None).unwrap();
     pair.exchange();
@@ -19,8 +21,11 @@ fn open(pair: &mut Pair, port: u16) -> Id {
 #[test]
 fn requests_are_acknowledged_once_for_each_input() {
     let mut pair = Pair::established();
-    assert!(pair.opener.acknowledges_requests(), "the opener should request acknowledgements");
-    let (first, second) = (open(&mut pair, 1), open(&mut pair, 2));
+    assert!(
+        pair.opener.acknowledges_requests(),
+        "the server should acknowledge requests on a link of this version"
+    );
+    let (first, second) = (open_acknowledged(&mut pair, 1), open_acknowledged(&mut pair, 2));
     for bytes in [b"abc".as_slice(), b"defgh"] {
         pair.opener.compose(first, bytes);
         pair.opener.compose(second, b"x");
@@ -39,7 +44,7 @@ fn requests_are_acknowledged_once_for_each_input() {
 #[test]
 fn finish_is_acknowledged() {
     let mut pair = Pair::established();
-    let id = open(&mut pair, 1);
+    let id = open_acknowledged(&mut pair, 1);
     pair.opener.compose(id, b"abc");
     pair.opener.finish(id);
     pair.exchange();
@@ -49,7 +54,7 @@ fn finish_is_acknowledged() {
 #[test]
 fn requests_are_acknowledged_only_if_the_helper_requests_it() {
     let mut pair = Pair::established();
-    let id = pair.open(5);
+    let id = pair.open(5); // without acknowledgements
     pair.opener.compose(id, b"abc");
     pair.exchange();
     assert!(pair.take_opener_events().is_empty(), "no acknowledgement should be sent");
@@ -57,8 +62,8 @@ fn requests_are_acknowledged_only_if_the_helper_requests_it() {
 
 #[test]
 fn bytes_that_have_not_arrived_are_not_acknowledged() {
-    let mut pair = Pair::plain(Limits::default());
-    let id = open(&mut pair, 1);
+    let mut pair = Pair::unencrypted(Limits::default());
+    let id = open_acknowledged(&mut pair, 1);
     pair.opener.compose(id, &[7; 100]);
     let mut batch = pair.opener.flush(pair.now).unwrap();
     let mut input = &batch.as_slice()[..57]; // the frame header of 7 bytes, 50 bytes of data
@@ -74,8 +79,8 @@ fn bytes_that_have_not_arrived_are_not_acknowledged() {
 
 #[test]
 fn runs_are_acknowledged() {
-    let mut pair = Pair::plain(Limits::default());
-    let id = open(&mut pair, 1);
+    let mut pair = Pair::unencrypted(Limits::default());
+    let id = open_acknowledged(&mut pair, 1);
     pair.opener.compose(id, b"abc");
     pair.opener.compose(id, b"de");
     let batch = pair.opener.flush(pair.now).unwrap();
@@ -93,7 +98,7 @@ fn runs_are_acknowledged() {
 fn an_acknowledgement_of_unsent_requests_closes_the_connection() {
     for (received, finish_received) in [(4, false), (3, true)] {
         let mut pair = Pair::established();
-        let id = open(&mut pair, 1);
+        let id = open_acknowledged(&mut pair, 1);
         pair.opener.compose(id, b"abc");
         let acknowledge = Acknowledge { received, finish_received, requests_answer: false };
         pair.server.send_control(id, Control::Acknowledge(acknowledge));

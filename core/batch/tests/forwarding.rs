@@ -23,7 +23,7 @@ fn control(id: u32, control: Control) -> Vec<u8> {
 
 /// A server's end with connections 1 to 3 open.
 fn server(limits: Limits) -> spillway_batch::ServerLink {
-    let mut server = pair::Pair::plain(limits).server;
+    let mut server = pair::Pair::unencrypted(limits).server;
     let mut connects = Vec::new();
     for id in 1..=3 {
         connects

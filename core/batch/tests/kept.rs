@@ -72,7 +72,7 @@ fn an_acknowledge_before_connect_applies_to_the_next_connection_only() {
         (&[(5, request_to_keep(9)), (5, plain)], false),
     ];
     for (messages, is_kept) in cases {
-        let mut pair = Pair::plain(Limits::default());
+        let mut pair = Pair::unencrypted(Limits::default());
         for (id, control) in messages {
             let mut bytes = Vec::new();
             control.emit(Id(*id), &mut bytes);

@@ -433,7 +433,7 @@ proptest! {
     fn arbitrary_bytes_of_an_authenticated_peer_do_not_panic(
         random_bytes in proptest::collection::vec(any::<u8>(), 0..3000),
     ) {
-        let mut pair = Pair::plain(Limits::default());
+        let mut pair = Pair::unencrypted(Limits::default());
         pair.open(1);
         let mut input = &random_bytes[..];
         let mut events = 0;
@@ -466,7 +466,7 @@ fn frames(controls: impl IntoIterator<Item = (Id, Control)>) -> Vec<u8> {
 /// The peer sends *connect* messages that are refused, and does not read the answers.
 #[test]
 fn a_link_is_not_read_while_too_many_answers_wait() {
-    let mut pair = Pair::plain(Limits::default());
+    let mut pair = Pair::unencrypted(Limits::default());
     let connect = pair::connect_control("203.0.113.7:1".parse().unwrap());
     let batch = frames((0..1000).map(|_| (Id(1), connect)));
     let mut rounds = 0;
@@ -487,7 +487,7 @@ fn a_link_is_not_read_while_too_many_answers_wait() {
 
 #[test]
 fn only_the_first_drain_of_the_whole_link_is_reported() {
-    let mut pair = Pair::plain(Limits::default());
+    let mut pair = Pair::unencrypted(Limits::default());
     let id = pair.open(5);
     pair.take_server_events();
     let drain = Control::Drain { deadline_ms: 7 };

@@ -114,13 +114,13 @@ impl Pair {
     }
 
     /// A link that is not encrypted, for tests that send their own frames.
-    pub fn plain(limits: Limits) -> Pair {
+    pub fn unencrypted(limits: Limits) -> Pair {
         let config = ServerConfig { encryption: Encryption::Off, ..(*server_config(limits)).clone() };
         let mut pair = Pair::new(Role::Helper, helper_key(), Arc::new(config));
         pair.exchange();
         assert!(
             pair.opener.is_established() && !pair.opener.is_encrypted(),
-            "a plain link should be established without encryption"
+            "the link should be established without encryption"
         );
         pair
     }
