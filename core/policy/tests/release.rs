@@ -1,4 +1,4 @@
-//! When a server sends its helped sessions back. The server takes a sample each second.
+//! When a server sends its helped sessions back. The server takes a sample each second (a *look*).
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ struct Server {
     release: Release,
     now_s: u64,
     sessions: u32,
-    helped: u32,
+    helped_sessions: u32,
     notices: Vec<ReleaseNotice>,
     drains: Vec<Time>,
 }
@@ -23,26 +23,33 @@ struct Server {
 impl Server {
     fn new(settings: ReleaseSettings) -> Server {
         let release = Release::new(Time(0), settings, 7).unwrap();
-        Server { release, now_s: 0, sessions: 200, helped: 0, notices: Vec::new(), drains: Vec::new() }
+        Server {
+            release,
+            now_s: 0,
+            sessions: 200,
+            helped_sessions: 0,
+            notices: Vec::new(),
+            drains: Vec::new(),
+        }
     }
 
     fn default() -> Server {
         Server::new(ReleaseSettings::default())
     }
 
-    /// Runs for this time with `requests` requests in each second.
-    fn run(&mut self, seconds: u64, requests: u64, service: Duration, busy_percent: Option<u32>) {
+    /// Runs for this time with `requests` requests in each second. `latency`: time from a request's arrival to its reply.
+    fn run(&mut self, seconds: u64, requests: u64, latency: Duration, busy_percent: Option<u32>) {
         for _ in 0..seconds {
             self.now_s += 1;
             let now = Time(self.now_s * 1_000_000_000);
-            let helped = requests * u64::from(self.helped) / u64::from(self.sessions);
-            let service = (requests > 0).then_some(service);
-            let helped_sessions = self.helped;
+            let helped = requests * u64::from(self.helped_sessions) / u64::from(self.sessions); // requests
+            let service = (requests > 0).then_some(latency);
+            let helped_sessions = self.helped_sessions;
             self.release.sample(now, Sample { requests, helped, service, busy_percent, helped_sessions });
             for ms in 0..1000 {
                 let now = now + Duration::from_millis(ms);
                 while self.release.poll_drain(now) {
-                    self.helped = self.helped.saturating_sub(1);
+                    self.helped_sessions = self.helped_sessions.saturating_sub(1);
                     self.drains.push(now);
                 }
             }
@@ -55,7 +62,7 @@ impl Server {
         let mut server = Server::default();
         server.run(20, 6_000, LOW, None);
         server.run(2, 10_000, HIGH, None);
-        server.helped = server.sessions;
+        server.helped_sessions = server.sessions;
         server.run(10, 15_000, LOW, None);
         server
     }
@@ -65,7 +72,10 @@ impl Server {
 fn low_throughput_and_latency_release_sessions_gradually() {
     let mut server = Server::during_a_relieved_burst();
     server.run(10, 5_000, LOW, None);
-    assert!(server.notices.is_empty() && server.helped == 200, "the first 10 s should not be long enough");
+    assert!(
+        server.notices.is_empty() && server.helped_sessions == 200,
+        "the first 10 s should not be long enough"
+    );
     server.run(10, 5_000, LOW, None);
     let [ReleaseNotice::Begins { sessions: 200, per_s: 5_000, low_per_s: 6_000, .. }, ReleaseNotice::Ends] =
         server.notices[..]
@@ -73,7 +83,7 @@ fn low_throughput_and_latency_release_sessions_gradually() {
         panic!("{:?}", server.notices)
     };
     assert_eq!(
-        (server.helped, server.release.counters().drains),
+        (server.helped_sessions, server.release.counters().drains),
         (0, 200),
         "all 200 sessions should be released"
     );
@@ -82,12 +92,12 @@ fn low_throughput_and_latency_release_sessions_gradually() {
 }
 
 #[test]
-fn direct_requests_of_the_look_in_which_help_began_count() {
+fn direct_requests_in_the_look_in_which_help_begins_are_counted() {
     let mut server = Server::default();
     server.run(20, 5_000, LOW, None);
-    server.helped = server.sessions * 3 / 10;
+    server.helped_sessions = server.sessions * 3 / 10;
     server.run(1, 11_000, HIGH, None); // 7,700 of them direct
-    server.helped = server.sessions;
+    server.helped_sessions = server.sessions;
     server.run(10, 15_000, LOW, None);
     assert_eq!(server.release.low_per_s(), Some(7_700 * 60 / 100));
 }
@@ -98,7 +108,7 @@ fn low_throughput_or_low_latency_alone_releases_no_session() {
     server.run(100, 15_000, LOW, None); // latency is low because helpers relieve the server
     server.run(100, 5_000, HIGH, None); // throughput is low because clients have given up
     server.run(100, 6_100, LOW, None);
-    assert!(server.notices.is_empty() && server.helped == 200, "no session should be released");
+    assert!(server.notices.is_empty() && server.helped_sessions == 200, "no session should be released");
     for _ in 0..50 {
         server.run(9, 5_000, LOW, None);
         server.run(1, 9_000, LOW, None);
@@ -110,24 +120,26 @@ fn low_throughput_or_low_latency_alone_releases_no_session() {
 fn high_latency_stops_a_release_and_delays_the_next() {
     let mut server = Server::during_a_relieved_burst();
     server.run(12, 5_000, LOW, None);
-    assert!((1..200).contains(&server.helped), "the release should have begun and not ended");
+    assert!((1..200).contains(&server.helped_sessions), "the release should have begun and not ended");
     server.run(2, 5_000, HIGH, None);
-    let helped = server.helped;
+    let helped = server.helped_sessions;
     assert!(helped > 20, "the release should stop before its end: {helped} sessions are helped");
     let Some(ReleaseNotice::Stops { why: Stop::Latency, sessions, low_for }) = server.notices.last() else {
         panic!("{:?}", server.notices)
     };
     assert_eq!((*sessions, low_for.as_secs()), (helped, 20), "the wait should be twice as long");
     server.run(20, 5_000, LOW, None);
-    assert_eq!(server.helped, helped);
+    assert_eq!(server.helped_sessions, helped);
     server.run(10, 5_000, LOW, None);
-    assert_eq!(server.helped, 0);
+    assert_eq!(server.helped_sessions, 0);
 }
 
 #[test]
 fn single_look_with_high_latency_does_not_stop_a_release() {
     let mut server = Server::during_a_relieved_burst();
     server.run(12, 5_000, LOW, None);
+    // Two looks stop the first release. They must not count in the second one, during which there is a single look with
+    // high latency.
     server.run(2, 5_000, HIGH, None);
     assert_eq!(server.release.counters().stopped, 1);
     while server.release.counters().releases == 1 {
@@ -136,7 +148,7 @@ fn single_look_with_high_latency_does_not_stop_a_release() {
     server.run(1, 5_000, HIGH, None);
     server.run(20, 5_000, LOW, None);
     assert_eq!(
-        (server.helped, server.release.counters().stopped),
+        (server.helped_sessions, server.release.counters().stopped),
         (0, 1),
         "the release should have stopped once"
     );
@@ -148,7 +160,7 @@ fn early_release_doubles_the_wait_for_the_next_and_the_wait_decays() {
     let mut waits = Vec::new();
     for _ in 0..8 {
         let began_s = server.now_s;
-        while server.helped > 0 {
+        while server.helped_sessions > 0 {
             server.run(1, 5_000, LOW, None);
             assert!(
                 server.now_s - began_s < 700,
@@ -156,8 +168,9 @@ fn early_release_doubles_the_wait_for_the_next_and_the_wait_decays() {
             );
         }
         waits.push(server.now_s - began_s);
+        // Ten looks with direct load, as many as are remembered: help begins at 9,900 requests/s, so 5,000 stays low.
         server.run(10, 9_900, LOW, None);
-        server.helped = server.sessions;
+        server.helped_sessions = server.sessions;
         server.run(2, 15_000, LOW, None);
     }
     assert!(
@@ -168,7 +181,7 @@ fn early_release_doubles_the_wait_for_the_next_and_the_wait_decays() {
     assert_eq!(server.release.counters().too_soon, 8);
     server.run(6_000, 15_000, LOW, None);
     server.run(22, 5_000, LOW, None);
-    assert_eq!(server.helped, 0, "after 100 minutes the wait should be as long as the first");
+    assert_eq!(server.helped_sessions, 0, "after 100 minutes the wait should be as long as the first");
 }
 
 #[test]
@@ -176,44 +189,45 @@ fn cpu_use_is_estimated_for_direct_load() {
     // 10,000 direct requests/s use 98 % of the CPU; 8,000 helped ones use 10 %.
     let mut server = Server::new(ReleaseSettings { low_percent: 90, ..Default::default() });
     server.run(20, 10_000, LOW, Some(98));
-    server.helped = server.sessions;
+    server.helped_sessions = server.sessions;
     server.run(60, 8_000, LOW, Some(10));
     assert!(server.notices.is_empty(), "an estimate of 80 % of the CPU should prevent a release");
     server.run(12, 5_000, LOW, Some(7));
-    assert!(server.helped < 200, "an estimate of half of the CPU should permit a release");
+    assert!(server.helped_sessions < 200, "an estimate of half of the CPU should permit a release");
 }
 
 #[test]
 fn low_throughput_is_relative_to_capacity_or_highest_helped_rate() {
     let mut with_capacity =
         Server::new(ReleaseSettings { capacity_per_s: Some(20_000), ..Default::default() });
-    with_capacity.helped = with_capacity.sessions;
+    with_capacity.helped_sessions = with_capacity.sessions;
     with_capacity.run(20, 11_000, LOW, None);
-    assert_eq!(with_capacity.helped, 0);
+    assert_eq!(with_capacity.helped_sessions, 0);
     let mut without_reference = Server::default();
-    without_reference.helped = without_reference.sessions;
+    without_reference.helped_sessions = without_reference.sessions;
+    // Without a capacity or direct load before, throughput is low up to a tenth of the highest helped rate: 1,100.
     without_reference.run(60, 11_000, LOW, None);
     without_reference.run(60, 1_200, LOW, None);
-    assert_eq!(without_reference.helped, 200);
+    assert_eq!(without_reference.helped_sessions, 200);
     without_reference.run(20, 1_000, LOW, None);
-    assert_eq!(without_reference.helped, 0);
+    assert_eq!(without_reference.helped_sessions, 0);
     let mut idle = Server::during_a_relieved_burst();
     idle.run(20, 0, LOW, None);
-    assert_eq!(idle.helped, 0);
+    assert_eq!(idle.helped_sessions, 0);
 }
 
 #[test]
 fn override_replaces_the_release_policy() {
     let mut server = Server::during_a_relieved_burst();
-    server.release.set_override(Override::On);
+    server.release.set_override(Override::On); // relief on: no session is released
     server.run(100, 100, LOW, None);
-    assert_eq!(server.helped, 200);
-    server.release.set_override(Override::Off);
+    assert_eq!(server.helped_sessions, 200);
+    server.release.set_override(Override::Off); // relief off: all sessions are released
     server.run(10, 15_000, HIGH, Some(100));
-    assert_eq!(server.helped, 0);
-    server.helped = 5;
+    assert_eq!(server.helped_sessions, 0);
+    server.helped_sessions = 5;
     server.run(10, 15_000, HIGH, Some(100));
-    assert_eq!(server.helped, 0, "off: sessions that are helped later should return, too");
+    assert_eq!(server.helped_sessions, 0, "off: sessions that are helped later should return, too");
 }
 
 #[test]
@@ -222,7 +236,7 @@ fn extreme_samples_and_times_do_not_panic() {
     let values = [0, 1, 77, u64::MAX];
     for (step, ns) in values.into_iter().cycle().take(64).enumerate() {
         let sample = Sample {
-            requests: values[step % 3],
+            requests: values[step % 3], // out of step with the times, of which there are four
             helped: values[(step / 3) % 4],
             service: Some(Duration::from_nanos(values[(step / 5) % 4])),
             busy_percent: Some(if step % 2 == 0 { u32::MAX } else { 0 }),
