@@ -98,14 +98,21 @@ pub(super) fn mmsg(listener: &TcpListener) -> ! {
                     for (message, part) in messages.iter_mut().zip(&mut parts) {
                         (message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) = (part, 1);
                     }
-                    let count = libc::recvmmsg(fd, messages.as_mut_ptr(), 4, 0x10000, std::ptr::null_mut());
+                    let count = libc::recvmmsg(
+                        fd,
+                        messages.as_mut_ptr(),
+                        4,
+                        libc::MSG_WAITFORONE,
+                        std::ptr::null_mut(),
+                    );
+                    // The end of the stream is an empty last message, which is not echoed.
                     let ended = count <= 0 || messages[count as usize - 1].msg_len == 0;
-                    let count = if ended { count - 1 } else { count };
+                    let echoed = if ended { count - 1 } else { count };
                     for (message, part) in messages.iter().zip(&mut parts) {
                         part.iov_len = message.msg_len as usize;
                     }
-                    if count > 0 {
-                        assert_eq!(libc::sendmmsg(fd, messages.as_mut_ptr(), count as u32, 0), count);
+                    if echoed > 0 {
+                        assert_eq!(libc::sendmmsg(fd, messages.as_mut_ptr(), echoed as u32, 0), echoed);
                     }
                     if ended {
                         write(fd, b"bye");
@@ -118,7 +125,7 @@ pub(super) fn mmsg(listener: &TcpListener) -> ! {
     }
 }
 
-/// Echoes through a file: writes the received bytes to the file, and sends them from there.
+/// Echoes through a file: writes the received bytes to the file, and sends them from there. `splice` must fail.
 pub(super) fn send_file(listener: &TcpListener) -> ! {
     loop {
         let fd = accept(listener).unwrap();
@@ -136,6 +143,7 @@ pub(super) fn send_file(listener: &TcpListener) -> ! {
                     assert_eq!(write(file, &buffer[..length as usize]), length);
                     assert_eq!(libc::sendfile(fd, file, &raw mut offset, length as usize), length);
                     let null = std::ptr::null_mut();
+                    // The library supports `sendfile`, but not `splice`.
                     assert_eq!(libc::splice(fd, null, file, null, 1, 0), -1);
                     assert_eq!(*libc::__errno_location(), libc::EINVAL);
                 }
@@ -174,7 +182,8 @@ pub(super) fn forks(listener: &TcpListener) -> ! {
             if libc::fork() == 0 {
                 let mut byte = [0; 1];
                 let length = libc::read(fd, byte.as_mut_ptr().cast(), 1);
-                // In a child, the library opens no descriptors of its own.
+                // Reading fails in the child. `epoll_create1` and `dup` must get the two lowest free numbers: the library
+                // opens no descriptor of its own. The test waits for the line below.
                 let lowest = [libc::dup(0), libc::dup(0)];
                 lowest.iter().for_each(|fd| close(*fd));
                 let new = [libc::epoll_create1(0), libc::dup(0)];
