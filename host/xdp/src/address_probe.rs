@@ -22,7 +22,8 @@ const ANSWER_TIME: Duration = Duration::from_millis(100);
 const FRAME_BYTES: usize = 128;
 
 /// Sends probes for an address on an interface's network, and returns the Ethernet address of a host that has
-/// the address. Returns `None` after 300 ms without an answer. Call it before attaching a steering program.
+/// the address. Returns `None` after 300 ms without an answer. Call it before attaching an XDP program to the
+/// interface: the program would take the answers away from this socket.
 ///
 /// # Errors
 /// The process has no CAP_NET_RAW, or the system has failed.
@@ -41,7 +42,8 @@ pub fn find_holder(interface: &Interface, ip: Ipv4Addr) -> io::Result<Option<Mac
         send(&socket, &frame, SendFlags::empty())?;
         let until = Instant::now() + ANSWER_TIME;
         while let Some(left) = until.checked_duration_since(Instant::now()) {
-            if !poll_with(&[], Some(left), &[socket.as_fd()])?.is_woken {
+            let is_readable = poll_with(&[], Some(left), &[socket.as_fd()])?.is_woken;
+            if !is_readable {
                 break;
             }
             let mut received = [0; FRAME_BYTES];
@@ -70,7 +72,8 @@ fn holder(frame: &[u8], ip: Ipv4Addr) -> Option<Mac> {
 fn arp_socket(interface: &Interface) -> io::Result<OwnedFd> {
     let protocol = ethernet::KIND_ARP.to_be();
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    // No protocol before bind(2): the socket would receive packets of all interfaces (packet(7)).
+    // The protocol is given to bind(2) only: with a protocol from the start, the socket would receive packets of all
+    // interfaces before bind(2) (packet(7)).
     let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None::<Protocol>)?;
     // SAFETY: `sockaddr_ll` consists of integers, for which all-zero bytes are valid.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
