@@ -35,7 +35,7 @@ pub struct SentBatch {
 pub struct GatheredMessages {
     /// Data messages in the batch.
     pub messages: u64,
-    /// Messages in the batch whose clients were not answered since the last batch was sent.
+    /// Messages in the batch that do not follow a reply: their clients have received none since the last batch was sent.
     pub fresh: u64,
     /// Batches sent for which neither a reply nor a reply to a later batch has arrived.
     pub unanswered: u64,
@@ -48,7 +48,7 @@ pub trait Policy: core::fmt::Debug + Send {
     /// *T*: a batch leaves when this long has passed since the previous one.
     fn interval(&self) -> Duration;
     /// When the present batch leaves if it stays below *S*; `None`: at once. `last_batch`: when the previous batch was
-    /// sent. `waiting_since`: when a turn first left the present batch waiting.
+    /// sent. `waiting_since`: end of the first turn that did not send the present batch's messages.
     fn due(&self, last_batch: Option<Time>, waiting_since: Option<Time>) -> Option<Time> {
         let _ = waiting_since;
         last_batch.map(|last| last + self.interval())
