@@ -15,9 +15,11 @@ fn echo_example_serves_plain_and_helped_clients_together() {
     let keys = Keys::new();
     for host in ["127.0.0.1", "[::1]"] {
         let echo = Echo::start(&keys, host);
-        let mut plain: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(echo.plain).unwrap()).collect();
+        let mut plain: Vec<TcpStream> =
+            (0..20).map(|_| TcpStream::connect(echo.plain_port).unwrap()).collect();
         let helped = || {
-            Client::connect_through_link(&echo.target(&keys), Some(echo.plain), Settings::default()).unwrap()
+            Client::connect_through_link(&echo.target(&keys), Some(echo.plain_port), Settings::default())
+                .unwrap()
         };
         let mut helped: Vec<Client> = (0..20).map(|_| helped()).collect();
         for round in 0..20 {
@@ -32,16 +34,16 @@ fn client_moves_between_plain_port_and_links() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
     let target = echo.target(&keys);
-    let mut client = Client::connect(echo.plain, Settings::default()).unwrap();
+    let mut client = Client::connect(echo.plain_port, Settings::default()).unwrap();
     for round in 0..20 {
         round_trip(&mut client, 1000, round);
         client.move_to(Route::Link(&target)).unwrap();
-        assert_eq!(client.carrier(), Some(Carrier::Link(echo.link)));
+        assert_eq!(client.carrier(), Some(Carrier::Link(echo.link_port)));
         round_trip(&mut client, 1000, round);
         client.move_to(Route::Link(&target)).unwrap();
         round_trip(&mut client, 1000, round);
         client.move_to(Route::Direct).unwrap();
-        assert_eq!(client.carrier(), Some(Carrier::Direct(echo.plain)));
+        assert_eq!(client.carrier(), Some(Carrier::Direct(echo.plain_port)));
     }
 }
 
@@ -77,7 +79,7 @@ fn echo_8_mib(mut client: Client) {
 fn half_closed_client_gets_its_replies() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
-    let mut plain = TcpStream::connect(echo.plain).unwrap();
+    let mut plain = TcpStream::connect(echo.plain_port).unwrap();
     plain.write_all(b"last words").unwrap();
     plain.shutdown(Shutdown::Write).unwrap();
     let mut reply = Vec::new();
@@ -96,7 +98,7 @@ fn half_closed_client_gets_its_replies() {
 fn wrong_key_is_reported_and_the_direct_connection_stays() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
-    let mut client = Client::connect(echo.plain, Settings::default()).unwrap();
+    let mut client = Client::connect(echo.plain_port, Settings::default()).unwrap();
     // A client is rejected with an unknown key, and with a helper's key.
     for key in [spillway_client::Key::from_secret([9; 32]), keys.helper.clone()] {
         let target = LinkTarget { key, ..echo.target(&keys) };
@@ -122,7 +124,7 @@ fn moving_to_a_port_other_than_a_link_port_is_an_error() {
     assert!(matches!(error, MoveError::Link(_)), "{error}");
     service.join().unwrap();
     // The echo server's plain port echoes the client's hello: the beginning of a link, and then nothing.
-    let target = LinkTarget { address: echo.plain, ..echo.target(&keys) };
+    let target = LinkTarget { address: echo.plain_port, ..echo.target(&keys) };
     let short_timeout = Settings { accept_timeout: Duration::from_millis(50), ..Settings::default() };
     let error = Client::connect_through_link(&target, None, short_timeout).unwrap_err();
     assert!(matches!(error, MoveError::AcceptTimeout(_)), "{error}");
@@ -144,7 +146,7 @@ fn clients_beyond_the_descriptor_limit_wait_until_a_descriptor_is_freed() {
     let mut first: Vec<Client> =
         (0..20).map(|_| Client::connect_through_link(&target, None, Settings::default()).unwrap()).collect();
     // More clients of both kinds than descriptors: the last ones wait in the kernel's accept queues.
-    let mut plain: Vec<TcpStream> = (0..30).map(|_| TcpStream::connect(echo.plain).unwrap()).collect();
+    let mut plain: Vec<TcpStream> = (0..30).map(|_| TcpStream::connect(echo.plain_port).unwrap()).collect();
     plain.iter_mut().for_each(|client| client.write_all(b"hello").unwrap());
     let waiting =
         std::thread::spawn(move || Client::connect_through_link(&target, None, long_timeout).unwrap());

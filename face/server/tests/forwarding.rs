@@ -91,7 +91,7 @@ fn many_clients_of_two_helpers_get_their_own_replies() {
     ];
     std::thread::scope(|scope| {
         for number in 0..24 {
-            let plain = helpers[number % 2].plain;
+            let plain = helpers[number % 2].plain_port;
             scope.spawn(move || {
                 // Later connections reuse ids.
                 for turn in 0..4 {
@@ -113,7 +113,7 @@ fn messages_of_many_frames_arrive_in_order() {
     let helper = TestHelper::start(&leader.keys, leader.program.1);
     std::thread::scope(|scope| {
         for number in 0..4 {
-            let client = TcpStream::connect(helper.plain).unwrap();
+            let client = TcpStream::connect(helper.plain_port).unwrap();
             scope.spawn(move || {
                 // More than all windows hold: the stream stalls if forwarded bytes do not count as consumed.
                 let total = 2_000_000;
@@ -145,7 +145,7 @@ fn sessions_move_while_others_are_forwarded() {
     let routes = [helpers[0].target(&leader.keys), helpers[1].target(&leader.keys), leader.target()];
     std::thread::scope(|scope| {
         for number in 0..4 {
-            let (routes, plain) = (routes.to_vec(), helpers[number % 2].plain);
+            let (routes, plain) = (routes.to_vec(), helpers[number % 2].plain_port);
             scope.spawn(move || {
                 let mut client = TcpStream::connect(plain).unwrap();
                 let mut session = BlockingSession::open(routes, SessionSettings::default()).unwrap();
@@ -173,9 +173,9 @@ fn sessions_move_while_others_are_forwarded() {
 fn client_that_never_reads_is_closed_and_others_are_served() {
     let leader = Leader::start();
     let helper = TestHelper::start(&leader.keys, leader.program.1);
-    let mut other = TcpStream::connect(helper.plain).unwrap();
+    let mut other = TcpStream::connect(helper.plain_port).unwrap();
     round_trip(&mut other, 10, 0);
-    let mut unread = TcpStream::connect(helper.plain).unwrap();
+    let mut unread = TcpStream::connect(helper.plain_port).unwrap();
     unread.set_write_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
     let (bytes, mut sent) = (vec![b'x'; 1 << 16], 0);
     let error = loop {

@@ -21,17 +21,18 @@ use support::swarm::Swarm;
 use support::{Echo, Keys, round_trip};
 
 fn helped(helper: &TestHelper, keys: &Keys, echo: &Echo) -> Client {
-    Client::connect_through_link(&helper.target(keys), Some(echo.plain), Settings::default()).unwrap()
+    Client::connect_through_link(&helper.target(keys), Some(echo.plain_port), Settings::default()).unwrap()
 }
 
 #[test]
 fn connections_move_under_traffic_without_lost_or_altered_bytes() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
-    let (first, second) = (TestHelper::start(&keys, echo.link), TestHelper::start(&keys, echo.link));
+    let (first, second) =
+        (TestHelper::start(&keys, echo.link_port), TestHelper::start(&keys, echo.link_port));
     // Routes: the plain port, two helpers, and the server's link port.
     let routes = vec![None, Some(first.target(&keys)), Some(second.target(&keys)), Some(echo.target(&keys))];
-    let mut swarm = Swarm::new(echo.plain, 120, 60, routes);
+    let mut swarm = Swarm::new(echo.plain_port, 120, 60, routes);
     let moves = swarm.run();
     assert!(
         moves > 120 * 8,
@@ -46,17 +47,17 @@ fn connections_move_under_traffic_without_lost_or_altered_bytes() {
 fn connections_move_to_a_helper_and_back_over_ipv6() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "[::1]");
-    let helper = TestHelper::start(&keys, echo.link);
+    let helper = TestHelper::start(&keys, echo.link_port);
     let routes = vec![None, Some(helper.target(&keys))];
-    assert!(Swarm::new(echo.plain, 10, 40, routes).run() > 50);
+    assert!(Swarm::new(echo.plain_port, 10, 40, routes).run() > 50);
 }
 
 #[test]
 fn plain_clients_of_the_helper_and_library_clients_share_a_link() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
-    let helper = TestHelper::start(&keys, echo.link);
-    let mut plain: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(helper.plain).unwrap()).collect();
+    let helper = TestHelper::start(&keys, echo.link_port);
+    let mut plain: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(helper.plain_port).unwrap()).collect();
     let mut library: Vec<Client> = (0..20).map(|_| helped(&helper, &keys, &echo)).collect();
     for round in 0..20 {
         plain.iter_mut().for_each(|client| round_trip(client, 1 + round * 50, round));
@@ -75,7 +76,7 @@ fn plain_clients_of_the_helper_and_library_clients_share_a_link() {
 fn unknown_keys_and_keys_of_another_role_are_refused() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
-    let helper = TestHelper::start(&keys, echo.link);
+    let helper = TestHelper::start(&keys, echo.link_port);
     let mut bystander = helped(&helper, &keys, &echo);
     for key in [Key::from_secret([9; 32]), keys.helper.clone()] {
         let target = LinkTarget { key, ..helper.target(&keys) };
@@ -83,12 +84,12 @@ fn unknown_keys_and_keys_of_another_role_are_refused() {
         assert!(error.to_string().contains("does not accept our key"), "{error}");
     }
     // The link port rejects a helper with a client's key, so that helper accepts no clients.
-    let wrong_role = RawLink::open(echo.link, Role::Helper, keys.client.clone()).next_event();
+    let wrong_role = RawLink::open(echo.link_port, Role::Helper, keys.client.clone()).next_event();
     assert!(
         matches!(&wrong_role, LinkEvent::Broken(error) if error.to_string().contains("key")),
         "{wrong_role:?}"
     );
-    let wrong_role = TestHelper::start_with(keys.client.clone(), &keys, echo.link);
+    let wrong_role = TestHelper::start_with(keys.client.clone(), &keys, echo.link_port);
     let error =
         Client::connect_through_link(&wrong_role.target(&keys), None, Settings::default()).unwrap_err();
     match &error {
@@ -103,9 +104,9 @@ fn unknown_keys_and_keys_of_another_role_are_refused() {
 fn forged_addresses_are_refused() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
-    let helper = TestHelper::start(&keys, echo.link);
+    let helper = TestHelper::start(&keys, echo.link_port);
     let mut bystander = helped(&helper, &keys, &echo);
-    for port in [echo.link, helper.link] {
+    for port in [echo.link_port, helper.link_port] {
         let mut link = RawLink::establish(port, Role::Client, keys.client.clone());
         for forged in ["10.1.2.3:4", "127.0.0.1:9", "8.8.8.8:53"] {
             let id = link.end.open(forged.parse().unwrap(), None).unwrap();
@@ -123,7 +124,7 @@ fn forged_addresses_are_refused() {
         assert_eq!(link.next_event(), LinkEvent::Data(id, b"delivered".to_vec()));
     }
     // A helper may carry addresses of private networks, but not all addresses.
-    let mut link = RawLink::establish(echo.link, Role::Helper, keys.helper.clone());
+    let mut link = RawLink::establish(echo.link_port, Role::Helper, keys.helper.clone());
     let id = link.end.open("8.8.8.8:53".parse().unwrap(), None).unwrap();
     link.flush();
     assert_eq!(link.next_event(), LinkEvent::Refused(id, RefuseReason::Forbidden));
@@ -134,10 +135,10 @@ fn forged_addresses_are_refused() {
 fn truncated_preambles_and_garbage_do_not_disturb_others() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
-    let helper = TestHelper::start(&keys, echo.link);
+    let helper = TestHelper::start(&keys, echo.link_port);
     let mut bystander = helped(&helper, &keys, &echo);
     let mut neighbour = Client::connect_through_link(&echo.target(&keys), None, Settings::default()).unwrap();
-    for port in [echo.link, helper.link] {
+    for port in [echo.link_port, helper.link_port] {
         // Bytes that are not a preamble, short and long.
         for garbage in [b"GET / HTTP/1.1\r\n\r\n".to_vec(), vec![0; 10_000], vec![0xff; 10_000]] {
             let mut stream = TcpStream::connect(port).unwrap();
@@ -161,7 +162,7 @@ fn truncated_preambles_and_garbage_do_not_disturb_others() {
         drop(silent);
     }
     // A plain port accepts any bytes as requests.
-    let mut plain = TcpStream::connect(helper.plain).unwrap();
+    let mut plain = TcpStream::connect(helper.plain_port).unwrap();
     round_trip(&mut plain, 1000, 2);
 }
 
@@ -169,10 +170,10 @@ fn truncated_preambles_and_garbage_do_not_disturb_others() {
 fn links_cut_within_a_message_do_not_disturb_others() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
-    let helper = TestHelper::start(&keys, echo.link);
+    let helper = TestHelper::start(&keys, echo.link_port);
     let mut bystander = helped(&helper, &keys, &echo);
     let before = helper.library_clients();
-    for port in [echo.link, helper.link] {
+    for port in [echo.link_port, helper.link_port] {
         for cut in [1, 6, 7, 8, 500, 1006] {
             let mut link = RawLink::establish(port, Role::Client, keys.client.clone());
             let local = link.stream.local_addr().unwrap();
@@ -197,7 +198,7 @@ fn move_to_a_helper_without_a_link_fails_and_the_direct_carrier_stays() {
     // No process listens at the server's address.
     let unused = spillway_ports::free_address();
     let helper = TestHelper::start_with(keys.helper.clone(), &keys, unused);
-    let mut client = Client::connect(echo.plain, Settings::default()).unwrap();
+    let mut client = Client::connect(echo.plain_port, Settings::default()).unwrap();
     let error = client.move_to(Route::Link(&helper.target(&keys))).unwrap_err();
     // The move fails at once, without a timeout.
     match &error {
@@ -205,7 +206,7 @@ fn move_to_a_helper_without_a_link_fails_and_the_direct_carrier_stays() {
         MoveError::Refused(reason) => assert_eq!(*reason, RefuseReason::Unavailable),
         other => panic!("{other}"),
     }
-    assert_eq!(client.carrier(), Some(Carrier::Direct(echo.plain)));
+    assert_eq!(client.carrier(), Some(Carrier::Direct(echo.plain_port)));
     round_trip(&mut client, 1000, 1);
 }
 
@@ -213,8 +214,8 @@ fn move_to_a_helper_without_a_link_fails_and_the_direct_carrier_stays() {
 fn server_restart_closes_connections_and_clients_return() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
-    let helper = TestHelper::start(&keys, echo.link);
-    let (plain, link) = (echo.plain, echo.link);
+    let helper = TestHelper::start(&keys, echo.link_port);
+    let (plain, link) = (echo.plain_port, echo.link_port);
     let mut client = Client::connect(plain, Settings::default()).unwrap();
     round_trip(&mut client, 100, 1);
     client.move_to(Route::Link(&helper.target(&keys))).unwrap();
@@ -243,8 +244,8 @@ fn server_restart_closes_connections_and_clients_return() {
 fn client_moves_to_the_server_after_its_helper_stops() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
-    let helper = TestHelper::start(&keys, echo.link);
-    let mut client = Client::connect(echo.plain, Settings::default()).unwrap();
+    let helper = TestHelper::start(&keys, echo.link_port);
+    let mut client = Client::connect(echo.plain_port, Settings::default()).unwrap();
     client.move_to(Route::Link(&helper.target(&keys))).unwrap();
     round_trip(&mut client, 100, 1);
     helper.stop();
@@ -260,8 +261,8 @@ fn client_moves_to_the_server_after_its_helper_stops() {
 fn draining_helper_reports_drain_and_ends_after_its_clients_move() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
-    let helper = TestHelper::start(&keys, echo.link);
-    let mut connection = Connection::connect(Instant::now(), echo.plain, Settings::default()).unwrap();
+    let helper = TestHelper::start(&keys, echo.link_port);
+    let mut connection = Connection::connect(Instant::now(), echo.plain_port, Settings::default()).unwrap();
     assert!(matches!(await_event(&mut connection), Event::Moved(Carrier::Direct(_))));
     connection.begin_move(Instant::now(), Route::Link(&helper.target(&keys))).unwrap();
     assert!(matches!(await_event(&mut connection), Event::Moved(Carrier::Link(_))));

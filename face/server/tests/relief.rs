@@ -20,7 +20,7 @@ type Order = Box<dyn FnOnce(&mut Links) + Send>;
 
 /// An echo server on a thread, which runs the closures that the test sends.
 struct Server {
-    link: SocketAddr,
+    link_port: SocketAddr,
     orders: Option<Sender<Order>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -57,7 +57,7 @@ impl Server {
         ring.accept(Role::Helper, keys.helper.clone());
         let settings = Settings { keys: ring, release, ..Settings::default() };
         let mut echo = Echo(Port::bind(Instant::now(), "127.0.0.1:0".parse().unwrap(), settings));
-        let link = echo.0.links.address();
+        let link_port = echo.0.links.address();
         let (orders, received): (Sender<Order>, Receiver<Order>) = channel();
         let thread = std::thread::spawn(move || {
             let mut buffer = vec![0; 64 * 1024];
@@ -70,12 +70,12 @@ impl Server {
                 echo.turn_at(Instant::now(), &mut buffer);
             }
         });
-        Server { link, orders: Some(orders), thread: Some(thread) }
+        Server { link_port, orders: Some(orders), thread: Some(thread) }
     }
 
     fn target(&self, keys: &Keys) -> LinkTarget {
         LinkTarget {
-            address: self.link,
+            address: self.link_port,
             key: keys.client.clone(),
             server: None,
             encryption: Default::default(),
@@ -112,40 +112,40 @@ fn exchange_until_carried_by(sessions: &mut [BlockingSession], port: SocketAddr)
 }
 
 fn settings(server: &Server) -> SessionSettings {
-    SessionSettings { server_port: Some(server.link), ..SessionSettings::default() }
+    SessionSettings { server_port: Some(server.link_port), ..SessionSettings::default() }
 }
 
 #[test]
 fn sessions_follow_the_servers_override() {
     let keys = Keys::new();
     let server = Server::start(&keys);
-    let helper = TestHelper::start(&keys, server.link);
+    let helper = TestHelper::start(&keys, server.link_port);
     let routes = vec![server.target(&keys), helper.target(&keys)];
     let open = || BlockingSession::open(routes.clone(), settings(&server)).unwrap();
     let mut sessions: Vec<BlockingSession> = (0..20).map(|_| open()).collect();
-    exchange_until_carried_by(&mut sessions, server.link);
+    exchange_until_carried_by(&mut sessions, server.link_port);
 
     let within = Duration::from_millis(50);
     assert_eq!(server.run_on_thread(move |links| links.set_override(Override::On, within)), 20);
-    exchange_until_carried_by(&mut sessions, helper.link);
+    exchange_until_carried_by(&mut sessions, helper.link_port);
     // A session that is opened later is asked to move, too.
     sessions.push(open());
-    exchange_until_carried_by(&mut sessions, helper.link);
+    exchange_until_carried_by(&mut sessions, helper.link_port);
     assert_eq!(helper.library_clients(), 21);
 
     assert_eq!(server.run_on_thread(move |links| links.set_override(Override::Off, within)), 21);
-    exchange_until_carried_by(&mut sessions, server.link);
+    exchange_until_carried_by(&mut sessions, server.link_port);
     assert_eq!(server.run_on_thread(move |links| links.set_override(Override::Auto, within)), 0);
     for session in &mut sessions {
         session.session().move_to(Instant::now(), 1).unwrap();
     }
-    exchange_until_carried_by(&mut sessions, helper.link);
+    exchange_until_carried_by(&mut sessions, helper.link_port);
 
     // A release applies once: a session that moves to the helper later may stay there.
     assert_eq!(server.run_on_thread(move |links| links.release(within)), 21);
-    exchange_until_carried_by(&mut sessions, server.link);
+    exchange_until_carried_by(&mut sessions, server.link_port);
     sessions[0].session().move_to(Instant::now(), 1).unwrap();
-    exchange_until_carried_by(&mut sessions[..1], helper.link);
+    exchange_until_carried_by(&mut sessions[..1], helper.link_port);
     sessions.into_iter().for_each(|session| session.close().unwrap());
 }
 
@@ -162,7 +162,7 @@ fn server_releases_sessions_after_low_load() {
     };
     for release in [None, Some(quick_release)] {
         let server = Server::start_with(&keys, release);
-        let helper = TestHelper::start(&keys, server.link);
+        let helper = TestHelper::start(&keys, server.link_port);
         let routes = vec![server.target(&keys), helper.target(&keys)];
         let open = || BlockingSession::open(routes.clone(), settings(&server)).unwrap();
         let mut sessions: Vec<BlockingSession> = (0..10).map(|_| open()).collect();
@@ -175,16 +175,16 @@ fn server_releases_sessions_after_low_load() {
         };
         exchange_for(&mut sessions, ms(600), Duration::ZERO);
         sessions.iter_mut().for_each(|session| session.session().move_to(Instant::now(), 1).unwrap());
-        exchange_until_carried_by(&mut sessions, helper.link);
+        exchange_until_carried_by(&mut sessions, helper.link_port);
         // Few requests, which are served fast.
         exchange_for(&mut sessions, ms(2_500), ms(300));
         if release.is_some() {
-            exchange_until_carried_by(&mut sessions, server.link);
+            exchange_until_carried_by(&mut sessions, server.link_port);
             let counters = server.run_on_thread(|links| links.release_counters());
             assert!(counters.releases >= 1 && counters.drains >= 10, "{counters:?}");
             assert!(server.run_on_thread(|links| links.poll_release_notice()).is_some());
         } else {
-            exchange_until_carried_by(&mut sessions, helper.link);
+            exchange_until_carried_by(&mut sessions, helper.link_port);
         }
         sessions.into_iter().for_each(|session| session.close().unwrap());
     }
@@ -198,7 +198,7 @@ fn session_without_a_helper_route_stays_despite_the_override() {
     round_trip(&mut session, 100, 1);
     assert_eq!(server.run_on_thread(|links| links.set_override(Override::On, Duration::ZERO)), 1);
     (0..20).for_each(|round| round_trip(&mut session, 100, round));
-    assert_eq!(session.session().carrier(), Some(server.link));
+    assert_eq!(session.session().carrier(), Some(server.link_port));
     session.close().unwrap();
 }
 
@@ -206,7 +206,8 @@ fn session_without_a_helper_route_stays_despite_the_override() {
 fn session_continues_on_replaced_routes() {
     let keys = Keys::new();
     let server = Server::start(&keys);
-    let (helper_a, helper_b) = (TestHelper::start(&keys, server.link), TestHelper::start(&keys, server.link));
+    let (helper_a, helper_b) =
+        (TestHelper::start(&keys, server.link_port), TestHelper::start(&keys, server.link_port));
     let routes = vec![helper_a.target(&keys), server.target(&keys)];
     let mut session = BlockingSession::open(routes, settings(&server)).unwrap();
     round_trip(&mut session, 100, 1);
@@ -214,10 +215,10 @@ fn session_continues_on_replaced_routes() {
     // The present carrier is not in the new list: it stays until it is lost.
     session.session().set_routes(vec![server.target(&keys), helper_b.target(&keys)]).unwrap();
     round_trip(&mut session, 100, 2);
-    assert_eq!(session.session().carrier(), Some(helper_a.link));
+    assert_eq!(session.session().carrier(), Some(helper_a.link_port));
     helper_a.stop();
     round_trip(&mut session, 100, 3);
-    assert_eq!(session.session().carrier(), Some(helper_b.link));
+    assert_eq!(session.session().carrier(), Some(helper_b.link_port));
     session.close().unwrap();
 }
 
@@ -330,7 +331,8 @@ fn quick_settings(server: &Server, helpers: &[&TestHelper], keys: &Keys) -> Reli
 fn slow_replies_move_sessions_to_helpers_and_a_release_returns_them() {
     let keys = Keys::new();
     let server = Server::start(&keys);
-    let (helper_a, helper_b) = (TestHelper::start(&keys, server.link), TestHelper::start(&keys, server.link));
+    let (helper_a, helper_b) =
+        (TestHelper::start(&keys, server.link_port), TestHelper::start(&keys, server.link_port));
     let mut program = Program::start(quick_settings(&server, &[&helper_a, &helper_b], &keys), 30);
     program.turn_until_helped(0);
     (0..100).for_each(|_| program.turn());
@@ -362,7 +364,7 @@ fn slow_replies_move_sessions_to_helpers_and_a_release_returns_them() {
 fn relief_backs_off_when_helped_replies_are_slow_too() {
     let keys = Keys::new();
     let server = Server::start(&keys);
-    let helper = TestHelper::start(&keys, server.link);
+    let helper = TestHelper::start(&keys, server.link_port);
     let mut program = Program::start(quick_settings(&server, &[&helper], &keys), 30);
     program.turn_until_helped(0);
     program.latency = [Duration::from_millis(5); 2];
@@ -379,7 +381,8 @@ fn relief_backs_off_when_helped_replies_are_slow_too() {
 fn override_and_replaced_helpers_take_effect() {
     let keys = Keys::new();
     let server = Server::start(&keys);
-    let (helper_a, helper_b) = (TestHelper::start(&keys, server.link), TestHelper::start(&keys, server.link));
+    let (helper_a, helper_b) =
+        (TestHelper::start(&keys, server.link_port), TestHelper::start(&keys, server.link_port));
     let mut program = Program::start(quick_settings(&server, &[&helper_a], &keys), 10);
     program.relief.set_override(Instant::now(), Override::On, None);
     program.turn_until_helped(10);

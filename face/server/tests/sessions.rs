@@ -34,8 +34,9 @@ fn moves(session: &mut BlockingSession) -> Vec<SocketAddr> {
 fn session_continues_when_its_helper_stops() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
-    let (helper_a, helper_b) = (TestHelper::start(&keys, echo.link), TestHelper::start(&keys, echo.link));
-    let (first, second) = (helper_a.link, helper_b.link);
+    let (helper_a, helper_b) =
+        (TestHelper::start(&keys, echo.link_port), TestHelper::start(&keys, echo.link_port));
+    let (first, second) = (helper_a.link_port, helper_b.link_port);
     let mut session = open(vec![helper_a.target(&keys), helper_b.target(&keys), echo.target(&keys)]);
     (0..20).for_each(|round| round_trip(&mut session, 1 + round * 50, round));
     // A request is under way when the helper stops.
@@ -48,7 +49,7 @@ fn session_continues_when_its_helper_stops() {
     assert_eq!(moves(&mut session), [first, second]);
     helper_b.stop();
     round_trip(&mut session, 1000, 7);
-    assert_eq!(moves(&mut session), [echo.link]);
+    assert_eq!(moves(&mut session), [echo.link_port]);
     session.close().unwrap();
 }
 
@@ -56,7 +57,8 @@ fn session_continues_when_its_helper_stops() {
 fn sessions_move_under_traffic_without_lost_or_altered_bytes() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
-    let (helper_a, helper_b) = (TestHelper::start(&keys, echo.link), TestHelper::start(&keys, echo.link));
+    let (helper_a, helper_b) =
+        (TestHelper::start(&keys, echo.link_port), TestHelper::start(&keys, echo.link_port));
     let routes = [helper_a.target(&keys), helper_b.target(&keys), echo.target(&keys)];
     std::thread::scope(|scope| {
         for number in 0..8 {
@@ -81,7 +83,7 @@ fn sessions_continue_while_helpers_restart() {
         })
         .collect();
     let mut helpers: Vec<TestHelper> =
-        ports.iter().map(|port| TestHelper::start_at(&keys, echo.link, *port)).collect();
+        ports.iter().map(|port| TestHelper::start_at(&keys, echo.link_port, *port)).collect();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let clients: Vec<_> = (0..10)
@@ -103,7 +105,7 @@ fn sessions_continue_while_helpers_restart() {
             std::thread::sleep(Duration::from_millis(100));
             let index = turn % 2;
             helpers.remove(index).stop();
-            helpers.insert(index, TestHelper::start_at(&keys, echo.link, ports[index]));
+            helpers.insert(index, TestHelper::start_at(&keys, echo.link_port, ports[index]));
         }
         done.store(true, Ordering::Relaxed);
         let rounds: usize = clients.into_iter().map(|client| client.join().unwrap()).sum();
@@ -122,11 +124,11 @@ fn settings_with_pace(server: SocketAddr, window: Duration) -> SessionSettings {
 fn sessions_without_a_helper_return_to_the_server() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
-    let helper = TestHelper::start(&keys, echo.link);
-    let first = helper.link;
+    let helper = TestHelper::start(&keys, echo.link_port);
+    let first = helper.link_port;
     // The server's own port is tried last, although it is the next route in the list.
     let routes = vec![helper.target(&keys), echo.target(&keys)];
-    let settings = settings_with_pace(echo.link, Duration::from_millis(200));
+    let settings = settings_with_pace(echo.link_port, Duration::from_millis(200));
     let mut sessions: Vec<BlockingSession> =
         (0..40).map(|_| BlockingSession::open(routes.clone(), settings).unwrap()).collect();
     for (number, session) in sessions.iter_mut().enumerate() {
@@ -140,7 +142,7 @@ fn sessions_without_a_helper_return_to_the_server() {
         }
     });
     for mut session in sessions {
-        assert_eq!(moves(&mut session), [first, echo.link]);
+        assert_eq!(moves(&mut session), [first, echo.link_port]);
         session.close().unwrap();
     }
 }
@@ -150,16 +152,16 @@ fn session_returns_to_a_restarted_helper_before_the_server() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
     let port = spillway_ports::free_address();
-    let helper = TestHelper::start_at(&keys, echo.link, port);
+    let helper = TestHelper::start_at(&keys, echo.link_port, port);
     helper.await_links(1);
     // With this window no session returns to the server during the test.
-    let settings = settings_with_pace(echo.link, Duration::from_secs(7 * 86_400));
+    let settings = settings_with_pace(echo.link_port, Duration::from_secs(7 * 86_400));
     let mut session =
         BlockingSession::open(vec![helper.target(&keys), echo.target(&keys)], settings).unwrap();
     round_trip(&mut session, 100, 1);
     helper.stop();
     session.write_all(b"under way").unwrap();
-    let helper = TestHelper::start_at(&keys, echo.link, port);
+    let helper = TestHelper::start_at(&keys, echo.link_port, port);
     let mut reply = [0; 9];
     session.read_exact(&mut reply).unwrap();
     assert_eq!(&reply, b"under way");
@@ -175,11 +177,11 @@ fn session_returns_to_a_restarted_helper_before_the_server() {
 fn sessions_leave_a_draining_helper_while_it_still_serves() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
-    let helper = TestHelper::start(&keys, echo.link);
+    let helper = TestHelper::start(&keys, echo.link_port);
     let routes = vec![helper.target(&keys), echo.target(&keys)];
     let mut sessions: Vec<BlockingSession> = (0..40)
         .map(|_| {
-            BlockingSession::open(routes.clone(), settings_with_pace(echo.link, Duration::from_secs(1)))
+            BlockingSession::open(routes.clone(), settings_with_pace(echo.link_port, Duration::from_secs(1)))
                 .unwrap()
         })
         .collect();
@@ -188,7 +190,7 @@ fn sessions_leave_a_draining_helper_while_it_still_serves() {
     helper.drain(Duration::from_secs(20));
     let deadline = Instant::now() + Duration::from_secs(60);
     let mut round = 0;
-    let has_moved = |session: &mut BlockingSession| session.session().carrier() == Some(echo.link);
+    let has_moved = |session: &mut BlockingSession| session.session().carrier() == Some(echo.link_port);
     while sessions.iter_mut().map(has_moved).filter(|moved| *moved).count() < 3 {
         assert!(Instant::now() < deadline, "three sessions should leave the helper within 60 s");
         // Requests are answered during the drain.
@@ -230,7 +232,7 @@ fn session_is_gone_after_a_server_restart() {
 fn finished_session_ends_in_both_directions() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
-    let helper = TestHelper::start(&keys, echo.link);
+    let helper = TestHelper::start(&keys, echo.link_port);
     let mut session = open(vec![helper.target(&keys), echo.target(&keys)]);
     session.write_all(b"last words").unwrap();
     session.finish();

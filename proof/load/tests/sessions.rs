@@ -16,7 +16,7 @@ const CONNECTIONS: u32 = 40;
 
 /// Options of a run with sessions. Their routes are these helpers and, if given, the server's link port.
 fn sessions(helpers: &[&TestHelper], link: Option<std::net::SocketAddr>) -> Config {
-    let addresses: Vec<_> = helpers.iter().map(|helper| helper.link).collect();
+    let addresses: Vec<_> = helpers.iter().map(|helper| helper.link_port).collect();
     let server = link.unwrap_or_else(|| addresses[0]);
     Config {
         protocol: ProtocolKind::Echo,
@@ -102,7 +102,7 @@ fn no_request_fails_while_helpers_stop_and_start() {
     let link = server(|_| {});
     for (request_loop, standby) in [(RequestLoop::Closed, false), (Config::new(link).request_loop, true)] {
         let mut helpers = vec![TestHelper::start(link), TestHelper::start(link)];
-        let helper_ports = [helpers[0].link, helpers[1].link];
+        let helper_ports = [helpers[0].link_port, helpers[1].link_port];
         let mut config = sessions(&[&helpers[0], &helpers[1]], None);
         config.sessions = Some(Sessions { standby, ..Sessions::default() });
         (config.duration, config.request_loop, config.threads) = (None, request_loop, 2);

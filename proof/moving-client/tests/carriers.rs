@@ -20,12 +20,12 @@ fn round_trip(client: &mut Client, length: usize, seed: usize) {
 fn move_to_link_and_back(host: &str) {
     let server = Server::start(host, Limits::default());
     let target = server.target();
-    let mut client = Client::connect(server.plain, Settings::default()).unwrap();
+    let mut client = Client::connect(server.plain_port, Settings::default()).unwrap();
     for round in 0..10 {
-        assert_eq!(client.carrier(), Some(Carrier::Direct(server.plain)));
+        assert_eq!(client.carrier(), Some(Carrier::Direct(server.plain_port)));
         (1..50).for_each(|length| round_trip(&mut client, length * 13, round));
         client.move_to(Route::Link(&target)).unwrap();
-        assert_eq!(client.carrier(), Some(Carrier::Link(server.link)));
+        assert_eq!(client.carrier(), Some(Carrier::Link(server.link_port)));
         (1..50).for_each(|length| round_trip(&mut client, length * 13, round));
         client.move_to(Route::Direct).unwrap();
     }

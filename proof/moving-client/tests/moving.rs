@@ -11,16 +11,20 @@ use spillway_moving_client::{Carrier, Connection, Event, LinkTarget, MoveError, 
 use support::{Server, await_event, await_readable, exchange, serve, turn};
 
 fn direct_connection(server: &Server) -> Connection {
-    let mut connection = Connection::connect(Instant::now(), server.plain, Settings::default()).unwrap();
-    assert!(matches!(await_event(&mut connection), Event::Moved(Carrier::Direct(to)) if to == server.plain));
+    let mut connection = Connection::connect(Instant::now(), server.plain_port, Settings::default()).unwrap();
+    assert!(
+        matches!(await_event(&mut connection), Event::Moved(Carrier::Direct(to)) if to == server.plain_port)
+    );
     connection
 }
 
 fn helped_connection(server: &Server, settings: Settings) -> Connection {
     let mut connection =
-        Connection::connect_through_link(Instant::now(), &server.target(), Some(server.plain), settings)
+        Connection::connect_through_link(Instant::now(), &server.target(), Some(server.plain_port), settings)
             .unwrap();
-    assert!(matches!(await_event(&mut connection), Event::Moved(Carrier::Link(to)) if to == server.link));
+    assert!(
+        matches!(await_event(&mut connection), Event::Moved(Carrier::Link(to)) if to == server.link_port)
+    );
     connection
 }
 
@@ -33,7 +37,7 @@ fn old_carrier_stays_in_use_until_a_prepared_move_completes() {
         exchange(&mut connection, b"while it is prepared");
         assert!(matches!(await_event(&mut connection), Event::Prepared(Carrier::Link(_))), "{round}");
         exchange(&mut connection, b"once it is prepared");
-        assert_eq!(connection.carrier(), Some(Carrier::Direct(server.plain)));
+        assert_eq!(connection.carrier(), Some(Carrier::Direct(server.plain_port)));
         connection.complete_move().unwrap();
         assert!(matches!(connection.poll_event(), Some(Event::Moved(Carrier::Link(_)))));
         exchange(&mut connection, b"helped");

@@ -96,7 +96,8 @@ proptest! {
         let server = Server::start("127.0.0.1", limits);
         let settings = Settings { window_bytes: client_window, ..Settings::default() };
         let connection =
-            Connection::connect_through_link(Instant::now(), &server.target(), Some(server.plain), settings).unwrap();
+            Connection::connect_through_link(Instant::now(), &server.target(), Some(server.plain_port), settings)
+                .unwrap();
         let mut stream = Stream { connection, server: &server, sent: 0, received: 0 };
         assert!(matches!(await_event(&mut stream.connection), Event::Moved(_)));
         for step in steps {

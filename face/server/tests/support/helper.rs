@@ -10,8 +10,8 @@ use super::Keys;
 
 pub struct TestHelper {
     helper: Helper,
-    pub plain: SocketAddr,
-    pub link: SocketAddr,
+    pub plain_port: SocketAddr,
+    pub link_port: SocketAddr,
 }
 
 impl TestHelper {
@@ -22,19 +22,19 @@ impl TestHelper {
         helper
     }
 
-    /// Starts a helper with the link port `link` for library clients.
-    pub fn start_at(keys: &Keys, server: SocketAddr, link: SocketAddr) -> TestHelper {
-        TestHelper::start_on(keys.helper.clone(), keys, server, link)
+    /// Starts a helper with this link port for library clients.
+    pub fn start_at(keys: &Keys, server: SocketAddr, link_port: SocketAddr) -> TestHelper {
+        TestHelper::start_on(keys.helper.clone(), keys, server, link_port)
     }
 
     pub fn start_with(key: Key, keys: &Keys, server: SocketAddr) -> TestHelper {
         TestHelper::start_on(key, keys, server, SocketAddr::new(server.ip(), 0))
     }
 
-    fn start_on(key: Key, keys: &Keys, server: SocketAddr, link: SocketAddr) -> TestHelper {
+    fn start_on(key: Key, keys: &Keys, server: SocketAddr, link_port: SocketAddr) -> TestHelper {
         let mut service = Service::new("echo", server);
         service.listen.push(SocketAddr::new(server.ip(), 0));
-        service.link_listen.push(link);
+        service.link_listen.push(link_port);
         service.keys = vec![key];
         service.client_keys = vec![keys.client.clone()];
         let config = HelperConfig { threads: 1, ..HelperConfig::new(vec![service]) };
@@ -43,19 +43,19 @@ impl TestHelper {
         let deadline = Instant::now() + Duration::from_secs(60);
         let helper = loop {
             match Helper::start(config.clone()) {
-                Err(error) if link.port() == 0 || Instant::now() >= deadline => panic!("{error}"),
+                Err(error) if link_port.port() == 0 || Instant::now() >= deadline => panic!("{error}"),
                 Err(_) => std::thread::sleep(Duration::from_millis(1)),
                 Ok(helper) => break helper,
             }
         };
         let status = helper.status();
-        let (plain, link) = (status.services[0].listen[0], status.services[0].link_listen[0]);
-        TestHelper { helper, plain, link }
+        let (plain_port, link_port) = (status.services[0].listen[0], status.services[0].link_listen[0]);
+        TestHelper { helper, plain_port, link_port }
     }
 
     pub fn target(&self, keys: &Keys) -> LinkTarget {
         LinkTarget {
-            address: self.link,
+            address: self.link_port,
             key: keys.client.clone(),
             server: None,
             encryption: Default::default(),

@@ -58,8 +58,8 @@ fn program() -> PathBuf {
 /// A running echo server, which is killed when dropped.
 pub struct Echo {
     process: Child,
-    pub plain: SocketAddr,
-    pub link: SocketAddr,
+    pub plain_port: SocketAddr,
+    pub link_port: SocketAddr,
 }
 
 impl Echo {
@@ -101,12 +101,12 @@ impl Echo {
         let ports = line.trim().strip_prefix("listening on ").and_then(|rest| rest.split_once(", links on "));
         let (plain, link) =
             ports.unwrap_or_else(|| panic!("the echo server's first line should name its ports: {line:?}"));
-        Echo { process, plain: plain.parse().unwrap(), link: link.parse().unwrap() }
+        Echo { process, plain_port: plain.parse().unwrap(), link_port: link.parse().unwrap() }
     }
 
     pub fn target(&self, keys: &Keys) -> LinkTarget {
         LinkTarget {
-            address: self.link,
+            address: self.link_port,
             key: keys.client.clone(),
             server: None,
             encryption: Default::default(),

@@ -12,6 +12,9 @@ use spillway_batch::Role;
 use spillway_helper::{Helper, HelperConfig, Service};
 use spillway_server::{ClientId, CloseReason, Event, Links, Settings};
 
+/// Distinguishes events of links in an epoll set from others; this server has no others.
+const LINKS_MARK: u32 = 1;
+
 /// Alters the received bytes before the server sends them back.
 pub type Alter = fn(&mut Vec<u8>);
 
@@ -39,7 +42,7 @@ fn serve(mut links: Links, alter: Alter) {
     let mut to_send: HashMap<ClientId, Vec<u8>> = HashMap::new();
     let mut buffer = vec![0; 1 << 16];
     loop {
-        links.watch_in(&epoll, 1).unwrap();
+        links.watch_in(&epoll, LINKS_MARK).unwrap(); // required after each turn
         let timeout = links.poll_timeout().map(|at| at.saturating_duration_since(Instant::now()));
         let timeout = timeout.unwrap_or(Duration::from_secs(1));
         let timeout =
@@ -83,6 +86,7 @@ fn serve(mut links: Links, alter: Alter) {
     }
 }
 
+/// Echoes `bytes` after those that are still to be sent; without bytes, sends only these. `None`: closes the connection.
 fn reply(
     links: &mut Links,
     to_send: &mut HashMap<ClientId, Vec<u8>>,
@@ -106,10 +110,10 @@ fn reply(
     to_send.drain(..composed);
 }
 
-/// A helper for library clients, stopped when dropped.
+/// A helper for library clients. Dropping it stops it, as [`stop`](Self::stop) does.
 pub struct TestHelper {
     helper: Helper,
-    pub link: SocketAddr,
+    pub link_port: SocketAddr,
 }
 
 impl TestHelper {
@@ -117,19 +121,19 @@ impl TestHelper {
         TestHelper::start_at(server, "127.0.0.1:0".parse().unwrap())
     }
 
-    pub fn start_at(server: SocketAddr, link: SocketAddr) -> TestHelper {
+    pub fn start_at(server: SocketAddr, link_port: SocketAddr) -> TestHelper {
         let mut service = Service::new("echo", server);
-        service.link_listen.push(link);
+        service.link_listen.push(link_port);
         service.keys = vec![helper_key()];
         service.client_keys = vec![client_key()];
         let helper = Helper::start(HelperConfig { threads: 1, ..HelperConfig::new(vec![service]) }).unwrap();
-        let link = helper.status().services[0].link_listen[0];
+        let link_port = helper.status().services[0].link_listen[0];
         let deadline = Instant::now() + super::TIMEOUT;
         while helper.status().services[0].links_up() == 0 {
             assert!(Instant::now() < deadline, "the helper has no link within 30 s: {}", helper.status());
             std::thread::sleep(Duration::from_millis(2));
         }
-        TestHelper { helper, link }
+        TestHelper { helper, link_port }
     }
 
     pub fn stop(self) {

@@ -17,8 +17,8 @@ use spillway_transport::Time;
 pub const CLOSE_LINK: &[u8] = b"close the link";
 
 pub struct Server {
-    pub plain: SocketAddr,
-    pub link: SocketAddr,
+    pub plain_port: SocketAddr,
+    pub link_port: SocketAddr,
     pub client_key: Key,
 }
 
@@ -38,8 +38,8 @@ impl Server {
         let (plain, link) = (bind(), bind());
         let client_key = Key::from_secret([7; 32]);
         let server = Server {
-            plain: plain.local_addr().unwrap(),
-            link: link.local_addr().unwrap(),
+            plain_port: plain.local_addr().unwrap(),
+            link_port: link.local_addr().unwrap(),
             client_key: client_key.clone(),
         };
         let mut ring = KeyRing::new();
@@ -52,7 +52,7 @@ impl Server {
 
     pub fn target(&self) -> LinkTarget {
         LinkTarget {
-            address: self.link,
+            address: self.link_port,
             key: self.client_key.clone(),
             server: None,
             encryption: Default::default(),
