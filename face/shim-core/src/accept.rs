@@ -111,7 +111,7 @@ unsafe fn accept_virtual(
             unsafe { connection_addresses::fill_client(connection, out, length) };
             let mut wakes = Wakes::default();
             links::accept(connection, &mut wakes);
-            links::settle(&mut wakes);
+            links::run_deferred(&mut wakes);
             Some(Ok(new))
         }
     }

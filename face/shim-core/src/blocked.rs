@@ -55,7 +55,7 @@ impl Blocked {
     ) -> Result<(), Errno> {
         let mut wakes = Wakes::default();
         links::flush_deferred(&mut wakes);
-        links::settle(&mut wakes);
+        links::run_deferred(&mut wakes);
         let count = descriptors.len();
         self.led_set = self.led_set.or_else(|| become_leader(self.slot));
         let mut limit = limit;
@@ -99,7 +99,7 @@ impl Blocked {
         if outside.any && outcome == Ok(0) {
             links::attend_all(&self.waits_for, &mut wakes);
         }
-        links::settle(&mut wakes);
+        links::run_deferred(&mut wakes);
         descriptors.truncate(count);
         outcome.map(drop)
     }
@@ -123,7 +123,7 @@ impl Drop for Blocked {
         {
             let mut wakes = Wakes::default();
             waiters::wake_any(&mut wakes);
-            links::settle(&mut wakes);
+            links::run_deferred(&mut wakes);
         }
     }
 }
@@ -150,7 +150,7 @@ mod tests {
         assert!(changed.deliver(b"x"));
         let mut wakes = Wakes::default();
         notify::notify(changed, &mut wakes);
-        links::settle(&mut wakes);
+        links::run_deferred(&mut wakes);
         for sleeper in &mut sleepers {
             // Returns at once because of the wake-up; otherwise after an hour.
             sleeper.sleep(&mut Vec::new(), Some(Duration::from_secs(3600)), core::ptr::null()).unwrap();

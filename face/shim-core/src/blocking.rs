@@ -67,7 +67,7 @@ pub(crate) unsafe fn send_all(
         Err(libc::EAGAIN) => 0,
         Err(error) => return Err(error),
     };
-    links::settle(&mut wakes); // wakes the sets that `send` has collected
+    links::run_deferred(&mut wakes); // wakes the sets that `send` has collected
     if sent == wanted {
         return Ok(sent);
     }
@@ -84,7 +84,7 @@ pub(crate) unsafe fn send_all(
             Err(_) if sent > 0 => break,
             Err(error) => return Err(error),
         }
-        links::settle(&mut wakes);
+        links::run_deferred(&mut wakes);
     }
     Ok(sent)
 }

@@ -97,8 +97,8 @@ pub(crate) struct ReadOptions {
 /// The outcome of a read.
 pub(crate) struct ReadOutcome {
     pub(crate) bytes: usize,
-    /// Bytes to report to the link as consumed.
-    pub(crate) report: usize,
+    /// Consumed bytes to report to the link now; 0 after a peek, and until [`REPORT_BYTES`] are consumed.
+    pub(crate) consumed_to_report: usize,
 }
 
 impl Connection {
@@ -267,7 +267,7 @@ impl Inner {
                 return Err(libc::ECONNRESET);
             }
             if self.ended || self.read_shut_down {
-                return Ok(ReadOutcome { bytes: 0, report: 0 });
+                return Ok(ReadOutcome { bytes: 0, consumed_to_report: 0 });
             }
             return Err(libc::EAGAIN);
         }
@@ -282,7 +282,7 @@ impl Inner {
             bytes += count;
         }
         if how.peek {
-            return Ok(ReadOutcome { bytes, report: 0 });
+            return Ok(ReadOutcome { bytes, consumed_to_report: 0 });
         }
         self.read_bytes += bytes;
         if self.read_bytes == self.received.len() {
@@ -297,8 +297,9 @@ impl Inner {
             }
         }
         self.unreported += bytes as u32; // fits: the credit window bounds both numbers
-        let report = if self.unreported >= REPORT_BYTES { core::mem::take(&mut self.unreported) } else { 0 };
-        Ok(ReadOutcome { bytes, report: report as usize })
+        let consumed_to_report =
+            if self.unreported >= REPORT_BYTES { core::mem::take(&mut self.unreported) as usize } else { 0 };
+        Ok(ReadOutcome { bytes, consumed_to_report })
     }
 
     /// Moves unread bytes to the front of the buffer if that avoids an allocation.
@@ -439,7 +440,7 @@ mod tests {
         let fd = descriptor_of(connection);
         // SAFETY: the part is the vector.
         let read = || unsafe { connection.read(fd, &[part], ReadOptions::default()) };
-        let reports: Vec<usize> = (0..2).map(|_| read().unwrap().report).collect();
+        let reports: Vec<usize> = (0..2).map(|_| read().unwrap().consumed_to_report).collect();
         assert_eq!(reports, [0, portion + 5]);
         assert_eq!(connection.lock().received.capacity(), 0);
         give_back(connection);

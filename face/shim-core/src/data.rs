@@ -198,7 +198,7 @@ unsafe fn send_parts(
     let mut wakes = Wakes::default();
     // SAFETY: as above.
     let outcome = unsafe { links::send(fd, connection, parts, &mut wakes) };
-    links::settle(&mut wakes);
+    links::run_deferred(&mut wakes);
     outcome
 }
 

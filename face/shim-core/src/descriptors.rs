@@ -87,7 +87,7 @@ fn release(fd: c_int) -> Result<(), Errno> {
             }
         }
     }
-    links::settle(&mut wakes);
+    links::run_deferred(&mut wakes);
     Ok(())
 }
 
@@ -182,7 +182,7 @@ pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
         links::finish(connection, &mut wakes);
     }
     notify(connection, &mut wakes);
-    links::settle(&mut wakes);
+    links::run_deferred(&mut wakes);
     result(before, Ok(0))
 }
 

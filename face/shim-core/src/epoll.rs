@@ -116,7 +116,7 @@ pub unsafe fn wait(fd: c_int, events: *mut epoll_event, max: c_int, how: Wait) -
         let filled = unsafe { core::slice::from_raw_parts_mut(events, count as usize) };
         let mut wakes = Wakes::default();
         let kept = handle_library_events(set, filled, &mut wakes);
-        links::settle(&mut wakes);
+        links::run_deferred(&mut wakes);
         if kept > 0 {
             return kept as c_int;
         }
@@ -156,12 +156,12 @@ unsafe fn wait_active(set: &Set, fd: c_int, events: &mut [epoll_event], how: Wai
             }
             count += report_ready(set, &mut events[count..], now, &mut wakes);
             if count > 0 {
-                links::settle(&mut wakes);
+                links::run_deferred(&mut wakes);
                 return count as c_int;
             }
         }
         links::flush_deferred(&mut wakes);
-        links::settle(&mut wakes);
+        links::run_deferred(&mut wakes);
         let Some(left) = time_left(timeout, &mut deadline) else { return 0 };
         if !set.begin_sleep() {
             continue;
@@ -181,12 +181,12 @@ unsafe fn wait_active(set: &Set, fd: c_int, events: &mut [epoll_event], how: Wai
         turns.record_poll(now);
         count += report_ready(set, &mut events[count..], now, &mut wakes);
         if count > 0 {
-            links::settle(&mut wakes);
+            links::run_deferred(&mut wakes);
             return count as c_int;
         }
         if timeout == Some(Duration::ZERO) {
             links::flush_deferred(&mut wakes);
-            links::settle(&mut wakes);
+            links::run_deferred(&mut wakes);
             return 0;
         }
     }
@@ -296,7 +296,7 @@ fn control_virtual(
     if operation == libc::EPOLL_CTL_ADD && result.is_ok() {
         links::adopt(connection, set);
     }
-    links::settle(&mut wakes);
+    links::run_deferred(&mut wakes);
     result
 }
 
@@ -318,7 +318,7 @@ fn control_stand_in(set: &Set, operation: c_int, member: c_int, events: u32, dat
         libc::EPOLL_CTL_MOD => drop(memberships::modify(set, stand_in, events, data, &mut wakes)),
         _ => drop(memberships::remove(set, stand_in)),
     }
-    links::settle(&mut wakes);
+    links::run_deferred(&mut wakes);
 }
 
 #[cfg(test)]

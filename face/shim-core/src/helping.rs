@@ -23,7 +23,7 @@ pub(crate) fn turn_off(within_ms: u32) {
     status::set_state(State::Draining);
     end_links_locked(&deadline, &mut wakes);
     drop(deadline);
-    links::settle(&mut wakes);
+    links::run_deferred(&mut wakes);
 }
 
 /// Turns helping on: accepts links again, unless the link port is closed. Call with no lock held.

@@ -445,16 +445,17 @@ pub(crate) fn handle_timeouts(now: Time, wakes: &mut Wakes) {
     }
 }
 
-/// Does the work that waits until no lock is held: closes carriers whose session has left, and wakes sleeping sets.
+/// Does the work that was deferred until no lock is held: closes carriers whose session has left, and wakes sleeping
+/// epoll sets.
 #[inline]
-pub(crate) fn settle(wakes: &mut Wakes) {
+pub(crate) fn run_deferred(wakes: &mut Wakes) {
     if !wakes.is_empty() {
-        settle_all(wakes);
+        run_all_deferred(wakes);
     }
 }
 
 #[cold]
-fn settle_all(wakes: &mut Wakes) {
+fn run_all_deferred(wakes: &mut Wakes) {
     while let Some((carrier, name)) = wakes.poll_left_carrier() {
         leave_carrier(carrier, name, wakes);
     }

@@ -26,10 +26,10 @@ pub(crate) unsafe fn receive_once(
     let how = ReadOptions { peek: flags & libc::MSG_PEEK != 0, discard: flags & libc::MSG_TRUNC != 0 };
     // SAFETY: the caller vouches for the parts.
     let read = unsafe { connection.read(fd, parts, how) }?;
-    if read.report > 0 {
+    if read.consumed_to_report > 0 {
         let mut wakes = Wakes::default();
-        links::consumed(connection, read.report, &mut wakes);
-        links::settle(&mut wakes);
+        links::consumed(connection, read.consumed_to_report, &mut wakes);
+        links::run_deferred(&mut wakes);
     }
     Ok(read.bytes)
 }

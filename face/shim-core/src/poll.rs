@@ -63,7 +63,7 @@ pub(crate) fn flush() {
         let before = sys::errno();
         let mut wakes = Wakes::default();
         links::flush_deferred(&mut wakes);
-        links::settle(&mut wakes);
+        links::run_deferred(&mut wakes);
         sys::set_errno(before);
     }
 }

@@ -13,6 +13,6 @@ pub(crate) fn set_override(new: Override, lasts_s: u32) {
     status::set_relief(new, relief_override::set(new, lasts));
     let mut wakes = Wakes::default();
     let sent = links::send_orders(sessions::misplaced_sessions(relief_override::placement()), &mut wakes);
-    links::settle(&mut wakes);
+    links::run_deferred(&mut wakes);
     log::line(format_args!("relief {new}: {sent} sessions are asked to move"));
 }
