@@ -93,7 +93,8 @@ fn write_services(page: &mut String, status: &HelperStatus, rates: Option<&Rates
 
 fn write_service(page: &mut String, service: &ServiceStatus, rates: Option<&ServiceRates>) -> fmt::Result {
     let (up, links) = (service.links_up(), service.links.len());
-    // The paragraphs above the table name the reason for each red cell.
+    // The paragraphs above the table name the reason for each red cell. A removed service refuses clients on purpose: its
+    // cell is not red.
     let class = if service.removed || refusal_reason(service).is_none() { "good" } else { "bad" };
     write!(
         page,
