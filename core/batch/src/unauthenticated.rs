@@ -2,20 +2,19 @@
 //!
 //! A connection can be opened without a key, and its peer may send nothing. Such connections must not use up
 //! a server's descriptors, and must not exclude peers that have a key. A new connection is always accepted,
-//! but at one of three bounds it replaces another one:
+//! but at one of three bounds it replaces an earlier one:
 //!
-//! - At [`PER_SOURCE_MAX`], a connection of its own source address, if this connection is older than
-//!   [`GRACE`].
-//! - At [`TOTAL_MAX`], a connection of any source, if this connection is older than [`GRACE`].
-//! - At [`TOTAL_ANY_AGE_MAX`], a connection of any source and age. This bound is higher, because many legitimate
+//! - At [`PER_SOURCE_MAX`], one from the same source address that is older than [`GRACE`].
+//! - At [`TOTAL_MAX`], one from any source that is older than [`GRACE`].
+//! - At [`TOTAL_ANY_AGE_MAX`], one from any source and of any age. This bound is higher, because many legitimate
 //!   peers of one host connect at the same moment when their helper fails.
 //!
 //! The connection to drop is chosen so that peers that are about to authenticate remain:
 //!
-//! - A connection that has not named an accepted key is dropped first. A peer with a key names the key in its
-//!   first packet, which arrives before the connection is accepted, or one round trip later.
-//! - At the total bounds, the source with the most such connections loses its oldest one. A flood from one
-//!   address replaces its own connections; so does a flood from many addresses that each have more
+//! - A connection whose peer has not named an accepted key is dropped first. A peer with a key names the key in
+//!   its first packet, so it has named no key for one round trip at most.
+//! - At the total bounds, the source with the most connections without a named key loses its oldest one. A flood
+//!   from one address replaces its own connections; so does a flood from many addresses that each have more
 //!   connections than a legitimate source.
 //! - When all have named a key, the same rule chooses among them.
 
@@ -26,15 +25,15 @@ use core::time::Duration;
 
 use spillway_transport::Time;
 
-/// With this number of unauthenticated connections of one source address, a new one replaces one of these that is
-/// older than [`GRACE`].
+/// With this number of unauthenticated connections of one source address, a new connection of this address replaces one
+/// of them that is older than [`GRACE`].
 pub const PER_SOURCE_MAX: usize = 16;
 /// With this total number of unauthenticated connections, a new one replaces another one that is older than [`GRACE`].
 pub const TOTAL_MAX: usize = 128;
 /// Maximum total number of unauthenticated connections of any age.
 pub const TOTAL_ANY_AGE_MAX: usize = 1024;
-/// Time for a peer to authenticate. During this time no newer connection replaces it below [`TOTAL_ANY_AGE_MAX`], but
-/// [`Unauthenticated::evict`] may drop it before it has named a key.
+/// Time for a peer to authenticate. A connection younger than this is replaced by a new one only at
+/// [`TOTAL_ANY_AGE_MAX`]. [`Unauthenticated::evict`] may also drop a younger connection whose peer has named no key.
 pub const GRACE: Duration = Duration::from_secs(1);
 
 /// The addresses among which one peer can choose freely: one IPv4 address, or an IPv6 network with a 64-bit prefix.
@@ -71,9 +70,9 @@ enum Stage {
 type Rank = (Stage, usize, Reverse<u64>, Source);
 
 #[derive(Clone, Copy, Debug)]
-struct Entry<K> {
+struct Entry<H> {
     group: Group,
-    name: K,
+    handle: H,
     since: Time,
 }
 
@@ -94,32 +93,33 @@ impl Bounds {
         Bounds { per_source: PER_SOURCE_MAX, total: TOTAL_MAX, total_any_age: TOTAL_ANY_AGE_MAX };
 }
 
-/// Connections that have yet to authenticate, named by the caller. Operations take logarithmic time.
+/// Connections that have yet to authenticate. `H` is the caller's handle of a connection. Operations take logarithmic
+/// time.
 #[derive(Clone, Debug)]
-pub struct Unauthenticated<K> {
+pub struct Unauthenticated<H> {
     bounds: Bounds,
     /// By arrival number: the smallest is the oldest.
-    entries: BTreeMap<u64, Entry<K>>,
-    arrival_by_name: BTreeMap<K, u64>,
+    entries: BTreeMap<u64, Entry<H>>,
+    arrival_by_handle: BTreeMap<H, u64>,
     groups: BTreeMap<Group, BTreeSet<u64>>,
     ranks: BTreeSet<Rank>,
     next_arrival: u64,
     evicted: u64,
 }
 
-impl<K> Default for Unauthenticated<K> {
-    fn default() -> Unauthenticated<K> {
+impl<H> Default for Unauthenticated<H> {
+    fn default() -> Unauthenticated<H> {
         Unauthenticated::new(Bounds::DEFAULT)
     }
 }
 
-impl<K> Unauthenticated<K> {
+impl<H> Unauthenticated<H> {
     /// An empty table.
-    pub const fn new(bounds: Bounds) -> Unauthenticated<K> {
+    pub const fn new(bounds: Bounds) -> Unauthenticated<H> {
         Unauthenticated {
             bounds,
             entries: BTreeMap::new(),
-            arrival_by_name: BTreeMap::new(),
+            arrival_by_handle: BTreeMap::new(),
             groups: BTreeMap::new(),
             ranks: BTreeSet::new(),
             next_arrival: 0,
@@ -143,18 +143,18 @@ impl<K> Unauthenticated<K> {
     }
 }
 
-impl<K: Copy + Ord> Unauthenticated<K> {
+impl<H: Copy + Ord> Unauthenticated<H> {
     /// Adds a connection. If there is no room, removes another connection and returns it: the caller must close it.
     #[must_use = "the connection that is returned must be closed"]
-    pub fn begin(&mut self, now: Time, peer: IpAddr, name: K) -> Option<K> {
+    pub fn begin(&mut self, now: Time, peer: IpAddr, handle: H) -> Option<H> {
         let source = Source::of(peer);
         let victim = self.victim(now, source).and_then(|arrival| self.remove(arrival));
         self.evicted += u64::from(victim.is_some());
         let arrival = self.next_arrival;
         self.next_arrival += 1;
-        debug_assert!(!self.arrival_by_name.contains_key(&name), "a connection must not begin twice");
-        self.arrival_by_name.insert(name, arrival);
-        self.insert(arrival, Entry { group: (source, Stage::Silent), name, since: now });
+        debug_assert!(!self.arrival_by_handle.contains_key(&handle), "a connection must not begin twice");
+        self.arrival_by_handle.insert(handle, arrival);
+        self.insert(arrival, Entry { group: (source, Stage::Silent), handle, since: now });
         victim
     }
 
@@ -167,7 +167,7 @@ impl<K: Copy + Ord> Unauthenticated<K> {
     /// must close it. A peer that has named a key stays for [`GRACE`], so that peers with a key do not replace each
     /// other.
     #[must_use = "the connection that is returned must be closed"]
-    pub fn evict(&mut self, now: Time) -> Option<K> {
+    pub fn evict(&mut self, now: Time) -> Option<H> {
         let victim = self.eviction_candidate(now).and_then(|arrival| self.remove(arrival));
         self.evicted += u64::from(victim.is_some());
         victim
@@ -183,8 +183,8 @@ impl<K: Copy + Ord> Unauthenticated<K> {
     }
 
     /// The peer has named an accepted key. Its proof is still missing.
-    pub fn named_key(&mut self, name: K) {
-        let Some(&arrival) = self.arrival_by_name.get(&name) else { return };
+    pub fn named_key(&mut self, handle: H) {
+        let Some(&arrival) = self.arrival_by_handle.get(&handle) else { return };
         if let Some(entry) = self.take(arrival) {
             self.insert(arrival, Entry { group: (entry.group.0, Stage::NamedKey), ..entry });
         }
@@ -192,8 +192,8 @@ impl<K: Copy + Ord> Unauthenticated<K> {
 
     /// The peer has authenticated, or its connection has ended. Returns whether the connection was in the table;
     /// spurious calls are harmless.
-    pub fn end(&mut self, name: K) -> bool {
-        let arrival = self.arrival_by_name.get(&name).copied();
+    pub fn end(&mut self, handle: H) -> bool {
+        let arrival = self.arrival_by_handle.get(&handle).copied();
         arrival.and_then(|arrival| self.remove(arrival)).is_some()
     }
 
@@ -215,14 +215,14 @@ impl<K: Copy + Ord> Unauthenticated<K> {
         self.groups.get(&group)
     }
 
-    fn insert(&mut self, arrival: u64, entry: Entry<K>) {
+    fn insert(&mut self, arrival: u64, entry: Entry<H>) {
         self.update_group(entry.group, |members| {
             members.insert(arrival);
         });
         self.entries.insert(arrival, entry);
     }
 
-    fn take(&mut self, arrival: u64) -> Option<Entry<K>> {
+    fn take(&mut self, arrival: u64) -> Option<Entry<H>> {
         let entry = self.entries.remove(&arrival)?;
         self.update_group(entry.group, |members| {
             members.remove(&arrival);
@@ -230,10 +230,10 @@ impl<K: Copy + Ord> Unauthenticated<K> {
         Some(entry)
     }
 
-    fn remove(&mut self, arrival: u64) -> Option<K> {
+    fn remove(&mut self, arrival: u64) -> Option<H> {
         let entry = self.take(arrival)?;
-        self.arrival_by_name.remove(&entry.name);
-        Some(entry.name)
+        self.arrival_by_handle.remove(&entry.handle);
+        Some(entry.handle)
     }
 
     fn update_group(&mut self, group: Group, change: impl FnOnce(&mut BTreeSet<u64>)) {
@@ -275,20 +275,20 @@ mod tests {
         Unauthenticated::new(Bounds { per_source, total, total_any_age })
     }
 
-    fn names(table: &Unauthenticated<u32>) -> Vec<u32> {
-        table.entries.values().map(|entry| entry.name).collect()
+    fn handles(table: &Unauthenticated<u32>) -> Vec<u32> {
+        table.entries.values().map(|entry| entry.handle).collect()
     }
 
     #[test]
     fn one_source_replaces_its_own_oldest_connection() {
         let mut table = table(3, 10, 20);
         assert_eq!(table.begin(Time(0), v4(9), 100), None);
-        for name in 0..3 {
-            assert_eq!(table.begin(Time(0), v4(1), name), None);
+        for handle in 0..3 {
+            assert_eq!(table.begin(Time(0), v4(1), handle), None);
         }
         assert_eq!(table.begin(LATER, v4(1), 3), Some(0));
         assert_eq!(table.begin(LATER, v4(1), 4), Some(1));
-        assert_eq!(names(&table), [100, 2, 3, 4]);
+        assert_eq!(handles(&table), [100, 2, 3, 4]);
         assert_eq!((table.len(), table.evicted()), (4, 2), "two connections should have been replaced");
     }
 
@@ -296,8 +296,8 @@ mod tests {
     fn a_full_table_drops_the_oldest_of_the_source_that_holds_most() {
         for (bounds, now) in [((3, 6, 20), LATER), ((20, 20, 6), Time(0))] {
             let mut table = table(bounds.0, bounds.1, bounds.2);
-            for (name, source) in [(0, 1), (1, 2), (2, 3), (3, 3), (4, 2), (5, 3)] {
-                assert_eq!(table.begin(Time(0), v4(source), name), None);
+            for (handle, source) in [(0, 1), (1, 2), (2, 3), (3, 3), (4, 2), (5, 3)] {
+                assert_eq!(table.begin(Time(0), v4(source), handle), None);
             }
             assert_eq!(
                 table.begin(now, v4(4), 6),
@@ -315,23 +315,23 @@ mod tests {
     #[test]
     fn many_peers_of_one_host_may_connect_at_once() {
         let mut table: Unauthenticated<u32> = Unauthenticated::default();
-        for name in 0..TOTAL_ANY_AGE_MAX as u32 {
-            assert_eq!(table.begin(Time(5), v4(1), name), None);
+        for handle in 0..TOTAL_ANY_AGE_MAX as u32 {
+            assert_eq!(table.begin(Time(5), v4(1), handle), None);
         }
         let replaced = table.begin(Time(5), v4(1), 5000);
         assert_eq!(replaced, Some(0), "at TOTAL_ANY_AGE_MAX a connection of any age should be replaced");
-        for name in 1..TOTAL_ANY_AGE_MAX as u32 {
-            assert!(table.end(name), "each remaining connection should be in the table");
+        for handle in 1..TOTAL_ANY_AGE_MAX as u32 {
+            assert!(table.end(handle), "each remaining connection should be in the table");
         }
-        assert_eq!(names(&table), [5000]);
+        assert_eq!(handles(&table), [5000]);
     }
 
     #[test]
     fn evict_drops_silent_peers_first_and_then_old_ones() {
         let mut table = table(9, 9, 9);
         assert_eq!(table.evict(LATER), None);
-        for (name, source) in [(0, 1), (1, 2), (2, 2)] {
-            assert_eq!(table.begin(Time(0), v4(source), name), None);
+        for (handle, source) in [(0, 1), (1, 2), (2, 2)] {
+            assert_eq!(table.begin(Time(0), v4(source), handle), None);
         }
         table.named_key(0);
         assert_eq!(
@@ -353,35 +353,35 @@ mod tests {
         let mut flooded = table(4, 128, 64);
         assert_eq!(flooded.begin(Time(0), v4(1), 0), None);
         flooded.named_key(0);
-        let evicted: Vec<Option<u32>> = (1..1000).map(|name| flooded.begin(LATER, v4(1), name)).collect();
+        let evicted: Vec<Option<u32>> = (1..1000).map(|handle| flooded.begin(LATER, v4(1), handle)).collect();
         assert!(!evicted.contains(&Some(0)), "a flood of silent connections should not evict the peer");
         assert!(flooded.end(0), "the peer that named a key should be in the table");
         assert!(!flooded.end(0), "a second end should report that the connection is not in the table");
 
         let mut flooded = table(4, 128, 256);
-        for name in 0..4 {
-            assert_eq!(flooded.begin(Time(0), v4(200), name), None);
-            flooded.named_key(name);
+        for handle in 0..4 {
+            assert_eq!(flooded.begin(Time(0), v4(200), handle), None);
+            flooded.named_key(handle);
         }
-        for name in 4..10_000_u32 {
-            let [_, _, high, low] = name.to_be_bytes();
-            let victim = flooded.begin(LATER, Ipv4Addr::new(10, 1, high, low).into(), name);
+        for handle in 4..10_000_u32 {
+            let [_, _, high, low] = handle.to_be_bytes();
+            let victim = flooded.begin(LATER, Ipv4Addr::new(10, 1, high, low).into(), handle);
             assert!(
                 victim.is_none_or(|victim| victim >= 4),
-                "silent connections from many addresses should not evict the peer: {name}"
+                "silent connections from many addresses should not evict the peer: {handle}"
             );
         }
-        for name in 0..4 {
-            assert!(flooded.end(name), "each connection that named a key should be in the table");
+        for handle in 0..4 {
+            assert!(flooded.end(handle), "each connection that named a key should be in the table");
         }
     }
 
     #[test]
     fn when_all_have_named_a_key_the_oldest_of_the_largest_source_is_dropped() {
         let mut table = table(2, 3, 3);
-        for (name, source) in [(0, 1), (1, 2), (2, 2)] {
-            assert_eq!(table.begin(Time(0), v4(source), name), None);
-            table.named_key(name);
+        for (handle, source) in [(0, 1), (1, 2), (2, 2)] {
+            assert_eq!(table.begin(Time(0), v4(source), handle), None);
+            table.named_key(handle);
         }
         assert_eq!(table.begin(LATER, v4(3), 3), Some(1));
         assert_eq!(table.begin(LATER, v4(4), 4), Some(3), "the silent peer should be dropped first");
@@ -403,19 +403,19 @@ mod tests {
         let mut table = table(0, 0, 0);
         assert_eq!(table.begin(Time(0), v4(1), 0), None);
         assert_eq!(table.begin(Time(0), v4(2), 1), Some(0));
-        assert_eq!(names(&table), vec![1]);
+        assert_eq!(handles(&table), vec![1]);
     }
 
-    /// Reference model: searches all connections, given as (name, source, has named a key, since), oldest first.
+    /// Reference model: searches all connections, given as (handle, source, has named a key, since), oldest first.
     fn expected(alive: &[(u32, u8, bool, Time)], bounds: Bounds, now: Time, source: u8) -> Option<u32> {
         let is_old = |since: Time| now.since(since) >= GRACE;
         let own: Vec<_> = alive.iter().filter(|(_, other, ..)| *other == source).collect();
         if own.len() >= bounds.per_source {
             let silent = own.iter().find(|(_, _, named, _)| !named);
-            if let Some((name, _, _, since)) = silent.or(own.first())
+            if let Some((handle, _, _, since)) = silent.or(own.first())
                 && is_old(*since)
             {
-                return Some(*name);
+                return Some(*handle);
             }
         }
         let has_silent = alive.iter().any(|(_, _, named, _)| !named);
@@ -423,9 +423,9 @@ mod tests {
         let candidates: Vec<_> = alive.iter().filter(|(_, _, named, _)| !(has_silent && *named)).collect();
         let held = |source: u8| candidates.iter().filter(|(_, other, ..)| *other == source).count();
         let held_max = candidates.iter().map(|(_, other, ..)| held(*other)).max()?;
-        let (name, _, _, since) = candidates.iter().find(|(_, other, ..)| held(*other) == held_max)?;
+        let (handle, _, _, since) = candidates.iter().find(|(_, other, ..)| held(*other) == held_max)?;
         let is_full = alive.len() >= bounds.total && is_old(*since);
-        (is_full || alive.len() >= bounds.total_any_age).then_some(*name)
+        (is_full || alive.len() >= bounds.total_any_age).then_some(*handle)
     }
 
     proptest::proptest! {
@@ -443,12 +443,12 @@ mod tests {
                     0 | 1 => {
                         let expected = expected(&alive, bounds, now, source);
                         assert_eq!(table.begin(now, v4(source), fresh), expected);
-                        alive.retain(|(name, ..)| Some(*name) != expected);
+                        alive.retain(|(handle, ..)| Some(*handle) != expected);
                         alive.push((fresh, source, false, now));
                     }
                     2 if !alive.is_empty() => {
-                        let (name, ..) = alive.remove(pick as usize % alive.len());
-                        assert!(table.end(name), "each connection of the model should be in the table");
+                        let (handle, ..) = alive.remove(pick as usize % alive.len());
+                        assert!(table.end(handle), "each connection of the model should be in the table");
                     }
                     3 if !alive.is_empty() => {
                         let index = pick as usize % alive.len();
@@ -457,10 +457,10 @@ mod tests {
                     }
                     _ => now = now + GRACE / 3,
                 }
-                let expected: Vec<u32> = alive.iter().map(|(name, ..)| *name).collect();
-                assert_eq!(names(&table), expected, "connections should be listed oldest first");
+                let expected: Vec<u32> = alive.iter().map(|(handle, ..)| *handle).collect();
+                assert_eq!(handles(&table), expected, "connections should be listed oldest first");
                 assert!(table.len() <= bounds.total_any_age.max(1), "the table should stay within its bound");
-                assert_eq!((table.arrival_by_name.len(), table.ranks.len()), (table.len(), table.groups.len()));
+                assert_eq!((table.arrival_by_handle.len(), table.ranks.len()), (table.len(), table.groups.len()));
             }
         }
     }
