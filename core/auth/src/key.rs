@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use spillway_wire::preamble::KeyId;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
-use crate::keyed::keyed_hash;
+use crate::keyed_hash::keyed_hash;
 
 /// Length of a key's secret in bytes.
 pub const SECRET_BYTES: usize = 32;

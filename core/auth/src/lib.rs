@@ -1,10 +1,11 @@
 //! Authentication and encryption of links: keys and key files, proofs, sealed records.
 //!
 //! A link is authenticated when it is opened: each end proves its knowledge of the key with a keyed hash of
-//! the [transcript](spillway_wire::preamble::transcript), which is the hello, and the welcome without its
-//! proof. They contain both nonces and the role of the end that opens the link. Since link version 4, batches
-//! are then [sealed](Channel) with keys that are derived for this link only. Each load query and each load
-//! reply carries its own proof.
+//! the [transcript](spillway_wire::preamble::transcript). The transcript is the *hello*, which the end that
+//! opens the link sends first, followed by the *welcome*, the other end's answer, without its proof. These
+//! contain both nonces and the role of the end that opens the link. Since link version 4, batches are then
+//! [sealed](Channel) with keys that are derived for this link only. Each load query and each load reply
+//! carries its own proof.
 #![no_std]
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -17,7 +18,7 @@ extern crate alloc;
 mod channel;
 mod fresh;
 mod key;
-mod keyed;
+mod keyed_hash;
 mod load;
 mod primitives;
 mod proof;

@@ -5,7 +5,7 @@ use sha2::Sha256;
 use spillway_wire::preamble::PROOF_BYTES;
 
 use crate::key::Key;
-use crate::keyed::keyed_hash;
+use crate::keyed_hash::keyed_hash;
 
 /// The role of the sender of a proof. Each role has its own label, so that a reflected proof is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
