@@ -236,7 +236,7 @@ fn extreme_samples_and_times_do_not_panic() {
     let values = [0, 1, 77, u64::MAX];
     for (step, ns) in values.into_iter().cycle().take(64).enumerate() {
         let sample = Sample {
-            requests: values[step % 3], // out of step with the times, of which there are four
+            requests: values[(step / 2) % 4],
             helped: values[(step / 3) % 4],
             service: Some(Duration::from_nanos(values[(step / 5) % 4])),
             busy_percent: Some(if step % 2 == 0 { u32::MAX } else { 0 }),
