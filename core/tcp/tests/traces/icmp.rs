@@ -119,6 +119,24 @@ fn a_smaller_mtu_reduces_the_segment_size() {
     t.expect(data(2421, 500));
 }
 
+/// A router on the path may have fragmented the segment before another router reports its MTU.
+#[test]
+fn an_error_may_quote_the_first_fragment_of_a_segment() {
+    const FLAGS_AND_OFFSET: usize = 6; // of the IPv4 header
+    let mut t = sending();
+    let mut inner = quoted(&mut t, 1);
+    let mut report = |t: &mut Trace, fragment: u16| {
+        inner[FLAGS_AND_OFFSET..FLAGS_AND_OFFSET + 2].copy_from_slice(&fragment.to_be_bytes());
+        let code = v4::CODE_FRAGMENTATION_NEEDED;
+        let message = Message::Unreachable { code, next_hop_mtu: 1000, inner: &inner };
+        t.recv_frame(&frame::icmp([10, 0, 0, 254].into(), &message));
+    };
+    report(&mut t, 0x2001);
+    t.expect_nothing_sent();
+    report(&mut t, 0x2000);
+    t.expect(data(1, 960));
+}
+
 /// RFC 5927 §7.
 #[test]
 fn a_tiny_mtu_is_raised_to_552_bytes() {

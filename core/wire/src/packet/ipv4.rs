@@ -1,4 +1,4 @@
-//! IPv4 headers (RFC 791). Options are skipped, fragments are refused.
+//! IPv4 headers (RFC 791). Options are skipped. Fragments are refused, except a first fragment that an ICMP message quotes.
 
 use core::net::Ipv4Addr;
 
@@ -19,6 +19,8 @@ pub const PROTOCOL_UDP: u8 = 17;
 const DONT_FRAGMENT: u16 = 0x4000;
 /// Mask of the "more fragments" bit and the fragment offset: a packet is a fragment if any of them is set.
 const FRAGMENT_MASK: u16 = 0x3fff;
+/// Mask of the fragment offset, which is 0 in a packet's first fragment.
+const FRAGMENT_OFFSET_MASK: u16 = 0x1fff;
 
 /// A header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +47,7 @@ impl Header {
     /// Parses a packet. Returns the header, its length in bytes with options, and the payload without padding.
     #[inline]
     pub fn parse(packet: &[u8]) -> Result<(Header, usize, &[u8]), PacketError> {
-        let (header, header_bytes) = Header::parse_fixed_part(packet)?;
+        let (header, header_bytes) = Header::parse_fixed_part(packet, FRAGMENT_MASK)?;
         let header_slice = packet.get(..header_bytes).ok_or(PacketError::Truncated(Layer::Ipv4))?;
         let total_bytes = header_bytes + usize::from(header.payload_bytes);
         let payload = packet.get(header_bytes..total_bytes).ok_or(PacketError::Truncated(Layer::Ipv4))?;
@@ -60,16 +62,18 @@ impl Header {
     }
 
     /// Parses a packet that an ICMP message quotes. Returns the header and the quoted part of the payload. Routers
-    /// quote headers that they have partly modified, so the checksum is not verified.
+    /// quote headers that they have partly modified, so the checksum is not verified. The first fragment of a packet is
+    /// accepted, because it has the header of the payload's protocol: ports, and sequence numbers (RFC 792).
     pub fn parse_quoted(packet: &[u8]) -> Result<(Header, &[u8]), PacketError> {
-        let (header, header_bytes) = Header::parse_fixed_part(packet)?;
+        let (header, header_bytes) = Header::parse_fixed_part(packet, FRAGMENT_OFFSET_MASK)?;
         let rest = packet.get(header_bytes..).ok_or(PacketError::Truncated(Layer::Ipv4))?;
         Ok((header, &rest[..rest.len().min(usize::from(header.payload_bytes))]))
     }
 
-    /// Parses the fixed part. Returns the header and its length in bytes with options.
+    /// Parses the fixed part. Returns the header and its length in bytes with options. A packet is refused as a fragment
+    /// if any bit of `refused_fragments` is set in the word of the fragment offset.
     #[inline]
-    fn parse_fixed_part(packet: &[u8]) -> Result<(Header, usize), PacketError> {
+    fn parse_fixed_part(packet: &[u8], refused_fragments: u16) -> Result<(Header, usize), PacketError> {
         let head = packet.first_chunk::<HEADER_BYTES>().ok_or(PacketError::Truncated(Layer::Ipv4))?;
         let [version_length, dscp_ecn, t0, t1, i0, i1, f0, f1, ttl, protocol, _, _, addresses @ ..] = *head;
         let [s0, s1, s2, s3, d0, d1, d2, d3] = addresses;
@@ -81,7 +85,7 @@ impl Header {
             return Err(PacketError::HeaderLength(Layer::Ipv4));
         }
         let fragment = u16::from_be_bytes([f0, f1]);
-        if fragment & FRAGMENT_MASK != 0 {
+        if fragment & refused_fragments != 0 {
             return Err(PacketError::Fragment(Layer::Ipv4));
         }
         let total_bytes = u16::from_be_bytes([t0, t1]);
@@ -227,6 +231,25 @@ mod tests {
         let (header, payload) = Header::parse_quoted(&quoted).unwrap();
         assert_eq!((header.ttl, header.payload_bytes, payload.len()), (63, 95, 8));
         assert_eq!(Header::parse_quoted(&quoted[..19]), Err(PacketError::Truncated(Layer::Ipv4)));
+    }
+
+    #[test]
+    fn only_the_first_fragment_of_a_quoted_packet_is_accepted() {
+        // The byte at 6: 0x40 is "don't fragment", 0x20 "more fragments", and the offset begins with its low bits.
+        for more_fragments in [0x20, 0x60] {
+            let quoted = packet_with(6, more_fragments);
+            assert_eq!(Header::parse(&quoted), Err(PacketError::Fragment(Layer::Ipv4)));
+            let (header, payload) = Header::parse_quoted(&quoted).unwrap();
+            assert_eq!((header.protocol, payload), (PROTOCOL_UDP, &[0xab; 95][..]));
+        }
+        for (offset, value) in [(7, 0x01), (6, 0x41), (6, 0x21)] {
+            let quoted = packet_with(offset, value);
+            assert_eq!(
+                Header::parse_quoted(&quoted),
+                Err(PacketError::Fragment(Layer::Ipv4)),
+                "a later fragment has no TCP header"
+            );
+        }
     }
 
     proptest! {
