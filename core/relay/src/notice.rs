@@ -33,7 +33,12 @@ pub enum Notice {
     /// The server rejected a key, and the next older one is tried.
     KeyRefused { service: u16, link: u16, key: KeyId },
     /// A retired link was closed: its last client has left, or its deadline has passed.
-    LinkRetired { service: u16, link: u16 },
+    LinkRetired {
+        service: u16,
+        link: u16,
+        /// Number of clients that were reset at the deadline.
+        clients: u32,
+    },
     /// A client was rejected.
     ClientRefused { service: u16, client: SocketAddr, why: Refusal },
     /// A client was reset.

@@ -168,7 +168,7 @@ fn new_key_gets_a_new_link_before_the_old_one_ends() {
     );
     assert_eq!(link_states(&harness), [(LinkState::Up, false)]);
     assert!(
-        notices(&mut harness).contains(&Notice::LinkRetired { service: 0, link: 0 }),
+        notices(&mut harness).contains(&Notice::LinkRetired { service: 0, link: 0, clients: 0 }),
         "retirement should be reported"
     );
     let counters = harness.relay.status().services[0].counters;
@@ -374,6 +374,10 @@ fn clients_must_leave_the_old_server_before_the_deadline() {
     assert!(
         harness.transport.record(client).aborted && harness.transport.record(old).finished,
         "the client and the old link should end at the deadline"
+    );
+    assert!(
+        notices(&mut harness).contains(&Notice::LinkRetired { service: 0, link: 0, clients: 1 }),
+        "the clients that were reset should be reported"
     );
     assert_eq!((harness.relay.clients(), link_states(&harness)), (1, vec![(LinkState::Up, false)]));
 }

@@ -168,9 +168,16 @@ fn write_relay(thread: usize, notice: &Notice, services: &Names, limiter: &mut R
                 );
             }
         }
-        Notice::LinkRetired { service, link } => {
+        Notice::LinkRetired { service, link, clients: 0 } => {
             let service = services.of(*service);
             info!(%service, thread, link, "replaced link closed: its last client has left");
+        }
+        Notice::LinkRetired { service, link, clients } => {
+            let service = services.of(*service);
+            warn!(
+                %service, thread, link, clients_reset = clients,
+                "replaced link closed at its deadline: {clients} clients reset"
+            );
         }
         Notice::Shed { clients, load_percent } => {
             if let Some(suppressed) = limiter.count((0, "shed", thread, 0, String::new()), now, SHED_INTERVAL)

@@ -52,14 +52,18 @@ impl Relay {
     /// Closes a retired link when its last client has left, or at its deadline.
     pub(super) fn end_retired<T: Transport>(&mut self, now: Time, index: usize, out: &mut T) {
         let Lifecycle::Retired { deadline } = self.links[index].lifecycle() else { return };
+        let mut clients = 0;
         if deadline.is_some_and(|deadline| deadline <= now) {
-            self.clients_on(index).into_iter().for_each(|conn| self.reset_client(conn, out));
+            for conn in self.clients_on(index) {
+                self.reset_client(conn, out);
+                clients += 1;
+            }
         } else if self.links.linked(index).is_some_and(|linked| linked.connections() > 0) {
             return;
         }
         let (service, link) = (self.links[index].service(), self.links[index].number());
         self.end_link(now, index, out);
-        self.notices.push(Notice::LinkRetired { service, link });
+        self.notices.push(Notice::LinkRetired { service, link, clients });
     }
 
     /// Closes a link for good and frees its index.
