@@ -164,6 +164,9 @@ impl<N: Network> Connection<N> {
                     };
                     if is_open {
                         self.collect_events(slot);
+                    } else if link.poll_room() {
+                        // After the end of the server's stream, requests can still be sent.
+                        self.events.set_room();
                     }
                     outcome
                 }
@@ -172,10 +175,10 @@ impl<N: Network> Connection<N> {
         }
     }
 
-    /// Ends the outgoing stream. Replies can still be received.
+    /// Ends the outgoing stream. Replies can still be received, but the connection cannot move.
     pub fn finish(&mut self) -> io::Result<()> {
         match self.active.map(|slot| self.carrier_mut(slot)) {
-            Some(CarrierMut::Direct(direct)) => direct.stream.finish(),
+            Some(CarrierMut::Direct(direct)) => direct.finish(),
             Some(CarrierMut::Link(link)) => link.finish(),
             Some(CarrierMut::None) | None => Err(io::ErrorKind::NotConnected.into()),
         }

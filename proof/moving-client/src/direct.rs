@@ -13,6 +13,7 @@ pub(crate) struct Direct<S> {
     pub(crate) connected: bool,
     last_send_was_partial: bool,
     server_finished: bool,
+    outgoing_finished: bool,
     /// The server has sent bytes before the connection was in use; the stream holds the bytes.
     has_early_bytes: bool,
     pub(crate) watched: Option<Interest>,
@@ -26,6 +27,7 @@ impl<S: Stream> Direct<S> {
             connected: false,
             last_send_was_partial: false,
             server_finished: false,
+            outgoing_finished: false,
             has_early_bytes: false,
             watched: None,
         })
@@ -53,6 +55,17 @@ impl<S: Stream> Direct<S> {
             Err(error) => self.last_send_was_partial = would_block(error),
         }
         outcome
+    }
+
+    /// Ends the outgoing stream.
+    pub(crate) fn finish(&mut self) -> io::Result<()> {
+        self.outgoing_finished = true;
+        self.stream.finish()
+    }
+
+    /// Whether [`finish`](Self::finish) was called.
+    pub(crate) fn has_finished(&self) -> bool {
+        self.outgoing_finished
     }
 
     /// Handles writability. Returns whether a sender waits for room.

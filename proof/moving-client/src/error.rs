@@ -22,6 +22,8 @@ pub enum MoveError {
     NoServer,
     /// `complete_move` needs a prepared move.
     NotPrepared,
+    /// The application has ended the outgoing stream, and a stream that has ended cannot continue on another carrier.
+    Finished,
 
     // Errors of the peer.
     /// The helper or the server refused the connection.
@@ -55,6 +57,9 @@ impl fmt::Display for MoveError {
             MoveError::NotPrepared => {
                 f.write_str("no move is prepared: call prepare_move and await Prepared")
             }
+            MoveError::Finished => f.write_str(
+                "the outgoing stream has ended: receive the remaining replies, then discard the carrier before a move",
+            ),
             MoveError::Refused(RefuseReason::Unavailable) => {
                 f.write_str("refused: the helper's link to the server is down, or the server drains")
             }

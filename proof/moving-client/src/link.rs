@@ -42,7 +42,10 @@ pub(crate) struct Link<S: Stream> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Connecting,
-    Authenticating,
+    Authenticating {
+        /// This end's address, which *connect* names as the client's.
+        client: SocketAddr,
+    },
     /// *connect* is sent and not accepted yet.
     Requested(Id),
     Open(Id),

@@ -32,7 +32,7 @@ impl<N: Network> Connection<N> {
         if self.moving.as_ref().is_none_or(|moving| moving.stage != Stage::Prepared) {
             return Err(MoveError::NotPrepared);
         }
-        self.check_no_bytes_pending()?;
+        self.check_may_leave()?;
         self.switch();
         Ok(())
     }
@@ -67,6 +67,22 @@ impl<N: Network> Connection<N> {
         }
     }
 
+    /// A stream that has ended on its carrier would begin again on another one.
+    fn check_not_finished(&mut self) -> Result<(), MoveError> {
+        let has_finished = match self.active.map(|slot| self.carrier_mut(slot)) {
+            Some(CarrierMut::Direct(direct)) => direct.has_finished(),
+            Some(CarrierMut::Link(link)) => link.has_finished(),
+            Some(CarrierMut::None) | None => false,
+        };
+        if has_finished { Err(MoveError::Finished) } else { Ok(()) }
+    }
+
+    /// Whether the connection may leave its carrier now.
+    fn check_may_leave(&mut self) -> Result<(), MoveError> {
+        self.check_not_finished()?;
+        self.check_no_bytes_pending()
+    }
+
     fn check_no_bytes_pending(&mut self) -> Result<(), MoveError> {
         match self.active.map(|slot| self.carrier_mut(slot)) {
             Some(CarrierMut::Direct(direct)) if direct.has_unread() => Err(MoveError::Unread),
@@ -89,6 +105,7 @@ impl<N: Network> Connection<N> {
         if self.moving.is_some() {
             return Err(MoveError::Moving);
         }
+        self.check_not_finished()?;
         let (to, target) = match route {
             Route::Direct => self.start_direct()?,
             Route::Link(target) => self.start_link(now, target)?,
@@ -164,7 +181,7 @@ impl<N: Network> Connection<N> {
             let target = moving.target;
             return self.events.set_move_outcome(Event::Prepared(target));
         }
-        match self.check_no_bytes_pending() {
+        match self.check_may_leave() {
             Ok(()) => self.switch(),
             Err(why) => self.fail_move(why),
         }

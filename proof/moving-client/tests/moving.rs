@@ -272,3 +272,50 @@ fn credit_without_data_causes_a_room_event() {
         }
     }
 }
+
+#[test]
+fn finished_connection_cannot_move_until_its_carrier_is_discarded() {
+    let server = Server::start("127.0.0.1", Limits::default());
+    let target = server.target();
+    for mut connection in [direct_connection(&server), helped_connection(&server, Settings::default())] {
+        let route = match connection.carrier() {
+            Some(Carrier::Direct(_)) => Route::Link(&target),
+            _ => Route::Direct,
+        };
+        connection.prepare_move(Instant::now(), route).unwrap();
+        while !matches!(connection.poll_event(), Some(Event::Prepared(_))) {
+            turn(&mut connection, Instant::now() + Duration::from_secs(60));
+        }
+        connection.finish().unwrap();
+        assert!(matches!(connection.complete_move(), Err(MoveError::Finished)));
+        connection.cancel_move();
+        assert!(matches!(connection.begin_move(Instant::now(), route), Err(MoveError::Finished)));
+        connection.discard_carrier();
+        connection.begin_move(Instant::now(), route).unwrap();
+        assert!(matches!(await_event(&mut connection), Event::Moved(_)));
+        exchange(&mut connection, b"a new stream");
+    }
+}
+
+/// The server ends its stream of replies, and reads on.
+#[test]
+fn requests_get_credit_after_the_server_has_finished() {
+    let server = Server::start_sink(Limits { window_bytes: 100, ..Limits::default() });
+    let mut connection = helped_connection(&server, Settings::default());
+    connection.send(support::FINISH_REPLIES).unwrap();
+    await_readable(&mut connection);
+    assert_eq!(connection.receive(&mut [0; 64]).unwrap(), 0);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut sent = 0;
+    while sent < 3000 {
+        match connection.send(&[7; 130]) {
+            Ok(accepted) => sent += accepted,
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+        }
+        while !matches!(connection.poll_event(), Some(Event::Room)) {
+            if turn(&mut connection, deadline) {
+                assert_eq!(connection.receive(&mut [0; 64]).unwrap(), 0);
+            }
+        }
+    }
+}

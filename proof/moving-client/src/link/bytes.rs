@@ -54,6 +54,11 @@ impl<S: Stream> Link<S> {
         true
     }
 
+    /// Whether [`finish`](Self::finish) was called.
+    pub(crate) fn has_finished(&self) -> bool {
+        self.outgoing_finished
+    }
+
     pub(crate) fn finish(&mut self) -> io::Result<()> {
         self.outgoing_finished = true;
         if let Stage::Open(id) = self.stage {
@@ -92,6 +97,8 @@ impl<S: Stream> Link<S> {
         }
         loop {
             if let Some(ended) = self.incoming_end {
+                // Credit for requests still arrives. The next call returns a failure that is found here.
+                self.absorb();
                 return ended.to_result();
             }
             if self.protocol.is_encrypted() {
@@ -206,7 +213,7 @@ impl<S: Stream> Link<S> {
 
     /// Receives some bytes and holds the data. Returns whether more may be available.
     fn receive_and_hold(&mut self) -> bool {
-        if self.incoming_end.is_some() {
+        if !matches!(self.incoming_end, None | Some(Ended::Finished)) {
             return false;
         }
         let mut buffer = [0; CONTROL_BUFFER_BYTES];

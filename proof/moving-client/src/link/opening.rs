@@ -20,7 +20,7 @@ impl<S: Stream> Link<S> {
             if !self.stream.is_connected()? {
                 return Ok(false);
             }
-            self.stage = Stage::Authenticating;
+            self.stage = Stage::Authenticating { client: self.stream.local_address()? };
         }
         self.push()?;
         let mut buffer = [0; OPENING_BUFFER_BYTES];
@@ -64,8 +64,14 @@ impl<S: Stream> Link<S> {
     }
 
     fn request_connection(&mut self) -> Result<(), LinkError> {
-        // Fails only if the TCP connection is lost.
-        let client = self.stream.local_address().map_err(|_| LinkError::Welcome)?;
+        let Stage::Authenticating { client } = self.stage else {
+            debug_assert!(
+                false,
+                "a link should be established only while it authenticates: {:?}",
+                self.stage
+            );
+            return Ok(());
+        };
         // Fails only if the link's welcome was invalid: a new link has free ids.
         let id = self.protocol.open(client, self.server).map_err(|_| LinkError::Welcome)?;
         self.stage = Stage::Requested(id);

@@ -15,6 +15,7 @@ use spillway_moving_client::{Connection, Event, LinkTarget, Ready, Slot};
 use spillway_transport::Time;
 
 pub const CLOSE_LINK: &[u8] = b"close the link";
+pub const FINISH_REPLIES: &[u8] = b"finish the stream of replies";
 
 pub struct Server {
     pub plain_port: SocketAddr,
@@ -93,6 +94,10 @@ fn serve_link(mut stream: TcpStream, config: &Arc<ServerConfig>, replies: bool) 
             match link.decompose(now(), &mut input) {
                 Ok(Some(ServerEvent::Connect { id, .. })) => link.accept(id),
                 Ok(Some(ServerEvent::Data { bytes, .. })) if bytes == CLOSE_LINK => return,
+                Ok(Some(ServerEvent::Data { id, bytes })) if bytes == FINISH_REPLIES => {
+                    link.consumed(id, bytes.len()).unwrap();
+                    link.finish(id);
+                }
                 Ok(Some(ServerEvent::Data { id, bytes })) => {
                     link.consumed(id, bytes.len()).unwrap();
                     unsent.extend_from_slice(if replies { bytes } else { &[] });
