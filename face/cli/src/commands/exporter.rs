@@ -4,6 +4,7 @@ mod metrics;
 
 use std::io;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -11,7 +12,7 @@ use spillway_daemon::{SignalEvent, Signals};
 use spillway_metrics::{CONTENT_TYPE, Exposition, HttpServer, Request, Response, process};
 use spillway_shim_core::status::find_pages;
 use spillway_values::listen_address;
-use tracing::info;
+use tracing::{info, warn};
 
 use metrics::Servers;
 
@@ -43,7 +44,8 @@ fn serve(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
         format!("cannot serve metrics at {address}: {error}; give another address (--listen)")
     })?;
     let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-    let server = HttpServer::serve(listener, move |request| respond(request, started))?;
+    let logged = AtomicUsize::new(0);
+    let server = HttpServer::serve(listener, move |request| respond(request, started, &logged))?;
     info!(address = %server.address(), "metrics of this host's servers are at /metrics");
     wait_for_end()?;
     Ok(())
@@ -57,11 +59,21 @@ fn wait_for_end() -> io::Result<()> {
     Ok(())
 }
 
-fn respond(request: &Request, started: f64) -> Response {
+/// `logged`: the number of pages with equal labels at the last scrape, so that only changes are logged.
+fn respond(request: &Request, started: f64, logged: &AtomicUsize) -> Response {
     match request.path.as_str() {
         "/metrics" => {
+            let servers = Servers::from(find_pages());
+            let same_labels = servers.same_labels();
+            if logged.swap(same_labels, Ordering::Relaxed) < same_labels {
+                warn!(
+                    same_labels,
+                    "{same_labels} status pages have the program, port and pid of another page, and so no samples: run the \
+                     exporter in the host's PID namespace"
+                );
+            }
             let mut exposition = Exposition::new();
-            metrics::expose(&Servers::from(find_pages()), &mut exposition);
+            metrics::expose(&servers, &mut exposition);
             process::expose(&mut exposition, started);
             Response::ok(CONTENT_TYPE, exposition.into_text())
         }

@@ -15,7 +15,11 @@ const REFUSED: &[&str] = &["program", "port", "pid", "reason"];
 
 pub(super) struct Servers {
     samples: Vec<ServerSample>,
+    /// Number of pages that cannot be read.
     unreadable: usize,
+    /// Number of pages without samples because an earlier page has the same labels. That is possible only if the
+    /// exporter does not see the servers' processes.
+    same_labels: usize,
 }
 
 struct ServerSample {
@@ -39,17 +43,17 @@ impl ServerSample {
 
 impl From<(Vec<ServerPage>, Vec<UnreadablePage>)> for Servers {
     fn from((pages, unreadable): (Vec<ServerPage>, Vec<UnreadablePage>)) -> Servers {
-        // Two pages may have the same labels if the exporter does not see their processes. The first is kept;
-        // the others count as unreadable.
-        let mut known_labels = HashSet::new();
-        let sample = |page: &ServerPage| {
+        let labelled = |page: &ServerPage| {
             let status = page.status().ok()?;
             let pid = process_label(page.pid, page.is_visible, page.pid_namespace);
-            let labels = [page.program(), status.helped_port.to_string(), pid];
-            known_labels.insert(labels.clone()).then(|| ServerSample::new(labels, status))
+            Some(([page.program(), status.helped_port.to_string(), pid], status))
         };
-        let samples: Vec<ServerSample> = pages.iter().filter_map(sample).collect();
-        Servers { unreadable: unreadable.len() + pages.len() - samples.len(), samples }
+        let mut servers = Servers { samples: Vec::new(), unreadable: unreadable.len(), same_labels: 0 };
+        let mut known_labels = HashSet::new();
+        for page in pages.iter().map(labelled) {
+            servers.add(page, &mut known_labels);
+        }
+        servers
     }
 }
 
@@ -58,6 +62,22 @@ fn process_label(pid: u32, is_visible: bool, namespace: Option<u64>) -> String {
 }
 
 impl Servers {
+    /// Adds a server with its labels and status; `None`: the status cannot be read.
+    fn add(&mut self, page: Option<([String; 3], ServerStatus)>, known_labels: &mut HashSet<[String; 3]>) {
+        match page {
+            None => self.unreadable += 1,
+            Some((labels, status)) if known_labels.insert(labels.clone()) => {
+                self.samples.push(ServerSample::new(labels, status));
+            }
+            Some(_) => self.same_labels += 1,
+        }
+    }
+
+    /// Number of pages without samples because another page has the same labels.
+    pub(super) fn same_labels(&self) -> usize {
+        self.same_labels
+    }
+
     fn each(&self, family: &mut Family<'_>, value: impl Fn(&ServerSample) -> u64) {
         for sample in &self.samples {
             let [program, port, pid] = &sample.labels;
@@ -89,8 +109,9 @@ const ALL: [Declared<Servers>; 15] = [
     Declared::gauge(
         "spillway_server_pages_unreadable",
         &[],
-        "Status pages of this host that the exporter cannot read: run it as root or as the servers' user.",
-        |servers, family| family.count(&[], servers.unreadable as u64),
+        "Status pages without samples: unreadable (run the exporter as root or as the servers' user), or with the labels \
+         of another page (run it in the host's PID namespace).",
+        |servers, family| family.count(&[], (servers.unreadable + servers.same_labels) as u64),
     ),
     Declared::gauge("spillway_server_links", SERVER, "Authenticated links now.", |servers, family| {
         servers.each(family, |sample| sample.links)
@@ -196,6 +217,25 @@ mod tests {
         }
     }
 
+    fn status() -> ServerStatus {
+        ServerStatus {
+            state: State::On,
+            relief: Override::Auto,
+            relief_left: None,
+            age: Duration::ZERO,
+            link_address: None,
+            link_port: 11_411,
+            helped_port: 11_211,
+            counters: Vec::new(),
+            traffic: Vec::new(),
+            links: Vec::new(),
+        }
+    }
+
+    fn labels(pid: &str) -> [String; 3] {
+        ["memcached", "11211", pid].map(str::to_owned)
+    }
+
     #[test]
     fn sample_has_counts_of_links_instead_of_links() {
         let link = |index: u32| LinkStatus {
@@ -209,19 +249,8 @@ mod tests {
             sessions: None,
             traffic: Vec::new(),
         };
-        let status = ServerStatus {
-            state: State::On,
-            relief: Override::Auto,
-            relief_left: None,
-            age: Duration::ZERO,
-            link_address: None,
-            link_port: 11_411,
-            helped_port: 11_211,
-            counters: Vec::new(),
-            traffic: Vec::new(),
-            links: (0..3).map(link).collect(),
-        };
-        let sample = ServerSample::new(["memcached".into(), "11211".into(), "812".into()], status);
+        let status = ServerStatus { links: (0..3).map(link).collect(), ..status() };
+        let sample = ServerSample::new(labels("812"), status);
         assert_eq!((sample.links, sample.connections, sample.status.links.capacity()), (2, 30, 0));
     }
 
@@ -235,7 +264,20 @@ mod tests {
     #[test]
     fn unreadable_pages_are_exposed_without_servers() {
         let mut exposition = Exposition::new();
-        expose(&Servers { samples: Vec::new(), unreadable: 2 }, &mut exposition);
+        expose(&Servers { samples: Vec::new(), unreadable: 2, same_labels: 0 }, &mut exposition);
         assert!(exposition.into_text().contains("spillway_server_pages_unreadable 2\n"));
+    }
+
+    #[test]
+    fn pages_with_equal_labels_are_counted_apart_from_unreadable_ones() {
+        let mut servers = Servers { samples: Vec::new(), unreadable: 1, same_labels: 0 };
+        let mut known_labels = HashSet::new();
+        for page in [Some("1@7"), Some("1@7"), None, Some("1@8"), Some("1@7")] {
+            servers.add(page.map(|pid| (labels(pid), status())), &mut known_labels);
+        }
+        assert_eq!((servers.samples.len(), servers.unreadable, servers.same_labels()), (2, 2, 2));
+        let mut exposition = Exposition::new();
+        expose(&servers, &mut exposition);
+        assert!(exposition.into_text().contains("spillway_server_pages_unreadable 4\n"));
     }
 }
