@@ -1,5 +1,7 @@
 //! Tables for a terminal.
 
+use std::time::Duration;
+
 use crate::results::{Results, Row};
 
 /// Rows of cells under a head. The first column and those set by [`Table::left`] are flush left, the others flush
@@ -156,6 +158,16 @@ fn conditions(row: &Row) -> String {
         texts.push(format!("({})", row.why));
     }
     texts.join(", ")
+}
+
+/// Converts µs to ms, for JSON and tables.
+pub(crate) fn us_to_ms(us: u64) -> f64 {
+    us as f64 / 1000.0
+}
+
+/// A duration in ms, for JSON and tables.
+pub fn ms(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1000.0
 }
 
 #[cfg(test)]

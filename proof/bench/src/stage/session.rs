@@ -1,15 +1,19 @@
 //! Clients of one server, helper or proxy, and the CPU costs of their requests on all hosts.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use spillway_load::report::Report;
 
-use super::{Helper, Stage, process_cpu};
+use super::Stage;
+use super::accounts::{Wire, process_cpu};
+use super::key_space::{KEYS, seed};
 use crate::error::Error;
 use crate::generator::{BIN_MS, BIN_REPORT_DELAY, Clients, Generators, Order, Traffic};
 use crate::goodput::Tally;
 use crate::measure::{Step, Used, measure_until_valid, spoilt_by, stopped};
 use crate::relief::Span;
+use crate::served::Helper;
 
 /// Running clients.
 #[derive(Debug)]
@@ -30,25 +34,6 @@ pub struct MeasuredStep {
     pub wire: Wire,
     /// CPU time of the watched process.
     pub watched: Duration,
-}
-
-/// Counters of an interface, both directions together. A segment that the interface splits counts once, with one set of
-/// headers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wire {
-    /// Bytes sent and received.
-    pub bytes: u64,
-    /// Packets sent and received.
-    pub packets: u64,
-}
-
-impl Wire {
-    fn since(&self, earlier: &Wire) -> Wire {
-        Wire {
-            bytes: self.bytes.saturating_sub(earlier.bytes),
-            packets: self.packets.saturating_sub(earlier.packets),
-        }
-    }
 }
 
 /// Costs and latencies of requests.
@@ -110,11 +95,7 @@ impl Cost {
 }
 
 impl<'a> Session<'a> {
-    pub(super) fn start(
-        stage: &'a Stage,
-        clients: &Clients,
-        traffic: &Traffic,
-    ) -> Result<Session<'a>, Error> {
+    fn start(stage: &'a Stage, clients: &Clients, traffic: &Traffic) -> Result<Session<'a>, Error> {
         let hosts = std::slice::from_ref(&stage.client);
         let mut generators = Generators::start_with(&stage.programs, hosts, clients, traffic)?;
         generators.begin()?;
@@ -225,6 +206,44 @@ impl<'a> Session<'a> {
 }
 
 impl Stage {
+    /// Starts plain clients of a server, helper or proxy at `target`.
+    pub fn session(
+        &self,
+        target: SocketAddr,
+        traffic: &Traffic,
+        connections: u32,
+    ) -> Result<Session<'_>, Error> {
+        self.session_of(&self.clients(target, traffic, connections), traffic)
+    }
+
+    /// Starts clients as `clients` describes them, with the requests of `traffic`.
+    pub fn session_of(&self, clients: &Clients, traffic: &Traffic) -> Result<Session<'_>, Error> {
+        Session::start(self, clients, traffic)
+    }
+
+    /// The configuration of plain clients of a server, helper or proxy at `target`, with rate 0.
+    pub fn clients(&self, target: SocketAddr, traffic: &Traffic, connections: u32) -> Clients {
+        let written = traffic.get_ratio < 1.0;
+        Clients {
+            server: target,
+            helpers: None,
+            sessions: None,
+            helpers_asked: None,
+            threads: 1,
+            connections,
+            keys: KEYS,
+            // Clients that set values check gets against the values that they set before, so they set all
+            // keys first.
+            fill: written,
+            seed: seed(traffic.value_size, written),
+            rate_per_s: 0.0,
+            duration: None,
+            schedule: Vec::new(),
+            sla: Duration::from_millis(1),
+            pace: Duration::ZERO,
+        }
+    }
+
     /// Measures the cost of repeated calls of `work` over `length`, after `settle`. `work` returns its number of
     /// requests. No other clients may run.
     pub(crate) fn cost_of<E: std::fmt::Display>(
