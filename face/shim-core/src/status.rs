@@ -71,8 +71,8 @@ pub(crate) fn claim(config: &Config, helped_port: u16) -> Result<(), Another> {
     let set = |at: usize, value: u64| page.word(at).store(value, Ordering::Relaxed);
     set(header::LAYOUT, layout::LAYOUT);
     set(header::PID, sys::process_id() as u64);
-    set(header::PID_NAMESPACE, reader::namespace(reader::PID_NAMESPACE));
-    set(header::NET_NAMESPACE, reader::namespace(reader::NET_NAMESPACE));
+    set(header::PID_NAMESPACE, origin::namespace(origin::PID_NAMESPACE));
+    set(header::NET_NAMESPACE, origin::namespace(origin::NET_NAMESPACE));
     let name = program();
     name.as_chunks().0.iter().enumerate().for_each(|(word, bytes)| {
         set(header::PROGRAM + word, u64::from_ne_bytes(*bytes));

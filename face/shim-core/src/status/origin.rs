@@ -1,7 +1,9 @@
-//! What servers and readers of pages must agree on: the pages' directories and names, and process start times.
+//! What servers and readers of pages must agree on: the pages' directories and names, process start times, and
+//! namespaces.
 
 use core::ffi::CStr;
 use std::ffi::CString;
+use std::os::unix::fs::MetadataExt;
 
 use super::files;
 use crate::sys;
@@ -13,6 +15,15 @@ pub(crate) const DIRECTORIES: [&str; 2] = ["/dev/shm", "/run/spillway"];
 pub(crate) const DIRECTORY: &CStr = c"SPILLWAY_STATUS_DIR";
 /// File names of pages are this prefix and the id of the launch.
 pub(crate) const PREFIX: &str = "spillway-server-";
+
+/// The kernel's files for the namespaces of the calling process.
+pub(crate) const PID_NAMESPACE: &str = "/proc/self/ns/pid";
+pub(crate) const NET_NAMESPACE: &str = "/proc/self/ns/net";
+
+/// The inode of a namespace; 0 if it cannot be read.
+pub(crate) fn namespace(path: &str) -> u64 {
+    std::fs::metadata(path).map_or(0, |metadata| metadata.ino())
+}
 
 /// When the process of this `/proc/PID/stat` file started, in clock ticks since the machine booted.
 pub(crate) fn start_ticks(path: &str) -> Option<u64> {
