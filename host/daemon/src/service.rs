@@ -34,7 +34,8 @@ pub trait Service {
     /// Ends the service at once, and returns when its threads have ended. The process then exits.
     fn stop(&mut self);
 
-    /// Whether every thread has responded within `within`. Called once in each interval of the watchdog.
+    /// Whether every thread responds within `within`, or has responded since the last call. Called once in each interval
+    /// of the watchdog, which is longer than `within`.
     fn is_alive(&mut self, within: Duration) -> bool;
 }
 
@@ -127,7 +128,9 @@ impl MainThread {
                 if service.is_alive(within) {
                     manager.alive();
                 } else {
-                    error!("a network thread has not responded for {within:?}: the watchdog is not reset");
+                    error!(
+                        "a network thread has not responded for {within:?} or longer: the watchdog is not reset"
+                    );
                 }
                 watchdog_at = Some(Instant::now() + interval);
             }
