@@ -72,8 +72,5 @@ fn lost_stream_is_an_error_of_the_system_and_not_an_invalid_welcome() {
         std::thread::sleep(Duration::from_millis(1));
         connection.handle_ready(now, Slot::LinkA, Ready { readable: true, writable: true });
     };
-    assert!(
-        matches!(&why, MoveError::System(error) if error.kind() == io::ErrorKind::NotConnected),
-        "{why}"
-    );
+    assert!(matches!(&why, MoveError::System(error) if error.kind() == io::ErrorKind::NotConnected), "{why}");
 }
