@@ -1,0 +1,21 @@
+//! The switch's whole decision on packets, without I/O: the same rules as the XDP program `host/bpf/c/switch.bpf.c`.
+//!
+//! docs/switch.md specifies the rules. Both implementations decide alike, byte for byte. Frames come in with the port on
+//! which they arrived and the time, and are rewritten in place.
+#![no_std]
+#![forbid(unsafe_code)]
+// Tests may use lossy casts: their numbers are small.
+#![cfg_attr(
+    not(test),
+    warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)
+)]
+
+extern crate alloc;
+
+mod address;
+pub mod config;
+mod verdict;
+
+pub use address::{Address, Endpoint};
+pub use config::{Config, ConfigError, PortId, ServerId, ServiceId};
+pub use verdict::{Action, Decision, Verdict, VerdictCounters};
