@@ -4,7 +4,7 @@
 //! the [transcript](spillway_wire::preamble::transcript), which is the hello, and the welcome without its
 //! proof. They contain both nonces and the role of the end that opens the link. Since link version 4, batches
 //! are then [sealed](Channel) with keys that are derived for this link only. Each load query and each load
-//! reply carries its own proof.
+//! reply carries its own proof. Each control message of the switch carries a [tag](SwitchKey::tag).
 #![no_std]
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -22,6 +22,7 @@ mod load;
 mod primitives;
 mod proof;
 mod ring;
+mod switch;
 
 pub use channel::{Channel, Exchange, NotAuthentic, RECORDS_PER_KEY};
 pub use fresh::LinkRandomness;
@@ -29,3 +30,4 @@ pub use key::{Key, KeyError, SECRET_BYTES};
 pub use load::{LoadRejection, prove_load, prove_query, verify_load, verify_query};
 pub use proof::{Prover, prove, verify};
 pub use ring::KeyRing;
+pub use switch::{SWITCH_KEY_BYTES, SwitchKey, SwitchRejection};
