@@ -1,7 +1,9 @@
-//! Addresses and ports in the form of the switch's tables and of control messages.
+//! Addresses in the form of the switch's tables and of control messages.
 
 use core::fmt;
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use spillway_wire::switch::Endpoint;
 
 /// An IPv6 address, or an IPv4 address as ::ffff:a.b.c.d (RFC 4291 §2.5.5.2).
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,6 +50,13 @@ impl From<IpAddr> for Address {
     }
 }
 
+impl From<Endpoint> for Address {
+    /// The endpoint's address, without its port.
+    fn from(endpoint: Endpoint) -> Address {
+        Address(endpoint.address())
+    }
+}
+
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.ip().fmt(f)
@@ -57,48 +66,6 @@ impl fmt::Display for Address {
 impl fmt::Debug for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.ip().fmt(f)
-    }
-}
-
-/// An address and a port.
-#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Endpoint {
-    /// The address.
-    pub address: Address,
-    /// The port.
-    pub port: u16,
-}
-
-impl Endpoint {
-    /// No address and port 0.
-    pub const ZERO: Endpoint = Endpoint { address: Address::ZERO, port: 0 };
-
-    /// An address and a port.
-    pub fn new(address: impl Into<Address>, port: u16) -> Endpoint {
-        Endpoint { address: address.into(), port }
-    }
-
-    /// The endpoint in Rust's own type.
-    pub fn socket_address(self) -> SocketAddr {
-        SocketAddr::new(self.address.ip(), self.port)
-    }
-}
-
-impl From<SocketAddr> for Endpoint {
-    fn from(address: SocketAddr) -> Endpoint {
-        Endpoint::new(address.ip(), address.port())
-    }
-}
-
-impl fmt::Display for Endpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.socket_address().fmt(f)
-    }
-}
-
-impl fmt::Debug for Endpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.socket_address().fmt(f)
     }
 }
 
@@ -115,11 +82,5 @@ mod tests {
         let address = Address::from("fd00::1".parse::<Ipv6Addr>().unwrap());
         assert!(!address.is_ipv4());
         assert_eq!(address.ipv4(), None);
-    }
-
-    #[test]
-    fn endpoints_print_as_socket_addresses() {
-        let text = |endpoint: &str| Endpoint::from(endpoint.parse::<SocketAddr>().unwrap());
-        assert_eq!(alloc::format!("{} {:?}", text("192.0.2.7:80"), text("[fd00::1]:443")), "192.0.2.7:80 [fd00::1]:443");
     }
 }

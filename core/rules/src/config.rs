@@ -9,8 +9,9 @@ use core::time::Duration;
 
 use spillway_auth::SwitchKey;
 use spillway_wire::packet::ethernet::Mac;
+use spillway_wire::switch::{Endpoint, ServerId};
 
-use crate::address::{Address, Endpoint};
+use crate::address::Address;
 
 pub use error::ConfigError;
 
@@ -61,25 +62,6 @@ impl PortId {
 }
 
 impl fmt::Display for PortId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-/// Identifies a sender of control messages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ServerId(pub u8);
-
-impl ServerId {
-    /// The switch's own daemon.
-    pub const DAEMON: ServerId = ServerId(0);
-
-    pub(crate) fn index(self) -> usize {
-        usize::from(self.0)
-    }
-}
-
-impl fmt::Display for ServerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }

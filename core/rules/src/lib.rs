@@ -16,6 +16,7 @@ mod address;
 pub mod config;
 mod verdict;
 
-pub use address::{Address, Endpoint};
-pub use config::{Config, ConfigError, PortId, ServerId, ServiceId};
+pub use address::Address;
+pub use config::{Config, ConfigError, PortId, ServiceId};
+pub use spillway_wire::switch::{Endpoint, ServerId};
 pub use verdict::{Action, Decision, Verdict, VerdictCounters};

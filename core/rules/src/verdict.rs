@@ -2,7 +2,7 @@
 
 use crate::config::PortId;
 
-/// What the switch does with a packet, with the reason. The order is that of `host/bpf/c/switch_verdicts.h`.
+/// What the switch does with a packet, with the reason. The order is that of `host/bpf/c/switch/verdicts.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verdict {
     /// Forwarded to a station.
@@ -141,6 +141,13 @@ impl Decision {
 /// Number of packets by verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerdictCounters([u64; Verdict::ALL.len()]);
+
+/// Counters of another implementation of the rules, in the order of [`Verdict::ALL`].
+impl From<[u64; Verdict::ALL.len()]> for VerdictCounters {
+    fn from(counters: [u64; Verdict::ALL.len()]) -> VerdictCounters {
+        VerdictCounters(counters)
+    }
+}
 
 impl VerdictCounters {
     /// Number of packets with this verdict.

@@ -3,10 +3,11 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 
 use spillway_wire::packet::ethernet::Mac;
+use spillway_wire::switch::ServerId;
 
 use super::{
     Config, ConfigError, FLOWS_MAX, OWN_ADDRESSES_MAX, OWNER_TIMEOUT_MAX, OWNER_TIMEOUT_MIN, PLACES_MAX,
-    PORTS_MAX, PREFIXES_MAX, Place, Port, PortId, Prefix, SENDERS_MAX, STATIONS_MAX, Server, ServerId,
+    PORTS_MAX, PREFIXES_MAX, Place, Port, PortId, Prefix, SENDERS_MAX, STATIONS_MAX, Server,
 };
 use crate::address::Address;
 
@@ -107,15 +108,15 @@ impl Config {
         if let Some(twice) = self.own_addresses.iter().find(|address| !seen.insert(**address)) {
             return Err(ConfigError::OwnAddressTwice(*twice));
         }
-        let families: BTreeSet<bool> = self.control.iter().map(|at| at.address.is_ipv4()).collect();
+        let families: BTreeSet<bool> = self.control.iter().map(|at| at.ip().is_ipv4()).collect();
         if self.control.is_empty() || families.len() != self.control.len() {
             return Err(ConfigError::ControlEndpoints(self.control.len()));
         }
         for endpoint in &self.control {
-            if !seen.contains(&endpoint.address) {
+            if !seen.contains(&Address::from(*endpoint)) {
                 return Err(ConfigError::ControlNotOwn(*endpoint));
             }
-            if endpoint.port == 0 || endpoint.port != self.control[0].port {
+            if endpoint.port() == 0 || endpoint.port() != self.control[0].port() {
                 return Err(ConfigError::ControlPort(*endpoint));
             }
         }
@@ -154,7 +155,7 @@ impl Config {
             if let Some(station) = stations.get(&mac).filter(|station| **station != port) {
                 return Err(ConfigError::ServerStation(id, *station));
             }
-            if !self.control.iter().any(|control| control.address.is_ipv4() == address.is_ipv4()) {
+            if !self.control.iter().any(|control| control.ip().is_ipv4() == address.is_ipv4()) {
                 return Err(ConfigError::ServerFamily(id, address));
             }
         }
@@ -172,13 +173,13 @@ impl Config {
             }
         }
         for &Place { at, service, number, server } in &self.places {
-            if at.port == 0 {
+            if at.port() == 0 {
                 return Err(ConfigError::PlacePort(at));
             }
             let Some(endpoint) = seen.get(&service).filter(|endpoint| endpoint.is_endpoint()) else {
                 return Err(ConfigError::PlaceService(at, service));
             };
-            if endpoint.number != number || endpoint.at.address.is_ipv4() != at.address.is_ipv4() {
+            if endpoint.number != number || endpoint.at.ip().is_ipv4() != at.ip().is_ipv4() {
                 return Err(ConfigError::PlaceDiffers(at, service));
             }
             let port = self.server(server).and_then(|server| self.port(server.port));

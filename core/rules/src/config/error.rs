@@ -3,12 +3,13 @@
 use core::fmt;
 
 use spillway_wire::packet::ethernet::Mac;
+use spillway_wire::switch::{Endpoint, ServerId};
 
 use super::{
     FLOWS_MAX, OWN_ADDRESSES_MAX, OWNER_TIMEOUT_MAX, OWNER_TIMEOUT_MIN, PLACES_MAX, PORTS_MAX, PREFIXES_MAX,
-    PortId, SENDERS_MAX, STATIONS_MAX, ServerId, ServiceId,
+    PortId, SENDERS_MAX, STATIONS_MAX, ServiceId,
 };
-use crate::address::{Address, Endpoint};
+use crate::address::Address;
 
 /// Why a configuration is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
