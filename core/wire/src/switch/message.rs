@@ -156,8 +156,10 @@ pub enum Relay {
     Prepare {
         /// The flow that is to move.
         flow: Flow,
-        /// The generation of the flow's entry, now *asked*.
+        /// The generation of the flow's entry.
         generation: u64,
+        /// The source has repeated its *prepare*, and the flow is already *held* by the receiver; otherwise *asked*.
+        is_held: bool,
         /// The receiver, as named by the source or chosen by the switch.
         target: Site,
         /// After this time the flow returns to the owner; 0 means never.
@@ -310,10 +312,10 @@ impl Answer {
 impl Relay {
     fn emit(&self, view: &mut View<[u8; MESSAGE_BYTES]>) {
         match *self {
-            Relay::Prepare { flow, generation, target, lifetime_ms } => {
+            Relay::Prepare { flow, generation, is_held, target, lifetime_ms } => {
                 Subject::Flow(flow).emit(view);
                 view.set_status(Status::Ok);
-                view.set_state(FlowState::Asked);
+                view.set_state(if is_held { FlowState::Held } else { FlowState::Asked });
                 view.set_generation(generation);
                 view.set_owner(Some(target));
                 view.set_lifetime_ms(lifetime_ms);

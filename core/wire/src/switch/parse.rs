@@ -4,8 +4,8 @@ use core::borrow::Borrow;
 use core::ops::Range;
 
 use super::{
-    Answer, Body, Endpoint, FLAG_FROM_SWITCH, Flow, Import, Kind, MESSAGE_BYTES, Message, MessageError,
-    Relay, Request, SWITCH_VERSION, Site, Status, Subject, View, field,
+    Answer, Body, Endpoint, FLAG_FROM_SWITCH, Flow, FlowState, Import, Kind, MESSAGE_BYTES, Message,
+    MessageError, Relay, Request, SWITCH_VERSION, Site, Status, Subject, View, field,
 };
 
 impl Message {
@@ -29,6 +29,7 @@ impl Message {
                 (FLAG_FROM_SWITCH, Kind::Prepare, Status::Ok) => Body::Relay(Relay::Prepare {
                     flow: flow(view)?,
                     generation: view.generation(),
+                    is_held: view.state()? == FlowState::Held,
                     target: site(view)?,
                     lifetime_ms: view.lifetime_ms(),
                 }),

@@ -330,3 +330,129 @@ impl<B: BorrowMut<[u8; MESSAGE_BYTES]>> View<B> {
         self.bytes.borrow_mut()[field].copy_from_slice(&value);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_wrong_length_or_magic_is_rejected() {
+        let valid = *View::blank(Kind::Get).bytes();
+        assert!(View::of(&valid).is_ok());
+        assert_eq!(View::of(&valid[..127]), Err(MessageError::Length(127)));
+        assert_eq!(View::of(&[valid, valid].concat()), Err(MessageError::Length(256)));
+        assert_eq!(View::of_mut(&mut []), Err(MessageError::Length(0)));
+        for offset in field::MAGIC {
+            let mut altered = valid;
+            altered[offset] ^= 1;
+            assert_eq!(View::of(&altered), Err(MessageError::Magic));
+        }
+    }
+
+    #[test]
+    fn fields_follow_each_other_without_a_gap() {
+        let one = |offset| offset..offset + 1;
+        let fields = [
+            field::MAGIC,
+            one(field::VERSION),
+            one(field::KIND),
+            field::FLAGS,
+            field::SENDER,
+            field::SEQUENCE,
+            field::GENERATION,
+            one(field::FAMILY),
+            field::RESERVED,
+            field::CLIENT_ADDRESS,
+            field::CLIENT_PORT,
+            field::SERVICE_ADDRESS,
+            field::SERVICE_PORT,
+            field::OWNER_ADDRESS,
+            field::OWNER_PORT,
+            field::OWNER_MAC,
+            field::LOAD,
+            field::LIFETIME_MS,
+            one(field::STATUS),
+            one(field::STATE),
+            field::FREE_PLACES,
+            field::WEIGHT,
+            field::EPOCH,
+            field::TAG,
+        ];
+        let end = fields.into_iter().fold(0, |end, field| {
+            assert_eq!(field.start, end);
+            field.end
+        });
+        assert_eq!(end, MESSAGE_BYTES);
+    }
+
+    /// Applies a setter to a message in the middle of a packet. Returns what `read` then reads, after a check that the
+    /// setter has changed nothing outside of its field.
+    fn changed<T>(
+        bytes: &[u8; MESSAGE_BYTES],
+        field: Range<usize>,
+        set: impl FnOnce(&mut View<&mut [u8; MESSAGE_BYTES]>),
+        read: impl FnOnce(&View<&[u8; MESSAGE_BYTES]>) -> T,
+    ) -> T {
+        let mut packet = [&[0xaa; 42][..], bytes, &[0xbb; 4]].concat();
+        let before = packet.clone();
+        set(&mut View::of_mut(&mut packet[42..42 + MESSAGE_BYTES]).unwrap());
+        for (offset, (now, then)) in packet.iter().zip(&before).enumerate() {
+            let is_inside = field.contains(&offset.wrapping_sub(42));
+            assert!(is_inside || now == then, "offset {offset} should not change");
+        }
+        read(&View::of(&packet[42..42 + MESSAGE_BYTES]).unwrap())
+    }
+
+    fn any_message() -> impl Strategy<Value = [u8; MESSAGE_BYTES]> {
+        proptest::array::uniform::<_, MESSAGE_BYTES>(any::<u8>()).prop_map(|mut bytes| {
+            bytes[field::MAGIC].copy_from_slice(&SWITCH_MAGIC);
+            bytes
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_setter_changes_its_number_and_nothing_else(bytes in any_message(), word: u64, half: u32, short: u16) {
+            let b = &bytes;
+            prop_assert_eq!(changed(b, field::FLAGS, |m| m.set_flags(short), |m| m.flags()), short);
+            prop_assert_eq!(changed(b, field::SENDER, |m| m.set_sender(half), |m| m.sender()), half);
+            prop_assert_eq!(changed(b, field::SEQUENCE, |m| m.set_sequence(word), |m| m.sequence()), word);
+            prop_assert_eq!(changed(b, field::GENERATION, |m| m.set_generation(word), |m| m.generation()), word);
+            prop_assert_eq!(changed(b, field::LOAD, |m| m.set_load(half), |m| m.load()), half);
+            prop_assert_eq!(changed(b, field::LIFETIME_MS, |m| m.set_lifetime_ms(half), |m| m.lifetime_ms()), half);
+            prop_assert_eq!(changed(b, field::FREE_PLACES, |m| m.set_free_places(half), |m| m.free_places()), half);
+            prop_assert_eq!(changed(b, field::WEIGHT, |m| m.set_weight(short), |m| m.weight()), short);
+            prop_assert_eq!(changed(b, field::EPOCH, |m| m.set_epoch(word), |m| m.epoch()), word);
+            let tag = word.to_le_bytes();
+            prop_assert_eq!(changed(b, field::TAG, |m| m.set_tag(tag), |m| m.tag()), tag);
+        }
+
+        #[test]
+        fn a_setter_changes_its_address_or_code_and_nothing_else(
+            bytes in any_message(), address: [u8; 16], port: u16, mac: [u8; 6], code: u8,
+        ) {
+            let b = &bytes;
+            let endpoint = Endpoint::new(address, port);
+            let client = field::CLIENT_ADDRESS.start..field::CLIENT_PORT.end;
+            prop_assert_eq!(changed(b, client, |m| m.set_client(endpoint), |m| m.client()), endpoint);
+            let service = field::SERVICE_ADDRESS.start..field::SERVICE_PORT.end;
+            prop_assert_eq!(changed(b, service, |m| m.set_service(endpoint), |m| m.service()), endpoint);
+            let owner = field::OWNER_ADDRESS.start..field::OWNER_MAC.end;
+            for site in [Site::new(endpoint, Mac(mac)), None] {
+                prop_assert_eq!(changed(b, owner.clone(), |m| m.set_owner(site), |m| m.owner()), site);
+            }
+            let family = field::FAMILY..field::RESERVED.start;
+            prop_assert_eq!(changed(b, family, |m| m.set_family(code), |m| m.family()), code);
+            for status in Status::ALL {
+                let status_byte = field::STATUS..field::STATE;
+                prop_assert_eq!(changed(b, status_byte, |m| m.set_status(status), |m| m.status()), Ok(status));
+            }
+            for state in FlowState::ALL {
+                let state_byte = field::STATE..field::FREE_PLACES.start;
+                prop_assert_eq!(changed(b, state_byte, |m| m.set_state(state), |m| m.state()), Ok(state));
+            }
+        }
+    }
+}
