@@ -3,7 +3,7 @@
 #[path = "../../wire/tests/vectors/mod.rs"]
 mod vectors;
 
-use spillway_auth::{SwitchKey, SwitchRejection};
+use spillway_auth::{Key, SwitchKey, SwitchRejection};
 use spillway_wire::switch::{Body, Message, MessageError, Relay, View};
 use vectors::{Vectors, hex};
 
@@ -43,4 +43,10 @@ fn a_message_that_is_cut_short_is_rejected_before_its_tag_is_computed() {
         let rejection = key_of(0).parse(&bytes[..length]);
         assert_eq!(rejection, Err(SwitchRejection::Malformed(MessageError::Length(length))));
     }
+}
+
+#[test]
+fn the_switch_key_of_a_key_file_does_not_change() {
+    let secret = std::array::from_fn(|at| 0x20 + at as u8);
+    assert_eq!(hex(Key::from_secret(secret).switch_key().as_bytes()), "7df9b21ee575d1dccfdbc1407cabe3a5");
 }
