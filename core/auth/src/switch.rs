@@ -197,6 +197,15 @@ mod tests {
     }
 
     #[test]
+    fn a_key_is_wiped_when_it_is_dropped() {
+        fn assert_wiped<T: ZeroizeOnDrop>() {}
+        assert_wiped::<SwitchKey>();
+        let mut key = PAPER_KEY;
+        key.zeroize();
+        assert_eq!(*key.as_bytes(), [0; SWITCH_KEY_BYTES]);
+    }
+
+    #[test]
     fn debug_output_contains_no_secret() {
         assert_eq!(format!("{:?}", SwitchKey([0xab; 16])), "SwitchKey(…)");
     }
@@ -204,7 +213,7 @@ mod tests {
     #[test]
     fn the_key_of_a_key_file_depends_on_its_secret() {
         let (first, second) = (Key::from_secret([1; 32]), Key::from_secret([2; 32]));
-        assert_eq!(first.switch_key(), first.clone().switch_key());
+        assert_eq!(first.switch_key(), Key::from_secret([1; 32]).switch_key());
         assert_ne!(first.switch_key(), second.switch_key());
         assert_ne!(
             first.switch_key().as_bytes(),

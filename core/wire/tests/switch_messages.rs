@@ -87,8 +87,8 @@ fn relay() -> impl Strategy<Value = Relay> {
 
 fn answer() -> impl Strategy<Value = Answer> {
     let fields = (
-        (proptest::sample::select(&Kind::ALL[..]), proptest::sample::select(&Status::ALL[1..])),
-        proptest::sample::select(&FlowState::ALL[..]),
+        (proptest::sample::select(Kind::ALL.to_vec()), proptest::sample::select(Status::ALL[1..].to_vec())),
+        proptest::sample::select(FlowState::ALL.to_vec()),
         (flow(), proptest::option::of(site())),
         any::<(u64, u32, u32, u32, u16)>(),
     );
