@@ -88,6 +88,8 @@ fn message(sender: ServerId, sequence: u64, body: Body) -> Message {
 
 fn hello() -> Vec<(&'static str, Message)> {
     let accepted = Answer { generation: EPOCH + 1, ..answer(Kind::Hello, Status::Ok, Subject::None) };
+    // The generation is the highest sequence that the switch has seen.
+    let replayed = Answer { generation: 2, ..answer(Kind::Hello, Status::Replayed, Subject::None) };
     let request = Body::Request(Request::Hello);
     vec![
         ("hello: epoch not known", Message { epoch: 0, ..message(SOURCE, 1, request) }),
@@ -97,10 +99,7 @@ fn hello() -> Vec<(&'static str, Message)> {
         ),
         ("hello", message(SOURCE, 2, request)),
         ("hello: ok", message(SOURCE, 2, Body::Answer(accepted))),
-        (
-            "hello: replayed",
-            message(SOURCE, 2, Body::Answer(answer(Kind::Hello, Status::Replayed, Subject::None))),
-        ),
+        ("hello: replayed", message(SOURCE, 2, Body::Answer(replayed))),
     ]
 }
 

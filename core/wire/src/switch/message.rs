@@ -38,7 +38,7 @@ pub enum Request {
         replaces: u64,
         /// The target; `None` lets the switch choose the least loaded owner.
         target: Option<Site>,
-        /// After this time the flow returns to the owner; 0 means never.
+        /// After this time the flow returns to the owner: 1 to [`LIFETIME_MS_MAX`](super::LIFETIME_MS_MAX).
         lifetime_ms: u32,
     },
     /// The target is ready to import, or refuses.
@@ -58,7 +58,7 @@ pub enum Request {
         replaces: u64,
         /// The target.
         target: Site,
-        /// After this time the flow returns to the owner; 0 means never.
+        /// After this time the flow returns to the owner: 1 to [`LIFETIME_MS_MAX`](super::LIFETIME_MS_MAX).
         lifetime_ms: u32,
     },
     /// The target takes the flow over, or the owner keeps it.
@@ -133,7 +133,8 @@ pub struct Answer {
     pub status: Status,
     /// The state of the flow's entry after the request.
     pub state: FlowState,
-    /// The generation of the flow's entry after the request; *hello*: the term; *list*: the index of the request.
+    /// The generation of the flow's entry after the request; *hello*: the term, or with
+    /// [`Status::Replayed`] the highest sequence; *list*: the index of the request.
     pub generation: u64,
     /// The request's client and service.
     pub subject: Subject,
@@ -162,7 +163,7 @@ pub enum Relay {
         is_held: bool,
         /// The receiver, as named by the source or chosen by the switch.
         target: Site,
-        /// After this time the flow returns to the owner; 0 means never.
+        /// After this time the flow returns to the owner: 1 to [`LIFETIME_MS_MAX`](super::LIFETIME_MS_MAX).
         lifetime_ms: u32,
     },
     /// The receiver is the source of a move.

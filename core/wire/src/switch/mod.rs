@@ -41,6 +41,9 @@ pub const SWITCH_VERSION: u8 = 1;
 /// The flag that marks a message from the switch: an answer or a relayed message. All other flags are 0.
 pub const FLAG_FROM_SWITCH: u16 = 0x0001;
 
+/// The longest lifetime of a move in milliseconds; the shortest is 1.
+pub const LIFETIME_MS_MAX: u32 = 60_000;
+
 /// Length of a tag in bytes.
 pub const TAG_BYTES: usize = 8;
 
