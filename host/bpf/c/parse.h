@@ -35,7 +35,7 @@ enum parsed {
     PARSED_SHORT, /* cut or invalid headers */
     /* All of struct packet is set: */
     PARSED_PORTS, /* TCP or UDP */
-    /* Only the local address is set: */
+    /* Only the local address is set, for IP also the peer's, is_ipv6 and network: */
     PARSED_ARP,            /* the local address is the target's (RFC 826) */
     PARSED_NO_PORTS,       /* neither TCP nor UDP over IP */
     PARSED_LATER_FRAGMENT, /* ports are in another fragment */
@@ -50,6 +50,10 @@ struct packet {
     __be16 peer_port;
     __u8 protocol; /* IPPROTO_TCP or IPPROTO_UDP */
     bool is_fragment;
+    bool is_ipv6;
+    /* Offsets in the frame. */
+    __u32 network;   /* of the IP header */
+    __u32 transport; /* of what follows the IP headers; also set for PARSED_NO_PORTS */
 };
 
 struct vlan_tag {
@@ -106,6 +110,7 @@ static __always_inline enum parsed parse_ports(struct xdp_md *context, __u32 at,
 {
     struct ports ports;
 
+    packet->transport = at;
     if (packet->protocol != IPPROTO_TCP && packet->protocol != IPPROTO_UDP)
         return PARSED_NO_PORTS;
     if (!load(context, at, &ports, sizeof(ports)))
@@ -122,6 +127,7 @@ static __always_inline enum parsed parse_ipv4(struct xdp_md *context, __u32 at, 
 
     if (!load(context, at, &header, sizeof(header)) || header.version != 4 || header.ihl < 5)
         return PARSED_SHORT;
+    packet->network = at;
     packet->local = mapped(header.daddr);
     packet->peer = mapped(header.saddr);
     packet->protocol = header.protocol;
@@ -139,6 +145,8 @@ static __always_inline enum parsed parse_ipv6(struct xdp_md *context, __u32 at, 
 
     if (!load(context, at, &header, sizeof(header)) || header.version != 6)
         return PARSED_SHORT;
+    packet->network = at;
+    packet->is_ipv6 = true;
     __builtin_memcpy(&packet->local, &header.daddr, sizeof(packet->local));
     __builtin_memcpy(&packet->peer, &header.saddr, sizeof(packet->peer));
     next = header.nexthdr;
