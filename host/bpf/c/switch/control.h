@@ -132,7 +132,7 @@ static __always_inline __u32 heartbeat(struct control *control, struct owner *ow
 }
 
 /* Describes the n-th owner of the service. */
-static __always_inline __u32 list(struct control *control)
+static __always_inline __u32 list(struct control *control, bool is_new)
 {
     struct message *message = &control->message;
     struct site site = {};
@@ -145,6 +145,8 @@ static __always_inline __u32 list(struct control *control)
 
     message->state = STATE_NONE;
     write_site(message, &site);
+    if (!is_new)
+        return answer(STATUS_REPLAYED);
     if (!control->place.is_endpoint)
         return answer(STATUS_FORBIDDEN);
     id = nth_owner(control->place.number, named_generation(control));
@@ -233,12 +235,8 @@ static __always_inline __u32 decide_message(struct control *control, const struc
             return answer(STATUS_REPLAYED);
         return control->sender && may_own(control) ? heartbeat(control, owner) : answer(STATUS_FORBIDDEN);
     }
-    if (message->kind == KIND_LIST) {
-        if (is_new)
-            return list(control);
-        write_state(control, &control->entry.owner);
-        return answer(STATUS_REPLAYED);
-    }
+    if (message->kind == KIND_LIST)
+        return list(control, is_new);
     decision = about_flow(control, is_new);
     /* Another CPU was faster: the message is decided as if it had come after that change. */
     if (outcome_of(decision) == RACED)

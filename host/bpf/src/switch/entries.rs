@@ -59,7 +59,7 @@ pub struct FlowEntry {
     pub has_owner_fin: bool,
     /// Time of the owner's first RST.
     pub owner_rst: Option<Time>,
-    /// The acknowledgment number of a client's FIN that the owner may not have acknowledged yet.
+    /// The acknowledgment number of a client's FIN that the owner has not acknowledged yet.
     pub client_fin_claim: Option<u32>,
 }
 
@@ -206,7 +206,7 @@ fn flow(value: &[u8]) -> Option<FlowEntry> {
         has_client_fin: flags & FIN_CLIENT != 0,
         has_owner_fin: flags & FIN_OWNER != 0,
         owner_rst: (flags & RESET_OWNER != 0).then_some(reset),
-        client_fin_claim: (flags & FIN_CLAIMED != 0).then_some(claim),
+        client_fin_claim: (flags & (FIN_CLAIMED | FIN_CLIENT) == FIN_CLAIMED).then_some(claim),
     })
 }
 

@@ -58,6 +58,13 @@ impl fmt::Display for SwitchError {
 
 impl std::error::Error for SwitchError {}
 
+impl SwitchError {
+    /// Whether the process lacks CAP_BPF or CAP_NET_ADMIN.
+    pub fn is_unprivileged(&self) -> bool {
+        matches!(self, SwitchError::Bpf(error) if error.is_unprivileged())
+    }
+}
+
 impl From<ConfigError> for SwitchError {
     fn from(error: ConfigError) -> SwitchError {
         SwitchError::Config(error)

@@ -1,0 +1,161 @@
+//! The switch's program in the kernel: loading, privileges, concurrency, pins. core/rules and its cases test the rules.
+
+mod pins;
+mod race;
+mod scene;
+
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+use scene::*;
+use spillway_bpf::switch::Switch;
+use spillway_rules::{FlowState, PortId, Verdict};
+use spillway_transport::Time;
+use spillway_wire::switch::{Kind, Status};
+
+const NOW: Time = Time(5_000_000_000);
+
+#[test]
+fn the_program_loads() {
+    let Some(switch) = loaded(Switch::load(&config(3), EPOCH)) else { return };
+    let verified: Vec<_> = libbpf_rs::query::ProgInfoIter::default()
+        .filter(|program| program.name.to_bytes() == b"spillway_switch")
+        .map(|program| (program.verified_insns, program.xlated_prog_len / 8, program.jited_prog_len))
+        .collect();
+    println!("{} instructions; verified, after verification, machine code: {verified:?}", switch.instructions());
+    assert!(!verified.is_empty());
+}
+
+#[test]
+fn three_capabilities_suffice_to_load_and_configure_the_program() {
+    if loaded(Switch::load(&config(3), EPOCH)).is_none() {
+        return;
+    }
+    let work = || {
+        let kept = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::BPF;
+        let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+        set_capabilities(None, sets).unwrap();
+        let mut switch = Switch::load(&config(3), EPOCH)
+            .unwrap_or_else(|error| panic!("CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF should suffice: {error}"));
+        switch.configure(&config(2)).unwrap();
+        switch.counters().unwrap();
+        assert_eq!(switch.flows().unwrap().count(), 0);
+        let request = control_frame(0, message(Kind::Get, 0, 1, 0));
+        let answer = switch.control(&request).unwrap().expect("the program answers its daemon");
+        assert_eq!(answer_of(0, &answer).status(), Ok(Status::NoEntry));
+    };
+    std::thread::scope(|scope| scope.spawn(work).join()).unwrap();
+}
+
+/// One flow from *prepare* to *release*, with a packet in each direction at each step.
+#[test]
+fn a_flow_moves_from_one_server_to_another_and_back() {
+    let Some(switch) = loaded(Switch::load_for_tests(&config(3), EPOCH)) else { return };
+    register(&switch, 3, NOW);
+    let flow = 9;
+    let inbound = tcp_frame((mac(1), mac(0)), client(flow), service(), 0x10);
+    let inbound = |switch: &Switch| switch.test_run(port(0), NOW, &inbound).unwrap();
+    let outbound = |server: u8, from| {
+        let frame = tcp_frame((mac(0), mac(server)), from, client(flow), 0x10);
+        switch.test_run(port(server), NOW, &frame).unwrap()
+    };
+    assert_eq!(inbound(&switch).verdict, Verdict::Switched);
+    assert_eq!(outbound(1, service()).verdict, Verdict::Switched);
+    assert_eq!(outbound(2, place_of(2)).verdict, Verdict::DropNotOwner, "before the move");
+
+    let prepare = control_frame(1, message(Kind::Prepare, 1, 10, flow));
+    let relayed = switch.test_run(port(1), NOW, &prepare).unwrap();
+    assert_eq!(relayed.verdict, Verdict::Relayed);
+    let relayed = answer_of(2, &relayed.frame);
+    assert_eq!(relayed.kind(), Ok(Kind::Prepare));
+    assert_eq!(relayed.owner(), site(2), "server 2 is the least loaded of 2 and 3");
+    assert_eq!(inbound(&switch).verdict, Verdict::ToOwner, "asked");
+
+    let mut prepared = message(Kind::Prepared, 2, 10, flow);
+    prepared.set_generation(relayed.generation());
+    prepared.set_owner(spillway_wire::switch::Site::new(place_of(2), mac(2)));
+    let relayed = switch.test_run(port(2), NOW, &control_frame(2, prepared)).unwrap();
+    assert_eq!(relayed.verdict, Verdict::Relayed);
+    assert_eq!(answer_of(1, &relayed.frame).state(), Ok(FlowState::Held));
+    let run = inbound(&switch);
+    assert_eq!(run.verdict, Verdict::ToTarget);
+    assert_eq!(run.frame, tcp_frame((mac(2), mac(0)), client(flow), place_of(2), 0x10), "rewritten");
+    assert_eq!(outbound(2, place_of(2)).verdict, Verdict::DropNotOwner, "held");
+    assert_eq!(outbound(1, service()).verdict, Verdict::FromOwner, "held");
+
+    let mut own = message(Kind::Own, 2, 11, flow);
+    own.set_generation(answer_of(1, &relayed.frame).generation());
+    let owned = ask(&switch, 2, NOW, own);
+    assert_eq!((owned.status(), owned.state()), (Ok(Status::Ok), Ok(FlowState::Owned)));
+    let run = outbound(2, place_of(2));
+    assert_eq!(run.verdict, Verdict::FromOwner);
+    assert_eq!(run.frame, tcp_frame((mac(0), mac(1)), service(), client(flow), 0x10), "rewritten");
+    assert_eq!(outbound(1, service()).verdict, Verdict::DropNotOwner, "moved away");
+    let flows: Vec<_> = switch.flows().unwrap().collect();
+    assert_eq!(flows.len(), 1);
+    assert_eq!((flows[0].client, flows[0].owner.at, flows[0].target), (client(flow), place_of(2), None));
+
+    let mut release = message(Kind::Release, 2, 12, flow);
+    release.set_generation(owned.generation());
+    assert_eq!(ask(&switch, 2, NOW, release).status(), Ok(Status::Ok));
+    assert_eq!(switch.flows().unwrap().count(), 0);
+    assert_eq!(inbound(&switch).verdict, Verdict::Switched);
+}
+
+#[test]
+fn frames_from_no_port_are_dropped() {
+    let Some(switch) = loaded(Switch::load_for_tests(&config(1), EPOCH)) else { return };
+    let frame = tcp_frame((mac(1), mac(0)), client(1), service(), 0x10);
+    let run = |port| switch.test_run(port, NOW, &frame).unwrap().verdict;
+    assert_eq!(run(port(9)), Verdict::DropUnknownPort);
+    assert_eq!(run(PortId::DAEMON), Verdict::DropUnknownPort, "only control messages");
+    assert_eq!(run(port(0)), Verdict::Switched);
+    assert_eq!(switch.counters().unwrap().of(Verdict::DropUnknownPort), 2);
+}
+
+/// Prints what a run costs. Not a test of speed: `spillway-lab bench switch-cost` measures that.
+#[test]
+#[ignore = "prints durations; run with --ignored --nocapture on a quiet machine"]
+fn durations() {
+    let Some(switch) = loaded(Switch::load_for_tests(&config(3), EPOCH)) else { return };
+    register(&switch, 3, NOW);
+    let show = |name: &str, port, frame: &[u8]| {
+        let mut best = std::time::Duration::MAX;
+        let mut verdict = None;
+        for _ in 0..20 {
+            let (run, duration) = switch.measure(port, NOW, frame, 100_000).unwrap();
+            best = best.min(duration);
+            verdict = Some(run.verdict);
+        }
+        println!("{name}: {} ns, {verdict:?}", best.as_nanos());
+    };
+    show("plain L2 (ARP for a station)", port(0), &[&mac(1).0[..], &mac(0).0, &[8, 6], &[0; 46]].concat());
+    show("UDP", port(0), &{
+        let mut frame = tcp_frame((mac(1), mac(0)), client(1), service(), 0x10);
+        frame[23] = 17;
+        frame
+    });
+    show("TCP, no entry", port(0), &tcp_frame((mac(1), mac(0)), client(1), service(), 0x10));
+    show("TCP from the original owner, no entry", port(1), &tcp_frame((mac(0), mac(1)), service(), client(1), 0x10));
+    // A message whose sequence number was seen is checked, tagged and answered on each run: the frame is then an
+    // answer, which is invalid. So messages are measured one by one.
+    let mut sequence = 100;
+    let mut each = |name: &str, make: &dyn Fn(u64) -> (u8, Vec<u8>)| {
+        let mut durations: Vec<_> = (0..20_000)
+            .map(|_| {
+                sequence += 1;
+                let (sender, frame) = make(sequence);
+                let (run, duration) = switch.measure(port(sender), NOW, &frame, 1).unwrap();
+                assert!(matches!(run.verdict, Verdict::Answered | Verdict::Relayed | Verdict::ToOwner | Verdict::FromOwner));
+                duration.as_nanos()
+            })
+            .collect();
+        durations.sort_unstable();
+        println!("{name}: median {} ns (one run, with the clock's cost)", durations[durations.len() / 2]);
+    };
+    let prepare = message(Kind::Prepare, 1, 50, 1);
+    assert_eq!(switch.test_run(port(1), NOW, &control_frame(1, prepare)).unwrap().verdict, Verdict::Relayed);
+    let inbound = tcp_frame((mac(1), mac(0)), client(1), service(), 0x10);
+    each("to the owner, MAC only", &|_| (0, inbound.clone()));
+    each("get", &|sequence| (1, control_frame(1, message(Kind::Get, 1, sequence, 1))));
+    each("heartbeat", &|sequence| (1, control_frame(1, message(Kind::Heartbeat, 1, sequence, 1))));
+    each("own, stale", &|sequence| (1, control_frame(1, message(Kind::Own, 1, sequence, 1))));
+}

@@ -1,0 +1,112 @@
+//! Two servers that claim one flow at the same moment.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use spillway_bpf::switch::Switch;
+use spillway_transport::Time;
+use spillway_wire::switch::{Kind, Status};
+
+use super::scene::*;
+
+const NOW: Time = Time(5_000_000_000);
+const PAIRS: usize = 1_000_000;
+
+/// Lets two threads go on together.
+#[derive(Default)]
+struct Meeting(AtomicUsize);
+
+impl Meeting {
+    /// Waits for the other thread; `number` counts the meetings from 1.
+    fn wait(&self, number: usize) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+        let mut spins = 0_u32;
+        while self.0.load(Ordering::Acquire) < 2 * number {
+            spins += 1;
+            if spins > 10_000 {
+                std::thread::yield_now();
+            } else {
+                std::hint::spin_loop();
+            }
+            assert!(spins < 1_000_000_000, "the other thread has failed");
+        }
+    }
+}
+
+/// What the two threads share about the present pair.
+#[derive(Default)]
+struct Pair {
+    generation: AtomicU64,
+    /// Winner of the pair, as a set: bit n for server n.
+    winners: AtomicUsize,
+}
+
+#[test]
+fn of_two_simultaneous_claims_exactly_one_succeeds() {
+    let Some(switch) = loaded(Switch::load_for_tests(&config(2), EPOCH)) else { return };
+    register(&switch, 2, NOW);
+    let pair = Pair::default();
+    pair.generation.store(hold_first(&switch), Ordering::Release);
+    let meeting = Meeting::default();
+    let wins = std::thread::scope(|scope| {
+        let threads = [1, 2].map(|server| {
+            let (switch, pair, meeting) = (&switch, &pair, &meeting);
+            scope.spawn(move || claim(switch, server, pair, meeting))
+        });
+        threads.map(|thread| thread.join().unwrap())
+    });
+    println!("of {PAIRS} pairs server 1 won {}, server 2 {}", wins[0], wins[1]);
+    assert_eq!(wins[0] + wins[1], PAIRS);
+    assert!(wins.iter().all(|wins| *wins > 0), "both should win sometimes, otherwise nothing was simultaneous");
+}
+
+/// Makes server 1 hold flow 1 for server 2.
+fn hold_first(switch: &Switch) -> u64 {
+    let mut prepare = message(Kind::Prepare, 1, 3, 1);
+    prepare.set_owner(site(2));
+    let relayed = switch.test_run(port(1), NOW, &control_frame(1, prepare)).unwrap();
+    let mut prepared = message(Kind::Prepared, 2, 3, 1);
+    prepared.set_generation(answer_of(2, &relayed.frame).generation());
+    prepared.set_owner(site(2));
+    let held = switch.test_run(port(2), NOW, &control_frame(2, prepared)).unwrap();
+    answer_of(1, &held.frame).generation()
+}
+
+/// One of the two servers: claims the flow in each pair. The winner holds it for the other server again.
+fn claim(switch: &Switch, server: u8, pair: &Pair, meeting: &Meeting) -> usize {
+    let mut sequence = 10;
+    let mut wins = 0;
+    let mut next = |kind| {
+        sequence += 1;
+        message(kind, server, sequence, 1)
+    };
+    for number in 0..PAIRS {
+        let mut own = next(Kind::Own);
+        own.set_generation(pair.generation.load(Ordering::Acquire));
+        meeting.wait(3 * number + 1);
+        let answer = ask(switch, server, NOW, own);
+        let won = match answer.status() {
+            Ok(Status::Ok) => true,
+            Ok(Status::Stale | Status::Forbidden) => false,
+            other => panic!("an unexpected answer: {other:?}"),
+        };
+        if won {
+            pair.winners.fetch_add(1, Ordering::AcqRel);
+        }
+        meeting.wait(3 * number + 2);
+        assert_eq!(pair.winners.load(Ordering::Acquire), 1, "winners of pair {number}");
+        if won {
+            wins += 1;
+            let mut hold = next(Kind::Hold);
+            hold.set_generation(answer.generation());
+            hold.set_owner(site(3 - server));
+            let held = ask(switch, server, NOW, hold);
+            assert_eq!(held.status(), Ok(Status::Ok));
+            pair.generation.store(held.generation(), Ordering::Release);
+        }
+        meeting.wait(3 * number + 3);
+        if won {
+            pair.winners.store(0, Ordering::Release);
+        }
+    }
+    wins
+}
