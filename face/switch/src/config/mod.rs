@@ -172,3 +172,47 @@ pub fn read_file(path: &Path, reads_host: bool) -> Result<SwitchConfig, Problems
 pub fn is_of_switch(text: &str) -> bool {
     text.lines().map(str::trim_start).any(|line| line.starts_with("[switch]") || line.starts_with("[["))
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use spillway_config::Reading;
+
+    use super::*;
+
+    /// A client port and the servers `a` and `b` of the service `cache`.
+    pub(crate) const TWO_SERVERS: &str = r#"
+[switch]
+control = ["10.0.0.1:9511"]
+[[port]]
+interface = "eth0"
+[[port]]
+interface = "eth1"
+may_own = ["cache"]
+[[service]]
+name = "cache"
+endpoints = [{ address = "10.0.0.5:11211", server = "a" }]
+[[server]]
+name = "a"
+address = "10.0.0.5"
+mac = "02:00:00:00:00:05"
+port = "eth1"
+key_file = "a.key"
+[[server]]
+name = "b"
+address = "10.0.0.6"
+mac = "02:00:00:00:00:06"
+port = "eth1"
+key_file = "b.key"
+"#;
+
+    /// The settings of [`TWO_SERVERS`].
+    pub(crate) fn config() -> SwitchConfig {
+        read(TWO_SERVERS)
+    }
+
+    /// Reads a text without errors, without looking at the host.
+    pub(crate) fn read(text: &str) -> SwitchConfig {
+        let reading = Reading { base: PathBuf::new(), reads_host: false };
+        read_text(text, &reading).unwrap_or_else(|problems| panic!("{problems:?}\n{text}"))
+    }
+}

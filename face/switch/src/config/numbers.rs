@@ -98,12 +98,8 @@ fn renumbered(
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
-    use spillway_config::Reading;
-
     use super::*;
-    use crate::config::read_text;
+    use crate::config::tests::read;
 
     /// Servers as `name` or `name=id`, each on its own port; the first one's endpoint is the only service's.
     fn config(servers: &[&str]) -> SwitchConfig {
@@ -121,8 +117,7 @@ mod tests {
         text += &format!(
             "[[service]]\nname = \"cache\"\nendpoints = [{{ address = \"10.0.0.5:80\", server = \"{first}\" }}]\n"
         );
-        let reading = Reading { base: PathBuf::new(), reads_host: false };
-        read_text(&text, &reading).unwrap_or_else(|problems| panic!("{problems:?}\n{text}"))
+        read(&text)
     }
 
     fn ids(config: &SwitchConfig) -> Vec<(&str, u8, &str)> {

@@ -3,6 +3,7 @@
 use std::fmt::{self, Display, Write};
 
 use spillway_values::duration_text;
+use spillway_wire::packet::ethernet::Mac;
 
 use super::{Port, Route, Server, Service, Station, SwitchConfig};
 
