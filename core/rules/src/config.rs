@@ -55,10 +55,6 @@ impl PortId {
     pub const fn number(self) -> u8 {
         self.0
     }
-
-    pub(crate) fn index(self) -> usize {
-        usize::from(self.0)
-    }
 }
 
 impl fmt::Display for PortId {

@@ -14,9 +14,25 @@ extern crate alloc;
 
 mod address;
 pub mod config;
+mod control;
+mod flow;
+mod forward;
+mod load;
+mod parse;
+mod replay;
+mod rewrite;
+mod state;
+mod switch;
+mod tables;
+mod tcp;
+#[cfg(test)]
+mod test_config;
 mod verdict;
 
 pub use address::Address;
 pub use config::{Config, ConfigError, PortId, ServiceId};
-pub use spillway_wire::switch::{Endpoint, ServerId};
+pub use flow::{FlowView, SiteView};
+pub use load::OwnerView;
+pub use spillway_wire::switch::{Endpoint, FlowState, ServerId};
+pub use switch::Switch;
 pub use verdict::{Action, Decision, Verdict, VerdictCounters};

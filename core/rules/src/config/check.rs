@@ -195,10 +195,9 @@ impl Config {
 }
 
 impl Prefix {
-    /// Whether an address of the same family is in the prefix.
-    pub fn contains(&self, address: Address) -> bool {
-        let mask = self.mask();
-        self.address.is_ipv4() == address.is_ipv4() && bits(self.address) & mask == bits(address) & mask
+    /// Whether the prefix contains the destination of a packet of this family.
+    pub(crate) fn applies_to(&self, is_ipv4: bool, target: Address) -> bool {
+        self.address.is_ipv4() == is_ipv4 && (bits(self.address) ^ bits(target)) & self.mask() == 0
     }
 
     fn is_valid(&self) -> bool {
