@@ -182,7 +182,7 @@ mod tests {
         let second = Duration::from_secs(1);
         assert_eq!(read("\"1s\"", |v, s| v.time(s, Duration::ZERO..=second)), Ok(second));
         assert_eq!(read("\"2KiB\"", |v, s| v.size(s, 0..=4096)), Ok(2048));
-        assert_eq!(read("false", Values::flag), Ok(false));
+        assert_eq!(read("false", |v, s| v.flag(s)), Ok(false));
         assert_eq!(read("\"10.0.0.1\"", |v, s| v.parsed(s)), Ok(std::net::Ipv4Addr::new(10, 0, 0, 1)));
         let errors = [
             (read("300", |v, s| v.number(s, 1..=9_u8)).map(drop), "1:7: give a whole number from 1 to 9"),
@@ -192,11 +192,11 @@ mod tests {
                 "1:7: give a time from 0s to 1s",
             ),
             (read("\"8KiB\"", |v, s| v.size(s, 0..=4096)).map(drop), "1:7: give a size from 0B to 4KiB"),
-            (read("5", Values::string).map(drop), "1:7: give a text in quotes, with its unit"),
-            (read("\"a b\"", Values::name).map(drop), "1:7: a name has 1 to 64"),
-            (read("\"a\"", Values::path).map(drop), "1:7: give an absolute path"),
+            (read("5", |v, s| v.string(s)).map(drop), "1:7: give a text in quotes, with its unit"),
+            (read("\"a b\"", |v, s| v.name(s)).map(drop), "1:7: a name has 1 to 64"),
+            (read("\"a\"", |v, s| v.path(s)).map(drop), "1:7: give an absolute path"),
             (read("\"a\"", |v, s| v.parsed::<u8>(s)).map(drop), "1:7: invalid digit"),
-            (read("1", Values::flag).map(drop), "1:7: give true or false"),
+            (read("1", |v, s| v.flag(s)).map(drop), "1:7: give true or false"),
         ];
         for (result, expected) in errors {
             let error = result.expect_err(expected);
